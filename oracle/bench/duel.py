@@ -1,6 +1,6 @@
 """Fathom and PyTorch in turns, shape by shape: the table of ratios for LOG.md.
 
-    PYTHON=../venv/bin/python ../venv/bin/python oracle/bench/duel.py gemm attention step decode \
+    PYTHON=../venv/bin/python ../venv/bin/python oracle/bench/duel.py gemm attention step decode lora \
         [--fathom target/release/fathom] [--rounds 5] [--tokens 2048,8192,16384] [--rows duel.jsonl]
 
 For every shape the rival is started once and stays loaded; each round runs Fathom, then lets the rival measure once.
@@ -24,7 +24,10 @@ GEMM = [
     (4096, 768, 3072), (768, 3072, 4096), (2048, 1408, 512), (2048, 32000, 512), (128, 4096, 4096),
 ]
 
-LIMIT = dict(gemm=0.05, attention=0.05, step=0.2, decode=0.2)
+LIMIT = dict(gemm=0.05, attention=0.05, step=0.2, decode=0.2, lora=0.2)
+# Our verb, where it is not the name of the rival's script.
+VERBS = dict(lora="step")
+ADAPTER = ["adapter.method=lora", "adapter.rank=16", "adapter.targets=all-linear"]
 
 
 class Rival:
@@ -47,7 +50,7 @@ class Rival:
 
 def ours(fathom, bench, flags, match):
     """The rows of one run of `fathom bench` that agree with `match`."""
-    command = [fathom, "bench", bench, *flags]
+    command = [fathom, "bench", VERBS.get(bench, bench), *flags]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     rows = [r for r in rows if all(r.get(k) == v for k, v in match.items())]
@@ -83,6 +86,9 @@ def sizes(args, bench):
     elif bench == "step":
         for t in tokens:
             yield f"step {t}", [f"stages={t}"], ["--tokens", t, "--repeat", "1"], dict(tokens=int(t))
+    elif bench == "lora":
+        for t in tokens:
+            yield f"LoRA step {t}", [f"stages={t}", *ADAPTER], ["--tokens", t, "--repeat", "1"], dict(tokens=int(t))
     elif bench == "decode":
         flags = ["--prompt", "128", "--new", "64"]
         yield "decode 128 + 64", flags, [*flags, "--repeat", "1"], {}
@@ -125,7 +131,7 @@ def lines(title, mine, theirs, rate):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benches", nargs="+", choices=["gemm", "attention", "step", "decode"])
+    parser.add_argument("benches", nargs="+", choices=["gemm", "attention", "step", "decode", "lora"])
     parser.add_argument("--fathom", default="target/release/fathom")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", default="2048,8192,16384")

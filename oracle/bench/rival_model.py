@@ -1,6 +1,6 @@
 """The model of the step and decode figures: Transformers' Llama with random weights."""
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 FLAGS = dict(hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, vocab=32000, dtype="bf16", scores="flat")
 # Makes scores of deviation one span 200, as those of trained models do.
@@ -18,3 +18,10 @@ def build(args, max_tokens):
         for layer in model.model.layers:
             layer.self_attn.scaling *= SPREAD / (args.hidden * config.initializer_range**2)
     return model.bfloat16() if args.dtype == "bf16" else model
+
+
+def tokenizer():
+    """A hundred words that are ids, for trainers that insist on a tokenizer."""
+    made = Tokenizer(models.WordLevel({f"w{i}": i for i in range(100)} | {"end": 100, "pad": 101}, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="end", pad_token="pad")

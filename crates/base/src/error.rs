@@ -105,6 +105,14 @@ pub enum Error {
         /// What was said, by whom, and what to do.
         message: String,
     },
+    /// A queue is full.
+    #[error("{what}; try again in {retry_after_s:.0} s")]
+    Busy {
+        /// What there is too much of.
+        what: String,
+        /// Seconds until there is likely to be room.
+        retry_after_s: f64,
+    },
     /// What a product behind [`crate::Generate`], [`crate::Score`] or [`crate::Embed`] reports.
     #[error(transparent)]
     Product(Box<dyn std::error::Error + Send + Sync>),

@@ -1,7 +1,8 @@
 //! The base of all crates: typed recipes whose values remember their source, the metric events that a run appends to
-//! `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`] and [`Classify`] at which products meet. It also has
+//! `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`], [`Classify`] and [`Service`] at which
+//! products meet. It also has
 //! small helpers that more than one crate needs: human units, token counts, secrets in addresses, files and their locks, guarded calls of
-//! foreign code, machine facts, available and resident memory, the variables by which launchers tell a process its rank, and advice for names of
+//! foreign code, the container GGUF, machine facts, available and resident memory, the variables by which launchers tell a process its rank, and advice for names of
 //! models on the Hugging Face hub.
 //!
 //! This crate knows nothing of tensors, HTTP, or the files of any product.
@@ -11,6 +12,7 @@ extern crate self as fathom_base;
 
 mod error;
 pub mod files;
+pub mod gguf;
 pub mod guard;
 pub mod hub;
 pub mod human;
@@ -18,16 +20,18 @@ pub mod lock;
 pub mod machine_facts;
 pub mod memory;
 pub mod metrics;
+pub mod product;
 pub mod ranks;
 pub mod recipe;
 pub mod rss;
 pub mod secrets;
 pub mod tokens;
-pub mod traits;
 
 pub use error::{Error, Result};
-pub use traits::{
-    Classify, Embed, Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop,
+pub use product::{
+    Classify, Conversation, Embed, Event, Flow, Generate, GenerateRequest, Generation, Load, ModelCard,
+    Prompt, Reading, Sampling, Score, Service, Sink, Stop, Structure, TextPair, Ticket, TokenLogprob, Usage,
+    VectorSink,
 };
 
 #[doc(hidden)]

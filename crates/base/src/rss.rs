@@ -61,15 +61,16 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn sees_an_allocation() {
-        let before = anonymous_bytes().unwrap();
-        let block = std::hint::black_box(vec![1u8; 32 << 20]);
-        let mut peak = PeakAnonymous::default();
-        let now = peak.observe();
-        assert!(
-            now > before + (24 << 20),
-            "{now} after {before}, {} bytes held",
-            std::hint::black_box(block).len()
-        );
+        // Other tests of this process give memory back at the same time: one of a few attempts is undisturbed.
+        let seen = (0..50).any(|_| {
+            let before = anonymous_bytes().unwrap();
+            let block = std::hint::black_box(vec![1u8; 32 << 20]);
+            let mut peak = PeakAnonymous::default();
+            let now = peak.observe();
+            assert_eq!(peak.peak_bytes(), now);
+            std::hint::black_box(block).len() == 32 << 20 && now > before + (24 << 20)
+        });
+        assert!(seen, "no allocation of 32 MiB was seen");
         assert!(peak_bytes().unwrap() >= field("VmRSS:").unwrap() / 2);
     }
 }

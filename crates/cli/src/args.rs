@@ -2,24 +2,29 @@
 
 pub mod bench;
 mod cluster;
+mod convert;
 mod dist;
 mod quality;
+mod serve;
 
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use fathom_train::recipe::Precision;
+use fathom_app::library;
+use fathom_train::recipe::{MachineKind, Precision};
 
 pub use bench::Bench;
 #[cfg(feature = "ballista")]
 pub use cluster::Listen;
 pub use cluster::{Executor, Scheduler};
+pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use quality::TrainQuality;
+pub use serve::{Prefixes, Serve};
 
-use crate::{console, library, version};
+use crate::{console, version};
 
 /// Trains, extends and runs language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
@@ -56,16 +61,34 @@ pub enum Verb {
     Plan(Plan),
     /// Measures a model: bits per byte, loss by position, needle retrieval.
     Eval(Eval),
+    /// Says of rows of two answers how likely a model holds them, or what a reward model gives them.
+    Score(Score),
     /// Continues a prompt.
     Generate(Generate),
+    /// Talks with a model, by its own chat template.
+    Chat(Chat),
+    /// Serves models over HTTP: OpenAI's endpoints, and a page to talk and look.
+    Serve(Serve),
+    /// Lists the beginnings of prompts that `fathom serve --prefix-store` keeps, or erases them.
+    Prefixes(Prefixes),
+    /// Looks at what a model is taught, before it is.
+    Data {
+        /// What to do.
+        #[command(subcommand)]
+        action: DataAction,
+    },
     /// Measures this machine; prints one JSON object per line.
     Bench {
         /// What to measure.
         #[command(subcommand)]
         what: Bench,
     },
-    /// Writes a run's or checkpoint's model as a Hugging Face folder.
+    /// Writes a run's or checkpoint's model as a Hugging Face folder, or as a .gguf file for llama.cpp.
     Export(Convert),
+    /// Writes a model with its weights in few bits.
+    Quantize(Quantize),
+    /// Writes a smaller model: without the layers, channels, heads and MLP columns that matter least for some text.
+    Prune(Prune),
     /// Converts a Hugging Face folder to Fathom's own layout of the same format.
     Import(Convert),
     /// Shows a model's logits, gradients or activations.
@@ -157,6 +180,20 @@ pub enum Recipes {
         /// The file; default: `NAME.toml`.
         file: Option<PathBuf>,
     },
+    /// Prints the keys of recipes as a JSON schema, by which an editor completes and checks them.
+    Schema {
+        /// Those of curations.
+        #[arg(long)]
+        curate: bool,
+    },
+    /// Translates a YAML file of axolotl, LLaMA-Factory, torchtune or TRL to a recipe, and names what cannot be said.
+    From {
+        /// The file.
+        file: PathBuf,
+        /// Where the recipe goes; default: standard output.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
 }
 
 /// The number of threads that a recipe may have.
@@ -173,6 +210,17 @@ pub enum On {
     Cpu,
     /// A GPU, or an error that names what is missing.
     Cuda,
+}
+
+impl On {
+    /// As a recipe calls it.
+    pub fn kind(self) -> MachineKind {
+        match self {
+            On::Auto => MachineKind::Auto,
+            On::Cpu => MachineKind::Cpu,
+            On::Cuda => MachineKind::Cuda,
+        }
+    }
 }
 
 /// `fathom train`.
@@ -192,6 +240,9 @@ pub struct Train {
     /// Trains nothing: checks the recipe and prints what `fathom plan` prints for it.
     #[arg(long)]
     pub dry_run: bool,
+    /// Lets rewards start the processes that their file names.
+    #[arg(long)]
+    pub allow_processes: bool,
     /// For tests: an adversary between memory and disk (`machine.chaos`).
     #[arg(long, value_name = "SEED")]
     pub chaos: Option<u64>,
@@ -362,6 +413,9 @@ pub struct Sampling {
 pub struct Generate {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
+    /// An adapter on the model: the folder of one, or of the run that trained it.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// The prompt; default: standard input.
     pub prompt: Option<String>,
     /// How to choose tokens.
@@ -384,11 +438,71 @@ pub struct Generate {
     pub threads: usize,
 }
 
+/// `fathom data`.
+#[derive(Subcommand)]
+pub enum DataAction {
+    /// Makes tokens of every row and shows which of them are learned.
+    Check(DataCheck),
+}
+
+/// `fathom data check`.
+#[derive(Group)]
+pub struct DataCheck {
+    /// A file of rows, or a recipe's name or file.
+    pub subject: String,
+    /// Recipe keys.
+    #[arg(value_name = "PATH=VALUE")]
+    pub settings: Vec<String>,
+    /// The model's folder (`model.from`).
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Rows that are shown.
+    #[arg(long, default_value_t = 3)]
+    pub rows: usize,
+    /// Prints one JSON object for every row, in their order: `ids`, `supervised` (0 or 1 each) and `text`.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fathom chat`.
+#[derive(Group)]
+pub struct Chat {
+    /// The folder of a run, or a Hugging Face folder.
+    pub model: PathBuf,
+    /// An adapter on the model: the folder of one, or of the run that trained it.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// What the system says first.
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// A file with the chat template; default: the model's own.
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// How to choose tokens.
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Maximum number of tokens of the conversation; default: the model's context, but at most 8192.
+    #[arg(long)]
+    pub context: Option<usize>,
+    /// Type of the weights; default: as they are stored.
+    #[arg(long)]
+    pub precision: Option<Precision>,
+    /// The machine that computes.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub machine: On,
+    /// Threads; 0 for all cores.
+    #[arg(long, default_value_t = 0, value_parser = threads())]
+    pub threads: usize,
+}
+
 /// `fathom eval`.
 #[derive(Group)]
 pub struct Eval {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
+    /// An adapter on the model: the folder of one, or of the run that trained it.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// Text to measure on; may be repeated. Default: the run's held-out documents.
     #[arg(long, value_name = "PATH")]
     pub data: Vec<PathBuf>,
@@ -401,27 +515,15 @@ pub struct Eval {
     /// Trials per length and depth of the needle test; 0 skips it.
     #[arg(long, default_value_t = 3)]
     pub needle_trials: usize,
+    /// Of a reward model: accuracy by subset of a file of RewardBench, JSON lines of `prompt`, `chosen`, `rejected`, `subset`.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials"])]
+    pub reward_bench: Option<PathBuf>,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
     /// Prints one JSON object per line.
     #[arg(long)]
     pub json: bool,
-}
-
-/// `fathom export` and `fathom import`.
-#[derive(Group)]
-pub struct Convert {
-    /// The folder of a run, a checkpoint or a Hugging Face model.
-    pub from: PathBuf,
-    /// The Hugging Face folder to write.
-    pub to: PathBuf,
-    /// Type of the weights; default: as they are stored.
-    #[arg(long)]
-    pub precision: Option<Precision>,
-    /// Maximum size of one file, in bytes.
-    #[arg(long, default_value_t = 5_000_000_000)]
-    pub max_shard_bytes: u64,
 }
 
 /// `fathom inspect`.
@@ -453,6 +555,9 @@ pub struct InspectRecipe {
 pub struct InspectModel {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
+    /// An adapter on the model: the folder of one, or of the run that trained it.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// Token ids, separated by commas.
     #[arg(long, value_delimiter = ',', required = true)]
     pub ids: Vec<u32>,

@@ -1,12 +1,26 @@
 //! What is printed beside results: how much of it, and colours where a terminal shows them (`NO_COLOR`, `CLICOLOR_FORCE` and
 //! `TERM=dumb` are obeyed).
 
+use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
+
+use crate::exit;
+
+/// As `print!`; ends the program where nobody reads, or nothing can be written.
+macro_rules! out {
+    ($($text:tt)*) => { $crate::console::out(format_args!($($text)*)) };
+}
+
+/// As `println!`, in the same way.
+macro_rules! outln {
+    () => { $crate::console::out(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::console::out(format_args!("{}\n", format_args!($($text)*))) };
+}
 
 /// What passes.
 pub const GOOD: Style = AnsiColor::Green.on_default();
@@ -16,6 +30,10 @@ pub const BAD: Style = AnsiColor::Red.on_default().bold();
 pub const DOUBT: Style = AnsiColor::Yellow.on_default().bold();
 /// The head of a table or a group.
 pub const HEAD: Style = Style::new().bold();
+/// Text of a lesson that is learned.
+pub const LEARNED: Style = AnsiColor::Green.on_default();
+/// Text of a lesson that is context.
+pub const CONTEXT: Style = Style::new().dimmed();
 
 /// Colours of help texts and of refused command lines.
 pub const HELP: Styles = Styles::styled()
@@ -53,6 +71,13 @@ pub fn is_verbose() -> bool {
     LEVEL.load(Ordering::Relaxed) == VERBOSE
 }
 
+/// Text on standard output.
+pub fn out(text: fmt::Arguments<'_>) {
+    if let Err(error) = std::io::stdout().write_fmt(text) {
+        exit::unprinted(&error);
+    }
+}
+
 /// A line on standard error, which may be gone.
 pub fn line(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
@@ -80,6 +105,11 @@ pub fn detail(text: &str) {
 /// A warning on standard error.
 pub fn warn(text: &str) {
     line(&marked(&format!("warning: {text}")));
+}
+
+/// A word for standard error.
+pub fn noted(style: Style, word: &str) -> String {
+    if word.is_empty() { String::new() } else { paint(AutoStream::choice(&std::io::stderr()), style, word) }
 }
 
 /// A word for standard output.

@@ -1,16 +1,81 @@
 //! What a run shows while it runs: a bar and a line on a terminal, plain lines otherwise.
 
 use std::io::IsTerminal;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fathom_app::figures::Figures;
+use fathom_app::{Event, Events};
 use fathom_base::human;
 use fathom_base::metrics::events;
+use fathom_train::Settled;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::console;
+use crate::listen::Plain;
+use crate::{choices, console};
+
+/// Prints a run.
+pub struct Run {
+    live: Mutex<Live>,
+    plain: Plain,
+}
+
+impl Run {
+    /// Begins.
+    pub fn new() -> Run {
+        Run { live: Mutex::new(Live::new()), plain: Plain::default() }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Events for Run {
+    fn on(&self, event: Event<'_>) {
+        match event {
+            Event::Line(text) => self.live().say(text),
+            Event::Warning(text) => self.live().say(&format!("warning: {text}")),
+            Event::Doing(text) => self.live().note(text),
+            Event::Progress { text, done, all } => self.live().progress(text, [done, all]),
+            Event::Stage { stage, settled } => self.live().begin(stage, settled),
+            Event::Step { step, of_stage, stage_steps, later_s } => {
+                self.live().step(step, of_stage, stage_steps, later_s)
+            }
+            Event::Measured { when, figures, context_tokens } => {
+                let figures = in_a_line(figures, context_tokens);
+                self.live().say(&format!("{}: {figures}", when.replace('_', " ")));
+            }
+            Event::Lesson(lesson) => self.live().say(&painted(lesson, "the first lesson")),
+            Event::Trained => self.live().finish(),
+            event => self.plain.on(event),
+        }
+    }
+}
+
+/// A lesson, its learned text in colour. Control characters are shown as such.
+pub fn painted(lesson: &events::Lesson, which: &str) -> String {
+    let plain = |text: &str| -> String {
+        let shown =
+            |c: char| if c.is_control() && c != '\n' && c != '\t' { char::REPLACEMENT_CHARACTER } else { c };
+        text.chars().map(shown).collect()
+    };
+    let piece = |piece: &events::Piece| {
+        let style = if piece.learned { console::LEARNED } else { console::CONTEXT };
+        // A style ends at a line's end on some terminals.
+        let lines: Vec<String> =
+            plain(&piece.text).split('\n').map(|line| console::noted(style, line)).collect();
+        lines.join("\n")
+    };
+    let text: String = lesson.pieces.iter().map(piece).collect();
+    let cut =
+        if lesson.cut == 0 { String::new() } else { format!(", {} cut off", human::grouped(lesson.cut)) };
+    let (learned, all) = (human::grouped(lesson.supervised), human::grouped(lesson.tokens));
+    format!("{which}, {learned} of {all} tokens learned (in green){cut}:\n{text}")
+}
 
 /// The live line.
-pub struct Live {
+struct Live {
     bar: Option<ProgressBar>,
     begun: Instant,
     last: Option<Instant>,
@@ -22,7 +87,7 @@ const QUIET: Duration = Duration::from_secs(5);
 
 impl Live {
     /// A live line on standard error.
-    pub fn new() -> Live {
+    fn new() -> Live {
         let bar = (std::io::stderr().is_terminal() && !console::is_quiet()).then(|| {
             let style = ProgressStyle::with_template("{bar:24} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -32,7 +97,7 @@ impl Live {
     }
 
     /// A line that stays; with `--quiet` only a warning is one. The terminal may be gone, and the run goes on, or saves and stops.
-    pub fn say(&self, text: &str) {
+    fn say(&self, text: &str) {
         if console::is_quiet() && !text.starts_with("warning:") {
             return;
         }
@@ -46,7 +111,7 @@ impl Live {
     }
 
     /// A line that the next one replaces, on a terminal; dropped otherwise unless the last was long ago. With `--verbose` it stays.
-    pub fn note(&mut self, text: &str) {
+    fn note(&mut self, text: &str) {
         if console::is_verbose() {
             self.say(text);
         } else if let Some(bar) = &self.bar {
@@ -59,7 +124,7 @@ impl Live {
     }
 
     /// As [`Live::note`], of work of which a part is done.
-    pub fn progress(&mut self, text: &str, [done, all]: [u64; 2]) {
+    fn progress(&mut self, text: &str, [done, all]: [u64; 2]) {
         if let Some(bar) = &self.bar {
             bar.set_length(all.max(1));
             bar.set_position(done.min(all));
@@ -68,7 +133,17 @@ impl Live {
     }
 
     /// A stage begins.
-    pub fn stage(&mut self, stage: &events::Stage) {
+    fn begin(&mut self, stage: &events::Stage, settled: &Settled) {
+        self.say(&format!(
+            "stage {}: {} tokens, {}; planned peak {}",
+            stage.name,
+            human::grouped(stage.seq_len_tokens),
+            stage.rope,
+            human::bytes(settled.plan.usage.peak_live)
+        ));
+        if let Some(solution) = &settled.solution {
+            self.say(&format!("places of activations by the plan:\n{}", choices::table(solution)));
+        }
         self.stage = stage.name.clone();
         self.last = None;
         if let Some(bar) = &self.bar {
@@ -78,7 +153,7 @@ impl Live {
     }
 
     /// A step ended; `later_s` is the expected time of everything after the steps of its stage.
-    pub fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>, later_s: f64) {
+    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>, later_s: f64) {
         let left = |steps: u64| steps.saturating_sub(stage_step) as f64 * step.step_s + later_s;
         let eta = stage_steps.map_or("...".to_string(), |steps| human::seconds(left(steps)));
         let of = stage_steps.map_or(String::new(), |steps| format!("/{steps}"));
@@ -101,11 +176,43 @@ impl Live {
     }
 
     /// The bar goes.
-    pub fn finish(&self) {
+    fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Figures in a line.
+fn in_a_line(figures: &Figures, short: usize) -> String {
+    let mut parts = Vec::new();
+    if let Some(bits) = &figures.bits {
+        parts.push(format!("{:.3} bits per byte (gzip {:.3})", bits.bits_per_byte, bits.gzip_bits_per_byte));
+    }
+    if let Some(position) = &figures.position {
+        let ends = position.buckets.iter().filter(|bucket| bucket.tokens > 0);
+        let all: Vec<String> = ends.map(|bucket| format!("{:.2}", bucket.loss)).collect();
+        parts.push(format!("loss by position {}", all.join(" ")));
+    }
+    if let Some(answers) = &figures.answers {
+        parts.push(format!(
+            "held-out lessons: loss {:.3}, {} of tokens, {:.3} bits per byte",
+            answers.loss,
+            human::percent(answers.token_accuracy),
+            answers.bits_per_byte
+        ));
+    }
+    if let Some(accuracy) = figures.needles.as_ref().and_then(|needles| needles.accuracy(short)) {
+        parts.push(format!(
+            "needle {} within {} tokens",
+            human::percent(accuracy),
+            human::grouped(short as u64)
+        ));
+    }
+    if parts.is_empty() {
+        return "no held-out document to measure on; give more text, or raise data.held_out_share".into();
+    }
+    parts.join("; ")
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+#[cfg(feature = "curate")]
+use signal_hook::flag::register_conditional_default;
 use signal_hook::flag::{register, register_conditional_shutdown};
 
 /// Sets `stop` when the process is asked to end. A second signal of the kind ends it at once; one of another kind asks for what
@@ -20,9 +22,21 @@ pub fn ask(stop: &Arc<AtomicBool>) -> Result<()> {
     hang_up(stop)
 }
 
+/// Sets `stop` when the process is asked to end. A second signal ends it at once, whichever it is.
+#[cfg(feature = "curate")]
+pub fn ask_once(stop: &Arc<AtomicBool>) -> Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        // The second signal ends the process as usual.
+        register_conditional_default(signal, stop.clone())
+            .and_then(|_| register(signal, stop.clone()))
+            .context("cannot listen to signals")?;
+    }
+    hang_up(stop)
+}
+
 /// Sets `stop` when the terminal goes, which may be said twice: by the shell and by the system. Under `nohup`, which has the
 /// signal ignored, nothing is asked.
-pub fn hang_up(stop: &Arc<AtomicBool>) -> Result<()> {
+fn hang_up(stop: &Arc<AtomicBool>) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_ignored(&status, SIGHUP) {
         register(SIGHUP, stop.clone()).context("cannot watch for signals")?;

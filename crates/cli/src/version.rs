@@ -5,8 +5,11 @@ use std::sync::OnceLock;
 use fathom_cpu::isa::Isa;
 
 /// Cargo features that change what the binary can do.
-const FEATURES: [(&str, bool); 2] =
-    [("ballista", cfg!(feature = "ballista")), ("mpi", cfg!(feature = "mpi"))];
+const FEATURES: [(&str, bool); 3] = [
+    ("ballista", cfg!(feature = "ballista")),
+    ("mpi", cfg!(feature = "mpi")),
+    ("no curate", cfg!(not(feature = "curate"))),
+];
 
 /// The commit that this was built from; sources that came without a repository do not know it.
 const COMMIT: Option<&str> = option_env!("FATHOM_COMMIT");

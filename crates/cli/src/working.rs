@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fathom_app::{Event, Events};
 use fathom_base::human;
 
 use crate::console;
+use crate::listen::Plain;
 
 /// Silence before the first line, and between lines.
 const QUIET: Duration = Duration::from_secs(3);
@@ -17,6 +19,7 @@ pub struct Working {
     at: Arc<Mutex<String>>,
     done: Option<Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
+    plain: Plain,
 }
 
 impl Working {
@@ -35,12 +38,16 @@ impl Working {
         };
         // Without a thread it goes unsaid.
         let thread = thread::Builder::new().name("progress".into()).spawn(say).ok();
-        Working { at, done: Some(done), thread }
+        Working { at, done: Some(done), thread, plain: Plain::default() }
     }
+}
 
-    /// What is at hand from now on.
-    pub fn at(&self, text: impl Into<String>) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
+impl Events for Working {
+    fn on(&self, event: Event<'_>) {
+        match event {
+            Event::Doing(text) => *self.at.lock().unwrap_or_else(PoisonError::into_inner) = text.to_owned(),
+            event => self.plain.on(event),
+        }
     }
 }
 

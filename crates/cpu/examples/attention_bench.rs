@@ -97,7 +97,7 @@ fn main() {
     let rows_mut = |data| RowsMut { data, stride: width, elem: Elem::Bf16 };
     let lse = memory(tokens * HEADS * 4).cast::<f32>();
     let options = Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 };
-    let (mask, elem) = (Masking { slices: &slices, pos_q: &pos, pos_k: &pos }, Elem::Bf16);
+    let (mask, elem) = (Masking { slices: &slices, pos_q: &pos, pos_k: &pos, pages: None }, Elem::Bf16);
     let (q_in, k_in, v_in) = (rows(q), rows(k), rows(v));
     let there = Forward {
         shape,

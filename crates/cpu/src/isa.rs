@@ -9,7 +9,7 @@
 pub enum Isa {
     /// Plain Rust; also what aarch64 runs.
     Portable,
-    /// AVX2 and FMA.
+    /// AVX2, FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
@@ -46,7 +46,10 @@ impl Isa {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
-        if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")) {
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        if !avx2 {
             Isa::Portable
         } else if !avx512 {
             Isa::Avx2

@@ -8,6 +8,8 @@
 mod arena;
 #[doc(hidden)]
 pub mod attention;
+#[doc(hidden)]
+pub mod blocks;
 mod counting;
 mod denormals;
 #[doc(hidden)]
@@ -19,6 +21,7 @@ pub mod isa;
 mod machine;
 #[doc(hidden)]
 pub mod mat;
+mod packed;
 #[doc(hidden)]
 pub mod threads;
 

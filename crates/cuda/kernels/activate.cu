@@ -1,7 +1,7 @@
 // Activation functions, plain and gated, with their gradients.
 #include "math.cuh"
 
-enum { SILU = 0, GELU_TANH = 1, GELU_ERF = 2, RELU = 3, RELU2 = 4 };
+enum { SILU = 0, GELU_TANH = 1, GELU_ERF = 2, RELU = 3, RELU2 = 4, TANH = 5 };
 
 // A function and its derivative.
 template <int kind> FN float both(float x, float& slope) {
@@ -22,6 +22,11 @@ template <int kind> FN float both(float x, float& slope) {
     slope = fmaf(x, density, phi);
     return x * phi;
   }
+  if (kind == TANH) {
+    const float t = tanh_(x);
+    slope = fmaf(-t, t, 1.f);
+    return t;
+  }
   if (x <= 0.f) { slope = 0.f; return 0.f; }
   slope = kind == RELU ? 1.f : 2.f * x;
   return kind == RELU ? x : x * x;
@@ -37,7 +42,8 @@ FN void both8(int kind, float (&x)[8], float (&slope)[8]) {
   else if (kind == GELU_TANH) each<GELU_TANH>(x, slope);
   else if (kind == GELU_ERF) each<GELU_ERF>(x, slope);
   else if (kind == RELU) each<RELU>(x, slope);
-  else each<RELU2>(x, slope);
+  else if (kind == RELU2) each<RELU2>(x, slope);
+  else each<TANH>(x, slope);
 }
 
 FN void forward(Mat gate, Mat up, Mat out, Cell c, i64 left, i32 kind) {
@@ -61,16 +67,17 @@ FN void backward(Mat gate, Mat up, Mat dy, Mat dgate, Mat dup, Cell c, i64 left,
   widen8(g, gate.type, raw_g);
   both8(kind, g, slope);
   widen8(d, dy.type, raw_d);
+  // Both results before the first is stored: few registers live across a store's call.
   if (up.ptr) {
     widen8(u, up.type, raw_u);
     #pragma unroll
     for (int i = 0; i < 8; i++) g[i] *= d[i];
-    store8(dup, c.row, c.col, left, g);
     #pragma unroll
     for (int i = 0; i < 8; i++) d[i] *= u[i];
   }
   #pragma unroll
   for (int i = 0; i < 8; i++) d[i] *= slope[i];
+  if (up.ptr) store8(dup, c.row, c.col, left, g);
   store8(dgate, c.row, c.col, left, d);
 }
 

@@ -48,7 +48,7 @@ FN float tanh_(float x) {
 
 // The normal distribution function and its density at x.
 FN float normal(float x, float& density) {
-  const float t = 1.f / fmaf(0.4f * 0.707106781186547524400844362104849039f, fabsf(x), 1.f);
+  const float t = reciprocal(fmaf(0.4f * 0.707106781186547524400844362104849039f, fabsf(x), 1.f));
   float q = 0.08748474f;
   q = fmaf(q, t, -0.463458f);
   q = fmaf(q, t, 0.83886874f);

@@ -42,6 +42,30 @@ ENTRY(256) add(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces)
   store8(out, c.row, c.col, cols - c.col, v);
 }
 
+// out = a b. A stride of zero makes one row serve all.
+ENTRY(256) multiply(Mat a, Mat b, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  const Raw raw_a = fetch8(a, c.row, c.col, cols - c.col), raw_b = fetch8(b, c.row, c.col, cols - c.col);
+  float v[8], w[8];
+  widen8(v, a.type, raw_a);
+  widen8(w, b.type, raw_b);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) v[i] *= w[i];
+  store8(out, c.row, c.col, cols - c.col, v);
+}
+
+// out = 1 / sqrt(x).
+ENTRY(256) reciprocal_root(Mat x, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  float v[8];
+  load8(v, x, c.row, c.col, cols - c.col);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) v[i] = 1.0f / sqrtf(v[i]);
+  store8(out, c.row, c.col, cols - c.col, v);
+}
+
 // out = factor x.
 ENTRY(256) scale(Mat x, Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, float factor) {
   const Cell c = cell(shift, pieces);

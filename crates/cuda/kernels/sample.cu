@@ -11,6 +11,23 @@ ENTRY(256) random_uniform(Mat out, i64 rows, i64 cols, i32 shift, i32 pieces, u6
   store8(out, c.row, c.col, cols - c.col, v);
 }
 
+// x [r, c] += scales[r] (2 u - 1), u of twenty bits that depend on the row's key and the column (crate tensor, `moments::noise`).
+ENTRY(256) jitter(Mat x, const i32* keys, const float* scales, i64 rows, i64 cols, i32 shift, i32 pieces) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  float v[8];
+  load8(v, x, c.row, c.col, cols - c.col);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    u32 hash = (u32)keys[c.row] ^ (u32)(c.col + i) * 0x9e3779b1u;
+    hash = (hash ^ (hash >> 16)) * 0x85ebca6bu;
+    hash = (hash ^ (hash >> 13)) * 0xc2b2ae35u;
+    const float unit = (float)((hash ^ (hash >> 16)) >> 12) * (1.f / 524288.f) - 1.f;
+    v[i] = fmaf(scales[c.row], unit, v[i]);
+  }
+  store8(x, c.row, c.col, cols - c.col, v);
+}
+
 // Logits as whole numbers in the same order, and under them the ids, so that the first of equals is the larger. What is not a
 // number is above all.
 FN u64 place(float x, i64 id) {

@@ -26,29 +26,44 @@
 //!
 //! What is done to one text at a time is in `fathom-prose`; [`pipeline`] puts it together with what needs the whole corpus.
 //!
+//! Without the cargo feature `pipeline` there are the readers of local files and [`build`], and no query engine.
+//!
 //! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
 
+// Readers and counters have what only the pipeline asks for.
+#![cfg_attr(not(feature = "pipeline"), allow(dead_code, unused_imports))]
+
+#[cfg(feature = "pipeline")]
 pub mod bench;
+#[cfg(feature = "pipeline")]
 pub mod blend;
 mod corpus;
 mod counters;
+#[cfg(feature = "pipeline")]
 pub mod decontaminate;
 pub mod dedup;
 mod document;
+#[cfg(feature = "pipeline")]
 mod durable;
 mod error;
 mod files;
 mod gather;
 mod join;
+#[cfg(feature = "pipeline")]
 pub mod pipeline;
+#[cfg(feature = "pipeline")]
 mod quality;
 mod read;
+#[cfg(feature = "pipeline")]
 pub mod stage;
+#[cfg(feature = "pipeline")]
 pub mod tables;
 
+#[cfg(feature = "pipeline")]
+pub use corpus::curation;
 pub use corpus::{
     CorpusReport, CorpusSpec, Curation, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals,
-    altered, build, built, curation, held_out_documents, made_otherwise, store_prefix, tokenizer_dir,
+    altered, build, built, held_out_documents, made_otherwise, store_prefix, tokenizer_dir,
 };
 pub use counters::{Counters, Damage, Dropped, Reason};
 pub use dedup::{Sameness, Unique};
@@ -57,8 +72,11 @@ pub use error::Error;
 pub use files::Format;
 pub use gather::{GatherOptions, default_roots, gather};
 pub use join::{Joined, SEPARATOR, group_documents};
+#[cfg(feature = "pipeline")]
 pub use quality::{QualityExamples, QualityReport, QualityTraining, train_quality};
+pub use read::{Charset, Columns, Documents, RawRecord, ReadOptions, html_to_text, open};
+#[cfg(feature = "pipeline")]
 pub use read::{
-    Charset, Columns, CrawlFiles, Documents, InputFile, RawOptions, RawRecord, RawRecords, ReadOptions,
-    RemoteOptions, Snapshot, html_to_text, input_files, is_remote, named_files, open,
+    CrawlFiles, InputFile, RawOptions, RawRecords, RemoteOptions, Snapshot, input_files, is_remote,
+    named_files,
 };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fathom_base::Classify;
 use fathom_model::{Encoder, Task};
-use fathom_tensor::Device;
+use fathom_tensor::{DType, Device};
 use fathom_text::tokenizer::Tokenizer;
 
 use crate::error::Error;
@@ -29,10 +29,11 @@ impl Classifier {
     pub fn open(
         device: &Device,
         folder: &Path,
+        dtype: DType,
         max_tokens: usize,
         chunk_tokens: usize,
     ) -> Result<Classifier, Error> {
-        let encoder = Encoder::open(device, folder)?;
+        let encoder = Encoder::open(device, folder, dtype)?;
         let tokenizer = Tokenizer::from_dir(folder)?;
         let room = encoder.spec.max_tokens().unwrap_or(usize::MAX);
         if max_tokens > room {
@@ -49,7 +50,7 @@ impl Classifier {
             ids.truncate(self.max_tokens - 1);
             ids.push(last);
         }
-        let vocab = self.encoder.spec.vocab;
+        let vocab = self.encoder.spec.model.vocab;
         match ids.iter().find(|id| **id as usize >= vocab) {
             Some(id) => Err(Error::Vocabulary { id: *id, vocab }),
             None if ids.is_empty() => Err(Error::Empty),

@@ -3,10 +3,7 @@
 //! This is mean pooling as in Sentence-BERT (Reimers and Gurevych 2019), of a decoder: a token has seen what stands before
 //! it only. Several texts run as documents of one packed stream that do not see each other.
 
-use std::ops::Range;
-
 use fathom_base::Embed;
-use fathom_model::{Caps, Packed};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -21,6 +18,17 @@ impl Embed for Engine<'_> {
     /// texts run together as [`crate::Limits::chunk_tokens`] hold, so memory is that of one chunk or one text. Rotary
     /// settings that look at the length see the limit, for every text the same.
     fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        Ok(self.embed_all(texts)?)
+    }
+
+    fn size(&self) -> usize {
+        self.model.spec.hidden
+    }
+}
+
+impl Engine<'_> {
+    /// As [`Embed::embed`].
+    pub(crate) fn embed_all(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, Error> {
         let texts = texts.iter().map(|text| self.beginning(text)).collect::<Result<Vec<_>, Error>>()?;
         let mut vectors = Vec::with_capacity(texts.len());
         let mut rest = texts.as_slice();
@@ -37,12 +45,6 @@ impl Embed for Engine<'_> {
         Ok(vectors)
     }
 
-    fn size(&self) -> usize {
-        self.model.spec.hidden
-    }
-}
-
-impl Engine<'_> {
     /// The ids of a text that count: at least one.
     fn beginning(&self, text: &str) -> Result<Vec<u32>, Error> {
         let room = self.room();
@@ -59,15 +61,7 @@ impl Engine<'_> {
 
     /// One forward pass over texts beside each other.
     fn directions(&self, texts: &[Vec<u32>], out: &mut Vec<Vec<f32>>) -> Result<(), Error> {
-        let ids: Vec<i32> = texts.iter().flatten().map(|id| *id as i32).collect();
-        let positions: Vec<i32> = texts.iter().flat_map(|text| 0..text.len() as i32).collect();
-        let mut docs: Vec<Range<usize>> = Vec::with_capacity(texts.len());
-        for text in texts {
-            let start = docs.last().map_or(0, |doc| doc.end);
-            docs.push(start..start + text.len());
-        }
-        let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
-        let batch = self.model.batch(self.device, packed, Caps { docs: docs.len(), seq_tokens: self.room() });
+        let (batch, docs) = self.packed(texts, self.room());
         let hidden = self.device.to_f32(&self.packed_hidden(&batch));
         let size = self.model.spec.hidden;
         for doc in docs {

@@ -1,30 +1,41 @@
-//! The engine: prompts in chunks, then token by token, several sequences at once.
+//! The engine: a model with what it takes to answer. How requests share it is the scheduler's.
 
-use std::time::Instant;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
 
-use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, Score, Stop};
-use fathom_grad::{Batch, Counters, Eval, Labels, Params, Scope};
-use fathom_model::{Caps, Model, Packed};
-use fathom_tensor::{Category, DType, Device, SUM_CHUNK, Tensor};
+use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
+use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
+use fathom_model::{Caps, LayerSpec, Mixer, Model, Packed};
+use fathom_tensor::{Category, DType, Device, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
 
+use crate::adapters::Adapted;
+use crate::bounds::Bounds;
 use crate::error::Error;
-use crate::kv::{Cache, Feed};
-use crate::sampler::{Sampler, choose};
-use crate::stop::{Passed, StopFilter};
+use crate::pages::{Feed, Feeding, Pages, States, pages_for};
+use crate::schedule::{Capacity, Scheduler};
+use crate::store::{PrefixStore, Stored};
 
 /// Sizes of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Tokens of prompt and answer together.
     pub context_tokens: usize,
-    /// Tokens of a prompt that run at once.
+    /// Tokens that are read at once: of answers one each, and of prompts as many as are left.
     pub chunk_tokens: usize,
+    /// Tokens that are guessed to follow each answer in a step, at most, from what followed the same tokens before; 0 for none. Changes
+    /// no answer.
+    pub draft_tokens: usize,
+    /// How keys and values are held. In few bits they take less memory and change answers a little.
+    pub kv: PageFormat,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { context_tokens: 4096, chunk_tokens: 1024 }
+        Limits { context_tokens: 4096, chunk_tokens: 1024, draft_tokens: 0, kv: PageFormat::Plain }
     }
 }
 
@@ -35,7 +46,12 @@ pub struct Engine<'a> {
     pub(crate) params: &'a Params,
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) limits: Limits,
-    counters: Counters,
+    pub(crate) counters: Counters,
+    pub(crate) temperature: f64,
+    /// By name.
+    pub(crate) adapters: RefCell<BTreeMap<String, Rc<Adapted>>>,
+    /// Bytes that adapters leave free.
+    pub(crate) reserved_bytes: u64,
 }
 
 impl<'a> Engine<'a> {
@@ -47,58 +63,86 @@ impl<'a> Engine<'a> {
         tokenizer: &'a Tokenizer,
         limits: Limits,
     ) -> Engine<'a> {
-        Engine { device, model, params, tokenizer, limits, counters: Counters::default() }
-    }
-
-    /// Memory for `regions` sequences of up to `tokens` tokens.
-    pub fn cache(&self, regions: usize, tokens: usize) -> Cache {
-        let dtype = self.model.dtype(self.params);
-        Cache::new(self.device, self.model, dtype, regions, tokens)
-    }
-
-    /// Runs new tokens of some sequences; returns the hidden states of all of them, [tokens, hidden].
-    pub fn run(&self, cache: &mut Cache, feeds: &[Feed<'_>]) -> Tensor {
-        for feed in feeds {
-            if let Some(ids) = cache.stale(self.model, feed) {
-                self.read(cache, feed.region, &ids);
-            }
+        Engine {
+            device,
+            model,
+            params,
+            tokenizer,
+            limits,
+            counters: Counters::default(),
+            temperature: 1.0,
+            adapters: RefCell::default(),
+            reserved_bytes: 0,
         }
-        self.forward(cache, feeds)
     }
 
-    fn forward(&self, cache: &mut Cache, feeds: &[Feed<'_>]) -> Tensor {
-        let batch = cache.batch(self.device, self.model, feeds);
+    /// The same of the model at a temperature: what is drawn from, and every log-probability, is of logits divided by it. A request's
+    /// own temperature divides them again.
+    pub fn at(self, temperature: f64) -> Engine<'a> {
+        Engine { temperature, ..self }
+    }
+
+    /// A capacity for this many sequences of up to `tokens` tokens.
+    pub fn capacity(&self, sequences: usize, tokens: usize) -> Capacity {
+        let pages = pages_for(&self.model.spec.windows(), sequences, tokens, self.limits.chunk_tokens);
+        Capacity { sequences, pages }
+    }
+
+    /// Reads new tokens of some sequences; returns the hidden states of all of them, [tokens, hidden].
+    pub(crate) fn forward(&self, pages: &Pages, feeds: &[Feed<'_>], states: (&mut States, usize)) -> Tensor {
+        let (batch, mut memory) = Feeding::new((self.device, self.model), pages, feeds, states);
         let scope = Scope {
             device: self.device,
             params: self.params,
             batch: (&batch).into(),
             counters: &self.counters,
         };
-        let hidden = self.model.forward(&mut Eval::new(scope, None, Some(cache)));
-        cache.commit();
-        hidden
+        self.through(&scope, &mut memory)
     }
 
-    /// f32 logits of some rows of hidden states, one vector a row.
-    pub fn logits(&self, hidden: &Tensor, rows: &[usize]) -> Vec<Vec<f32>> {
-        let vocab = self.model.spec.vocab;
-        self.device.to_f32(&self.head(hidden, rows)).chunks_exact(vocab).map(<[f32]>::to_vec).collect()
+    /// What logits are divided by.
+    pub(crate) fn temperature(&self) -> f64 {
+        self.temperature
     }
 
-    /// Logits of some rows of hidden states, [rows, vocab].
-    fn head(&self, hidden: &Tensor, rows: &[usize]) -> Tensor {
+    /// f32 logits of some rows of hidden states, [rows, vocab].
+    pub(crate) fn head(&self, hidden: &Tensor, rows: &[usize]) -> Tensor {
         let picked = self.device.empty(rows.len(), hidden.cols(), hidden.dtype(), Category::Activations);
         for (to, from) in rows.iter().enumerate() {
             self.device.machine.copy(&hidden.view_rows(*from..from + 1), &picked.view_rows(to..to + 1));
         }
-        self.with_scope(|scope| self.model.head(0.0).logits(scope, &picked))
+        self.with_scope(|scope| self.logits(scope, &picked))
+    }
+
+    /// How likely the model held each label behind a row of hidden states, with the `top` likeliest tokens there.
+    pub(crate) fn logprobs(&self, hidden: &Tensor, labels: &[u32], top: usize) -> Vec<TokenLogprob> {
+        let mut all = Vec::with_capacity(labels.len());
+        for (tile, labels) in labels.chunks(SUM_CHUNK).enumerate() {
+            let start = tile * SUM_CHUNK;
+            let rows: Vec<usize> = (start..start + labels.len()).collect();
+            all.extend(self.judge(&self.head(hidden, &rows), labels, top));
+        }
+        all
+    }
+
+    /// The same of labels whose logits are there, [labels, vocab].
+    pub(crate) fn judge(&self, logits: &Tensor, labels: &[u32], top: usize) -> Vec<TokenLogprob> {
+        let ids: Vec<i32> = labels.iter().map(|id| *id as i32).collect();
+        let ids = self.device.from_i32(&ids, Category::Data);
+        let loss = self.device.empty(1, labels.len(), DType::F32, Category::Data);
+        self.entropy(logits, &ids, &loss);
+        let losses = self.device.to_f32(&loss);
+        let rows = self.device.to_f32(logits);
+        let rows = rows.chunks_exact(self.model.spec.vocab);
+        labels.iter().zip(losses).zip(rows).map(|((id, loss), row)| ranked(*id, -loss, row, top)).collect()
     }
 
     /// A scope without tokens, for the head alone.
     fn with_scope<T>(&self, work: impl FnOnce(&Scope<'_>) -> T) -> T {
         let none = self.device.from_i32(&[0], Category::Data);
         let (ids, positions) = (none.clone(), none);
-        let batch = Batch { tokens: 0, ids, positions, masks: vec![], ropes: vec![], context: None };
+        let (masks, ropes) = (vec![], vec![]);
+        let batch = Batch { tokens: 0, ids, positions, masks, ropes, context: None, text: None };
         work(&Scope {
             device: self.device,
             params: self.params,
@@ -107,17 +151,28 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Reads ids in chunks; returns the hidden states of the last chunk.
-    fn read(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Option<Tensor> {
-        let chunks = ids.chunks(self.limits.chunk_tokens.max(1));
-        chunks.map(|ids| self.forward(cache, &[Feed { region, ids }])).last()
-    }
-
-    /// Reads a prompt in chunks; returns the logits after its last token.
-    fn prefill(&self, cache: &mut Cache, region: usize, ids: &[u32]) -> Tensor {
-        cache.expect(region, ids.len());
-        let Some(hidden) = self.read(cache, region, ids) else { panic!("prefill of an empty prompt") };
-        self.head(&hidden, &[hidden.rows() - 1])
+    /// Answers several requests together; of each its answers, in their order.
+    ///
+    /// # Errors
+    /// The first request that is refused or fails.
+    pub fn generate_all(&self, requests: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>, Error> {
+        let mut tokens = 0;
+        for request in &requests {
+            tokens = tokens.max(self.ids(&request.prompt)?.len().saturating_add(request.sampling.max_tokens));
+        }
+        // What does not fit into the context is refused by the scheduler, before there are pages for it.
+        let sequences = requests.iter().map(|request| request.answers.max(1)).sum();
+        let capacity = self.capacity(sequences, tokens.min(self.room()) + self.lead());
+        let heard: Vec<RefCell<Heard>> = requests.iter().map(|_| RefCell::default()).collect();
+        let mut scheduler = Scheduler::new(self, capacity);
+        for (request, heard) in requests.into_iter().zip(&heard) {
+            heard.borrow_mut().answers.resize_with(request.answers, Heard::nothing);
+            scheduler
+                .submit(request, Box::new(|event| heard.borrow_mut().hear(event, &mut |_| Flow::Continue)))?;
+        }
+        while scheduler.step() {}
+        drop(scheduler);
+        heard.into_iter().map(|heard| heard.into_inner().answers()).collect()
     }
 
     /// Greedy continuations of several prompts, advanced together: `max_tokens` new ids each, or fewer up to an
@@ -126,170 +181,171 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// A prompt that is empty, has unknown ids, or is too long; a model that gives no numbers.
     pub fn greedy(&self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Vec<Vec<u32>>, Error> {
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        for prompt in prompts {
-            self.check(prompt, max_tokens)?;
-        }
-        let mut cache = self.cache(prompts.len(), longest + max_tokens);
-        let mut next = Vec::new();
-        for (region, prompt) in prompts.iter().enumerate() {
-            next.extend(choose(self.device, &self.prefill(&mut cache, region, prompt), None)?);
-        }
-        let mut answers: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];
-        let mut open: Vec<usize> = (0..prompts.len()).collect();
-        loop {
-            open.retain(|region| {
-                !self.tokenizer.stops().contains(&next[*region]) && answers[*region].len() < max_tokens
-            });
-            open.iter().for_each(|region| answers[*region].push(next[*region]));
-            open.retain(|region| answers[*region].len() < max_tokens);
-            if open.is_empty() {
-                return Ok(answers);
-            }
-            let feeds: Vec<Feed<'_>> = open
-                .iter()
-                .map(|region| Feed { region: *region, ids: std::slice::from_ref(&next[*region]) })
-                .collect();
-            let hidden = self.run(&mut cache, &feeds);
-            let rows: Vec<usize> = (0..open.len()).collect();
-            let chosen = choose(self.device, &self.head(&hidden, &rows), None)?;
-            open.iter().zip(chosen).for_each(|(region, id)| next[*region] = id);
-        }
+        let request = |prompt: &Vec<u32>| GenerateRequest::greedy(prompt.clone(), max_tokens);
+        let answers = self.generate_all(prompts.iter().map(request).collect())?;
+        Ok(answers.into_iter().flatten().map(|answer| answer.ids).collect())
     }
 
-    /// Tokens that a sequence can have.
+    /// What the model is.
+    pub fn spec(&self) -> &fathom_model::Spec {
+        &self.model.spec
+    }
+
+    /// Tokens that a sequence can have, besides an adapter's virtual ones.
     pub(crate) fn room(&self) -> usize {
         let learned = self.model.spec.learned_positions.unwrap_or(usize::MAX);
-        self.limits.context_tokens.min(learned)
+        self.limits.context_tokens.min(learned).saturating_sub(self.lead())
+    }
+
+    /// Virtual tokens of an adapter before every sequence.
+    pub(crate) fn lead(&self) -> usize {
+        self.model.spec.virtual_tokens()
+    }
+
+    /// Beginnings of sequences can be shared: no layer remembers more than keys and values.
+    pub(crate) fn shares_beginnings(&self) -> bool {
+        let custom = |layer: &LayerSpec| matches!(layer.mixer, Mixer::Custom(_));
+        !self.model.spec.layers.iter().any(custom)
+    }
+
+    pub(crate) fn open_store(&self, at: &Stored) -> Result<PrefixStore, Error> {
+        if !self.shares_beginnings() {
+            return Err(Error::Unsupported(
+                "layers of this model remember more than keys and values, so beginnings of prompts cannot be kept (--prefix-store)"
+                    .into(),
+            ));
+        }
+        let why = |error: std::io::Error| Error::Store { folder: at.folder.clone(), why: error.to_string() };
+        PrefixStore::open(at).map_err(why)
+    }
+
+    /// Whether beginnings can be kept there.
+    ///
+    /// # Errors
+    /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
+    pub fn check_store(&self, at: &Stored) -> Result<(), Error> {
+        self.open_store(at).map(drop)
+    }
+
+    /// What requests may ask where so much runs at once.
+    pub fn bounds(&self, capacity: Capacity) -> Bounds {
+        let (vocab, windows) = (self.model.spec.vocab, self.model.spec.windows());
+        Bounds { vocab, room: self.room(), lead: self.lead(), windows, limits: self.limits, capacity }
     }
 
     pub(crate) fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {
-        let vocab = self.model.spec.vocab;
-        if prompt.is_empty() {
-            return Err(Error::Empty);
-        }
-        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
-            return Err(Error::Vocabulary { id: *id, vocab });
-        }
-        let room = self.room();
-        if prompt.len().saturating_add(new) > room {
-            return Err(Error::TooLong { prompt: prompt.len(), new, room });
-        }
-        Ok(())
+        self.bounds(Capacity::default()).prompt(prompt, new)
     }
 
     fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
-        match prompt {
-            Prompt::Ids(ids) => Ok(ids.clone()),
-            Prompt::Text(text) => {
-                let ids = self.tokenizer.encode_prompt(text)?;
-                Ok(if ids.is_empty() { self.tokenizer.bos().into_iter().collect() } else { ids })
-            }
-        }
-    }
-
-    fn answer(
-        &self,
-        ids: &[u32],
-        how: &Sampling,
-        on_text: &mut dyn FnMut(&str) -> Flow,
-    ) -> Result<Generation, Error> {
-        self.check(ids, how.max_tokens)?;
-        let mut sampler = Sampler::new(how, ids)?;
-        let mut cache = self.cache(1, ids.len() + how.max_tokens);
-        let begun = Instant::now();
-        let mut logits = self.prefill(&mut cache, 0, ids);
-        let prefill_s = begun.elapsed().as_secs_f64();
-        let begun = Instant::now();
-        let mut writer = Writer::new(self.tokenizer.stream_after(ids), how, on_text);
-        let mut answer = Vec::new();
-        let stop = loop {
-            if answer.len() == how.max_tokens {
-                break Stop::Length;
-            }
-            let id = sampler.next(self.device, &logits)?;
-            if self.tokenizer.stops().contains(&id) {
-                break Stop::EndOfText;
-            }
-            answer.push(id);
-            if let Some(stop) = writer.push(id) {
-                break stop;
-            }
-            if answer.len() < how.max_tokens {
-                let hidden = self.run(&mut cache, &[Feed { region: 0, ids: &[id] }]);
-                logits = self.head(&hidden, &[0]);
-            }
-        };
-        let text = writer.finish(stop);
-        let decode_s = begun.elapsed().as_secs_f64();
-        Ok(Generation { text, ids: answer, stop, prompt_tokens: ids.len(), prefill_s, decode_s })
+        self.bounds(Capacity::default()).ids(self.tokenizer, prompt)
     }
 }
 
-/// Streams the answer's text.
-struct Writer<'t, 'f> {
-    stream: fathom_text::tokenizer::Stream<'t>,
-    filter: StopFilter,
-    text: String,
-    on_text: &'f mut dyn FnMut(&str) -> Flow,
+/// A token among all others of its row of logits.
+fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLogprob {
+    let own = row[id as usize];
+    let better = |(other, logit): (usize, &f32)| *logit > own || (*logit == own && other < id as usize);
+    let rank = row.iter().enumerate().filter(|pair| better(*pair)).count() as u32;
+    let top = top.min(row.len());
+    let mut order: Vec<usize> = if top > 0 { (0..row.len()).collect() } else { Vec::new() };
+    let by = |at: &usize| (Reverse(Ordered(row[*at])), *at);
+    if top > 0 && top < row.len() {
+        order.select_nth_unstable_by_key(top - 1, by);
+    }
+    order.truncate(top);
+    order.sort_unstable_by_key(by);
+    let top = order.into_iter().map(|other| (other as u32, logprob + (row[other] - own))).collect();
+    TokenLogprob { id, logprob: Some(logprob), rank: Some(rank), top }
 }
 
-impl<'t, 'f> Writer<'t, 'f> {
-    fn new(
-        stream: fathom_text::tokenizer::Stream<'t>,
-        how: &Sampling,
-        on_text: &'f mut dyn FnMut(&str) -> Flow,
-    ) -> Writer<'t, 'f> {
-        Writer { stream, filter: StopFilter::new(&how.stop), text: String::new(), on_text }
+/// Logits in their order.
+#[derive(PartialEq)]
+struct Ordered(f32);
+
+impl Eq for Ordered {}
+
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ordered {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// What was heard of a request.
+#[derive(Default)]
+struct Heard {
+    answers: Vec<Generation>,
+    failed: Option<fathom_base::Error>,
+}
+
+impl Heard {
+    /// An answer of which nothing was heard.
+    fn nothing() -> Generation {
+        let (text, ids, stop) = (String::new(), Vec::new(), Stop::Receiver);
+        Generation { text, ids, stop, prompt_tokens: 0, prefill_s: 0.0, decode_s: 0.0 }
     }
 
-    fn push(&mut self, id: u32) -> Option<Stop> {
-        let piece = self.stream.push(id)?;
-        match self.filter.push(&piece) {
-            Passed::Text(text) => self.give(&text),
-            Passed::Stopped(text) => {
-                self.give(&text);
-                Some(Stop::StopText)
+    fn hear(&mut self, event: Event, on_text: &mut dyn FnMut(&str) -> Flow) -> Flow {
+        match event {
+            Event::Started { .. } => {}
+            Event::Piece { answer, text, ids, .. } => {
+                self.answers[answer].text.push_str(&text);
+                self.answers[answer].ids.extend(ids);
+                return if text.is_empty() { Flow::Continue } else { on_text(&text) };
             }
+            Event::Ended { answer, stop } => self.answers[answer].stop = stop,
+            Event::Done(usage) => {
+                for answer in &mut self.answers {
+                    answer.prompt_tokens = usage.prompt_tokens;
+                    (answer.prefill_s, answer.decode_s) = (usage.prefill_s, usage.decode_s);
+                }
+            }
+            Event::Failed(error) => self.failed = Some(error),
         }
+        Flow::Continue
     }
 
-    fn give(&mut self, text: &str) -> Option<Stop> {
-        self.text.push_str(text);
-        let flow = if text.is_empty() { Flow::Continue } else { (self.on_text)(text) };
-        (flow == Flow::Stop).then_some(Stop::Receiver)
-    }
-
-    fn finish(mut self, stop: Stop) -> String {
-        if matches!(stop, Stop::Length | Stop::EndOfText) {
-            let rest = std::mem::take(&mut self.filter).finish();
-            self.give(&rest);
+    fn answers(self) -> Result<Vec<Generation>, Error> {
+        match self.failed {
+            Some(error) => Err(Error::Failed(error)),
+            None => Ok(self.answers),
         }
-        self.text
     }
 }
 
 impl Generate for Engine<'_> {
+    /// The first answer's text is handed on while it grows; there is one, whatever the request says.
     fn generate(
         &mut self,
         request: &GenerateRequest,
         on_text: &mut dyn FnMut(&str) -> Flow,
     ) -> fathom_base::Result<Generation> {
         let ids = self.ids(&request.prompt)?;
-        Ok(self.answer(&ids, &request.sampling, on_text)?)
+        self.check(&ids, request.sampling.max_tokens)?;
+        let capacity = self.capacity(1, self.lead() + ids.len() + request.sampling.max_tokens);
+        let request = GenerateRequest { prompt: Prompt::Ids(ids), answers: 1, ..request.clone() };
+        let heard = RefCell::new(Heard { answers: vec![Heard::nothing()], failed: None });
+        let mut scheduler = Scheduler::new(self, capacity);
+        scheduler.submit(request, Box::new(|event| heard.borrow_mut().hear(event, on_text)))?;
+        while scheduler.step() {}
+        drop(scheduler);
+        Ok(heard.into_inner().answers()?.swap_remove(0))
     }
 }
 
 impl Score for Engine<'_> {
     fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
         self.check(ids, 0)?;
-        let host: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
-        let labels: Vec<i32> = host[1..].iter().copied().chain([-1]).collect();
-        let positions: Vec<i32> = (0..host.len() as i32).collect();
-        let whole = 0..host.len();
-        let packed = Packed { ids: &host, positions: &positions, docs: std::slice::from_ref(&whole) };
-        let batch = self.model.batch(self.device, packed, Caps { docs: 1, seq_tokens: host.len() });
-        let losses = &self.packed_losses(&batch, &labels)[..host.len() - 1];
+        let documents = [ids.to_vec()];
+        let (batch, docs) = self.packed(&documents, self.lead() + ids.len());
+        let losses = self.packed_losses(&batch, &next(&batch, &documents, &docs));
+        let losses = &losses[docs[0].start..docs[0].end - 1];
         if losses.iter().any(|loss| !loss.is_finite()) {
             return Err(Error::NotFinite { what: "a loss" }.into());
         }
@@ -302,6 +358,108 @@ impl Score for Engine<'_> {
 }
 
 impl Engine<'_> {
+    /// Minus the natural log-probabilities of the tokens of some documents, each given those before it in its document: of each
+    /// document one less than it has tokens. They go through the model side by side.
+    ///
+    /// # Errors
+    /// As [`Score::losses`] of each.
+    pub fn losses_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
+        let (batch, docs) = self.side_by_side(documents)?;
+        let losses = self.packed_losses(&batch, &next(&batch, documents, &docs));
+        if losses.iter().any(|loss| !loss.is_finite()) {
+            return Err(Error::NotFinite { what: "a loss" });
+        }
+        Ok(docs.into_iter().map(|doc| losses[doc.start..doc.end - 1].to_vec()).collect())
+    }
+
+    /// The `k` best tokens that the model has in place of each token of some documents, given all before it: id and natural
+    /// log-probability in turn, the best first, of equals the smaller id. Nothing is before the first, whose place has zeros. They go
+    /// through the model side by side.
+    ///
+    /// # Errors
+    /// As [`Score::losses`] of each.
+    pub fn best_of(&self, documents: &[Vec<u32>], k: usize) -> Result<Vec<Vec<f32>>, Error> {
+        let (batch, docs) = self.side_by_side(documents)?;
+        let hidden = self.packed_hidden(&batch);
+        let scope = Scope {
+            device: self.device,
+            params: self.params,
+            batch: (&batch).into(),
+            counters: &self.counters,
+        };
+        let head = self.model.head(0.0).at(self.temperature);
+        let vocab = self.params.shape(head.weight)[0];
+        let tile = Head::tile_rows(self.device.machine.as_ref(), vocab);
+        let mut found = Vec::with_capacity(2 * k * batch.tokens);
+        for start in (0..batch.tokens).step_by(tile) {
+            let rows = hidden.view_rows(start..batch.tokens.min(start + tile));
+            let logits = self.device.to_f32(&head.logits(&scope, &rows));
+            logits.chunks_exact(vocab).for_each(|row| found.extend(best(row, k)));
+        }
+        if found.iter().any(|value| !value.is_finite()) {
+            return Err(Error::NotFinite { what: "a log-probability" });
+        }
+        let width = 2 * k;
+        let of = |doc: Range<usize>| {
+            let next = &found[doc.start * width..(doc.end - 1) * width];
+            std::iter::repeat_n(0.0, width).chain(next.iter().copied()).collect()
+        };
+        Ok(docs.into_iter().map(of).collect())
+    }
+
+    /// The scores of the last token of each document, of a model with a head of scores.
+    ///
+    /// # Errors
+    /// As [`Score::losses`] of each.
+    ///
+    /// # Panics
+    /// If the model has no such head.
+    #[track_caller]
+    pub fn scores_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
+        let (batch, docs) = self.side_by_side(documents)?;
+        let hidden = self.packed_hidden(&batch);
+        let scope = Scope {
+            device: self.device,
+            params: self.params,
+            batch: (&batch).into(),
+            counters: &self.counters,
+        };
+        let scores = self.device.to_f32(&self.model.scores().values(&scope, &hidden));
+        if scores.iter().any(|score| !score.is_finite()) {
+            return Err(Error::NotFinite { what: "a score" });
+        }
+        let width = self.model.spec.scores;
+        if scores.is_empty() {
+            // A machine without data says nothing.
+            return Ok(vec![Vec::new(); docs.len()]);
+        }
+        Ok(docs.into_iter().map(|doc| scores[(doc.end - 1) * width..][..width].to_vec()).collect())
+    }
+
+    /// Documents as one batch, and where each is in it.
+    fn side_by_side(&self, documents: &[Vec<u32>]) -> Result<(Batch, Vec<Range<usize>>), Error> {
+        documents.iter().try_for_each(|document| self.check(document, 0))?;
+        let seq_tokens = documents.iter().map(Vec::len).max().unwrap_or(0);
+        Ok(self.packed(documents, self.lead() + seq_tokens))
+    }
+
+    /// The same of documents that were checked, as of sequences of so many tokens: each behind the virtual tokens, which are none of
+    /// what it says of their places.
+    pub(crate) fn packed(&self, documents: &[Vec<u32>], seq_tokens: usize) -> (Batch, Vec<Range<usize>>) {
+        let (mut ids, mut positions) = (Vec::new(), Vec::new());
+        let (mut docs, mut texts, lead) = (Vec::new(), Vec::new(), self.lead());
+        for document in documents {
+            let from = ids.len();
+            ids.extend((VIRTUAL..VIRTUAL + lead).map(|id| id as i32));
+            ids.extend(document.iter().map(|id| *id as i32));
+            positions.extend(0..(ids.len() - from) as i32);
+            docs.push(from..ids.len());
+            texts.push(from + lead..ids.len());
+        }
+        let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+        (self.model.batch(self.device, packed, Caps { docs: docs.len(), seq_tokens }), texts)
+    }
+
     /// Hidden states of a packed batch behind the last norm, without memory of earlier tokens: [tokens, hidden]. What
     /// works token by token runs in tiles of a prompt's chunk.
     pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {
@@ -321,4 +479,30 @@ impl Engine<'_> {
         self.model.head(0.0).losses(&scope, &hidden, &labels, &losses);
         self.device.to_f32(&losses)
     }
+}
+
+/// The label of each token of a batch: what follows in its document, below zero where nothing does.
+fn next(batch: &Batch, documents: &[Vec<u32>], texts: &[Range<usize>]) -> Vec<i32> {
+    let mut labels = vec![-1; batch.tokens];
+    for (document, text) in documents.iter().zip(texts) {
+        let behind = labels[text.clone()].iter_mut().zip(&document[1..]);
+        behind.for_each(|(label, id)| *label = *id as i32);
+    }
+    labels
+}
+
+/// The `k` best of a row of logits: id and log-probability in turn.
+fn best(row: &[f32], k: usize) -> Vec<f32> {
+    let mut ids: Vec<u32> = (0..row.len() as u32).collect();
+    let order = |a: &u32, b: &u32| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b));
+    let k = k.min(ids.len());
+    if k < ids.len() && k > 0 {
+        ids.select_nth_unstable_by(k - 1, order);
+    }
+    ids.truncate(k);
+    ids.sort_unstable_by(order);
+    let top = f64::from(ids.first().map_or(0.0, |id| row[*id as usize]));
+    let mass = top + row.iter().map(|x| (f64::from(*x) - top).exp()).sum::<f64>().ln();
+    // Ids below 2^24 are whole numbers as f32.
+    ids.iter().flat_map(|id| [*id as f32, (f64::from(row[*id as usize]) - mass) as f32]).collect()
 }

@@ -51,6 +51,41 @@ pub enum Error {
         /// What is not a number.
         what: &'static str,
     },
+    /// No token may follow.
+    #[error(
+        "no token is allowed here: the structure that was asked for cannot be met by the vocabulary, or every token is left out by logit_bias"
+    )]
+    NoToken,
+    /// A structure that cannot be followed.
+    #[error("the structure that was asked for: {0}")]
+    Structure(String),
+    /// More pages than there are.
+    #[error(
+        "{tokens} tokens of prompt and answers need more pages than there are (room for {room} tokens); generate fewer, shorten the prompt, or give the engine more memory"
+    )]
+    NoPages {
+        /// Tokens asked for.
+        tokens: usize,
+        /// Tokens that the pages hold.
+        room: usize,
+    },
+    /// Beginnings of prompts cannot be kept there.
+    #[error("{}: {why}; name another folder for beginnings of prompts (--prefix-store)", folder.display())]
+    Store {
+        /// The folder.
+        folder: std::path::PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// No adapter of this name.
+    #[error("there is no adapter called `{0}`")]
+    NoAdapter(String),
+    /// A second adapter, or a model and an adapter, of one name.
+    #[error("there is a model or an adapter called `{0}` already; unload it first, or take another name")]
+    AdapterTwice(String),
+    /// Something that this model does not do.
+    #[error("{0}")]
+    Unsupported(String),
     /// More tokens than an encoder has positions for.
     #[error("max_tokens is {max_tokens}, and the encoder has positions for {room} tokens; lower it")]
     Positions {
@@ -59,6 +94,9 @@ pub enum Error {
         /// What the encoder has positions for.
         room: usize,
     },
+    /// A request that failed on its way.
+    #[error(transparent)]
+    Failed(fathom_base::Error),
     /// From a folder of a model.
     #[error(transparent)]
     Model(#[from] fathom_model::Error),

@@ -1,21 +1,38 @@
-//! Generation with a trained model: key-value cache, several sequences in one stream, sampling. Also scores and embeddings of
-//! given texts, and their classification by an encoder.
+//! Generation with a trained model: continuous batching over paged keys and values, prefixes that sequences share, sampling. Also
+//! scores and embeddings of given texts, and their classification by an encoder.
 //!
 //! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks restrict each row
-//! to its part of the cache. A row's result does not depend on the other rows.
+//! to its sequence's pages. A row's result does not depend on the other rows.
 //!
 //! This crate knows nothing of HTTP or training.
 
+mod adapters;
+mod answer;
+mod answers;
+mod bounds;
 mod classifier;
 mod embed;
 mod engine;
 mod error;
-mod kv;
+mod pages;
+mod parts;
+mod rollout;
 mod sampler;
+mod schedule;
+mod service;
 mod stop;
+mod store;
+mod structure;
 
+pub use answers::Answers;
+pub use bounds::Bounds;
 pub use classifier::Classifier;
 pub use engine::{Engine, Limits};
 pub use error::Error;
-pub use kv::Cache;
+pub use pages::page_bytes;
+pub use rollout::Writer;
 pub use sampler::Sampler;
+pub use schedule::{Capacity, Listener, Scheduler};
+pub use service::{Accept, Commands, Facts, Handle, Render, service};
+pub use store::{KeptModel, Stored};
+pub use structure::{Structured, Structures};

@@ -1,6 +1,6 @@
 //! The next token from its logits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_base::Sampling;
 use fathom_tensor::choice::{self, Choose, Draw};
@@ -12,61 +12,94 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub struct Sampler {
     how: Sampling,
+    /// Tokens of prompt and answer.
     seen: BTreeSet<u32>,
+    /// How often the answer has each token.
+    counts: BTreeMap<u32, u32>,
     drawn: u64,
+    /// Tokens that end an answer: not chosen before `min_tokens`.
+    ends: Vec<u32>,
 }
 
 impl Sampler {
-    /// A sampler; `prompt` counts as seen for the repetition penalty.
+    /// A sampler; `prompt` counts as seen for the repetition penalty. `ends` are the tokens that end an answer.
     ///
     /// # Errors
     /// Settings out of range, by name.
-    pub fn new(how: &Sampling, prompt: &[u32]) -> Result<Sampler, Error> {
-        let refuse = |key, message: &str| Err(Error::Sampling { key, message: message.into() });
-        if !(how.temperature.is_finite() && how.temperature >= 0.0) {
-            return refuse("temperature", "must be zero (greedy) or a positive number");
-        }
-        if !(how.top_p > 0.0 && how.top_p <= 1.0) {
-            return refuse("top_p", "must be above 0 and at most 1");
-        }
-        if !(0.0..=1.0).contains(&how.min_p) {
-            return refuse("min_p", "must be from 0 to 1");
-        }
-        if !(how.repetition_penalty.is_finite() && how.repetition_penalty > 0.0) {
-            return refuse("repetition_penalty", "must be a positive number; 1 changes nothing");
-        }
-        Ok(Sampler { how: how.clone(), seen: prompt.iter().copied().collect(), drawn: 0 })
+    pub fn new(how: &Sampling, prompt: &[u32], ends: &[u32]) -> Result<Sampler, Error> {
+        check(how)?;
+        let seen = prompt.iter().copied().collect();
+        Ok(Sampler { how: how.clone(), seen, counts: BTreeMap::new(), drawn: 0, ends: ends.to_vec() })
     }
 
-    /// Chooses a token from a row of logits.
+    /// The same for another answer to the same prompt, before the first token.
+    pub fn again(&self, answer: usize) -> Sampler {
+        let mut other = self.clone();
+        other.how.seed = self.how.seed.wrapping_add((answer as u64).wrapping_mul(SEED_STEP));
+        other
+    }
+
+    /// Chooses a token from a row of logits. `allowed`: bits of the tokens that may be chosen.
     ///
     /// # Errors
-    /// The logits are not numbers.
-    pub fn next(&mut self, device: &Device, logits: &Tensor) -> Result<u32, Error> {
-        if self.how.repetition_penalty == 1.0 {
+    /// The logits are not numbers, or no token may be chosen.
+    pub fn next(&mut self, device: &Device, logits: &Tensor, allowed: Option<&[u32]>) -> Result<u32, Error> {
+        if self.is_plain() && allowed.is_none() {
             let id = choose(device, logits, self.draw())?.swap_remove(0);
             return Ok(self.chose(id));
         }
-        self.on_host(&mut device.to_f32(logits))
+        self.on_host(&mut device.to_f32(logits), allowed)
+    }
+
+    /// The logits decide alone.
+    fn is_plain(&self) -> bool {
+        let Sampling {
+            repetition_penalty, frequency_penalty, presence_penalty, typical_p, min_tokens, ..
+        } = self.how;
+        repetition_penalty == 1.0
+            && frequency_penalty == 0.0
+            && presence_penalty == 0.0
+            && (typical_p >= 1.0 || self.how.temperature == 0.0)
+            && self.how.logit_bias.is_empty()
+            && self.drawn >= min_tokens as u64
     }
 
     /// Chooses a token from logits, which it may change.
-    fn on_host(&mut self, logits: &mut [f32]) -> Result<u32, Error> {
+    fn on_host(&mut self, logits: &mut [f32], allowed: Option<&[u32]>) -> Result<u32, Error> {
+        // What is left out is minus infinity from here on, so a model without numbers shows itself before.
+        choice::largest(logits).ok_or(Error::NotFinite { what: LOGIT })?;
         self.penalise(logits);
-        let id = self.draw().map_or_else(|| choice::largest(logits), |draw| choice::drawn(logits, &draw));
-        let id = id.ok_or(Error::NotFinite { what: LOGIT })?;
+        if self.drawn < self.how.min_tokens as u64 {
+            self.ends.iter().for_each(|id| leave_out(logits, *id));
+        }
+        if let Some(allowed) = allowed {
+            let is = |id: usize| allowed.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 == 1);
+            (0..logits.len()).filter(|id| !is(*id)).for_each(|id| logits[id] = f32::NEG_INFINITY);
+        }
+        let drawn = |draw: Draw| choice::drawn_typical(logits, &draw, self.how.typical_p);
+        let id = self.draw().map_or_else(|| choice::largest(logits), drawn);
+        let id = id.ok_or(Error::NoToken)?;
         Ok(self.chose(id as u32))
     }
 
-    /// Divides positive and multiplies negative logits of tokens already seen (Keskar et al., 2019).
+    /// Divides positive and multiplies negative logits of tokens already seen (Keskar et al., 2019), subtracts what the answer's own
+    /// cost, and adds the biases.
     fn penalise(&self, logits: &mut [f32]) {
         let penalty = self.how.repetition_penalty as f32;
-        if penalty == 1.0 {
-            return;
-        }
-        for id in &self.seen {
+        for id in self.seen.iter().filter(|_| penalty != 1.0) {
             if let Some(logit) = logits.get_mut(*id as usize) {
                 *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            }
+        }
+        for (id, count) in &self.counts {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                let often = self.how.frequency_penalty * f64::from(*count);
+                *logit -= (often + self.how.presence_penalty) as f32;
+            }
+        }
+        for (id, bias) in &self.how.logit_bias {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit += bias;
             }
         }
     }
@@ -80,8 +113,53 @@ impl Sampler {
     fn chose(&mut self, id: u32) -> u32 {
         self.drawn += 1;
         self.seen.insert(id);
+        *self.counts.entry(id).or_default() += 1;
         id
     }
+}
+
+/// Apart from each other: seeds of the answers to one request.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn leave_out(logits: &mut [f32], id: u32) {
+    if let Some(logit) = logits.get_mut(id as usize) {
+        *logit = f32::NEG_INFINITY;
+    }
+}
+
+/// # Errors
+/// A setting out of range, by name.
+pub(crate) fn check(how: &Sampling) -> Result<(), Error> {
+    let refuse = |key, message: &str| Err(Error::Sampling { key, message: message.into() });
+    if !(how.temperature.is_finite() && how.temperature >= 0.0) {
+        return refuse("temperature", "must be zero (greedy) or a positive number");
+    }
+    if !(how.top_p > 0.0 && how.top_p <= 1.0) {
+        return refuse("top_p", "must be above 0 and at most 1");
+    }
+    if !(0.0..=1.0).contains(&how.min_p) {
+        return refuse("min_p", "must be from 0 to 1");
+    }
+    if !(how.typical_p > 0.0 && how.typical_p <= 1.0) {
+        return refuse("typical_p", "must be above 0 and at most 1");
+    }
+    if !(how.repetition_penalty.is_finite() && how.repetition_penalty > 0.0) {
+        return refuse("repetition_penalty", "must be a positive number; 1 changes nothing");
+    }
+    for (key, penalty) in
+        [("frequency_penalty", how.frequency_penalty), ("presence_penalty", how.presence_penalty)]
+    {
+        if !penalty.is_finite() {
+            return refuse(key, "must be a number; 0 changes nothing");
+        }
+    }
+    if how.logit_bias.values().any(|bias| bias.is_nan() || *bias == f32::INFINITY) {
+        return refuse("logit_bias", "must be numbers, or minus infinity for a token that is never chosen");
+    }
+    if how.min_tokens > how.max_tokens {
+        return refuse("min_tokens", "must be at most max_tokens");
+    }
+    Ok(())
 }
 
 /// What a model without numbers has.
@@ -94,6 +172,9 @@ const LOGIT: &str = "a logit";
 pub(crate) fn choose(device: &Device, logits: &Tensor, draw: Option<Draw>) -> Result<Vec<u32>, Error> {
     let ids = device.empty(1, logits.rows(), DType::I32, Category::Activations);
     device.machine.choose(&Choose { logits, ids: &ids, draw });
+    if !device.machine.has_data() {
+        return Ok(vec![0; logits.rows()]);
+    }
     let bytes = device.machine.read(&ids).wait();
     let id = |bytes: &[u8; 4]| u32::try_from(i32::from_le_bytes(*bytes)).ok();
     let ids = bytes.as_chunks::<4>().0.iter().map(id).collect::<Option<Vec<u32>>>();
@@ -107,8 +188,8 @@ mod tests {
     fn counts(how: Sampling, logits: &[f32]) -> Vec<usize> {
         let mut counts = vec![0; logits.len()];
         for seed in 0..2000 {
-            let mut sampler = Sampler::new(&Sampling { seed, ..how.clone() }, &[]).unwrap();
-            counts[sampler.on_host(&mut logits.to_vec()).unwrap() as usize] += 1;
+            let mut sampler = Sampler::new(&Sampling { seed, ..how.clone() }, &[], &[]).unwrap();
+            counts[sampler.on_host(&mut logits.to_vec(), None).unwrap() as usize] += 1;
         }
         counts
     }
@@ -126,12 +207,48 @@ mod tests {
     }
 
     #[test]
+    fn typical_tokens_are_kept() {
+        // Shares .5, .25, .125, .0625, .0625: the entropy is 1.3 nats, to which .25 (1.386) is nearest, then .5 (.693), .125 (2.08).
+        let logits = [0.5f32, 0.25, 0.125, 0.0625, 0.0625].map(f32::ln);
+        let warm = Sampling { temperature: 1.0, ..Sampling::default() };
+        let kept = |typical_p| {
+            counts(Sampling { typical_p, ..warm.clone() }, &logits)
+                .iter()
+                .enumerate()
+                .filter(|(_, n)| **n > 0)
+                .map(|(id, _)| id)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(kept(0.2), [1]);
+        assert_eq!(kept(0.7), [0, 1]);
+        assert_eq!(kept(0.8), [0, 1, 2]);
+        assert_eq!(kept(1.0), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn biases_penalties_and_ends() {
+        let logits = [2.0f32, 1.0, 0.0, -1.0];
+        let how = Sampling { logit_bias: [(2, 5.0)].into(), ..Sampling::default() };
+        assert_eq!(counts(how, &logits)[2], 2000);
+        let how = Sampling { presence_penalty: 1.5, frequency_penalty: 0.25, ..Sampling::default() };
+        let mut sampler = Sampler::new(&how, &[0], &[]).unwrap();
+        let next = |sampler: &mut Sampler| sampler.on_host(&mut logits.to_vec(), None).unwrap();
+        assert_eq!((next(&mut sampler), next(&mut sampler), next(&mut sampler)), (0, 1, 0));
+        let how = Sampling { min_tokens: 1, ..Sampling::default() };
+        let mut sampler = Sampler::new(&how, &[], &[0]).unwrap();
+        assert_eq!((next(&mut sampler), next(&mut sampler)), (1, 0));
+        let mut sampler = Sampler::new(&Sampling::default(), &[], &[]).unwrap();
+        assert_eq!(sampler.on_host(&mut logits.to_vec(), Some(&[0b1100])).unwrap(), 2);
+        assert!(matches!(sampler.on_host(&mut logits.to_vec(), Some(&[0])), Err(Error::NoToken)));
+    }
+
+    #[test]
     fn penalty_and_range() {
         let how = Sampling { repetition_penalty: 4.0, ..Sampling::default() };
-        let mut sampler = Sampler::new(&how, &[0]).unwrap();
-        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]).unwrap(), 1);
-        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5]).unwrap(), 0);
-        assert!(matches!(sampler.on_host(&mut [2.0, f32::NAN]), Err(Error::NotFinite { .. })));
-        assert!(Sampler::new(&Sampling { top_p: 0.0, ..Sampling::default() }, &[]).is_err());
+        let mut sampler = Sampler::new(&how, &[0], &[]).unwrap();
+        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5], None).unwrap(), 1);
+        assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5], None).unwrap(), 0);
+        assert!(matches!(sampler.on_host(&mut [2.0, f32::NAN], None), Err(Error::NotFinite { .. })));
+        assert!(Sampler::new(&Sampling { top_p: 0.0, ..Sampling::default() }, &[], &[]).is_err());
     }
 }

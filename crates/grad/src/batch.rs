@@ -7,6 +7,9 @@ use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 
 use crate::context::Context;
 
+/// Ids from here on are of virtual tokens: rows of an adapter that stand before a document.
+pub const VIRTUAL: usize = 1 << 30;
+
 /// Token ids, positions, masks and rotary tables of one micro batch. What depends on the model (how many masks,
 /// which rotary tables) is listed in the order in which its layers refer to it.
 pub struct Batch {
@@ -22,6 +25,8 @@ pub struct Batch {
     pub ropes: Vec<Rotation>,
     /// Where the stream goes on, if other ranks have tokens of it.
     pub context: Option<Context>,
+    /// i32 [1, t]: each token's own place, -1 of virtual tokens ([`Batch::text_of`]); of models that put something in their place.
+    pub text: Option<Tensor>,
 }
 
 /// A batch, borrowed, or freed with the last tape that needs it.
@@ -51,6 +56,22 @@ impl<'a> From<&'a Batch> for Tables<'a> {
 }
 
 impl Batch {
+    /// Which of these tokens are text, for [`Batch::text`].
+    pub fn text_of(device: &Device, ids: &[i32]) -> Tensor {
+        let place = |(at, id): (usize, &i32)| if (*id as usize) < VIRTUAL { at as i32 } else { -1 };
+        device.from_i32(&ids.iter().enumerate().map(place).collect::<Vec<i32>>(), Category::Data)
+    }
+
+    /// All that the work on a machine without data depends on, as numbers.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let by_tile = |rope: &Rotation| u64::from(matches!(rope, Rotation::ByTile { .. }));
+        let mut sizes = vec![self.tokens as u64, self.ids.cols() as u64, self.masks.len() as u64];
+        sizes.extend(self.masks.iter().flat_map(|mask| [mask.pairs, mask.table.rows() as u64]));
+        sizes.extend(self.ropes.iter().map(by_tile));
+        sizes.extend(self.context.iter().flat_map(Context::sizes));
+        sizes
+    }
+
     /// Pairs that the batch's queries attend to under a mask, wherever the keys are.
     pub fn pairs(&self, mask: usize) -> u64 {
         self.context.as_ref().map_or(self.masks[mask].pairs, |context| context.pairs(mask))

@@ -151,8 +151,10 @@ impl StateDisk {
         })
     }
 
-    fn buffer(&self, slot: usize, role: Role, len: usize) -> Tensor {
+    /// Room in a slot's buffer; bytes of packed weights use that of weights.
+    fn buffer(&self, slot: usize, role: Role, dtype: DType, len: usize) -> Tensor {
         match &self.ring.borrow()[slot][role as usize] {
+            Some(buffer) if dtype == DType::U8 => buffer.as_bytes().view_cols(0..len),
             Some(buffer) => buffer.view_cols(0..len),
             None => panic!("no ring was made for the {} of a model on disk", role.name()),
         }
@@ -161,7 +163,7 @@ impl StateDisk {
     /// The elements of a part: of the tensor if it is in memory, else in a slot's buffer.
     fn view(&self, part: &Part<'_>, slot: usize) -> Tensor {
         match part.value.away() {
-            Some(away) => self.buffer(slot, away.role, part.range.len()),
+            Some(away) => self.buffer(slot, away.role, part.value.dtype(), part.range.len()),
             None => part.value.flat(part.range.clone()),
         }
     }
@@ -175,7 +177,7 @@ impl StateDisk {
         parts.iter().filter_map(move |part| {
             let away = part.value.away()?;
             let stored = away.chunks.get(part.range.start / CHUNK)?;
-            Some((part, stored, self.buffer(slot, away.role, part.range.len())))
+            Some((part, stored, self.buffer(slot, away.role, part.value.dtype(), part.range.len())))
         })
     }
 

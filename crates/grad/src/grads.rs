@@ -19,7 +19,7 @@ use crate::params::{ParamId, Params};
 use crate::shares::{Sharding, Shares};
 
 /// What the storage of a gradient holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Contents {
     /// Nothing of meaning: the first contribution overwrites it.
     Stale,
@@ -27,6 +27,13 @@ enum Contents {
     Zero,
     /// The sum of what came so far.
     Sum,
+}
+
+/// What a gradient holds, and how that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GradState {
+    contents: Contents,
+    overwritten: bool,
 }
 
 /// The gradient of one weight.
@@ -148,6 +155,23 @@ impl Grads {
         }
         main.contents = Contents::Sum;
         Some((full, !overwrites))
+    }
+
+    /// What the gradients of some weights hold.
+    pub(crate) fn states(&self, ids: impl Iterator<Item = ParamId>) -> Vec<Option<GradState>> {
+        let state = |main: &Main| GradState { contents: main.contents, overwritten: main.overwritten };
+        ids.map(|id| self.list[id.index()].as_ref().map(state)).collect()
+    }
+
+    /// Says what they hold: what [`Grads::receive`] would have left.
+    pub(crate) fn set_states(&mut self, ids: impl Iterator<Item = ParamId>, states: &[Option<GradState>]) {
+        for (id, state) in ids.zip(states) {
+            if let (Some(main), Some(GradState { contents, overwritten })) =
+                (&mut self.list[id.index()], *state)
+            {
+                (main.contents, main.overwritten) = (contents, overwritten);
+            }
+        }
     }
 
     /// The gradient of a weight, if it has one; of shared gradients only while its segment is at work.

@@ -38,6 +38,8 @@ pub struct Info {
     pub share: usize,
     /// One row for all tokens instead, see [`crate::Out::total`].
     pub total: bool,
+    /// Rows of its own instead, see [`crate::Out::rows`].
+    pub rows: Option<usize>,
 }
 
 /// One operation and what it reads and makes.
@@ -52,6 +54,8 @@ pub struct Node {
     pub outs: Vec<Val>,
     /// The rows region it belongs to: nodes of one region run tile by tile.
     pub region: Option<u32>,
+    /// Its forward pass takes weights as they are packed.
+    pub packed: bool,
 }
 
 impl Node {
@@ -69,11 +73,25 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// The segment's input, if it has one.
     pub input: Option<Val>,
+    /// What it reads besides.
+    pub memory: Vec<Val>,
     /// The segment's output.
     pub output: Val,
 }
 
+impl Info {
+    /// Its rows where `tokens` are at hand.
+    pub fn rows_of(&self, tokens: usize) -> usize {
+        self.rows.unwrap_or(tokens / self.share)
+    }
+}
+
 impl Graph {
+    /// What comes from outside: the input and what is read besides.
+    pub fn given(&self) -> impl Iterator<Item = Val> + '_ {
+        self.input.into_iter().chain(self.memory.iter().copied())
+    }
+
     /// The weights that its operations name, in their order.
     pub fn weights(&self) -> Vec<ParamId> {
         self.nodes.iter().flat_map(|node| node.params.iter().copied()).collect()
@@ -81,7 +99,7 @@ impl Graph {
 }
 
 /// How a segment's work is sharded over ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spread {
     /// Ranks that have a part of each sub-layer's weights.
     pub ranks: usize,
@@ -122,21 +140,31 @@ pub struct Ctx<'p> {
 }
 
 impl<'p> Ctx<'p> {
-    /// Runs `body` once and returns what it recorded. `input` describes the segment's input.
+    /// Runs `body` once and returns what it recorded. `input` describes the segment's input, `memory` what it reads besides,
+    /// with its rows.
     pub fn record(
         params: &'p Params,
         spread: Spread,
         input: Option<Desc>,
-        body: impl FnOnce(&mut Ctx<'p>, Val) -> Val,
+        memory: &[(Desc, usize)],
+        body: impl FnOnce(&mut Ctx<'p>, Val, &[Val]) -> Val,
     ) -> Graph {
         let mut cx = Ctx { params, spread, values: Vec::new(), nodes: Vec::new(), region: None, regions: 0 };
         if let Some(Desc { cols, dtype }) = input {
-            let (name, share, total) = ("block.in", spread.share(), false);
-            cx.values.push(Info { name, cols, dtype, producer: None, differentiable: true, share, total });
+            let (name, share, total, rows) = ("block.in", spread.share(), false, None);
+            let (producer, differentiable) = (None, true);
+            cx.values.push(Info { name, cols, dtype, producer, differentiable, share, total, rows });
         }
-        let output = body(&mut cx, Val(0));
+        let remember = |(Desc { cols, dtype }, rows): &(Desc, usize)| {
+            let (name, producer, rows) = ("memory", None, Some(*rows));
+            let (cols, dtype, share, total) = (*cols, *dtype, 1, false);
+            cx.values.push(Info { name, cols, dtype, producer, differentiable: true, share, total, rows });
+            Val(cx.values.len() as u32 - 1)
+        };
+        let memory: Vec<Val> = memory.iter().map(remember).collect();
+        let output = body(&mut cx, Val(0), &memory);
         let Ctx { values, nodes, .. } = cx;
-        Graph { values, nodes, input: input.map(|_| Val(0)), output }
+        Graph { values, nodes, input: input.map(|_| Val(0)), memory, output }
     }
 
     /// A region of operations that work row by row: the executor runs it whole or by tiles of rows, and replays
@@ -195,15 +223,20 @@ impl<'p> Ctx<'p> {
         params: &[ParamId],
     ) -> Vec<Val> {
         let descs: Vec<Desc> = ins.iter().map(|val| self.desc(*val)).collect();
+        let own_rows = ins.first().and_then(|val| self.values[val.index()].rows);
         let weights: Vec<[usize; 2]> = params.iter().map(|id| self.params.shape(*id)).collect();
         let node = self.nodes.len();
         let outs: Vec<Val> = op
             .outputs(&descs, &weights)
             .into_iter()
             .map(|out| {
-                let crate::Out { name, cols, dtype, differentiable, total } = out;
-                let producer = Some(node);
-                self.values.push(Info { name, cols, dtype, producer, differentiable, share, total });
+                let crate::Out { name, cols, dtype, differentiable, total, rows } = out;
+                let (producer, rows) = (Some(node), rows.or(own_rows));
+                assert!(
+                    rows.is_none() || self.region.is_none(),
+                    "{name}: rows of its own within a rows region"
+                );
+                self.values.push(Info { name, cols, dtype, producer, differentiable, share, total, rows });
                 Val(self.values.len() as u32 - 1)
             })
             .collect();
@@ -213,8 +246,16 @@ impl<'p> Ctx<'p> {
             params: params.to_vec(),
             outs: outs.clone(),
             region: self.region,
+            packed: false,
         });
         outs
+    }
+
+    /// Says that the forward pass of the last operation takes weights as they are packed.
+    pub(crate) fn takes_packed(&mut self) {
+        if let Some(node) = self.nodes.last_mut() {
+            node.packed = true;
+        }
     }
 }
 

@@ -10,17 +10,24 @@ use std::ops::Range;
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{
-    Category, CrossEntropy, DType, Machine, MatMul, SUM_CHUNK, Spread as Vocabulary, Tensor,
+    Category, CrossEntropy, DType, Machine, MatMul, OpDesc, SUM_CHUNK, Spread as Vocabulary, Tensor,
 };
 
 use crate::grads::Grads;
-use crate::graph::Spread;
 use crate::params::{ParamId, Weights};
 use crate::tape::Scope;
 use crate::tiles;
 
+mod order;
+mod scores;
+mod taught;
+#[cfg(test)]
+mod taught_tests;
 #[cfg(test)]
 mod tests;
+
+pub use scores::Scores;
+pub use taught::{Taught, Teacher};
 
 /// What happens to logits on the way to the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +68,16 @@ pub struct Head {
 }
 
 impl Head {
+    /// The same of the distribution at a temperature, which divides logits after the cap: `cap tanh(s x / cap) / T` is that of
+    /// scale `s / T` and cap `cap / T`.
+    pub fn at(mut self, temperature: f64) -> Head {
+        if temperature != 1.0 {
+            self.how.scale = (f64::from(self.how.scale) / temperature) as f32;
+            self.how.softcap = (f64::from(self.how.softcap) / temperature) as f32;
+        }
+        self
+    }
+
     /// Tokens of a tile: a multiple of 128 whose f32 logits stay within the machine's portion, and at least 128.
     pub fn tile_rows(machine: &dyn Machine, vocab: usize) -> usize {
         let bytes = machine.profile().portions.logits_bytes;
@@ -75,42 +92,6 @@ impl Head {
             DType::F32 => tile,
             narrow => (bytes / (narrow.bytes() * vocab) / tile * tile).max(tile),
         }
-    }
-
-    /// The tokens in the order in which the head meets them, which its labels, weights and losses have: as they lie, but where
-    /// tensor parallel ranks share the rows (`spread`), of each tile first those of the first rank. `tile_rows` is that of the
-    /// segments, `vocab` the rows of the weight on one rank.
-    ///
-    /// # Panics
-    /// If the ranks cannot share the tokens of a tile.
-    #[track_caller]
-    pub fn order(
-        machine: &dyn Machine,
-        vocab: usize,
-        dtype: DType,
-        tokens: usize,
-        spread: Spread,
-        tile_rows: Option<usize>,
-    ) -> Vec<usize> {
-        let share = spread.share();
-        let block = tile_rows.unwrap_or(tokens).clamp(1, tokens.max(1));
-        let fits = tokens.is_multiple_of(share) && block.is_multiple_of(share);
-        assert!(fits, "head: {tokens} tokens in tiles of {block} cannot be shared by {share} ranks");
-        // The token of a rank's row: rows lie block by block, of each block the rank's part.
-        let token = |rank: usize, row: usize| {
-            let (index, at) = (row / (block / share), row % (block / share));
-            let here = (tokens - index * block).min(block) / share;
-            index * block + rank * here + at
-        };
-        let rows = tokens / share;
-        let tile = Head::gradient_rows(machine, vocab, dtype) / share;
-        let tiles = Head::tiles(rows, tile.max(1));
-        tiles
-            .flat_map(|tile| {
-                (0..share).flat_map(move |rank| tile.clone().map(move |row| (rank, row))).collect::<Vec<_>>()
-            })
-            .map(|(rank, row)| token(rank, row))
-            .collect()
     }
 
     fn tiles(tokens: usize, rows: usize) -> impl Iterator<Item = Range<usize>> {
@@ -150,8 +131,8 @@ impl Head {
     fn project(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let device = scope.device;
         device.pool.enter("head", -1);
-        let weight = &scope.params.tensor(self.weight);
-        let logits = device.empty(x.rows(), weight.rows(), DType::F32, Category::Activations);
+        let (weight, vocab) = (&scope.params.operand(self.weight), scope.params.shape(self.weight)[0]);
+        let logits = device.empty(x.rows(), vocab, DType::F32, Category::Activations);
         self.matmul(
             scope,
             MatMul { a: x, a_trans: false, b: weight, b_trans: true, c: &logits, accumulate: false },
@@ -159,14 +140,22 @@ impl Head {
         if let Some(bias) = self.bias {
             device.machine.add_bias(&logits, &scope.params.tensor(bias));
         }
-        let flops = 2 * (x.len() * weight.rows()) as u64;
+        let flops = 2 * (x.len() * vocab) as u64;
         scope.counters.add(flops, flops);
         logits
     }
 
     fn matmul(&self, scope: &Scope<'_>, op: MatMul<'_>) {
-        let bytes = scope.device.machine.profile().workspace(&op.desc());
-        let ws = scope.device.empty(1, bytes as usize, DType::U8, Category::Workspace);
+        let scratch = |desc: OpDesc| {
+            let bytes = scope.device.machine.profile().workspace(&desc);
+            scope.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
+        };
+        if let Some(op) = op.packed() {
+            let ws = scratch(op.desc());
+            let product = || scope.device.machine.packed_matmul(&op, &ws);
+            return scope.counters.span("head", " matmul", -1, product);
+        }
+        let ws = scratch(op.desc());
         scope.counters.span("head", " matmul", -1, || scope.device.machine.matmul(&op, &ws));
     }
 
@@ -217,8 +206,29 @@ impl Head {
         losses: &Tensor,
         grads: &mut Grads,
     ) -> Tensor {
+        self.learn(scope, x, (labels, losses, None), grads)
+    }
+
+    /// As [`Head::loss`], and of what a teacher says: the gradient is that of both.
+    pub fn loss_and_divergence(
+        &self,
+        scope: &Scope<'_>,
+        x: &Tensor,
+        (labels, losses, taught): (&Labels, &Tensor, &Taught<'_>),
+        grads: &mut Grads,
+    ) -> Tensor {
+        self.learn(scope, x, (labels, losses, Some(taught)), grads)
+    }
+
+    fn learn(
+        &self,
+        scope: &Scope<'_>,
+        x: &Tensor,
+        (labels, losses, taught): (&Labels, &Tensor, Option<&Taught<'_>>),
+        grads: &mut Grads,
+    ) -> Tensor {
         let device = scope.device;
-        let _weights = self.weights(scope);
+        let (_weights, _of_teacher) = (self.weights(scope), taught.map(|taught| taught.teacher.weights()));
         let weight = &scope.params.tensor(self.weight);
         // The segment before the head leaves its gradient with its own.
         grads.enter(device, &self.ids().collect::<Vec<_>>());
@@ -232,7 +242,8 @@ impl Head {
         tiles::each(device, scope.counters, x.rows(), rows, |rows| {
             let tokens = rows.start * share..rows.end * share;
             let x = self.collect(scope, &x.view_rows(rows.clone()));
-            let dlogits = self.dlogits(scope, &x, labels, losses, tokens);
+            let taught = taught.map(|taught| (taught, taught.teacher.collect(rows.clone())));
+            let dlogits = self.dlogits(scope, &x, (labels, losses, tokens), taught);
             let flops = 2 * (x.len() * weight.rows()) as u64;
             self.input_gradient(scope, &dlogits, weight, &dx.view_rows(rows));
             scope.counters.add(flops, flops);
@@ -275,24 +286,34 @@ impl Head {
         &self,
         scope: &Scope<'_>,
         x: &Tensor,
-        labels: &Labels,
-        losses: &Tensor,
-        rows: Range<usize>,
+        (labels, losses, rows): (&Labels, &Tensor, Range<usize>),
+        taught: Option<(&Taught<'_>, Option<Tensor>)>,
     ) -> Tensor {
+        // In place of the logits of a tile, or where it is told.
+        let tile_gradient = |logits: &Tensor, tile: Range<usize>, to: &Tensor| {
+            let tokens = rows.start + tile.start..rows.start + tile.end;
+            let Some((taught, x)) = &taught else {
+                return self.cross_entropy(scope, labels, losses, tokens, logits, Some(to));
+            };
+            let x = x.as_ref().map(|x| x.view_rows(tile));
+            self.taught(scope, (labels, losses, tokens), logits, (taught, x.as_ref()));
+            if to.address() != logits.address() {
+                scope.device.machine.copy(logits, to);
+            }
+        };
         let vocab = scope.params.shape(self.weight)[0];
         let device = scope.device;
         if x.dtype() == DType::F32 {
             let logits = self.project(scope, x);
-            self.cross_entropy(scope, labels, losses, rows, &logits, Some(&logits));
+            tile_gradient(&logits, 0..rows.len(), &logits);
             return logits;
         }
         device.pool.enter("head", -1);
         let dlogits = device.empty(rows.len(), vocab, x.dtype(), Category::Activations);
         let tile_rows = Head::tile_rows(scope.device.machine.as_ref(), vocab);
         tiles::each(device, scope.counters, rows.len(), tile_rows, |tile| {
-            let tokens = rows.start + tile.start..rows.start + tile.end;
             let logits = self.project(scope, &x.view_rows(tile.clone()));
-            self.cross_entropy(scope, labels, losses, tokens, &logits, Some(&dlogits.view_rows(tile)));
+            tile_gradient(&logits, tile.clone(), &dlogits.view_rows(tile));
         });
         dlogits
     }
@@ -340,14 +361,24 @@ impl Head {
         let tokens = logits.rows();
         let empty = |rows| device.empty(rows, tokens, DType::F32, Category::Comm);
         let (stats, all, loss) = (empty(2), empty(2 * group.size()), empty(1));
-        let HeadUse { scale, softcap, z_loss } = self.how;
-        let spread = Some(Vocabulary { first: self.first, stats: Some(&stats), all: None });
-        let (weights, dlogits, loss) = (None, None, &loss);
-        let op = CrossEntropy { logits, labels, weights, loss, dlogits, scale, softcap, z_loss, spread };
-        scope.counters.span("head", " loss", -1, || device.machine.cross_entropy(&op));
+        let spread = Vocabulary { first: self.first, stats: Some(&stats), all: None };
+        self.own_statistics(scope, (labels, logits, &loss), spread);
         let parts: Vec<Tensor> =
             (0..group.size()).map(|rank| all.view_rows(2 * rank..2 * rank + 2)).collect();
         group.all_gather(device, &stats, &parts).wait();
         Some(all)
+    }
+
+    /// This rank's part of the statistics.
+    fn own_statistics(
+        &self,
+        scope: &Scope<'_>,
+        (labels, logits, loss): (&Tensor, &Tensor, &Tensor),
+        spread: Vocabulary<'_>,
+    ) {
+        let HeadUse { scale, softcap, z_loss } = self.how;
+        let (weights, dlogits, spread) = (None, None, Some(spread));
+        let op = CrossEntropy { logits, labels, weights, loss, dlogits, scale, softcap, z_loss, spread };
+        scope.counters.span("head", " loss", -1, || scope.device.machine.cross_entropy(&op));
     }
 }

@@ -96,6 +96,14 @@ enum At {
 }
 
 impl Held {
+    /// The value, if all of it is in memory.
+    pub fn tensor(&self) -> Option<&Tensor> {
+        match &self.at {
+            At::Here(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
     /// Stays in memory.
     pub fn here(tensor: Tensor) -> Held {
         let (rows, cols, dtype) = (tensor.rows(), tensor.cols(), tensor.dtype());

@@ -17,6 +17,13 @@ pub struct Desc {
     pub dtype: DType,
 }
 
+impl Desc {
+    /// That of a tensor.
+    pub fn of(x: &Tensor) -> Desc {
+        Desc { cols: x.cols(), dtype: x.dtype() }
+    }
+}
+
 /// One output of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Out {
@@ -31,12 +38,14 @@ pub struct Out {
     /// One row for all tokens, to which each tile adds; it begins at zero. Only the backward pass may read it, and it is
     /// always kept for that.
     pub total: bool,
+    /// Rows of its own, which are none of the tokens'; what comes from such values alone has them too.
+    pub rows: Option<usize>,
 }
 
 impl Out {
     /// A differentiable output.
     pub fn new(name: &'static str, cols: usize, dtype: DType) -> Out {
-        Out { name, cols, dtype, differentiable: true, total: false }
+        Out { name, cols, dtype, differentiable: true, total: false, rows: None }
     }
 
     /// An f32 statistic that only the backward pass reads.
@@ -144,10 +153,13 @@ pub struct Dx {
     pub accumulate: bool,
 }
 
-/// The key-value cache. Only attention uses it.
-pub trait KvMemory {
-    /// Appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks speak of.
+/// What a layer remembers of earlier tokens, in generation.
+pub trait LayerMemory {
+    /// For attention: appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks speak of.
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor);
+    /// For recurrences: of each sequence of the batch its rows of the stream, and what the layer kept of the rows before them: zeros
+    /// at its beginning, [rows, cols] of f32, to be overwritten with what it keeps of these.
+    fn state(&mut self, device: &Device, layer: usize, shape: [usize; 2]) -> Vec<(Range<usize>, Tensor)>;
 }
 
 /// The context of a running operation.
@@ -158,12 +170,14 @@ pub struct Exec<'a> {
     pub params: &'a Params,
     /// Token ids, positions, masks.
     pub batch: &'a Batch,
-    /// The key-value cache, in generation.
-    pub kv: Option<&'a mut dyn KvMemory>,
+    /// What layers remember, in generation.
+    pub kv: Option<&'a mut dyn LayerMemory>,
     /// The token rows of the tile at hand.
     pub rows: Range<usize>,
     /// The segment's layer.
     pub layer: i32,
+    /// Layers between the one that the operations were recorded for and this one.
+    pub layers_on: i32,
     /// Groups of heads that attention runs over, one after the other.
     pub head_groups: usize,
     /// The gradient of the first weight is added to; else an operation that [`Backward::writes_weight`] writes it.
@@ -177,9 +191,13 @@ pub struct Exec<'a> {
 }
 
 impl Exec<'_> {
-    /// A matrix product with its scratch.
+    /// A matrix product with its scratch, by a packed weight too.
     #[track_caller]
     pub fn matmul(&self, op: MatMul<'_>) {
+        if let Some(op) = op.packed() {
+            let ws = self.workspace(self.device.machine.profile().workspace(&op.desc()));
+            return self.device.machine.packed_matmul(&op, &ws);
+        }
         let ws = self.workspace(self.device.machine.profile().workspace(&op.desc()));
         self.device.machine.matmul(&op, &ws);
     }

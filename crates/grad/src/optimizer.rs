@@ -303,6 +303,7 @@ impl AdamW {
             let weight_decay = if param.decays { settings.weight_decay } else { 0.0 };
             let Views { m, v, master, scales } = Views::of(state, &views[1..]);
             let (key, first) = (key(&param.name), items[item].of_weight().start);
+            let lr = lr * params.rate(*id);
             let scales = scales.first().map(|m| MomentScales { m, v: scales.get(1) });
             let param = &views[0];
             let call = Call {

@@ -1,13 +1,15 @@
 //! Weights.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_tensor::mesh::Group;
-use fathom_tensor::{Category, DType, Device, Tensor};
+use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Tensor};
 
 use crate::disk::{Role, StateDisk};
 use crate::gather::Gathering;
+use crate::memo::Memo;
 use crate::narrow::{NarrowLinear, Narrowing};
 use crate::shares::{Shares, deal_buckets};
 use crate::value::Value;
@@ -50,6 +52,10 @@ pub struct Params {
     gathering: RefCell<Option<Gathering>>,
     /// Weights with low-precision GEMMs.
     narrowing: Option<Narrowing>,
+    /// The segments that were recorded over them.
+    memo: Memo,
+    /// What the learning rates of some weights are multiplied with.
+    rates: BTreeMap<ParamId, f32>,
 }
 
 /// By run of layers and segment; the head is the last segment.
@@ -102,6 +108,30 @@ impl Params {
             }
             _ => device.empty(rows, cols, dtype, Category::Params).into(),
         }
+    }
+
+    /// As [`Params::room`] for a frozen matrix that is packed; what is said of the weight's place is said of its bytes.
+    pub fn packed_room(
+        &self,
+        device: &Device,
+        format: BlockFormat,
+        shape: [usize; 2],
+        dtype: DType,
+        layer: i32,
+    ) -> Value {
+        let bytes = format.packed_shape(shape);
+        let bytes = match &self.disk {
+            Some(disk) if disk.what().weights && !self.parted => {
+                Value::on_disk(disk, bytes, DType::U8, Role::Weight, layer)
+            }
+            _ => self.room(device, bytes, DType::U8, layer),
+        };
+        Value::packed(device, format, shape, dtype, bytes)
+    }
+
+    /// As [`Params::room`] for a frozen matrix that is held, and multiplied with, as blocks.
+    pub fn blocked_room(&self, device: &Device, packing: Packing, dtype: DType) -> Value {
+        Value::blocked(device, packing, dtype)
     }
 
     /// The disk behind weights and state.
@@ -197,6 +227,7 @@ impl Params {
 
     /// Sets the weights with low-precision GEMMs.
     pub fn set_narrowing(&mut self, narrowing: Option<Narrowing>) {
+        self.memo.clear();
         self.narrowing = narrowing;
     }
 
@@ -210,10 +241,42 @@ impl Params {
         self.narrowing.as_ref()?.of(id)
     }
 
+    /// Takes a weight out of training: before gradients and optimizer state are made.
+    pub fn freeze(&mut self, id: ParamId) {
+        self.memo.clear();
+        self.list[id.index()].trainable = false;
+    }
+
+    /// Multiplies the learning rate of a weight.
+    pub fn scale_rate(&mut self, id: ParamId, factor: f32) {
+        self.rates.insert(id, factor);
+    }
+
+    /// What the learning rate of a weight is multiplied with.
+    pub fn rate(&self, id: ParamId) -> f32 {
+        self.rates.get(&id).copied().unwrap_or(1.0)
+    }
+
     /// Adds a weight.
     pub fn push(&mut self, param: Param) -> ParamId {
+        self.memo.clear();
         self.list.push(param);
         ParamId(self.list.len() as u32 - 1)
+    }
+
+    /// Forgets the segments that were recorded over them: a model that changes names other operations.
+    pub fn forget_segments(&mut self) {
+        self.memo.clear();
+    }
+
+    /// Records and schedules every segment each time it runs, and runs all of its steps: what tests compare with.
+    pub fn remember_nothing(&mut self) {
+        self.memo.end();
+    }
+
+    /// The segments that were recorded over them.
+    pub(crate) fn memo(&self) -> &Memo {
+        &self.memo
     }
 
     /// All weights with their ids.
@@ -228,6 +291,20 @@ impl Params {
     #[track_caller]
     pub fn tensor(&self, id: ParamId) -> Tensor {
         self.list[id.index()].value.tensor()
+    }
+
+    /// A weight's values, or its blocks where it is held as such.
+    ///
+    /// # Panics
+    /// As [`Params::tensor`].
+    #[track_caller]
+    pub fn operand(&self, id: ParamId) -> Tensor {
+        self.list[id.index()].value.operand()
+    }
+
+    /// How those of some weights are packed that are held as blocks.
+    pub(crate) fn packings(&self, ids: impl Iterator<Item = ParamId>) -> Vec<Packing> {
+        ids.filter_map(|id| self.get(id).value.as_blocked()?.packing().cloned()).collect()
     }
 
     /// A weight.

@@ -68,31 +68,11 @@ pub struct Places {
 /// number of tokens.
 const ATTENTION: [&str; 2] = ["attn.out", "attn.lse"];
 
-/// The norms before and after sub-layers; those of heads are attention's own.
-const NORMS: [&str; 8] = [
-    "attn.norm",
-    "attn.norm.stats",
-    "attn.post_norm",
-    "attn.post_norm.stats",
-    "mlp.norm",
-    "mlp.norm.stats",
-    "mlp.post_norm",
-    "mlp.post_norm.stats",
-];
+/// Modules and the activations that belong to each: what a model calls its parts.
+pub type Modules = [(&'static str, &'static [&'static str])];
 
-/// Modules by Megatron's names, and the activations that belong to each.
-const MODULES: [(&str, &[&str]); 10] = [
-    ("core_attn", &ATTENTION),
-    ("layernorm", &NORMS),
-    ("mlp", &["mlp.*"]),
-    ("mlp_act", &["mlp.act"]),
-    ("moe", &["moe.*"]),
-    ("moe_act", &["moe.act"]),
-    ("shared_experts", &["moe.shared.*"]),
-    ("mla_up_proj", &["attn.q.up", "attn.q", "attn.kv.up", "attn.k", "attn.v"]),
-    ("block", &["block.in"]),
-    ("all", &["*"]),
-];
+/// Modules of every model: what a segment begins with, and everything.
+const EVERY: [(&str, &[&str]); 2] = [("block", &["block.in"]), ("all", &["*"])];
 
 impl Places {
     /// A table; names that no rule matches are kept.
@@ -125,15 +105,15 @@ impl Places {
         Places::new(rules, None)
     }
 
-    /// Megatron's `selective` over modules ([`MODULES`]).
+    /// Megatron's `selective` over modules of a table.
     ///
     /// # Errors
     /// Names a module that is not known, or cannot be recomputed.
-    pub fn selective(modules: &[String]) -> Result<Places, String> {
+    pub fn selective(modules: &[String], table: &Modules) -> Result<Places, String> {
         if modules.iter().any(|module| module == "block") {
             return Err("`block` is what a block begins with, and nothing can compute it again".into());
         }
-        Ok(Places::new(rules(modules, Place::Recompute)?, None))
+        Ok(Places::new(rules(modules, table, Place::Recompute)?, None))
     }
 
     /// Megatron's `full` with `recompute_method = "block"`: as [`Places::full`] in the first `layers` layers, everything
@@ -152,13 +132,19 @@ impl Places {
     }
 
     /// The same table, which offloads the kept activations of these modules to host memory or disk (Megatron's
-    /// `offload_modules`); `all` means every kept activation.
+    /// `offload_modules`), besides those of `table` `block` and `all`.
     ///
     /// # Errors
     /// If a module is unknown; names it.
-    pub fn offload(mut self, modules: &[String], place: Place) -> Result<Places, String> {
-        self.offloaded.extend(rules(modules, place)?);
+    pub fn offload(mut self, modules: &[String], table: &Modules, place: Place) -> Result<Places, String> {
+        self.offloaded.extend(rules(modules, table, place)?);
         Ok(self)
+    }
+
+    /// The same table, which offloads every kept activation.
+    pub fn offload_all(mut self, place: Place) -> Places {
+        self.offloaded.push(rule("*", place));
+        self
     }
 
     /// True if any activation has this place.
@@ -201,6 +187,13 @@ impl Places {
         self
     }
 
+    /// Which of the rules are about a layer: where they are the same, so are all places.
+    pub(crate) fn rules_of(&self, layer: i32) -> Vec<u16> {
+        let all = self.offloaded.iter().chain(&self.rules).enumerate();
+        let about = all.filter(|(_, rule)| layer >= 0 && rule.layers.contains(&(layer as usize)));
+        about.map(|(at, _)| at as u16).collect()
+    }
+
     /// The place of an activation.
     pub fn place(&self, layer: i32, name: &str) -> Place {
         let matches = |rule: &&Rule| {
@@ -217,16 +210,25 @@ impl Places {
 }
 
 /// Activation names of a module.
-fn names(module: &str) -> Option<&'static [&'static str]> {
-    MODULES.iter().find(|(name, _)| *name == module).map(|(_, names)| *names)
+///
+/// # Errors
+/// If no table has it; names those that are known.
+fn activations_of(module: &str, table: &Modules) -> Result<&'static [&'static str], String> {
+    let mut all = table.iter().chain(&EVERY);
+    match all.clone().find(|(name, _)| *name == module) {
+        Some((_, names)) => Ok(names),
+        None => {
+            let first = all.next().map_or("", |(name, _)| name).to_string();
+            let known = all.fold(first, |known, (name, _)| known + ", " + name);
+            Err(format!("unknown module `{module}`; known: {known}"))
+        }
+    }
 }
 
-fn rules(modules: &[String], place: Place) -> Result<Vec<Rule>, String> {
+fn rules(modules: &[String], table: &Modules, place: Place) -> Result<Vec<Rule>, String> {
     let mut rules = Vec::new();
     for module in modules {
-        let known = || MODULES.map(|(name, _)| name).join(", ");
-        let names = names(module).ok_or_else(|| format!("unknown module `{module}`; known: {}", known()))?;
-        rules.extend(names.iter().map(|name| rule(name, place)));
+        rules.extend(activations_of(module, table)?.iter().map(|name| rule(name, place)));
     }
     Ok(rules)
 }
@@ -239,6 +241,12 @@ fn rule(name: &str, place: Place) -> Rule {
 mod tests {
     use super::*;
 
+    const TABLE: &Modules = &[
+        ("core_attn", &ATTENTION),
+        ("layernorm", &["mlp.post_norm", "mlp.post_norm.stats"]),
+        ("mlp", &["mlp.*"]),
+    ];
+
     #[test]
     fn first_match_decides() {
         let linear = Places::linear();
@@ -246,20 +254,21 @@ mod tests {
         assert_eq!(linear.place(3, "mlp.act"), Place::Recompute);
         assert_eq!(linear.place(3, "block.in"), Place::Keep);
         assert_eq!(Places::none().place(0, "mlp.act"), Place::Keep);
-        let selective = Places::selective(&["mlp".into()]).unwrap();
+        let selective = Places::selective(&["mlp".into()], TABLE).unwrap();
         assert_eq!(selective.place(0, "mlp.up"), Place::Recompute);
         assert_eq!(selective.place(0, "attn.q"), Place::Keep);
         for module in ["mpl", "block"] {
-            assert!(Places::selective(&[module.into()]).unwrap_err().contains(module));
+            assert!(Places::selective(&[module.into()], TABLE).unwrap_err().contains(module));
         }
-        let norms = Places::selective(&["layernorm".into()]).unwrap();
+        let norms = Places::selective(&["layernorm".into()], TABLE).unwrap();
         assert_eq!(norms.place(0, "mlp.post_norm.stats"), Place::Recompute);
         assert_eq!(norms.place(0, "attn.q.norm"), Place::Keep);
-        let disk = linear.offload(&["core_attn".into()], Place::Disk).unwrap();
+        let disk = linear.offload(&["core_attn".into()], TABLE, Place::Disk).unwrap();
         assert!(disk.uses(Place::Disk) && !disk.uses(Place::Host));
         assert_eq!(disk.place(0, "attn.lse"), Place::Disk);
         assert_eq!((disk.place(0, "block.in"), disk.place(0, "attn.q")), (Place::Keep, Place::Recompute));
-        let all = Places::none().offload(&["all".into()], Place::Disk).unwrap();
+        let all = Places::none().offload(&["all".into()], &[], Place::Disk).unwrap();
+        assert_eq!(all, Places::none().offload_all(Place::Disk));
         assert_eq!((all.place(2, "mlp.act"), all.place(-1, "embed")), (Place::Disk, Place::Keep));
         let block = Places::full_block(2);
         assert_eq!((block.place(1, "attn.q"), block.place(2, "attn.q")), (Place::Recompute, Place::Keep));

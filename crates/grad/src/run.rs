@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,7 +11,9 @@ use fathom_tensor::{Category, Machine, Tensor};
 use crate::grads::Grads;
 use crate::graph::{Graph, Val};
 use crate::held::Far;
+use crate::memo::{Placed, Steps};
 use crate::op::{Desc, Dx, Exec, Flops, Saved};
+use crate::params::ParamId;
 use crate::schedule::{Route, Slot, Step};
 use crate::tiles;
 
@@ -92,6 +95,19 @@ impl Counters {
         [state.model_flops, state.hardware_flops, state.replayed]
     }
 
+    /// Counts work that is known.
+    pub(crate) fn add_work(&self, [model, hardware, replayed]: [u128; 3]) {
+        let mut state = self.state.borrow_mut();
+        state.model_flops += model;
+        state.hardware_flops += hardware;
+        state.replayed += replayed;
+    }
+
+    /// Whether the time of each operation is recorded.
+    pub(crate) fn has_spans(&self) -> bool {
+        self.state.borrow().spans.is_some()
+    }
+
     /// Counts what was done since `before` another `times` times.
     pub(crate) fn repeat_since(&self, before: [u128; 3], times: u64) {
         let mut state = self.state.borrow_mut();
@@ -145,8 +161,13 @@ impl Store {
     }
 }
 
+/// Parts of a step that are known on their own: weight gradients and input gradients.
+const PARTS: usize = 2;
+
 /// Runs steps of one graph.
 pub(crate) struct Runner<'a, 'x> {
+    /// Where the segment is.
+    pub at: &'a Placed,
     pub graph: &'a Graph,
     pub exec: &'a mut Exec<'x>,
     pub counters: &'a Counters,
@@ -161,6 +182,8 @@ pub(crate) struct Runner<'a, 'x> {
     pub far: Far<'a>,
     /// Deferred weight gradients; `None` if they are computed at once.
     pub due: Option<&'a mut Vec<Due>>,
+    /// What is known of the steps of the pass.
+    pub known: Option<Rc<Steps>>,
 }
 
 /// What a node's weight gradients are made from.
@@ -174,34 +197,52 @@ pub(crate) struct Due {
 impl<'a, 'x> Runner<'a, 'x> {
     /// A forward pass that sends nothing away; `grads` and `far` are set for others.
     pub fn new(
-        graph: &'a Graph,
+        at: &'a Placed,
         exec: &'a mut Exec<'x>,
         counters: &'a Counters,
         tile_rows: Option<usize>,
         store: Store,
     ) -> Runner<'a, 'x> {
-        let far = Far::default();
-        Runner { graph, exec, counters, tile_rows, store, tile: None, grads: None, far, due: None }
+        let (graph, far) = (at.graph(), Far::default());
+        let (tile, grads, due, known) = (None, None, None, None);
+        Runner { at, graph, exec, counters, tile_rows, store, tile, grads, far, due, known }
     }
 }
 
 impl Runner<'_, '_> {
     /// Runs the steps for all tokens.
     pub fn run(&mut self, steps: &[Step]) {
-        for step in steps {
+        for (number, step) in steps.iter().enumerate() {
             match step {
                 Step::Alloc(slot, val) => {
                     let tensor = self.alloc(*slot, *val, self.exec.batch.tokens);
                     *self.store.slot(*slot) = Some(tensor);
                 }
-                Step::Forward(node) => self.forward(*node),
-                Step::Backward(node, route) => self.backward(*node, route),
+                Step::Forward(node) => self.forward(*node, number),
+                Step::Backward(node, route) => self.backward(*node, route, number),
                 Step::Add(from, into, accumulate, val) => self.add(*from, *into, *accumulate, *val),
-                Step::Loop(body) => self.tiles(body),
+                Step::Loop(body) => self.known(number, 0, |runner| runner.tiles(body)),
                 Step::Free(slot) => *self.here().slot(*slot) = None,
                 Step::Fetch(_) | Step::Await(_) | Step::Below | Step::Settle => self.transfer(step),
             }
         }
+    }
+
+    /// A part of a step that leaves nothing in memory: run, or repeated where it is known what it does.
+    fn known(&mut self, step: usize, part: usize, work: impl FnOnce(&mut Self)) {
+        let known = self.known.clone().filter(|_| self.tile.is_none() && self.due.is_none());
+        let Some(known) = known else { return work(self) };
+        let (number, at, on) = (PARTS * step + part, self.at, (self.exec.device, self.counters));
+        if known.repeat(number, at, on, self.grads.as_deref_mut()) {
+            return;
+        }
+        if !known.is_new(number) {
+            return work(self);
+        }
+        known.run(number, at, on, || {
+            work(self);
+            self.grads.as_deref().map_or_else(Vec::new, |grads| grads.states(at.weights()))
+        });
     }
 
     /// Steps that move values between memory and what lies behind it.
@@ -250,7 +291,7 @@ impl Runner<'_, '_> {
         if info.total {
             return self.exec.device.zeros(1, info.cols, info.dtype, Category::Activations);
         }
-        self.exec.device.empty(rows / info.share, info.cols, info.dtype, Category::Activations)
+        self.exec.device.empty(info.rows_of(rows), info.cols, info.dtype, Category::Activations)
     }
 
     /// The rows at hand of a slot shaped like `val`, if it has storage.
@@ -263,10 +304,11 @@ impl Runner<'_, '_> {
                 (&self.store.grads[grad as usize], self.tile.as_ref().map(|tile| &tile.grads[grad as usize]))
             }
         };
-        let total = matches!(slot, Slot::Value(val) if self.graph.values[val.index()].total);
+        let info = &self.graph.values[val.index()];
+        let whole = info.rows.is_some() || (info.total && matches!(slot, Slot::Value(_)));
         match (outer, inner) {
-            (Some(full), Some(_)) if !total => {
-                let (rows, share) = (&self.exec.rows, self.graph.values[val.index()].share);
+            (Some(full), Some(_)) if !whole => {
+                let (rows, share) = (&self.exec.rows, info.share);
                 Some(full.view_rows(rows.start / share..rows.end / share))
             }
             (Some(full), _) => Some(full.clone()),
@@ -296,31 +338,46 @@ impl Runner<'_, '_> {
             Desc { cols: info.cols, dtype: info.dtype }
         };
         let descs: Vec<Desc> = node.ins.iter().map(describe).collect();
-        let params: Vec<[usize; 2]> = node.params.iter().map(|id| self.exec.params.shape(*id)).collect();
+        let shape = |id: &ParamId| self.exec.params.shape(self.at.id(*id));
+        let params: Vec<[usize; 2]> = node.params.iter().map(shape).collect();
         // Where rows are parted or collected, all of them are worked on.
         let shares = node.ins.iter().chain(&node.outs).map(|val| self.graph.values[val.index()].share);
-        let rows = self.exec.rows.len() / shares.min().unwrap_or(1);
+        let own = node.outs.first().and_then(|val| self.graph.values[val.index()].rows);
+        let rows = own.unwrap_or(self.exec.rows.len() / shares.min().unwrap_or(1));
         node.op.flops(rows, &descs, &params, self.exec.batch)
     }
 
-    fn forward(&mut self, index: usize) {
+    fn forward(&mut self, index: usize, step: usize) {
         let node = &self.graph.nodes[index];
         let replay = self.grads.is_some();
         self.exec.device.pool.enter(node.op.name(), self.exec.layer);
         let ins: Vec<Tensor> = node.ins.iter().map(|val| self.value(*val)).collect();
-        let params: Vec<Tensor> = node.params.iter().map(|id| self.exec.params.tensor(*id).clone()).collect();
+        let weight = |id: &ParamId| if node.packed { self.operand(*id) } else { self.weight(*id) };
+        let params: Vec<Tensor> = node.params.iter().map(weight).collect();
         let outs: Vec<Tensor> =
             node.outs.iter().map(|val| self.find_or_alloc(Slot::Value(*val), *val)).collect();
         let flops = self.flops(index).forward;
         self.counters.add(if replay { 0 } else { flops }, flops);
         self.counters.state.borrow_mut().replayed += u128::from(replay);
         let part = if replay { " replay" } else { "" };
-        let layer = self.exec.layer;
-        let exec = &mut *self.exec;
-        self.counters.span(node.op.name(), part, layer, || node.op.forward(exec, &ins, &params, &outs));
+        self.known(step, 0, |runner| {
+            let Runner { exec, counters, .. } = runner;
+            let layer = exec.layer;
+            counters.span(node.op.name(), part, layer, || node.op.forward(exec, &ins, &params, &outs));
+        });
     }
 
-    fn backward(&mut self, index: usize, route: &Route) {
+    /// A weight, by its number in the graph.
+    fn weight(&self, id: ParamId) -> Tensor {
+        self.exec.params.tensor(self.at.id(id))
+    }
+
+    /// The same, as blocks if it is held as such.
+    fn operand(&self, id: ParamId) -> Tensor {
+        self.exec.params.operand(self.at.id(id))
+    }
+
+    fn backward(&mut self, index: usize, route: &Route, step: usize) {
         let node = &self.graph.nodes[index];
         self.exec.device.pool.enter(node.op.name(), self.exec.layer);
         let saved = |vals: &[Val]| -> Vec<Option<Tensor>> {
@@ -334,8 +391,8 @@ impl Runner<'_, '_> {
         let layer = self.exec.layer;
 
         match &mut self.due {
-            None => self.backward_weight(index, &saved, &dy),
-            Some(due) if node.params.iter().any(|id| self.exec.params.get(*id).trainable) => {
+            None => self.known(step, 0, |runner| runner.backward_weight(index, &saved, &dy)),
+            Some(due) if node.params.iter().any(|id| self.exec.params.get(self.at.id(*id)).trainable) => {
                 let saved = saved.for_weights(&*node.op);
                 due.push(Due { node: index, saved, dy: dy.clone(), rows: self.exec.rows.clone() });
             }
@@ -359,9 +416,11 @@ impl Runner<'_, '_> {
                 Some(Dx { tensor: target, accumulate })
             })
             .collect();
-        let exec = &mut *self.exec;
-        self.counters.span(node.op.name(), " backward input", layer, || {
-            node.op.backward_input(exec, &saved, &dy, &dx)
+        self.known(step, 1, |runner| {
+            let Runner { exec, counters, .. } = runner;
+            counters.span(node.op.name(), " backward input", layer, || {
+                node.op.backward_input(exec, &saved, &dy, &dx)
+            });
         });
         self.exec.carry = None;
         for (target, part) in later {
@@ -377,7 +436,7 @@ impl Runner<'_, '_> {
         let mut dw: Vec<Option<Tensor>> = Vec::new();
         for id in &node.params {
             let writes = dw.is_empty() && dy[0].is_some() && node.op.backward().writes_weight;
-            let received = grads.receive(self.exec.device, *id, writes);
+            let received = grads.receive(self.exec.device, self.at.id(*id), writes);
             self.exec.adds &= received.as_ref().is_none_or(|(_, adds)| *adds);
             dw.push(received.map(|(grad, _)| grad));
         }
@@ -409,7 +468,7 @@ impl Runner<'_, '_> {
     fn reread(&self, index: usize) -> Vec<Tensor> {
         let node = &self.graph.nodes[index];
         let read = node.params.iter().filter(|_| node.rereads_weights());
-        read.map(|id| self.exec.params.tensor(*id)).collect()
+        read.map(|id| self.weight(*id)).collect()
     }
 
     /// Gradients of a node's outputs; zeros for a differentiable output that received none while another did.
@@ -421,7 +480,7 @@ impl Runner<'_, '_> {
             match grad {
                 Some(grad) => self.find(Slot::Grad(*grad), *out),
                 None if info.differentiable => Some(self.exec.device.zeros(
-                    rows / info.share,
+                    info.rows_of(rows),
                     info.cols,
                     info.dtype,
                     Category::Activations,

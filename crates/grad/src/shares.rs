@@ -172,7 +172,7 @@ pub fn deal_buckets(params: &Params, members: &dyn Fn(ParamId) -> usize) -> Vec<
             together.entry((params.tied() == Some(id), members(id))).or_default().push(id);
         }
         for ((_, members), ids) in together {
-            let lens: Vec<usize> = ids.iter().map(|id| params.get(*id).value.len()).collect();
+            let lens: Vec<usize> = ids.iter().map(|id| params.get(*id).value.held().len()).collect();
             for (id, ranges) in ids.iter().zip(deal(&lens, members)) {
                 all[id.index()] = ranges;
             }

@@ -1,15 +1,19 @@
 //! One tape per micro batch: segments run forward one after the other, and backward in reverse.
 
+use std::rc::Rc;
+
 use fathom_tensor::spill::{Codec, Tag};
 use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Tables;
+use crate::context::Context;
 use crate::grads::Grads;
 use crate::graph::{Ctx, Graph, Spread, Val};
 use crate::held::{Far, Held, Holding, Leaving, Offload};
-use crate::op::{Desc, Exec, KvMemory};
+use crate::memo::{Found, Key, Pass, Placed, Segment, Which};
+use crate::op::{Desc, Exec, LayerMemory};
 use crate::params::{ParamId, Params, Weights};
-use crate::places::Places;
+use crate::places::{Place, Places};
 use crate::run::{Counters, Due, Runner, Store};
 use crate::schedule::{At, Schedule};
 
@@ -33,31 +37,35 @@ impl Scope<'_> {
     }
 }
 
-/// A segment that ran forward and waits for its backward pass.
-struct Done {
-    layer: i32,
-    graph: Graph,
-    schedule: Schedule,
-    holding: Holding,
+/// What segments read besides their input: an encoder's output, an image's features. Its rows are its own.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// [rows, cols].
+    pub value: Tensor,
+    /// f32 [rows, cols], to which backward passes add; `None` if the gradient is not wanted.
+    pub gradient: Option<Tensor>,
 }
 
-impl Done {
-    /// Weights that its backward pass needs.
-    fn weights(&self) -> Vec<ParamId> {
-        if self.schedule.backward.is_empty() {
-            return Vec::new();
-        }
-        let nodes = self.graph.nodes.iter().enumerate();
-        let needs = nodes.filter(|(index, node)| node.rereads_weights() || self.schedule.replays(*index));
-        needs.flat_map(|(_, node)| node.params.iter().copied()).collect()
+impl Memory {
+    /// What a segment is recorded with: the shape of each, and its rows.
+    pub fn descs(all: &[Memory]) -> Vec<(Desc, usize)> {
+        all.iter().map(|memory| (Desc::of(&memory.value), memory.value.rows())).collect()
     }
+}
+
+/// A segment that ran forward and waits for its backward pass.
+struct Done {
+    at: Placed,
+    memory: Vec<Memory>,
+    holding: Holding,
 }
 
 /// Runs segments without keeping activations; with a key-value cache if one is given.
 pub struct Eval<'a> {
     scope: Scope<'a>,
     places: Places,
-    kv: Option<&'a mut dyn KvMemory>,
+    batch: usize,
+    kv: Option<&'a mut dyn LayerMemory>,
     /// Weights of the next segment, being fetched.
     ahead: Option<Weights<'a>>,
 }
@@ -66,6 +74,8 @@ pub struct Eval<'a> {
 pub struct Tape<'a> {
     scope: Scope<'a>,
     places: &'a Places,
+    /// The numbers of the table of places and of the batch among those that are remembered.
+    numbers: [usize; 2],
     offload: Option<&'a Offload>,
     done: Vec<Done>,
     /// Weights of the next segment, being fetched.
@@ -74,6 +84,17 @@ pub struct Tape<'a> {
     input_grad: bool,
     /// Weight gradients are deferred.
     split: bool,
+    /// Of each row of the embedding's output.
+    jitter: Option<Jitter>,
+}
+
+/// Noise on the embedding's output, the same however often that is read.
+#[derive(Clone, Debug)]
+pub struct Jitter {
+    /// i32 [1, rows]: what a row's noise depends on, besides the column.
+    pub keys: Tensor,
+    /// f32 [1, rows]: its size.
+    pub scales: Tensor,
 }
 
 /// Deferred weight gradients ([`Tape::backward_input`]), as zero-bubble schedules need them.
@@ -87,8 +108,7 @@ pub struct Owed<'a> {
 
 /// The deferred weight gradients of one segment.
 struct Debt {
-    layer: i32,
-    graph: Graph,
+    at: Placed,
     due: Vec<Due>,
 }
 
@@ -96,15 +116,15 @@ impl Owed<'_> {
     /// Adds them to the main gradients.
     pub fn add(self, grads: &mut Grads) {
         let Owed { scope, head_groups, segments } = self;
-        for Debt { layer, graph, due } in segments {
-            let named = graph.weights();
-            let read = graph.nodes.iter().filter(|node| node.rereads_weights());
-            let read = read.flat_map(|node| node.params.iter().copied());
+        for Debt { at, due } in segments {
+            let named: Vec<ParamId> = at.weights().collect();
+            let read = at.graph().nodes.iter().filter(|node| node.rereads_weights());
+            let read = read.flat_map(|node| node.params.iter().map(|id| at.id(*id)));
             let weights = scope.params.fetch(scope.device, read);
             weights.wait();
             grads.enter(scope.device, &named);
-            let mut exec = exec(&scope, layer, head_groups);
-            let mut runner = Runner::new(&graph, &mut exec, scope.counters, None, Store::new(0, 0));
+            let mut exec = exec(&scope, &at, head_groups);
+            let mut runner = Runner::new(&at, &mut exec, scope.counters, None, Store::new(0, 0));
             runner.grads = Some(&mut *grads);
             runner.make_due(due);
             drop(runner);
@@ -113,41 +133,119 @@ impl Owed<'_> {
     }
 }
 
+/// Names the operations of a segment: from its input and what it reads besides.
+pub type Body<'s, 'a> = &'s dyn Fn(&mut Ctx<'a>, Val, &[Val]) -> Val;
+
 /// Runs a model's segments, recording or not: the model's forward function is written once over this.
 pub trait Segments<'a> {
-    /// Runs one segment: `body` names the operations of a block at `layer` (-1 outside the blocks).
-    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor;
+    /// Runs one segment: `body` names the operations of a block. It is not asked where a segment of the same kind was recorded.
+    fn segment(
+        &mut self,
+        which: impl Into<Which>,
+        x: Option<Tensor>,
+        body: &dyn Fn(&mut Ctx<'a>, Val) -> Val,
+    ) -> Tensor {
+        self.segment_with(which, x, &[], &|cx, x, _| body(cx, x))
+    }
+
+    /// The same, of a segment that reads `memory` besides its input; it is recorded each time.
+    fn segment_with(
+        &mut self,
+        which: impl Into<Which>,
+        x: Option<Tensor>,
+        memory: &[Memory],
+        body: Body<'_, 'a>,
+    ) -> Tensor;
 
     /// Blocks of a segment.
     fn layers_per_segment(&self) -> usize;
+
+    /// Sees the output of the embedding before the first block reads it: where training adds noise.
+    fn embedded(&self, _x: &Tensor) {}
 }
 
-fn record<'a>(scope: &Scope<'a>, x: Option<&Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Graph {
-    let desc = x.map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
-    Ctx::record(scope.params, scope.spread(), desc, body)
+/// What a segment starts from: which it is, its input, and what it reads besides.
+#[derive(Clone, Copy)]
+struct Start<'s> {
+    which: &'s Which,
+    x: Option<&'s Tensor>,
+    memory: &'s [Memory],
+}
+
+/// The segment of a kind that is remembered, or the one that is recorded and scheduled now.
+fn placed<'a>(
+    scope: &Scope<'a>,
+    Start { which, x, memory }: Start<'_>,
+    pass: impl FnOnce() -> Pass,
+    schedule: &dyn Fn(&Graph) -> Schedule,
+    body: Body<'_, 'a>,
+) -> Placed {
+    let alike = which.alike.clone().filter(|_| scope.params.memo().is_on() && memory.is_empty());
+    let which = &Which { alike, ..*which };
+    let record = || {
+        let graph = Ctx::record(scope.params, scope.spread(), x.map(Desc::of), &Memory::descs(memory), body);
+        let schedule = schedule(&graph);
+        Segment::new(graph, schedule, which)
+    };
+    let segment = match &which.alike {
+        None => Rc::new(record()),
+        Some(alike) => {
+            let input = x.map(|x| (x.cols(), x.dtype()));
+            let key = Key { kind: alike.kind.clone(), input, spread: scope.spread(), pass: pass() };
+            scope.params.memo().segment(key, record)
+        }
+    };
+    Placed::new(segment, which)
+}
+
+/// What a segment reads besides its input, in the storage of a pass.
+fn remember(store: &mut Store, graph: &Graph, memory: &[Memory]) {
+    for (val, memory) in graph.memory.iter().zip(memory) {
+        store.values[val.index()] = Some(memory.value.clone());
+    }
 }
 
 /// A segment's weights, in memory; starts to fetch those of the next segment. The head counts as a segment where it
 /// `follows`.
 fn weights<'a>(
     scope: &Scope<'a>,
-    graph: &Graph,
+    at: &Placed,
     ahead: &mut Option<Weights<'a>>,
     follows: bool,
 ) -> Weights<'a> {
-    let ids = graph.weights();
-    let weights = scope.params.fetch(scope.device, ids.iter().copied());
+    let weights = scope.params.fetch(scope.device, at.weights());
     if !weights.is_empty() {
+        let ids: Vec<ParamId> = at.weights().collect();
         *ahead = scope.params.fetch_after(scope.device, &ids, follows);
     }
     weights.wait();
     weights
 }
 
-fn exec<'a>(scope: &'a Scope<'_>, layer: i32, head_groups: usize) -> Exec<'a> {
+fn exec<'a>(scope: &'a Scope<'_>, at: &Placed, head_groups: usize) -> Exec<'a> {
     let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
+    let (layer, layers_on) = (at.layer, at.layers_on());
     let (rows, kv, adds, carry, loads, trains) = (0..batch.tokens, None, true, None, None, true);
-    Exec { device, params, batch, kv, rows, layer, head_groups, adds, carry, loads, trains }
+    Exec { device, params, batch, kv, rows, layer, layers_on, head_groups, adds, carry, loads, trains }
+}
+
+/// What a pass finds, of those that its steps depend on.
+fn found(scope: &Scope<'_>, at: &Placed, batch: usize, grads: Option<&Grads>) -> Found {
+    let alike = scope.batch.context.as_ref().is_none_or(Context::is_same_everywhere);
+    Found {
+        backward: grads.is_some(),
+        layer: if alike { -1 } else { at.layer },
+        batch,
+        grads: grads.map_or_else(Vec::new, |grads| grads.states(at.weights())),
+        packings: scope.params.packings(at.weights()),
+        all_tiles: scope.device.pool.is_recording(),
+        counts: scope.counters.loads().is_some(),
+    }
+}
+
+/// The number of a batch among those that are remembered: for a machine without data.
+fn batch_number(scope: &Scope<'_>) -> usize {
+    if scope.device.machine.has_data() { 0 } else { scope.params.memo().batch(&scope.batch) }
 }
 
 /// Tells the machine where a block's operations begin and end.
@@ -159,8 +257,9 @@ fn block(device: &Device, run: impl FnOnce()) {
 
 impl<'a> Eval<'a> {
     /// An evaluation pass; rows regions run in tiles of `tile_rows`.
-    pub fn new(scope: Scope<'a>, tile_rows: Option<usize>, kv: Option<&'a mut dyn KvMemory>) -> Eval<'a> {
-        Eval { scope, places: Places::none().with_tiles(tile_rows), kv, ahead: None }
+    pub fn new(scope: Scope<'a>, tile_rows: Option<usize>, kv: Option<&'a mut dyn LayerMemory>) -> Eval<'a> {
+        let batch = batch_number(&scope);
+        Eval { scope, places: Places::none().with_tiles(tile_rows), batch, kv, ahead: None }
     }
 }
 
@@ -169,28 +268,50 @@ impl<'a> Segments<'a> for Eval<'a> {
         1
     }
 
-    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
-        let graph = record(&self.scope, x.as_ref(), body);
-        let schedule = Schedule::forward_only(&graph, self.scope.params);
-        let _weights = weights(&self.scope, &graph, &mut self.ahead, false);
-        let mut exec = exec(&self.scope, layer, self.places.head_groups);
-        exec.kv = self.kv.as_deref_mut().map(|kv| kv as &mut dyn KvMemory);
+    fn segment_with(
+        &mut self,
+        which: impl Into<Which>,
+        x: Option<Tensor>,
+        memory: &[Memory],
+        body: Body<'_, 'a>,
+    ) -> Tensor {
+        let (which, scope) = (which.into(), &self.scope);
+        let schedule = |graph: &Graph| Schedule::forward_only(graph, scope.params);
+        let (counters, tile_rows) = (scope.counters, self.places.tile_rows);
+        let at = placed(
+            scope,
+            Start { which: &which, x: x.as_ref(), memory },
+            || Pass::Eval(tile_rows),
+            &schedule,
+            body,
+        );
+        let _weights = weights(scope, &at, &mut self.ahead, false);
+        let mut exec = exec(scope, &at, self.places.head_groups);
+        exec.kv = self.kv.as_deref_mut().map(|kv| kv as &mut dyn LayerMemory);
         exec.trains = false;
+        let known = exec.kv.is_none() && memory.is_empty() && !counters.has_spans();
+        let graph = at.graph();
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(input) = graph.input {
             store.values[input.index()] = x;
         }
-        let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
-        let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
-        block(self.scope.device, || runner.run(&schedule.forward));
-        take_output(&mut runner.store, &graph)
+        remember(&mut store, graph, memory);
+        let mut runner = Runner::new(&at, &mut exec, counters, tile_rows, store);
+        if known {
+            runner.known = at.steps(scope.device, || found(scope, &at, self.batch, None));
+        }
+        block(scope.device, || runner.run(&at.schedule().forward));
+        take_output(&mut runner.store, graph)
     }
 }
 
 impl<'a> Tape<'a> {
     /// A tape for one micro batch.
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
-        Tape { scope, places, offload: None, done: Vec::new(), ahead: None, input_grad: false, split: false }
+        let numbers = [scope.params.memo().places(places), batch_number(&scope)];
+        let (done, input_grad, split) = (Vec::new(), false, false);
+        let jitter = None;
+        Tape { scope, places, numbers, offload: None, done, ahead: None, input_grad, split, jitter }
     }
 
     /// What the tape runs with.
@@ -201,6 +322,12 @@ impl<'a> Tape<'a> {
     /// The same tape, whose reverse pass returns the gradient of the first segment's input.
     pub fn with_input_gradient(mut self) -> Tape<'a> {
         self.input_grad = true;
+        self
+    }
+
+    /// The same tape, with noise on the embedding's output.
+    pub fn with_jitter(mut self, jitter: Option<&Jitter>) -> Tape<'a> {
+        self.jitter = jitter.cloned();
         self
     }
 
@@ -216,6 +343,18 @@ impl<'a> Tape<'a> {
     pub fn with_offload(mut self, offload: Option<&'a Offload>) -> Tape<'a> {
         self.offload = offload;
         self
+    }
+
+    /// Shows what its segments hold in memory for their backward passes, the first segment first: the layer (below 0 before and after
+    /// the blocks), the value's name and the value. A segment's input comes first, as `block.in`.
+    pub fn each_kept(&self, see: &mut dyn FnMut(i32, &str, &Tensor)) {
+        for Done { at, holding, .. } in &self.done {
+            let graph = at.graph();
+            let held = holding.vals.iter().filter_map(|(val, held)| Some((*val, held.tensor()?)));
+            let (input, others): (Vec<_>, Vec<_>) = held.partition(|(val, _)| Some(*val) == graph.input);
+            input.into_iter().for_each(|(_, x)| see(at.layer, "block.in", x));
+            others.into_iter().for_each(|(val, x)| see(at.layer, graph.values[val.index()].name, x));
+        }
     }
 
     /// The reverse pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
@@ -238,6 +377,27 @@ impl<'a> Tape<'a> {
         (dx, Owed { scope, head_groups, segments })
     }
 
+    /// The segment, with the steps that the tape's places make of it.
+    fn placed(&self, start: Start<'_>, body: Body<'_, 'a>) -> Placed {
+        let Start { which, memory, .. } = start;
+        let (places, input_grad, split) = (self.places, self.input_grad, self.split);
+        let wanted: Vec<bool> = memory.iter().map(|memory| memory.gradient.is_some()).collect();
+        let reaches = |place| self.offload.is_some_and(|offload| offload.engine(place).is_some());
+        let pass = || Pass::Tape {
+            places: self.numbers[0],
+            rules: places.rules_of(which.layer),
+            input_grad,
+            behind: [Place::Host, Place::Disk].map(reaches),
+            split,
+        };
+        let schedule = |graph: &Graph| {
+            let (layer, memory_grads) = (which.layer, &wanted[..]);
+            let at = At { places, layer, input_grad, memory_grads, reaches: &reaches, split };
+            Schedule::new(graph, self.scope.params, at)
+        };
+        placed(&self.scope, start, pass, &schedule, body)
+    }
+
     fn reverse(mut self, dy: Tensor, grads: &mut Grads, mut debts: Option<&mut Vec<Debt>>) -> Option<Tensor> {
         if let Some(top) = self.done.last_mut() {
             top.holding.fetch_first(self.scope.device);
@@ -245,11 +405,12 @@ impl<'a> Tape<'a> {
         let mut dy = Some(dy);
         self.ahead = None;
         while let Some(done) = self.done.pop() {
-            let weights = self.scope.params.fetch(self.scope.device, done.weights());
-            let below = self.done.last().map(Done::weights).unwrap_or_default();
+            let weights = self.scope.params.fetch(self.scope.device, done.at.reread());
+            let below = self.done.last().into_iter().flat_map(|below| below.at.reread());
             self.ahead = Some(self.scope.params.fetch(self.scope.device, below));
             weights.wait();
-            let named = if done.schedule.backward.is_empty() { Vec::new() } else { done.graph.weights() };
+            let trains = !done.at.schedule().backward.is_empty();
+            let named: Vec<ParamId> = done.at.weights().filter(|_| trains).collect();
             if debts.is_none() {
                 grads.enter(self.scope.device, &named);
             }
@@ -268,7 +429,8 @@ impl<'a> Tape<'a> {
         grads: &mut Grads,
         debts: Option<&mut Vec<Debt>>,
     ) -> Option<Tensor> {
-        let Done { layer, graph, schedule, mut holding } = done;
+        let Done { at, memory, mut holding } = done;
+        let (graph, schedule) = (at.graph(), at.schedule());
         if schedule.backward.is_empty() {
             return None;
         }
@@ -278,20 +440,31 @@ impl<'a> Tape<'a> {
                 store.values[val.index()] = Some(held.arrive(self.scope.device));
             }
         }
+        remember(&mut store, graph, &memory);
         store.grads[schedule.dy as usize] = Some(dy);
-        let mut exec = exec(&self.scope, layer, self.places.head_groups);
+        let mut exec = exec(&self.scope, &at, self.places.head_groups);
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let (own, below) = (Some(&mut holding), self.done.last_mut().map(|done| &mut done.holding));
         let mut due = Vec::new();
-        let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
+        let mut runner = Runner::new(&at, &mut exec, counters, tile_rows, store);
+        if !counters.has_spans() && memory.is_empty() {
+            let found = || found(&self.scope, &at, self.numbers[1], Some(grads));
+            runner.known = at.steps(self.scope.device, found);
+        }
         runner.grads = Some(grads);
         runner.far = Far { own, below };
         runner.due = debts.is_some().then_some(&mut due);
         block(self.scope.device, || runner.run(&schedule.backward));
         let dx = schedule.dx.and_then(|dx| runner.store.grads[dx as usize].take());
+        for (memory, slot) in memory.iter().zip(&schedule.dmemory) {
+            let added = slot.and_then(|slot| runner.store.grads[slot as usize].take());
+            if let (Some(sum), Some(added)) = (&memory.gradient, added) {
+                self.scope.device.machine.add(sum, &added, sum);
+            }
+        }
         drop(runner);
         if let Some(debts) = debts {
-            debts.push(Debt { layer, graph, due });
+            debts.push(Debt { at, due });
         }
         dx
     }
@@ -302,33 +475,47 @@ impl<'a> Segments<'a> for Tape<'a> {
         self.places.segment_layers.max(1)
     }
 
-    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
-        let graph = record(&self.scope, x.as_ref(), body);
-        let offload = self.offload;
-        let reaches = |place| offload.is_some_and(|offload| offload.engine(place).is_some());
-        let (input_grad, split) = (self.input_grad, self.split);
-        let at = At { places: self.places, layer, input_grad, reaches: &reaches, split };
-        let schedule = Schedule::new(&graph, self.scope.params, at);
-        self.input_grad |=
-            graph.nodes.iter().flat_map(|node| &node.params).any(|id| self.scope.params.get(*id).trainable);
+    fn embedded(&self, x: &Tensor) {
+        if let Some(Jitter { keys, scales }) = &self.jitter {
+            self.scope.device.machine.jitter(x, keys, scales);
+        }
+    }
+
+    fn segment_with(
+        &mut self,
+        which: impl Into<Which>,
+        x: Option<Tensor>,
+        memory: &[Memory],
+        body: Body<'_, 'a>,
+    ) -> Tensor {
+        let (which, offload) = (which.into(), self.offload);
+        let layer = which.layer;
+        let at = self.placed(Start { which: &which, x: x.as_ref(), memory }, body);
+        let (graph, schedule) = (at.graph(), at.schedule());
+        self.input_grad |= at.weights().any(|id| self.scope.params.get(id).trainable)
+            || memory.iter().any(|memory| memory.gradient.is_some());
         let input = x.clone().filter(|_| schedule.keeps_input);
-        let weights = weights(&self.scope, &graph, &mut self.ahead, true);
-        let mut exec = exec(&self.scope, layer, self.places.head_groups);
+        let weights = weights(&self.scope, &at, &mut self.ahead, true);
+        let mut exec = exec(&self.scope, &at, self.places.head_groups);
         exec.loads = self.scope.counters.loads();
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(val) = graph.input {
             store.values[val.index()] = x;
         }
+        remember(&mut store, graph, memory);
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let below = self.done.last_mut().map(|done| &mut done.holding);
-        let mut runner = Runner::new(&graph, &mut exec, counters, tile_rows, store);
+        let mut runner = Runner::new(&at, &mut exec, counters, tile_rows, store);
+        if !counters.has_spans() && memory.is_empty() {
+            runner.known = at.steps(self.scope.device, || found(&self.scope, &at, self.numbers[1], None));
+        }
         runner.far = Far { own: None, below };
         block(self.scope.device, || runner.run(&schedule.forward));
         drop(weights);
         let mut store = runner.store;
-        let output = take_output(&mut store, &graph);
+        let output = take_output(&mut store, graph);
         // Nobody may hold a value that leaves.
-        drop(take_input(&mut store, &graph));
+        drop(take_input(&mut store, graph));
         let device = self.scope.device;
         let leave = |val: Val, tensor: Tensor| {
             let info = &graph.values[val.index()];
@@ -336,7 +523,7 @@ impl<'a> Segments<'a> for Tape<'a> {
             // Statistics, indices and what is wider than the rest are few bytes, and the products hang on them.
             let plain = !info.differentiable || info.dtype != graph.values[graph.output.index()].dtype;
             let how = (self.places, if plain { Codec::AsIs } else { self.places.codec });
-            let offload = self.offload.filter(|_| schedule.away.contains(&val));
+            let offload = offload.filter(|_| schedule.away.contains(&val));
             match offload.and_then(|offload| Leaving::of(how, offload, &tensor, tag)) {
                 Some(how) => (val, Held::leave(tensor, &how, device)),
                 None => (val, Held::here(tensor)),
@@ -353,7 +540,7 @@ impl<'a> Segments<'a> for Tape<'a> {
         let mut vals: Vec<(Val, Held)> = schedule.kept.iter().map(keep).collect();
         vals.extend(graph.input.zip(input).map(|(val, tensor)| leave(val, tensor)));
         let holding = Holding { vals, first_reads: schedule.first_reads.clone() };
-        self.done.push(Done { layer, graph, schedule, holding });
+        self.done.push(Done { at: at.clone(), memory: memory.to_vec(), holding });
         output
     }
 }

@@ -148,12 +148,15 @@ pub(crate) struct Stream {
     pub positions: Vec<i32>,
     pub slices: Vec<Slice>,
     pub rotation: Option<Rotation>,
+    /// Each document has a mask of its own.
+    pub apart: bool,
 }
 
 impl Stream {
     /// Documents of these lengths, each causal within a window if given; ids below `vocab`.
     pub fn documents(lengths: &[usize], window: Option<usize>, vocab: usize) -> Stream {
-        let mut stream = Stream { ids: vec![], positions: vec![], slices: vec![], rotation: None };
+        let mut stream =
+            Stream { ids: vec![], positions: vec![], slices: vec![], rotation: None, apart: false };
         for length in lengths {
             let rows = stream.ids.len()..stream.ids.len() + length;
             stream.ids.extend(rows.clone().map(|at| (uniform(77, at as u64) * vocab as f64) as i32));
@@ -193,7 +196,7 @@ impl Stream {
         let pairs = pairs.filter(|(q, k)| self.attends(*q, *k)).count() as u64;
         let packed = Packed::of(&self.slices, &self.positions, &self.positions);
         let (pos_q, pos_k) = (positions.clone(), positions.clone());
-        let mask = Mask { table, slices, pos_q, pos_k, pairs, packed, partial: false };
+        let mask = Mask { table, slices, pos_q, pos_k, pairs, packed, partial: false, pages: None };
         let rope = |rotation: &Rotation| {
             let inv_freq = device.from_f32(1, rotation.inv_freq.len(), &rotation.inv_freq, Category::Data);
             let out = device.empty(self.tokens(), 2 * rotation.inv_freq.len(), DType::F32, Category::Data);
@@ -202,7 +205,14 @@ impl Stream {
             crate::Rotation::Table(out)
         };
         let ropes = self.rotation.iter().map(rope).collect();
-        Batch { tokens: self.tokens(), ids, positions, masks: vec![mask], ropes, context: None }
+        let of_doc = |slice: &Slice| {
+            let rows = slice.q_start as usize..slice.q_end as usize;
+            let (own, all) = (positions.view_cols(rows.clone()), Slice::full(0..rows.len(), 0..rows.len()));
+            crate::mask(device, &[all], 1, [&own, &own], (rows.len() * rows.len()) as u64)
+        };
+        let masks = if self.apart { self.slices.iter().map(of_doc).collect() } else { vec![mask] };
+        let text = Some(Batch::text_of(device, &self.ids));
+        Batch { tokens: self.tokens(), ids, positions, masks, ropes, context: None, text }
     }
 }
 

@@ -29,15 +29,8 @@ pub(crate) fn each(
         return (0..count).for_each(|index| work(tile(index)));
     }
     (0..FIRST - 1).for_each(|index| work(tile(index)));
-    let clock = device.machine.clock();
-    let (worked, passed) = (counters.work(), clock.map(|clock| clock.times()));
-    let sent = device.mesh.ledger();
-    work(tile(FIRST - 1));
-    let more = count - FIRST - 1;
+    let (worked, more) = (counters.work(), count - FIRST - 1);
+    device.count_again(more, || work(tile(FIRST - 1)));
     counters.repeat_since(worked, more as u64);
-    device.mesh.repeat_since(&sent, more as u64);
-    if let (Some(clock), Some(passed)) = (clock, passed) {
-        clock.add_times(&(clock.times() - passed), more);
-    }
     work(tile(count - 1));
 }

@@ -1,4 +1,5 @@
-//! A weight, or a part of its optimizer state: a tensor in memory, chunks on disk, or a part on each of several ranks.
+//! A weight, or a part of its optimizer state: a tensor in memory, chunks on disk, a part on each of several ranks, or, of a frozen
+//! weight, bytes in few bits that are at one of these places.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,9 +8,10 @@ use std::rc::Rc;
 
 use fathom_tensor::mesh::{Flying, Group};
 use fathom_tensor::spill::{Reading, Stored};
-use fathom_tensor::{Category, DType, Device, Reader, Share, Tensor};
+use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Reader, Share, Tensor};
 
 use crate::disk::{Part, Role, StateDisk, chunks};
+use crate::packed::{Blocked, Packed, Rescale};
 use crate::parted::Parted;
 
 /// A matrix that is in memory always, or only while it is used. Cheap to clone; clones are the same value.
@@ -25,6 +27,8 @@ enum Home {
     Here(Tensor),
     Away(Rc<Away>),
     Parted(Rc<Parted>),
+    Packed(Rc<Packed>),
+    Blocked(Rc<Blocked>),
 }
 
 /// A value on disk.
@@ -79,10 +83,14 @@ impl From<Tensor> for Value {
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rows, cols] = self.shape;
-        let place = match self.home {
+        let place = match &self.home {
             Home::Here(_) => "",
             Home::Away(_) => " on disk",
             Home::Parted(_) => " on several ranks",
+            Home::Blocked(blocked) => return write!(f, "{:?}", blocked.bytes()),
+            Home::Packed(packed) => {
+                return write!(f, "{:?}[{rows}, {cols}] packed as {:?}", self.dtype, packed.bytes());
+            }
         };
         write!(f, "{:?}[{rows}, {cols}]{place}", self.dtype)
     }
@@ -112,52 +120,104 @@ impl Value {
         Value { shape, dtype, home: Home::Parted(Rc::new(Parted::new(device))) }
     }
 
+    /// Elements of `dtype` that are held as `bytes` ([`BlockFormat::packed_shape`]): never written but by [`Value::fill`].
+    pub(crate) fn packed(
+        device: &Device,
+        format: BlockFormat,
+        shape: [usize; 2],
+        dtype: DType,
+        bytes: Value,
+    ) -> Value {
+        let packed = Packed::new(device, format, shape, dtype, bytes);
+        Value { shape, dtype, home: Home::Packed(Rc::new(packed)) }
+    }
+
+    /// Elements of `dtype` that are held and multiplied as blocks: never written but in [`Value::as_blocked`].
+    pub(crate) fn blocked(device: &Device, packing: Packing, dtype: DType) -> Value {
+        let shape = [packing.rows(), packing.cols];
+        Value { shape, dtype, home: Home::Blocked(Rc::new(Blocked::new(device, packing, dtype))) }
+    }
+
+    /// Its blocks, in memory ([`Tensor::packing`]), if it is held as such.
+    pub fn as_blocked(&self) -> Option<&Tensor> {
+        match &self.home {
+            Home::Blocked(blocked) => Some(blocked.bytes()),
+            Home::Here(_) | Home::Away(_) | Home::Parted(_) | Home::Packed(_) => None,
+        }
+    }
+
+    /// The tensor, or the blocks of a value that is held as such.
+    ///
+    /// # Panics
+    /// As [`Value::tensor`].
+    #[track_caller]
+    pub fn operand(&self) -> Tensor {
+        self.as_blocked().cloned().unwrap_or_else(|| self.tensor())
+    }
+
+    /// How it is packed, and its bytes, [`BlockFormat::packed_shape`]; `None` if it is not.
+    pub fn as_packed(&self) -> Option<(BlockFormat, &Value)> {
+        match &self.home {
+            Home::Packed(packed) => Some((packed.format(), packed.bytes())),
+            Home::Here(_) | Home::Away(_) | Home::Parted(_) | Home::Blocked(_) => None,
+        }
+    }
+
+    /// What is held of it: itself, or the bytes that it is packed in.
+    pub(crate) fn held(&self) -> &Value {
+        self.as_packed().map_or(self, |(_, bytes)| bytes)
+    }
+
     /// Gives every rank its part of a value made by [`Value::parted`]; what it holds is undefined.
     pub(crate) fn part(&self, device: &Device, group: &Group, ranges: Vec<Range<usize>>) {
-        if let Home::Parted(parted) = &self.home {
-            parted.place(device, self.dtype, group, ranges);
+        match &self.home {
+            Home::Parted(parted) => parted.place(device, self.dtype, group, ranges),
+            Home::Packed(packed) => packed.bytes().part(device, group, ranges),
+            Home::Here(_) | Home::Away(_) | Home::Blocked(_) => {}
         }
     }
 
     pub(crate) fn away(&self) -> Option<&Away> {
         match &self.home {
             Home::Away(away) => Some(away),
-            Home::Here(_) | Home::Parted(_) => None,
+            Home::Here(_) | Home::Parted(_) | Home::Packed(_) | Home::Blocked(_) => None,
         }
     }
 
     /// Whether it is in memory only while it is used.
     pub(crate) fn comes(&self) -> bool {
-        !matches!(self.home, Home::Here(_))
+        !matches!(self.home, Home::Here(_) | Home::Blocked(_))
     }
 
     fn visit(&self) -> Option<&RefCell<Visit>> {
         match &self.home {
-            Home::Here(_) => None,
+            Home::Here(_) | Home::Packed(_) | Home::Blocked(_) => None,
             Home::Away(away) => Some(&away.visit),
             Home::Parted(parted) => Some(&parted.visit),
         }
     }
 
-    /// The elements that are always here, in memory or on disk.
+    /// The elements that are always here, in memory or on disk; of a packed value bytes.
     pub fn own(&self) -> Range<usize> {
         match &self.home {
             Home::Parted(parted) => parted.own(),
-            Home::Here(_) | Home::Away(_) => 0..self.len(),
+            Home::Packed(packed) => packed.bytes().own(),
+            Home::Here(_) | Home::Away(_) | Home::Blocked(_) => 0..self.len(),
         }
     }
 
-    /// The same value, of which only [`Value::own`] is: in memory or on disk whatever its ranks do.
+    /// The same value, of which only [`Value::own`] is: in memory or on disk whatever its ranks do. Of a packed value the bytes.
     pub fn own_part(&self) -> Value {
         match &self.home {
             Home::Parted(parted) => parted.tensor().clone().into(),
-            Home::Here(_) | Home::Away(_) => self.clone(),
+            Home::Packed(packed) => packed.bytes().own_part(),
+            Home::Here(_) | Home::Away(_) | Home::Blocked(_) => self.clone(),
         }
     }
 
     /// The layer that it belongs to in messages, -1 for none.
     pub(crate) fn layer(&self) -> i32 {
-        self.away().map_or(-1, |away| away.layer)
+        self.held().away().map_or(-1, |away| away.layer)
     }
 
     /// Rows x columns.
@@ -184,24 +244,27 @@ impl Value {
     pub fn resident(&self) -> Option<&Tensor> {
         match &self.home {
             Home::Here(tensor) => Some(tensor),
-            Home::Away(_) | Home::Parted(_) => None,
+            Home::Away(_) | Home::Parted(_) | Home::Packed(_) | Home::Blocked(_) => None,
         }
     }
 
-    /// The tensor.
+    /// The tensor; of blocks their elements, for as long as the caller has them.
     ///
     /// # Panics
     /// If the value is not in memory and has not been fetched.
     #[track_caller]
     pub fn tensor(&self) -> Tensor {
-        if let Home::Here(tensor) = &self.home {
-            return tensor.clone();
-        }
+        let packed = match &self.home {
+            Home::Here(tensor) => return tensor.clone(),
+            Home::Blocked(blocked) => return blocked.plain(),
+            Home::Packed(packed) => packed.plain(),
+            Home::Away(_) | Home::Parted(_) => None,
+        };
         let here = self.visit().and_then(|visit| match &visit.borrow().at {
             At::Here(tensor) => Some(tensor.clone()),
             At::Absent | At::Coming(..) => None,
         });
-        here.unwrap_or_else(|| panic!("{self:?} is used and was not fetched"))
+        here.or(packed).unwrap_or_else(|| panic!("{self:?} is used and was not fetched"))
     }
 
     /// Elements of a tensor in memory, as one row; of a parted value some of this rank's.
@@ -215,6 +278,9 @@ impl Value {
 
     /// Adds a user: starts to fetch the value unless it is in memory or being fetched.
     pub(crate) fn fetch(&self, device: &Device) {
+        if let Home::Packed(packed) = &self.home {
+            return packed.fetch(device);
+        }
         let Some(visit) = self.visit() else { return };
         let mut visit = visit.borrow_mut();
         visit.users += 1;
@@ -228,7 +294,7 @@ impl Value {
 
     fn come(&self, device: &Device, flat: &Tensor) -> Coming {
         match &self.home {
-            Home::Here(_) => Coming::Disk(Vec::new()),
+            Home::Here(_) | Home::Packed(_) | Home::Blocked(_) => Coming::Disk(Vec::new()),
             Home::Parted(parted) => Coming::Ranks(parted.gather(device, flat)),
             Home::Away(away) => {
                 let read = |(range, stored): (Range<usize>, &Stored)| {
@@ -239,8 +305,11 @@ impl Value {
         }
     }
 
-    /// Waits for what was fetched.
+    /// Waits for what was fetched; what is packed is unpacked.
     pub(crate) fn wait(&self) {
+        if let Home::Packed(packed) = &self.home {
+            return packed.wait();
+        }
         let Some(visit) = self.visit() else { return };
         let mut visit = visit.borrow_mut();
         visit.at = match std::mem::take(&mut visit.at) {
@@ -254,6 +323,9 @@ impl Value {
 
     /// Removes a user; the last one frees the memory.
     pub(crate) fn release(&self) {
+        if let Home::Packed(packed) = &self.home {
+            return packed.release();
+        }
         let Some(visit) = self.visit() else { return };
         let mut visit = visit.borrow_mut();
         visit.users -= 1;
@@ -269,6 +341,12 @@ impl Value {
         let away = match &self.home {
             Home::Here(tensor) => return work(0..self.len(), &tensor.reshape(1, self.len())),
             Home::Parted(parted) => return self.sweep_parted(parted, read, work),
+            Home::Blocked(blocked) => {
+                assert!(read, "fill: {self:?} is filled with blocks");
+                return self.read_whole(blocked.device(), work);
+            }
+            Home::Packed(packed) if !read => return packed.fill(work, None),
+            Home::Packed(packed) => return self.read_whole(packed.device(), work),
             Home::Away(away) => away,
         };
         let ranges: Vec<Range<usize>> = chunks(self.len()).collect();
@@ -279,14 +357,18 @@ impl Value {
         away.disk.sweep(ranges.len(), &part, &mut |item, views| work(ranges[item].clone(), &views[0]));
     }
 
+    fn read_whole(&self, device: &Device, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
+        self.fetch(device);
+        self.wait();
+        work(0..self.len(), &self.tensor().reshape(1, self.len()));
+        self.release();
+    }
+
     /// By chunks; what is written is kept of this rank's elements alone, and what is read comes from all ranks.
     fn sweep_parted(&self, parted: &Parted, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
         let device = parted.device();
         if read {
-            self.fetch(device);
-            self.wait();
-            work(0..self.len(), &self.tensor().reshape(1, self.len()));
-            return self.release();
+            return self.read_whole(device, work);
         }
         let own = parted.own();
         for range in chunks(self.len()) {
@@ -301,12 +383,21 @@ impl Value {
     }
 
     /// Gives the value new elements: calls `work(elements, where to write them)` for ranges in ascending order that cover
-    /// it; the tensor is [1, n], and all of it must be written. Nothing larger than a chunk is made.
+    /// it; the tensor is [1, n], and all of it must be written. Nothing larger than a chunk is made, but for the bytes of a packed
+    /// value that is not in memory; such a value's elements are f32 and packed then.
     ///
     /// # Panics
     /// If the value is being read, by a checkpoint or a segment.
     pub fn fill(&self, mut work: impl FnMut(Range<usize>, &Tensor)) {
         self.sweep(false, &mut work);
+    }
+
+    /// As [`Value::fill`] of a packed value, whose scales `rescale` then changes, in the order of the blocks. False, with nothing done,
+    /// if it is not packed.
+    pub fn fill_packed(&self, work: &mut dyn FnMut(Range<usize>, &Tensor), rescale: Rescale<'_>) -> bool {
+        let Home::Packed(packed) = &self.home else { return false };
+        packed.fill(work, Some(rescale));
+        true
     }
 
     /// Calls `work(elements, tensor)` for ranges in ascending order that cover the value; the tensor is [1, n]. Ranks that have a
@@ -323,7 +414,7 @@ impl Value {
     }
 
     /// Lets another thread read the value while this one continues; from disk, if it is offloaded. Nothing may be written to it
-    /// until the share ends.
+    /// until the share ends. Of a packed value the bytes are read.
     ///
     /// # Panics
     /// If this rank holds only a part of it: [`Value::own_part`] can be shared.
@@ -332,6 +423,8 @@ impl Value {
         match &self.home {
             Home::Here(tensor) => device.machine.share(tensor),
             Home::Parted(_) => panic!("{self:?} is shared as a whole"),
+            Home::Packed(packed) => packed.bytes().share(device),
+            Home::Blocked(blocked) => device.machine.share(blocked.bytes()),
             Home::Away(away) => away.disk.spill().share(&away.chunks, self.shape),
         }
     }

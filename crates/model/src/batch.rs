@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use fathom_grad::{Batch, Context, ContextLayout, CpComm, Cut, Rotation, Sharing};
-use fathom_tensor::{Category, DType, Device, RopeTable, Tensor};
+use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Slice, Tensor};
 
 pub use fathom_grad::{causal_pairs, mask};
 
 use crate::model::Model;
 use crate::rope::{Frequencies, RopeSpec};
+use crate::spec::Reach;
 
 /// A packed stream of tokens on the host.
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +66,20 @@ impl Model {
         );
         device.pool.enter("batch", -1);
         let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
+        let text = self.text(device, &sharing.own(device, ids));
         let (ids, own_positions) = (own(ids), own(positions));
-        let (masks, context) =
-            Context::new(device, sharing, &self.spec.windows(), caps.docs, positions, &own_positions);
+        let reaches = self.spec.reaches();
+        let (masks, context) = if reaches.contains(&Reach::Full) {
+            assert!(
+                reaches.len() == 1 && sharing.layout.cp() == 1,
+                "batch: attention to all is all that a model has, on one rank of a context"
+            );
+            (docs.iter().map(|doc| whole(device, &own_positions, doc)).collect(), None)
+        } else {
+            Context::new(device, sharing, &self.spec.windows(), caps.docs, positions, &own_positions)
+        };
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
-        Batch { tokens: ids.cols(), ids, positions: own_positions, masks, ropes, context }
+        Batch { tokens: ids.cols(), ids, positions: own_positions, masks, ropes, context, text }
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.
@@ -114,6 +124,12 @@ impl Model {
         };
         self.spec.ropes.iter().map(table).collect()
     }
+}
+
+/// The mask of a document that attends in itself, to all of it.
+fn whole(device: &Device, positions: &Tensor, doc: &Range<usize>) -> Mask {
+    let (own, all) = (positions.view_cols(doc.clone()), Slice::full(0..doc.len(), 0..doc.len()));
+    mask(device, &[all], 1, [&own, &own], (doc.len() * doc.len()) as u64)
 }
 
 /// f32 [1, rot/2] radians per position, and the factor of cosines and sines.

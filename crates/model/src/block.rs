@@ -1,12 +1,16 @@
-//! The block of every family.
+//! The block of every family: a mixer and a feed-forward network, each of which adds to the residual stream.
 //!
-//! Legend of shapes: t tokens, d hidden, e query heads x head size, k key heads x head size, f ffn.
+//! Legend of shapes: t tokens, d hidden, f ffn.
 
-use fathom_grad::{AttentionUse, Ctx, ParamId, RopeUse, Val};
+use fathom_grad::{Ctx, ParamId, Val};
 
-use crate::latent::{LatentParams, latent_heads};
+use crate::adapter::{AdapterParams, HoulsbyParams};
+use crate::attention::{AttentionParams, attention};
 use crate::moe::{ExpertsParams, experts};
-use crate::spec::{LayerSpec, QkNorm, Residual, Spec};
+use crate::portion::Seen;
+use crate::spec::{Ffn, LayerSpec, Mixer, Residual, Spec};
+use crate::sublayer::Custom;
+use crate::walk::{Module, Normed, Parallel, Projection, Walk};
 
 /// Weight and bias of a norm.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +28,8 @@ pub struct LinearParams {
     pub weight: ParamId,
     /// [1, out].
     pub bias: Option<ParamId>,
+    /// What an adapter adds.
+    pub adapter: Option<AdapterParams>,
 }
 
 /// Weights of an MLP.
@@ -35,140 +41,118 @@ pub struct DenseParams {
     pub down: LinearParams,
 }
 
+/// Weights of a mixer.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // One a layer, and the large one is the usual one.
+pub enum MixerParams {
+    /// Attention.
+    Attention(AttentionParams),
+    /// A family's own.
+    Custom(Custom),
+}
+
 /// Weights of a feed-forward network.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // One a layer, and the large one is the usual one.
 pub enum FfnParams {
     /// One for all tokens.
     Dense(DenseParams),
     /// Each token has its own few of many.
     Experts(ExpertsParams),
-}
-
-/// Weights of queries, keys and values.
-#[derive(Clone, Copy, Debug)]
-pub enum QkvParams {
-    /// q, k and v on top of each other: [e + 2k, d].
-    Fused(LinearParams),
-    /// Through latents.
-    Latent(LatentParams),
+    /// A family's own.
+    Custom(Custom),
 }
 
 /// Weights of one block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BlockParams {
-    /// Before attention.
+    /// Before the mixer.
     pub attn_norm: Option<NormParams>,
-    /// Projections to q, k and v.
-    pub qkv: QkvParams,
-    /// Of q.
-    pub q_norm: Option<NormParams>,
-    /// Of k.
-    pub k_norm: Option<NormParams>,
-    /// f32 [1, heads]: logits that join each row's denominator (gpt-oss).
-    pub sinks: Option<ParamId>,
-    /// [d, e].
-    pub attn_out: LinearParams,
-    /// After attention.
+    /// What mixes tokens, if the layer has it.
+    pub mixer: Option<MixerParams>,
+    /// After it.
     pub attn_post_norm: Option<NormParams>,
-    /// Before the MLP, if it does not read what attention reads.
+    /// Before the feed-forward network, if that does not read what the mixer reads.
     pub mlp_norm: Option<NormParams>,
-    /// The MLP, or experts.
-    pub ffn: FfnParams,
-    /// After the MLP.
+    /// The feed-forward network, if the layer has it.
+    pub ffn: Option<FfnParams>,
+    /// After it.
     pub mlp_post_norm: Option<NormParams>,
+    /// Networks of an adapter behind both.
+    pub networks: [Option<HoulsbyParams>; 2],
 }
 
 /// One block: `x_td` to the next block's `x_td`.
 pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_td: Val) -> Val {
-    let ([q_te, k_tk, v_tk], h_td) = cx.rows(|cx| {
-        let h_td = norm(cx, s, ["attn.norm", "attn.norm.stats"], x_td, p.attn_norm);
-        (heads(cx, s, layer, p, h_td), h_td)
-    });
-    let o_te = cx.attention(q_te, k_tk, v_tk, attention_use(s, layer), p.sinks);
     cx.rows(|cx| {
-        let o_te = values(cx, s, o_te);
-        let a_td = cx.row_parallel("attn.proj", o_te, p.attn_out.weight, p.attn_out.bias);
-        let a_td = norm(cx, s, ["attn.post_norm", "attn.post_norm.stats"], a_td, p.attn_post_norm);
-        let a_td = cx.scale("attn.scaled", a_td, s.residual_scale);
-        let y_td = cx.add("block.mid", x_td, a_td);
+        let h_td = norm(cx, s, ["attn.norm", "attn.norm.stats"], x_td, p.attn_norm);
+        let a_td = mix(cx, s, layer, p, h_td);
+        let a_td = behind(cx, s, p, 0, a_td);
+        let names = ["attn.post_norm", "attn.post_norm.stats", "attn.scaled", "block.mid"];
+        let y_td = join(cx, s, names, x_td, a_td, p.attn_post_norm);
         let m_td = match s.residual {
             Residual::SharedNorm => h_td,
             Residual::Parallel => x_td,
-            Residual::Pre | Residual::Post | Residual::Sandwich => y_td,
+            Residual::Pre | Residual::Post | Residual::Sandwich | Residual::Sum => y_td,
         };
         let m_td = norm(cx, s, ["mlp.norm", "mlp.norm.stats"], m_td, p.mlp_norm);
-        let m_td = ffn(cx, s, &p.ffn, m_td);
-        let m_td = norm(cx, s, ["mlp.post_norm", "mlp.post_norm.stats"], m_td, p.mlp_post_norm);
-        let m_td = cx.scale("mlp.scaled", m_td, s.residual_scale);
-        cx.add("block.out", y_td, m_td)
+        let m_td = feed_forward(cx, s, p, m_td);
+        let m_td = behind(cx, s, p, 1, m_td);
+        let names = ["mlp.post_norm", "mlp.post_norm.stats", "mlp.scaled", "block.out"];
+        join(cx, s, names, y_td, m_td, p.mlp_post_norm)
     })
 }
 
-/// q, k and v of the block's normalised input, normalised and rotated as the family wants.
-fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: Val) -> [Val; 3] {
-    let qkv = match (&p.qkv, &s.latent) {
-        (QkvParams::Fused(qkv), _) => qkv,
-        (QkvParams::Latent(p), Some(l)) => return latent_heads(cx, s, l.layout(s, layer), p, h_td),
-        (QkvParams::Latent(_), None) => panic!("weights of latents, and a specification without"),
-    };
-    let rope = layer.rope.map(|table| RopeUse {
-        table,
-        head_dim: s.head_dim,
-        interleaved: s.ropes[table].interleaved,
-    });
-    let widths = [s.q_cols(), s.kv_cols(), s.kv_cols()];
-    let qkv = cx.column_parallel("attn.qkv", h_td, qkv.weight, qkv.bias);
-    if s.qk_norm == QkNorm::None {
-        return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
-    }
-    let [q_te, k_tk, v_tk] = cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, widths, None);
-    let q_names = ["attn.q.all", "attn.q.norm", "attn.q.norm.stats", "attn.q.own"];
-    let q_te = heads_norm(cx, s, q_names, q_te, p.q_norm);
-    let k_names = ["attn.k.all", "attn.k.norm", "attn.k.norm.stats", "attn.k.own"];
-    let k_tk = heads_norm(cx, s, k_names, k_tk, p.k_norm);
-    match rope {
-        Some(rope) => [cx.rope("attn.q", q_te, rope), cx.rope("attn.k", k_tk, rope), v_tk],
-        None => [q_te, k_tk, v_tk],
-    }
+/// What a sub-layer adds, after the network behind it if there is one.
+fn behind(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, which: usize, a_td: Option<Val>) -> Option<Val> {
+    let (Some(network), Some(a_td)) = (&p.networks[which], a_td) else { return a_td };
+    Some(network.forward(cx, s, which, a_td))
 }
 
-/// Normalises each head, or all heads together, which tensor parallel ranks collect for that.
-fn heads_norm(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 4], x: Val, p: Option<NormParams>) -> Val {
-    let [all, out, stats, own] = names;
-    if s.qk_norm == QkNorm::PerHead {
-        return norm(cx, s, [out, stats], x, p);
-    }
-    let x = cx.all_cols(all, x);
-    let x = norm(cx, s, [out, stats], x, p);
-    cx.own_cols(own, x)
+/// What tokens give each other.
+fn mix(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: Val) -> Option<Val> {
+    Some(match p.mixer.as_ref()? {
+        MixerParams::Attention(p) => attention(cx, s, layer, p, h_td),
+        MixerParams::Custom(p) => p.forward(cx, s, h_td),
+    })
 }
 
-/// What attention made, without the zeros that values were filled up with.
-fn values(cx: &mut Ctx<'_>, s: &Spec, o_te: Val) -> Val {
-    match s.latent {
-        Some(latent) if latent.value < s.head_dim => cx.trim("attn.values", o_te, s.heads, latent.value),
-        _ => o_te,
-    }
-}
-
-/// The feed-forward network.
-fn ffn(cx: &mut Ctx<'_>, s: &Spec, p: &FfnParams, h_td: Val) -> Val {
-    match (p, &s.moe) {
+/// What each token makes of itself.
+fn feed_forward(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, h_td: Val) -> Option<Val> {
+    Some(match (p.ffn.as_ref()?, &s.moe) {
         (FfnParams::Dense(p), _) => mlp(cx, s, ["mlp.up", "mlp.act", "mlp.down"], p, h_td),
         (FfnParams::Experts(p), Some(m)) => experts(cx, s, m, p, h_td),
         (FfnParams::Experts(_), None) => panic!("weights of experts, and a specification without"),
-    }
+        (FfnParams::Custom(p), _) => p.forward(cx, s, h_td),
+    })
+}
+
+/// The residual stream with what a sub-layer adds, if there is one, normalised before or after the addition.
+fn join(
+    cx: &mut Ctx<'_>,
+    s: &Spec,
+    [normed, stats, scaled, sum]: [&'static str; 4],
+    x_td: Val,
+    a_td: Option<Val>,
+    p: Option<NormParams>,
+) -> Val {
+    let Some(a_td) = a_td else { return x_td };
+    let (before, after) = if s.residual == Residual::Sum { (None, p) } else { (p, None) };
+    let a_td = norm(cx, s, [normed, stats], a_td, before);
+    let a_td = cx.scale(scaled, a_td, s.residual_scale);
+    let y_td = cx.add(sum, x_td, a_td);
+    norm(cx, s, [normed, stats], y_td, after)
 }
 
 /// One MLP for all tokens.
 pub(crate) fn mlp(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 3], p: &DenseParams, h_td: Val) -> Val {
-    let u_tf = cx.column_parallel(names[0], h_td, p.up.weight, p.up.bias);
+    let u_tf = p.up.columns(cx, names[0], h_td);
     let m_tf = if s.mlp.gated {
         cx.gate(names[1], s.mlp.activation, u_tf)
     } else {
         cx.activate(names[1], s.mlp.activation, u_tf)
     };
-    cx.row_parallel(names[2], m_tf, p.down.weight, p.down.bias)
+    p.down.rows(cx, names[2], m_tf)
 }
 
 /// A norm if the family has one here.
@@ -182,7 +166,82 @@ pub(crate) fn norm(
     p.map_or(x, |p| cx.norm(names, x, s.norm, p.weight, p.bias))
 }
 
-fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
-    let mask = s.windows().iter().position(|window| *window == layer.window).unwrap_or(0);
-    AttentionUse { mask, head_dim: s.head_dim, scale: s.attention_scale, softcap: s.attention_softcap }
+impl BlockParams {
+    /// The weights of a layer, in their order.
+    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, index: usize) -> BlockParams {
+        let LayerSpec { mixer, ffn } = &s.layers[index];
+        let ([before, after], has_mixer) = (s.residual.attention(), *mixer != Mixer::None);
+        let [mlp_before, mlp_after] = s.residual.mlp().map(|norm| norm && ffn.is_some());
+        let names = w.names;
+        let [attn_norm, mlp_norm] = names.norms(s.residual);
+        let shared = s.residual == Residual::SharedNorm;
+        BlockParams {
+            attn_norm: (before && (has_mixer || shared))
+                .then(|| w.norm("attn_norm", Module::Attention, s.hidden, s.normed(attn_norm))),
+            mixer: match mixer {
+                Mixer::Attention { .. } => {
+                    Some(MixerParams::Attention(AttentionParams::declare(w, s, index)))
+                }
+                Mixer::Custom(custom) => Some(MixerParams::Custom(custom.declare(w, s))),
+                Mixer::None => None,
+            },
+            attn_post_norm: (after && has_mixer).then(|| {
+                w.norm("attn_post_norm", Module::Attention, s.hidden, s.normed(names.attn_post_norm))
+            }),
+            mlp_norm: mlp_before.then(|| w.norm("mlp_norm", Module::Mlp, s.hidden, s.normed(mlp_norm))),
+            ffn: ffn.map(|ffn| FfnParams::declare(w, s, index, ffn)),
+            mlp_post_norm: mlp_after
+                .then(|| w.norm("mlp_post_norm", Module::Mlp, s.hidden, s.normed(names.mlp_post_norm))),
+            networks: [
+                if has_mixer { HoulsbyParams::declare(w, s, 0) } else { None },
+                if ffn.is_some() { HoulsbyParams::declare(w, s, 1) } else { None },
+            ],
+        }
+    }
+}
+
+impl BlockParams {
+    /// Keys and values at virtual tokens, if they are trained.
+    pub(crate) fn prefix(&self) -> Option<[ParamId; 2]> {
+        match &self.mixer {
+            Some(MixerParams::Attention(attention)) => attention.prefix,
+            _ => None,
+        }
+    }
+}
+
+impl FfnParams {
+    fn declare(w: &mut Walk<'_>, s: &Spec, index: usize, ffn: Ffn) -> FfnParams {
+        match (ffn, s.experts_of(index)) {
+            (Ffn::Custom(custom), _) => FfnParams::Custom(custom.declare(w, s)),
+            (Ffn::Mlp, Some(moe)) => FfnParams::Experts(ExpertsParams::declare(w, s, moe, index)),
+            (Ffn::Mlp, None) => FfnParams::Dense(DenseParams::declare(w, s, ["up", "down"], s.ffn, None)),
+        }
+    }
+}
+
+impl DenseParams {
+    /// An MLP of `ffn` columns inside; files call its parts as the block's, within `inside` if that is given.
+    pub(crate) fn declare(
+        w: &mut Walk<'_>,
+        s: &Spec,
+        [up, down]: [&'static str; 2],
+        ffn: usize,
+        inside: Option<&str>,
+    ) -> DenseParams {
+        let (bias, halves, out) = (s.bias.mlp, [ffn, ffn], [s.hidden]);
+        let groups = if s.mlp.gated { &halves[..] } else { &halves[..1] };
+        let (way_in, way_out) = (w.names.up(s, ffn, inside), w.names.down(s, inside));
+        let up = Projection { bias, ..Projection::new(up, Module::Mlp, groups, s.hidden, way_in) };
+        let down = Projection::new(down, Module::Mlp, &out, ffn, way_out);
+        let down = Projection { bias, parallel: Parallel::Rows, ..down };
+        DenseParams { up: w.linear(up), down: w.linear(down) }
+    }
+}
+
+impl Spec {
+    /// A norm of the residual stream.
+    pub(crate) fn normed(&self, name: &'static str) -> Normed {
+        Normed { name, bias: self.norm_bias, seen: Seen::Rows }
+    }
 }

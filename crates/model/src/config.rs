@@ -121,27 +121,24 @@ const ONLY: &[(&str, &str)] = &[
 ];
 
 impl<'a> Config<'a> {
-    pub(crate) fn new(file: &'a Path, map: &'a Map<String, Value>) -> Config<'a> {
+    /// The object of a `config.json`; `file` is for messages.
+    pub fn new(file: &'a Path, map: &'a Map<String, Value>) -> Config<'a> {
         Config { file, map, read: RefCell::default() }
     }
 
     /// An error about a key.
-    pub(crate) fn refuse(&self, key: impl Into<String>, what: impl Into<String>) -> Error {
+    pub fn refuse(&self, key: impl Into<String>, what: impl Into<String>) -> Error {
         Error::config(self.file, key, what)
     }
 
     /// The raw value; `None` if absent. Counts as read.
-    pub(crate) fn raw(&self, key: &'static str) -> Option<&'a Value> {
+    pub fn raw(&self, key: &'static str) -> Option<&'a Value> {
         self.read.borrow_mut().insert(key);
         self.map.get(key)
     }
 
     /// The value, or `default` if the key is absent; `null` is `None`.
-    pub(crate) fn nullable<T: DeserializeOwned>(
-        &self,
-        key: &'static str,
-        default: Option<T>,
-    ) -> Result<Option<T>> {
+    pub fn nullable<T: DeserializeOwned>(&self, key: &'static str, default: Option<T>) -> Result<Option<T>> {
         match self.raw(key) {
             None => Ok(default),
             Some(Value::Null) => Ok(None),
@@ -150,17 +147,17 @@ impl<'a> Config<'a> {
     }
 
     /// The value, or `default` if the key is absent or `null`.
-    pub(crate) fn or<T: DeserializeOwned>(&self, key: &'static str, default: T) -> Result<T> {
+    pub fn or<T: DeserializeOwned>(&self, key: &'static str, default: T) -> Result<T> {
         Ok(self.nullable(key, None)?.unwrap_or(default))
     }
 
     /// A size: from 1 up to a limit that keeps products of two within range.
-    pub(crate) fn size(&self, key: &'static str) -> Result<usize> {
+    pub fn size(&self, key: &'static str) -> Result<usize> {
         self.size_or(key, None)
     }
 
     /// A size, or `default` if the key is absent or `null`.
-    pub(crate) fn size_or(&self, key: &'static str, default: Option<usize>) -> Result<usize> {
+    pub fn size_or(&self, key: &'static str, default: Option<usize>) -> Result<usize> {
         let size = self.nullable(key, None)?.or(default).ok_or_else(|| self.refuse(key, "is missing"))?;
         if (1..=MAX_SIZE).contains(&size) {
             return Ok(size);
@@ -169,12 +166,7 @@ impl<'a> Config<'a> {
     }
 
     /// A count from `range`, or `default` if the key is absent or `null`.
-    pub(crate) fn count(
-        &self,
-        key: &'static str,
-        default: usize,
-        range: RangeInclusive<usize>,
-    ) -> Result<usize> {
+    pub fn count(&self, key: &'static str, default: usize, range: RangeInclusive<usize>) -> Result<usize> {
         match self.or(key, default)? {
             count if range.contains(&count) => Ok(count),
             count => {
@@ -185,7 +177,7 @@ impl<'a> Config<'a> {
     }
 
     /// The epsilon of norms.
-    pub(crate) fn eps(&self, key: &'static str, default: f64) -> Result<f32> {
+    pub fn eps(&self, key: &'static str, default: f64) -> Result<f32> {
         match self.or(key, default)? {
             eps if (0.0..=1.0).contains(&eps) => Ok(eps as f32),
             eps => Err(self.refuse(key, format!("is {eps}; the epsilon of a norm is from 0 to 1"))),
@@ -199,7 +191,7 @@ impl<'a> Config<'a> {
     }
 
     /// The number of layers.
-    pub(crate) fn layers(&self, key: &'static str) -> Result<usize> {
+    pub fn layers(&self, key: &'static str) -> Result<usize> {
         match self.size(key)? {
             layers if layers <= MAX_LAYERS => Ok(layers),
             layers => Err(self.refuse(key, format!("is {layers}; at most {MAX_LAYERS} are supported"))),
@@ -207,7 +199,7 @@ impl<'a> Config<'a> {
     }
 
     /// An activation function by Transformers' name.
-    pub(crate) fn activation(&self, key: &'static str, default: &str) -> Result<Activation> {
+    pub fn activation(&self, key: &'static str, default: &str) -> Result<Activation> {
         let name = self.or(key, default.to_string())?;
         match name.as_str() {
             "silu" | "swish" => Ok(Activation::Silu),
@@ -223,7 +215,7 @@ impl<'a> Config<'a> {
     }
 
     /// Refuses any value but `wanted` (a JSON text); the key may be absent or `null`.
-    pub(crate) fn only(&self, key: &'static str, wanted: &str) -> Result<()> {
+    pub fn only(&self, key: &'static str, wanted: &str) -> Result<()> {
         let Some(value) = self.raw(key).filter(|value| !value.is_null()) else { return Ok(()) };
         let found = value.to_string();
         if found == wanted {

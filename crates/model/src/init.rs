@@ -3,15 +3,14 @@
 //!
 //! Every element is a function of (seed, weight, position) alone, so the result does not depend on threads, chunks or ranks.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
-use fathom_grad::{Param, ParamId, Params};
+use fathom_grad::Params;
 use fathom_tensor::{DType, Device, Tensor};
 
-use crate::block::{FfnParams, QkvParams};
 use crate::files::convert_into;
 use crate::model::Model;
+use crate::walk::{Begins, Kind};
 
 /// How weights begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,12 +38,29 @@ const BLOCK: usize = 1 << 12;
 /// # Panics
 /// If `params` are not this model's.
 pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Init) {
+    initialise_kinds(device, model, params, (init, &|_| true));
+}
+
+/// The same, of an adapter's weights alone.
+pub(crate) fn initialise_adapter(device: &Device, model: &Model, params: &mut Params, init: Init) {
+    initialise_kinds(device, model, params, (init, &|kind| kind == Kind::Adapter));
+}
+
+fn initialise_kinds(
+    device: &Device,
+    model: &Model,
+    params: &mut Params,
+    (init, wanted): (Init, &dyn Fn(Kind) -> bool),
+) {
     if !device.machine.has_data() {
         return;
     }
+    let mut filled = Vec::with_capacity(params.len());
+    model.visit(&mut |_, _, weight| filled.push(wanted(weight.kind)));
     let begins = begins(model, params, init);
     let (mut jobs, mut targets) = (Vec::new(), Vec::new());
-    for (begin, (_, param)) in begins.iter().zip(params.iter()) {
+    let all = begins.iter().zip(params.iter()).zip(filled);
+    for ((begin, (_, param)), _) in all.filter(|(_, filled)| *filled) {
         match param.value.resident() {
             Some(weight) => cut(begin, weight, 0, &mut jobs, &mut targets),
             // Chunk by chunk, on its way to where it stays.
@@ -60,24 +76,26 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
 
 /// How each weight of this rank begins.
 fn begins(model: &Model, params: &Params, init: Init) -> Vec<Begin> {
-    let ends: BTreeSet<ParamId> =
-        model.blocks.iter().flat_map(|block| ends(&block.ffn).chain([block.attn_out.weight])).collect();
-    let norms = norm_weights(model);
-    let begin = |(id, param): (ParamId, &Param)| {
+    let mut all = Vec::with_capacity(params.len());
+    let ending = (2.0 * model.spec.layers.len() as f64).sqrt();
+    model.visit(&mut |id, _, weight| {
         let held = &model.holdings[id.index()];
-        let values = if norms.contains(&id) {
-            Values::Constant(if model.spec.norm.plus_one { 0.0 } else { 1.0 })
-        } else if !param.decays {
-            Values::Constant(0.0)
-        } else {
-            let ends = if ends.contains(&id) { (2.0 * model.spec.layers.len() as f64).sqrt() } else { 1.0 };
-            let key = mix(mix(init.seed) ^ u64::from(held.number));
-            Values::Normal { deviation: init.deviation / ends, key }
+        let key = mix(mix(init.seed) ^ u64::from(held.number));
+        let values = match weight.begins {
+            Begins::Zeros => Values::Constant(0.0),
+            Begins::Identity if weight.kind == Kind::Adapter => Values::Constant(1.0),
+            Begins::Identity => Values::Constant(if model.spec.norm.plus_one { 0.0 } else { 1.0 }),
+            Begins::Normal => Values::Normal { deviation: init.deviation, key },
+            Begins::Ending => Values::Normal { deviation: init.deviation / ending, key },
+            Begins::Standard => Values::Normal { deviation: 1.0, key },
+            Begins::Within(inner) => Values::Uniform { bound: 1.0 / (inner as f64).sqrt(), key },
+            Begins::Uniform => Values::Uniform { bound: 1.0 / (weight.shape[1] as f64).sqrt(), key },
         };
-        let runs = if held.shard.is_parted() { held.shard.runs() } else { vec![(0, 0, param.value.len())] };
-        Begin { values, runs }
-    };
-    params.iter().map(begin).collect()
+        let len = params.get(id).value.len();
+        let runs = if held.shard.is_parted() { held.shard.runs() } else { vec![(0, 0, len)] };
+        all.push(Begin { values, runs });
+    });
+    all
 }
 
 /// Some elements of a weight.
@@ -110,28 +128,6 @@ fn fill(device: &Device, jobs: &[Job<'_>], targets: &[Vec<Tensor>]) {
     });
 }
 
-/// Weights at the end of a feed-forward network.
-fn ends(ffn: &FfnParams) -> impl Iterator<Item = ParamId> {
-    let (down, shared) = match ffn {
-        FfnParams::Dense(mlp) => (mlp.down, None),
-        FfnParams::Experts(experts) => (experts.down, experts.shared),
-    };
-    [Some(down.weight), shared.map(|shared| shared.mlp.down.weight)].into_iter().flatten()
-}
-
-fn norm_weights(model: &Model) -> BTreeSet<ParamId> {
-    let of_block = |block: &crate::block::BlockParams| {
-        let norms = [block.attn_norm, block.q_norm, block.k_norm];
-        let more = [block.attn_post_norm, block.mlp_norm, block.mlp_post_norm];
-        let latent = match block.qkv {
-            QkvParams::Latent(latent) => [latent.q_down.map(|(_, norm)| norm), Some(latent.kv_norm)],
-            QkvParams::Fused(_) => [None, None],
-        };
-        norms.into_iter().chain(more).chain(latent).flatten().map(|norm| norm.weight)
-    };
-    model.blocks.iter().flat_map(of_block).chain(model.last.map(|last| last.norm.weight)).collect()
-}
-
 /// The first values of a weight.
 struct Begin {
     values: Values,
@@ -143,6 +139,7 @@ struct Begin {
 enum Values {
     Constant(f32),
     Normal { deviation: f64, key: u64 },
+    Uniform { bound: f64, key: u64 },
 }
 
 impl Begin {
@@ -175,6 +172,12 @@ impl Values {
         match self {
             Values::Constant(value) => out.fill(value),
             Values::Normal { deviation, key } => normals(key, first, deviation, out),
+            Values::Uniform { bound, key } => {
+                let of = |at: usize| mix(key ^ mix(at as u64)) as f64 / u64::MAX as f64;
+                for (index, out) in out.iter_mut().enumerate() {
+                    *out = (bound * (2.0 * of(first + index) - 1.0)) as f32;
+                }
+            }
         }
     }
 }

@@ -7,7 +7,10 @@ use fathom_grad::{Ctx, LatentUse, Val};
 use fathom_tensor::NormKind;
 
 use crate::block::{LinearParams, NormParams};
+use crate::family::{LatentNames, Qkv};
+use crate::portion::Seen;
 use crate::spec::{LayerSpec, Spec};
+use crate::walk::{InFiles, Module, Normed, Parallel, Projection, Walk};
 
 /// Sizes of latent attention; [`Spec::head_dim`] is the size of a key, the first rotary setting's columns are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct LatentParams {
 impl Latent {
     /// The sizes in one layer.
     pub(crate) fn layout(&self, s: &Spec, layer: &LayerSpec) -> LatentUse {
-        let table = layer.rope.unwrap_or(0);
+        let table = layer.rope().unwrap_or(0);
         let rope = &s.ropes[table];
         LatentUse {
             heads: s.heads,
@@ -49,6 +52,45 @@ impl Latent {
             value: self.value,
             table,
             interleaved: rope.interleaved,
+        }
+    }
+}
+
+/// From a latent to heads, which ranks share.
+fn up<'a>(role: &'static str, out: &'a [usize], inner: usize, stored: InFiles) -> Projection<'a> {
+    Projection::new(role, Module::Attention, out, inner, stored)
+}
+
+/// From the residual stream to a latent, which every rank has all of.
+fn down<'a>(s: &Spec, role: &'static str, out: &'a [usize], stored: InFiles) -> Projection<'a> {
+    let (bias, parallel) = (s.bias.qkv, Parallel::Whole(Seen::Rows));
+    Projection { bias, parallel, ..up(role, out, s.hidden, stored) }
+}
+
+impl LatentParams {
+    /// The weights of a layer, in their order.
+    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, l: &Latent, layer: &LayerSpec) -> LatentParams {
+        let names = match w.names.qkv {
+            Qkv::Latent(names) => names,
+            _ => LatentNames { q: "", q_latent: [""; 3], kv_latent: [""; 3] },
+        };
+        let how = l.layout(s, layer);
+        let (all, module) = (l.key_value + how.rotated, Module::Attention);
+        let normed = |name| Normed { name, bias: false, seen: Seen::Rows };
+        let (heads_cols, q_inner) = (s.heads * (how.own + l.value), l.query.unwrap_or(s.hidden));
+        LatentParams {
+            q_down: l.query.map(|cols| {
+                let weight = w.linear(down(s, "q_down", &[cols], InFiles::one(names.q_latent[0], cols)));
+                (weight, w.norm("q_latent_norm", module, cols, normed(names.q_latent[1])))
+            }),
+            q_up: w.linear(up("q_up", &[s.q_cols()], q_inner, names.queries(s, how, l.query.is_some()))),
+            kv_down: w.linear(down(s, "kv_down", &[l.key_value], names.key_value(all, 0..l.key_value))),
+            kv_norm: w.norm("kv_latent_norm", module, l.key_value, normed(names.kv_latent[1])),
+            shared: w.linear(down(s, "k_shared", &[how.rotated], names.key_value(all, l.key_value..all))),
+            kv_up: {
+                let stored = InFiles::one(names.kv_latent[2], heads_cols);
+                w.linear(up("kv_up", &[heads_cols], l.key_value, stored))
+            },
         }
     }
 }
@@ -68,17 +110,17 @@ pub(crate) fn latent_heads(
 ) -> [Val; 3] {
     let c_tc = match p.q_down {
         Some((down, q_norm)) => {
-            let c_tc = cx.linear("attn.q.down", h_td, down.weight, down.bias);
+            let c_tc = down.whole(cx, "attn.q.down", h_td);
             norm(cx, s, ["attn.q.norm", "attn.q.norm.stats"], c_tc, q_norm)
         }
         None => h_td,
     };
-    let q_te = cx.column_parallel("attn.q.up", c_tc, p.q_up.weight, p.q_up.bias);
+    let q_te = p.q_up.columns(cx, "attn.q.up", c_tc);
     let q_te = cx.rope("attn.q", q_te, how.rope());
-    let c_tc = cx.linear("attn.kv.down", h_td, p.kv_down.weight, p.kv_down.bias);
+    let c_tc = p.kv_down.whole(cx, "attn.kv.down", h_td);
     let c_tc = norm(cx, s, ["attn.kv.norm", "attn.kv.norm.stats"], c_tc, p.kv_norm);
-    let u_te = cx.column_parallel("attn.kv.up", c_tc, p.kv_up.weight, p.kv_up.bias);
-    let r_tr = cx.linear("attn.k.shared", h_td, p.shared.weight, p.shared.bias);
+    let u_te = p.kv_up.columns(cx, "attn.kv.up", c_tc);
+    let r_tr = p.shared.whole(cx, "attn.k.shared", h_td);
     let r_tr = cx.enter("attn.k.all", r_tr);
     let [k_te, v_te] = cx.latent(["attn.k", "attn.v"], u_te, r_tr, how);
     [q_te, k_te, v_te]

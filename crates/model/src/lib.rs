@@ -5,48 +5,74 @@
 //!
 //! This crate knows nothing of places, optimizers or launchers.
 
+mod adapter;
+mod attention;
 mod batch;
 mod block;
+mod blocked;
 mod config;
 mod config_rope;
 mod encoder;
 mod error;
 mod family;
 mod files;
+mod grouped;
 mod init;
 mod latent;
 mod made;
 mod model;
+mod modules;
 mod moe;
 mod narrow;
 mod patch;
 mod pieces;
 mod portion;
+mod prune;
+mod quantize;
+mod rollout;
 mod rope;
 mod spec;
 mod spec_check;
 mod stages;
+mod sublayer;
+mod trained;
+mod walk;
 
+pub use adapter::{
+    Adapter, AdapterMethod, AdapterParams, HoulsbyParams, PeftTensors, PromptParams, SavedAdapter, Size,
+    Targets, adapt, load_adapted, load_peft, merge, open_peft, save_peft, share_base,
+};
+pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
 pub use batch::{Caps, Packed, causal_pairs, mask};
-pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block};
+pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, MixerParams, NormParams, block};
 pub use config::Config;
-pub use encoder::{Encoder, EncoderSpec, Pool, Positions, Relative, Task};
+pub use encoder::{Encoder, EncoderNames, EncoderParts, EncoderSpec, Relative, Task};
 pub use error::{Error, Result};
 pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up, Wrapper};
 pub use files::{
-    Area, Coded, Export, FileWriter, FolderOptions, FolderWriter, GenerationConfig, Header, HfFolder, Hurry,
-    INDEX, LeftOut, SINGLE, SafeTensors, SaveOptions, Slot, Source, Stored, Stream, TensorInfo, Wholes,
+    Area, BlockTensor, Coded, Coder, Export, FileWriter, FolderOptions, FolderWriter, Fp8Save,
+    GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, Quantised, QuantisedSave, SINGLE,
+    SafeTensors, SaveOptions, Scored, Slot, Source, Stored, Stream, TensorInfo, Wholes, block_tensors,
     export_tensors, fuzz_safetensors, header_bytes, load, load_slots, open, open_config, parse_header,
-    rank_file, read_f32, save, save_hf, write_file, write_private,
+    rank_file, read_f32, save, save_gguf, save_hf, save_hf_coded, save_hf_quantised, write_file,
+    write_private,
 };
+pub use grouped::{Grouped, GroupedSave, InputSizes, Moments, Packing4, Zero, gptq, scales as awq_scales};
 pub use init::{Init, initialise};
 pub use latent::{Latent, LatentParams};
-pub use model::{EmbedParams, LastParams, Model};
+pub use model::{EmbedParams, EncoderInput, LastParams, Model};
+pub use modules::MODULES;
 pub use moe::{Capacity, Drops, ExpertsParams, Moe, Shared, SharedParams};
 pub use narrow::{Linears, NarrowLayers};
 pub use patch::{Patch, patches};
-pub use pieces::Piece;
-pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
+pub use pieces::{Linear, LinearPart, Piece};
+pub use portion::{Cut, Holding, Holdings, Inside, Misfit, Portion, Seen, Shard, Weight};
+pub use prune::{Kept, prunable, prune};
+pub use quantize::Quantized;
+pub use rollout::{Asked, Failed, Rollout, Weights, Written};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
-pub use spec::{Biases, LayerSpec, LlamaSizes, Mlp, QkNorm, Residual, Spec};
+pub use spec::{Biases, Ffn, LayerSpec, LlamaSizes, Mixer, Mlp, QkNorm, Reach, Residual, Spec};
 pub use stages::StageLayers;
+pub use sublayer::{Custom, SubLayer, SubLayerParams};
+pub use trained::Trained;
+pub use walk::{Begins, InFiles, Kind, Module, Normed, Parallel, Projection, Term, Walk, WeightSpec};

@@ -2,6 +2,7 @@
 
 use fathom_tensor::{Activation, NormKind};
 
+use crate::family::Family;
 use crate::spec::{Mlp, Spec};
 
 impl Spec {
@@ -13,7 +14,7 @@ impl Spec {
         }
         let norm = NormKind { centred: true, plus_one: true, round_first: false, eps: 1e-5 };
         let mlp = Mlp { activation: Activation::Relu2, gated: false };
-        Spec { family: "nemotron", norm, norm_bias: true, mlp, ..self }
+        Spec { family: Family::named("nemotron"), norm, norm_bias: true, mlp, ..self }
     }
 }
 

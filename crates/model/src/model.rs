@@ -1,16 +1,23 @@
 //! A model: a specification, where its weights are, and its forward pass over segments.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use fathom_grad::{Ctx, Head, HeadUse, Param, ParamId, Params, Segments, StateDisk};
+use fathom_grad::{
+    Alike, Ctx, Head, HeadUse, Param, ParamId, Params, Scores, Segments, StateDisk, Val, Which,
+};
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType, Device, Tensor};
+use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 
-use crate::block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams, block, norm};
-use crate::latent::{Latent, LatentParams};
-use crate::moe::{ExpertsParams, Moe, SharedParams};
-use crate::portion::{Cut, Holding, Holdings, Inside, Portion, Weight};
-use crate::spec::{QkNorm, Spec};
+use crate::adapter::PromptParams;
+use crate::attention::DistanceParams;
+use crate::block::{BlockParams, FfnParams, LinearParams, NormParams, block, norm};
+use crate::blocked::Blocked;
+use crate::encoder::EncoderParts;
+use crate::portion::{Cut, Holding, Holdings, Portion, Seen, Weight};
+use crate::quantize::Quantized;
+use crate::spec::{Residual, Spec};
+use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, See, Visit, Walk, WeightSpec};
 
 /// A specification with the ids of the weights that a rank holds. Holds no weights itself.
 #[derive(Clone, Debug)]
@@ -23,12 +30,16 @@ pub struct Model {
     pub embed: Option<EmbedParams>,
     /// One per layer of the portion.
     pub blocks: Vec<BlockParams>,
+    /// Of each of them the first layer that is like it, and the first of its weights; nothing where layers share weights.
+    pub alike: Vec<(usize, ParamId)>,
     /// After the last block.
     pub last: Option<LastParams>,
     /// What is here of each weight.
     pub holdings: Holdings,
     /// All weights of the model, by number.
     pub weights: Vec<Weight>,
+    /// How weights that are not trained are held, if in few bits.
+    pub quantized: Option<Quantized>,
     /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
     pub embed_scale: f32,
 }
@@ -40,261 +51,240 @@ pub struct EmbedParams {
     pub tokens: ParamId,
     /// [max_positions, d].
     pub positions: Option<ParamId>,
+    /// What encoders have besides.
+    pub encoder: Option<EncoderInput>,
+    /// Embeddings of an adapter's virtual tokens.
+    pub prompt: Option<PromptParams>,
+}
+
+/// Weights before the first block of an encoder.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderInput {
+    /// [types, d]: the first is every token's.
+    pub types: Option<ParamId>,
+    /// After the embedding.
+    pub norm: NormParams,
 }
 
 /// Weights after the last block.
 #[derive(Clone, Copy, Debug)]
 pub struct LastParams {
-    /// After the last block.
-    pub norm: NormParams,
-    /// [vocab, d]; the embedding if tied.
+    /// After the last block, unless every sub-layer ends with one.
+    pub norm: Option<NormParams>,
+    /// [d, d]: before the head of an encoder.
+    pub pool: Option<LinearParams>,
+    /// [vocab, d], or [labels, d]; the embedding if tied.
     pub head: ParamId,
     /// [1, vocab].
     pub head_bias: Option<ParamId>,
+    /// The second head's [k, d], called `score` as in Transformers' sequence classifiers.
+    pub score: Option<ParamId>,
 }
 
-/// Declares weights in their fixed order: embedding, blocks, final norm, head. What the portion does not have is counted
-/// and not made.
+/// The kinds of the segments before and after the blocks; those of blocks are layers.
+const EMBED: u32 = u32::MAX;
+const LAST: u32 = u32::MAX - 1;
+
+/// A segment that there is once.
+fn alone(kind: u32) -> Which {
+    Which { layer: -1, alike: Some(Alike { kind: vec![kind], first: ParamId(0) }) }
+}
+
+/// What an encoder's head reads.
+fn pool(cx: &mut Ctx<'_>, s: &Spec, p: Option<LinearParams>, x_td: Val) -> Val {
+    let kind = s.encoder.as_ref().and_then(|parts| parts.pool);
+    let (Some(p), Some(kind)) = (p, kind) else { return x_td };
+    let x_td = p.whole(cx, "pool", x_td);
+    cx.activate("pool.act", kind, x_td)
+}
+
+/// Weights of a whole model.
+type Parts = (EmbedParams, Vec<BlockParams>, LastParams);
+
+impl Spec {
+    /// Passes all weights in their fixed order: embedding, blocks, final norm, head. A tied head is the embedding.
+    pub(crate) fn walk(&self, visit: Visit<'_>) -> Parts {
+        self.pass(&mut Walk::new(self, visit))
+    }
+
+    /// Passes all projections.
+    pub(crate) fn walk_projections(&self, see: See<'_>) {
+        self.pass(&mut Walk::new(self, &mut |_, _| NOWHERE).seen_by(see));
+    }
+
+    fn pass(&self, w: &mut Walk<'_>) -> Parts {
+        let (names, vocab) = (&self.family.names, [self.vocab]);
+        let table = |role, module, cut, name| {
+            let stored = InFiles::one(name, self.vocab);
+            WeightSpec::new(role, (module, Kind::Table), [self.vocab, self.hidden], cut, stored)
+        };
+        let tokens = w.weight(table("embed", Module::Tokens, Cut::Rows(&vocab), names.embed));
+        let positions = self.learned_positions.map(|rows| {
+            let (cut, stored) = (Cut::Whole(Seen::Own), InFiles::one(names.positions, rows));
+            let at = (Module::Input, Kind::Table);
+            w.weight(WeightSpec::new("positions", at, [rows, self.hidden], cut, stored))
+        });
+        let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
+        let prompt = PromptParams::declare(w, self);
+        w.distances = self.relative().map(|relative| DistanceParams::declare(w, self, &relative));
+        let block = |index: usize| {
+            w.enter(Some(index));
+            BlockParams::declare(w, self, index)
+        };
+        let blocks = (0..self.layers.len()).map(block).collect();
+        w.enter(None);
+        let normed = self.normed(names.final_norm);
+        let norm =
+            (self.residual != Residual::Sum).then(|| w.norm("final_norm", Module::Last, self.hidden, normed));
+        let last = match &self.encoder {
+            Some(parts) => LastParams::declare(w, self, parts),
+            None => {
+                let head = if self.tied {
+                    tokens
+                } else {
+                    w.weight(table("head", Module::Head, Cut::Rows(&vocab), names.head))
+                };
+                let (at, stored) = ((Module::Head, Kind::Bias), InFiles::one(names.head, self.vocab));
+                let bias = WeightSpec::new("head", at, [1, self.vocab], Cut::Rows(&vocab), stored);
+                let head_bias = self.head_bias.then(|| w.weight(bias));
+                LastParams { norm: None, pool: None, head, head_bias, score: None }
+            }
+        };
+        let score = (self.scores > 0).then(|| {
+            let shape = [self.scores, self.hidden];
+            let (at, stored) =
+                ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
+            let score = WeightSpec::new("score", at, shape, Cut::Whole(Seen::Rows), stored);
+            // One score is a matrix too, of one row.
+            w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
+        });
+        (EmbedParams { tokens, positions, encoder, prompt }, blocks, LastParams { norm, score, ..last })
+    }
+
+    /// Passes the weights of one layer.
+    pub(crate) fn visit_layer(&self, index: usize, visit: &mut dyn FnMut(&WeightSpec<'_>)) {
+        let mut visit = |_: Option<usize>, weight: &WeightSpec<'_>| {
+            visit(weight);
+            NOWHERE
+        };
+        let mut w = Walk::new(self, &mut visit);
+        w.enter(Some(index));
+        BlockParams::declare(&mut w, self, index);
+    }
+}
+
+impl EncoderInput {
+    fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts) -> EncoderInput {
+        let (types, norm) = w.names.encoder.map_or(("", ""), |names| (names.types, names.norm));
+        let (at, shape) = ((Module::Input, Kind::Table), [parts.types, s.hidden]);
+        let stored = InFiles::Whole(format!("{types}.weight").into(), shape.into());
+        let types = WeightSpec::new("types", at, shape, Cut::Whole(Seen::Own), stored);
+        EncoderInput {
+            types: (parts.types > 0)
+                .then(|| w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..types })),
+            norm: w.norm("embed_norm", Module::Input, s.hidden, s.normed(norm)),
+        }
+    }
+}
+
+impl LastParams {
+    /// The head of an encoder, whole on every rank: it has few rows.
+    fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts) -> LastParams {
+        let pool = w.names.encoder.map_or("", |names| names.pool);
+        let (cols, name, seen) = ([s.hidden], w.names.head, Seen::Rows);
+        let pool = Projection::new("pool", Module::Head, &cols, s.hidden, InFiles::one(pool, s.hidden));
+        let shape = [parts.labels, s.hidden];
+        let stored = InFiles::Whole(format!("{name}.weight").into(), shape.into());
+        let head = WeightSpec::new("head", (Module::Head, Kind::Table), shape, Cut::Whole(seen), stored);
+        let at = (Module::Head, Kind::Bias);
+        let bias = InFiles::one(name, parts.labels);
+        let bias = WeightSpec::new("head", at, [1, parts.labels], Cut::Whole(seen), bias);
+        LastParams {
+            norm: None,
+            pool: parts
+                .pool
+                .map(|_| w.linear(Projection { bias: true, parallel: Parallel::Whole(seen), ..pool })),
+            score: None,
+            head: w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..head }),
+            head_bias: Some(w.weight(bias)),
+        }
+    }
+}
+
+/// A weight that the rank does not have.
+pub(crate) const NOWHERE: ParamId = ParamId(u32::MAX);
+
+/// Makes the weights that the portion has, and counts the others.
 struct Declare<'a> {
     device: &'a Device,
     dtype: DType,
     portion: &'a Portion,
-    /// The block at hand, or -1.
-    layer: i32,
-    /// The rank has what is declared.
-    here: bool,
+    tied: bool,
+    /// The numbers of the weights that are packed, and how.
+    packed: Option<(BlockFormat, BTreeSet<u32>)>,
+    /// Those that are held as blocks.
+    blocked: Blocked,
     params: Params,
     holdings: Holdings,
     weights: Vec<Weight>,
-}
-
-/// What a weight is, besides its shape.
-struct Kind {
-    dtype: DType,
-    decays: bool,
-    trainable: bool,
+    /// What was made, with where it belongs.
+    made: Vec<(Option<usize>, Module, ParamId)>,
 }
 
 impl Declare<'_> {
-    fn push(&mut self, name: String, shape: [usize; 2], cut: Cut<'_>, partial: bool) -> ParamId {
-        let kind = Kind { dtype: self.dtype, decays: shape[0] > 1, trainable: true };
-        self.push_as(name, shape, cut, partial, kind)
-    }
-
-    fn push_as(
-        &mut self,
-        name: String,
-        shape: [usize; 2],
-        cut: Cut<'_>,
-        partial: bool,
-        kind: Kind,
-    ) -> ParamId {
+    fn weight(&mut self, layer: Option<usize>, w: &WeightSpec<'_>) -> ParamId {
         let number = self.weights.len() as u32;
-        self.weights.push(Weight::of(shape, cut, self.portion));
-        if !self.here {
-            return ParamId(u32::MAX);
+        self.weights.push(Weight::of(w.shape, w.cut, self.portion));
+        if !self.portion.has(layer, w.module, self.tied) {
+            return NOWHERE;
         }
-        let Kind { dtype, decays, trainable } = kind;
-        let mut holding = Holding::of(number, shape, cut, self.portion);
-        holding.partial |= partial && self.portion.tp > 1;
+        let holding = Holding::of(number, w.shape, w.cut, self.portion);
+        let dtype = if w.kind == Kind::Wide { DType::F32 } else { self.dtype };
         let [rows, cols] = holding.shard.local();
-        let value = if trainable || !self.portion.parted {
-            self.params.room(self.device, [rows, cols], dtype, self.layer)
+        let packed = self.packed.as_ref().filter(|(_, numbers)| numbers.contains(&number));
+        let place = layer.map_or(-1, |layer| layer as i32);
+        let blocked = self.blocked.get(&number).cloned();
+        let stays = packed.is_some() || blocked.is_some();
+        let value = if let Some(packing) = blocked {
+            self.params.blocked_room(self.device, packing, dtype)
+        } else if let Some((format, _)) = packed {
+            self.params.packed_room(self.device, *format, [rows, cols], dtype, place)
+        } else if w.trainable || !self.portion.parted {
+            self.params.room(self.device, [rows, cols], dtype, place)
         } else {
             // What no update changes is small and stays.
             self.device.empty(rows, cols, dtype, Category::Params).into()
         };
         self.holdings.push(holding);
-        self.params.push(Param { name, value, decays, trainable })
+        let (decays, trainable) = (w.decays, w.trainable && !stays);
+        let id = self.params.push(Param { name: w.name(layer), value, decays, trainable });
+        self.made.push((layer, w.module, id));
+        id
     }
 
-    /// A vector that is f32 whatever the others are.
-    fn wide(&mut self, name: String, cols: usize, cut: Cut<'_>, trainable: bool) -> ParamId {
-        let kind = Kind { dtype: DType::F32, decays: false, trainable };
-        self.push_as(name, [1, cols], cut, false, kind)
-    }
-
-    /// A projection that every rank has all of, of the rows between sub-layers.
-    fn linear(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> LinearParams {
-        let partial = self.portion.shared_rows;
-        let weight = self.push(format!("{name}.weight"), [out, inner], Cut::Whole, partial);
-        let bias = bias.then(|| self.push(format!("{name}.bias"), [1, out], Cut::Whole, partial));
-        LinearParams { weight, bias }
-    }
-
-    /// A projection whose rows are parted: each rank computes some of its columns of the output.
-    fn column_parallel(&mut self, name: &str, groups: &[usize], inner: usize, bias: bool) -> LinearParams {
-        let out: usize = groups.iter().sum();
-        let weight = self.push(format!("{name}.weight"), [out, inner], Cut::Rows(groups), false);
-        let bias = bias.then(|| self.push(format!("{name}.bias"), [1, out], Cut::Rows(groups), false));
-        LinearParams { weight, bias }
-    }
-
-    /// A projection whose columns are parted: each rank computes a term of the whole output; the bias is added to the sum.
-    fn row_parallel(&mut self, name: &str, out: usize, inner: usize, bias: bool) -> LinearParams {
-        let weight = self.push(format!("{name}.weight"), [out, inner], Cut::Cols, false);
-        let bias =
-            bias.then(|| self.push(format!("{name}.bias"), [1, out], Cut::Whole, self.portion.shared_rows));
-        LinearParams { weight, bias }
-    }
-
-    /// A norm; `partial` if every tensor parallel rank normalises other heads with it.
-    fn norm(&mut self, name: &str, width: usize, bias: bool, partial: bool) -> NormParams {
-        let partial = partial || self.portion.shared_rows;
-        let weight = self.push(format!("{name}.weight"), [1, width], Cut::Whole, partial);
-        let bias = bias.then(|| self.push(format!("{name}.bias"), [1, width], Cut::Whole, partial));
-        NormParams { weight, bias }
-    }
-
-    /// A norm of queries or keys: every tensor parallel rank normalises its own heads, or all of them do the same with all.
-    fn heads_norm(&mut self, s: &Spec, name: &str, width: usize) -> NormParams {
-        let partial = s.qk_norm == QkNorm::PerHead;
-        let weight = self.push(format!("{name}.weight"), [1, width], Cut::Whole, partial);
-        NormParams { weight, bias: None }
-    }
-
-    fn embed(&mut self, s: &Spec) -> EmbedParams {
-        let tokens = self.push("embed.weight".into(), [s.vocab, s.hidden], Cut::Rows(&[s.vocab]), false);
-        // A last stage's copy is for the head, which has no use for positions.
-        let here = std::mem::replace(&mut self.here, self.portion.first);
-        let positions = s
-            .learned_positions
-            .map(|rows| self.push("positions.weight".into(), [rows, s.hidden], Cut::Whole, true));
-        self.here = here;
-        EmbedParams { tokens, positions: positions.filter(|_| self.portion.first) }
-    }
-
-    /// The weights declared after the first so many.
-    fn since(&self, first: usize) -> Vec<ParamId> {
-        (first as u32..self.params.len() as u32).map(ParamId).collect()
-    }
-
-    fn block(&mut self, s: &Spec, index: usize) -> BlockParams {
-        let at = |part: &str| format!("blocks.{index}.{part}");
-        let (hidden, q, kv) = (s.hidden, s.q_cols(), s.kv_cols());
-        let [q_width, k_width] = match s.qk_norm {
-            QkNorm::Full => [q, kv],
-            _ => [s.head_dim; 2],
+    /// The weights of each segment of each run of layers, in the order of a forward pass; `head` is what a tied head has instead
+    /// of its own.
+    fn segments(&self, head: Option<ParamId>) -> Vec<Vec<Vec<ParamId>>> {
+        let of = |wanted: &dyn Fn(Option<usize>, Module) -> bool| -> Vec<ParamId> {
+            let made = self.made.iter().filter(|(layer, module, _)| wanted(*layer, *module));
+            made.map(|(.., id)| *id).collect()
         };
-        let (after, qk) = (s.residual.after(), s.qk_norm != QkNorm::None);
-        let [before_attention, before_mlp] = [s.residual.before_attention(), s.residual.before_mlp()];
-        BlockParams {
-            attn_norm: before_attention.then(|| self.norm(&at("attn_norm"), hidden, s.norm_bias, false)),
-            qkv: match &s.latent {
-                Some(latent) => QkvParams::Latent(self.latent(s, latent, index)),
-                None => QkvParams::Fused(self.column_parallel(&at("qkv"), &[q, kv, kv], hidden, s.bias.qkv)),
-            },
-            q_norm: qk.then(|| self.heads_norm(s, &at("q_norm"), q_width)),
-            k_norm: qk.then(|| self.heads_norm(s, &at("k_norm"), k_width)),
-            sinks: s.sinks.then(|| self.wide(at("sinks"), s.heads, Cut::Rows(&[s.heads]), true)),
-            attn_out: self.row_parallel(&at("attn_out"), hidden, s.attention_cols(), s.bias.attn_out),
-            attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), hidden, s.norm_bias, false)),
-            mlp_norm: before_mlp.then(|| self.norm(&at("mlp_norm"), hidden, s.norm_bias, false)),
-            ffn: match s.experts_of(index) {
-                Some(moe) => FfnParams::Experts(self.experts(s, moe, index)),
-                None => FfnParams::Dense(self.mlp(s, &format!("blocks.{index}"), s.ffn)),
-            },
-            mlp_post_norm: after.then(|| self.norm(&at("mlp_post_norm"), hidden, s.norm_bias, false)),
-        }
-    }
-}
-
-impl Declare<'_> {
-    fn mlp(&mut self, s: &Spec, at: &str, ffn: usize) -> DenseParams {
-        let up: &[usize] = if s.mlp.gated { &[ffn, ffn] } else { &[ffn] };
-        DenseParams {
-            up: self.column_parallel(&format!("{at}.up"), up, s.hidden, s.bias.mlp),
-            down: self.row_parallel(&format!("{at}.down"), s.hidden, ffn, s.bias.mlp),
-        }
-    }
-
-    fn latent(&mut self, s: &Spec, l: &Latent, index: usize) -> LatentParams {
-        let at = |part: &str| format!("blocks.{index}.{part}");
-        let layout = l.layout(s, &s.layers[index]);
-        LatentParams {
-            q_down: l.query.map(|cols| {
-                let down = self.linear(&at("q_down"), cols, s.hidden, s.bias.qkv);
-                (down, self.norm(&at("q_latent_norm"), cols, false, false))
-            }),
-            q_up: self.column_parallel(&at("q_up"), &[s.q_cols()], l.query.unwrap_or(s.hidden), false),
-            kv_down: self.linear(&at("kv_down"), l.key_value, s.hidden, s.bias.qkv),
-            kv_norm: self.norm(&at("kv_latent_norm"), l.key_value, false, false),
-            shared: self.linear(&at("k_shared"), layout.rotated, s.hidden, s.bias.qkv),
-            kv_up: self.column_parallel(
-                &at("kv_up"),
-                &[s.heads * (layout.own + l.value)],
-                l.key_value,
-                false,
-            ),
-        }
-    }
-
-    fn experts(&mut self, s: &Spec, m: &Moe, index: usize) -> ExpertsParams {
-        let at = format!("blocks.{index}.experts");
-        let router = format!("blocks.{index}.router");
-        // Tensor parallel ranks route some of the tokens each, whether they share rows between sub-layers or not.
-        let weight = self.push(format!("{router}.weight"), [m.experts, s.hidden], Cut::Whole, true);
-        let bias =
-            m.router_bias.then(|| self.push(format!("{router}.bias"), [1, m.experts], Cut::Whole, true));
-        ExpertsParams {
-            layer: index,
-            router: LinearParams { weight, bias },
-            choice_bias: m
-                .choice_bias
-                .then(|| self.wide(format!("{router}.choice_bias"), m.experts, Cut::Whole, false)),
-            up: self.expert_up(&format!("{at}.up"), s, m),
-            down: self.expert_down(&format!("{at}.down"), s, m),
-            shared: m.shared.map(|shared| SharedParams {
-                mlp: self.mlp(s, &format!("blocks.{index}.shared"), shared.ffn),
-                gate: shared.gated.then(|| self.shared_gate(s, index)),
-            }),
-        }
-    }
-
-    /// The gate of the shared experts; it is a matrix of one row.
-    fn shared_gate(&mut self, s: &Spec, index: usize) -> ParamId {
-        let kind = Kind { dtype: self.dtype, decays: true, trainable: true };
-        let name = format!("blocks.{index}.shared.gate.weight");
-        self.push_as(name, [1, s.hidden], Cut::Whole, self.portion.shared_rows, kind)
-    }
-
-    /// The way into all experts, on top of each other; parts of a transposed one are pairs of gate and up.
-    fn expert_up(&mut self, name: &str, s: &Spec, m: &Moe) -> LinearParams {
-        let halves = [m.ffn; 2];
-        let (rows, cols, inside) = if m.transposed {
-            (s.hidden, 2 * m.ffn, Inside::Cols)
-        } else {
-            (2 * m.ffn, s.hidden, Inside::Rows(&halves))
+        let input = |layer: Option<usize>, module| {
+            layer.is_none() && matches!(module, Module::Tokens | Module::Input)
         };
-        let cut = Cut::Experts(m.experts, inside);
-        let weight = self.push(format!("{name}.weight"), [m.experts * rows, cols], cut, false);
-        let bias = m.expert_bias.then(|| {
-            let cut = Cut::Experts(m.experts, Inside::Cols);
-            self.expert_bias(name, [m.experts, 2 * m.ffn], cut)
-        });
-        LinearParams { weight, bias }
-    }
-
-    /// The way out of them: ranks that share an expert make terms of a sum, to which one of them adds the bias.
-    fn expert_down(&mut self, name: &str, s: &Spec, m: &Moe) -> LinearParams {
-        let all = [m.ffn];
-        let (rows, cols, inside) = if m.transposed {
-            (m.ffn, s.hidden, Inside::Rows(&all))
-        } else {
-            (s.hidden, m.ffn, Inside::Cols)
-        };
-        let cut = Cut::Experts(m.experts, inside);
-        let weight = self.push(format!("{name}.weight"), [m.experts * rows, cols], cut, false);
-        let bias = m.expert_bias.then(|| {
-            let cut = Cut::Experts(m.experts, Inside::Whole);
-            self.expert_bias(name, [m.experts, s.hidden], cut)
-        });
-        LinearParams { weight, bias }
-    }
-
-    fn expert_bias(&mut self, name: &str, shape: [usize; 2], cut: Cut<'_>) -> ParamId {
-        let kind = Kind { dtype: self.dtype, decays: false, trainable: true };
-        self.push_as(format!("{name}.bias"), shape, cut, false, kind)
+        let before = self.portion.first.then(|| of(&input)).into_iter().collect();
+        let mut runs = vec![before];
+        for (run, chunk) in self.portion.chunks.iter().enumerate() {
+            for index in chunk.clone() {
+                runs.resize(runs.len().max(run + 1), Vec::new());
+                runs[run].push(of(&|layer, _| layer == Some(index)));
+            }
+        }
+        if let (true, Some(run)) = (self.portion.last, runs.last_mut()) {
+            let of_head = of(&|_, module| module == Module::Head);
+            run.extend([of(&|_, module| module == Module::Last), head.into_iter().chain(of_head).collect()]);
+        }
+        runs
     }
 }
 
@@ -326,7 +316,38 @@ impl Model {
         disk: Option<Rc<StateDisk>>,
         portion: Portion,
     ) -> (Model, Params) {
+        Model::declare_quantized(device, spec, dtype, disk, (portion, None))
+    }
+
+    /// As [`Model::declare_part`], with frozen projections in few bits.
+    ///
+    /// # Panics
+    /// As [`Model::declare_part`], and if weights cannot be packed like this ([`Quantized::check`] says so beforehand).
+    #[track_caller]
+    pub fn declare_quantized(
+        device: &Device,
+        spec: &Spec,
+        dtype: DType,
+        disk: Option<Rc<StateDisk>>,
+        part: (Portion, Option<&Quantized>),
+    ) -> (Model, Params) {
+        Model::declare_held(device, spec, dtype, disk, part, Blocked::new())
+    }
+
+    /// The same, with some weights as blocks.
+    #[track_caller]
+    pub(crate) fn declare_held(
+        device: &Device,
+        spec: &Spec,
+        dtype: DType,
+        disk: Option<Rc<StateDisk>>,
+        (portion, quantized): (Portion, Option<&Quantized>),
+        blocked: Blocked,
+    ) -> (Model, Params) {
         if let Err(misfit) = portion.check(spec) {
+            panic!("{misfit}");
+        }
+        if let Some(Err(misfit)) = quantized.map(|quantized| quantized.check(spec, &portion)) {
             panic!("{misfit}");
         }
         device.pool.enter("weights", -1);
@@ -334,46 +355,38 @@ impl Model {
             (device.mesh.group(&[Axis::Cp, Axis::Dp]), device.mesh.group(&[Axis::Edp]));
         let parted = portion.parted && replicas.size() * same_experts.size() > 1;
         let params = Params::with_disk(disk).parted(parted);
-        let (holdings, weights) = (Holdings::new(), Vec::new());
-        let here = portion.first || (portion.last && spec.tied);
-        let mut declare =
-            Declare { device, dtype, portion: &portion, layer: -1, here, params, holdings, weights };
-        let embed = declare.embed(spec);
-        let embed = here.then_some(embed);
-        let before: Vec<_> = embed.filter(|_| portion.first).map(|_| declare.since(0)).into_iter().collect();
-        let mut walk = vec![before];
-        let mut blocks = Vec::new();
-        for index in 0..spec.layers.len() {
-            let first = declare.params.len();
-            (declare.layer, declare.here) = (index as i32, portion.layers().any(|layer| layer == index));
-            let block = declare.block(spec, index);
-            if declare.here {
-                blocks.push(block);
-                let run = portion.chunks.iter().position(|chunk| chunk.contains(&index)).unwrap_or_default();
-                walk.resize(walk.len().max(run + 1), Vec::new());
-                walk[run].push(declare.since(first));
-            }
-        }
-        (declare.layer, declare.here) = (-1, portion.last);
-        let first = declare.params.len();
-        let norm = declare.norm("final_norm", spec.hidden, spec.norm_bias, false);
-        let norm_ids = declare.since(first);
-        let head = match embed.filter(|_| spec.tied) {
-            Some(embed) => embed.tokens,
-            None => {
-                let (shape, cut) = ([spec.vocab, spec.hidden], [spec.vocab]);
-                declare.push("head.weight".into(), shape, Cut::Rows(&cut), false)
-            }
+        let (holdings, weights, made) = (Holdings::new(), Vec::new(), Vec::new());
+        let tied = spec.tied;
+        let packed = quantized.map(|quantized| (quantized.format, quantized.numbers(spec)));
+        let portion_of = &portion;
+        let mut declare = Declare {
+            device,
+            dtype,
+            portion: portion_of,
+            tied,
+            packed,
+            blocked,
+            params,
+            holdings,
+            weights,
+            made,
         };
-        let vocab = [spec.vocab];
-        let bias = spec
-            .head_bias
-            .then(|| declare.push("head.bias".into(), [1, spec.vocab], Cut::Rows(&vocab), false));
-        let last = portion.last.then_some(LastParams { norm, head, head_bias: bias });
-        if let (Some(last), Some(run)) = (last, walk.last_mut()) {
-            run.extend([norm_ids, [last.head].into_iter().chain(last.head_bias).collect()]);
-        }
-        declare.params.set_walk(walk, embed.filter(|_| spec.tied).map(|embed| embed.tokens));
+        let (embed, blocks, last) = spec.walk(&mut |layer, weight| declare.weight(layer, weight));
+        let embed = portion.has(None, Module::Tokens, tied).then_some(embed);
+        let embed = embed.map(|p| EmbedParams { positions: p.positions.filter(|_| portion.first), ..p });
+        let here = |index: &usize| portion.layers().any(|layer| layer == *index);
+        let blocks =
+            blocks.into_iter().enumerate().filter(|(index, _)| here(index)).map(|(_, p)| p).collect();
+        let last = portion.last.then_some(last);
+        let first_of = |index: usize| {
+            let made = declare.made.iter().find(|(layer, ..)| *layer == Some(index));
+            (spec.first_like(index), made.map_or(ParamId(0), |(.., id)| *id))
+        };
+        let alike =
+            if spec.relative().is_some() { Vec::new() } else { portion.layers().map(first_of).collect() };
+        let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
+        let runs = declare.segments(tied_to);
+        declare.params.set_walk(runs, tied_to);
         let holdings = &declare.holdings;
         declare.params.part(device, &|id| {
             if holdings[id.index()].expert { &same_experts } else { &replicas }
@@ -383,7 +396,13 @@ impl Model {
             _ => spec.embed_scale,
         };
         let (spec, Declare { params, holdings, weights, .. }) = (spec.clone(), declare);
-        (Model { spec, portion, embed, blocks, last, holdings, weights, embed_scale }, params)
+        let quantized = quantized.cloned();
+        let mut model =
+            Model { quantized, spec, portion, embed, blocks, alike, last, holdings, weights, embed_scale };
+        if model.spec.adapter.is_some() {
+            model.tell_apart(&params);
+        }
+        (model, params)
     }
 
     /// Token ids of the batch to the hidden states before the head: [t, hidden].
@@ -421,24 +440,50 @@ impl Model {
         let mut x_td = match (&self.embed, x) {
             (Some(p), None) if *first && chunk == 0 => {
                 let rows = (self.holdings[p.tokens.index()].shard.rows[0].start, self.portion.tp_index == 0);
-                let embed =
-                    |cx: &mut Ctx<'a>, _| cx.embed_parallel(p.tokens, p.positions, self.embed_scale, rows);
-                run.segment(-1, None, &embed)
+                let x_td = run.segment(alone(EMBED), None, &|cx, _| self.embed(cx, p, rows));
+                run.embedded(&x_td);
+                x_td
             }
             (_, Some(x_td)) => x_td,
             _ => panic!("forward: layers {layers:?} need what those before them give"),
         };
         let s = &self.portion.local(&self.spec);
         let together = run.layers_per_segment();
+        let alike = self.alike.get(before..before + layers.len()).unwrap_or_default();
         let blocks: Vec<_> = layers.clone().zip(self.spec.layers[layers].iter().zip(blocks)).collect();
-        for blocks in blocks.chunks(together) {
-            x_td = run.segment(blocks[0].0 as i32, Some(x_td), &|cx, x_td| {
+        for (index, blocks) in blocks.chunks(together).enumerate() {
+            let alike = alike.chunks(together).nth(index).map(|alike| {
+                let kind = alike.iter().map(|(like, _)| *like as u32).collect();
+                Alike { kind, first: alike[0].1 }
+            });
+            let which = Which { layer: blocks[0].0 as i32, alike };
+            x_td = run.segment(which, Some(x_td), &|cx, x_td| {
                 blocks.iter().fold(x_td, |x_td, (_, (layer, params))| block(cx, s, layer, params, x_td))
             });
         }
-        let Some(p) = self.last.filter(|_| *last && chunk + 1 == chunks.len()) else { return x_td };
+        let ends =
+            |p: &LastParams| *last && chunk + 1 == chunks.len() && (p.norm.is_some() || p.pool.is_some());
+        let Some(p) = self.last.filter(ends) else { return x_td };
         let names = ["final.norm", "final.norm.stats"];
-        run.segment(-1, Some(x_td), &|cx, x_td| cx.rows(|cx| norm(cx, s, names, x_td, Some(p.norm))))
+        run.segment(alone(LAST), Some(x_td), &|cx, x_td| {
+            cx.rows(|cx| {
+                let x_td = norm(cx, s, names, x_td, p.norm);
+                pool(cx, s, p.pool, x_td)
+            })
+        })
+    }
+
+    /// What the first block reads; of the embedding this rank has some rows.
+    fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams, rows: (usize, bool)) -> Val {
+        let Some(e) = &p.encoder else {
+            let how = (self.embed_scale, self.spec.virtual_tokens() > 0);
+            let x_td = cx.embed_parallel(p.tokens, p.positions, how, rows);
+            return p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
+        };
+        cx.rows(|cx| {
+            let x_td = cx.embed_typed(p.tokens, p.positions, e.types);
+            norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_td, Some(e.norm))
+        })
     }
 
     /// The type of weights and activations.
@@ -446,24 +491,58 @@ impl Model {
         params.dtype(ParamId(0))
     }
 
+    /// Passes the weights that the rank holds, by id, each with its layer.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(ParamId, Option<usize>, &WeightSpec<'_>)) {
+        let mut next = 0;
+        self.spec.walk(&mut |layer, weight| {
+            if !self.portion.has(layer, weight.module, self.spec.tied) {
+                return NOWHERE;
+            }
+            let id = ParamId(next);
+            next += 1;
+            visit(id, layer, weight);
+            id
+        });
+    }
+
+    /// Passes the projections of the whole model, with the ids of the weights that the rank holds.
+    pub(crate) fn see_projections(&self, see: See<'_>) {
+        let mut next = 0;
+        let mut visit = |layer: Option<usize>, weight: &WeightSpec<'_>| {
+            if !self.portion.has(layer, weight.module, self.spec.tied) {
+                return NOWHERE;
+            }
+            next += 1;
+            ParamId(next - 1)
+        };
+        self.spec.pass(&mut Walk::new(&self.spec, &mut visit).seen_by(see));
+    }
+
     /// Weights that are f32 whatever the others are.
     pub(crate) fn wide(&self) -> Vec<ParamId> {
-        let of_block = |block: &BlockParams| {
-            let bias = match &block.ffn {
-                FfnParams::Experts(experts) => experts.choice_bias,
-                FfnParams::Dense(_) => None,
-            };
-            block.sinks.into_iter().chain(bias)
-        };
-        self.blocks.iter().flat_map(of_block).collect()
+        let mut wide = Vec::new();
+        self.visit(&mut |id, _, weight| wide.extend((weight.kind == Kind::Wide).then_some(id)));
+        wide
     }
 
     /// The biases that join the choice of experts, with the layers that they belong to.
     pub fn choice_biases(&self) -> impl Iterator<Item = (usize, ParamId)> + '_ {
         self.blocks.iter().filter_map(|block| match &block.ffn {
-            FfnParams::Experts(experts) => experts.choice_bias.map(|bias| (experts.layer, bias)),
-            FfnParams::Dense(_) => None,
+            Some(FfnParams::Experts(experts)) => experts.choice_bias.map(|bias| (experts.layer, bias)),
+            _ => None,
         })
+    }
+
+    /// The second head.
+    ///
+    /// # Panics
+    /// If the model has none, or this rank does not have the last layers.
+    #[track_caller]
+    pub fn scores(&self) -> Scores {
+        match self.last.and_then(|last| last.score) {
+            Some(weight) => Scores { weight, bias: None },
+            None => panic!("scores: this rank does not hold a head of scores"),
+        }
     }
 
     /// The output projection, with the given weight of the z-loss.

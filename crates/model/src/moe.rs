@@ -6,7 +6,10 @@ use fathom_grad::{Ctx, ExpertMlp, ExpertsUse, ParamId, RouterCosts, Val};
 use fathom_tensor::{Activation, Routing, Scores};
 
 use crate::block::{DenseParams, LinearParams, mlp};
+use crate::family::MoeNames;
+use crate::portion::{Cut, Inside, Seen};
 use crate::spec::Spec;
+use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, Walk, WeightSpec};
 
 /// The experts of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,4 +175,84 @@ fn limit(cx: &mut Ctx<'_>, m: &Moe, [i_tk, w_tk]: [Val; 2]) -> Val {
     let Some(Capacity { factor, drops }) = m.capacity else { return i_tk };
     let weights = (drops == Drops::Lightest).then_some(w_tk);
     cx.whole(|cx| cx.limit("moe.index.limited", i_tk, weights, m.experts, factor))
+}
+
+impl ExpertsParams {
+    /// The weights of a layer's experts, in their order.
+    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, m: &Moe, index: usize) -> ExpertsParams {
+        let (names, module) = (w.names.moe, Module::Mlp);
+        let of = |stored: &dyn Fn(MoeNames) -> InFiles| names.map_or(InFiles::Unnamed, stored);
+        let (all, router) = ([m.experts], of(&|names| InFiles::one(names.router, m.experts)));
+        // Tensor parallel ranks route some of the tokens each, whether they share rows between sub-layers or not.
+        let (kind, parallel, bias) = (Kind::Gate, Parallel::Whole(Seen::Own), m.router_bias);
+        let router = Projection::new("router", module, &all, s.hidden, router);
+        let choice = of(&|names| InFiles::Whole(names.choice_bias.into(), vec![m.experts]));
+        let (at, cut) = ((module, Kind::Wide), Cut::Whole(Seen::Same));
+        let choice = WeightSpec::new("router.choice_bias", at, [1, m.experts], cut, choice);
+        let [way_in, way_out] = [of(&|names| names.up(s, m)), of(&|names| names.down(s, m))];
+        ExpertsParams {
+            layer: index,
+            router: w.linear(Projection { kind, parallel, bias, ..router }),
+            choice_bias: m.choice_bias.then(|| w.weight(WeightSpec { trainable: false, ..choice })),
+            up: LinearParams {
+                weight: expert_up(w, s, m, way_in),
+                bias: expert_bias(w, s, m, 0),
+                adapter: None,
+            },
+            down: LinearParams {
+                weight: expert_down(w, s, m, way_out),
+                bias: expert_bias(w, s, m, 1),
+                adapter: None,
+            },
+            shared: m.shared.map(|shared| SharedParams::declare(w, s, shared)),
+        }
+    }
+}
+
+impl SharedParams {
+    fn declare(w: &mut Walk<'_>, s: &Spec, shared: Shared) -> SharedParams {
+        let names = w.names.moe;
+        let inside = Some(names.map_or("", |names| names.shared));
+        let mlp = DenseParams::declare(w, s, ["shared.up", "shared.down"], shared.ffn, inside);
+        // A matrix of one row.
+        let gate = names.map_or(InFiles::Unnamed, |names| {
+            InFiles::Whole(format!("{}.weight", names.shared_gate).into(), vec![1, s.hidden])
+        });
+        let (at, cut) = ((Module::Mlp, Kind::Gate), Cut::Whole(Seen::Rows));
+        let gate = WeightSpec::new("shared.gate", at, [1, s.hidden], cut, gate);
+        let gate = WeightSpec { decays: true, begins: Begins::Normal, ..gate };
+        SharedParams { mlp, gate: shared.gated.then(|| w.weight(gate)) }
+    }
+}
+
+/// The way into all experts, on top of each other; parts of a transposed one are pairs of gate and up.
+fn expert_up(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId {
+    let halves = [m.ffn; 2];
+    let (rows, cols, inside) = if m.transposed {
+        (s.hidden, 2 * m.ffn, Inside::Cols)
+    } else {
+        (2 * m.ffn, s.hidden, Inside::Rows(&halves))
+    };
+    let (at, cut) = ((Module::Mlp, Kind::Experts(m.experts)), Cut::Experts(m.experts, inside));
+    w.weight(WeightSpec::new("experts.up", at, [m.experts * rows, cols], cut, stored))
+}
+
+/// The way out of them: ranks that share an expert make terms of a sum.
+fn expert_down(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId {
+    let all = [m.ffn];
+    let (rows, cols, inside) =
+        if m.transposed { (m.ffn, s.hidden, Inside::Rows(&all)) } else { (s.hidden, m.ffn, Inside::Cols) };
+    let (at, cut) = ((Module::Mlp, Kind::Experts(m.experts)), Cut::Experts(m.experts, inside));
+    let down = WeightSpec::new("experts.down", at, [m.experts * rows, cols], cut, stored);
+    w.weight(WeightSpec { begins: Begins::Ending, ..down })
+}
+
+/// The biases of the ways in (0) or out (1), a row for each expert; to a sum over ranks one of them adds its bias.
+fn expert_bias(w: &mut Walk<'_>, s: &Spec, m: &Moe, part: usize) -> Option<ParamId> {
+    let (cols, inside) = [(2 * m.ffn, Inside::Cols), (s.hidden, Inside::Whole)][part];
+    let (shape, cut) = ([m.experts, cols], Cut::Experts(m.experts, inside));
+    let stored = w.names.moe.map_or(InFiles::Unnamed, |names| names.bias(part, shape));
+    let bias =
+        WeightSpec::new(["experts.up", "experts.down"][part], (Module::Mlp, Kind::Bias), shape, cut, stored);
+    m.expert_bias.then(|| w.weight(bias))
 }

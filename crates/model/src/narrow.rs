@@ -8,8 +8,8 @@ use std::ops::Range;
 use fathom_grad::{GemmFormat, Narrowing, ParamId, Params};
 use fathom_tensor::Device;
 
-use crate::block::{BlockParams, FfnParams, QkvParams};
 use crate::model::Model;
+use crate::walk::{Kind, Module};
 
 /// Which of a block's linear layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,27 +38,6 @@ pub struct NarrowLayers {
     pub history: usize,
 }
 
-/// The linear layers of a block: of attention, and of the MLP.
-fn linears(block: &BlockParams) -> [Vec<ParamId>; 2] {
-    let mut attention = match &block.qkv {
-        QkvParams::Fused(qkv) => vec![qkv.weight],
-        QkvParams::Latent(p) => {
-            let down = p.q_down.map(|(down, _)| down.weight);
-            let up = [p.q_up, p.kv_down, p.shared, p.kv_up].map(|linear| linear.weight);
-            down.into_iter().chain(up).collect()
-        }
-    };
-    attention.push(block.attn_out.weight);
-    let mlp = match &block.ffn {
-        FfnParams::Dense(mlp) => vec![mlp.up.weight, mlp.down.weight],
-        FfnParams::Experts(experts) => {
-            let shared = experts.shared.iter();
-            shared.flat_map(|shared| [shared.mlp.up.weight, shared.mlp.down.weight]).collect()
-        }
-    };
-    [attention, mlp]
-}
-
 impl Model {
     /// Has the products of these layers made of narrow operands, from here on; of all layers as they are without.
     ///
@@ -76,24 +55,25 @@ impl Model {
         };
         let layers = self.spec.layers.len();
         let narrow = how.at_start..layers.saturating_sub(how.at_end);
-        let mut ids = Vec::new();
-        for (layer, block) in self.portion.layers().zip(&self.blocks) {
-            if !narrow.contains(&layer) {
-                continue;
+        let (mut ids, mut experts) = (Vec::new(), None);
+        self.visit(&mut |id, layer, weight| {
+            let Some(layer) = layer.filter(|layer| narrow.contains(layer)) else { return };
+            let wanted = match how.linears {
+                Linears::All => true,
+                Linears::Attention => weight.module == Module::Attention,
+                Linears::Mlp => weight.module == Module::Mlp,
+            };
+            match weight.kind {
+                Kind::Linear if wanted => ids.push(id),
+                Kind::Experts(_) if wanted => experts = experts.or(Some(layer)),
+                _ => {}
             }
-            let [attention, mlp] = linears(block);
-            if how.linears != Linears::Mlp {
-                ids.extend(attention);
-            }
-            if how.linears != Linears::Attention {
-                if matches!(block.ffn, FfnParams::Experts(_)) {
-                    return Err(format!(
-                        "layer {layer} has experts, whose products are made of their operands as they are; take \
-                         precision.linears = \"attention\""
-                    ));
-                }
-                ids.extend(mlp);
-            }
+        });
+        if let Some(layer) = experts {
+            return Err(format!(
+                "layer {layer} has experts, whose products are made of their operands as they are; take \
+                 precision.linears = \"attention\""
+            ));
         }
         for id in &ids {
             self.check_blocks(params, *id, how.format)?;

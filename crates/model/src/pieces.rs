@@ -7,13 +7,13 @@ use std::ops::Range;
 use fathom_grad::ParamId;
 use fathom_tensor::Tensor;
 
-use crate::block::{BlockParams, DenseParams, FfnParams, LinearParams, NormParams, QkvParams};
-use crate::family::{Experts, Family, LatentNames, MoeNames, Names, Qkv, Up};
-use crate::latent::{Latent, LatentParams};
-use crate::model::{EmbedParams, LastParams, Model};
-use crate::moe::{ExpertsParams, Moe};
-use crate::portion::{Holdings, Shard};
-use crate::spec::{QkNorm, Spec};
+use crate::adapter::prefix;
+use crate::block::LinearParams;
+use crate::family::Names;
+use crate::model::Model;
+use crate::portion::Shard;
+use crate::spec::Spec;
+use crate::walk::{InFiles, Kind, Module, Term, WeightSpec};
 
 /// Some rows of a Hugging Face tensor that are some rows of a weight. A row is what the last dimension holds; of a vector,
 /// one element.
@@ -82,253 +82,184 @@ impl Piece {
     }
 }
 
-/// A tensor's name and how many rows of the weight it holds.
-type Part<'a> = (&'a str, usize);
-
-/// Pieces of one model, as they are collected.
+/// Pieces of a whole weight of a model, as they are collected.
 struct Collect<'a> {
     names: &'a Names,
-    /// Prefix of the current block.
+    /// What stands before the names of the weight's tensors.
     at: String,
-    holdings: &'a Holdings,
-    list: Vec<Vec<Piece>>,
+    /// What follows them.
+    end: &'static str,
+    /// Columns of the weight.
+    inner: usize,
+    vector: bool,
+    transpose: bool,
+    list: Vec<Piece>,
 }
 
 impl Collect<'_> {
-    /// Rows of a tensor that are rows of the whole weight from `param_row` on.
-    fn push(&mut self, id: ParamId, tensor: (String, Vec<usize>), rows: Range<usize>, param_row: usize) {
-        self.add(id, tensor, rows, param_row, false);
+    /// Rows of a tensor of `all` rows that are rows of the weight from `param_row` on.
+    ///
+    /// # Panics
+    /// If the family has no name for it.
+    fn rows(&mut self, name: &str, all: usize, rows: Range<usize>, param_row: usize) {
+        assert!(!name.is_empty(), "{}weights{}: the family has no name for them", self.at, self.end);
+        let (transpose, inner) = (self.transpose, self.inner);
+        let shape = match (self.vector, transpose) {
+            (true, _) => vec![all],
+            (_, true) => vec![inner, all],
+            _ => vec![all, inner],
+        };
+        let rows = if transpose { 0..inner } else { rows };
+        self.add(format!("{}{name}{}", self.at, self.end), shape, rows, param_row);
     }
 
-    fn add(
-        &mut self,
-        id: ParamId,
-        (name, shape): (String, Vec<usize>),
-        rows: Range<usize>,
-        param_row: usize,
-        transpose: bool,
-    ) {
+    fn add(&mut self, name: String, shape: Vec<usize>, rows: Range<usize>, param_row: usize) {
         let cols = 0..if shape.len() == 1 { 1 } else { shape[shape.len() - 1] };
-        let piece = Piece { name, shape, rows, cols, param_row, transpose };
-        if self.list.len() <= id.index() {
-            self.list.resize(id.index() + 1, Vec::new());
-        }
-        let shard = &self.holdings[id.index()].shard;
-        let pieces = if shard.is_parted() { piece.shard(shard) } else { vec![piece] };
-        self.list[id.index()].extend(pieces);
+        self.list.push(Piece { name, shape, rows, cols, param_row, transpose: self.transpose });
     }
 
-    fn whole(&mut self, id: ParamId, name: String, shape: Vec<usize>) {
-        let rows = 0..shape[..shape.len().max(2) - 1].iter().product();
-        self.push(id, (name, shape), rows, 0);
+    /// Tensors that lie on top of each other, the first at a row of the weight.
+    fn stack<'n>(&mut self, at: &str, parts: impl Iterator<Item = (&'n str, usize)>, first: usize) -> usize {
+        parts.fold(first, |row, (name, rows)| {
+            self.rows(&format!("{at}{name}"), rows, 0..rows, row);
+            row + rows
+        })
     }
 
-    fn norm(&mut self, params: Option<NormParams>, prefix: &str, name: &str, width: usize) {
-        let Some(NormParams { weight, bias }) = params else { return };
-        self.whole(weight, format!("{prefix}{name}.weight"), vec![width]);
-        if let Some(bias) = bias {
-            self.whole(bias, format!("{prefix}{name}.bias"), vec![width]);
-        }
-    }
-
-    fn block_norm(&mut self, params: Option<NormParams>, name: &str, width: usize) {
-        let at = self.at.clone();
-        self.norm(params, &at, name, width);
-    }
-
-    /// A projection whose parts lie on top of each other in the weight.
-    fn linear(&mut self, params: LinearParams, parts: &[Part<'_>], inner: usize) {
-        let mut param_row = 0;
-        for (name, out) in parts {
-            let name = format!("{}{name}", self.at);
-            let transpose = self.names.transposed;
-            let shape = if transpose { vec![inner, *out] } else { vec![*out, inner] };
-            let rows = 0..shape[0];
-            self.add(params.weight, (format!("{name}.weight"), shape), rows, param_row, transpose);
-            if let Some(bias) = params.bias {
-                self.push(bias, (format!("{name}.bias"), vec![*out]), 0..*out, param_row);
+    fn collect(&mut self, spec: &Spec, weight: &WeightSpec<'_>) {
+        match &weight.stored {
+            InFiles::Stack(parts) => {
+                let linear = matches!(weight.kind, Kind::Linear | Kind::Gate);
+                self.transpose = self.names.transposed && linear;
+                self.stack("", parts.iter().map(|(name, rows)| (name.as_ref(), *rows)), 0);
             }
-            param_row += out;
-        }
-    }
-
-    /// Each key head's queries, its key and its value together; the weight has all queries, all keys, all values.
-    fn grouped(&mut self, s: &Spec, params: LinearParams, name: &str) {
-        let (all, queries) = (s.q_cols() + 2 * s.kv_cols(), s.q_cols() / s.kv_heads);
-        let group = queries + 2 * s.head_dim;
-        for kv_head in 0..s.kv_heads {
-            let (start, key) = (kv_head * group, s.q_cols() + kv_head * s.head_dim);
-            let cuts = [start, start + queries, start + queries + s.head_dim, start + group];
-            let param_rows = [kv_head * queries, key, s.kv_cols() + key];
-            for (cut, param_row) in cuts.windows(2).zip(param_rows) {
-                self.rows(params, name, [all, s.hidden], (cut[0]..cut[1], param_row));
+            InFiles::Rows(name, all, runs) => {
+                runs.iter().for_each(|(rows, param_row)| self.rows(name, *all, rows.clone(), *param_row));
             }
-        }
-    }
-
-    fn block(&mut self, model: &Model, p: &BlockParams) {
-        let (s, names) = (&model.spec, self.names);
-        let (q, kv) = (s.q_cols(), s.kv_cols());
-        let [attn_norm, mlp_norm] = names.norms(s.residual);
-        self.block_norm(p.attn_norm, attn_norm, s.hidden);
-        match (names.qkv, &p.qkv, &s.latent) {
-            (Qkv::Separate([q_name, k_name, v_name]), QkvParams::Fused(qkv), _) => {
-                self.linear(*qkv, &[(q_name, q), (k_name, kv), (v_name, kv)], s.hidden)
+            InFiles::Whole(name, shape) => {
+                let rows = 0..shape[..shape.len().max(2) - 1].iter().product();
+                self.add(format!("{}{name}", self.at), shape.clone(), rows, 0);
             }
-            (Qkv::Fused(name), QkvParams::Fused(qkv), _) => {
-                self.linear(*qkv, &[(name, q + 2 * kv)], s.hidden)
+            InFiles::Experts(at, parts) => {
+                let experts = spec.moe.as_ref().map_or(0, |moe| moe.experts);
+                (0..experts).fold(0, |row, expert| {
+                    self.stack(&format!("{at}.{expert}."), parts.iter().copied(), row)
+                });
             }
-            (Qkv::Grouped(name), QkvParams::Fused(qkv), _) => self.grouped(s, *qkv, name),
-            (Qkv::Latent(names), QkvParams::Latent(p), Some(latent)) => self.latent(s, latent, p, &names),
-            _ => panic!("{}: weights of q, k and v without names", s.family),
+            InFiles::Unnamed => panic!("{}: {} has no name in files", spec.family, weight.role),
         }
-        let [q_width, k_width] = if s.qk_norm == QkNorm::Full { [q, kv] } else { [s.head_dim; 2] };
-        self.block_norm(p.q_norm, names.q_norm, q_width);
-        self.block_norm(p.k_norm, names.k_norm, k_width);
-        if let Some(id) = p.sinks {
-            self.whole(id, format!("{}{}", self.at, names.sinks), vec![s.heads]);
-        }
-        self.linear(p.attn_out, &[(names.attn_out, s.hidden)], s.attention_cols());
-        self.block_norm(p.attn_post_norm, names.attn_post_norm, s.hidden);
-        self.block_norm(p.mlp_norm, mlp_norm, s.hidden);
-        match (&p.ffn, &s.moe, &names.moe) {
-            (FfnParams::Dense(mlp), ..) => self.mlp(s, mlp, s.ffn),
-            (FfnParams::Experts(p), Some(moe), Some(names)) => self.experts(s, moe, p, names),
-            _ => panic!("{}: weights of experts without names", s.family),
-        }
-        self.block_norm(p.mlp_post_norm, names.mlp_post_norm, s.hidden);
     }
 }
 
-impl Collect<'_> {
-    fn mlp(&mut self, s: &Spec, p: &DenseParams, ffn: usize) {
-        match self.names.up {
-            Up::Pair([gate_name, up_name]) => {
-                self.linear(p.up, &[(gate_name, ffn), (up_name, ffn)], s.hidden)
-            }
-            Up::One(name) => self.linear(p.up, &[(name, if s.mlp.gated { 2 * ffn } else { ffn })], s.hidden),
-        }
-        self.linear(p.down, &[(self.names.down, s.hidden)], ffn);
+impl Spec {
+    /// The names of all tensors of the whole model in files.
+    pub fn stored_names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        self.walk(&mut |layer, weight| {
+            names.extend(self.pieces(layer, weight).into_iter().map(|piece| piece.name));
+            ParamId(0)
+        });
+        names
     }
 
-    fn latent(&mut self, s: &Spec, l: &Latent, p: &LatentParams, names: &LatentNames) {
-        let layout = l.layout(s, &s.layers[0]);
-        let [down, norm, up] = names.q_latent;
-        if let (Some((weights, q_norm)), Some(cols)) = (p.q_down, l.query) {
-            self.linear(weights, &[(down, cols)], s.hidden);
-            self.block_norm(Some(q_norm), norm, cols);
-        }
-        let name = if l.query.is_some() { up } else { names.q };
-        let (all, inner) = (s.q_cols(), l.query.unwrap_or(s.hidden));
-        for head in (0..all).step_by(s.head_dim) {
-            let cut = head + layout.own;
-            self.rows(p.q_up, name, [all, inner], (head..cut, head + layout.rotated));
-            self.rows(p.q_up, name, [all, inner], (cut..head + s.head_dim, head));
-        }
-        let [down, norm, up] = names.kv_latent;
-        let shape = [l.key_value + layout.rotated, s.hidden];
-        self.rows(p.kv_down, down, shape, (0..l.key_value, 0));
-        self.rows(p.shared, down, shape, (l.key_value..shape[0], 0));
-        self.block_norm(Some(p.kv_norm), norm, l.key_value);
-        self.linear(p.kv_up, &[(up, s.heads * (layout.own + l.value))], l.key_value);
+    /// Where all of a weight lies in Hugging Face's tensors.
+    pub(crate) fn pieces(&self, layer: Option<usize>, weight: &WeightSpec<'_>) -> Vec<Piece> {
+        let names = &self.family.names;
+        let (at, end) = (prefix(names, layer, weight.module), weight.term.end());
+        let [rows, inner] = weight.shape;
+        let mut collect =
+            Collect { names, at, end, inner, vector: rows == 1, transpose: false, list: Vec::new() };
+        collect.collect(self, weight);
+        collect.list
     }
+}
 
-    /// Some rows of a projection.
-    fn rows(
-        &mut self,
-        params: LinearParams,
-        name: &str,
-        [out, inner]: [usize; 2],
-        (rows, param_row): (Range<usize>, usize),
-    ) {
-        let name = format!("{}{name}", self.at);
-        self.push(params.weight, (format!("{name}.weight"), vec![out, inner]), rows.clone(), param_row);
-        if let Some(bias) = params.bias {
-            self.push(bias, (format!("{name}.bias"), vec![out]), rows, param_row);
-        }
-    }
+/// A projection of a block as adapters, quantisation and maps of names see it.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// The layer.
+    pub layer: usize,
+    /// Its part in the block, as `qkv`.
+    pub role: &'static str,
+    /// What it belongs to.
+    pub module: Module,
+    /// One projection, or those of all experts.
+    pub kind: Kind,
+    /// Its weights.
+    pub params: LinearParams,
+    /// Rows x columns of all of it.
+    pub shape: [usize; 2],
+    /// What is fused in it.
+    pub parts: Vec<LinearPart>,
+}
 
-    fn experts(&mut self, s: &Spec, m: &Moe, p: &ExpertsParams, names: &MoeNames) {
-        self.linear(p.router, &[(names.router, m.experts)], s.hidden);
-        if let Some(id) = p.choice_bias {
-            self.whole(id, format!("{}{}", self.at, names.choice_bias), vec![m.experts]);
-        }
-        match names.experts {
-            Experts::Each(at, parts) => self.each_expert(s, m, p, at, parts),
-            Experts::Stacked(parts) => {
-                let widths = [(p.up, [s.hidden, 2 * m.ffn]), (p.down, [m.ffn, s.hidden])];
-                for (name, (linear, [inner, out])) in parts.iter().zip(widths) {
-                    let name = format!("{}{name}", self.at);
-                    self.whole(linear.weight, name.clone(), vec![m.experts, inner, out]);
-                    if let Some(bias) = linear.bias {
-                        self.whole(bias, format!("{name}_bias"), vec![m.experts, out]);
-                    }
-                }
-            }
-        }
-        let (Some(shared), Some(of)) = (&p.shared, m.shared) else { return };
-        // An MLP's own names, with the part before the point exchanged.
-        let at = self.at.clone();
-        let inside = |name: &str| name.split_once('.').map_or(name, |(_, part)| part).to_string();
-        self.at = format!("{at}{}.", names.shared);
-        if let Up::Pair(parts) = self.names.up {
-            let [gate, up] = parts.map(inside);
-            self.linear(shared.mlp.up, &[(gate.as_str(), of.ffn), (up.as_str(), of.ffn)], s.hidden);
-        }
-        let down = inside(self.names.down);
-        self.linear(shared.mlp.down, &[(down.as_str(), s.hidden)], of.ffn);
-        self.at = at;
-        if let Some(id) = shared.gate {
-            self.whole(id, format!("{}{}.weight", self.at, names.shared_gate), vec![1, s.hidden]);
-        }
-    }
+/// A projection as files know it, which is some rows of a weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinearPart {
+    /// Its name in files, as `model.layers.0.self_attn.q_proj`.
+    pub name: String,
+    /// Its rows in the file and the first row of the weight that they are, in the order of the weight.
+    pub rows: Vec<(Range<usize>, usize)>,
+}
 
-    /// A tensor for each part of each expert.
-    fn each_expert(&mut self, s: &Spec, m: &Moe, p: &ExpertsParams, at: &str, parts: [&str; 3]) {
-        for expert in 0..m.experts {
-            for (part, name) in parts.into_iter().enumerate() {
-                let name = format!("{}{at}.{expert}.{name}.weight", self.at);
-                let (id, shape, param_row) = match part {
-                    2 => (p.down.weight, vec![s.hidden, m.ffn], expert * s.hidden),
-                    _ => (p.up.weight, vec![m.ffn, s.hidden], (2 * expert + part) * m.ffn),
-                };
-                let rows = 0..shape[0];
-                self.push(id, (name, shape), rows, param_row);
-            }
+impl LinearPart {
+    /// The last part of its name, as `q_proj`.
+    pub fn suffix(&self) -> &str {
+        self.name.rsplit('.').next().unwrap_or(&self.name)
+    }
+}
+
+/// The parts of a projection, by the pieces of its weight.
+fn parts(pieces: Vec<Piece>) -> Vec<LinearPart> {
+    let mut parts: Vec<LinearPart> = Vec::new();
+    for piece in pieces {
+        let name = piece.name.strip_suffix(".weight").unwrap_or(&piece.name).to_string();
+        let rows = if piece.transpose { piece.cols } else { piece.rows };
+        match parts.iter_mut().find(|part| part.name == name) {
+            Some(part) => part.rows.push((rows, piece.param_row)),
+            None => parts.push(LinearPart { name, rows: vec![(rows, piece.param_row)] }),
         }
     }
+    parts
 }
 
 impl Model {
-    /// The pieces of every weight that the rank holds, by [`ParamId`]. Together the pieces of a tensor on all ranks are all of
+    /// The pieces of every weight that the rank holds, by [`fathom_grad::ParamId`]. Together the pieces of a tensor on all ranks are all of
     /// it.
     ///
     /// # Panics
-    /// If the specification's family is unknown.
+    /// If the specification's family has no name for a weight.
     pub fn pieces(&self) -> Vec<Vec<Piece>> {
-        let (s, names) = (&self.spec, &Family::of(&self.spec).names);
-        let base = names.base;
-        let list = vec![Vec::new(); self.holdings.len()];
-        let mut collect = Collect { names, at: String::new(), holdings: &self.holdings, list };
-        if let Some(EmbedParams { tokens, positions }) = self.embed {
-            collect.whole(tokens, format!("{base}{}.weight", names.embed), vec![s.vocab, s.hidden]);
-            if let (Some(id), Some(rows)) = (positions, s.learned_positions) {
-                collect.whole(id, format!("{base}{}.weight", names.positions), vec![rows, s.hidden]);
+        let mut list = Vec::with_capacity(self.holdings.len());
+        self.visit(&mut |id, layer, weight| {
+            let (shard, pieces) = (&self.holdings[id.index()].shard, self.spec.pieces(layer, weight));
+            list.push(if shard.is_parted() {
+                pieces.into_iter().flat_map(|piece| piece.shard(shard)).collect()
+            } else {
+                pieces
+            });
+        });
+        list
+    }
+
+    /// The projections of the rank's blocks, in their order: what may be low-precision, adapted or quantised.
+    pub fn linears(&self) -> Vec<Linear> {
+        let mut all: Vec<Linear> = Vec::new();
+        self.visit(&mut |id, layer, weight| {
+            let Some(layer) = layer else { return };
+            match (weight.kind, weight.term, all.last_mut()) {
+                (Kind::Linear | Kind::Experts(_), ..) => {
+                    let WeightSpec { role, module, kind, shape, .. } = *weight;
+                    let parts = parts(self.spec.pieces(Some(layer), weight));
+                    let params = LinearParams { weight: id, bias: None, adapter: None };
+                    all.push(Linear { layer, role, module, kind, params, shape, parts });
+                }
+                (_, Term::Bias, Some(linear)) if (linear.layer, linear.role) == (layer, weight.role) => {
+                    linear.params.bias = Some(id);
+                }
+                _ => {}
             }
-        }
-        for (index, block) in self.portion.layers().zip(&self.blocks) {
-            collect.at = format!("{base}{}.{index}.", names.layers);
-            collect.block(self, block);
-        }
-        if let Some(LastParams { norm, head, head_bias }) = self.last {
-            collect.norm(Some(norm), base, names.final_norm, s.hidden);
-            if !s.tied {
-                collect.whole(head, format!("{}.weight", names.head), vec![s.vocab, s.hidden]);
-            }
-            if let Some(bias) = head_bias {
-                collect.whole(bias, format!("{}.bias", names.head), vec![s.vocab]);
-            }
-        }
-        collect.list
+        });
+        all
     }
 }

@@ -4,9 +4,11 @@ use std::fmt;
 use std::ops::Range;
 
 use fathom_tensor::mesh::{Axis, Mesh};
+use fathom_tensor::{Device, Tensor};
 
 use crate::spec::Spec;
 use crate::stages::StageLayers;
+use crate::walk::Module;
 
 /// The layers of one rank, and its place among the ranks that part weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +39,17 @@ pub struct Portion {
     pub layout: StageLayers,
 }
 
+/// The sum of what tensor parallel ranks have of the columns of a projection, in place.
+pub(crate) fn sum_of_parts(device: &Device, parts: &Tensor) {
+    device.mesh.group(&[Axis::Tp]).all_reduce(device, parts);
+}
+
 impl Portion {
+    /// Ranks have parts of projections.
+    pub(crate) fn cuts_projections(&self) -> bool {
+        self.tp > 1
+    }
+
     /// All of it.
     pub fn whole(spec: &Spec) -> Portion {
         Portion::new(std::iter::once(0..spec.layers.len()).collect(), true, true)
@@ -88,6 +100,17 @@ impl Portion {
     /// The layers, ascending.
     pub fn layers(&self) -> impl Iterator<Item = usize> + '_ {
         self.chunks.iter().cloned().flatten()
+    }
+
+    /// Whether the rank has a weight of this layer, or of this part outside the layers. The last stage's copy of a tied embedding
+    /// is the head.
+    pub(crate) fn has(&self, layer: Option<usize>, module: Module, tied: bool) -> bool {
+        match (layer, module) {
+            (Some(layer), _) => self.chunks.iter().any(|chunk| chunk.contains(&layer)),
+            (_, Module::Tokens) => self.first || (self.last && tied),
+            (_, Module::Last | Module::Head) => self.last,
+            _ => self.first,
+        }
     }
 
     /// Whether a model can be cut like this.
@@ -178,11 +201,22 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// How ranks part a weight.
+/// What tensor parallel ranks compute with a weight that each of them has all of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The rows between sub-layers, which they may share: then each has a term of its gradient.
+    Rows,
+    /// Rows or heads of its own.
+    Own,
+    /// The same as all others.
+    Same,
+}
+
+/// How ranks cut a weight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cut<'a> {
+pub enum Cut<'a> {
     /// Not at all.
-    Whole,
+    Whole(Seen),
     /// Each of some groups of rows is parted: `[q, k, v]`, `[gate, up]`.
     Rows(&'a [usize]),
     /// The columns of a matrix that many are summed by.
@@ -191,9 +225,9 @@ pub(crate) enum Cut<'a> {
     Experts(usize, Inside<'a>),
 }
 
-/// How ranks part what they have of an expert.
+/// How ranks cut what they have of an expert.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Inside<'a> {
+pub enum Inside<'a> {
     /// Not at all.
     Whole,
     /// Groups of its rows.
@@ -207,7 +241,7 @@ impl Cut<'_> {
     fn parts(self, portion: &Portion) -> (usize, usize) {
         let Portion { tp, tp_index, ep, ep_index, etp, etp_index, .. } = *portion;
         match self {
-            Cut::Whole => (1, 0),
+            Cut::Whole(_) => (1, 0),
             Cut::Rows(_) | Cut::Cols => (tp, tp_index),
             Cut::Experts(_, Inside::Whole) => (ep, ep_index),
             Cut::Experts(..) => (ep * etp, ep_index * etp + etp_index),
@@ -217,7 +251,7 @@ impl Cut<'_> {
     /// The ranks that hold the same part and are no replicas of each other in data begin with this one.
     fn leads(self, portion: &Portion) -> bool {
         match self {
-            Cut::Whole => portion.tp_index == 0,
+            Cut::Whole(_) => portion.tp_index == 0,
             Cut::Experts(_, Inside::Whole) => portion.etp_index == 0,
             _ => true,
         }
@@ -245,7 +279,7 @@ impl Shard {
         let mut shard =
             Shard { shape, rows: std::iter::once(0..shape[0]).collect(), cols: 0..shape[1], vector };
         match cut {
-            Cut::Whole => {}
+            Cut::Whole(_) => {}
             Cut::Cols => shard.cols = portion.share(shape[1]),
             Cut::Rows(groups) => {
                 assert_eq!(groups.iter().sum::<usize>(), shape[0], "groups {groups:?} of a weight {shape:?}");
@@ -348,8 +382,12 @@ impl Holding {
     pub(crate) fn of(number: u32, shape: [usize; 2], cut: Cut<'_>, portion: &Portion) -> Holding {
         let (shard, expert) = (Shard::of(shape, cut, portion), matches!(cut, Cut::Experts(..)));
         let (part, leads) = (cut.parts(portion).1, cut.leads(portion));
-        // Whether tensor parallel ranks add up is said by who declares it.
-        let partial = matches!(cut, Cut::Experts(_, Inside::Whole)) && portion.etp > 1;
+        let partial = match cut {
+            Cut::Whole(Seen::Rows) => portion.shared_rows,
+            Cut::Whole(Seen::Own) => portion.tp > 1,
+            Cut::Experts(_, Inside::Whole) => portion.etp > 1,
+            _ => false,
+        };
         Holding { number, shard, part, leads, partial, expert }
     }
 }
@@ -381,7 +419,7 @@ mod tests {
             ([7, 2], Cut::Rows(&[7])),
             ([3, 8], Cut::Cols),
             ([1, 8], Cut::Rows(&[4, 2, 2])),
-            ([1, 8], Cut::Whole),
+            ([1, 8], Cut::Whole(Seen::Rows)),
             ([4 * 8, 3], Cut::Experts(4, Inside::Rows(&[4, 4]))),
             ([4 * 3, 8], Cut::Experts(4, Inside::Cols)),
             ([4 * 3, 8], Cut::Experts(4, Inside::Whole)),
@@ -417,7 +455,7 @@ mod tests {
                     assert_eq!(here, rows * cols, "{shard:?}");
                 }
                 let copies = match cut {
-                    Cut::Whole => tp,
+                    Cut::Whole(_) => tp,
                     Cut::Experts(_, Inside::Whole) => etp,
                     _ => 1,
                 };

@@ -1,16 +1,22 @@
 //! An architecture as data: the switches over the one block that serve every family.
 
+use std::sync::Arc;
+
 use fathom_tensor::{Activation, NormKind, Scores};
 
+use crate::adapter::Adapter;
+use crate::encoder::{EncoderParts, Relative};
+use crate::family::Family;
 use crate::latent::Latent;
 use crate::moe::Moe;
 use crate::rope::{RopeScaling, RopeSpec};
+use crate::sublayer::SubLayer;
 
-/// A decoder-only model.
+/// A model of blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// Hugging Face `model_type`.
-    pub family: &'static str,
+    /// What its configuration and its weights are called in files.
+    pub family: &'static Family,
     /// Columns of the residual stream.
     pub hidden: usize,
     /// Rows of the embedding.
@@ -49,6 +55,9 @@ pub struct Spec {
     pub layers: Vec<LayerSpec>,
     /// The rotary settings that layers refer to.
     pub ropes: Vec<RopeSpec>,
+    /// Keys are made again beyond the length where the first setting switches to its long factors, as Phi-3's published code
+    /// does; the other families keep the keys that they have.
+    pub rereads: bool,
     /// Rows of a learned position table, if the family has one.
     pub learned_positions: Option<usize>,
     /// Multiplies embeddings.
@@ -63,17 +72,113 @@ pub struct Spec {
     pub tied: bool,
     /// The head has a bias.
     pub head_bias: bool,
+    /// Numbers that a second head gives for each token (a value, rewards); 0 without one.
+    pub scores: usize,
     /// Longest sequence the configuration names.
     pub max_positions: usize,
+    /// What it has besides blocks if it is an encoder with a head.
+    pub encoder: Option<EncoderParts>,
+    /// What is added to its projections.
+    pub adapter: Option<Arc<Adapter>>,
 }
 
 /// What one layer has of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
-    /// Sliding window in tokens.
-    pub window: Option<usize>,
-    /// Index into [`Spec::ropes`]; `None` for no rotation.
-    pub rope: Option<usize>,
+    /// How its tokens give each other something.
+    pub mixer: Mixer,
+    /// What each token goes through after that, if anything.
+    pub ffn: Option<Ffn>,
+}
+
+/// How the tokens of a layer give each other something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixer {
+    /// Attention.
+    Attention {
+        /// Whom a token attends to.
+        reach: Reach,
+        /// Index into [`Spec::ropes`]; `None` for no rotation.
+        rope: Option<usize>,
+    },
+    /// A family's own.
+    Custom(&'static dyn SubLayer),
+    /// They do not.
+    None,
+}
+
+/// Whom a token attends to, of its document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Itself and those before it.
+    Causal,
+    /// The same, at most this many.
+    Window(usize),
+    /// All.
+    Full,
+}
+
+/// What each token goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ffn {
+    /// The model's MLP, or its experts in layers that have them ([`Spec::experts_of`]).
+    Mlp,
+    /// A family's own.
+    Custom(&'static dyn SubLayer),
+}
+
+impl LayerSpec {
+    /// Causal attention within a window in tokens, if there is one, rotated by a setting of [`Spec::ropes`], if there is one, and
+    /// a feed-forward network.
+    pub fn decoder(window: Option<usize>, rope: Option<usize>) -> LayerSpec {
+        let reach = window.map_or(Reach::Causal, Reach::Window);
+        LayerSpec { mixer: Mixer::Attention { reach, rope }, ffn: Some(Ffn::Mlp) }
+    }
+
+    /// Whom its attention reaches.
+    pub fn reach(&self) -> Option<Reach> {
+        match self.mixer {
+            Mixer::Attention { reach, .. } => Some(reach),
+            Mixer::Custom(_) | Mixer::None => None,
+        }
+    }
+
+    /// The sliding window of its attention in tokens.
+    pub fn window(&self) -> Option<usize> {
+        self.reach().and_then(Reach::window)
+    }
+
+    /// The rotary setting of its attention.
+    pub fn rope(&self) -> Option<usize> {
+        match self.mixer {
+            Mixer::Attention { rope, .. } => rope,
+            Mixer::Custom(_) | Mixer::None => None,
+        }
+    }
+
+    /// Gives its attention another window, or none.
+    pub fn set_window(&mut self, window: Option<usize>) {
+        if let Mixer::Attention { reach, .. } = &mut self.mixer {
+            *reach = window.map_or(Reach::Causal, Reach::Window);
+        }
+    }
+
+    /// Gives its attention another rotary setting, or none.
+    pub fn set_rope(&mut self, setting: Option<usize>) {
+        if let Mixer::Attention { rope, .. } = &mut self.mixer {
+            *rope = setting;
+        }
+    }
+}
+
+impl Reach {
+    /// The window in tokens.
+    pub fn window(self) -> Option<usize> {
+        match self {
+            Reach::Window(tokens) => Some(tokens),
+            Reach::Causal | Reach::Full => None,
+        }
+    }
 }
 
 /// Where a block normalises.
@@ -85,6 +190,8 @@ pub enum Residual {
     Post,
     /// Before and after each (Gemma 2 and 3).
     Sandwich,
+    /// After each addition (BERT).
+    Sum,
     /// Before each; both read the block's input (GPT-NeoX).
     Parallel,
     /// Once, for both, which read the block's input (Phi-2, Cohere 2).
@@ -92,19 +199,18 @@ pub enum Residual {
 }
 
 impl Residual {
-    /// A norm before attention.
-    pub fn before_attention(self) -> bool {
-        self != Residual::Post
+    /// Norms before and after the mixer.
+    pub fn attention(self) -> [bool; 2] {
+        [!matches!(self, Residual::Post | Residual::Sum), self.after()]
     }
 
-    /// A norm before the MLP.
-    pub fn before_mlp(self) -> bool {
-        !matches!(self, Residual::Post | Residual::SharedNorm)
+    /// Norms before and after the feed-forward network.
+    pub fn mlp(self) -> [bool; 2] {
+        [!matches!(self, Residual::Post | Residual::Sum | Residual::SharedNorm), self.after()]
     }
 
-    /// Norms after the sub-layers.
-    pub fn after(self) -> bool {
-        matches!(self, Residual::Post | Residual::Sandwich)
+    fn after(self) -> bool {
+        matches!(self, Residual::Post | Residual::Sandwich | Residual::Sum)
     }
 }
 
@@ -139,7 +245,15 @@ pub struct Mlp {
     pub gated: bool,
 }
 
+/// What layers have alike: mixer, feed-forward network, experts.
+type Like = (Mixer, Option<Ffn>, bool);
+
 impl Spec {
+    /// The same with so many scores for each token, and without the vocabulary's head: what is left of that is the embedding, unused.
+    pub fn scoring(self, scores: usize) -> Spec {
+        Spec { scores, tied: true, head_bias: false, ..self }
+    }
+
     /// Columns of all query heads.
     pub fn q_cols(&self) -> usize {
         self.heads * self.head_dim
@@ -155,19 +269,32 @@ impl Spec {
         self.kv_heads * self.head_dim
     }
 
-    /// The length beyond which keys made before must be made again: Phi-3's switch from short to long factors, as its
-    /// published code does. The other families keep the keys that they have.
+    /// The length beyond which keys made before must be made again ([`Spec::rereads`]).
     pub fn rereads_beyond(&self) -> Option<usize> {
-        let rope = self.ropes.first().filter(|_| self.family == "phi3")?;
+        let rope = self.ropes.first().filter(|_| self.rereads)?;
         match rope.scaling {
             RopeScaling::Longrope { .. } => rope.scaling.original_positions(),
             _ => None,
         }
     }
 
+    /// Positions in the scores of attention.
+    pub(crate) fn relative(&self) -> Option<Relative> {
+        self.encoder.as_ref().and_then(|parts| parts.relative)
+    }
+
     /// Some layer has an ordinary MLP.
     pub fn has_dense_ffn(&self) -> bool {
         self.moe.as_ref().is_none_or(|moe| !moe.dense_layers.is_empty())
+    }
+
+    /// The first layer with the same attention and the same kind of MLP as a layer.
+    pub fn first_like(&self, layer: usize) -> usize {
+        let like = |other: &usize| {
+            self.layers[*other] == self.layers[layer]
+                && self.experts_of(*other).is_some() == self.experts_of(layer).is_some()
+        };
+        (0..layer).find(like).unwrap_or(layer)
     }
 
     /// The experts of a layer, unless it has an ordinary MLP.
@@ -178,24 +305,43 @@ impl Spec {
     /// The products of a layer that a token goes through besides attention's pairs, in pairs: a weight is one product, a pair two
     /// for each column of the queries.
     pub fn token_pairs(&self) -> u64 {
-        let attention = self.q_cols() + 2 * self.kv_cols() + self.attention_cols();
-        let matrices = if self.mlp.gated { 3 } else { 2 };
-        let ffn = self.moe.as_ref().map_or(self.ffn, |moe| {
-            moe.ffn * moe.routing.top_k + moe.shared.as_ref().map_or(0, |shared| shared.ffn)
-        });
-        let weights = self.hidden * (attention + matrices * ffn);
-        (weights / (2 * self.q_cols()).max(1)) as u64
+        let layers = self.layers.len().max(1);
+        (self.token_weights() / layers / (2 * self.q_cols()).max(1)) as u64
     }
 
-    /// The distinct windows, in order of first use; a layer's mask is its window's index here.
-    pub fn windows(&self) -> Vec<Option<usize>> {
-        let mut windows = Vec::new();
-        for layer in &self.layers {
-            if !windows.contains(&layer.window) {
-                windows.push(layer.window);
+    /// The weights of all layers that a token is multiplied with.
+    fn token_weights(&self) -> usize {
+        let chosen = self.moe.as_ref().map_or(0, |moe| moe.routing.top_k);
+        // Layers of one kind have the same.
+        let mut known: Vec<(Like, usize)> = Vec::new();
+        let mut all = 0;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let kind = (layer.mixer, layer.ffn, self.experts_of(index).is_some());
+            let found = known.iter().find(|(other, _)| *other == kind).map(|(_, weights)| *weights);
+            all += found.unwrap_or_else(|| {
+                let mut weights = 0;
+                self.visit_layer(index, &mut |weight| weights += weight.products(chosen));
+                known.push((kind, weights));
+                weights
+            });
+        }
+        all
+    }
+
+    /// The distinct reaches of attention, in order of first use; a layer's mask is its reach's index here.
+    pub fn reaches(&self) -> Vec<Reach> {
+        let mut reaches = Vec::new();
+        for reach in self.layers.iter().filter_map(LayerSpec::reach) {
+            if !reaches.contains(&reach) {
+                reaches.push(reach);
             }
         }
-        windows
+        reaches
+    }
+
+    /// The windows of [`Spec::reaches`].
+    pub fn windows(&self) -> Vec<Option<usize>> {
+        self.reaches().into_iter().map(Reach::window).collect()
     }
 }
 
@@ -247,7 +393,7 @@ impl Spec {
             max_positions,
         };
         Spec {
-            family: "llama",
+            family: Family::named("llama"),
             hidden,
             vocab,
             heads,
@@ -265,8 +411,9 @@ impl Spec {
             moe: None,
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: 0.0,
-            layers: vec![LayerSpec { window: None, rope: Some(0) }; layers],
+            layers: vec![LayerSpec::decoder(None, Some(0)); layers],
             ropes: vec![rope],
+            rereads: false,
             learned_positions: None,
             embed_scale: 1.0,
             residual_scale: 1.0,
@@ -274,7 +421,10 @@ impl Spec {
             logit_softcap: 0.0,
             tied,
             head_bias: false,
+            scores: 0,
             max_positions,
+            encoder: None,
+            adapter: None,
         }
     }
 
@@ -282,7 +432,7 @@ impl Spec {
     /// steps on.
     pub fn into_qwen2(self) -> Spec {
         let bias = Biases { qkv: true, ..Biases::default() };
-        Spec { family: "qwen2", bias, ..self }
+        Spec { family: Family::named("qwen2"), bias, ..self }
     }
 
     /// A Llama's sizes as SmolLM 3: of every `interval` layers the last does not rotate, and so finds what it looks
@@ -290,25 +440,25 @@ impl Spec {
     pub fn into_smollm3(mut self, interval: usize) -> Spec {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if interval > 0 && (index + 1).is_multiple_of(interval) {
-                layer.rope = None;
+                layer.set_rope(None);
             }
         }
-        Spec { family: "smollm3", ..self }
+        Spec { family: Family::named("smollm3"), ..self }
     }
 
     /// A Llama's sizes as Qwen 3: q and k normalised per head.
     pub fn into_qwen3(self) -> Spec {
-        Spec { family: "qwen3", qk_norm: QkNorm::PerHead, ..self }
+        Spec { family: Family::named("qwen3"), qk_norm: QkNorm::PerHead, ..self }
     }
 
     /// A Llama's sizes as Mixtral: experts in every layer, whose columns are those of the MLP.
     pub fn into_mixtral(self, moe: Moe) -> Spec {
-        Spec { family: "mixtral", ffn: moe.ffn, moe: Some(moe), ..self }
+        Spec { family: Family::named("mixtral"), ffn: moe.ffn, moe: Some(moe), ..self }
     }
 
     /// A Llama's sizes as Qwen 3 with experts.
     pub fn into_qwen3_moe(self, moe: Moe) -> Spec {
-        Spec { family: "qwen3_moe", moe: Some(moe), ..self.into_qwen3() }
+        Spec { family: Family::named("qwen3_moe"), moe: Some(moe), ..self.into_qwen3() }
     }
 
     /// A Llama's sizes as DeepSeek-V3: of each head's columns `rotated` are rotated and the same for all keys, the others come
@@ -320,6 +470,13 @@ impl Spec {
         let ropes = self.ropes.iter().cloned();
         let ropes = ropes.map(|rope| RopeSpec { rot_dim: rotated, interleaved: true, ..rope }).collect();
         let latent = Some(Latent { query: None, key_value, value });
-        Spec { family: "deepseek_v3", kv_heads: self.heads, ropes, latent, moe: Some(moe), ..self }
+        Spec {
+            family: Family::named("deepseek_v3"),
+            kv_heads: self.heads,
+            ropes,
+            latent,
+            moe: Some(moe),
+            ..self
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What the numbers of a specification may be. Every family's configuration comes by here, whatever keys it reads: kernels and plans
 //! count on these ranges.
 
-use crate::spec::Spec;
+use crate::spec::{LayerSpec, Spec};
 
 /// Most columns of a matrix, of all heads together, and of a latent.
 const MOST_COLUMNS: usize = 1 << 20;
@@ -49,7 +49,7 @@ impl Spec {
             return Err((&["vocab_size"], format!("is {}; 2 to {MOST_ROWS} are supported", self.vocab)));
         }
         let wide = |window: &usize| !(1..=MOST_ROWS).contains(window);
-        if let Some(window) = self.layers.iter().filter_map(|layer| layer.window).find(wide) {
+        if let Some(window) = self.layers.iter().filter_map(LayerSpec::window).find(wide) {
             return Err((&["sliding_window"], format!("is {window}; 1 to {MOST_ROWS} tokens are supported")));
         }
         self.check_factors()?;

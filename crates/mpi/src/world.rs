@@ -170,7 +170,7 @@ impl End {
 
     /// A rank can end the others in one way, and itself with them.
     pub fn fail(&self, error: &LinkError) -> ! {
-        eprintln!("error: {error}");
+        log::error!("error: {error}");
         self.world.abort(ENDED)
     }
 }

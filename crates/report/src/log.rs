@@ -41,6 +41,12 @@ pub struct RunLog {
     pub needles: Vec<ev::Needle>,
     /// Samples, one per step and prompt.
     pub samples: Vec<ev::Sample>,
+    /// Answers of a policy, one list for each rollout.
+    pub rollouts: Vec<ev::Rollout>,
+    /// An example of the lessons.
+    pub lesson: Option<ev::Lesson>,
+    /// How it answers held-out lessons.
+    pub answers: Vec<ev::EvalAnswers>,
     /// Checkpoints.
     pub checkpoints: Vec<ev::Checkpoint>,
     /// Resumes.
@@ -115,6 +121,9 @@ impl RunLog {
             Event::Needle(needle) => {
                 put(&mut self.needles, needle, |a, b| a.when == b.when && a.task == b.task)
             }
+            Event::Rollout(rollout) => put(&mut self.rollouts, rollout, |a, b| a.step == b.step),
+            Event::Lesson(lesson) => self.lesson = Some(lesson),
+            Event::EvalAnswers(eval) => put(&mut self.answers, eval, |a, b| a.when == b.when),
             Event::Sample(sample) => {
                 put(&mut self.samples, sample, |a, b| a.step == b.step && a.prompt == b.prompt)
             }

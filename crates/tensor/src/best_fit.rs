@@ -1,63 +1,72 @@
 //! Offsets in a range that only ever grows at its end: best fit, the lowest offset among equals. The same calls give
 //! the same offsets, so a plan and a run agree, in memory ([`Pool`](crate::Pool)) and in the spill file.
 
-use std::collections::BTreeMap;
-
 /// Which parts of a range are taken.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct BestFit {
     /// End of the highest part ever taken.
     pub peak_end: u64,
-    /// Free holes below `peak_end`: offset -> length. Neighbours are always merged.
-    holes: BTreeMap<u64, u64>,
+    /// Free holes below `peak_end`, ascending: offset and length. Neighbours are always merged. They are few, and a row of
+    /// them is searched faster than a tree.
+    holes: Vec<(u64, u64)>,
 }
 
 impl BestFit {
     /// The smallest hole that holds `size`, the lowest among equals, else the end of the range; none if the range would
     /// grow beyond `limit`.
     pub fn place(&mut self, size: u64, limit: u64) -> Option<u64> {
-        let best =
-            self.holes.iter().filter(|(_, len)| **len >= size).min_by_key(|(offset, len)| (**len, **offset));
-        if let Some((&offset, &len)) = best {
-            self.holes.remove(&offset);
-            if len > size {
-                self.holes.insert(offset + size, len - size);
+        let (mut best, mut least) = (usize::MAX, u64::MAX);
+        for (at, (_, len)) in self.holes.iter().enumerate() {
+            if *len >= size && *len < least {
+                (best, least) = (at, *len);
             }
-            return Some(offset);
+        }
+        if let Some((offset, len)) = self.holes.get_mut(best) {
+            let start = *offset;
+            (*offset, *len) = (*offset + size, *len - size);
+            if *len == 0 {
+                self.holes.remove(best);
+            }
+            return Some(start);
         }
         // A hole that touches the end is grown rather than left behind.
-        let last = self.holes.last_key_value().map(|(&offset, &len)| (offset, len));
-        let start = last
-            .filter(|(offset, len)| offset + len == self.peak_end)
-            .map_or(self.peak_end, |(offset, _)| offset);
+        let last = self.holes.last().filter(|(offset, len)| offset + len == self.peak_end);
+        let start = last.map_or(self.peak_end, |(offset, _)| *offset);
         let end = start.checked_add(size).filter(|end| *end <= limit)?;
-        self.holes.remove(&start);
+        if start < self.peak_end {
+            self.holes.pop();
+        }
         self.peak_end = end;
         Some(start)
+    }
+
+    /// The largest hole, what is beyond the end apart.
+    pub fn widest(&self) -> u64 {
+        self.holes.iter().map(|(_, len)| *len).max().unwrap_or(0)
     }
 
     /// Undoes a [`BestFit::place`] that grew the range from `peak_end`.
     pub fn withdraw(&mut self, offset: u64, peak_end: u64) {
         self.peak_end = peak_end;
         if offset < peak_end {
-            self.holes.insert(offset, peak_end - offset);
+            self.holes.push((offset, peak_end - offset));
         }
     }
 
     /// Frees a part.
     pub fn give_back(&mut self, offset: u64, size: u64) {
-        let (mut start, mut len) = (offset, size);
-        if let Some((&before, &before_len)) = self.holes.range(..offset).next_back()
-            && before + before_len == offset
-        {
-            self.holes.remove(&before);
-            start = before;
-            len += before_len;
+        let at = self.holes.partition_point(|(start, _)| *start < offset);
+        let follows = at > 0 && self.holes[at - 1].0 + self.holes[at - 1].1 == offset;
+        let precedes = self.holes.get(at).is_some_and(|(start, _)| *start == offset + size);
+        match (follows, precedes) {
+            (true, true) => {
+                self.holes[at - 1].1 += size + self.holes[at].1;
+                self.holes.remove(at);
+            }
+            (true, false) => self.holes[at - 1].1 += size,
+            (false, true) => self.holes[at] = (offset, size + self.holes[at].1),
+            (false, false) => self.holes.insert(at, (offset, size)),
         }
-        if let Some(after_len) = self.holes.remove(&(offset + size)) {
-            len += after_len;
-        }
-        self.holes.insert(start, len);
     }
 }
 

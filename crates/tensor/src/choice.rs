@@ -41,6 +41,12 @@ pub fn largest(logits: &[f32]) -> Option<usize> {
 
 /// One that is drawn.
 pub fn drawn(logits: &[f32], how: &Draw) -> Option<usize> {
+    drawn_typical(logits, how, 1.0)
+}
+
+/// One that is drawn of those that are left, of which only the typical ones are kept: whose surprise is nearest to the entropy, until
+/// their share reaches `typical_p` (Meister et al., 2023, arXiv:2202.00666); 1 keeps all.
+pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize> {
     largest(logits)?;
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_unstable_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
@@ -53,13 +59,15 @@ pub fn drawn(logits: &[f32], how: &Draw) -> Option<usize> {
     keep_top_p(&mut weights, how.top_p);
     // The largest weight is one, because the top logit was subtracted.
     weights.retain(|weight| *weight >= how.min_p);
+    keep_typical(&mut weights, typical_p);
     let total: f64 = weights.iter().sum();
     let mut left = uniform(how.seed, how.drawn) * total;
     let chosen = weights.iter().position(|weight| {
         left -= weight;
         left < 0.0
     });
-    Some(order[chosen.unwrap_or(weights.len() - 1)])
+    let last = weights.iter().rposition(|weight| *weight > 0.0)?;
+    Some(order[chosen.unwrap_or(last)])
 }
 
 /// Drops the tail beyond the smallest set whose share reaches `p`; weights are in descending order.
@@ -74,6 +82,26 @@ fn keep_top_p(weights: &mut Vec<f64>, p: f64) {
         sum >= p * total
     });
     weights.truncate(reached.map_or(weights.len(), |last| last + 1));
+}
+
+/// Zeros for those that are not typical.
+fn keep_typical(weights: &mut [f64], typical_p: f64) {
+    if typical_p >= 1.0 {
+        return;
+    }
+    let total: f64 = weights.iter().sum();
+    let surprise = |weight: &f64| -(weight / total).ln();
+    let entropy: f64 = weights.iter().filter(|w| **w > 0.0).map(|w| w / total * surprise(w)).sum();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    let apart = |at: &usize| (surprise(&weights[*at]) - entropy).abs();
+    order.sort_by(|a, b| apart(a).total_cmp(&apart(b)));
+    let mut sum = 0.0;
+    let reached = order.iter().position(|at| {
+        sum += weights[*at];
+        sum >= typical_p * total
+    });
+    let kept = reached.map_or(order.len(), |last| last + 1);
+    order[kept..].iter().for_each(|at| weights[*at] = 0.0);
 }
 
 /// A number in [0, 1) from a key and a counter (SplitMix64's finaliser, Steele et al., 2014).

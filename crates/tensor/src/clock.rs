@@ -7,6 +7,8 @@
 use std::ops::{Add, AddAssign, Mul, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::lines::Lines;
+use crate::summary::Tick;
 use crate::{DType, Rates, Ride};
 
 /// Seconds by what they are spent on.
@@ -135,6 +137,8 @@ pub struct Clock {
     times: [Seconds; Part::ALL.len()],
     /// Disk, to the host, from the host; within the node out and in, over the network out and in.
     free_at: [Seconds; 7],
+    /// What is known of messages, and the log of a summary that is being made.
+    pub(crate) lines: Lines,
 }
 
 /// Bits of an f64. Only the thread that issues work writes, so plain loads and stores will do.
@@ -156,8 +160,8 @@ impl Seconds {
 }
 
 /// What seconds are spent on: the fields of [`Times`].
-#[derive(Clone, Copy)]
-enum Part {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Part {
     MatMul,
     Attention,
     Memory,
@@ -186,7 +190,7 @@ impl Part {
 impl Clock {
     /// A clock that stands at zero.
     pub fn new(rates: Rates) -> Clock {
-        Clock { rates, times: Default::default(), free_at: Default::default() }
+        Clock { rates, times: Default::default(), free_at: Default::default(), lines: Lines::default() }
     }
 
     /// What it counts with.
@@ -204,7 +208,7 @@ impl Clock {
         Times::of(|part| self.times[part as usize].get())
     }
 
-    fn add(&self, part: Part, seconds: f64) {
+    pub(crate) fn add(&self, part: Part, seconds: f64) {
         self.times[part as usize].add(seconds);
     }
 
@@ -226,6 +230,11 @@ impl Clock {
 
     /// Runs a call: the longer of its arithmetic and its traffic of `bytes` through memory.
     pub(crate) fn run(&self, work: Work, bytes: u64) {
+        self.run_times(work, bytes, 1);
+    }
+
+    /// Runs a number of calls that are alike.
+    pub(crate) fn run_times(&self, work: Work, bytes: u64, times: usize) {
         let rates = &self.rates;
         let rate = match work {
             Work::Elementwise => rates.elementwise_bytes_per_s,
@@ -242,11 +251,18 @@ impl Clock {
             }
             Work::Elementwise | Work::Memory => (Part::Memory, 0.0),
         };
-        self.add(part, memory_s.max(work_s));
+        self.spend(part, memory_s.max(work_s) * times as f64);
+    }
+
+    /// Adds the seconds of a call.
+    pub(crate) fn spend(&self, part: Part, seconds: f64) {
+        self.add(part, seconds);
+        self.lines.log(|| Tick::Spend(part, seconds));
     }
 
     /// Begins to move bytes; returns when that will have ended.
     pub fn begin(&self, way: Way, bytes: u64) -> f64 {
+        self.lines.spoil();
         let (queue, part, rate) = match way {
             Way::DiskWrite => (0, Part::Disk, self.rates.disk_write_bytes_per_s),
             Way::DiskRead => (0, Part::Disk, self.rates.disk_read_bytes_per_s),
@@ -277,6 +293,7 @@ impl Clock {
 
     /// A retire point of what ends at `moment`; returns the seconds waited.
     pub fn wait_until(&self, moment: f64) -> f64 {
+        self.lines.spoil();
         let stall_s = (moment - self.now()).max(0.0);
         self.add(Part::Stall, stall_s);
         stall_s

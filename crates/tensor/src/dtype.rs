@@ -20,6 +20,8 @@ pub enum DType {
     I32,
     /// Signed 64-bit integer.
     I64,
+    /// Signed byte: in files alone.
+    I8,
     /// Unsigned byte.
     U8,
     /// Unsigned 32-bit integer.
@@ -33,7 +35,7 @@ impl DType {
             DType::I64 => 8,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::Bf16 | DType::F16 => 2,
-            DType::F8E4M3 | DType::F8E5M2 | DType::U8 => 1,
+            DType::F8E4M3 | DType::F8E5M2 | DType::I8 | DType::U8 => 1,
         }
     }
 
@@ -47,6 +49,7 @@ impl DType {
             DType::F8E5M2 => "F8_E5M2",
             DType::I32 => "I32",
             DType::I64 => "I64",
+            DType::I8 => "I8",
             DType::U8 => "U8",
             DType::U32 => "U32",
         }
@@ -55,13 +58,13 @@ impl DType {
     /// The type with this safetensors name.
     pub fn from_safetensors_name(name: &str) -> Option<DType> {
         use DType::*;
-        [F32, Bf16, F16, F8E4M3, F8E5M2, I32, I64, U8, U32]
+        [F32, Bf16, F16, F8E4M3, F8E5M2, I32, I64, I8, U8, U32]
             .into_iter()
             .find(|dtype| dtype.safetensors_name() == name)
     }
 
     /// True for the types that gradients flow through.
     pub fn is_float(self) -> bool {
-        !matches!(self, DType::I32 | DType::I64 | DType::U8 | DType::U32)
+        !matches!(self, DType::I32 | DType::I64 | DType::I8 | DType::U8 | DType::U32)
     }
 }

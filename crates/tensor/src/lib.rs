@@ -6,27 +6,37 @@
 //!
 //! This crate knows nothing of gradients or layers.
 
+mod attend;
 mod best_fit;
+pub mod blocks;
 pub mod choice;
 mod clock;
+mod divergence;
 mod dtype;
 mod experts;
 mod fabric;
+pub mod ggml;
 pub mod gpu;
+mod lines;
 mod loan;
 mod machine;
 mod mask;
 pub mod mesh;
 mod meta;
 pub mod moments;
+mod moves;
 mod narrow;
 mod pool;
 mod profile;
 mod share;
 pub mod spill;
+mod summary;
 mod tensor;
 
+pub use attend::{Attention, AttentionBackward, SinksBackward};
+pub use blocks::{BlockFormat, Pack, Packing, Unpack};
 pub use clock::{Clock, Times, Way};
+pub use divergence::{CLOSEST, Diverged, Divergence, Known};
 pub use dtype::DType;
 pub use experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
@@ -35,14 +45,15 @@ pub use experts::{
 pub use fabric::{Fabric, Line, Ride, Ring};
 pub use loan::Lent;
 pub use machine::{
-    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, CrossEntropy, Embed,
-    InFlight, Machine, MatMul, MomentScales, Norm, NormBackward, NormKind, Rope, RopeTable, SUM_CHUNK,
-    SinksBackward, Spread, StepScale, is_whole_chunks,
+    Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, InFlight, Machine, MatMul,
+    MomentScales, Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, Spread, StepScale,
+    is_whole_chunks,
 };
-pub use mask::{Band, Extent, Mask, Packed, Sequence, Slice};
+pub use mask::{Band, Extent, Mask, PAGE_ROWS, PackPages, Packed, PageFormat, PageTable, Sequence, Slice};
 pub use meta::Meta;
 pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
 pub use pool::{ByCategory, Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
 pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use share::{Pass, Reader, Share};
+pub use summary::Summary;
 pub use tensor::{Device, Tensor};

@@ -8,8 +8,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::attend::{Attention, AttentionBackward, SinksBackward};
+use crate::blocks::{Pack, Unpack};
 use crate::choice::{self, Choose};
 use crate::clock::Clock;
+use crate::divergence::Divergence;
 use crate::experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, LimitExperts, Route,
     RouteBackward, RouterLosses,
@@ -18,7 +21,7 @@ use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::tensor::floats;
-use crate::{Mask, Profile, Tensor};
+use crate::{PackPages, Profile, Tensor};
 
 /// Rows of a chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in an order of its own and fixed, as its vectors or
 /// matrix units want it, and chunk after chunk, ascending, to what the output holds. So whoever cuts a sum into several calls at a
@@ -76,12 +79,55 @@ impl MatMul<'_> {
         (m, n, k)
     }
 
+    /// The same product with a B that is packed, if it is.
+    ///
+    /// # Panics
+    /// If it is and this is not `C = A B^T`.
+    #[track_caller]
+    pub fn packed(&self) -> Option<PackedMatMul<'_>> {
+        self.b.packing()?;
+        assert!(!self.a_trans && self.b_trans && !self.accumulate, "a product with packed weights: {self:?}");
+        Some(PackedMatMul { a: self.a, weight: self.b, c: self.c })
+    }
+
     /// The shape alone.
     #[track_caller]
     pub fn desc(&self) -> crate::OpDesc {
         let (m, n, k) = self.sizes();
         let (input, output) = (self.a.dtype(), self.c.dtype());
         crate::OpDesc::MatMul { m, n, k, input, output, a_trans: self.a_trans, b_trans: self.b_trans }
+    }
+}
+
+/// `C = A W^T` with a weight as it is packed.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedMatMul<'a> {
+    /// f32 or bf16 [m, k].
+    pub a: &'a Tensor,
+    /// [n, k], packed ([`Tensor::packing`]).
+    pub weight: &'a Tensor,
+    /// f32 or bf16 [m, n].
+    pub c: &'a Tensor,
+}
+
+impl PackedMatMul<'_> {
+    /// How the weight is packed.
+    ///
+    /// # Panics
+    /// If it is not, or shapes do not fit.
+    #[track_caller]
+    pub fn packing(&self) -> &crate::Packing {
+        let Some(packing) = self.weight.packing() else { panic!("packed_matmul: {self:?}") };
+        let fits = self.a.cols() == packing.cols && self.c.shape() == [self.a.rows(), packing.rows()];
+        assert!(fits, "packed_matmul: {self:?}");
+        packing
+    }
+
+    /// The shape alone.
+    #[track_caller]
+    pub fn desc(&self) -> crate::OpDesc {
+        let packing = self.packing();
+        crate::OpDesc::Packed { m: self.a.rows(), n: packing.rows(), k: packing.cols }
     }
 }
 
@@ -143,6 +189,8 @@ pub enum Activation {
     Relu,
     /// max(x, 0) squared.
     Relu2,
+    /// The hyperbolic tangent.
+    Tanh,
     /// gpt-oss's, gated alone: `(up + 1) gate sigmoid(1.702 gate)` with gate at most 7 and up within -7 and 7; x holds
     /// gate and up in turns, not in halves.
     ClampedSwiglu,
@@ -213,7 +261,7 @@ pub struct Rope<'a> {
 pub struct Embed<'a> {
     /// i32 [1, t].
     pub ids: &'a Tensor,
-    /// [vocab, d].
+    /// [vocab, d]; packed if the machine multiplies with what is packed so.
     pub table: &'a Tensor,
     /// Multiplies each row.
     pub scale: f32,
@@ -223,85 +271,6 @@ pub struct Embed<'a> {
     pub accumulate: bool,
     /// The table is a part of a larger one, its first row this id's; ids without a row have zeros.
     pub first: Option<usize>,
-}
-
-/// Softmax attention under a mask; never forms the score matrix.
-#[derive(Clone, Copy, Debug)]
-pub struct Attention<'a> {
-    /// [tq, heads x head_dim].
-    pub q: &'a Tensor,
-    /// [tk, kv_heads x head_dim].
-    pub k: &'a Tensor,
-    /// [tk, kv_heads x head_dim].
-    pub v: &'a Tensor,
-    /// [tq, heads x head_dim]; may be f32 whatever q is.
-    pub out: &'a Tensor,
-    /// f32 [tq, heads], natural logarithm; minus infinity, and zeros in `out`, of a row that attends to nothing.
-    pub lse: &'a Tensor,
-    /// Who attends to whom.
-    pub mask: &'a Mask,
-    /// Columns of one head.
-    pub head_dim: usize,
-    /// Multiplies q k.
-    pub scale: f32,
-    /// `s = cap tanh(s / cap)`; 0 for none.
-    pub softcap: f32,
-    /// f32 [1, heads]: a logit that joins each row's denominator.
-    pub sinks: Option<&'a Tensor>,
-    /// Goes on with what `out` and `lse` hold, the results of other keys without sinks.
-    pub resume: bool,
-}
-
-impl Attention<'_> {
-    /// The shape alone.
-    pub fn desc(&self, backward: bool) -> crate::OpDesc {
-        crate::OpDesc::Attention {
-            q_tokens: self.q.rows(),
-            k_tokens: self.k.rows(),
-            heads: self.q.cols() / self.head_dim,
-            kv_heads: self.k.cols() / self.head_dim,
-            head_dim: self.head_dim,
-            dtype: self.q.dtype(),
-            slices: self.mask.slices.cap(),
-            partial: self.mask.partial && self.sinks.is_none() && self.softcap == 0.0,
-            backward,
-        }
-    }
-}
-
-/// The backward pass of [`Attention`]; overwrites dq, dk and dv. `out` and `lse` may be those of more keys than there are
-/// here: then the gradients are the shares of these keys. Sinks are part of `lse` and not read. Gradients may be f32 whatever
-/// q is.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionBackward<'a> {
-    /// The forward pass with its results.
-    pub forward: Attention<'a>,
-    /// Like q.
-    pub dout: &'a Tensor,
-    /// Like q.
-    pub dq: &'a Tensor,
-    /// Like k.
-    pub dk: &'a Tensor,
-    /// Like v.
-    pub dv: &'a Tensor,
-    /// Adds to dq instead of overwriting it.
-    pub accumulate: bool,
-}
-
-/// The gradient of an attention's sinks: `dsinks_h -= sum over t of exp(sinks_h - lse_th) (out_th . dout_th)`, from results of
-/// all keys.
-#[derive(Clone, Copy, Debug)]
-pub struct SinksBackward<'a> {
-    /// [t, heads x head_dim].
-    pub out: &'a Tensor,
-    /// Like out.
-    pub dout: &'a Tensor,
-    /// f32 [t, heads]; rows of minus infinity do not count.
-    pub lse: &'a Tensor,
-    /// f32 [1, heads].
-    pub sinks: &'a Tensor,
-    /// f32 [1, heads]; added to.
-    pub dsinks: &'a Tensor,
 }
 
 /// Cross-entropy of a tile of logits.
@@ -499,10 +468,17 @@ pub trait Machine: Send + Sync {
     fn copy(&self, src: &Tensor, dst: &Tensor);
     /// `out = a + b`; `out` may be `a`, float types may differ.
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor);
+    /// `out = a b`, element by element; a row `b` [1, cols] is that of all rows of `a`. `out` may be `a`, float types may differ.
+    fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor);
+    /// `out = 1 / sqrt(x)`; `out` may be `x`.
+    fn rsqrt(&self, x: &Tensor, out: &Tensor);
     /// `out = factor x`; `out` may be `x`.
     fn scale(&self, x: &Tensor, factor: f32, out: &Tensor);
     /// `x = cap tanh(x / cap)`.
     fn softcap(&self, x: &Tensor, cap: f32);
+    /// `x[r, c] += scales[r] (2 u - 1)` with `u` in [0, 1) of twenty bits, which [`crate::moments::noise`] makes of the row's key and the
+    /// column; keys i32 and scales f32 [1, r].
+    fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor);
     /// `x += bias` on each row.
     fn add_bias(&self, x: &Tensor, bias: &Tensor);
     /// `dbias += sum over rows of dy`, ascending; f32.
@@ -510,6 +486,14 @@ pub trait Machine: Send + Sync {
 
     /// Matrix product.
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
+    /// Whether [`Machine::packed_matmul`] and [`Machine::embed`] take weights of this format.
+    fn multiplies(&self, _format: crate::BlockFormat) -> bool {
+        false
+    }
+    /// Matrix product with a packed weight, on machines that multiply with such.
+    fn packed_matmul(&self, op: &PackedMatMul<'_>, _ws: &Tensor) {
+        panic!("the machine {} multiplies with no packed weights: {op:?}", self.profile().name);
+    }
     /// Matrix product of operands that are narrowed first.
     fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor);
     /// `out = max(out, |x|)` over the finite elements of x: all of them for f32 [1, 1], else by column for f32 [1, cols].
@@ -556,12 +540,22 @@ pub trait Machine: Send + Sync {
     fn combine_backward(&self, op: &CombineBackward<'_>);
     /// Attention.
     fn attention(&self, op: &Attention<'_>, ws: &Tensor);
+    /// [`Machine::attention`] reads keys and values in pages ([`Mask::pages`]); others need them in order.
+    fn reads_pages(&self) -> bool {
+        false
+    }
+    /// Rows of keys or values in few bits, on machines that read pages.
+    fn pack_pages(&self, op: &PackPages<'_>) {
+        panic!("this machine holds no keys in {:?}", op.format);
+    }
     /// Its gradient.
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor);
     /// See [`SinksBackward`].
     fn sinks_backward(&self, op: &SinksBackward<'_>);
     /// Cross-entropy of a tile.
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
+    /// Divergence from a teacher, of a tile.
+    fn divergence(&self, op: &Divergence<'_>);
     /// Chooses tokens.
     fn choose(&self, op: &Choose<'_>) {
         let logits = floats(op.logits.dtype(), &self.read(op.logits).wait());
@@ -584,4 +578,8 @@ pub trait Machine: Send + Sync {
     fn step_scale(&self, op: &StepScale<'_>);
     /// The update.
     fn adamw(&self, op: &AdamW<'_>);
+    /// Packs rows of weights: the bits of [`crate::BlockFormat::pack_row`].
+    fn pack(&self, op: &Pack<'_>);
+    /// Unpacks them: the bits of [`crate::BlockFormat::unpack_row`], rounded to the output's type.
+    fn unpack(&self, op: &Unpack<'_>);
 }

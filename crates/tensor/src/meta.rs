@@ -1,12 +1,15 @@
 //! The machine without data: it accepts every call and does nothing, so a program run on it is its own plan.
 
+use crate::attend::{Attention, AttentionBackward, SinksBackward};
+use crate::blocks::{BlockFormat, Pack, Unpack};
 use crate::choice::Choose;
 use crate::clock::{Clock, Work};
+use crate::divergence::{Divergence, Known};
 use crate::experts::*;
 use crate::machine::*;
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
-use crate::{Profile, Tensor};
+use crate::{Hardware, Profile, Tensor};
 
 /// Shapes and no data, with another machine's profile. A profile with rates gives it a clock.
 pub struct Meta {
@@ -69,6 +72,14 @@ impl Machine for Meta {
     fn reserve(&self, _: u64) -> Box<dyn Arena> {
         Box::new(Nowhere)
     }
+    fn pack_pages(&self, op: &crate::PackPages<'_>) {
+        self.moves(&[op.x, op.out]);
+    }
+
+    fn reads_pages(&self) -> bool {
+        matches!(self.profile().hardware, Hardware::Processor)
+    }
+
     fn has_data(&self) -> bool {
         false
     }
@@ -86,6 +97,14 @@ impl Machine for Meta {
         let (m, n, k) = op.sizes();
         let flops = 2.0 * m as f64 * n as f64 * k as f64;
         self.run(Work::MatMul(flops, op.a.dtype()), bytes(&[op.a, op.b]) + into(op.c, op.accumulate));
+    }
+    fn multiplies(&self, format: BlockFormat) -> bool {
+        matches!((self.profile().hardware, format), (Hardware::Processor, BlockFormat::Ggml(_)))
+    }
+    fn packed_matmul(&self, op: &PackedMatMul<'_>, _: &Tensor) {
+        let packing = op.packing();
+        let flops = 2.0 * op.a.rows() as f64 * packing.rows() as f64 * packing.cols as f64;
+        self.run(Work::MatMul(flops, op.a.dtype()), bytes(&[op.a, op.weight, op.c]));
     }
     fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
         // Operands are read and written narrow; the product is as fast as it would be with those that are not.
@@ -107,6 +126,12 @@ impl Machine for Meta {
     }
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
         self.moves(&[a, b, out]);
+    }
+    fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        self.moves(&[a, b, out]);
+    }
+    fn rsqrt(&self, x: &Tensor, out: &Tensor) {
+        self.maps(&[x, out]);
     }
     fn scale(&self, x: &Tensor, _: f32, out: &Tensor) {
         self.moves(&[x, out]);
@@ -205,10 +230,26 @@ impl Machine for Meta {
     fn sinks_backward(&self, op: &SinksBackward<'_>) {
         self.maps(&[op.out, op.dout, op.lse]);
     }
+    fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
+        self.maps(&[x, keys, scales]);
+    }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();
         let written = stats.chain(op.dlogits).map(Tensor::bytes).sum::<u64>();
         self.run(Work::Elementwise, bytes(&[op.logits, op.labels, op.loss]) + written);
+    }
+    fn divergence(&self, op: &Divergence<'_>) {
+        let known = match op.teacher {
+            Known::Whole { logits, stats, .. } => [logits, stats],
+            Known::Best { ids, logps, .. } => [ids, logps],
+        };
+        let out = op.out.map_or(0, |out| bytes(&[out.loss, out.dlogits, out.weights]));
+        // Without a gradient the best tokens alone are read.
+        let logits = match op.teacher {
+            Known::Best { ids, .. } if op.out.is_none() => ids.bytes(),
+            _ => op.logits.bytes(),
+        };
+        self.run(Work::Elementwise, logits + bytes(&known) + bytes(&[op.stats, op.labels, op.parts]) + out);
     }
     fn choose(&self, op: &Choose<'_>) {
         self.moves(&[op.logits, op.ids]);
@@ -221,8 +262,11 @@ impl Machine for Meta {
     }
     fn sum_squares_slots(&self, x: &Tensor, slot: usize, _: &Tensor) {
         let part = if self.profile.portions.squares_at_once { x.cols().max(1) } else { slot };
-        for start in (0..x.cols()).step_by(part) {
-            self.maps(&[&x.view_cols(start..x.cols().min(start + part))]);
+        let bytes = |cols: usize| (x.rows() * cols * x.dtype().bytes()) as u64;
+        let (whole, rest) = (x.cols() / part, x.cols() % part);
+        if let Some(clock) = &self.clock {
+            clock.run_times(Work::Elementwise, bytes(part), whole);
+            clock.run_times(Work::Elementwise, bytes(rest), usize::from(rest > 0));
         }
     }
     fn step_scale(&self, _: &StepScale<'_>) {}
@@ -231,5 +275,11 @@ impl Machine for Meta {
         let read_and_written = [Some(op.param), op.master, Some(op.m), op.v].into_iter().chain(scales);
         let twice: u64 = read_and_written.flatten().map(|tensor| 2 * tensor.bytes()).sum();
         self.run(Work::Memory, twice + op.grad.bytes());
+    }
+    fn pack(&self, op: &Pack<'_>) {
+        self.maps(&[op.x, op.out]);
+    }
+    fn unpack(&self, op: &Unpack<'_>) {
+        self.maps(&[op.packed, op.out]);
     }
 }

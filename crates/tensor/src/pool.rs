@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::best_fit::BestFit;
 use crate::loan::Span;
 use crate::machine::{Arena, Machine};
+use crate::moves::{Move, Moves};
 use crate::{DType, Tensor};
 
 /// The payload of a panic for want of memory: of a pool's budget, or of the machine's own. What was allocated before unwinds as
@@ -212,6 +213,12 @@ struct State {
     peak_layer: i32,
     space: BestFit,
     timeline: Option<Vec<Mark>>,
+    /// The timeline has every tile of a loop, not those alone that differ.
+    every_tile: bool,
+    /// Charges and releases since a summary was begun, with their offsets.
+    moves: Option<Vec<(Move, u64)>>,
+    /// Of what a repeated summary has charged.
+    offsets: Vec<u64>,
 }
 
 /// The pool of one rank. Cheap to clone; not `Send`.
@@ -277,6 +284,24 @@ impl Pool {
         let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
         let charge = self.charge(bytes);
         let mut state = self.0.state.borrow_mut();
+        let offset = self.place(&mut state, charge, category);
+        let (name, gradient) = self.0.label.take().unwrap_or((self.0.op.get(), false));
+        let label = Label { name, layer: self.0.layer.get(), gradient, category };
+        state.charge(charge, label, self.0.op.get());
+        if let Some(moves) = &mut state.moves {
+            moves.push((Move::charge(self.0.op.get(), label, charge), offset));
+        }
+        drop(state);
+        let (readers, loans) = (Cell::new(0), RefCell::new(Vec::new()));
+        let buf = Buf { pool: self.clone(), offset, charge, label, readers, loans };
+        Tensor::over(Rc::new(buf), rows, cols, dtype)
+    }
+
+    /// An offset for a charge.
+    ///
+    /// # Panics
+    /// As [`Pool::alloc`].
+    fn place(&self, state: &mut State, charge: u64, category: Category) -> u64 {
         let Some(offset) = state.space.place(charge, self.0.budget) else {
             let table: Vec<String> = state
                 .usage
@@ -300,21 +325,69 @@ impl Pool {
             }
             state.usage.peak_reserved = state.space.peak_end;
         }
-        let (name, gradient) = self.0.label.take().unwrap_or((self.0.op.get(), false));
-        let label = Label { name, layer: self.0.layer.get(), gradient, category };
-        state.charge(charge, label, self.0.op.get());
-        drop(state);
-        let (readers, loans) = (Cell::new(0), RefCell::new(Vec::new()));
-        let buf = Buf { pool: self.clone(), offset, charge, label, readers, loans };
-        Tensor::over(Rc::new(buf), rows, cols, dtype)
+        offset
     }
 
     fn release(&self, offset: u64, charge: u64, label: Label) {
         let mut state = self.0.state.borrow_mut();
         state.space.give_back(offset, charge);
-        state.usage.live -= charge;
-        state.usage.by_category[label.category] -= charge;
-        state.mark(self.0.op.get(), self.0.layer.get(), label, -(charge as i64));
+        state.release(charge, label, self.0.op.get(), self.0.layer.get());
+        if let Some(moves) = &mut state.moves {
+            let moved = Move::release(self.0.op.get(), Label { layer: self.0.layer.get(), ..label }, charge);
+            moves.push((moved, offset));
+        }
+    }
+
+    /// Begins to write down charges and releases.
+    pub(crate) fn begin_moves(&self) {
+        self.0.state.borrow_mut().moves = Some(Vec::new());
+    }
+
+    /// Ends that: what was charged and released again, if that is all that happened. `layer` is that of what ran.
+    pub(crate) fn end_moves(&self, layer: i32) -> Option<Moves> {
+        let moves = self.0.state.borrow_mut().moves.take()?;
+        Moves::of(moves, layer, self.at())
+    }
+
+    /// Charges and releases once more what was written down, at another layer.
+    ///
+    /// # Panics
+    /// As [`Pool::alloc`].
+    pub(crate) fn repeat_moves(&self, moves: &Moves, layer: i32) {
+        let mut state = self.0.state.borrow_mut();
+        let mut offsets = std::mem::take(&mut state.offsets);
+        let whole = state.every_tile && state.timeline.is_some();
+        for run in &moves.runs {
+            for _ in 0..run.times {
+                let end = state.space.peak_end;
+                // Neither the peak nor the end of the range would move.
+                let unseen = state.timeline.is_none() && state.usage.live + run.rise <= state.usage.peak_live;
+                if unseen && run.fits(&state.space) {
+                    break;
+                }
+                for one in &moves.list[run.range()] {
+                    self.enter(one.op, one.layer(layer));
+                    let label = Label { layer: one.layer(layer), ..one.label };
+                    match one.released {
+                        None => {
+                            offsets.push(self.place(&mut state, one.charge, label.category));
+                            state.charge(one.charge, label, one.op);
+                        }
+                        Some(at) => {
+                            state.space.give_back(offsets[at as usize], one.charge);
+                            state.release(one.charge, label, one.op, label.layer);
+                        }
+                    }
+                }
+                offsets.clear();
+                // What finds the same memory as the time before does the same.
+                if !whole && state.space.peak_end == end {
+                    break;
+                }
+            }
+        }
+        state.offsets = offsets;
+        self.enter(moves.last.0, moves.last_layer(layer));
     }
 
     /// Names what the next buffer holds: an activation or its gradient. Without, it is the operation.
@@ -361,12 +434,24 @@ impl Pool {
 
     /// Starts recording a timeline.
     pub fn record(&self) {
-        self.0.state.borrow_mut().timeline = Some(Vec::new());
+        self.begin_timeline(true);
     }
 
-    /// A timeline is being recorded.
+    /// Starts recording a timeline that leaves out tiles of a loop that are like those before them: what is live at the peak is in
+    /// it all the same.
+    pub fn record_peak(&self) {
+        self.begin_timeline(false);
+    }
+
+    fn begin_timeline(&self, every_tile: bool) {
+        let mut state = self.0.state.borrow_mut();
+        (state.timeline, state.every_tile) = (Some(Vec::new()), every_tile);
+    }
+
+    /// A timeline with every tile is being recorded.
     pub fn is_recording(&self) -> bool {
-        self.0.state.borrow().timeline.is_some()
+        let state = self.0.state.borrow();
+        state.every_tile && state.timeline.is_some()
     }
 
     /// Ends recording and returns the timeline.
@@ -390,6 +475,12 @@ impl State {
             (self.peak_op, self.peak_layer) = (op, label.layer);
         }
         self.mark(op, label.layer, label, charge as i64);
+    }
+
+    fn release(&mut self, charge: u64, label: Label, op: &'static str, layer: i32) {
+        self.usage.live -= charge;
+        self.usage.by_category[label.category] -= charge;
+        self.mark(op, layer, label, -(charge as i64));
     }
 
     fn mark(&mut self, op: &'static str, layer: i32, label: Label, delta: i64) {

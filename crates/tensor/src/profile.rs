@@ -79,6 +79,15 @@ pub enum OpDesc {
         /// B is stored [n, k].
         b_trans: bool,
     },
+    /// `C[m,n] = A[m,k] W[n,k]^T` with a packed W.
+    Packed {
+        /// Rows of C.
+        m: usize,
+        /// Columns of C.
+        n: usize,
+        /// The summed size.
+        k: usize,
+    },
     /// The same of operands that are narrowed first.
     Narrow {
         /// Rows of C.

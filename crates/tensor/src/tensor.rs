@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::loan::Span;
 use crate::mesh::Mesh;
 use crate::pool::{Buf, Category, Pool};
-use crate::{DType, Machine};
+use crate::{DType, Machine, Packing};
 
 /// Rows x columns at a row stride. Cloning shares the storage; the storage is released, on the thread that
 /// issues work, when the last clone or view goes. Not `Send`: the ledger belongs to one thread.
@@ -21,11 +21,12 @@ pub struct Tensor {
     cols: usize,
     stride: usize,
     dtype: DType,
+    packing: Option<Rc<Packing>>,
 }
 
 impl Tensor {
     pub(crate) fn over(buf: Rc<Buf>, rows: usize, cols: usize, dtype: DType) -> Tensor {
-        Tensor { buf, offset_bytes: 0, rows, cols, stride: cols, dtype }
+        Tensor { buf, offset_bytes: 0, rows, cols, stride: cols, dtype, packing: None }
     }
 
     /// Number of rows (tokens, for activations).
@@ -117,7 +118,7 @@ impl Tensor {
     #[track_caller]
     pub fn view_rows(&self, range: Range<usize>) -> Tensor {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {self:?}");
-        let mut view = self.clone();
+        let mut view = Tensor { packing: None, ..self.clone() };
         view.offset_bytes += (range.start * self.stride) as u64 * self.dtype.bytes() as u64;
         view.rows = range.len();
         view
@@ -130,7 +131,7 @@ impl Tensor {
     #[track_caller]
     pub fn view_cols(&self, range: Range<usize>) -> Tensor {
         assert!(range.start <= range.end && range.end <= self.cols, "columns {range:?} of {self:?}");
-        let mut view = self.clone();
+        let mut view = Tensor { packing: None, ..self.clone() };
         view.offset_bytes += range.start as u64 * self.dtype.bytes() as u64;
         view.cols = range.len();
         view
@@ -152,7 +153,19 @@ impl Tensor {
             cols,
             stride: cols,
             dtype,
+            packing: None,
         }
+    }
+
+    /// The bytes of its elements, as one row.
+    ///
+    /// # Panics
+    /// If the tensor has gaps.
+    #[track_caller]
+    pub fn as_bytes(&self) -> Tensor {
+        assert!(self.is_contiguous(), "bytes of {self:?}");
+        let cols = self.bytes() as usize;
+        Tensor { rows: 1, cols, stride: cols, dtype: DType::U8, packing: None, ..self.clone() }
     }
 
     /// The same elements as another shape.
@@ -162,12 +175,31 @@ impl Tensor {
     #[track_caller]
     pub fn reshape(&self, rows: usize, cols: usize) -> Tensor {
         assert!(self.is_contiguous() && rows * cols == self.len(), "reshape {self:?} to {rows} x {cols}");
-        Tensor { rows, cols, stride: cols, ..self.clone() }
+        Tensor { rows, cols, stride: cols, packing: None, ..self.clone() }
+    }
+
+    /// A row of bytes as the matrix that is packed in them. Views of it are of the bytes.
+    ///
+    /// # Panics
+    /// If these are not its bytes.
+    #[track_caller]
+    pub fn packed(&self, packing: Rc<Packing>) -> Tensor {
+        let fits = self.dtype == DType::U8 && self.shape() == [1, packing.bytes()];
+        assert!(fits, "{self:?} packed as {packing:?}");
+        Tensor { packing: Some(packing), ..self.clone() }
+    }
+
+    /// How the matrix is packed that these bytes are; `None` of what are elements.
+    pub fn packing(&self) -> Option<&Packing> {
+        self.packing.as_deref()
     }
 }
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(packing) = &self.packing {
+            return write!(f, "packed[{}, {}]", packing.rows(), packing.cols);
+        }
         write!(f, "{:?}[{}, {}]", self.dtype, self.rows, self.cols)?;
         if self.is_contiguous() { Ok(()) } else { write!(f, "/{}", self.stride) }
     }

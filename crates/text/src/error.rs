@@ -34,6 +34,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A chat template that cannot be used.
+    #[error("{}: the chat template: {reason}", path.display())]
+    Template {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A value in a JSON file that cannot be used.
     #[error("{}: key `{key}`: {reason}", path.display())]
     Json {
@@ -97,6 +105,16 @@ pub enum Error {
         /// The tokenizer's file.
         path: PathBuf,
         /// Where it was looked for.
+        reason: String,
+    },
+    /// A row of a file that cannot be taught.
+    #[error("{}:{line}: {reason}", path.display())]
+    Row {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1; of a JSON array, the number of the row.
+        line: u64,
+        /// What is wrong with it.
         reason: String,
     },
     /// A request that the given documents cannot satisfy.

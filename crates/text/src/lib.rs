@@ -8,8 +8,11 @@
 //! Every order in here is a function of (seed, epoch) and of the stored bytes, so a cursor of a few numbers resumes
 //! a run exactly. This crate knows nothing of models and devices.
 
+pub mod chat;
 mod error;
 pub mod fuzz;
+pub mod gguf;
+pub mod lessons;
 pub mod loader;
 pub mod pack;
 pub mod recall;

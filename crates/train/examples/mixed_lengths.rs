@@ -11,7 +11,7 @@ use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Ranks;
-use fathom_train::{InStep, MicroBatch, Trainer};
+use fathom_train::{Goal, InStep, MicroBatch, Trainer};
 
 const REPEATS: usize = 5;
 
@@ -53,6 +53,7 @@ fn rank(device: &Device, spec: &Spec, ranks: Ranks, batch: &[MicroBatch]) -> (u6
         ranks,
         narrow: None,
         z_loss: 0.0,
+        goal: Goal::default(),
         adamw: AdamWSettings::default(),
     };
     let (mut best, mut loss, mut waited, mut sent) = (f64::INFINITY, 0.0, 0.0, 0);
@@ -99,7 +100,7 @@ fn main() {
         docs.len(),
         docs.iter().map(Range::len).max()
     );
-    let batch = [MicroBatch { ids, labels, positions, docs }];
+    let batch = [MicroBatch { ids, labels, positions, docs, ..MicroBatch::default() }];
     for cp_dynamic in [false, true, false, true] {
         let ranks = Ranks { grid: Grid { cp, ..Grid::default() }, cp_dynamic, ..Ranks::default() };
         let found: Vec<(u64, f64, f64, f32)> = std::thread::scope(|scope| {

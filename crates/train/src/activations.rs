@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_base::metrics::events;
 use fathom_grad::schedule::{At, Schedule};
-use fathom_grad::{Ctx, Desc, Info, Params, Place, Places, Segments, Spread, Val};
+use fathom_grad::{Body, Ctx, Desc, Info, Memory, Params, Place, Places, Segments, Spread, Val, Which};
 use fathom_model::{Model, Portion, Spec};
 use fathom_tensor::mesh::{Grid, Mesh};
 use fathom_tensor::spill::Codec;
@@ -137,14 +137,22 @@ impl<'a> Segments<'a> for Recorder<'a> {
         self.places.segment_layers
     }
 
-    fn segment(&mut self, layer: i32, x: Option<Tensor>, body: &dyn Fn(&mut Ctx<'a>, Val) -> Val) -> Tensor {
-        let input = x.as_ref().map(|x| Desc { cols: x.cols(), dtype: x.dtype() });
-        let graph = Ctx::record(self.params, Spread::of(&self.device.mesh), input, body);
-        let at =
-            At { places: self.places, layer, input_grad: self.grads, reaches: &Place::is_away, split: false };
+    fn segment_with(
+        &mut self,
+        which: impl Into<Which>,
+        x: Option<Tensor>,
+        memory: &[Memory],
+        body: Body<'_, 'a>,
+    ) -> Tensor {
+        let Which { layer, .. } = which.into();
+        let (spread, input) = (Spread::of(&self.device.mesh), x.as_ref().map(Desc::of));
+        let graph = Ctx::record(self.params, spread, input, &Memory::descs(memory), body);
+        let wanted: Vec<bool> = memory.iter().map(|memory| memory.gradient.is_some()).collect();
+        let (places, input_grad, memory_grads) = (self.places, self.grads, &wanted[..]);
+        let at = At { places, layer, input_grad, memory_grads, reaches: &Place::is_away, split: false };
         let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;
-        let rows = |info: &Info| if info.total { 1 } else { self.tokens / info.share };
+        let rows = |info: &Info| if info.total { 1 } else { info.rows_of(self.tokens) };
         let activation = |(val, info): (Val, &Info)| Activation {
             name: info.name,
             rows: rows(info),

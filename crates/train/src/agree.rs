@@ -53,6 +53,24 @@ pub(crate) fn until(device: &Device, is_so: &dyn Fn() -> bool) -> Result<()> {
     Ok(())
 }
 
+/// A text of every rank, by rank. All ranks call this together.
+///
+/// # Errors
+/// If a rank is gone.
+pub(crate) fn gather_texts(device: &Device, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let lengths = gather_bytes(device, mine.len() as u64)?;
+    let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
+    if longest == 0 {
+        return Ok(vec![Vec::new(); lengths.len()]);
+    }
+    let mut text = mine.to_vec();
+    text.resize(longest.next_multiple_of(4), 0);
+    let words: Vec<i32> = text.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect();
+    device.pool.enter("agree", -1);
+    let all = all(device, &words)?;
+    Ok(all.chunks(text.len()).zip(lengths).map(|(text, length)| text[..length as usize].to_vec()).collect())
+}
+
 /// Every rank's numbers, one after the other.
 fn all(device: &Device, mine: &[i32]) -> Result<Vec<u8>> {
     let everybody = device.mesh.everybody();

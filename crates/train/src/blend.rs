@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_text::Tokenizer;
-use fathom_text::loader::{Cursor, Loader, Part, Source, Spec, choose, is_held_out};
+use fathom_text::loader::{self, Cursor, Loader, Part, Spec, choose, is_held_out};
 use fathom_text::recall;
-use fathom_text::store::Store;
+use fathom_text::store::{Column, Store};
 
 use crate::error::{Error, Result};
 use crate::recipe::{Blend, Recipe};
+use crate::source::{Samples, Share, Source, Sources};
 use crate::stage;
 
 /// The parts of the run's own corpus, as a blend names them.
@@ -21,16 +22,29 @@ const OWN: [&str; 3] = [TEXT, RECALL, DRILL];
 
 /// The blend of a stage: its own, or the run's.
 fn blend(recipe: &Recipe, index: usize) -> &[Blend] {
-    let own = &recipe.stage[index].blend;
-    if own.is_empty() { &recipe.data.blend } else { own }
+    recipe.stage[index].blend(recipe)
 }
 
 /// True if a stage draws from the run's own corpus, so that one has to be gathered.
 pub fn needs_corpus(recipe: &Recipe) -> bool {
-    (0..recipe.stage.len()).any(|index| {
-        let blend = blend(recipe, index);
-        blend.is_empty() || blend.iter().any(|part| OWN.contains(&part.source.as_str()))
-    })
+    // A policy is asked prompts, and learns from what it answers.
+    !recipe.rl.is_on()
+        && (0..recipe.stage.len()).any(|index| {
+            let blend = blend(recipe, index);
+            blend.is_empty() || blend.iter().any(|part| OWN.contains(&part.source.as_str()))
+        })
+}
+
+/// True if a store that a stage draws from has weights of losses, as that of lessons has.
+pub fn weighted(recipe: &Recipe, index: usize) -> bool {
+    if recipe.rl.is_on() {
+        return false;
+    }
+    let blend = blend(recipe, index);
+    let own = blend.is_empty() || blend.iter().any(|part| part.source == TEXT);
+    let has_weights = |part: &Blend| Column::Weight.exists(Path::new(&part.source));
+    let mut named = blend.iter().filter(|part| !OWN.contains(&part.source.as_str()));
+    own && recipe.data.is_lessons() || named.any(has_weights)
 }
 
 /// The stores of a run.
@@ -51,6 +65,9 @@ impl Stores {
     /// A store is missing or broken, or holds ids of `vocab` and above; a stage that no document qualifies for.
     pub fn open(recipe: &Recipe, corpus: Option<Arc<Store>>, vocab: usize) -> Result<Stores> {
         let mut named = BTreeMap::new();
+        if recipe.rl.is_on() {
+            return Ok(Stores { corpus: None, named, held_out: recipe.data.held_out_share });
+        }
         for part in (0..recipe.stage.len()).flat_map(|index| blend(recipe, index)) {
             if OWN.contains(&part.source.as_str()) || named.contains_key(&part.source) {
                 continue;
@@ -74,7 +91,7 @@ impl Stores {
             let message = "there are no synthetic documents for it to draw; raise data.recall_share";
             return Err(refuse(".blend", message.to_owned()));
         }
-        let has_documents = |source: &Source| choose(&source.store, &source.part, &spec).map(drop);
+        let has_documents = |source: &loader::Source| choose(&source.store, &source.part, &spec).map(drop);
         let checked = sources.iter().try_for_each(has_documents);
         checked.map_err(|error| refuse("", error.to_string()))
     }
@@ -114,10 +131,10 @@ impl Stores {
     }
 
     /// The sources of a stage. Synthetic documents are left out where there are none of the kind that the stage draws.
-    fn sources(&self, recipe: &Recipe, index: usize, spec: &Spec) -> Result<Vec<Source>> {
+    fn sources(&self, recipe: &Recipe, index: usize, spec: &Spec) -> Result<Vec<loader::Source>> {
         let blend = blend(recipe, index);
         if blend.is_empty() {
-            return Ok(vec![Source { store: self.own(index)?, part: Part::Whole, weight: 1.0 }]);
+            return Ok(vec![loader::Source { store: self.own(index)?, part: Part::Whole, weight: 1.0 }]);
         }
         let mut sources = Vec::new();
         for named in blend {
@@ -128,10 +145,22 @@ impl Stores {
                 prefix => (self.named[prefix].clone(), Part::Whole),
             };
             if !matches!(part, Part::Only(_)) || choose(&store, &part, spec).is_ok() {
-                sources.push(Source { store, part, weight: named.weight });
+                sources.push(loader::Source { store, part, weight: named.weight });
             }
         }
         Ok(sources)
+    }
+
+    /// Samples of each pass of a stage that has a number of them.
+    fn passes(&self, recipe: &Recipe, index: usize) -> Result<Option<Vec<u64>>> {
+        let Some(epochs) = recipe.stage[index].epochs else { return Ok(None) };
+        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let sources = self.sources(recipe, index, &spec)?;
+        let [source] = &sources[..] else { return Ok(None) };
+        let docs = choose(&source.store, &source.part, &spec)?;
+        // Passes differ in their number of samples only where documents are drawn by weight, or are packed in several windows.
+        let samples = |epoch| loader::samples(&docs, &spec, 0, epoch).len() as u64;
+        Ok(Some((0..epochs).map(samples).collect()))
     }
 
     fn own(&self, index: usize) -> Result<Arc<Store>> {
@@ -139,17 +168,37 @@ impl Stores {
         let message = "this blend needs the run's own corpus, which was not gathered".to_owned();
         self.corpus.clone().ok_or(Error::Recipe { key, message })
     }
+}
 
-    /// The loader of a stage, from the beginning or a saved cursor.
-    ///
-    /// # Errors
-    /// No document of a source qualifies, a weight is not above zero, or the cursor belongs to other data.
-    pub fn loader(&self, recipe: &Recipe, index: usize, cursor: Option<&Cursor>) -> Result<Loader> {
+impl Sources for Stores {
+    fn open(
+        &self,
+        recipe: &Recipe,
+        index: usize,
+        share: Share,
+        cursor: Option<&Cursor>,
+    ) -> Result<Box<dyn Source>> {
         let spec = stage::loader_spec(recipe, index, self.held_out);
         let sources = self.sources(recipe, index, &spec)?;
-        Ok(match cursor {
+        let ends = |passes: Vec<u64>| {
+            let add = |sum: &mut u64, samples| {
+                *sum += samples;
+                Some(*sum)
+            };
+            passes.into_iter().scan(0, add).collect()
+        };
+        let passes = self.passes(recipe, index)?.map(ends);
+        let loader = match cursor {
             Some(cursor) => Loader::resume(sources, spec, cursor)?,
             None => Loader::new(sources, spec)?,
-        })
+        };
+        Ok(Box::new(Samples::new(loader, stage::shape(recipe, index), share).in_passes(passes)))
+    }
+
+    fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {
+        let stage = &recipe.stage[index];
+        let of_step = (stage.samples_per_micro_batch.max(1) * stage.micro_batches.max(1)) as u64;
+        let steps = |passes: Vec<u64>| passes.into_iter().map(|samples| samples.div_ceil(of_step)).sum();
+        Ok(self.passes(recipe, index)?.map(steps))
     }
 }

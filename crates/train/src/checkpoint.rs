@@ -20,9 +20,11 @@ use fathom_tensor::{DType, Device, Share};
 
 use crate::agree::{gather, outcome};
 use crate::error::{Error, Result};
+use crate::reference::Reference;
 use crate::run::Progress;
 use crate::step::Trainer;
 
+mod base;
 mod compare;
 mod deal;
 mod files;
@@ -30,6 +32,7 @@ mod found;
 mod saving;
 mod state;
 
+pub use base::Base;
 pub use compare::compare_checkpoints;
 use deal::Deal;
 use files::{
@@ -57,6 +60,8 @@ pub struct Saved {
 pub struct Checkpoints {
     folder: PathBuf,
     keep: usize,
+    /// What is not trained stays there.
+    base: Option<Base>,
 }
 
 /// Names the newest checkpoint.
@@ -67,19 +72,25 @@ const NEXT: &str = ".LATEST.next";
 /// The parts of a checkpoint: sub-folder, and which value of the optimizer's state it holds; none for the weights.
 type Part = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
 
-const PARTS: [Part; 4] = [
+/// The weights of a reference that moves.
+const REFERENCE: &str = "reference";
+
+const PARTS: [Part; 5] = [
     ("model", None),
+    (REFERENCE, None),
     ("moment1", Some(|state| Some(&state.m))),
     ("moment2", Some(|state| state.v.as_ref())),
     ("master", Some(|state| state.master.as_ref())),
 ];
 
 /// The parts that a trainer of this type needs: without narrow weights there are no masters, nor where none are wanted; without
-/// squares no second moments.
+/// squares no second moments, and without a reference that moves none.
 fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
     let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
     let moments = trainer.optimizer().moments();
+    let moves = trainer.reference().is_some_and(|reference| reference.moving().is_some());
     let wanted = move |name: &str| match name {
+        REFERENCE => moves,
         "master" => narrow && moments.masters,
         "moment2" => moments.second,
         _ => true,
@@ -87,10 +98,19 @@ fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
     PARTS.into_iter().filter(move |(name, _)| wanted(name))
 }
 
-/// The values of a part that this rank holds: weights that are not trained have no state.
-fn slots(trainer: &Trainer, (name, pick): Part) -> Vec<Slot> {
+/// The values of a part that this rank holds: weights that are not trained have no state, and are in the base if there is one, as are
+/// those in few bits always. What
+/// steps change without a gradient is with the weights always.
+fn slots(trainer: &Trainer, (name, pick): Part, base: Option<&Base>) -> Vec<Slot> {
+    let changes: Vec<ParamId> = trainer.model.choice_biases().map(|(_, id)| id).collect();
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
         let Some(pick) = pick else {
+            if param.value.as_packed().is_some() {
+                return None;
+            }
+            if base.is_some() && !param.trainable && !changes.contains(&id) {
+                return None;
+            }
             return Some(Slot { id, range: param.value.own(), value: param.value.own_part(), coded: None });
         };
         let state = trainer.optimizer().state(id)?;
@@ -99,16 +119,17 @@ fn slots(trainer: &Trainer, (name, pick): Part) -> Vec<Slot> {
         let coded = scales.map(|scales| Coded { scales, root });
         Some(Slot { id, value: pick(state)?.clone(), range: state.range.clone(), coded })
     };
-    trainer.params.iter().filter_map(slot).collect()
+    let moving = trainer.reference().and_then(Reference::moving).filter(|_| name == REFERENCE);
+    moving.unwrap_or(&trainer.params).iter().filter_map(slot).collect()
 }
 
 /// Reads this rank's part of everything.
-fn load_parts(trainer: &Trainer, folder: &Path) -> Result<()> {
+fn load_parts(trainer: &Trainer, folder: &Path, base: Option<&Base>) -> Result<()> {
     let device = &trainer.device;
     for part in parts(trainer) {
         device.pool.enter("load", -1);
         let source = SafeTensors::open_folder(&folder.join(part.0))?;
-        load_slots(device, &trainer.model, &slots(trainer, part), &source)?;
+        load_slots(device, &trainer.model, &slots(trainer, part, base), &source)?;
     }
     Ok(trainer.params.disk().map_or(Ok(()), |disk| disk.check())?)
 }
@@ -117,7 +138,12 @@ impl Checkpoints {
     /// The checkpoints in a folder. After a save all are removed but the newest `keep` (at least one stays) and the last of
     /// each stage.
     pub fn new(folder: &Path, keep: usize) -> Checkpoints {
-        Checkpoints { folder: folder.to_path_buf(), keep: keep.max(1) }
+        Checkpoints { folder: folder.to_path_buf(), keep: keep.max(1), base: None }
+    }
+
+    /// The same, of the trained part alone: the other weights are those of `base`.
+    pub fn over(self, base: Option<Base>) -> Checkpoints {
+        Checkpoints { base, ..self }
     }
 
     /// Begins to save the trainer's state; until [`Saving::release`] its weights and optimizer may not be updated. All ranks
@@ -145,12 +171,12 @@ impl Checkpoints {
         for part in parts(trainer) {
             let (name, state) = (part.0, part.1.is_some());
             let dtype = match name {
-                "model" => trainer.model.dtype(&trainer.params),
+                "model" | REFERENCE => trainer.model.dtype(&trainer.params),
                 "master" => DType::F32,
                 _ => trainer.optimizer().moments().stored(),
             };
             let own = &owns[usize::from(state)];
-            let given = slots(trainer, part).into_iter().map(|slot| {
+            let given = slots(trainer, part, self.base.as_ref()).into_iter().map(|slot| {
                 let index = slot.id.index();
                 let patches: Vec<Patch> = match own {
                     Some(own) => own[index].clone(),
@@ -278,7 +304,22 @@ impl Checkpoints {
         let verified = found.verify(&needed, [rank, ranks]);
         outcome(&device, verified.map_err(|error| self.with_way_out(error)))?;
         let Checkpoint { folder, state } = found;
-        outcome(&device, load_parts(trainer, &folder))?;
+        let based = match (&state.base, &self.base) {
+            // The first rank has the hash.
+            (Some(_), Some(_)) if rank > 0 => Ok(()),
+            (Some(base), Some(given)) => base.check(given, &folder),
+            (Some(base), None) => Err(refuse(
+                &folder,
+                format!(
+                    "holds the trained weights alone; go on with checkpoint.trained_only and model.from={}",
+                    base.folder.display()
+                ),
+            )),
+            // Whole checkpoints have what is not trained, too.
+            (None, _) => Ok(()),
+        };
+        outcome(&device, based)?;
+        outcome(&device, load_parts(trainer, &folder, state.base.as_ref()))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         trainer.set_amax(state.progress.amax.as_ref());
         Ok(Some(Progress { amax: None, ..state.progress }))

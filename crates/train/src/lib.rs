@@ -1,26 +1,36 @@
 //! The one training loop.
 //!
-//! Every stage of a run draws packed samples of token stores and minimises the cross-entropy of the next token, in
-//! [`Trainer::step`]. Pretraining and context extension differ in lengths, rotary frequencies and data. A plan is the same
-//! step on the machine without data.
+//! A stage of a run takes micro batches from a [`Source`] and minimises an [`Objective`], in [`Trainer::step`]: packed samples of
+//! token stores and the cross-entropy of the next token, unless a recipe says otherwise. Pretraining and context extension differ in
+//! lengths, rotary frequencies and data. A plan is the same step on the machine without data.
 //!
 //! This crate knows nothing of HTTP or serving.
 
 pub mod activations;
+mod adapted;
 mod agree;
 mod blend;
 mod checkpoint;
+mod distill;
 mod error;
 pub mod fault;
 pub mod fuzz;
+mod loaded;
+mod micro_batch;
+mod minimised;
 mod new_model;
+mod objective;
 pub mod offload;
 pub mod parallel;
+mod pass;
 mod picture;
 mod place_rules;
 mod plan;
+pub mod policy;
+pub mod preference;
 pub mod recipe;
 mod recipe_check;
+mod reference;
 mod run;
 mod schedule;
 mod source;
@@ -29,19 +39,25 @@ mod state;
 mod step;
 mod timeline;
 
+pub use adapted::adapted;
 pub use blend::{Stores, needs_corpus};
-pub use checkpoint::{Checkpoint, Checkpoints, Saved, Saving, compare_checkpoints};
+pub use checkpoint::{Base, Checkpoint, Checkpoints, Saved, Saving, compare_checkpoints};
+pub use distill::{Best, Distill, Frozen};
 pub use error::{Error, Result};
+pub use micro_batch::{MicroBatch, Rolled, Totals};
 pub use new_model::{new_model, train_experts};
+pub use objective::{Answers, Asks, CrossEntropy, Dft, Goal, Noise, Objective, Weigh, Weighed};
 pub use picture::{Subject, longest_stage};
 pub use place_rules::check_places;
 pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
-    MeshPlan, MeshSolution, MeshState, OfRank, Plan, Resource, Row, Say, Settled, Solution, Why, Workload,
-    distinct, fuzz_config, plan,
+    MeshPlan, MeshSolution, MeshState, OfRank, Plan, Record, Resource, Row, Say, Settled, Solution, Why,
+    Workload, distinct, fuzz_config, plan,
 };
 pub use recipe_check::{check, check_training};
+pub use reference::{Reference, Refers, Sync};
 pub use run::{Amax, Anew, Ended, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
-pub use state::{open_state_disk, state_disk_bytes};
-pub use step::{InStep, MicroBatch, StepResult, Trainer};
+pub use source::{Share, Source, Sources, Told};
+pub use state::{frozen, open_state_disk, quantizes, state_disk_bytes};
+pub use step::{InStep, StepResult, Trainer};

@@ -6,7 +6,8 @@ use fathom_grad::{Place, Places};
 use fathom_model::Caps;
 
 use crate::activations::placement_event;
-use crate::plan::{Plan, Workload};
+use crate::error::Result;
+use crate::plan::{Plan, Record, Workload};
 use crate::recipe::Recipe;
 use crate::step::InStep;
 use crate::timeline;
@@ -28,9 +29,12 @@ const WITHIN: std::ops::RangeInclusive<usize> = 128..=4 << 20;
 impl Subject<'_> {
     /// The plan, the memory along a step, and the places, for the log; and how many points a recording of a whole step
     /// would have. `step` is how many updates were done before.
-    pub fn events(&self, plan: &Plan, step: u64) -> (Vec<Event>, usize) {
+    ///
+    /// # Errors
+    /// As [`Workload::run`].
+    pub fn events(&self, plan: &Plan, step: u64) -> Result<(Vec<Event>, usize)> {
         let Workload { profile, how, micro_batches, tokens, .. } = &self.work;
-        let marks = self.work.run(true).1;
+        let marks = self.work.run(Record::Timeline)?.1;
         let points = marks.len() * micro_batches.div_ceil(timeline::SHOWN);
         let timeline = events::MemoryTimeline {
             stage: self.stage.to_string(),
@@ -45,11 +49,14 @@ impl Subject<'_> {
             Event::PlanTimeline(timeline),
             Event::Placement(placement_event(self.stage, &how.places, tokens / how.ranks.grid.cp, &segments)),
         ];
-        (events, points)
+        Ok((events, points))
     }
 
     /// What a step of this stage, with these places and with others, would need at other lengths.
-    pub fn lengths(&self, budget_bytes: u64) -> events::Lengths {
+    ///
+    /// # Errors
+    /// As [`Workload::run`].
+    pub fn lengths(&self, budget_bytes: u64) -> Result<events::Lengths> {
         let how = &self.work.how;
         let seq_tokens = how.caps.seq_tokens;
         let samples = self.work.tokens / seq_tokens.max(1);
@@ -57,43 +64,34 @@ impl Subject<'_> {
             .map(|power| (seq_tokens as f64 * 2f64.powi(power)) as usize)
             .filter(|tokens| *tokens == seq_tokens || WITHIN.contains(tokens))
             .collect();
-        let line = |(name, places): (String, Places)| {
+        let line = |(name, places): (String, Places)| -> Result<events::LengthLine> {
             let points = lengths.iter().map(|seq_tokens| {
                 let caps = Caps { seq_tokens: *seq_tokens, ..how.caps };
                 let mut work = self.work.clone();
                 work.how = InStep { places: places.clone(), caps, ..how.clone() };
                 work.tokens = seq_tokens * samples.max(1);
-                let plan = work.run(false).0;
-                events::LengthPoint {
+                let plan = work.plan()?;
+                Ok(events::LengthPoint {
                     tokens: *seq_tokens as u64,
                     step_tokens: plan.tokens,
                     peak_bytes: plan.usage.peak_reserved,
                     disk_bytes: plan.disk_peak_bytes,
                     step_s: plan.step_s(),
-                }
+                })
             });
-            events::LengthLine { name, points: points.collect() }
+            Ok(events::LengthLine { name, points: points.collect::<Result<_>>()? })
         };
-        events::Lengths {
-            stage: self.stage.to_string(),
-            tokens: seq_tokens as u64,
-            budget_bytes,
-            lines: self.alternatives().into_iter().map(line).collect(),
-        }
+        let lines = self.alternatives().into_iter().map(line).collect::<Result<_>>()?;
+        Ok(events::Lengths { stage: self.stage.to_string(), tokens: seq_tokens as u64, budget_bytes, lines })
     }
 
     /// Tables of places to compare, by name; this stage's own is the first.
     fn alternatives(&self) -> Vec<(String, Places)> {
         let own = &self.work.how.places;
-        let all = ["all".to_string()];
         let mut tables =
             vec![("none", Places::none()), ("linear", Places::linear()), ("full", Places::full())];
-        tables.extend(
-            Places::none().offload(&all, Place::Disk).ok().map(|places| ("none, all on disk", places)),
-        );
-        tables.extend(
-            Places::full().offload(&all, Place::Disk).ok().map(|places| ("full, inputs on disk", places)),
-        );
+        tables.push(("none, all on disk", Places::none().offload_all(Place::Disk)));
+        tables.push(("full, inputs on disk", Places::full().offload_all(Place::Disk)));
         let mut tables: Vec<(String, Places)> = tables
             .into_iter()
             .map(|(name, places)| {

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use fathom_base::recipe::suggest_name;
 use fathom_grad::Places;
-use fathom_model::Spec;
+use fathom_model::{MODULES, Spec};
 use fathom_tensor::{DType, Profile};
 
 use crate::activations::{Segment, activations};
 use crate::error::{Error, Result};
-use crate::recipe::{PlaceName, PlaceRule, Recipe};
+use crate::recipe::{Granularity, PlaceName, PlaceRule, Recipe};
 use crate::stage;
 
 /// Tokens of the step that is recorded for its names.
@@ -28,11 +28,13 @@ pub(crate) struct Known {
     movable: Names,
 }
 
-/// Refuses a rule that changes nothing in any stage; `specs` are the specifications before each.
+/// Refuses a rule that changes nothing in any stage, and a module that the model does not have; `specs` are the specifications
+/// before each.
 ///
 /// # Errors
-/// The first such rule, and what rules may speak of.
+/// The first such rule or module, and what there is.
 pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Result<()> {
+    check_modules(recipe, specs)?;
     let rules = &recipe.activations.places;
     if rules.is_empty() {
         return Ok(());
@@ -49,6 +51,33 @@ pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Resul
             |(key, message)| Error::Recipe { key: format!("activations.places.{index}.{key}"), message };
         all.check(rule).map_err(refuse)
     })
+}
+
+/// Refuses a module that the model does not have; a name that no model has is refused where it is read.
+fn check_modules(recipe: &Recipe, specs: &[Spec]) -> Result<()> {
+    let table = &recipe.activations;
+    let has: BTreeSet<&str> = specs.iter().flat_map(Spec::modules).collect();
+    let lists = [
+        ("recompute_modules", &table.recompute_modules, recomputes(recipe)),
+        ("offload_modules", &table.offload_modules, true),
+    ];
+    for (key, modules, _) in lists.into_iter().filter(|(.., used)| *used) {
+        let lacks = |module: &&String| {
+            MODULES.iter().any(|(name, _)| name == module) && !has.contains(module.as_str())
+        };
+        if let Some(module) = modules.iter().find(lacks) {
+            let names: Vec<&str> = has.into_iter().collect();
+            let message = format!("the model has no `{module}`; it has {}", names.join(", "));
+            return Err(Error::Recipe { key: format!("activations.{key}"), message });
+        }
+    }
+    Ok(())
+}
+
+/// Whether some stage recomputes modules.
+fn recomputes(recipe: &Recipe) -> bool {
+    let of_all = recipe.activations.recompute_granularity;
+    recipe.stage.iter().any(|stage| stage.recompute_granularity.unwrap_or(of_all) == Granularity::Selective)
 }
 
 impl Known {
@@ -156,5 +185,28 @@ mod tests {
         assert_eq!((layers(&twos, "attn.q"), layers(&twos, "block.out")), (2, 2));
         let experts = Known::of(&profile, &dense.into_mixtral(Moe::new(4, 2, 48)), 1);
         assert_eq!((layers(&experts, "moe.up"), layers(&experts, "mlp.up")), (4, 0));
+    }
+
+    #[test]
+    fn modules_that_the_model_does_not_have_are_refused() {
+        let check = |spec: Spec, recompute: &str, offload: &str| {
+            let mut recipe = Recipe { stage: vec![crate::recipe::Stage::default()], ..Recipe::default() };
+            recipe.activations.recompute_granularity = Granularity::Selective;
+            recipe.activations.recompute_modules = vec![recompute.into()];
+            recipe.activations.offload_modules = vec![offload.into()];
+            check_places(&recipe, &[spec], &Profile::portable(1)).map_err(|error| error.to_string())
+        };
+        let experts = || spec().into_mixtral(Moe::new(4, 2, 48));
+        check(spec(), "mlp", "all").unwrap();
+        check(experts(), "moe", "block").unwrap();
+        for (spec, recompute, offload, refused) in [
+            (spec(), "moe", "all", "recompute_modules"),
+            (spec(), "mla_up_proj", "all", "recompute_modules"),
+            (spec(), "layernorm", "shared_experts", "offload_modules"),
+            (experts(), "mlp_act", "all", "recompute_modules"),
+        ] {
+            let message = check(spec, recompute, offload).unwrap_err();
+            assert!(message.contains(refused) && message.contains("core_attn"), "{message}");
+        }
     }
 }

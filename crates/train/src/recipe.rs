@@ -7,11 +7,19 @@ use fathom_base::{choice, recipe};
 use crate::error::Error;
 use crate::schedule::Decay;
 
+mod adapter;
 mod data;
+mod objective;
 mod precision;
+mod rl;
+mod rounds;
 
-pub use data::{Blend, Data, LengthWeight};
-pub use precision::{GemmName, LinearsName, MomentType, PrecisionTable};
+pub use adapter::{AdapterName, AdapterTable};
+pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
+pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName};
+pub use precision::{GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QuantizationName};
+pub use rl::{EstimatorName, KlIn, NanName, PolicyName, RlTable};
+pub use rounds::{RoundsTable, WriteName};
 
 choice! {
     /// Where a run computes.
@@ -24,16 +32,6 @@ choice! {
         Cuda = "cuda",
         /// No computation: shapes without data.
         Meta = "meta",
-    }
-}
-
-choice! {
-    /// Where weights and optimizer state are while no operation needs them.
-    pub enum OffloadTo {
-        /// In a file.
-        Disk = "disk",
-        /// In host memory.
-        Host = "host",
     }
 }
 
@@ -186,16 +184,6 @@ choice! {
 }
 
 choice! {
-    /// How documents are packed into samples.
-    pub enum Packing {
-        /// End to end, cut at the sample's length.
-        Cut = "cut",
-        /// Best fit; a document that fits into a sample is never cut.
-        BestFit = "best_fit",
-    }
-}
-
-choice! {
     /// `rope_scaling` of a stage, with Hugging Face's names.
     pub enum RopeType {
         /// That of the model.
@@ -228,10 +216,18 @@ recipe! {
         pub model: ModelTable,
         /// Its experts.
         pub moe: MoeTable,
+        /// What is trained in place of the model's own weights.
+        pub adapter: AdapterTable,
         /// Number formats of matrix products.
         pub precision: PrecisionTable,
         /// The training data.
         pub data: Data,
+        /// What is minimised.
+        pub objective: ObjectiveTable,
+        /// Learning from rewards.
+        pub rl: RlTable,
+        /// Rounds over pairs that the model writes.
+        pub rounds: RoundsTable,
         /// The optimizer.
         pub optimizer: Optimizer,
         /// The learning rate schedule.
@@ -380,6 +376,15 @@ recipe! {
         pub kv_latent: usize = 128,
         /// Standard deviation of the initial weights.
         pub init_std: f64 = 0.02,
+        /// Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\.3[01]\\.` or
+        /// `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone.
+        pub trained: Vec<String>,
+        /// Hold projections and experts that are not trained in fewer bits than the model computes in. A folder of bitsandbytes in this
+        /// format is taken as it is; other weights are quantised while they are loaded.
+        pub quantization: QuantizationName = QuantizationName::None,
+        /// For `nf4`: weights that are quantised while they are loaded get the values of double quantisation, whose scales have eight
+        /// bits in files; in memory they have 32.
+        pub double_quant: bool = true,
     }
 
     /// Experts: their sizes in a randomly initialised model, and the training settings of any model with experts.
@@ -491,8 +496,11 @@ recipe! {
         pub samples_per_micro_batch: usize = 1,
         /// Micro batches per step.
         pub micro_batches: usize = 4,
-        /// Number of steps; none if `run.minutes` is given.
+        /// Number of steps; none if `run.minutes` or `epochs` is given.
         pub steps: Option<u64>,
+        /// In place of `steps`: passes over all samples of the stage's one source. The last step of a pass may have
+        /// fewer samples.
+        pub epochs: Option<u64>,
         /// With `run.minutes`: weight of this stage in the run's training time.
         pub minutes_share: f64 = 1.0,
         /// Multiplies `optimizer.lr`.
@@ -534,6 +542,8 @@ recipe! {
         /// Folder on each machine's local disk to which these copies are also written. A run on the same mesh resumes from them if
         /// they are newer than its last checkpoint.
         pub local: Option<PathBuf>,
+        /// Leave frozen weights out of checkpoints, which name and hash `model.from` instead.
+        pub trained_only: bool = false,
         /// Number of checkpoints to keep; the last of each stage is always kept.
         pub keep: usize = 2,
     }

@@ -2,19 +2,23 @@
 //! anything is planned or run. Knows no model's files and no text; of a model that is read from a folder the sizes are not the
 //! recipe's.
 
+mod rows;
+
 use std::fmt;
 
 use fathom_base::human;
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_base::secrets::{in_address, redacted};
 
+use crate::adapted::check_adapter;
 use crate::error::Result;
 use crate::needs_corpus;
-use crate::recipe::{FamilyName, Recipe, RopeType, Stage};
+use crate::policy::check::{RANGES as OF_POLICY, check as of_policy};
+use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
 
 /// What a number may be.
 #[derive(Clone, Copy)]
-enum Allowed {
+pub(crate) enum Allowed {
     /// Anything that its type holds.
     Any,
     /// From the first to the second, whole.
@@ -28,9 +32,9 @@ enum Allowed {
 }
 
 /// Without an upper end but that of the type that kernels compute with.
-const NO_END: f64 = f32::MAX as f64;
+pub(crate) const NO_END: f64 = f32::MAX as f64;
 /// Tokens of a micro batch: FLOPs of one operation are counted in 64 bits.
-const MOST_TOKENS: u64 = 1 << 24;
+pub(crate) const MOST_TOKENS: u64 = 1 << 24;
 /// Documents of a micro batch, which have a slot each whether they come or not.
 const MOST_DOCS: u64 = 1 << 22;
 /// Draws of a document in an epoch, whose list of them is in memory.
@@ -38,9 +42,9 @@ const MOST_DRAWS: f64 = 1024.0;
 /// Ranks of a mesh.
 const MOST_RANKS: u64 = 1 << 24;
 /// Ranks of an axis, and what a rank has of something.
-const MANY: u64 = 1 << 16;
+pub(crate) const MANY: u64 = 1 << 16;
 /// Columns of a matrix.
-const COLUMNS: u64 = 1 << 20;
+pub(crate) const COLUMNS: u64 = 1 << 20;
 /// Bytes: an exbibyte.
 const BYTES: u64 = 1 << 60;
 /// Seconds: thirty years.
@@ -96,6 +100,12 @@ const RANGES: &[(&str, Allowed)] = &[
     ("moe.z_loss", Real(0.0, NO_END)),
     ("moe.bias_update_rate", Real(0.0, NO_END)),
     ("moe.capacity_factor", Above0(NO_END)),
+    ("adapter.rank", Whole(1, COLUMNS)),
+    ("adapter.virtual_tokens", Whole(1, COLUMNS)),
+    ("adapter.encoder_hidden_size", Whole(2, COLUMNS)),
+    ("adapter.alpha", Above0(NO_END)),
+    ("adapter.lr_ratio", Above0(NO_END)),
+    ("data.max_rows_dropped", Any),
     ("data.max_bytes", Whole(1, BYTES)),
     ("data.recall_share", Below1),
     ("data.held_out_share", Below1),
@@ -103,6 +113,30 @@ const RANGES: &[(&str, Allowed)] = &[
     ("data.tokenizer_bytes", Whole(1, BYTES)),
     ("data.blend.*.weight", Above0(NO_END)),
     ("data.ahead", Whole(0, MANY)),
+    ("objective.beta", Above0(NO_END)),
+    ("objective.ref_model_mixup_alpha", Above0(1.0)),
+    ("objective.ref_model_sync_steps", Whole(1, u64::MAX)),
+    ("objective.label_smoothing", Real(0.0, 0.499)),
+    ("objective.f_alpha", Any),
+    ("objective.ld_alpha", Real(0.0, 1.0)),
+    ("objective.sft_weight", Real(0.0, NO_END)),
+    ("objective.loss_weights", Real(0.0, NO_END)),
+    ("objective.gamma", Real(0.0, NO_END)),
+    ("objective.alpha", Any),
+    ("objective.discopop_tau", Above0(NO_END)),
+    ("objective.desirable_weight", Real(0.0, NO_END)),
+    ("objective.undesirable_weight", Real(0.0, NO_END)),
+    ("objective.mismatched_rows", Whole(2, COLUMNS)),
+    ("objective.reward_scale", Above0(NO_END)),
+    ("objective.neftune_alpha", Real(0.0, NO_END)),
+    ("objective.temperature", Real(0.01, 1000.0)),
+    ("objective.kd_ratio", Real(0.0, 1.0)),
+    ("objective.jsd_beta", Real(0.001, 0.999)),
+    ("rounds.count", Whole(1, MANY)),
+    ("rounds.max_answer_tokens", Whole(1, MOST_TOKENS)),
+    ("rounds.temperature", Real(0.0, NO_END)),
+    ("objective.top_k", Whole(0, 1 << 14)),
+    ("objective.center_rewards", Real(0.0, NO_END)),
     ("optimizer.lr", Real(0.0, NO_END)),
     ("optimizer.beta1", Below1),
     ("optimizer.beta2", Below1),
@@ -123,6 +157,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("stage.*.samples_per_micro_batch", Whole(1, MANY)),
     ("stage.*.micro_batches", Whole(1, COLUMNS)),
     ("stage.*.steps", Whole(1, u64::MAX)),
+    ("stage.*.epochs", Whole(1, COLUMNS)),
     ("stage.*.minutes_share", Real(0.0, NO_END)),
     ("stage.*.lr_scale", Real(0.0, NO_END)),
     ("stage.*.warmup_steps", Any),
@@ -191,7 +226,19 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             return refuse(loaded, "model.from", message);
         }
         Some(_) => {}
+        None if loaded.value.checkpoint.trained_only => {
+            let message = "leaves out what is frozen, and there is no model that has it; give model.from";
+            return refuse(loaded, "checkpoint.trained_only", message);
+        }
         None => sizes(loaded)?,
+    }
+    let model = &loaded.value.model;
+    check_adapter(loaded)?;
+    let adapted = loaded.value.adapter.method != AdapterName::None;
+    if model.quantization != QuantizationName::None && model.trained.is_empty() && !adapted {
+        let message =
+            "freezes the projections, and nothing says what is trained; give model.trained, as [\"norm\"]";
+        return refuse(loaded, "model.quantization", message);
     }
     batches(loaded)?;
     let saves = &loaded.value.checkpoint;
@@ -224,14 +271,51 @@ fn secrets(loaded: &Loaded<Recipe>) -> Result<()> {
 /// The first such stage.
 pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
-    if let Some(message) = recipe.data.without_text().filter(|_| needs_corpus(recipe)) {
+    let reads = needs_corpus(recipe) || recipe.rl.is_on();
+    if let Some(message) = recipe.data.without_text().filter(|_| reads) {
         return refuse(loaded, "data.paths", message);
     }
-    let endless = |stage: &Stage| stage.steps.is_none() && recipe.run.minutes.is_none();
-    if let Some(index) = recipe.stage.iter().position(endless) {
+    if recipe.model.quantization != QuantizationName::None && recipe.model.from.is_none() {
         let message =
-            "is none, and so is run.minutes: nothing says how long the stage is trained; give one of the two";
-        return refuse(loaded, &format!("stage.{index}.steps"), message);
+            "packs weights of a model that is there already, and checkpoints leave them out; give model.from";
+        return refuse(loaded, "model.quantization", message);
+    }
+    if recipe.adapter.method != AdapterName::None && recipe.model.from.is_none() {
+        let message =
+            "adapts a model that is there already, and the run leaves an adapter alone; give model.from";
+        return refuse(loaded, "adapter.method", message);
+    }
+    for (index, stage) in recipe.stage.iter().enumerate() {
+        let refuse = |key: &str, message: &str| refuse(loaded, &format!("stage.{index}.{key}"), message);
+        match (stage.steps, stage.epochs, recipe.run.minutes) {
+            (None, None, None) => {
+                let message = "is none, and so are epochs and run.minutes: nothing says how long the stage is trained; give one of them";
+                return refuse("steps", message);
+            }
+            (Some(_), Some(_), _) => {
+                return refuse(
+                    "epochs",
+                    "says how long the stage is trained, and so does steps; give one, the other as none",
+                );
+            }
+            (None, Some(_), Some(_)) => {
+                return refuse(
+                    "epochs",
+                    "says how long the stage is trained, and so does run.minutes; give one of the two",
+                );
+            }
+            _ => {}
+        }
+        if let (Some(_), Some(rules)) = (stage.epochs, (stage.blend(recipe).len() > 1).then_some("blend")) {
+            let message = "mixes sources, which end at different steps: a pass is of one source; give steps in place of epochs";
+            return refuse(rules, message);
+        }
+    }
+    rows::check(loaded)?;
+    of_policy(loaded)?;
+    if recipe.objective.method != MethodName::CrossEntropy && recipe.optimizer.z_loss != 0.0 {
+        let message = "is of the head that makes its gradients at once, which objectives other than cross_entropy do not use; give 0";
+        return refuse(loaded, "optimizer.z_loss", message);
     }
     let extending = |stage: &Stage| match stage.rope_type {
         RopeType::Keep | RopeType::Default => stage.rope_theta.map(|_| "rope_theta"),
@@ -260,15 +344,19 @@ fn numbers(value: &str) -> impl Iterator<Item = (&str, f64)> {
     parts.filter_map(|text| Some((text, text.replace('_', "").parse().ok()?)))
 }
 
+fn ranges() -> impl Iterator<Item = &'static (&'static str, Allowed)> {
+    RANGES.iter().chain(OF_POLICY)
+}
+
 fn allowed(path: &str) -> Allowed {
     let star = |part: &str| {
         if part.bytes().all(|byte| byte.is_ascii_digit()) { "*".into() } else { part.to_string() }
     };
     let path = path.split('.').map(star).collect::<Vec<_>>().join(".");
-    RANGES.iter().find(|(key, _)| *key == path).map_or(Any, |(_, allowed)| *allowed)
+    ranges().find(|(key, _)| *key == path).map_or(Any, |(_, allowed)| *allowed)
 }
 
-fn refuse(loaded: &Loaded<Recipe>, key: &str, message: impl Into<String>) -> Result<()> {
+pub(crate) fn refuse(loaded: &Loaded<Recipe>, key: &str, message: impl Into<String>) -> Result<()> {
     Err(loaded.refuse(key, message).into())
 }
 
@@ -378,14 +466,10 @@ mod tests {
     fn every_number_has_a_range() {
         let numeric = keys::<Recipe>().into_iter().filter(|key| key.expected.contains("number"));
         let numeric: Vec<String> = numeric.map(|key| key.path).collect();
-        let missing: Vec<_> =
-            numeric.iter().filter(|path| !RANGES.iter().any(|(key, _)| key == path)).collect();
+        let missing: Vec<_> = numeric.iter().filter(|path| !ranges().any(|(key, _)| key == path)).collect();
         assert!(missing.is_empty(), "{missing:?}");
-        let unknown: Vec<_> = RANGES
-            .iter()
-            .filter(|(key, _)| !numeric.iter().any(|path| path == key))
-            .map(|(key, _)| key)
-            .collect();
+        let unknown: Vec<_> =
+            ranges().filter(|(key, _)| !numeric.iter().any(|path| path == key)).map(|(key, _)| key).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
     }
 
@@ -434,6 +518,16 @@ mod tests {
             ("mesh.pp=65536 mesh.tp=65536", "mesh.dp"),
             ("run.minutes=1 stage.0.minutes_share=0", "stage.0.minutes_share"),
             ("checkpoint.local=/tmp", "checkpoint.local"),
+            ("adapter.method=prompt adapter.rank=4", "adapter.rank"),
+            ("adapter.method=prompt adapter.targets=all-linear", "adapter.targets"),
+            ("adapter.method=prefix adapter.encoder_hidden_size=8", "adapter.encoder_hidden_size"),
+            ("adapter.method=lora adapter.virtual_tokens=8", "adapter.virtual_tokens"),
+            ("adapter.method=prefix mesh.tp=2", "mesh.tp"),
+            ("adapter.method=prompt mesh.tp=2", "mesh.sequence_parallel"),
+            ("adapter.method=p_tuning objective.method=dft", "objective.method"),
+            ("adapter.method=prompt model.trained=[\"norm\"]", "model.trained"),
+            ("adapter.method=prompt stage.0.masked=false", "stage.0.masked"),
+            ("adapter.method=prompt stage.0.masked=true stage.0.seq_tokens=21", "stage.0.seq_tokens"),
         ] {
             let error = check(&load(settings)).expect_err(settings).to_string();
             assert!(error.contains(&format!("`{key}`")), "{settings}: {error}");

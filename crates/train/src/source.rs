@@ -1,10 +1,78 @@
 //! Where a run's micro batches come from.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fathom_base::metrics::events;
 use fathom_text::loader::{Cursor, Loader};
 use fathom_text::pack::{IGNORE, Packed};
 
 use crate::error::{Error, Result};
-use crate::step::MicroBatch;
+use crate::micro_batch::{MicroBatch, Rolled, Totals};
+use crate::recipe::Recipe;
+use crate::step::Trainer;
+
+const _: () = assert!(fathom_text::pack::VIRTUAL as usize == fathom_grad::VIRTUAL);
+
+/// Gives the micro batches of a stage, step by step, from a position that can be saved.
+pub trait Source {
+    /// This rank's micro batches of the next step, as many on each rank. `policy` is the model as it is now: text that it writes itself
+    /// comes from it.
+    ///
+    /// # Errors
+    /// What cannot be read any more, or does not fit the stage's shape.
+    fn step(&mut self, policy: &Trainer) -> Result<Vec<MicroBatch>>;
+
+    /// The position after the last step given.
+    fn cursor(&self) -> &Cursor;
+
+    /// Seconds that all calls of [`Source::step`] waited for data.
+    fn wait_s(&self) -> f64;
+
+    /// What there is to tell of how the last step's micro batches were made; told once.
+    fn told(&mut self) -> Told {
+        Told::default()
+    }
+}
+
+/// What a source tells of a step.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// Numbers for the step's line in the log, by name.
+    pub metrics: BTreeMap<String, f64>,
+    /// Answers that the policy wrote.
+    pub rollout: Option<events::Rollout>,
+}
+
+/// Makes the sources of a run's stages.
+pub trait Sources {
+    /// The source of a stage, from the beginning or a saved position.
+    ///
+    /// # Errors
+    /// There is nothing to draw, or the position belongs to other data.
+    fn open(
+        &self,
+        recipe: &Recipe,
+        index: usize,
+        share: Share,
+        cursor: Option<&Cursor>,
+    ) -> Result<Box<dyn Source>>;
+
+    /// Steps of a stage that ends with its data ([`crate::recipe::Stage::epochs`]); `None` for any other.
+    ///
+    /// # Errors
+    /// There is nothing to draw.
+    fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>>;
+}
+
+/// A rank's micro batches among those of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Micro batches of a step.
+    pub all: usize,
+    /// Those of this rank.
+    pub own: Range<usize>,
+}
 
 /// What a stage's micro batches are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,42 +87,92 @@ pub struct Shape {
     pub docs: usize,
     /// All are filled up to the most tokens that there can be.
     pub one_length: bool,
+    /// They are of one rank, so that a step may have fewer of them.
+    pub alone: bool,
+    /// Virtual tokens before each document.
+    pub lead: usize,
 }
 
 /// Samples of token stores, a fixed number in each micro batch: without end, from a position that can be saved.
 pub struct Samples {
     loader: Loader,
     shape: Shape,
+    share: Share,
+    /// Samples at the end of each pass, all earlier ones included; without end if none.
+    passes: Option<Vec<u64>>,
 }
 
+/// Tokens of a micro batch that has no sample, in the last step of a stage that ends with its data.
+const NOTHING: usize = 2;
+
 impl Samples {
-    /// Micro batches of this shape.
-    pub fn new(loader: Loader, shape: Shape) -> Samples {
-        Samples { loader, shape }
+    /// Micro batches of this shape, for one of the ranks.
+    pub fn new(loader: Loader, shape: Shape, share: Share) -> Samples {
+        Samples { loader, shape, share, passes: None }
     }
 
-    /// The next micro batch.
+    /// Ends with the last of these passes, which a step never has two of: what is left of a pass is its last step.
+    pub fn in_passes(self, passes: Option<Vec<u64>>) -> Samples {
+        Samples { passes, ..self }
+    }
+
+    /// Samples up to which the next step may go.
+    fn end(&self) -> u64 {
+        let sample = self.loader.cursor().sample;
+        let Some(passes) = &self.passes else { return u64::MAX };
+        passes.iter().copied().find(|end| *end > sample).unwrap_or(sample)
+    }
+
+    /// The next micro batch, of samples before `end`.
     ///
     /// # Errors
     /// More documents than masks have room for; a store that cannot be read any more.
-    pub fn micro_batch(&mut self) -> Result<MicroBatch> {
-        let mut micro = MicroBatch::default();
+    fn micro_batch(&mut self, end: u64) -> Result<MicroBatch> {
+        let mut micro = MicroBatch { number: self.loader.cursor().sample, ..MicroBatch::default() };
         for _ in 0..self.shape.samples {
-            append(&mut micro, &self.loader.next()?);
+            if self.loader.cursor().sample < end {
+                append(&mut micro, &self.loader.next()?.led(self.shape.lead));
+            }
         }
-        if self.shape.one_length {
-            fill(&mut micro, self.shape.samples * self.shape.seq_tokens, self.shape.seq_tokens);
-        }
+        let least = match micro.ids.len() {
+            _ if self.shape.one_length => self.shape.samples * self.shape.seq_tokens,
+            0 => NOTHING,
+            tokens => tokens,
+        };
+        fill(&mut micro, least, self.shape.seq_tokens);
         self.shape.check(micro)
     }
+}
 
-    /// The position after the last micro batch given.
-    pub fn cursor(&self) -> &Cursor {
+impl Source for Samples {
+    /// All ranks read the same stream, so that the position does not depend on their number.
+    fn step(&mut self, _policy: &Trainer) -> Result<Vec<MicroBatch>> {
+        let mut own: Vec<MicroBatch> = Vec::with_capacity(self.share.own.len());
+        let mut all = Totals::default();
+        let end = self.end();
+        for index in 0..self.share.all {
+            if self.shape.alone && index > 0 && self.loader.cursor().sample >= end {
+                break;
+            }
+            let next = self.micro_batch(end)?;
+            let has = next.totals();
+            all.documents += has.documents;
+            all.labels += has.labels;
+            if self.share.own.contains(&index) {
+                own.push(next);
+            }
+        }
+        if all.documents > 0.0 {
+            own.iter_mut().for_each(|micro| micro.step = Some(all));
+        }
+        Ok(own)
+    }
+
+    fn cursor(&self) -> &Cursor {
         self.loader.cursor()
     }
 
-    /// Seconds that all calls of [`Samples::micro_batch`] waited for data.
-    pub fn wait_s(&self) -> f64 {
+    fn wait_s(&self) -> f64 {
         self.loader.total_wait_s()
     }
 }
@@ -77,13 +195,20 @@ impl Shape {
 }
 
 /// Fills a micro batch up to `tokens` with a range of its own that no loss is computed for.
-fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
+pub(crate) fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
     let from = micro.ids.len();
     if from < tokens {
         micro.ids.resize(tokens, 0);
         micro.labels.resize(tokens, IGNORE);
         micro.positions.extend((0..tokens - from).map(|at| (at % seq_tokens) as i32));
         micro.docs.push(from..tokens);
+        // Whatever a column says of labels that there are not.
+        let Rolled { logps, advantages, values, returns, .. } = &mut micro.rolled;
+        let rolled = [logps, advantages, values, returns];
+        for column in [&mut micro.weights, &mut micro.reference, &mut micro.best].into_iter().chain(rolled) {
+            let width = column.len().checked_div(from).unwrap_or(0);
+            column.resize(width * tokens, 0.0);
+        }
     }
 }
 
@@ -93,5 +218,17 @@ fn append(micro: &mut MicroBatch, packed: &Packed) {
     micro.ids.extend(packed.tokens.iter().map(|id| *id as i32));
     micro.labels.extend(&packed.labels);
     micro.positions.extend(&packed.positions);
+    let column = |column: &mut Vec<f32>, more: &[f32], absent: f32| {
+        if !(column.is_empty() && more.is_empty()) {
+            let width = (more.len() / packed.tokens.len().max(1)).max(column.len() / start.max(1)).max(1);
+            column.resize(width * start, absent);
+            column.extend(more);
+            column.resize(width * (start + packed.tokens.len()), absent);
+        }
+    };
+    column(&mut micro.weights, &packed.weights, 1.0);
+    column(&mut micro.reference, &packed.reference, 0.0);
+    column(&mut micro.best, &packed.best, 0.0);
+    micro.facts.extend(&packed.facts);
     micro.docs.extend(packed.docs.iter().map(|(from, to)| start + *from as usize..start + *to as usize));
 }

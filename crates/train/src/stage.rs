@@ -1,22 +1,30 @@
 //! From a recipe's stage to what its steps run with.
 
+use std::sync::Arc;
+
 use fathom_grad::{AdamWSettings, CpComm, GemmFormat, Moments, OnDisk, Place, Places, Rule};
-use fathom_model::{Caps, Linears, NarrowLayers, RopeScaling, Spec, StageLayers};
+use fathom_model::{
+    Caps, Linears, MODULES, NarrowLayers, Quantized, RopeScaling, Spec, StageLayers, Trained, open_config,
+};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
-use fathom_tensor::{DType, Element, SUM_CHUNK, is_whole_chunks};
+use fathom_tensor::{BlockFormat, DType, Element, SUM_CHUNK, is_whole_chunks};
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
+use crate::blend::weighted;
 use crate::error::{Error, Result};
 use crate::fault::Faults;
+use crate::minimised::objective;
+use crate::objective::{Goal, Noise};
 use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
 use crate::recipe::{
-    CpCommType, GemmName, Granularity, LengthWeight, LinearsName, Memory, MeshTable, Method, MomentType,
-    OffloadCodec, OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName, PlaceRule, Recipe,
-    RopeType, ShardingName, Stage,
+    AdapterName, CpCommType, GemmName, Granularity, LengthWeight, LinearsName, Memory, MeshTable, Method,
+    MethodName, MomentType, OffloadCodec, OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName,
+    PlaceRule, QuantizationName, Recipe, ReferenceName, RopeType, ShardingName, Stage,
 };
+use crate::reference::Refers;
 use crate::schedule::Schedule;
 use crate::source::Shape;
 use crate::step::InStep;
@@ -53,7 +61,7 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
             Places::full().with_segment_layers(table.recompute_num_layers)
         }
         (Granularity::Selective, _) => {
-            Places::selective(&table.recompute_modules).map_err(say("recompute_modules"))?
+            Places::selective(&table.recompute_modules, MODULES).map_err(say("recompute_modules"))?
         }
     };
     places = places.with_rules(rules(&table.places).map_err(say("places"))?);
@@ -61,7 +69,7 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
     if !away.is_away() {
         return Err(say("offload_place")("must be disk or host".into()));
     }
-    places = places.offload(&table.offload_modules, away).map_err(say("offload_modules"))?;
+    places = places.offload(&table.offload_modules, MODULES, away).map_err(say("offload_modules"))?;
     places.offload_fraction = table.offload_fraction;
     places.codec = match table.offload_codec {
         OffloadCodec::AsIs => Codec::AsIs,
@@ -149,6 +157,7 @@ pub fn adamw(recipe: &Recipe) -> AdamWSettings {
 /// # Errors
 /// As [`places`].
 pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
+    let refused = |(key, message): (&str, String)| Error::Recipe { key: format!("objective.{key}"), message };
     let caps = Caps { docs: shape(recipe, index).docs, seq_tokens: recipe.stage[index].seq_tokens };
     Ok(InStep {
         places: places(recipe, index)?,
@@ -157,8 +166,84 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         ranks: ranks(recipe, index)?,
         narrow: narrow(recipe, index)?,
         z_loss: recipe.optimizer.z_loss as f32,
+        goal: Goal {
+            objective: objective(recipe).map_err(refused)?,
+            // A teacher's part is weighed apart from that of the labels.
+            weighted: weighted(recipe, index) || recipe.objective.method == MethodName::Distill,
+            trained: trained(recipe)?,
+            quantized: quantized(recipe)?,
+            teacher: teacher(recipe)?,
+            noise: noise(recipe),
+            refers: refers(recipe),
+        },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })
+}
+
+/// Noise on embeddings; of none the size is 0.
+fn noise(recipe: &Recipe) -> Option<Noise> {
+    let (alpha, seed) = (recipe.objective.neftune_alpha, recipe.run.seed);
+    (alpha > 0.0).then_some(Noise { alpha, seed })
+}
+
+/// The architecture of a teacher that runs in every step.
+///
+/// # Errors
+/// No model there.
+pub fn teacher(recipe: &Recipe) -> Result<Option<Arc<Spec>>> {
+    let Some(folder) = recipe.objective.runs_teacher() else { return Ok(None) };
+    let refuse = |message: String| Error::Recipe { key: "objective.teacher".into(), message };
+    if folder.as_os_str().is_empty() {
+        return Err(refuse("is empty; give the folder of the model that the student learns from".into()));
+    }
+    // A run's folder has its model in one of its own.
+    let within = folder.join("model");
+    let folder = if folder.join("config.json").is_file() { folder } else { &within };
+    let (spec, _) = open_config(folder).map_err(|error| refuse(error.to_string()))?;
+    Ok(Some(Arc::new(spec)))
+}
+
+/// Which model steps ask besides the policy.
+pub fn refers(recipe: &Recipe) -> Refers {
+    if recipe.rl.has_reference() {
+        let is_base = recipe.rl.reference.is_none() && recipe.no_adapter_off().is_none();
+        return if is_base { Refers::AdapterOff } else { Refers::Copy };
+    }
+    match recipe.reference() {
+        ReferenceName::Copy => Refers::Copy,
+        ReferenceName::AdapterOff => Refers::AdapterOff,
+        ReferenceName::Auto | ReferenceName::Column | ReferenceName::None => Refers::Not,
+    }
+}
+
+/// Which weights receive gradients.
+///
+/// # Errors
+/// A pattern that is no regular expression.
+pub fn trained(recipe: &Recipe) -> Result<Trained> {
+    let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
+    if recipe.adapter.method != AdapterName::None {
+        return Trained::adapter(&recipe.model.trained).map_err(refuse);
+    }
+    Trained::matching(&recipe.model.trained).map_err(refuse)
+}
+
+/// How weights that are not trained are held, if in few bits.
+///
+/// # Errors
+/// As [`trained`].
+pub fn quantized(recipe: &Recipe) -> Result<Option<Quantized>> {
+    let Some(format) = format(recipe.model.quantization) else { return Ok(None) };
+    Ok(Some(Quantized { format, double: recipe.model.double_quant, trained: trained(recipe)? }))
+}
+
+/// The format of a name; `None` for none.
+pub fn format(name: QuantizationName) -> Option<BlockFormat> {
+    match name {
+        QuantizationName::None => None,
+        QuantizationName::Nf4 => Some(BlockFormat::Nf4),
+        QuantizationName::Int8 => Some(BlockFormat::Int8),
+    }
 }
 
 /// Products of narrow operands, if the recipe has any.
@@ -277,7 +362,16 @@ pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
     let samples = stage.samples_per_micro_batch.max(1);
     // Ranks that share a micro batch's tokens, or send each other their rows, count on lengths that they know.
     let one_length = mesh.tp * mesh.cp * mesh.ep * mesh.etp > 1;
-    Shape { stage: index, samples, seq_tokens: stage.seq_tokens, docs: stage.max_docs * samples, one_length }
+    let (docs, alone) = (stage.max_docs * samples, !one_length && mesh.dp * mesh.pp == 1);
+    Shape {
+        stage: index,
+        samples,
+        seq_tokens: stage.seq_tokens,
+        docs,
+        one_length,
+        alone,
+        lead: recipe.adapter.leads(),
+    }
 }
 
 /// The ranks among which so many tokens can be shared, up to a node's or two.
@@ -339,9 +433,10 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
 /// Which rotary settings a stage changes: those of layers that see everything, or the first, which is the model's, where all layers have windows. One of
 /// its own for layers with windows (Gemma 3, Cohere 2) stays as it is: distances stay within the window.
 fn stretched(spec: &Spec) -> Vec<bool> {
-    let sees_all =
-        |table: usize| spec.layers.iter().any(|layer| layer.rope == Some(table) && layer.window.is_none());
-    let some = spec.layers.iter().any(|layer| layer.window.is_none());
+    let sees_all = |table: usize| {
+        spec.layers.iter().any(|layer| layer.rope() == Some(table) && layer.window().is_none())
+    };
+    let some = spec.layers.iter().any(|layer| layer.window().is_none());
     (0..spec.ropes.len()).map(|table| sees_all(table) || (table == 0 && !some)).collect()
 }
 
@@ -381,16 +476,18 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
     let packing = match stage.packing {
         Packing::Cut => pack::Packing::Concatenate,
         Packing::BestFit => pack::Packing::BestFit,
+        Packing::Single => pack::Packing::Single,
     };
     loader::Spec {
         packing,
         boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
-        shuffle: Shuffle::Documents,
+        shuffle: if recipe.data.shuffle { Shuffle::Documents } else { Shuffle::None },
         seed: recipe.run.seed.wrapping_add(index as u64),
         split: Split::Train { held_out },
         min_doc_tokens: stage.min_doc_tokens as u64,
         length_weights: stage.length_weights.iter().map(length_weight).collect(),
         ahead: recipe.data.ahead,
+        lead: recipe.adapter.leads() as u32,
         ..loader::Spec::new(stage.seq_tokens as u32)
     }
 }
@@ -464,22 +561,22 @@ mod tests {
     fn rotations_of_windows_alone_are_left() {
         let mut spec = small();
         spec.ropes.push(spec.ropes[0].clone());
-        spec.layers[1] = LayerSpec { window: Some(64), rope: Some(1) };
+        spec.layers[1] = LayerSpec::decoder(Some(64), Some(1));
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
         // Nor where those that see everything do not rotate.
-        spec.layers[0].rope = None;
+        spec.layers[0].set_rope(None);
         let kept = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert!(kept.ropes.iter().all(|rope| rope.scaling == RopeScaling::Default));
-        spec.layers[0].rope = Some(0);
+        spec.layers[0].set_rope(Some(0));
         // In a model whose layers all have windows the first setting is stretched, and that of its own for windows is not.
-        spec.layers[0].window = Some(64);
+        spec.layers[0].set_window(Some(64));
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
         // As Gemma 3 with sliding layers only, of which none uses the first setting.
-        spec.layers[0].rope = Some(1);
+        spec.layers[0].set_rope(Some(1));
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
     }

@@ -5,18 +5,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_grad::{AdamW, Moments, OnDisk, Params, StateDisk};
-use fathom_model::{Model, NarrowLayers, Spec};
+use fathom_model::{Model, NarrowLayers, Portion, Quantized, Spec, Trained};
 use fathom_tensor::{DType, Device, Meta, Profile};
 
+use crate::distill::Frozen;
 use crate::error::{Error, Result};
 use crate::offload::{self, Room};
 use crate::parallel::{Ranks, shares};
+use crate::reference::{Reference, Refers};
 use crate::step::{InStep, Trainer};
 
 /// A plan's disk is as large as it has to be.
 const MOST_DISK_BYTES: u64 = 1 << 60;
 
-/// Bytes of disk that a rank's weights and optimizer state take where `on_disk` says so.
+/// Bytes of disk that a rank's weights and optimizer state take where `on_disk` says so, and a frozen copy of the weights if one is
+/// kept.
 ///
 /// # Errors
 /// As [`StateDisk::open`].
@@ -25,7 +28,7 @@ pub fn state_disk_bytes(
     spec: &Spec,
     dtype: DType,
     on_disk: OnDisk,
-    (ranks, moments): (&Ranks, Moments),
+    (ranks, moments, refers): (&Ranks, Moments, Refers),
 ) -> Result<u64> {
     let machine = Arc::new(Meta::new(profile.clone()));
     let meta = Device::on_mesh(machine, u64::MAX, ranks.imagined());
@@ -34,19 +37,46 @@ pub fn state_disk_bytes(
     let (model, params) = Model::declare_part(&meta, spec, dtype, Some(disk.clone()), portion);
     let shares = shares(&meta, &model, &params, ranks.sharding);
     let _state = AdamW::shared(&meta, &params, Rc::new(shares), moments);
+    let _copy = (refers == Refers::Copy).then(|| {
+        let spec = spec.without_adapter();
+        Model::declare_part(&meta, &spec, dtype, Some(disk.clone()), ranks.portion(&spec, &meta.mesh))
+    });
     Ok(disk.stats().peak_reserved_bytes)
 }
 
-/// Whether products of narrow operands go with a model and its mesh.
+/// Whether products of narrow operands go with a model and its mesh, and the trained weights are the model's.
 ///
 /// # Errors
-/// As [`Trainer::narrow`].
-pub(crate) fn check_narrow(profile: &Profile, spec: &Spec, how: &InStep) -> Result<()> {
-    let Some(narrow) = &how.narrow else { return Ok(()) };
+/// As [`Trainer::narrow`] and [`frozen`].
+pub(crate) fn check_weights(profile: &Profile, spec: &Spec, how: &InStep) -> Result<()> {
+    let quantized = how.goal.quantized.as_ref();
+    if how.narrow.is_none() && how.goal.trained.is_all() && quantized.is_none() {
+        return Ok(());
+    }
     let meta = Device::on_mesh(Arc::new(Meta::new(profile.clone())), u64::MAX, how.ranks.imagined());
     let portion = how.ranks.portion(spec, &meta.mesh);
-    let (model, mut params) = Model::declare_part(&meta, spec, DType::Bf16, None, portion);
-    narrowed(&meta, &model, &mut params, Some(narrow))
+    quantizes(quantized, spec, &portion)?;
+    let (mut model, mut params) = Model::declare_part(&meta, spec, DType::Bf16, None, portion);
+    frozen(&mut model, &mut params, &how.goal.trained)?;
+    narrowed(&meta, &model, &mut params, how.narrow.as_ref())
+}
+
+/// Whether the weights of a rank can be held in few bits.
+///
+/// # Errors
+/// The weight that cannot.
+pub fn quantizes(quantized: Option<&Quantized>, spec: &Spec, portion: &Portion) -> Result<()> {
+    let refuse = |message| Error::Recipe { key: "model.quantization".into(), message };
+    quantized.map_or(Ok(()), |quantized| quantized.check(spec, portion).map_err(refuse))
+}
+
+/// Freezes the weights of a rank's model that are not trained; gradients and optimizer state are made after this.
+///
+/// # Errors
+/// A pattern that no weight has, or that parts what is one weight here.
+pub fn frozen(model: &mut Model, params: &mut Params, trained: &Trained) -> Result<()> {
+    let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
+    model.freeze(params, trained).map_err(refuse)
 }
 
 /// As [`Trainer::narrow`].
@@ -61,20 +91,40 @@ pub(crate) fn narrowed(
 }
 
 /// A trainer on a machine without data, with disks as large as they have to be.
-pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Trainer {
-    // Without data there is no file, so nothing can fail.
+///
+/// # Errors
+/// As [`StateDisk::open`], [`frozen`], [`offload::open`] and [`Trainer::narrow`].
+pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Result<Trainer> {
     let open = |on_disk: OnDisk| {
         let options = on_disk.options(Path::new(""), MOST_DISK_BYTES);
-        StateDisk::open(device, &options, on_disk, dtype).ok()
+        StateDisk::open(device, &options, on_disk, dtype)
     };
-    let disk = Some(how.on_disk).filter(|on_disk| on_disk.any()).and_then(open);
+    let disk = Some(how.on_disk).filter(|on_disk| on_disk.any()).map(open).transpose()?;
     let portion = how.ranks.portion(spec, &device.mesh);
-    let (model, params) = Model::declare_part(device, spec, dtype, disk, portion);
+    let quantized = how.goal.quantized.as_ref();
+    quantizes(quantized, spec, &portion)?;
+    let (mut model, mut params) = Model::declare_quantized(device, spec, dtype, disk, (portion, quantized));
+    frozen(&mut model, &mut params, &how.goal.trained)?;
     let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
-    trainer.offload = offload::open(device, &how.places, Room::endless()).ok().flatten();
-    // What does not go with the model was refused when the workload was made.
-    let _ = trainer.narrow(how.narrow.as_ref());
-    trainer
+    trainer.offload = offload::open(device, &how.places, Room::endless())?;
+    trainer.narrow(how.narrow.as_ref())?;
+    trainer.teacher = how.goal.teacher.as_ref().map(|spec| {
+        let portion = how.ranks.portion(spec, &device.mesh);
+        let (model, params) = Model::declare_part(device, spec, dtype, None, portion);
+        Frozen { model, params }
+    });
+    match how.goal.refers {
+        Refers::Not => {}
+        Refers::AdapterOff => trainer.refer_to(Reference::adapter_off(&trainer.model)),
+        Refers::Copy => {
+            let spec = spec.without_adapter();
+            let disk = trainer.params.disk().cloned();
+            let (model, params) =
+                Model::declare_part(device, &spec, dtype, disk, how.ranks.portion(&spec, &device.mesh));
+            trainer.refer_to(Reference::copy(model, params, None));
+        }
+    }
+    Ok(trainer)
 }
 
 /// Opens a file for a rank's weights and optimizer state in a folder; `None` if none of them is on disk. The rank is the device's.
@@ -86,14 +136,14 @@ pub fn open_state_disk(
     spec: &Spec,
     dtype: DType,
     on_disk: OnDisk,
-    (ranks, moments): (&Ranks, Moments),
+    (ranks, moments, refers): (&Ranks, Moments, Refers),
     folder: &Path,
 ) -> Result<Option<Rc<StateDisk>>> {
     if !on_disk.any() {
         return Ok(None);
     }
     let ranks = Ranks { rank: device.mesh.rank(), ..*ranks };
-    let bytes = state_disk_bytes(device.machine.profile(), spec, dtype, on_disk, (&ranks, moments))?;
+    let bytes = state_disk_bytes(device.machine.profile(), spec, dtype, on_disk, (&ranks, moments, refers))?;
     let options = on_disk.options(folder, bytes);
     Ok(Some(StateDisk::open(device, &options, on_disk, dtype)?))
 }

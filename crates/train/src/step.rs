@@ -1,52 +1,25 @@
 //! One training step: micro batches forward and backward, then the update.
 
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_grad::{
-    AdamW, AdamWSettings, ContextLayout, Counters, Cut, Grads, Head, Labels, Moments, Offload, OnDisk,
-    Params, Places, Sharing, Spread, Update,
-};
-use fathom_model::{Caps, Model, NarrowLayers, Packed};
+use fathom_grad::{AdamW, AdamWSettings, Counters, Grads, Moments, Offload, OnDisk, Params, Places, Update};
+use fathom_model::{Caps, Model, NarrowLayers, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
+use crate::distill::Frozen;
 use crate::error::Result;
-use crate::parallel::pipeline::{Lap, Loaded, Pipeline, Watch};
+use crate::loaded::{Loaded, Minimised};
+use crate::micro_batch::MicroBatch;
+use crate::objective::Goal;
+use crate::parallel::pipeline::{Lap, Pipeline, Watch};
 use crate::parallel::{self, Ranks, Sharding, shares};
+use crate::reference::Reference;
 use crate::run::Amax;
-
-/// A packed stream of tokens on the host, with the target of each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MicroBatch {
-    /// Token ids.
-    pub ids: Vec<i32>,
-    /// The next token; below zero: not trained on.
-    pub labels: Vec<i32>,
-    /// Position of each token.
-    pub positions: Vec<i32>,
-    /// Ranges that attend among themselves only; they cover the stream.
-    pub docs: Vec<Range<usize>>,
-}
-
-impl MicroBatch {
-    /// Tokens that are trained on.
-    pub fn valid(&self) -> u64 {
-        self.labels.iter().filter(|label| **label >= 0).count() as u64
-    }
-
-    /// The shape of `tokens` tokens in documents of `document` tokens, without contents (all positions are 0): for a
-    /// machine without data.
-    pub fn shape(tokens: usize, document: usize) -> MicroBatch {
-        let document = document.max(1);
-        let docs = (0..tokens).step_by(document).map(|start| start..tokens.min(start + document)).collect();
-        let zeros = || vec![0; tokens];
-        MicroBatch { ids: zeros(), labels: zeros(), positions: zeros(), docs }
-    }
-}
 
 /// What is trained and what a step needs besides data.
 pub struct Trainer {
@@ -64,12 +37,20 @@ pub struct Trainer {
     pub(crate) watch: Option<Instant>,
     /// When the last step's parts began and ended: of plans, and of steps that are watched.
     pub(crate) laps: RefCell<Vec<Lap>>,
+    /// Whom an objective with a teacher asks: its weights are frozen, and no checkpoint has them.
+    pub teacher: Option<Frozen>,
     /// An adversary for tests: the next step's gradient is not a number here.
     pub poisoned: bool,
+    /// The model that micro batches are compared with, if the run has it in memory.
+    pub(crate) reference: Option<Reference>,
     grads: Grads,
     optimizer: AdamW,
     loss: Tensor,
     count: Tensor,
+    /// What the objective's metrics add up to on this rank.
+    metrics: RefCell<Vec<[f64; 2]>>,
+    /// f32 [metrics, 1]: the same of an objective with a teacher, while a step runs.
+    terms: Option<Tensor>,
     /// f32 [layers, experts]: what routers chose in the step.
     loads: Option<Tensor>,
     flops: Tensor,
@@ -90,6 +71,8 @@ pub struct InStep {
     pub narrow: Option<NarrowLayers>,
     /// Weight of the z-loss.
     pub z_loss: f32,
+    /// What is minimised.
+    pub goal: Goal,
     /// The update.
     pub adamw: AdamWSettings,
 }
@@ -103,8 +86,10 @@ pub struct StepResult {
     pub norm: InFlight,
     /// Not zero: nothing was changed.
     pub skipped: InFlight,
-    /// Tokens that were trained on, of all ranks.
+    /// What the sum of the losses is divided by, of all ranks: see [`crate::Objective::count`].
     pub count: InFlight,
+    /// f32 [metrics, 2]: of each of the objective's metrics a sum and what it is divided by, of all ranks; none without.
+    pub metrics: Option<InFlight>,
     /// FLOPs of the model, of all ranks.
     pub model_flops: InFlight,
     /// Tokens that went through this rank.
@@ -146,11 +131,15 @@ impl Trainer {
             offload: None,
             watch: None,
             laps,
+            teacher: None,
             poisoned: false,
+            reference: None,
             grads,
             optimizer,
             loss,
             count,
+            metrics: RefCell::default(),
+            terms: None,
             flops,
             loads,
         }
@@ -188,6 +177,12 @@ impl Trainer {
         (self.device, self.model, self.params)
     }
 
+    /// Another stage's architecture over the same weights.
+    pub fn set_spec(&mut self, spec: Spec) {
+        self.model.spec = spec;
+        self.params.forget_segments();
+    }
+
     /// The optimizer's state.
     pub fn optimizer(&self) -> &AdamW {
         &self.optimizer
@@ -204,22 +199,32 @@ impl Trainer {
     }
 
     /// Runs the micro batches, whose first contributions overwrite the gradients of the step before, and returns (tokens of this rank,
-    /// labelled tokens that it counts). The loss is left in a device scalar.
-    pub fn accumulate(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> (u64, u64) {
+    /// its part of what the sum is divided by). The loss is left in a device scalar.
+    pub fn accumulate(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) -> (u64, f64) {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
         self.loads.iter().for_each(|loads| self.device.machine.zero(loads));
         self.laps.borrow_mut().clear();
+        let metrics = how.goal.objective.measures().len();
+        *self.metrics.borrow_mut() = vec![[0.0; 2]; metrics];
+        self.terms = how.goal.objective.distils().map(|_| {
+            self.device.pool.enter("metrics", -1);
+            self.device.zeros(metrics, 1, DType::F32, Category::Data)
+        });
         if std::mem::take(&mut self.poisoned) {
             self.poison();
         }
-        self.run(micro_batches, how);
+        match self.look_ahead(micro_batches, how) {
+            Some(micro_batches) => self.run(&micro_batches, how),
+            None => self.run(micro_batches, how),
+        }
         self.grads.settle(&self.device);
-        let sum = |size: fn(&MicroBatch) -> u64| micro_batches.iter().map(size).sum::<u64>();
-        let cp = self.device.mesh.size(Axis::Cp) as u64;
-        // A stream that several ranks share is counted by the first of them.
-        let valid = if self.device.mesh.index(Axis::Cp) == 0 { sum(MicroBatch::valid) } else { 0 };
-        (sum(|micro| micro.ids.len() as u64) / cp, valid)
+        let tokens: u64 = micro_batches.iter().map(|micro| micro.borrow().ids.len() as u64).sum();
+        // A stream that several ranks share is counted by the first of them, and nothing on a machine without data.
+        let counts = self.device.mesh.index(Axis::Cp) == 0 && self.device.machine.has_data();
+        let ours = micro_batches.iter().filter(|_| counts);
+        let of_ours = ours.map(|micro| how.goal.objective.count(micro.borrow()));
+        (tokens / self.device.mesh.size(Axis::Cp) as u64, of_ours.sum())
     }
 
     /// One step: gradients of all micro batches, then the update. Accumulating equals one big batch bit for bit when
@@ -228,7 +233,7 @@ impl Trainer {
     /// # Errors
     /// The disk behind activations failed, and nothing was updated; or the disk behind weights and optimizer state, and
     /// what they are is undefined: the last checkpoint is what there is.
-    pub fn step(&mut self, micro_batches: &[MicroBatch], how: &InStep) -> Result<StepResult> {
+    pub fn step(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) -> Result<StepResult> {
         self.step_with(micro_batches, how, |_, _| Ok(()))
     }
 
@@ -238,17 +243,18 @@ impl Trainer {
     /// As [`Trainer::step`], and those of `before_update`: then nothing is updated.
     pub fn step_with(
         &mut self,
-        micro_batches: &[MicroBatch],
+        micro_batches: &[impl Borrow<MicroBatch>],
         how: &InStep,
         before_update: impl FnOnce(&Device, &Params) -> Result<()>,
     ) -> Result<StepResult> {
         let before = self.counters.model_flops();
-        let (tokens, valid) = self.accumulate(micro_batches, how);
+        let (tokens, count) = self.accumulate(micro_batches, how);
         let flops = (self.counters.model_flops() - before) as f32;
         self.device.machine.write(&self.flops, &flops.to_le_bytes());
-        self.device.machine.write(&self.count, &(valid as f32).to_le_bytes());
+        self.device.machine.write(&self.count, &(count as f32).to_le_bytes());
         self.grads.complete(&self.device);
         parallel::sums(&self.device, &self.loss, &self.count);
+        let metrics = self.metrics(how);
         // Every rank counted the tokens that it had, of its layers.
         self.loads.iter().for_each(|loads| self.device.mesh.everybody().all_reduce(&self.device, loads));
         self.device.mesh.everybody().all_reduce(&self.device, &self.flops);
@@ -272,8 +278,26 @@ impl Trainer {
         let [loss, count, model_flops] =
             [&self.loss, &self.count, &self.flops].map(|scalar| self.device.machine.read(scalar));
         let loads = self.loads.as_ref().map(|loads| self.device.machine.read(loads));
+        let metrics = metrics.map(|metrics| self.device.machine.read(&metrics));
         let (norm, skipped) = (report.norm, report.skipped);
-        Ok(StepResult { loss, count, model_flops, norm, skipped, tokens, loads })
+        Ok(StepResult { loss, count, metrics, model_flops, norm, skipped, tokens, loads })
+    }
+
+    /// The sums of the objective's metrics over all ranks, f32 [metrics, 2]; `None` without any.
+    fn metrics(&mut self, how: &InStep) -> Option<Tensor> {
+        let mine = std::mem::take(&mut *self.metrics.borrow_mut());
+        if how.goal.objective.measures().is_empty() {
+            return None;
+        }
+        let flat: Vec<f32> = mine.iter().flatten().map(|x| *x as f32).collect();
+        self.device.pool.enter("metrics", -1);
+        let sums = self.device.from_f32(mine.len(), 2, &flat, Category::Data);
+        if let Some(terms) = self.terms.take() {
+            let column = &sums.view_cols(0..1);
+            self.device.machine.add(column, &terms, column);
+        }
+        parallel::of_last_stage(&self.device, &sums);
+        Some(sums)
     }
 
     /// Moves the biases of the choice of experts towards even loads, if the model's experts say how far.
@@ -331,10 +355,27 @@ impl Trainer {
     }
 
     /// Forward and backward of all micro batches.
-    fn run(&mut self, micro_batches: &[MicroBatch], how: &InStep) {
-        let Trainer { device, model, params, counters, offload, watch, laps, grads, loss, .. } = self;
-        let load = |index: usize| load(device, model, params, &micro_batches[index], how);
-        let (places, offload, z_loss) = (&how.places, offload.as_ref(), how.z_loss);
+    fn run(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) {
+        let Trainer {
+            device,
+            model,
+            params,
+            counters,
+            offload,
+            watch,
+            laps,
+            grads,
+            loss,
+            metrics,
+            teacher,
+            terms,
+            ..
+        } = self;
+        let (teacher, terms) = (teacher.as_ref(), terms.as_ref());
+        let load =
+            |index: usize| Loaded::new(device, (model, params), teacher, micro_batches[index].borrow(), how);
+        let (places, offload) = (&how.places, offload.as_ref());
+        let minimised = Minimised { goal: &how.goal, z_loss: how.z_loss, loss, metrics, terms, teacher };
         let (order, arrived) = (how.ranks.order, Cell::new(None));
         let watch = match (device.machine.clock(), *watch) {
             (Some(clock), _) => Watch::Planned(clock),
@@ -348,8 +389,7 @@ impl Trainer {
             places,
             offload,
             counters,
-            z_loss,
-            loss,
+            minimised,
             watch,
             laps,
             arrived,
@@ -357,37 +397,4 @@ impl Trainer {
         };
         pipeline.run(micro_batches.len(), &load, grads);
     }
-}
-
-/// Most tokens that are dealt to context parallel ranks together where layers differ in their windows: what is balanced is the sum
-/// of their areas, and small chunks balance nearly each. Elsewhere chunks are as large as balance allows, so that attention meets
-/// few groups of keys in each step.
-const CHUNK: usize = 512;
-
-/// A micro batch's tables on the machine: this rank's tokens of it, its labels in the order in which the head meets them.
-fn load(device: &Device, model: &Model, params: &Params, micro: &MicroBatch, how: &InStep) -> Loaded {
-    let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
-    let grid = device.mesh.grid();
-    let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
-    let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
-    let chunk = if windows.iter().all(Option::is_none) { tokens } else { CHUNK };
-    let cut = Cut { tokens, cp: grid.cp, chunk, windows, dynamic };
-    let layout = ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
-    let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
-    let batch = model.batch_of(device, packed, how.caps, &sharing);
-    let labels = sharing.own(device, &micro.labels);
-    let shared = grid.tp > 1 && grid.sequence_parallel && device.machine.has_data();
-    let ids = match model.last.filter(|_| shared) {
-        None => device.from_i32(&labels, Category::Data),
-        Some(last) => {
-            let spread = Spread { ranks: grid.tp, rows: true, ..Spread::NONE };
-            let vocab = params.shape(last.head)[0];
-            let (machine, dtype) = (device.machine.as_ref(), model.dtype(params));
-            let order = Head::order(machine, vocab, dtype, batch.tokens, spread, how.places.tile_rows);
-            let labels: Vec<i32> = order.into_iter().map(|token| labels[token]).collect();
-            device.from_i32(&labels, Category::Data)
-        }
-    };
-    let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
-    Loaded { batch: Rc::new(batch), labels: Labels { ids, weights: None }, losses }
 }

@@ -17,7 +17,7 @@ const fn line(name: &'static str, names: &'static [&'static str]) -> Line {
 }
 
 /// From the bottom row to the top: a line names only lines above it in this list.
-const TABLE: [Line; 18] = [
+const TABLE: [Line; 20] = [
     line("base", &[]),
     line("rehearsal", &[]),
     line("tensor", &["base"]),
@@ -34,7 +34,9 @@ const TABLE: [Line; 18] = [
     line("query", &[]),
     line("curate", &["text", "report", "prose", "query"]),
     line("eval", &["text", "report"]),
-    line("cli", &["train", "engine", "curate", "eval", "cpu", "cuda", "mpi"]),
+    line("serve", &["base"]),
+    line("app", &["train", "engine", "curate", "eval", "serve", "cpu", "cuda", "mpi"]),
+    line("cli", &["app"]),
     line("xtask", &[]),
 ];
 

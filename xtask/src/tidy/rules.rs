@@ -14,6 +14,27 @@ const CHORES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X
 /// What of a mesh the model may know, and the files of its crate that may.
 const RANKS: [&str; 9] = ["Axis", "Mesh", "Grid", "tp", "tp_index", "ep", "ep_index", "etp", "etp_index"];
 const KNOW_RANKS: [&str; 3] = ["portion.rs", "model.rs", "narrow.rs"];
+/// What prints. Programs do, and a build script talks to cargo.
+const PRINTS: [&str; 5] = ["println", "print", "eprintln", "eprint", "dbg"];
+const PROGRAMS: [&str; 4] = ["crates/cli/", "crates/rehearsal/", "fuzz/", "xtask/"];
+/// What a `static` is kept by that changes while the program runs, beside atomics.
+const CELLS: [&str; 9] =
+    ["OnceLock", "LazyLock", "Once", "OnceCell", "LazyCell", "Mutex", "RwLock", "Cell", "RefCell"];
+/// Who may keep such a thing for the whole process: the allocator's counts, the panic hook of guarded calls, libraries of CUDA,
+/// which stay open, with the addresses of their functions and a thread's context, names of files that no other thread has, the
+/// threads behind requests, and tables of characters and words.
+const KEEPERS: [&str; 10] = [
+    "crates/base/src/guard.rs",
+    "crates/cpu/src/counting.rs",
+    "crates/cuda/src/calls/mod.rs",
+    "crates/cuda/src/driver/real.rs",
+    "crates/cuda/src/libs/open.rs",
+    "crates/curate/src/dedup/engine.rs",
+    "crates/curate/src/read/remote.rs",
+    "crates/prose/src/filter/segments.rs",
+    "crates/text/src/tokenizer/fast/classes.rs",
+    "crates/text/src/tokenizer/fast/mod.rs",
+];
 const HOMES: [&str; 3] = [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
 /// Rules for any file of text: no paths of one machine, no chores left behind.
@@ -72,6 +93,15 @@ pub fn check_rust(source: &Source, is_test: bool) -> Vec<Violation> {
             word if RANKS.contains(&word) && !in_test && !may_know_ranks(source.path) => {
                 violation(token.line, "ranks in the model, outside portion.rs, model.rs and narrow.rs");
             }
+            word if PRINTS.contains(&word) && is(at + 1, "!") && !in_test && !may_print(source.path) => {
+                violation(token.line, "printing below cli: return it, report it to Events, or log it");
+            }
+            "process" if ends_process(source, at) && !in_test && !is_program(source.path) => {
+                violation(token.line, "process::exit below cli: return an error");
+            }
+            "static" if keeps(source, at) && !in_test && !may_keep(source.path) => {
+                violation(token.line, "state of the whole process below cli");
+            }
             "todo" | "unimplemented" if is(at + 1, "!") => violation(token.line, "a stub"),
             "#" if attribute(code, at).is_some_and(|(_, inside, _)| ignores(inside)) => {
                 violation(token.line, "an ignored test");
@@ -92,6 +122,34 @@ fn takes_text(source: &Source, at: usize) -> bool {
 fn may_be_unsafe(path: &str) -> bool {
     let crates = ["crates/cpu/", "crates/cuda/", "crates/mpi/", "crates/rehearsal/"];
     crates.iter().any(|folder| path.starts_with(folder)) || path.starts_with("crates/tensor/src/spill/")
+}
+
+fn is_program(path: &str) -> bool {
+    PROGRAMS.iter().any(|folder| path.starts_with(folder))
+}
+
+/// The program `fathom` too prints by way of its console, which knows when nobody reads.
+fn may_print(path: &str) -> bool {
+    path.ends_with("/build.rs") || is_program(path) && !path.starts_with("crates/cli/src/")
+}
+
+/// Whether `code[at]`, the module `process`, is asked for `exit`, by its path or among others in braces.
+fn ends_process(source: &Source, at: usize) -> bool {
+    let mut rest = source.code[at + 1..].iter().skip_while(|token| token.is(":") || token.is("::"));
+    match rest.next() {
+        Some(next) if next.is("{") => rest.take_while(|token| !token.is("}")).any(|token| token.is("exit")),
+        next => next.is_some_and(|token| token.is("exit")),
+    }
+}
+
+/// Whether the `static` at `code[at]` can change: its type, up to its value, has a cell, a lock or an atomic.
+fn keeps(source: &Source, at: usize) -> bool {
+    let mut kind = source.code[at + 1..].iter().take_while(|token| !token.is("=") && !token.is(";"));
+    kind.any(|token| CELLS.contains(&token.text) || token.text.starts_with("Atomic"))
+}
+
+fn may_keep(path: &str) -> bool {
+    is_program(path) || KEEPERS.contains(&path)
 }
 
 /// Blocks and families are the same on every rank.
@@ -170,6 +228,33 @@ mod tests {
         for path in ["crates/model/src/block.rs", "crates/model/src/family/llama.rs"] {
             check(path, text, &[message]);
         }
+    }
+
+    #[test]
+    fn libraries_neither_print_nor_exit_nor_remember() {
+        let print = "2: printing below cli: return it, report it to Events, or log it";
+        check("crates/app/src/a.rs", "//! A.\nfn f() { eprintln!(\"x\") }", &[print]);
+        check("crates/cli/src/a.rs", "//! A.\nfn f() { println!(\"x\") }", &[print]);
+        check("crates/cli/build.rs", "//! A.\nfn f() { println!(\"x\") }", &[]);
+        check("crates/app/src/a.rs", "//! A.\n#[test]\nfn f() { println!(\"x\") }", &[]);
+        let exit = "2: process::exit below cli: return an error";
+        for text in ["fn f() { std::process::exit(1) }", "use std::process::{ExitCode, exit};"] {
+            check("crates/app/src/a.rs", &format!("//! A.\n{text}"), &[exit]);
+            check("crates/cli/src/a.rs", &format!("//! A.\n{text}"), &[]);
+        }
+        check("crates/app/src/a.rs", "//! A.\nfn f(p: &Mesh) { process::id(); p.exit() }", &[]);
+        let state = "2: state of the whole process below cli";
+        for text in
+            ["static A: Mutex<u8> = Mutex::new(0);", "fn f() { static N: AtomicU64 = AtomicU64::new(0); }"]
+        {
+            check("crates/app/src/a.rs", &format!("//! A.\n{text}"), &[state]);
+            check("crates/cpu/src/counting.rs", &format!("//! A.\n{text}"), &[]);
+        }
+        check(
+            "crates/app/src/a.rs",
+            "//! A.\nstatic A: [u8; 2] = [0; 2];\nfn f(a: &'static Mutex<u8>) {}",
+            &[],
+        );
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+#[cfg(feature = "curate")]
 use clap::builder::PossibleValuesParser;
 use clap::{Args as Group, Subcommand, ValueEnum};
+#[cfg(feature = "curate")]
 use fathom_curate::bench::STAGES;
 use fathom_train::recipe::Precision;
 
@@ -20,11 +22,17 @@ pub enum Bench {
     Step(Step),
     /// Generation of one sequence.
     Decode(Decode),
+    /// Reading of one prompt, to the first token.
+    Prefill(Decode),
+    /// Requests to a server, this or another: time to the first token and between tokens, what was refused. Without an address: the
+    /// cost of the server itself, over a model that is pretended.
+    Serve(Offer),
     /// From cold files to the first token, beside reading the files.
     Load(Load),
     /// This machine's rates, as a plan wants them.
     Profile(Profile),
     /// The pieces of a curation, on one thread.
+    #[cfg(feature = "curate")]
     Curate(Curate),
     /// Ten training steps with a checkpoint on its way, and without.
     Save(Save),
@@ -41,6 +49,43 @@ pub struct Timing {
     /// Repeats; the median counts.
     #[arg(long, default_value_t = 5)]
     pub repeat: usize,
+}
+
+/// `fathom bench serve`.
+#[derive(Group)]
+pub struct Offer {
+    /// The server, e.g. http://127.0.0.1:8000; any that has OpenAI's completions.
+    pub url: Option<String>,
+    /// The model's name, where there are several.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Requests a second, at random times; default: a closed loop of clients.
+    #[arg(long, value_name = "R", conflicts_with = "clients")]
+    pub rate: Option<f64>,
+    /// Clients, each of which asks again when it has its answer.
+    #[arg(long, default_value_t = 1)]
+    pub clients: usize,
+    /// Requests in all.
+    #[arg(long, default_value_t = 200)]
+    pub requests: usize,
+    /// Words of a prompt, on average.
+    #[arg(long, default_value_t = 128)]
+    pub prompt: usize,
+    /// Tokens of an answer, on average.
+    #[arg(long, default_value_t = 64)]
+    pub answer: usize,
+    /// Share of a prompt that all prompts begin with.
+    #[arg(long, default_value_t = 0.0)]
+    pub shared: f64,
+    /// Milliseconds to the first token, and on average between tokens, up to which a request counts as good.
+    #[arg(long, value_name = "FIRST,BETWEEN", value_delimiter = ',', default_values_t = [1000.0, 100.0])]
+    pub good: Vec<f64>,
+    /// A file whose first line is the server's key.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Seed of prompts and times.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
 }
 
 /// `fathom bench gemm`.
@@ -161,7 +206,7 @@ pub struct Step {
     pub ops: bool,
 }
 
-/// `fathom bench decode`.
+/// `fathom bench decode` and `fathom bench prefill`.
 #[derive(Group)]
 pub struct Decode {
     #[command(flatten)]
@@ -171,7 +216,7 @@ pub struct Decode {
     /// Tokens of the prompt.
     #[arg(long, default_value_t = 128)]
     pub prompt: usize,
-    /// New tokens.
+    /// New tokens; `prefill` makes one.
     #[arg(long, default_value_t = 64)]
     pub new: usize,
 }
@@ -203,6 +248,7 @@ pub struct Profile {
 }
 
 /// `fathom bench curate`.
+#[cfg(feature = "curate")]
 #[derive(Group)]
 pub struct Curate {
     /// Only this piece.

@@ -195,10 +195,19 @@ pub struct Supervise {
     /// Folder of the run; found in the command if that is a `fathom train`.
     #[arg(long)]
     pub out: Option<PathBuf>,
+    /// The job is a server that answers here, e.g. http://127.0.0.1:8000/health/ready: it is started again when it is silent, too.
+    #[arg(long, value_name = "URL", conflicts_with = "out")]
+    pub ready: Option<String>,
+    /// Seconds without an answer after which a server that was ready is ended and started again.
+    #[arg(long, default_value_t = 10.0, requires = "ready")]
+    pub silent: f64,
+    /// Seconds that a server has until its first answer.
+    #[arg(long, default_value_t = 600.0, requires = "ready")]
+    pub starting: f64,
     /// How often the job is started again, at most.
     #[arg(long, default_value_t = 10)]
     pub max_restarts: u32,
-    /// How often in a row without a new checkpoint.
+    /// How often in a row without a new checkpoint, or without being ready.
     #[arg(long, default_value_t = 1)]
     pub patience: u32,
     /// Seconds before the first restart without a new checkpoint; each further one in a row waits twice as long, up to a minute.

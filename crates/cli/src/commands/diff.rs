@@ -15,9 +15,9 @@ pub fn run(left: &Path, right: &Path, json: bool) -> Result<()> {
     }
     diff.checkpoint = compare_checkpoints(&checkpoints(left), &checkpoints(right))?;
     if json {
-        println!("{}", serde_json::to_string(&diff)?)
+        outln!("{}", serde_json::to_string(&diff)?)
     } else {
-        println!("{diff}")
+        outln!("{diff}")
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! `fathom doctor --dist`: who this process is among others, by every launcher's variables.
 
 use anyhow::{Result, bail};
+use fathom_app::{Machine, Silent, crew};
 use fathom_base::ranks::{Claim, Resolution, Role, Said, Source, Verdict};
-use fathom_train::recipe::Machine;
+use fathom_train::recipe::MachineKind;
 use serde_json::json;
 
 use crate::args::Doctor;
-use crate::{crew, gpu};
 
 /// Links that this binary has; NCCL is found when it runs.
 const LINKS: &[&str] = if cfg!(feature = "mpi") { &["threads", "mpi"] } else { &["threads"] };
@@ -14,23 +14,24 @@ const LINKS: &[&str] = if cfg!(feature = "mpi") { &["threads", "mpi"] } else { &
 /// Prints every source and what won.
 pub fn run(args: &Doctor) -> Result<()> {
     let found = crew::resolution(&args.rank.claim());
-    let nccl = gpu::nccl(&Machine::default())?.is_some();
+    let machine = Machine::of_kind(MachineKind::Auto, 0, &Silent);
+    let nccl = machine.nccl()?.is_some();
     let links: Vec<&str> = LINKS.iter().copied().chain(nccl.then_some("nccl")).collect();
     let local = found.claim.local_rank.as_ref().map(|said| said.value);
-    let device = local.and_then(|local| gpu::device_of(&Machine::default(), local));
+    let device = local.and_then(|local| machine.device_of(local));
     if args.json {
         let mut object = serde_json::to_value(&found)?;
         object["links"] = json!(links);
         object["device"] = json!(device.map(|(device, _)| device));
-        println!("{object}");
+        outln!("{object}");
     } else {
         print(&found);
         if let Some((device, devices)) = device {
-            println!("its device: {device} of {devices}");
+            outln!("its device: {device} of {devices}");
         }
-        println!("links here: {}", links.join(", "));
+        outln!("links here: {}", links.join(", "));
         if let Some(line) = advice(&found, nccl) {
-            println!("{line}");
+            outln!("{line}");
         }
     }
     match &found.refused {
@@ -41,20 +42,20 @@ pub fn run(args: &Doctor) -> Result<()> {
 }
 
 fn print(found: &Resolution) {
-    println!("{:<18} {:<44} verdict", "source", "says");
+    outln!("{:<18} {:<44} verdict", "source", "says");
     for Source { name, claim, verdict } in &found.sources {
         let said = match claim.to_string() {
             text if text.is_empty() => "-".to_string(),
             text => text,
         };
-        println!("{name:<18} {said:<44} {}", word(verdict));
+        outln!("{name:<18} {said:<44} {}", word(verdict));
         if *verdict == Verdict::Won {
-            println!("{:<18} by {}", "", variables(claim));
+            outln!("{:<18} by {}", "", variables(claim));
         }
     }
-    println!();
+    outln!();
     if found.refused.is_none() {
-        println!("this process: {found}");
+        outln!("this process: {found}");
     }
 }
 

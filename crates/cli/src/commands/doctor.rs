@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anstyle::Style;
 use anyhow::{Result, bail};
+use fathom_app::{host, machine, selftest};
 use fathom_base::human;
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::memory::Memory;
@@ -18,8 +19,8 @@ use fathom_cpu::isa::Isa;
 use fathom_cuda::libs::{Found, Library};
 use fathom_tensor::Device;
 
-use super::check;
-use crate::{args, console, device, gpu};
+use super::bench;
+use crate::{args, console};
 
 /// Memory below which the quickstart's long stage does not fit.
 const ENOUGH_MEMORY: u64 = 4 << 30;
@@ -27,6 +28,9 @@ const ENOUGH_MEMORY: u64 = 4 << 30;
 const ENOUGH_DISK: u64 = 2 << 30;
 /// Memory of a self test.
 const TEST_BYTES: u64 = 256 << 20;
+
+/// Below this share of the rate that plans expect, a kernel is slow: `fathom bench profile --out` measures what a plan should expect.
+const SLOW: f64 = 0.5;
 
 /// How a line ends up.
 #[derive(Clone, Copy, PartialEq)]
@@ -55,9 +59,9 @@ impl Findings {
         self.failed += usize::from(verdict == Verdict::Fail);
         if self.json {
             let found = found.to_string();
-            println!("{}", serde_json::json!({ "verdict": word, "what": what, "found": found }));
+            outln!("{}", serde_json::json!({ "verdict": word, "what": what, "found": found }));
         } else {
-            println!("{}  {what:<22} {found}", console::painted(style, &format!("{word:<4}")));
+            outln!("{}  {what:<22} {found}", console::painted(style, &format!("{word:<4}")));
         }
     }
 }
@@ -78,6 +82,7 @@ pub fn run(args: &args::Doctor) -> Result<()> {
     for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
         self_test(&mut findings, isa);
     }
+    speed(&mut findings)?;
     if findings.failed > 0 {
         bail!("failed checks: {}; see the lines with FAIL", findings.failed);
     }
@@ -89,7 +94,7 @@ fn processor(findings: &mut Findings) -> Result<()> {
     let name = if facts.cpu.is_empty() { facts.architecture } else { facts.cpu };
     findings.say(Verdict::Ok, "processor", name);
     findings.say(Verdict::Ok, "hardware threads", facts.cores);
-    let (best, mask) = (Isa::detect(), device::isa_mask()?);
+    let (best, mask) = (Isa::detect(), host::isa_mask()?);
     let levels: Vec<String> = Isa::ALL
         .into_iter()
         .map(|isa| match (isa <= best, mask.is_some_and(|mask| isa > mask)) {
@@ -126,7 +131,7 @@ fn memory(findings: &mut Findings) {
     findings.say(
         Verdict::Ok,
         "memory budget",
-        format!("{} (machine.memory_bytes changes it)", human::bytes(device::default_budget())),
+        format!("{} (machine.memory_bytes changes it)", human::bytes(host::default_budget())),
     );
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     match std::fs::read_to_string(path) {
@@ -179,7 +184,7 @@ fn write_probe(path: &Path) -> std::io::Result<bool> {
 
 /// CUDA's libraries and devices. Where there is no driver, nobody misses the rest.
 fn cuda(findings: &mut Findings) {
-    let probe = gpu::everything();
+    let probe = machine::cuda();
     let (driver, device) = (probe.has(Library::Driver), !probe.devices.is_empty());
     for Found { library, path, version, problem, remedy } in &probe.libraries {
         let what = format!("CUDA {}", library.name());
@@ -200,7 +205,8 @@ fn cuda(findings: &mut Findings) {
     }
     match &probe.why_not {
         None => {
-            let beside = gpu::beside().map(|bytes| format!("; libraries take {}", human::bytes(bytes)));
+            let beside = machine::outside_pool_bytes()
+                .map(|bytes| format!("; libraries take {}", human::bytes(bytes)));
             let devices = probe.devices.join(", ");
             findings.say(Verdict::Ok, "GPU", format!("{devices}{}", beside.unwrap_or_default()));
         }
@@ -210,9 +216,7 @@ fn cuda(findings: &mut Findings) {
 
 /// The text that a quickstart would read.
 fn text(findings: &mut Findings) {
-    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
-    let roots = home.map(|home| fathom_curate::default_roots(&home)).unwrap_or_default();
+    let roots = fathom_app::text::gathered_roots();
     let crates: usize =
         roots.iter().filter_map(|root| std::fs::read_dir(root).ok()).map(Iterator::count).sum();
     match crates {
@@ -225,12 +229,25 @@ fn text(findings: &mut Findings) {
     }
 }
 
+/// Rates of the kernels that a run takes, beside what plans expect of such a processor.
+fn speed(findings: &mut Findings) -> Result<()> {
+    let (rates, loaded) = bench::rates()?;
+    let beside = if loaded { "; other processes computed meanwhile" } else { "" };
+    for rate in rates {
+        let [measured, planned] = [rate.flops_per_s, rate.planned_flops_per_s].map(|flops| flops * 1e-9);
+        let verdict = if loaded || measured >= SLOW * planned { Verdict::Ok } else { Verdict::Warn };
+        let found = format!("{measured:.0} GFLOP/s in bf16; plans expect {planned:.0}{beside}");
+        findings.say(verdict, rate.kernel, found);
+    }
+    Ok(())
+}
+
 /// A matrix product and an attention against sums in f64.
 fn self_test(findings: &mut Findings, isa: Isa) {
     let begun = Instant::now();
     let device = Device::new(Arc::new(Cpu::new(0, Some(isa))), TEST_BYTES);
     let title = format!("self test {}", isa.name());
-    let errors = check::errors(&device);
+    let errors = selftest::errors(&device);
     let text: Vec<String> = errors.iter().map(|(name, error, _)| format!("{name} {error:.1e}")).collect();
     let within = errors.iter().all(|(_, error, bound)| error <= bound);
     let verdict = if within { Verdict::Ok } else { Verdict::Fail };

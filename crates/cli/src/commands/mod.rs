@@ -1,10 +1,14 @@
 //! One file a verb.
 
 mod bench;
-mod check;
-mod cluster;
-pub(crate) mod convert;
-pub mod curate;
+mod chat;
+mod convert;
+#[cfg(feature = "curate")]
+mod curate;
+#[cfg(not(feature = "curate"))]
+#[path = "uncurated.rs"]
+mod curate;
+mod data;
 mod diff;
 mod dist;
 mod doctor;
@@ -12,22 +16,24 @@ mod eval;
 mod generate;
 mod inspect;
 mod launch;
-pub(crate) mod plan;
+mod plan;
 mod plan_mesh;
-mod plan_page;
 mod plan_ranks;
-mod plan_trace;
-mod quality;
+mod prefixes;
+mod prune;
 mod recipes;
-pub(crate) mod report;
+mod report;
+mod score;
+mod serve;
 mod shell;
-mod stages;
 mod supervise;
 mod train;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
+
+pub use report::print as print_verdicts;
 
 use crate::args::{Args, Verb};
 
@@ -38,9 +44,13 @@ pub fn memory_advice(verb: &Verb) -> &'static str {
             "`fathom plan` says what a run needs, and machine.memory_bytes what it may use; `fathom doctor` names a limit of this \
              process (ulimit -v) or of its control group"
         }
-        Verb::Generate(_) => {
+        Verb::Generate(_) | Verb::Chat(_) => {
             "a smaller --context takes less, and so does --precision bf16; `fathom doctor` names a limit of this process \
              (ulimit -v) or of its control group"
+        }
+        Verb::Serve(_) => {
+            "a smaller serve.context_tokens takes less, and so do --kv int8 and --precision bf16; `fathom doctor` names a limit of this \
+             process (ulimit -v) or of its control group"
         }
         Verb::Eval(_) => {
             "fewer --tokens take less; `fathom doctor` names a limit of this process (ulimit -v) or of its control group"
@@ -60,10 +70,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Recipes { action } => recipes::run(&action)?,
         Verb::Plan(args) => plan::run(&args)?,
         Verb::Eval(args) => eval::run(&args)?,
+        Verb::Score(args) => score::run(&args)?,
         Verb::Generate(args) => generate::run(&args)?,
+        Verb::Chat(args) => chat::run(&args)?,
+        Verb::Serve(args) => serve::run(&args)?,
+        Verb::Prefixes(args) => prefixes::run(&args)?,
+        Verb::Data { action } => return data::run(&action),
         Verb::Bench { what } => bench::run(&what)?,
         Verb::Export(args) => convert::export(&args)?,
+        Verb::Prune(args) => prune::run(&args)?,
         Verb::Import(args) => convert::import(&args)?,
+        Verb::Quantize(args) => convert::quantize(&args)?,
         Verb::Inspect { what } => inspect::run(&what)?,
         Verb::Report { run, out } => report::run(&run, out.as_deref())?,
         Verb::Diff { left, right, json } => diff::run(&left, &right, json)?,

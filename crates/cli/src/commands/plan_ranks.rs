@@ -1,17 +1,10 @@
 //! The plans of a mesh: one of each kind of rank, run as that rank would run, with nobody at the other end, and the step that all
 //! stages of the pipeline make together.
 
-use anyhow::Result;
 use fathom_base::human;
 use fathom_tensor::mesh::Axis;
-use fathom_train::{Draft, MeshPlan, OfRank, stage};
+use fathom_train::{MeshPlan, OfRank};
 use serde_json::{Map, Value, json};
-
-/// The mesh of a stage; nothing for one rank alone.
-pub fn of(draft: &Draft<'_>) -> Result<Option<MeshPlan>> {
-    let ranks = stage::ranks(&draft.recipe, draft.index)?;
-    Ok(if ranks.grid.ranks() == 1 { None } else { Some(draft.mesh()?) })
-}
 
 /// Along the axes that have more than one rank.
 fn place(mesh: &MeshPlan, rank: usize) -> String {
@@ -58,17 +51,17 @@ pub fn json(mesh: &MeshPlan) -> Value {
 
 /// As a table: a line for each kind of rank, below it what it sends by axes and collective.
 pub fn print(mesh: &MeshPlan) {
-    println!("  mesh {}: {} ranks", mesh.ranks.grid, mesh.ranks.grid.ranks());
+    outln!("  mesh {}: {} ranks", mesh.ranks.grid, mesh.ranks.grid.ranks());
     for kind in &mesh.kinds {
         let usage = &kind.plan.usage;
         let name = format!("rank {} of {} alike", kind.rank, kind.stands_for);
-        println!("  {name:<24} {:>12}  {}", human::bytes(usage.peak_reserved), place(mesh, kind.rank));
+        outln!("  {name:<24} {:>12}  {}", human::bytes(usage.peak_reserved), place(mesh, kind.rank));
         for (key, wire) in kind.plan.wires.iter().filter(|(_, wire)| wire.bytes > 0) {
             let waits = kind.plan.waits.get(key).filter(|seconds| **seconds > 0.0);
             let waits =
                 waits.map_or(String::new(), |seconds| format!(", waits {}", human::seconds(*seconds)));
             let name = format!("{} {}", key.0, key.1);
-            println!(
+            outln!(
                 "    {name:<22} {:>12}  sent in {} calls{waits}",
                 human::bytes(wire.bytes),
                 human::grouped(wire.calls)
@@ -92,9 +85,9 @@ fn time(mesh: &MeshPlan) {
         1 => String::new(),
         _ => format!("bubble {}, ", human::percent(gantt.bubble())),
     };
-    println!("  {:<12} {:>12}  {bubble}{known}", "mesh step", human::seconds(step_s));
+    outln!("  {:<12} {:>12}  {bubble}{known}", "mesh step", human::seconds(step_s));
     let each = mesh
         .flops_per_s()
         .map_or(String::new(), |flops| format!("{}FLOP/s of the model on each rank", human::si(flops)));
-    println!("  {:<12} {:>12}  {each}", "mesh tokens/s", human::number(rate));
+    outln!("  {:<12} {:>12}  {each}", "mesh tokens/s", human::number(rate));
 }

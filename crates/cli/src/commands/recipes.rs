@@ -3,39 +3,42 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use fathom_base::recipe::{Layers, Recipe as Loaded, header};
-use fathom_curate::pipeline::{Recipe as Curation, refuse_secrets};
+use fathom_app::editors::json_schema;
+use fathom_app::foreign::{Translated, translate};
+use fathom_app::library::{CURATE, LIBRARY, groups, layers, resolve};
+use fathom_base::recipe::header;
+use fathom_train::recipe::Recipe;
 
+use super::curate;
 use crate::args::Recipes;
 use crate::console;
-use crate::library::{CURATE, LIBRARY, groups, layers, resolve};
 
 /// Runs the verb.
 pub fn run(action: &Recipes) -> Result<()> {
     match action {
         Recipes::Ls => list(),
-        Recipes::Show { name, settings } if CURATE.text(name).is_some() => {
-            let layers = Layers::with_library(CURATE).recipe(name).sets(settings);
-            let loaded = Loaded::<Curation>::load(layers)?;
-            refuse_secrets(&loaded)?;
-            print!("{}", loaded.text());
-            Ok(())
-        }
+        Recipes::Show { name, settings } if CURATE.text(name).is_some() => curate::show(name, settings),
         Recipes::Show { name, settings } => {
-            print!("{}", resolve(layers(name, settings))?.text());
+            out!("{}", resolve(layers(name, settings))?.text());
             Ok(())
         }
         Recipes::Cp { name, file } => copy(name, file.as_deref()),
+        Recipes::Schema { curate } => {
+            let schema = if *curate { curate::schema()? } else { json_schema::<Recipe>("Fathom recipe") };
+            outln!("{schema:#}");
+            Ok(())
+        }
+        Recipes::From { file, out } => from(file, out.as_deref()),
     }
 }
 
 fn list() -> Result<()> {
     for (number, (library, (heading, names))) in groups().enumerate() {
         let gap = if number == 0 { "" } else { "\n" };
-        println!("{gap}{}", console::painted(console::HEAD, heading));
+        outln!("{gap}{}", console::painted(console::HEAD, heading));
         for name in *names {
             let about = header(name, library.text(name).unwrap_or_default(), "about")?;
-            println!("  {name:<24}  {}", about.unwrap_or_default());
+            outln!("  {name:<24}  {}", about.unwrap_or_default());
         }
     }
     Ok(())
@@ -50,6 +53,26 @@ fn copy(name: &str, file: Option<&Path>) -> Result<()> {
         bail!("{} exists; name another file", file.display());
     }
     std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    println!("{}", file.display());
+    outln!("{}", file.display());
+    Ok(())
+}
+
+/// Another tool's settings as a recipe, on standard output or in a file; what could not be said on standard error.
+fn from(file: &Path, out: Option<&Path>) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let translated = translate(&text).with_context(|| format!("{}", file.display()))?;
+    match out {
+        None => out!("{}", translated.recipe),
+        Some(out) if out.symlink_metadata().is_ok() => bail!("{} exists; name another file", out.display()),
+        Some(out) => {
+            std::fs::write(out, &translated.recipe)
+                .with_context(|| format!("cannot write {}", out.display()))?;
+        }
+    }
+    let Translated { tool, base, unsaid, .. } = translated;
+    console::line(&format!("{}: settings of {tool}, over the recipe {base}", file.display()));
+    for (key, why) in unsaid {
+        console::line(&format!("  not said: {key}: {why}"));
+    }
     Ok(())
 }

@@ -2,28 +2,18 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use fathom_report::{RunLog, html, verdict};
+use anyhow::Result;
+use fathom_app::report::report;
+use fathom_report::{RunLog, verdict};
 
-use crate::{console, output};
+use crate::console;
 
 /// Runs the verb.
 pub fn run(run: &Path, out: Option<&Path>) -> Result<()> {
-    if !run.join("metrics.jsonl").is_file() {
-        bail!("{}: no run's folder (no metrics.jsonl)", run.display());
-    }
     let page = out.map_or_else(|| run.join("report.html"), Path::to_path_buf);
-    output::regular(&page)?;
-    print(&write(run, &page)?);
-    println!("{}", page.display());
+    print(&report(run, &page)?);
+    outln!("{}", page.display());
     Ok(())
-}
-
-/// Writes the page of a run's folder as far as its log goes, and gives the log.
-pub fn write(run: &Path, page: &Path) -> Result<RunLog> {
-    let log = RunLog::read(run)?;
-    html::write_page(&log, page)?;
-    Ok(log)
 }
 
 /// The figures that a run is judged by, a line each.
@@ -32,6 +22,6 @@ pub fn print(log: &RunLog) {
         let line = format!("  {verdict}");
         let (sign, style) =
             if verdict.passes == Some(false) { ("✗", console::BAD) } else { ("✓", console::GOOD) };
-        println!("{}", line.replacen(sign, &console::painted(style, sign), 1));
+        outln!("{}", line.replacen(sign, &console::painted(style, sign), 1));
     }
 }

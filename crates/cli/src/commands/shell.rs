@@ -25,7 +25,7 @@ pub fn man(words: &[String], out: Option<&Path>) -> Result<()> {
         std::fs::create_dir_all(folder)
             .and_then(|()| clap_mangen::generate_to(command, folder))
             .with_context(|| format!("cannot write {}", folder.display()))?;
-        println!("{}", folder.display());
+        outln!("{}", folder.display());
         return Ok(());
     }
     let mut page = Vec::new();
@@ -53,6 +53,6 @@ fn find(command: Command, words: &[String]) -> Result<Command> {
 
 /// Writes all of it; println's own handling of a reader that went away holds here too.
 fn print(bytes: &[u8]) -> Result<()> {
-    print!("{}", String::from_utf8_lossy(bytes));
+    out!("{}", String::from_utf8_lossy(bytes));
     std::io::stdout().flush().context("cannot write to standard output")
 }

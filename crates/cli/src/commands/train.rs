@@ -4,20 +4,24 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use fathom_app::lesson::{Length, Taught, teach};
+use fathom_app::library::{LIBRARY, layers, load};
+use fathom_app::rounds::run as rounds;
+use fathom_app::train::{self, Order};
+use fathom_app::{Job, train as run_job};
 use fathom_base::ranks::Claim;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_train::Outcome;
-use fathom_train::recipe::{MachineKind, Recipe};
+use fathom_train::recipe::{Recipe, WriteName};
 
 use super::plan;
-use crate::crew::Crew;
-use crate::library::{LIBRARY, layers, load, placed};
-use crate::{args, console, device, gpu, pipeline, signals};
+use crate::exit::RESUME;
+use crate::{args, closing, console, live, signals};
 
-/// Exit code of a run that was asked to save and stop (EX_TEMPFAIL): start it again to go on.
-pub const RESUME: u8 = 75;
-
+/// Share of a quickstart in which a lesson is taught, and what it takes to look at the model before and after, as a share of that.
+const LESSON_SHARE: f64 = 0.1;
+const LOOKS_SHARE: f64 = 0.3;
 /// From this time on a quickstart goes to 128K.
 const LONG_MINUTES: f64 = 60.0;
 
@@ -28,13 +32,13 @@ pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
         layers = layers.flag("--out", "run.out", &out.display().to_string());
     }
     if let Some(machine) = args.machine {
-        layers = layers.flag("--machine", "machine.kind", device::kind(machine).name());
+        layers = layers.flag("--machine", "machine.kind", machine.kind().name());
     }
     let chaos = args.chaos.map(|seed| seed.to_string());
     if let Some(seed) = &chaos {
         layers = layers.flag("--chaos", "machine.chaos", seed);
     }
-    load(layers)
+    Ok(load(layers)?)
 }
 
 /// Runs `fathom train`.
@@ -43,13 +47,13 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
     if args.dry_run {
         return dry_run(args, &loaded);
     }
-    run(&loaded, &as_typed(), &args.rank.claim())
+    run(loaded, args.rank.claim(), (args.allow_processes, None))
 }
 
 /// Refuses what a run would refuse of its recipe, then plans it.
 fn dry_run(args: &args::Train, loaded: &Loaded<Recipe>) -> Result<ExitCode> {
     fathom_train::check_training(loaded)?;
-    let machine = args.machine.map(|machine| format!("machine.kind={}", device::kind(machine).name()));
+    let machine = args.machine.map(|machine| format!("machine.kind={}", machine.kind().name()));
     let settings = args.settings.iter().cloned().chain(machine).collect();
     plan::run(&args::Plan { recipe: args.recipe.clone(), settings, ..args::Plan::default() })?;
     Ok(ExitCode::SUCCESS)
@@ -63,7 +67,13 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
     let out = args.out.display().to_string();
     layers = layers.flag("--out", "run.out", &out);
     // A fixed number of steps and no clock: two such runs are identical.
-    let minutes = if args.steps.is_some() { "none".to_string() } else { args.minutes.to_string() };
+    let (lesson, minutes) = match args.steps {
+        Some(steps) => (Length::Steps(steps), "none".to_string()),
+        None => {
+            let lesson = args.minutes * LESSON_SHARE;
+            (Length::Minutes(lesson), (args.minutes - lesson * (1.0 + LOOKS_SHARE)).to_string())
+        }
+    };
     layers = layers.flag("--minutes", "run.minutes", &minutes);
     if !args.data.is_empty() {
         let paths: Vec<String> =
@@ -77,7 +87,7 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
         }
     }
     let loaded = load(layers.sets(&args.settings))?;
-    run(&loaded, &as_typed(), &Claim::default())
+    run(loaded, Claim::default(), (false, Some(lesson)))
 }
 
 /// The command line, for the run's log.
@@ -86,24 +96,49 @@ fn as_typed() -> String {
     format!("fathom {}", words.join(" "))
 }
 
-fn run(loaded: &Loaded<Recipe>, command: &str, flags: &Claim) -> Result<ExitCode> {
-    fathom_train::check_training(loaded)?;
-    if loaded.value.machine.kind == MachineKind::Meta {
-        let message = "it has shapes and no data, and trains nothing; `fathom plan` is a run of it";
-        return Err(loaded.refuse("machine.kind", message).into());
-    }
+fn run(
+    loaded: Loaded<Recipe>,
+    claim: Claim,
+    (allow_processes, lesson): (bool, Option<Length>),
+) -> Result<ExitCode> {
+    train::check(&loaded)?;
     for row in loaded.rows().iter().filter(|row| row.source != "default") {
         console::detail(&format!("{} = {} ({})", row.path, row.value, row.source));
     }
-    if let Some(why) = gpu::why_not(&loaded.value.machine) {
-        console::note(&format!("machine: cpu ({why})"));
-    }
     let stop = Arc::new(AtomicBool::new(false));
     signals::ask(&stop)?;
-    let ended = Crew::assemble(flags, &loaded.value)
-        .and_then(|crew| pipeline::run(loaded, command.trim(), &stop, &crew));
-    match ended.map_err(|error| placed(loaded, error))? {
-        Outcome::Finished => Ok(ExitCode::SUCCESS),
-        Outcome::Interrupted => Ok(ExitCode::from(RESUME)),
+    let listener = live::Run::new();
+    let order = Order { command: as_typed().trim().to_string(), claim, stop, allow_processes };
+    if loaded.value.rounds.write != WriteName::None {
+        let done = rounds(&loaded, &order, &listener)?;
+        outln!(
+            "{}: the model of the last round; each round has a report of its own",
+            loaded.value.run.out.join("model").display()
+        );
+        return Ok(exit_code(done.outcome));
+    }
+    let job = Job::new(loaded, &listener)?;
+    let mut trained = run_job(&job, &order, &listener)?;
+    if let (Some(length), Outcome::Finished) = (lesson, trained.outcome) {
+        let order = Order { claim: Claim::default(), ..order.clone() };
+        match teach(&job, length, &order, &listener)? {
+            Taught::Told(report) => trained.report = Some(*report),
+            Taught::Nothing => {}
+            Taught::Interrupted => return Ok(ExitCode::from(RESUME)),
+        }
+    }
+    if let Some(report) = &trained.report {
+        closing::print(&job, report);
+    }
+    if let Some(why) = trained.unsaved {
+        bail!("the model is exported, and no checkpoint of the run could be saved: {why}");
+    }
+    Ok(exit_code(trained.outcome))
+}
+
+fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Finished => ExitCode::SUCCESS,
+        Outcome::Interrupted => ExitCode::from(RESUME),
     }
 }

@@ -122,7 +122,14 @@ fn the_doctor_finds_this_machine_sound() {
     let output = fathom(["doctor"]);
     let out = text(&output.stdout);
     assert!(output.status.success() && !out.contains("FAIL"), "{out}");
-    for word in ["processor", "instruction sets", "memory budget", "disk", "self test portable"] {
+    for word in [
+        "processor",
+        "instruction sets",
+        "memory budget",
+        "disk",
+        "self test portable",
+        "GFLOP/s in bf16; plans expect",
+    ] {
         assert!(out.contains(word), "{word}: {out}");
     }
 }

@@ -1,6 +1,7 @@
 //! The program from outside: what its verbs print, write and refuse.
 #![allow(clippy::unwrap_used)]
 
+mod adapters;
 mod bad_input;
 #[cfg(feature = "ballista")]
 mod ballista;
@@ -10,16 +11,22 @@ mod data;
 mod diff;
 #[cfg(target_os = "linux")]
 mod disk_full;
+mod distill;
+mod few_bits;
 mod folders;
+mod gguf;
 mod handbook;
 mod inspect;
 mod launch;
 mod mesh;
+mod preference;
 mod recipes;
 #[cfg(target_os = "linux")]
 mod rehearsal;
 mod resume;
+mod rounds;
 mod run;
+mod sft;
 mod shell;
 mod supervise;
 #[cfg(target_os = "linux")]

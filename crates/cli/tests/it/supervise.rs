@@ -1,9 +1,12 @@
 //! `fathom supervise` over jobs made of a few lines of shell, and `fathom doctor --dist`.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -199,4 +202,81 @@ fn a_launched_process_that_cannot_be_connected_says_why() {
     let node = [("PET_NODE_RANK", "0"), ("PET_NNODES", "2")];
     let err = train(&node, &["mesh.pp=2"]);
     assert!(err.contains("(from PET)") && err.contains("mpirun or srun"), "{err}");
+}
+
+/// A server of `200`s: where it is, how often it has answered, and whether it still does.
+struct Answering {
+    port: u16,
+    answered: AtomicU32,
+    silent: AtomicBool,
+}
+
+fn answering() -> Arc<Answering> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = Arc::new(Answering { port, answered: AtomicU32::new(0), silent: AtomicBool::new(false) });
+    let own = server.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            if !own.silent.load(Ordering::Relaxed) {
+                _ = stream.read(&mut [0; 512]);
+                _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+                own.answered.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    server
+}
+
+/// A supervisor that does not outlive its test.
+struct Supervisor(Child);
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+    }
+}
+
+#[test]
+fn a_server_that_is_silent_is_started_again() {
+    let server = answering();
+    let url = format!("http://127.0.0.1:{}/health/ready", server.port);
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // Its third life ends by itself; what it has started ends with it, too.
+    let job = format!("{COUNT} [ $n = 3 ] && exit 0; sleep 100 & echo $! > child$n; wait");
+    let flags = ["--ready", &url, "--silent", "4", "--starting", "4", "--backoff", "0.01"];
+    let stderr = fs::File::create(at("said")).unwrap();
+    let mut supervisor = Supervisor(supervise(folder.path(), &flags, &job).stderr(stderr).spawn().unwrap());
+    while server.answered.load(Ordering::Relaxed) < 2 || !at("child1").exists() {
+        sleep(Duration::from_millis(20));
+    }
+    server.silent.store(true, Ordering::Relaxed);
+    let status = supervisor.0.wait().unwrap();
+    let err = fs::read_to_string(at("said")).unwrap();
+    assert_eq!((status.code(), fs::read_to_string(at("calls")).unwrap().trim()), (Some(0), "3"), "{err}");
+    for said in ["was silent for", "it was ready before: restart 1", "it was never ready: restart 2"] {
+        assert!(err.contains(said), "`{said}` is not in: {err}");
+    }
+    let started = fs::read_to_string(at("child1")).unwrap();
+    let gone = Command::new("sh").args(["-c", &format!("kill -0 {} 2>&1", started.trim())]).status().unwrap();
+    assert!(!gone.success());
+    let refused = supervise(folder.path(), &["--ready", "localhost:8000"], "true").output().unwrap();
+    assert!(text(&refused.stderr).contains("write http://HOST:PORT/PATH"));
+}
+
+#[test]
+fn a_server_is_asked_to_drain() {
+    let url = format!("http://127.0.0.1:{}/", answering().port);
+    let folder = tempfile::tempdir().unwrap();
+    let job = "trap 'exit 0' TERM; echo > up; while :; do sleep 0.02; done";
+    let mut command = supervise(folder.path(), &["--ready", &url], job);
+    let mut child = Supervisor(command.stderr(Stdio::null()).spawn().unwrap());
+    while !folder.path().join("up").exists() {
+        sleep(Duration::from_millis(5));
+    }
+    let kill = format!("kill -TERM {}", child.0.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
 }

@@ -11,6 +11,9 @@ use std::arch::asm;
 /// Bytes of a row of a tile, and of a packed panel.
 const ROW: usize = 64;
 
+/// A B of so many bytes, read once for 32 rows, is read past the first-level cache, which then holds all the rest.
+const FAR: usize = 16 << 10;
+
 #[repr(C, align(64))]
 struct TileConfig([u8; 64]);
 
@@ -76,27 +79,36 @@ unsafe fn block_2x2(p: &Product, a: *const u32, b: *const u32, c: *mut f32) {
     } else {
         asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
     }
-    asm!(
-        "2:",
-        "tileloadd tmm6, [{b} + {s}*1]",
-        "tileloadd tmm4, [{a} + {l}*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm7, [{e} + {s}*1]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tileloadd tmm5, [{d} + {l}*1]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "add {a}, 64",
-        "add {d}, 64",
-        "add {b}, 1024",
-        "add {e}, 1024",
-        "dec {k}",
-        "jnz 2b",
-        a = inout(reg) a => _, d = inout(reg) a.add(16 * p.lda) => _,
-        b = inout(reg) b => _, e = inout(reg) b.add(p.ldb) => _,
-        k = inout(reg) p.depth / 16 => _, l = in(reg) lda, s = in(reg) ROW,
-        options(nostack, readonly)
-    );
+    macro_rules! steps {
+        ($load:literal) => {
+            asm!(
+                "2:",
+                concat!($load, " tmm6, [{b} + {s}*1]"),
+                "tileloadd tmm4, [{a} + {l}*1]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                concat!($load, " tmm7, [{e} + {s}*1]"),
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{d} + {l}*1]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {a}, 64",
+                "add {d}, 64",
+                "add {b}, 1024",
+                "add {e}, 1024",
+                "dec {k}",
+                "jnz 2b",
+                a = inout(reg) a => _, d = inout(reg) a.add(16 * p.lda) => _,
+                b = inout(reg) b => _, e = inout(reg) b.add(p.ldb) => _,
+                k = inout(reg) p.depth / 16 => _, l = in(reg) lda, s = in(reg) ROW,
+                options(nostack, readonly)
+            )
+        };
+    }
+    if p.panels * p.depth * ROW <= FAR {
+        steps!("tileloaddt1")
+    } else {
+        steps!("tileloadd")
+    }
     asm!(
         "tilestored [{c} + {l}*1], tmm0",
         "tilestored [{c} + {l}*1 + 64], tmm1",

@@ -3,16 +3,20 @@
 
 use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
+use super::pages::Unpacking;
 use super::product::Product;
 use super::simd::LANES;
 use super::softmax::{Finish, MASK_WORDS, NONE, Resume, Softmax};
 use super::unit::Unit;
 use super::workspace::{Carve, Shared, aligned, padded};
-use super::{Forward, KEYS, SUB, Scores, Shape};
+use super::{Forward, KEYS, PageFormat, SUB, Scores, Shape};
 use crate::threads::Threads;
+use fathom_tensor::DType;
 
 /// Most rows (heads of tokens) of a tile.
 const TILE_ROWS: usize = 512;
+/// Rows of keys and of values that a strip prefetches.
+const PREFETCH: usize = 8;
 /// Most heads whose rows share a tile.
 const TILE_HEADS: usize = 16;
 
@@ -264,7 +268,15 @@ impl<'a, U: Unit> Tile<'a, U> {
 
     fn keys(&self, rows: super::Rows) -> View {
         let op = &self.pass.op;
-        op.shape.view(rows.data.cast_mut(), rows.stride, op.elem, self.key_head, 1)
+        match op.mask.format() {
+            PageFormat::Plain => op.shape.view(rows.data.cast_mut(), rows.stride, op.elem, self.key_head, 1),
+            // Strides are in bytes.
+            format => {
+                let head = format.head_bytes(op.shape.head_dim, DType::F32);
+                let data = rows.data.cast_mut().wrapping_add(self.key_head * head);
+                View { data, stride: rows.stride, group: 1, head, elem: op.elem }
+            }
+        }
     }
 
     unsafe fn compute(&self) {
@@ -338,7 +350,7 @@ impl<'a, U: Unit> Tile<'a, U> {
             let heads = (end - 1) / self.pass.tiling.splits + 1 - first / self.pass.tiling.splits;
             for rows in [self.pass.op.k, self.pass.op.v] {
                 let view = self.keys(rows);
-                pack::touch(&view, key.start, key.end - key.start, view.head * heads);
+                pack::touch(&view, self.pass.op.mask.row(key.start), key.end - key.start, view.head * heads);
             }
         }
     }
@@ -346,14 +358,16 @@ impl<'a, U: Unit> Tile<'a, U> {
     /// While one strip of many computes, a share of the next key block comes closer.
     unsafe fn prefetch(&self, key: &Span, strip: usize, strips: usize) {
         let op = &self.pass.op;
-        // The last strips do it: rows that are a power of two apart do not stay in the cache for long.
-        let last = strips.min(4);
+        // A few rows at a time: a longer burst would keep the products waiting.
+        let last = strips.min(KEYS / PREFETCH);
         let share = KEYS / last;
         if self.columns.1 - self.columns.0 == 1 && strip + last >= strips {
             let strip = strip + last - strips;
+            let there = op.shape.k_tokens.saturating_sub(key.end).min(KEYS);
+            let next = if there == 0 { 0 } else { op.mask.row(key.end) };
             for rows in [op.k, op.v] {
                 let view = self.keys(rows);
-                pack::prefetch(&view, key.end + strip * share, share, op.shape.k_tokens, view.head);
+                pack::prefetch(&view, next + strip * share, share, next + there, view.head);
             }
         }
     }
@@ -393,18 +407,53 @@ impl<'a, U: Unit> Tile<'a, U> {
         let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
         let mut pack = Pack {
             from: self.keys(op.k),
-            first: key.start,
+            first: op.mask.row(key.start),
             rows: key.end - key.start,
             padded: KEYS,
             cols: op.shape.head_dim,
             to: self.at(layout.k),
             depth: tiling.depth,
         };
+        if op.mask.format() != PageFormat::Plain {
+            return self.unpack_keys(pack);
+        }
         U::across(&pack);
         pack.from = self.keys(op.v);
         pack.to = self.at(layout.v);
         pack.depth = KEYS / U::STEP * LANES;
         U::along(&pack);
+    }
+
+    /// The same of keys in few bits: some rows at a time become what the queries are made of, in the memory that scores will have.
+    unsafe fn unpack_keys(&self, keys: Pack) {
+        let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
+        let (plain, row) = (self.at::<u8>(layout.s), op.shape.head_dim * op.elem.bytes());
+        // Scores and probabilities lie side by side.
+        let step = (2 * SUB * KEYS * 4 / row / LANES * LANES).clamp(LANES, KEYS);
+        let values =
+            Pack { from: self.keys(op.v), to: self.at(layout.v), depth: KEYS / U::STEP * LANES, ..keys };
+        for (from, is_key) in [(keys.from, true), (values.from, false)] {
+            for start in (0..KEYS).step_by(step) {
+                let rows = keys.rows.saturating_sub(start).min(step);
+                U::unpack_pages(&Unpacking {
+                    from,
+                    first: keys.first + start,
+                    rows,
+                    cols: op.shape.head_dim,
+                    format: op.mask.format(),
+                    elem: op.elem,
+                    to: plain,
+                });
+                let from = View { data: plain, stride: row, group: 1, head: row, elem: op.elem };
+                if is_key {
+                    let to = keys.to.add(start * tiling.depth);
+                    U::across(&Pack { from, first: 0, rows, padded: step, to, ..keys });
+                } else {
+                    let to = values.to.add(start / U::STEP * LANES);
+                    U::along(&Pack { from, first: 0, rows, padded: step, to, ..values });
+                }
+            }
+        }
     }
 
     unsafe fn attend(&self, strip: &Strip) {

@@ -17,6 +17,7 @@ mod backward;
 mod forward;
 mod mask;
 mod pack;
+pub mod pages;
 mod product;
 mod simd;
 mod softmax;
@@ -30,11 +31,11 @@ mod tests;
 use crate::isa::Isa;
 pub use crate::mat::Elem;
 use crate::threads::Threads;
-pub use fathom_tensor::Slice;
+pub use fathom_tensor::{PageFormat, Slice};
 use pack::View;
 
 /// Keys of a block; blocks start at absolute multiples of it.
-const KEYS: usize = 128;
+const KEYS: usize = fathom_tensor::PAGE_ROWS;
 /// Rows that pass through the score block at a time, and the granule to which masked blocks are cut.
 const SUB: usize = 32;
 
@@ -91,6 +92,30 @@ pub struct Masking<'a> {
     pub pos_q: &'a [i32],
     /// Position of each key token.
     pub pos_k: &'a [i32],
+    /// Where each block of keys is, in blocks, and how it is held; without: in their order, as they are. Forward only.
+    pub pages: Option<Paging<'a>>,
+}
+
+/// Where blocks of keys are.
+#[derive(Clone, Copy, Debug)]
+pub struct Paging<'a> {
+    /// In blocks.
+    pub pages: &'a [i32],
+    /// How they are held.
+    pub format: PageFormat,
+}
+
+impl Masking<'_> {
+    /// The row of the key that is the `first` of its block.
+    #[inline(always)]
+    fn row(&self, first: usize) -> usize {
+        self.pages.map_or(first, |paging| paging.pages[first / KEYS] as usize * KEYS)
+    }
+
+    /// How keys are held.
+    fn format(&self) -> PageFormat {
+        self.pages.map_or(PageFormat::Plain, |paging| paging.format)
+    }
 }
 
 /// One forward pass.

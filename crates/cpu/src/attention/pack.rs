@@ -35,6 +35,7 @@ impl View {
 }
 
 /// Which rows go where.
+#[derive(Clone, Copy)]
 pub struct Pack {
     pub from: View,
     /// First row, and how many exist.

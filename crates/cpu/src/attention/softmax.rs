@@ -58,7 +58,7 @@ pub unsafe fn softmax<S: Simd>(b: &Softmax) {
         let p = b.p.add(r * b.ldp);
         if m != NONE {
             let (sums, peak) = row::<S>(b, s, p, m, old, scale);
-            if peak * scale <= m + SLACK {
+            if !S::exceeds(S::mul(peak, S::splat(scale)), m + SLACK) {
                 S::store(l, sums);
                 continue;
             }
@@ -80,7 +80,7 @@ pub unsafe fn softmax<S: Simd>(b: &Softmax) {
     }
 }
 
-/// Probabilities of a row relative to `m`; the sums with `old`, and the largest score.
+/// Probabilities of a row relative to `m`; the sums with `old`, and the largest score of each lane.
 #[inline(always)]
 unsafe fn row<S: Simd>(
     b: &Softmax,
@@ -89,7 +89,7 @@ unsafe fn row<S: Simd>(
     m: f32,
     old: S::V,
     scale: f32,
-) -> (S::V, f32) {
+) -> (S::V, S::V) {
     let (scale, minus) = (S::splat(scale), S::splat(-m));
     let (mut sum0, mut sum1) = (old, S::splat(0.0));
     let (mut peak0, mut peak1) = (S::splat(MASKED), S::splat(MASKED));
@@ -103,7 +103,7 @@ unsafe fn row<S: Simd>(
         put_words::<S>(p, c, e0, e1);
         c += 2 * LANES;
     }
-    (S::add(sum0, sum1), S::peak(S::max(peak0, peak1)))
+    (S::add(sum0, sum1), S::max(peak0, peak1))
 }
 
 /// Elements `c..c + 32` of a row of words.

@@ -2,6 +2,7 @@
 
 use super::mask::{self, Bits};
 use super::pack::{self, Both, Pack, Turn, Unpack};
+use super::pages::{self, Unpacking};
 use super::product::{self, Product};
 use super::simd::Simd;
 use super::simd::portable::Portable;
@@ -41,6 +42,7 @@ pub unsafe trait Unit: 'static {
     unsafe fn gradient(p: &Gradient);
     unsafe fn delta(p: &Delta);
     unsafe fn bits(p: &Bits<'_>);
+    unsafe fn unpack_pages(p: &Unpacking);
 }
 
 /// Defines functions that call the generic ones under an attribute, `[inline]` or `[target_feature(..)]`.
@@ -81,6 +83,7 @@ macro_rules! unit {
                 gradient(Gradient) = softmax::gradient::<$simd>;
                 delta(Delta) = softmax::delta::<$simd>;
                 bits(Bits<'_>) = mask::bits::<$simd>;
+                unpack_pages(Unpacking) = pages::unpack::<$simd>;
             }
         }
     };

@@ -3,7 +3,7 @@
 
 use super::Place;
 use super::level::{Float, Kernel, Level, by_elem, madd, run};
-use super::math::{normal, sigmoid};
+use super::math::{normal, sigmoid, tanh};
 use crate::mat::{Mat, MatMut};
 use fathom_tensor::Activation;
 use std::marker::PhantomData;
@@ -57,6 +57,7 @@ struct GeluTanh;
 struct GeluErf;
 struct Relu;
 struct Relu2;
+struct Tanh;
 
 impl Function for Silu {
     #[inline(always)]
@@ -101,6 +102,14 @@ impl Function for Relu2 {
     }
 }
 
+impl Function for Tanh {
+    #[inline(always)]
+    fn both<L: Level>(x: f32) -> (f32, f32) {
+        let t = tanh::<L>(x);
+        (t, madd::<L>(-t, t, 1.0))
+    }
+}
+
 /// Runs `$body` with `$f` standing for the function `$kind`.
 macro_rules! by_function {
     ($kind:expr, $f:ident => $body:expr) => {
@@ -123,6 +132,10 @@ macro_rules! by_function {
             }
             Activation::Relu2 => {
                 type $f = Relu2;
+                $body
+            }
+            Activation::Tanh => {
+                type $f = Tanh;
                 $body
             }
             Activation::ClampedSwiglu => panic!("activate: the clamped SwiGLU is gated, by pairs"),

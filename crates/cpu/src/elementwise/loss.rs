@@ -96,7 +96,7 @@ impl Slope {
 
 /// `softcap(scale * x)` and its derivative by `scale * x`.
 #[inline(always)]
-fn capped<L: Level, const CAP: bool>(x: f32, scale: f32, softcap: f32) -> (f32, f32) {
+pub(super) fn capped<L: Level, const CAP: bool>(x: f32, scale: f32, softcap: f32) -> (f32, f32) {
     let x = scale * x;
     if CAP {
         let t = tanh::<L>(x / softcap);
@@ -208,7 +208,7 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
 ///
 /// # Safety
 /// `all` has two rows for each rank, with an element for `row` in each.
-unsafe fn spread_stats(all: &Mat, ranks: usize, row: usize) -> (f32, f32) {
+pub(super) unsafe fn spread_stats(all: &Mat, ranks: usize, row: usize) -> (f32, f32) {
     // SAFETY: the caller's promise.
     let at = |index: usize| unsafe { all.row::<f32>(index, row + 1)[row] };
     let top = (0..ranks).fold(f32::NEG_INFINITY, |top, rank| top.max(at(2 * rank)));

@@ -1,4 +1,4 @@
-//! exp, sigmoid, tanh and the normal distribution for vector loops: no branch, no table, errors of a few
+//! exp, ln, sigmoid, tanh and the normal distribution for vector loops: no branch, no table, errors of a few
 //! units in the last place. Polynomials are Chebyshev fits made for this file.
 
 use super::level::{Level, madd};
@@ -30,6 +30,18 @@ pub(super) fn exp<L: Level>(x: f32) -> f32 {
     let p = horner::<L, 7>(r, [1.394_141_1e-3, 8.375_368e-3, 4.166_635e-2, 1.666_641_3e-1, 0.5, 1.0, 1.0]);
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
     if low { 0.0 } else { p * power }
+}
+
+/// ln x of a normal number above 0, by `ln m = 2 artanh((m - 1) / (m + 1))` of its mantissa.
+#[inline(always)]
+pub(super) fn ln<L: Level>(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let m = f32::from_bits((bits & 0x007f_ffff) | 1.0f32.to_bits());
+    let up = m > std::f32::consts::SQRT_2;
+    let (m, n) = (if up { 0.5 * m } else { m }, (bits >> 23) as i32 - 127 + i32::from(up));
+    let s = (m - 1.0) / (m + 1.0);
+    let series = horner::<L, 5>(s * s, [2.0 / 9.0, 2.0 / 7.0, 0.4, 2.0 / 3.0, 2.0]);
+    madd::<L>(n as f32, std::f32::consts::LN_2, s * series)
 }
 
 /// 1 / (1 + e^-x).
@@ -93,6 +105,8 @@ mod tests {
     #[test]
     fn functions_are_close_to_f64() {
         assert!(worst(-86.9, 88.0, 0.0, exp::<Plain>, f64::exp) < 2e-7);
+        assert!(worst(1e-6, 3.0, 1e-3, ln::<Plain>, f64::ln) < 3e-7);
+        assert!(worst(1.0, 1e9, 1e-3, ln::<Plain>, f64::ln) < 3e-7);
         assert!(worst(-30.0, 30.0, 0.0, sigmoid::<Plain>, |x| 1.0 / (1.0 + (-x).exp())) < 4e-7);
         assert!(worst(-12.0, 12.0, 0.0, tanh::<Plain>, f64::tanh) < 4e-7);
         // The distribution function by Simpson's rule.

@@ -15,7 +15,9 @@ mod clamped;
 mod coded;
 mod combine;
 mod dispatch;
+mod divergence;
 mod embed;
+mod jitter;
 mod level;
 mod loss;
 mod math;
@@ -36,7 +38,9 @@ pub use clamped::{clamped, clamped_backward};
 pub use coded::Coded;
 pub use combine::{Combine, CombineBackward, Gathering, combine, combine_backward, gather, scatter};
 pub use dispatch::{Dispatch, balance_bias, dispatch, limit_experts};
+pub use divergence::{Diverged, Divergence, Known, Side, divergence};
 pub use embed::{Embed, EmbedBackward, embed, embed_backward};
+pub use jitter::jitter;
 pub use loss::{CrossEntropy, Spread, cross_entropy};
 pub use narrow::{Round, Scale, largest, largest_by_column, narrow};
 pub use norm::{Norm, norm};
@@ -44,7 +48,7 @@ pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight}
 pub use optimizer::{AdamW, StepScale, adamw, step_scale};
 pub use rope::{Rope, RopeTable, rope, rope_table};
 pub use route::{Route, RouteBackward, RouterLosses, count_experts, route, route_backward, router_losses};
-pub use simple::{add, add_bias, copy, scale, softcap, zero};
+pub use simple::{add, add_bias, copy, multiply, rsqrt, scale, softcap, zero};
 pub use sinks::{SinksBackward, sinks_backward};
 pub use sums::{bias_backward, sum, sum_squares};
 

@@ -129,12 +129,39 @@ impl<F: Map, T: Float, U: Float> Kernel for Each<F, T, U> {
 /// # Safety
 /// See the module's text. An operand at the address of `out` has its storage and stride.
 pub unsafe fn add(place: Place<'_>, rows: usize, cols: usize, a: Mat, b: Mat, out: MatMut) {
+    // SAFETY: the caller's promise.
+    unsafe { zip(place, [rows, cols], [a, b], |a, b| a + b, out) }
+}
+
+/// `out = a b`, any storage; `out` may be `a`. If `row`, `b` is `[1, cols]` and serves every row.
+///
+/// # Safety
+/// As [`add`].
+pub unsafe fn multiply(
+    place: Place<'_>,
+    rows: usize,
+    cols: usize,
+    a: Mat,
+    (b, row): (Mat, bool),
+    out: MatMut,
+) {
+    let b = if row { Mat { stride: 0, ..b } } else { b };
+    // SAFETY: the caller's promise.
+    unsafe { zip(place, [rows, cols], [a, b], |a, b| a * b, out) }
+}
+
+unsafe fn zip(
+    place: Place<'_>,
+    [rows, cols]: [usize; 2],
+    [a, b]: [Mat; 2],
+    f: impl Fn(f32, f32) -> f32 + Sync,
+    out: MatMut,
+) {
     for operand in [a, b] {
-        check_in_place("add", operand, out);
+        check_in_place("zip", operand, out);
     }
     let extent = Extent::new(rows, cols, &[a.stride, b.stride, out.stride]);
     let (a, b, out) = (extent.mat(a), extent.mat(b), extent.mat_mut(out));
-    let f = |a: f32, b: f32| a + b;
     let bytes = extent.cols * (a.elem.bytes() + b.elem.bytes() + out.elem.bytes());
     // SAFETY: the caller's promise; rows are disjoint.
     by_elem!(a.elem, T => by_elem!(b.elem, U => by_elem!(out.elem, V => unsafe {
@@ -171,6 +198,15 @@ impl Map for Same {
     }
 }
 
+struct Rsqrt;
+
+impl Map for Rsqrt {
+    #[inline(always)]
+    fn at<L: Level>(&self, x: f32) -> f32 {
+        1.0 / x.sqrt()
+    }
+}
+
 struct Softcap(f32);
 
 impl Map for Softcap {
@@ -198,6 +234,15 @@ unsafe fn each(place: Place<'_>, rows: usize, cols: usize, x: Mat, f: impl Map, 
 pub unsafe fn scale(place: Place<'_>, rows: usize, cols: usize, x: Mat, factor: f32, out: MatMut) {
     // SAFETY: the caller's promise.
     unsafe { each(place, rows, cols, x, Times(factor), out) }
+}
+
+/// `out = 1 / sqrt(x)`; `out` may be `x`.
+///
+/// # Safety
+/// As [`add`].
+pub unsafe fn rsqrt(place: Place<'_>, rows: usize, cols: usize, x: Mat, out: MatMut) {
+    // SAFETY: the caller's promise.
+    unsafe { each(place, rows, cols, x, Rsqrt, out) }
 }
 
 /// `out = x`, converting between storage types.

@@ -1,8 +1,8 @@
 //! The AVX2 kernel: 6 x 16 tiles of f32 with fused multiply-add; bf16 is widened in the panels.
 #![allow(unsafe_code)]
 
-use super::kind::{Cut, Kind, Source, nothing};
-use super::{block, portable};
+use super::kind::{Cut, Kind, Panels, Source, nothing};
+use super::{block, few_avx2, portable};
 use std::arch::x86_64::*;
 
 const MR: usize = 6;
@@ -15,16 +15,20 @@ pub(super) static KIND: Kind = Kind {
     kc: 256,
     size: 4,
     block: (192, 256),
+    keep: 0,
+    edges: (14, 14),
     group: 4,
     pack_first_bytes: 0,
     pack_a,
     pack_b,
     micro,
+    prefetch_lines: 0,
     enter: nothing,
     leave: nothing,
     load: block::load,
     store,
-    few: None,
+    few: Some((few_avx2::ROWS, few_avx2::few)),
+    few_widens: true,
 };
 
 #[target_feature(enable = "avx2,fma")]
@@ -47,7 +51,8 @@ unsafe fn pack_b(source: &Source, cut: Cut, dst: *mut u8) {
 
 /// See [`super::kind::Micro`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn micro(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool) {
+unsafe fn micro(steps: usize, panels: Panels, c: *mut f32, rows: usize, fresh: bool) {
+    let (a, b) = (panels.a, panels.b);
     // SAFETY: passed on; a panel of A holds MR rows whatever `rows` is.
     unsafe {
         match rows {

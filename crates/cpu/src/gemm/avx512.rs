@@ -3,7 +3,7 @@
 //! 28 of 32 registers hold sums, two hold B, one a broadcast of A: 16 loads for 28 products.
 #![allow(unsafe_code)]
 
-use super::kind::{Kind, nothing};
+use super::kind::{Kind, Panels, nothing};
 use super::{Elem, MatMut, block::Tile, few512, pack512};
 use pack512::first;
 use std::arch::x86_64::*;
@@ -19,16 +19,20 @@ pub(super) static KIND_F32: Kind = Kind {
     kc: 256,
     size: 4,
     block: (350, 1024),
+    keep: 0,
+    edges: (14, 14),
     group: 4,
     pack_first_bytes: 0,
     pack_a: pack512::f32_a,
     pack_b: pack512::f32_b,
     micro: micro_f32,
+    prefetch_lines: 0,
     enter: nothing,
     leave: nothing,
     load,
     store,
     few: Some((few512::ROWS, few512::few_f32)),
+    few_widens: false,
 };
 
 /// Panels `[k / 2][width][2]` of bf16.
@@ -39,16 +43,20 @@ pub(super) static KIND_BF16: Kind = Kind {
     kc: 384,
     size: 2,
     block: (518, 1536),
+    keep: 0,
+    edges: (14, 14),
     group: 4,
     pack_first_bytes: 4 << 20,
     pack_a: pack512::bf16_a,
     pack_b: pack512::bf16_b,
     micro: micro_bf16,
+    prefetch_lines: 0,
     enter: nothing,
     leave: nothing,
     load,
     store,
     few: Some((few512::ROWS, few512::few_bf16)),
+    few_widens: false,
 };
 
 /// A micro-kernel: `$step(sum, a dword, b)` is one unit of k for 16 columns. A panel of A holds MR dwords a
@@ -57,7 +65,8 @@ macro_rules! kernel {
     ($name:ident, $tile:ident, $features:literal, $step:expr) => {
         /// See [`super::kind::Micro`].
         #[target_feature(enable = $features)]
-        unsafe fn $name(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool) {
+        unsafe fn $name(steps: usize, panels: Panels, c: *mut f32, rows: usize, fresh: bool) {
+            let (a, b) = (panels.a, panels.b);
             // SAFETY: passed on.
             unsafe {
                 match rows {

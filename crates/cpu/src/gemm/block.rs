@@ -12,6 +12,8 @@ pub(super) struct Tile {
     pub col: usize,
     pub rows: usize,
     pub cols: usize,
+    /// C is large: better written past the caches.
+    pub stream: bool,
 }
 
 /// Reads C into the tile.

@@ -5,115 +5,16 @@
 #![allow(unsafe_code)]
 
 use super::block::Tile;
-use super::kind::{Cut, Few, Kind, SLACK, Source, kind};
-use super::{Elem, Gemm, Mat, Shape};
+use super::kind::{Cut, Few, Kind, Lines, Panels, Source, kind};
+use super::plan::{ALIGN, Plan, depth, pack_first, packed_at, packed_of, round_up, slice_parts};
+use super::prefetch::{self, Shares, prefetch};
+use super::{Elem, Gemm, Mat};
 use crate::isa::Isa;
 use crate::threads::Threads;
 use std::ops::Range;
 
-/// Alignment of everything in the workspace.
-const ALIGN: usize = 64;
-/// With `Kind::pack_first_bytes`: columns of B below which it is not worth it.
-const PACK_FIRST_COLUMNS: usize = 256;
-/// With `Kind::pack_first_bytes`: the length of k in one pass over an f32 C; a multiple of every `Kind::kc`.
-const PACK_FIRST_K: usize = 24576;
-
-fn round_up(x: usize, to: usize) -> usize {
-    x.div_ceil(to) * to
-}
-
-/// How C is cut: blocks of `mc x nc`, both multiples of the tile.
-#[derive(Clone, Copy)]
-struct Plan {
-    mc: usize,
-    nc: usize,
-}
-
-/// Balanced blocks within the kernel's limits: the cheapest of a few cuts by the time of the slowest thread,
-/// a block costing its area plus packing its two edges (in units of one product of a 64-product cycle).
-fn plan(kind: &Kind, threads: usize, m: usize, n: usize) -> Plan {
-    const EDGE: usize = 14;
-    let (high, wide) = (m.div_ceil(kind.mr), n.div_ceil(kind.nr));
-    let (least_high, least_wide) =
-        (high.div_ceil(kind.block.0 / kind.mr), wide.div_ceil(kind.block.1 / kind.nr));
-    let mut best = (usize::MAX, Plan { mc: kind.mr, nc: kind.nr });
-    for down in least_high..=high.min(least_high + 8) {
-        for across in least_wide..=wide.min(least_wide + 8) {
-            let (mc, nc) = (high.div_ceil(down) * kind.mr, wide.div_ceil(across) * kind.nr);
-            let tasks = m.div_ceil(mc) * n.div_ceil(nc);
-            let cost = tasks.div_ceil(threads) * (mc * nc + EDGE * (mc + nc)) + mc * nc / 8;
-            if cost < best.0 {
-                best = (cost, Plan { mc, nc });
-            }
-        }
-    }
-    best.1
-}
-
-/// The length of the blocks that k is cut into: equal ones, so that none is too short to pay for its tiles.
-fn depth(kind: &Kind, k: usize) -> usize {
-    const STEP: usize = 32;
-    if k <= kind.kc + kind.kc / 3 {
-        return round_up(k, STEP);
-    }
-    round_up(k.div_ceil(k.div_ceil(kind.kc)), STEP)
-}
-
-/// The parts of one thread's workspace, in bytes: panels of A, panels of B, tiles of C.
-fn slice_parts(kind: &Kind, plan: Plan, shape: &Shape) -> [usize; 3] {
-    let kc = depth(kind, shape.k);
-    // A single block of k needs one tile at a time.
-    let tiles = if shape.k <= kc { kind.mr * kind.nr } else { plan.mc * plan.nc };
-    let b =
-        if shape.b_packed { 0 } else { kind.group.min(plan.nc / kind.nr) * kind.nr * kc * kind.size + SLACK };
-    [round_up(plan.mc * kc * kind.size + SLACK, ALIGN), round_up(b, ALIGN), round_up(tiles * 4, ALIGN)]
-}
-
-/// The part of B that is packed at a time before the product, `(k, n)`, if that is to be done.
-fn pack_first(kind: &Kind, shape: &Shape, c: Elem) -> Option<(usize, usize)> {
-    if kind.pack_first_bytes == 0 || shape.b_packed || shape.m <= kind.block.0 {
-        return None;
-    }
-    let k = if c == Elem::F32 { shape.k.min(PACK_FIRST_K) } else { shape.k };
-    let n = kind.pack_first_bytes / (round_up(k, kind.unit) * kind.size) / kind.nr * kind.nr;
-    (n >= PACK_FIRST_COLUMNS).then_some((k, n.min(round_up(shape.n, kind.nr))))
-}
-
-/// Bytes of workspace that [`gemm`] needs for a product of this shape into a C stored as `c`.
-pub fn workspace_bytes(isa: Isa, threads: usize, shape: &Shape, c: Elem) -> usize {
-    workspace_of(kind(isa, shape.a, shape.b), threads, shape, c)
-}
-
-pub(super) fn workspace_of(kind: &Kind, threads: usize, shape: &Shape, c: Elem) -> usize {
-    if shape.m == 0 || shape.n == 0 || shape.k == 0 {
-        return 0;
-    }
-    let slices = |n: usize, k: usize, b_packed: bool| {
-        let part = Shape { n, k, b_packed, ..*shape };
-        slice_parts(kind, plan(kind, threads, shape.m, n), &part).iter().sum::<usize>() * threads
-    };
-    let bytes = match pack_first(kind, shape, c) {
-        None => slices(shape.n, shape.k, shape.b_packed),
-        Some((k, n)) => {
-            let last = shape.n - (shape.n - 1) / n * n;
-            round_up(packed_of(kind, k, n), ALIGN)
-                + slices(n.min(shape.n), k, true).max(slices(last, k, true))
-        }
-    };
-    bytes + ALIGN
-}
-
-/// Bytes of workspace that suffice for every product of operands stored as `elem` whose sums are not longer than `k`.
-pub fn most_workspace_bytes(isa: Isa, threads: usize, elem: Elem, k: usize) -> usize {
-    let kind = kind(isa, elem, elem);
-    // No block of k is longer, see `depth`.
-    let kc = round_up(k.min(kind.kc + kind.kc / 3), 32);
-    let (high, wide) = kind.block;
-    let a = round_up(high * kc * kind.size + SLACK, ALIGN);
-    let b = round_up(kind.group * kind.nr * kc * kind.size + SLACK, ALIGN);
-    let tiles = round_up(high * wide * 4, ALIGN);
-    (a + b + tiles) * threads + round_up(kind.pack_first_bytes + SLACK, ALIGN) + ALIGN
-}
+/// A C of so many bytes is gone from the caches before it is read: it is written past them, which spares reading it.
+const STREAM_BYTES: usize = 2 << 20;
 
 /// Products of operands stored as `elem` that are summed at a time: cuts of k at multiples of it leave the chain of
 /// additions unchanged, as long as what comes before is filled up with zeros.
@@ -127,16 +28,6 @@ pub fn packed_bytes(isa: Isa, a: Elem, b: Elem, k: usize, n: usize) -> usize {
     packed_of(kind(isa, a, b), k, n)
 }
 
-fn packed_of(kind: &Kind, k: usize, n: usize) -> usize {
-    round_up(n, kind.nr) * round_up(k, kind.unit) * kind.size + SLACK
-}
-
-/// Where panel `panel` of the block of k that starts at `k0` lies in a packed B.
-fn packed_at(kind: &Kind, k: usize, n: usize, k0: usize, panel: usize) -> usize {
-    let steps = round_up((k - k0).min(depth(kind, k)), kind.unit);
-    (k0 * n.div_ceil(kind.nr) + panel * steps) * kind.nr * kind.size
-}
-
 /// A pointer that tasks share; each writes a part of its own.
 #[derive(Clone, Copy)]
 struct Shared<T>(T);
@@ -147,6 +38,11 @@ impl<T: Copy> Shared<T> {
     fn get(&self) -> T {
         self.0
     }
+}
+
+fn source_a(g: &Gemm) -> Source {
+    let Mat { ptr, elem, stride } = g.a;
+    Source { ptr, elem, stride, k_contiguous: !g.a_trans, outer: g.m, k: g.k }
 }
 
 fn source_b(b: &Mat, trans: bool, k: usize, n: usize) -> Source {
@@ -211,7 +107,7 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
     }
     if let Some((rows, few)) = kind.few {
         let as_stored = kind.size == g.a.elem.bytes() && kind.size == g.b.elem.bytes();
-        if g.m <= rows && as_stored && !g.a_trans && g.b_trans && !g.b_packed {
+        if g.m <= rows && (as_stored || kind.few_widens) && !g.a_trans && g.b_trans && !g.b_packed {
             // SAFETY: passed on.
             return unsafe { few_rows(threads, few, g) };
         }
@@ -219,7 +115,7 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
     let workspace = workspace.wrapping_add(workspace.align_offset(ALIGN));
     let Some((kc, nc)) = pack_first(kind, &g.shape(), g.c.elem) else {
         // SAFETY: passed on.
-        return unsafe { blocks(threads, kind, g, workspace) };
+        return unsafe { tasks(threads, kind, g, workspace) };
     };
     let rest = round_up(packed_of(kind, kc, nc), ALIGN);
     for n0 in (0..g.n).step_by(nc) {
@@ -238,7 +134,7 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
                 pack_of(threads, kind, &source_b(&b, g.b_trans, k, n), workspace);
                 part.b.ptr = workspace;
                 part.b_packed = true;
-                blocks(threads, kind, &part, workspace.add(rest));
+                tasks(threads, kind, &part, workspace.add(rest));
             }
         }
     }
@@ -282,45 +178,25 @@ unsafe fn few_rows(threads: &Threads, few: Few, g: &Gemm) {
     });
 }
 
-/// One pass: a task for each block of C.
-unsafe fn blocks(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *mut u8) {
-    let plan = plan(kind, threads.count(), g.m, g.n);
+/// One pass: tasks that share no element of C.
+unsafe fn tasks(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *mut u8) {
+    let plan = Plan::new(kind, threads.count(), [g.m, g.n, g.k]);
     let parts = slice_parts(kind, plan, &g.shape());
     let shared = Shared((*g, workspace));
     let down = g.m.div_ceil(plan.mc);
     threads.run(down * g.n.div_ceil(plan.nc), &|task, thread| {
         let (g, workspace) = shared.get();
         let (row, col) = (task % down * plan.mc, task / down * plan.nc);
-        // SAFETY: each thread has a slice of the workspace, each task a block of C.
+        // SAFETY: each thread has a slice of the workspace, each task a part of C.
         unsafe {
             let slice = workspace.add(thread * parts.iter().sum::<usize>());
             let memory =
                 Memory { a: slice, b: slice.add(parts[0]), tiles: slice.add(parts[0] + parts[1]).cast() };
-            block(kind, &g, plan, (row, col), &memory);
+            let (rows, cols) = (row..(row + plan.mc).min(g.m), col..(col + plan.nc).min(g.n));
+            let (a, b) = (source_a(&g), source_b(&g.b, g.b_trans, g.k, g.n));
+            Task { kind, g: &g, plan, a, b, rows, cols, memory }.run();
         }
     });
-}
-
-/// Asks for the part of an operand that is packed next, into the second-level cache: it is read row by row
-/// in short runs, which no prefetcher of the processor foresees.
-fn prefetch(source: &Source, outer: Range<usize>, k: Range<usize>) {
-    const LINE: usize = 64;
-    let clip = |range: Range<usize>, end: usize| range.start.min(end)..range.end.min(end);
-    let (outer, k) = (clip(outer, source.outer), clip(k, source.k));
-    let (rows, run) = if source.k_contiguous { (outer, k) } else { (k, outer) };
-    let size = source.elem.bytes();
-    for row in rows {
-        for byte in (run.start * size..run.end * size).step_by(LINE) {
-            let line = source.ptr.wrapping_add(row * source.stride * size + byte);
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch reads nothing that the program sees and does not fault.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = line;
-        }
-    }
 }
 
 /// A thread's workspace.
@@ -330,67 +206,16 @@ struct Memory {
     tiles: *mut f32,
 }
 
-/// The block of C at `at`.
-unsafe fn block(kind: &Kind, g: &Gemm, plan: Plan, at: (usize, usize), memory: &Memory) {
-    let (rows, cols) = (plan.mc.min(g.m - at.0), plan.nc.min(g.n - at.1));
-    let (mr, nr) = (kind.mr, kind.nr);
-    let (high, wide) = (rows.div_ceil(mr), cols.div_ceil(nr));
-    let a = Source {
-        ptr: g.a.ptr,
-        elem: g.a.elem,
-        stride: g.a.stride,
-        k_contiguous: !g.a_trans,
-        outer: g.m,
-        k: g.k,
-    };
-    let b = source_b(&g.b, g.b_trans, g.k, g.n);
-    let kc = depth(kind, g.k);
-    let single = g.k <= kc;
-    let group = if g.b_trans && !g.b_packed { 1 } else { kind.group };
-    // SAFETY: panels, tiles and blocks lie in the extents that `slice_parts` and `packed_at` are made for.
-    unsafe {
-        (kind.enter)();
-        for k0 in (0..g.k).step_by(kc) {
-            let k1 = (k0 + kc).min(g.k);
-            let ks = Depth {
-                k0,
-                k1,
-                last: k1 == g.k,
-                bytes: (k1 - k0).div_ceil(kind.unit) * kind.unit * kind.size,
-            };
-            (kind.pack_a)(&a, Cut { o0: at.0, panels: high, k0, k1 }, memory.a);
-            for j0 in (0..wide).step_by(group) {
-                let panels = group.min(wide - j0);
-                let b_panels = if g.b_packed {
-                    g.b.ptr.add(packed_at(kind, g.k, g.n, k0, at.1 / nr + j0))
-                } else {
-                    (kind.pack_b)(&b, Cut { o0: at.1 + j0 * nr, panels, k0, k1 }, memory.b);
-                    let next = at.1 + (j0 + panels) * nr;
-                    if next < at.1 + cols {
-                        prefetch(&b, next..next + panels * nr, k0..k1);
-                    } else {
-                        prefetch(&b, at.1..at.1 + panels * nr, k1..k1 + kc);
-                    }
-                    memory.b.cast_const()
-                };
-                let share = |part: usize| at.0 + rows * part / wide;
-                prefetch(&a, share(j0)..share(j0 + panels), k1..k1 + kc);
-                for j in 0..panels {
-                    let col = (j0 + j) * nr;
-                    let tile = Tile {
-                        ptr: if single { memory.tiles } else { memory.tiles.add(col * high * mr) },
-                        width: nr,
-                        row: at.0,
-                        col: at.1 + col,
-                        rows,
-                        cols: nr.min(cols - col),
-                    };
-                    column(kind, g, &ks, tile, [memory.a.cast_const(), b_panels.add(j * nr * ks.bytes)]);
-                }
-            }
-        }
-        (kind.leave)();
-    }
+/// Some rows of C by its columns in turn, by the thread that owns `memory`.
+struct Task<'a> {
+    kind: &'a Kind,
+    g: &'a Gemm,
+    plan: Plan,
+    a: Source,
+    b: Source,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    memory: Memory,
 }
 
 /// A block of k, and the bytes of one row of a panel.
@@ -401,13 +226,110 @@ struct Depth {
     bytes: usize,
 }
 
+impl Depth {
+    fn steps(&self, kind: &Kind) -> usize {
+        (self.k1 - self.k0).div_ceil(kind.unit)
+    }
+
+    /// The next block of k; it may end past k.
+    fn after(&self) -> Range<usize> {
+        self.k1..2 * self.k1 - self.k0
+    }
+}
+
+impl Task<'_> {
+    /// # Safety
+    /// The operands are readable, C is writable; the memory has the parts that [`slice_parts`] names.
+    unsafe fn run(&self) {
+        let (kind, k, end) = (self.kind, self.g.k, self.cols.end);
+        let kc = depth(kind, k);
+        // SAFETY: the tile unit is entered and left by the same thread, the rest is passed on.
+        unsafe {
+            (kind.enter)();
+            for n0 in self.cols.clone().step_by(self.plan.wide) {
+                for k0 in (0..k).step_by(kc) {
+                    let k1 = (k0 + kc).min(k);
+                    let bytes = round_up(k1 - k0, kind.unit) * kind.size;
+                    self.block(n0..(n0 + self.plan.wide).min(end), &Depth { k0, k1, last: k1 == k, bytes });
+                }
+            }
+            (kind.leave)();
+        }
+    }
+
+    /// What one block of k adds to one block of columns.
+    unsafe fn block(&self, cols: Range<usize>, ks: &Depth) {
+        let Task { kind, g, memory, .. } = self;
+        let (high, wide) = (self.rows.len().div_ceil(kind.mr), cols.len().div_ceil(kind.nr));
+        let (first, kept) = (cols.start == self.cols.start, self.plan.kept(kind, g.k));
+        let a = memory.a.wrapping_add(if kept { ks.k0 * high * kind.mr * kind.size } else { 0 });
+        let single = ks.k0 == 0 && ks.last;
+        let stream = !g.accumulate && g.m * g.n * g.c.elem.bytes() >= STREAM_BYTES;
+        let group = if g.b_trans && !g.b_packed { 1 } else { kind.group };
+        let after = if kept && !first { ks.k1..ks.k1 } else { ks.after() };
+        let mut a_after = Shares::new(self.a, self.rows.clone(), after, wide * high);
+        // SAFETY: panels, tiles and blocks lie in the extents that `slice_parts` and `packed_at` are made for.
+        unsafe {
+            if first || !kept {
+                (kind.pack_a)(&self.a, Cut { o0: self.rows.start, panels: high, k0: ks.k0, k1: ks.k1 }, a);
+            }
+            for panel in (0..wide).step_by(group) {
+                let panels = panel..(panel + group).min(wide);
+                let (b, rows_after) = self.panels_of_b(&cols, panels.clone(), ks);
+                for (j, panel) in panels.enumerate() {
+                    let col = panel * kind.nr;
+                    let tile = Tile {
+                        ptr: if single { memory.tiles } else { memory.tiles.add(col * high * kind.mr) },
+                        width: kind.nr,
+                        row: self.rows.start,
+                        col: cols.start + col,
+                        rows: self.rows.len(),
+                        cols: kind.nr.min(cols.len() - col),
+                        stream,
+                    };
+                    let b = b.add(j * kind.nr * ks.bytes);
+                    let panel_after =
+                        || prefetch::lines(kind, b.wrapping_add(kind.nr * ks.bytes), ks.steps(kind));
+                    let soon = rows_after.unwrap_or_else(panel_after);
+                    column(kind, g, ks, tile, Panels { a, b, soon }, &mut a_after);
+                }
+            }
+        }
+    }
+
+    /// Panels of B, numbered from the first of `cols`, packed if they are not yet. Where a row of B holds the products of a column,
+    /// also those rows that are packed next and that the micro-kernels ask for; otherwise they ask for the next panel.
+    unsafe fn panels_of_b(
+        &self,
+        cols: &Range<usize>,
+        panels: Range<usize>,
+        ks: &Depth,
+    ) -> (*const u8, Option<Lines>) {
+        let Task { kind, g, b, memory, .. } = self;
+        let (o0, width) = (cols.start + panels.start * kind.nr, panels.len() * kind.nr);
+        // SAFETY: the panels lie in a packed B, or in the thread's memory, which holds a group of them.
+        unsafe {
+            if g.b_packed {
+                return (g.b.ptr.add(packed_at(kind, g.k, g.n, ks.k0, o0 / kind.nr)), None);
+            }
+            (kind.pack_b)(b, Cut { o0, panels: panels.len(), k0: ks.k0, k1: ks.k1 }, memory.b);
+        }
+        let next = o0 + width;
+        let (next, k) = if next < cols.end { (next, ks.k0..ks.k1) } else { (cols.start, ks.after()) };
+        let rows_after = b.k_contiguous.then(|| prefetch::rows(kind, b, next, k.start));
+        let asked = rows_after.map_or(0, |_| kind.prefetch_lines * self.rows.len().div_ceil(kind.mr));
+        prefetch(b, next + asked.min(width)..next + width, k);
+        (memory.b, rows_after)
+    }
+}
+
 /// The tiles of a block of C below each other, for one panel of B and one block of k. `all` has the rows of all of
-/// them and the memory of the first.
-unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, [a, b]: [*const u8; 2]) {
+/// them and the memory of the first, `panels` the first panel of A.
+unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, mut panels: Panels, a_after: &mut Shares) {
     let (mr, nr) = (kind.mr, kind.nr);
     let single = ks.k0 == 0 && ks.last;
     let fresh = ks.k0 == 0 && !g.accumulate;
-    let steps = (ks.k1 - ks.k0).div_ceil(kind.unit);
+    let steps = ks.steps(kind);
     let c =
         Source { ptr: g.c.ptr, elem: g.c.elem, stride: g.c.stride, k_contiguous: true, outer: g.m, k: g.n };
     let mut tile = Tile { rows: 0, ..all };
@@ -421,7 +343,10 @@ unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, [a, b]: [*const u
                 (kind.load)(&tile, &g.c);
                 prefetch(&c, tile.row + mr..tile.row + 2 * mr, tile.col..tile.col + nr);
             }
-            (kind.micro)(steps, a.add(first * ks.bytes), b, tile.ptr, tile.rows, fresh);
+            a_after.prefetch();
+            (kind.micro)(steps, panels, tile.ptr, tile.rows, fresh);
+            panels.a = panels.a.wrapping_add(mr * ks.bytes);
+            panels.soon.ptr = panels.soon.ptr.wrapping_add(panels.soon.tile);
             if ks.last {
                 (kind.store)(&tile, &g.c);
             }

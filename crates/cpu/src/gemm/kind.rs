@@ -34,9 +34,28 @@ pub(super) struct Cut {
 /// [`SLACK`] bytes more.
 pub(super) type Pack = unsafe fn(source: &Source, cut: Cut, dst: *mut u8);
 
-/// `C[mr,nr] += A * B` over `steps` units of k, for the first `rows` rows of the tile.
-pub(super) type Micro =
-    unsafe fn(steps: usize, a: *const u8, b: *const u8, c: *mut f32, rows: usize, fresh: bool);
+/// `C[mr,nr] += A * B` over `steps` units of k, for the first `rows` rows of the tile. Meanwhile it asks for
+/// [`Kind::prefetch_lines`] of `panels.soon` with each unit.
+pub(super) type Micro = unsafe fn(steps: usize, panels: Panels, c: *mut f32, rows: usize, fresh: bool);
+
+/// What a micro-kernel reads.
+#[derive(Clone, Copy)]
+pub(super) struct Panels {
+    pub a: *const u8,
+    pub b: *const u8,
+    pub soon: Lines,
+}
+
+/// Lines of memory that are read soon: some with each unit of k, `apart` bytes from one to the next.
+#[derive(Clone, Copy)]
+pub(super) struct Lines {
+    pub ptr: *const u8,
+    pub apart: usize,
+    /// Bytes from the lines of one unit of k to those of the next.
+    pub unit: usize,
+    /// Bytes from the lines of one tile to those of the next.
+    pub tile: usize,
+}
 
 /// Copies between a tile of f32 and C.
 pub(super) type Move = unsafe fn(tile: &super::block::Tile, c: &super::MatMut);
@@ -62,6 +81,11 @@ pub(super) struct Kind {
     pub size: usize,
     /// Largest number of rows and of columns of a block of C.
     pub block: (usize, usize),
+    /// Most bytes of A that a task keeps packed for all of k, so that it packs its rows once for several blocks of columns.
+    /// Zero where a task is one block.
+    pub keep: usize,
+    /// What a row of A and what a column of B costs a task besides the arithmetic, in products of one element each; measured.
+    pub edges: (usize, usize),
     /// Panels of B packed together when its columns are contiguous, so that each row is read in long runs.
     pub group: usize,
     /// Packing B again for each block of C costs much beside a fast unit: where C has more rows than a block, B is
@@ -70,14 +94,18 @@ pub(super) struct Kind {
     pub pack_a: Pack,
     pub pack_b: Pack,
     pub micro: Micro,
+    /// Lines that `micro` asks for with each unit of k.
+    pub prefetch_lines: usize,
     /// Called by each task before its first and after its last `micro`.
     pub enter: unsafe fn(),
     pub leave: unsafe fn(),
     pub load: Move,
     pub store: Move,
     /// For few rows, and the most of them: columns of C straight from A `[m,k]` and B `[n,k]`, neither of them
-    /// widened; the same sums as `micro`.
+    /// packed; the same sums as `micro`.
     pub few: Option<(usize, Few)>,
+    /// It widens operands of other types as the panels would have them.
+    pub few_widens: bool,
 }
 
 /// No set-up is needed around the micro-kernel.
@@ -90,16 +118,20 @@ static PORTABLE: Kind = Kind {
     kc: 256,
     size: 4,
     block: (128, 256),
+    keep: 0,
+    edges: (14, 14),
     group: 4,
     pack_first_bytes: 0,
     pack_a: portable::pack_a,
     pack_b: portable::pack_b,
     micro: portable::micro,
+    prefetch_lines: 0,
     enter: nothing,
     leave: nothing,
     load: super::block::load,
     store: super::block::store,
     few: None,
+    few_widens: false,
 };
 
 /// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit where there is one;

@@ -21,15 +21,20 @@ mod block;
 mod drive;
 #[cfg(target_arch = "x86_64")]
 mod few512;
+#[cfg(target_arch = "x86_64")]
+mod few_avx2;
 mod kind;
 #[cfg(target_arch = "x86_64")]
 mod pack512;
+mod plan;
 mod portable;
+mod prefetch;
 #[cfg(test)]
 mod tests;
 
 pub use crate::mat::{Elem, Mat, MatMut};
-pub use drive::{gemm, most_workspace_bytes, pack_b, packed_bytes, unit, workspace_bytes};
+pub use drive::{gemm, pack_b, packed_bytes, unit};
+pub use plan::{most_workspace_bytes, workspace_bytes};
 
 /// The extents and storage of a product, all that memory needs are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -290,19 +290,9 @@ unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst:
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn load_across<const FORM: u8>(source: &Source, o: usize, valid: usize, k: usize) -> __m512i {
-    let size = source.elem.bytes();
-    let row = source.ptr.wrapping_add((k * source.stride + o) * size);
-    let (here, below) = (if k < source.k { valid } else { 0 }, if k + 1 < source.k { valid } else { 0 });
+    let row = source.ptr.wrapping_add((k * source.stride + o) * source.elem.bytes());
     // SAFETY: masked to the elements that exist.
-    unsafe {
-        if FORM == PAIR {
-            let low = load_half(row, here);
-            let high = load_half(row.wrapping_add(source.stride * size), below);
-            _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)))
-        } else {
-            load::<FORM>(row, here)
-        }
-    }
+    unsafe { load::<FORM>(row, if k < source.k { valid } else { 0 }) }
 }
 
 /// Transposes 16 x 16 dwords.
@@ -332,25 +322,25 @@ pub(super) fn transpose(r: &mut [__m512i; 16]) {
     }
 }
 
-/// 16 rows of an operand with contiguous k, 16 pairs of k each, from outer index `o` and `k`.
+/// 16 pairs of k of an operand with contiguous outer index, two times 16 outer indices each, from `o` and `k`.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-pub(super) unsafe fn pairs_along(source: &Source, o: usize, k: usize) -> [__m512i; 16] {
-    let mut rows = [_mm512_setzero_si512(); 16];
-    for i in 0..source.outer.saturating_sub(o).min(16) {
-        // SAFETY: row o + i exists; masked to its end.
-        rows[i] = unsafe {
-            load::<PAIR>(source.ptr.add(((o + i) * source.stride + k) * 2), source.k.saturating_sub(k))
-        };
+pub(super) unsafe fn pairs_across(source: &Source, o: usize, k: usize) -> [[__m512i; 16]; 2] {
+    let valid = first(source.outer.saturating_sub(o));
+    let mut halves = [[_mm512_setzero_si512(); 16]; 2];
+    // SAFETY: the tables have 64 bytes; masked to the operand.
+    unsafe {
+        let low = _mm512_loadu_si512(ZIP.as_ptr().cast());
+        let high = _mm512_loadu_si512(ZIP_16.as_ptr().cast());
+        for pair in 0..16 {
+            let row = |k: usize| {
+                let from = source.ptr.wrapping_add((k * source.stride + o) * 2);
+                _mm512_maskz_loadu_epi16(if k < source.k { valid } else { 0 }, from.cast())
+            };
+            let (here, below) = (row(k + 2 * pair), row(k + 2 * pair + 1));
+            halves[0][pair] = _mm512_permutex2var_epi16(here, low, below);
+            halves[1][pair] = _mm512_permutex2var_epi16(here, high, below);
+        }
     }
-    rows
-}
-
-/// 16 pairs of k of an operand with contiguous outer index, 16 outer indices each, from `o` and `k`.
-#[target_feature(enable = "avx512f,avx512bw")]
-#[inline]
-pub(super) unsafe fn pairs_across(source: &Source, o: usize, k: usize) -> [__m512i; 16] {
-    let valid = source.outer.saturating_sub(o);
-    // SAFETY: masked to the operand.
-    std::array::from_fn(|pair| unsafe { load_across::<PAIR>(source, o, valid, k + 2 * pair) })
+    halves
 }

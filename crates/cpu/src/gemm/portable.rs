@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Elem;
-use super::kind::{Cut, Source};
+use super::kind::{Cut, Panels, Source};
 use half::bf16;
 
 pub(super) const MR: usize = 4;
@@ -17,13 +17,13 @@ fn madd(a: f32, b: f32, c: f32) -> f32 {
 /// See [`super::kind::Micro`].
 ///
 /// # Safety
-/// `a` and `b` are panels of `steps` sums, `c` an MR x NR tile.
-pub(super) unsafe fn micro(steps: usize, a: *const u8, b: *const u8, c: *mut f32, _rows: usize, fresh: bool) {
+/// `panels` are of `steps` sums, `c` an MR x NR tile.
+pub(super) unsafe fn micro(steps: usize, panels: Panels, c: *mut f32, _rows: usize, fresh: bool) {
     // SAFETY: the extents are the caller's promise.
     let (a, b, c) = unsafe {
         (
-            std::slice::from_raw_parts(a.cast::<[f32; MR]>(), steps),
-            std::slice::from_raw_parts(b.cast::<[f32; NR]>(), steps),
+            std::slice::from_raw_parts(panels.a.cast::<[f32; MR]>(), steps),
+            std::slice::from_raw_parts(panels.b.cast::<[f32; NR]>(), steps),
             &mut *c.cast::<[[f32; NR]; MR]>(),
         )
     };

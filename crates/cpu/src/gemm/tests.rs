@@ -353,12 +353,12 @@ fn zero_products_and_negative_zero_keep_their_bits() {
 /// The tile kernel spelled out: `tdpbf16ps` on the panels of the AMX kind, so that their layout and the way B
 /// is packed first are tested without the unit. Sums of a tile step are taken in f64, which the tolerance hides.
 #[cfg(target_arch = "x86_64")]
-unsafe fn tile_product(steps: usize, a: *const u8, b: *const u8, c: *mut f32, _rows: usize, fresh: bool) {
+unsafe fn tile_product(steps: usize, panels: kind::Panels, c: *mut f32, _rows: usize, fresh: bool) {
     // SAFETY: panels of `steps` pairs of tiles and a 32 x 32 block of C.
     let (a, b, c) = unsafe {
         (
-            std::slice::from_raw_parts(a.cast::<[[[bf16; 32]; 16]; 2]>(), steps),
-            std::slice::from_raw_parts(b.cast::<[[[[bf16; 2]; 16]; 16]; 2]>(), steps),
+            std::slice::from_raw_parts(panels.a.cast::<[[[bf16; 32]; 16]; 2]>(), steps),
+            std::slice::from_raw_parts(panels.b.cast::<[[[[bf16; 2]; 16]; 16]; 2]>(), steps),
             &mut *c.cast::<[[f32; 32]; 32]>(),
         )
     };
@@ -381,23 +381,34 @@ fn tile_panels_have_the_layout_of_the_unit() {
     if Isa::detect() < Isa::Avx512 {
         return;
     }
-    let spelled = kind::Kind {
-        micro: tile_product,
-        enter: kind::nothing,
-        leave: kind::nothing,
-        pack_first_bytes: 512 << 10,
-        ..amx::KIND
+    let spelled = |block, keep| -> &'static kind::Kind {
+        Box::leak(Box::new(kind::Kind {
+            micro: tile_product,
+            enter: kind::nothing,
+            leave: kind::nothing,
+            store: avx512::store,
+            pack_first_bytes: 512 << 10,
+            block,
+            keep,
+            ..amx::KIND
+        }))
     };
-    let spelled: &'static kind::Kind = Box::leak(Box::new(spelled));
     let threads = Threads::new(2);
-    for size in [[1, 1, 1], [5, 33, 31], [33, 70, 545], [260, 560, 545]] {
+    let (whole, cut) = (spelled(amx::KIND.block, 0), spelled((64, 96), 1 << 20));
+    for (size, spelled) in [
+        ([1, 1, 1], whole),
+        ([5, 33, 31], whole),
+        ([33, 70, 545], whole),
+        ([260, 560, 545], whole),
+        ([100, 560, 800], cut),
+    ] {
         for elems in [[B, B, B], [B, B, F]] {
             for trans in TRANS {
                 for accumulate in [false, true] {
                     let case = Case::new(size, elems, trans, 3);
                     let mut c = case.c.clone();
                     let g = case.whole(&mut c, accumulate);
-                    let bytes = drive::workspace_of(spelled, 2, &g.shape(), g.c.elem);
+                    let bytes = plan::workspace_of(spelled, 2, &g.shape(), g.c.elem);
                     let mut workspace = vec![0xa5u8; bytes + 64];
                     // SAFETY: as `run`; the tile unit is not used.
                     unsafe { drive::gemm_of(&threads, spelled, &g, workspace.as_mut_ptr()) };

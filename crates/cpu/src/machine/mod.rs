@@ -5,11 +5,13 @@
 //! the shape that its tensor has; methods check that shapes fit before a kernel runs.
 #![allow(unsafe_code)]
 
+mod attending;
 mod experts;
 mod fill;
+mod losses;
 mod narrow;
 mod operands;
-mod packed;
+mod panels;
 mod share;
 #[cfg(test)]
 mod spill;
@@ -19,10 +21,11 @@ use std::sync::Arc;
 use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
-    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, DType, Dispatch, Embed, GroupedMatMul, GroupedWeight, Hardware, InFlight,
-    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Portions, Profile, Rates,
-    Reader, Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor,
+    Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
+    BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Embed, GroupedMatMul,
+    GroupedWeight, Hardware, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
+    OpDesc, Pack, PackPages, PackedMatMul, Packing, Portions, Profile, Rates, Reader, Rope, RopeTable, Route,
+    RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
 };
 
 use crate::arena::Mapping;
@@ -31,9 +34,9 @@ use crate::elementwise::{self, Place};
 use crate::isa::Isa;
 use crate::mat::Elem;
 use crate::threads::Threads;
-use crate::{attention, gemm};
-use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
-pub use packed::Packed;
+use crate::{attention, blocks, gemm, packed};
+use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, start, words};
+pub use panels::Packed;
 
 /// Processor cores with one thread pool.
 pub struct Cpu {
@@ -72,6 +75,7 @@ fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
             let (a, c) = (elem(input), elem(output));
             gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
         }
+        OpDesc::Packed { m, k, .. } => packed::workspace_bytes(profile.threads, m, k),
         OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
         OpDesc::Attention {
@@ -113,14 +117,21 @@ impl Cpu {
         Place { threads: &self.threads, isa: self.isa }
     }
 
-    fn attention_shape(&self, op: &Attention<'_>) -> attention::Shape {
-        attention::Shape {
-            q_tokens: op.q.rows(),
-            k_tokens: op.k.rows(),
-            heads: op.q.cols() / op.head_dim,
-            kv_heads: op.k.cols() / op.head_dim,
-            head_dim: op.head_dim,
-        }
+    /// Rows of a packed table.
+    #[track_caller]
+    fn embed_packed(&self, op: &Embed<'_>, packing: &Packing) {
+        expect("embed", "out", op.out, [op.ids.cols(), packing.cols]);
+        let call = packed::Embed {
+            ids: i32s(op.ids),
+            k: packing.cols,
+            runs: &operands::runs(op.table, packing),
+            scale: op.scale,
+            out: mat_mut(op.out),
+            accumulate: op.accumulate,
+            first: op.first,
+        };
+        // SAFETY: see the module; the packing was checked against the bytes.
+        unsafe { packed::embed(self.place(), &call) }
     }
 }
 
@@ -177,6 +188,9 @@ impl Machine for Cpu {
 
     fn copy(&self, src: &Tensor, dst: &Tensor) {
         expect("copy", "dst", dst, src.shape());
+        if [src.dtype(), dst.dtype()] == [DType::U8; 2] {
+            return operands::copy_bytes(src, dst);
+        }
         if [src.dtype(), dst.dtype()] == [DType::I32; 2] {
             let (from, to) = (operands::i32_words(src), words(dst));
             // SAFETY: see the module; words are copied as they are.
@@ -191,6 +205,26 @@ impl Machine for Cpu {
         expect("add", "out", out, a.shape());
         // SAFETY: see the module; the kernel allows out to be an input.
         unsafe { elementwise::add(self.place(), a.rows(), a.cols(), mat(a), mat(b), mat_mut(out)) }
+    }
+
+    fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        if b.rows() > 1 {
+            expect("multiply", "b", b, a.shape());
+        } else {
+            expect("multiply", "b", b, [1, a.cols()]);
+        }
+        expect("multiply", "out", out, a.shape());
+        let row = b.rows() < a.rows();
+        // SAFETY: see the module; the kernel allows out to be a.
+        unsafe {
+            elementwise::multiply(self.place(), a.rows(), a.cols(), mat(a), (mat(b), row), mat_mut(out))
+        }
+    }
+
+    fn rsqrt(&self, x: &Tensor, out: &Tensor) {
+        expect("rsqrt", "out", out, x.shape());
+        // SAFETY: see the module; the kernel allows out to be x.
+        unsafe { elementwise::rsqrt(self.place(), x.rows(), x.cols(), mat(x), mat_mut(out)) }
     }
 
     fn scale(&self, x: &Tensor, factor: f32, out: &Tensor) {
@@ -232,6 +266,21 @@ impl Machine for Cpu {
         };
         // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
         unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) }
+    }
+
+    fn multiplies(&self, format: BlockFormat) -> bool {
+        matches!(format, BlockFormat::Ggml(kind) if kind.block() > 1)
+    }
+
+    fn packed_matmul(&self, op: &PackedMatMul<'_>, ws: &Tensor) {
+        let packing = op.packing();
+        let needed = workspace(&self.profile, &op.desc());
+        assert!(ws.bytes() >= needed, "packed_matmul: scratch {ws:?} is too small for {op:?}");
+        let runs = operands::runs(op.weight, packing);
+        let [m, k] = op.a.shape();
+        let call = packed::Product { m, k, a: mat(op.a), runs: &runs, c: mat_mut(op.c) };
+        // SAFETY: see the module; the packing was checked against the bytes, and the scratch has those that the profile named.
+        unsafe { packed::product(self.place(), &call, operands::scratch(ws)) }
     }
 
     fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
@@ -341,6 +390,9 @@ impl Machine for Cpu {
     }
 
     fn embed(&self, op: &Embed<'_>) {
+        if let Some(packing) = op.table.packing() {
+            return self.embed_packed(op, packing);
+        }
         expect("embed", "out", op.out, [op.ids.cols(), op.table.cols()]);
         let call = elementwise::Embed {
             ids: i32s(op.ids),
@@ -412,51 +464,22 @@ impl Machine for Cpu {
     }
 
     fn attention(&self, op: &Attention<'_>, ws: &Tensor) {
-        expect("attention", "out", op.out, op.q.shape());
-        let shape = self.attention_shape(op);
-        expect("attention", "lse", op.lse, [shape.q_tokens, shape.heads]);
-        let call = attention::Forward {
-            shape,
-            elem: elem(op.q.dtype()),
-            options: attention::Options { scale: op.scale, softcap: op.softcap },
-            mask: operands::masking(op.mask),
-            q: operands::rows(op.q),
-            k: operands::rows(op.k),
-            v: operands::rows(op.v),
-            sinks: op.sinks.map(f32s),
-            out: operands::rows_mut(op.out),
-            lse: f32s_mut(op.lse),
-            resume: op.resume,
-        };
-        // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
-        unsafe { attention::forward(&self.threads, self.isa, &call, operands::scratch(ws)) }
+        attending::forward(self, op, ws);
+    }
+
+    fn reads_pages(&self) -> bool {
+        true
+    }
+
+    fn pack_pages(&self, op: &PackPages<'_>) {
+        let (heads, bytes) = (op.x.cols() / op.head_dim, op.format.head_bytes(op.head_dim, op.x.dtype()));
+        expect("pack_pages", "out", op.out, [op.x.rows(), heads * bytes]);
+        // SAFETY: see the module; the extents were checked.
+        unsafe { attention::pages::pack(&self.threads, &operands::pages(op)) }
     }
 
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
-        let forward = &op.forward;
-        for (what, tensor, like) in
-            [("dq", op.dq, forward.q), ("dk", op.dk, forward.k), ("dv", op.dv, forward.v)]
-        {
-            expect("attention_backward", what, tensor, like.shape());
-        }
-        let call = attention::Backward {
-            shape: self.attention_shape(forward),
-            elem: elem(forward.q.dtype()),
-            options: attention::Options { scale: forward.scale, softcap: forward.softcap },
-            mask: operands::masking(forward.mask),
-            q: operands::rows(forward.q),
-            k: operands::rows(forward.k),
-            v: operands::rows(forward.v),
-            out: operands::rows(forward.out),
-            lse: f32s_mut(forward.lse),
-            dout: operands::rows(op.dout),
-            dq: operands::rows_mut(op.dq),
-            dk: operands::rows_mut(op.dk),
-            dv: operands::rows_mut(op.dv),
-            accumulate: op.accumulate,
-        };
-        // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
-        unsafe { attention::backward(&self.threads, self.isa, &call, operands::scratch(ws)) }
+        attending::backward(self, op, ws);
     }
 
     fn sinks_backward(&self, op: &SinksBackward<'_>) {
@@ -476,37 +499,19 @@ impl Machine for Cpu {
         unsafe { elementwise::sinks_backward(self.place(), &call) }
     }
 
+    fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
+        expect("jitter", "keys", keys, [1, x.rows()]);
+        expect("jitter", "scales", scales, [1, x.rows()]);
+        // SAFETY: see the module.
+        unsafe { elementwise::jitter(self.place(), x.cols(), mat_mut(x), i32s(keys), f32s(scales)) }
+    }
+
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
-        let rows = op.logits.rows();
-        expect("cross_entropy", "labels", op.labels, [1, rows]);
-        expect("cross_entropy", "loss", op.loss, [1, rows]);
-        let call = elementwise::CrossEntropy {
-            vocab: op.logits.cols(),
-            logits: mat(op.logits),
-            labels: i32s(op.labels),
-            weights: op.weights.map(f32s),
-            loss: mat_mut(op.loss),
-            logp: None,
-            dlogits: op.dlogits.map(mat_mut),
-            scale: op.scale,
-            softcap: op.softcap,
-            z_loss: op.z_loss,
-            spread: op.spread.map(|spread| {
-                let all = spread.all.map(|all| {
-                    assert!(
-                        all.cols() == rows && all.dtype() == DType::F32,
-                        "cross_entropy: statistics {all:?}"
-                    );
-                    (mat(all), all.rows() / 2)
-                });
-                if let Some(stats) = spread.stats {
-                    expect("cross_entropy", "stats", stats, [2, rows]);
-                }
-                elementwise::Spread { first: spread.first, stats: spread.stats.map(mat_mut), all }
-            }),
-        };
-        // SAFETY: see the module; the kernel allows dlogits to be logits.
-        unsafe { elementwise::cross_entropy(self.place(), &call) }
+        losses::cross_entropy(self, op);
+    }
+
+    fn divergence(&self, op: &Divergence<'_>) {
+        losses::divergence(self, op);
     }
 
     fn sum(&self, x: &Tensor, out: &Tensor) {
@@ -566,5 +571,24 @@ impl Machine for Cpu {
         };
         // SAFETY: see the module.
         unsafe { elementwise::adamw(self.place(), &call) }
+    }
+
+    fn pack(&self, op: &Pack<'_>) {
+        op.check();
+        let rows = operands::packed_rows(op.format, operands::start_mut(op.out), op.x, start(op.x));
+        // SAFETY: see the module; shapes were checked, and the input is only read.
+        unsafe { blocks::pack(self.place(), &rows) }
+    }
+
+    fn unpack(&self, op: &Unpack<'_>) {
+        op.check();
+        let rows = operands::packed_rows(
+            op.format,
+            start(op.packed).cast_mut(),
+            op.out,
+            operands::start_mut(op.out),
+        );
+        // SAFETY: see the module; shapes were checked, and the input is only read.
+        unsafe { blocks::unpack(self.place(), &rows) }
     }
 }

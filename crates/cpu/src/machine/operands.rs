@@ -2,11 +2,14 @@
 #![allow(unsafe_code)]
 
 use fathom_tensor::moments::BLOCK;
-use fathom_tensor::{AdamW, DType, Extent, Mask, NormBackward, Slice, Tensor};
+use fathom_tensor::{
+    AdamW, Attention, BlockFormat, DType, Extent, Mask, NormBackward, PAGE_ROWS, PackPages, Packing, Slice,
+    Tensor,
+};
 
 use super::expect;
 use crate::mat::{Elem, Mat, MatMut};
-use crate::{attention, elementwise};
+use crate::{attention, blocks, elementwise, packed};
 
 /// # Panics
 /// If kernels have no such storage.
@@ -135,6 +138,38 @@ pub fn zero_bytes(dst: &Tensor) {
     }
 }
 
+/// Copies one-byte elements.
+pub fn copy_bytes(src: &Tensor, dst: &Tensor) {
+    let ((row, from), (_, to)) = (row_bytes(src), row_bytes(dst));
+    for index in 0..src.rows() {
+        // SAFETY: row `index` of each is `row` bytes inside its charged storage; the caller has checked that shapes are the
+        // same. `copy` allows the two to be one.
+        unsafe { std::ptr::copy(start(src).add(index * from), start_mut(dst).add(index * to), row) }
+    }
+}
+
+/// Rows of a matrix, with its packed form at `packed`.
+pub fn packed_rows(format: BlockFormat, packed: *mut u8, plain: &Tensor, at: *const u8) -> blocks::Rows {
+    let [rows, cols] = plain.shape();
+    blocks::Rows { format, rows, cols, packed, plain: at.cast_mut(), elem: elem(plain.dtype()) }
+}
+
+/// The runs of a packed weight.
+///
+/// # Panics
+/// If there are no products with one's format.
+#[track_caller]
+pub fn runs(weight: &Tensor, packing: &Packing) -> Vec<packed::Run> {
+    let mut bytes = start(weight);
+    let run = |(format, rows): &(BlockFormat, usize)| {
+        let BlockFormat::Ggml(kind) = *format else { panic!("no products with {}", format.name()) };
+        let run = packed::Run { kind, rows: *rows, bytes };
+        bytes = bytes.wrapping_add(rows * format.row_bytes(packing.cols));
+        run
+    };
+    packing.runs.iter().map(run).collect()
+}
+
 /// Where the scales of an update's moments are, if those are e4m3 codes.
 ///
 /// # Panics
@@ -240,5 +275,36 @@ pub fn masking(mask: &Mask) -> attention::Masking<'_> {
     );
     // SAFETY: the table holds `rows` x 6 i64s without gaps, `Slice` is six i64s in C layout, and `count <= rows`.
     let slices = unsafe { std::slice::from_raw_parts(start(&mask.table).cast::<Slice>(), count) };
-    attention::Masking { slices, pos_q: i32s(&mask.pos_q), pos_k: i32s(&mask.pos_k) }
+    let pages = mask
+        .pages
+        .as_ref()
+        .map(|table| attention::Paging { pages: i32s(&table.pages), format: table.format });
+    attention::Masking { slices, pos_q: i32s(&mask.pos_q), pos_k: i32s(&mask.pos_k), pages }
+}
+
+/// Rows that are packed into pages.
+pub fn pages<'a>(op: &PackPages<'a>) -> attention::pages::PackRows<'a> {
+    attention::pages::PackRows {
+        x: mat(op.x),
+        rows: op.x.rows(),
+        heads: op.x.cols() / op.head_dim,
+        head_dim: op.head_dim,
+        format: op.format,
+        out: start_mut(op.out),
+        out_bytes: op.out.stride(),
+        life: std::marker::PhantomData,
+    }
+}
+
+/// # Panics
+/// If keys are in pages that their tensors do not have.
+#[track_caller]
+pub fn check_pages(op: &Attention<'_>) {
+    let Some(pages) = &op.mask.pages else { return };
+    let (pages, keys) = (i32s(&pages.pages), op.mask.keys());
+    let held = op.k.rows().min(op.v.rows()) / PAGE_ROWS;
+    assert!(pages.len() >= keys.div_ceil(PAGE_ROWS), "attention: {} pages for {keys} keys", pages.len());
+    if let Some(page) = pages.iter().find(|page| usize::try_from(**page).map_or(true, |page| page >= held)) {
+        panic!("attention: page {page} of {held}");
+    }
 }

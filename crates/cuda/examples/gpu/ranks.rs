@@ -179,7 +179,7 @@ fn mask(device: &Device, tokens: usize) -> Mask {
     let positions = device.from_i32(&numbers, Category::Data);
     let packed = Packed::of(&slices, &numbers, &numbers);
     let (slices, pos_q, pos_k) = (Extent::Fixed(1), positions.clone(), positions);
-    Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false }
+    Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None }
 }
 
 /// A block of products, attention and norms, four times: issued, captured, replayed twice. Its results, and what was counted.

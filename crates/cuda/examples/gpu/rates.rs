@@ -271,7 +271,7 @@ fn attention(
     bench.cuda.write(&table, &slices.iter().flat_map(row).collect::<Vec<u8>>());
     let packed = Packed::of(&slices, &numbers, &numbers);
     let (slices, pos_q, pos_k) = (Extent::Fixed(docs), positions.clone(), positions);
-    let mask = Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false };
+    let mask = Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None };
     let op = Attention {
         q: &q,
         k: &k,

@@ -114,7 +114,7 @@ impl Real {
             real.chunk_bytes = (least as u64).max(1);
             if let Err(error) = real.try_backing() {
                 let why = format!("the driver has no memory for reserved addresses ({error})");
-                SAID.call_once(|| eprintln!("{why}: a pool takes its whole budget at once"));
+                SAID.call_once(|| log::warn!("{why}: a pool takes its whole budget at once"));
                 real.facts.virtual_memory = false;
             }
         }

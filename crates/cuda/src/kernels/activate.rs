@@ -12,6 +12,7 @@ fn number(kind: Activation) -> usize {
         Activation::GeluErf => 2,
         Activation::Relu => 3,
         Activation::Relu2 => 4,
+        Activation::Tanh => 5,
         Activation::ClampedSwiglu => panic!("activate: the clamped SwiGLU is gated, by pairs"),
     }
 }

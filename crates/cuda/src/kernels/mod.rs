@@ -10,6 +10,8 @@
 
 mod activate;
 mod attention;
+mod blocks;
+mod divergence;
 mod embed;
 mod experts;
 mod gemm;
@@ -29,6 +31,8 @@ mod table;
 
 pub use activate::{activate, activate_backward};
 pub use attention::{attention, attention_backward, attention_join, attention_scratch_bytes, sinks_backward};
+pub use blocks::{pack, unpack};
+pub use divergence::divergence;
 pub use embed::{embed, embed_backward};
 pub use experts::{
     combine, combine_backward, grouped_matmul, grouped_weight, route, route_backward, router_losses,
@@ -41,9 +45,9 @@ pub use loss::cross_entropy;
 pub use narrow::{Coded, coded, largest, narrow, narrow_matmul, narrowed};
 pub use norm::{norm, norm_backward_input, norm_backward_weight};
 pub use optimizer::{adamw, step_scale};
-pub use plain::{add, add_bias, copy, scale, softcap, transpose, zero};
+pub use plain::{add, add_bias, copy, multiply, rsqrt, scale, softcap, transpose, zero};
 pub use rope::{rope, rope_table};
-pub use sample::{choose, random_uniform};
+pub use sample::{choose, jitter, random_uniform};
 pub use sums::{bias_backward, sum, sum_squares, sum_squares_slots};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 

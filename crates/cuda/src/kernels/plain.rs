@@ -62,6 +62,30 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Launch {
     Launch::new(plain::add, sheet.blocks(), args.long(sheet.rows).long(sheet.cols).sheet(sheet))
 }
 
+/// `out = a b`; a row `b` is that of all rows of `a`; `out` may be `a`.
+#[track_caller]
+pub fn multiply(a: &Tensor, b: &Tensor, out: &Tensor) -> Launch {
+    let rows = if b.rows() > 1 { a.rows() } else { 1 };
+    expect("multiply", "b", b, [rows, a.cols()]);
+    expect("multiply", "out", out, a.shape());
+    check_in_place("multiply", a, out);
+    let row = b.rows() < a.rows();
+    let sheet = if row { Sheet::new(a.rows(), a.cols()) } else { Sheet::of(&[a, b, out]) };
+    let stride = if row { 0 } else { b.stride() };
+    let args = Args::new().mat(a).raw_mat(b.address(), stride, super::launch::code(b.dtype())).out(out);
+    Launch::new(plain::multiply, sheet.blocks(), args.long(sheet.rows).long(sheet.cols).sheet(sheet))
+}
+
+/// `out = 1 / sqrt(x)`; `out` may be `x`.
+#[track_caller]
+pub fn rsqrt(x: &Tensor, out: &Tensor) -> Launch {
+    expect("rsqrt", "out", out, x.shape());
+    check_in_place("rsqrt", x, out);
+    let sheet = Sheet::of(&[x, out]);
+    let args = Args::new().mat(x).out(out).long(sheet.rows).long(sheet.cols).sheet(sheet);
+    Launch::new(plain::reciprocal_root, sheet.blocks(), args)
+}
+
 /// `out = factor x`; `out` may be `x`.
 #[track_caller]
 pub fn scale(x: &Tensor, factor: f32, out: &Tensor) -> Launch {

@@ -3,7 +3,7 @@
 use fathom_tensor::choice::{Choose, Draw};
 use fathom_tensor::{DType, Tensor};
 
-use super::launch::{Args, Launch, Sheet};
+use super::launch::{Args, Launch, Sheet, expect};
 use super::table::sample as entries;
 
 /// `out [r, c]` = a number in [0, 1) of (seed, first + r cols + c), by SplitMix64's finaliser.
@@ -12,6 +12,16 @@ pub fn random_uniform(out: &Tensor, seed: u64, first: u64) -> Launch {
     let sheet = Sheet::new(out.rows(), out.cols());
     let args = Args::new().out(out).long(sheet.rows).long(sheet.cols).sheet(sheet);
     Launch::new(entries::random_uniform, sheet.blocks(), args.bits(seed).bits(first))
+}
+
+/// Noise on rows.
+#[track_caller]
+pub fn jitter(x: &Tensor, keys: &Tensor, scales: &Tensor) -> Launch {
+    expect("jitter", "keys", keys, [1, x.rows()]);
+    expect("jitter", "scales", scales, [1, x.rows()]);
+    let sheet = Sheet::new(x.rows(), x.cols());
+    let args = Args::new().out(x).plain(keys, DType::I32).plain(scales, DType::F32);
+    Launch::new(entries::jitter, sheet.blocks(), args.long(sheet.rows).long(sheet.cols).sheet(sheet))
 }
 
 /// Columns of rows of logits.

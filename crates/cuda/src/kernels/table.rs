@@ -64,7 +64,10 @@ macro_rules! kernels {
 }
 
 kernels! {
-    plain { copy 256, copy_bytes 256, zero_bytes 256, add 256, scale 256, softcap 256, transpose 256 }
+    plain {
+        copy 256, copy_bytes 256, zero_bytes 256, add 256, multiply 256, reciprocal_root 256, scale 256, softcap 256,
+        transpose 256
+    }
     sums {
         column_chunks 256, add_chunks 256, sum 1024, squares 1024, step_scale 32,
     }
@@ -72,7 +75,9 @@ kernels! {
     activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }
     rope { rope_table 256, rope 256 }
     embed { embed 256, embed_backward 256 }
+    blocks { pack_nf4 256, pack_int8 256, unpack 256 }
     loss { cross_entropy 512 }
+    divergence { divergence 512, divergence_of_best 512 }
     optimizer { adamw 256 }
     route { route 128, route_backward 128, router_losses 128 }
     lists {
@@ -85,7 +90,7 @@ kernels! {
     gemm_bf16 { gemm_bf16 256, grouped_bf16 256, grouped_weight_bf16 256 }
     gemm_f16 { gemm_f16 256, grouped_f16 256, grouped_weight_f16 256 }
     narrow { narrow 256, encode 256, largest_of_sizes 32, largest_by_column 256, sizes 256 }
-    sample { random_uniform 256, argmax 512, draw 512 }
+    sample { random_uniform 256, jitter 256, argmax 512, draw 512 }
     flash_bf16_64 { flash_bf16_64 128, flash_dq_bf16_64 128, flash_dkv_bf16_64 128 }
     flash_bf16_128 { flash_bf16_128 128, flash_dq_bf16_128 128, flash_dkv_bf16_128 128 }
     flash_f16_64 { flash_f16_64 128, flash_dq_f16_64 128, flash_dkv_f16_64 128 }

@@ -80,7 +80,7 @@ fn cudnn(facts: &Facts) -> Option<Arc<dyn Attend>> {
     match Cudnn::new(facts.capability) {
         Ok(cudnn) => Some(Arc::new(cudnn)),
         Err(error) => {
-            eprintln!("cuDNN does not start, kernels of our own attend: {error}");
+            log::warn!("cuDNN does not start, kernels of our own attend: {error}");
             None
         }
     }
@@ -133,7 +133,7 @@ impl Cuda {
         let parts = Parts { products: Some(products), grouped, attend };
         for library in [Library::CublasLt, Library::Cudnn] {
             if let copies @ [_, _, ..] = &*mapped(library.file()) {
-                eprintln!(
+                log::warn!(
                     "{} is open {} times, as something brought a copy of its own: {copies:?}; the checked one is called",
                     library.name(),
                     copies.len()

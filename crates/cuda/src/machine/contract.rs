@@ -7,9 +7,9 @@ use fathom_tensor::choice::Choose;
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
-    Machine, MatMul, NarrowMatMul, Norm, NormBackward, Profile, Reader, Rope, RopeTable, Route,
-    RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor,
+    CombineBackward, CrossEntropy, Dispatch, Divergence, Embed, GroupedMatMul, GroupedWeight, InFlight,
+    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope, RopeTable,
+    Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
 };
 
 use super::Cuda;
@@ -89,6 +89,14 @@ impl Machine for Cuda {
 
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
         self.run(&kernels::add(a, b, out));
+    }
+
+    fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        self.run(&kernels::multiply(a, b, out));
+    }
+
+    fn rsqrt(&self, x: &Tensor, out: &Tensor) {
+        self.run(&kernels::rsqrt(x, out));
     }
 
     fn scale(&self, x: &Tensor, factor: f32, out: &Tensor) {
@@ -229,6 +237,14 @@ impl Machine for Cuda {
         self.run(&kernels::cross_entropy(op));
     }
 
+    fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
+        self.run(&kernels::jitter(x, keys, scales));
+    }
+
+    fn divergence(&self, op: &Divergence<'_>) {
+        self.run(&kernels::divergence(op));
+    }
+
     fn choose(&self, op: &Choose<'_>) {
         self.run(&kernels::choose(op));
     }
@@ -251,5 +267,13 @@ impl Machine for Cuda {
 
     fn adamw(&self, op: &AdamW<'_>) {
         self.run(&kernels::adamw(op));
+    }
+
+    fn pack(&self, op: &Pack<'_>) {
+        self.run(&kernels::pack(op));
+    }
+
+    fn unpack(&self, op: &Unpack<'_>) {
+        self.run(&kernels::unpack(op));
     }
 }

@@ -139,7 +139,7 @@ impl Cuda {
         if line.is_empty() || said.len() >= MOST_LINES || said.contains(&line) {
             return;
         }
-        eprintln!("{line}");
+        log::warn!("{line}");
         said.insert(line);
     }
 

@@ -116,7 +116,7 @@ unsafe impl Copies for DeviceCopies {
                     let line = format!(
                         "{pinned} bytes of the host are pinned and no {bytes} more, what goes beyond is copied more slowly: {error}"
                     );
-                    eprintln!("{line}");
+                    log::warn!("{line}");
                     line
                 });
                 None

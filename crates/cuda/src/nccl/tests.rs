@@ -266,9 +266,26 @@ fn streams_that_share_queues_are_told_of() {
     assert_eq!(crowded(64, Some(32)), None);
 }
 
+/// Prints what the crate logs.
+struct Printed;
+
+impl log::Log for Printed {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        eprintln!("{}", record.args());
+    }
+
+    fn flush(&self) {}
+}
+
 #[test]
 fn a_process_whose_work_does_not_end_ends_itself() {
     if std::env::var(HANGS).is_ok() {
+        log::set_logger(&Printed).unwrap();
+        log::set_max_level(log::LevelFilter::Error);
         world(Grid { tp: 2, ..Grid::default() }, Duration::from_secs(3), |device| {
             device.mesh.link().unwrap().abort("no more");
         });

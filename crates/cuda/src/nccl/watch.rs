@@ -261,13 +261,13 @@ impl Shared {
         // Without a thread for it there is nothing but the end of the process.
         let spawned = std::thread::Builder::new().spawn(move || by.abort());
         let ending = spawned.unwrap_or_else(|error| {
-            eprintln!("no thread to end the run of rank {}: {error}", self.rank);
+            log::error!("no thread to end the run of rank {}: {error}", self.rank);
             std::process::abort()
         });
         while !ending.is_finished() {
             if begun.elapsed() > self.deadline {
                 let reason = self.failure().map(|error| error.to_string()).unwrap_or_default();
-                eprintln!(
+                log::error!(
                     "{reason}; NCCL does not end its work on rank {}, so the process is ended",
                     self.rank
                 );

@@ -182,7 +182,7 @@ impl World {
         }
         let queues = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().and_then(|text| text.parse().ok());
         if let (0, Some(line)) = (self.rank(), crowded(self.ranks, queues)) {
-            eprintln!("{line}");
+            log::warn!("{line}");
         }
         let (streams, nccl) = (cuda.streams(), nccl.clone());
         let driver = streams.driver.clone();

@@ -156,7 +156,7 @@ unsafe impl Attend for Cudnn {
         };
         if !known.said {
             known.said = true;
-            eprintln!("cuDNN does not take the {}; kernels of our own do: {why}", case.said(backward));
+            log::warn!("cuDNN does not take the {}; kernels of our own do: {why}", case.said(backward));
         }
         false
     }

@@ -14,6 +14,10 @@
 //! function of the specification and the texts. Without a manifest that matches, everything is made again; so a build
 //! that was killed is finished by the next call, with the same bytes.
 
+#[cfg(feature = "pipeline")]
+mod curated;
+#[cfg(not(feature = "pipeline"))]
+#[path = "uncurated.rs"]
 mod curated;
 mod manifest;
 mod report;
@@ -30,7 +34,9 @@ use fathom_text::recall::{is_synthetic, real_documents};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_text::tokenizer::Tokenizer;
 
-pub use curated::{Curation, curation};
+pub use curated::Curation;
+#[cfg(feature = "pipeline")]
+pub use curated::curation;
 pub use report::{CorpusReport, Seconds, SourceTotals, Totals};
 pub use spec::{CorpusSpec, Input, TokenizerFrom};
 

@@ -112,6 +112,7 @@ impl CorpusReport {
             vocabulary: self.vocabulary,
             seconds: self.seconds.total_s,
             dropped: self.dropped_texts(),
+            supervised_tokens: 0,
             damage: self.dropped.damage.iter().take(LISTED_DAMAGE).map(ToString::to_string).collect(),
         }
     }

@@ -2,9 +2,11 @@
 
 mod access;
 mod arxiv;
+#[cfg(feature = "pipeline")]
 mod blocks;
 mod charset;
 mod columns;
+#[cfg(feature = "pipeline")]
 mod common_crawl;
 mod html;
 mod http;
@@ -12,8 +14,10 @@ mod jsonl;
 pub(crate) mod lenient;
 pub(crate) mod packed;
 mod parquet;
+#[cfg(feature = "pipeline")]
 mod raw;
 mod record;
+#[cfg(feature = "pipeline")]
 mod remote;
 mod tarball;
 mod text;
@@ -29,14 +33,20 @@ use crate::error::Error;
 use crate::files::{Entry, Kind, Links, below, list_of};
 use fathom_prose::extract::{Content, Extraction};
 
+#[cfg(feature = "pipeline")]
 pub use access::OnRead;
 pub use charset::Charset;
+#[cfg(feature = "pipeline")]
 pub use common_crawl::{CrawlFiles, Snapshot};
 pub use html::html_to_text;
+#[cfg(feature = "pipeline")]
 pub(crate) use raw::snapshot_files;
+#[cfg(feature = "pipeline")]
 pub use raw::{InputFile, RawOptions, RawRecords, input_files, named_files};
 pub use record::{Columns, RawRecord};
+#[cfg(feature = "pipeline")]
 pub(crate) use remote::NO_SECRETS;
+#[cfg(feature = "pipeline")]
 pub use remote::{RemoteOptions, is_remote};
 
 use access::{Access, Opened};

@@ -114,7 +114,6 @@ pub fn scheduler(listen: &Listen, ready: impl FnOnce(&str)) -> Result<(), Error>
     };
     let address = format!("df://{}:{}", listen.host(), listen.port);
     let socket = (listen.bind, listen.port).into();
-    log_to_stderr();
     threads(0)?
         .block_on(async {
             let cluster = BallistaCluster::new_from_config(&config).await?;
@@ -162,7 +161,6 @@ pub fn executor(options: &ExecutorOptions) -> Result<(), Error> {
         override_function_registry: Some(Arc::new(BallistaFunctionRegistry::from(&state))),
         ..ExecutorProcessConfig::default()
     };
-    log_to_stderr();
     threads(count)?
         .block_on(start_executor_process(Arc::new(config)))
         .map_err(|e| ended("run an executor for", scheduler, &e))
@@ -241,28 +239,4 @@ fn ended(doing: &'static str, address: &str, error: &BallistaError) -> Error {
 
 fn failed(doing: &'static str, address: &str, detail: impl ToString, advice: &'static str) -> Error {
     Error::Cluster { doing, address: address.to_owned(), detail: detail.to_string(), advice }
-}
-
-/// What the cluster's services have to complain about goes to standard error.
-fn log_to_stderr() {
-    // Only the first logger of a process is taken; a second one would say the same.
-    if log::set_logger(&Complaints).is_ok() {
-        log::set_max_level(log::LevelFilter::Warn);
-    }
-}
-
-struct Complaints;
-
-impl log::Log for Complaints {
-    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        metadata.level() <= log::Level::Warn
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        if self.enabled(record.metadata()) {
-            eprintln!("{}: {}", record.level().as_str().to_lowercase(), record.args());
-        }
-    }
-
-    fn flush(&self) {}
 }

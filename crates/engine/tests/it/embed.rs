@@ -73,7 +73,7 @@ fn a_vector_is_the_direction_of_the_mean_hidden_state() {
 
 #[test]
 fn neighbours_chunks_and_threads_change_no_bit() {
-    let limits = Limits { context_tokens: 64, chunk_tokens: 1024 };
+    let limits = Limits { context_tokens: 64, chunk_tokens: 1024, ..Limits::default() };
     let together = vectors(1, &TEXTS, limits);
     assert_eq!(together.len(), 5);
     for vector in &together {
@@ -90,7 +90,7 @@ fn neighbours_chunks_and_threads_change_no_bit() {
 
 #[test]
 fn of_a_long_text_the_beginning_counts() {
-    let limits = Limits { context_tokens: 6, chunk_tokens: 128 };
+    let limits = Limits { context_tokens: 6, chunk_tokens: 128, ..Limits::default() };
     let long = format!("{} {}", TEXTS[2], "word ".repeat(100_000));
     let found = vectors(2, &[&long, TEXTS[2], TEXTS[0]], limits);
     assert_eq!(found[0], found[1]);

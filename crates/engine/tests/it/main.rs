@@ -1,13 +1,19 @@
 //! Greedy generation against the continuations that Transformers wrote.
 #![allow(clippy::unwrap_used)]
 
+mod adapters;
+mod batch;
 mod embed;
+mod packed;
+mod service;
+mod stored;
+mod structure;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_base::{Flow, Generate, GenerateRequest, Prompt, Sampling, Score};
+use fathom_base::{Flow, Generate, GenerateRequest, Sampling, Score};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
 use fathom_model::{Model, load, open};
@@ -25,7 +31,7 @@ fn check(folder: &Path, golden: &serde_json::Value, chunk_tokens: usize) {
     load(&device, &model, &mut params, &opened.source).unwrap();
     // Its ids mean nothing here; what counts is that it has no end-of-text token, as the goldens ran without one.
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
-    let limits = Limits { context_tokens: 128, chunk_tokens };
+    let limits = Limits { context_tokens: 128, chunk_tokens, ..Limits::default() };
     let engine = Engine::new(&device, &model, &params, &tokenizer, limits);
     let other = [prompt.as_slice(), &expected[..20]].concat();
     let answers =
@@ -61,7 +67,7 @@ fn a_learned_position_table_limits_the_length() {
     let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
     load(&device, &model, &mut params, &opened.source).unwrap();
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
-    let limits = Limits { context_tokens: 128, chunk_tokens: 16 };
+    let limits = Limits { context_tokens: 128, chunk_tokens: 16, ..Limits::default() };
     let engine = Engine::new(&device, &model, &params, &tokenizer, limits);
     assert_eq!(engine.greedy(&[vec![1; 60]], 4).unwrap()[0].len(), 4);
     let error = engine.greedy(&[vec![1; 60]], 5).unwrap_err().to_string();
@@ -83,13 +89,13 @@ fn a_model_without_numbers_is_an_error() {
         device.machine.write(&value, &f32::NAN.to_le_bytes().repeat(value.len()));
     }
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
-    let limits = Limits { context_tokens: 128, chunk_tokens: 16 };
+    let limits = Limits { context_tokens: 128, chunk_tokens: 16, ..Limits::default() };
     let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
     let error = engine.greedy(&[vec![1, 2, 3]], 4).unwrap_err().to_string();
     assert!(error.contains("gives no numbers (a logit is not finite)"), "{error}");
     for (temperature, repetition_penalty) in [(0.0, 1.0), (1.0, 1.0), (0.0, 1.5), (1.0, 1.5)] {
         let sampling = Sampling { temperature, repetition_penalty, max_tokens: 4, ..Sampling::default() };
-        let request = GenerateRequest { prompt: Prompt::Ids(vec![1, 2, 3]), sampling };
+        let request = GenerateRequest::new(vec![1, 2, 3], sampling);
         let error = engine.generate(&request, &mut |_| Flow::Continue).unwrap_err().to_string();
         assert!(error.contains("gives no numbers"), "{error}");
     }

@@ -57,6 +57,10 @@ impl Maker<'_> {
 
     /// The same on the device.
     fn positions(&self, part: &Part) -> Tensor {
+        if !self.device.machine.has_data() {
+            // A plan looks at how many there are.
+            return self.device.from_i32(&self.positions[..part.len()], Category::Data);
+        }
         self.device.from_i32(&self.rows(part), Category::Data)
     }
 
@@ -153,7 +157,16 @@ pub fn mask(device: &Device, slices: &[Slice], cap: usize, positions: [&Tensor; 
     device.machine.write(&table, &bytes);
     let count = device.from_i32(&[slices.len() as i32], Category::Data);
     let [pos_q, pos_k] = positions.map(Tensor::clone);
-    Mask { table, slices: Extent::UpTo { cap, count }, pos_q, pos_k, pairs, packed: None, partial: false }
+    Mask {
+        table,
+        slices: Extent::UpTo { cap, count },
+        pos_q,
+        pos_k,
+        pairs,
+        packed: None,
+        partial: false,
+        pages: None,
+    }
 }
 
 #[cfg(test)]

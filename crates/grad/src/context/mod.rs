@@ -112,6 +112,8 @@ impl Sharing<'_> {
         assert_eq!(self.layout.cp(), cp, "context: the layout is for as many ranks as {:?}", device.mesh);
         match cp {
             1 => Cow::Borrowed(values),
+            // A plan looks at how many there are.
+            _ if !device.machine.has_data() => Cow::Borrowed(&values[..self.layout.rank_tokens()]),
             _ => Cow::Owned(self.layout.take(device.mesh.index(Axis::Cp), values)),
         }
     }
@@ -261,6 +263,39 @@ impl Context {
         };
         let pairs = windows.iter().map(|window| layout.area(index, *window)).collect();
         (masks, Some(Context { comm: comm.to_vec(), rings, gathered, cp, pairs }))
+    }
+
+    /// Whether keys of all layers travel alike.
+    pub(crate) fn is_same_everywhere(&self) -> bool {
+        self.comm.len() == 1
+    }
+
+    /// All that the work on a machine without data depends on, as numbers.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let ranges = |list: &[Range<usize>]| list.iter().map(|range| range.len() as u64).collect::<Vec<_>>();
+        let step = |step: &Step| {
+            let mut sizes = vec![step.mask.pairs, step.mask.table.rows() as u64, step.give.len() as u64];
+            sizes.extend([ranges(&step.give), ranges(&step.take)].concat());
+            sizes
+        };
+        let circle = |circle: &Circle| {
+            let runs = |runs: &Vec<Run>| runs.iter().map(|run| run.own.len() as u64).collect::<Vec<_>>();
+            let mut sizes = vec![circle.tokens as u64, circle.group.size() as u64];
+            sizes.extend(circle.runs.iter().flat_map(runs));
+            sizes
+        };
+        let mut sizes = vec![self.cp as u64, self.comm.len() as u64];
+        for (inner, ring) in &self.rings {
+            sizes.push(*inner as u64);
+            sizes.extend(circle(&ring.inner));
+            sizes.extend(ring.steps.iter().flatten().flat_map(step));
+        }
+        if let Some(gathered) = &self.gathered {
+            sizes.extend(circle(&gathered.circle));
+            sizes.extend(gathered.masks.iter().map(|mask| mask.pairs));
+        }
+        sizes.extend(&self.pairs);
+        sizes
     }
 
     /// How keys of a layer travel.

@@ -257,3 +257,40 @@ fn tiles_are_the_machine_s() {
         assert_eq!((Head::tile_rows(&h200, vocab), rows), (tile, [tile, gradient]));
     }
 }
+
+/// A second head against its definition: values, and gradients that join what is there.
+#[test]
+fn scores_and_their_gradients() {
+    let (tokens, hidden, k) = (37, 24, 3);
+    let matrix = |rows, cols, key: usize| {
+        Matrix::new(rows, cols, |r, c| ((r * 31 + c * 17 + key * 7) % 23) as f64 / 8.0 - 1.25)
+    };
+    let [x, weight, bias] = [matrix(tokens, hidden, 1), matrix(k, hidden, 2), matrix(1, k, 3)];
+    let [dvalues, before] = [matrix(tokens, k, 4), matrix(tokens, hidden, 5)];
+    for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::Bf16, 2e-2)] {
+        let device = &Device::new(Arc::new(Cpu::new(2, None)), 1 << 28);
+        let (params, ids) = weights(device, &[weight.clone(), bias.clone()], dtype);
+        let batch = Stream::documents(&[tokens], None, 1).upload(device);
+        let (mut grads, counters) = (Grads::zeros(device, &params), Counters::default());
+        let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
+        let load = |m: &Matrix, dtype| upload(device, m, dtype, Category::Data, false);
+        let (x_t, dx) = (load(&x, dtype), load(&before, dtype));
+        let head = Scores { weight: ids[0], bias: Some(ids[1]) };
+        let values = download(device, &head.values(scope, &x_t));
+        head.backward(scope, &x_t, &load(&dvalues, DType::F32), &dx, &mut grads);
+        let sum = |n: usize, f: &dyn Fn(usize) -> f64| (0..n).map(f).sum::<f64>();
+        let expected = [
+            Matrix::new(tokens, k, |t, v| bias[(0, v)] + sum(hidden, &|c| x[(t, c)] * weight[(v, c)])),
+            Matrix::new(tokens, hidden, |t, c| {
+                before[(t, c)] + sum(k, &|v| dvalues[(t, v)] * weight[(v, c)])
+            }),
+            Matrix::new(k, hidden, |v, c| sum(tokens, &|t| dvalues[(t, v)] * x[(t, c)])),
+            Matrix::new(1, k, |_, v| sum(tokens, &|t| dvalues[(t, v)])),
+        ];
+        let of = |id| download(device, grads.get(id).unwrap());
+        for (found, expected) in [values, download(device, &dx), of(ids[0]), of(ids[1])].iter().zip(&expected)
+        {
+            assert_close("scores", &format!("{dtype:?}"), &found.data, &expected.data, tolerance, 0.0);
+        }
+    }
+}

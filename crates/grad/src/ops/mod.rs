@@ -9,14 +9,20 @@ pub mod combine;
 pub mod embed;
 pub mod expert_mlp;
 pub mod experts;
+pub mod factors;
 pub mod latent;
+pub mod leading;
 pub mod linear;
+pub mod lora;
 pub mod norm;
 pub mod parallel;
+pub mod relative;
+pub mod rescale;
 pub mod rope;
 pub mod route;
 pub mod scale;
 pub mod split;
+pub mod table;
 
 use crate::op::Out;
 

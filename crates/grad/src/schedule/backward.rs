@@ -19,6 +19,7 @@ pub(super) struct Backward<'a> {
     pub steps: Vec<Step>,
     pub num_grads: u32,
     pub dx: Option<u32>,
+    pub dmemory: Vec<Option<u32>>,
 }
 
 /// Steps of the unit at hand: those before its loop, and its body.
@@ -30,7 +31,7 @@ struct Body {
 
 impl<'a> Backward<'a> {
     pub fn new(analysis: &'a Analysis<'a>, kept: &[Val], split: bool) -> Backward<'a> {
-        let present = analysis.graph.input.into_iter().chain(kept.iter().copied()).collect();
+        let present = analysis.graph.given().chain(kept.iter().copied()).collect();
         let grads = BTreeMap::from([(analysis.graph.output, 0)]);
         Backward {
             analysis,
@@ -41,6 +42,7 @@ impl<'a> Backward<'a> {
             steps: Vec::new(),
             num_grads: 1,
             dx: None,
+            dmemory: Vec::new(),
         }
     }
 
@@ -51,6 +53,8 @@ impl<'a> Backward<'a> {
         if let Some(input) = self.analysis.graph.input {
             self.dx = self.grads.get(&input).copied();
         }
+        let memory = self.analysis.graph.memory.iter();
+        self.dmemory = memory.map(|val| self.grads.get(val).copied()).collect();
         self
     }
 
@@ -130,10 +134,8 @@ impl<'a> Backward<'a> {
             |made: usize| self.split && self.analysis.node_wants[made].is_some_and(|want| want.weights);
         let reads = |made: usize| made <= node || later(made);
         let waits = |other: &Val| self.analysis.graph.values[other.index()].producer.is_some_and(reads);
-        let input = self.analysis.graph.input;
-        self.grads
-            .iter()
-            .any(|(other, at)| *other != val && *at == slot && (waits(other) || Some(*other) == input))
+        let given = |other: &Val| self.analysis.graph.given().any(|val| val == *other);
+        self.grads.iter().any(|(other, at)| *other != val && *at == slot && (waits(other) || given(other)))
     }
 
     /// Hands the output's gradient to an input that receives it unchanged.

@@ -71,6 +71,8 @@ pub struct At<'a> {
     pub layer: i32,
     /// The gradient of the input is wanted.
     pub input_grad: bool,
+    /// Of what is read besides: which gradients are wanted.
+    pub memory_grads: &'a [bool],
     /// There is something behind a place; without, what should go there stays in memory.
     pub reaches: &'a dyn Fn(Place) -> bool,
     /// Weight gradients are made after the backward pass, from what it leaves.
@@ -96,6 +98,8 @@ pub struct Schedule {
     pub dy: u32,
     /// The gradient of the input, handed out.
     pub dx: Option<u32>,
+    /// The gradients of what is read besides, handed out.
+    pub dmemory: Vec<Option<u32>>,
     /// Number of gradient slots.
     pub num_grads: u32,
 }
@@ -115,7 +119,7 @@ pub(crate) struct Analysis<'a> {
 }
 
 impl<'a> Analysis<'a> {
-    pub fn new(graph: &'a Graph, params: &Params, input_grad: bool) -> Analysis<'a> {
+    pub fn new(graph: &'a Graph, params: &Params, input_grad: bool, memory_grads: &[bool]) -> Analysis<'a> {
         let units = graph.units();
         let mut unit_of = vec![0; graph.nodes.len()];
         for (unit, range) in units.iter().enumerate() {
@@ -126,6 +130,10 @@ impl<'a> Analysis<'a> {
         if let Some(input) = graph.input {
             wants[input.index()] = input_grad;
             crosses[input.index()] = true;
+        }
+        for (at, val) in graph.memory.iter().enumerate() {
+            wants[val.index()] = memory_grads.get(at).copied().unwrap_or(false);
+            crosses[val.index()] = true;
         }
         crosses[graph.output.index()] = true;
         let reaches = reaches_output(graph);
@@ -195,14 +203,14 @@ impl Schedule {
 
     /// The forward steps of a segment without a backward pass.
     pub fn forward_only(graph: &Graph, params: &Params) -> Schedule {
-        let analysis = Analysis::new(graph, params, false);
+        let analysis = Analysis::new(graph, params, false, &[]);
         Schedule { forward: forward(&analysis, &[]), ..Schedule::default() }
     }
 
     /// Computes the steps of a segment.
     pub fn new(graph: &Graph, params: &Params, at: At<'_>) -> Schedule {
-        let At { places, layer, input_grad, reaches, split } = at;
-        let analysis = Analysis::new(graph, params, input_grad);
+        let At { places, layer, input_grad, memory_grads, reaches, split } = at;
+        let analysis = Analysis::new(graph, params, input_grad, memory_grads);
         let needed: BTreeSet<Val> = (0..graph.nodes.len()).flat_map(|node| analysis.reads(node)).collect();
         let is_kept = |val: &Val| {
             let info = &graph.values[val.index()];
@@ -216,10 +224,11 @@ impl Schedule {
         }
         let backward = backward::Backward::new(&analysis, &schedule.kept, split).run();
         schedule.num_grads = backward.num_grads;
-        schedule.dx = backward.dx;
-        let stay: BTreeSet<Slot> = schedule.dx.into_iter().map(Slot::Grad).collect();
+        (schedule.dx, schedule.dmemory) = (backward.dx, backward.dmemory);
+        let handed_out = schedule.dx.iter().chain(schedule.dmemory.iter().flatten());
+        let stay: BTreeSet<Slot> = handed_out.map(|grad| Slot::Grad(*grad)).collect();
         let at_hand =
-            schedule.kept.iter().copied().chain(graph.input).map(Slot::Value).chain([Slot::Grad(0)]);
+            schedule.kept.iter().copied().chain(graph.given()).map(Slot::Value).chain([Slot::Grad(0)]);
         let steps = lifetimes::insert_frees(graph, backward.steps, &stay, at_hand.collect());
         schedule.keeps_input =
             graph.input.is_some_and(|input| lifetimes::touches(graph, &steps, Slot::Value(input)));
@@ -254,6 +263,6 @@ fn forward(analysis: &Analysis<'_>, kept: &[Val]) -> Vec<Step> {
     }
     let mut stay: BTreeSet<Slot> = kept.iter().map(|val| Slot::Value(*val)).collect();
     stay.insert(Slot::Value(graph.output));
-    let at_hand = graph.input.into_iter().map(Slot::Value).collect();
+    let at_hand = graph.given().map(Slot::Value).collect();
     lifetimes::insert_frees(graph, steps, &stay, at_hand)
 }

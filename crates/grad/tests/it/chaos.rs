@@ -10,13 +10,10 @@ use crate::stack::{Setup, Variant, whole};
 const DOCS: [usize; 2] = [230, 170];
 
 fn tables() -> [Places; 3] {
-    let all = |places: Places, place| {
-        places.offload(&["all".to_owned()], place).unwrap_or_else(|message| panic!("{message}"))
-    };
     [
-        all(Places::none(), Place::Disk).with_fraction(0.7),
-        all(Places::linear(), Place::Disk).with_tiles(Some(128)),
-        all(Places::linear(), Place::Host).with_segment_layers(2),
+        Places::none().offload_all(Place::Disk).with_fraction(0.7),
+        Places::linear().offload_all(Place::Disk).with_tiles(Some(128)),
+        Places::linear().offload_all(Place::Host).with_segment_layers(2),
     ]
 }
 
@@ -34,7 +31,7 @@ fn steps(setup: &Setup) -> Result<Vec<(String, Vec<u8>)>, String> {
 #[test]
 fn disorder_changes_no_bit() {
     for places in tables() {
-        let setup = Setup { places, ..Setup::new(Variant::Pre, DType::Bf16) };
+        let setup = Setup { places, ..Setup::new(Variant::Chain, DType::Bf16) };
         let expected = steps(&setup).unwrap();
         for seed in 0..4 {
             let chaos = Some(Chaos { seed, fault_one_in: 0 });
@@ -47,7 +44,7 @@ fn disorder_changes_no_bit() {
 fn faults_end_in_one_clean_error() {
     let (mut failed, mut passed) = (0, 0);
     for places in tables() {
-        let setup = Setup { places, ..Setup::new(Variant::Sandwich, DType::F32) };
+        let setup = Setup { places, ..Setup::new(Variant::Capped, DType::F32) };
         let expected = steps(&setup).unwrap();
         for seed in 0..6 {
             let chaos = Some(Chaos { seed, fault_one_in: 150 });

@@ -109,8 +109,15 @@ impl Case {
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
         let (masks, context) = Context::new(device, &sharing, &[self.window], MAX_DOCS, &positions, &own);
-        let batch =
-            Batch { tokens: own.cols(), ids: own.clone(), positions: own, masks, ropes: vec![], context };
+        let batch = Batch {
+            tokens: own.cols(),
+            ids: own.clone(),
+            positions: own,
+            masks,
+            ropes: vec![],
+            context,
+            text: None,
+        };
 
         let [q, k] = self.widths();
         let tensor = |cols: usize, seed: u64| {
@@ -131,7 +138,8 @@ impl Case {
         let sinks = self.sinks.then_some(sinks);
         let mut grads = Grads::zeros(device, &params);
         let (counters, places) = (Counters::default(), Places::none().with_head_groups(self.head_groups));
-        let how = AttentionUse { mask: 0, head_dim: HEAD_DIM, scale: 0.25, softcap: self.softcap };
+        let how =
+            AttentionUse { mask: 0, head_dim: HEAD_DIM, scale: 0.25, softcap: self.softcap, apart: false };
         let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
         let mut tape = Tape::new(scope, &places).with_input_gradient();
         let y = tape.segment(0, Some(x), &|cx, x| {

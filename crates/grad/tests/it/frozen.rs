@@ -70,7 +70,7 @@ fn subsets_of_the_weights() {
 
 #[test]
 fn work_is_that_of_what_is_trained() {
-    let setup = Setup::new(Variant::Pre, DType::F32).plan();
+    let setup = Setup::new(Variant::Chain, DType::F32).plan();
     let flops = |trained: &dyn Fn(&str) -> bool| run(&setup, trained).1.flops[0];
     let all = flops(&|_| true);
     // The embedding is a look-up; what lies before the last layer costs its forward pass alone.
@@ -84,7 +84,7 @@ fn work_is_that_of_what_is_trained() {
 
     // Biases cost additions, which are not counted: the last one nothing at all, the one before it the way back through
     // one projection of 72 columns to 32.
-    let setup = Setup::new(Variant::Parallel, DType::F32).plan();
+    let setup = Setup::new(Variant::Fork, DType::F32).plan();
     let flops = |trained: &dyn Fn(&str) -> bool| run(&setup, trained).1.flops[0];
     let none = flops(&|_| false);
     assert_eq!(flops(&|name| name == "blocks.2.down.bias"), none);
@@ -94,7 +94,7 @@ fn work_is_that_of_what_is_trained() {
 
 #[test]
 fn frozen_layers_keep_nothing_for_the_backward_pass() {
-    let setup = Setup::new(Variant::Pre, DType::F32).plan();
+    let setup = Setup::new(Variant::Chain, DType::F32).plan();
     let activations = |trained: &dyn Fn(&str) -> bool| {
         let mut stack = setup.build(trained);
         stack.accumulate(&whole(&[2048]), &[2048]);

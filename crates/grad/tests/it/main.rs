@@ -7,6 +7,7 @@ mod context_layout;
 mod frozen;
 mod memory;
 mod micro_batches;
+mod outside;
 mod placements;
 mod ranks;
 mod stack;

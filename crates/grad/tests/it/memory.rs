@@ -73,13 +73,11 @@ fn a_step_after_the_first_reserves_no_more() {
 #[test]
 fn counted_tiles_are_those_that_run() {
     const DOCS: [usize; 2] = [900, 190];
-    let away = |places: Places| {
-        places.offload(&["all".to_owned()], Place::Disk).unwrap_or_else(|message| panic!("{message}"))
-    };
-    let tables =
-        [Places::none(), Places::linear(), Places::full(), away(Places::none()), away(Places::linear())];
+    let away = [Places::none(), Places::linear()].map(|places| places.offload_all(Place::Disk));
+    let tables: Vec<Places> =
+        [Places::none(), Places::linear(), Places::full()].into_iter().chain(away).collect();
     for variant in Variant::ALL {
-        for places in tables.clone().map(|places| places.with_tiles(Some(128))) {
+        for places in tables.clone().into_iter().map(|places| places.with_tiles(Some(128))) {
             let setup = Setup { places, ..Setup::new(variant, DType::Bf16) }.plan();
             let run = |record: bool| {
                 let mut stack = setup.build(&|_| true);

@@ -81,9 +81,7 @@ fn check(setup: &Setup) {
 
 #[test]
 fn a_stack_over_ranks_is_the_stack() {
-    let away = Places::linear()
-        .offload(&["all".to_owned()], Place::Host)
-        .unwrap_or_else(|message| panic!("{message}"));
+    let away = Places::linear().offload_all(Place::Host);
     let tables =
         [Places::none(), Places::linear().with_tiles(Some(128)), Places::full(), away.with_head_groups(2)];
     for variant in Variant::ALL {

@@ -1,5 +1,6 @@
-//! A miniature decoder over the operations, in the arrangements that exercise the sharing of gradients.
+//! Small blocks over the operations, one for each way in which values are read again and gradients meet; stacked, with a head.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -7,8 +8,8 @@ use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
     AdamW, AdamWSettings, AttentionUse, Batch, Context, ContextLayout, Counted, Counters, CpComm, Ctx, Cut,
-    Grads, Head, HeadUse, Labels, Offload, Param, ParamId, Params, Place, Places, RopeUse, Rotation, Scope,
-    Segments, Sharing, Tape, Update, Val,
+    Grads, Head, HeadUse, Labels, Modules, Offload, Param, ParamId, Params, Place, Places, RopeUse, Rotation,
+    Scope, Segments, Sharing, Tape, Update, Val,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::{Chaos, Options, Spill};
@@ -23,48 +24,66 @@ const FFN: usize = 72;
 const VOCAB: usize = 67;
 const MAX_DOCS: usize = 8;
 
-/// How a block is put together.
+/// What the tests call the parts of a block.
+pub const MODULES: &Modules = &[
+    ("core_attn", &["attn.out", "attn.lse"]),
+    ("layernorm", &["attn.norm", "attn.norm.stats", "mlp.norm", "mlp.norm.stats"]),
+    ("mlp", &["mlp.*"]),
+    ("mlp_act", &["mlp.act"]),
+];
+
+/// How a block's values are read again and joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Norms before the sub-layers, gated (Llama).
-    Pre,
-    /// Both sub-layers read the block's input; LayerNorm, biases, learned positions, no rotation (GPT-NeoX, GPT-2).
-    Parallel,
-    /// Norms after the sub-layers (OLMo 2).
-    Post,
-    /// Norms before and after, scaled residuals, caps, sinks, every second layer windowed (Gemma 2, gpt-oss).
-    Sandwich,
-    /// Per-head norms of q and k before the rotation (Qwen 3).
-    QkNorm,
+    /// One after the other: norm, attention, gate; only the block's input is read again.
+    Chain,
+    /// Three read the block's input; LayerNorm, biases, learned positions, no rotation.
+    Fork,
+    /// What attention reads is read again after it, twice.
+    Bridge,
+    /// Norms of what is added, scaled sums, caps, sinks, every second layer windowed.
+    Capped,
+    /// Queries and keys have norms of their own before the rotation; nothing after attention.
+    Turned,
 }
 
 impl Variant {
     pub const ALL: [Variant; 5] =
-        [Variant::Pre, Variant::Parallel, Variant::Post, Variant::Sandwich, Variant::QkNorm];
-
-    fn norm_before(self) -> bool {
-        self != Variant::Post
-    }
-
-    fn norm_after(self) -> bool {
-        matches!(self, Variant::Post | Variant::Sandwich)
-    }
+        [Variant::Chain, Variant::Fork, Variant::Bridge, Variant::Capped, Variant::Turned];
 
     fn plain(self) -> bool {
-        self == Variant::Parallel
+        self == Variant::Fork
     }
 
     fn kind(self) -> NormKind {
-        let (centred, plus_one) = (self.plain(), self == Variant::Sandwich);
+        let (centred, plus_one) = (self.plain(), self == Variant::Capped);
         NormKind { centred, plus_one, round_first: !plus_one, eps: 1e-5 }
     }
 
-    fn residual_scale(self) -> f32 {
-        if self == Variant::Sandwich { 0.7 } else { 1.0 }
+    fn softcap(self) -> f32 {
+        if self == Variant::Capped { 20.0 } else { 0.0 }
     }
 
-    fn softcap(self) -> f32 {
-        if self == Variant::Sandwich { 20.0 } else { 0.0 }
+    /// Projections of a block: role, columns out and in.
+    fn projections(self) -> Vec<(&'static str, usize, usize)> {
+        let (q, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        let (qkv, out, down) = (("qkv", q + 2 * kv, HIDDEN), ("attn_out", HIDDEN, q), ("down", HIDDEN, FFN));
+        match self {
+            Variant::Chain => vec![qkv, ("up", 2 * FFN, q), down],
+            Variant::Fork => vec![qkv, out, ("up", FFN, HIDDEN), down],
+            Variant::Bridge | Variant::Capped => vec![qkv, out, ("up", 2 * FFN, HIDDEN), down],
+            Variant::Turned => vec![qkv, out],
+        }
+    }
+
+    /// Norms of a block: role and width.
+    fn norms(self) -> &'static [(&'static str, usize)] {
+        match self {
+            Variant::Chain | Variant::Bridge => &[("attn_norm", HIDDEN)],
+            Variant::Fork => &[("mlp_norm", HIDDEN)],
+            Variant::Capped => &[("attn_norm", HIDDEN), ("mlp_norm", HIDDEN)],
+            Variant::Turned => &[("q_norm", HEAD_DIM), ("k_norm", HEAD_DIM)],
+        }
     }
 }
 
@@ -72,19 +91,8 @@ impl Variant {
 #[derive(Clone, Copy)]
 struct Pair(ParamId, Option<ParamId>);
 
-struct Block {
-    attn_norm: Option<Pair>,
-    qkv: Pair,
-    q_norm: Option<Pair>,
-    k_norm: Option<Pair>,
-    sinks: Option<ParamId>,
-    attn_out: Pair,
-    attn_post_norm: Option<Pair>,
-    mlp_norm: Option<Pair>,
-    up: Pair,
-    down: Pair,
-    mlp_post_norm: Option<Pair>,
-}
+/// By role.
+type Block = BTreeMap<&'static str, Pair>;
 
 struct Model {
     variant: Variant,
@@ -142,24 +150,18 @@ impl Declare<'_> {
     }
 
     fn block(&mut self, variant: Variant, layer: usize) -> Block {
-        let at = |part: &str| format!("blocks.{layer}.{part}");
-        let (q, kv, plain) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, variant.plain());
-        let (before, after, qk) = (variant.norm_before(), variant.norm_after(), variant == Variant::QkNorm);
-        let sinks = variant == Variant::Sandwich;
-        let up = if plain { FFN } else { 2 * FFN };
-        Block {
-            attn_norm: before.then(|| self.norm(&at("attn_norm"), HIDDEN, variant)),
-            qkv: self.linear(&at("qkv"), q + 2 * kv, HIDDEN, plain),
-            q_norm: qk.then(|| self.norm(&at("q_norm"), HEAD_DIM, variant)),
-            k_norm: qk.then(|| self.norm(&at("k_norm"), HEAD_DIM, variant)),
-            sinks: sinks.then(|| self.push(at("sinks"), [1, HEADS], 0.0, 1.0, DType::F32)),
-            attn_out: self.linear(&at("attn_out"), HIDDEN, q, plain),
-            attn_post_norm: after.then(|| self.norm(&at("attn_post_norm"), HIDDEN, variant)),
-            mlp_norm: before.then(|| self.norm(&at("mlp_norm"), HIDDEN, variant)),
-            up: self.linear(&at("up"), up, HIDDEN, plain),
-            down: self.linear(&at("down"), HIDDEN, FFN, plain),
-            mlp_post_norm: after.then(|| self.norm(&at("mlp_post_norm"), HIDDEN, variant)),
+        let at = |role: &str| format!("blocks.{layer}.{role}");
+        let mut block = Block::new();
+        for (role, out, inner) in variant.projections() {
+            block.insert(role, self.linear(&at(role), out, inner, variant.plain()));
         }
+        for (role, width) in variant.norms() {
+            block.insert(role, self.norm(&at(role), *width, variant));
+        }
+        if variant == Variant::Capped {
+            block.insert("sinks", Pair(self.push(at("sinks"), [1, HEADS], 0.0, 1.0, DType::F32), None));
+        }
+        block
     }
 }
 
@@ -181,59 +183,90 @@ impl Model {
         (Model { variant, embed, positions, blocks, final_norm, head }, declare.params)
     }
 
-    fn norm(&self, cx: &mut Ctx<'_>, names: [&'static str; 2], x: Val, norm: Option<Pair>) -> Val {
-        norm.map_or(x, |Pair(weight, bias)| cx.norm(names, x, self.variant.kind(), weight, bias))
+    fn norm(&self, cx: &mut Ctx<'_>, names: [&'static str; 2], x: Val, Pair(weight, bias): Pair) -> Val {
+        cx.norm(names, x, self.variant.kind(), weight, bias)
     }
 
-    fn heads(&self, cx: &mut Ctx<'_>, p: &Block, h_td: Val) -> [Val; 3] {
+    /// Projects and attends: `h_td` to what heads make.
+    fn attend(&self, cx: &mut Ctx<'_>, layer: usize, h_td: Val) -> Val {
+        let p = &self.blocks[layer];
         let widths = [HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM];
-        let rope =
-            (!self.variant.plain()).then_some(RopeUse { table: 0, head_dim: HEAD_DIM, interleaved: false });
-        let qkv = cx.linear("attn.qkv", h_td, p.qkv.0, p.qkv.1);
-        let (Some(_), Some(rope)) = (p.q_norm, rope) else {
-            return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
+        let rope = RopeUse { table: 0, head_dim: HEAD_DIM, interleaved: false };
+        let qkv = linear(cx, "attn.qkv", h_td, p["qkv"]);
+        let [q_te, k_tk, v_tk] = if self.variant == Variant::Turned {
+            let [q_te, k_tk, v_tk] = cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, widths, None);
+            let q_te = self.norm(cx, ["attn.q.norm", "attn.q.norm.stats"], q_te, p["q_norm"]);
+            let k_tk = self.norm(cx, ["attn.k.norm", "attn.k.norm.stats"], k_tk, p["k_norm"]);
+            [cx.rope("attn.q", q_te, rope), cx.rope("attn.k", k_tk, rope), v_tk]
+        } else {
+            let rope = (!self.variant.plain()).then_some(rope);
+            cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope)
         };
-        let [q_te, k_tk, v_tk] = cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, widths, None);
-        let q_te = self.norm(cx, ["attn.q.norm", "attn.q.norm.stats"], q_te, p.q_norm);
-        let k_tk = self.norm(cx, ["attn.k.norm", "attn.k.norm.stats"], k_tk, p.k_norm);
-        [cx.rope("attn.q", q_te, rope), cx.rope("attn.k", k_tk, rope), v_tk]
+        let mask = usize::from(self.variant == Variant::Capped && layer % 2 == 1);
+        let (softcap, sinks) = (self.variant.softcap(), p.get("sinks").map(|sinks| sinks.0));
+        let how = AttentionUse { mask, head_dim: HEAD_DIM, scale: 0.25, softcap, apart: false };
+        cx.whole(|cx| cx.attention(q_te, k_tk, v_tk, how, sinks))
     }
 
-    fn mlp(&self, cx: &mut Ctx<'_>, p: &Block, h_td: Val) -> Val {
-        let u_tf = cx.linear("mlp.up", h_td, p.up.0, p.up.1);
+    /// Two projections with a function between them.
+    fn mlp(&self, cx: &mut Ctx<'_>, layer: usize, h: Val) -> Val {
+        let p = &self.blocks[layer];
+        let u_tf = linear(cx, "mlp.up", h, p["up"]);
         let m_tf = if self.variant.plain() {
             cx.activate("mlp.act", Activation::GeluErf, u_tf)
         } else {
             cx.gate("mlp.act", Activation::Silu, u_tf)
         };
-        cx.linear("mlp.down", m_tf, p.down.0, p.down.1)
+        linear(cx, "mlp.down", m_tf, p["down"])
     }
 
     fn block(&self, cx: &mut Ctx<'_>, layer: usize, x_td: Val) -> Val {
         let p = &self.blocks[layer];
-        let [q_te, k_tk, v_tk] = cx.rows(|cx| {
-            let h_td = self.norm(cx, ["attn.norm", "attn.norm.stats"], x_td, p.attn_norm);
-            self.heads(cx, p, h_td)
-        });
-        let mask = usize::from(self.variant == Variant::Sandwich && layer % 2 == 1);
-        let how = AttentionUse { mask, head_dim: HEAD_DIM, scale: 0.25, softcap: self.variant.softcap() };
-        let o_te = cx.attention(q_te, k_tk, v_tk, how, p.sinks);
-        cx.rows(|cx| {
-            let a_td = cx.linear("attn.proj", o_te, p.attn_out.0, p.attn_out.1);
-            let a_td = self.norm(cx, ["attn.post_norm", "attn.post_norm.stats"], a_td, p.attn_post_norm);
-            let a_td = cx.scale("attn.scaled", a_td, self.variant.residual_scale());
-            let y_td = cx.add("block.mid", x_td, a_td);
-            let m_td = if self.variant == Variant::Parallel { x_td } else { y_td };
-            let m_td = self.norm(cx, ["mlp.norm", "mlp.norm.stats"], m_td, p.mlp_norm);
-            let m_td = self.mlp(cx, p, m_td);
-            let m_td = self.norm(cx, ["mlp.post_norm", "mlp.post_norm.stats"], m_td, p.mlp_post_norm);
-            let m_td = cx.scale("mlp.scaled", m_td, self.variant.residual_scale());
-            cx.add("block.out", y_td, m_td)
+        let (before, after) = (["attn.norm", "attn.norm.stats"], ["mlp.norm", "mlp.norm.stats"]);
+        cx.rows(|cx| match self.variant {
+            Variant::Chain => {
+                let h_td = self.norm(cx, before, x_td, p["attn_norm"]);
+                let o_te = self.attend(cx, layer, h_td);
+                let m_td = self.mlp(cx, layer, o_te);
+                cx.add("block.out", x_td, m_td)
+            }
+            Variant::Fork => {
+                let o_te = self.attend(cx, layer, x_td);
+                let a_td = linear(cx, "attn.proj", o_te, p["attn_out"]);
+                let h_td = self.norm(cx, after, x_td, p["mlp_norm"]);
+                let m_td = self.mlp(cx, layer, h_td);
+                let y_td = cx.add("block.mid", x_td, a_td);
+                cx.add("block.out", y_td, m_td)
+            }
+            Variant::Bridge => {
+                let h_td = self.norm(cx, before, x_td, p["attn_norm"]);
+                let o_te = self.attend(cx, layer, h_td);
+                let a_td = linear(cx, "attn.proj", o_te, p["attn_out"]);
+                let y_td = cx.add("block.mid", h_td, a_td);
+                let m_td = self.mlp(cx, layer, y_td);
+                cx.add("block.out", m_td, h_td)
+            }
+            Variant::Capped => {
+                let o_te = self.attend(cx, layer, x_td);
+                let a_td = linear(cx, "attn.proj", o_te, p["attn_out"]);
+                let a_td = self.norm(cx, before, a_td, p["attn_norm"]);
+                let a_td = cx.scale("attn.scaled", a_td, 0.7);
+                let y_td = cx.add("block.mid", x_td, a_td);
+                let m_td = self.mlp(cx, layer, y_td);
+                let m_td = self.norm(cx, after, m_td, p["mlp_norm"]);
+                let m_td = cx.scale("mlp.scaled", m_td, 0.7);
+                cx.add("block.out", y_td, m_td)
+            }
+            Variant::Turned => {
+                let o_te = self.attend(cx, layer, x_td);
+                let a_td = linear(cx, "attn.proj", o_te, p["attn_out"]);
+                cx.add("block.out", x_td, a_td)
+            }
         })
     }
 
     fn forward<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
-        let mut x_td = run.segment(-1, None, &|cx, _| cx.embed(self.embed, self.positions, 1.5));
+        let mut x_td = run.segment(-1, None, &|cx, _| cx.embed(self.embed, self.positions, (1.5, false)));
         let together = run.layers_per_segment();
         for layer in (0..LAYERS).step_by(together) {
             x_td = run.segment(layer as i32, Some(x_td), &|cx, x_td| {
@@ -241,10 +274,12 @@ impl Model {
             });
         }
         let names = ["final.norm", "final.norm.stats"];
-        run.segment(-1, Some(x_td), &|cx, x_td| {
-            cx.rows(|cx| self.norm(cx, names, x_td, Some(self.final_norm)))
-        })
+        run.segment(-1, Some(x_td), &|cx, x_td| cx.rows(|cx| self.norm(cx, names, x_td, self.final_norm)))
     }
+}
+
+fn linear(cx: &mut Ctx<'_>, name: &'static str, x: Val, Pair(weight, bias): Pair) -> Val {
+    cx.linear(name, x, weight, bias)
 }
 
 /// A machine with a thread count and the highest instruction set allowed, made once.
@@ -461,7 +496,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
     let rope = RopeTable { positions: &own, inv_freq: &inv_freq, factor: 1.0, out: &table };
     device.machine.rope_table(&rope);
     let ropes = vec![Rotation::Table(table)];
-    (Batch { tokens: own.cols(), ids, positions: own, masks, ropes, context }, layout)
+    (Batch { tokens: own.cols(), ids, positions: own, masks, ropes, context, text: None }, layout)
 }
 
 /// All tokens of the documents as one micro batch.

@@ -3,66 +3,48 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use fathom_grad::Distances;
 use fathom_tensor::{Activation, NormKind};
 use serde_json::{Map, Value};
 
+use super::names::{CUSTOM_BERT, CUSTOM_DEBERTA, DEBERTA, ENCODERS};
 use crate::config::{Config, MAX_SIZE};
 use crate::error::{Error, Result};
+use crate::family::Family;
 use crate::files::json::read_object;
+use crate::spec::{Biases, Ffn, LayerSpec, Mixer, Mlp, QkNorm, Reach, Residual, Spec};
 
 /// An encoder with a classification head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderSpec {
-    /// Hugging Face `model_type`.
-    pub family: &'static str,
-    /// What the names of the encoder's weights begin with.
-    pub prefix: &'static str,
-    /// Columns of the residual stream.
-    pub hidden: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Heads.
-    pub heads: usize,
-    /// Columns inside the MLP.
-    pub ffn: usize,
-    /// Rows of the embedding.
-    pub vocab: usize,
-    /// Positions that are added to the embedding.
-    pub positions: Option<Positions>,
-    /// Rows of the table of token types; 0 for none. Every token is of the first type.
-    pub types: usize,
-    /// LayerNorm.
-    pub norm: NormKind,
-    /// Inside the MLP.
-    pub activation: Activation,
-    /// Positions in the scores of attention.
-    pub relative: Option<Relative>,
-    /// Between the first token's hidden state and the last projection.
-    pub pool: Pool,
+    /// The architecture.
+    pub model: Spec,
     /// What the classes are called.
     pub labels: Vec<String>,
     /// What the logits are.
     pub task: Task,
 }
 
-/// A learned position table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Positions {
-    /// Its rows.
-    pub rows: usize,
-    /// The row of a text's first token: 0, or behind the row of padding (RoBERTa).
-    pub first: usize,
+/// What a model has besides blocks if it is an encoder with a head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EncoderParts {
+    /// The row of the position table that a text's first token has: 0, or behind the row of padding (RoBERTa).
+    pub first_position: usize,
+    /// Rows of the table of token types; 0 for none. Every token is of the first type.
+    pub types: usize,
+    /// Positions in the scores of attention.
+    pub relative: Option<Relative>,
+    /// A projection before the head, and its activation.
+    pub pool: Option<Activation>,
+    /// Rows of the head.
+    pub labels: usize,
 }
 
 /// Disentangled attention: scores have terms by distance (DeBERTa).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relative {
-    /// Half the rows of the table of distances.
-    pub span: usize,
-    /// Distances beyond half of `span` share rows by their logarithm.
-    pub buckets: bool,
-    /// Distance at which the logarithm ends.
-    pub max_distance: usize,
+    /// The rows of the table of distances.
+    pub distances: Distances,
     /// Content meets the position of the key.
     pub c2p: bool,
     /// The key's content meets the position of the query.
@@ -71,17 +53,6 @@ pub struct Relative {
     pub shared: bool,
     /// The table of distances is normalised.
     pub normed: bool,
-}
-
-/// What is done with the first token's hidden state before the last projection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pool {
-    /// A projection and tanh, stored under this name, with the last projection's name.
-    Tanh(&'static str, &'static str),
-    /// A projection and an activation.
-    Activated(&'static str, Activation, &'static str),
-    /// Nothing.
-    Plain(&'static str),
 }
 
 /// What the logits of the labels are.
@@ -143,12 +114,27 @@ impl EncoderSpec {
     /// Whether a configuration is an encoder's: what other readers are not for.
     pub(crate) fn claims(map: &Map<String, Value>) -> bool {
         let kind = map.get("model_type").and_then(Value::as_str);
-        kind.map_or(map.contains_key("base_model"), |kind| KINDS.contains(&kind))
+        kind.map_or(map.contains_key("base_model"), |kind| of_kind(kind).is_some())
     }
 
-    /// Texts may have so many tokens; `None` for any number.
+    /// Texts may have this many tokens; `None` for any number.
     pub fn max_tokens(&self) -> Option<usize> {
-        self.positions.map(|positions| positions.rows - positions.first)
+        self.model.learned_positions.map(|rows| rows - self.first_position())
+    }
+
+    /// The position of a text's first token.
+    pub fn first_position(&self) -> usize {
+        self.model.encoder.as_ref().map_or(0, |parts| parts.first_position)
+    }
+
+    /// Gives the labels numbers for names where the configuration has none: as many as the head has rows.
+    pub(super) fn name_labels(&mut self, rows: Option<usize>) {
+        if self.labels.is_empty() {
+            self.labels = (0..rows.unwrap_or(2)).map(|label| format!("LABEL_{label}")).collect();
+        }
+        if let Some(parts) = &mut self.model.encoder {
+            parts.labels = self.labels.len();
+        }
     }
 
     /// Reads the object of a `config.json`, the labels from `head` if they are elsewhere.
@@ -158,43 +144,54 @@ impl EncoderSpec {
             c.raw(key);
         });
         let kind: String = c.or("model_type", String::new())?;
-        let Some(family) = KINDS.into_iter().find(|known| *known == kind) else {
-            let what = format!("is \"{kind}\"; encoders are supported of: {}", KINDS.join(", "));
-            return Err(c.refuse("model_type", what));
+        let Some(family) = of_kind(&kind) else {
+            let known = ENCODERS.map(|family| family.model_type).join(", ");
+            return Err(c.refuse("model_type", format!("is \"{kind}\"; encoders are supported of: {known}")));
         };
-        let mut spec = common(&c, family)?;
-        match family {
-            "bert" => {}
-            "deberta-v2" => deberta(&c, &mut spec)?,
-            _ => roberta(&c, &mut spec)?,
-        }
+        let mut model = blocks(&c, family)?;
         if head.is_some() {
-            (spec.prefix, spec.pool) = ("model.", Pool::Plain("fc"));
+            let custom = if family == &DEBERTA { &CUSTOM_DEBERTA } else { &CUSTOM_BERT };
+            model.family = custom;
+            model.encoder = model.encoder.map(|parts| EncoderParts { pool: None, ..parts });
         } else {
-            let class = match family {
-                "bert" => "BertForSequenceClassification",
-                "roberta" => "RobertaForSequenceClassification",
-                "xlm-roberta" => "XLMRobertaForSequenceClassification",
-                _ => "DebertaV2ForSequenceClassification",
-            };
+            let Family { model_type, architecture, .. } = family;
             let classes: Vec<String> = c.or("architectures", Vec::new())?;
-            if let Some(other) = classes.iter().find(|name| *name != class) {
-                let what = format!("is {other}; supported for {family}: {class}");
+            if let Some(other) = classes.iter().find(|name| name != architecture) {
+                let what = format!("is {other}; supported for {model_type}: {architecture}");
                 return Err(c.refuse("architectures", what));
             }
         }
-        spec.labels = labels(head.unwrap_or(&c))?;
-        spec.task = task(head.unwrap_or(&c))?;
-        c.finish(family)?;
-        Ok(spec)
+        let labels = labels(head.unwrap_or(&c))?;
+        let task = task(head.unwrap_or(&c))?;
+        c.finish(family.model_type)?;
+        Ok(EncoderSpec { model, labels, task })
     }
 }
 
-/// `model_type`s of encoders.
-const KINDS: [&str; 4] = ["bert", "deberta-v2", "roberta", "xlm-roberta"];
+/// The family with this `model_type`.
+fn of_kind(kind: &str) -> Option<&'static Family> {
+    ENCODERS.into_iter().find(|family| family.model_type == kind)
+}
 
-/// What all of them have, with BERT's names.
-fn common(c: &Config<'_>, family: &'static str) -> Result<EncoderSpec> {
+/// The architecture of a configuration.
+pub(super) fn read_blocks(c: &Config<'_>) -> Result<Spec> {
+    let kind: String = c.or("model_type", String::new())?;
+    let family = of_kind(&kind).ok_or_else(|| c.refuse("model_type", "is none of an encoder"))?;
+    blocks(c, family)
+}
+
+fn blocks(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
+    let mut spec = common(c, family)?;
+    match family.model_type {
+        "bert" => {}
+        "deberta-v2" => deberta(c, &mut spec)?,
+        _ => roberta(c, &mut spec)?,
+    }
+    Ok(spec)
+}
+
+/// What all of them have.
+fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     c.only("is_decoder", "false")?;
     c.only("position_embedding_type", "\"absolute\"")?;
     let (hidden, heads) = (c.size("hidden_size")?, c.size("num_attention_heads")?);
@@ -202,51 +199,72 @@ fn common(c: &Config<'_>, family: &'static str) -> Result<EncoderSpec> {
         let what = format!("is {heads}, which does not divide the hidden size {hidden}");
         return Err(c.refuse("num_attention_heads", what));
     }
-    let deberta = family == "deberta-v2";
+    let (head_dim, deberta) = (hidden / heads, family == &DEBERTA);
     let eps = c.eps("layer_norm_eps", if deberta { 1e-7 } else { 1e-12 })?;
-    Ok(EncoderSpec {
+    let layer = LayerSpec { mixer: Mixer::Attention { reach: Reach::Full, rope: None }, ffn: Some(Ffn::Mlp) };
+    let layers = vec![layer; c.layers("num_hidden_layers")?];
+    let (ffn, vocab) = (c.size("intermediate_size")?, c.size("vocab_size")?);
+    let rows = c.size("max_position_embeddings")?;
+    let types = c.count("type_vocab_size", if deberta { 0 } else { 2 }, 0..=MAX_SIZE)?;
+    let activation = c.activation("hidden_act", "gelu")?;
+    let parts =
+        EncoderParts { first_position: 0, types, relative: None, pool: Some(Activation::Tanh), labels: 0 };
+    Ok(Spec {
         family,
-        prefix: "bert.",
         hidden,
-        layers: c.layers("num_hidden_layers")?,
+        vocab,
         heads,
-        ffn: c.size("intermediate_size")?,
-        vocab: c.size("vocab_size")?,
-        positions: Some(Positions { rows: c.size("max_position_embeddings")?, first: 0 }),
-        types: c.count("type_vocab_size", if deberta { 0 } else { 2 }, 0..=MAX_SIZE)?,
+        kv_heads: heads,
+        head_dim,
+        ffn,
         norm: NormKind { centred: true, plus_one: false, round_first: false, eps },
-        activation: c.activation("hidden_act", "gelu")?,
-        relative: None,
-        pool: Pool::Tanh("bert.pooler.dense", "classifier"),
-        labels: Vec::new(),
-        task: Task::OneOf,
+        norm_bias: true,
+        residual: Residual::Sum,
+        qk_norm: QkNorm::None,
+        latent: None,
+        sinks: false,
+        bias: Biases { qkv: true, attn_out: true, mlp: true },
+        mlp: Mlp { activation, gated: false },
+        moe: None,
+        attention_scale: (head_dim as f64).powf(-0.5) as f32,
+        attention_softcap: 0.0,
+        layers,
+        ropes: Vec::new(),
+        rereads: false,
+        learned_positions: Some(rows),
+        embed_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: 0.0,
+        tied: false,
+        head_bias: true,
+        scores: 0,
+        max_positions: rows,
+        encoder: Some(parts),
+        adapter: None,
     })
 }
 
-fn roberta(c: &Config<'_>, spec: &mut EncoderSpec) -> Result<()> {
-    spec.prefix = "roberta.";
-    spec.pool = Pool::Tanh("classifier.dense", "classifier.out_proj");
+fn roberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     let first = 1 + c.count("pad_token_id", 1, 0..=MAX_SIZE)?;
-    let rows = spec.positions.map_or(0, |positions| positions.rows);
+    let rows = spec.max_positions;
     if first >= rows {
         let what = format!("is {}, beyond the {rows} rows of the position table", first - 1);
         return Err(c.refuse("pad_token_id", what));
     }
-    spec.positions = Some(Positions { rows, first });
+    spec.encoder.iter_mut().for_each(|parts| parts.first_position = first);
     Ok(())
 }
 
-fn deberta(c: &Config<'_>, spec: &mut EncoderSpec) -> Result<()> {
-    let head_dim = spec.hidden / spec.heads;
+fn deberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     c.only("conv_kernel_size", "0")?;
     c.only("embedding_size", &spec.hidden.to_string())?;
     c.only("pooler_hidden_size", &spec.hidden.to_string())?;
-    c.only("attention_head_size", &head_dim.to_string())?;
-    spec.prefix = "deberta.";
-    spec.pool = Pool::Activated("pooler.dense", c.activation("pooler_hidden_act", "gelu")?, "classifier");
-    let rows = spec.positions.map_or(0, |positions| positions.rows);
+    c.only("attention_head_size", &spec.head_dim.to_string())?;
+    let pool = Some(c.activation("pooler_hidden_act", "gelu")?);
+    let rows = spec.max_positions;
     if !c.or("position_biased_input", true)? {
-        spec.positions = None;
+        spec.learned_positions = None;
     }
     let terms = terms(c)?;
     let [buckets, distances] = ["position_buckets", "max_relative_positions"].map(|key| c.or(key, -1i64));
@@ -269,8 +287,13 @@ fn deberta(c: &Config<'_>, spec: &mut EncoderSpec) -> Result<()> {
         let what = "names terms, but `relative_attention` is false; remove them, or set that key to true";
         return Err(c.refuse("pos_att_type", what));
     }
-    spec.relative =
-        relative.then_some(Relative { span, buckets: buckets > 0, max_distance, c2p, p2c, shared, normed });
+    if relative {
+        let terms = 1 + usize::from(c2p) + usize::from(p2c);
+        spec.attention_scale = 1.0 / ((spec.head_dim * terms) as f32).sqrt();
+    }
+    let distances = Distances { span, buckets: buckets > 0, max_distance };
+    let relative = relative.then_some(Relative { distances, c2p, p2c, shared, normed });
+    spec.encoder.iter_mut().for_each(|parts| (parts.relative, parts.pool) = (relative, pool));
     Ok(())
 }
 

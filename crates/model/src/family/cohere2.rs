@@ -54,7 +54,7 @@ pub(super) static FAMILY: Family = Family {
         let slides = |layer: usize| pattern == 0 || !(layer + 1).is_multiple_of(pattern);
         let sliding = common::read_layer_types(c, &mut spec, Some(4096), slides)?;
         for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
-            layer.rope = slides.then_some(0);
+            layer.set_rope(slides.then_some(0));
         }
         Ok(spec)
     },

@@ -3,6 +3,7 @@
 use fathom_tensor::{Activation, NormKind};
 use serde_json::{Map, Value, json};
 
+use super::Family;
 use crate::config::{Config, short};
 use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
 use crate::error::Result;
@@ -107,7 +108,7 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
     let rope = read_rope(c, &d.rope, RopeSizes { head_dim, max_positions, original })?;
     let num_layers = c.layers("num_hidden_layers")?;
     Ok(Spec {
-        family: d.model_type,
+        family: Family::named(d.model_type),
         hidden,
         vocab: c.size("vocab_size")?,
         heads,
@@ -125,8 +126,9 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
         moe: None,
         attention_scale: (head_dim as f64).powf(-0.5) as f32,
         attention_softcap: 0.0,
-        layers: vec![LayerSpec { window: None, rope: Some(0) }; num_layers],
+        layers: vec![LayerSpec::decoder(None, Some(0)); num_layers],
         ropes: vec![rope],
+        rereads: false,
         learned_positions: None,
         embed_scale: 1.0,
         residual_scale: 1.0,
@@ -134,7 +136,10 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
         logit_softcap: 0.0,
         tied: c.or("tie_word_embeddings", d.tied)?,
         head_bias: false,
+        scores: 0,
         max_positions,
+        encoder: None,
+        adapter: None,
     })
 }
 
@@ -169,6 +174,7 @@ pub(super) fn activation_name(activation: Activation) -> &'static str {
         Activation::GeluErf => "gelu",
         Activation::Relu => "relu",
         Activation::Relu2 => "relu2",
+        Activation::Tanh => "tanh",
         // gpt-oss calls it by the name of what it began from.
         Activation::ClampedSwiglu => "silu",
     }
@@ -192,7 +198,7 @@ pub(super) fn write_biases(s: &Spec, mlp: bool, map: &mut Map<String, Value>) {
 /// The same `sliding_window` for all layers.
 pub(super) fn read_window(c: &Config<'_>, s: &mut Spec, default: Option<usize>) -> Result<()> {
     let window = window(c, default)?;
-    s.layers.iter_mut().for_each(|layer| layer.window = window);
+    s.layers.iter_mut().for_each(|layer| layer.set_window(window));
     Ok(())
 }
 
@@ -205,7 +211,7 @@ fn window(c: &Config<'_>, default: Option<usize>) -> Result<Option<usize>> {
 
 /// The key that [`read_window`] reads.
 pub(super) fn write_window(s: &Spec, map: &mut Map<String, Value>) {
-    map.insert("sliding_window".into(), json!(s.layers.iter().find_map(|layer| layer.window)));
+    map.insert("sliding_window".into(), json!(s.layers.iter().find_map(LayerSpec::window)));
 }
 
 /// `layer_types` if the file has it: which layers slide.
@@ -240,7 +246,7 @@ pub(super) fn read_layer_types(
         return Err(c.refuse("sliding_window", "is missing, but some layers are sliding_attention"));
     }
     for (layer, slides) in s.layers.iter_mut().zip(&sliding) {
-        layer.window = window.filter(|_| *slides);
+        layer.set_window(window.filter(|_| *slides));
     }
     Ok(sliding)
 }
@@ -248,11 +254,11 @@ pub(super) fn read_layer_types(
 /// The keys that [`read_layer_types`] reads. A window that no layer has is left out: some of Transformers' models want one all
 /// the same, and have a default.
 pub(super) fn write_layer_types(s: &Spec, map: &mut Map<String, Value>) {
-    if s.layers.iter().any(|layer| layer.window.is_some()) {
+    if s.layers.iter().any(|layer| layer.window().is_some()) {
         write_window(s, map);
     }
     let name =
-        |layer: &LayerSpec| if layer.window.is_some() { "sliding_attention" } else { "full_attention" };
+        |layer: &LayerSpec| if layer.window().is_some() { "sliding_attention" } else { "full_attention" };
     map.insert("layer_types".into(), s.layers.iter().map(name).collect());
 }
 

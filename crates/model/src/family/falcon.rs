@@ -60,7 +60,7 @@ fn read(c: &Config<'_>) -> Result<Spec> {
     }
     let (bias, eps): (bool, f64) = (c.or("bias", false)?, c.or("layer_norm_epsilon", 1e-5)?);
     Ok(Spec {
-        family: FAMILY.model_type,
+        family: &FAMILY,
         hidden,
         vocab: c.size("vocab_size")?,
         heads,
@@ -78,8 +78,9 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         moe: None,
         attention_scale: (head_dim as f64).powf(-0.5) as f32,
         attention_softcap: 0.0,
-        layers: vec![LayerSpec { window: None, rope: Some(0) }; c.layers("num_hidden_layers")?],
+        layers: vec![LayerSpec::decoder(None, Some(0)); c.layers("num_hidden_layers")?],
         ropes: vec![rope],
+        rereads: false,
         learned_positions: None,
         embed_scale: 1.0,
         residual_scale: 1.0,
@@ -87,7 +88,10 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         logit_softcap: 0.0,
         tied: c.or("tie_word_embeddings", true)?,
         head_bias: false,
+        scores: 0,
         max_positions,
+        encoder: None,
+        adapter: None,
     })
 }
 

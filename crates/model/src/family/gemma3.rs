@@ -41,7 +41,7 @@ pub(super) static FAMILY: Family = Family {
         let slides = |layer: usize| pattern == 0 || !(layer + 1).is_multiple_of(pattern);
         let sliding = common::read_layer_types(c, &mut spec, Some(4096), slides)?;
         for (layer, slides) in spec.layers.iter_mut().zip(sliding) {
-            layer.rope = Some(if slides { SLIDING } else { FULL });
+            layer.set_rope(Some(if slides { SLIDING } else { FULL }));
         }
         Ok(spec)
     },

@@ -37,6 +37,8 @@ pub(super) static FAMILY: Family = Family {
         moe: None,
         transposed: true,
         ignored: &["attn.bias", "attn.masked_bias"],
+        ignored_starts: &[],
+        encoder: None,
         further: None,
     },
 };
@@ -51,7 +53,7 @@ fn read(c: &Config<'_>) -> Result<Spec> {
     }
     let head_dim = hidden / heads;
     Ok(Spec {
-        family: FAMILY.model_type,
+        family: &FAMILY,
         hidden,
         vocab: c.size("vocab_size")?,
         heads,
@@ -69,8 +71,9 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         moe: None,
         attention_scale: (head_dim as f64).powf(-0.5) as f32,
         attention_softcap: 0.0,
-        layers: vec![LayerSpec { window: None, rope: None }; c.layers("n_layer")?],
+        layers: vec![LayerSpec::decoder(None, None); c.layers("n_layer")?],
         ropes: Vec::new(),
+        rereads: false,
         learned_positions: Some(positions),
         embed_scale: 1.0,
         residual_scale: 1.0,
@@ -78,7 +81,10 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         logit_softcap: 0.0,
         tied: c.or("tie_word_embeddings", true)?,
         head_bias: false,
+        scores: 0,
         max_positions: positions,
+        encoder: None,
+        adapter: None,
     })
 }
 

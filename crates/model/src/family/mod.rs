@@ -33,6 +33,7 @@ mod smollm3;
 mod starcoder2;
 mod wrapper;
 
+use std::fmt;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -52,8 +53,10 @@ pub struct Family {
     pub model_type: &'static str,
     /// Transformers' class with a language-model head.
     pub architecture: &'static str,
-    read: fn(&Config<'_>) -> Result<Spec>,
-    write: fn(&Spec, &mut Map<String, Value>),
+    /// Reads its configuration.
+    pub read: fn(&Config<'_>) -> Result<Spec>,
+    /// Writes it.
+    pub write: fn(&Spec, &mut Map<String, Value>),
     /// What its weights are called.
     pub names: Names,
 }
@@ -97,12 +100,13 @@ impl Family {
         FAMILIES.into_iter().find(|family| family.model_type == model_type)
     }
 
-    /// The family of a specification.
+    /// The family with this `model_type`.
     ///
     /// # Panics
-    /// If the specification names no family of [`FAMILIES`].
-    pub fn of(spec: &Spec) -> &'static Family {
-        Family::find(spec.family).unwrap_or_else(|| panic!("no family is called {:?}", spec.family))
+    /// If there is none among [`FAMILIES`].
+    #[track_caller]
+    pub fn named(model_type: &str) -> &'static Family {
+        Family::find(model_type).unwrap_or_else(|| panic!("no family is called {model_type:?}"))
     }
 
     /// Reads the object of a `config.json`; `file` is for messages.
@@ -128,13 +132,27 @@ impl Family {
             let known = known.join(", ");
             return Err(config.refuse("model_type", format!("is \"{model_type}\"; supported: {known}")));
         };
+        family.parse(&config)
+    }
+
+    /// Reads a configuration of this family.
+    ///
+    /// # Errors
+    /// As [`Family::read`].
+    pub fn parse(&self, config: &Config<'_>) -> Result<Spec> {
+        let Family { model_type, architecture, .. } = self;
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
-        if let Some(other) = architectures.iter().find(|name| *name != family.architecture) {
-            let what = format!("is {other}; supported for {model_type}: {}", family.architecture);
+        let classifier = self.classifier();
+        let classifies = !architectures.is_empty() && architectures.iter().all(|name| *name == classifier);
+        if let Some(other) = architectures.iter().find(|name| name != architecture).filter(|_| !classifies) {
+            let what = format!("is {other}; supported for {model_type}: {architecture}, {classifier}");
             return Err(config.refuse("architectures", what));
         }
-        let spec = (family.read)(&config)?;
-        config.finish(family.model_type)?;
+        let mut spec = (self.read)(config)?;
+        if classifies {
+            spec = spec.scoring(labels(config)?);
+        }
+        config.finish(model_type)?;
         if !spec.head_dim.is_multiple_of(8) || spec.head_dim > MOST_HEAD_COLUMNS {
             let what = format!(
                 "gives heads of {} columns; a multiple of 8 up to {MOST_HEAD_COLUMNS} is supported",
@@ -146,21 +164,35 @@ impl Family {
         Ok(spec)
     }
 
+    /// Transformers' class with a head of scores in the place of the vocabulary's.
+    fn classifier(&self) -> String {
+        let stem = self.architecture.trim_end_matches("ForCausalLM").trim_end_matches("LMHeadModel");
+        format!("{stem}ForSequenceClassification")
+    }
+
     /// The object of a `config.json` that both Transformers 4 and 5 load (5 alone where 4 has no keys), without token ids and
     /// dtype.
     ///
     /// # Errors
     /// If the family's configuration cannot express the specification; `file` is for messages.
     pub fn write(file: &Path, spec: &Spec) -> Result<Map<String, Value>> {
-        let Some(family) = Family::find(spec.family) else {
-            return Err(Error::file(file, format!("no family is called {:?}", spec.family)));
-        };
+        let family = spec.family;
         let mut map = Map::new();
         map.insert("architectures".into(), json!([family.architecture]));
         map.insert("model_type".into(), json!(family.model_type));
         (family.write)(spec, &mut map);
+        if spec.scores > 0 {
+            map.insert("architectures".into(), json!([family.classifier()]));
+            let name = |label: usize| format!("LABEL_{label}");
+            let names: Map<String, Value> =
+                (0..spec.scores).map(|label| (label.to_string(), json!(name(label)))).collect();
+            let labels: Map<String, Value> =
+                (0..spec.scores).map(|label| (name(label), json!(label))).collect();
+            map.insert("id2label".into(), Value::Object(names));
+            map.insert("label2id".into(), Value::Object(labels));
+        }
         let wanted = Spec { moe: spec.moe.clone().map(Moe::untrained), ..spec.clone() };
-        match Family::read(file, &map) {
+        match family.parse(&Config::new(file, &map)) {
             Ok(read) if read == wanted => Ok(map),
             Ok(read) => {
                 let what = format!(
@@ -171,5 +203,33 @@ impl Family {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Scores of a classifier: as many as it has labels, two where it does not say.
+fn labels(config: &Config<'_>) -> Result<usize> {
+    let named = config.raw("id2label").and_then(Value::as_object).map(Map::len);
+    let labels: Option<usize> = config.nullable("num_labels", None)?;
+    match named.or(labels).unwrap_or(2) {
+        0 => Err(config.refuse("id2label", "names no label")),
+        labels => Ok(labels),
+    }
+}
+
+impl PartialEq for Family {
+    fn eq(&self, other: &Family) -> bool {
+        self.model_type == other.model_type
+    }
+}
+
+impl fmt::Debug for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.model_type)
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.model_type)
     }
 }

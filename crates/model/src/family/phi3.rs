@@ -7,6 +7,7 @@ use super::names::{Names, Qkv, Up};
 use super::{Family, common, names};
 use crate::config_rope::{RopeKeys, written};
 use crate::rope::RopeScaling;
+use crate::spec::Spec;
 
 const DIALECT: Dialect = Dialect {
     model_type: "phi3",
@@ -41,7 +42,7 @@ pub(super) static FAMILY: Family = Family {
             return Err(c.refuse("rope_scaling", what));
         }
         common::read_window(c, &mut spec, None)?;
-        Ok(spec)
+        Ok(Spec { rereads: true, ..spec })
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);

@@ -44,7 +44,7 @@ pub(super) fn read_windows(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
 
 /// The keys that [`read_windows`] reads.
 pub(super) fn write_windows(s: &Spec, map: &mut Map<String, Value>) {
-    let slides = s.layers.iter().any(|layer| layer.window.is_some());
+    let slides = s.layers.iter().any(|layer| layer.window().is_some());
     map.insert("use_sliding_window".into(), json!(slides));
     common::write_layer_types(s, map);
 }

@@ -34,7 +34,7 @@ pub(super) static FAMILY: Family = Family {
         let shared = s.moe.as_ref().and_then(|moe| moe.shared).map_or(0, |shared| shared.ffn);
         map.insert("shared_expert_intermediate_size".into(), json!(shared));
         map.insert("qkv_bias".into(), json!(s.bias.qkv));
-        let slides = s.layers.iter().any(|layer| layer.window.is_some());
+        let slides = s.layers.iter().any(|layer| layer.window().is_some());
         map.insert("use_sliding_window".into(), json!(slides));
         common::write_layer_types(s, map);
     },

@@ -35,7 +35,7 @@ pub(super) static FAMILY: Family = Family {
         common::write_biases(s, false, map);
         moe::write_qwen(s, map);
         common::write_window(s, map);
-        let slides = s.layers.iter().any(|layer| layer.window.is_some());
+        let slides = s.layers.iter().any(|layer| layer.window().is_some());
         map.insert("use_sliding_window".into(), json!(slides));
     },
     names: Names { moe: Some(names::QWEN_MOE), ..names::LLAMA },

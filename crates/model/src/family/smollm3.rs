@@ -37,7 +37,7 @@ pub(super) static FAMILY: Family = Family {
         let has_window = slides && c.nullable::<usize>("sliding_window", None)?.is_some();
         common::read_layer_types(c, &mut spec, None, |layer| has_window && rotates[layer] == 0)?;
         for (layer, rotates) in spec.layers.iter_mut().zip(rotates) {
-            layer.rope = (rotates == 1).then_some(0);
+            layer.set_rope((rotates == 1).then_some(0));
         }
         Ok(spec)
     },
@@ -45,9 +45,9 @@ pub(super) static FAMILY: Family = Family {
         common::write(s, &DIALECT, map);
         common::write_biases(s, true, map);
         common::write_layer_types(s, map);
-        let rotates: Vec<u8> = s.layers.iter().map(|layer| u8::from(layer.rope.is_some())).collect();
+        let rotates: Vec<u8> = s.layers.iter().map(|layer| u8::from(layer.rope().is_some())).collect();
         map.insert("no_rope_layers".into(), json!(rotates));
-        map.insert("use_sliding_window".into(), json!(s.layers.iter().any(|layer| layer.window.is_some())));
+        map.insert("use_sliding_window".into(), json!(s.layers.iter().any(|layer| layer.window().is_some())));
     },
     names: names::LLAMA,
 };

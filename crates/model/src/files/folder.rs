@@ -11,6 +11,7 @@ use super::json::read_object;
 use super::save::{SaveOptions, save};
 use super::source::SafeTensors;
 use super::writer::write_file;
+use super::{bitsandbytes, few_bits, gguf};
 use crate::error::{Error, Result};
 use crate::family::{Family, Wrapper};
 use crate::model::Model;
@@ -79,11 +80,14 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Opens a Hugging Face folder: reads the configuration and checks the headers of the weight files.
+/// Opens a Hugging Face folder, or a GGUF file: reads the configuration and checks the headers of the weight files.
 ///
 /// # Errors
 /// Names the file and the key or tensor that is missing, malformed or not supported.
 pub fn open(folder: &Path) -> Result<HfFolder> {
+    if fathom_base::gguf::is_file(folder) {
+        return gguf::open(folder);
+    }
     let (spec, generation) = open_config(folder)?;
     let mut source = SafeTensors::open_folder(folder)?;
     let left_out = match Wrapper::of(&read_object(&folder.join("config.json"))?) {
@@ -101,8 +105,13 @@ pub fn open(folder: &Path) -> Result<HfFolder> {
 /// # Errors
 /// As [`open`].
 pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
+    if fathom_base::gguf::is_file(folder) {
+        return gguf::open_config(folder);
+    }
     let file = folder.join("config.json");
-    let config = read_object(&file)?;
+    let mut config = read_object(&file)?;
+    bitsandbytes::take_config(&file, &mut config)?;
+    few_bits::take_config(&file, &mut config)?;
     let spec = Family::read(&file, &config)?;
     let positions = Some(context(&spec));
     let mut outer = special_ids(&file, &config)?;
@@ -169,15 +178,30 @@ pub fn save_hf(
     folder: &Path,
     options: FolderOptions<'_>,
 ) -> Result<()> {
+    let weights = || save(device, model, params, folder, options.weights);
+    write_folder(&model.spec, folder, (options, None), weights)
+}
+
+/// Writes a folder, its weights by `weights`; `quantization` is what its configuration says of them.
+///
+/// # Errors
+/// As [`save_hf`].
+pub(super) fn write_folder(
+    spec: &Spec,
+    folder: &Path,
+    (options, quantization): (FolderOptions<'_>, Option<Value>),
+    weights: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let file = folder.join("config.json");
-    let tokens = context(&model.spec);
+    let tokens = context(spec);
     let extended = options.generation.positions.is_some_and(|before| before < tokens).then_some(tokens);
-    let mut config = Family::write(&file, &model.spec)?;
+    let mut config = Family::write(&file, spec)?;
+    config.extend(quantization.map(|said| (bitsandbytes::KEY.to_string(), said)));
     config.insert("torch_dtype".into(), json!(torch_name(options.weights.dtype)));
     // An id that is absent here would be taken from the family's class: null says that there is none.
     let ids = special_values(options.generation);
     config.extend(ids.clone());
-    save(device, model, params, folder, options.weights)?;
+    weights()?;
     for from in options.copy {
         let name = from.file_name().ok_or_else(|| Error::file(from, "is not a file that can be copied"))?;
         let to = folder.join(name);
@@ -202,7 +226,7 @@ pub fn save_hf(
 }
 
 /// The longest sequence that a model is for. `dynamic` measures against the first length, and stretches it.
-fn context(spec: &Spec) -> usize {
+pub(super) fn context(spec: &Spec) -> usize {
     let stretch = |rope: &RopeSpec| match rope.scaling {
         RopeScaling::Dynamic { factor } => factor.max(1.0),
         _ => 1.0,
@@ -245,7 +269,7 @@ fn pretty(map: Map<String, Value>) -> Vec<u8> {
 }
 
 /// PyTorch's name of an element type.
-fn torch_name(dtype: DType) -> &'static str {
+pub(super) fn torch_name(dtype: DType) -> &'static str {
     match dtype {
         DType::Bf16 => "bfloat16",
         DType::F16 => "float16",

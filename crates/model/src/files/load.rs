@@ -15,10 +15,11 @@ use super::load_chunks::load_chunks;
 use super::source::{Source, Stream};
 use super::tied::check_tied;
 use crate::error::{Error, Result};
-use crate::family::Family;
 use crate::model::Model;
 use crate::patch::{Patch, patches};
+use crate::pieces::Piece;
 use crate::portion::Portion;
+use crate::walk::Kind;
 
 /// Bytes that one read aims at when it is written or converted afterwards: it is still in the second cache then.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -167,9 +168,20 @@ pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn So
         let value = param.value.clone();
         Slot { id, range: 0..value.len(), value, coded: None }
     };
-    let slots: Vec<Slot> = params.iter().map(slot).collect();
+    let given = adapter_given(model, source);
+    let slots = params.iter().map(slot).filter(|slot| given[slot.id.index()]);
+    let slots: Vec<Slot> = slots.collect();
     load_slots(device, model, &slots, source)?;
     params.disk().map_or(Ok(()), |disk| disk.check().map_err(Error::Spill))
+}
+
+/// By weight, whether the source is to have it: all but an adapter's, of which it may have none.
+fn adapter_given(model: &Model, source: &dyn Source) -> Vec<bool> {
+    let (mut of_adapter, pieces) = (Vec::new(), model.pieces());
+    model.visit(&mut |_, _, weight| of_adapter.push(weight.kind == Kind::Adapter));
+    let there = |piece: &Piece| source.shape(&piece.name).is_some();
+    let some = pieces.iter().zip(&of_adapter).any(|(pieces, of)| *of && pieces.iter().any(there));
+    of_adapter.into_iter().map(|of| !of || some).collect()
 }
 
 /// Fills values with elements of a model's weights, or of anything that has their names and shapes. Nothing else is read.
@@ -209,12 +221,12 @@ pub fn load_slots(device: &Device, model: &Model, slots: &[Slot], source: &dyn S
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
         .map_or(Ok(()), |(_, error)| Err(error))?;
-    load_chunks(device, slots, &jobs, source)
+    load_chunks(device, slots, &jobs, (source, model))
 }
 
 /// Checks every tensor before any is read, and orders the work as the data lies.
 fn plan(model: &Model, slots: &[Slot], source: &dyn Source) -> Result<Vec<Job>> {
-    let family = Family::of(&model.spec);
+    let family = model.spec.family;
     let names = source.names();
     let order: BTreeMap<&str, usize> = names.iter().enumerate().map(|(index, name)| (*name, index)).collect();
     let (pieces, shapes) = (model.pieces(), model.shapes());
@@ -256,7 +268,7 @@ fn plan(model: &Model, slots: &[Slot], source: &dyn Source) -> Result<Vec<Job>> 
 
 /// Every tensor of the source must have been wanted, or be known to be superfluous.
 fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> Result<()> {
-    let names = &Family::of(&model.spec).names;
+    let names = &model.spec.family.names;
     let mut used: BTreeSet<String> = jobs.iter().map(|job| job.name.clone()).collect();
     if !whole {
         // What others want.
@@ -269,8 +281,10 @@ fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> 
     }
     let head = format!("{}.weight", names.head);
     let superfluous = |name: &str| {
-        let buffer = names.ignored.iter().any(|end| name.ends_with(end));
-        buffer || (model.spec.tied && name == head) || is_further(model, source, name)
+        let buffer = names.ignored.iter().any(|end| name.ends_with(end))
+            || names.ignored_starts.iter().any(|start| name.starts_with(start));
+        let bias = model.spec.scores > 0 && name == format!("{}.bias", names.head);
+        buffer || bias || (model.spec.tied && name == head) || is_further(model, source, name)
     };
     let extra: Vec<&str> =
         source.names().into_iter().filter(|name| !used.contains(*name) && !superfluous(name)).collect();
@@ -288,7 +302,7 @@ fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> 
 
 /// Whether a tensor is of a block behind the last that predicts further tokens.
 fn is_further(model: &Model, source: &dyn Source, name: &str) -> bool {
-    let names = &Family::of(&model.spec).names;
+    let names = &model.spec.family.names;
     let Some(mark) = names.further else { return false };
     let (base, rest) = match name.strip_prefix(names.base) {
         Some(rest) => (names.base, rest),

@@ -9,14 +9,17 @@ use fathom_tensor::{DType, Device, Tensor};
 
 use super::convert::{convert_into, transpose};
 use super::load::{Coded, Job, Slot};
+use super::load_blocked::load_blocked;
+use super::load_packed::load_packed;
 use super::source::Source;
 use crate::error::{Error, Result};
+use crate::model::Model;
 
 /// Stretches of a chunk that threads read at the same time.
 const STRETCHES: usize = 4;
 
 /// A patch of a weight, with its elements if they had to be transposed.
-struct Part<'a> {
+pub(super) struct Part<'a> {
     job: &'a Job,
     turned: Option<Vec<u8>>,
 }
@@ -28,10 +31,28 @@ const CODED: usize = 1 << 18;
 ///
 /// # Errors
 /// If the source cannot be read.
-pub(super) fn load_chunks(device: &Device, slots: &[Slot], jobs: &[Job], source: &dyn Source) -> Result<()> {
+pub(super) fn load_chunks(
+    device: &Device,
+    slots: &[Slot],
+    jobs: &[Job],
+    (source, model): (&dyn Source, &Model),
+) -> Result<()> {
+    let (shapes, double) = (model.shapes(), model.quantized.as_ref().is_some_and(|how| how.double));
     let wanted = |slot: &Slot| slot.value.resident().is_none() || slot.coded.is_some();
     for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| wanted(slot)) {
-        let parts = parts(jobs, index, source)?;
+        let own = || jobs.iter().filter(|job| job.slot == index);
+        if load_blocked(device, slot, &own().collect::<Vec<&Job>>(), source)? {
+            continue;
+        }
+        if load_packed(
+            device,
+            slot,
+            &own().collect::<Vec<&Job>>(),
+            (source, shapes[slot.id.index()], double),
+        )? {
+            continue;
+        }
+        let parts = parts(own(), source)?;
         if let Some(coded) = &slot.coded {
             let mut made = Ok(());
             slot.value.fill(|range, chunk| {
@@ -42,27 +63,39 @@ pub(super) fn load_chunks(device: &Device, slots: &[Slot], jobs: &[Job], source:
             made?;
             continue;
         }
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let mut filled = Ok(());
         slot.value.fill(|range, chunk| {
-            let (dtype, share) = (chunk.dtype(), range.len().div_ceil(STRETCHES));
-            let cuts: Vec<Range<usize>> = (0..range.len())
-                .step_by(share.max(1))
-                .map(|start| start..range.len().min(start + share))
-                .collect();
-            let targets: Vec<Vec<Tensor>> =
-                cuts.iter().map(|cut| vec![chunk.view_cols(cut.clone())]).collect();
-            device.machine.fill(&targets, &|index, out| {
-                let cut = range.start + cuts[index].start..range.start + cuts[index].end;
-                if let Err(error) = read(&parts, source, cut, dtype, out[0]) {
-                    failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
-                }
-            });
+            if filled.is_ok() {
+                filled = fill_chunk(device, &parts, source, (range, chunk));
+            }
         });
-        if let Some(error) = failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
-            return Err(error);
-        }
+        filled?;
     }
     Ok(())
+}
+
+/// Reads elements of a value into a chunk, by several threads.
+///
+/// # Errors
+/// If the source cannot be read.
+pub(super) fn fill_chunk(
+    device: &Device,
+    parts: &[Part<'_>],
+    source: &dyn Source,
+    (range, chunk): (Range<usize>, &Tensor),
+) -> Result<()> {
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let (dtype, share) = (chunk.dtype(), range.len().div_ceil(STRETCHES));
+    let cuts: Vec<Range<usize>> =
+        (0..range.len()).step_by(share.max(1)).map(|start| start..range.len().min(start + share)).collect();
+    let targets: Vec<Vec<Tensor>> = cuts.iter().map(|cut| vec![chunk.view_cols(cut.clone())]).collect();
+    device.machine.fill(&targets, &|index, out| {
+        let cut = range.start + cuts[index].start..range.start + cuts[index].end;
+        if let Err(error) = read(parts, source, cut, dtype, out[0]) {
+            failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+        }
+    });
+    failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
 }
 
 /// Makes the codes of a chunk of a value, which begins with a block.
@@ -91,9 +124,13 @@ fn encode(
     Ok(())
 }
 
-fn parts<'a>(jobs: &'a [Job], slot: usize, source: &dyn Source) -> Result<Vec<Part<'a>>> {
+/// Patches of a value, ready to be read.
+///
+/// # Errors
+/// If the source cannot be read.
+pub(super) fn parts<'a>(jobs: impl Iterator<Item = &'a Job>, source: &dyn Source) -> Result<Vec<Part<'a>>> {
     let mut parts = Vec::new();
-    for job in jobs.iter().filter(|job| job.slot == slot) {
+    for job in jobs {
         let mut turned = None;
         if job.patch.transpose {
             let area = &job.patch.area;

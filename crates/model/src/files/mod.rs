@@ -1,15 +1,25 @@
-//! Weight files: safetensors, read and written as streams, and Hugging Face folders of them.
+//! Weight files: safetensors, read and written as streams, and Hugging Face folders of them; GGUF files.
 
 mod area;
+mod bitsandbytes;
+mod coder;
 mod convert;
+mod few_bits;
 mod folder;
+mod gguf;
 mod header;
+mod joined;
 pub(crate) mod json;
 mod load;
+mod load_blocked;
 mod load_chunks;
-mod mxfp4;
+mod load_packed;
+mod nested;
 mod parts;
 mod save;
+mod save_quantised;
+mod scored;
+mod shards;
 mod sink;
 mod source;
 mod tied;
@@ -17,11 +27,18 @@ mod values;
 mod writer;
 
 pub use area::Area;
+pub use bitsandbytes::Quantised;
+pub(crate) use coder::compressed_config;
+pub use coder::{Coder, Fp8Save};
 pub(crate) use convert::convert_into;
 pub use folder::{FolderOptions, GenerationConfig, HfFolder, LeftOut, open, open_config, save_hf};
+pub use gguf::{GgufType, save_gguf};
 pub use header::{Header, Stored, fuzz_safetensors, header_bytes, parse_header};
+pub(crate) use json::read_object;
 pub use load::{Coded, Slot, load, load_slots};
 pub use save::{Export, SaveOptions, export_tensors, save};
+pub use save_quantised::{BlockTensor, QuantisedSave, block_tensors, save_hf_coded, save_hf_quantised};
+pub use scored::Scored;
 pub use sink::Hurry;
 pub use source::{INDEX, SINGLE, SafeTensors, Source, Stream, rank_file};
 pub use values::read_f32;

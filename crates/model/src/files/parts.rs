@@ -52,6 +52,11 @@ impl Parts {
         self.parts.push(part);
     }
 
+    /// The files are behind this many others.
+    pub fn shift_files(&mut self, before: usize) {
+        self.parts.iter_mut().for_each(|part| part.file += before);
+    }
+
     /// Rows x columns of the whole.
     pub fn size(&self) -> [usize; 2] {
         self.size

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::moments::{BLOCK, decode_block};
-use fathom_tensor::{DType, Device, Reader, Share};
+use fathom_tensor::{BlockFormat, DType, Device, Reader, Share};
 
 use super::area::{Area, part_name};
 use super::convert::{convert, transpose};
@@ -88,6 +88,8 @@ struct Held {
     first: usize,
     /// Scales of codes, which may be of roots.
     scales: Option<(Reader, bool)>,
+    /// The reader gives bytes of packed elements.
+    packed: Option<BlockFormat>,
 }
 
 /// A tensor in a file, or a part of one.
@@ -157,7 +159,8 @@ impl Export {
                 shares.push(share);
                 (reader, coded.root)
             });
-            held.push(Held { reader, shape: shapes[id.index()], first: range.start, scales });
+            let packed = value.as_packed().map(|(format, _)| format);
+            held.push(Held { reader, shape: shapes[id.index()], first: range.start, scales, packed });
         }
         let tensors = named.into_iter().flat_map(|(dtype, patches)| joined(dtype, patches)).collect();
         (shares, Export { held, tensors, max_shard_bytes: u64::MAX })
@@ -259,11 +262,18 @@ impl Tensor {
 impl Held {
     /// The type of what [`Held::read`] gives.
     fn dtype(&self) -> DType {
-        if self.scales.is_some() { DType::Bf16 } else { self.reader.dtype() }
+        match (&self.packed, &self.scales) {
+            (Some(_), _) => DType::F32,
+            (None, Some(_)) => DType::Bf16,
+            (None, None) => self.reader.dtype(),
+        }
     }
 
     /// Replaces the contents of `out` with an area of the rank's part of the weight.
     fn read(&self, local: &Area, out: &mut Vec<u8>) -> Result<()> {
+        if let Some(format) = self.packed {
+            return self.read_packed(format, local, out);
+        }
         let Some((scales, root)) = &self.scales else { return self.read_stored(local, out) };
         let (mut codes, mut factors) = (Vec::new(), Vec::new());
         self.read_stored(local, &mut codes)?;
@@ -281,6 +291,27 @@ impl Held {
                 decode_block(codes, f32::from_le_bytes(*factor), *root, values);
                 // Their lower halves are zero.
                 out.extend(values.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Unpacks the rows that an area lies in.
+    fn read_packed(&self, format: BlockFormat, local: &Area, out: &mut Vec<u8>) -> Result<()> {
+        let [lines, width] = format.lines(self.shape);
+        let row_bytes = format.row_bytes(width);
+        let rows = if lines == self.shape[0] { local.rows.clone() } else { 0..lines };
+        let (mut bytes, mut values) = (Vec::new(), vec![0.0; width]);
+        self.reader.read(rows.clone(), 0..row_bytes, &mut bytes).map_err(Error::Spill)?;
+        out.clear();
+        for (line, packed) in rows.zip(bytes.chunks_exact(row_bytes)) {
+            format.unpack_row(packed, &mut values);
+            let cols = self.shape[1];
+            let inside = |row: usize| row * cols / width == line && local.rows.contains(&row);
+            for row in (line * width / cols..(line + 1) * width / cols).filter(|row| inside(*row)) {
+                let from = row * cols - line * width;
+                let part = &values[from + local.cols.start..from + local.cols.end];
+                out.extend(part.iter().flat_map(|value| value.to_le_bytes()));
             }
         }
         Ok(())

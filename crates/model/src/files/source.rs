@@ -1,7 +1,8 @@
 //! Named tensors that are read row by row: one safetensors file, a folder of shards with an index, or a folder of files that
 //! several ranks wrote their parts of tensors into.
 
-use std::collections::btree_map::Entry;
+mod stream;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
@@ -9,14 +10,19 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use fathom_tensor::DType;
+use fathom_tensor::{DType, ggml};
+use twox_hash::XxHash3_128;
 
 use super::area::{Area, matrix, parse_part};
+use super::bitsandbytes::{Quantised, QuantisedTensors, codes_name};
+use super::few_bits;
+use super::gguf::{self, Blocks};
 use super::header::{Header, Stored, header_bytes, parse_header};
-use super::json;
-use super::mxfp4::{self, Cache, Packed, Run};
+use super::joined::{self, Cache, Joined};
 use super::parts::{Part, Parts};
+use super::shards::{ranks_of, weight_map, whole_of};
 use crate::error::{Error, Result};
+use stream::FileStream;
 
 /// Where weights come from. A row is one step of a tensor's first dimension.
 pub trait Source: Sync {
@@ -33,6 +39,21 @@ pub trait Source: Sync {
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()>;
     /// A reader of its own for one thread.
     fn stream(&self) -> Box<dyn Stream + '_>;
+    /// How a tensor is stored, if it is in few bits: what else is read of it is decoded.
+    fn quantised(&self, _name: &str) -> Option<&Quantised> {
+        None
+    }
+    /// The block type of a tensor whose rows [`Source::read_blocks`] gives.
+    fn blocks(&self, _name: &str) -> Option<ggml::Kind> {
+        None
+    }
+    /// Overwrites `out` with some rows of a tensor as they are stored in blocks.
+    ///
+    /// # Errors
+    /// If it is not stored so, has no such rows, or the file cannot be read.
+    fn read_blocks(&self, name: &str, _rows: Range<usize>, _out: &mut [u8]) -> Result<()> {
+        Err(Error::tensor(self.place(name), name, "is not stored in blocks"))
+    }
     /// The file or folder of a tensor (or of all, if there is none of this name), for messages.
     fn place(&self, name: &str) -> &Path;
 }
@@ -57,8 +78,12 @@ pub struct SafeTensors {
     path: PathBuf,
     files: Vec<(PathBuf, File)>,
     tensors: BTreeMap<String, Held>,
-    /// Tensors that are read out of two others, which are not told of.
-    packed: BTreeMap<String, Packed>,
+    /// Tensors that are read out of several others, which are not told of.
+    joined: BTreeMap<String, Joined>,
+    /// Tensors that bitsandbytes quantised.
+    quantised: QuantisedTensors,
+    /// Tensors of GGUF files.
+    pub(super) blocks: BTreeMap<String, Blocks>,
 }
 
 /// A tensor and where its parts are.
@@ -68,6 +93,8 @@ struct Held {
     parts: Parts,
 }
 
+/// Most bytes that are read of a tensor that says how another is quantised.
+const MOST_STATE_BYTES: u64 = 1 << 22;
 /// Name of the only weight file of a folder.
 pub const SINGLE: &str = "model.safetensors";
 /// Name of the index of a folder with several.
@@ -87,31 +114,83 @@ impl SafeTensors {
     /// # Errors
     /// If it cannot be read or is not a sound safetensors file.
     pub fn open_file(path: &Path) -> Result<SafeTensors> {
+        SafeTensors::open_one(path, 1)
+    }
+
+    fn open_one(path: &Path, less: u32) -> Result<SafeTensors> {
         let mut opened = SafeTensors::nothing(path);
         opened.add(path)?;
         opened.check_parts()?;
-        opened.find_packed();
+        opened.find_quantised()?;
+        opened.find_joined(less)?;
         Ok(opened)
     }
 
     fn nothing(path: &Path) -> SafeTensors {
         let path = path.to_path_buf();
-        SafeTensors { path, files: Vec::new(), tensors: BTreeMap::new(), packed: BTreeMap::new() }
+        let (files, tensors, joined) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let (quantised, blocks) = (QuantisedTensors::default(), BTreeMap::new());
+        SafeTensors { path, files, tensors, joined, quantised, blocks }
     }
 
-    fn find_packed(&mut self) {
-        self.packed = mxfp4::find(self.tensors.iter().map(|(name, held)| (name, &held.stored)));
+    /// A GGUF file, of which nothing is held yet.
+    pub(super) fn of_gguf(path: &Path) -> Result<SafeTensors> {
+        let mut opened = SafeTensors::nothing(path);
+        opened.files.push((path.to_path_buf(), File::open(path).map_err(Error::io("read", path))?));
+        Ok(opened)
+    }
+
+    /// Finds what bitsandbytes quantised, and moves its codes to names of their own.
+    fn find_quantised(&mut self) -> Result<()> {
+        let names: BTreeSet<String> = self.tensors.keys().cloned().collect();
+        let shape = |name: &str| self.stored(name).map_or_else(Vec::new, |stored| stored.shape.clone());
+        let read = |name: &str| self.read_small(name);
+        let found = QuantisedTensors::find(&self.path, &names, &shape, &read)?;
+        for name in found.all.keys() {
+            if let Some(held) = self.tensors.remove(name) {
+                self.tensors.insert(codes_name(name), held);
+            }
+        }
+        self.quantised = found;
+        Ok(())
+    }
+
+    /// The beginning of a tensor that says how another is stored.
+    fn read_small(&self, name: &str) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.find(name)?.stored.bytes.min(MOST_STATE_BYTES) as usize];
+        self.stream().read(name, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Finds what is read out of several tensors, and moves codes that have its name. `less`: what zeros of GPTQ are stored less.
+    fn find_joined(&mut self, less: u32) -> Result<()> {
+        let all = self.tensors.iter().map(|(name, held)| (name.as_str(), &held.stored)).collect();
+        let found = joined::find(&all, less, &|name| self.read_small(name));
+        let found = found.map_err(|(name, what)| Error::tensor(self.place(&name), &name, what))?;
+        for name in &found.moved {
+            if let Some(held) = self.tensors.remove(name) {
+                self.tensors.insert(codes_name(name), held);
+            }
+        }
+        for name in &found.left_out {
+            self.tensors.remove(name);
+        }
+        self.joined = found.joined;
+        Ok(())
     }
 
     /// Opens `model.safetensors` of a folder, the shards that `model.safetensors.index.json` lists, or what several ranks
-    /// wrote.
+    /// wrote; or a GGUF file.
     ///
     /// # Errors
     /// If none is there, a file is missing or not sound, index and shards disagree, or parts are not a whole.
     pub fn open_folder(folder: &Path) -> Result<SafeTensors> {
+        if fathom_base::gguf::is_file(folder) {
+            return gguf::open_weights(folder);
+        }
         let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
         if single.is_file() {
-            return SafeTensors::open_file(&single);
+            return SafeTensors::open_one(&single, few_bits::zeros_less(folder)?);
         }
         if let Some(ranks) = ranks_of(folder)? {
             let mut opened = SafeTensors::nothing(folder);
@@ -131,7 +210,8 @@ impl SafeTensors {
         }
         opened.check_index(&index, &map)?;
         opened.check_parts()?;
-        opened.find_packed();
+        opened.find_quantised()?;
+        opened.find_joined(few_bits::zeros_less(folder)?)?;
         Ok(opened)
     }
 
@@ -214,8 +294,62 @@ impl SafeTensors {
                 return Err(Error::tensor(&self.path, &old, what));
             }
         }
-        self.find_packed();
+        self.quantised = std::mem::take(&mut self.quantised).rename(name);
+        let joined = std::mem::take(&mut self.joined).into_iter();
+        self.joined = joined.filter_map(|(old, joined)| Some((name(&old)?, joined.rename(name)?))).collect();
         Ok(dropped)
+    }
+
+    /// These tensors, and of `base` those that are not among them.
+    pub fn over(mut self, base: SafeTensors) -> SafeTensors {
+        let files = self.files.len();
+        self.files.extend(base.files);
+        let QuantisedTensors { all, parts } = base.quantised;
+        let own = |name: &String| self.source_has(name);
+        let all: Vec<_> = all.into_iter().filter(|(name, _)| !own(name)).collect();
+        self.quantised.all.extend(all);
+        self.quantised.parts.extend(parts);
+        for (name, mut blocks) in base.blocks {
+            blocks.file += files;
+            if !self.source_has(&name) {
+                self.blocks.insert(name, blocks);
+            }
+        }
+        let joined: Vec<_> = base.joined.into_iter().filter(|(name, _)| !self.source_has(name)).collect();
+        self.joined.extend(joined);
+        for (name, mut held) in base.tensors {
+            held.parts.shift_files(files);
+            self.tensors.entry(name).or_insert(held);
+        }
+        self
+    }
+
+    fn source_has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+            || self.quantised.all.contains_key(name)
+            || self.joined.contains_key(name)
+            || self.blocks.contains_key(name)
+    }
+
+    /// XXH3 of the contents of all files, in the order in which they were opened; their names and folder do not matter.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn hash(&self) -> Result<u128> {
+        let mut hasher = XxHash3_128::new();
+        let mut block = vec![0; 4 << 20];
+        for (path, file) in &self.files {
+            let mut at = 0;
+            loop {
+                let read = file.read_at(&mut block, at).map_err(Error::io("read", path))?;
+                if read == 0 {
+                    break;
+                }
+                hasher.write(&block[..read]);
+                at += read as u64;
+            }
+        }
+        Ok(hasher.finish_128())
     }
 
     fn check_index(&self, index: &Path, map: &BTreeMap<String, String>) -> Result<()> {
@@ -242,7 +376,8 @@ impl SafeTensors {
 
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
-        self.tensors.values().map(|held| held.stored.bytes).sum()
+        let blocks = self.blocks.values().map(|blocks| blocks.bytes() as u64);
+        self.tensors.values().map(|held| held.stored.bytes).chain(blocks).sum()
     }
 
     /// Bytes `start..` of a tensor's elements, as areas with their places in what is read.
@@ -263,96 +398,64 @@ impl SafeTensors {
     }
 }
 
-/// How many ranks wrote a folder; `None` if none did.
-fn ranks_of(folder: &Path) -> Result<Option<usize>> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(None) };
-    let count = |entry: std::fs::DirEntry| -> Option<usize> {
-        let name = entry.file_name().into_string().ok()?;
-        let numbers = name.strip_prefix("rank-")?.strip_suffix(".safetensors")?;
-        let (rank, ranks) = numbers.split_once("-of-")?;
-        let ranks = ranks.parse().ok()?;
-        (rank.parse::<usize>().ok()? < ranks).then_some(ranks)
-    };
-    let counts: std::collections::BTreeSet<usize> = entries.flatten().filter_map(count).collect();
-    match counts.len() {
-        0 => Ok(None),
-        1 => Ok(counts.first().copied()),
-        _ => Err(Error::file(
-            folder,
-            format!("has files of meshes of {counts:?} ranks; those of one are wanted"),
-        )),
-    }
-}
-
-/// The whole tensor that a stored part is of, whose shape is a JSON list.
-fn whole_of(
-    stored: &Stored,
-    area: Area,
-    shape: &str,
-    file: usize,
-) -> std::result::Result<(Stored, Part), String> {
-    let shape: Vec<usize> =
-        serde_json::from_str(shape).map_err(|_| format!("has the shape {shape} in the file's metadata"))?;
-    let elements = shape.iter().try_fold(stored.element_bytes as u64, |n, size| n.checked_mul(*size as u64));
-    let (Some(bytes), Some(size)) = (elements, matrix(&shape)) else {
-        return Err(format!("has the shape {shape:?}, which is larger than any file"));
-    };
-    if area.meet(&Area::of(size)).as_ref() != Some(&area)
-        || stored.shape.iter().product::<usize>() != area.len()
-    {
-        return Err(format!("of shape {shape:?} has a part {area:?} stored with shape {:?}", stored.shape));
-    }
-    let start = stored.start;
-    Ok((Stored { shape, bytes, ..stored.clone() }, Part { file, start, area }))
-}
-
-/// The index's tensor-to-file map. File names may not leave the folder.
-fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
-    let object = json::read_object(index)?;
-    let map = object.get("weight_map").and_then(|map| map.as_object());
-    let map = map.ok_or_else(|| Error::file(index, "has no object `weight_map`"))?;
-    let mut result = BTreeMap::new();
-    for (name, shard) in map {
-        let Some(shard) = shard.as_str().filter(|shard| is_plain_name(shard)) else {
-            return Err(Error::tensor(index, name, format!("is in {shard}, which is not a plain file name")));
-        };
-        result.insert(name.clone(), shard.to_string());
-    }
-    Ok(result)
-}
-
-fn is_plain_name(name: &str) -> bool {
-    Path::new(name).file_name().is_some_and(|file| file == name) && !name.contains('\0')
-}
-
 impl Source for SafeTensors {
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.tensors.iter().collect();
         names.sort_by_key(|(_, held)| (held.parts.first().file, held.stored.start, held.stored.bytes));
-        let blocks: BTreeMap<&str, &str> =
-            self.packed.iter().map(|(name, packed)| (packed.blocks.as_str(), name.as_str())).collect();
-        let scales: BTreeSet<&str> = self.packed.values().map(|packed| packed.scales.as_str()).collect();
-        let names = names.into_iter().map(|(name, _)| name.as_str()).filter(|name| !scales.contains(name));
-        names.map(|name| blocks.get(name).copied().unwrap_or(name)).collect()
+        // Of what is read out of several the first stands for all.
+        let parts = self.joined.iter().flat_map(|(name, joined)| {
+            let named = |(at, part): (usize, &'_ joined::Part)| {
+                (part.name.clone(), (at == 0).then_some(name.as_str()))
+            };
+            joined.parts.iter().enumerate().map(named)
+        });
+        let parts: BTreeMap<String, Option<&str>> = parts.collect();
+        let names = names.into_iter().map(|(name, _)| name.as_str());
+        let names = names.filter_map(|name| parts.get(name).map_or(Some(name), |of| *of));
+        // Of what is quantised the codes stand for all.
+        let parts = &self.quantised.parts;
+        let names = names.filter_map(|name| parts.get(name).map_or(Some(name), |of| of.as_deref()));
+        let mut blocks: Vec<_> = self.blocks.iter().collect();
+        blocks.sort_by_key(|(_, blocks)| (blocks.file, blocks.start));
+        names.chain(blocks.into_iter().map(|(name, _)| name.as_str())).collect()
     }
 
     fn shape(&self, name: &str) -> Option<&[usize]> {
-        if let Some(packed) = self.packed.get(name) {
-            return Some(&packed.shape);
+        if let Some(joined) = self.joined.get(name) {
+            return Some(&joined.shape);
+        }
+        if let Some(quantised) = self.quantised.all.get(name) {
+            return Some(&quantised.shape);
+        }
+        if let Some(blocks) = self.blocks.get(name) {
+            return Some(&blocks.shape);
         }
         self.stored(name).map(|stored| stored.shape.as_slice())
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
-        if self.packed.contains_key(name) {
-            return Some(DType::Bf16);
+        if let Some(joined) = self.joined.get(name) {
+            return Some(joined.dtype);
+        }
+        if let Some(quantised) = self.quantised.all.get(name) {
+            return Some(quantised.dtype);
+        }
+        if let Some(blocks) = self.blocks.get(name) {
+            return Some(blocks.dtype());
         }
         self.stored(name)?.dtype()
     }
 
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        if let Some(packed) = self.packed.get(name) {
-            let row: usize = 2 * packed.shape[1..].iter().product::<usize>();
+        let decoded = self.quantised.all.get(name).map(|quantised| (&quantised.shape, quantised.dtype));
+        let decoded = decoded.or_else(|| self.joined.get(name).map(|joined| (&joined.shape, joined.dtype)));
+        let decoded = decoded.or_else(|| self.blocks.get(name).map(|blocks| (&blocks.shape, blocks.dtype())));
+        if let Some((shape, dtype)) = decoded {
+            let row = dtype.bytes() * shape[1..].iter().product::<usize>();
+            if rows.start > rows.end || rows.end > shape[0] {
+                let what = format!("has {} rows, not {rows:?}", shape[0]);
+                return Err(Error::tensor(self.place(name), name, what));
+            }
             out.resize(rows.len() * row, 0);
             return self.stream().read(name, (rows.start * row) as u64, out);
         }
@@ -380,85 +483,31 @@ impl Source for SafeTensors {
         Box::new(FileStream { source: self, open: BTreeMap::new(), cache: Cache::default() })
     }
 
-    fn place(&self, name: &str) -> &Path {
-        let name = self.packed.get(name).map_or(name, |packed| packed.blocks.as_str());
-        self.tensors.get(name).map_or(&self.path, |held| &self.files[held.parts.first().file].0)
-    }
-}
-
-/// Bytes asked for at once: less than the system reads ahead, so that the next ones are on their way meanwhile.
-const READ_BYTES: usize = 512 << 10;
-/// Files that one stream holds open at most.
-const MOST_OPEN: usize = 16;
-
-/// A stream over files. It opens them anew: read-ahead follows each open file, and streams would disturb each other's.
-struct FileStream<'a> {
-    source: &'a SafeTensors,
-    open: BTreeMap<usize, File>,
-    /// Of packed tensors.
-    cache: Cache,
-}
-
-impl FileStream<'_> {
-    fn read_packed(&mut self, packed: &Packed, start: u64, out: &mut [u8]) -> Result<()> {
-        let mut cache = std::mem::take(&mut self.cache);
-        let read = cache.read(packed, start, out, self);
-        self.cache = cache;
-        read
+    fn quantised(&self, name: &str) -> Option<&Quantised> {
+        self.quantised.all.get(name)
     }
 
-    fn read_packed_area(&mut self, packed: &Packed, area: &Area, mut out: &mut [u8]) -> Result<()> {
-        for Run { start, bytes } in packed.runs(area) {
-            let (now, later) = out.split_at_mut(bytes);
-            self.read_packed(packed, start, now)?;
-            out = later;
-        }
-        Ok(())
+    fn blocks(&self, name: &str) -> Option<ggml::Kind> {
+        self.blocks.get(name).filter(|blocks| blocks.has_rows()).map(|blocks| blocks.kind)
     }
 
-    fn read_at(&mut self, file: usize, mut at: u64, out: &mut [u8]) -> Result<()> {
-        let path = &self.source.files[file].0;
-        if self.open.len() >= MOST_OPEN && !self.open.contains_key(&file) {
-            self.open.clear();
-        }
-        let file = match self.open.entry(file) {
-            Entry::Occupied(open) => open.into_mut(),
-            Entry::Vacant(place) => place.insert(File::open(path).map_err(Error::io("read", path))?),
+    fn read_blocks(&self, name: &str, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
+        let Some(blocks) = self.blocks.get(name).filter(|blocks| blocks.has_rows()) else {
+            return Err(Error::tensor(self.place(name), name, "is not stored in blocks"));
         };
-        for part in out.chunks_mut(READ_BYTES) {
-            file.read_exact_at(part, at).map_err(Error::io("read", path))?;
-            at += part.len() as u64;
-        }
-        Ok(())
-    }
-}
-
-impl Stream for FileStream<'_> {
-    fn read(&mut self, name: &str, start: u64, mut out: &mut [u8]) -> Result<()> {
-        let source = self.source;
-        if let Some(packed) = source.packed.get(name) {
-            return self.read_packed(packed, start, out);
-        }
-        let size = self.source.find(name)?.stored.element_bytes;
-        for area in self.source.stretch(name, start, out.len())? {
-            let (now, later) = out.split_at_mut(area.len() * size);
-            self.read_area(name, &area, now)?;
-            out = later;
-        }
-        Ok(())
+        blocks.read_rows(rows, out, &mut |file, at, out| {
+            let (path, file) = &self.files[file];
+            file.read_exact_at(out, at).map_err(Error::io("read", path))
+        })
     }
 
-    fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()> {
-        let source = self.source;
-        if let Some(packed) = source.packed.get(name) {
-            return self.read_packed_area(packed, area, out);
+    fn place(&self, name: &str) -> &Path {
+        if let Some(blocks) = self.blocks.get(name) {
+            return &self.files[blocks.file].0;
         }
-        let Held { stored, parts } = source.find(name)?;
-        let inside = area.is_empty() || area.meet(&Area::of(parts.size())).as_ref() == Some(area);
-        if !inside || out.len() != area.len() * stored.element_bytes {
-            let what = format!("of shape {:?} has no {area:?} of {} bytes", stored.shape, out.len());
-            return Err(Error::tensor(source.place(name), name, what));
-        }
-        parts.read(area, out, &mut |file, at, out| self.read_at(file, at, out))
+        let codes = codes_name(name);
+        let name = if self.quantised.all.contains_key(name) { codes.as_str() } else { name };
+        let name = self.joined.get(name).map_or(name, |joined| joined.parts[0].name.as_str());
+        self.tensors.get(name).map_or(&self.path, |held| &self.files[held.parts.first().file].0)
     }
 }

@@ -3,7 +3,6 @@
 use super::source::Source;
 use super::values::read_f32;
 use crate::error::{Error, Result};
-use crate::family::Family;
 use crate::model::Model;
 
 /// Elements that are compared at once.
@@ -12,7 +11,11 @@ const CHUNK: usize = 1 << 22;
 /// Refuses a head that is not the embedding, where the configuration says that it is: Transformers 4 takes the embedding for
 /// it, Transformers 5 the head.
 pub(super) fn check_tied(model: &Model, source: &dyn Source) -> Result<()> {
-    let names = &Family::of(&model.spec).names;
+    // The head of one with scores is not used, whatever it is.
+    if model.spec.scores > 0 {
+        return Ok(());
+    }
+    let names = &model.spec.family.names;
     let head = format!("{}.weight", names.head);
     let Some(shape) = source.shape(&head).filter(|_| model.spec.tied && model.embed.is_some()) else {
         return Ok(());

@@ -98,6 +98,18 @@ impl FileWriter {
         Ok(writer)
     }
 
+    /// As [`FileWriter::create`], of a file with this header and so many bytes after it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(super) fn create_with(path: &Path, header: &[u8], bytes: u64) -> Result<FileWriter> {
+        let mut writer = FileWriter::create_raw(path, PUBLIC)?;
+        writer.left = u64::MAX;
+        writer.write(header)?;
+        writer.left = bytes;
+        Ok(writer)
+    }
+
     fn create_raw(path: &Path, mode: u32) -> Result<FileWriter> {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(".tmp");

@@ -32,7 +32,7 @@ fn what_is_written_is_read_back() {
         let spec = read(&object(&case.join("config.json"))).unwrap();
         let written = Family::write(Path::new("out/config.json"), &spec).unwrap();
         assert_eq!(read(&written).unwrap(), spec, "{}: {written:?}", name(&case));
-        families.insert(spec.family);
+        families.insert(spec.family.model_type);
     }
     assert_eq!(families.len(), FAMILIES.len());
 }
@@ -75,7 +75,7 @@ fn a_stretched_model_is_written_and_read_back() {
 #[test]
 fn a_family_refuses_what_it_cannot_express() {
     let mut spec = read(&object(&root().join("llama2/config.json"))).unwrap();
-    spec.layers[0].window = Some(8);
+    spec.layers[0].set_window(Some(8));
     let message = Family::write(Path::new("config.json"), &spec).unwrap_err().to_string();
     assert!(message.contains("cannot express"), "{message}");
 }
@@ -199,7 +199,7 @@ fn what_is_left_out_is_what_transformers_takes() {
     assert_eq!([scale("deepseek_v2"), scale("deepseek_v3")], [1.0, 2.5]);
     let types =
         json!({ "layer_types": "absent", "sliding_window_pattern": "absent", "_sliding_window_pattern": 1 });
-    assert!(case("gemma3", types).unwrap().layers.iter().all(|layer| layer.window.is_some()));
+    assert!(case("gemma3", types).unwrap().layers.iter().all(|layer| layer.window().is_some()));
 }
 
 #[test]
@@ -321,9 +321,12 @@ fn published_files_leave_sizes_out() {
         "vision_config": { "hidden_size": 1152, "model_type": "siglip_vision_model" }
     });
     let spec = read(gemma.as_object().unwrap()).unwrap();
-    assert_eq!((spec.family, spec.hidden, spec.layers.len(), spec.vocab), ("gemma3_text", 2560, 34, 262_208));
+    assert_eq!(
+        (spec.family.model_type, spec.hidden, spec.layers.len(), spec.vocab),
+        ("gemma3_text", 2560, 34, 262_208)
+    );
     assert_eq!((spec.heads, spec.kv_heads, spec.head_dim, spec.max_positions), (8, 4, 256, 131_072));
-    assert!(spec.tied && spec.layers[5].window.is_none() && spec.layers[4].window == Some(1024));
+    assert!(spec.tied && spec.layers[5].window().is_none() && spec.layers[4].window() == Some(1024));
     let falcon = json!({
         "alibi": false, "apply_residual_connection_post_layernorm": false, "architectures": ["FalconForCausalLM"],
         "attention_dropout": 0.0, "bias": false, "bos_token_id": 11, "eos_token_id": 11, "hidden_dropout": 0.0,

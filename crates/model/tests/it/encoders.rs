@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
+use fathom_grad::{Counters, Grads, Labels, Places, Scope, Tape};
 use fathom_model::{Encoder, EncoderSpec, Task};
-use fathom_tensor::Device;
+use fathom_tensor::{Category, DType, Device};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -43,7 +44,7 @@ fn logits_are_those_of_transformers() {
     for (name, task, labels) in CASES {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
-        let encoder = Encoder::open(&device(), &case(name)).unwrap();
+        let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
         assert_eq!((encoder.spec.task, encoder.spec.labels.len()), (task, labels), "{name}");
         let texts: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.ids.clone()).collect();
         let together = encoder.logits(&texts);
@@ -96,9 +97,81 @@ fn what_is_not_known_is_refused_by_name() {
         assert!(message.contains(key) && message.contains(part), "{message}");
     }
     let folder = changed("bert", |config| drop(config.insert("num_hidden_layers".to_owned(), 1.into())));
-    let message = Encoder::open(&device(), folder.path()).err().unwrap().to_string();
-    assert!(message.contains("encoder.layer.1.") && message.contains("is not known"), "{message}");
+    let message = Encoder::open(&device(), folder.path(), DType::F32).err().unwrap().to_string();
+    assert!(
+        message.contains("encoder.layer.1.") && message.contains("is no weight of a bert model"),
+        "{message}"
+    );
     let folder = changed("deberta_custom", |_| ());
     let message = EncoderSpec::open(folder.path()).unwrap_err().to_string();
     assert!(message.contains("base_model") && message.contains("base/config.json"), "{message}");
+}
+
+/// The loss of each text's first token, and the gradients of all weights.
+fn pass(encoder: &Encoder, texts: &[Vec<u32>], places: &Places) -> (f64, Grads) {
+    let (device, (batch, docs)) = (&encoder.device, encoder.batch(texts));
+    let (params, counters) = (&encoder.params, Counters::default());
+    let mut grads = Grads::zeros(device, params);
+    let mut labels = vec![-1; batch.tokens];
+    docs.iter().enumerate().for_each(|(text, doc)| labels[doc.start] = (text % 2) as i32);
+    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None };
+    let losses = device.zeros(1, batch.tokens, DType::F32, Category::Activations);
+    let mut tape = Tape::new(Scope { device, params, batch: (&batch).into(), counters: &counters }, places);
+    let x = encoder.model.forward(&mut tape);
+    let dx = encoder.model.head(0.0).loss(tape.scope(), &x, &labels, &losses, &mut grads);
+    drop(x);
+    tape.backward(dx, &mut grads);
+    (device.to_f32(&losses).iter().map(|loss| f64::from(*loss)).sum(), grads)
+}
+
+/// A step along the gradient changes the loss by the gradient's square.
+#[test]
+fn encoders_have_gradients() {
+    for name in ["bert", "roberta", "deberta", "deberta_own_keys"] {
+        let golden = std::fs::read(case(name).join("golden.json")).unwrap();
+        let golden: Golden = serde_json::from_slice(&golden).unwrap();
+        let texts: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.ids.clone()).collect();
+        let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
+        let (device, params) = (&encoder.device, &encoder.params);
+        let (_, grads) = pass(&encoder, &texts, &Places::none());
+        let all = |grads: &Grads| -> Vec<Vec<f32>> {
+            params.iter().map(|(id, _)| device.to_f32(grads.get(id).unwrap())).collect()
+        };
+        let gradients = all(&grads);
+        for places in [Places::full(), Places::linear().with_tiles(Some(128)).with_segment_layers(2)] {
+            assert!(gradients == all(&pass(&encoder, &texts, &places).1), "{name}: places change bits");
+        }
+        let square: f64 = gradients.iter().flatten().map(|x| f64::from(*x).powi(2)).sum();
+        let begun: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
+        let step = 1e-2 / square.sqrt();
+        let [more, less] = [step, -step].map(|step| {
+            for ((id, _), (values, grads)) in params.iter().zip(begun.iter().zip(&gradients)) {
+                let moved: Vec<f32> =
+                    values.iter().zip(grads).map(|(x, g)| x + (step * f64::from(*g)) as f32).collect();
+                let weight = params.tensor(id);
+                let moved = device.from_f32(weight.rows(), weight.cols(), &moved, Category::Data);
+                device.machine.copy(&moved, &weight);
+            }
+            pass(&encoder, &texts, &Places::none()).0
+        });
+        let found = (more - less) / (2.0 * step);
+        assert!((found / square - 1.0).abs() < 1e-2, "{name}: {found} for {square}");
+    }
+}
+
+/// In bf16 logits are those of f32, but for its rounding.
+#[test]
+fn encoders_run_in_bf16() {
+    for (name, ..) in CASES {
+        let golden = std::fs::read(case(name).join("golden.json")).unwrap();
+        let golden: Golden = serde_json::from_slice(&golden).unwrap();
+        let encoder = Encoder::open(&device(), &case(name), DType::Bf16).unwrap();
+        for text in &golden.texts {
+            let most = text.logits.iter().fold(1.0f32, |most, x| most.max(x.abs()));
+            for (found, wanted) in encoder.logits(std::slice::from_ref(&text.ids))[0].iter().zip(&text.logits)
+            {
+                assert!((found - wanted).abs() <= 0.06 * most, "{name}: {found} for {wanted}");
+            }
+        }
+    }
 }

@@ -5,6 +5,8 @@
 mod bad_input;
 mod config;
 mod encoders;
+mod few_bits;
+mod gguf;
 mod golden;
 mod golden_files;
 mod moe;
@@ -12,4 +14,7 @@ mod multimodal;
 mod mxfp4;
 mod parts;
 mod pieces;
+mod pretend;
+mod prune;
+mod quantised;
 mod round_trip;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, Places, RouterCosts, Scope, Tape};
-use fathom_model::{Capacity, Caps, Drops, Init, Model, Moe, Packed, Spec, initialise, open};
+use fathom_model::{Capacity, Caps, Drops, Init, MODULES, Model, Moe, Packed, Spec, initialise, open};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
 
 use crate::golden_files::root;
@@ -73,7 +73,7 @@ fn losses_and_limits_change_no_bit_with_tiles_and_places() {
             let without = pass(cpu(1), &plain, dtype, &Places::none());
             assert!(whole.grads.iter().flatten().all(|x| x.is_finite()), "{case}");
             assert_ne!(whole.grads, without.grads, "{case}: the router's losses do nothing");
-            let selective = Places::selective(&["moe_act".into(), "layernorm".into()]).unwrap();
+            let selective = Places::selective(&["moe_act".into(), "layernorm".into()], MODULES).unwrap();
             for places in [Places::none(), Places::full(), Places::linear(), selective] {
                 let other = pass(cpu(2), &spec, dtype, &places.with_tiles(Some(128)));
                 assert!(whole.losses == other.losses && whole.grads == other.grads, "{case} {dtype:?}");

@@ -169,14 +169,17 @@ fn stands_alone(text: &str, start: usize, end: usize) -> bool {
 fn has_context(text: &str, start: usize, reach: usize, words: &[&str]) -> bool {
     let from = text.floor_char_boundary(start.saturating_sub(reach));
     let before = &text[from..start];
-    let before = before.rsplit("\n\n").next().unwrap_or(before);
-    let lower = before.to_ascii_lowercase();
-    words.iter().any(|word| {
-        lower.match_indices(word).any(|(at, _)| {
+    let before = before.rsplit("\n\n").next().unwrap_or(before).as_bytes();
+    let is_letter = |at: usize| before.get(at).is_some_and(u8::is_ascii_alphabetic);
+    // Few places begin a word, so the words are compared there instead of searched for one by one.
+    let mut starts = (0..before.len()).filter(|at| *at == 0 || !is_letter(at - 1));
+    starts.any(|at| {
+        let stands = |word: &&str| {
             let end = at + word.len();
-            !lower[..at].ends_with(|c: char| c.is_ascii_alphabetic())
-                && !lower[end..].starts_with(|c: char| c.is_ascii_alphabetic())
-        })
+            before.get(at..end).is_some_and(|here| here.eq_ignore_ascii_case(word.as_bytes()))
+                && !is_letter(end)
+        };
+        words.iter().any(stands)
     })
 }
 

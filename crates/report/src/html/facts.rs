@@ -22,6 +22,58 @@ pub fn samples(log: &RunLog) -> String {
     if all.is_empty() { all } else { format!("<p class=\"note\">The prompt is bold.</p>{all}") }
 }
 
+/// A lesson as it is learned, and how held-out ones are answered; empty without lessons.
+pub fn lessons(log: &RunLog) -> String {
+    let Some(lesson) = &log.lesson else { return String::new() };
+    let piece = |piece: &fathom_base::metrics::events::Piece| {
+        let text = escape(&piece.text);
+        if piece.learned { format!("<mark>{text}</mark>") } else { format!("<span>{text}</span>") }
+    };
+    let pieces: String = lesson.pieces.iter().map(piece).collect();
+    let cut = if lesson.cut == 0 {
+        String::new()
+    } else {
+        format!(", {} more cut off", human::grouped(lesson.cut))
+    };
+    let mut html = format!(
+        "<p class=\"note\">The first lesson: marked text is learned, the rest is context. {} of {} tokens are learned{cut}.</p>\
+         <figure class=\"sample lesson\"><pre>{pieces}</pre></figure>\n",
+        human::grouped(lesson.supervised),
+        human::grouped(lesson.tokens),
+    );
+    if !log.answers.is_empty() {
+        let row = |eval: &fathom_base::metrics::events::EvalAnswers| {
+            vec![
+                eval.when.replace('_', " "),
+                human::number(eval.loss),
+                human::percent(eval.token_accuracy),
+                human::number(eval.bits_per_byte),
+                human::grouped(eval.tokens),
+                if eval.text_bits_per_byte > 0.0 {
+                    human::number(eval.text_bits_per_byte)
+                } else {
+                    "-".into()
+                },
+            ]
+        };
+        let mut rows: Vec<Vec<String>> = log.answers.iter().map(row).collect();
+        let mut head = vec![
+            "held-out lessons",
+            "loss",
+            "token accuracy",
+            "bits per byte",
+            "learned tokens",
+            "bits per byte of text",
+        ];
+        if log.answers.iter().all(|eval| eval.text_bits_per_byte == 0.0) {
+            head.pop();
+            rows.iter_mut().for_each(|row| _ = row.pop());
+        }
+        html += &table(&head, &rows);
+    }
+    html
+}
+
 /// What was trained on what; empty when the log says neither.
 pub fn data_and_model(log: &RunLog) -> String {
     let mut html = String::new();
@@ -139,4 +191,21 @@ fn pairs(title: &str, rows: &[(String, String)]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect();
     let title = if title.is_empty() { String::new() } else { format!("<h3>{title}</h3>") };
     format!("<div>{title}{}</div>", table(&["", ""], &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_base::metrics::events::{Lesson, Piece};
+
+    use super::*;
+
+    #[test]
+    fn a_lesson_is_escaped() {
+        let piece = |learned, text: &str| Piece { learned, text: text.into() };
+        let pieces = vec![piece(false, "<script>"), piece(true, "a & b")];
+        let lesson = Lesson { pieces, tokens: 5, supervised: 3, cut: 0 };
+        let html = lessons(&RunLog { lesson: Some(lesson), ..RunLog::default() });
+        assert!(html.contains("<span>&lt;script&gt;</span><mark>a &amp; b</mark>"), "{html}");
+        assert!(html.contains("3 of 5 tokens"), "{html}");
+    }
 }

@@ -8,6 +8,7 @@ mod facts;
 mod memory;
 mod pipeline;
 mod placement;
+mod rewards;
 mod training;
 mod usage;
 
@@ -45,6 +46,8 @@ pub fn page(log: &RunLog) -> String {
         ("speed", "Speed", usage::section(log)),
         ("memory", "Memory", memory::section(log)),
         ("ranks", "Ranks", pipeline::section(log)),
+        ("lessons", "Lessons", facts::lessons(log)),
+        ("rewards", "Rewards", rewards::section(log)),
         ("samples", "Samples", facts::samples(log)),
         ("data", "Data and model", facts::data_and_model(log)),
         ("recipe", "Recipe", facts::recipe(log)),

@@ -62,7 +62,35 @@ pub fn section(log: &RunLog) -> String {
         ));
     }
     let small = row(&[learning_rate(log).draw(), gradient_norm(log).draw()]);
-    format!("<div class=\"tabs\">{inputs}{panes}</div>\n{small}{}", events_note(log))
+    let measured = measured(log);
+    format!("<div class=\"tabs\">{inputs}{panes}</div>\n{small}{measured}{}", events_note(log))
+}
+
+/// What objectives measure, two charts side by side: margins with the rewards that they are between, and how often they have the right
+/// sign.
+fn measured(log: &RunLog) -> String {
+    let line = |name: &str, class: &str| -> Option<Series> {
+        let along = Along::steps();
+        let value = |step: &Step| Some((along.at(step), *step.metrics.get(name)?));
+        let points: Vec<Point> = log.steps.iter().filter_map(value).collect();
+        (!points.is_empty()).then(|| Series { name: name.into(), class: class.into(), points })
+    };
+    let lines = |names: [&str; 4]| -> Vec<Series> {
+        names
+            .into_iter()
+            .zip(["s1", "s2", "s3", "s4"])
+            .filter_map(|(name, class)| line(name, class))
+            .collect()
+    };
+    let rewards = lines(["rewards/margins", "rewards/chosen", "rewards/rejected", "margin"]);
+    let right = lines(["rewards/accuracies", "accuracy", "kl", "mean_reward"]);
+    let chart = |title: &str, y: &str, lines: Vec<Series>| {
+        (!lines.is_empty()).then(|| small(log, title, Axis::linear(y, ""), lines).draw())
+    };
+    let charts =
+        [chart("Rewards", "mean over the step", rewards), chart("Accuracy", "mean over the step", right)];
+    let charts: Vec<_> = charts.into_iter().flatten().collect();
+    if charts.is_empty() { String::new() } else { row(&charts) }
 }
 
 fn loss(log: &RunLog, along: &Along) -> LineChart {

@@ -32,6 +32,8 @@ pub fn step(i: u64, stage: u64, seed: u64) -> ev::Step {
         loss,
         loss_bits: (loss as f32).to_bits(),
         lr: 1e-3 * warm * (0.55 + 0.45 * (std::f64::consts::PI * x.min(last) / last).cos()),
+        learning_rate: f64::NAN,
+        num_tokens: 0,
         grad_norm: 0.4 + 3.0 * (-x / 30.0).exp() + 0.1 * noise(i, seed + 2).abs(),
         tokens_per_s: tokens as f64 / step_s,
         model_tflops: if long { 0.62 } else { 0.48 } * (1.0 + 0.03 * noise(i, seed + 3)),
@@ -43,6 +45,8 @@ pub fn step(i: u64, stage: u64, seed: u64) -> ev::Step {
         pool_peak_bytes: peak(long),
         rss_bytes: peak(long) + (21 << 20),
         time_s: if long { SHORT_STEPS as f64 * 1.22 + (i - SHORT_STEPS) as f64 * 2.12 } else { x * 1.22 },
+        metrics: Default::default(),
+        named: Default::default(),
     }
 }
 
@@ -304,6 +308,7 @@ fn start() -> Vec<Event> {
             dropped: [("over the byte budget", 3, 13_000_000), ("not JSON", 12, 900)]
                 .map(|(reason, documents, bytes)| ev::DroppedText { reason: reason.into(), documents, bytes })
                 .to_vec(),
+            supervised_tokens: 0,
             damage: vec!["a.jsonl: line 7, byte 91: not JSON: <end>".into()],
         }),
         Event::Model(ev::Model {

@@ -170,6 +170,8 @@ pub fn portions(memory_bytes: u64) -> Portions {
 pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
     match *op {
         OpDesc::MatMul { .. } => MATMUL_SCRATCH,
+        // A GPU multiplies with no packed weights.
+        OpDesc::Packed { .. } => 0,
         OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
         OpDesc::Grouped { .. } => experts::scratch(&profile.isa, op),
         OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),

@@ -2,7 +2,7 @@
 
 mod packed;
 
-use crate::Tensor;
+use crate::{DType, Tensor};
 
 pub use packed::{Band, Packed, Sequence};
 
@@ -67,6 +67,9 @@ impl Extent {
     }
 }
 
+/// Rows of a page of keys and values: what attention reads of them together.
+pub const PAGE_ROWS: usize = 128;
+
 /// A mask on the device.
 #[derive(Clone, Debug)]
 pub struct Mask {
@@ -85,4 +88,82 @@ pub struct Mask {
     /// Ring steps and gathered keys: what a library makes under it are parts that join each other, or those of other keys, and it
     /// needs scratch for them ([`crate::OpDesc::Attention`]). Plans know this, and no sequences.
     pub partial: bool,
+    /// Keys and values are in pages of [`PAGE_ROWS`] rows that are anywhere in their tensors, the `r`-th key in row
+    /// `pages[r / 128] * 128 + r % 128`. Machines with [`crate::Machine::reads_pages`] only, and forward only.
+    pub pages: Option<PageTable>,
+}
+
+/// Where pages of keys and values are.
+#[derive(Clone, Debug)]
+pub struct PageTable {
+    /// i32 [1, pages].
+    pub pages: Tensor,
+    /// What they hold.
+    pub format: PageFormat,
+}
+
+/// How keys and values are held in pages. In few bits each head of a token has a scale of its own before its codes, f32: its largest
+/// magnitude is the largest code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PageFormat {
+    /// As they are.
+    #[default]
+    Plain,
+    /// 8-bit floats, e4m3.
+    Fp8,
+    /// Signed bytes from -127 to 127.
+    Int8,
+    /// Signed halves of bytes from -7 to 7, the first in the lower half.
+    Int4,
+}
+
+impl PageFormat {
+    /// The largest code's magnitude.
+    pub fn largest(self) -> f32 {
+        match self {
+            PageFormat::Plain => 1.0,
+            PageFormat::Fp8 => 448.0,
+            PageFormat::Int8 => 127.0,
+            PageFormat::Int4 => 7.0,
+        }
+    }
+
+    /// Bytes of a head's codes and scale; elements of `dtype` where they are plain.
+    pub fn head_bytes(self, head_dim: usize, dtype: DType) -> usize {
+        match self {
+            PageFormat::Plain => head_dim * dtype.bytes(),
+            PageFormat::Fp8 | PageFormat::Int8 => 4 + head_dim,
+            PageFormat::Int4 => 4 + head_dim.div_ceil(2),
+        }
+    }
+
+    /// The type and columns of a tensor of `heads` heads.
+    pub fn storage(self, heads: usize, head_dim: usize, dtype: DType) -> (DType, usize) {
+        match self {
+            PageFormat::Plain => (dtype, heads * head_dim),
+            PageFormat::Fp8 | PageFormat::Int8 | PageFormat::Int4 => {
+                (DType::U8, heads * self.head_bytes(head_dim, dtype))
+            }
+        }
+    }
+}
+
+/// Rows of keys or values to be held in pages.
+#[derive(Clone, Copy, Debug)]
+pub struct PackPages<'a> {
+    /// [t, heads x head_dim].
+    pub x: &'a Tensor,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// How; not plain.
+    pub format: PageFormat,
+    /// u8 [t, heads x [`PageFormat::head_bytes`]].
+    pub out: &'a Tensor,
+}
+
+impl Mask {
+    /// Keys that it speaks of.
+    pub fn keys(&self) -> usize {
+        self.pos_k.cols()
+    }
 }

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::link::{Among, Flight, What};
-use super::{Group, Mesh};
-use crate::{Category, Clock, DType, Device, Machine, Tensor};
+use super::{Group, Mesh, Wire};
+use crate::summary::Tick;
+use crate::{Category, DType, Device, Machine, Tensor};
 
 /// Sums of up to this many bytes are made by every rank from all parts: one message instead of two.
 const SMALL_BYTES: u64 = 8 << 10;
@@ -23,25 +24,29 @@ pub struct Flying {
 /// A mesh that counts what a collective waits, by the clock of a machine without data.
 struct Account {
     mesh: Mesh,
-    key: (String, &'static str),
+    /// The number of the group's collective.
+    key: usize,
     machine: Arc<dyn Machine>,
 }
 
 impl Account {
-    fn now(&self) -> f64 {
-        self.machine.clock().map_or(0.0, Clock::now)
+    fn now(&self, tick: Tick) -> f64 {
+        self.machine.clock().map_or(0.0, |clock| {
+            clock.lines.log(|| tick);
+            clock.now()
+        })
     }
 }
 
 impl Flying {
     /// The retire point: everything has arrived and what was sent may be written again.
     pub fn wait(self) {
-        let begun = self.account.as_ref().map(Account::now);
+        let begun = self.account.as_ref().map(|account| account.now(Tick::Wait));
         // Receives first: the other side may be waiting to be rid of what it sends.
         self.receives.into_iter().chain(self.sends).for_each(Flight::wait);
         if let (Some(account), Some(begun)) = (self.account, begun) {
-            let seconds = account.now() - begun;
-            *account.mesh.0.waits.borrow_mut().entry(account.key).or_default() += seconds;
+            let seconds = account.now(Tick::Waited(account.key)) - begun;
+            account.mesh.count_wait(account.key, seconds);
         }
     }
 }
@@ -128,13 +133,9 @@ impl Group {
             some.map(|(index, tensor)| (self.ranks[*index], (*tensor).clone())).collect()
         };
         let (sends, receives) = (some(sends), some(receives));
-        {
-            let mut wires = self.mesh.0.wires.borrow_mut();
-            let wire = wires.entry((self.name.clone(), collective)).or_default();
-            wire.calls += 1;
-            wire.bytes += sends.iter().map(|(_, tensor)| tensor.bytes()).sum::<u64>();
-        }
-        let key = (self.name.clone(), collective);
+        let key = self.mesh.0.accounts.borrow_mut().key(&self.name, collective);
+        let bytes = sends.iter().map(|(_, tensor)| tensor.bytes()).sum::<u64>();
+        self.mesh.count(key, Wire { calls: 1, bytes });
         let account = device.machine.clock().map(|_| Account {
             mesh: self.mesh.clone(),
             key,

@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::link::{Among, Flight, Link, LinkError, Traffic, What};
+use crate::lines::Arrival;
 use crate::loan::Lent;
-use crate::{Clock, Device, Fabric, Machine, Ride, Ring, Tensor};
+use crate::{Device, Fabric, Machine, Ride, Ring, Tensor};
 
 /// Collectives that all members run together, as a ring would.
 const TOGETHER: [&str; 6] =
@@ -25,8 +26,6 @@ pub struct Imagined {
     ranks: usize,
     traffic: Rc<Cell<Traffic>>,
     current: RefCell<Current>,
-    /// When the sends of a group's collective were given last.
-    given: RefCell<BTreeMap<(String, &'static str), f64>>,
     /// By name, number of members and the first of them: groups meet again and again.
     rings: RefCell<BTreeMap<(String, usize, usize), Ring>>,
 }
@@ -37,16 +36,13 @@ struct Current {
     /// Of a collective of all members together.
     ring: Option<Ring>,
     timed: bool,
-    /// When the other side gave what comes.
-    given: f64,
 }
 
 impl Imagined {
     /// The end of one of `ranks` ranks.
     pub fn new(rank: usize, ranks: usize) -> Imagined {
-        let (traffic, current, given, rings) =
-            (Rc::default(), RefCell::default(), RefCell::default(), RefCell::default());
-        Imagined { rank, ranks, traffic, current, given, rings }
+        let (traffic, current, rings) = (Rc::default(), RefCell::default(), RefCell::default());
+        Imagined { rank, ranks, traffic, current, rings }
     }
 
     fn count(&self, sent: u64, received: u64) {
@@ -65,43 +61,34 @@ impl Imagined {
     }
 
     /// When a message will be through, and whose clock says so.
-    fn arrival(&self, device: &Device, peer: usize, bytes: u64, inwards: bool) -> Option<Arrival> {
+    fn arrival(&self, device: &Device, peer: usize, bytes: u64, inwards: bool) -> Option<Timed> {
         let clock = device.machine.clock()?;
         let fabric = device.machine.profile().fabric.as_ref().filter(|_| self.current.borrow().timed)?;
         let ride = self.ride(fabric, peer, bytes);
-        let given = self.current.borrow().given;
-        let (moment, copy_s) = match (inwards, fabric.copied) {
-            // The sender has nothing to do with it.
-            (false, true) => return None,
-            (true, true) => (given + ride.latency_s, ride.busy_s),
-            (true, false) => (clock.ride(&ride, true, given) + ride.latency_s, 0.0),
-            (false, false) => (clock.ride(&ride, false, clock.now()), 0.0),
-        };
-        Some(Arrival { moment, copy_s, machine: device.machine.clone() })
+        let arrival = clock.message(&ride, inwards, fabric.copied)?;
+        Some(Timed { arrival, machine: device.machine.clone() })
     }
 }
 
-struct Arrival {
-    moment: f64,
-    /// What the receiver does from then on, or from when it waits.
-    copy_s: f64,
+struct Timed {
+    arrival: Arrival,
     machine: Arc<dyn Machine>,
 }
 
 /// Until its retire point a transfer keeps the storage of its tensor, and what is received from being used, as every link
 /// does.
 struct Kept {
-    arrival: Option<Arrival>,
+    timed: Option<Timed>,
     _sent: Option<Tensor>,
     _coming: Option<Lent>,
 }
 
 impl Flight for Kept {
     fn wait(self: Box<Self>) {
-        if let Some(Arrival { moment, copy_s, machine }) = &self.arrival
+        if let Some(Timed { arrival, machine }) = &self.timed
             && let Some(clock) = machine.clock()
         {
-            clock.wait_for_rank(moment.max(clock.now()) + copy_s);
+            clock.arrive(arrival);
         }
     }
 }
@@ -117,32 +104,28 @@ impl Link for Imagined {
 
     fn among(&self, device: &Device, among: Among<'_>) {
         let Among { group, ranks, collective, sends } = among;
-        let now = device.machine.clock().map_or(0.0, Clock::now);
-        let mut known = self.given.borrow_mut();
-        let key = (group.to_string(), collective);
-        // What comes without anything being sent was given when this rank gave its own part, but in a broadcast it gives nothing.
-        let own = known.get(&key).copied().filter(|_| !sends && collective != "broadcast");
-        let given = own.unwrap_or(now);
-        known.insert(key, given);
+        if let Some(clock) = device.machine.clock() {
+            clock.among(group, collective, sends);
+        }
         let timed = !STAGES.contains(&collective);
         let fabric = device.machine.profile().fabric.filter(|_| TOGETHER.contains(&collective));
         let ring = fabric.map(|fabric| {
             let key = (group.to_string(), ranks.len(), ranks.first().copied().unwrap_or_default());
             *self.rings.borrow_mut().entry(key).or_insert_with(|| fabric.ring(ranks, self.rank))
         });
-        *self.current.borrow_mut() = Current { ring, timed, given };
+        *self.current.borrow_mut() = Current { ring, timed };
     }
 
     fn send(&self, device: &Device, to: usize, src: &Tensor, _: What) -> Box<dyn Flight> {
         self.count(src.bytes(), 0);
-        let arrival = self.arrival(device, to, src.bytes(), false);
-        Box::new(Kept { arrival, _sent: Some(src.clone()), _coming: None })
+        let timed = self.arrival(device, to, src.bytes(), false);
+        Box::new(Kept { timed, _sent: Some(src.clone()), _coming: None })
     }
 
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, _: What) -> Box<dyn Flight> {
         self.count(0, dst.bytes());
-        let arrival = self.arrival(device, from, dst.bytes(), true);
-        Box::new(Kept { arrival, _sent: None, _coming: Some(Lent::new(dst.clone())) })
+        let timed = self.arrival(device, from, dst.bytes(), true);
+        Box::new(Kept { timed, _sent: None, _coming: Some(Lent::new(dst.clone())) })
     }
 
     fn check(&self) -> Result<(), LinkError> {

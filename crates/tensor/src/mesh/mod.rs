@@ -55,8 +55,29 @@ struct Inner {
     grid: Grid,
     rank: usize,
     link: Option<Box<dyn Link>>,
-    wires: RefCell<Wires>,
-    waits: RefCell<Waits>,
+    accounts: RefCell<Accounts>,
+}
+
+/// What is counted, by axes and collective: by the number of that pair.
+#[derive(Default)]
+struct Accounts {
+    keys: Vec<(String, &'static str)>,
+    wires: Vec<Wire>,
+    /// `None` where nothing was waited for.
+    waits: Vec<Option<f64>>,
+}
+
+impl Accounts {
+    /// The number of a group's collective.
+    fn key(&mut self, group: &str, collective: &'static str) -> usize {
+        let known = self.keys.iter().position(|(name, of)| *of == collective && name == group);
+        known.unwrap_or_else(|| {
+            self.keys.push((group.to_string(), collective));
+            self.wires.push(Wire::default());
+            self.waits.push(None);
+            self.keys.len() - 1
+        })
+    }
 }
 
 /// Some ranks of the mesh, this one among them.
@@ -90,7 +111,7 @@ impl Mesh {
 
     fn of(grid: Grid, link: Option<Box<dyn Link>>) -> Mesh {
         let rank = link.as_ref().map_or(0, |link| link.rank());
-        Mesh(Rc::new(Inner { grid, rank, link, wires: RefCell::default(), waits: RefCell::default() }))
+        Mesh(Rc::new(Inner { grid, rank, link, accounts: RefCell::default() }))
     }
 
     /// The sizes.
@@ -151,23 +172,51 @@ impl Mesh {
 
     /// What this rank sent so far, by axis and collective.
     pub fn wires(&self) -> Wires {
-        self.0.wires.borrow().clone()
+        let accounts = self.0.accounts.borrow();
+        let sent = accounts.keys.iter().cloned().zip(accounts.wires.iter().copied());
+        sent.filter(|(_, wire)| wire.calls > 0).collect()
     }
 
     /// What it sent and waited so far.
     pub fn ledger(&self) -> Ledger {
-        Ledger { wires: self.wires(), waits: self.0.waits.borrow().clone() }
+        let accounts = self.0.accounts.borrow();
+        let waited = accounts.keys.iter().zip(&accounts.waits);
+        let waits = waited.filter_map(|(key, waited)| Some((key.clone(), (*waited)?))).collect();
+        Ledger { wires: self.wires(), waits }
     }
 
-    /// Counts what was sent and waited since `before` another `times` times.
-    pub fn repeat_since(&self, before: &Ledger, times: u64) {
-        for (key, wire) in self.0.wires.borrow_mut().iter_mut() {
-            let old = before.wires.get(key).copied().unwrap_or_default();
+    /// The same by the numbers of groups' collectives.
+    pub(crate) fn counted(&self) -> (Vec<Wire>, Vec<Option<f64>>) {
+        let accounts = self.0.accounts.borrow();
+        (accounts.wires.clone(), accounts.waits.clone())
+    }
+
+    /// Counts messages of a group's collective.
+    pub(crate) fn count(&self, key: usize, sent: Wire) {
+        let wire = &mut self.0.accounts.borrow_mut().wires[key];
+        wire.calls += sent.calls;
+        wire.bytes += sent.bytes;
+    }
+
+    /// Counts seconds waited for a group's collective.
+    pub(crate) fn count_wait(&self, key: usize, seconds: f64) {
+        *self.0.accounts.borrow_mut().waits[key].get_or_insert_default() += seconds;
+    }
+
+    /// Counts what was sent since `before` another `times` times.
+    pub(crate) fn repeat_wires(&self, before: &[Wire], times: u64) {
+        for (key, wire) in self.0.accounts.borrow_mut().wires.iter_mut().enumerate() {
+            let old = before.get(key).copied().unwrap_or_default();
             wire.calls += (wire.calls - old.calls) * times;
             wire.bytes += (wire.bytes - old.bytes) * times;
         }
-        for (key, seconds) in self.0.waits.borrow_mut().iter_mut() {
-            *seconds += (*seconds - before.waits.get(key).copied().unwrap_or_default()) * times as f64;
+    }
+
+    /// Counts what was waited since `before` another `times` times.
+    pub(crate) fn repeat_waits(&self, before: &[Option<f64>], times: u64) {
+        for (key, waited) in self.0.accounts.borrow_mut().waits.iter_mut().enumerate() {
+            let old = before.get(key).copied().flatten().unwrap_or_default();
+            waited.iter_mut().for_each(|seconds| *seconds += (*seconds - old) * times as f64);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::DType;
 const MOST: f32 = 448.0;
 
 /// The nearest e4m3 code, ties to even; magnitudes above 448 become 448, what is not finite NaN.
-pub(super) fn encode_one(x: f32) -> u8 {
+pub fn encode_one(x: f32) -> u8 {
     let bits = x.to_bits();
     let sign = (bits >> 24) as u8 & 0x80;
     let magnitude = f32::from_bits(bits & 0x7fff_ffff);
@@ -26,7 +26,7 @@ pub(super) fn encode_one(x: f32) -> u8 {
 }
 
 /// The values of the 256 codes.
-static VALUES: [f32; 256] = values();
+pub static VALUES: [f32; 256] = values();
 
 const fn values() -> [f32; 256] {
     let mut values = [0.0; 256];

@@ -29,6 +29,8 @@ mod error;
 mod file;
 mod flight;
 mod fp8;
+
+pub use fp8::{VALUES as E4M3, encode_one as encode_e4m3};
 mod layout;
 mod memory;
 mod options;

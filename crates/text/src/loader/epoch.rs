@@ -2,7 +2,7 @@
 
 use super::{LengthWeight, Part, Shuffle, Spec, Split};
 use crate::error::{Error, Result};
-use crate::pack::{Doc, Sample, pack};
+use crate::pack::{Doc, Packing, Sample, pack_led};
 use crate::rng::Rng;
 use crate::store::Store;
 
@@ -22,7 +22,8 @@ pub fn is_held_out(hash: u128, fraction: f64) -> bool {
     ((hash >> 64) as u64 as f64) < fraction * 2f64.powi(64)
 }
 
-/// The documents of a part of a store that the settings admit, in store order.
+/// The documents of a part of a store that the settings admit, in store order; groups of documents that stay together as one, by
+/// its first.
 ///
 /// # Errors
 /// None is left; the message says why.
@@ -45,8 +46,21 @@ pub fn choose(store: &Store, part: &Part, spec: &Spec) -> Result<Vec<Doc>> {
         })
     };
     let mut docs: Vec<Doc> = Vec::new();
-    for doc in 0..store.num_documents() {
-        let tokens = store.doc_len(doc) as u64;
+    let group = store.group();
+    if group > 1 && spec.packing == Packing::Concatenate {
+        let reason = "its documents belong together in groups, which cuts at the samples' length part: take another packing";
+        return Err(Error::Documents(format!("{}: {reason}", store.prefix().display())));
+    }
+    for doc in (0..store.num_documents()).step_by(group) {
+        let tokens: u64 = (doc..doc + group).map(|doc| store.doc_len(doc) as u64).sum();
+        if group > 1 && tokens > u64::from(spec.seq_len) {
+            return Err(Error::Documents(format!(
+                "{}: the documents {doc} to {} belong together and have {tokens} tokens, a sample {}; raise stage.*.seq_tokens",
+                store.prefix().display(),
+                doc + group - 1,
+                spec.seq_len
+            )));
+        }
         if tokens >= spec.min_doc_tokens.max(1) && belongs(doc) && admits(doc)? {
             docs.push(Doc { doc: doc as u64, tokens });
         }
@@ -82,18 +96,18 @@ pub fn samples(docs: &[Doc], spec: &Spec, lane: u64, epoch: u64) -> Vec<Sample> 
     if spec.shuffle == Shuffle::Documents {
         rng(Use::Documents).shuffle(&mut drawn);
     }
-    let mut samples = pack(&drawn, spec.seq_len, spec.packing);
+    let mut samples = pack_led(&drawn, (spec.seq_len, spec.lead), spec.packing);
     match spec.shuffle {
         Shuffle::Documents => {
             let mut rng = rng(Use::Samples);
             rng.shuffle(&mut samples);
-            if spec.packing == crate::pack::Packing::BestFit {
+            if spec.packing == Packing::BestFit {
                 // The packer leaves the longest document first.
                 samples.iter_mut().for_each(|sample| rng.shuffle(sample));
             }
         }
         Shuffle::None => {
-            if spec.packing == crate::pack::Packing::BestFit {
+            if spec.packing == Packing::BestFit {
                 samples.iter_mut().for_each(|sample| sample.sort_by_key(|span| (span.doc, span.start)));
                 samples.sort_by_key(|sample| sample.first().map(|span| (span.doc, span.start)));
             }
@@ -128,7 +142,6 @@ fn copies(docs: &[Doc], weights: &[LengthWeight], mut rng: Rng) -> Vec<Doc> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::Packing;
 
     fn docs(count: u64) -> Vec<Doc> {
         (0..count).map(|doc| Doc { doc, tokens: 3 + doc % 7 }).collect()

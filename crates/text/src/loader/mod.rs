@@ -77,6 +77,9 @@ pub struct Spec {
     pub length_weights: Vec<LengthWeight>,
     /// Samples prepared ahead of the step. Does not change what is given.
     pub ahead: usize,
+    /// Tokens of a sample that are left free before each of its documents.
+    #[serde(default)]
+    pub lead: u32,
 }
 
 impl Spec {
@@ -92,6 +95,7 @@ impl Spec {
             min_doc_tokens: 0,
             length_weights: Vec::new(),
             ahead: 4,
+            lead: 0,
         }
     }
 }
@@ -136,6 +140,9 @@ pub struct Cursor {
     pub fingerprint: String,
     /// One per source, in order.
     pub sources: Vec<SourceCursor>,
+    /// What has been made for later steps, of whoever makes its samples itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<serde_json::Value>,
 }
 
 /// No run gives as many samples, and no sum of such numbers overflows.
@@ -303,7 +310,8 @@ impl Feed {
         });
         let lanes: Vec<Lane> = lanes.collect::<Result<_>>()?;
         let fingerprint = fingerprint(&sources, &weights, &spec);
-        let cursor = Cursor { sample: 0, fingerprint, sources: vec![SourceCursor::default(); lanes.len()] };
+        let sources = vec![SourceCursor::default(); lanes.len()];
+        let cursor = Cursor { sample: 0, fingerprint, sources, held: None };
         Ok(Self { lanes, weights, spec, cursor })
     }
 
@@ -347,10 +355,15 @@ fn fingerprint(sources: &[Source], weights: &[f64], spec: &Spec) -> String {
     let mut hasher = blake3::Hasher::new();
     let settings = Spec { ahead: 0, ..spec.clone() };
     // Debug text of plain data: every field is in it, and a change of the type changes it.
-    hasher.update(format!("{settings:?} {weights:?}").as_bytes());
+    let settings = format!("{settings:?} {weights:?}");
+    // Positions of runs without it stay what they are.
+    hasher.update(settings.replace(", lead: 0", "").as_bytes());
     for source in sources {
         hasher.update(format!("{:?}", source.part).as_bytes());
         hasher.update(&source.store.fingerprint());
+        for name in source.store.column_names() {
+            hasher.update(name);
+        }
     }
     hasher.finalize().to_hex()[..32].to_owned()
 }

@@ -1,24 +1,28 @@
 //! Best-fit decreasing in O(N log L): pieces sorted by counting, samples found by their remaining room.
 //!
-//! Open samples are kept in one stack per remaining room; a bit tree over the rooms answers "the smallest room that
+//! Open samples are kept in one queue per remaining room, so that of several with the least room the first opened is filled first, as
+//! in TRL's `pack_dataset`; a bit tree over the rooms answers "the smallest room that
 //! is at least this long" in log64(L) steps.
 
-use super::{Doc, Sample, Span};
+use std::collections::VecDeque;
+
+use super::{Doc, Sample, Span, pieces_of};
 
 /// Documents packed together. Bounds the memory of the piece list and keeps samples near the document order.
 const WINDOW: usize = 1 << 20;
 
-pub(super) fn pack(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
-    docs.chunks(WINDOW).flat_map(|window| pack_window(window, seq_len)).collect()
+pub(super) fn pack(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {
+    docs.chunks(WINDOW).flat_map(|window| pack_window(window, seq_len, lead)).collect()
 }
 
-fn pack_window(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
+fn pack_window(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {
     let mut samples: Vec<Sample> = Vec::new();
-    let mut open: Vec<Vec<u32>> = vec![Vec::new(); seq_len as usize + 1];
+    let mut open: Vec<VecDeque<u32>> = vec![VecDeque::new(); seq_len as usize + 1];
     let mut rooms = Rooms::new(seq_len as usize + 1);
-    for span in longest_first(docs, seq_len) {
-        let len = span.len as usize;
-        let (number, room) = match rooms.at_least(len).and_then(|room| Some((open[room].pop()?, room))) {
+    for span in longest_first(docs, seq_len - lead) {
+        let len = (span.len + lead) as usize;
+        let (number, room) = match rooms.at_least(len).and_then(|room| Some((open[room].pop_front()?, room)))
+        {
             Some((number, room)) => {
                 if open[room].is_empty() {
                     rooms.clear(room);
@@ -33,7 +37,7 @@ fn pack_window(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
         samples[number as usize].push(span);
         let left = room - len;
         if left > 0 {
-            open[left].push(number);
+            open[left].push_back(number);
             rooms.set(left);
         }
     }
@@ -58,15 +62,6 @@ fn longest_first(docs: &[Doc], seq_len: u32) -> Vec<Span> {
         *slot += 1;
     }
     sorted
-}
-
-/// Full pieces and a rest.
-fn pieces_of(Doc { doc, tokens }: Doc, seq_len: u32) -> impl Iterator<Item = Span> {
-    (0..tokens).step_by(seq_len as usize).map(move |start| {
-        // Bounded by `seq_len`, so it fits u32.
-        let len = (tokens - start).min(u64::from(seq_len)) as u32;
-        Span { doc, start, len }
-    })
 }
 
 /// A set of small numbers with a successor query: a tree of 64-bit words, each bit saying whether the word below it
@@ -131,9 +126,26 @@ mod tests {
     fn fullest_sample_with_room_is_chosen() {
         let docs: Vec<Doc> =
             [6, 7, 3, 4].iter().enumerate().map(|(doc, &tokens)| Doc { doc: doc as u64, tokens }).collect();
-        let samples = pack(&docs, 10);
+        let samples = pack(&docs, 10, 0);
         let layout: Vec<Vec<u64>> = samples.iter().map(|s| s.iter().map(|span| span.doc).collect()).collect();
         assert_eq!(layout, [vec![1, 2], vec![0, 3]]);
+    }
+
+    /// `bins.json` is written by `oracle/sft.py`: bins of TRL 1.16's `pack_dataset` (`bfd_split`), each a list of rows and lengths.
+    #[test]
+    fn bins_are_those_of_trl() {
+        let text = include_str!("../../../../tests/golden_sft/bins.json");
+        let golden: serde_json::Value = serde_json::from_str(text).unwrap();
+        for case in golden["cases"].as_array().unwrap() {
+            let tokens = |value: &serde_json::Value| value.as_u64().unwrap();
+            let lengths = case["lengths"].as_array().unwrap().iter().map(tokens);
+            let docs: Vec<Doc> =
+                lengths.enumerate().map(|(doc, tokens)| Doc { doc: doc as u64, tokens }).collect();
+            let bins = pack(&docs, tokens(&case["seq_len"]) as u32, 0).into_iter();
+            let bins: Vec<Vec<[u64; 2]>> =
+                bins.map(|bin| bin.iter().map(|span| [span.doc, u64::from(span.len)]).collect()).collect();
+            assert_eq!(serde_json::json!(bins), case["bins"]);
+        }
     }
 
     proptest! {

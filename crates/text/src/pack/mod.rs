@@ -11,10 +11,15 @@
 mod best_fit;
 
 use crate::error::Result;
-use crate::store::Store;
+use crate::store::{Column, Store};
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// The label of a token that no loss is computed for (PyTorch's `ignore_index`).
 pub const IGNORE: i32 = -100;
+
+/// The first id of tokens that are no text: an adapter's, before each document.
+pub const VIRTUAL: u32 = 1 << 30;
 
 /// How documents are laid into samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -24,6 +29,8 @@ pub enum Packing {
     Concatenate,
     /// Keep documents whole; each goes into the fullest sample with room for it.
     BestFit,
+    /// One document in each sample; of one longer than `seq_len`, each piece.
+    Single,
 }
 
 /// Whether tokens see across the documents of one sample.
@@ -50,8 +57,8 @@ pub struct Span {
 /// The spans of one sample, in order; their lengths add up to at most `seq_len`.
 pub type Sample = Vec<Span>;
 
-/// A sample as a training step takes it: four rows of equal length and the document ranges.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A sample as a training step takes it: rows of equal length and the document ranges.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Packed {
     /// Token ids.
     pub tokens: Vec<u32>,
@@ -61,6 +68,50 @@ pub struct Packed {
     pub positions: Vec<i32>,
     /// `(start, end)` of each range of tokens that may attend to each other, in order, without gaps.
     pub docs: Vec<(u32, u32)>,
+    /// Weight of each label's loss; empty where the store has none.
+    pub weights: Vec<f32>,
+    /// Log-probability of each label under a reference model; empty where the store has none.
+    pub reference: Vec<f32>,
+    /// A teacher's best tokens for each label, id and log-probability in turn; empty where the store has none.
+    pub best: Vec<f32>,
+    /// What is known of each document.
+    pub facts: Facts,
+}
+
+/// Numbers that are known of documents, as many of each, in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// How many of each; 0: nothing is known.
+    pub width: usize,
+    /// Those of one document after the other; not a number where one is unknown.
+    pub values: Vec<f32>,
+}
+
+impl Facts {
+    /// Documents that something is known of: the first of those there are.
+    pub fn documents(&self) -> usize {
+        self.values.len().checked_div(self.width).unwrap_or(0)
+    }
+
+    /// Those of a document.
+    ///
+    /// # Panics
+    /// If nothing is known of it.
+    #[track_caller]
+    pub fn of(&self, doc: usize) -> &[f32] {
+        &self.values[doc * self.width..][..self.width]
+    }
+
+    /// Appends those of further documents.
+    ///
+    /// # Panics
+    /// If they are of another kind.
+    #[track_caller]
+    pub fn extend(&mut self, more: &Facts) {
+        assert!(self.values.is_empty() || self.width == more.width, "facts of one kind");
+        self.width = more.width.max(self.width);
+        self.values.extend(&more.values);
+    }
 }
 
 impl Packed {
@@ -72,6 +123,44 @@ impl Packed {
     /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
+    }
+
+    /// The same with `lead` virtual tokens before each document, which no loss is computed for: ids from [`VIRTUAL`] on, at the
+    /// first positions.
+    pub fn led(self, lead: usize) -> Packed {
+        if lead == 0 {
+            return self;
+        }
+        let mut led = Packed { facts: self.facts.clone(), ..Packed::default() };
+        for (from, to) in self.docs.iter().map(|(from, to)| (*from as usize, *to as usize)) {
+            let start = led.len() as u32;
+            led.tokens.extend(VIRTUAL..VIRTUAL + lead as u32);
+            led.tokens.extend(&self.tokens[from..to]);
+            led.labels.extend(std::iter::repeat_n(IGNORE, lead));
+            led.labels.extend(&self.labels[from..to]);
+            led.positions.extend(0..lead as i32);
+            led.positions.extend(self.positions[from..to].iter().map(|at| at + lead as i32));
+            led.docs.push((start, led.len() as u32));
+            for (of, to_column, absent) in [
+                (&self.weights, &mut led.weights, 1.0),
+                (&self.reference, &mut led.reference, 0.0),
+                (&self.best, &mut led.best, 0.0),
+            ] {
+                let width = of.len() / self.tokens.len();
+                to_column.extend(std::iter::repeat_n(absent, width * lead));
+                to_column.extend(&of[width * from..width * to]);
+            }
+        }
+        led
+    }
+
+    fn column(&mut self, column: Column) -> &mut Vec<f32> {
+        match column {
+            Column::Weight => &mut self.weights,
+            Column::Reference => &mut self.reference,
+            Column::Best => &mut self.best,
+            Column::Values => &mut self.facts.values,
+        }
     }
 }
 
@@ -88,14 +177,31 @@ pub struct Doc {
 ///
 /// With [`Packing::Concatenate`] the rest that fills no whole sample is left out, unless it is all there is.
 pub fn pack(docs: &[Doc], seq_len: u32, packing: Packing) -> Vec<Sample> {
-    assert!(seq_len > 0, "pack needs samples of at least one token");
+    pack_led(docs, (seq_len, 0), packing)
+}
+
+/// As [`pack`], with room for `lead` further tokens before each document, or piece of one. Panics unless that leaves a token.
+pub fn pack_led(docs: &[Doc], (seq_len, lead): (u32, u32), packing: Packing) -> Vec<Sample> {
+    assert!(seq_len > lead, "pack needs samples of at least one token");
     match packing {
-        Packing::Concatenate => concatenate(docs, seq_len),
-        Packing::BestFit => best_fit::pack(docs, seq_len),
+        Packing::Concatenate => concatenate(docs, seq_len, lead),
+        Packing::BestFit => best_fit::pack(docs, seq_len, lead),
+        Packing::Single => {
+            docs.iter().flat_map(|&doc| pieces_of(doc, seq_len - lead)).map(|piece| vec![piece]).collect()
+        }
     }
 }
 
-fn concatenate(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
+/// Full pieces of a document and a rest.
+fn pieces_of(Doc { doc, tokens }: Doc, seq_len: u32) -> impl Iterator<Item = Span> {
+    (0..tokens).step_by(seq_len as usize).map(move |start| {
+        // Bounded by `seq_len`, so it fits u32.
+        let len = (tokens - start).min(u64::from(seq_len)) as u32;
+        Span { doc, start, len }
+    })
+}
+
+fn concatenate(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {
     let mut samples = Vec::new();
     let mut sample = Sample::new();
     let mut room = seq_len;
@@ -103,11 +209,11 @@ fn concatenate(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
         let mut start = 0;
         while start < tokens {
             // Bounded by `room`, so it fits u32.
-            let len = (tokens - start).min(u64::from(room)) as u32;
+            let len = (tokens - start).min(u64::from(room - lead)) as u32;
             sample.push(Span { doc, start, len });
             start += u64::from(len);
-            room -= len;
-            if room == 0 {
+            room -= len + lead;
+            if room <= lead {
                 samples.push(std::mem::take(&mut sample));
                 room = seq_len;
             }
@@ -119,7 +225,18 @@ fn concatenate(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
     samples
 }
 
-/// Reads the tokens of a sample and derives labels, positions and ranges.
+/// The documents of a store's groups that a sample has whole, each group as one span.
+fn members<'a>(store: &Store, sample: &'a [Span]) -> Cow<'a, [Span]> {
+    let group = store.group() as u64;
+    if group == 1 {
+        return Cow::Borrowed(sample);
+    }
+    let document = |doc: u64| Span { doc, start: 0, len: store.doc_len(doc as usize) as u32 };
+    sample.iter().flat_map(|span| (span.doc..span.doc + group).map(document)).collect()
+}
+
+/// Reads the tokens of a sample and derives labels, positions and ranges. Of a store whose documents stay together a span is a
+/// whole group.
 ///
 /// A token's label is the token after it in its document, also where the sample cuts the document. At a document's
 /// end it is the next document's first token in this sample when boundaries are unmasked, else [`IGNORE`].
@@ -127,12 +244,13 @@ fn concatenate(docs: &[Doc], seq_len: u32) -> Vec<Sample> {
 /// # Errors
 /// As [`Store::token_range`].
 pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Result<Packed> {
+    let sample = &*members(store, sample);
     let total: usize = sample.iter().map(|span| span.len as usize).sum();
     let mut packed = Packed {
         tokens: Vec::with_capacity(total + 1),
         labels: Vec::with_capacity(total),
         positions: Vec::with_capacity(total),
-        docs: Vec::new(),
+        ..Packed::default()
     };
     for (at, span) in sample.iter().enumerate() {
         let (doc, start, len) = (span.doc as usize, span.start as usize, span.len as usize);
@@ -140,15 +258,22 @@ pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Re
         store.token_range(doc, start, len, &mut packed.tokens)?;
         packed.labels.extend(packed.tokens[begin..].iter().skip(1).map(|&id| label(id)));
         let follower = if start + len < store.doc_len(doc) {
-            Some(first_token(store, doc, start + len)?)
+            Some((doc, start + len))
         } else if boundaries == Boundaries::Unmasked {
-            let next = sample.get(at + 1);
-            next.map(|next| first_token(store, next.doc as usize, next.start as usize)).transpose()?
+            sample.get(at + 1).map(|next| (next.doc as usize, next.start as usize))
         } else {
             None
         };
         if len > 0 {
-            packed.labels.push(follower.map_or(IGNORE, label));
+            let id = follower.map(|(doc, at)| first_token(store, doc, at)).transpose()?;
+            packed.labels.push(id.map_or(IGNORE, label));
+            for column in Column::OF_TOKENS {
+                targets(store, column, (doc, start + 1..start + len), follower, packed.column(column))?;
+            }
+        }
+        if store.has(Column::Values) {
+            let values = store.values(doc)?;
+            packed.facts.extend(&Facts { width: values.len(), values });
         }
         if boundaries == Boundaries::Masked {
             packed.positions.extend(0..len as i32);
@@ -159,7 +284,29 @@ pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Re
         packed.positions.extend(0..total as i32);
         packed.docs.push((0, total as u32));
     }
+    // What counts nothing is not computed either.
+    let without = packed.labels.iter_mut().zip(&packed.weights).filter(|(_, weight)| **weight == 0.0);
+    without.for_each(|(label, _)| *label = IGNORE);
     Ok(packed)
+}
+
+/// A column's values of the tokens that follow those of a span: in the document, and what follows the span.
+fn targets(
+    store: &Store,
+    column: Column,
+    (doc, tokens): (usize, Range<usize>),
+    follower: Option<(usize, usize)>,
+    out: &mut Vec<f32>,
+) -> Result<()> {
+    if !store.has(column) {
+        return Ok(());
+    }
+    store.column_range(column, doc, tokens, out)?;
+    match follower {
+        Some((doc, at)) => store.column_range(column, doc, at..at + 1, out)?,
+        None => out.extend(std::iter::repeat_n(column.absent(), store.width(column))),
+    }
+    Ok(())
 }
 
 /// An id as a label. One that does not fit i32 is outside every vocabulary; it stays so (negative, not [`IGNORE`]).
@@ -193,6 +340,29 @@ mod tests {
         assert_eq!(samples, [vec![span(0, 0, 3), span(1, 0, 1)], vec![span(1, 1, 4)]]);
         assert_eq!(pack(&docs(&[3]), 4, Packing::Concatenate), [vec![span(0, 0, 3)]]);
         assert!(pack(&[], 4, Packing::Concatenate).is_empty());
+    }
+
+    #[test]
+    fn a_single_row_is_a_sample_of_its_own() {
+        let span = |doc, start, len| vec![Span { doc, start, len }];
+        let samples = pack(&docs(&[3, 6, 0, 4]), 4, Packing::Single);
+        assert_eq!(samples, [span(0, 0, 3), span(1, 0, 4), span(1, 4, 2), span(3, 0, 4)]);
+    }
+
+    #[test]
+    fn what_leads_documents_has_room() {
+        let span = |doc, start, len| Span { doc, start, len };
+        let led = |packing| pack_led(&docs(&[3, 6, 2]), (6, 2), packing);
+        // A sample ends where nothing more has room behind the tokens that lead it.
+        let concatenated =
+            [vec![span(0, 0, 3)], vec![span(1, 0, 4)], vec![span(1, 4, 2)], vec![span(2, 0, 2)]];
+        assert_eq!(led(Packing::Concatenate), concatenated);
+        assert_eq!(
+            pack_led(&docs(&[1, 4]), (6, 2), Packing::Concatenate),
+            [vec![span(0, 0, 1), span(1, 0, 1)], vec![span(1, 1, 3)]]
+        );
+        assert_eq!(pack_led(&docs(&[1, 1, 4]), (6, 2), Packing::BestFit).len(), 2);
+        assert_eq!(led(Packing::Single)[1..3], concatenated[1..3]);
     }
 
     proptest! {

@@ -35,6 +35,24 @@ pub struct Header {
     pub tokens: u64,
     /// UTF-8 bytes of all documents, the denominator of bits per byte; filled by the writer.
     pub text_bytes: u64,
+    /// Documents that stay together, one after the other: answers to one prompt. Each such group lies in one sample.
+    #[serde(default = "alone", skip_serializing_if = "is_alone")]
+    pub group: u32,
+    /// Numbers that are known of each document ([`super::Column::Values`]).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub values: u32,
+}
+
+fn alone() -> u32 {
+    1
+}
+
+fn is_alone(group: &u32) -> bool {
+    *group == 1
+}
+
+fn is_none(values: &u32) -> bool {
+    *values == 0
 }
 
 impl Header {
@@ -50,6 +68,8 @@ impl Header {
             documents: 0,
             tokens: 0,
             text_bytes: 0,
+            group: 1,
+            values: 0,
         }
     }
 
@@ -72,6 +92,10 @@ impl Header {
                 "version",
                 format!("{} is not a version this program reads (1)", header.version),
             ));
+        }
+        if header.group == 0 || !header.documents.is_multiple_of(u64::from(header.group)) {
+            let reason = format!("{} does not divide {} documents", header.group, header.documents);
+            return Err(bad("group", reason));
         }
         if let Some(eos) = header.eos.filter(|&eos| u64::from(eos) >= header.vocab_size) {
             return Err(bad("eos", format!("{eos} is outside the vocabulary of {} ids", header.vocab_size)));

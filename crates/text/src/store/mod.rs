@@ -19,11 +19,13 @@
 //! can say "the text ends here". Beside the pair lie `PREFIX.json` ([`Header`]) and `PREFIX.docs` ([`DocMeta`] per
 //! document); stores of other tools lack both and are read all the same.
 
+mod column;
 mod header;
 mod map;
 mod reader;
 mod writer;
 
+pub use column::{Column, ColumnWriter};
 pub(crate) use header::content_hash;
 pub use header::{DocMeta, Header, length_bucket};
 pub use reader::Store;
@@ -86,11 +88,20 @@ impl IdType {
     }
 }
 
-/// The files of a store: `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`.
+/// The files of a store: `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`, and its columns'.
 fn file(prefix: &Path, suffix: &str) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+/// Names a store's content: BLAKE3 of its index, its facts per document and its tokenizer's hash.
+fn fingerprint(index: &[u8], docs: &[u8], tokenizer_hash: Option<&str>) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(index);
+    hasher.update(docs);
+    hasher.update(tokenizer_hash.unwrap_or_default().as_bytes());
+    *hasher.finalize().as_bytes()
 }
 
 /// Writes a whole file: temporary name, fsync, rename, fsync of the folder.

@@ -1,9 +1,10 @@
 //! Reading a store. Everything the index says is checked once, when it is opened; nothing is
 //! copied or allocated in proportion to what a file claims.
 
+use super::column::{Column, ColumnFile};
 use super::header::{DocMeta, check_docs, content_hash, docs_at, u64_at};
 use super::map::{Map, Tokens};
-use super::{Header, IDX_HEADER_BYTES, IdType, MAGIC, VERSION, file, format_error};
+use super::{Header, IDX_HEADER_BYTES, IdType, MAGIC, VERSION, file, fingerprint, format_error};
 use crate::error::{Error, OrIo, Result};
 use crate::tokenizer::Tokenizer;
 use std::ops::Range;
@@ -18,6 +19,7 @@ pub struct Store {
     tokens: Tokens,
     docs: Option<Map>,
     header: Option<Header>,
+    columns: Vec<ColumnFile>,
     frame: Frame,
 }
 
@@ -177,7 +179,7 @@ fn check_documents(frame: &Frame, idx: &[u8], path: &Path) -> Result<()> {
 }
 
 impl Store {
-    /// Opens `PREFIX.bin` and `PREFIX.idx`, and `PREFIX.json` and `PREFIX.docs` where they exist.
+    /// Opens `PREFIX.bin` and `PREFIX.idx`, and `PREFIX.json`, `PREFIX.docs` and columns where they exist.
     ///
     /// # Errors
     /// A file is missing, or anything in it contradicts the layout; the message names file, offset and field.
@@ -195,7 +197,13 @@ impl Store {
         }
         let docs_path = file(&prefix, ".docs");
         let docs = optional(&docs_path, Map::open)?;
-        let store = Self { prefix, index, tokens, docs, header, frame };
+        let known = header.as_ref().map_or(0, |header| u64::from(header.values));
+        let columns = Column::ALL.map(|column| match column {
+            Column::Values => ColumnFile::open(column, &prefix, known * frame.documents as u64),
+            _ => ColumnFile::open(column, &prefix, frame.tokens),
+        });
+        let columns = columns.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
+        let store = Self { prefix, index, tokens, docs, header, columns, frame };
         if let Some(docs) = &store.docs {
             check_docs(docs.bytes(), frame.documents as u64, &docs_path)?;
             for doc in 0..frame.documents {
@@ -207,6 +215,7 @@ impl Store {
                 }
             }
         }
+        store.columns.iter().try_for_each(|column| column.check(&store.fingerprint()))?;
         Ok(store)
     }
 
@@ -272,12 +281,69 @@ impl Store {
     /// Names the store's content without reading its tokens: BLAKE3 of the index, the document facts and the
     /// tokenizer's hash.
     pub fn fingerprint(&self) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(self.index.bytes());
-        hasher.update(self.docs.as_ref().map_or(&[][..], Map::bytes));
         let tokenizer = self.header.as_ref().and_then(|header| header.tokenizer_hash.as_deref());
-        hasher.update(tokenizer.unwrap_or_default().as_bytes());
-        *hasher.finalize().as_bytes()
+        fingerprint(self.index.bytes(), self.docs.as_ref().map_or(&[][..], Map::bytes), tokenizer)
+    }
+
+    /// Names the values of its columns.
+    pub(crate) fn column_names(&self) -> impl Iterator<Item = &[u8]> {
+        self.columns.iter().map(ColumnFile::name)
+    }
+
+    /// Whether the store has a column.
+    pub fn has(&self, column: Column) -> bool {
+        self.columns.iter().any(|file| file.column() == column)
+    }
+
+    /// Documents that stay together, one after the other.
+    pub fn group(&self) -> usize {
+        self.header.as_ref().map_or(1, |header| header.group as usize)
+    }
+
+    /// Values of each token in a column; 0 without it.
+    pub fn width(&self, column: Column) -> usize {
+        let found = self.columns.iter().find(|file| file.column() == column);
+        found.map_or(0, |file| file.width(self.frame.tokens))
+    }
+
+    /// What made a column: of a reference the model's hash; `None` without the column.
+    pub fn made_by(&self, column: Column) -> Option<[u8; 32]> {
+        self.columns.iter().find(|file| file.column() == column).map(ColumnFile::made_by)
+    }
+
+    /// What is known of a document; nothing where the store does not say.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has a value that is none.
+    pub fn values(&self, doc: usize) -> Result<Vec<f32>> {
+        let mut values = Vec::new();
+        if let Some(file) = self.columns.iter().find(|file| file.column() == Column::Values) {
+            let width = self.header.as_ref().map_or(0, |header| header.values as usize);
+            file.read(doc * width, width, &mut values)?;
+        }
+        Ok(values)
+    }
+
+    /// Appends a column's values of `len` tokens of a document, from token `start`, to `out`; nothing where the store does not have
+    /// the column. Panics when the range leaves the document.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has a value that is none.
+    #[track_caller]
+    pub fn column_range(
+        &self,
+        column: Column,
+        doc: usize,
+        range: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<()> {
+        let Some(file) = self.columns.iter().find(|file| file.column() == column) else { return Ok(()) };
+        self.check()?;
+        let total = self.doc_len(doc);
+        assert!(range.start <= range.end && range.end <= total, "{range:?} of document {doc}, {total} long");
+        let first = self.doc_bytes(doc).start / self.frame.dtype.bytes();
+        let width = file.width(self.frame.tokens);
+        file.read((first + range.start) * width, range.len() * width, out)
     }
 
     /// All ids of a document.

@@ -1,7 +1,10 @@
 //! Writing a store: documents in, four files out, nothing visible under its final name before it is complete.
 
 use super::header::{docs_header, docs_record};
-use super::{DocMeta, Header, IdType, MAGIC, VERSION, file, format_error, publish, write_whole};
+use super::{
+    Column, ColumnWriter, DocMeta, Header, IdType, MAGIC, VERSION, file, fingerprint, format_error, publish,
+    write_whole,
+};
 use crate::error::{Error, OrIo, Result};
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -16,6 +19,10 @@ pub struct StoreWriter {
     docs: BufWriter<File>,
     /// Tokens of each document: all that the index needs.
     lengths: Vec<i32>,
+    /// From the first document on that has weights.
+    weights: Option<ColumnWriter>,
+    /// Where the header says that there are some.
+    values: Option<ColumnWriter>,
     finished: bool,
 }
 
@@ -33,7 +40,12 @@ impl StoreWriter {
         let bin = create(&file(&prefix, ".bin.tmp"))?;
         let mut docs = create(&file(&prefix, ".docs.tmp"))?;
         docs.write_all(&docs_header(0)).or_io("write", &file(&prefix, ".docs.tmp"))?;
-        Ok(Self { prefix, header, bin, docs, lengths: Vec::new(), finished: false })
+        let values = match header.values {
+            0 => None,
+            _ => Some(ColumnWriter::create(&prefix, Column::Values, [0; 32])?),
+        };
+        let lengths = Vec::new();
+        Ok(Self { prefix, header, bin, docs, lengths, weights: None, values, finished: false })
     }
 
     /// Appends one document. Its last id should be the end-of-text id; nothing is added here.
@@ -70,6 +82,39 @@ impl StoreWriter {
         self.header.tokens += ids.len() as u64;
         self.header.text_bytes += meta.text_bytes;
         Ok(())
+    }
+
+    /// As [`StoreWriter::push_document`], with the weight of each token's loss; documents without weights have ones.
+    ///
+    /// # Errors
+    /// As [`StoreWriter::push_document`]; a weight that is no number from zero up.
+    ///
+    /// # Panics
+    /// If there are not as many weights as ids.
+    #[track_caller]
+    pub fn push_weighted(&mut self, ids: &[u32], weights: &[f32], meta: DocMeta) -> Result<()> {
+        assert_eq!(ids.len(), weights.len(), "weights of a document's tokens");
+        let before = self.header.tokens;
+        self.push_document(ids, meta)?;
+        if self.weights.is_none() {
+            self.weights = Some(ColumnWriter::create(&self.prefix, Column::Weight, [0; 32])?);
+        }
+        let Some(column) = &mut self.weights else { return Ok(()) };
+        fill(column, before)?;
+        column.push(weights)
+    }
+
+    /// Appends what is known of the document that was appended last, [`Header::values`] numbers.
+    ///
+    /// # Errors
+    /// A number that is infinite, or a full disk.
+    ///
+    /// # Panics
+    /// If there are more or fewer.
+    #[track_caller]
+    pub fn push_values(&mut self, values: &[f32]) -> Result<()> {
+        assert_eq!(values.len(), self.header.values as usize, "values of a document");
+        self.values.as_mut().map_or(Ok(()), |column| column.push(values))
     }
 
     /// Encodes a text, adds the header's end-of-text id and appends the document.
@@ -121,9 +166,37 @@ impl StoreWriter {
             reason: e.to_string(),
         })?;
         write_whole(&name(".json"), (json + "\n").as_bytes())?;
-        write_whole(&idx, &self.index())?;
+        let index = self.index();
+        self.finish_columns(&index)?;
+        write_whole(&idx, &index)?;
         self.finished = true;
         Ok(self.header.clone())
+    }
+
+    /// Publishes the weights, if there are any; columns of an older store of this name go.
+    fn finish_columns(&mut self, index: &[u8]) -> Result<()> {
+        for column in Column::ALL {
+            let path = file(&self.prefix, column.suffix());
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(error).or_io("remove", &path)?
+                }
+                _ => {}
+            }
+        }
+        let (weights, values) = (self.weights.take(), self.values.take());
+        if weights.is_none() && values.is_none() {
+            return Ok(());
+        }
+        let path = file(&self.prefix, ".docs");
+        let docs = std::fs::read(&path).or_io("read", &path)?;
+        let name = fingerprint(index, &docs, self.header.tokenizer_hash.as_deref());
+        if let Some(mut column) = weights {
+            fill(&mut column, self.header.tokens)?;
+            column.finish_for(self.header.tokens, &name)?;
+        }
+        let known = self.header.documents * u64::from(self.header.values);
+        values.map_or(Ok(()), |column| column.finish_for(known, &name))
     }
 
     /// The bytes of `.idx`: 42 + 20 per document.
@@ -163,6 +236,15 @@ impl Drop for StoreWriter {
             }
         }
     }
+}
+
+/// Gives the tokens up to `tokens` that have no weight the one that says nothing.
+fn fill(column: &mut ColumnWriter, tokens: u64) -> Result<()> {
+    while column.count() < tokens {
+        let some = (tokens - column.count()).min(1 << 16) as usize;
+        column.push(&vec![Column::Weight.absent(); some])?;
+    }
+    Ok(())
 }
 
 fn create(path: &Path) -> Result<BufWriter<File>> {

@@ -1,7 +1,8 @@
 //! A tokenizer's folder as Transformers wants it.
 
 use super::{Tokenizer, roles};
-use crate::error::{OrIo, Result};
+use crate::error::Result;
+use crate::gguf::side_file;
 use crate::store::write_whole;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -35,12 +36,9 @@ impl Tokenizer {
             "clean_up_tokenization_spaces": false,
         });
         for name in &FILES[1..] {
-            let Some(from) =
-                self.folder.as_ref().map(|folder| folder.join(name)).filter(|from| from.is_file())
-            else {
-                continue;
-            };
-            let bytes = std::fs::read(&from).or_io("read", &from)?;
+            let Some(folder) = &self.folder else { continue };
+            let Some(bytes) = side_file(folder, name)? else { continue };
+            let from = folder.join(name);
             match *name {
                 CONFIG => config = roles::parse_object(&bytes, &from)?,
                 _ => write_whole(&dir.join(name), &bytes)?,

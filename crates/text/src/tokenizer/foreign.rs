@@ -189,6 +189,19 @@ pub(super) fn encode(
     })
 }
 
+/// Where each token of a text ends, in bytes, special tokens recognised.
+///
+/// # Errors
+/// As [`encode`].
+pub(super) fn ends(inner: &tokenizers::Tokenizer, growth: f64, text: &str) -> Result<Vec<usize>> {
+    ask(|| {
+        if growth > TRUSTED {
+            try_length(inner, text)?;
+        }
+        Ok(inner.encode(text, false)?.get_offsets().iter().map(|(_, end)| *end).collect())
+    })
+}
+
 /// Tries, block by block, how long normaliser and pre-tokenizer make a text.
 fn try_length(inner: &tokenizers::Tokenizer, text: &str) -> tokenizers::Result<()> {
     let most = text.len().saturating_mul(TRUSTED as usize).saturating_add(SPARE_BYTES);

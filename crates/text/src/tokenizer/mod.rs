@@ -10,7 +10,7 @@ mod fast;
 mod folder;
 mod foreign;
 mod missing;
-mod pieces;
+pub(crate) mod pieces;
 mod roles;
 mod stream;
 mod train;
@@ -20,6 +20,7 @@ pub(crate) use roles::probe as probe_roles;
 pub use stream::Stream;
 
 use crate::error::{Error, Result};
+use crate::gguf::side_file;
 use fathom_base::guard::guarded;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,10 @@ pub struct Tokenizer {
     /// The folder that it was read from with the files beside it.
     folder: Option<PathBuf>,
     vocab_size: usize,
+    /// Tokens are spelled in the alphabet of bytes.
+    byte_level: bool,
+    /// Bytes of each token; made when they are asked for.
+    lengths: OnceLock<Vec<u32>>,
     /// How many times as long normaliser and pre-tokenizer can make a text.
     growth: f64,
     cuts: pieces::Cuts,
@@ -68,17 +73,24 @@ impl Tokenizer {
     /// The file cannot be read, or is not a tokenizer; the message names the file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        if fathom_base::gguf::is_file(path) {
+            return Self::from_dir(path);
+        }
         Self::assemble(foreign::read(path)?, path.to_owned(), roles::Roles::default())
     }
 
-    /// Reads `tokenizer.json` from a model folder, and the roles from `generation_config.json`,
+    /// Reads `tokenizer.json` from a model folder (or what stands for it in a GGUF file), and the roles from `generation_config.json`,
     /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, in this order of trust.
     ///
     /// # Errors
     /// As [`Tokenizer::from_file`]; also when one of the other files exists and holds something unusable.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self> {
-        let path = dir.as_ref().join("tokenizer.json");
-        let parsed = foreign::read(&path)?;
+        let of_gguf = fathom_base::gguf::is_file(dir.as_ref());
+        let path = if of_gguf { dir.as_ref().to_owned() } else { dir.as_ref().join("tokenizer.json") };
+        let parsed = match side_file(dir.as_ref(), "tokenizer.json")? {
+            Some(bytes) if of_gguf => foreign::parse(&bytes, &path)?,
+            _ => foreign::read(&path)?,
+        };
         let roles = roles::Roles::from_dir(dir.as_ref(), |token| parsed.inner.token_to_id(token))?;
         Ok(Self { folder: Some(dir.as_ref().to_owned()), ..Self::assemble(parsed, path, roles)? })
     }
@@ -104,7 +116,22 @@ impl Tokenizer {
         let cuts = pieces::Cuts::of(&inner);
         let (special, fast, asked_bytes) = (OnceLock::new(), OnceLock::new(), AtomicUsize::new(0));
         let (folder, vocab_size) = (None, past_last);
-        Ok(Self { plain: inner, special, fast, asked_bytes, roles, path, folder, vocab_size, growth, cuts })
+        // The spelling of a space tells: vocabularies of bytes have one for every byte.
+        let byte_level = vocabulary.contains_key("\u{120}") && inner.get_decoder().is_some();
+        Ok(Self {
+            plain: inner,
+            special,
+            fast,
+            asked_bytes,
+            roles,
+            path,
+            folder,
+            vocab_size,
+            byte_level,
+            lengths: OnceLock::new(),
+            growth,
+            cuts,
+        })
     }
 
     /// Encodes text; nothing is added, and the spelling of a special token is treated as ordinary text.
@@ -124,6 +151,32 @@ impl Tokenizer {
     /// As [`Tokenizer::encode`].
     pub fn encode_special(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_as(text, true)
+    }
+
+    /// As [`Tokenizer::encode_special`], with the byte of the text at which each token ends.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>)> {
+        let ids = self.encode_special(text)?;
+        let lengths = self.lengths.get_or_init(|| {
+            (0..self.vocab_size as u32).map(|id| self.token_bytes(id).len() as u32).collect()
+        });
+        let add = |end: &mut usize, id: &u32| {
+            *end += lengths.get(*id as usize).map_or(0, |length| *length as usize);
+            Some(*end)
+        };
+        let ends: Vec<usize> = ids.iter().scan(0, add).collect();
+        // Tokens that are bytes of the text add up to it; others are looked up where they came from.
+        if self.byte_level && ends.last().copied().unwrap_or(0) == text.len() {
+            return Ok((ids, ends));
+        }
+        let ends = foreign::ends(self.recognising(), self.growth, text)?;
+        if ends.len() != ids.len() {
+            let reason = format!("says where {} of {} tokens end", ends.len(), ids.len());
+            return Err(Error::Tokenizer { path: self.path.clone(), reason });
+        }
+        Ok((ids, ends))
     }
 
     /// Encodes a prompt as Transformers' `tokenizer(text)` does: special tokens are recognised and the
@@ -185,6 +238,31 @@ impl Tokenizer {
     pub fn token(&self, id: u32) -> Option<String> {
         let added = self.plain.get_added_vocabulary().get_added_tokens_decoder().get(&id);
         added.map(|token| token.content.clone()).or_else(|| self.plain.id_to_token(id))
+    }
+
+    /// A token that is not text, as those that begin or end one.
+    pub fn is_special(&self, id: u32) -> bool {
+        let added = self.plain.get_added_vocabulary().get_added_tokens_decoder().get(&id);
+        added.is_some_and(|token| token.special) || self.stops().contains(&id) || self.bos() == Some(id)
+    }
+
+    /// The bytes that a token stands for, which need not be whole characters; none of an id without a token.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        let Some(token) = self.token(id) else { return Vec::new() };
+        if self.plain.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
+            return token.into_bytes();
+        }
+        if self.byte_level
+            && let Some(bytes) = fast::bytes_of(&token)
+        {
+            return bytes;
+        }
+        let byte = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        if let Some(byte) = byte.filter(|hex| hex.len() == 2).and_then(|hex| u8::from_str_radix(hex, 16).ok())
+        {
+            return vec![byte];
+        }
+        token.replace('\u{2581}', " ").into_bytes()
     }
 
     /// The id that begins a text, where the tokenizer has one.

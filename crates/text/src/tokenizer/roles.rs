@@ -1,6 +1,7 @@
 //! Which ids begin and end a text: read from the files beside a tokenizer, or known by spelling.
 
-use crate::error::{Error, OrIo, Result};
+use crate::error::{Error, Result};
+use crate::gguf::side_file;
 use serde_json::Value;
 use std::path::Path;
 
@@ -26,7 +27,10 @@ impl Roles {
         let mut roles = Self::default();
         for name in ["tokenizer_config.json", "special_tokens_map.json"] {
             let path = dir.join(name);
-            let Some(config) = read_object(&path)? else { continue };
+            let Some(config) = side_file(dir, name)?.map(|bytes| parse_object(&bytes, &path)).transpose()?
+            else {
+                continue;
+            };
             if let Some(id) = spelled(&config, "eos_token", &path, &id_of)? {
                 roles.add_eos(id);
             }
@@ -36,7 +40,10 @@ impl Roles {
         }
         for name in ["generation_config.json", "config.json"] {
             let path = dir.join(name);
-            let Some(config) = read_object(&path)? else { continue };
+            let Some(config) = side_file(dir, name)?.map(|bytes| parse_object(&bytes, &path)).transpose()?
+            else {
+                continue;
+            };
             for id in numbered(&config, "eos_token_id", &path)? {
                 roles.add_eos(id);
             }
@@ -62,16 +69,6 @@ impl Roles {
             self.eos.push(id);
         }
     }
-}
-
-/// The JSON object in a file, or nothing when there is no such file.
-fn read_object(path: &Path) -> Result<Option<Value>> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error).or_io("read", path),
-    };
-    parse_object(&bytes, path).map(Some)
 }
 
 pub(super) fn parse_object(bytes: &[u8], path: &Path) -> Result<Value> {

@@ -2,7 +2,8 @@
 
 use crate::{corpus, tokenizer};
 use fathom_text::Error;
-use fathom_text::store::{DocMeta, Header, IdType, Store, StoreWriter};
+use fathom_text::pack::{Boundaries, IGNORE, Span, materialise};
+use fathom_text::store::{Column, ColumnWriter, DocMeta, Header, IdType, Store, StoreWriter};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -257,4 +258,60 @@ proptest! {
         let back: Vec<Vec<u32>> = (0..store.num_documents()).map(|doc| store.doc(doc).unwrap()).collect();
         prop_assert_eq!(back, docs);
     }
+}
+
+/// Weights stand beside the tokens, come with the labels that they are of, and weightless labels are not trained on.
+#[test]
+fn columns_come_with_their_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("corpus");
+    let mut writer = StoreWriter::create(&prefix, Header::new(300)).unwrap();
+    writer.push_document(&[1, 2, 3], DocMeta::default()).unwrap();
+    writer.push_weighted(&[4, 5, 6, 7], &[9.0, 0.0, 0.5, 2.0], DocMeta::default()).unwrap();
+    writer.push_document(&[8, 9], DocMeta::default()).unwrap();
+    writer.finish().unwrap();
+    let store = Store::open(&prefix).unwrap();
+    assert!(store.has(Column::Weight) && !store.has(Column::Reference));
+
+    let mut reference = ColumnWriter::create(&prefix, Column::Reference, [7; 32]).unwrap();
+    reference.push(&[-1.0, -2.0, -3.0, -4.0, -5.0]).unwrap();
+    assert!(reference.push(&[f32::NAN]).is_err());
+    reference.push(&[-6.0, -7.0, -8.0, -9.0]).unwrap();
+    reference.finish(&store).unwrap();
+    let store = Store::open(&prefix).unwrap();
+
+    let span = |doc, start, len| Span { doc, start, len };
+    let sample = [span(0, 0, 3), span(1, 0, 2), span(1, 2, 2)];
+    let packed = materialise(&store, &sample, Boundaries::Masked).unwrap();
+    assert_eq!(packed.tokens, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(packed.labels, [2, 3, IGNORE, IGNORE, 6, 7, IGNORE]);
+    assert_eq!(packed.weights, [1.0, 1.0, 1.0, 0.0, 0.5, 2.0, 1.0]);
+    assert_eq!(packed.reference, [-2.0, -3.0, 0.0, -5.0, -6.0, -7.0, 0.0]);
+    let packed = materialise(&store, &sample[..2], Boundaries::Unmasked).unwrap();
+    assert_eq!((packed.labels, packed.weights), (vec![2, 3, 4, IGNORE, 6], vec![1.0, 1.0, 9.0, 0.0, 0.5]));
+}
+
+#[test]
+fn columns_of_another_store_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = write(dir.path(), 300, &[vec![1, 2, 3], vec![4, 5]]);
+    let store = Store::open(&prefix).unwrap();
+    let mut column = ColumnWriter::create(&prefix, Column::Reference, [0; 32]).unwrap();
+    column.push(&[-1.0; 4]).unwrap();
+    assert!(column.finish(&store).unwrap_err().to_string().contains("4 values where 5 belong"));
+    assert!(!with(&prefix, ".ref").exists() && !with(&prefix, ".ref.tmp").exists());
+    let mut column = ColumnWriter::create(&prefix, Column::Reference, [0; 32]).unwrap();
+    column.push(&[-1.0; 5]).unwrap();
+    column.finish(&store).unwrap();
+    let made = std::fs::read(with(&prefix, ".ref")).unwrap();
+    assert_eq!(made.len(), 120 + 4 * 5);
+
+    // Documents of other lengths under the same name, and a column that was cut.
+    write(dir.path(), 300, &[vec![1, 2], vec![3, 4, 5]]);
+    assert!(!with(&prefix, ".ref").exists(), "it goes with the store that it was of");
+    std::fs::write(with(&prefix, ".ref"), &made).unwrap();
+    let message = Store::open(&prefix).unwrap_err().to_string();
+    assert!(message.contains(".ref") && message.contains("other documents"), "{message}");
+    std::fs::write(with(&prefix, ".ref"), &made[..100]).unwrap();
+    assert!(Store::open(&prefix).unwrap_err().to_string().contains("5 values need 140 bytes"));
 }

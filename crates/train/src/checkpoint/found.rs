@@ -54,7 +54,8 @@ impl Checkpoint {
         })
     }
 
-    /// The weights, after comparing their files with the hashes of when they were written.
+    /// The weights, after comparing their files with the hashes of when they were written; those of the base where the checkpoint has
+    /// the trained part alone.
     ///
     /// # Errors
     /// A file that is missing, truncated, altered, or none of the checkpoint's, by name.
@@ -63,7 +64,11 @@ impl Checkpoint {
         check_listed(&self.folder, &self.state.files, part)?;
         let of_part = |name: &str| name.split('/').next() == Some(part);
         verify(&self.folder, self.state.files.iter().filter(|(name, _)| of_part(name)), 0, 1)?;
-        Ok(SafeTensors::open_folder(&self.folder.join(part))?)
+        let weights = SafeTensors::open_folder(&self.folder.join(part))?;
+        match &self.state.base {
+            Some(base) => Ok(weights.over(base.weights(&self.folder)?)),
+            None => Ok(weights),
+        }
     }
 
     /// Compares a rank's share of all files with what was written, and that these are all files of the `parts` that are read.

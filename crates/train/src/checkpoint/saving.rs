@@ -77,7 +77,10 @@ impl Job {
             fs::remove_file(&list).map_err(io("remove", &list))?;
         }
         let bytes = files.values().map(|file| file.bytes).sum();
-        write_state(&place.temporary, &State { version: VERSION, progress, optimizer_step, files })?;
+        write_state(
+            &place.temporary,
+            &State { version: VERSION, progress, optimizer_step, files, base: checkpoints.base.clone() },
+        )?;
         sync_folder(&place.temporary)?;
         // A run that is killed before `LATEST` names its first checkpoint finds the name here.
         let (latest, next) = (checkpoints.folder.join(LATEST), checkpoints.folder.join(NEXT));

@@ -7,6 +7,7 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
+use super::base::Base;
 use crate::run::Progress;
 
 /// `state.json` but for its own hash.
@@ -18,6 +19,9 @@ pub(super) struct State {
     pub progress: Progress,
     pub optimizer_step: u64,
     pub files: Files,
+    /// Where the weights are that it does not have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Base>,
 }
 
 /// By name, inside the checkpoint's folder.
@@ -172,7 +176,7 @@ mod tests {
         let ended = Some(Ended { stage_step: 4, stage_time_s: 0.1, ..Ended::default() });
         let progress =
             Progress { step: 9, stage: 1, stage_step: 0, time_s: 0.3, ended, ..Progress::default() };
-        State { version: VERSION, progress, optimizer_step: 9, files }
+        State { version: VERSION, progress, optimizer_step: 9, files, base: None }
     }
 
     #[test]

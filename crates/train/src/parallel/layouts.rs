@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fathom_grad::ParamId;
+use fathom_grad::{ParamId, Value};
 use fathom_model::{Holdings, Model, Piece};
 use fathom_tensor::{DType, Device, Meta};
 
@@ -33,10 +33,15 @@ pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
         let machine = Arc::new(Meta::new(trainer.device.machine.profile().clone()));
         let device = Device::on_mesh(machine, u64::MAX, ranks.imagined());
         let portion = ranks.portion(&model.spec, &device.mesh);
-        let (part, params) = Model::declare_part(&device, &model.spec, DType::F32, None, portion.clone());
+        let (part, params) = {
+            let how = (portion.clone(), model.quantized.as_ref());
+            Model::declare_quantized(&device, &model.spec, DType::F32, None, how)
+        };
         let shares = shares(&device, &part, &params, sharding);
         let own = params.iter().map(|(id, param)| param.trainable.then(|| shares.own(id))).collect();
-        let kept = params.iter().map(|(_, param)| param.value.own()).collect();
+        // What is packed is in the base of the run, not in its checkpoints.
+        let kept = |value: &Value| if value.as_packed().is_some() { 0..0 } else { value.own() };
+        let kept = params.iter().map(|(_, param)| kept(&param.value)).collect();
         let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
         Layout { pieces: part.pieces(), holdings: part.holdings, own, kept, copy }
     };

@@ -164,3 +164,10 @@ pub(crate) fn sums(device: &Device, loss: &Tensor, count: &Tensor) {
     let pp = mesh.group(&[Axis::Pp]);
     pp.broadcast(device, pp.size() - 1, loss);
 }
+
+/// Sums of what the last stage's ranks have, over all ranks.
+pub(crate) fn of_last_stage(device: &Device, sums: &Tensor) {
+    device.mesh.group(&[Axis::Cp, Axis::Dp]).all_reduce(device, sums);
+    let pp = device.mesh.group(&[Axis::Pp]);
+    pp.broadcast(device, pp.size() - 1, sums);
+}

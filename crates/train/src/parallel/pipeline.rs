@@ -8,23 +8,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_grad::{Batch, Counters, Grads, Labels, Offload, Owed, Params, Places, Scope, Tables, Tape};
+use fathom_grad::{Counters, Grads, Offload, Owed, Params, Places, Scope, Tables, Tape};
 use fathom_model::Model;
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
 use super::stages::{Act, Order};
-
-/// A micro batch on the machine.
-pub(crate) struct Loaded {
-    pub batch: Rc<Batch>,
-    pub labels: Labels,
-    /// f32 [1, t].
-    pub losses: Tensor,
-}
+use crate::loaded::{Loaded, Minimised};
 
 /// One part of a step.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +61,8 @@ pub(crate) struct Pipeline<'a> {
     pub places: &'a Places,
     pub offload: Option<&'a Offload>,
     pub counters: &'a Counters,
-    pub z_loss: f32,
-    /// f32 [1, 1]: the losses of the last stage are added to it.
-    pub loss: &'a Tensor,
+    /// What the last stage minimises and adds up.
+    pub minimised: Minimised<'a>,
     /// By which clock.
     pub watch: Watch<'a>,
     /// Where times are written.
@@ -98,12 +89,12 @@ impl<'a> Pipeline<'a> {
     /// # Panics
     /// If the micro batches do not go through the stages in whole groups.
     #[track_caller]
-    pub fn run(&self, micro_batches: usize, load: &dyn Fn(usize) -> Loaded, grads: &mut Grads) {
+    pub fn run(&self, micro_batches: usize, load: &dyn Fn(usize) -> Loaded<'a>, grads: &mut Grads) {
         let pp = self.device.mesh.group(&[Axis::Pp]);
         let chunks = self.model.portion.chunks.len();
         let acts = self.order.acts(pp.index(), pp.size(), chunks, micro_batches);
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
-        let mut loaded: BTreeMap<usize, Loaded> = BTreeMap::new();
+        let mut loaded: BTreeMap<usize, Loaded<'a>> = BTreeMap::new();
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Owed<'a>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
@@ -165,7 +156,7 @@ impl<'a> Pipeline<'a> {
         x
     }
 
-    fn forward(&self, pp: &Group, micro: &Loaded, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
+    fn forward(&self, pp: &Group, micro: &Loaded<'a>, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
         let Pipeline { device, model, .. } = *self;
         let first = model.portion.first && chunk == 0;
         let last = model.portion.last && chunk + 1 == model.portion.chunks.len();
@@ -173,8 +164,10 @@ impl<'a> Pipeline<'a> {
         let scope = Scope { device, params: self.params, batch, counters: self.counters };
         let share = scope.spread().share();
         let rows = (micro.batch.tokens / share, model.spec.hidden, model.dtype(self.params));
+        let asked =
+            if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };
         let mut tape = Tape::new(scope, self.places).with_offload(self.offload);
-        tape = tape.with_split_backward(self.order == Order::ZeroBubble);
+        tape = tape.with_split_backward(self.order == Order::ZeroBubble).with_jitter(micro.jitter.as_ref());
         let x = (!first).then(|| self.arrival(pp, "forward", self.neighbour(pp, false), rows));
         if !first {
             tape = tape.with_input_gradient();
@@ -185,10 +178,8 @@ impl<'a> Pipeline<'a> {
             let sending = pp.exchange(device, "forward", &[(self.neighbour(pp, true), &y)], &[]);
             return Waiting { tape, dy: None, sending: Some(sending), rows };
         }
-        let Loaded { labels, losses, .. } = micro;
-        let dy = model.head(self.z_loss).loss(tape.scope(), &y, labels, losses, grads);
-        drop(y);
-        device.machine.sum(losses, self.loss);
+        let dy = micro.judge(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
+        drop((y, asked));
         Waiting { tape, dy: Some(dy), sending: None, rows }
     }
 

@@ -10,12 +10,12 @@ use fathom_model::Spec;
 use fathom_tensor::{DType, Label, Profile, live_at_peak, spill};
 
 use super::mesh::fullest;
-use super::{Change, Plan, Solution, Workload};
+use super::{Change, Plan, Record, Solution, Workload};
 use crate::error::{Error, Result};
 use crate::parallel::Ranks;
 use crate::recipe::{Memory, Precision, Recipe};
 use crate::stage;
-use crate::state::check_narrow;
+use crate::state::check_weights;
 use crate::step::InStep;
 
 /// What a stage may use, in bytes.
@@ -133,6 +133,21 @@ fn check_whole(spec: &Spec, how: &InStep) -> Result<()> {
     Err(Error::Recipe { key: "mesh.sharding".into(), message: message.into() })
 }
 
+/// Refuses a teacher that the mesh cannot hold, or whose vocabulary lies otherwise on its ranks.
+fn check_teacher(spec: &Spec, how: &InStep) -> Result<()> {
+    let Some(teacher) = how.goal.teacher.as_deref() else { return Ok(()) };
+    how.ranks.check(teacher)?;
+    if how.ranks.grid.tp == 1 || teacher.vocab == spec.vocab {
+        return Ok(());
+    }
+    let message = format!(
+        "has {} rows of its vocabulary and the student {}, which lie otherwise on tensor parallel ranks; give mesh.tp=1, or have \
+         its best tokens found beforehand (objective.top_k=64)",
+        teacher.vocab, spec.vocab
+    );
+    Err(Error::Recipe { key: "objective.teacher".into(), message })
+}
+
 impl<'a> Draft<'a> {
     /// What its steps do, with the places of the recipe.
     ///
@@ -145,7 +160,8 @@ impl<'a> Draft<'a> {
         how.ranks.rank = self.rank;
         how.ranks.check(&spec)?;
         check_whole(&spec, &how)?;
-        check_narrow(self.profile, &spec, &how)?;
+        check_teacher(&spec, &how)?;
+        check_weights(self.profile, &spec, &how)?;
         let dtype = match self.recipe.model.precision {
             Precision::Bf16 => DType::Bf16,
             Precision::F32 => DType::F32,
@@ -166,16 +182,16 @@ impl<'a> Draft<'a> {
             // Ranks of a stage communicate when something is computed again: they all ask for the same one of them.
             let own = work.how.ranks.rank;
             work.how.ranks.rank = asked(&work);
-            let solution = work.solve(&self.budgets);
+            let solution = work.solve(&self.budgets)?;
             let same = work.how.ranks.rank == own;
             work.how.ranks.rank = own;
             if let Some(solution) = solution {
                 work.how.places = solution.places.clone();
-                let plan = if same { solution.plan.clone() } else { work.run(false).0 };
+                let plan = if same { solution.plan.clone() } else { work.plan()? };
                 return Ok(Settled { how: work.how, plan, solution: Some(solution) });
             }
         }
-        let plan = work.run(false).0;
+        let plan = work.plan()?;
         Ok(Settled { how: work.how, plan, solution: None })
     }
 
@@ -194,7 +210,7 @@ impl<'a> Draft<'a> {
     pub fn at_peak(&self, how: &InStep) -> Result<Vec<(Label, u64)>> {
         let mut work = self.workload()?;
         work.how = how.clone();
-        Ok(live_at_peak(&work.run(true).1))
+        Ok(live_at_peak(&work.run(Record::Peak)?.1))
     }
 
     /// As [`Draft::settle`], if a step stays within the budgets.

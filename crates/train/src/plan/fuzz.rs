@@ -8,6 +8,7 @@ use fathom_tensor::{DType, Profile};
 use serde_json::{Map, Value};
 
 use super::plan;
+use crate::objective::Goal;
 use crate::parallel::Ranks;
 use crate::step::InStep;
 
@@ -32,6 +33,7 @@ pub fn fuzz_config(data: &[u8]) {
             ranks: Ranks::default(),
             narrow: None,
             z_loss: 0.0,
+            goal: Goal::default(),
             adamw: AdamWSettings::default(),
         };
         let _ = plan(&Profile::portable(1), &spec, DType::Bf16, &how, 1, TOKENS);

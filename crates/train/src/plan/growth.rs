@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_tensor::{Label, SUM_CHUNK};
 
-use super::Draft;
+use super::{Draft, Record};
 use crate::error::Result;
 use crate::step::InStep;
 
@@ -33,7 +33,7 @@ impl Draft<'_> {
         let mut rows = BTreeMap::<String, i64>::new();
         for (mut work, sign) in [(long, 1), (short, -1)] {
             work.how.places = how.places.clone();
-            let (plan, marks) = work.run(true);
+            let (plan, marks) = work.run(Record::Peak)?;
             // What was made before the recorded step, staging buffers say, goes by its category.
             for (category, bytes) in plan.usage.peak_by_category.iter() {
                 *rows.entry(category.name().to_string()).or_default() += sign * bytes as i64;

@@ -58,7 +58,7 @@ impl Draft<'_> {
                 let draft = own.with_tokens(tokens);
                 let mut work = draft.workload()?;
                 work.how.places = places.clone();
-                let plan = work.run(false).0;
+                let plan = work.plan()?;
                 Ok(Settled { how: work.how, plan, solution: None })
             };
             let excess =

@@ -145,7 +145,7 @@ impl Draft<'_> {
 }
 
 /// Bytes that a rank hands on for a micro batch: the rows that it has between blocks.
-pub(super) fn handed(ranks: &Ranks, work: &super::Workload<'_>) -> u64 {
+fn handed(ranks: &Ranks, work: &super::Workload<'_>) -> u64 {
     let Grid { tp, cp, sequence_parallel, .. } = ranks.grid;
     let share = if sequence_parallel { tp } else { 1 };
     (work.tokens / cp / share * work.spec.hidden * work.dtype.bytes()) as u64

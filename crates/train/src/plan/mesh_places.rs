@@ -4,8 +4,8 @@
 use fathom_grad::{Place, Places};
 
 use super::Workload;
+use super::needs::Needs;
 use super::solve::{Figures, Search};
-use super::stagewise::Estimate;
 use super::table::{Choices, Table};
 use super::{Budgets, table};
 use crate::place_rules::Known;
@@ -149,11 +149,11 @@ pub(super) fn presets(work: &Workload<'_>, budgets: &Budgets) -> Vec<MeshPlaces>
     all
 }
 
-/// What the memory solver finds for a mesh: `of` is a step's estimate with some places. `None` if nothing it looks at fits.
+/// What the memory solver finds for a mesh: `of` is what a step takes with some places. `None` if nothing it looks at fits.
 pub(super) fn solve(
     work: &Workload<'_>,
     budgets: &Budgets,
-    of: &dyn Fn(&Places) -> Option<Estimate>,
+    of: &dyn Fn(&Places) -> Option<Needs>,
 ) -> Option<MeshPlaces> {
     let grid = work.how.ranks.grid;
     // Disk where there is no host: with both the tables would be many more, and hardly a better one among them.
@@ -161,8 +161,8 @@ pub(super) fn solve(
         [Place::Keep, Place::Recompute].into_iter().chain(away(work, budgets).into_iter().take(1)).collect();
     let choices = Choices::new(places, work.tokens / grid.cp, work.spec.kv_heads / grid.tp);
     let figures = |places: &Places| {
-        let most = Estimate { step_s: f64::INFINITY, peak_bytes: u64::MAX, host_bytes: 0, disk_bytes: 0 };
-        let Estimate { step_s, peak_bytes, host_bytes, disk_bytes } = of(places).unwrap_or(most);
+        let most = Needs { step_s: f64::INFINITY, peak_bytes: u64::MAX, host_bytes: 0, disk_bytes: 0 };
+        let Needs { step_s, peak_bytes, host_bytes, disk_bytes } = of(places).unwrap_or(most);
         let [memory, host, disk] = [peak_bytes, host_bytes, disk_bytes].map(|bytes| bytes as f64);
         Figures { memory, host, disk, cost: step_s }
     };

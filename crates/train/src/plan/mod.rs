@@ -17,9 +17,9 @@ mod mesh_none;
 mod mesh_places;
 mod mesh_settings;
 mod mesh_states;
+mod needs;
 mod solve;
 mod solve_mesh;
-mod stagewise;
 mod table;
 
 use std::borrow::Cow;
@@ -48,8 +48,10 @@ pub use mesh_states::MeshState;
 pub use solve::{Instead, Row, Solution};
 pub use solve_mesh::{Candidate, MeshSolution, Say};
 
+use crate::error::Result;
+use crate::micro_batch::MicroBatch;
 use crate::state::planned_trainer;
-use crate::step::{InStep, MicroBatch, Trainer};
+use crate::step::{InStep, Trainer};
 
 /// What a step will need.
 #[derive(Clone, Debug)]
@@ -99,6 +101,28 @@ impl Plan {
     }
 }
 
+/// What of a step's memory is recorded, point by point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Nothing.
+    Nothing,
+    /// Enough to say what is live at the peak.
+    Peak,
+    /// Everything.
+    Timeline,
+}
+
+/// How a plan is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Segments that are alike run once.
+    Plan,
+    /// Every one runs.
+    Whole,
+    /// One step alone.
+    Glance,
+}
+
 /// Everything that a step's needs depend on.
 #[derive(Clone)]
 pub struct Workload<'a> {
@@ -117,6 +141,9 @@ pub struct Workload<'a> {
 }
 
 /// [`Workload::run`] of `micro_batches` micro batches of `tokens` tokens.
+///
+/// # Errors
+/// As [`Workload::run`].
 pub fn plan(
     profile: &Profile,
     spec: &Spec,
@@ -124,80 +151,93 @@ pub fn plan(
     how: &InStep,
     micro_batches: usize,
     tokens: usize,
-) -> Plan {
+) -> Result<Plan> {
     let (spec, how) = (Cow::Borrowed(spec), how.clone());
-    Workload { profile, spec, dtype, how, micro_batches, tokens }.run(false).0
+    Workload { profile, spec, dtype, how, micro_batches, tokens }.plan()
 }
 
 impl Workload<'_> {
-    /// The same work with activations elsewhere.
-    fn plan(&self, places: &Places) -> Plan {
-        let mut work = self.clone();
-        work.how.places = places.clone();
-        work.run(false).0
+    /// The plan of a step.
+    ///
+    /// # Errors
+    /// As [`Workload::run`].
+    pub fn plan(&self) -> Result<Plan> {
+        Ok(self.run(Record::Nothing)?.0)
     }
 
-    /// The same work with the first layers only.
-    fn with_layers(&self, layers: usize) -> Self {
+    /// The same work with activations elsewhere.
+    fn with_places(&self, places: &Places) -> Self {
         let mut work = self.clone();
-        work.spec.to_mut().layers.truncate(layers);
+        work.how.places = places.clone();
         work
     }
 
     /// Runs steps on `meta`, in documents of the stage's length: the last is what every later one looks like. Micro
-    /// batches that repeat others are counted and not run. `record` also returns the last step's
-    /// memory, point by point.
-    pub fn run(&self, record: bool) -> (Plan, Vec<Mark>) {
+    /// batches that repeat others are counted and not run. What was asked to be recorded of the last step's memory comes along.
+    ///
+    /// # Errors
+    /// Low-precision products that the model or the mesh does not take, and what a step on the machine returns.
+    pub fn run(&self, record: Record) -> Result<(Plan, Vec<Mark>)> {
+        self.run_with(record, Way::Plan)
+    }
+
+    /// The plan of a step of which every segment is recorded and runs: the same, for tests.
+    ///
+    /// # Errors
+    /// As [`Workload::run`].
+    pub fn plan_whole(&self) -> Result<Plan> {
+        Ok(self.run_with(Record::Nothing, Way::Whole)?.0)
+    }
+
+    /// The first step of a trainer, of as many micro batches as differ: what a search looks at. Its peaks are those of a plan but for
+    /// what a step finds that comes after another, its passes take the same time, and nothing is counted that repeats.
+    fn glance(&self) -> Result<Plan> {
+        Ok(self.run_with(Record::Nothing, Way::Glance)?.0)
+    }
+
+    fn run_with(&self, record: Record, way: Way) -> Result<(Plan, Vec<Mark>)> {
         let machine = Arc::new(Meta::new(self.profile.clone()));
         let ranks = &self.how.ranks;
         let device = Device::on_mesh(machine.clone(), u64::MAX, ranks.imagined());
-        let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how);
-        let micro_batches = (self.micro_batches / ranks.grid.dp).max(1);
-        let Rehearsal { first: one, second: run, period, repeats } = self.rehearsal(micro_batches);
-        let blank: Vec<MicroBatch> =
-            (0..run).map(|_| MicroBatch::shape(self.tokens, self.how.caps.seq_tokens)).collect();
+        let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how)?;
+        if way == Way::Whole {
+            trainer.params.remember_nothing();
+        }
+        let mut micro_batches = (self.micro_batches / ranks.grid.dp).max(1);
+        let Rehearsal { first: one, second: run, period, mut repeats } = self.rehearsal(micro_batches);
+        if way == Way::Glance {
+            (micro_batches, repeats) = (run, 0);
+        }
+        let blank = MicroBatch::shape(self.tokens, self.how.caps.seq_tokens);
+        let blank = vec![&blank; run];
         // The first step makes the memory that later ones find. Where a period is told by what a step has more than the one before,
         // that one has to find updated weights on their way, too.
         if repeats > 0 {
-            watch(&mut trainer, &*machine, &blank[..period], &self.how);
+            watch(&mut trainer, &*machine, &blank[..period], &self.how)?;
         }
-        let first = watch(&mut trainer, &*machine, &blank[..one], &self.how);
-        if record {
-            device.pool.record();
+        let look = |trainer: &mut Trainer, micro_batches: usize| {
+            watch(trainer, &*machine, &blank[..micro_batches], &self.how)
+        };
+        let first = (way != Way::Glance).then(|| look(&mut trainer, one)).transpose()?;
+        match record {
+            Record::Nothing => {}
+            Record::Peak => device.pool.record_peak(),
+            Record::Timeline => device.pool.record(),
         }
         let begun = machine.clock().map(Clock::now);
-        let second = watch(&mut trainer, &*machine, &blank, &self.how);
+        let second = look(&mut trainer, run)?;
+        let rehearsed = Rehearsed { micro_batches: run, all: micro_batches, period };
         let lane = begun.zip(machine.clock()).map(|(begun, clock)| {
-            let rehearsed = Rehearsed { micro_batches: run, all: micro_batches, period };
             Arc::new(Lane::of(&trainer.laps.borrow(), [begun, clock.now()], &rehearsed))
         });
-        let more = |first: u128, second: u128| second + repeats as u128 * (second - first);
-        let offload = trainer.offload.clone().unwrap_or_default();
-        let [spill, host] = [offload.disk, offload.host]
-            .map(|spill| spill.map_or(0, |spill| spill.stats().peak_reserved_bytes));
-        let state = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
-        let (on_disk, in_host) = if self.how.on_disk.in_host { (0, state) } else { (state, 0) };
-        let waits = waited(&first.waits, &second.waits, repeats as f64);
-        let exposed_s = waits.values().sum();
-        let times = first.times.zip(second.times).map(|(one, two)| two + (two - one) * repeats as f64);
-        let plan = Plan {
-            usage: device.pool.usage(),
-            model_flops: more(first.model_flops, second.model_flops),
-            hardware_flops: more(first.hardware_flops, second.hardware_flops),
-            replayed: more(first.replayed, second.replayed),
-            disk_peak_bytes: spill + on_disk,
-            spill_peak_bytes: spill,
-            disk_bytes: more(first.disk_bytes, second.disk_bytes) as u64,
-            host_peak_bytes: host + in_host,
-            host_state_bytes: in_host,
-            host_bytes: more(first.host_bytes, second.host_bytes) as u64,
-            wires: sent(&first.wires, &second.wires, repeats as u64),
-            waits,
-            tokens: (micro_batches * ranks.grid.dp * self.tokens) as u64,
-            times: times.map(|times| Times { exposed_s, ..times }),
-            lane,
-        };
-        (plan, device.pool.recorded())
+        let marks = device.pool.recorded();
+        let usage = device.pool.usage();
+        let held = Held::of(&trainer, &self.how);
+        let tokens = (micro_batches * ranks.grid.dp * self.tokens) as u64;
+        Ok((
+            second.plan(first.as_ref().unwrap_or(&second), repeats, Rest { usage, held, tokens, lane }),
+            marks,
+        ))
     }
 }
 
@@ -256,6 +296,61 @@ fn sent(first: &Wires, second: &Wires, repeats: u64) -> Wires {
     wires
 }
 
+/// What a plan says besides what its steps counted.
+struct Rest {
+    usage: Usage,
+    held: Held,
+    tokens: u64,
+    lane: Option<Arc<Lane>>,
+}
+
+/// Most bytes outside memory: of activations on disk and with the host, and of weights and optimizer state there.
+struct Held {
+    spill: u64,
+    host: u64,
+    state_on_disk: u64,
+    state_in_host: u64,
+}
+
+impl Held {
+    fn of(trainer: &Trainer, how: &InStep) -> Held {
+        let offload = trainer.offload.clone().unwrap_or_default();
+        let [spill, host] = [offload.disk, offload.host]
+            .map(|spill| spill.map_or(0, |spill| spill.stats().peak_reserved_bytes));
+        let state = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
+        let (state_on_disk, state_in_host) = if how.on_disk.in_host { (0, state) } else { (state, 0) };
+        Held { spill, host, state_on_disk, state_in_host }
+    }
+}
+
+impl Watched {
+    /// The plan of a step like this one with `repeats` periods more, each of which is what it has more than `less`.
+    fn plan(&self, less: &Watched, repeats: usize, rest: Rest) -> Plan {
+        let more = |less: u128, this: u128| this + repeats as u128 * (this - less);
+        let waits = waited(&less.waits, &self.waits, repeats as f64);
+        let exposed_s = waits.values().sum();
+        let times = less.times.zip(self.times).map(|(less, this)| this + (this - less) * repeats as f64);
+        let Rest { usage, held, tokens, lane } = rest;
+        Plan {
+            usage,
+            model_flops: more(less.model_flops, self.model_flops),
+            hardware_flops: more(less.hardware_flops, self.hardware_flops),
+            replayed: more(less.replayed, self.replayed),
+            disk_peak_bytes: held.spill + held.state_on_disk,
+            spill_peak_bytes: held.spill,
+            disk_bytes: more(less.disk_bytes, self.disk_bytes) as u64,
+            host_peak_bytes: held.host + held.state_in_host,
+            host_state_bytes: held.state_in_host,
+            host_bytes: more(less.host_bytes, self.host_bytes) as u64,
+            wires: sent(&less.wires, &self.wires, repeats as u64),
+            waits,
+            tokens,
+            times: times.map(|times| Times { exposed_s, ..times }),
+            lane,
+        }
+    }
+}
+
 /// What one step added to all counts.
 struct Watched {
     model_flops: u128,
@@ -268,7 +363,12 @@ struct Watched {
     times: Option<Times>,
 }
 
-fn watch(trainer: &mut Trainer, machine: &dyn Machine, batch: &[MicroBatch], how: &InStep) -> Watched {
+fn watch(
+    trainer: &mut Trainer,
+    machine: &dyn Machine,
+    batch: &[&MicroBatch],
+    how: &InStep,
+) -> Result<Watched> {
     // To disk and back, and to the host and back.
     let moved = |trainer: &Trainer| -> [u128; 2] {
         let host = trainer.offload.as_ref().and_then(|offload| offload.host.as_ref()).map(Spill::stats);
@@ -281,7 +381,7 @@ fn watch(trainer: &mut Trainer, machine: &dyn Machine, batch: &[MicroBatch], how
     let mesh = trainer.device.mesh.clone();
     trainer.counters.reset(false);
     let ([disk, host], before, ledger) = (moved(trainer), times(), mesh.ledger());
-    let _ = trainer.step(batch, how);
+    trainer.step(batch, how)?;
     let counted = trainer.counters.get();
     let [disk_after, host_after] = moved(trainer);
     let Ledger { mut wires, mut waits } = mesh.ledger();
@@ -294,7 +394,7 @@ fn watch(trainer: &mut Trainer, machine: &dyn Machine, batch: &[MicroBatch], how
     for (key, old) in &ledger.waits {
         waits.entry(key.clone()).and_modify(|seconds| *seconds -= old);
     }
-    Watched {
+    Ok(Watched {
         model_flops: counted.model_flops,
         hardware_flops: counted.hardware_flops,
         replayed: counted.replayed,
@@ -303,5 +403,5 @@ fn watch(trainer: &mut Trainer, machine: &dyn Machine, batch: &[MicroBatch], how
         wires,
         waits,
         times: times().zip(before).map(|(after, before)| after - before),
-    }
+    })
 }

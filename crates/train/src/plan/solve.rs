@@ -3,19 +3,16 @@
 //!
 //! It asks the plan itself and has no model of its own. A table of choices for all layers is improved by the best
 //! single change from several beginnings, then by pairs of changes; at last the layers are divided between the best
-//! table and faster ones that would not fit for all. Layers that are alike are asked for as few; the answer is planned
-//! in full.
+//! table and faster ones that would not fit for all.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use fathom_grad::{Place, Places};
-use fathom_model::StageLayers;
-use fathom_tensor::mesh::Axis;
 
 use super::table::{Choices, Table, UNITS};
 use super::{Budgets, Plan, Workload};
+use crate::error::{Error, Result};
 
 /// The choice, and what every other one would have cost.
 #[derive(Clone, Debug)]
@@ -66,8 +63,6 @@ pub(super) struct Figures {
     pub cost: f64,
 }
 
-/// Layers of the two small models that stand for a deep one.
-const FEW: [usize; 2] = [3, 5];
 /// Faster tables that layers are divided with.
 const DIVISIONS: usize = 6;
 
@@ -82,6 +77,8 @@ pub(super) struct Search<'a> {
     choices: Choices,
     known: RefCell<BTreeMap<Table, Figures>>,
     planned: RefCell<usize>,
+    /// The first plan that could not be made.
+    failed: RefCell<Option<Error>>,
 }
 
 impl Workload<'_> {
@@ -114,29 +111,23 @@ impl Workload<'_> {
     }
 
     /// The fastest choice that stays within the budgets, by prediction; `None` if nothing does.
-    pub fn solve(&self, budgets: &Budgets) -> Option<Solution> {
-        let choices = self.choices(budgets);
-        // What few layers say of many may be wrong by some bytes; then less is asked for.
-        let mut memory = budgets.memory;
-        for _ in 0..4 {
-            let search = Search {
-                work: self,
-                mesh: None,
-                budgets: Budgets { memory, ..*budgets },
-                choices: choices.clone(),
-                known: RefCell::default(),
-                planned: RefCell::default(),
-            };
-            let best = search.best();
-            let plan = search.plan(&search.choices.places(&best, 0..usize::MAX, &best));
-            if budgets.hold(&plan) {
-                return Some(search.finish(best, plan, budgets));
-            }
-            memory = memory
-                .saturating_sub(plan.usage.peak_reserved.saturating_sub(budgets.memory))
-                .checked_sub(1)?;
-        }
-        None
+    ///
+    /// # Errors
+    /// As [`Workload::run`].
+    pub fn solve(&self, budgets: &Budgets) -> Result<Option<Solution>> {
+        let search = Search {
+            work: self,
+            mesh: None,
+            budgets: *budgets,
+            choices: self.choices(budgets),
+            known: RefCell::default(),
+            planned: RefCell::default(),
+            failed: RefCell::default(),
+        };
+        let best = search.best();
+        search.failed.take().map_or(Ok(()), Err)?;
+        let plan = search.plan(&search.choices.places(&best, 0..usize::MAX, &best))?;
+        budgets.hold(&plan).then(|| search.finish(best, plan, budgets)).transpose()
     }
 }
 
@@ -148,8 +139,8 @@ impl<'a> Search<'a> {
         choices: Choices,
         mesh: &'a dyn Fn(&Places) -> Figures,
     ) -> Search<'a> {
-        let (known, planned) = (RefCell::default(), RefCell::default());
-        Search { work, mesh: Some(mesh), budgets, choices, known, planned }
+        let (known, planned, failed) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Search { work, mesh: Some(mesh), budgets, choices, known, planned, failed }
     }
 
     /// The best that single changes lead to, from attention's results kept and from them with the host; `None` if it does not fit.
@@ -159,9 +150,9 @@ impl<'a> Search<'a> {
         (self.excess(&self.ask(&best)) == 0.0).then_some(best)
     }
 
-    fn plan(&self, places: &Places) -> Plan {
+    fn plan(&self, places: &Places) -> Result<Plan> {
         *self.planned.borrow_mut() += 1;
-        self.work.plan(places)
+        self.work.with_places(places).plan()
     }
 
     /// Lower is better; whatever fits is better than what does not.
@@ -181,45 +172,18 @@ impl<'a> Search<'a> {
             return *known;
         }
         let places = self.choices.places(table, 0..usize::MAX, table);
-        let layers = &self.work.spec.layers;
-        let alike = layers.windows(2).all(|pair| pair[0] == pair[1]);
-        let figures = if let Some(mesh) = self.mesh {
-            mesh(&places)
-        } else if alike && let Some((few, factor)) = self.few() {
-            let [few, more] = few.map(|work| {
-                *self.planned.borrow_mut() += 1;
-                figures(&work.plan(&places))
-            });
-            let line = |few: f64, more: f64| more + factor * (more - few);
-            Figures {
-                memory: line(few.memory, more.memory),
-                host: line(few.host, more.host),
-                disk: line(few.disk, more.disk),
-                cost: line(few.cost, more.cost),
-            }
-        } else {
-            figures(&self.plan(&places))
+        let figures = match self.mesh {
+            Some(mesh) => mesh(&places),
+            None => self.plan(&places).map_or_else(
+                |error| {
+                    self.failed.borrow_mut().get_or_insert(error);
+                    Figures { memory: f64::INFINITY, host: 0.0, disk: 0.0, cost: f64::INFINITY }
+                },
+                |plan| figures(&plan),
+            ),
         };
         self.known.borrow_mut().insert(table.clone(), figures);
         figures
-    }
-
-    /// The work with few layers in each stage of the pipeline and with some more, and how often their difference comes on top of the
-    /// latter for the layers that the rank has; `None` for few layers.
-    fn few(&self) -> Option<([Workload<'_>; 2], f64)> {
-        let (work, ranks) = (self.work, self.work.how.ranks);
-        let (pp, chunks) = (ranks.grid.pp, ranks.virtual_stages);
-        let cut = ranks.layout.cut(&work.spec, pp * chunks);
-        let own: usize =
-            cut.iter().skip(ranks.grid.index(ranks.rank, Axis::Pp)).step_by(pp).map(Range::len).sum();
-        let few = FEW.map(|layers| {
-            let mut few = work.with_layers(layers * pp * chunks);
-            few.how.ranks.layout = StageLayers::new(&vec![layers; pp * chunks]).unwrap_or_default();
-            few
-        });
-        let [less, more] = FEW.map(|layers| layers * chunks);
-        let factor = (own as f64 - more as f64) / (more - less) as f64;
-        (work.spec.layers.len() > 2 * FEW[1] * pp * chunks).then_some((few, factor))
     }
 
     /// The best of all single changes, again and again.
@@ -276,7 +240,7 @@ impl<'a> Search<'a> {
     }
 
     /// Divides the layers where that helps, and says what the alternatives cost.
-    fn finish(&self, best: Table, plan: Plan, budgets: &Budgets) -> Solution {
+    fn finish(&self, best: Table, plan: Plan, budgets: &Budgets) -> Result<Solution> {
         let layers = self.work.spec.layers.len();
         let mut solution = Solution {
             places: self.choices.places(&best, 0..usize::MAX, &best),
@@ -299,7 +263,7 @@ impl<'a> Search<'a> {
             while low < high {
                 let middle = (low + high) / 2;
                 let places = self.choices.places(&best, 0..middle, rest);
-                let plan = self.plan(&places);
+                let plan = self.plan(&places)?;
                 if budgets.hold(&plan) {
                     high = middle;
                     found = Some((places, plan, middle));
@@ -313,7 +277,7 @@ impl<'a> Search<'a> {
                 solution = Solution { places, plan, layers: middle, rest: Some(rest), ..solution };
             }
         }
-        Solution { planned: *self.planned.borrow(), ..solution }
+        Ok(Solution { planned: *self.planned.borrow(), ..solution })
     }
 
     fn rows(&self, best: &Table) -> Vec<Row> {

@@ -1,11 +1,10 @@
 //! Which mesh, pipeline and places for so many ranks: `fathom plan --solve mesh`.
 //!
 //! Every mesh that divides the model and the step is tried with presets of places, in the order of what they cost to compute, and
-//! the cheapest preset that fits is taken. A candidate is asked of the plan itself ([`super::stagewise`]): its first and its
-//! last stage, with one and with two layers in each, which says what any number of layers and of stages on a rank
-//! need and take. For the best of those that cannot keep everything the memory solver then looks for better places. The best of
-//! all are planned in full, through the recipe that they are recommended as, and those figures are the ones that are shown; what
-//! does not fit after all gives way to what needs less.
+//! the cheapest preset that fits is taken. A candidate is asked of the plan itself ([`super::needs`]): one rank of each kind of
+//! stage. For the best of those that cannot keep everything the memory solver then looks for better places. The best of
+//! all are planned with every kind of rank, through the recipe that they are recommended as, and those figures are the ones that
+//! are shown; what does not fit after all gives way to what needs less.
 //!
 //! Where nothing fits, all is tried again with more and more of weights and optimizer state offloaded, and last with that state in
 //! fewer bytes ([`super::mesh_states`]). Where that is of no use either, [`super::mesh_none`] says what would be.
@@ -25,7 +24,7 @@ use super::mesh_grids::{meshes, stages, state_bytes};
 use super::mesh_places::{self, MeshPlaces, presets};
 use super::mesh_settings::settings;
 use super::mesh_states::{MeshState, states};
-use super::stagewise::Estimate;
+use super::needs::Needs;
 use super::{Budgets, Draft, Workload};
 use crate::error::{Error, Result};
 use crate::parallel::Ranks;
@@ -39,8 +38,6 @@ const FINALISTS: usize = 6;
 const SOLVED: usize = 4;
 /// How often it is asked for less, where what it found does not fit in full.
 const ASKED: usize = 3;
-/// An estimate of few layers that is over the budget by no more than this share of it may fit all the same.
-const DOUBT: f64 = 0.06;
 
 /// A mesh with the places of everything, and what it would take.
 #[derive(Clone, Debug)]
@@ -165,7 +162,19 @@ impl<'a> Draft<'a> {
 
     /// Meshes with weights and optimizer state like this: at most `most` that fit.
     pub(super) fn try_state(&self, meshes: &[Ranks], state: &MeshState, most: usize) -> Tried {
-        let all: Vec<Vec<Candidate>> = meshes.par_iter().map(|ranks| self.options(*ranks, state)).collect();
+        let plain: Vec<Vec<Candidate>> =
+            meshes.par_iter().map(|ranks| self.with_all_kept(*ranks, state)).collect();
+        // Everything else takes longer: where enough meshes keep everything, others need be no faster than the slowest of those.
+        let mut whole: Vec<f64> = Vec::new();
+        for fits in plain.iter().filter(|all| all.iter().any(|one| one.excess == 0 && one.ranks.grid.dp > 1))
+        {
+            whole.push(
+                fits.iter().filter(|one| one.excess == 0).map(|one| one.step_s).fold(f64::MAX, f64::min),
+            );
+        }
+        whole.sort_by(f64::total_cmp);
+        let bar = whole.get(FINALISTS + SOLVED - 1).copied().unwrap_or(f64::INFINITY);
+        let all: Vec<Vec<Candidate>> = plain.into_par_iter().map(|plain| self.options(plain, bar)).collect();
         let (mut open, near): (Vec<_>, Vec<_>) = all
             .into_iter()
             .filter(|options| !options.is_empty())
@@ -185,10 +194,8 @@ impl<'a> Draft<'a> {
         for options in &near {
             keep_nearest(&mut nearest, options.first().cloned());
         }
-        let doubt = |options: &Vec<Candidate>| options[0].excess as f64 <= DOUBT * self.budgets.memory as f64;
-        let near = near.into_iter().filter(doubt).collect();
         let mut best = Vec::new();
-        for open in [data, alone, near] {
+        for open in [data, alone] {
             best = self.finalists(open, most, &mut nearest);
             if !best.is_empty() {
                 break;
@@ -228,19 +235,13 @@ impl<'a> Draft<'a> {
     /// The first option in full (`None` if a run would refuse its recipe), and those that are left: if it does not fit, what takes
     /// its place is among them.
     fn first_in_full(&self, mut options: Vec<Candidate>) -> (Option<Candidate>, Vec<Candidate>) {
-        let estimate_bytes = options[0].peak_bytes;
         let planned = self.in_full(options.remove(0));
         let over = planned.as_ref().filter(|planned| planned.excess > 0);
         let instead = over.and_then(|over| match over.origin {
             Origin::Preset(at) => {
                 let Draft { profile, spec, index, .. } = *self;
                 let recipe = over.recipe(&self.recipe, index);
-                let draft = Draft { profile, spec, recipe, index, ..self.clone() };
-                // What few layers do not see, gaps above all, is about the same with other places.
-                let unseen = over.peak_bytes as f64 - estimate_bytes as f64;
-                let most = (1.0 + 2.0 * DOUBT) * self.budgets.memory as f64;
-                let may_fit = |found: &Candidate| found.peak_bytes as f64 + unseen <= most;
-                draft.cheapest(over, at + 1, &may_fit)
+                Draft { profile, spec, recipe, index, ..self.clone() }.cheapest(over, at + 1)
             }
             Origin::Solver(asked, memory) if asked < ASKED => {
                 self.with_memory_solved(over, memory.saturating_sub(over.excess), asked + 1)
@@ -263,60 +264,72 @@ impl<'a> Draft<'a> {
         };
         let draft = of(candidate);
         let work = draft.workload().ok()?;
-        let estimate = |places: &Places| {
-            let mut with = work.clone();
-            with.how.places = places.clone();
-            with.stagewise()?.estimate(&with, &candidate.ranks)
-        };
+        let needs = |places: &Places| work.with_places(places).needs_of_first().ok().flatten();
         let budgets = Budgets { memory, ..self.budgets };
-        let places = mesh_places::solve(&work, &budgets, &estimate)?;
+        let places = mesh_places::solve(&work, &budgets, &needs)?;
         let solved = Candidate { places, origin: Origin::Solver(asked, memory), ..candidate.clone() };
         let solved_draft = of(&solved);
         let work = solved_draft.workload().ok()?;
-        let Estimate { step_s, peak_bytes, .. } = work.stagewise()?.estimate(&work, &candidate.ranks)?;
+        let Needs { step_s, peak_bytes, .. } = work.needs().ok()??;
         let faster = step_s < candidate.step_s || asked > 1;
         faster.then_some(Candidate { step_s, peak_bytes, excess: 0, ..solved })
     }
 
-    /// What a mesh may be, by few layers, the one to take first: for each number of stages on a rank the cheapest preset that fits;
-    /// if none does, what lacks least.
-    fn options(&self, ranks: Ranks, state: &MeshState) -> Vec<Candidate> {
-        let places = MeshPlaces::default();
-        let (origin, settings) = (Origin::Preset(0), Vec::new());
+    /// A mesh with everything kept, for each number of stages on a rank; nothing if a run would refuse it.
+    fn with_all_kept(&self, ranks: Ranks, state: &MeshState) -> Vec<Candidate> {
+        let (places, origin, settings) = (MeshPlaces::default(), Origin::Preset(0), Vec::new());
         let (step_s, peak_bytes, excess, state) = (f64::INFINITY, 0, u64::MAX, state.clone());
         let first =
             Candidate { ranks, places, state, step_s, peak_bytes, excess, settings, plan: None, origin };
         let draft = Draft { recipe: first.recipe(&self.recipe, self.index), ..self.clone() };
         let Ok(work) = draft.workload() else { return Vec::new() };
         let presets = presets(&work, &self.budgets);
-        let last = presets.len().saturating_sub(1);
-        let Some(thrifty) = presets.last().cloned() else { return Vec::new() };
+        let (Some(plain), Some(thrifty)) = (presets.first(), presets.last()) else { return Vec::new() };
         let least = state_bytes(&work, &ranks.grid);
         if least > self.budgets.memory {
-            let (excess, origin) = (least - self.budgets.memory, Origin::Preset(last));
-            return vec![Candidate { places: thrifty, peak_bytes: least, excess, origin, ..first }];
+            let (excess, origin) = (least - self.budgets.memory, Origin::Preset(presets.len() - 1));
+            return vec![Candidate { places: thrifty.clone(), peak_bytes: least, excess, origin, ..first }];
         }
-        // What needs least says whether there is any use in asking further.
-        let mut open = Vec::new();
+        let with = |virtual_stages| Candidate { ranks: Ranks { virtual_stages, ..ranks }, ..first.clone() };
+        let open: Vec<Candidate> = stages(&work, &ranks.grid).into_iter().map(with).collect();
+        draft.asked(&open, 0, plain)
+    }
+
+    /// What a mesh may be, the one to take first: for each number of stages on a rank the cheapest preset that fits, if none does,
+    /// what lacks least. One that takes longer than `bar` with everything kept is only asked whether anything fits.
+    fn options(&self, plain: Vec<Candidate>, bar: f64) -> Vec<Candidate> {
+        let Some(first) = plain.first().cloned() else { return plain };
+        let draft = Draft { recipe: first.recipe(&self.recipe, self.index), ..self.clone() };
+        let Ok(work) = draft.workload() else { return Vec::new() };
+        if first.step_s.is_infinite() {
+            // Weights and their state alone do not fit.
+            return plain;
+        }
+        let presets = presets(&work, &self.budgets);
+        let (mut found, open): (Vec<_>, Vec<_>) = plain.into_iter().partition(|one| one.excess == 0);
+        let (mut open, slow): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| one.step_s <= bar);
         let mut near: Option<Candidate> = None;
-        for virtual_stages in stages(&work, &ranks.grid) {
-            let ranks = Ranks { virtual_stages, ..ranks };
-            open.push(Candidate { ranks, ..first.clone() });
+        if let (Some(thrifty), true) = (presets.last(), found.is_empty() || !open.is_empty()) {
+            // What needs least says whether there is any use in asking further.
+            let last = presets.len() - 1;
+            if open.is_empty() {
+                open = slow.into_iter().take(1).collect();
+            }
+            let bottom = draft.asked(&open, last, thrifty);
+            if open.iter().all(|one| one.step_s > bar) {
+                return bottom;
+            }
+            open.retain(|candidate| {
+                let bottom = bottom.iter().find(|bottom| bottom.ranks == candidate.ranks);
+                keep_nearest(&mut near, bottom.cloned());
+                bottom.is_some_and(|bottom| bottom.excess == 0)
+            });
         }
-        let bottom = draft.estimates(&open, last, &thrifty);
-        open.retain(|candidate| {
-            let found = bottom.iter().find(|found| found.ranks == candidate.ranks);
-            keep_nearest(&mut near, found.cloned());
-            let over =
-                found.map_or(f64::INFINITY, |found| found.peak_bytes as f64 - self.budgets.memory as f64);
-            over <= DOUBT * self.budgets.memory as f64
-        });
-        let mut found: Vec<Candidate> = Vec::new();
-        for (at, preset) in presets.iter().enumerate() {
+        for (at, preset) in presets.iter().enumerate().skip(1) {
             if open.is_empty() {
                 break;
             }
-            for candidate in draft.estimates(&open, at, preset) {
+            for candidate in draft.asked(&open, at, preset) {
                 if candidate.excess == 0 {
                     open.retain(|other| other.ranks != candidate.ranks);
                     found.push(candidate);
@@ -332,33 +345,26 @@ impl<'a> Draft<'a> {
         found
     }
 
-    /// The first preset from `from` on with which a candidate's mesh and state fit by few layers, of those that `may_fit`.
-    fn cheapest(
-        &self,
-        candidate: &Candidate,
-        from: usize,
-        may_fit: &dyn Fn(&Candidate) -> bool,
-    ) -> Option<Candidate> {
+    /// The first preset from `from` on with which a candidate's mesh and state fit.
+    fn cheapest(&self, candidate: &Candidate, from: usize) -> Option<Candidate> {
         let presets = presets(&self.workload().ok()?, &self.budgets);
         let open = [candidate.clone()];
-        let fits = |(at, preset)| {
-            self.estimates(&open, at, preset).pop().filter(|found| found.excess == 0 && may_fit(found))
-        };
+        let fits = |(at, preset)| self.asked(&open, at, preset).pop().filter(|found| found.excess == 0);
         presets.iter().enumerate().skip(from).find_map(fits)
     }
 
-    /// By few layers: candidates that differ in the stages on each rank, with a preset. Those that micro batches do not go through
-    /// are left out.
-    fn estimates(&self, open: &[Candidate], at: usize, preset: &MeshPlaces) -> Vec<Candidate> {
+    /// Candidates that differ in the stages on each rank, with a preset. Those that a run would refuse are left out, and those
+    /// that micro batches do not go through.
+    fn asked(&self, open: &[Candidate], at: usize, preset: &MeshPlaces) -> Vec<Candidate> {
         let mut draft = self.clone();
         preset.apply(&mut draft.recipe, self.index);
-        let Ok(work) = draft.workload() else { return Vec::new() };
-        let Some(few) = work.stagewise() else { return Vec::new() };
         let of = |candidate: &Candidate| {
-            let estimate = few.estimate(&work, &candidate.ranks)?;
-            let Estimate { step_s, peak_bytes, .. } = estimate;
+            let mut work = draft.workload().ok()?;
+            work.how.ranks.virtual_stages = candidate.ranks.virtual_stages;
+            let needs = work.needs().ok()??;
+            let Needs { step_s, peak_bytes, .. } = needs;
             let (places, origin) = (preset.clone(), Origin::Preset(at));
-            let excess = estimate.excess(&self.budgets);
+            let excess = needs.excess(&self.budgets);
             Some(Candidate { places, step_s, peak_bytes, excess, origin, ..candidate.clone() })
         };
         open.iter().filter_map(of).collect()

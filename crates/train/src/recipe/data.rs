@@ -2,7 +2,59 @@
 
 use std::path::PathBuf;
 
-use fathom_base::recipe;
+use fathom_base::{choice, recipe};
+use fathom_text::lessons::{self, is_lesson_file};
+
+use super::{Recipe, Stage};
+
+choice! {
+    /// What the rows of data files are.
+    pub enum FormatName {
+        /// `lessons` if `paths` is one file with rows of prompts and completions, or of tokens, and without `text_field`; else `text`.
+        Auto = "auto",
+        /// Texts that are learned as a whole.
+        Text = "text",
+        /// Rows of which some tokens are learned and the others are context: strings `prompt` and `completion` (or `input` and
+        /// `output`), conversations (`messages`, `conversations`, `instruction` and `output`), or `input_ids` with `labels`, `completion_mask`, `assistant_masks` or `weights`. JSON lines or JSON arrays.
+        Lessons = "lessons",
+    }
+}
+
+choice! {
+    /// Which tokens of a lesson are learned.
+    pub enum SuperviseName {
+        /// The completion, of conversations the assistant's turns, and of rows of tokens what their masks say.
+        Completion = "completion",
+        /// Of conversations the assistant's last turn.
+        LastTurn = "last_turn",
+        /// All.
+        All = "all",
+    }
+}
+
+choice! {
+    /// What happens to lessons longer than the longest stage's samples.
+    pub enum TruncationName {
+        /// The end is cut off.
+        KeepStart = "keep_start",
+        /// The beginning is cut off.
+        KeepEnd = "keep_end",
+        /// They are refused.
+        Error = "error",
+    }
+}
+
+choice! {
+    /// How documents are packed into samples.
+    pub enum Packing {
+        /// End to end, cut at the sample's length.
+        Cut = "cut",
+        /// Best fit; a document that fits into a sample is never cut.
+        BestFit = "best_fit",
+        /// One document a sample.
+        Single = "single",
+    }
+}
 
 recipe! {
     /// The training data.
@@ -15,12 +67,26 @@ recipe! {
         pub curate: String = "auto".into(),
         /// Field that holds the text in JSON lines and Parquet.
         pub text_field: String = "text".into(),
+        /// What the rows of `paths` are.
+        pub format: FormatName = FormatName::Auto,
+        /// Of lessons: which keys of a row hold what.
+        pub columns: ColumnsTable,
+        /// Of conversations: a file with the chat template; none for the model's own.
+        pub chat_template: Option<PathBuf>,
+        /// Of lessons: which tokens are learned.
+        pub supervise: SuperviseName = SuperviseName::Completion,
+        /// Of lessons: what happens to those that are too long.
+        pub truncation: TruncationName = TruncationName::KeepStart,
+        /// Of lessons: maximum number of rows that are left out because they cannot be taught.
+        pub max_rows_dropped: u64 = 0,
         /// Maximum bytes of text to read; none for all of it. What is not read is reported.
         pub max_bytes: Option<u64>,
         /// Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none.
         pub recall_share: f64 = 0.0,
         /// Fraction of the documents held out from training.
         pub held_out_share: f64 = 0.02,
+        /// Of lessons: files and folders whose rows are held out; then those of `paths` are all learned, whatever the share is.
+        pub held_out_paths: Vec<PathBuf>,
         /// Maximum bytes of one document; files of one folder (of one crate) are joined up to this size.
         pub document_bytes: u64 = 128 << 10,
         /// The tokenizer.json to use; none for the model's, or else a newly trained one.
@@ -30,8 +96,34 @@ recipe! {
         /// The sources of samples and their weights; empty for the gathered text and synthetic documents in their natural
         /// proportions.
         pub blend: Vec<Blend>,
+        /// Draws documents and samples in a new random order in each pass; if false, in the order of the files.
+        pub shuffle: bool = true,
         /// Number of samples that the loader prefetches.
         pub ahead: usize = 4,
+    }
+
+    /// Keys of a row, where they are not the usual ones.
+    pub struct ColumnsTable {
+        /// What comes before the answer.
+        pub prompt: Option<String>,
+        /// The answer.
+        pub completion: Option<String>,
+        /// The list of messages.
+        pub messages: Option<String>,
+        /// Who says a message.
+        pub role: Option<String>,
+        /// What a message says.
+        pub content: Option<String>,
+        /// What the system says.
+        pub system: Option<String>,
+        /// The tools: a list of schemas, or JSON text of one.
+        pub tools: Option<String>,
+        /// The better of two answers.
+        pub chosen: Option<String>,
+        /// The worse of two answers.
+        pub rejected: Option<String>,
+        /// What is said of an answer: whether it is wanted, or its ratings.
+        pub label: Option<String>,
     }
 
     /// A part of a blend.
@@ -56,6 +148,55 @@ recipe! {
 const CARGO: &str = "cargo:";
 
 impl Data {
+    /// Whether the rows of `paths` are lessons.
+    pub fn is_lessons(&self) -> bool {
+        let named = self.columns != ColumnsTable::default();
+        match (self.format, &self.paths[..]) {
+            (FormatName::Lessons, _) => true,
+            (FormatName::Auto, [path]) => named || is_lesson_file(path, &self.text_field),
+            _ => false,
+        }
+    }
+
+    /// How rows become lessons, however long.
+    pub(super) fn teaching(&self) -> lessons::Teaching {
+        let supervise = match self.supervise {
+            SuperviseName::Completion => lessons::Supervise::Completion,
+            SuperviseName::LastTurn => lessons::Supervise::LastTurn,
+            SuperviseName::All => lessons::Supervise::All,
+        };
+        let truncation = match self.truncation {
+            TruncationName::KeepStart => lessons::Truncation::KeepStart,
+            TruncationName::KeepEnd => lessons::Truncation::KeepEnd,
+            TruncationName::Error => lessons::Truncation::Error,
+        };
+        let ColumnsTable {
+            prompt,
+            completion,
+            messages,
+            role,
+            content,
+            system,
+            tools,
+            chosen,
+            rejected,
+            label,
+        } = self.columns.clone();
+        let columns = lessons::Columns {
+            prompt,
+            completion,
+            messages,
+            role,
+            content,
+            system,
+            tools,
+            chosen,
+            rejected,
+            label,
+        };
+        lessons::Teaching { supervise, truncation, columns, ..lessons::Teaching::default() }
+    }
+
     /// Whether the text is that of the crates in cargo's folder.
     pub fn is_gathered(&self) -> bool {
         self.paths.iter().any(|path| path.as_os_str() == CARGO)
@@ -72,5 +213,12 @@ impl Data {
         }
         (self.is_gathered() && self.paths.len() > 1)
             .then_some("holds \"cargo:\", which stands alone; leave it or the others out")
+    }
+}
+
+impl Stage {
+    /// The blend that it draws from: its own, or that of the run.
+    pub fn blend<'a>(&'a self, recipe: &'a Recipe) -> &'a [Blend] {
+        if self.blend.is_empty() { &recipe.data.blend } else { &self.blend }
     }
 }

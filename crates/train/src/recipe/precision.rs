@@ -3,6 +3,28 @@
 use fathom_base::{choice, recipe};
 
 choice! {
+    /// Where weights and optimizer state are while no operation needs them.
+    pub enum OffloadTo {
+        /// In a file.
+        Disk = "disk",
+        /// In host memory.
+        Host = "host",
+    }
+}
+
+choice! {
+    /// How frozen projections are held.
+    pub enum QuantizationName {
+        /// As the model computes.
+        None = "none",
+        /// NF4: four bits, and a scale for 64 weights, with bitsandbytes' bits.
+        Nf4 = "nf4",
+        /// int8, and a scale for a row, with bitsandbytes' bits.
+        Int8 = "int8",
+    }
+}
+
+choice! {
     /// Type of the moments (Megatron's `exp_avg_dtype` and `exp_avg_sq_dtype`).
     pub enum MomentType {
         /// bfloat16.

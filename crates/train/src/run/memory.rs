@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use fathom_grad::{ParamId, Value};
+use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::{Category, DType, Device};
 use serde::{Deserialize, Serialize};
 
 use super::Progress;
 use crate::error::{Error, Result};
+use crate::reference::Reference;
 use crate::step::Trainer;
 
 /// Bytes of a message between partners.
@@ -56,7 +57,10 @@ fn values(trainer: &Trainer) -> Vec<Value> {
         let state = trainer.optimizer().state(id).into_iter().flat_map(fathom_grad::State::values);
         std::iter::once(trainer.params.get(id).value.own_part()).chain(state.cloned())
     };
-    trainer.params.iter().flat_map(|(id, _)| of(id)).filter(|value| !value.is_empty()).collect()
+    let moving = trainer.reference().and_then(Reference::moving).into_iter().flat_map(Params::iter);
+    let moving = moving.map(|(_, param)| param.value.own_part());
+    let all = trainer.params.iter().flat_map(|(id, _)| of(id)).chain(moving);
+    all.filter(|value| !value.is_empty()).collect()
 }
 
 impl Copy {

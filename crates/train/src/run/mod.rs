@@ -27,19 +27,19 @@ use std::time::Instant;
 
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_model::Spec;
+use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Device, Usage};
 use fathom_text::loader::Cursor;
 use serde::{Deserialize, Serialize};
 
-use crate::blend::Stores;
-use crate::checkpoint::{Checkpoints, Saving};
+use crate::checkpoint::{Base, Checkpoints, Saving};
 use crate::error::{Error, Result};
 use crate::fault::Faults;
 use crate::offload::{self, Room};
 use crate::picture::Subject;
 use crate::plan::{Plan, Settled, Workload};
 use crate::recipe::Recipe;
-use crate::source::Samples;
+use crate::source::{Share, Source, Sources};
 use crate::stage;
 use crate::step::{InStep, StepResult, Trainer};
 use local::Local;
@@ -141,7 +141,7 @@ pub struct Run<'a> {
     recipe: &'a Recipe,
     folder: PathBuf,
     trainer: Trainer,
-    stores: Stores,
+    sources: Box<dyn Sources + 'a>,
     metrics: MetricsWriter,
     checkpoints: Checkpoints,
     progress: Progress,
@@ -191,7 +191,7 @@ pub struct Parts<'a> {
     /// The model, as initialised or imported.
     pub trainer: Trainer,
     /// Its data.
-    pub stores: Stores,
+    pub sources: Box<dyn Sources + 'a>,
     /// Its log.
     pub metrics: MetricsWriter,
     /// Seconds of each stage, for stages without steps.
@@ -202,6 +202,8 @@ pub struct Parts<'a> {
     pub stop: &'a AtomicBool,
     /// Makes the trainer again, for ranks that fail; `None`: a failure ends the run.
     pub anew: Option<Anew<'a>>,
+    /// Checkpoints have the trained part alone, over this model; `None`: the whole model.
+    pub base: Option<Base>,
 }
 
 /// A step whose results have not been read yet.
@@ -214,7 +216,7 @@ struct Pending {
 struct Running {
     index: usize,
     how: InStep,
-    source: Samples,
+    source: Box<dyn Source>,
     steps: Option<u64>,
     times: Vec<f64>,
     /// Whether some rank wanted to stop, and the first to save, after the last step.
@@ -229,10 +231,20 @@ impl<'a> Run<'a> {
     /// # Errors
     /// A damaged checkpoint, by name.
     pub fn open(parts: Parts<'a>) -> Result<Run<'a>> {
-        let Parts { recipe, folder, mut trainer, stores, mut metrics, seconds, disk_sharers, stop, anew } =
-            parts;
+        let Parts {
+            recipe,
+            folder,
+            mut trainer,
+            sources,
+            mut metrics,
+            seconds,
+            disk_sharers,
+            stop,
+            anew,
+            base,
+        } = parts;
         let faults = stage::faults(recipe)?;
-        let checkpoints = Checkpoints::new(&folder.join("checkpoints"), recipe.checkpoint.keep);
+        let checkpoints = Checkpoints::new(&folder.join("checkpoints"), recipe.checkpoint.keep).over(base);
         let spec = trainer.model.spec.clone();
         let device = trainer.device.clone();
         let local = recipe.checkpoint.local.as_deref();
@@ -265,17 +277,13 @@ impl<'a> Run<'a> {
         };
         let last_save = Instant::now();
         let stragglers = Stragglers::new(*trainer.device.mesh.grid());
-        // Ranks share the checkpoints and have everything else to themselves.
-        let folder = match trainer.device.mesh.rank() {
-            0 => folder.to_path_buf(),
-            rank => rank_folder(folder, rank),
-        };
+        let folder = own_folder(folder, trainer.device.mesh.rank());
         let faults = faults.remember(&folder.join("faults"));
         let mut run = Run {
             recipe,
             folder,
             trainer,
-            stores,
+            sources,
             metrics,
             checkpoints,
             progress,
@@ -317,7 +325,8 @@ impl<'a> Run<'a> {
     /// # Errors
     /// Those of `work`.
     pub fn before(&mut self, work: &mut dyn FnMut(&Trainer, &mut MetricsWriter) -> Result<()>) -> Result<()> {
-        self.trainer.model.spec = self.spec_after(self.progress.stage)?;
+        let spec = self.spec_after(self.progress.stage)?;
+        self.trainer.set_spec(spec);
         work(&self.trainer, &mut self.metrics)
     }
 
@@ -357,7 +366,8 @@ impl<'a> Run<'a> {
 
     fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
         // There may be no stage left to enter, and what is exported is the model as it is after the last.
-        self.trainer.model.spec = self.spec_after(self.progress.stage)?;
+        let spec = self.spec_after(self.progress.stage)?;
+        self.trainer.set_spec(spec);
         std::mem::take(&mut self.notes).iter().for_each(|note| hooks.warn(note));
         self.section("setup", None);
         self.copy_if_first()?;
@@ -398,7 +408,8 @@ impl<'a> Run<'a> {
     fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<Running> {
         let recipe = self.recipe;
         let table = &recipe.stage[index];
-        self.trainer.model.spec = self.spec_after(index + 1)?;
+        let spec = self.spec_after(index + 1)?;
+        self.trainer.set_spec(spec);
         // The old file goes before the new one is planned. Other lengths take other times.
         self.trainer.offload = None;
         self.stragglers = Stragglers::new(*self.trainer.device.mesh.grid());
@@ -407,9 +418,8 @@ impl<'a> Run<'a> {
         let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
         let room = Room::of(plan, folder, stage::chaos(recipe));
         self.trainer.offload = offload::open(&self.trainer.device, &how.places, room)?;
-        let loader = self.stores.loader(recipe, index, self.progress.cursor.as_ref())?;
-        let source = Samples::new(loader, stage::shape(recipe, index));
-        let steps = match table.steps {
+        let source = self.sources.open(recipe, index, self.share(index), self.progress.cursor.as_ref())?;
+        let steps = match table.steps.or(self.sources.steps(recipe, index)?) {
             Some(steps) => Some(steps),
             None => self.agree_steps(self.decided(index)?),
         };
@@ -439,6 +449,14 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// This rank's micro batches of each step of a stage.
+    fn share(&self, index: usize) -> Share {
+        let mesh = &self.trainer.device.mesh;
+        let all = self.recipe.stage[index].micro_batches.max(1);
+        let (share, at) = (all / mesh.size(Axis::Dp), mesh.index(Axis::Dp));
+        Share { all, own: at * share..(at + 1) * share }
+    }
+
     /// The step of a stage, for plans.
     fn subject<'b>(&'b self, index: usize, how: &InStep) -> Subject<'b> {
         let (table, trainer) = (&self.recipe.stage[index], &self.trainer);
@@ -452,6 +470,11 @@ impl<'a> Run<'a> {
         };
         Subject { stage: &table.name, work }
     }
+}
+
+/// What a rank has to itself: everything but the checkpoints, which ranks share.
+fn own_folder(folder: &Path, rank: usize) -> PathBuf {
+    if rank == 0 { folder.to_path_buf() } else { rank_folder(folder, rank) }
 }
 
 /// The folder of a rank other than the first, inside a run's.

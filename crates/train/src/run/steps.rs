@@ -1,5 +1,6 @@
 //! The steps of a stage, one after the other, and what the log says of each.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use fathom_base::metrics::{Event, events};
@@ -9,8 +10,8 @@ use fathom_tensor::mesh::Axis;
 use super::{Hooks, Outcome, Pending, Run, Running, corrupt};
 use crate::error::{Error, Result};
 use crate::plan::drift;
+use crate::source::Told;
 use crate::stage;
-use crate::step::MicroBatch;
 
 impl Run<'_> {
     pub(super) fn steps(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Outcome> {
@@ -46,36 +47,18 @@ impl Run<'_> {
         }
     }
 
-    /// This rank's micro batches of a step: all ranks read the same stream, so that where it is does not depend on their
-    /// number.
-    fn draw(&self, running: &mut Running) -> Result<Vec<MicroBatch>> {
-        let mesh = &self.trainer.device.mesh;
-        let all = self.recipe.stage[running.index].micro_batches.max(1);
-        let share = all / mesh.size(Axis::Dp);
-        let own = mesh.index(Axis::Dp) * share..(mesh.index(Axis::Dp) + 1) * share;
-        let mut micro = Vec::with_capacity(share);
-        for index in 0..all {
-            let next = running.source.micro_batch()?;
-            if own.contains(&index) {
-                micro.push(next);
-            }
-        }
-        Ok(micro)
-    }
-
     fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
         self.recovered()?;
         let begun = Instant::now();
         let waited = running.source.wait_s();
         let table = &self.recipe.stage[running.index];
-        let micro = self.draw(running)?;
+        let micro = running.source.step(&self.trainer)?;
         let data_wait_s = running.source.wait_s() - waited;
         // Before a timed stage knows its steps it is warming up, and the rate does not depend on their number.
-        let schedule =
-            stage::schedule(self.recipe, running.index, running.steps.unwrap_or(u64::from(u32::MAX)));
+        let steps = running.steps.unwrap_or(u64::from(u32::MAX));
+        let schedule = stage::schedule(self.recipe, running.index, steps);
         let lr = schedule.rate(self.progress.stage_step);
         running.how.adamw.lr = lr as f32;
-
         self.trainer.device.pool.reset_peak();
         let before = self.trainer.disk_traffic();
         let watched = self.progress.stage_step == 1;
@@ -99,6 +82,7 @@ impl Run<'_> {
             // The save reads what the update is about to change.
             saving.iter_mut().try_for_each(|saving| saving.release_together(device))
         })?;
+        self.trainer.move_reference(number);
         let counted = self.trainer.counters.get();
         let step_s = begun.elapsed().as_secs_f64();
         self.busy_s = (step_s - (self.trainer.device.mesh.traffic().wait_s - waited_s)).max(0.0);
@@ -116,16 +100,16 @@ impl Run<'_> {
             self.trace(running.index, begun, spans)?;
         }
         running.times.push(step_s);
+        let metrics = self.told(running, step_s)?;
         let (mesh, progress) = (&self.trainer.device.mesh, &mut self.progress);
-        let replicas = (mesh.size(Axis::Dp) * mesh.size(Axis::Cp)) as u64;
-        progress.step += 1;
-        progress.stage_step += 1;
-        let tokens = result.tokens * replicas;
+        (progress.step, progress.stage_step) = (progress.step + 1, progress.stage_step + 1);
+        let tokens = result.tokens * (mesh.size(Axis::Dp) * mesh.size(Axis::Cp)) as u64;
         progress.tokens += tokens;
         progress.time_s += step_s;
         progress.stage_time_s += step_s;
         (progress.cursor, progress.ended) = (Some(running.source.cursor().clone()), None);
         let event = events::Step {
+            metrics,
             step: progress.step,
             stage: running.index as u64,
             tokens_total: progress.tokens,
@@ -142,6 +126,19 @@ impl Run<'_> {
         };
         let previous = running.pending.replace(Pending { result, event });
         self.report(running, previous, hooks)
+    }
+
+    /// What the source tells of the step that is being made: numbers for its line; answers are lines of their own.
+    fn told(&mut self, running: &mut Running, step_s: f64) -> Result<BTreeMap<String, f64>> {
+        let Told { mut metrics, rollout } = running.source.told();
+        if let Some(rollout) = rollout {
+            let step = self.progress.step + 1;
+            self.metrics.write(&Event::Rollout(events::Rollout { step, ..rollout }))?;
+        }
+        if !metrics.is_empty() {
+            metrics.insert("step_time".into(), step_s);
+        }
+        Ok(metrics)
     }
 
     /// Reads what the last step left on the device.
@@ -167,11 +164,19 @@ impl Run<'_> {
     fn report(&mut self, running: &Running, pending: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(Pending { result, mut event }) = pending else { return Ok(()) };
         event.model_tflops = f64::from(result.model_flops.wait_f32()) / event.step_s / 1e12;
-        let valid = f64::from(result.count.wait_f32()).max(1.0);
-        let mean = (f64::from(result.loss.wait_f32()) / valid) as f32;
+        let count = f64::from(result.count.wait_f32());
+        let mean = (f64::from(result.loss.wait_f32()) / if count == 0.0 { 1.0 } else { count }) as f32;
         let (norm, skipped) = (result.norm.wait_f32(), result.skipped.wait_f32());
         (event.loss, event.loss_bits, event.grad_norm) = (f64::from(mean), mean.to_bits(), f64::from(norm));
+        (event.learning_rate, event.num_tokens) = (event.lr, event.tokens_total);
         event.expert_load = result.loads.map_or(0.0, |loads| self.worst_load(&loads.wait()));
+        if let Some(sums) = result.metrics {
+            let objective = &running.how.goal.objective;
+            let mut means = means(objective.measures(), &sums.wait());
+            objective.weigh().iter().for_each(|weigh| weigh.derive(&mut means));
+            event.metrics.extend(means);
+        }
+        event.named = event.metrics.clone();
         self.metrics.write(&Event::Step(event.clone()))?;
         // A step without a token to train on is skipped too, and finite.
         if skipped != 0.0 && !(mean.is_finite() && norm.is_finite()) {
@@ -186,4 +191,15 @@ impl Run<'_> {
         let stage_step = self.progress.stage_step - (self.progress.step - event.step);
         hooks.step(&event, stage_step, running.steps)
     }
+}
+
+/// Means by name, of the f32 [metrics, 2] sums and what they are divided by; without those of nothing.
+fn means(names: &[&str], sums: &[u8]) -> BTreeMap<String, f64> {
+    let float = |bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes));
+    let pairs = sums.as_chunks::<8>().0.iter().map(|pair| {
+        let [sum, count] = [0, 4].map(|at| pair[at..].first_chunk().map_or(0.0, float));
+        sum / count
+    });
+    let named = names.iter().map(|name| (*name).to_string()).zip(pairs);
+    named.filter(|(_, mean)| mean.is_finite()).collect()
 }

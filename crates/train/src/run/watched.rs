@@ -32,9 +32,9 @@ impl Run<'_> {
     /// Writes what a stage will need.
     pub(super) fn foretell(&mut self, index: usize, how: &InStep, plan: &Plan) -> Result<()> {
         let subject = self.subject(index, how);
-        let (mut events, points) = subject.events(plan, self.progress.step);
+        let (mut events, points) = subject.events(plan, self.progress.step)?;
         if longest_stage(self.recipe) == Some(index) {
-            events.push(Event::Lengths(subject.lengths(self.trainer.device.pool.budget())));
+            events.push(Event::Lengths(subject.lengths(self.trainer.device.pool.budget())?));
         }
         self.recordable = points <= MOST_POINTS;
         Ok(events.iter().try_for_each(|event| self.metrics.write(event))?)

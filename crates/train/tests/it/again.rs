@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_cpu::Cpu;
-use fathom_model::{Biases, LayerSpec, Mlp, RopeScaling, Spec};
+use fathom_model::{Biases, Family, LayerSpec, Mlp, RopeScaling, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, Device, NormKind};
 use fathom_train::recipe::{Checkpoint, FamilyName, Packing, Recipe, RopeType, Stage};
@@ -15,8 +15,14 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Parts, Progress, Run, Settled, S
 use crate::mesh::{Case, ONE, every_rank, resume, save_again};
 use crate::survive::{VOCAB, Watch, mesh, recipe, run, trainer, write_store};
 
-const EVERY_STEP: Checkpoint =
-    Checkpoint { every_s: None, every_steps: Some(1), memory_every_steps: None, local: None, keep: 1 };
+const EVERY_STEP: Checkpoint = Checkpoint {
+    every_s: None,
+    every_steps: Some(1),
+    memory_every_steps: None,
+    local: None,
+    keep: 1,
+    trained_only: false,
+};
 
 /// Runs a recipe on one rank; the trainer at its end.
 fn alone(folder: &Path, recipe: &Recipe) -> Trainer {
@@ -29,8 +35,18 @@ fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn
     let metrics = MetricsWriter::open(folder.join("metrics.jsonl")).unwrap();
     let trainer = trainer(recipe, &device).unwrap();
     let (stores, seconds) = (Stores::open(recipe, None, VOCAB).unwrap(), vec![60.0; recipe.stage.len()]);
-    let parts =
-        Parts { recipe, folder, trainer, stores, metrics, seconds, disk_sharers: 1, stop, anew: None };
+    let parts = Parts {
+        recipe,
+        folder,
+        trainer,
+        sources: Box::new(stores),
+        metrics,
+        seconds,
+        disk_sharers: 1,
+        stop,
+        anew: None,
+        base: None,
+    };
     let mut run = Run::open(parts).unwrap();
     let outcome = run.train(hooks).unwrap();
     assert_eq!(outcome, Outcome::Finished);
@@ -150,12 +166,13 @@ fn what_follows_a_stage_is_taken_from_the_next() {
         recipe: &recipe,
         folder: folder.path(),
         trainer,
-        stores,
+        sources: Box::new(stores),
         metrics,
         seconds: vec![0.2, 6.0],
         disk_sharers: 1,
         stop: &stop,
         anew: None,
+        base: None,
     };
     let mut hooks = Late { sleep_s: 3.0, second_s: 0.0 };
     assert_eq!(Run::open(parts).unwrap().train(&mut hooks).unwrap(), Outcome::Finished);
@@ -270,9 +287,9 @@ fn more_documents_than_masks_have_room_for_are_an_error_with_its_key() {
 
 /// GPT-2's: positions are a table, which the last stage of a pipeline has nothing of although it has the embedding.
 fn positions(tied: bool) -> Spec {
-    let layers = vec![LayerSpec { window: None, rope: None }; 4];
+    let layers = vec![LayerSpec::decoder(None, None); 4];
     Spec {
-        family: "gpt2",
+        family: Family::named("gpt2"),
         kv_heads: 4,
         norm: NormKind { centred: true, plus_one: false, round_first: false, eps: 1e-5 },
         norm_bias: true,

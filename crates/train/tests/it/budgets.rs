@@ -68,8 +68,18 @@ fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result
             (trainer(recipe, &device).unwrap(), Stores::open(recipe, None, VOCAB).unwrap());
         // Asked to stop before its first step.
         let (seconds, stop) = (vec![60.0], &AtomicBool::new(true));
-        let parts =
-            Parts { recipe, folder, trainer, stores, metrics, seconds, disk_sharers: 2, stop, anew: None };
+        let parts = Parts {
+            recipe,
+            folder,
+            trainer,
+            sources: Box::new(stores),
+            metrics,
+            seconds,
+            disk_sharers: 2,
+            stop,
+            anew: None,
+            base: None,
+        };
         let ended = Run::open(parts).and_then(|mut run| run.train(&mut chosen));
         if let (Err(error), Some(link)) = (&ended, mesh.link()) {
             link.abort(&error.to_string());

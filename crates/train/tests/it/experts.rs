@@ -8,7 +8,7 @@ use fathom_model::{Caps, Family, Init, Model, initialise};
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Ranks;
 use fathom_train::recipe::{FamilyName, Recipe};
-use fathom_train::{InStep, MicroBatch, Trainer, new_model, train_experts};
+use fathom_train::{Goal, InStep, MicroBatch, Trainer, new_model, train_experts};
 
 const TOKENS: usize = 512;
 const STEPS: usize = 40;
@@ -28,7 +28,13 @@ fn recipe(family: FamilyName) -> Recipe {
 fn micro(step: usize) -> MicroBatch {
     let ids: Vec<i32> = (0..=TOKENS).map(|at| ((at + 3 * step) * (at % 7 + 1) % 61) as i32 / 2).collect();
     let (labels, positions) = (ids[1..].to_vec(), (0..TOKENS as i32).collect());
-    MicroBatch { ids: ids[..TOKENS].to_vec(), labels, positions, docs: std::iter::once(0..TOKENS).collect() }
+    MicroBatch {
+        ids: ids[..TOKENS].to_vec(),
+        labels,
+        positions,
+        docs: std::iter::once(0..TOKENS).collect(),
+        ..MicroBatch::default()
+    }
 }
 
 /// First and last loss, and the busiest expert's load over the mean of the last ten steps.
@@ -47,6 +53,7 @@ fn train(recipe: &Recipe) -> (f32, f32, f32) {
         ranks: Ranks::default(),
         narrow: None,
         z_loss: 0.0,
+        goal: Goal::default(),
         adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },
     };
     let (mut losses, mut worst) = (Vec::new(), Vec::new());

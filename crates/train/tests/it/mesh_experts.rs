@@ -1,7 +1,7 @@
 //! Experts over ranks against one rank, as in `mesh.rs`.
 
 use fathom_grad::RouterCosts;
-use fathom_model::{Biases, Mlp, Moe, QkNorm, Residual, Shared, Spec};
+use fathom_model::{Biases, Family, Mlp, Moe, QkNorm, Residual, Shared, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType};
 use fathom_train::compare_checkpoints;
@@ -15,13 +15,13 @@ fn moe() -> Moe {
 
 /// Qwen 3's, with an ordinary MLP first.
 pub fn experts(tied: bool) -> Spec {
-    Spec { family: "qwen3_moe", moe: Some(moe()), ..spec(tied) }
+    Spec { family: Family::named("qwen3_moe"), moe: Some(moe()), ..spec(tied) }
 }
 
 /// With an expert that every token goes through.
 fn shared(tied: bool) -> Spec {
     let moe = Moe { shared: Some(Shared { ffn: 32, gated: true }), ..moe() };
-    Spec { family: "qwen2_moe", moe: Some(moe), ..spec(tied) }
+    Spec { family: Family::named("qwen2_moe"), moe: Some(moe), ..spec(tied) }
 }
 
 /// DeepSeek-V3's: latents, sigmoids and biases that join the choice and move with the load. They move by whole steps, so one
@@ -51,12 +51,12 @@ fn sinks(tied: bool) -> Spec {
     };
     let mlp = Mlp { activation: Activation::ClampedSwiglu, gated: true };
     let bias = Biases { qkv: true, attn_out: true, mlp: false };
-    Spec { family: "gpt_oss", sinks: true, mlp, bias, moe: Some(moe), ..spec(tied) }
+    Spec { family: Family::named("gpt_oss"), sinks: true, mlp, bias, moe: Some(moe), ..spec(tied) }
 }
 
 /// OLMo 2's: q and k normalised over all heads, norms after sub-layers.
 fn olmo2(tied: bool) -> Spec {
-    Spec { family: "olmo2", qk_norm: QkNorm::Full, residual: Residual::Post, ..spec(tied) }
+    Spec { family: Family::named("olmo2"), qk_norm: QkNorm::Full, residual: Residual::Post, ..spec(tied) }
 }
 
 const EXPERTS: Case = Case { spec: experts, ..ONE };

@@ -1,6 +1,6 @@
 //! What single families have of their own, over ranks against one rank, as in `mesh.rs`.
 
-use fathom_model::{Biases, LayerSpec, Mlp, Residual, Spec};
+use fathom_model::{Biases, Family, LayerSpec, Mlp, Residual, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, NormKind};
 use fathom_train::compare_checkpoints;
@@ -15,7 +15,7 @@ const LAYER: NormKind = NormKind { centred: true, plus_one: false, round_first: 
 /// Phi-2's: one norm for attention and the MLP, biases everywhere, the head included.
 fn phi(tied: bool) -> Spec {
     Spec {
-        family: "phi",
+        family: Family::named("phi"),
         norm: LAYER,
         norm_bias: true,
         residual: Residual::SharedNorm,
@@ -29,7 +29,7 @@ fn phi(tied: bool) -> Spec {
 /// Cohere 2's: one norm without bias, windows that rotate neighbouring columns beside layers that see everything and do not.
 fn cohere2(tied: bool) -> Spec {
     let mut spec = Spec {
-        family: "cohere2",
+        family: Family::named("cohere2"),
         norm: LAYER,
         norm_bias: false,
         residual: Residual::SharedNorm,
@@ -39,8 +39,8 @@ fn cohere2(tied: bool) -> Spec {
     spec.ropes[0].interleaved = true;
     for (index, layer) in spec.layers.iter_mut().enumerate() {
         *layer = match index % 2 {
-            0 => LayerSpec { window: Some(32), rope: Some(0) },
-            _ => LayerSpec { window: None, rope: None },
+            0 => LayerSpec::decoder(Some(32), Some(0)),
+            _ => LayerSpec::decoder(None, None),
         };
     }
     spec
@@ -48,7 +48,7 @@ fn cohere2(tied: bool) -> Spec {
 
 /// Falcon 40B's: two norms, both of the block's input.
 fn falcon(tied: bool) -> Spec {
-    Spec { family: "falcon", residual: Residual::Parallel, head_bias: false, ..phi(tied) }
+    Spec { family: Family::named("falcon"), residual: Residual::Parallel, head_bias: false, ..phi(tied) }
 }
 
 #[test]

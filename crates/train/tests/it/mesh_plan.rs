@@ -8,7 +8,7 @@ use fathom_tensor::mesh::{Grid, Wires};
 use fathom_tensor::{DType, Device, Fabric, Line, Machine, Meta, Profile, Rates, Times, Usage};
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::recipe::{MeshTable, Recipe, ShardingName, Stage};
-use fathom_train::{Budgets, Draft, InStep, MicroBatch, Trainer, distinct, plan};
+use fathom_train::{Budgets, Draft, Goal, InStep, MicroBatch, Trainer, distinct, plan};
 
 const TOKENS: usize = 512;
 
@@ -58,6 +58,7 @@ fn how(ranks: Ranks, places: Places) -> InStep {
         ranks,
         narrow: None,
         z_loss: 0.0,
+        goal: Goal::default(),
         adamw: AdamWSettings::default(),
     }
 }
@@ -92,7 +93,7 @@ fn near(left: f64, right: f64) -> bool {
 fn stands_for_all(ranks: Ranks, places: &Places, micro_batches: usize) {
     let profile = profile(Some(fabric(2, 1e8)));
     let how = how(ranks, places.clone());
-    let planned = plan(&profile, &spec(), DType::Bf16, &how, micro_batches * ranks.grid.dp, TOKENS);
+    let planned = plan(&profile, &spec(), DType::Bf16, &how, micro_batches * ranks.grid.dp, TOKENS).unwrap();
     let (usage, wires, times) = in_full(&profile, &how, micro_batches);
     let Ranks { grid, virtual_stages, rank, sharding, .. } = ranks;
     let what = format!("rank {rank} of {grid}, {virtual_stages} stages each, {micro_batches}, {sharding:?}");
@@ -170,7 +171,7 @@ fn a_planned_rank_stands_for_those_that_need_no_more() {
             let ranks = Ranks { grid, sharding, ..Ranks::default() };
             let peak = |rank| {
                 let how = how(Ranks { rank, ..ranks }, Places::linear());
-                plan(&profile, &spec(), DType::Bf16, &how, 8, TOKENS).usage.peak_reserved
+                plan(&profile, &spec(), DType::Bf16, &how, 8, TOKENS).unwrap().usage.peak_reserved
             };
             let kinds = distinct(&ranks, &spec());
             assert_eq!(kinds.iter().map(|(_, alike)| alike).sum::<usize>(), grid.ranks(), "{grid}");
@@ -184,7 +185,7 @@ fn a_planned_rank_stands_for_those_that_need_no_more() {
 fn waits(grid: Grid, fabric: Fabric, places: &Places) -> Vec<(String, f64)> {
     let profile = profile(Some(fabric));
     let ranks = Ranks { grid, ..Ranks::default() };
-    let plan = plan(&profile, &spec(), DType::Bf16, &how(ranks, places.clone()), grid.dp, TOKENS);
+    let plan = plan(&profile, &spec(), DType::Bf16, &how(ranks, places.clone()), grid.dp, TOKENS).unwrap();
     plan.waits.into_iter().map(|((axes, name), seconds)| (format!("{axes} {name}"), seconds)).collect()
 }
 
@@ -196,7 +197,7 @@ fn messages_take_the_time_of_the_line_they_are_on() {
     let grid = Grid { tp: 2, sequence_parallel: true, ..Grid::default() };
     let bytes = |name: &str| {
         let how = how(Ranks { grid, ..Ranks::default() }, Places::none());
-        let plan = plan(&profile(None), &spec(), DType::Bf16, &how, 1, TOKENS);
+        let plan = plan(&profile(None), &spec(), DType::Bf16, &how, 1, TOKENS).unwrap();
         plan.wires.iter().find(|((_, key), _)| *key == name).map_or(0, |(_, wire)| wire.bytes) as f64
     };
     // Little computes beside what is gathered: nearly all of it is waited for, on two nodes at the network's rate.
@@ -212,7 +213,7 @@ fn messages_take_the_time_of_the_line_they_are_on() {
     // Threads copy what they wait for themselves: all of it is waited for, however fast.
     let how = how(Ranks { grid: ring, ..Ranks::default() }, Places::none());
     let of_threads = profile(Some(Fabric::threads(fabric(2, 1e7).node)));
-    let plan = plan(&of_threads, &spec(), DType::Bf16, &how, 1, TOKENS);
+    let plan = plan(&of_threads, &spec(), DType::Bf16, &how, 1, TOKENS).unwrap();
     let (key, wire) = plan.wires.iter().find(|((_, name), _)| *name == "ring").unwrap();
     assert!(wire.bytes > 0 && near(plan.waits[key], wire.bytes as f64 / 1e7), "{wire:?} {:?}", plan.waits);
     assert!(of(&waits(ring, fabric(2, 1e5), &Places::none()), "cp ring") > 0.0);

@@ -6,7 +6,7 @@ use fathom_cpu::isa::Isa;
 use fathom_grad::{AdamWSettings, Place, Places};
 use fathom_model::{Caps, LlamaSizes, Spec};
 use fathom_tensor::{Category, DType, Profile, gpu};
-use fathom_train::{InStep, Plan, plan};
+use fathom_train::{Goal, InStep, Plan, plan};
 
 fn spec(layers: usize) -> Spec {
     Spec::llama(LlamaSizes {
@@ -42,9 +42,10 @@ fn planned_on(profile: &Profile, places: Places, layers: usize, tokens: usize) -
         ranks: Default::default(),
         narrow: None,
         z_loss: 0.0,
+        goal: Goal::default(),
         adamw: AdamWSettings::default(),
     };
-    plan(profile, &spec(layers), DType::Bf16, &how, 1, tokens)
+    plan(profile, &spec(layers), DType::Bf16, &how, 1, tokens).unwrap()
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn an_80_layer_model_plans_quickly() {
 
 /// Bytes at the peak beyond weights, gradients and optimizer state, with everything on disk and tiles.
 fn beyond_state(layers: usize, tokens: usize) -> u64 {
-    let places = Places::linear().offload(&["all".to_owned()], Place::Disk).unwrap();
+    let places = Places::linear().offload_all(Place::Disk);
     let plan = planned(places.with_tiles(Some(2048)).with_head_groups(8), layers, tokens);
     let state = [Category::Params, Category::Grads, Category::Optimizer];
     plan.usage.peak_live - state.map(|category| plan.usage.peak_by_category[category]).iter().sum::<u64>()

@@ -1,10 +1,10 @@
 //! Published figures of activation memory, told by the program itself.
 
 use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
-use fathom_model::{Caps, LlamaSizes, Spec};
+use fathom_model::{Caps, LlamaSizes, MODULES, Spec};
 use fathom_tensor::{Category, DType, Profile, gpu};
 use fathom_train::activations::activations;
-use fathom_train::{InStep, Plan, plan};
+use fathom_train::{Goal, InStep, Plan, plan};
 
 const TOKENS: usize = 4096;
 
@@ -68,15 +68,15 @@ fn a_gpt_block_keeps_34_sbh_less_its_dropout_masks() {
     // Log-sum-exp of each head and the norms' reciprocals are this program's own.
     close(block - 4.0 * 32.0 - 8.0, 32.0 * h as f64, 0.0);
     // Attention's 11 sbh less its mask without what attention itself would make again: q, k and v.
-    let selective = Places::selective(&["core_attn".to_string()]).unwrap();
+    let selective = Places::selective(&["core_attn".to_string()], MODULES).unwrap();
     close(held(&spec, &selective).0 - 8.0, 30.0 * h as f64, 0.0);
 }
 
 /// ALST on one H200 (ArcticTraining, `projects/sequence-parallelism`): Llama 3.1 8B with parameters, gradients and
 /// optimizer on the host. Here gradients stay on the device, so they and the weights of a moment are taken off the plan.
 fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
-    let all: &[String] = if offload { &["all".to_string()] } else { &[] };
-    let places = Places::full().offload(all, Place::Disk).unwrap().with_tiles(tile_rows);
+    let places = if offload { Places::full().offload_all(Place::Disk) } else { Places::full() };
+    let places = places.with_tiles(tile_rows);
     let how = InStep {
         places,
         on_disk: OnDisk { weights: true, optimizer: true, ..OnDisk::default() },
@@ -84,9 +84,10 @@ fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
         ranks: Default::default(),
         narrow: None,
         z_loss: 0.0,
+        goal: Goal::default(),
         adamw: AdamWSettings::default(),
     };
-    plan(&gpu::named("h200").unwrap(), &llama3_8b(tokens), DType::Bf16, &how, 1, tokens)
+    plan(&gpu::named("h200").unwrap(), &llama3_8b(tokens), DType::Bf16, &how, 1, tokens).unwrap()
 }
 
 fn without_state(plan: &Plan) -> f64 {

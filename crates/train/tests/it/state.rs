@@ -9,7 +9,7 @@ use fathom_model::{Init, LlamaSizes, Model, Packed, SaveOptions, Spec, initialis
 use fathom_tensor::spill::{Chaos, Options};
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Ranks;
-use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, open_state_disk, plan};
+use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Refers, Trainer, open_state_disk, plan};
 
 use crate::checkpoint::bits;
 use crate::step::micro;
@@ -53,7 +53,7 @@ fn trainer(threads: usize, dtype: DType, tied: bool, on_disk: OnDisk, folder: &P
         &spec(tied),
         dtype,
         on_disk,
-        (&Ranks::default(), Moments::default()),
+        (&Ranks::default(), Moments::default(), Refers::Not),
         folder,
     )
     .unwrap();
@@ -85,7 +85,8 @@ fn the_bits_are_those_of_memory_and_the_plan_is_exact() {
                 losses.push(trainer.step(&data(), &how).unwrap().loss.wait_f32().to_bits());
             }
             last = moved(&trainer) - last;
-            let planned = plan(trainer.device.machine.profile(), &spec(tied), dtype, &how, 2, TOKENS);
+            let planned =
+                plan(trainer.device.machine.profile(), &spec(tied), dtype, &how, 2, TOKENS).unwrap();
             let measured = trainer.device.pool.usage();
             assert!(setup < planned.usage.peak_reserved);
             assert_eq!(planned.usage.peak_live, measured.peak_live, "{dtype:?}, {on_disk:?}");

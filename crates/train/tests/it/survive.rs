@@ -82,7 +82,14 @@ pub fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer
     let portion = ranks.portion(&spec, &device.mesh);
     let (on_disk, moments) = (stage::on_disk(recipe), stage::moments(recipe));
     let folder = std::env::temp_dir();
-    let disk = open_state_disk(device, &spec, DType::F32, on_disk, (&ranks, moments), &folder)?;
+    let disk = open_state_disk(
+        device,
+        &spec,
+        DType::F32,
+        on_disk,
+        (&ranks, moments, fathom_train::Refers::Not),
+        &folder,
+    )?;
     let (model, mut params) = Model::declare_part(device, &spec, DType::F32, disk, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
     Ok(Trainer::sharded(device, model, params, ranks.sharding, moments))
@@ -149,8 +156,19 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
             let (stores, seconds) = (Stores::open(recipe, None, VOCAB)?, vec![60.0]);
             let (anew, disk_sharers) = (Some(&anew as fathom_train::Anew<'_>), grid.ranks());
             let stop = &stop;
-            Run::open(Parts { recipe, folder, trainer, stores, metrics, seconds, disk_sharers, stop, anew })?
-                .train(&mut watch)
+            Run::open(Parts {
+                recipe,
+                folder,
+                trainer,
+                sources: Box::new(stores),
+                metrics,
+                seconds,
+                disk_sharers,
+                stop,
+                anew,
+                base: None,
+            })?
+            .train(&mut watch)
         };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(go));
         let ended = match ended {

@@ -7,6 +7,8 @@
 //! `step` is the number of finished updates: the first step of a run is step 1. `time_s` is time spent training
 //! since the run began, pauses between a kill and its resume not included.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,6 +23,8 @@ pub enum Event {
     Run(Run),
     /// What text it trains on.
     Data(Data),
+    /// A lesson that it learns from.
+    Lesson(Lesson),
     /// What model it trains.
     Model(Model),
     /// What the plan says it needs.
@@ -43,10 +47,14 @@ pub enum Event {
     EvalPosition(EvalPosition),
     /// Bits per byte of a text.
     EvalBits(EvalBits),
+    /// How the model answers held-out lessons.
+    EvalAnswers(EvalAnswers),
     /// Finding a planted fact by length and depth.
     Needle(Needle),
     /// Text the model wrote.
     Sample(Sample),
+    /// Answers of a policy and what they are worth.
+    Rollout(Rollout),
     /// A checkpoint was published.
     Checkpoint(Checkpoint),
     /// The run went on from a checkpoint.
@@ -64,6 +72,11 @@ impl Event {
     pub fn from_value(value: &Value) -> Option<Event> {
         Event::deserialize(value).ok()
     }
+}
+
+/// Whether a field says nothing.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 macro_rules! events {
@@ -126,8 +139,55 @@ events! {
         seconds: f64,
         /// What was not read or not kept, exact copies apart.
         dropped: Vec<DroppedText>,
+        /// Of lessons: the tokens that are learned.
+        #[serde(skip_serializing_if = "is_zero")]
+        supervised_tokens: u64,
         /// The first damaged records: where they are and what is wrong with them.
         damage: Vec<String>,
+    }
+
+    /// A lesson that a run learns from, for people.
+    struct Lesson {
+        /// Its text in order, as far as it is shown.
+        pieces: Vec<Piece>,
+        /// Its tokens.
+        tokens: u64,
+        /// Those that are learned.
+        supervised: u64,
+        /// Tokens that were cut off.
+        cut: u64,
+    }
+
+    /// A part of a lesson.
+    struct Piece {
+        /// It is learned; else it is context.
+        learned: bool,
+        /// Its text.
+        text: String,
+    }
+
+    /// How a model answers held-out lessons.
+    struct EvalAnswers {
+        /// `before_extension`, `after_extension`, or another moment.
+        when: String,
+        /// Finished updates.
+        step: u64,
+        /// Mean loss of the learned tokens, in nats.
+        #[serde(with = "nullable")]
+        loss: f64,
+        /// Share of the learned tokens that the model finds most likely.
+        #[serde(with = "nullable")]
+        token_accuracy: f64,
+        /// Bits per byte of the learned text.
+        #[serde(with = "nullable")]
+        bits_per_byte: f64,
+        /// Bits per byte of held-out text that is no lesson: what the lessons cost; 0 where it was not measured.
+        #[serde(skip_serializing_if = "is_nothing")]
+        text_bits_per_byte: f64,
+        /// Learned tokens that were scored.
+        tokens: u64,
+        /// Lessons that were scored.
+        lessons: u64,
     }
 
     /// Text that a run does not train on, for one reason.
@@ -200,6 +260,11 @@ events! {
         /// Learning rate of the update.
         #[serde(with = "nullable")]
         lr: f64,
+        /// The same by TRL's name.
+        #[serde(with = "nullable")]
+        learning_rate: f64,
+        /// `tokens_total` by TRL's name.
+        num_tokens: u64,
         /// Global gradient norm before clipping.
         #[serde(with = "nullable")]
         grad_norm: f64,
@@ -221,6 +286,12 @@ events! {
         /// Slots of the busiest expert over those of its layer's mean, of the layer where that is worst; 0 without experts.
         #[serde(with = "nullable")]
         expert_load: f64,
+        /// What the objective measured, by name: means over the step.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        metrics: BTreeMap<String, f64>,
+        /// The same beside the other keys, where scripts look for TRL's names; not read back.
+        #[serde(flatten, skip_deserializing)]
+        named: BTreeMap<String, f64>,
         /// Bytes written to that disk and read from it.
         spill_bytes: u64,
         /// The pool's highest live bytes in the step.
@@ -303,6 +374,31 @@ events! {
         text: String,
     }
 
+    /// Answers that a policy wrote before a step, some of them.
+    struct Rollout {
+        /// The first update that they are learned in.
+        step: u64,
+        /// One of each group first.
+        answers: Vec<RolledAnswer>,
+    }
+
+    /// An answer of a policy.
+    struct RolledAnswer {
+        /// What was asked.
+        prompt: String,
+        /// What it wrote, without what ends it.
+        text: String,
+        /// The weighted sum of its rewards.
+        #[serde(with = "nullable")]
+        reward: f64,
+        /// Each of them by name.
+        rewards: BTreeMap<String, f64>,
+        /// Its tokens.
+        tokens: u64,
+        /// It ended by itself.
+        ended: bool,
+    }
+
     /// A checkpoint was published.
     struct Checkpoint {
         /// Finished updates in it.
@@ -368,6 +464,10 @@ events! {
 }
 
 /// Real numbers that may be NaN or infinite: JSON has neither, so they are written `null`.
+fn is_nothing(x: &f64) -> bool {
+    *x == 0.0
+}
+
 mod nullable {
     use serde::{Deserialize, Deserializer, Serializer};
 

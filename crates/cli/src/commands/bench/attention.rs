@@ -31,6 +31,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// Forward over one document with as many key heads and flat scores.
+    pub fn plain(tokens: usize, heads: usize, head_dim: usize) -> Case {
+        Case { tokens, docs: 1, heads, kv_heads: heads, head_dim, backward: false, scores: Scores::Flat }
+    }
+
     fn documents(&self) -> Vec<std::ops::Range<usize>> {
         let start = |doc: usize| doc * self.tokens / self.docs;
         (0..self.docs).map(|doc| start(doc)..start(doc + 1)).collect()

@@ -1,13 +1,14 @@
 //! Generation of one sequence: tokens/s from the first new token to the last.
 
 use anyhow::{Result, bail};
+use fathom_app::Job;
+use fathom_app::models::{self, Loaded};
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
-use fathom_grad::Params;
+use fathom_grad::{Params, Value};
 use fathom_model::{Init, Model, initialise};
-use fathom_tensor::Device;
+use fathom_tensor::{Device, Tensor};
 use fathom_text::Tokenizer;
-use fathom_train::recipe::Recipe;
 
 use super::peaks::scored;
 use super::random::Random;
@@ -15,52 +16,80 @@ use super::row::Row;
 use super::subject;
 use super::watch::{Watch, median};
 use crate::args::bench::{Decode, Scores};
-use crate::{device, pipeline};
+use crate::listen::Plain;
 
-/// Runs the benchmark.
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Prefill,
+    Decode,
+}
+
+/// Runs `fathom bench decode`.
 pub fn run(args: &Decode) -> Result<()> {
+    each(args, Phase::Decode)
+}
+
+/// Runs `fathom bench prefill`.
+pub fn prefill(args: &Decode) -> Result<()> {
+    each(args, Phase::Prefill)
+}
+
+fn each(args: &Decode, phase: Phase) -> Result<()> {
     if args.prompt == 0 || args.new == 0 {
         bail!("--prompt {} --new {}: both must be at least 1", args.prompt, args.new);
     }
-    let recipe = subject::recipe(&args.trained.recipe, &["machine", "model", "moe"])?.value;
+    let job = subject::job(&args.trained.recipe, &["machine", "model", "moe"])?;
     // A folder's weights have the scores that they were trained to.
-    match recipe.model.from {
-        Some(_) => measured(args, &recipe, None),
-        None => args.peaks.each().into_iter().try_for_each(|scores| measured(args, &recipe, Some(scores))),
+    match job.recipe().model.from {
+        Some(_) => measured(args, &job, None, phase),
+        None => {
+            args.peaks.each().into_iter().try_for_each(|scores| measured(args, &job, Some(scores), phase))
+        }
     }
 }
 
 /// The row of such scores.
-fn measured(args: &Decode, recipe: &Recipe, scores: Option<Scores>) -> Result<()> {
-    let device = subject::open(recipe)?;
+fn measured(args: &Decode, job: &Job, scores: Option<Scores>, phase: Phase) -> Result<()> {
+    let device = subject::open(job)?;
     // One token more, so that `new` tokens follow the first one, which the prompt gives.
-    let context_tokens = args.prompt + args.new + 1;
-    let (model, params) = model(recipe, &device, scores)?;
+    let new = if phase == Phase::Prefill { 0 } else { args.new };
+    let context_tokens = args.prompt + new + 1;
+    let (model, params) = model(job, &device, scores)?;
     let tokenizer = silent_tokenizer()?;
     let limits = Limits { context_tokens, ..Limits::default() };
     let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
     let mut random = Random::new(1);
     let ids: Vec<u32> = (0..args.prompt).map(|_| random.below(model.spec.vocab) as u32).collect();
-    let request = GenerateRequest::greedy(ids, args.new + 1);
+    let request = GenerateRequest::greedy(ids, new + 1);
     engine.generate(&request, &mut |_| Flow::Continue)?;
     let watch = Watch::begin();
     let (mut rates, mut firsts) = (Vec::new(), Vec::new());
     for _ in 0..args.trained.repeat.max(1) {
         let answer = engine.generate(&request, &mut |_| Flow::Continue)?;
-        rates.push(args.new as f64 / answer.decode_s);
+        rates.push(match phase {
+            Phase::Prefill => args.prompt as f64 / answer.prefill_s,
+            Phase::Decode => new as f64 / answer.decode_s,
+        });
         firsts.push(answer.prefill_s);
     }
     rates.sort_by(f64::total_cmp);
     firsts.sort_by(f64::total_cmp);
     let rate = median(&rates);
-    Row::new("decode")
-        .with("dtype", recipe.model.precision.name())
+    let name = if phase == Phase::Prefill { "prefill" } else { "decode" };
+    // What a step reads of the weights: of an embedding a row for each token, unless it is the head too.
+    let table = model.embed.filter(|_| !model.spec.tied).map(|embed| &params.get(embed.tokens).value);
+    let bytes = weight_bytes(&params).saturating_sub(table.map_or(0, held_bytes)) as f64;
+    let steps = if phase == Phase::Prefill { rate / args.prompt as f64 } else { rate };
+    Row::new(name)
+        .with("dtype", job.recipe().model.precision.name())
         .with("prompt_tokens", args.prompt)
-        .with("new_tokens", args.new)
+        .with("new_tokens", new)
         .with("scores", scores.map_or("trained", Scores::name))
         .with("threads", device.machine.profile().threads)
         .figure("tokens_per_s", rate)
         .figure("ms_per_token", 1e3 / rate)
+        .figure("bytes_per_s", bytes * steps)
         .figure("first_token_ms", median(&firsts) * 1e3)
         .figure("tokens_per_s_best", rates[rates.len() - 1])
         .with("isa", device.machine.profile().isa.as_str())
@@ -68,15 +97,27 @@ fn measured(args: &Decode, recipe: &Recipe, scores: Option<Scores>) -> Result<()
     Ok(())
 }
 
+/// Bytes that the weights take.
+fn weight_bytes(params: &Params) -> u64 {
+    params.iter().map(|(_, param)| held_bytes(&param.value)).sum()
+}
+
+/// Bytes that a weight takes.
+fn held_bytes(value: &Value) -> u64 {
+    let plain = |value: &Value| (value.len() * value.dtype().bytes()) as u64;
+    let unblocked = || value.as_packed().map_or(plain(value), |(_, bytes)| plain(bytes));
+    value.as_blocked().map_or_else(unblocked, Tensor::bytes)
+}
+
 /// The model of a recipe: read from its folder, else with random weights and such scores.
-fn model(recipe: &Recipe, device: &Device, scores: Option<Scores>) -> Result<(Model, Params)> {
-    let dtype = device::precision(recipe.model.precision);
-    if let Some(path) = &recipe.model.from {
-        let loaded = device::load(device, &device::model_folder(path)?, Some(dtype))?;
-        return Ok((loaded.model, loaded.params));
+fn model(job: &Job, device: &Device, scores: Option<Scores>) -> Result<(Model, Params)> {
+    let dtype = models::precision(job.recipe().model.precision);
+    if let Some(folder) = job.start()? {
+        let Loaded { model, params } = models::load_stored(device, &folder, Some(dtype), &Plain::default())?;
+        return Ok((model, params));
     }
-    let deviation = recipe.model.init_std;
-    let spec = scored(&pipeline::spec(recipe)?, scores.unwrap_or(Scores::Flat), deviation);
+    let deviation = job.recipe().model.init_std;
+    let spec = scored(&job.specs[0], scores.unwrap_or(Scores::Flat), deviation);
     let (model, mut params) = Model::declare(device, &spec, dtype);
     initialise(device, &model, &mut params, Init { deviation, seed: 1 });
     Ok((model, params))

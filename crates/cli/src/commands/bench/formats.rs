@@ -11,7 +11,7 @@ use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::DType;
 use fathom_text::recall::{RecallGenerator, Split};
 use fathom_train::recipe::{GemmName, Precision, Recipe, Stage};
-use fathom_train::{InStep, MicroBatch, Trainer, stage};
+use fathom_train::{Goal, InStep, MicroBatch, Trainer, stage};
 
 use super::Bed;
 use super::row::Row;
@@ -89,6 +89,7 @@ fn train(args: &Formats, run: &Run, start: u64) -> Result<f64> {
         ranks: Default::default(),
         narrow: stage::narrow(&recipe, 0)?,
         z_loss: 0.0,
+        goal: Goal::default(),
         adamw: AdamWSettings { max_norm: 1.0, ..AdamWSettings::default() },
     };
     let mut trainer = Trainer::new(&device, model, params);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use fathom_app::models;
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_model::{
@@ -19,7 +20,8 @@ use super::decode::silent_tokenizer;
 use super::row::Row;
 use super::watch::{Watch, median};
 use crate::args::bench::Load;
-use crate::device;
+use crate::console;
+use crate::listen::Plain;
 
 /// What `cat` reads at once.
 const CAT_BYTES: usize = 128 << 10;
@@ -30,7 +32,7 @@ const PROMPT: usize = 16;
 pub fn run(args: &Load) -> Result<()> {
     let made;
     let folder = match &args.model {
-        Some(path) => device::model_folder(path)?,
+        Some(path) => models::model_folder(path)?,
         None => {
             made = Made::new(args)?;
             made.0.clone()
@@ -127,10 +129,10 @@ fn cat(folder: &Path) -> Result<f64> {
 fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
     let begun = Instant::now();
     let bed = Bed::new(args.timing.threads, args.dtype)?;
-    let loaded = device::load(&bed.device, folder, Some(bed.dtype))?;
+    let loaded = models::load(&bed.device, folder, Some(bed.dtype), &Plain::default())?;
     let load_s = begun.elapsed().as_secs_f64();
     let tokenizer = if folder.join("tokenizer.json").is_file() {
-        device::tokenizer(folder)?
+        models::tokenizer(folder)?
     } else {
         silent_tokenizer()?
     };
@@ -151,7 +153,10 @@ impl Made {
             bail!("{} exists; remove it", folder.display());
         }
         let made = Made(folder);
-        eprintln!("writing a model of 2.2 GB to {} (--model DIR takes one of yours)", made.0.display());
+        console::line(&format!(
+            "writing a model of 2.2 GB to {} (--model DIR takes one of yours)",
+            made.0.display()
+        ));
         let bed = Bed::new(args.timing.threads, args.dtype)?;
         let spec = Spec::llama(LlamaSizes {
             hidden: 2048,

@@ -4,10 +4,12 @@
 //! figure judges nothing.
 
 mod attention;
+#[cfg(feature = "curate")]
 mod curate;
 mod decode;
 mod formats;
 mod gemm;
+mod kernels;
 mod link;
 mod load;
 mod ops;
@@ -16,6 +18,7 @@ mod profile;
 mod random;
 mod row;
 mod save;
+mod serve;
 mod step;
 mod subject;
 mod watch;
@@ -23,12 +26,14 @@ mod watch;
 use std::sync::Arc;
 
 use anyhow::Result;
+use fathom_app::{host, models};
 use fathom_cpu::Cpu;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_train::recipe::Precision;
 
 use crate::args::Bench;
-use crate::device;
+
+pub use kernels::rates;
 
 /// Runs the verb.
 pub fn run(what: &Bench) -> Result<()> {
@@ -37,8 +42,11 @@ pub fn run(what: &Bench) -> Result<()> {
         Bench::Attention(args) => attention::run(args),
         Bench::Step(args) => step::run(args),
         Bench::Decode(args) => decode::run(args),
+        Bench::Prefill(args) => decode::prefill(args),
         Bench::Load(args) => load::run(args),
+        Bench::Serve(args) => serve::run(args),
         Bench::Profile(args) => profile::run(args),
+        #[cfg(feature = "curate")]
         Bench::Curate(args) => curate::run(args),
         Bench::Save(args) => save::run(args),
         Bench::Formats(args) => formats::run(args),
@@ -54,9 +62,9 @@ struct Bed {
 
 impl Bed {
     fn new(threads: usize, dtype: Precision) -> Result<Bed> {
-        let cpu = Arc::new(Cpu::new(threads, device::isa_mask()?));
-        let device = Device::new(cpu.clone(), device::default_budget());
-        Ok(Bed { cpu, device, dtype: device::precision(dtype) })
+        let cpu = Arc::new(Cpu::new(threads, host::isa_mask()?));
+        let device = Device::new(cpu.clone(), host::default_budget());
+        Ok(Bed { cpu, device, dtype: models::precision(dtype) })
     }
 
     fn threads(&self) -> usize {

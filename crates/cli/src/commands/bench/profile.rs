@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use fathom_app::output;
 use fathom_base::memory::Memory;
 use fathom_tensor::spill::{Codec, Options, Spill, Tag};
 use fathom_tensor::{Activate, Activation, Category, DType, Fabric, Profile, Rates, Tensor};
@@ -14,8 +15,7 @@ use super::attention::{Case, attend};
 use super::row::Row;
 use super::watch::{Timed, Watch, measure};
 use super::{Bed, gemm, link};
-use crate::args::bench::{Profile as Args, Scores};
-use crate::output;
+use crate::args::bench::Profile as Args;
 
 /// Extents of the products: large enough that edges do not count.
 const SIZE: usize = 2048;
@@ -81,15 +81,7 @@ fn rates(bed: &Bed, args: &Args) -> Result<Rates> {
 /// costs.
 fn attention(bed: &Bed, repeat: usize) -> Rates {
     let timed = |head_dim: usize| {
-        let case = Case {
-            tokens: TOKENS,
-            docs: 1,
-            heads: 8,
-            kv_heads: 8,
-            head_dim,
-            backward: false,
-            scores: Scores::Flat,
-        };
+        let case = Case::plain(TOKENS, 8, head_dim);
         let both = Case { backward: true, ..case };
         let [forward_s, both_s] = [case, both].map(|case| attend(bed, &case, repeat).best_s);
         (case.flops(), both.flops() - case.flops(), forward_s, both_s - forward_s)

@@ -26,7 +26,7 @@ impl Row {
     /// Prints the row; says so if it was measured beside other work.
     pub fn print(self, loaded: bool) {
         let row = if loaded { self.with("loaded", true) } else { self };
-        println!("{}", row.text());
+        outln!("{}", row.text());
     }
 
     fn text(&self) -> String {

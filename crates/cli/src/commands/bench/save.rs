@@ -11,15 +11,16 @@ use super::row::Row;
 use super::step::TABLES;
 use super::subject::{self, Subject};
 use crate::args::bench::Save;
+use crate::console;
 
 /// Steps that a save is spread over.
 const STEPS: usize = 10;
 
 /// Runs the benchmark.
 pub fn run(args: &Save) -> Result<()> {
-    let recipe = subject::recipe(&args.trained.recipe, &TABLES)?.value;
-    let device = subject::open(&recipe)?;
-    let mut subject = Subject::new(&device, &recipe, 0)?;
+    let job = subject::job(&args.trained.recipe, &TABLES)?;
+    let (recipe, device) = (job.recipe(), subject::open(&job)?);
+    let mut subject = Subject::new(&device, &job, 0)?;
     let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new(".")).join("bench-save");
     let checkpoints = Checkpoints::new(&folder, 1);
     steps(&mut subject, None)?;
@@ -35,13 +36,13 @@ pub fn run(args: &Save) -> Result<()> {
             stalls.push(stall_s);
             saves.push(saved.seconds);
         }
-        eprintln!(
+        console::line(&format!(
             "{} in {:.2} s, ten steps {:.2} s, without {:.2} s",
             human::bytes(bytes),
             saves[turn],
             seconds,
             plain[turn]
-        );
+        ));
     }
     std::fs::remove_dir_all(&folder)?;
     let [plain_s, saving_s, stall_s, save_s] = [plain, saving, stalls, saves].map(median);

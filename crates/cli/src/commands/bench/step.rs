@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use fathom_app::crew::{self, Crew};
+use fathom_app::machine::Opened;
+use fathom_app::{Job, Place, host};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::Counting;
 use fathom_cuda::{Cuda, Graphs};
 use fathom_tensor::Device;
+use fathom_train::Workload;
 use fathom_train::recipe::{MachineKind, Memory, Recipe};
-use fathom_train::{Workload, stage};
 use serde_json::{Value, json};
 
 use super::ops;
@@ -19,10 +22,7 @@ use super::row::Row;
 use super::subject::{self, Subject};
 use super::watch::{measure, measure_once};
 use crate::args::bench::{Scores, Step};
-use crate::commands::plan::{flops, specs};
-use crate::crew::Crew;
-use crate::library::placed;
-use crate::{device, gpu, profiles, ranks};
+use crate::commands::plan::flops;
 
 /// Tables of a recipe that a step depends on.
 pub const TABLES: [&str; 9] =
@@ -30,34 +30,45 @@ pub const TABLES: [&str; 9] =
 
 /// Runs the benchmark.
 pub fn run(args: &Step) -> Result<()> {
-    let loaded = subject::recipe(&args.trained.recipe, &TABLES)?;
-    let steps = |index| stage_rows(args, &loaded.value, index).map_err(|error| placed(&loaded, error));
-    (0..loaded.value.stage.len()).try_for_each(steps)
+    let job = subject::job(&args.trained.recipe, &TABLES)?;
+    (0..job.specs.len())
+        .try_for_each(|index| stage_rows(args, &job, index).map_err(|error| placed(&job, error)))
+}
+
+/// An error about a recipe's value, with the place where that was written.
+fn placed(job: &Job, error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<fathom_train::Error>() {
+        Ok(error) => job.placed(error.into()).into(),
+        Err(error) => match error.downcast::<fathom_app::Error>() {
+            Ok(error) => job.placed(error).into(),
+            Err(error) => error,
+        },
+    }
 }
 
 /// The rows of a stage. A plan is the same whatever the scores are.
-fn stage_rows(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
-    if recipe.machine.kind == MachineKind::Meta {
-        return on_meta(args, recipe, index);
+fn stage_rows(args: &Step, job: &Job, index: usize) -> Result<()> {
+    if job.machine.asked.kind == MachineKind::Meta {
+        return on_meta(args, job, index);
     }
-    args.peaks.each().into_iter().try_for_each(|scores| measured(args, recipe, (index, scores)))
+    args.peaks.each().into_iter().try_for_each(|scores| measured(args, job, (index, scores)))
 }
 
 /// The row of a stage with such scores, and with `--ops` those of its operations.
-fn measured(args: &Step, recipe: &Recipe, what: (usize, Scores)) -> Result<()> {
-    let index = what.0;
-    let mesh = stage::ranks(recipe, index)?;
-    if mesh.grid.ranks() > 1 {
-        let first = |device: Device| lead(args, recipe, what, (&device, None));
-        let other = |device: Device| Subject::warmed(&device, recipe, what, |_| Ok(()))?.follow();
-        return ranks::run(recipe, &mesh, &Crew::Threads, first, &other);
+fn measured(args: &Step, job: &Job, what: (usize, Scores)) -> Result<()> {
+    if job.world() > 1 {
+        let outside = |error: anyhow::Error| fathom_app::Error::Outside(error.into());
+        let first = |device: Device| lead(args, job, what, (&device, None)).map_err(outside);
+        let follow = |device: &Device| Subject::warmed(device, job, what, |_| Ok(()))?.follow();
+        let other = |device: Device| follow(&device).map_err(outside);
+        return Ok(crew::run(job, &Crew::Threads, first, &other)?);
     }
-    let gpu = Gpu::open(recipe)?;
+    let gpu = Gpu::open(job)?;
     let device = match &gpu {
         Some(gpu) => Device::new(gpu.cuda.clone(), gpu.budget),
-        None => device::cpu(&recipe.machine)?,
+        None => job.machine.cpu()?,
     };
-    lead(args, recipe, what, (&device, gpu.as_ref()))
+    lead(args, job, what, (&device, gpu.as_ref()))
 }
 
 /// A GPU, and what of its memory was free before any of this.
@@ -68,9 +79,8 @@ struct Gpu {
 }
 
 impl Gpu {
-    fn open(recipe: &Recipe) -> Result<Option<Gpu>> {
-        let Some(gpu::Opened { machine: cuda, budget }) = gpu::open(&recipe.machine, device::Place::ALONE)?
-        else {
+    fn open(job: &Job) -> Result<Option<Gpu>> {
+        let Some(Opened { machine: cuda, budget }) = job.machine.gpu(Place::ALONE)? else {
             return Ok(None);
         };
         let free = cuda.driver().memory()?.0;
@@ -96,7 +106,7 @@ impl Gpu {
         let device = Device::new(self.cuda.clone(), self.budget);
         let mut work = work.clone();
         work.spec.to_mut().layers.truncate(1);
-        let plan = work.run(false).0;
+        let plan = work.plan()?;
         let mut subject = Subject::of(&device, recipe, &work, plan)?;
         subject.step();
         subject.end()
@@ -122,11 +132,9 @@ fn row(args: &Step, recipe: &Recipe, index: usize) -> Row {
 }
 
 /// The plan's figures; nothing ran.
-fn on_meta(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
-    let ranks = stage::ranks(recipe, index)?.grid.ranks();
-    let profile = profiles::of_rank(&recipe.machine, ranks)?;
-    let specs = specs(recipe)?;
-    let draft = subject::draft((&profile, device::default_budget()), &specs[index], recipe, index, 0)?;
+fn on_meta(args: &Step, job: &Job, index: usize) -> Result<()> {
+    let (recipe, profile) = (job.recipe(), job.machine.profile_of_rank(job.world())?);
+    let draft = subject::draft((&profile, host::default_budget()), &job.specs[index], job, index, 0);
     let settled = match recipe.activations.memory {
         Memory::Auto => draft.check()?,
         Memory::Manual => draft.settle()?,
@@ -152,12 +160,13 @@ fn on_meta(args: &Step, recipe: &Recipe, index: usize) -> Result<()> {
 /// The first rank: measures, and tells the others when there is another step.
 fn lead(
     args: &Step,
-    recipe: &Recipe,
+    job: &Job,
     (index, scores): (usize, Scores),
     (device, gpu): (&Device, Option<&Gpu>),
 ) -> Result<()> {
+    let recipe = job.recipe();
     let mut subject =
-        Subject::warmed(device, recipe, (index, scores), |work| match gpu.filter(|_| args.once) {
+        Subject::warmed(device, job, (index, scores), |work| match gpu.filter(|_| args.once) {
             Some(gpu) => gpu.warm_up(recipe, work),
             None => Ok(()),
         })?;

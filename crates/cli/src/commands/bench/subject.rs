@@ -3,31 +3,34 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_model::{Init, Model, initialise};
+use fathom_app::budgets::{budgets, sharing};
+use fathom_app::library::{LIBRARY, layers, load};
+use fathom_app::{Job, models};
+use fathom_base::recipe::Layers;
+use fathom_model::{Init, Model, Spec, adapt, initialise};
 use fathom_tensor::{Category, Device, Profile};
+use fathom_train::Frozen;
 use fathom_train::offload::{self, Room};
 use fathom_train::recipe::{MachineKind, Memory, Recipe};
 use fathom_train::{
-    Budgets, Draft, InStep, MicroBatch, Plan, Settled, Trainer, Workload, check_places, open_state_disk,
-    stage,
+    Budgets, Draft, InStep, MicroBatch, Plan, Settled, Trainer, Workload, check_places, frozen,
+    open_state_disk,
 };
 
 use super::peaks::scored;
 use super::random::Random;
 use crate::args::bench::Scores;
-use crate::commands::plan;
-use crate::library::{LIBRARY, layers, load};
-use crate::{choices, device};
+use crate::listen::Plain;
+use crate::{choices, console};
 
 /// Where no recipe is named.
 const MODEL: &str = include_str!("model.toml");
 
-/// The recipe of the words: the first names it if it is no setting.
+/// The job of the words: the first names its recipe if it is no setting.
 ///
 /// # Errors
 /// Those of recipes, and settings of tables that the benchmark does not look at.
-pub fn recipe(words: &[String], tables: &[&str]) -> Result<Loaded<Recipe>> {
+pub fn job(words: &[String], tables: &[&str]) -> Result<Job> {
     let (layers, settings) = match words.split_first() {
         Some((name, settings)) if !name.contains('=') => (layers(name, settings), settings),
         _ => (Layers::with_library(LIBRARY).text("bench", MODEL).sets(words), words),
@@ -37,17 +40,17 @@ pub fn recipe(words: &[String], tables: &[&str]) -> Result<Loaded<Recipe>> {
     if let Some(setting) = settings.iter().find(|setting| setting.contains('=') && !table(setting)) {
         bail!("{setting}: this benchmark looks at {} alone", tables.join(", "));
     }
-    load(layers)
+    Ok(Job::new(load(layers)?, &Plain::default())?)
 }
 
 /// The machine of a recipe, for one rank.
-pub fn open(recipe: &Recipe) -> Result<Device> {
-    if recipe.machine.kind == MachineKind::Meta {
+pub fn open(job: &Job) -> Result<Device> {
+    if job.machine.asked.kind == MachineKind::Meta {
         bail!(
             "machine.kind=meta: there is nothing to measure on a machine without data but `fathom bench step`"
         );
     }
-    device::open(&recipe.machine)
+    Ok(job.machine.open()?)
 }
 
 /// A stage as a rank would run it within its share of `memory` bytes, unless the recipe says otherwise. What the solver chooses
@@ -55,18 +58,18 @@ pub fn open(recipe: &Recipe) -> Result<Device> {
 pub fn draft<'a>(
     (profile, memory): (&'a Profile, u64),
     spec: &'a fathom_model::Spec,
-    recipe: &Recipe,
+    job: &Job,
     index: usize,
     rank: usize,
-) -> Result<Draft<'a>> {
-    let ranks = stage::ranks(recipe, index)?.grid.ranks();
-    let budgets = plan::budgets(recipe, profile, memory, plan::sharing(recipe, profile, ranks));
+) -> Draft<'a> {
+    let recipe = job.recipe();
+    let budgets = budgets(recipe, profile, memory, sharing(recipe, profile, job.world()));
     let machine = &recipe.machine;
     let files = machine.spill.is_some()
         || machine.disk_bytes.is_some()
         || recipe.activations.memory == Memory::Manual;
     let budgets = Budgets { disk: if files { budgets.disk } else { 0 }, ..budgets };
-    Ok(Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank })
+    Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank }
 }
 
 /// A rank's part of a stage's step.
@@ -87,27 +90,27 @@ impl Subject {
     ///
     /// # Errors
     /// A stage that does not fit the machine, and files that cannot be made.
-    pub fn new(device: &Device, recipe: &Recipe, index: usize) -> Result<Subject> {
-        Subject::warmed(device, recipe, (index, Scores::Flat), |_| Ok(()))
+    pub fn new(device: &Device, job: &Job, index: usize) -> Result<Subject> {
+        Subject::warmed(device, job, (index, Scores::Flat), |_| Ok(()))
     }
 
     /// As [`Subject::new`] with such scores, after `first` had the workload, before there is anything of it.
     pub fn warmed(
         device: &Device,
-        recipe: &Recipe,
+        job: &Job,
         (index, scores): (usize, Scores),
         first: impl FnOnce(&Workload<'_>) -> Result<()>,
     ) -> Result<Subject> {
-        let (profile, specs) = (device.machine.profile(), plan::specs(recipe)?);
-        check_places(recipe, &specs, profile)?;
+        let (profile, recipe) = (device.machine.profile(), job.recipe());
+        check_places(recipe, &job.specs, profile)?;
         let (memory, rank) = (device.pool.budget(), device.mesh.rank());
-        let spec = scored(&specs[index], scores, recipe.model.init_std);
-        let mut draft = draft((profile, memory), &spec, recipe, index, rank)?;
+        let spec = scored(&job.specs[index], scores, recipe.model.init_std);
+        let mut draft = draft((profile, memory), &spec, job, index, rank);
         // The pool has the rank's share of what the recipe allows.
         draft.budgets.memory = memory;
         let Settled { how, plan, solution } = draft.check()?;
         if let Some(solution) = solution.filter(|_| rank == 0) {
-            eprintln!("{}", choices::table(&solution));
+            console::line(&choices::table(&solution));
         }
         let mut work = draft.workload()?;
         if how.ranks.grid.ranks() != device.mesh.grid().ranks() {
@@ -126,13 +129,24 @@ impl Subject {
         let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new("."));
         let (ranks, moments) = (&how.ranks, how.adamw.moments);
         device.pool.prepare(plan.usage.peak_reserved);
-        let disk = open_state_disk(device, spec, work.dtype, how.on_disk, (ranks, moments), folder)?;
-        let portion = device::portion(device, spec, ranks)?;
-        let (model, mut params) = Model::declare_part(device, spec, work.dtype, disk, portion);
+        let disk = open_state_disk(
+            device,
+            spec,
+            work.dtype,
+            how.on_disk,
+            (ranks, moments, how.goal.refers),
+            folder,
+        )?;
+        let portion = models::portion(device, spec, ranks)?;
+        let part = (portion, how.goal.quantized.as_ref());
+        let (mut model, mut params) = Model::declare_quantized(device, spec, work.dtype, disk, part);
         initialise(device, &model, &mut params, Init { deviation: recipe.model.init_std, seed: 1 });
+        adapt(device, &model, &mut params, 1).map_err(anyhow::Error::msg)?;
+        frozen(&mut model, &mut params, &how.goal.trained)?;
         let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
         trainer.narrow(how.narrow.as_ref())?;
         trainer.offload = offload::open(device, &how.places, Room::of(&plan, folder, None))?;
+        trainer.teacher = how.goal.teacher.as_deref().map(|spec| teacher(device, spec, work)).transpose()?;
         let micro = random_batch(*tokens, how.caps.seq_tokens, spec.vocab);
         let batch = vec![micro; work.micro_batches / ranks.grid.dp];
         Ok(Subject { trainer, plan, model_flops: 0.0, how: how.clone(), batch, failed: None })
@@ -209,4 +223,12 @@ fn random_batch(tokens: usize, document: usize, vocab: usize) -> MicroBatch {
     let labels = ids[1..].iter().copied().chain([-100]).collect();
     let positions = (0..tokens).map(|at| (at % document) as i32).collect();
     MicroBatch { ids, labels, positions, ..MicroBatch::shape(tokens, document) }
+}
+
+/// A teacher of this architecture with random weights.
+fn teacher(device: &Device, spec: &Spec, work: &Workload<'_>) -> Result<Frozen> {
+    let portion = models::portion(device, spec, &work.how.ranks)?;
+    let (model, mut params) = Model::declare_part(device, spec, work.dtype, None, portion);
+    initialise(device, &model, &mut params, Init::new(2));
+    Ok(Frozen { model, params })
 }

@@ -3,6 +3,8 @@
 use std::sync::Once;
 use std::time::Instant;
 
+use crate::console;
+
 /// Times of repeated runs.
 pub struct Timed {
     /// Median seconds.
@@ -83,9 +85,9 @@ impl Watch {
             static WARNED: Once = Once::new();
             let cores = others as f64 / 100.0 / self.seconds();
             WARNED.call_once(|| {
-                eprintln!(
+                console::line(&format!(
                     "warning: other processes use {cores:.1} cores; rows with \"loaded\":true are measured beside them and judge nothing"
-                );
+                ));
             });
         }
         loaded

@@ -1,38 +1,21 @@
 //! Every activation of a recipe's stages: name, shape, bytes and place.
 
 use anyhow::Result;
+use fathom_app::inspect::{Activations, activations};
+use fathom_app::{Job, library};
 use fathom_base::human;
 use fathom_grad::Place;
 use fathom_train::activations::{Activation, Segment};
-use fathom_train::recipe::Recipe;
-use fathom_train::{Draft, Workload, stage};
 use serde_json::json;
 
 use crate::args;
-use crate::commands::plan::{budgets, sharing, specs};
-use crate::library::{layers, load, placed};
-use crate::{device, profiles};
+use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &args::InspectRecipe) -> Result<()> {
-    let loaded = load(layers(&args.recipe, &args.settings))?;
-    inspect(args, &loaded.value).map_err(|error| placed(&loaded, error))
-}
-
-fn inspect(args: &args::InspectRecipe, recipe: &Recipe) -> Result<()> {
-    let profile = profiles::of(&recipe.machine)?;
-    let ranks = stage::ranks(recipe, 0).map_or(1, |ranks| ranks.grid.ranks());
-    let sharing = sharing(recipe, &profile, ranks);
-    let budgets = budgets(recipe, &profile, device::default_budget(), sharing);
-    for (index, (table, spec)) in recipe.stage.iter().zip(specs(recipe)?).enumerate() {
-        let draft = Draft { profile: &profile, spec: &spec, recipe: recipe.clone(), index, budgets, rank: 0 };
-        let work = Workload { how: draft.settle()?.how, ..draft.workload()? };
-        let segments = work.activations();
-        if args.json {
-            print_json(&table.name, &segments)
-        } else {
-            print_stage(&table.name, &work, &segments)
-        }
+    let loaded = library::load(library::layers(&args.recipe, &args.settings))?;
+    for stage in activations(&Job::new(loaded, &Plain::default())?)? {
+        if args.json { print_json(&stage.stage, &stage.segments) } else { print_stage(&stage) }
     }
     Ok(())
 }
@@ -47,20 +30,20 @@ fn title(segment: &Segment) -> String {
     }
 }
 
-fn print_stage(stage: &str, work: &Workload<'_>, segments: &[Segment]) {
-    let grid = work.how.ranks.grid;
-    let part = match grid.ranks() {
-        1 => String::new(),
-        ranks => format!("; what one of {ranks} ranks has of each layer ({grid})"),
+fn print_stage(of: &Activations) {
+    let segments = &of.segments;
+    let part = match &of.mesh {
+        None => String::new(),
+        Some((ranks, grid)) => format!("; what one of {ranks} ranks has of each layer ({grid})"),
     };
-    println!("stage {stage}: {} tokens in a micro batch{part}", human::grouped(work.tokens as u64));
+    outln!("stage {}: {} tokens in a micro batch{part}", of.stage, human::grouped(of.tokens as u64));
     for segment in segments {
-        println!("\n  {}", title(segment));
+        outln!("\n  {}", title(segment));
         for activation in &segment.activations {
             let Activation { name, rows, cols, dtype, place, held, bytes } = activation;
             let shape = format!("[{rows}, {cols}]");
             let held = if *held { "held" } else { "" };
-            println!(
+            outln!(
                 "    {name:<22} {shape:>20} {:<5} {:>10}  {:<10} {held}",
                 dtype.safetensors_name().to_lowercase(),
                 human::bytes(*bytes),
@@ -68,7 +51,7 @@ fn print_stage(stage: &str, work: &Workload<'_>, segments: &[Segment]) {
             );
         }
         let recomputed = segment.sum(|activation| activation.place == Place::Recompute);
-        println!(
+        outln!(
             "    {:<22} held {}, kept by the table {}, recomputed {}",
             "sum",
             human::bytes(segment.sum(|activation| activation.held)),
@@ -76,7 +59,7 @@ fn print_stage(stage: &str, work: &Workload<'_>, segments: &[Segment]) {
             human::bytes(recomputed)
         );
     }
-    println!("\n  all layers: held from forward to backward {}\n", human::bytes(held(segments)));
+    outln!("\n  all layers: held from forward to backward {}\n", human::bytes(held(segments)));
 }
 
 fn held(segments: &[Segment]) -> u64 {
@@ -99,7 +82,7 @@ fn print_json(stage: &str, segments: &[Segment]) {
                 "place": place.name(),
                 "held": held,
             });
-            println!("{row}");
+            outln!("{row}");
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::args::Local;
 pub fn run(args: &Local) -> Result<ExitCode> {
     let words = words(args)?;
     if !args.job.submit {
-        println!("{}", command(&words));
+        outln!("{}", command(&words));
         return Ok(ExitCode::SUCCESS);
     }
     let status = Command::new(&words[0]).args(&words[1..]).status();

@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
+use fathom_app::job;
+use fathom_app::library::{LIBRARY, layers, load, placed};
 use fathom_base::recipe::Recipe as Loaded;
 use fathom_train::recipe::Recipe;
-use fathom_train::stage;
 
 use crate::args::{Job, Launch, Machines};
 use crate::console;
-use crate::library::{LIBRARY, layers, load, placed};
 
 /// Runs the verb.
 pub fn run(on: &Launch) -> Result<ExitCode> {
@@ -48,8 +48,7 @@ struct Spread {
 impl<'a> Work<'a> {
     fn of(job: &'a Job) -> Result<Work<'a>> {
         let loaded = load(layers(&job.recipe, &job.keys()))?;
-        let ranks =
-            stage::ranks(&loaded.value, 0).map_err(|error| placed(&loaded, error.into()))?.grid.ranks();
+        let ranks = job::ranks(&loaded.value).map_err(|error| placed(&loaded, error))?[0].grid.ranks();
         let file = PathBuf::from(&job.recipe);
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let named = loaded.value.run.name.clone();
@@ -122,7 +121,7 @@ fn this_program() -> PathBuf {
 /// Prints a text, or gives it to a program that submits it.
 fn hand_over(job: &Job, text: &str, submit: &[&str]) -> Result<ExitCode> {
     if !job.submit {
-        print!("{text}");
+        out!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
     let (program, args) = (submit[0], &submit[1..]);

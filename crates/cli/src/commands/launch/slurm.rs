@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::text::{command, one_line, quote};
 use super::{Work, hand_over, this_program};
 use crate::args::Slurm;
-use crate::commands::train::RESUME;
+use crate::exit::RESUME;
 
 /// Prints or submits the script.
 pub fn run(args: &Slurm) -> Result<ExitCode> {

@@ -14,17 +14,22 @@ use std::process::{Command, Output};
 use blocks::{Block, blocks};
 use fathom_base::recipe::{KeyDoc, keys};
 use fathom_curate::pipeline::{OptionDoc, Recipe as Curation, stage_kinds};
+use fathom_serve::Recipe as Serving;
 use fathom_train::recipe::Recipe;
 
 use crate::{good, text};
 
 /// Pages below `docs`, and the repository's own README.
-const CHAPTERS: [&str; 19] = [
+const CHAPTERS: [&str; 24] = [
     "../README",
     "README",
     "quickstart",
     "recipes",
     "extending",
+    "teaching",
+    "alignment",
+    "alignment-rl",
+    "serving",
     "data",
     "curation",
     "stages",
@@ -36,6 +41,7 @@ const CHAPTERS: [&str; 19] = [
     "gpu",
     "gpu-internals",
     "formats",
+    "quantisation",
     "launch",
     "speed",
     "evaluation",
@@ -95,7 +101,7 @@ fn run(name: &str) {
         let at = format!("docs/{name}.md:{line}");
         let words: Vec<&str> = mark.split(' ').collect();
         match words.as_slice() {
-            ["toml", file] => fs::write(folder.path().join(file), body).unwrap(),
+            ["toml" | "yaml", file] => fs::write(folder.path().join(file), body).unwrap(),
             ["sh", "test"] | ["sh", "fails"] => {
                 let output = shell(folder.path(), &body);
                 let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -105,6 +111,7 @@ fn run(name: &str) {
             }
             ["text", "output"] => compare(&at, &body, &printed),
             ["formula", name] => formulas::check(&at, name, &body),
+            ["yaml"] => {}
             ["sh"] => assert!(!body.contains("$ "), "{at}: a command is written without a prompt"),
             other => panic!("{at}: a block is marked {other:?}; docs/README.md names the marks"),
         }
@@ -129,6 +136,31 @@ fn models_and_checkpoints() {
 #[test]
 fn mesh_and_launch() {
     ["mesh", "clusters", "launch"].into_iter().for_each(run);
+}
+
+#[test]
+fn teaching() {
+    run("teaching");
+}
+
+#[test]
+fn quantisation() {
+    run("quantisation");
+}
+
+#[test]
+fn alignment() {
+    run("alignment");
+}
+
+#[test]
+fn rewards() {
+    run("alignment-rl");
+}
+
+#[test]
+fn serving() {
+    run("serving");
 }
 
 #[test]
@@ -250,6 +282,7 @@ fn keys_are_those_of_the_schema() {
     let pages = [
         ("recipes", key_tables(keys::<Recipe>(), "The run as a whole")),
         ("curation", key_tables(keys::<Curation>(), "The curation as a whole")),
+        ("serving", key_tables(keys::<Serving>(), "The server")),
         ("stages", stage_tables()),
     ];
     for (name, expected) in pages {

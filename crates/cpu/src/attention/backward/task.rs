@@ -141,13 +141,15 @@ impl<'a, U: Unit> Task<'a, U> {
         }
     }
 
-    /// A share of the next query block comes closer while one strip computes: one of the last, or rows that are a
-    /// power of two apart would push it out of the cache again.
-    unsafe fn prefetch(&self, first: usize) {
+    /// A share of query block `block` comes closer while strip `strip` of all key blocks computes: a few rows at a time, for a
+    /// longer burst would keep the products waiting.
+    unsafe fn prefetch(&self, block: usize, strip: usize) {
         let op = &self.pass.op;
+        let strips = self.keys.len() * KEYS / SUB;
+        let [first, end] = [strip, strip + 1].map(|strip| block * QUERIES + strip * QUERIES / strips);
         for rows in [op.q, op.dout] {
             let view = self.pass.queries(rows.data, rows.stride, self.head);
-            pack::prefetch(&view, first, SUB, self.pass.rows(), view.head);
+            pack::prefetch(&view, first, end - first, self.pass.rows(), view.head);
         }
     }
 
@@ -222,9 +224,7 @@ impl<'a, U: Unit> Task<'a, U> {
         for (strip, cols) in strips.iter_mut().enumerate() {
             let own_bits = bits.add(strip * SUB * MASK_WORDS);
             *cols = if masked { mask::extent(own_bits, SUB) } else { (0, QUERIES) };
-            if index + 1 == self.keys.len() {
-                self.prefetch((block + 1) * QUERIES + strip * SUB);
-            }
+            self.prefetch(block + 1, index * KEYS / SUB + strip);
             if cols.0 < cols.1 {
                 self.strip(block, index, strip, *cols, if masked { own_bits } else { std::ptr::null() });
             }

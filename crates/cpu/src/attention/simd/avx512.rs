@@ -96,6 +96,10 @@ unsafe impl<const PAIRS: bool> Simd for Avx512<PAIRS> {
         _mm512_reduce_max_ps(v)
     }
     #[inline(always)]
+    unsafe fn exceeds(v: V, limit: f32) -> bool {
+        _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(v, _mm512_set1_ps(limit)) != 0
+    }
+    #[inline(always)]
     unsafe fn select(bits: u16, a: V, b: V) -> V {
         _mm512_mask_mov_ps(b, bits, a)
     }

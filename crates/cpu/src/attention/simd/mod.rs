@@ -50,6 +50,13 @@ pub unsafe trait Simd: 'static {
     unsafe fn sum(v: Self::V) -> f32;
     /// Largest lane.
     unsafe fn peak(v: Self::V) -> f32;
+    /// Whether a lane is above `limit`, or not a number.
+    #[inline(always)]
+    unsafe fn exceeds(v: Self::V, limit: f32) -> bool {
+        // SAFETY: this function's contract.
+        let peak = unsafe { Self::peak(v) };
+        peak.partial_cmp(&limit).is_none_or(std::cmp::Ordering::is_gt)
+    }
     /// Lanes of `a` where the bit is set, of `b` elsewhere.
     unsafe fn select(bits: u16, a: Self::V, b: Self::V) -> Self::V;
     /// Bit i is `lo <= p[i] <= hi`.

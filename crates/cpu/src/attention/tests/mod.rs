@@ -119,7 +119,7 @@ impl Strided {
 
 impl Problem {
     fn mask(&self) -> Masking<'_> {
-        Masking { slices: &self.slices, pos_q: &self.pos_q, pos_k: &self.pos_k }
+        Masking { slices: &self.slices, pos_q: &self.pos_q, pos_k: &self.pos_k, pages: None }
     }
 
     /// Forward and backward.

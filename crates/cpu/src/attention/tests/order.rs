@@ -93,3 +93,60 @@ fn keys_that_no_row_sees_do_not_matter() {
         }
     }
 }
+
+/// Keys and values of `p` in pages of a larger tensor, in this order, and nothing else in it that is a number of use.
+fn paged(p: &Problem, order: &[usize]) -> (Vec<f32>, Vec<f32>, Vec<i32>) {
+    let width = p.shape.kv_heads * p.shape.head_dim;
+    let pages: Vec<i32> =
+        order.iter().take(p.shape.k_tokens.div_ceil(KEYS)).map(|page| *page as i32).collect();
+    let spread = |rows: &[f32]| {
+        let mut all = noise(9, order.len() * KEYS * width);
+        for (block, page) in pages.iter().enumerate() {
+            let from = block * KEYS * width..rows.len().min((block + 1) * KEYS * width);
+            let to = *page as usize * KEYS * width;
+            all[to..to + from.len()].copy_from_slice(&rows[from]);
+        }
+        all
+    };
+    (spread(&p.k), spread(&p.v), pages)
+}
+
+#[test]
+fn where_pages_are_does_not_matter() {
+    for isa in families() {
+        for elem in [Elem::F32, Elem::Bf16] {
+            for (queries, kv_heads) in [(1, 2), (200, 1)] {
+                let p = part(&problem(elem, 700, 4, kv_heads, 64), 500, queries);
+                let want = p.run(isa, 2);
+                let (k, v, pages) = paged(&p, &[7, 2, 5, 0, 3, 6, 1, 4]);
+                let [q_width, k_width] = [4, kv_heads].map(|heads| heads * 64);
+                let q = Strided::new(&p.q, q_width, elem);
+                let [k, v] = [&k, &v].map(|rows| Strided::new(rows, k_width, elem));
+                let mut out = Strided::new(&vec![7.0; p.q.len()], q_width, elem);
+                let mut lse = vec![7.0; queries * 4];
+                let pool = Threads::new(2);
+                let mut work = vec![0u8; workspace_bytes_forward(isa, 2, &p.shape, elem, p.slices.len())];
+                let op = Forward {
+                    shape: p.shape,
+                    elem,
+                    options: p.options,
+                    mask: Masking {
+                        pages: Some(Paging { pages: &pages, format: PageFormat::Plain }),
+                        ..p.mask()
+                    },
+                    q: q.rows(),
+                    k: k.rows(),
+                    v: v.rows(),
+                    sinks: p.sinks.as_deref(),
+                    out: out.rows_mut(),
+                    lse: lse.as_mut_ptr(),
+                    resume: false,
+                };
+                // SAFETY: all tensors have the extents that the shape and the pages name.
+                unsafe { forward(&pool, isa, &op, work.as_mut_ptr()) };
+                assert_eq!(bits(&out.values()), bits(&want.out), "{} {elem:?}", isa.name());
+                assert_eq!(bits(&lse), bits(&want.lse), "{} {elem:?}", isa.name());
+            }
+        }
+    }
+}

@@ -10,6 +10,7 @@ fn function(kind: Activation, x: f64) -> f64 {
         Activation::GeluErf => x * (0.5 + area_of_normal(x)),
         Activation::Relu => x.max(0.0),
         Activation::Relu2 => x.max(0.0) * x.max(0.0),
+        Activation::Tanh => x.tanh(),
         Activation::ClampedSwiglu => unreachable!("gated by pairs"),
     }
 }
@@ -38,7 +39,7 @@ fn slope(kind: Activation, x: f64) -> f64 {
 fn activations_and_their_gradients_agree_with_f64() {
     use Activation::*;
     let (rows, cols) = (7, 77);
-    for kind in [Silu, GeluTanh, GeluErf, Relu, Relu2] {
+    for kind in [Silu, GeluTanh, GeluErf, Relu, Relu2, Tanh] {
         for (elem, gated) in [(Elem::F32, false), (Elem::F32, true), (Elem::Bf16, false), (Elem::Bf16, true)]
         {
             // Wider than the functions' bends, and never at the corner of relu.

@@ -114,7 +114,7 @@ fn mask(bed: &Bed, problem: &Problem) -> Mask {
     let positions = bed.device.from_i32(&positions, Category::Data);
     let (pos_q, pos_k) = (positions.clone(), positions);
     let slices = Extent::Fixed(slices.len());
-    Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false }
+    Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None }
 }
 
 fn parts(whole: &Tensor, dim: usize) -> [Tensor; 3] {

@@ -127,7 +127,7 @@ impl Context {
         let packed = Packed::of(&slices, pos_q, pos_k);
         let [pos_q, pos_k] = [pos_q, pos_k].map(|positions| bed.device.from_i32(positions, Category::Data));
         let slices = Extent::UpTo { cap: self.cap(), count };
-        Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: true }
+        Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: true, pages: None }
     }
 }
 

@@ -30,6 +30,7 @@ fn mask(device: &Device, slices: &[Slice], [queries, keys]: [usize; 2], first: i
         pairs: 0,
         packed: None,
         partial: false,
+        pages: None,
     }
 }
 

@@ -23,10 +23,17 @@ fn copies_and_sums() {
                 m.softcap(&capped, 1.5);
                 let biased = random(device, shape, a, 4);
                 m.add_bias(&biased, &random(device, [1, shape[1]], b, 5));
+                let products = [0, 1].map(|_| blank(device, shape, b));
+                m.multiply(&x, &y, &products[0]);
+                m.multiply(&x, &random(device, [1, shape[1]], b, 7), &products[1]);
+                let roots = blank(device, shape, a);
+                m.multiply(&y, &y, &roots);
+                m.rsqrt(&roots, &roots);
                 m.add(&y, &y, &y);
                 let zero = random(device, shape, b, 6);
                 m.zero(&zero);
-                vec![copied, sum, scaled, capped, biased, y, zero]
+                let [product, by_row] = products;
+                vec![copied, sum, scaled, capped, biased, y, zero, product, by_row, roots]
             });
         }
     }
@@ -86,6 +93,7 @@ fn activations() {
             (GeluErf, false),
             (Relu, false),
             (Relu2, true),
+            (Tanh, false),
             (ClampedSwiglu, true),
         ] {
             same("activation", |device| {

@@ -55,6 +55,7 @@ fn ten_million_tokens_fit_in_grids() {
         pairs: 0,
         packed: None,
         partial: false,
+        pages: None,
     };
     let op = Attention {
         q: &x,

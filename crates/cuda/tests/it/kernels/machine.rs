@@ -6,9 +6,9 @@ use fathom_cpu::Cpu;
 use fathom_cuda::kernels::{self, Launch, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, Dispatch, Embed, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
-    Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Profile, Reader, Rope, RopeTable, Route,
-    RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, gpu,
+    CombineBackward, CrossEntropy, Dispatch, Divergence, Embed, GroupedMatMul, GroupedWeight, InFlight,
+    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader, Rope,
+    RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack, gpu,
 };
 
 use super::emulator;
@@ -86,6 +86,14 @@ impl Machine for Emulated {
 
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
         one(kernels::add(a, b, out));
+    }
+
+    fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor) {
+        one(kernels::multiply(a, b, out));
+    }
+
+    fn rsqrt(&self, x: &Tensor, out: &Tensor) {
+        one(kernels::rsqrt(x, out));
     }
 
     fn scale(&self, x: &Tensor, factor: f32, out: &Tensor) {
@@ -214,6 +222,14 @@ impl Machine for Emulated {
         one(kernels::cross_entropy(op));
     }
 
+    fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
+        one(kernels::jitter(x, keys, scales));
+    }
+
+    fn divergence(&self, op: &Divergence<'_>) {
+        one(kernels::divergence(op));
+    }
+
     fn sum(&self, x: &Tensor, out: &Tensor) {
         one(kernels::sum(x, out));
     }
@@ -232,5 +248,13 @@ impl Machine for Emulated {
 
     fn adamw(&self, op: &AdamW<'_>) {
         one(kernels::adamw(op));
+    }
+
+    fn pack(&self, op: &Pack<'_>) {
+        one(kernels::pack(op));
+    }
+
+    fn unpack(&self, op: &Unpack<'_>) {
+        one(kernels::unpack(op));
     }
 }

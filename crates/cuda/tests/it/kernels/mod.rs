@@ -2,6 +2,8 @@
 //! gets. Where no C++ compiler is found the tests say so and pass.
 
 mod attention;
+mod blocks;
+mod divergence;
 mod elementwise;
 mod emulator;
 mod encode;

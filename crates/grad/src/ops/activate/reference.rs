@@ -27,6 +27,7 @@ fn act(kind: Activation, x: f64) -> f64 {
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2)),
         Activation::Relu => x.max(0.0),
         Activation::Relu2 => x.max(0.0).powi(2),
+        Activation::Tanh => x.tanh(),
         Activation::ClampedSwiglu => panic!("gated alone, and by pairs"),
     }
 }

@@ -5,8 +5,14 @@ use fathom_tensor::Activation;
 use super::reference;
 use crate::testing::{self, Stream};
 
-const KINDS: [Activation; 5] =
-    [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Relu, Activation::Relu2];
+const KINDS: [Activation; 6] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::GeluErf,
+    Activation::Relu,
+    Activation::Relu2,
+    Activation::Tanh,
+];
 
 #[track_caller]
 fn check(kind: Activation, gated: bool, [tokens, cols]: [usize; 2]) {

@@ -1,5 +1,7 @@
 //! Calls of the kernels with their scratch.
 
+use std::ops::Range;
+
 use fathom_tensor::{Attention as Call, AttentionBackward, Mask, OpDesc, Tensor};
 
 use super::AttentionUse;
@@ -20,6 +22,14 @@ pub(super) struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
+    /// The same heads of some rows alone.
+    pub fn rows(&self, rows: &Range<usize>, work: &mut dyn FnMut(&Heads<'_>)) {
+        let of = |tensor: &Tensor| tensor.view_rows(rows.clone());
+        let [q, k, v] = self.qkv.map(of);
+        let [out, lse] = self.results.map(of);
+        work(&Heads { qkv: [&q, &k, &v], results: [&out, &lse], ..*self });
+    }
+
     fn call(&self, mask: &'a Mask, resume: bool) -> Call<'a> {
         let AttentionUse { head_dim, scale, softcap, .. } = self.how;
         let ([q, k, v], [out, lse], sinks) = (self.qkv, self.results, self.sinks);

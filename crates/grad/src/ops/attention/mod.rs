@@ -10,7 +10,7 @@ mod ring;
 
 use std::ops::Range;
 
-use fathom_tensor::{Category, SinksBackward, Tensor};
+use fathom_tensor::{Category, Mask, SinksBackward, Tensor};
 
 use kernel::{Gradients, Heads};
 
@@ -34,6 +34,17 @@ pub struct AttentionUse {
     pub scale: f32,
     /// `cap tanh(s / cap)`; 0 for none.
     pub softcap: f32,
+    /// Each document attends in itself, under a mask of its own from `mask` on: what it gives does not depend on what runs with it.
+    pub apart: bool,
+}
+
+/// Rows of each document that attends in itself, with its mask: those from the first on.
+pub(crate) fn documents(batch: &Batch, first: usize) -> impl Iterator<Item = (Range<usize>, &Mask)> {
+    let mut end = 0;
+    batch.masks[first..].iter().map(move |mask| {
+        end += mask.pos_q.cols();
+        (end - mask.pos_q.cols()..end, mask)
+    })
 }
 
 struct Attention {
@@ -83,6 +94,11 @@ impl Attention {
 
     fn attend(&self, x: &Exec<'_>, qkv: [&Tensor; 3], results: [&Tensor; 2], sinks: Option<&Tensor>) {
         let ([q, k, v], [out, lse]) = (qkv, results);
+        if x.batch.masks.get(self.how.mask).is_some_and(|mask| mask.pages.is_some()) {
+            // Keys in pages need not be as wide as their heads.
+            let group = Heads { how: self.how, qkv, results, sinks, least_keys: 0 };
+            return group.attend(x, &x.batch.masks[self.how.mask], false);
+        }
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
             let qkv = [&part(q, &wide), &part(k, &narrow), &part(v, &narrow)];
@@ -91,6 +107,11 @@ impl Attention {
             let sinks = sinks.map(|sinks| part(sinks, &heads));
             let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref(), least_keys: 0 };
             match route(x) {
+                None if self.how.apart => {
+                    for (rows, mask) in documents(x.batch, self.how.mask) {
+                        group.rows(&rows, &mut |part| part.attend(x, mask, false));
+                    }
+                }
                 None => group.attend(x, &x.batch.masks[self.how.mask], false),
                 Some(Route::Ring(ring)) => ring::forward(x, ring, &group),
                 Some(Route::Gathered(all)) => gathered::forward(x, all, &group),
@@ -118,6 +139,15 @@ impl Attention {
             let dqkv = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
             let gradients = Gradients { dout, dqkv };
             match route(x) {
+                None if self.how.apart => {
+                    for (rows, mask) in documents(x.batch, self.how.mask) {
+                        let [dout, dq, dk, dv] =
+                            [gradients.dout, gradients.dqkv[0], gradients.dqkv[1], gradients.dqkv[2]]
+                                .map(|tensor| tensor.view_rows(rows.clone()));
+                        let own = Gradients { dout: &dout, dqkv: [&dq, &dk, &dv] };
+                        group.rows(&rows, &mut |part| part.backward(x, mask, &own, false));
+                    }
+                }
                 None => group.backward(x, &x.batch.masks[self.how.mask], &gradients, false),
                 Some(Route::Ring(ring)) => ring::backward(x, ring, &group, &gradients),
                 Some(Route::Gathered(all)) => gathered::backward(x, all, &group, &gradients),
@@ -172,7 +202,9 @@ impl Op for Attention {
 
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
         // Two products a pair forward, four backward; the kernels compute the scores once more.
-        let product = 2 * batch.pairs(self.how.mask) * ins[0].cols as u64;
+        let masks = self.how.mask..if self.how.apart { batch.masks.len() } else { self.how.mask + 1 };
+        let pairs: u64 = masks.map(|mask| batch.pairs(mask)).sum();
+        let product = 2 * pairs * ins[0].cols as u64;
         Flops { forward: 2 * product, input: 4 * product, weight: 0, extra: product }
     }
 

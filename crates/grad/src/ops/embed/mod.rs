@@ -1,6 +1,6 @@
 //! Token embedding, with learned positions added where a family has them.
 
-use fathom_tensor::{Embed as Call, Tensor};
+use fathom_tensor::{Category, DType, Embed as Call, Tensor};
 
 use super::only;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
@@ -13,24 +13,50 @@ mod tests;
 
 struct Embed {
     name: &'static str,
-    dtype: fathom_tensor::DType,
+    dtype: DType,
     scale: f32,
     /// The id of the table's first row, where it is a part of a larger one.
     first: Option<usize>,
     /// Learned positions are added here; ranks that share the work leave it to one of them.
     positions: bool,
+    /// The first row of a table of types is added to every token.
+    types: bool,
 }
 
 impl Ctx<'_> {
-    /// `scale x tokens[id] + positions[pos]`: tables [vocab, d] and [max_positions, d].
+    /// `scale x tokens[id] + positions[pos]`: tables [vocab, d] and [max_positions, d], packed or not. Of `led` documents, which begin
+    /// with virtual tokens, those have no row.
     ///
     /// # Panics
     /// If the tables' widths differ.
     #[track_caller]
-    pub fn embed(&mut self, tokens: ParamId, positions: Option<ParamId>, scale: f32) -> Val {
+    pub fn embed(&mut self, tokens: ParamId, positions: Option<ParamId>, (scale, led): (f32, bool)) -> Val {
         let dtype = self.params.dtype(tokens);
         let params: Vec<ParamId> = [tokens].into_iter().chain(positions).collect();
-        only(self.apply(Embed { name: "embed", dtype, scale, first: None, positions: true }, &[], &params))
+        let (positions, types) = (positions.is_some(), false);
+        let first = led.then_some(0);
+        let op = Embed { name: "embed", dtype, scale, first, positions, types };
+        let out = only(self.apply(op, &[], &params));
+        self.takes_packed();
+        out
+    }
+
+    /// As [`Ctx::embed`], with the first row of a table of token types added to every token.
+    ///
+    /// # Panics
+    /// If the tables' widths differ.
+    #[track_caller]
+    pub fn embed_typed(
+        &mut self,
+        tokens: ParamId,
+        positions: Option<ParamId>,
+        types: Option<ParamId>,
+    ) -> Val {
+        let dtype = self.params.dtype(tokens);
+        let params: Vec<ParamId> = [tokens].into_iter().chain(positions).chain(types).collect();
+        let (positions, types) = (positions.is_some(), types.is_some());
+        let op = Embed { name: "embed", dtype, scale: 1.0, first: None, positions, types };
+        only(self.apply(op, &[], &params))
     }
 
     /// As [`Ctx::embed`] with the vocabulary spread over tensor parallel ranks: this one has the rows from `first` on, and
@@ -43,17 +69,18 @@ impl Ctx<'_> {
         &mut self,
         tokens: ParamId,
         positions: Option<ParamId>,
-        scale: f32,
+        (scale, led): (f32, bool),
         (first, positions_here): (usize, bool),
     ) -> Val {
         if self.spread.ranks == 1 {
-            return self.embed(tokens, positions, scale);
+            return self.embed(tokens, positions, (scale, led));
         }
         let dtype = self.params.dtype(tokens);
         let params: Vec<ParamId> = [tokens].into_iter().chain(positions).collect();
         self.rows(|cx| {
             let (name, first) = ("embed.part", Some(first));
-            let op = Embed { name, dtype, scale, first, positions: positions_here };
+            let positions = positions.is_some() && positions_here;
+            let op = Embed { name, dtype, scale, first, positions, types: false };
             let part = only(cx.apply(op, &[], &params));
             cx.sum("embed", part)
         })
@@ -65,8 +92,10 @@ impl Embed {
     fn tables(&self, x: &Exec<'_>) -> impl Iterator<Item = (Tensor, f32, Option<usize>)> + use<> {
         let rows = x.rows.clone();
         let tokens = (x.batch.ids.view_cols(rows.clone()), self.scale, self.first);
-        let positions = self.positions.then(|| (x.batch.positions.view_cols(rows), 1.0, None));
-        [Some(tokens), positions].into_iter().flatten()
+        let positions = self.positions.then(|| (x.batch.positions.view_cols(rows.clone()), 1.0, None));
+        let first_type = || x.device.zeros(1, rows.len(), DType::I32, Category::Workspace);
+        let types = self.types.then(|| (first_type(), 1.0, None));
+        [Some(tokens), positions, types].into_iter().flatten()
     }
 }
 

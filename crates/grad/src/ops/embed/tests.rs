@@ -14,7 +14,7 @@ fn check(lengths: &[usize], [vocab, width]: [usize; 2], learned: bool, scale: f3
         params: std::iter::once(Matrix::random(vocab, width, 3)).chain(positions).collect(),
         wide_params: false,
         stream: stream.clone(),
-        record: &|cx, _, p| cx.embed(p[0], p.get(1).copied(), scale),
+        record: &|cx, _, p| cx.embed(p[0], p.get(1).copied(), (scale, false)),
         reference: &|_, p| embed(&stream, &p[0], p.get(1), scale),
         penalty: None,
     });

@@ -21,7 +21,7 @@ struct Linear {
 }
 
 impl Ctx<'_> {
-    /// `y = x W^T + b`: x [t, in], W [out, in], b [1, out].
+    /// `y = x W^T + b`: x [t, in], W [out, in], packed or not, b [1, out].
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -29,7 +29,9 @@ impl Ctx<'_> {
     pub fn linear(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
         let narrow = self.params.narrow(weight);
-        only(self.apply(Linear { name, wide: false, narrow }, &[x], &params))
+        let y = only(self.apply(Linear { name, wide: false, narrow }, &[x], &params));
+        self.takes_packed();
+        y
     }
 
     /// As [`Ctx::linear`] with an f32 result: what must not be rounded, as a router's logits. Its gradient is rounded to
@@ -37,7 +39,9 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn linear_wide(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply(Linear { name, wide: true, narrow: None }, &[x], &params))
+        let y = only(self.apply(Linear { name, wide: true, narrow: None }, &[x], &params));
+        self.takes_packed();
+        y
     }
 }
 

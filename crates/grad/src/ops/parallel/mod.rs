@@ -79,7 +79,7 @@ fn parts(all: &Tensor, ranks: usize) -> Vec<Tensor> {
 }
 
 /// All rows, where each rank has a share of them.
-fn collect(x: &Exec<'_>, mine: &Tensor, spread: Spread) -> Tensor {
+pub(super) fn collect(x: &Exec<'_>, mine: &Tensor, spread: Spread) -> Tensor {
     if !spread.rows {
         return mine.clone();
     }
@@ -90,7 +90,13 @@ fn collect(x: &Exec<'_>, mine: &Tensor, spread: Spread) -> Tensor {
 
 /// The sum over the ranks of what `product(rows of from, result)` writes, into `out`: all of it, or this rank's share. A share of
 /// the rows travels while the product of the next is made.
-fn summed(x: &Exec<'_>, from: &Tensor, out: &Tensor, spread: Spread, product: impl Fn(&Tensor, &Tensor)) {
+pub(super) fn summed(
+    x: &Exec<'_>,
+    from: &Tensor,
+    out: &Tensor,
+    spread: Spread,
+    product: impl Fn(&Tensor, &Tensor),
+) {
     if !spread.rows {
         product(from, out);
         return group(x).all_reduce(x.device, out);
@@ -102,7 +108,13 @@ fn summed(x: &Exec<'_>, from: &Tensor, out: &Tensor, spread: Spread, product: im
 
 /// `product(rows, their result)` of the rows of all ranks, into `out`: those of this rank while those of the others are on their
 /// way.
-fn collected(x: &Exec<'_>, mine: &Tensor, out: &Tensor, spread: Spread, product: impl Fn(&Tensor, &Tensor)) {
+pub(super) fn collected(
+    x: &Exec<'_>,
+    mine: &Tensor,
+    out: &Tensor,
+    spread: Spread,
+    product: impl Fn(&Tensor, &Tensor),
+) {
     if !spread.rows {
         return product(mine, out);
     }

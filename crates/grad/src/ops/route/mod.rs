@@ -101,6 +101,7 @@ impl Op for Route {
         let (weights, index) = (&outs[0], &outs[1]);
         x.device.machine.route(&Call { routing, logits: &ins[0], bias: params.first(), index, weights });
         if let (Some(loads), Some(layer)) = (&x.loads, self.layer) {
+            let layer = layer.wrapping_add_signed(x.layers_on as isize);
             x.device.machine.count_experts(index, &loads.view_rows(layer..layer + 1));
         }
     }

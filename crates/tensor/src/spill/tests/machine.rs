@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::experts::*;
 use crate::machine::*;
 use crate::narrow::NarrowMatMul;
@@ -137,6 +138,8 @@ impl Machine for Plain {
     }
     fn copy(&self, _: &Tensor, _: &Tensor) {}
     fn add(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
+    fn multiply(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
+    fn rsqrt(&self, _: &Tensor, _: &Tensor) {}
     fn scale(&self, _: &Tensor, _: f32, _: &Tensor) {}
     fn softcap(&self, _: &Tensor, _: f32) {}
     fn add_bias(&self, _: &Tensor, _: &Tensor) {}
@@ -167,9 +170,13 @@ impl Machine for Plain {
     fn attention(&self, _: &Attention<'_>, _: &Tensor) {}
     fn attention_backward(&self, _: &AttentionBackward<'_>, _: &Tensor) {}
     fn sinks_backward(&self, _: &SinksBackward<'_>) {}
+    fn jitter(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
     fn cross_entropy(&self, _: &CrossEntropy<'_>) {}
+    fn divergence(&self, _: &crate::Divergence<'_>) {}
     fn sum(&self, _: &Tensor, _: &Tensor) {}
     fn sum_squares(&self, _: &Tensor, _: &Tensor) {}
     fn step_scale(&self, _: &StepScale<'_>) {}
     fn adamw(&self, _: &AdamW<'_>) {}
+    fn pack(&self, _: &crate::Pack<'_>) {}
+    fn unpack(&self, _: &crate::Unpack<'_>) {}
 }

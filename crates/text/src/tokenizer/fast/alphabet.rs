@@ -10,7 +10,7 @@ pub(super) fn char_of(byte: u8) -> char {
 }
 
 /// The bytes that a token stands for, or nothing if a character of it stands for none.
-pub(super) fn bytes_of(token: &str) -> Option<Vec<u8>> {
+pub(in crate::tokenizer) fn bytes_of(token: &str) -> Option<Vec<u8>> {
     token
         .chars()
         .map(|c| match u32::from(c) {

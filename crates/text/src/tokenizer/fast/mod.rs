@@ -17,6 +17,7 @@ mod whole;
 
 use super::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
 use added::{Added, Part};
+pub(super) use alphabet::bytes_of;
 use alphabet::char_of;
 use bpe::{Bpe, Chain};
 use cache::{Cache, FEW_IDS, Key, LONG, SHORT};

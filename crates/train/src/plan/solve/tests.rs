@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::*;
+use crate::objective::Goal;
 use crate::step::InStep;
 use fathom_grad::{AdamWSettings, OnDisk};
 use fathom_model::{Caps, LlamaSizes, Spec};
@@ -43,7 +44,16 @@ fn profile() -> Profile {
 fn work<'a>(profile: &'a Profile, spec: &'a Spec, tokens: usize) -> Workload<'a> {
     let caps = Caps { docs: 1, seq_tokens: tokens };
     let (places, on_disk, adamw) = (Places::none(), OnDisk::default(), AdamWSettings::default());
-    let how = InStep { places, on_disk, caps, ranks: Default::default(), narrow: None, z_loss: 0.0, adamw };
+    let how = InStep {
+        places,
+        on_disk,
+        caps,
+        ranks: Default::default(),
+        narrow: None,
+        z_loss: 0.0,
+        goal: Goal::default(),
+        adamw,
+    };
     Workload { profile, spec: Cow::Borrowed(spec), dtype: DType::Bf16, how, micro_batches: 1, tokens }
 }
 
@@ -72,7 +82,7 @@ fn within_two_per_cent_of_every_table() {
     let choices = work.choices(&roomy);
     let all: Vec<Figures> = tables(&choices)
         .iter()
-        .map(|table| figures(&work.plan(&choices.places(table, 0..usize::MAX, table))))
+        .map(|table| figures(&work.with_places(&choices.places(table, 0..usize::MAX, table)).plan().unwrap()))
         .collect();
     let [least, most] = [f64::min, f64::max]
         .map(|pick: fn(f64, f64) -> f64| all.iter().map(|figures| figures.memory).reduce(pick).unwrap());
@@ -80,7 +90,7 @@ fn within_two_per_cent_of_every_table() {
         let budgets = Budgets { memory: (least + share * (most - least)) as u64, host: 0, disk: u64::MAX };
         let fits = |figures: &&Figures| figures.memory <= budgets.memory as f64;
         let best = all.iter().filter(fits).map(|figures| figures.cost).reduce(f64::min).unwrap();
-        let solution = work.solve(&budgets).unwrap();
+        let solution = work.solve(&budgets).unwrap().unwrap();
         assert!(budgets.hold(&solution.plan), "{share}");
         let found = solution.plan.step_s().unwrap();
         println!("{share}: found {found}, best of {} {best}, {} planned", all.len(), solution.planned);
@@ -92,16 +102,16 @@ fn within_two_per_cent_of_every_table() {
 fn a_deep_model_is_divided_and_a_budget_without_disk_is_kept() {
     let (profile, spec) = (profile(), spec(16));
     let work = work(&profile, &spec, 2048);
-    let plain = work.plan(&Places::none());
+    let plain = work.plan().unwrap();
     let memory = plain.usage.peak_reserved * 3 / 5;
     for disk in [0, 8 << 20, u64::MAX] {
         let budgets = Budgets { memory, host: 0, disk };
-        let solution = work.solve(&budgets).unwrap();
+        let solution = work.solve(&budgets).unwrap().unwrap();
         assert!(budgets.hold(&solution.plan), "{disk}");
         assert!(disk > 0 || solution.plan.disk_bytes == 0);
         assert_eq!(solution.rows.len(), UNITS.len());
         // Its own table says what runs.
-        assert_eq!(work.plan(&solution.places).usage, solution.plan.usage);
+        assert_eq!(work.with_places(&solution.places).plan().unwrap().usage, solution.plan.usage);
     }
-    assert!(work.solve(&Budgets { memory: 1 << 20, host: 0, disk: u64::MAX }).is_none());
+    assert!(work.solve(&Budgets { memory: 1 << 20, host: 0, disk: u64::MAX }).unwrap().is_none());
 }

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use super::text::{indent, one_line, scalar, string};
 use super::{Spread, Work, hand_over};
 use crate::args::{Kubernetes, Manifest};
-use crate::commands::train::RESUME;
+use crate::exit::RESUME;
 
 /// Where a pod finds what is mounted.
 const SHARED: &str = "/work";

@@ -4,7 +4,7 @@ use super::{Pods, RECIPE};
 use crate::commands::launch::Spread;
 use crate::commands::launch::local::mpirun;
 use crate::commands::launch::text::{as_it_is, command, indent, list, quote};
-use crate::commands::train::RESUME;
+use crate::exit::RESUME;
 
 /// Where the ranks of several pods meet.
 const PORT: u16 = 29_500;

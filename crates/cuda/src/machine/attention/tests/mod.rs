@@ -51,6 +51,7 @@ impl Problem {
             pairs: 0,
             packed: Some(documents(ends, window)),
             partial: false,
+            pages: None,
         };
         let (qkv, out) = (empty((HEADS + 2 * KV_HEADS) * DIM, DType::Bf16), empty(HEADS * DIM, DType::Bf16));
         let lse = empty(HEADS, DType::F32);

@@ -56,6 +56,7 @@ impl Step {
             pairs: 0,
             packed: Packed::of(&self.slices, &self.pos_q, &self.pos_k),
             partial: self.partial,
+            pages: None,
         }
     }
 

@@ -1,0 +1,34 @@
+//! What of a machine's memory and disk a step may use.
+
+use fathom_tensor::{Hardware, Profile};
+use fathom_train::Budgets;
+use fathom_train::recipe::Recipe;
+
+use crate::place::Place;
+
+/// With how many of `ranks` ranks of a plan one shares what it uses: on the processor ranks are threads of one process; each has a
+/// graphics processor of its own.
+pub fn sharing(recipe: &Recipe, profile: &Profile, ranks: usize) -> Place {
+    let own = profile.hardware == Hardware::Graphics;
+    let disk = match profile.fabric.filter(|_| own && recipe.machine.spill.is_some()) {
+        Some(fabric) => fabric.node_ranks.min(ranks),
+        None => ranks,
+    };
+    let host = if own { 1 } else { ranks };
+    Place { ranks, local: 0, cores: host, host, memory: host, disk }
+}
+
+/// A rank's share of what the recipe allows, else of what a run may use of the memory that the profile has, else of `memory`.
+pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64, sharing: Place) -> Budgets {
+    let together = sharing.memory as u64;
+    let memory = match (recipe.machine.memory_bytes, profile.memory_bytes) {
+        (None, Some(all)) => profile.pool_bytes(all, together),
+        (given, _) => given.unwrap_or(memory) / together,
+    };
+    let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out, sharing.disk);
+    // The free disk of this machine says nothing of another.
+    match (profile.hardware, recipe.machine.disk_bytes) {
+        (Hardware::Processor, _) | (_, Some(_)) => budgets,
+        (Hardware::Graphics, None) => Budgets { disk: u64::MAX, ..budgets },
+    }
+}

@@ -1,0 +1,176 @@
+//! A conversation with a model, turn by turn. What was said before is not read again: it stays in the engine's pages.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use fathom_base::{Event, Flow, GenerateRequest, Prompt, Sampling, Stop, Usage};
+use fathom_engine::{Engine, Limits, Scheduler};
+use fathom_text::chat::{Conversation, Message, Template};
+
+use crate::error::{Result, caught, refuse};
+use crate::models::Ready;
+
+/// Tokens of a conversation, where nothing is said and the model has as many.
+const CONTEXT: usize = 8192;
+/// Tokens of an answer, where nothing is said and the context has room for them.
+const MAX_TOKENS: usize = 1024;
+/// Tokens that are guessed to follow in a step, at most.
+const DRAFTS: usize = 8;
+
+/// How a model is talked to.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// How to choose tokens; the number of them is below.
+    pub sampling: Sampling,
+    /// Maximum number of tokens of an answer.
+    pub max_tokens: Option<usize>,
+    /// Maximum number of tokens of the conversation.
+    pub context_tokens: Option<usize>,
+    /// What the system says first.
+    pub system: Option<String>,
+    /// A file with the chat template; none for the model's own.
+    pub template: Option<PathBuf>,
+}
+
+/// What a person says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Something to the model.
+    Text(String),
+    /// The conversation begins again.
+    Reset,
+    /// It begins again, with this said by the system.
+    System(String),
+}
+
+/// Somebody who talks to a model.
+pub trait Person {
+    /// The next thing said; none at the end.
+    fn next(&mut self) -> Option<Said>;
+
+    /// Text of the answer, as it comes.
+    fn hear(&mut self, text: &str) -> Flow;
+
+    /// The answer is complete.
+    fn heard(&mut self, stop: Stop, usage: &Usage);
+
+    /// The turn could not be answered, and is as if it had not been said.
+    fn refused(&mut self, message: &str);
+}
+
+/// Lets a person talk to a model until it has nothing more to say.
+///
+/// # Errors
+/// A model without a chat template, settings out of range, no memory for the context.
+pub fn chat(model: &Ready, settings: &Settings, person: &mut dyn Person) -> Result<()> {
+    let Ready { folder, tokenizer, device, loaded } = model;
+    let template = match &settings.template {
+        Some(file) => Some(Template::from_file(file, tokenizer)?),
+        None => Template::from_dir(folder, tokenizer)?,
+    };
+    let Some(template) = template else {
+        refuse!(
+            "{} has no chat template (chat_template.jinja, or in tokenizer_config.json), so it continues text and does not converse; \
+             ask fathom generate, or name a template (--chat-template FILE)",
+            folder.display()
+        );
+    };
+    let spec = &loaded.model.spec;
+    let context_tokens = settings.context_tokens.unwrap_or_else(|| spec.max_positions.min(CONTEXT));
+    let limits = Limits { context_tokens, draft_tokens: DRAFTS, ..Limits::default() };
+    caught(|| {
+        let engine = Engine::new(device, &loaded.model, &loaded.params, tokenizer, limits);
+        let mut talk = Talk {
+            template: &template,
+            scheduler: Scheduler::new(&engine, engine.capacity(1, context_tokens)),
+            settings,
+            tokenizer,
+            context_tokens,
+            conversation: Conversation::default(),
+        };
+        talk.begin(settings.system.as_deref());
+        while let Some(said) = person.next() {
+            match said {
+                Said::Reset => talk.begin(settings.system.as_deref()),
+                Said::System(text) => talk.begin(Some(&text)),
+                Said::Text(text) => talk.turn(&text, person),
+            }
+        }
+        Ok(())
+    })
+}
+
+struct Talk<'e> {
+    template: &'e Template,
+    scheduler: Scheduler<'e>,
+    settings: &'e Settings,
+    tokenizer: &'e fathom_text::Tokenizer,
+    context_tokens: usize,
+    conversation: Conversation,
+}
+
+impl Talk<'_> {
+    fn begin(&mut self, system: Option<&str>) {
+        let first = system.filter(|text| !text.is_empty()).map(|text| Message::new("system", text));
+        self.conversation = Conversation { messages: first.into_iter().collect(), ..Conversation::default() };
+    }
+
+    /// A turn of the person and the model's answer.
+    fn turn(&mut self, text: &str, person: &mut dyn Person) {
+        self.conversation.messages.push(Message::new("user", text));
+        match self.answer(person) {
+            Ok(answer) => self.conversation.messages.push(Message::new("assistant", &answer)),
+            Err(message) => {
+                self.conversation.messages.pop();
+                person.refused(&message);
+            }
+        }
+    }
+
+    /// The model's answer to what was said; what is wrong, in words.
+    fn answer(&mut self, person: &mut dyn Person) -> std::result::Result<String, String> {
+        let all = self.conversation.messages.len();
+        let prompt = self.template.render(&self.conversation, all, true)?.text;
+        let ids = self.tokenizer.encode_special(&prompt).map_err(|error| error.to_string())?;
+        let left = self.context_tokens.saturating_sub(ids.len());
+        if left == 0 {
+            return Err(format!(
+                "the conversation has {} tokens, and the context {}; begin again (/reset), or raise --context",
+                ids.len(),
+                self.context_tokens
+            ));
+        }
+        let max_tokens = self.settings.max_tokens.unwrap_or(MAX_TOKENS).min(left);
+        let sampling = Sampling { max_tokens, ..self.settings.sampling.clone() };
+        let request = GenerateRequest::new(Prompt::Ids(ids), sampling);
+        let events: Rc<RefCell<VecDeque<Event>>> = Rc::default();
+        let inbox = events.clone();
+        let listener = Box::new(move |event| {
+            inbox.borrow_mut().push_back(event);
+            Flow::Continue
+        });
+        let id = self.scheduler.submit(request, listener).map_err(|error| error.to_string())?;
+        let (mut answer, mut why) = (String::new(), Stop::Receiver);
+        while self.scheduler.step() {
+            while let Some(event) = events.borrow_mut().pop_front() {
+                match event {
+                    Event::Piece { text, .. } => {
+                        answer.push_str(&text);
+                        if !text.is_empty() && person.hear(&text) == Flow::Stop {
+                            self.scheduler.cancel(id);
+                            person.heard(Stop::Receiver, &Usage::default());
+                            return Ok(answer);
+                        }
+                    }
+                    Event::Ended { stop, .. } => why = stop,
+                    Event::Done(usage) => person.heard(why, &usage),
+                    Event::Failed(error) => return Err(error.to_string()),
+                    Event::Started { .. } => {}
+                }
+            }
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,213 @@
+//! Who takes part in a run, and what they say to each other.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use fathom_base::ranks::{Claim, Environment, Resolution, Role, resolve};
+use fathom_cuda::nccl;
+#[cfg(feature = "mpi")]
+use fathom_mpi::Mpi;
+use fathom_train::recipe::Recipe;
+
+#[cfg(not(feature = "mpi"))]
+use super::no_mpi::Mpi;
+use super::world::World;
+use crate::error::{Context, Error, Result, caught, in_full, refuse};
+use crate::events::Events;
+use crate::job::Job;
+use crate::machine::Machine;
+use crate::place::Place;
+
+/// What the first process tells the others before they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// The run's folder has what they need.
+    Ready = 1,
+    /// The run is finished already.
+    NothingToDo,
+    /// The run was asked to stop before it began to train.
+    Interrupted,
+}
+
+/// The ranks of a run.
+pub enum Crew {
+    /// Threads of this process, if there are several.
+    Threads,
+    /// Processes.
+    Processes {
+        /// This one among them.
+        world: World,
+        /// Where it is among them.
+        place: Place,
+    },
+}
+
+/// What the environment of this process and a claim say.
+pub fn resolution(claim: &Claim) -> Resolution {
+    let environment: Environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    resolve(claim, &environment)
+}
+
+/// How long a wait on a link may take.
+pub fn deadline(recipe: &Recipe) -> Duration {
+    Duration::try_from_secs_f64(recipe.mesh.timeout_s).unwrap_or(Duration::MAX / 2)
+}
+
+impl Crew {
+    /// Finds out whether this process is alone, and joins the others if it is not.
+    ///
+    /// # Errors
+    /// Launchers that contradict each other; a mesh of another size; a build without the link.
+    pub fn assemble(claim: &Claim, job: &Job, events: &dyn Events) -> Result<Crew> {
+        let found = resolution(claim);
+        let (rank, ranks) = match found.role()? {
+            Role::Alone | Role::Rank { ranks: 1, .. } | Role::Node { nodes: 1, .. } => {
+                return Ok(Crew::Threads);
+            }
+            Role::Rank { rank, ranks } => (rank, ranks),
+            Role::Node { .. } => refuse!(
+                "{found}: one process was started on each machine, and ranks over several machines are one process each; start them with mpirun or srun (`fathom launch` writes such jobs)"
+            ),
+        };
+        let grid = job.ranks[0].grid;
+        if grid.ranks() != ranks {
+            refuse!(
+                "{found}: {ranks} processes, and the recipe's mesh ({grid}) has {} ranks; set mesh.dp and its like so that their product is {ranks}, or start as many processes as the mesh has ranks",
+                grid.ranks()
+            );
+        }
+        let local = found.claim.local_rank.as_ref().map(|said| said.value);
+        let deadline = deadline(job.recipe());
+        if let (Some(library), Some(at)) = (job.machine.nccl()?, &found.claim.rendezvous) {
+            let world = nccl::World::meet(&at.value, [rank, ranks], deadline);
+            let world = World::Nccl(world.with_context(|| found.to_string())?, library);
+            let (place, apart) = place(&world, local, &job.machine)?;
+            let how =
+                if apart { "the ranks are processes over NCCL" } else { "NCCL wants a GPU for each rank" };
+            if rank == 0 {
+                events.note(&format!("{found}; {how}"));
+            }
+            if apart {
+                return Ok(Crew::Processes { world, place });
+            }
+        }
+        let mpi = Mpi::start(deadline).with_context(|| found.to_string())?;
+        if (mpi.rank(), mpi.ranks()) != (rank, ranks) {
+            refuse!(
+                "{found}, but MPI started this process as rank {} of {}: start the job with mpirun, or with srun --mpi=pmix (plain srun and torchrun start processes that MPI does not know)",
+                mpi.rank(),
+                mpi.ranks()
+            );
+        }
+        let world = World::Mpi(mpi);
+        let (place, _) = place(&world, local, &job.machine)?;
+        if rank == 0 {
+            events.note(&format!("{found}; the ranks are processes over MPI"));
+        }
+        Ok(Crew::Processes { world, place })
+    }
+
+    /// Whether this process is what is seen of the run.
+    pub fn is_first(&self) -> bool {
+        match self {
+            Crew::Threads => true,
+            Crew::Processes { world, .. } => world.rank() == 0,
+        }
+    }
+
+    /// Where this process's first rank is, of `ranks`.
+    pub fn place(&self, machine: &Machine, ranks: usize) -> Place {
+        match self {
+            Crew::Threads => {
+                let memory = machine.sharers(ranks);
+                Place { ranks, local: 0, cores: ranks, host: ranks, memory, disk: ranks }
+            }
+            Crew::Processes { place, .. } => *place,
+        }
+    }
+
+    /// From the first process to the others, which wait for it.
+    ///
+    /// # Errors
+    /// A process that is gone.
+    pub fn tell(&self, word: Word) -> Result<()> {
+        match self {
+            Crew::Threads => Ok(()),
+            Crew::Processes { world, .. } => world.tell(word as u64).map(drop),
+        }
+    }
+
+    /// What the first process tells this one.
+    ///
+    /// # Errors
+    /// A process that is gone.
+    pub fn hear(&self) -> Result<Word> {
+        let said = match self {
+            Crew::Threads => Word::Ready as u64,
+            Crew::Processes { world, .. } => world.tell(0)?,
+        };
+        let words = [Word::Ready, Word::Interrupted];
+        Ok(words.into_iter().find(|word| *word as u64 == said).unwrap_or(Word::NothingToDo))
+    }
+
+    /// Runs this process's part; the others hear of its end. One that ended waits for the first without using a core, which leaving
+    /// MPI would.
+    ///
+    /// # Errors
+    /// Those of the work; all other processes are ended by them.
+    pub fn together<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Crew::Processes { world, .. } = self else { return work() };
+        match caught(work) {
+            Ok(done) => world.tell(0).map(|_| done),
+            Err(Error::Panicked(_) | Error::OutOfMemory(_)) => {
+                Err(world.end("it panicked; its message is above".into()))
+            }
+            // The others know it.
+            Err(error @ Error::Rank { .. }) => Err(error),
+            Err(error) => Err(world.end(in_full(&error))),
+        }
+    }
+}
+
+/// Where this process is among all, whose `local` rank its launcher may have said, and whether each has a device of its own.
+/// All see the run's folder; another one for files is on each machine's own disk. All call this together.
+fn place(world: &World, local: Option<usize>, machine: &Machine) -> Result<(Place, bool)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
+    let cores = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default();
+    let host = read("/proc/sys/kernel/random/boot_id");
+    let all = |what: &dyn Fn(&mut DefaultHasher)| {
+        let mut hasher = DefaultHasher::new();
+        what(&mut hasher);
+        world.gather(hasher.finish())
+    };
+    let alike = |all: &[u64]| all.iter().filter(|other| **other == all[world.rank()]).count();
+    let hosts = all(&|hasher| host.hash(hasher))?;
+    let local = local.unwrap_or_else(|| local_rank(&hosts, world.rank()));
+    let devices = all(&|hasher| (&host, machine.plug(local)).hash(hasher))?;
+    let cores = alike(&all(&|hasher| (&host, cores).hash(hasher))?);
+    let (ranks, host) = (hosts.len(), alike(&hosts));
+    let disk = if machine.asked.spill.is_some() { host } else { ranks };
+    let place = Place { ranks, local, cores, host, memory: alike(&devices), disk };
+    Ok((place, devices.iter().collect::<BTreeSet<_>>().len() == devices.len()))
+}
+
+/// Which of the ranks on its machine a rank is, by everybody's machine.
+fn local_rank(hosts: &[u64], rank: usize) -> usize {
+    hosts[..rank].iter().filter(|other| **other == hosts[rank]).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_a_machine_are_counted_however_they_are_dealt() {
+        let local = |hosts: &[u64]| (0..hosts.len()).map(|rank| local_rank(hosts, rank)).collect::<Vec<_>>();
+        assert_eq!(local(&[7, 7, 9, 9]), [0, 1, 0, 1]);
+        assert_eq!(local(&[7, 9, 7, 9, 7]), [0, 0, 1, 1, 2]);
+    }
+}

@@ -1,0 +1,91 @@
+//! Work of several ranks, as threads of this process or as processes: each with its share of the cores and of the memory.
+
+use fathom_tensor::Device;
+use fathom_tensor::mesh::{Grid, Link, Mesh, Seat, ThreadsOptions, threads};
+
+use super::members::{Crew, deadline};
+use super::world::World;
+use crate::error::{Context, Error, Result, in_full, refuse};
+use crate::job::Job;
+use crate::machine::{Machine, Opened};
+use crate::place::Place;
+
+/// Runs `first` on this thread as the first rank of a job's mesh; the others are processes with their own call of this, or `other`
+/// on a thread each. A rank that fails ends the run of all.
+///
+/// # Errors
+/// The first rank's, which names the rank that failed first.
+pub fn run<T>(
+    job: &Job,
+    crew: &Crew,
+    first: impl FnOnce(Device) -> Result<T>,
+    other: &(dyn Fn(Device) -> Result<()> + Sync),
+) -> Result<T> {
+    let (machine, grid) = (&job.machine, job.ranks[0].grid);
+    let own = crew.place(machine, grid.ranks());
+    match crew {
+        Crew::Processes { world: World::Mpi(mpi), .. } => {
+            return one(machine, grid, (mpi.link(), own), first);
+        }
+        Crew::Processes { world: World::Nccl(world, library), place } => {
+            let opened = machine.gpu(*place)?;
+            let Opened { machine, budget } = opened.context("NCCL connects devices, and there is none")?;
+            let mesh = Mesh::new(grid, world.link(&machine, library)?);
+            return guarded(mesh.clone(), || first(Device::on_mesh(machine, budget, mesh)));
+        }
+        Crew::Threads => {}
+    }
+    let take = |seat: Seat| -> Box<dyn Link> { Box::new(seat.take()) };
+    let options = ThreadsOptions { deadline: deadline(job.recipe()), chaos: machine.asked.chaos };
+    let mut seats = threads(grid.ranks(), options);
+    let rest = seats.split_off(1);
+    let Some(seat) = seats.pop() else { refuse!("a mesh without ranks") };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..)
+            .zip(rest)
+            .map(|(local, seat)| {
+                let place = Place { local, ..own };
+                scope.spawn(move || one(machine, grid, (take(seat), place), other))
+            })
+            .collect();
+        let result = one(machine, grid, (take(seat), own), first);
+        let panicked = |_| Err(Error::Refused("a rank panicked".into()));
+        let ended = others.into_iter().map(|rank| rank.join().unwrap_or_else(panicked));
+        let failed = ended.filter_map(Result::err).next();
+        match (result, failed) {
+            (Ok(_), Some(error)) => Err(error),
+            (result, _) => result,
+        }
+    })
+}
+
+/// Tells the others when a rank's thread unwinds.
+struct Unwinding(Mesh);
+
+impl Drop for Unwinding {
+    fn drop(&mut self) {
+        if let (true, Some(link)) = (std::thread::panicking(), self.0.link()) {
+            link.abort("it panicked; its message is above");
+        }
+    }
+}
+
+fn one<T>(
+    machine: &Machine,
+    grid: Grid,
+    (link, place): (Box<dyn Link>, Place),
+    body: impl FnOnce(Device) -> Result<T>,
+) -> Result<T> {
+    let mesh = Mesh::new(grid, link);
+    guarded(mesh.clone(), || body(machine.rank(mesh, place)?))
+}
+
+/// Runs a rank's work; the others hear of its failure.
+fn guarded<T>(mesh: Mesh, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _unwinding = Unwinding(mesh.clone());
+    let result = work();
+    if let (Err(error), Some(link)) = (&result, mesh.link()) {
+        link.abort(&in_full(error));
+    }
+    result
+}

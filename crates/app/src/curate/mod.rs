@@ -1,0 +1,130 @@
+//! Curation: text by a recipe of its own, cleaned, filtered and deduplicated.
+
+mod models;
+mod rank;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fathom_base::recipe::Recipe as Loaded;
+use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, save_page};
+use fathom_curate::tables::TableEngine;
+use fathom_curate::{Error as CurateError, RemoteOptions};
+
+pub(crate) use models::Engines;
+pub use rank::rank;
+
+use crate::error::{Result, caught};
+use crate::events::{Event, Events};
+use crate::output;
+
+/// Time between two looks at what others have done.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How a curation is asked for.
+pub struct Order {
+    /// This process among those that share the folder.
+    pub rank: Rank,
+    /// Where whole tables are sorted.
+    pub engine: TableEngine,
+    /// Seconds to wait for the others before a stage that needs the whole table.
+    pub wait_s: f64,
+    /// Set from outside to stop.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// How a curation ended.
+pub enum Curated {
+    /// All of it is done.
+    Done(Box<Stats>),
+    /// Others have not finished what is missing: for a stage, or this process is done and they are not.
+    Waiting {
+        /// The stage.
+        stage: Option<String>,
+        /// What is missing.
+        missing: Vec<String>,
+    },
+    /// It was asked to stop; in words.
+    Interrupted(String),
+}
+
+/// A curation that can be run.
+pub struct Curation(Pipeline);
+
+impl Curation {
+    /// Resolves a recipe.
+    ///
+    /// # Errors
+    /// What is wrong with it, input that cannot be read.
+    pub fn new(recipe: &Loaded<Recipe>) -> Result<Curation> {
+        caught(|| Ok(Curation(Pipeline::with_remote(recipe, remote())?)))
+    }
+
+    /// The folder of the curation.
+    pub fn out(&self) -> &Path {
+        self.0.out()
+    }
+
+    /// Runs it to its end, until others are awaited, or until it is asked to stop. The first process writes the page.
+    ///
+    /// # Errors
+    /// Those of its stages; what was made before stays valid.
+    pub fn run(&self, order: &Order, events: &Arc<dyn Events>) -> Result<Curated> {
+        let (stop, told, said) = (order.stop.clone(), events.clone(), events.clone());
+        let options = RunOptions {
+            threads: 0,
+            rank: order.rank,
+            engine: order.engine.clone(),
+            on_read: None,
+            stop: Some(Arc::new(move |_: &str| stop.load(Ordering::Relaxed))),
+            progress: Some(Arc::new(move |progress: &Progress| told.on(Event::Curating(progress)))),
+            say: Some(Arc::new(move |text: &str| said.line(text))),
+            models: Some(Arc::new(Engines(events.clone()))),
+        };
+        caught(|| self.until_it_ends(order, &options))
+    }
+
+    fn until_it_ends(&self, order: &Order, options: &RunOptions) -> Result<Curated> {
+        let begun = Instant::now();
+        loop {
+            let ran = match self.0.run(options) {
+                Err(stopped @ CurateError::Interrupted { .. }) => {
+                    return Ok(Curated::Interrupted(stopped.to_string()));
+                }
+                ran => ran?,
+            };
+            match ran {
+                Outcome::Done(stats) => {
+                    if order.rank.rank == 0 {
+                        page(self.out(), &stats)?;
+                    }
+                    return Ok(Curated::Done(stats));
+                }
+                Outcome::Waiting { stage, missing } => {
+                    if stage.is_none() || begun.elapsed().as_secs_f64() >= order.wait_s {
+                        return Ok(Curated::Waiting { stage, missing });
+                    }
+                    std::thread::sleep(LOOK);
+                }
+            }
+        }
+    }
+}
+
+/// Inputs on S3 are read with what the environment says of it, `AWS_ACCESS_KEY_ID` and the like.
+pub(crate) fn remote() -> RemoteOptions {
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let s3 = std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("AWS_"));
+    RemoteOptions { s3: s3.collect(), ..RemoteOptions::default() }
+}
+
+/// Writes the page of a curation.
+pub(crate) fn page(out: &Path, stats: &Stats) -> Result<()> {
+    output::regular(&out.join("report.html"))?;
+    save_page(out, stats)?;
+    Ok(())
+}

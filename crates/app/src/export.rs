@@ -1,0 +1,483 @@
+//! A model's weights, streamed, into a Hugging Face folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fathom_base::recipe::Layers;
+use fathom_base::{gguf, human};
+use fathom_model::{
+    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, Portion, QuantisedSave, Quantized,
+    SafeTensors, SaveOptions, Source, Spec, Trained, load_adapted, merge, open, open_config, save_gguf,
+    save_hf, save_hf_quantised,
+};
+use fathom_tensor::ggml::Kind;
+use fathom_tensor::{DType, Device, Meta};
+use fathom_text::Tokenizer;
+use fathom_train::recipe::{MachineKind, Precision, QuantizationName, Recipe};
+use fathom_train::{Checkpoint, Checkpoints, stage};
+
+use crate::adapters;
+use crate::error::{Context, Error, Result, caught, refuse};
+use crate::events::{Events, Silent};
+use crate::exported;
+use crate::job;
+use crate::library::resolve;
+use crate::machine::Machine;
+use crate::models::{
+    Loaded, model_folder, note_left_out, or_on_the_hub, precision, stored_dtype, tokenizer_files_for,
+};
+use crate::quantize::Method;
+
+/// What is written, and where.
+#[derive(Clone, Debug)]
+pub struct Conversion {
+    /// The folder of a run, a checkpoint or a Hugging Face model.
+    pub from: PathBuf,
+    /// The Hugging Face folder to write, or the GGUF file.
+    pub to: PathBuf,
+    /// Writes a GGUF file of this type.
+    pub gguf: Option<GgufType>,
+    /// Type of the weights; none for as they are stored.
+    pub precision: Option<Precision>,
+    /// Writes projections as bitsandbytes stores them; `None` for not quantised.
+    pub quantised: Option<QuantisedSave>,
+    /// Maximum size of one file.
+    pub max_shard_bytes: u64,
+    /// Writes the adapter of a run alone.
+    pub adapter: bool,
+    /// Adapters that are merged into a Hugging Face model, with their weights.
+    pub with: Vec<(PathBuf, f32)>,
+}
+
+fathom_base::choice! {
+    /// What a model is written as.
+    pub enum Format {
+        /// A Hugging Face folder.
+        Huggingface = "huggingface",
+        /// A file for llama.cpp.
+        Gguf = "gguf",
+    }
+}
+
+fathom_base::choice! {
+    /// How the matrices of a GGUF file are stored.
+    pub enum GgufName {
+        /// bf16.
+        Bf16 = "bf16",
+        /// f16.
+        F16 = "f16",
+        /// f32.
+        F32 = "f32",
+        /// 8 bits, blocks of 32.
+        Q8_0 = "q8_0",
+        /// 4 bits, blocks of 32.
+        Q4_0 = "q4_0",
+        /// llama.cpp's mixture of 4 and 6 bits.
+        Q4KM = "q4_k_m",
+        /// llama.cpp's mixture of 5 and 6 bits.
+        Q5KM = "q5_k_m",
+        /// 6 bits.
+        Q6K = "q6_k",
+    }
+}
+
+fathom_base::choice! {
+    /// Formats of few bits.
+    pub enum Target {
+        /// A .gguf file: 8 bits, blocks of 32.
+        Q8_0 = "q8_0",
+        /// A .gguf file: 4 bits, blocks of 32.
+        Q4_0 = "q4_0",
+        /// A .gguf file: llama.cpp's mixture of 4 and 6 bits.
+        Q4KM = "q4_k_m",
+        /// A .gguf file: llama.cpp's mixture of 5 and 6 bits.
+        Q5KM = "q5_k_m",
+        /// A .gguf file: 6 bits.
+        Q6K = "q6_k",
+        /// A folder as bitsandbytes has it: 8 bits, a scale a row.
+        Int8 = "int8",
+        /// A folder as bitsandbytes has it: 4 bits, blocks of 64.
+        Nf4 = "nf4",
+        /// A folder as compressed-tensors has it: 4 bits, groups of 128, to nearest.
+        Int4 = "int4",
+        /// A folder as compressed-tensors has it: FP8 (e4m3), a scale a row.
+        Fp8 = "fp8",
+        /// A folder as GPTQ leaves it: 4 bits by groups, judged by --data.
+        Gptq = "gptq",
+        /// A folder as AWQ leaves it: 4 bits by groups, judged by --data.
+        Awq = "awq",
+    }
+}
+
+impl Target {
+    /// How it is written if not by a conversion tensor by tensor.
+    pub fn method(self) -> Option<Method> {
+        Some(match self {
+            Target::Int4 => Method::Int4,
+            Target::Fp8 => Method::Fp8,
+            Target::Gptq => Method::Gptq,
+            Target::Awq => Method::Awq,
+            _ => return None,
+        })
+    }
+
+    /// The conversion to one that has no [`Target::method`].
+    pub fn conversion(self, from: PathBuf, to: PathBuf) -> Conversion {
+        let gguf = match self {
+            Target::Q8_0 => Some(GgufName::Q8_0),
+            Target::Q4_0 => Some(GgufName::Q4_0),
+            Target::Q4KM => Some(GgufName::Q4KM),
+            Target::Q5KM => Some(GgufName::Q5KM),
+            Target::Q6K => Some(GgufName::Q6K),
+            _ => None,
+        };
+        let quantised = match self {
+            Target::Int8 => Conversion::quantised(QuantizationName::Int8, false),
+            Target::Nf4 => Conversion::quantised(QuantizationName::Nf4, true),
+            _ => None,
+        };
+        let gguf = gguf.map(GgufName::kind);
+        Conversion {
+            from,
+            to,
+            gguf,
+            precision: None,
+            quantised,
+            max_shard_bytes: 5_000_000_000,
+            adapter: false,
+            with: Vec::new(),
+        }
+    }
+}
+
+impl GgufName {
+    /// The type of this name.
+    pub fn kind(self) -> GgufType {
+        let found = GgufType::ALL.iter().find(|(name, _)| self.to_string() == *name);
+        found.map_or(GgufType::Plain(Kind::Bf16), |(_, kind)| *kind)
+    }
+}
+
+impl Conversion {
+    /// How projections are written; NF4's scales in eight bits if `double`.
+    pub fn quantised(name: QuantizationName, double: bool) -> Option<QuantisedSave> {
+        stage::format(name).map(|format| QuantisedSave { format, double })
+    }
+}
+
+/// What was written.
+#[derive(Clone, Debug)]
+pub struct Converted {
+    /// Of the model.
+    pub family: String,
+    /// Number of its weights.
+    pub weights: u64,
+    /// Their type.
+    pub dtype: DType,
+}
+
+/// A model on disk: where its weights are, and what they mean.
+struct Found {
+    spec: Spec,
+    generation: GenerationConfig,
+    weights: SafeTensors,
+    tokenizer: PathBuf,
+    /// How a run held what it did not train: what is written is what that stands for.
+    quantized: Option<Quantized>,
+    /// What the run started from.
+    base: Option<PathBuf>,
+    seed: u64,
+    /// What it trained.
+    trained: Trained,
+}
+
+/// Writes the model of a run, a checkpoint or a Hugging Face folder as a Hugging Face folder.
+///
+/// # Errors
+/// No model there, a folder that is not empty, a model that this machine has no memory for.
+pub fn export(what: &Conversion, events: &dyn Events) -> Result<Converted> {
+    caught(|| {
+        let found = match model_folder(&what.from) {
+            Ok(folder) => hugging_face(&folder, events)?,
+            Err(error) if !what.from.exists() => return Err(error),
+            Err(_) => checkpoint(&what.from, events)?,
+        };
+        convert(what, found)
+    })
+}
+
+/// As [`export`], of a Hugging Face folder alone.
+///
+/// # Errors
+/// As [`export`].
+pub fn import(what: &Conversion, events: &dyn Events) -> Result<Converted> {
+    let from = &what.from;
+    if !from.join("config.json").is_file() && !gguf::is_file(from) {
+        refuse!("{}: no config.json; a Hugging Face folder is needed{}", from.display(), or_on_the_hub(from));
+    }
+    caught(|| convert(what, hugging_face(from, events)?))
+}
+
+/// What the exported model's files say of generation: as the model's that the recipe starts from, or the special tokens of
+/// the tokenizer in a folder.
+///
+/// # Errors
+/// Files that cannot be read.
+pub(crate) fn generation(recipe: &Recipe, tokenizer: &Path) -> Result<GenerationConfig> {
+    if let Some(folder) = &recipe.model.from {
+        return Ok(open_config(&model_folder(folder)?)?.1);
+    }
+    let tokenizer = Tokenizer::from_dir(tokenizer)?;
+    let eos = tokenizer.eos().into_iter().collect();
+    Ok(GenerationConfig { bos: tokenizer.bos(), eos, ..GenerationConfig::default() })
+}
+
+fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
+    exported::verify(folder)?;
+    let opened = open(folder)?;
+    note_left_out(folder, &opened, events);
+    let HfFolder { spec, generation, source: weights, .. } = opened;
+    Ok(Found {
+        spec,
+        generation,
+        weights,
+        tokenizer: folder.to_path_buf(),
+        quantized: None,
+        base: Some(folder.to_path_buf()),
+        seed: 0,
+        trained: Trained::all(),
+    })
+}
+
+/// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is told by the
+/// run's recipe and the stages that they were trained in.
+fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
+    let (run, found) = if from.join("state.json").is_file() {
+        let absolute = fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
+        let run = absolute.ancestors().nth(2).map(Path::to_path_buf);
+        let run = run.with_context(|| format!("{}: not inside a run's folder", from.display()))?;
+        (run, Checkpoint::open(&absolute)?)
+    } else {
+        (from.to_path_buf(), newest(from)?)
+    };
+    if let Some(note) = found.note() {
+        events.warn(&note);
+    }
+    let path = run.join("recipe.toml");
+    if !path.is_file() {
+        refuse!("{}: missing; a checkpoint is exported from inside its run's folder", path.display());
+    }
+    let loaded = resolve(Layers::new().file(&path))?;
+    let progress = found.progress();
+    let stages = progress.check_stage(loaded.value.stage.len());
+    stages.map_err(|why| {
+        Error::Refused(format!("{}: {why} ({})", found.folder().join("state.json").display(), path.display()))
+    })?;
+    let weights = found.weights()?;
+    let spec = spec_of(&loaded.value, progress.stage + usize::from(progress.stage_step > 0), &weights)?;
+    let tokenizer = run.join("data/tokenizer");
+    let generation = generation(&loaded.value, &tokenizer)?;
+    let quantized = stage::quantized(&loaded.value)?;
+    let base = loaded.value.model.from.as_deref().map(model_folder).transpose()?;
+    let (seed, trained) = (loaded.value.run.seed, stage::trained(&loaded.value)?);
+    Ok(Found { spec, generation, weights, tokenizer, quantized, base, seed, trained })
+}
+
+fn newest(run: &Path) -> Result<Checkpoint> {
+    let folder = run.join("checkpoints");
+    let found = Checkpoints::new(&folder, 1).found()?;
+    found.with_context(|| {
+        format!(
+            "{}: no Hugging Face folder, no run and no checkpoint (no {})",
+            run.display(),
+            folder.join("LATEST").display()
+        )
+    })
+}
+
+/// The architecture after the first `stages` stages.
+fn spec_of(recipe: &Recipe, stages: usize, weights: &SafeTensors) -> Result<Spec> {
+    let mut spec = job::after(recipe, stages)?;
+    // A tokenizer that was trained decides the vocabulary, so the embedding tells it and not the recipe.
+    let embedding = spec.family.names;
+    let name = format!("{}{}.weight", embedding.base, embedding.embed);
+    if let Some(rows) = weights.shape(&name).and_then(|shape| shape.first().copied()) {
+        spec.vocab = rows;
+    }
+    Ok(spec)
+}
+
+fn convert(what: &Conversion, found: Found) -> Result<Converted> {
+    let family = found.spec.family.to_string();
+    if let Some(how) = what.gguf {
+        if what.adapter || !what.with.is_empty() || found.spec.adapter.is_some() {
+            refuse!(
+                "a GGUF file holds a whole model; export the merged model to a folder first, and that to a file"
+            );
+        }
+        let weights = write_gguf(&found, &what.to, how)?;
+        return Ok(Converted { family, weights, dtype: stored_type(&found.weights) });
+    }
+    refuse_filled(&what.to)?;
+    let merges = !what.with.is_empty() || found.spec.adapter.is_some();
+    if what.adapter {
+        return write_adapter(what, &found);
+    }
+    if found.spec.adapter.as_ref().is_some_and(|adapter| !adapter.merges()) {
+        refuse!(
+            "{}: networks behind sub-layers and virtual tokens are no part of any weight; export them with --adapter",
+            what.from.display()
+        );
+    }
+    if merges && what.quantised.is_some() {
+        refuse!(
+            "merging into few bits would round away most of what was learnt; merge without --quantization, and quantise that folder \
+             if you accept the loss"
+        );
+    }
+    let dtype = what.precision.map(precision).unwrap_or_else(|| stored_type(&found.weights));
+    let options = SaveOptions { dtype, max_shard_bytes: what.max_shard_bytes };
+    let weights = match what.quantised {
+        Some(how) => write_quantised(&found, &what.to, (how, options))?,
+        None => write(found, &what.to, (options, &what.with))?,
+    };
+    Ok(Converted { family, weights, dtype })
+}
+
+/// The adapter of a run alone.
+fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
+    if found.spec.adapter.is_none() {
+        refuse!("{}: it was not trained by an adapter", what.from.display());
+    }
+    let dtype = what.precision.map(precision).unwrap_or_else(|| stored_type(&found.weights));
+    let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
+    let Loaded { model, params } = adapted(&device, found, dtype)?;
+    adapters::write(&what.to, &device, (&model, &params), (found.base.as_deref(), &found.trained))?;
+    let weights = params.num_elements();
+    Ok(Converted { family: found.spec.family.to_string(), weights, dtype })
+}
+
+/// A model as a run trained it, its adapter included.
+fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<Loaded> {
+    let (model, mut params) = declare(device, &found.spec, dtype, found.quantized.as_ref());
+    load_adapted(device, &model, &mut params, &found.weights, found.seed)?;
+    Ok(Loaded { model, params })
+}
+
+/// The model of a checkpoint of a run, on a device.
+///
+/// # Errors
+/// Files that cannot be read or are of another model.
+pub(crate) fn load_checkpoint(device: &Device, folder: &Path, events: &dyn Events) -> Result<Loaded> {
+    let found = checkpoint(folder, events)?;
+    // Half-precision files are widened in memory, since kernels have no such type.
+    let dtype = if stored_type(&found.weights) == DType::Bf16 { DType::Bf16 } else { DType::F32 };
+    adapted(device, &found, dtype)
+}
+
+/// Writes the model of a run's newest checkpoint to its folder `model`: from the files, through the memory of the host, for no
+/// rank of the run need have room for a whole model.
+///
+/// # Errors
+/// No such checkpoint; a model that this machine has no memory for.
+pub(crate) fn write_model(run: &Path, events: &dyn Events) -> Result<()> {
+    let found = checkpoint(run, events)?;
+    let dtype = stored_type(&found.weights);
+    if found.spec.adapter.is_some() {
+        let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
+        let Loaded { model, params } = adapted(&device, &found, dtype)?;
+        let folder = run.join(adapters::FOLDER);
+        return adapters::write(&folder, &device, (&model, &params), (found.base.as_deref(), &found.trained));
+    }
+    let (options, model) = (SaveOptions::new(dtype), run.join("model"));
+    exported::forget(&model)?;
+    write(found, &model, (options, &[]))?;
+    exported::remember(&model)
+}
+
+/// Writes a model as a Hugging Face folder; how many weights it has.
+fn write(found: Found, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32)])) -> Result<u64> {
+    let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
+    // Half-precision files are widened in memory, since kernels have no such type.
+    let merges = found.spec.adapter.is_some() || !with.is_empty();
+    let held = if options.dtype == DType::Bf16 && !merges { DType::Bf16 } else { DType::F32 };
+    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    let needed = Model::declare(&nowhere, &found.spec, held).1.num_elements() * held.bytes() as u64;
+    if needed > device.pool.budget() {
+        refuse!(
+            "the model's weights are {} and this machine has {} free; `fathom export` writes them where there is more memory",
+            human::bytes(needed),
+            human::bytes(device.pool.budget())
+        );
+    }
+    let (model, params) = match (with, &found.base) {
+        ([], _) => {
+            let Loaded { model, params } = adapted(&device, &found, held)?;
+            merge(&device, &model, params, 1.0)
+        }
+        (with, Some(base)) if found.spec.adapter.is_none() => {
+            adapters::merged(&device, (base, found.spec.clone(), &found.weights), with)?
+        }
+        _ => refuse!("--with merges adapters into a Hugging Face folder; name the base"),
+    };
+    let copy = tokenizer_files_for(&found.tokenizer, to)?;
+    let folder = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
+    save_hf(&device, &model, &params, to, folder)?;
+    Ok(params.num_elements())
+}
+
+/// A model with what a run did not train as the run held it.
+fn declare(
+    device: &Device,
+    spec: &Spec,
+    dtype: DType,
+    quantized: Option<&Quantized>,
+) -> (Model, fathom_grad::Params) {
+    let portion = Portion::of(spec, &device.mesh, 1);
+    Model::declare_quantized(device, spec, dtype, None, (portion, quantized))
+}
+
+/// Writes a model as a GGUF file; how many weights it has.
+fn write_gguf(found: &Found, to: &Path, how: GgufType) -> Result<u64> {
+    if to.exists() {
+        refuse!("{} exists; name another file, or remove it", to.display());
+    }
+    let mut keys = fathom_text::gguf::metadata(&found.tokenizer, found.spec.vocab)?;
+    if let Some(name) = to.file_stem().and_then(|name| name.to_str()) {
+        keys.insert(0, ("general.name".into(), gguf::Value::Text(name.into())));
+    }
+    Ok(save_gguf((&found.spec, &found.weights), to, how, keys)?)
+}
+
+/// Writes a model as bitsandbytes stores it, tensor by tensor; how many weights it has.
+fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, SaveOptions)) -> Result<u64> {
+    let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
+    let copy = tokenizer_files_for(&found.tokenizer, to)?;
+    let options = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
+    save_hf_quantised(&device, (&found.spec, &found.weights), to, (how, options))?;
+    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    Ok(Model::declare(&nowhere, &found.spec, DType::F32).1.num_elements())
+}
+
+/// # Errors
+/// The folder holds something: nothing of somebody's is overwritten.
+fn refuse_filled(folder: &Path) -> Result<()> {
+    if folder.is_file() {
+        refuse!("{} is a file; name a folder to write", folder.display());
+    }
+    let filled = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+    if filled {
+        refuse!("{} is not empty; name another folder, or remove it", folder.display());
+    }
+    Ok(())
+}
+
+/// The type of the first tensor that kernels and files share.
+fn stored_type(weights: &SafeTensors) -> DType {
+    if weights.names().first().is_some_and(|name| weights.kind(name).is_some()) {
+        return stored_dtype(weights);
+    }
+    let types = weights.names().into_iter().filter_map(|name| weights.dtype(name));
+    types.into_iter().find(|dtype| dtype.is_float()).unwrap_or(DType::F32)
+}

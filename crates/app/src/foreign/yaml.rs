@@ -1,0 +1,61 @@
+//! YAML as flat entries.
+
+use saphyr::{LoadableYamlNode, ScalarOwned, YamlOwned};
+use serde_json::{Map, Value};
+
+/// Entries under dotted keys, in the order of the file; lists are values.
+pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
+    let mut documents = YamlOwned::load_from_str(text).map_err(|error| error.to_string())?;
+    if documents.len() != 1 {
+        return Err(format!("it has {} documents", documents.len()));
+    }
+    let Value::Object(top) = json(documents.remove(0)) else { return Err("it is no mapping".into()) };
+    let mut flat = Vec::new();
+    flatten("", top, &mut flat);
+    Ok(flat)
+}
+
+fn flatten(prefix: &str, map: Map<String, Value>, flat: &mut Vec<(String, Value)>) {
+    for (key, value) in map {
+        let path = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+        match value {
+            Value::Object(map) if !map.is_empty() => flatten(&path, map, flat),
+            value => flat.push((path, value)),
+        }
+    }
+}
+
+fn json(node: YamlOwned) -> Value {
+    match node {
+        YamlOwned::Value(ScalarOwned::Boolean(x)) => x.into(),
+        YamlOwned::Value(ScalarOwned::Integer(x)) => x.into(),
+        YamlOwned::Value(ScalarOwned::FloatingPoint(x)) => x.into_inner().into(),
+        // YAML 1.1, which Python reads, has these words for true and false.
+        YamlOwned::Value(ScalarOwned::String(x)) => match x.as_str() {
+            "yes" | "on" | "True" => true.into(),
+            "no" | "off" | "False" => false.into(),
+            _ => x.into(),
+        },
+        YamlOwned::Sequence(list) => list.into_iter().map(json).collect(),
+        YamlOwned::Mapping(map) => {
+            let name = |key: YamlOwned| match json(key) {
+                Value::String(key) => key,
+                other => other.to_string(),
+            };
+            Value::Object(map.into_iter().map(|(key, value)| (name(key), json(value))).collect())
+        }
+        YamlOwned::Tagged(_, inner) => json(*inner),
+        _ => Value::Null,
+    }
+}
+
+/// Off, empty, or not there.
+pub(super) fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}

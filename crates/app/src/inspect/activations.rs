@@ -1,0 +1,41 @@
+//! Every activation of a job's stages: name, shape, bytes and place.
+
+use fathom_train::activations::Segment;
+use fathom_train::{Draft, Workload};
+
+use crate::budgets::{budgets, sharing};
+use crate::error::{Result, caught};
+use crate::host;
+use crate::job::Job;
+
+/// The activations of a stage.
+pub struct Activations {
+    /// The stage's name.
+    pub stage: String,
+    /// Tokens in a micro batch.
+    pub tokens: usize,
+    /// The mesh, where it has more than one rank: how many, and its axes in words.
+    pub mesh: Option<(usize, String)>,
+    /// Its segments.
+    pub segments: Vec<Segment>,
+}
+
+/// The activations of each stage of a job.
+///
+/// # Errors
+/// What is wrong with the recipe, and where that was written.
+pub fn activations(job: &Job) -> Result<Vec<Activations>> {
+    caught(|| (0..job.specs.len()).map(|index| of_stage(job, index)).collect())
+        .map_err(|error| job.placed(error))
+}
+
+fn of_stage(job: &Job, index: usize) -> Result<Activations> {
+    let (profile, recipe) = (&job.machine.profile()?, job.recipe());
+    let budgets = budgets(recipe, profile, host::default_budget(), sharing(recipe, profile, job.world()));
+    let draft = Draft { profile, spec: &job.specs[index], recipe: recipe.clone(), index, budgets, rank: 0 };
+    let work = Workload { how: draft.settle()?.how, ..draft.workload()? };
+    let grid = work.how.ranks.grid;
+    let mesh = (grid.ranks() > 1).then(|| (grid.ranks(), grid.to_string()));
+    let (stage, tokens) = (recipe.stage[index].name.clone(), work.tokens);
+    Ok(Activations { stage, tokens, mesh, segments: work.activations() })
+}

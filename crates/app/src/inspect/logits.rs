@@ -1,0 +1,58 @@
+//! The logits of given ids.
+
+use std::path::Path;
+
+use fathom_grad::{Eval, Head};
+use fathom_model::{FileWriter, TensorInfo};
+use fathom_tensor::DType;
+
+use super::subject::Subject;
+use crate::error::{Result, caught};
+
+/// Logits of a document.
+pub struct Logits {
+    /// Of each position, the id of the largest, and the logit.
+    pub best: Vec<(usize, f32)>,
+    /// All of the last position.
+    pub last: Vec<f32>,
+}
+
+/// The logits of a subject's ids; all of them are written to a file where one is given, `logits` [tokens, vocab] f32.
+///
+/// # Errors
+/// A file that cannot be written, no memory.
+pub fn logits(subject: &Subject, out: Option<&Path>) -> Result<Logits> {
+    caught(|| run(subject, out))
+}
+
+fn run(subject: &Subject, out: Option<&Path>) -> Result<Logits> {
+    let (model, device) = (&subject.loaded.model, &subject.device);
+    let (tokens, vocab) = (subject.ids.len(), model.spec.vocab);
+    let hidden = model.forward(&mut Eval::new(subject.scope(), None, None));
+    let info = TensorInfo { name: "logits".into(), dtype: DType::F32, shape: vec![tokens, vocab] };
+    let mut out = out.map(|path| FileWriter::create(path, &[info])).transpose()?;
+    let (mut best, mut last) = (Vec::new(), Vec::new());
+    // By tiles: the logits of a long sequence would not fit.
+    let tile = Head::tile_rows(device.machine.as_ref(), vocab);
+    for start in (0..tokens).step_by(tile) {
+        let rows = hidden.view_rows(start..tokens.min(start + tile));
+        let logits = device.to_f32(&model.head(0.0).logits(&subject.scope(), &rows));
+        if let Some(out) = &mut out {
+            let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+            out.write(&bytes)?;
+        }
+        best.extend(logits.chunks_exact(vocab).map(largest));
+        last = logits[logits.len() - vocab..].to_vec();
+    }
+    if let Some(out) = out {
+        out.finish()?;
+    }
+    Ok(Logits { best, last })
+}
+
+/// Index and value of the largest logit; the first among equals.
+pub fn largest(row: &[f32]) -> (usize, f32) {
+    let larger =
+        |best: (usize, f32), (id, logit): (usize, &f32)| if *logit > best.1 { (id, *logit) } else { best };
+    row.iter().enumerate().fold((0, f32::NEG_INFINITY), larger)
+}

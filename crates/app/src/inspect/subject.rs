@@ -1,0 +1,68 @@
+//! A model with a document.
+
+use std::path::Path;
+
+use fathom_grad::{Batch, Counters, Scope};
+use fathom_model::{Caps, Packed, Spec, open_config};
+use fathom_tensor::{DType, Device};
+
+use crate::error::{Result, caught, refuse};
+use crate::events::Events;
+use crate::machine::Machine;
+use crate::models::{Loaded, load_with, model_folder};
+
+/// A model with one document on the device.
+pub struct Subject {
+    pub(super) device: Device,
+    pub(super) loaded: Loaded,
+    pub(super) ids: Vec<u32>,
+    batch: Batch,
+    counters: Counters,
+}
+
+impl Subject {
+    /// Loads a model as `dtype`, with a document of ids.
+    ///
+    /// # Errors
+    /// No model there, ids that it does not have, no memory.
+    pub fn new(
+        (model, adapter): (&Path, Option<&Path>),
+        ids: &[u32],
+        dtype: DType,
+        machine: &Machine,
+        events: &dyn Events,
+    ) -> Result<Subject> {
+        let folder = model_folder(model)?;
+        check_ids(&open_config(&folder)?.0, ids)?;
+        caught(|| {
+            let device = machine.open()?;
+            let loaded = load_with(&device, &folder, adapter, Some(dtype), events)?;
+            if loaded.model.spec.virtual_tokens() > 0 {
+                refuse!("virtual tokens of an adapter are not among --ids: look at the model without them");
+            }
+            let document: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
+            let positions: Vec<i32> = (0..ids.len() as i32).collect();
+            let whole = 0..ids.len();
+            let packed = Packed { ids: &document, positions: &positions, docs: std::slice::from_ref(&whole) };
+            let batch = loaded.model.batch(&device, packed, Caps { docs: 1, seq_tokens: ids.len() });
+            Ok(Subject { device, loaded, ids: ids.to_vec(), batch, counters: Counters::default() })
+        })
+    }
+
+    pub(super) fn scope(&self) -> Scope<'_> {
+        let params = &self.loaded.params;
+        Scope { device: &self.device, params, batch: (&self.batch).into(), counters: &self.counters }
+    }
+}
+
+/// # Errors
+/// An id that the embedding has no row for, or more ids than a learned position table has.
+fn check_ids(spec: &Spec, ids: &[u32]) -> Result<()> {
+    if let Some(id) = ids.iter().find(|id| **id as usize >= spec.vocab) {
+        refuse!("--ids: {id} is outside the vocabulary; this model has the ids 0 to {}", spec.vocab - 1);
+    }
+    if let Some(rows) = spec.learned_positions.filter(|rows| *rows < ids.len()) {
+        refuse!("--ids: {} ids, but the model has learned positions for {rows}", ids.len());
+    }
+    Ok(())
+}

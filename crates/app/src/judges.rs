@@ -1,0 +1,289 @@
+//! Rewards that models give: the score of a trained reward model, and the number in what a judge writes. Their weights lie on the run's own
+//! device, whole, and on the ranks that score; they are not trained.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_base::{GenerateRequest, Sampling};
+use fathom_engine::{Engine, Limits};
+use fathom_model::{Model, Spec, open_config};
+use fathom_tensor::mesh::Mesh;
+use fathom_tensor::{DType, Device, Meta, Profile};
+use fathom_text::Tokenizer;
+use fathom_text::chat::{Conversation, Keys, Message, Template};
+use fathom_train::policy::reward::{Answered, Part, Reward};
+use fathom_train::policy::rules::{self, Number, RewardTable, RuleName};
+use fathom_train::policy::scores;
+use fathom_train::recipe::Recipe;
+use serde_json::{Map, Value};
+
+use crate::error::{Result, refuse};
+use crate::events::Silent;
+use crate::models::{self, Loaded, Ready, model_folder};
+
+/// Tokens that go through a reward model together.
+const TOKENS: usize = 8192;
+/// Tokens that a judge reads at once.
+const CHUNK_TOKENS: usize = 1024;
+/// Tokens that a judge writes at most, where nothing is said.
+const WRITES: usize = 64;
+
+/// A model that is asked.
+struct Asked {
+    device: Device,
+    loaded: Loaded,
+    tokenizer: Tokenizer,
+    template: Option<Template>,
+}
+
+impl Asked {
+    /// The model of a table; on a machine without data its shapes alone.
+    fn open(table: &RewardTable, file: &Path, (device, dtype): (&Device, DType)) -> Result<Asked> {
+        let RewardTable { name, rule, model, .. } = table;
+        let Some(path) = model else {
+            refuse!("rl.reward: reward `{name}`: needs a `model`, the folder of one");
+        };
+        let path = file.parent().map_or(path.clone(), |folder| folder.join(path));
+        let folder = model_folder(&path)?;
+        let (spec, _) = open_config(&folder)?;
+        let is_scorer = spec.scores > 0;
+        if is_scorer != (*rule == RuleName::Model) {
+            refuse!(
+                "rl.reward: reward `{name}`: {} is {}; rule = \"model\" asks a reward model (a head of scores), and rule = \"judge\" one \
+                 that writes",
+                folder.display(),
+                if is_scorer { "a reward model" } else { "a language model" }
+            );
+        }
+        // Who scores does so alone, whatever the mesh.
+        let device = Device { mesh: Mesh::alone(), ..device.clone() };
+        let tokenizer = models::tokenizer(&folder)?;
+        let template = Template::from_dir(&folder, &tokenizer)?;
+        let loaded = if device.machine.has_data() {
+            models::load(&device, &folder, Some(dtype), &Silent)?
+        } else {
+            let (model, params) = Model::declare(&device, &spec, dtype);
+            Loaded { model, params }
+        };
+        Ok(Asked { device, loaded, tokenizer, template })
+    }
+
+    fn engine(&self, context_tokens: usize) -> Engine<'_> {
+        let limits = Limits { context_tokens, chunk_tokens: CHUNK_TOKENS, ..Limits::default() };
+        Engine::new(&self.device, &self.loaded.model, &self.loaded.params, &self.tokenizer, limits)
+    }
+
+    fn spec(&self) -> &Spec {
+        &self.loaded.model.spec
+    }
+}
+
+/// The part that asks a table's model.
+///
+/// # Errors
+/// No model there, or one of another kind; a template or a pattern that says nothing.
+pub fn part(table: &RewardTable, file: &Path, (device, dtype): (&Device, DType)) -> Result<Box<dyn Reward>> {
+    if !scores(&device.mesh) {
+        return Ok(Box::new(Elsewhere));
+    }
+    let asked = Asked::open(table, file, (device, dtype))?;
+    let name = &table.name;
+    if table.rule == RuleName::Model {
+        let (output, scores) = (table.output, asked.spec().scores);
+        if output >= scores {
+            refuse!("rl.reward: reward `{name}`: output is {output}, and the model has {scores}, from 0");
+        }
+        return Ok(Box::new(Scorer { asked, output }));
+    }
+    let Some(template) = table.template.clone().filter(|text| text.contains("{answer}")) else {
+        refuse!(
+            "rl.reward: reward `{name}`: needs a `template` of what the judge is asked, with {{answer}} in it, and {{prompt}} or {{a key of \
+             the row}}"
+        );
+    };
+    let number = match Number::of(table) {
+        Ok(number) => number,
+        Err(why) => refuse!("rl.reward: reward `{name}`: {why}"),
+    };
+    let max_tokens = if table.max_tokens == 0 { WRITES } else { table.max_tokens };
+    Ok(Box::new(JudgeModel { asked, template, number, max_tokens }))
+}
+
+/// The parts of a recipe's rewards that ask a model.
+///
+/// # Errors
+/// As [`part`].
+pub fn parts(recipe: &Recipe, device: &Device) -> Result<Vec<Part>> {
+    let Some(file) = &recipe.rl.reward else { return Ok(Vec::new()) };
+    let on = (device, models::precision(recipe.model.precision));
+    let tables = rules::read(file)?.into_iter().filter(RewardTable::asks_model);
+    let part = |table: RewardTable| {
+        let reward = part(&table, file, on)?;
+        Ok(Part { name: table.name, weight: table.weight, reward })
+    };
+    tables.map(part).collect()
+}
+
+/// Bytes of the weights of these models.
+///
+/// # Errors
+/// As [`part`].
+pub fn bytes(recipe: &Recipe, profile: &Profile) -> Result<u64> {
+    let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
+    let _parts = parts(recipe, &device)?;
+    Ok(device.pool.usage().peak_reserved)
+}
+
+/// A model that another rank asks.
+struct Elsewhere;
+
+impl Reward for Elsewhere {
+    fn score(&self, _: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+        Err("is asked by another rank".into())
+    }
+}
+
+/// Scores prompts with answers by a reward model.
+///
+/// # Errors
+/// As [`part`].
+pub fn scorer(ready: Ready) -> Result<Box<dyn Reward>> {
+    let Ready { folder, tokenizer, device, loaded } = ready;
+    if loaded.model.spec.scores == 0 {
+        refuse!(
+            "{} is no reward model: it has no head of scores; train one (fathom train reward)",
+            folder.display()
+        );
+    }
+    let template = Template::from_dir(&folder, &tokenizer)?;
+    Ok(Box::new(Scorer { asked: Asked { device, loaded, tokenizer, template }, output: 0 }))
+}
+
+/// A trained reward model.
+struct Scorer {
+    asked: Asked,
+    /// Which of its scores.
+    output: usize,
+}
+
+impl Scorer {
+    /// A prompt with an answer, as reward models are taught; none of an empty answer.
+    fn ids(&self, answer: &Answered<'_>) -> std::result::Result<Option<Vec<u32>>, String> {
+        let (tokenizer, text) = (&self.asked.tokenizer, answer.text);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let said = |error: fathom_text::Error| error.to_string();
+        let ids = match Conversation::asked(answer.row, &Keys::default()) {
+            Ok(mut conversation) => {
+                let Some(template) = &self.asked.template else {
+                    return Err("the row is a conversation, and the reward model has no chat template".into());
+                };
+                conversation.messages.push(Message::new("assistant", text));
+                let count = conversation.messages.len();
+                tokenizer.encode_special(&template.render(&conversation, count, false)?.text)
+            }
+            Err(_) => {
+                let end = tokenizer.token(tokenizer.require_eos().map_err(said)?).unwrap_or_default();
+                tokenizer.encode_prompt(&format!("{}{text}{end}", answer.prompt))
+            }
+        };
+        ids.map(Some).map_err(said)
+    }
+}
+
+impl Reward for Scorer {
+    fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+        let ids: Vec<Option<Vec<u32>>> =
+            answers.iter().map(|it| self.ids(it)).collect::<std::result::Result<_, _>>()?;
+        let mut scores = vec![None; answers.len()];
+        let mut waiting: Vec<usize> = (0..answers.len()).filter(|at| ids[*at].is_some()).rev().collect();
+        let tokens = |at: usize| ids[at].as_ref().map_or(0, Vec::len);
+        while let Some(first) = waiting.pop() {
+            let (mut bin, mut held) = (vec![first], tokens(first));
+            while let Some(next) = waiting.pop_if(|next| held + tokens(*next) <= TOKENS) {
+                held += tokens(next);
+                bin.push(next);
+            }
+            let documents: Vec<Vec<u32>> = bin.iter().filter_map(|at| ids[*at].clone()).collect();
+            let engine = self.asked.engine(usize::MAX >> 1);
+            let found = engine.scores_of(&documents).map_err(|error| error.to_string())?;
+            for (at, found) in bin.into_iter().zip(found) {
+                scores[at] = found.get(self.output).map(|score| f64::from(*score));
+            }
+        }
+        Ok(scores)
+    }
+}
+
+/// A model that is asked for a number.
+struct JudgeModel {
+    asked: Asked,
+    /// What it is asked.
+    template: String,
+    /// Where the number is in what it writes.
+    number: Number,
+    max_tokens: usize,
+}
+
+impl JudgeModel {
+    /// What the judge is asked of an answer. Texts are put in once, so what is in them is not looked at.
+    fn question(&self, answer: &Answered<'_>) -> std::result::Result<String, String> {
+        let (mut text, mut rest) = (String::new(), self.template.as_str());
+        while let Some((before, after)) = rest.split_once('{') {
+            text.push_str(before);
+            let Some((key, behind)) = after.split_once('}') else {
+                text.push('{');
+                rest = after;
+                continue;
+            };
+            match key {
+                "prompt" => text.push_str(answer.prompt),
+                "answer" => text.push_str(answer.text),
+                // A plan has no rows.
+                _ if !self.asked.device.machine.has_data() => {}
+                _ => text.push_str(&value(answer.row, key)?),
+            }
+            rest = behind;
+        }
+        text.push_str(rest);
+        Ok(text)
+    }
+
+    fn ids(&self, question: &str) -> std::result::Result<Vec<u32>, String> {
+        let tokenizer = &self.asked.tokenizer;
+        let ids = match &self.asked.template {
+            Some(template) => {
+                let message = Message::new("user", question);
+                let text = template.render_with(&[&message.said], &[], true, &Map::new())?.text;
+                tokenizer.encode_special(&text)
+            }
+            None => tokenizer.encode_prompt(question),
+        };
+        ids.map_err(|error| error.to_string())
+    }
+}
+
+/// What a row has for a key of the template.
+fn value(row: &Map<String, Value>, key: &str) -> std::result::Result<String, String> {
+    match row.get(key) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(value) if !value.is_null() => Ok(value.to_string()),
+        _ => Err(format!("its template asks for {{{key}}}, which a prompt's row does not have")),
+    }
+}
+
+impl Reward for JudgeModel {
+    /// A judge that writes no number says nothing of the answer.
+    fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+        let ids = answers.iter().map(|answer| self.ids(&self.question(answer)?));
+        let ids: Vec<Vec<u32>> = ids.collect::<std::result::Result<_, _>>()?;
+        let longest = ids.iter().map(Vec::len).max().unwrap_or(0) + self.max_tokens;
+        let sampling = Sampling { max_tokens: self.max_tokens, ..Sampling::default() };
+        let requests = ids.into_iter().map(|ids| GenerateRequest::new(ids, sampling.clone())).collect();
+        let written = self.asked.engine(longest).generate_all(requests).map_err(|error| error.to_string())?;
+        let read =
+            |answers: Vec<fathom_base::Generation>| answers.first().and_then(|it| self.number.read(&it.text));
+        Ok(written.into_iter().map(read).collect())
+    }
+}

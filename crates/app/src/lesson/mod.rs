@@ -1,0 +1,263 @@
+//! The lesson of the quickstart: a trained model is taught, by LoRA, to say what a function does, from the signatures and doc comments
+//! of the sources that it has read; other crates are held out.
+//!
+//! The lesson is a run of its own below the run's folder, of the recipe `lora`. What it came to is written into the run's log and report.
+//!
+//! ```text
+//! OUT/lesson/{learned,held_out}.jsonl       the rows
+//! OUT/lesson/chat_template.jinja            how they are said
+//! OUT/lesson/adapter, OUT/lesson/..         the run, with a report of its own
+//! OUT/taught                                the model with the adapter merged, to be talked to
+//! ```
+
+mod pairs;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use fathom_base::metrics::{Event, MetricsWriter, events as ev, read_events};
+use fathom_base::{GenerateRequest, Score, human};
+use fathom_curate::{default_roots, held_out_documents, store_prefix};
+use fathom_engine::{Engine, Limits};
+use fathom_text::chat::Template;
+use fathom_text::store::Store;
+use fathom_train::Outcome;
+use serde_json::{Map, json};
+
+use crate::error::{Context, Result};
+use crate::events::{Events, Silent};
+use crate::export::{Conversion, export};
+use crate::job::Job;
+use crate::library::{layers, load};
+use crate::models::{self, Ready};
+use crate::train::{Order, Report, train};
+use crate::{adapters, report};
+use pairs::{Pair, Pairs};
+
+/// Fewer rows teach nothing.
+const LEAST: usize = 64;
+/// Held-out rows that are answered for people, and those that are measured.
+const ANSWERED: usize = 4;
+const MEASURED: usize = 128;
+/// Tokens of an answer.
+const ANSWER_TOKENS: usize = 48;
+/// Documents of held-out text, and tokens of each, by which is measured what the lesson costs.
+const TEXTS: usize = 16;
+const TEXT_TOKENS: usize = 512;
+
+const TEMPLATE: &str = "{%- for message in messages %}{{ '### ' + message.role + '\\n' }}\
+{%- if message.role == 'assistant' %}{% generation %}{{ message.content + eos_token }}{% endgeneration %}{% else %}{{ message.content }}{% endif %}\
+{{- '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '### assistant\\n' }}{% endif %}";
+
+/// How long it may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// Minutes of the run that teaches.
+    Minutes(f64),
+    /// Steps.
+    Steps(u64),
+}
+
+/// Where the rows come from.
+pub fn sources(paths: &[PathBuf]) -> Vec<PathBuf> {
+    match paths {
+        [only] if only.as_os_str() == "cargo:" => {
+            cargo_home().map(|home| default_roots(&home)).unwrap_or_default()
+        }
+        paths => paths.to_vec(),
+    }
+}
+
+fn cargo_home() -> Option<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))
+}
+
+/// What became of a lesson.
+pub enum Taught {
+    /// The run's report, with the lesson in it.
+    Told(Box<Report>),
+    /// The text has too few functions with docs, or the lesson was told before.
+    Nothing,
+    /// The same command goes on.
+    Interrupted,
+}
+
+/// Teaches the model of a finished run.
+///
+/// # Errors
+/// Those of training; files that cannot be written.
+pub fn teach(job: &Job, length: Length, order: &Order, events: &dyn Events) -> Result<Taught> {
+    let (begun, folder) = (Instant::now(), job.folder.join("lesson"));
+    let taught = job.folder.join("taught");
+    if taught.join("config.json").exists() {
+        return Ok(Taught::Nothing);
+    }
+    let Pairs { learned, mut held_out } = Pairs::below(&sources(&job.recipe().data.paths));
+    if learned.len() < LEAST || held_out.is_empty() {
+        events.note("the text has too few functions with doc comments, so the model is taught no lesson");
+        return Ok(Taught::Nothing);
+    }
+    held_out.truncate(MEASURED);
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        fathom_base::files::write(&path, text.as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))
+    };
+    let rows = |pairs: &[Pair]| pairs.iter().map(|pair| pair.row() + "\n").collect::<String>();
+    write("learned.jsonl", rows(&learned))?;
+    write("held_out.jsonl", rows(&held_out))?;
+    write("chat_template.jinja", TEMPLATE.to_string())?;
+    events.line(&format!(
+        "lesson: {} functions and what their docs say, {} of other crates held out",
+        human::grouped(learned.len() as u64),
+        held_out.len()
+    ));
+    let lesson = lesson_job(job, &folder, length, events)?;
+    let before = look(job, None, &held_out, &folder, events)?;
+    let trained = train(&lesson, order, events)?;
+    // One that has ended before has no report of its own any more; it may have been stopped before it was told.
+    if trained.outcome == Outcome::Interrupted {
+        return Ok(Taught::Interrupted);
+    }
+    let after = look(job, Some(&folder.join(adapters::FOLDER)), &held_out, &folder, events)?;
+    merge(&folder, &taught, events)?;
+    let page = told(job, &lesson, [before, after], begun)?;
+    Ok(Taught::Told(Box::new(page)))
+}
+
+/// The run that teaches.
+fn lesson_job(job: &Job, folder: &Path, length: Length, events: &dyn Events) -> Result<Job> {
+    let quoted = |path: &Path| format!("{:?}", path.display().to_string());
+    let mut settings = vec![
+        format!("model.from={}", quoted(&job.model())),
+        format!("run.out={}", quoted(folder)),
+        "run.name=lesson".to_string(),
+        format!("run.seed={}", job.recipe().run.seed),
+        format!("data.paths=[{}]", quoted(&folder.join("learned.jsonl"))),
+        format!("data.held_out_paths=[{}]", quoted(&folder.join("held_out.jsonl"))),
+        format!("data.chat_template={}", quoted(&folder.join("chat_template.jinja"))),
+        format!("machine.threads={}", job.recipe().machine.threads),
+        // A small model's weights are small too, and take larger steps.
+        "optimizer.lr=2e-3".to_string(),
+        "stage.0.epochs=none".to_string(),
+        "stage.0.micro_batches=1".to_string(),
+        "schedule.warmup_steps=4".to_string(),
+        "eval.tokens=2k".to_string(),
+        format!("stage.0.seq_tokens={}", job.trained.max_positions.min(2048)),
+    ];
+    settings.push(match length {
+        Length::Minutes(minutes) => format!("run.minutes={minutes}"),
+        Length::Steps(steps) => format!("stage.0.steps={steps}"),
+    });
+    Job::new(load(layers("lora", &settings))?, events)
+}
+
+/// What is seen of the model.
+struct Seen {
+    bits_per_byte: f64,
+    /// What is asked, and what it answers.
+    answers: Vec<(String, String)>,
+}
+
+/// Looks at the model with or without the adapter.
+fn look(
+    job: &Job,
+    adapter: Option<&Path>,
+    held_out: &[Pair],
+    folder: &Path,
+    events: &dyn Events,
+) -> Result<Seen> {
+    let ready = models::open_with(&job.model(), adapter, None, &job.machine, &Silent)?;
+    let Ready { tokenizer, device, loaded, .. } = &ready;
+    events.doing("asking it about functions of other crates");
+    crate::error::caught(|| {
+        let limits = Limits { context_tokens: 1024, chunk_tokens: 512, ..Limits::default() };
+        let mut engine = Engine::new(device, &loaded.model, &loaded.params, tokenizer, limits);
+        let template = Template::from_file(&folder.join("chat_template.jinja"), tokenizer)?;
+        let mut asked = Vec::new();
+        for pair in held_out.iter().take(ANSWERED) {
+            let message = json!({"role": "user", "content": pair.question()});
+            let rendered = template.render_with(&[&message], &[], true, &Map::new());
+            asked.push(rendered.map_err(fathom_base::Error::product)?.text);
+        }
+        let prompts =
+            asked.iter().map(|text| Ok(tokenizer.encode_special(text)?)).collect::<Result<Vec<_>>>()?;
+        let request = |ids: &Vec<u32>| GenerateRequest::greedy(ids.clone(), ANSWER_TOKENS);
+        let said =
+            engine.generate_all(prompts.iter().map(request).collect()).map_err(fathom_base::Error::from)?;
+        let answers = asked.into_iter().zip(said.into_iter().flatten().map(|answer| answer.text)).collect();
+        let store = Store::open(store_prefix(&job.data()))?;
+        let (mut nats, mut bytes) = (0.0, 0);
+        for doc in held_out_documents(&store, job.recipe().data.held_out_share)?.into_iter().take(TEXTS) {
+            let mut ids = store.doc(doc)?;
+            ids.truncate(TEXT_TOKENS);
+            if ids.len() > 1 {
+                nats += engine.losses(&ids)?.iter().sum::<f64>();
+                bytes += tokenizer.decode(&ids[1..]).len();
+            }
+        }
+        Ok(Seen { bits_per_byte: nats / std::f64::consts::LN_2 / bytes.max(1) as f64, answers })
+    })
+}
+
+/// The model with the adapter in it.
+fn merge(lesson: &Path, to: &Path, events: &dyn Events) -> Result<()> {
+    let conversion = Conversion {
+        from: lesson.to_path_buf(),
+        to: to.to_path_buf(),
+        gguf: None,
+        precision: None,
+        quantised: None,
+        max_shard_bytes: u64::MAX,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&conversion, events).map(drop)
+}
+
+/// Writes what the lesson came to into the run's log and report.
+fn told(job: &Job, lesson: &Job, seen: [Seen; 2], begun: Instant) -> Result<Report> {
+    let known = read_events(job.log())?;
+    let mut done = known.iter().rev().find_map(|event| match Event::from_value(event) {
+        Some(Event::Done(done)) => Some(done),
+        _ => None,
+    });
+    let first = done.as_ref().map_or(0, |done| done.step);
+    let mut steps = first;
+    let mut metrics = MetricsWriter::open(job.log())?;
+    let mut moments = ["before_lesson", "after_lesson"].into_iter().zip(&seen);
+    for event in read_events(lesson.log())? {
+        match Event::from_value(&event) {
+            Some(event @ Event::Lesson(_)) => metrics.write(&event)?,
+            Some(Event::EvalAnswers(answers)) => {
+                let Some((when, seen)) = moments.next() else { continue };
+                let (step, text_bits_per_byte) = (first + answers.step, seen.bits_per_byte);
+                let when = when.to_string();
+                metrics.write(&Event::EvalAnswers(ev::EvalAnswers {
+                    when,
+                    step,
+                    text_bits_per_byte,
+                    ..answers
+                }))?;
+            }
+            Some(Event::Done(own)) => steps += own.step,
+            _ => {}
+        }
+    }
+    for (seen, step) in seen.into_iter().zip([first, steps]) {
+        for (prompt, text) in seen.answers {
+            metrics.write(&Event::Sample(ev::Sample { step, prompt, text }))?;
+        }
+    }
+    if let Some(done) = &mut done {
+        done.time_s += begun.elapsed().as_secs_f64();
+        metrics.write(&Event::Done(done.clone()))?;
+    }
+    metrics.sync()?;
+    let page = job.page();
+    let log = report::write(&job.folder, &page)?;
+    let seconds = log.done.as_ref().map_or(0.0, |done| done.time_s);
+    Ok(Report { log, page, seconds })
+}

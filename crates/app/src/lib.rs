@@ -1,0 +1,75 @@
+//! A job as a value, and what a program does with it.
+//!
+//! A recipe becomes a [`Job`] once: what computes, the specification and the mesh of every stage, the run's folder. Functions take
+//! a job, or a small request where there is no recipe, and return values; what happens on the way they report to [`Events`]:
+//!
+//! ```no_run
+//! # fn main() -> fathom_app::Result<()> {
+//! use fathom_app::{Job, Silent, library, plan, train};
+//!
+//! let recipe = library::load(library::layers("quickstart", &["stage.0.steps=10".into()]))?;
+//! let job = Job::new(recipe, &Silent)?;
+//! for stage in plan(&job, None)?.stages(plan::Asked::default(), &Silent) {
+//!     println!("{}", stage?.figures.settled.plan.usage.peak_live);
+//! }
+//! train(&job, &train::Order::default(), &Silent)?;
+//! # Ok(()) }
+//! ```
+//!
+//! Mathematics and memory panic; every function here catches that and returns it as an [`Error`].
+//!
+//! This crate knows nothing of arguments and terminals: it prints nothing, ends no process, and keeps nothing from one job to the
+//! next.
+
+pub mod adapters;
+pub mod budgets;
+mod calibration;
+pub mod chat;
+pub mod crew;
+#[cfg(feature = "curate")]
+pub mod curate;
+pub mod data;
+pub mod editors;
+mod error;
+pub mod evaluate;
+mod events;
+pub mod export;
+mod exported;
+pub mod figures;
+pub mod foreign;
+pub mod generate;
+pub mod host;
+pub mod inspect;
+pub mod job;
+mod judges;
+pub mod lesson;
+pub mod library;
+pub mod machine;
+pub mod measure;
+pub mod models;
+pub mod output;
+pub mod place;
+pub mod plan;
+mod profiles;
+pub mod prune;
+pub mod quantize;
+pub mod report;
+pub mod reward_bench;
+pub mod rounds;
+pub mod score;
+pub mod selftest;
+pub mod serve;
+pub mod text;
+pub mod train;
+mod writer;
+
+pub use error::{Error, Result, caught, in_full};
+pub use evaluate::evaluate;
+pub use events::{Event, Events, Silent};
+pub use export::{export, import};
+pub use generate::generate;
+pub use job::Job;
+pub use machine::Machine;
+pub use place::Place;
+pub use plan::plan;
+pub use train::train;

@@ -1,0 +1,261 @@
+//! Measures a model in the middle of a run: loss by position, bits per byte, needles. Wiring of the engine into `eval`.
+
+use std::time::{Duration, Instant};
+
+use fathom_base::Score;
+use fathom_base::metrics::{Event, MetricsWriter, events};
+use fathom_curate::held_out_documents;
+use fathom_engine::{Engine, Limits as EngineLimits};
+use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, bits_per_byte, find_needles};
+use fathom_eval::{loss_by_position, loss_by_position_same_documents};
+use fathom_grad::Params;
+use fathom_model::Model;
+use fathom_tensor::Device;
+use fathom_text::Tokenizer;
+use fathom_text::store::Column;
+use fathom_train::recipe::Recipe;
+use fathom_train::{Stores, Trainer};
+
+use crate::error::Result;
+use crate::figures::Figures;
+use crate::models::Loaded;
+
+/// Tokens that a prompt leaves for its answer.
+pub const ANSWER_TOKENS: usize = 64;
+/// Shortest needle prompt.
+const SHORTEST_NEEDLE: usize = 256;
+/// Texts that needles lie in.
+const FILLER_TEXTS: usize = 8;
+
+/// A model on its device.
+#[derive(Clone, Copy)]
+pub struct OnDevice<'a> {
+    /// Where it computes.
+    pub device: &'a Device,
+    /// The architecture.
+    pub model: &'a Model,
+    /// Its weights.
+    pub params: &'a Params,
+}
+
+impl<'a> From<&'a Trainer> for OnDevice<'a> {
+    fn from(trainer: &'a Trainer) -> OnDevice<'a> {
+        OnDevice { device: &trainer.device, model: &trainer.model, params: &trainer.params }
+    }
+}
+
+impl<'a> From<(&'a Device, &'a Loaded)> for OnDevice<'a> {
+    fn from((device, loaded): (&'a Device, &'a Loaded)) -> OnDevice<'a> {
+        OnDevice { device, model: &loaded.model, params: &loaded.params }
+    }
+}
+
+/// What is measured on.
+pub struct Subject<'a> {
+    /// The model.
+    pub of: OnDevice<'a>,
+    /// Its tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// The stores with the held-out documents.
+    pub stores: &'a Stores,
+}
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Extent {
+    /// When it is, for the log.
+    pub moment: Moment,
+    /// Longest sequence.
+    pub tokens: usize,
+    /// Context of bits per byte.
+    pub context: usize,
+    /// Seconds for everything; none measures as much as the recipe says.
+    pub seconds: Option<f64>,
+}
+
+/// Measures and writes the events.
+pub fn measure(
+    subject: &Subject<'_>,
+    recipe: &Recipe,
+    extent: &Extent,
+    metrics: &mut MetricsWriter,
+) -> Result<Figures> {
+    let OnDevice { device, model, params } = subject.of;
+    let limits = EngineLimits {
+        context_tokens: extent.tokens + ANSWER_TOKENS,
+        chunk_tokens: 1024,
+        ..EngineLimits::default()
+    };
+    let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
+    let mut documents = real_ids(subject)?;
+    documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
+    let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
+
+    let long = documents.iter().filter(|ids| ids.len() >= extent.tokens).count();
+    let most = Limits { documents: (recipe.eval.tokens / extent.tokens).max(2), budget: share(0.3) };
+    let position = match (documents.is_empty(), long) {
+        (true, _) => None,
+        (false, 0) => Some(loss_by_position(&mut engine, documents.iter().cloned(), extent.tokens, &most)?),
+        (false, _) => Some(loss_by_position_same_documents(
+            &mut engine,
+            documents.iter().cloned(),
+            extent.tokens,
+            &most,
+        )?),
+    };
+    if let Some(position) = &position {
+        metrics.write(&Event::EvalPosition(position.to_event(&extent.moment)))?;
+    }
+    let bits = bits(&mut engine, subject, &documents, extent, share(0.15))?;
+    if let Some(bits) = &bits {
+        metrics.write(&Event::EvalBits(
+            bits.to_event(&format!("held-out, {}", extent.moment.when), &extent.moment),
+        ))?;
+    }
+    let answers = answers(&mut engine, subject, extent, share(0.3))?;
+    if let Some(answers) = &answers {
+        metrics.write(&Event::EvalAnswers(answers.clone()))?;
+    }
+    let needles = needles(&mut engine, subject, &documents, recipe, extent, share(0.55))?;
+    if let Some(needles) = &needles {
+        metrics.write(&Event::Needle(needles.to_event(&extent.moment)))?;
+    }
+    Ok(Figures { position, bits, answers, needles })
+}
+
+/// The stores' held-out documents of real text, ids without the end-of-text token.
+///
+/// # Errors
+/// A store that cannot be read.
+pub fn held_out(stores: &Stores, tokenizer: &Tokenizer) -> Result<Vec<HeldOut>> {
+    let mut documents = Vec::new();
+    for store in stores.measured() {
+        for doc in held_out_documents(store, stores.held_out())? {
+            documents.push(HeldOut::from_ids(store.doc(doc)?, tokenizer));
+        }
+    }
+    Ok(documents)
+}
+
+fn real_ids(subject: &Subject<'_>) -> Result<Vec<Vec<u32>>> {
+    let documents = held_out(subject.stores, subject.tokenizer)?;
+    Ok(documents.into_iter().map(|document| document.ids).collect())
+}
+
+fn bits(
+    engine: &mut Engine<'_>,
+    subject: &Subject<'_>,
+    documents: &[Vec<u32>],
+    extent: &Extent,
+    budget: Option<Duration>,
+) -> Result<Option<fathom_eval::Bits>> {
+    if documents.is_empty() {
+        return Ok(None);
+    }
+    // In an order that does not depend on length, so that a short budget still measures a mixture.
+    let mut order: Vec<&Vec<u32>> = documents.iter().collect();
+    order.sort_by_key(|ids| ids.iter().fold(0u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id)));
+    let texts =
+        order.into_iter().map(|ids| HeldOut { text: subject.tokenizer.decode(ids), ids: ids.clone() });
+    let limits = Limits { documents: usize::MAX, budget };
+    Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, extent.context, &limits)?))
+}
+
+/// How the model answers the held-out lessons of the stores; `None` without any.
+fn answers(
+    engine: &mut Engine<'_>,
+    subject: &Subject<'_>,
+    extent: &Extent,
+    budget: Option<Duration>,
+) -> Result<Option<events::EvalAnswers>> {
+    let (begun, stores) = (Instant::now(), subject.stores);
+    let Moment { when, step, .. } = extent.moment.clone();
+    let mut sums = events::EvalAnswers { when, step, ..events::EvalAnswers::default() };
+    let (mut weighed, mut nats, mut hits, mut bytes) = (0.0, 0.0, 0.0, 0u64);
+    for store in stores.measured().into_iter().filter(|store| store.has(Column::Weight)) {
+        for doc in held_out_documents(store, stores.held_out())? {
+            if sums.lessons > 0 && budget.is_some_and(|budget| begun.elapsed() >= budget) {
+                break;
+            }
+            let (mut ids, mut weights) = (store.doc(doc)?, Vec::new());
+            store.column_range(Column::Weight, doc, 0..ids.len(), &mut weights)?;
+            ids.truncate(engine.max_tokens());
+            let answered = engine.answers(&ids)?;
+            let mut learned = Vec::new();
+            for (at, weight) in weights[1..ids.len()].iter().enumerate().filter(|(_, weight)| **weight > 0.0)
+            {
+                weighed += f64::from(*weight) * answered.losses[at];
+                nats += answered.losses[at];
+                hits += f64::from(u8::from(answered.hits[at]));
+                sums.loss += f64::from(*weight);
+                sums.tokens += 1;
+                learned.push(ids[at + 1]);
+            }
+            bytes += subject.tokenizer.decode(&learned).len() as u64;
+            sums.lessons += 1;
+        }
+    }
+    if sums.tokens == 0 {
+        return Ok(None);
+    }
+    let (loss, token_accuracy) = (weighed / sums.loss, hits / sums.tokens as f64);
+    let bits_per_byte = nats / std::f64::consts::LN_2 / bytes.max(1) as f64;
+    Ok(Some(events::EvalAnswers { loss, token_accuracy, bits_per_byte, ..sums }))
+}
+
+fn needles(
+    engine: &mut Engine<'_>,
+    subject: &Subject<'_>,
+    documents: &[Vec<u32>],
+    recipe: &Recipe,
+    extent: &Extent,
+    budget: Option<Duration>,
+) -> Result<Option<fathom_eval::Needles>> {
+    let (trials, depths) = (recipe.eval.needle_trials, recipe.eval.needle_depths);
+    let lengths_tokens = needle_lengths(extent.tokens, engine.max_tokens());
+    if trials == 0 || depths == 0 || lengths_tokens.is_empty() {
+        return Ok(None);
+    }
+    let filler = needle_filler(documents.iter().map(|ids| subject.tokenizer.decode(ids)));
+    let depths = (0..depths).map(|index| index as f64 / (depths.max(2) - 1) as f64).collect();
+    let spec = NeedleSpec { lengths_tokens, depths, trials, seed: recipe.run.seed, filler, budget };
+    Ok(Some(find_needles(engine, subject.tokenizer, &spec)?))
+}
+
+/// Lengths of needle prompts, each twice the one before, up to `tokens`, for a model that takes `room` tokens with the answer.
+pub fn needle_lengths(tokens: usize, room: usize) -> Vec<usize> {
+    let most = tokens.min(room.saturating_sub(ANSWER_TOKENS));
+    let lengths = std::iter::successors(Some(SHORTEST_NEEDLE), |length| length.checked_mul(2));
+    lengths.take_while(|length| *length <= most).collect()
+}
+
+/// Lines of the first of these texts, for needles to lie between.
+pub fn needle_filler(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let lines = |text: String| text.lines().map(str::to_string).collect::<Vec<_>>();
+    texts.take(FILLER_TEXTS).flat_map(lines).filter(|line| !line.trim().is_empty()).collect()
+}
+
+/// A greedy continuation of the beginning of a held-out document, for the report.
+pub fn sample(subject: &Subject<'_>, step: u64) -> Result<Option<events::Sample>> {
+    let Some(ids) = real_ids(subject)?.into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
+    let OnDevice { device, model, params } = subject.of;
+    let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256, ..EngineLimits::default() };
+    let engine = Engine::new(device, model, params, subject.tokenizer, limits);
+    let prompt = ids[..64].to_vec();
+    let answer = engine.greedy(std::slice::from_ref(&prompt), 96)?.swap_remove(0);
+    let (prompt, text) = (subject.tokenizer.decode(&prompt), subject.tokenizer.decode(&answer));
+    Ok(Some(events::Sample { step, prompt, text }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Positions that are learned end, and the answer comes behind the prompt.
+    #[test]
+    fn needles_leave_room_for_the_answer() {
+        assert_eq!(needle_lengths(1024, 1024 + ANSWER_TOKENS), [256, 512, 1024]);
+        assert_eq!(needle_lengths(1024, 1024), [256, 512]);
+        assert!(needle_lengths(255, 4096).is_empty() && needle_lengths(usize::MAX, 64).is_empty());
+    }
+}

@@ -1,0 +1,301 @@
+//! Models from folders: where they are, their weights on a device, their tokenizers.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use fathom_base::{gguf, hub};
+use fathom_grad::{Params, StateDisk};
+use fathom_model::{HfFolder, Model, Portion, Quantized, SafeTensors, Scored, Source, Spec};
+use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
+use fathom_text::gguf::side_file;
+use fathom_text::tokenizer::FILES;
+use fathom_train::parallel::Ranks;
+use fathom_train::quantizes;
+use fathom_train::recipe::Precision;
+
+use crate::adapters;
+use crate::error::{Context, Error, Result, caught, refuse};
+use crate::events::Events;
+use crate::exported;
+use crate::machine::Machine;
+
+/// The element type of a precision.
+pub fn precision(precision: Precision) -> DType {
+    match precision {
+        Precision::Bf16 => DType::Bf16,
+        Precision::F32 => DType::F32,
+    }
+}
+
+/// The Hugging Face folder of a path: the path itself, or the `model` folder of a run. A GGUF file stands for one.
+///
+/// # Errors
+/// Neither is one.
+pub fn model_folder(path: &Path) -> Result<PathBuf> {
+    if gguf::is_file(path) {
+        return Ok(path.to_path_buf());
+    }
+    [path.to_path_buf(), path.join("model")]
+        .into_iter()
+        .find(|folder| folder.join("config.json").is_file())
+        .with_context(|| {
+            format!(
+                "{}: neither a Hugging Face folder (config.json), nor a run with a `model` folder, nor a .gguf file{}",
+                path.display(),
+                or_on_the_hub(path)
+            )
+        })
+}
+
+/// The end of a message about a path without a model: what to do if it is a name of the Hugging Face hub.
+pub(crate) fn or_on_the_hub(path: &Path) -> String {
+    hub::advice(path).map(|advice| format!("; {advice}")).unwrap_or_default()
+}
+
+/// A model with its weights.
+pub struct Loaded {
+    /// The architecture.
+    pub model: Model,
+    /// Its weights.
+    pub params: Params,
+}
+
+/// Loads a model's weights, streamed, as `dtype` (as stored if `None`).
+///
+/// # Errors
+/// Files that cannot be read, or were altered since a run exported them.
+pub fn load(device: &Device, folder: &Path, dtype: Option<DType>, events: &dyn Events) -> Result<Loaded> {
+    let ranks = &Ranks::default();
+    let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
+    load_part(device, folder, dtype, &how, events)
+}
+
+/// As [`load`], for a model that is asked and not trained: blocks of a GGUF file stay as they are where the machine multiplies with
+/// them.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_stored(
+    device: &Device,
+    folder: &Path,
+    dtype: Option<DType>,
+    events: &dyn Events,
+) -> Result<Loaded> {
+    exported::verify(folder)?;
+    let opened = fathom_model::open(folder)?;
+    note_left_out(folder, &opened, events);
+    let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
+    let (model, mut params) = Model::declare_stored(device, &opened.spec, dtype, &opened.source);
+    fathom_model::load(device, &model, &mut params, &opened.source)?;
+    Ok(Loaded { model, params })
+}
+
+/// As [`load`], with the adapter of a folder or a run if one is given.
+///
+/// # Errors
+/// As [`load`], and an adapter of another base.
+pub fn load_with(
+    device: &Device,
+    folder: &Path,
+    adapter: Option<&Path>,
+    dtype: Option<DType>,
+    events: &dyn Events,
+) -> Result<Loaded> {
+    let Some(adapter) = adapter else { return load(device, folder, dtype, events) };
+    exported::verify(folder)?;
+    let opened = fathom_model::open(folder)?;
+    note_left_out(folder, &opened, events);
+    let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
+    let base = (folder, opened.spec, &opened.source);
+    let (model, params) = adapters::load(device, base, adapter, dtype)?;
+    Ok(Loaded { model, params })
+}
+
+/// Opens the disk behind the weights of a model.
+pub(crate) type OpenDisk<'a> = dyn Fn(&Spec, DType) -> Result<Option<Rc<StateDisk>>> + 'a;
+
+/// How a rank holds its part of a model.
+pub(crate) struct How<'a> {
+    /// Gives the disk behind the weights.
+    pub disk: &'a OpenDisk<'a>,
+    /// As they share it.
+    pub ranks: &'a Ranks,
+    /// What of it is in few bits.
+    pub quantized: Option<&'a Quantized>,
+    /// What a run adds to the model.
+    pub adapt: &'a dyn Fn(Spec) -> Result<Spec>,
+}
+
+/// As [`load`], of a rank's part; a head of scores that the folder does not have begins at random.
+pub(crate) fn load_part(
+    device: &Device,
+    folder: &Path,
+    dtype: Option<DType>,
+    how: &How<'_>,
+    events: &dyn Events,
+) -> Result<Loaded> {
+    exported::verify(folder)?;
+    let opened = fathom_model::open(folder)?;
+    if device.mesh.rank() == 0 {
+        note_left_out(folder, &opened, events);
+    }
+    let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
+    let had = opened.spec.scores;
+    let spec = (how.adapt)(opened.spec)?;
+    let anew = spec.scores > 0 && had == 0;
+    let disk = (how.disk)(&spec, dtype)?;
+    let portion = portion(device, &spec, how.ranks)?;
+    quantizes(how.quantized, &spec, &portion)?;
+    let how = (portion, how.quantized);
+    let (model, mut params) = Model::declare_quantized(device, &spec, dtype, disk, how);
+    if anew {
+        let source = Scored::new(&opened.source, [spec.scores, spec.hidden], SEED);
+        fathom_model::load(device, &model, &mut params, &source)?;
+    } else {
+        fathom_model::load(device, &model, &mut params, &opened.source)?;
+    }
+    Ok(Loaded { model, params })
+}
+
+/// Of a new head of scores, the same in each run.
+const SEED: u64 = 24;
+
+/// A model with so many scores in the place of its vocabulary's head; as it is for 0.
+///
+/// # Errors
+/// It has others.
+pub(crate) fn scoring(spec: Spec, scores: usize) -> Result<Spec> {
+    match (spec.scores, scores) {
+        (_, 0) => Ok(spec),
+        (0, _) => Ok(spec.scoring(scores)),
+        (has, _) if has == scores => Ok(spec),
+        (has, _) => refuse!(
+            "the model has {has} scores and the objective {scores}; start from another model (model.from)"
+        ),
+    }
+}
+
+/// What of a folder is not read.
+pub(crate) fn note_left_out(folder: &Path, opened: &HfFolder, events: &dyn Events) {
+    if let Some(left_out) = opened.left_out {
+        events.note(&format!("{}: {left_out}", folder.display()));
+    }
+}
+
+/// A rank's part of a model.
+///
+/// # Errors
+/// A model that cannot be cut like that.
+pub fn portion(device: &Device, spec: &Spec, ranks: &Ranks) -> Result<Portion> {
+    let portion = ranks.portion(spec, &device.mesh);
+    portion.check(spec).map_err(|misfit| Error::Refused(misfit.to_string()))?;
+    Ok(portion)
+}
+
+/// bf16 if every stored tensor is bf16, else f32. In a GGUF file norms are f32 always, and blocks of few bits are for narrow weights.
+pub(crate) fn stored_dtype(source: &SafeTensors) -> DType {
+    let few = |name: &str| {
+        let vector = source.shape(name).is_some_and(|shape| shape.len() == 1);
+        source.kind(name).is_some_and(|kind| vector || kind.block() > 1)
+    };
+    let narrow = source.names().iter().all(|name| source.dtype(name) == Some(DType::Bf16) || few(name));
+    if narrow { DType::Bf16 } else { DType::F32 }
+}
+
+/// Whether most weights of a model are f32. A folder that cannot be read is reported where it is read.
+pub(crate) fn is_in_f32(model: &Path) -> bool {
+    let weights = model_folder(model).ok().and_then(|folder| SafeTensors::open_folder(&folder).ok());
+    let Some(weights) = weights else { return false };
+    let elements =
+        |name: &&str| weights.shape(name).map_or(0.0, |shape| shape.iter().map(|n| *n as f64).product());
+    let (names, mut all, mut wide) = (weights.names(), 0.0, 0.0);
+    for name in &names {
+        all += elements(name);
+        let few = weights.kind(name).is_some_and(|kind| kind.block() > 1);
+        wide += if weights.dtype(name) == Some(DType::F32) && !few { elements(name) } else { 0.0 };
+    }
+    2.0 * wide > all
+}
+
+/// The tokenizer of a model's folder.
+///
+/// # Errors
+/// None there, or one that cannot be read.
+pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
+    Ok(Tokenizer::from_dir(folder)?)
+}
+
+/// Whether a model's folder has a chat template. A folder that cannot be read has none.
+pub fn converses(folder: &Path) -> bool {
+    let named = |file: &str| -> String {
+        let bytes = side_file(folder, file).ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    folder.join("chat_template.jinja").is_file()
+        || ["tokenizer_config.json", "chat_template.json"]
+            .iter()
+            .any(|file| named(file).contains("\"chat_template\""))
+}
+
+/// The files of a tokenizer in a folder.
+pub(crate) fn tokenizer_files(folder: &Path) -> Vec<PathBuf> {
+    FILES.map(|name| folder.join(name)).into_iter().filter(|file| file.is_file()).collect()
+}
+
+/// The files of a model's tokenizer, to be copied into the folder `to`; those that a GGUF file stands for are written there.
+pub(crate) fn tokenizer_files_for(model: &Path, to: &Path) -> Result<Vec<PathBuf>> {
+    if !gguf::is_file(model) {
+        return Ok(tokenizer_files(model));
+    }
+    std::fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    for name in FILES {
+        if let Some(bytes) = side_file(model, name)? {
+            fathom_model::write_file(&to.join(name), &bytes)?;
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// A model that is ready to be asked.
+pub struct Ready {
+    /// Its Hugging Face folder.
+    pub folder: PathBuf,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Where it computes.
+    pub device: Device,
+    /// The model with its weights.
+    pub loaded: Loaded,
+}
+
+/// Opens a run's model, or that of a Hugging Face folder.
+///
+/// # Errors
+/// No model there, a machine that is asked for and is not there, no memory for it.
+pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<Ready> {
+    open_with(path, None, dtype, machine, events)
+}
+
+/// As [`open`], with the adapter of a folder or a run if one is given; weights under one are unpacked.
+///
+/// # Errors
+/// As [`open`], and an adapter of another base.
+pub fn open_with(
+    path: &Path,
+    adapter: Option<&Path>,
+    dtype: Option<DType>,
+    machine: &Machine,
+    events: &dyn Events,
+) -> Result<Ready> {
+    caught(|| {
+        let folder = model_folder(path)?;
+        let tokenizer = tokenizer(&folder)?;
+        let device = machine.open()?;
+        let loaded = match adapter {
+            None => load_stored(&device, &folder, dtype, events)?,
+            Some(_) => load_with(&device, &folder, adapter, dtype, events)?,
+        };
+        Ok(Ready { folder, tokenizer, device, loaded })
+    })
+}

@@ -1,0 +1,23 @@
+//! Where a rank is among those that it shares a machine with.
+
+/// A rank among those that it shares a machine with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Ranks of the run.
+    pub ranks: usize,
+    /// Which of the ranks on its machine it is, from 0.
+    pub local: usize,
+    /// Ranks that run on the same cores.
+    pub cores: usize,
+    /// Ranks on the same machine.
+    pub host: usize,
+    /// Ranks that compute in the same memory: a device's, or the machine's.
+    pub memory: usize,
+    /// Ranks whose files are on the same disk.
+    pub disk: usize,
+}
+
+impl Place {
+    /// Of a run on one rank.
+    pub const ALONE: Place = Place { ranks: 1, local: 0, cores: 1, host: 1, memory: 1, disk: 1 };
+}

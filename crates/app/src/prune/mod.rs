@@ -1,0 +1,105 @@
+//! A smaller model out of a larger one: the parts that matter least for some text are left out, the others stay as they are. What is lost
+//! is learned back from the larger model (recipe `distill`).
+
+mod importance;
+
+use std::path::PathBuf;
+
+use fathom_base::human;
+use fathom_model::{FolderOptions, Kept, SaveOptions, open_config, prunable, prune, save_hf};
+use fathom_train::recipe::Precision;
+
+use crate::calibration::{mean_loss, samples};
+use crate::error::{Result, caught, refuse};
+use crate::events::Events;
+use crate::machine::Machine;
+use crate::models::{self, Loaded, Ready, tokenizer_files_for};
+
+use importance::{Choice, importance};
+pub use importance::{Importance, Sizes};
+
+/// What is asked.
+pub struct Request {
+    /// A run's folder, or a Hugging Face folder.
+    pub model: PathBuf,
+    /// The folder to write.
+    pub to: PathBuf,
+    /// Text to judge by: lessons, or plain text.
+    pub data: PathBuf,
+    /// Layers that stay, columns of the residual stream, inside MLPs, query heads; all if `None`.
+    pub sizes: Sizes,
+    /// Samples to judge by, at most, and tokens of each, at most.
+    pub samples: usize,
+    /// See `samples`.
+    pub sample_tokens: usize,
+    /// Type of the weights.
+    pub precision: Precision,
+}
+
+/// What was done.
+#[derive(Clone, Debug)]
+pub struct Pruned {
+    /// Weights before and after.
+    pub weights: [u64; 2],
+    /// Mean loss of a token of the samples, before and after.
+    pub losses: [f64; 2],
+    /// Tokens that parts were judged by.
+    pub tokens: usize,
+    /// What stayed.
+    pub kept: Kept,
+    /// What each part was worth.
+    pub importance: Importance,
+}
+
+/// Writes the smaller model.
+///
+/// # Errors
+/// No model or text there, sizes that are none of a part of it, a folder that holds something.
+pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Pruned> {
+    if std::fs::read_dir(&request.to).is_ok_and(|mut entries| entries.next().is_some()) {
+        refuse!("{} is not empty; name another folder, or remove it", request.to.display());
+    }
+    let dtype = models::precision(request.precision);
+    let Ready { folder, tokenizer, device, loaded } =
+        models::open(&request.model, Some(dtype), machine, events)?;
+    caught(|| {
+        let Loaded { model, params } = &loaded;
+        let told = |message: String| format!("{}: the model {message}", folder.display());
+        if let Err(message) = prunable(&model.spec) {
+            refuse!("{}", told(message));
+        }
+        let wanted = Choice::new(&model.spec, &request.sizes)?;
+        let samples =
+            samples((&request.data, request.samples, request.sample_tokens), (&folder, &tokenizer))?;
+        let tokens = samples.iter().map(Vec::len).sum();
+        events.doing(&format!(
+            "judging the parts of {} by {} tokens",
+            folder.display(),
+            human::grouped(tokens as u64)
+        ));
+        let importance = importance(&device, (model, params), &samples);
+        let kept = wanted.of(&model.spec, &importance);
+        let pruned = prune(&device, (model, params), &kept);
+        let (smaller, slices) = match pruned {
+            Ok(pruned) => pruned,
+            Err(message) => refuse!("{}", told(message)),
+        };
+        let loss = |model, params| mean_loss((&device, &tokenizer), (model, params), &samples);
+        let losses = [loss(model, params)?, loss(&smaller, &slices)?];
+        let copy = tokenizer_files_for(&folder, &request.to)?;
+        let generation = fathom_model::open(&folder)?.generation;
+        let options =
+            FolderOptions { weights: SaveOptions::new(dtype), generation: &generation, copy: &copy };
+        save_hf(&device, &smaller, &slices, &request.to, options)?;
+        if open_config(&request.to)?.0 != smaller.spec {
+            refuse!(
+                "{}: the family {} cannot say in its configuration which layers are left, as they differ from each other; leave --layers \
+                 out, and remove the folder",
+                request.to.display(),
+                smaller.spec.family
+            );
+        }
+        let weights = [params, &slices].map(fathom_grad::Params::num_elements);
+        Ok(Pruned { weights, losses, tokens, kept, importance })
+    })
+}

@@ -1,0 +1,70 @@
+//! How a run or a plan begins its log, and the page of one.
+
+use std::path::Path;
+
+use fathom_base::machine_facts::MachineFacts;
+use fathom_base::metrics::events;
+use fathom_base::recipe::Recipe as Loaded;
+use fathom_model::Spec;
+use fathom_report::{RunLog, html};
+use fathom_train::recipe::Recipe;
+
+use crate::error::{Result, refuse};
+use crate::output;
+
+/// How a run or a plan begins its log; `command` is what it was asked with.
+pub(crate) fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
+    events::Run {
+        name: loaded.value.run.name.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        start_unix_s: unix_s() as u64,
+        command: command.into(),
+        recipe: loaded.rows().to_vec(),
+        machine: MachineFacts::read(),
+        short: String::new(),
+    }
+}
+
+/// What a run and a plan say of a model of `params` parameters.
+pub(crate) fn model_event(s: &Spec, params: u64) -> events::Model {
+    let row = |name: &str, value: String| events::NameValue { name: name.into(), value };
+    let config = vec![
+        row("layers", s.layers.len().to_string()),
+        row("hidden", s.hidden.to_string()),
+        row("heads", s.heads.to_string()),
+        row("key-value heads", s.kv_heads.to_string()),
+        row("head size", s.head_dim.to_string()),
+        row("ffn", s.ffn.to_string()),
+        row("vocabulary", s.vocab.to_string()),
+        row("tied embedding", s.tied.to_string()),
+    ];
+    events::Model { family: s.family.to_string(), params, config }
+}
+
+/// Writes the page of a run's folder as far as its log goes, and gives the log.
+///
+/// # Errors
+/// A log that cannot be read, a page that cannot be written.
+pub(crate) fn write(run: &Path, page: &Path) -> Result<RunLog> {
+    let log = RunLog::read(run)?;
+    html::write_page(&log, page)?;
+    Ok(log)
+}
+
+/// Writes the page of a run from its log alone: also while the run goes on, or after it failed. Gives the log.
+///
+/// # Errors
+/// No run's folder, a page that cannot be written.
+pub fn report(run: &Path, page: &Path) -> Result<RunLog> {
+    if !run.join("metrics.jsonl").is_file() {
+        refuse!("{}: no run's folder (no metrics.jsonl)", run.display());
+    }
+    output::regular(page)?;
+    write(run, page)
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_s() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,212 @@
+//! A model on its thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fathom_base::{Conversation, ModelCard};
+use fathom_engine::{Accept, Capacity, Commands, Engine, Facts, Handle, Render, Stored, Structures, service};
+use fathom_serve::Log;
+use fathom_text::Tokenizer;
+use fathom_text::chat::Template;
+use serde_json::{Value, json};
+
+use super::order::{Around, Order};
+use super::sizes::{self, Sizes};
+use crate::adapters;
+use crate::error::{Error, Result, caught, refuse};
+use crate::events::Silent;
+use crate::models;
+
+/// A model that answers.
+pub(super) struct Hosted {
+    /// A way to it.
+    pub service: Handle,
+    /// What it takes.
+    pub sizes: Sizes,
+    /// Ends when its last handle is gone.
+    pub thread: JoinHandle<()>,
+}
+
+/// Before an engine that broke is begun again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+type Started = Result<(Handle, Sizes)>;
+
+/// Starts a model; returns when it can be asked.
+///
+/// # Errors
+/// No model there, no memory for it.
+pub(super) fn start(name: &str, path: &Path, order: &Order, around: &Around<'_>) -> Result<Hosted> {
+    let (send, receive) = channel();
+    let (own, path, order, log) = (name.to_string(), path.to_path_buf(), order.clone(), around.log.clone());
+    // Devices stay on the thread that opened them.
+    let work = move || {
+        if let Err(error) = run(&own, &path, &order, (&send, log.as_ref())) {
+            _ = send.send(Err(error));
+        }
+    };
+    let thread = thread::Builder::new().name(format!("model {name}")).spawn(work)?;
+    match receive.recv() {
+        Ok(Ok((service, sizes))) => Ok(Hosted { service, sizes, thread }),
+        Ok(Err(error)) => Err(error),
+        Err(_) => refuse!("{name}: the model's thread ended before it could be asked"),
+    }
+}
+
+fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, Option<&Log>)) -> Result<()> {
+    let folder = models::model_folder(path)?;
+    let tokenizer = Arc::new(models::tokenizer(&folder)?);
+    let device = order.machine(&Silent).open()?;
+    let opened = fathom_model::open(&folder)?;
+    let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
+    let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
+    drop(opened);
+    let loaded = caught(|| models::load_stored(&device, &folder, Some(dtype), &Silent))?;
+    let engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, sizes.limits)
+        .reserving(sizes.workspace_bytes);
+    let stored = match &order.prefixes {
+        Some(root) => {
+            let (isa, version) = (&device.machine.profile().isa, &order.version);
+            let held = [format!("{dtype:?}"), format!("{:?}", order.kv), isa.clone(), version.clone()];
+            let model = identity(&folder, &tokenizer, &held)?;
+            let stored = Stored { folder: root.clone(), model, most_bytes: order.settings.prefix_bytes };
+            engine.check_store(&stored)?;
+            Some(stored)
+        }
+        None => None,
+    };
+    let template = match &order.template {
+        Some(file) => Some(Template::from_file(file, &tokenizer)?),
+        None => Template::from_dir(&folder, &tokenizer)?,
+    };
+    let spec = &loaded.model.spec;
+    let card = ModelCard {
+        name: name.to_string(),
+        fingerprint: fingerprint(&folder, &tokenizer, (format!("{dtype:?}"), format!("{:?}", order.kv)))?,
+        context_tokens: sizes.limits.context_tokens,
+        vocabulary: spec.vocab,
+        generates: true,
+        converses: template.is_some(),
+        labels: Vec::new(),
+        embedding: spec.hidden,
+        adapters: Vec::new(),
+        eos: tokenizer.stops().to_vec(),
+        bos: tokenizer.bos(),
+    };
+    let (handle, commands) = service(Facts {
+        card,
+        tokenizer: tokenizer.clone(),
+        bounds: engine.bounds(sizes.capacity.clone()),
+        render: template.map(rendered),
+        adapters: Some(accepting(folder)),
+        queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
+        structures: Structures::default(),
+    });
+    let capacity = sizes.capacity.clone();
+    if send.send(Ok((handle, sizes))).is_err() {
+        return Ok(());
+    }
+    answer(&commands, &engine, (&capacity, stored), |why| {
+        if let Some(log) = log {
+            log(&json!({"event": "failed_step", "model": name, "why": why}));
+        }
+    });
+    Ok(())
+}
+
+/// Answers until nobody can ask any more. A step that panics fails what it worked on, and the next request is answered.
+fn answer(
+    commands: &Commands,
+    engine: &Engine<'_>,
+    (capacity, mut stored): (&Capacity, Option<Stored>),
+    failed: impl Fn(&str),
+) {
+    loop {
+        let serve = || commands.serve(engine, capacity.clone(), stored.as_ref());
+        match catch_unwind(AssertUnwindSafe(serve)) {
+            Ok(Ok(())) => return,
+            // It was there when the model was started; what asks is answered without it.
+            Ok(Err(error)) => {
+                failed(&error.to_string());
+                stored = None;
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                failed(text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no memory"));
+                // Where the same happens at once again, it does not take the whole machine.
+                thread::sleep(AGAIN);
+            }
+        }
+    }
+}
+
+/// What finds adapters of a base.
+fn accepting(base: PathBuf) -> Box<Accept> {
+    Box::new(move |adapter| adapters::accepted(adapter, &base).map_err(fathom_base::Error::product))
+}
+
+/// What makes prompts of conversations.
+fn rendered(template: Template) -> Box<Render> {
+    Box::new(move |conversation: &Conversation| {
+        let messages: Vec<&Value> = conversation.messages.iter().collect();
+        let Conversation { tools, add_generation_prompt, variables, .. } = conversation;
+        let rendered = template.render_with(&messages, tools, *add_generation_prompt, variables);
+        let mut text = rendered.map_err(fathom_base::Error::product)?.text;
+        if conversation.continue_final_message {
+            // As Transformers has it: the text up to the end of the last message's own.
+            let last =
+                messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default().trim();
+            let end = text.rfind(last).filter(|_| !last.is_empty()).map(|at| at + last.len());
+            let Some(end) = end else {
+                return Err(fathom_base::Error::product(
+                    "the template leaves out the last message, so it cannot be continued",
+                ));
+            };
+            text.truncate(end);
+        }
+        Ok(text)
+    })
+}
+
+/// Names what a model computes: its configuration, its tokenizer, the beginnings of its weights, and how they are held.
+fn fingerprint(folder: &Path, tokenizer: &Tokenizer, held: (String, String)) -> Result<String> {
+    const BEGINNING: u64 = 1 << 20;
+    Ok(format!("fp_{}", &hashed(folder, tokenizer, &[held.0, held.1], BEGINNING)?.to_hex()[..12]))
+}
+
+/// The same of all of its weights, for keys and values that outlive the process.
+fn identity(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
+    Ok(hashed(folder, tokenizer, held, u64::MAX)?.to_hex()[..32].to_string())
+}
+
+/// The hash of a model's files, up to `most` bytes of each, and of how it is held.
+fn hashed(folder: &Path, tokenizer: &Tokenizer, held: &[String], most: u64) -> Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(tokenizer.hash()?.as_bytes());
+    held.iter().for_each(|held| _ = hasher.update(held.as_bytes()));
+    let mut files: Vec<_> = if folder.is_dir() {
+        std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    } else {
+        vec![folder.to_path_buf()]
+    };
+    files.sort();
+    for file in files {
+        let is = |ending: &str| file.extension().is_some_and(|it| it == ending);
+        if is("safetensors") || is("gguf") || file.ends_with("config.json") {
+            let opened = std::fs::File::open(&file)?;
+            hasher.update(&opened.metadata()?.len().to_le_bytes());
+            hasher.update_reader(std::io::Read::take(opened, most))?;
+        }
+    }
+    Ok(hasher.finalize())
+}
+
+impl From<fathom_serve::Error> for Error {
+    fn from(error: fathom_serve::Error) -> Error {
+        Error::Outside(Box::new(error))
+    }
+}

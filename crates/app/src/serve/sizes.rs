@@ -1,0 +1,192 @@
+//! What a served model takes: weights, pages and workspace, planned on `meta` before anything is loaded.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_base::{GenerateRequest, human};
+use fathom_engine::{Capacity, Engine, Limits, Scheduler, page_bytes};
+use fathom_grad::Params;
+use fathom_model::{HfFolder, Model, open_peft, share_base};
+use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
+use fathom_text::Tokenizer;
+
+use super::order::Order;
+use crate::adapters;
+use crate::error::{Context, Result, caught, refuse};
+
+/// What a model takes.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// Bytes of the weights.
+    pub weights_bytes: u64,
+    /// Bytes of the adapters' weights, with those that are kept free for further ones.
+    pub adapters_bytes: u64,
+    /// Bytes of a step besides.
+    pub workspace_bytes: u64,
+    /// Bytes of the pages.
+    pub pages_bytes: u64,
+    /// Bytes that it may use.
+    pub budget_bytes: u64,
+    /// Sequences at once, and their pages.
+    pub capacity: Capacity,
+    /// Tokens that the pages hold, of all sequences together.
+    pub tokens: usize,
+    /// Sizes of the engine; of its context what a sequence alone can have.
+    pub limits: Limits,
+}
+
+impl Sizes {
+    /// In a line.
+    pub fn said(&self) -> String {
+        format!(
+            "weights {}, adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} sequences at once",
+            human::bytes(self.weights_bytes),
+            human::bytes(self.adapters_bytes),
+            human::bytes(self.pages_bytes),
+            human::grouped(self.tokens as u64),
+            human::bytes(self.workspace_bytes),
+            human::grouped(self.limits.context_tokens as u64),
+            self.capacity.sequences
+        )
+    }
+}
+
+/// The largest number up to `most` for which `fits` holds, if it holds for all smaller ones; 0 if for none.
+fn largest(most: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut good, mut bad) = (0, most + 1);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if fits(middle) { good = middle } else { bad = middle }
+    }
+    good
+}
+
+/// What a model takes on a device.
+///
+/// # Errors
+/// There is no memory for it.
+pub(super) fn of(
+    device: &Device,
+    model: (&Path, &HfFolder, DType),
+    tokenizer: &Tokenizer,
+    order: &Order,
+) -> Result<Sizes> {
+    caught(|| {
+        let (folder, HfFolder { spec, source, .. }, dtype) = model;
+        let settings = &order.settings;
+        let asked = settings.context_tokens.map(|tokens| tokens as usize);
+        let context_tokens = asked.unwrap_or(spec.max_positions).max(1);
+        let mut limits = Limits {
+            context_tokens,
+            // A context has room for a chunk and what follows it.
+            chunk_tokens: (settings.chunk_tokens as usize).min(context_tokens / 2).max(1),
+            draft_tokens: settings.draft_tokens as usize,
+            kv: order.kv,
+        };
+        let meta = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+        let (declared, params) = Model::declare_stored(&meta, spec, dtype, source);
+        let weights_bytes = meta.pool.usage().live;
+        let engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
+        let sequences = (settings.sequences as usize).max(1);
+        let base = (folder, &declared, &params);
+        let (adapters_bytes, workspace_bytes) =
+            with_adapters(&meta, base, tokenizer, order, (limits, sequences))?;
+        let budget_bytes = device.pool.budget();
+        let Some(left) = budget_bytes.checked_sub(weights_bytes + adapters_bytes + workspace_bytes) else {
+            refuse!(
+                "the weights take {}, adapters {} and a step {}, and there are {} (--memory)",
+                human::bytes(weights_bytes),
+                human::bytes(adapters_bytes),
+                human::bytes(workspace_bytes),
+                human::bytes(budget_bytes)
+            );
+        };
+        // What else runs on this machine has a say where nobody said how much.
+        let room = if order.memory_bytes.is_some() { left } else { left / 2 };
+        let each = page_bytes(spec, dtype, order.kv);
+        let bytes = |capacity: &Capacity| -> u64 {
+            capacity.pages.iter().zip(&each).map(|(pages, bytes)| *pages as u64 * bytes).sum()
+        };
+        let many = largest(context_tokens, |tokens| bytes(&engine.capacity(sequences, tokens)) <= room);
+        let capacity = if many > 0 {
+            engine.capacity(sequences, many)
+        } else {
+            let alone = largest(context_tokens, |tokens| bytes(&engine.capacity(1, tokens)) <= room);
+            Capacity { sequences, ..engine.capacity(1, alone) }
+        };
+        let fits = |tokens: usize| {
+            let needed = engine.capacity(1, tokens).pages;
+            needed.iter().zip(&capacity.pages).all(|(needed, there)| needed <= there)
+        };
+        limits.context_tokens = largest(context_tokens, fits);
+        if limits.context_tokens < asked.unwrap_or(1) {
+            refuse!(
+                "{} are left for pages, which hold a context of {} tokens and not of {}; give it more memory (--memory), hold keys and \
+                 values in fewer bits (--kv int8), or ask for a shorter context (serve.context_tokens)",
+                human::bytes(room),
+                limits.context_tokens,
+                asked.unwrap_or(1)
+            );
+        }
+        let tokens = capacity.pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
+        let pages_bytes = bytes(&capacity);
+        Ok(Sizes {
+            weights_bytes,
+            adapters_bytes,
+            workspace_bytes,
+            pages_bytes,
+            budget_bytes,
+            capacity,
+            tokens,
+            limits,
+        })
+    })
+}
+
+/// Bytes of the adapters, and of a step with whichever takes most.
+fn with_adapters(
+    meta: &Device,
+    (folder, model, params): (&Path, &Model, &Params),
+    tokenizer: &Tokenizer,
+    order: &Order,
+    (limits, sequences): (Limits, usize),
+) -> Result<(u64, u64)> {
+    let step = |model: &Model, params: &Params| {
+        workspace(meta, &Engine::new(meta, model, params, tokenizer, limits), (limits, sequences))
+    };
+    let (mut adapters_bytes, mut workspace_bytes) = (0, step(model, params)?);
+    for (name, path) in &order.adapters {
+        let folder = adapters::accepted(path, folder).with_context(|| format!("--adapter {name}"))?;
+        let (spec, tensors) = open_peft(&folder, model.spec.clone())?;
+        let before = meta.pool.usage().live;
+        let (adapted, own) = share_base(meta, (model, params), (&spec, &tensors))?;
+        adapters_bytes += meta.pool.usage().live - before;
+        workspace_bytes = workspace_bytes.max(step(&adapted, &own)?);
+    }
+    let later = order.settings.adapters.is_some();
+    if later || !order.adapters.is_empty() {
+        // The rows of a step are computed by adapter, and put together.
+        let dtype = model.dtype(params);
+        workspace_bytes += (limits.chunk_tokens * model.spec.hidden * dtype.bytes()) as u64;
+    }
+    let later_bytes = if later { order.settings.adapter_bytes } else { 0 };
+    Ok((adapters_bytes + later_bytes, workspace_bytes))
+}
+
+/// Bytes of a step that reads a chunk of a prompt, and of the logits of all sequences.
+fn workspace(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, usize)) -> Result<u64> {
+    let spec = engine.spec();
+    // One token is left, so nothing is chosen, for which there is no data.
+    let prompt = limits.context_tokens.saturating_sub(1).min(limits.chunk_tokens + 1).max(1);
+    let mut scheduler = Scheduler::new(engine, engine.capacity(1, prompt + 1));
+    let before = meta.pool.usage().live;
+    meta.pool.reset_peak();
+    if prompt > limits.chunk_tokens {
+        scheduler
+            .submit(GenerateRequest::greedy(vec![0; prompt], 1), Box::new(|_| fathom_base::Flow::Continue))?;
+        scheduler.step();
+    }
+    let step = meta.pool.usage().peak_live.saturating_sub(before);
+    let logits = sequences * (1 + limits.draft_tokens) * (4 * spec.vocab + 8 * spec.hidden);
+    Ok(step + logits as u64)
+}

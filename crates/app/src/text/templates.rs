@@ -1,0 +1,34 @@
+//! Chat templates that a recipe names: files, and those inside the binary.
+
+use std::path::Path;
+
+use fathom_text::Tokenizer;
+use fathom_text::chat::Template;
+
+use crate::error::{Context, Error, Result};
+
+/// Those inside the binary, by the name that stands for a file.
+const SHIPPED: [(&str, &str); 1] = [("steerlm", include_str!("../../../../recipes/templates/steerlm.jinja"))];
+
+/// The text of a template.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn source(named: &Path) -> Result<String> {
+    if let Some((_, text)) = SHIPPED.iter().find(|(name, _)| Path::new(name) == named) {
+        return Ok((*text).to_string());
+    }
+    std::fs::read_to_string(named).with_context(|| format!("cannot read {}", named.display()))
+}
+
+/// The template.
+///
+/// # Errors
+/// A file that cannot be read, or is no template.
+pub(crate) fn named(named: &Path, tokenizer: &Tokenizer) -> Result<Template> {
+    if SHIPPED.iter().any(|(name, _)| Path::new(name) == named) {
+        let made = Template::new(&source(named)?, tokenizer);
+        return made.map_err(|why| Error::Refused(format!("{}: {why}", named.display())));
+    }
+    Ok(Template::from_file(named, tokenizer)?)
+}

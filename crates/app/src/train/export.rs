@@ -1,0 +1,58 @@
+//! The model of a run as a Hugging Face folder, and what it needs: looked at before the first step.
+
+use fathom_grad::Params;
+use fathom_model::{Family, FolderOptions, Model, SaveOptions, Spec, save_hf};
+use fathom_tensor::Device;
+use fathom_text::Tokenizer;
+use fathom_train::{Checkpoints, stage};
+
+use crate::adapters;
+use crate::error::{Context, Result, refuse};
+use crate::events::Events;
+use crate::export::{generation, write_model};
+use crate::exported;
+use crate::job::Job;
+use crate::models::tokenizer_files;
+use crate::text::tokenizer_dir;
+
+/// Tries what the export at the end will need: the tokenizer's files are read again, and the configuration of the model
+/// after the last stage is put together.
+pub fn check(job: &Job) -> Result<()> {
+    let (folder, tokenizer) = (job.model(), tokenizer_dir(&job.data()));
+    let ready = || -> Result<()> {
+        if folder.exists() && !folder.is_dir() {
+            refuse!("{} is not a folder", folder.display());
+        }
+        Tokenizer::from_dir(&tokenizer)?;
+        generation(job.recipe(), &tokenizer)?;
+        // A value head is of the training alone.
+        let scores = if job.recipe().rl.has_values() { 0 } else { job.trained.scores };
+        Family::write(&folder.join("config.json"), &Spec { scores, ..job.trained.without_adapter() })?;
+        Ok(())
+    };
+    ready().context("the trained model could not be exported")
+}
+
+/// The model of a run on one rank.
+pub fn whole(job: &Job, device: &Device, model: &Model, params: &Params) -> Result<()> {
+    if model.spec.adapter.is_some() {
+        let (base, trained) = (job.start()?, stage::trained(job.recipe())?);
+        return adapters::write(&job.adapter(), device, (model, params), (base.as_deref(), &trained));
+    }
+    let (folder, tokenizer) = (job.model(), tokenizer_dir(&job.data()));
+    let (generation, copy) = (&generation(job.recipe(), &tokenizer)?, tokenizer_files(&tokenizer));
+    let weights = SaveOptions::new(model.dtype(params));
+    let options = FolderOptions { weights, generation, copy: &copy };
+    exported::forget(&folder)?;
+    save_hf(device, model, params, &folder, options)?;
+    exported::remember(&folder)
+}
+
+/// The model of a run over ranks: from its last checkpoint.
+pub fn of_ranks(job: &Job, step: u64, events: &dyn Events) -> Result<()> {
+    let saved = Checkpoints::new(&job.checkpoints(), 1).latest();
+    if saved != Some(step) {
+        refuse!("step {step} was not saved, so the model cannot be exported; run the same command again");
+    }
+    write_model(&job.folder, events)
+}

@@ -1,0 +1,229 @@
+//! What the first rank of a run does: everything that is seen of it.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
+use fathom_base::rss;
+use fathom_report::RunLog;
+use fathom_report::tensorboard::EventFile;
+use fathom_tensor::Device;
+use fathom_text::Tokenizer;
+use fathom_train::{Checkpoints, Outcome, Progress, Run, Trainer};
+
+use super::rank::{Shared, trainer_of};
+use super::time::{self, Ahead};
+use super::watch::{BEFORE, Watch, if_there_is_room};
+use super::{export, moments};
+use crate::adapters::FOLDER;
+use crate::error::Result;
+use crate::events::{self as heard, Events};
+use crate::export::load_checkpoint;
+use crate::measure::{OnDevice, Subject, sample};
+use crate::models::{self, Loaded};
+use crate::report;
+
+/// How a run ended.
+pub struct Trained {
+    /// Whether all steps are done.
+    pub outcome: Outcome,
+    /// What the run came to, where this process is the first and has finished it.
+    pub report: Option<Report>,
+    /// Why no checkpoint could be saved, though the model is exported.
+    pub unsaved: Option<String>,
+}
+
+impl Trained {
+    pub(crate) fn without_report(outcome: Outcome) -> Trained {
+        Trained { outcome, report: None, unsaved: None }
+    }
+}
+
+/// What a finished run leaves.
+pub struct Report {
+    /// Its log.
+    pub log: RunLog,
+    /// Its page.
+    pub page: PathBuf,
+    /// Seconds that this call took.
+    pub seconds: f64,
+}
+
+/// The first rank.
+pub(super) struct First<'a> {
+    pub shared: &'a Shared<'a>,
+    pub tokenizer: &'a Tokenizer,
+    /// FLOPs of a step of each stage, as planned.
+    pub flops: &'a [f64],
+    pub begun: Instant,
+    pub events: &'a dyn Events,
+}
+
+impl First<'_> {
+    /// Trains, exports, measures and reports.
+    pub fn run(&self, device: Device, mut metrics: MetricsWriter) -> Result<Trained> {
+        let (shared, job, events) = (self.shared, self.shared.job, self.events);
+        let alone = device.mesh.grid().ranks() == 1;
+        let trainer = trainer_of(job, &device, shared.vocab, events)?;
+        let known = read_events(job.log())?;
+        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
+            let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
+            metrics.write(&Event::Model(report::model_event(&trainer.model.spec, all.sum())))?;
+        }
+        shared.open(metrics, trainer, |run| self.steps(run, alone))
+    }
+
+    /// The steps of all stages, and what follows them.
+    fn steps(&self, mut run: Run<'_>, alone: bool) -> Result<Trained> {
+        let (job, recipe, events) = (self.shared.job, self.shared.job.recipe(), self.events);
+        if self.shared.stores.held_out() != recipe.data.held_out_share {
+            events.line(
+                "no document's hash falls into the held-out share; the one with the lowest is held out",
+            );
+        }
+        let begun_at = run.progress().step;
+        if begun_at > 0 {
+            events.line(&format!("resumed after step {begun_at}"));
+        }
+        let mut board = None;
+        if recipe.run.tensorboard {
+            let folder = job.folder.join("tensorboard");
+            board = Some(EventFile::resume(&folder, report::unix_s() as u64, begun_at)?);
+        }
+        let mut watch = self.watch(alone, &mut board);
+        if begun_at == 0 && alone && moments::before(recipe) == Some(0) {
+            run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
+        }
+        let outcome = run.train(&mut watch)?;
+        let progress = run.progress().clone();
+        events.on(heard::Event::Trained);
+        if outcome == Outcome::Interrupted {
+            events.line(&format!("saved at step {}; run the same command again to go on", progress.step));
+            return Ok(Trained::without_report(outcome));
+        }
+        let unsaved = run.nothing_saved().map(str::to_owned);
+        let (trainer, metrics) = run.finish();
+        let report = self.finish(trainer, metrics, &mut board, &progress)?;
+        Ok(Trained { outcome, report: Some(report), unsaved })
+    }
+
+    /// The model and the report of a run whose stages are done.
+    fn finish(
+        &self,
+        trainer: Trainer,
+        mut metrics: MetricsWriter,
+        board: &mut Option<EventFile>,
+        progress: &Progress,
+    ) -> Result<Report> {
+        let job = self.shared.job;
+        let alone = trainer.device.mesh.grid().ranks() == 1;
+        // Without what training keeps beside the weights: of all ranks together one of them may have no room for it.
+        let (mut device, mut model, mut params) = trainer.into_model();
+        if job.recipe().rl.has_values() {
+            // The value head is of the training alone; its weight is the last.
+            model.spec.scores = 0;
+        }
+        if alone {
+            export::whole(job, &device, &model, &params)?;
+        } else {
+            drop((device, model, params));
+            export::of_ranks(job, progress.step, self.events)?;
+            device = job.machine.open()?;
+            let Some(whole) = self.measure_saved(&device, progress.step, board, &mut metrics)? else {
+                return self.end(metrics, progress);
+            };
+            Loaded { model, params } = whole;
+        }
+        let of = OnDevice { device: &device, model: &model, params: &params };
+        let subject = Subject { of, tokenizer: self.tokenizer, stores: self.shared.stores };
+        // What has scores in the place of the vocabulary's head writes nothing.
+        let writes = subject.of.model.spec.scores == 0;
+        let sample = if writes {
+            if_there_is_room(self.events, || sample(&subject, progress.step))?.flatten()
+        } else {
+            None
+        };
+        if let Some(sample) = sample {
+            metrics.write(&Event::Sample(sample))?;
+        }
+        self.end(metrics, progress)
+    }
+
+    /// Measures a run over ranks, none of which has room for a whole model while it trains: what was saved before the extension,
+    /// and the exported model, which is given; `None` where there is no room for it.
+    fn measure_saved(
+        &self,
+        device: &Device,
+        step: u64,
+        board: &mut Option<EventFile>,
+        metrics: &mut MetricsWriter,
+    ) -> Result<Option<Loaded>> {
+        let (job, events) = (self.shared.job, self.events);
+        let mut watch = self.watch(true, board);
+        if job.recipe().eval.enabled {
+            let before = if_there_is_room(events, || self.saved_before(device))?;
+            if let Some((step, whole)) = before.flatten() {
+                watch.measure((device, &whole).into(), BEFORE, step, metrics)?;
+            }
+        }
+        let whole = if_there_is_room(events, || match (&job.trained.adapter, job.start()?) {
+            (Some(_), Some(base)) => {
+                let dtype = models::precision(job.recipe().model.precision);
+                models::load_with(device, &base, Some(&job.adapter()), Some(dtype), events)
+            }
+            _ => models::load(device, &job.model(), None, events),
+        })?;
+        if let Some(whole) = &whole {
+            watch.measure((device, whole).into(), moments::after(job.recipe()), step, metrics)?;
+        }
+        Ok(whole)
+    }
+
+    /// The model before its extension and the step that it is of: as it was read, or as it was saved when the stages before the
+    /// last were done.
+    fn saved_before(&self, device: &Device) -> Result<Option<(u64, Loaded)>> {
+        let (job, recipe) = (self.shared.job, self.shared.job.recipe());
+        let stages = moments::before(recipe);
+        if let (Some(0), Some(from)) = (stages, job.start()?) {
+            let dtype = models::precision(recipe.model.precision);
+            return Ok(Some((0, models::load(device, &from, Some(dtype), self.events)?)));
+        }
+        let saved = stages.and_then(|stages| Checkpoints::new(&job.checkpoints(), 1).after(stages));
+        saved.map(|(step, folder)| Ok((step, load_checkpoint(device, &folder, self.events)?))).transpose()
+    }
+
+    /// What looks at the run; it measures where a whole model is at hand.
+    fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
+        let Shared { job, stores, seconds, .. } = *self.shared;
+        let recipe = job.recipe();
+        let measures = whole && recipe.eval.enabled;
+        Watch {
+            recipe,
+            tokenizer: self.tokenizer,
+            stores,
+            measures,
+            measure_s: time::measure_s(recipe),
+            measured_by: time::measured_by(recipe, self.begun),
+            took_s: None,
+            ahead: Ahead::new(recipe, self.flops, seconds, measures),
+            events: self.events,
+            board,
+        }
+    }
+
+    /// The last event and the report.
+    fn end(&self, mut metrics: MetricsWriter, progress: &Progress) -> Result<Report> {
+        let job = self.shared.job;
+        metrics.write(&Event::Done(events::Done {
+            step: progress.step,
+            time_s: self.begun.elapsed().as_secs_f64(),
+            tokens_total: progress.tokens,
+            peak_rss_bytes: rss::peak_bytes().unwrap_or(0),
+            model_path: if job.trained.adapter.is_some() { FOLDER } else { "model" }.into(),
+        }))?;
+        metrics.sync()?;
+        let page = job.page();
+        let log = report::write(&job.folder, &page)?;
+        Ok(Report { log, page, seconds: self.begun.elapsed().as_secs_f64() })
+    }
+}

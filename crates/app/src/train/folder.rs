@@ -1,0 +1,219 @@
+//! A run's folder: one process at a time works in it, and one recipe made it.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use fathom_base::lock::{self, Claim};
+use fathom_base::metrics::{Event, read_events};
+use fathom_base::recipe::{Difference, Layers, Recipe as Loaded, Row, diff};
+use fathom_model::write_file;
+use fathom_train::recipe::{OffloadCodec, Recipe};
+use fathom_train::{Checkpoint, Checkpoints, Progress};
+use serde_json::Value;
+
+use crate::error::{Context, Error, Result};
+use crate::events::Events;
+
+/// Keys that may differ between a run and its resumption: they change no number of the training; the mesh, none but by rounding.
+/// `*` stands for any index, a dot at the end for everything below.
+const FREE: [&str; 11] = [
+    "machine.",
+    "mesh.",
+    "checkpoint.",
+    "eval.",
+    "data.ahead",
+    "run.out",
+    "run.profile",
+    "run.tensorboard",
+    "rl.sequences",
+    "rl.shown",
+    "stage.*.max_docs",
+];
+/// These may grow, of the stage at hand and of those after it: training goes on with its optimizer.
+const STEPS: &str = "stage.*.steps";
+const MINUTES: &str = "run.minutes";
+/// So may these, where every place gives back the bits that it was given.
+const PLACES: [&str; 3] = ["activations.", "stage.*.recompute_granularity", "stage.*.tile_rows"];
+
+/// Keeps other processes out of a run's folder for as long as the file is open; `None` where the file system has no locks.
+///
+/// # Errors
+/// If another process is in it, which is named.
+pub fn claim(folder: &Path, events: &dyn Events) -> Result<Option<File>> {
+    let path = folder.join(".lock");
+    match lock::claim(&path, lock::PATIENCE).with_context(|| format!("cannot open {}", path.display()))? {
+        Claim::Held(file) => Ok(Some(file)),
+        Claim::Taken(holder) => Err(Error::InUse { folder: folder.to_path_buf(), holder }),
+        Claim::Impossible(error) => {
+            events.warn(&format!(
+                "{} cannot be locked, so another run in the same folder would go unnoticed: {error}",
+                path.display()
+            ));
+            Ok(None)
+        }
+    }
+}
+
+/// Refuses a folder that another recipe made; writes the recipe into a new one, whole or not at all.
+///
+/// # Errors
+/// What differs, by key.
+pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
+    let path = folder.join("recipe.toml");
+    let before = match fs::read_to_string(&path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    if before.as_deref() == Some(loaded.text()) {
+        return Ok(());
+    }
+    if before.is_some()
+        && let Some(said) = untrained(folder)?
+    {
+        // Such as a path that was misspelt: nothing came of it, and its first line would name the old keys.
+        remove(folder, "metrics.jsonl")?;
+        remove(folder, "steps.json")?;
+        let has_text = said.iter().any(|event| matches!(Event::from_value(event), Some(Event::Data(_))));
+        if !has_text {
+            // Nothing was made of what it curated either.
+            remove(folder, "data/curated")?;
+        }
+    } else if before.is_some() {
+        let before: Loaded<Recipe> = Loaded::load(Layers::new().file(&path))?;
+        let exact =
+            [&before, loaded].iter().all(|of| of.value.activations.offload_codec == OffloadCodec::AsIs);
+        let differences = diff(before.rows(), loaded.rows());
+        let trained = Checkpoints::new(&folder.join("checkpoints"), 1).found()?;
+        let position = trained.as_ref().map(Checkpoint::progress);
+        let changes = differences.iter().filter(|change| !is_free(&change.path, exact));
+        let refused = changes.filter_map(|change| match grows(change, position) {
+            Growth::Allowed => None,
+            Growth::Impossible(why) => Some(format!("  {change} ({why})")),
+            Growth::None => Some(format!("  {change}")),
+        });
+        let differences: Vec<String> = refused.collect();
+        if !differences.is_empty() {
+            let (path, differences) = (folder.to_path_buf(), differences.join("\n"));
+            return Err(fathom_train::Error::OtherRecipe { path, differences }.into());
+        }
+    }
+    Ok(write_file(&path, loaded.text().as_bytes())?)
+}
+
+/// Removes what another recipe left, if it is there.
+fn remove(folder: &Path, name: &str) -> Result<()> {
+    let path = folder.join(name);
+    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The log of a run that has trained nothing: no step, no checkpoint. Text that it made is made again where that has to be.
+fn untrained(folder: &Path) -> Result<Option<Vec<Value>>> {
+    let log = folder.join("metrics.jsonl");
+    // A recipe without a log is nobody's run, so not ours to replace.
+    if !log.exists() || folder.join("checkpoints").exists() {
+        return Ok(None);
+    }
+    let said = read_events(log)?;
+    let is_step = |event: &Value| matches!(Event::from_value(event), Some(Event::Step(_)));
+    Ok((!said.iter().any(is_step)).then_some(said))
+}
+
+/// Whether a key may change; `exact`: every place of activations gives back the bits that it was given.
+fn is_free(key: &str, exact: bool) -> bool {
+    let places = if exact { &PLACES[..] } else { &[] };
+    FREE.iter().chain(places).any(|pattern| matches(pattern, key))
+}
+
+/// Whether a key is one that a pattern stands for.
+fn matches(pattern: &str, key: &str) -> bool {
+    let (wanted, parts) = (pattern.split('.'), key.split('.'));
+    let same = |(wanted, part): (&str, &str)| ["*", "", part].contains(&wanted);
+    parts.clone().count() >= wanted.clone().count() && wanted.zip(parts).all(same)
+}
+
+/// Whether a change asks for more of the same.
+#[derive(Debug, PartialEq)]
+enum Growth {
+    /// It is another change.
+    None,
+    Allowed,
+    /// It does, and the run is beyond that.
+    Impossible(&'static str),
+}
+
+/// What a change asks of a run whose newest checkpoint is at this position.
+fn grows(change: &Difference, position: Option<&Progress>) -> Growth {
+    let number = |row: &Option<Row>| row.as_ref()?.value.parse::<f64>().ok();
+    let (Some(before), Some(now)) = (number(&change.left), number(&change.right)) else {
+        return Growth::None;
+    };
+    let steps = matches(STEPS, &change.path);
+    if now <= before || !(steps || change.path == MINUTES) {
+        return Growth::None;
+    }
+    let Some(progress) = position else { return Growth::Allowed };
+    let index = change.path.split('.').nth(1).and_then(|index| index.parse::<usize>().ok());
+    // Of a run of minutes it matters only whether it is done, which the stage that ended says.
+    let at_end = progress.stage_step == 0 && index.is_none_or(|index| index + 1 == progress.stage);
+    match index {
+        Some(index) if index >= progress.stage => Growth::Allowed,
+        Some(_) if !at_end => Growth::Impossible("a later stage has begun"),
+        _ if at_end && progress.stage > 0 && progress.ended.is_none() => {
+            Growth::Impossible("an earlier version ended the stage, and did not keep where its data was")
+        }
+        _ => Growth::Allowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_train::Ended;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, [before, now]: [&str; 2], [stage, stage_step]: [usize; 2], expected: Growth) {
+        let row = |value: &str| Some(Row { path: path.into(), value: value.into(), source: String::new() });
+        let change = Difference { path: path.into(), left: row(before), right: row(now) };
+        let ended = (stage > 0 && stage_step == 0).then(Ended::default);
+        let progress = Progress { stage, stage_step: stage_step as u64, ended, ..Progress::default() };
+        assert_eq!(grows(&change, Some(&progress)), expected, "{path} {before} {now}");
+        if expected == Growth::Allowed {
+            assert_eq!(grows(&change, None), expected);
+        }
+    }
+
+    #[test]
+    fn steps_and_minutes_may_grow_where_the_run_is() {
+        check("stage.1.steps", ["4", "8"], [1, 2], Growth::Allowed);
+        check("stage.1.steps", ["4", "8"], [2, 0], Growth::Allowed);
+        check("stage.1.steps", ["4", "8"], [0, 0], Growth::Allowed);
+        check("stage.1.steps", ["8", "4"], [1, 2], Growth::None);
+        check("stage.1.steps", ["none", "4"], [1, 2], Growth::None);
+        check("stage.1.steps", ["4", "8"], [2, 1], Growth::Impossible("a later stage has begun"));
+        check("stage.0.steps", ["4", "8"], [2, 0], Growth::Impossible("a later stage has begun"));
+        check("run.minutes", ["3.0", "6.0"], [2, 0], Growth::Allowed);
+        check("run.minutes", ["3.0", "6.0"], [1, 5], Growth::Allowed);
+        check("run.minutes", ["6.0", "3.0"], [1, 5], Growth::None);
+        check("run.seed", ["3", "6"], [1, 5], Growth::None);
+    }
+
+    #[test]
+    fn what_an_earlier_version_ended_does_not_go_on() {
+        let row = |value: &str| Some(Row { path: String::new(), value: value.into(), source: String::new() });
+        let progress = Progress { step: 9, stage: 2, ..Progress::default() };
+        for path in ["stage.1.steps", "run.minutes"] {
+            let change = Difference { path: path.into(), left: row("4"), right: row("8") };
+            assert!(
+                matches!(grows(&change, Some(&progress)), Growth::Impossible(why) if why.contains("earlier version"))
+            );
+        }
+    }
+}

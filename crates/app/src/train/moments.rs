@@ -1,0 +1,69 @@
+//! When a run measures, and whether it is long enough for its figures.
+
+use fathom_base::human;
+use fathom_train::recipe::Recipe;
+
+/// How many stages are done when a model is measured before its extension: none where it is read, all but the last where it is
+/// made. A run of one stage from nothing extends no model.
+pub fn before(recipe: &Recipe) -> Option<usize> {
+    let from = recipe.model.from.as_ref().map(|_| 0);
+    from.or(recipe.stage.len().checked_sub(1).filter(|stages| *stages > 0))
+}
+
+/// Fewer tokens than these have taught no model of the quickstart to look something up: its ten minutes have eight million (LOG.md).
+const LEAST_TOKENS: u64 = 4_000_000;
+/// Nor have fewer minutes, on two cores.
+const LEAST_MINUTES: f64 = 7.0;
+
+/// Why a run is too short for some of the figures that runs are judged by; `None` where it may be long enough, or where they are
+/// not measured or the model knew its trade before.
+pub fn short(recipe: &Recipe) -> Option<String> {
+    if recipe.model.from.is_some() || !recipe.eval.enabled {
+        return None;
+    }
+    let tokens = recipe.stage.iter().try_fold(0u64, |tokens, stage| {
+        let step = stage.seq_tokens * stage.samples_per_micro_batch.max(1) * stage.micro_batches.max(1);
+        Some(tokens.saturating_add(stage.steps?.saturating_mul(step as u64)))
+    });
+    let extent = match (tokens, recipe.run.minutes) {
+        (Some(tokens), _) if tokens < LEAST_TOKENS => format!("{} tokens", human::grouped(tokens)),
+        (None, Some(minutes)) if minutes < LEAST_MINUTES => human::seconds(minutes * 60.0),
+        _ => return None,
+    };
+    Some(format!(
+        "{extent} of training are too few to learn to find a needle or to use a long context, as a rule; the report marks no \
+         figure as missed"
+    ))
+}
+
+/// When the last measurement is: a run of one stage from nothing extends no model.
+pub fn after(recipe: &Recipe) -> &'static str {
+    match before(recipe) {
+        Some(_) => "after_extension",
+        None => "after_training",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_train::recipe::Stage;
+
+    use super::*;
+
+    #[test]
+    fn short_runs_are_told_beforehand() {
+        let run = |steps: Option<u64>, minutes: Option<f64>| {
+            let mut recipe = Recipe { stage: vec![Stage { steps, ..Stage::default() }], ..Recipe::default() };
+            recipe.run.minutes = minutes;
+            recipe
+        };
+        let said = |recipe: &Recipe| short(recipe).unwrap_or_default();
+        let tokens = format!("{} tokens of training", human::grouped(819_200));
+        assert!(said(&run(Some(100), None)).starts_with(&tokens), "{}", said(&run(Some(100), None)));
+        assert!(said(&run(None, Some(3.0))).contains("needle"));
+        assert_eq!([said(&run(Some(1000), None)), said(&run(None, Some(10.0)))], ["", ""]);
+        let mut from = run(Some(100), None);
+        from.model.from = Some("m".into());
+        assert_eq!(said(&from), "");
+    }
+}

@@ -1,0 +1,234 @@
+//! A rank of a run: its part of the model, and what the ranks after the first do.
+
+use std::sync::atomic::AtomicBool;
+
+use fathom_base::metrics::{MetricsWriter, events};
+use fathom_grad::Params;
+use fathom_model::{Init, Model, Spec, adapt, initialise};
+use fathom_tensor::Device;
+use fathom_train::{
+    Anew, Base, Hooks, Outcome, Parts, Reference, Refers, Run, Settled, Sources, Stores, Trainer, frozen,
+    open_state_disk, quantizes, rank_folder, stage, train_experts,
+};
+
+use fathom_train::Frozen;
+use fathom_train::recipe::{AdapterName, QuantizationName, Recipe};
+
+use super::rewards::rollouts;
+use crate::error::{Result, refuse};
+use crate::events::{Events, Silent};
+use crate::job::{Job, shaped};
+use crate::models::{How, Loaded, load_part, model_folder, portion, precision};
+
+/// What every rank of a run is given.
+pub struct Shared<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// Its data.
+    pub stores: &'a Stores,
+    /// Tokens of the tokenizer.
+    pub vocab: usize,
+    /// Seconds of each stage, where the recipe gives the run a time and this process decides what takes how long.
+    pub seconds: Option<&'a [f64]>,
+    /// Ranks whose files are on the same disk.
+    pub disk_sharers: usize,
+    /// Set to save and stop; the first rank looks.
+    pub stop: &'a AtomicBool,
+    /// Rewards may start processes.
+    pub allow_processes: bool,
+}
+
+impl Shared<'_> {
+    /// Opens a rank's part of the run, in its folder, and gives it to `work`.
+    ///
+    /// # Errors
+    /// Those of the work, and a damaged checkpoint.
+    pub fn open<T>(
+        &self,
+        metrics: MetricsWriter,
+        trainer: Trainer,
+        work: impl FnOnce(Run<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let rebuild = |device: &Device| {
+            let built = trainer_of(self.job, device, self.vocab, &Silent);
+            built.map_err(|error| fathom_train::Error::Hook(error.into()))
+        };
+        let rank = trainer.device.mesh.rank();
+        let sources = self.sources(&trainer.device)?;
+        let parts = Parts {
+            recipe: self.job.recipe(),
+            folder: &self.job.folder,
+            trainer,
+            sources,
+            metrics,
+            seconds: self.seconds.unwrap_or_default().to_vec(),
+            disk_sharers: self.disk_sharers,
+            stop: self.stop,
+            anew: Some(&rebuild as Anew<'_>),
+            base: self.base(rank)?,
+        };
+        work(Run::open(parts)?)
+    }
+
+    /// Where the steps' micro batches come from.
+    fn sources(&self, device: &Device) -> Result<Box<dyn Sources>> {
+        if self.job.recipe().rl.is_on() {
+            return Ok(Box::new(rollouts(self.job, device, self.allow_processes)?));
+        }
+        Ok(Box::new(self.stores.clone()))
+    }
+
+    /// The model that checkpoints of the trained part alone are over; the first rank hashes it.
+    fn base(&self, rank: usize) -> Result<Option<Base>> {
+        let recipe = self.job.recipe();
+        // What is in few bits is in the base alone.
+        let adapts = recipe.adapter.method != AdapterName::None;
+        let packs = recipe.model.quantization != QuantizationName::None;
+        if !recipe.checkpoint.trained_only && !packs && !adapts {
+            return Ok(None);
+        }
+        Ok(match self.job.start()? {
+            Some(folder) if rank == 0 => Some(Base::of(&folder)?),
+            Some(folder) => Some(Base::unhashed(&folder)),
+            None => None,
+        })
+    }
+}
+
+/// A rank's part of the model that the recipe starts from, for a tokenizer of `vocab` tokens.
+///
+/// # Errors
+/// A model that cannot be read, or has no rows for all tokens.
+pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> Result<Trainer> {
+    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
+    let dtype = precision(recipe.model.precision);
+    let spill = recipe.machine.spill.as_deref().unwrap_or(&job.folder);
+    let (on_disk, moments, refers) = (stage::on_disk(recipe), stage::moments(recipe), stage::refers(recipe));
+    let disk = |spec: &Spec, dtype| {
+        Ok(open_state_disk(device, spec, dtype, on_disk, (ranks, moments, refers), spill)?)
+    };
+    let quantized = stage::quantized(recipe)?;
+    let adapt = |spec: Spec| shaped(recipe, spec);
+    let how = How { disk: &disk, ranks, quantized: quantized.as_ref(), adapt: &adapt };
+    let (mut model, mut params) = match job.start()? {
+        Some(folder) => {
+            let Loaded { mut model, params } = load_part(device, &folder, Some(dtype), &how, events)?;
+            train_experts(recipe, &mut model.spec)?;
+            (model, params)
+        }
+        None => {
+            let mut spec = job.specs[0].clone();
+            spec.vocab = vocab.next_multiple_of(64);
+            let portion = portion(device, &spec, ranks)?;
+            quantizes(quantized.as_ref(), &spec, &portion)?;
+            let how = (portion, quantized.as_ref());
+            let (model, mut params) =
+                Model::declare_quantized(device, &spec, dtype, disk(&spec, dtype)?, how);
+            let init = Init { deviation: recipe.model.init_std, seed: recipe.run.seed };
+            initialise(device, &model, &mut params, init);
+            (model, params)
+        }
+    };
+    let have = model.spec.vocab;
+    if have < vocab {
+        refuse!(
+            "the tokenizer has {vocab} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
+        );
+    }
+    begin_adapter(recipe, device, &model, &mut params)?;
+    frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
+    let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
+    trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
+    if let Some(reference) = reference(job, &trainer)? {
+        trainer.refer_to(reference);
+    }
+    trainer.teacher = teacher(job, device)?;
+    Ok(trainer)
+}
+
+/// What steps compare with, where it is in memory: a rank's part of the model that the run starts from, or the policy itself.
+fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
+    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
+    let (refers, mut start) = (stage::refers(recipe), job.start()?);
+    if let Some(given) = recipe.rl.reference.as_ref().filter(|_| recipe.rl.has_reference()) {
+        start = Some(model_folder(given)?);
+    }
+    Ok(match (refers, start) {
+        (Refers::Not, _) => None,
+        (Refers::AdapterOff, _) => Some(Reference::adapter_off(&trainer.model)),
+        (Refers::Copy, None) => {
+            refuse!("the run compares with a copy of a model, and there is none; give model.from=DIR")
+        }
+        (Refers::Copy, Some(folder)) => {
+            let disk = |_: &Spec, _| Ok(trainer.params.disk().cloned());
+            let how = How { disk: &disk, ranks, quantized: None, adapt: &Ok };
+            let dtype = Some(precision(recipe.model.precision));
+            let loaded = load_part(&trainer.device, &folder, dtype, &how, &Silent)?;
+            let Loaded { mut model, mut params } = loaded;
+            if recipe.sync().is_some() {
+                // Checkpoints have of it what they have of the policy.
+                frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
+            }
+            Some(Reference::copy(model, params, recipe.sync()))
+        }
+    })
+}
+
+/// A rank's part of the teacher that runs in every step.
+fn teacher(job: &Job, device: &Device) -> Result<Option<Frozen>> {
+    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
+    let Some(folder) = recipe.objective.runs_teacher() else { return Ok(None) };
+    let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
+    let (folder, dtype) = (model_folder(folder)?, precision(recipe.model.precision));
+    let Loaded { model, params } = load_part(device, &folder, Some(dtype), &how, &Silent)?;
+    Ok(Some(Frozen { model, params }))
+}
+
+/// Gives the weights of an adapter their first values and rates.
+fn begin_adapter(recipe: &Recipe, device: &Device, model: &Model, params: &mut Params) -> Result<()> {
+    let refuse = |message| fathom_train::Error::Recipe { key: "adapter.method".into(), message };
+    adapt(device, model, params, recipe.run.seed).map_err(refuse)?;
+    if let Some(ratio) = recipe.adapter.lr_ratio {
+        model.scale_rates(params, ratio as f32);
+    }
+    Ok(())
+}
+
+/// The part of a run that the ranks after the first do: the steps, and their share of what is saved. Each writes a log into a
+/// folder of its own.
+///
+/// # Errors
+/// The rank's own.
+pub fn follow(shared: &Shared<'_>, device: Device) -> Result<Outcome> {
+    let own = rank_folder(&shared.job.folder, device.mesh.rank());
+    std::fs::create_dir_all(&own)?;
+    let metrics = MetricsWriter::open(own.join("metrics.jsonl"))?;
+    let trainer = trainer_of(shared.job, &device, shared.vocab, &Silent)?;
+    shared.open(metrics, trainer, |mut run| {
+        let outcome = run.train(&mut Unwatched)?;
+        if outcome == Outcome::Finished {
+            run.finish().1.sync()?;
+        }
+        Ok(outcome)
+    })
+}
+
+/// Shows and measures nothing.
+struct Unwatched;
+
+impl Hooks for Unwatched {
+    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
+    fn warn(&mut self, _: &str) {}
+    fn step(&mut self, _: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
+        Ok(())
+    }
+    fn stage_done(
+        &mut self,
+        _: &Trainer,
+        _: usize,
+        _: u64,
+        _: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! A run that learns from rewards: its prompts, what its answers are worth, and who writes them.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use fathom_tensor::Device;
+use fathom_text::Tokenizer;
+use fathom_text::lessons::{Prompt, prompts};
+use fathom_train::policy::{Rolling, Rollouts, rules};
+use serde_json::Value;
+
+use super::process::Process;
+use crate::error::{Result, refuse};
+use crate::job::Job;
+use crate::judges;
+use crate::models::precision;
+use crate::text::lessons::template;
+use crate::text::tokenizer_dir;
+use crate::writer::writer;
+
+/// What the run's rollouts are made of; models that judge answers are on the trainer's device.
+///
+/// # Errors
+/// Prompts or rewards that cannot be read, more rows without a prompt than the recipe allows, processes that are not allowed.
+pub fn rollouts(job: &Job, device: &Device, allow_processes: bool) -> Result<Rollouts> {
+    let recipe = job.recipe();
+    let tokenizer = Tokenizer::from_dir(tokenizer_dir(&job.data()))?;
+    let prompts = asked(job, &tokenizer)?;
+    let on = (device, precision(recipe.model.precision));
+    let parts = |file: &PathBuf| {
+        let outside = |table: &rules::RewardTable| {
+            if !table.asks_model() {
+                return Process::boxed(table, allow_processes);
+            }
+            judges::part(table, file, on).map_err(|error| fathom_train::Error::Hook(error.into()))
+        };
+        rules::parts(file, &outside)
+    };
+    let rewards = recipe.rl.reward.as_ref().map(parts).transpose()?;
+    let writer = writer(tokenizer, recipe.rl.sequences);
+    Ok(Rollouts(Rc::new(Rolling {
+        fingerprint: fingerprint(&prompts),
+        prompts,
+        rollout: Box::new(writer),
+        rewards: rewards.unwrap_or_default(),
+    })))
+}
+
+/// The prompts of the recipe's files.
+fn asked(job: &Job, tokenizer: &Tokenizer) -> Result<Vec<Prompt>> {
+    let recipe = job.recipe();
+    let data = &recipe.data;
+    let template = template(job, tokenizer)?;
+    let shortest = recipe.stage.iter().map(|stage| stage.seq_tokens).min().unwrap_or(0);
+    let room = shortest.saturating_sub(recipe.rl.max_answer_tokens);
+    let columns = recipe.teaching().columns;
+    let (found, refused) = prompts(&data.paths, (tokenizer, template.as_ref()), &columns, room)?;
+    if let Some(first) = refused.get(data.max_rows_dropped as usize) {
+        let allowed = refused.len();
+        refuse!("{first}; mend the row, or allow some to be left out (data.max_rows_dropped={allowed})");
+    }
+    if found.is_empty() {
+        let message = "has no prompt: a row is a JSON object with a string `prompt`, or a list of messages";
+        return Err(job.loaded.refuse("data.paths", message).into());
+    }
+    Ok(found)
+}
+
+/// BLAKE3 of all prompts, as the model reads them and as rules do.
+fn fingerprint(prompts: &[Prompt]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for prompt in prompts {
+        let ids: Vec<u8> = prompt.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        hasher.update(&(ids.len() as u64).to_le_bytes());
+        hasher.update(&ids);
+        hasher.update(Value::Object(prompt.row.clone()).to_string().as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}

@@ -1,0 +1,206 @@
+//! What is shown of a run while it goes on, and what is measured between its stages and at its end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
+
+use fathom_base::metrics::{MetricsWriter, events};
+use fathom_engine::Error as Engine;
+use fathom_eval::Moment;
+use fathom_report::tensorboard::EventFile;
+use fathom_tensor::OutOfMemory;
+use fathom_text::Tokenizer;
+use fathom_train::recipe::Recipe;
+use fathom_train::{Hooks, Settled, Stores, Trainer};
+
+use super::moments;
+use super::time::Ahead;
+use crate::error::{Error, Result};
+use crate::events::{Event, Events};
+use crate::measure::{Extent, OnDevice, Subject, measure};
+use crate::report::unix_s;
+
+/// When the first measurement is.
+pub(super) const BEFORE: &str = "before_extension";
+
+/// What is measured may need more memory than training did: a model of many ranks on one of them, keys and values of the longest
+/// prompt. Then it is left out, and the run goes on; as where the model gives no numbers any more, which its losses tell.
+pub(super) fn if_there_is_room<T>(
+    events: &dyn Events,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<Option<T>> {
+    // Weights are only looked at, and what work took is given back when it unwinds.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Err(error)) if gives_no_numbers(&error) => {
+            events.warn(&format!("not measured: {error}"));
+            Ok(None)
+        }
+        Ok(done) => done.map(Some),
+        Err(panic) if panic.is::<OutOfMemory>() => {
+            events.warn("not measured: there is no room for it beside what is in memory; `fathom eval` can do it later");
+            Ok(None)
+        }
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Whether a model failed because it computes NaN or infinity.
+fn gives_no_numbers(error: &Error) -> bool {
+    let own = |error: &Engine| matches!(error, Engine::NotFinite { .. });
+    let base = |error: &fathom_base::Error| match error {
+        fathom_base::Error::Product(product) => product.downcast_ref().is_some_and(own),
+        _ => false,
+    };
+    match error {
+        Error::Eval(fathom_eval::Error::Model(error)) | Error::Base(error) => base(error),
+        Error::Engine(error) => own(error),
+        _ => false,
+    }
+}
+
+/// Shows steps and measures after stages.
+pub(super) struct Watch<'a> {
+    pub recipe: &'a Recipe,
+    pub tokenizer: &'a Tokenizer,
+    pub stores: &'a Stores,
+    /// A whole model is at hand, and to be measured.
+    pub measures: bool,
+    /// Seconds of a timed run for a measurement.
+    pub measure_s: Option<f64>,
+    /// When the last measurement of one has to be over.
+    pub measured_by: Option<Instant>,
+    /// Seconds that the last measurement took.
+    pub took_s: Option<f64>,
+    /// What is still to come.
+    pub ahead: Ahead,
+    /// Hears of the run while it goes on.
+    pub events: &'a dyn Events,
+    /// Shows it in TensorBoard.
+    pub board: &'a mut Option<EventFile>,
+}
+
+impl Watch<'_> {
+    /// Measures up to the run's longest sequence.
+    pub fn measure(
+        &mut self,
+        of: OnDevice<'_>,
+        when: &str,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        if !self.measures {
+            return Ok(());
+        }
+        let stages = &self.recipe.stage;
+        let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
+        let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
+        let moment = Moment { when: when.into(), step, trained_tokens: of.model.spec.max_positions as u64 };
+        let extent = Extent { moment, tokens, context, seconds: self.seconds(when) };
+        let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
+        self.events.doing(&format!("measuring {}", when.replace('_', " ")));
+        let begun = Instant::now();
+        let measured = if_there_is_room(self.events, || measure(&subject, self.recipe, &extent, metrics))
+            .map_err(|error| fathom_train::Error::Hook(error.into()))?;
+        let took_s = begun.elapsed().as_secs_f64();
+        self.took_s = Some(took_s);
+        self.ahead.measure_s = took_s;
+        let Some(figures) = measured else { return Ok(()) };
+        if let (Some(file), Some(bits)) = (self.board.as_mut(), &figures.bits) {
+            file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
+        }
+        self.events.on(Event::Measured { when, figures: &figures, context_tokens: context });
+        Ok(())
+    }
+
+    /// Seconds of a timed run for a measurement: the last one has what is left, where that is less than it was given.
+    fn seconds(&self, when: &str) -> Option<f64> {
+        let given_s = self.measure_s?;
+        let by = self.measured_by.filter(|_| when != BEFORE);
+        let left_s = by.map_or(given_s, |by| by.saturating_duration_since(Instant::now()).as_secs_f64());
+        Some(left_s.clamp(given_s / 4.0, given_s))
+    }
+}
+
+impl Hooks for Watch<'_> {
+    fn warn(&mut self, text: &str) {
+        self.events.warn(text);
+    }
+
+    fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
+        self.events.on(Event::Stage { stage, settled });
+    }
+
+    fn step(
+        &mut self,
+        step: &events::Step,
+        stage_step: u64,
+        stage_steps: Option<u64>,
+    ) -> fathom_train::Result<()> {
+        let later_s = self.ahead.after(step.stage as usize, step.step_s);
+        self.events.on(Event::Step { step, of_stage: stage_step, stage_steps, later_s });
+        match self.board.as_mut() {
+            Some(file) => Ok(file.step(unix_s(), step)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The measurement before the extension shows how long the one after it will take: what is more than was given is taken from the
+    /// steps between them.
+    fn aside_s(&self, index: usize) -> f64 {
+        let (Some(given_s), Some(before)) = (self.measure_s, moments::before(self.recipe)) else {
+            return 0.0;
+        };
+        let more_s = (self.took_s.unwrap_or(0.0) - given_s).max(0.0);
+        match before {
+            done if done == index + 1 => given_s - more_s,
+            // It was measured before there was any step.
+            0 if index == 0 => -2.0 * more_s,
+            _ => 0.0,
+        }
+    }
+
+    fn stage_done(
+        &mut self,
+        trainer: &Trainer,
+        index: usize,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        let when = match index + 1 {
+            done if moments::before(self.recipe) == Some(done) => BEFORE,
+            done if self.recipe.stage.len() == done => moments::after(self.recipe),
+            _ => return Ok(()),
+        };
+        self.measure(trainer.into(), when, step, metrics)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fathom_tensor::{Category, DType, Device, Meta, Profile};
+
+    use super::*;
+    use crate::events::Silent;
+
+    #[test]
+    fn what_finds_no_room_is_left_out() {
+        let device = Device::new(Arc::new(Meta::new(Profile::portable(1))), 1 << 20);
+        let events = Silent;
+        let ask = |bytes: usize| {
+            let work = || Ok(device.empty(1, bytes, DType::U8, Category::Data).cols());
+            if_there_is_room(&events, work).unwrap()
+        };
+        assert_eq!([ask(1 << 10), ask(2 << 20), ask(1 << 20)], [Some(1 << 10), None, Some(1 << 20)]);
+        let no_numbers = || Engine::NotFinite { what: "a loss" };
+        let wrapped = || fathom_eval::Error::Model(fathom_base::Error::product(no_numbers()));
+        for error in [no_numbers().into(), fathom_base::Error::product(no_numbers()).into(), wrapped().into()]
+        {
+            assert!(if_there_is_room(&events, || -> Result<()> { Err(error) }).unwrap().is_none());
+        }
+        assert!(if_there_is_room(&events, || -> Result<()> { Err(Engine::Empty.into()) }).is_err());
+        let other =
+            || if_there_is_room(&events, || -> Result<()> { panic!("out of memory: in a text alone") });
+        assert!(catch_unwind(AssertUnwindSafe(other)).is_err());
+    }
+}

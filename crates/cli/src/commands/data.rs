@@ -1,0 +1,88 @@
+//! `fathom data check`: which tokens of each row are learned.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use fathom_app::Job;
+use fathom_app::data::{Checked, Row, check};
+use fathom_app::library::{layers, load};
+use fathom_base::human;
+
+use crate::args::{DataAction, DataCheck};
+use crate::listen::Plain;
+use crate::{console, live};
+
+/// The recipe whose keys a file of rows is read by.
+const RECIPE: &str = "sft";
+/// Rows that cannot be taught which are named.
+const NAMED: usize = 10;
+
+/// Runs the verb.
+pub fn run(action: &DataAction) -> Result<ExitCode> {
+    let DataAction::Check(args) = action;
+    let job = job(args)?;
+    let mut row = |row: Row| {
+        if args.json {
+            let Row { ids, supervised, text, .. } = row;
+            outln!("{}", serde_json::json!({"ids": ids, "supervised": supervised, "text": text}));
+        } else if row.index < args.rows {
+            outln!("{}\n", live::painted(&row.lesson, &format!("row {}", row.index)));
+        }
+        true
+    };
+    let checked = check(&job, &mut row)?;
+    if !args.json {
+        summary(&checked);
+    }
+    for refused in checked.refused.iter().take(NAMED) {
+        console::line(&format!("error: {refused}"));
+    }
+    if checked.refused.len() > NAMED {
+        console::line(&format!("and {} rows more", checked.refused.len() - NAMED));
+    }
+    let most = job.recipe().data.max_rows_dropped;
+    Ok(if checked.refused.len() as u64 > most { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn job(args: &DataCheck) -> Result<Job> {
+    let is_file = Path::new(&args.subject).is_file() && !args.subject.ends_with(".toml");
+    let mut from = layers(if is_file { RECIPE } else { &args.subject }, &args.settings);
+    if is_file {
+        let quoted = serde_json::to_string(&[&args.subject])?;
+        from = from.flag(&args.subject, "data.paths", &quoted);
+    }
+    if let Some(model) = &args.model {
+        from = from.flag("--model", "model.from", &model.display().to_string());
+    }
+    let loaded = load(from)?;
+    if loaded.value.model.from.is_none() {
+        bail!("which model's tokenizer? give --model DIR (a Hugging Face folder, or a run)");
+    }
+    Ok(Job::new(loaded, &Plain::default())?)
+}
+
+fn summary(checked: &Checked) {
+    let Checked { rows, tokens, supervised, cut, longest, refused, fill } = checked;
+    let share = human::percent(*supervised as f64 / (*tokens).max(1) as f64);
+    let (rows, tokens) = (human::grouped(*rows as u64), human::grouped(*tokens));
+    outln!("{rows} rows, {tokens} tokens, {} of them learned ({share})", human::grouped(*supervised));
+    let named: Vec<String> = longest
+        .iter()
+        .map(|(row, tokens)| format!("{} (row {row})", human::grouped(*tokens as u64)))
+        .collect();
+    outln!("longest rows, in tokens: {}", named.join(", "));
+    if cut.1 > 0 {
+        outln!("cut off: {} tokens of {} rows", human::grouped(cut.0), human::grouped(cut.1 as u64));
+    }
+    if let Some((sample, fill)) = fill {
+        outln!(
+            "packed by best fit into samples of {} tokens: {} filled",
+            human::grouped(*sample as u64),
+            human::percent(*fill)
+        );
+    }
+    if !refused.is_empty() {
+        outln!("not taught: {} rows", human::grouped(refused.len() as u64));
+    }
+}

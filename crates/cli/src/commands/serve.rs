@@ -1,0 +1,95 @@
+//! `fathom serve`: models over HTTP.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+use fathom_app::serve::{Around, Order, Sizes, serve, settings, sizes};
+use fathom_base::human;
+use fathom_serve::{Listening, Log};
+
+use crate::listen::Plain;
+use crate::{args, console, signals, version};
+
+/// Runs the verb.
+pub fn run(args: &args::Serve) -> Result<()> {
+    let listener = Plain::default();
+    let order = order(args)?;
+    if args.dry_run {
+        for (name, sizes) in sizes(&order, &listener)? {
+            print(&name, &sizes);
+        }
+        return Ok(());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    signals::ask(&stop)?;
+    let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
+    let heard = |addresses: &[SocketAddr]| {
+        for (address, what) in addresses.iter().zip(["serving at", "admin at"]) {
+            let scheme = if what == "admin at" { "http" } else { scheme };
+            outln!("{what} {scheme}://{address}");
+        }
+    };
+    Ok(serve(&order, &Around { stop: &stop, log: log(), heard: &heard, events: &listener })?)
+}
+
+/// Lines of JSON on standard error, where no person looks at it, or one who asked for them.
+fn log() -> Option<Log> {
+    let wanted = console::is_verbose() || (!std::io::stderr().is_terminal() && !console::is_quiet());
+    wanted.then(|| Arc::new(|line: &serde_json::Value| console::line(&line.to_string())) as Log)
+}
+
+fn order(args: &args::Serve) -> Result<Order> {
+    let (keys, models): (Vec<String>, Vec<String>) =
+        args.models.iter().cloned().partition(|word| word.starts_with("serve.") && word.contains('='));
+    if models.is_empty() {
+        bail!("name a model: the folder of a run, or a Hugging Face folder");
+    }
+    let adapter = |word: &String| {
+        let (name, folder) =
+            word.split_once('=').with_context(|| format!("--adapter {word}: write NAME=DIR"))?;
+        Ok((name.to_string(), PathBuf::from(folder)))
+    };
+    let memory = args.memory.as_deref().map(human::parse_bytes).transpose();
+    Ok(Order {
+        models: models.into_iter().map(PathBuf::from).collect(),
+        names: args.name.clone(),
+        adapters: args.adapter.iter().map(adapter).collect::<Result<_>>()?,
+        precision: args.precision,
+        kv: args.kv.format(),
+        template: args.chat_template.clone(),
+        machine: args.machine.kind(),
+        threads: args.threads,
+        memory_bytes: memory.map_err(anyhow::Error::msg).context("--memory")?,
+        prefixes: args.prefix_store.clone(),
+        settings: settings(args.recipe.as_deref(), &keys)?,
+        at: Listening {
+            host: args.host.clone(),
+            port: args.port,
+            admin_port: args.admin_port,
+            tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+        },
+        keys: args.api_key_file.clone(),
+        version: version::long().lines().next().unwrap_or_default().to_string(),
+    })
+}
+
+fn print(name: &str, sizes: &Sizes) {
+    let rows = [
+        ("weights", human::bytes(sizes.weights_bytes)),
+        ("adapters", human::bytes(sizes.adapters_bytes)),
+        ("pages", human::bytes(sizes.pages_bytes)),
+        ("workspace", human::bytes(sizes.workspace_bytes)),
+        ("may use", human::bytes(sizes.budget_bytes)),
+        ("tokens in pages", human::grouped(sizes.tokens as u64)),
+        ("context, tokens", human::grouped(sizes.limits.context_tokens as u64)),
+        ("sequences at once", sizes.capacity.sequences.to_string()),
+    ];
+    outln!("{name}");
+    for (what, value) in rows {
+        outln!("  {what:<18} {value}");
+    }
+}

@@ -1,0 +1,287 @@
+//! `fathom supervise -- COMMAND`: a job that dies is started again from its last checkpoint.
+//!
+//! The job's ranks end together (mpirun and srun see to that), so there is one process to watch. Whether a restart can help
+//! is read from the run's folder: a job that saved nothing new, again and again, would do the same once more.
+//!
+//! With `--ready URL` the job is a server: it is also started again when it is silent, and it moved on if it was ready.
+
+mod ready;
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use fathom_base::human;
+use fathom_base::metrics::{Event, read_events};
+use fathom_train::Checkpoints;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1, SIGUSR2};
+
+use crate::args::{Args, Supervise, Verb};
+use crate::commands::train;
+use crate::console;
+use crate::exit::RESUME;
+use ready::{Address, Pulse};
+
+/// After one of these the job is not started again. The first asks it to save and stop ([`ASK`]), since mpirun passes that on to
+/// its ranks and answers the others by ending them. A second one of the same kind ends it at once, as it does a run.
+const ENDS: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1];
+const ASK: i32 = SIGUSR1;
+/// What asks a server to end.
+const DRAIN: i32 = SIGTERM;
+/// Passed on as it is.
+const OTHER: i32 = SIGUSR2;
+/// Longest wait before a restart.
+const LONGEST_S: f64 = 60.0;
+/// Between two looks at the job and the signals.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Runs the verb.
+pub fn run(args: &Supervise) -> Result<ExitCode> {
+    let job = match (&args.ready, &args.out) {
+        (Some(url), _) => Kind::Server(Address::parse(url)?),
+        (None, Some(out)) => Kind::Run(out.clone()),
+        (None, None) => Kind::Run(folder_of(&args.command)?),
+    };
+    let signals = ENDS.into_iter().chain([OTHER]).map(Signal::watched).collect::<Result<Vec<_>>>()?;
+    let mut watch = Watch { args, job, signals, restarts: 0, idle: 0, stopped: false };
+    loop {
+        let before = watch.job.saved();
+        let begun = Instant::now();
+        let ended = watch.until_it_ends(start(&args.command)?)?;
+        if let Some(code) = watch.judge(ended, before, begun.elapsed()) {
+            return Ok(code);
+        }
+    }
+}
+
+/// The run's folder, if the command is a `fathom train` behind some launcher, whose own words may be `train` too: the verb is
+/// the first that a recipe follows.
+fn folder_of(command: &[String]) -> Result<PathBuf> {
+    let mut refused = None;
+    for at in (0..command.len()).filter(|at| command[*at] == "train") {
+        let words = ["fathom"].into_iter().chain(command[at..].iter().map(String::as_str));
+        let Ok(Args { verb: Verb::Train(args), .. }) = Args::try_parse_from(words) else { continue };
+        match train::recipe(&args) {
+            Ok(recipe) => return Ok(recipe.value.run.out),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) => Err(error),
+        None => bail!("the command is not a `fathom train RECIPE ...`; say with --out where its run is"),
+    }
+}
+
+/// In a group of its own, so that what a terminal sends to the supervisor reaches the job once.
+fn start(command: &[String]) -> Result<Child> {
+    let Some((program, args)) = command.split_first() else { bail!("no command to supervise") };
+    let job = Command::new(program).args(args).process_group(0).spawn();
+    job.with_context(|| format!("cannot start {program}"))
+}
+
+/// The step of the newest checkpoint, or of the copy in memory or on a machine's own disk that the job last went on from.
+fn last_saved(out: &Path) -> Option<u64> {
+    let checkpoint = Checkpoints::new(&out.join("checkpoints"), 1).latest();
+    let events = read_events(out.join("metrics.jsonl")).unwrap_or_default();
+    let resumed = events.iter().rev().find_map(|event| match Event::from_value(event) {
+        Some(Event::Resume(resume)) => Some(resume.step),
+        _ => None,
+    });
+    checkpoint.max(resumed)
+}
+
+/// Every shell has this command. The job may have ended by itself: the next look tells.
+fn kill(signal: i32, whom: &str) -> Result<()> {
+    let kill = format!("kill -{signal} {whom} 2>/dev/null");
+    Command::new("sh").args(["-c", &kill]).status().context("cannot pass a signal on").map(drop)
+}
+
+fn say(text: &str) {
+    console::line(&format!("supervise: {text}"));
+}
+
+/// What is supervised.
+enum Kind {
+    /// A run, in its folder.
+    Run(PathBuf),
+    /// A server, where it answers.
+    Server(Address),
+}
+
+impl Kind {
+    fn saved(&self) -> Option<u64> {
+        match self {
+            Kind::Run(out) => last_saved(out),
+            Kind::Server(_) => None,
+        }
+    }
+
+    /// The signal that asks it to end well.
+    fn ask(&self) -> i32 {
+        match self {
+            Kind::Run(_) => ASK,
+            Kind::Server(_) => DRAIN,
+        }
+    }
+}
+
+/// How a job ended.
+struct Ended {
+    status: ExitStatus,
+    /// A server was ready before.
+    was_ready: bool,
+    /// It was ended, for it was silent for so long.
+    silent: Option<Duration>,
+}
+
+/// A signal that is watched for.
+struct Signal {
+    number: i32,
+    /// Since the last look.
+    came: Arc<AtomicBool>,
+    /// Before that.
+    before: bool,
+}
+
+impl Signal {
+    fn watched(number: i32) -> Result<Signal> {
+        let came = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(number, came.clone()).context("cannot watch for signals")?;
+        Ok(Signal { number, came, before: false })
+    }
+}
+
+/// A supervised job.
+struct Watch<'a> {
+    args: &'a Supervise,
+    job: Kind,
+    signals: Vec<Signal>,
+    restarts: u32,
+    /// Ends in a row without a new checkpoint.
+    idle: u32,
+    /// Somebody asked for the end.
+    stopped: bool,
+}
+
+impl Watch<'_> {
+    /// What the job is to get for the signals that came since the last look.
+    fn came(&mut self) -> Vec<i32> {
+        let (mut passed_on, ask) = (Vec::new(), self.job.ask());
+        for Signal { number, came, before } in &mut self.signals {
+            if !came.swap(false, Ordering::Relaxed) {
+                continue;
+            }
+            let again = std::mem::replace(before, true);
+            match (ENDS.contains(number), again) {
+                (false, _) => passed_on.push(*number),
+                // A launcher ends by the one, and a run that it has asked already by the other.
+                (true, true) => passed_on.extend([*number, ask]),
+                (true, false) if self.stopped => {}
+                (true, false) => passed_on.push(ask),
+            }
+            self.stopped |= ENDS.contains(number);
+        }
+        passed_on
+    }
+
+    /// Passes signals on until the job ends; ends a server that is silent.
+    fn until_it_ends(&mut self, mut job: Child) -> Result<Ended> {
+        let pulse = match &self.job {
+            Kind::Server(address) => Some(Pulse::start(address)),
+            Kind::Run(_) => None,
+        };
+        let was_ready = || pulse.as_ref().is_some_and(Pulse::was_ready);
+        let mut silent = None;
+        loop {
+            if let Some(status) = job.try_wait().context("cannot wait for the job")? {
+                return Ok(Ended { status, was_ready: was_ready(), silent });
+            }
+            for signal in self.came() {
+                kill(signal, &job.id().to_string())?;
+            }
+            let limit = if was_ready() { self.args.silent } else { self.args.starting };
+            let quiet = pulse.as_ref().map(Pulse::silent).filter(|quiet| quiet.as_secs_f64() > limit);
+            if let (Some(quiet), None) = (quiet, silent) {
+                silent = Some(quiet);
+                // With what it has started: a process that is stopped is ended by this signal too.
+                kill(SIGKILL, &format!("-{}", job.id()))?;
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// The exit code, or none if the job is to run again.
+    fn judge(&mut self, ended: Ended, before: Option<u64>, ran: Duration) -> Option<ExitCode> {
+        let Ended { status, was_ready, silent } = ended;
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        let exit = Some(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+        if code == 0 || code == i32::from(RESUME) {
+            return exit;
+        }
+        let (saved, ran) = (self.job.saved(), human::seconds(ran.as_secs_f64()));
+        let how = match status.signal() {
+            _ if let Some(silent) = silent => {
+                format!("was silent for {} and was ended after {ran}", human::seconds(silent.as_secs_f64()))
+            }
+            Some(signal) => format!("was killed by signal {signal} after {ran}"),
+            None => format!("ended with code {code} after {ran}"),
+        };
+        if self.stopped {
+            say(&format!("the job {how}; it was asked to end and is not started again"));
+            return exit;
+        }
+        let moved = saved > before || was_ready;
+        self.idle = if moved { 0 } else { self.idle + 1 };
+        let at = match saved {
+            _ if matches!(self.job, Kind::Server(_)) => {
+                if was_ready {
+                    "it was ready before".into()
+                } else {
+                    "it was never ready".into()
+                }
+            }
+            Some(step) if moved => format!("it saved step {step}"),
+            Some(step) => format!("its last checkpoint is still that of step {step}"),
+            None => "it has saved nothing".into(),
+        };
+        if self.idle > self.args.patience {
+            say(&format!(
+                "the job {how}; {at}, {} times in a row, so it would end like this again",
+                self.idle
+            ));
+            return exit;
+        }
+        if self.restarts >= self.args.max_restarts {
+            say(&format!("the job {how}; {at}; it was started again {} times, which is all", self.restarts));
+            return exit;
+        }
+        self.restarts += 1;
+        let pause = match self.idle {
+            0 => 0.0,
+            idle => (self.args.backoff * 2f64.powi(idle as i32 - 1)).min(LONGEST_S),
+        };
+        say(&format!(
+            "the job {how}; {at}: restart {} of {}{}",
+            self.restarts,
+            self.args.max_restarts,
+            if pause > 0.0 { format!(" in {}", human::seconds(pause)) } else { String::new() }
+        ));
+        self.pause(pause).then(|| ExitCode::from(RESUME))
+    }
+
+    /// Waits; whether somebody asked for the end meanwhile, which leaves what is saved as a job that was asked would.
+    fn pause(&mut self, seconds: f64) -> bool {
+        let until = Instant::now() + Duration::from_secs_f64(seconds.max(0.0));
+        while !self.stopped && Instant::now() < until {
+            sleep(LOOK);
+            self.came();
+        }
+        self.stopped
+    }
+}

@@ -1,0 +1,28 @@
+//! Stands in for `fathom curate` in a build without curation.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::args::Curate;
+
+/// Refuses the verb.
+pub fn run(_: &Curate) -> Result<ExitCode> {
+    refused()
+}
+
+/// Refuses to resolve a recipe of a curation.
+pub fn show(_: &str, _: &[String]) -> Result<()> {
+    refused()
+}
+
+/// Refuses to name the keys of curations.
+pub fn schema() -> Result<serde_json::Value> {
+    refused()
+}
+
+fn refused<T>() -> Result<T> {
+    bail!(
+        "this fathom was built without curation; build one with `cargo build --release -p fathom-cli` (cargo feature `curate`)"
+    )
+}

@@ -1,0 +1,72 @@
+//! How the program ends: exit codes, and what is printed last.
+
+use std::io;
+use std::process::{ExitCode, exit};
+
+use anyhow::Result;
+use fathom_app::{Error, in_full};
+use fathom_tensor::OutOfMemory;
+
+use crate::console;
+
+/// Exit code of a run that was asked to save and stop, and of a curation that waits for others (EX_TEMPFAIL): start it again to go
+/// on. Job systems retry it.
+pub const RESUME: u8 = 75;
+/// Exit code of a program whose reader went away (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
+const UNREAD: i32 = 141;
+/// Exit code of a Rust program that panicked.
+const PANICKED: u8 = 101;
+
+/// Has panics for want of memory reported in a line, and all others as usual.
+pub fn report_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| match info.payload().downcast_ref::<OutOfMemory>() {
+        Some(full) => console::line(&full.to_string()),
+        None => report(info),
+    }));
+}
+
+/// Runs a verb; a panic of it is an error.
+///
+/// # Errors
+/// The verb's.
+pub fn caught(verb: impl FnOnce() -> Result<ExitCode>) -> Result<ExitCode> {
+    fathom_app::caught(|| Ok(verb())).unwrap_or_else(|panic| Err(panic.into()))
+}
+
+/// The exit code of a verb, whose error is printed; `advice` is what may be done where it finds no memory.
+pub fn code(ended: Result<ExitCode>, advice: &str) -> ExitCode {
+    let error = match ended {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    match error.downcast_ref() {
+        // The panic hook has said what happened.
+        Some(Error::Panicked(_)) => return ExitCode::from(PANICKED),
+        Some(Error::OutOfMemory(_)) => console::error(&format!("there is no memory for this; {advice}")),
+        _ => {
+            console::error(&in_full(error.as_ref()));
+            if console::is_verbose() {
+                error.chain().skip(1).for_each(|cause| console::line(&format!("  because: {cause}")));
+            }
+        }
+    }
+    ExitCode::FAILURE
+}
+
+/// Ends the program after a command line that is refused, or that asks for help.
+pub fn unparsed(said: &clap::Error) -> ! {
+    match said.print() {
+        Ok(()) => exit(said.exit_code()),
+        Err(error) => unprinted(&error),
+    }
+}
+
+/// Ends the program where standard output takes nothing any more: its reader is gone, or its disk is full.
+pub fn unprinted(error: &io::Error) -> ! {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        exit(UNREAD);
+    }
+    console::error(&format!("cannot write to standard output: {error}"));
+    exit(1);
+}

@@ -1,0 +1,82 @@
+//! Kernels against the definition, bit for bit, for every instruction set and number of threads.
+
+use std::sync::Arc;
+
+use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Unpack};
+
+use crate::Cpu;
+use crate::isa::Isa;
+
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state
+    };
+    let number = |at: usize, bits: u32| match at % 97 {
+        0 => 0.0,
+        _ => (f64::from(bits) / 2f64.powi(31) - 1.0) as f32 * [1.0, 1e-4, 300.0][at / 640 % 3],
+    };
+    (0..count).map(|at| number(at, next())).collect()
+}
+
+fn check(format: BlockFormat, [rows, cols]: [usize; 2], threads: usize, isa: Isa) {
+    let what = format!("{format:?} [{rows}, {cols}] on {threads} threads with {isa:?}");
+    let device = Device::new(Arc::new(Cpu::new(threads, Some(isa))), 1 << 26);
+    let mut x = numbers(rows * cols, 7);
+    // A block of zeros, and one of a number alone.
+    x.iter_mut().take(64).for_each(|x| *x = 0.0);
+    let width = format.row_bytes(cols);
+    let mut expected = vec![0; rows * width];
+    let mut back = vec![0.0; x.len()];
+    for row in 0..rows {
+        let packed = &mut expected[row * width..][..width];
+        format.pack_row(&x[row * cols..][..cols], packed);
+        format.unpack_row(packed, &mut back[row * cols..][..cols]);
+    }
+    let plain = device.from_f32(rows, cols, &x, Category::Data);
+    let packed = device.zeros(rows, width, DType::U8, Category::Data);
+    device.machine.write(&packed, &vec![0xa5; rows * width]);
+    device.machine.pack(&Pack { format, x: &plain, out: &packed });
+    assert!(device.machine.read(&packed).wait() == expected, "pack {what}");
+    for dtype in [DType::F32, DType::Bf16] {
+        let out = device.zeros(rows, cols, dtype, Category::Data);
+        device.machine.unpack(&Unpack { format, packed: &packed, out: &out });
+        let rounded: Vec<f32> = match dtype {
+            DType::Bf16 => back.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect(),
+            _ => back.clone(),
+        };
+        let found = device.to_f32(&out);
+        let same = found.iter().zip(&rounded).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert!(same, "unpack to {dtype:?} {what}");
+    }
+}
+
+#[test]
+fn kernels_are_the_definition() {
+    for isa in Isa::ALL {
+        for format in [BlockFormat::Nf4, BlockFormat::Int8] {
+            for shape in [[1, 1], [1, 63], [1, 64], [1, 1001], [3, 64], [5, 192], [2, 4096], [17, 320]] {
+                for threads in [1, 3] {
+                    check(format, shape, threads, isa);
+                }
+            }
+        }
+    }
+}
+
+/// Rows do not depend on each other.
+#[test]
+fn rows_are_packed_by_themselves() {
+    let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 26);
+    let format = BlockFormat::Nf4;
+    let x = device.from_f32(6, 128, &numbers(768, 3), Category::Data);
+    let all = device.zeros(6, format.row_bytes(128), DType::U8, Category::Data);
+    device.machine.pack(&Pack { format, x: &x, out: &all });
+    let some = device.zeros(2, format.row_bytes(128), DType::U8, Category::Data);
+    device.machine.pack(&Pack { format, x: &x.view_rows(3..5), out: &some });
+    let read = |tensor| device.machine.read(tensor).wait();
+    assert_eq!(read(&all.view_rows(3..5)), read(&some));
+}

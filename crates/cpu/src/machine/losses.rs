@@ -1,0 +1,83 @@
+//! Losses of a tile of logits.
+#![allow(unsafe_code)]
+
+use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, Known, Tensor};
+
+use super::operands::{f32s, f32s_mut, i32s, mat, mat_mut};
+use super::{Cpu, expect};
+use crate::elementwise::{self, Side};
+use crate::mat::{Elem, MatMut};
+
+/// What all ranks know of a tile, and how many they are.
+fn stats(name: &str, all: &Tensor, rows: usize) -> (crate::mat::Mat, usize) {
+    assert!(all.cols() == rows && all.dtype() == DType::F32, "{name}: statistics {all:?}");
+    (mat(all), all.rows() / 2)
+}
+
+pub fn cross_entropy(cpu: &Cpu, op: &CrossEntropy<'_>) {
+    let rows = op.logits.rows();
+    expect("cross_entropy", "labels", op.labels, [1, rows]);
+    expect("cross_entropy", "loss", op.loss, [1, rows]);
+    let call = elementwise::CrossEntropy {
+        vocab: op.logits.cols(),
+        logits: mat(op.logits),
+        labels: i32s(op.labels),
+        weights: op.weights.map(f32s),
+        loss: mat_mut(op.loss),
+        logp: None,
+        dlogits: op.dlogits.map(mat_mut),
+        scale: op.scale,
+        softcap: op.softcap,
+        z_loss: op.z_loss,
+        spread: op.spread.map(|spread| {
+            if let Some(stats) = spread.stats {
+                expect("cross_entropy", "stats", stats, [2, rows]);
+            }
+            let all = spread.all.map(|all| stats("cross_entropy", all, rows));
+            elementwise::Spread { first: spread.first, stats: spread.stats.map(mat_mut), all }
+        }),
+    };
+    // SAFETY: see the module above; the kernel allows dlogits to be logits.
+    unsafe { elementwise::cross_entropy(cpu.place(), &call) }
+}
+
+pub fn divergence(cpu: &Cpu, op: &Divergence<'_>) {
+    let [rows, vocab] = op.logits.shape();
+    expect("divergence", "labels", op.labels, [1, rows]);
+    expect("divergence", "parts", op.parts, [op.teacher.parts(), rows]);
+    let side = |logits: &Tensor, all: &Tensor, scale, softcap| {
+        expect("divergence", "logits", logits, [rows, vocab]);
+        assert!(logits.dtype() == DType::F32, "divergence: {logits:?}");
+        Side { logits: mat(logits), stats: stats("divergence", all, rows), scale, softcap }
+    };
+    let teacher = match op.teacher {
+        Known::Whole { logits, stats, scale, softcap } => {
+            elementwise::Known::Whole(side(logits, stats, scale, softcap))
+        }
+        Known::Best { ids, logps, rest } => {
+            let k = ids.cols();
+            expect("divergence", "ids", ids, [rows, k]);
+            expect("divergence", "logps", logps, [rows, k]);
+            elementwise::Known::Best { ids: i32s(ids), logps: f32s(logps), k, rest, closest: CLOSEST }
+        }
+    };
+    let call = elementwise::Divergence {
+        vocab,
+        student: side(op.logits, op.stats, op.scale, op.softcap),
+        teacher,
+        labels: i32s(op.labels),
+        first: op.first,
+        beta: op.beta,
+        parts: MatMut { ptr: f32s_mut(op.parts).cast(), elem: Elem::F32, stride: op.parts.stride() },
+        out: op.out.map(|out| {
+            expect("divergence", "loss", out.loss, [1, rows]);
+            expect("divergence", "dlogits", out.dlogits, [rows, vocab]);
+            expect("divergence", "weights", out.weights, [1, rows]);
+            let (loss, dlogits) = (mat_mut(out.loss), mat_mut(out.dlogits));
+            assert!(dlogits.elem == Elem::F32, "divergence: {:?}", out.dlogits);
+            elementwise::Diverged { loss, dlogits, weights: f32s(out.weights), factor: out.factor }
+        }),
+    };
+    // SAFETY: see the module above; the kernel allows dlogits to be the teacher's logits.
+    unsafe { elementwise::divergence(cpu.place(), &call) }
+}

@@ -1,0 +1,318 @@
+//! Products with weights as GGUF files hold them, [n, k] in blocks of few bits: `C = A W^T`, and W is never unpacked.
+//!
+//! A row of A becomes integers of 16 bits, 32 at a time under an f32 scale ([`rows`]): an error below that of bf16, of which tests hold
+//! the bound. A group's products are summed as integers, exactly; times the weight's factor and the scale they join the element of C in
+//! f32, group after group, ascending, each operation rounded by itself:
+//!
+//! ```text
+//! c = c + scale_x (factor_w sum(w x) - offset_w sum(x))
+//! ```
+//!
+//! So the bits of a row depend on nothing but its own elements and the weight, whichever kernel computes it, and are the same on every
+//! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]); for many rows sixteen columns at a
+//! time are unpacked to 16 bits in the first cache and used for all of them ([`panel`]).
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod embed;
+mod format;
+#[cfg(target_arch = "x86_64")]
+mod panel;
+mod portable;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use embed::{Embed, embed};
+
+use std::ops::Range;
+
+use fathom_tensor::ggml::Kind;
+use half::bf16;
+
+use crate::elementwise::Place;
+use crate::isa::Isa;
+use crate::mat::{Elem, Mat, MatMut};
+use format::{Columns, Format, GROUP, OCTET, by_kind};
+use rows::Rows;
+
+/// Rows of A that are quantised at a time.
+const ROWS: usize = 256;
+/// Columns of a task for many rows.
+const COLUMNS: usize = 64;
+/// The most rows that read blocks as they are.
+const FEW: usize = 4;
+/// Elements of A that are worth waking a thread for.
+const SERIAL: usize = if cfg!(test) { 64 } else { 1 << 15 };
+/// Tasks per thread, so that a disturbed thread does not hold up the others.
+const TASKS: usize = 8;
+/// Alignment of the scratch memory.
+const ALIGN: usize = 64;
+
+/// Some rows of a weight, packed alike and without gaps.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// How.
+    pub kind: Kind,
+    /// How many.
+    pub rows: usize,
+    /// Their bytes.
+    pub bytes: *const u8,
+}
+
+// SAFETY: an address; whoever follows it says who may.
+unsafe impl Sync for Run {}
+
+/// A product.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    /// Rows of A.
+    pub m: usize,
+    /// Columns of A: whole blocks.
+    pub k: usize,
+    /// f32 or bf16 [m, k].
+    pub a: Mat,
+    /// The weight's rows.
+    pub runs: &'a [Run],
+    /// f32 or bf16 [m, n].
+    pub c: MatMut,
+}
+
+/// Bytes of scratch memory of a product.
+pub fn workspace_bytes(threads: usize, m: usize, k: usize) -> usize {
+    let rows = m.min(ROWS);
+    Rows::bytes(rows, k) + threads * tile_bytes(rows) + 2 * ALIGN
+}
+
+/// A thread's sums.
+fn tile_bytes(rows: usize) -> usize {
+    rows * COLUMNS * size_of::<f32>()
+}
+
+/// Computes a product.
+///
+/// # Safety
+/// Operands are as [`Product`] says, `scratch` is writable for [`workspace_bytes`] and used by nobody else, the processor has
+/// `place.isa`.
+pub unsafe fn product(place: Place<'_>, op: &Product<'_>, scratch: *mut u8) {
+    let scratch = scratch.wrapping_add(scratch.align_offset(ALIGN));
+    for first in (0..op.m).step_by(ROWS) {
+        let count = ROWS.min(op.m - first);
+        let rows = Rows::at(scratch, count, op.k);
+        let tiles = scratch.wrapping_add(Rows::bytes(count, op.k).next_multiple_of(ALIGN));
+        // SAFETY: the caller's promise; rows and tiles lie in the scratch memory one behind the other.
+        unsafe {
+            quantise(place, op, first..first + count, rows);
+            multiply(place, op, (first, count, rows), tiles);
+        }
+    }
+}
+
+/// # Safety
+/// As [`product`].
+unsafe fn quantise(place: Place<'_>, op: &Product<'_>, of: Range<usize>, rows: Rows) {
+    let part = (SERIAL / op.k.max(1)).max(1).min(of.len());
+    let (a, first, count) = (op.a, of.start, of.len());
+    place.threads.run(count.div_ceil(part), &|task, _| {
+        for row in task * part..count.min((task + 1) * part) {
+            // SAFETY: the caller's promise; each row is of one task.
+            unsafe {
+                match place.isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
+                        avx2::quantise_row(&a, first + row, rows, row);
+                    }
+                    _ => rows::quantise(&a, first + row, rows, row),
+                }
+            }
+        }
+    });
+}
+
+/// Columns that a task computes, all of one run.
+struct Task {
+    run: Run,
+    cols: Range<usize>,
+    /// Where the run begins in C.
+    at: usize,
+}
+
+/// Cuts all columns into tasks of at most `part`.
+fn cut(runs: &[Run], part: usize, mut task: usize) -> Task {
+    let mut at = 0;
+    for run in runs {
+        let tasks = run.rows.div_ceil(part);
+        if task < tasks {
+            return Task { run: *run, cols: task * part..run.rows.min((task + 1) * part), at };
+        }
+        (task, at) = (task - tasks, at + run.rows);
+    }
+    panic!("no task {task} of {runs:?}");
+}
+
+/// Rows of C, of which the first is `first`, from as many quantised ones.
+///
+/// # Safety
+/// As [`product`]; `tiles` has a tile for each thread.
+unsafe fn multiply(
+    place: Place<'_>,
+    op: &Product<'_>,
+    (first, count, rows): (usize, usize, Rows),
+    tiles: *mut u8,
+) {
+    let few = count <= FEW || place.isa == Isa::Portable;
+    let all: usize = op.runs.iter().map(|run| run.rows).sum();
+    let even = all.div_ceil(place.threads.count() * TASKS).next_multiple_of(OCTET);
+    let part = if few { even } else { COLUMNS };
+    let tasks = op.runs.iter().map(|run| run.rows.div_ceil(part)).sum();
+    let (c, runs, bytes) = (op.c, Runs(op.runs), tile_bytes(count));
+    let tiles = Tiles(tiles);
+    place.threads.run(tasks, &|task, thread| {
+        let task = cut(runs.get(), part, task);
+        let tile = tiles.get().wrapping_add(thread * bytes);
+        // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
+        unsafe {
+            let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), count * COLUMNS);
+            by_kind!(task.run.kind, F => columns::<F>(place.isa, &task, (first, count, rows), tile, &c));
+        }
+    });
+}
+
+/// Runs that threads share.
+struct Runs<'a>(&'a [Run]);
+
+impl Runs<'_> {
+    fn get(&self) -> &[Run] {
+        self.0
+    }
+}
+
+/// Memory of which each thread has a part.
+struct Tiles(*mut u8);
+// SAFETY: threads touch their own parts only.
+unsafe impl Sync for Tiles {}
+
+impl Tiles {
+    fn get(&self) -> *mut u8 {
+        self.0
+    }
+}
+
+/// The columns of a task from `col` on.
+fn columns_at<F: Format>(task: &Task, col: usize, k: usize) -> Columns {
+    let apart = k / GROUP / F::GROUPS * F::BYTES;
+    Columns { first: task.run.bytes.wrapping_add(col * apart), apart }
+}
+
+/// A task.
+///
+/// # Safety
+/// As [`multiply`].
+unsafe fn columns<F: Format>(
+    isa: Isa,
+    task: &Task,
+    (first, count, rows): (usize, usize, Rows),
+    tile: &mut [f32],
+    c: &MatMut,
+) {
+    let mut cols = task.cols.clone();
+    #[cfg(target_arch = "x86_64")]
+    if isa != Isa::Portable && count > FEW {
+        let whole = cols.start + cols.len() / OCTET * OCTET;
+        // SAFETY: passed on.
+        unsafe { panels::<F>(task, cols.start..whole, (first, count, rows), tile, c) };
+        cols.start = whole;
+    }
+    for col in cols.clone().step_by(OCTET) {
+        let at = columns_at::<F>(task, col, rows.k);
+        let wide = OCTET.min(cols.end - col);
+        let sums = &mut tile.as_chunks_mut::<OCTET>().0[..count];
+        // SAFETY: passed on.
+        unsafe {
+            match (isa, wide, count) {
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, OCTET, 1..=FEW) => match count {
+                    1 => sums.copy_from_slice(&avx2::octet::<F, 1>(at, rows)),
+                    2 => sums.copy_from_slice(&avx2::octet::<F, 2>(at, rows)),
+                    3 => sums.copy_from_slice(&avx2::octet::<F, 3>(at, rows)),
+                    _ => sums.copy_from_slice(&avx2::octet::<F, 4>(at, rows)),
+                },
+                _ => portable::octet::<F>(at, wide, rows, sums),
+            }
+            for (row, sums) in sums.iter().enumerate() {
+                store(c, first + row, task.at + col, &sums[..wide]);
+            }
+        }
+    }
+}
+
+/// Whole octets of a task's columns, for many rows.
+///
+/// # Safety
+/// As [`multiply`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn panels<F: Format>(
+    task: &Task,
+    cols: Range<usize>,
+    (first, count, rows): (usize, usize, Rows),
+    tile: &mut [f32],
+    c: &MatMut,
+) {
+    use panel::{COLS, DEPTH, Panel};
+    tile.fill(0.0);
+    let mut panel = Panel::new();
+    let groups = rows.k / GROUP;
+    for from in (0..groups).step_by(DEPTH) {
+        let depth = DEPTH.min(groups - from);
+        for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks_mut::<COLS>().0.chunks_mut(count)) {
+            // SAFETY: passed on; a tile has sixteen columns of all rows. What an octet leaves in a panel where there is no second
+            // is used and not stored.
+            unsafe {
+                for octet in (0..COLS.min(cols.end - col)).step_by(OCTET) {
+                    let columns = columns_at::<F>(task, col + octet, rows.k);
+                    for at in (0..depth).step_by(F::GROUPS) {
+                        let block = columns.first.wrapping_add((from + at) / F::GROUPS * F::BYTES);
+                        let blocks = Columns { first: block, ..columns };
+                        avx2::fill::<F>(blocks, (&mut panel, octet, at));
+                    }
+                }
+                for row in (0..count).step_by(4) {
+                    let (rows, tile) = (rows.from(row), tile.as_mut_ptr().add(row));
+                    match count - row {
+                        1 => avx2::micro::<F, 1>(&panel, (from, depth), rows, tile),
+                        2 => avx2::micro::<F, 2>(&panel, (from, depth), rows, tile),
+                        3 => avx2::micro::<F, 3>(&panel, (from, depth), rows, tile),
+                        _ => avx2::micro::<F, 4>(&panel, (from, depth), rows, tile),
+                    }
+                }
+            }
+        }
+    }
+    for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks::<COLS>().0.chunks(count)) {
+        let wide = COLS.min(cols.end - col);
+        for (row, sums) in tile.iter().enumerate() {
+            // SAFETY: passed on.
+            unsafe { store(c, first + row, task.at + col, &sums[..wide]) };
+        }
+    }
+}
+
+/// Writes elements of a row of C.
+///
+/// # Safety
+/// They exist.
+unsafe fn store(c: &MatMut, row: usize, col: usize, values: &[f32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let to = c.ptr.add((row * c.stride + col) * c.elem.bytes());
+        match c.elem {
+            Elem::F32 => std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), values.len()),
+            Elem::Bf16 => {
+                for (at, value) in values.iter().enumerate() {
+                    to.cast::<bf16>().add(at).write(bf16::from_f32(*value));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The kernel in plain Rust: the definition of the sums, in their order.
+#![allow(unsafe_code)]
+
+use super::format::{Columns, Format, GROUP, OCTET, Table, codes, table};
+use super::rows::{Rows, swapped};
+
+/// Rows by the first `count` of eight columns, into `sums`, a row each.
+///
+/// # Safety
+/// The columns have the blocks of the rows' k, the rows exist.
+pub(super) unsafe fn octet<F: Format>(columns: Columns, count: usize, rows: Rows, sums: &mut [[f32; OCTET]]) {
+    sums.fill([0.0; OCTET]);
+    let mut found = Table::new();
+    for index in 0..rows.k / GROUP / F::GROUPS {
+        let first = columns.first.wrapping_add(index * F::BYTES);
+        let blocks = Columns { first, ..columns }.each(count);
+        // SAFETY: the caller's promise.
+        unsafe { table::<F>(&blocks, &mut found) };
+        for group in 0..F::GROUPS {
+            for col in 0..count {
+                // SAFETY: the caller's promise.
+                let block = unsafe { std::slice::from_raw_parts(blocks[col], F::BYTES) };
+                let w = codes::<F>(block, group);
+                let w: [i16; GROUP] = std::array::from_fn(|at| i16::from(w[swapped(at)]) - F::BIAS as i16);
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let rows = rows.from(row);
+                    let place = index * F::GROUPS + group;
+                    // SAFETY: the caller's promise.
+                    let (x, part) =
+                        unsafe { (&*rows.codes.cast::<[i16; GROUP]>().add(place), &*rows.parts.add(place)) };
+                    let [first, second] = products(&w, x);
+                    let factor = |half: usize| found.factors[F::FACTORS * group + half][col];
+                    let mut term = if F::FACTORS == 2 {
+                        factor(0) * first as f32 + factor(1) * second as f32
+                    } else {
+                        factor(0) * (first + second) as f32
+                    };
+                    if F::OFFSET {
+                        term -= found.offsets[group][col] * part.sum as f32;
+                    }
+                    sums[col] += part.scale * term;
+                }
+            }
+        }
+    }
+}
+
+/// The sums of products of each half.
+fn products(w: &[i16; GROUP], x: &[i16; GROUP]) -> [i32; 2] {
+    let mut eighths = [0i32; 4];
+    for (at, (w, x)) in w.iter().zip(x).enumerate() {
+        eighths[at / 8] += i32::from(*w) * i32::from(*x);
+    }
+    // Elements 0..8, 16..24, 8..16 and 24..32.
+    [eighths[0] + eighths[2], eighths[1] + eighths[3]]
+}

@@ -1,0 +1,271 @@
+//! Products with packed weights: the same bits on every instruction set and for any number of rows, and within their bound of f64.
+
+use fathom_tensor::ggml::{Kind, dequantise};
+use half::{bf16, f16};
+
+use super::*;
+use crate::threads::Threads;
+
+const KINDS: [Kind; 5] = [Kind::Q8_0, Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K];
+
+/// Every level this machine has.
+fn levels() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect())
+}
+
+/// xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Uniform in (-1, 1).
+    fn next(&mut self) -> f32 {
+        ((self.bits() >> 40) as f32 + 0.5) / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// Random blocks whose f16 numbers are small; of every seventh block they are denormal.
+fn blocks(kind: Kind, elements: usize, random: &mut Random) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..kind.bytes(elements)).map(|_| random.bits() as u8).collect();
+    let at: &[usize] = match kind {
+        Kind::Q4K | Kind::Q5K => &[0, 2],
+        Kind::Q6K => &[208],
+        _ => &[0],
+    };
+    for (index, block) in bytes.chunks_exact_mut(kind.block_bytes()).enumerate() {
+        let size = if index % 7 == 3 { 3e-5 } else { 0.01 };
+        for at in at {
+            block[*at..at + 2].copy_from_slice(&f16::from_f32(random.next() * size).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// A in either storage, with columns beside it that are no numbers.
+struct Rowed {
+    bytes: Vec<u8>,
+    elem: Elem,
+    values: Vec<f32>,
+    k: usize,
+}
+
+const BESIDE: usize = 3;
+
+impl Rowed {
+    fn new(m: usize, k: usize, elem: Elem, value: impl Fn(usize, &mut Random) -> f32) -> Rowed {
+        let (mut random, mut bytes, mut values) = (Random(77), Vec::new(), Vec::new());
+        for _ in 0..m {
+            for col in 0..k + BESIDE {
+                let x = if col < k { value(col, &mut random) } else { f32::NAN };
+                match elem {
+                    Elem::F32 => bytes.extend(x.to_le_bytes()),
+                    Elem::Bf16 => bytes.extend(bf16::from_f32(x).to_le_bytes()),
+                }
+                if col < k {
+                    values.push(if elem == Elem::F32 { x } else { bf16::from_f32(x).to_f32() });
+                }
+            }
+        }
+        Rowed { bytes, elem, values, k }
+    }
+
+    fn mat(&self, row: usize) -> Mat {
+        let stride = self.k + BESIDE;
+        Mat { ptr: self.bytes[row * stride * self.elem.bytes()..].as_ptr(), elem: self.elem, stride }
+    }
+}
+
+/// Rows `first..first + m` of the product, with a column beside them that must stay.
+fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs: &[Run]) -> Vec<u32> {
+    let n: usize = runs.iter().map(|run| run.rows).sum();
+    let threads = Threads::new(threads);
+    let mut c = vec![-7.0f32; m * (n + 1)];
+    let mut scratch = vec![0xffu8; workspace_bytes(threads.count(), m, a.k)];
+    let out = MatMut { ptr: c.as_mut_ptr().cast(), elem: Elem::F32, stride: n + 1 };
+    let op = Product { m, k: a.k, a: a.mat(first), runs, c: out };
+    // SAFETY: the operands have these extents, and the level is one of this machine's.
+    unsafe { product(Place { threads: &threads, isa }, &op, scratch.as_mut_ptr()) };
+    assert!(c.chunks(n + 1).all(|row| row[n] == -7.0), "written beside the result");
+    c.chunks(n + 1).flat_map(|row| row[..n].iter().map(|x| x.to_bits()).collect::<Vec<_>>()).collect()
+}
+
+/// Weights of one kind after another.
+fn weights(kinds: &[(Kind, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32>) {
+    let mut random = Random(0x9e37_79b9 ^ k as u64);
+    let all: Vec<Vec<u8>> = kinds.iter().map(|(kind, n)| blocks(*kind, n * k, &mut random)).collect();
+    let mut plain = Vec::new();
+    for ((kind, n), bytes) in kinds.iter().zip(&all) {
+        let mut out = vec![0.0; n * k];
+        dequantise(*kind, bytes, &mut out);
+        plain.extend(out);
+    }
+    (all, plain)
+}
+
+fn runs(kinds: &[(Kind, usize)], bytes: &[Vec<u8>]) -> Vec<Run> {
+    kinds
+        .iter()
+        .zip(bytes)
+        .map(|((kind, rows), bytes)| Run { kind: *kind, rows: *rows, bytes: bytes.as_ptr() })
+        .collect()
+}
+
+/// What a row's element may differ by from the exact sum: half a step of each integer, and the roundings of f32.
+fn bound(x: &[f32], w: &[f32]) -> f64 {
+    let groups = x.chunks(GROUP).zip(w.chunks(GROUP));
+    groups
+        .map(|(x, w)| {
+            let most = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            let size: f64 = w.iter().map(|w| f64::from(w.abs())).sum();
+            // Offsets are taken away from sums that are larger than what is left.
+            let held = size + 32.0 * w.iter().fold(0.0f32, |most, w| most.max(w.abs())) as f64;
+            f64::from(most) * (0.51 / 32767.0 * size + held * (x.len() as f64 + 8.0) * 6e-8)
+        })
+        .sum::<f64>()
+        + 1e-30
+}
+
+#[track_caller]
+fn check(kinds: &[(Kind, usize)], m: usize, k: usize, elem: Elem) {
+    let (bytes, plain) = weights(kinds, k);
+    let runs = runs(kinds, &bytes);
+    let n: usize = kinds.iter().map(|(_, n)| n).sum();
+    let a = Rowed::new(m, k, elem, |col, random| random.next() * if col % 50 == 7 { 20.0 } else { 1.0 });
+    let what = format!("{kinds:?}, m {m}, k {k}, {elem:?}");
+    let first = product_of(Isa::Portable, 1, &a, 0, m, &runs);
+    for (at, bits) in first.iter().enumerate() {
+        let (row, col) = (at / n, at % n);
+        let (x, w) = (&a.values[row * k..][..k], &plain[col * k..][..k]);
+        let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+        let (off, most) = ((f64::from(f32::from_bits(*bits)) - exact).abs(), bound(x, w));
+        assert!(off <= most, "{what}: [{row}, {col}] is off by {off:e} of {most:e} from {exact:e}");
+    }
+    for isa in levels() {
+        assert!(product_of(isa, 2, &a, 0, m, &runs) == first, "{what}: {isa:?}");
+        // A row by itself has the bits that it has among others.
+        let row = m - 1;
+        assert!(product_of(isa, 1, &a, row, 1, &runs) == first[row * n..], "{what}: {isa:?}, alone");
+    }
+}
+
+#[test]
+fn bits_are_the_same_everywhere() {
+    for kind in KINDS {
+        for (m, n, blocks) in [
+            (1, 8, 1),
+            (1, 70, 3),
+            (2, 16, 2),
+            (3, 9, 1),
+            (4, 24, 5),
+            (5, 1, 2),
+            (7, 40, 3),
+            (16, 87, 1),
+            (33, 64, 9),
+        ] {
+            for elem in [Elem::F32, Elem::Bf16] {
+                check(&[(kind, n)], m, blocks * kind.block(), elem);
+            }
+        }
+    }
+}
+
+/// Products with ggml's own blocks, beside the elements that ggml's library made of them (`oracle/gguf_blocks.py`).
+#[test]
+fn products_with_golden_blocks() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_gguf");
+    let (k, m) = (256, 6);
+    for kind in KINDS {
+        let read =
+            |ending| std::fs::read(folder.join(format!("{}.{ending}", kind.name().to_lowercase()))).unwrap();
+        let (blocks, plain) = (read("blocks"), read("f32"));
+        let plain: Vec<f32> = plain.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        let n = plain.len() / k;
+        let runs = [Run { kind, rows: n, bytes: blocks.as_ptr() }];
+        let a = Rowed::new(m, k, Elem::F32, |_, random| random.next());
+        for isa in levels() {
+            let found = product_of(isa, 2, &a, 0, m, &runs);
+            for (at, bits) in found.iter().enumerate() {
+                let (x, w) = (&a.values[at / n * k..][..k], &plain[at % n * k..][..k]);
+                let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
+                assert!(off <= bound(x, w), "{kind:?}, {isa:?}: {off:e} from {exact:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn more_rows_than_are_quantised_at_a_time() {
+    check(&[(Kind::Q4K, 24)], ROWS + 6, 512, Elem::F32);
+    check(&[(Kind::Q8_0, 17)], 2 * ROWS + 1, 96, Elem::Bf16);
+}
+
+#[test]
+fn runs_of_several_kinds() {
+    let kinds = [(Kind::Q4K, 33), (Kind::Q6K, 8), (Kind::Q8_0, 70), (Kind::Q4_0, 1), (Kind::Q5K, 16)];
+    for m in [1, 4, 6] {
+        check(&kinds, m, 512, Elem::F32);
+    }
+}
+
+/// Groups of zeros, of denormal numbers and of very large ones, and what is no number.
+#[test]
+fn numbers_at_the_ends() {
+    for kind in KINDS {
+        let k = 3 * kind.block().max(64);
+        let kinds = [(kind, 11)];
+        let (bytes, plain) = weights(&kinds, k);
+        let runs = runs(&kinds, &bytes);
+        let sizes = [0.0, 1e-40, 1e-33, 1.0, 1e33];
+        let a = Rowed::new(7, k, Elem::F32, |col, random| random.next() * sizes[col / GROUP % sizes.len()]);
+        let first = product_of(Isa::Portable, 1, &a, 0, 7, &runs);
+        for (at, bits) in first.iter().enumerate() {
+            let (x, w) = (&a.values[at / 11 * k..][..k], &plain[at % 11 * k..][..k]);
+            let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+            let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
+            assert!(off <= bound(x, w), "{kind:?}: {off:e} from {exact:e}");
+        }
+        let broken = Rowed::new(7, k, Elem::F32, |col, random| {
+            if col == 40 && random.bits() % 3 == 0 { f32::INFINITY } else { random.next() }
+        });
+        let lost = product_of(Isa::Portable, 1, &broken, 0, 7, &runs);
+        for (row, bits) in lost.chunks(11).enumerate() {
+            let finite = broken.values[row * k..][..k].iter().all(|x| x.is_finite());
+            assert!(bits.iter().all(|bits| f32::from_bits(*bits).is_nan() != finite), "{kind:?}: row {row}");
+        }
+        for isa in levels() {
+            assert!(product_of(isa, 2, &a, 0, 7, &runs) == first, "{kind:?}: {isa:?}");
+            let again = product_of(isa, 2, &broken, 0, 7, &runs);
+            let same =
+                |(x, y): (&u32, &u32)| x == y || f32::from_bits(*x).is_nan() && f32::from_bits(*y).is_nan();
+            assert!(again.iter().zip(&lost).all(same), "{kind:?}: {isa:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_table() {
+    let kinds = [(Kind::Q4K, 3), (Kind::Q6K, 2)];
+    let k = 512;
+    let (bytes, plain) = weights(&kinds, k);
+    let runs = runs(&kinds, &bytes);
+    let threads = Threads::new(2);
+    for (ids, first) in [(vec![4, 0, 2, 4], None), (vec![12, 9, 14, 10, 3], Some(10))] {
+        let mut out = vec![1.0f32; ids.len() * k];
+        let to = MatMut { ptr: out.as_mut_ptr().cast(), elem: Elem::F32, stride: k };
+        let op = Embed { ids: &ids, k, runs: &runs, scale: 2.0, out: to, accumulate: true, first };
+        // SAFETY: the table and the rows have these extents.
+        unsafe { embed(Place { threads: &threads, isa: Isa::Portable }, &op) };
+        for (id, row) in ids.iter().zip(out.chunks(k)) {
+            let at = (*id as usize).checked_sub(first.unwrap_or(0)).filter(|at| *at < 5);
+            let wanted = |col: usize| at.map_or(1.0, |at| 2.0 * plain[at * k + col] + 1.0);
+            assert!(row.iter().enumerate().all(|(col, x)| *x == wanted(col)), "id {id} of {first:?}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Adapters of an engine: models of their own over the weights of one base, which all of them share.
+//!
+//! A request names its adapter, and holds it until it has ended. The rows of a step are grouped by adapter, each group a forward pass
+//! over the same pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
+
+use std::path::Path;
+use std::rc::{Rc, Weak};
+
+use fathom_base::human;
+use fathom_grad::{Counters, Params};
+use fathom_model::{Model, open_peft, share_base};
+use fathom_tensor::{Category, Tensor};
+
+use crate::engine::Engine;
+use crate::error::Error;
+
+/// The files of an adapter that say what it computes.
+const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
+
+/// The base with an adapter.
+pub(crate) struct Adapted {
+    model: Model,
+    params: Params,
+    /// The hash of the adapter's files.
+    pub identity: String,
+}
+
+/// An adapter without its name; gone when the last request with it has ended.
+pub(crate) type Unloaded = Weak<Adapted>;
+
+impl<'a> Engine<'a> {
+    /// The same, whose adapters leave so many bytes of the device's memory free: what a step takes.
+    pub fn reserving(self, bytes: u64) -> Engine<'a> {
+        Engine { reserved_bytes: bytes, ..self }
+    }
+
+    /// Reads an adapter from its folder, as PEFT writes it, to answer requests that name it.
+    ///
+    /// # Errors
+    /// There is one of this name; an adapter of another model, or one that changes its base; no room for it.
+    pub fn load_adapter(&self, name: &str, folder: &Path) -> Result<(), Error> {
+        if self.adapters.borrow().contains_key(name) {
+            return Err(Error::AdapterTwice(name.into()));
+        }
+        let base = (self.model, self.params);
+        let (spec, tensors) = open_peft(folder, self.model.spec.clone())?;
+        let bytes = spec.adapter_elements() * self.model.dtype(self.params).bytes() as u64;
+        let pool = &self.device.pool;
+        let free = pool.budget().saturating_sub(pool.usage().live).saturating_sub(self.reserved_bytes);
+        if bytes > free {
+            let (bytes, free) = (human::bytes(bytes), human::bytes(free));
+            return Err(Error::Unsupported(format!(
+                "adapter `{name}` takes {bytes} and {free} are free; unload another, or give the engine more memory"
+            )));
+        }
+        let identity = identity(folder)?;
+        let (model, params) = share_base(self.device, base, (&spec, &tensors))?;
+        self.adapters.borrow_mut().insert(name.into(), Rc::new(Adapted { model, params, identity }));
+        Ok(())
+    }
+
+    /// Takes an adapter's name away: no later request has it, and those that have it keep it until they have ended.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn unload_adapter(&self, name: &str) -> Result<(), Error> {
+        self.take_adapter(name).map(drop)
+    }
+
+    /// The same; what is left of it.
+    pub(crate) fn take_adapter(&self, name: &str) -> Result<Unloaded, Error> {
+        let adapter = self.adapters.borrow_mut().remove(name);
+        adapter.map(|adapter| Rc::downgrade(&adapter)).ok_or_else(|| Error::NoAdapter(name.into()))
+    }
+
+    /// The adapter of a name.
+    pub(crate) fn adapter(&self, name: &str) -> Result<Rc<Adapted>, Error> {
+        self.adapters.borrow().get(name).cloned().ok_or_else(|| Error::NoAdapter(name.into()))
+    }
+
+    /// The engine of an adapter's model.
+    pub(crate) fn over<'b>(&'b self, Adapted { model, params, .. }: &'b Adapted) -> Engine<'b> {
+        Engine {
+            device: self.device,
+            model,
+            params,
+            tokenizer: self.tokenizer,
+            limits: self.limits,
+            counters: Counters::default(),
+            temperature: self.temperature,
+            adapters: Default::default(),
+            reserved_bytes: self.reserved_bytes,
+        }
+    }
+
+    /// Hidden states of groups of rows, below each other.
+    pub(crate) fn joined(&self, mut groups: Vec<Tensor>) -> Tensor {
+        if groups.len() == 1 {
+            return groups.swap_remove(0);
+        }
+        let rows = groups.iter().map(Tensor::rows).sum();
+        let all = self.device.empty(rows, groups[0].cols(), groups[0].dtype(), Category::Activations);
+        let mut end = 0;
+        for group in groups {
+            end += group.rows();
+            self.device.machine.copy(&group, &all.view_rows(end - group.rows()..end));
+        }
+        all
+    }
+}
+
+fn identity(folder: &Path) -> Result<String, Error> {
+    let mut hasher = blake3::Hasher::new();
+    for name in FILES {
+        let file = folder.join(name);
+        let failed = |error: std::io::Error| Error::Unsupported(format!("{}: {error}", file.display()));
+        let opened = std::fs::File::open(&file).map_err(failed)?;
+        hasher.update(&opened.metadata().map_err(failed)?.len().to_le_bytes());
+        hasher.update_reader(opened).map_err(failed)?;
+    }
+    Ok(hasher.finalize().to_hex()[..32].to_string())
+}

@@ -1,0 +1,71 @@
+//! The text of an answer while it grows.
+
+use fathom_base::{Sampling, Stop};
+use fathom_text::tokenizer::Stream;
+
+use crate::stop::{Passed, StopFilter};
+
+/// Ids to text that is certain, up to where the answer ends.
+pub(crate) struct Writer<'t> {
+    stream: Stream<'t>,
+    filter: StopFilter,
+    /// Tokens that end the answer.
+    ends: Vec<u32>,
+    min_tokens: usize,
+    max_tokens: usize,
+    tokens: usize,
+}
+
+/// What became of a token.
+pub(crate) struct Written {
+    /// Text that is certain now; may be empty.
+    pub text: String,
+    /// The token is part of the answer.
+    pub counts: bool,
+    /// The answer ends here.
+    pub stop: Option<Stop>,
+}
+
+impl<'t> Writer<'t> {
+    /// An answer that follows what the stream knows.
+    pub fn new(stream: Stream<'t>, how: &Sampling, ends: Vec<u32>) -> Writer<'t> {
+        let Sampling { min_tokens, max_tokens, .. } = *how;
+        // Before so many tokens no text ends the answer either, so it is not looked for.
+        let filter = StopFilter::new(&how.stop);
+        Writer { stream, filter, ends, min_tokens, max_tokens, tokens: 0 }
+    }
+
+    /// Takes the next token.
+    pub fn push(&mut self, id: u32) -> Written {
+        if self.ends.contains(&id) && self.tokens >= self.min_tokens {
+            let text = std::mem::take(&mut self.filter).finish();
+            return Written { text, counts: false, stop: Some(Stop::EndOfText) };
+        }
+        self.tokens += 1;
+        let piece = self.stream.push(id).unwrap_or_default();
+        let early = self.tokens < self.min_tokens;
+        let (mut text, stopped) = match if early { Passed::Text(piece) } else { self.filter.push(&piece) } {
+            Passed::Text(text) => (text, false),
+            Passed::Stopped(text) => (text, true),
+        };
+        let stop = match (stopped, self.tokens >= self.max_tokens) {
+            (true, _) => Some(Stop::StopText),
+            (false, true) => {
+                text.push_str(&self.rest());
+                Some(Stop::Length)
+            }
+            (false, false) => None,
+        };
+        Written { text, counts: true, stop }
+    }
+
+    /// Tokens that the answer may still have.
+    pub fn left(&self) -> usize {
+        self.max_tokens - self.tokens
+    }
+
+    /// What is still held back, of an answer that ends for another reason than its text.
+    pub fn rest(&mut self) -> String {
+        std::mem::take(&mut self.filter).finish()
+    }
+}

@@ -1,0 +1,316 @@
+//! Memory of keys and values: pages of [`PAGE_ROWS`] tokens, which sequences share where they begin alike.
+//!
+//! Layers with the same window have the same pages of a sequence (a *class*), in tensors of their own; a sequence's [`Table`] says of
+//! each class which pages its tokens are in. Layers with a window keep the pages that their window still reaches.
+
+mod feed;
+mod tree;
+
+use std::ops::Range;
+
+use fathom_model::{Model, Spec};
+use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
+
+pub(crate) use feed::{Feed, Feeding, States};
+pub(crate) use tree::{Root, Tree};
+
+/// Pages of all layers.
+pub(crate) struct Pages {
+    classes: Vec<Class>,
+    /// The class of each layer; 0 of a layer that keeps no keys.
+    of_layer: Vec<usize>,
+    /// Keys and values of each layer, [pages x rows, columns].
+    layers: Vec<[Tensor; 2]>,
+    format: PageFormat,
+    head_dim: usize,
+}
+
+/// Pages of the layers that look equally far back.
+struct Class {
+    window: Option<usize>,
+    /// Tables and prefixes that have each page.
+    users: Vec<u32>,
+    free: Vec<u32>,
+}
+
+/// The pages of a sequence, by class.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    classes: Vec<Run>,
+}
+
+/// Pages of a sequence that are kept, from one of them on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    first: usize,
+    pages: Vec<u32>,
+}
+
+impl Table {
+    /// By class, the page that holds a sequence's tokens from `index * PAGE_ROWS` on, where it is kept.
+    pub fn pages(&self, index: usize) -> Vec<Option<u32>> {
+        self.classes.iter().map(|run| run.page(index)).collect()
+    }
+}
+
+impl Run {
+    /// The page that holds a sequence's tokens from `index * PAGE_ROWS` on, if it is kept.
+    pub fn page(&self, index: usize) -> Option<u32> {
+        self.pages.get(index.checked_sub(self.first)?).copied()
+    }
+
+    fn end(&self) -> usize {
+        self.first + self.pages.len()
+    }
+}
+
+/// A class has no page left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Short {
+    pub class: usize,
+    /// Pages that are missing.
+    pub pages: usize,
+}
+
+/// The rows of a page.
+fn rows_of(page: u32) -> Range<usize> {
+    page as usize * PAGE_ROWS..(page as usize + 1) * PAGE_ROWS
+}
+
+/// Pages that hold so many tokens.
+pub(crate) fn pages_of(tokens: usize) -> usize {
+    tokens.div_ceil(PAGE_ROWS)
+}
+
+/// Pages of each class for `sequences` of up to `tokens` tokens that read at most `chunk` at once.
+pub(crate) fn pages_for(
+    windows: &[Option<usize>],
+    sequences: usize,
+    tokens: usize,
+    chunk: usize,
+) -> Vec<usize> {
+    let of = |window: Option<usize>| {
+        let all = pages_of(tokens);
+        // Where a window begins inside a page, and where a chunk ends inside one.
+        window.map_or(all, |window| all.min(pages_of(window + chunk) + 2))
+    };
+    windows.iter().map(|window| sequences * of(*window)).collect()
+}
+
+/// Bytes of one page of each class.
+pub fn page_bytes(spec: &Spec, dtype: DType, format: PageFormat) -> Vec<u64> {
+    let bytes = (2 * PAGE_ROWS * spec.kv_heads * format.head_bytes(spec.head_dim, dtype)) as u64;
+    let windows = spec.windows();
+    let layers = |window: &Option<usize>| {
+        let alike =
+            |layer: &&fathom_model::LayerSpec| layer.reach().map(|reach| reach.window()) == Some(*window);
+        spec.layers.iter().filter(alike).count() as u64
+    };
+    windows.iter().map(|window| bytes * layers(window)).collect()
+}
+
+impl Pages {
+    /// So many pages of each class.
+    pub fn new(
+        device: &Device,
+        model: &Model,
+        (dtype, format): (DType, PageFormat),
+        counts: &[usize],
+    ) -> Pages {
+        device.pool.enter("kv", -1);
+        // A rank has the heads and layers of its part of the model.
+        let (spec, here) = (&model.portion.local(&model.spec), |index: usize| {
+            model.portion.layers().any(|layer| layer == index)
+        });
+        let windows = spec.windows();
+        let class = |(window, count): (&Option<usize>, &usize)| Class {
+            window: *window,
+            users: vec![0; *count],
+            free: (0..*count as u32).rev().collect(),
+        };
+        let classes = windows.iter().zip(counts).map(class).collect();
+        let class_of = |layer: &fathom_model::LayerSpec| {
+            let window = layer.reach().map(|reach| reach.window());
+            windows.iter().position(|other| Some(*other) == window)
+        };
+        let room = |(index, layer): (usize, &fathom_model::LayerSpec)| {
+            let class = class_of(layer).filter(|_| here(index));
+            let rows = class.map_or(0, |class| counts[class] * PAGE_ROWS);
+            let (dtype, cols) = format.storage(spec.kv_heads, spec.head_dim, dtype);
+            [(); 2].map(|()| device.zeros(rows, cols, dtype, Category::Kv))
+        };
+        let of_layer = spec.layers.iter().map(|layer| class_of(layer).unwrap_or(0)).collect();
+        let layers = spec.layers.iter().enumerate().map(room).collect();
+        Pages { classes, of_layer, layers, format, head_dim: spec.head_dim }
+    }
+
+    /// How far back the layers of a class look; none for all the way.
+    pub fn window(&self, class: usize) -> Option<usize> {
+        self.classes[class].window
+    }
+
+    /// Classes.
+    pub fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Pages of a class, and those that are not in use.
+    pub fn counts(&self, class: usize) -> [usize; 2] {
+        self.classes.get(class).map_or([0; 2], |class| [class.users.len(), class.free.len()])
+    }
+
+    /// A table without pages.
+    pub fn table(&self) -> Table {
+        Table { classes: vec![Run::default(); self.classes.len()] }
+    }
+
+    /// Room for the tokens of a sequence up to `tokens`.
+    ///
+    /// # Errors
+    /// A class has too few pages left; those that there were are in the table.
+    pub fn grow(&mut self, table: &mut Table, tokens: usize) -> Result<(), Short> {
+        let pages = pages_of(tokens);
+        for (index, run) in table.classes.iter_mut().enumerate() {
+            while run.end() < pages {
+                let Some(page) = self.take(index) else {
+                    return Err(Short { class: index, pages: pages - run.end() });
+                };
+                run.pages.push(page);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of the pages that no later token of a sequence of `tokens` tokens reads.
+    pub fn slide(&mut self, table: &mut Table, tokens: usize) {
+        for (index, run) in table.classes.iter_mut().enumerate() {
+            let Some(window) = self.classes[index].window else { continue };
+            let first = tokens.saturating_sub(window) / PAGE_ROWS;
+            let gone = first.saturating_sub(run.first).min(run.pages.len());
+            for page in run.pages.drain(..gone) {
+                self.classes[index].release(page);
+            }
+            run.first = if run.pages.is_empty() { run.first.max(first) } else { run.first + gone };
+        }
+    }
+
+    /// Lets go of all pages of a table.
+    pub fn clear(&mut self, table: &mut Table) {
+        for (class, run) in self.classes.iter_mut().zip(&mut table.classes) {
+            run.pages.drain(..).for_each(|page| class.release(page));
+            run.first = 0;
+        }
+    }
+
+    /// A second sequence with the same first `tokens` tokens: whole pages are shared, a page that both will write to is copied.
+    ///
+    /// # Errors
+    /// There is no page to copy to; nothing is kept.
+    pub fn fork(&mut self, device: &Device, table: &Table, tokens: usize) -> Result<Table, Short> {
+        let mut other = self.table();
+        let whole = tokens / PAGE_ROWS;
+        for (index, run) in table.classes.iter().enumerate() {
+            other.classes[index].first = run.first;
+            for at in run.first..run.end().min(whole) {
+                let Some(page) = run.page(at) else { continue };
+                self.retain(index, page);
+                other.classes[index].pages.push(page);
+            }
+        }
+        if tokens > whole * PAGE_ROWS
+            && let Err(short) = self.copy_tail(device, table, &mut other, tokens)
+        {
+            self.clear(&mut other);
+            return Err(short);
+        }
+        Ok(other)
+    }
+
+    /// Copies the page of `table` that ends inside, in every class that has it.
+    fn copy_tail(
+        &mut self,
+        device: &Device,
+        table: &Table,
+        other: &mut Table,
+        tokens: usize,
+    ) -> Result<(), Short> {
+        let (index, rows) = (tokens / PAGE_ROWS, tokens % PAGE_ROWS);
+        for class in 0..self.classes.len() {
+            let Some(from) = table.classes[class].page(index) else { continue };
+            let to = self.take(class).ok_or(Short { class, pages: 1 })?;
+            other.classes[class].pages.push(to);
+            self.copy(device, class, [from, to], rows);
+        }
+        Ok(())
+    }
+
+    /// Copies the first rows of a page to another.
+    fn copy(&self, device: &Device, class: usize, [from, to]: [u32; 2], rows: usize) {
+        let first = |page: u32| rows_of(page).start..rows_of(page).start + rows;
+        for tensor in self.tensors(class) {
+            device.machine.copy(&tensor.view_rows(first(from)), &tensor.view_rows(first(to)));
+        }
+    }
+
+    /// Bytes of the keys and values of a page of a class, over all of its layers.
+    pub fn bytes(&self, class: usize) -> usize {
+        self.tensors(class).map(|tensor| PAGE_ROWS * tensor.bytes() as usize / tensor.rows()).sum()
+    }
+
+    /// Appends the keys and values of a page, layer by layer.
+    pub fn save(&self, device: &Device, class: usize, page: u32, out: &mut Vec<u8>) {
+        for tensor in self.tensors(class) {
+            out.extend(device.machine.read(&tensor.view_rows(rows_of(page))).wait());
+        }
+    }
+
+    /// Overwrites a page with keys and values that [`Pages::save`] gave.
+    ///
+    /// # Panics
+    /// If they are not as many bytes as the page has.
+    pub fn load(&self, device: &Device, class: usize, page: u32, mut bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.bytes(class), "kv: bytes of a page");
+        for tensor in self.tensors(class) {
+            let view = tensor.view_rows(rows_of(page));
+            let (own, rest) = bytes.split_at(view.bytes() as usize);
+            device.machine.write(&view, own);
+            bytes = rest;
+        }
+    }
+
+    /// Keys and values of the layers of a class.
+    fn tensors(&self, class: usize) -> impl Iterator<Item = &Tensor> {
+        let layers = self.layers.iter().zip(&self.of_layer).filter(move |(_, of)| **of == class);
+        layers.flat_map(|(tensors, _)| tensors).filter(|tensor| tensor.rows() > 0)
+    }
+
+    pub(crate) fn take(&mut self, class: usize) -> Option<u32> {
+        let class = &mut self.classes[class];
+        let page = class.free.pop()?;
+        class.users[page as usize] = 1;
+        Some(page)
+    }
+
+    fn retain(&mut self, class: usize, page: u32) {
+        self.classes[class].users[page as usize] += 1;
+    }
+
+    pub(crate) fn release(&mut self, class: usize, page: u32) {
+        self.classes[class].release(page);
+    }
+
+    /// Nothing but one has the page.
+    fn is_alone(&self, class: usize, page: u32) -> bool {
+        self.classes[class].users[page as usize] == 1
+    }
+}
+
+impl Class {
+    fn release(&mut self, page: u32) {
+        let users = &mut self.users[page as usize];
+        *users -= 1;
+        if *users == 0 {
+            self.free.push(page);
+        }
+    }
+}

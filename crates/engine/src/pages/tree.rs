@@ -1,0 +1,325 @@
+//! Beginnings of sequences that were computed before: a radix tree whose nodes are pages.
+//!
+//! A node has up to [`PAGE_ROWS`] tokens and, of each class, the page with their keys and values, which never changes again. A
+//! sequence that begins with the tokens of a path shares its pages; of the page where it parts from a node it copies the rows that
+//! they have in common. What was used least recently goes first, leaves before what they stand on.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use fathom_tensor::{Device, PAGE_ROWS};
+
+use super::{Pages, Short, Table};
+
+/// What sequences have to agree in besides their tokens: the requests' scope, the adapter, the regime of rotary embeddings.
+pub(crate) type Root = (String, String, usize);
+
+/// The tree.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    roots: BTreeMap<Root, usize>,
+    nodes: Vec<Option<Node>>,
+    vacant: Vec<usize>,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: Option<usize>,
+    ids: Box<[u32]>,
+    /// By class; none where it was given up.
+    pages: Vec<Option<u32>>,
+    children: Vec<usize>,
+    used: u64,
+}
+
+/// The beginning of a sequence that is there.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Its tokens.
+    pub tokens: usize,
+    /// The nodes with whole pages of it, and the one of which some rows are.
+    path: Vec<usize>,
+    part: Option<(usize, usize)>,
+}
+
+/// Where a beginning ends in the tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(usize);
+
+impl Found {
+    /// Whole pages of it.
+    pub fn pages(&self) -> usize {
+        self.path.len()
+    }
+
+    /// Where they end; none before the first.
+    pub fn place(&self) -> Option<Place> {
+        self.path.last().copied().map(Place)
+    }
+}
+
+impl Tree {
+    /// The longest beginning of `ids` that is there, at most `most` tokens.
+    pub fn find(&self, pages: &Pages, root: &Root, ids: &[u32], most: usize) -> Found {
+        let Some(root) = self.roots.get(root) else { return Found::default() };
+        let (ids, mut at, mut found) = (&ids[..most.min(ids.len())], *root, Found::default());
+        loop {
+            let rest = &ids[found.path.len() * PAGE_ROWS..];
+            let common = |child: &usize| common(rest, &self.node(*child).ids);
+            let best = self.node(at).children.iter().map(|child| (common(child), *child)).max();
+            match best {
+                Some((PAGE_ROWS, child)) => {
+                    found.path.push(child);
+                    at = child;
+                }
+                Some((rows, child)) if rows > 0 => {
+                    found.part = Some((child, rows));
+                    break;
+                }
+                _ => break,
+            }
+        }
+        self.reachable(pages, found)
+    }
+
+    /// Shortened to where every class still has the pages that the next token reads.
+    fn reachable(&self, pages: &Pages, mut found: Found) -> Found {
+        loop {
+            let whole = found.path.len();
+            found.tokens = whole * PAGE_ROWS + found.part.map_or(0, |(_, rows)| rows);
+            let has = |class: usize| {
+                let first =
+                    pages.classes[class].window.map_or(0, |window| found.tokens.saturating_sub(window));
+                let mut nodes = found.path[(first / PAGE_ROWS).min(whole)..].iter().copied();
+                let part = found.part.map(|(node, _)| node);
+                nodes.all(|node| self.node(node).pages[class].is_some())
+                    && part.is_none_or(|node| self.node(node).pages[class].is_some())
+            };
+            if found.tokens == 0 || (0..pages.classes()).all(has) {
+                return found;
+            }
+            if found.part.take().is_none() {
+                found.path.pop();
+            }
+        }
+    }
+
+    /// Gives a new sequence the pages of its beginning.
+    ///
+    /// # Errors
+    /// There is no page for a copy; the table then has none.
+    pub fn share(&mut self, device: &Device, pages: &mut Pages, found: &Found) -> Result<Table, Short> {
+        self.clock += 1;
+        let mut table = pages.table();
+        for class in 0..pages.classes() {
+            let window = pages.classes[class].window;
+            let first = window.map_or(0, |window| found.tokens.saturating_sub(window)) / PAGE_ROWS;
+            table.classes[class].first = first.min(found.path.len());
+            for node in &found.path[first.min(found.path.len())..] {
+                let Some(page) = self.node(*node).pages[class] else { continue };
+                pages.retain(class, page);
+                table.classes[class].pages.push(page);
+            }
+        }
+        for node in found.path.iter().copied().chain(found.part.map(|(node, _)| node)) {
+            self.touch(node);
+        }
+        if let Some((node, rows)) = found.part {
+            for class in 0..pages.classes() {
+                let Some(from) = self.node(node).pages[class] else { continue };
+                // Another call of `take` below must not give this page away.
+                let Some(to) = pages.take(class) else {
+                    pages.clear(&mut table);
+                    return Err(Short { class, pages: 1 });
+                };
+                table.classes[class].pages.push(to);
+                pages.copy(device, class, [from, to], rows);
+            }
+        }
+        Ok(table)
+    }
+
+    /// Remembers the first tokens of a sequence: `ids`, whose keys and values its table has. Rows of a last page that is not full are
+    /// remembered with `tail`, after which the sequence must not write to it.
+    pub fn insert(&mut self, pages: &mut Pages, root: &Root, (ids, table): (&[u32], &Table), tail: bool) {
+        self.clock += 1;
+        let mut at = self.root(root);
+        for (index, page) in ids.chunks(PAGE_ROWS).enumerate() {
+            if page.len() < PAGE_ROWS && !tail {
+                return;
+            }
+            let covers = |child: &&usize| self.node(**child).ids.starts_with(page);
+            let child = self.node(at).children.iter().find(covers).copied();
+            at = self.grow(pages, (at, child), page, &table.pages(index));
+        }
+    }
+
+    /// Remembers a whole page behind a beginning that is there, or behind the one that this gave; `held` are its pages by class.
+    pub fn graft(
+        &mut self,
+        pages: &mut Pages,
+        (root, after): (&Root, Option<Place>),
+        (ids, held): (&[u32], &[Option<u32>]),
+    ) -> Place {
+        let at = after.map_or_else(|| self.root(root), |node| node.0);
+        let child = self.node(at).children.iter().find(|child| *self.node(**child).ids == *ids).copied();
+        Place(self.grow(pages, (at, child), ids, held))
+    }
+
+    /// A node below another: the child that has its tokens, with the pages that it gave up, or a new one.
+    fn grow(
+        &mut self,
+        pages: &mut Pages,
+        (at, child): (usize, Option<usize>),
+        ids: &[u32],
+        held: &[Option<u32>],
+    ) -> usize {
+        let child = child.unwrap_or_else(|| {
+            let given_up = vec![None; pages.classes()];
+            let node = Node { parent: Some(at), ids: ids.into(), pages: given_up, children: vec![], used: 0 };
+            let child = self.place(node);
+            self.node_mut(at).children.push(child);
+            child
+        });
+        for (class, page) in held.iter().enumerate() {
+            if let (None, Some(page)) = (self.node(child).pages[class], page) {
+                pages.retain(class, *page);
+                self.node_mut(child).pages[class] = Some(*page);
+            }
+        }
+        self.touch(child);
+        child
+    }
+
+    fn root(&mut self, root: &Root) -> usize {
+        if let Some(at) = self.roots.get(root) {
+            return *at;
+        }
+        let node = Node { parent: None, ids: [].into(), pages: vec![], children: vec![], used: 0 };
+        let at = self.place(node);
+        self.roots.insert(root.clone(), at);
+        at
+    }
+
+    /// Keeps the pages of a beginning from being given up: by class, to be released.
+    pub fn pin(&mut self, pages: &mut Pages, found: &Found) -> Vec<(usize, u32)> {
+        let mut pinned = Vec::new();
+        for node in &found.path {
+            for (class, page) in self.node(*node).pages.iter().enumerate() {
+                if let Some(page) = page {
+                    pages.retain(class, *page);
+                    pinned.push((class, *page));
+                }
+            }
+        }
+        pinned
+    }
+
+    /// Gives up what was used least recently until a class has `count` more free pages, or nothing is left that can be given up.
+    pub fn evict(&mut self, pages: &mut Pages, class: usize, count: usize) {
+        let wanted = pages.classes[class].free.len() + count;
+        if pages.classes[class].window.is_some() {
+            let mut order: Vec<(u64, usize)> = self
+                .live()
+                .filter(|(_, node)| node.pages.get(class).is_some_and(Option::is_some))
+                .map(|(at, node)| (node.used, at))
+                .collect();
+            order.sort_unstable();
+            for (_, at) in order {
+                if pages.classes[class].free.len() >= wanted {
+                    return;
+                }
+                let alone = |page: &u32| pages.is_alone(class, *page);
+                if let Some(page) = self.node(at).pages[class].filter(alone) {
+                    pages.release(class, page);
+                    self.node_mut(at).pages[class] = None;
+                }
+            }
+            return;
+        }
+        let leaf = |(at, node): (usize, &Node)| {
+            (node.children.is_empty() && node.parent.is_some()).then_some(Reverse((node.used, at)))
+        };
+        let mut leaves: BinaryHeap<Reverse<(u64, usize)>> = self.live().filter_map(leaf).collect();
+        while pages.classes[class].free.len() < wanted {
+            let Some(Reverse((_, at))) = leaves.pop() else { return };
+            let node = self.node(at);
+            if node.pages[class].is_some_and(|page| !pages.is_alone(class, page)) {
+                continue;
+            }
+            let parent = self.remove(pages, at);
+            let up = self.node(parent);
+            if up.children.is_empty() && up.parent.is_some() {
+                leaves.push(Reverse((up.used, parent)));
+            }
+        }
+    }
+
+    /// Gives up everything.
+    pub fn clear(&mut self, pages: &mut Pages) {
+        let held: Vec<(usize, u32)> = self
+            .live()
+            .flat_map(|(_, node)| {
+                node.pages.iter().enumerate().filter_map(|(class, page)| Some((class, (*page)?)))
+            })
+            .collect();
+        held.into_iter().for_each(|(class, page)| pages.release(class, page));
+        *self = Tree { clock: self.clock, ..Tree::default() };
+    }
+
+    /// Pages of a class that nothing but the tree has.
+    pub fn alone(&self, pages: &Pages, class: usize) -> usize {
+        let page = |node: &Node| node.pages.get(class).copied().flatten();
+        self.live().filter_map(|(_, node)| page(node)).filter(|page| pages.is_alone(class, *page)).count()
+    }
+
+    /// Removes a leaf; returns what it stood on.
+    fn remove(&mut self, pages: &mut Pages, at: usize) -> usize {
+        let Some(node) = self.nodes[at].take() else { panic!("no node {at}") };
+        self.vacant.push(at);
+        for (class, page) in node.pages.iter().enumerate() {
+            if let Some(page) = page {
+                pages.release(class, *page);
+            }
+        }
+        let Some(parent) = node.parent else { panic!("a root is no leaf") };
+        self.node_mut(parent).children.retain(|child| *child != at);
+        parent
+    }
+
+    fn place(&mut self, node: Node) -> usize {
+        match self.vacant.pop() {
+            Some(at) => {
+                self.nodes[at] = Some(node);
+                at
+            }
+            None => {
+                self.nodes.push(Some(node));
+                self.nodes.len() - 1
+            }
+        }
+    }
+
+    fn touch(&mut self, at: usize) {
+        let clock = self.clock;
+        self.node_mut(at).used = clock;
+    }
+
+    fn live(&self) -> impl Iterator<Item = (usize, &Node)> {
+        self.nodes.iter().enumerate().filter_map(|(at, node)| Some((at, node.as_ref()?)))
+    }
+
+    fn node(&self, at: usize) -> &Node {
+        self.nodes[at].as_ref().unwrap_or_else(|| panic!("no node {at}"))
+    }
+
+    fn node_mut(&mut self, at: usize) -> &mut Node {
+        self.nodes[at].as_mut().unwrap_or_else(|| panic!("no node {at}"))
+    }
+}
+
+/// Tokens that two runs begin with alike.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

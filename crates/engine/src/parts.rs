@@ -1,0 +1,169 @@
+//! An engine on the ranks of a mesh that have parts of the model each: tensor parallel ranks some heads and columns, stages of a
+//! pipeline some layers. Its keys and values are those of the rank's heads and layers. All of these ranks take the same steps for the
+//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Replicas of the model know nothing of
+//! each other here.
+
+use std::time::Duration;
+
+use fathom_grad::{Eval, Scope};
+use fathom_tensor::mesh::{Among, Axis, Flight, Grid, Link, LinkError, Mesh, Traffic, What};
+use fathom_tensor::{Category, CrossEntropy, DType, Device, Spread, Tensor};
+
+use crate::engine::Engine;
+use crate::pages::Feeding;
+
+impl Engine<'_> {
+    /// The hidden states of a batch behind all stages of the pipeline; on a stage that is not the last they mean nothing.
+    pub(crate) fn through(&self, scope: &Scope<'_>, memory: &mut Feeding<'_>) -> Tensor {
+        let (device, model) = (self.device, self.model);
+        let (pp, chunks) = (device.mesh.group(&[Axis::Pp]), model.portion.chunks.len());
+        let neighbour = |next: usize| (pp.index() + next) % pp.size();
+        let (rows, dtype) = (scope.batch.tokens, model.dtype(self.params));
+        let mut hidden = None;
+        for chunk in 0..chunks {
+            let x = (!model.portion.first || chunk > 0).then(|| {
+                device.pool.enter("pipeline", -1);
+                let x = device.empty(rows, model.spec.hidden, dtype, Category::Activations);
+                pp.exchange(device, "forward", &[], &[(neighbour(pp.size() - 1), &x)]).wait();
+                x
+            });
+            let y = model.forward_chunk(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), chunk, x);
+            if !(model.portion.last && chunk + 1 == chunks) {
+                device.pool.enter("pipeline", -1);
+                pp.exchange(device, "forward", &[(neighbour(1), &y)], &[]).wait();
+            }
+            hidden = Some(y);
+        }
+        hidden.unwrap_or_else(|| panic!("forward: this rank has no layers"))
+    }
+
+    /// f32 logits of some rows of hidden states, [rows, vocab], on every rank.
+    pub(crate) fn logits(&self, scope: &Scope<'_>, picked: &Tensor) -> Tensor {
+        let (device, model) = (self.device, self.model);
+        let own = || model.head(0.0).at(self.temperature()).logits(scope, picked);
+        let [tp, pp] = [Axis::Tp, Axis::Pp].map(|axis| device.mesh.group(&[axis]));
+        if tp.size() * pp.size() == 1 {
+            return own();
+        }
+        device.pool.enter("logits", -1);
+        let rows = picked.rows();
+        let empty = |rows: usize, cols: usize| device.empty(rows, cols, DType::F32, Category::Comm);
+        let whole = empty(rows, model.spec.vocab);
+        if model.portion.last {
+            let columns: Vec<_> = (0..tp.size()).map(|rank| self.columns(rank)).collect();
+            let widest = columns.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+            // Shares of a vocabulary differ by one, and messages are of one size.
+            let (mine, all) =
+                (device.zeros(rows, widest, DType::F32, Category::Comm), empty(tp.size() * rows, widest));
+            let own = own();
+            device.pool.enter("logits", -1);
+            device.machine.copy(&own, &mine.view_cols(0..own.cols()));
+            let parts: Vec<Tensor> =
+                (0..tp.size()).map(|rank| all.view_rows(rank * rows..(rank + 1) * rows)).collect();
+            tp.all_gather(device, &mine, &parts).wait();
+            for (part, columns) in parts.iter().zip(columns) {
+                device.machine.copy(&part.view_cols(0..columns.len()), &whole.view_cols(columns));
+            }
+        }
+        device.pool.enter("logits", -1);
+        pp.broadcast(device, pp.size() - 1, &whole);
+        whole
+    }
+
+    /// The columns of the logits that a tensor parallel rank makes.
+    fn columns(&self, rank: usize) -> std::ops::Range<usize> {
+        let (vocab, ranks) = (self.model.spec.vocab, self.model.portion.tp);
+        vocab * rank / ranks..vocab * (rank + 1) / ranks
+    }
+
+    /// Minus the log-probabilities of labels, i32 [1, labels], from their logits, [labels, vocab], into f32 [1, labels]: with the sums
+    /// of the ranks' columns that training adds up, in its order.
+    pub(crate) fn entropy(&self, logits: &Tensor, labels: &Tensor, loss: &Tensor) {
+        let device = self.device;
+        let ask = |logits: &Tensor, spread: Option<Spread<'_>>| {
+            device.machine.cross_entropy(&CrossEntropy {
+                logits,
+                labels,
+                weights: None,
+                loss,
+                dlogits: None,
+                scale: 1.0,
+                softcap: 0.0,
+                z_loss: 0.0,
+                spread,
+            });
+        };
+        let ranks = self.model.portion.tp;
+        if ranks == 1 {
+            return ask(logits, None);
+        }
+        let all = device.empty(2 * ranks, labels.cols(), DType::F32, Category::Data);
+        for rank in 0..ranks {
+            let (columns, stats) = (self.columns(rank), all.view_rows(2 * rank..2 * rank + 2));
+            let first = columns.start;
+            ask(&logits.view_cols(columns), Some(Spread { first, stats: Some(&stats), all: None }));
+        }
+        ask(&logits.view_cols(self.columns(0)), Some(Spread { first: 0, stats: None, all: Some(&all) }));
+    }
+}
+
+/// A device whose tensor parallel ranks have all rows between sub-layers: a step of generation has few, which need not divide.
+pub(crate) fn with_all_rows(device: &Device) -> Device {
+    let grid = *device.mesh.grid();
+    if !grid.sequence_parallel || grid.tp == 1 {
+        return device.clone();
+    }
+    let link = Through(device.mesh.clone());
+    Device { mesh: Mesh::new(Grid { sequence_parallel: false, ..grid }, Box::new(link)), ..device.clone() }
+}
+
+/// The link of another mesh of the same ranks.
+struct Through(Mesh);
+
+impl Through {
+    fn link(&self) -> &dyn Link {
+        self.0.link().unwrap_or_else(|| panic!("mesh: several ranks have a link"))
+    }
+}
+
+impl Link for Through {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.grid().ranks()
+    }
+
+    fn among(&self, device: &Device, among: Among<'_>) {
+        self.link().among(device, among);
+    }
+
+    fn send(&self, device: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight> {
+        self.link().send(device, to, src, what)
+    }
+
+    fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
+        self.link().receive(device, from, dst, what)
+    }
+
+    fn check(&self) -> Result<(), LinkError> {
+        self.link().check()
+    }
+
+    fn abort(&self, reason: &str) {
+        self.link().abort(reason);
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.link().traffic()
+    }
+
+    fn section(&self, name: &'static str, deadline: Option<Duration>) {
+        self.link().section(name, deadline);
+    }
+
+    fn rejoin(&self) -> Result<(), LinkError> {
+        self.link().rejoin()
+    }
+}

@@ -1,0 +1,107 @@
+//! Answers for training, written with the trainer's own weights.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fathom_base::{Event, Flow, GenerateRequest, Sampling, Stop};
+use fathom_model::{Asked, Failed, Rollout, Weights, Written};
+use fathom_text::Tokenizer;
+
+use crate::engine::{Engine, Limits};
+use crate::error::Error;
+use crate::parts::with_all_rows;
+use crate::schedule::Scheduler;
+
+/// Writes answers by continuous batching, whatever model it is given.
+pub struct Writer {
+    /// Of the model.
+    pub tokenizer: Rc<Tokenizer>,
+    /// Tokens that are read at once.
+    pub chunk_tokens: usize,
+    /// Sequences that are written at once; 0: all.
+    pub sequences: usize,
+}
+
+/// What was heard of the answers to a prompt.
+#[derive(Default)]
+struct Heard {
+    answers: Vec<Written>,
+    failed: Option<fathom_base::Error>,
+}
+
+impl Heard {
+    /// Takes what happened; an answer ends with the first token that ends a text, which is part of it.
+    fn hear(&mut self, event: Event, ends: &[u32]) -> Flow {
+        match event {
+            Event::Piece { answer, ids, logprobs, .. } => {
+                let written = &mut self.answers[answer];
+                written.ids.extend(&ids);
+                written.logps.extend(logprobs.iter().map(|token| token.logprob.unwrap_or(0.0)));
+                written.ended = ids.iter().any(|id| ends.contains(id));
+                if written.ended { Flow::Stop } else { Flow::Continue }
+            }
+            Event::Ended { answer, stop } => {
+                self.answers[answer].ended |= stop == Stop::EndOfText;
+                Flow::Continue
+            }
+            Event::Failed(error) => {
+                self.failed = Some(error);
+                Flow::Continue
+            }
+            Event::Started { .. } | Event::Done(_) => Flow::Continue,
+        }
+    }
+}
+
+impl Rollout for Writer {
+    fn rollout(&self, weights: Weights<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed> {
+        let Weights { device, model, params } = weights;
+        let device = &with_all_rows(device);
+        let longest = asked.prompts.iter().map(Vec::len).max().unwrap_or(0) + asked.max_tokens;
+        let limits = Limits { context_tokens: longest, chunk_tokens: self.chunk_tokens, ..Limits::default() };
+        let greedy = asked.temperature == 0.0;
+        let engine = Engine::new(device, model, params, &self.tokenizer, limits);
+        let engine = engine.at(if greedy { 1.0 } else { asked.temperature });
+        let all = asked.prompts.len() * asked.answers;
+        let sequences = if self.sequences == 0 { all } else { self.sequences.min(all) };
+        let heard: Vec<RefCell<Heard>> = asked.prompts.iter().map(|_| RefCell::default()).collect();
+        let mut scheduler = Scheduler::new(&engine, engine.capacity(sequences, longest));
+        for ((prompt, seed), heard) in asked.prompts.iter().zip(&asked.seeds).zip(&heard) {
+            heard.borrow_mut().answers.resize_with(asked.answers, Written::default);
+            let sampling = Sampling {
+                temperature: if greedy { 0.0 } else { 1.0 },
+                top_k: asked.top_k,
+                top_p: asked.top_p,
+                seed: *seed,
+                max_tokens: asked.max_tokens,
+                // The token that ends an answer is learned, so it has to be heard of.
+                ignore_eos: true,
+                ..Sampling::default()
+            };
+            let request = GenerateRequest::new(prompt.clone(), sampling);
+            let request = GenerateRequest { answers: asked.answers, logprobs: Some(0), ..request };
+            // Where there is no data every token is the same, and ends nothing.
+            let ends = if device.machine.has_data() { self.tokenizer.stops() } else { &[] };
+            scheduler.submit(request, Box::new(move |event| heard.borrow_mut().hear(event, ends)))?;
+        }
+        while scheduler.step() {}
+        drop(scheduler);
+        heard.into_iter().map(|heard| self.answers(heard.into_inner())).collect()
+    }
+}
+
+impl Writer {
+    fn answers(&self, Heard { mut answers, failed }: Heard) -> Result<Vec<Written>, Failed> {
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        for written in &mut answers {
+            if written.logps.iter().any(|logp| !logp.is_finite()) {
+                return Err(Error::NotFinite { what: "a log-probability" }.into());
+            }
+            let text = written.ids.len() - usize::from(written.ended);
+            written.text = self.tokenizer.decode(&written.ids[..text]);
+        }
+        Ok(answers)
+    }
+}

@@ -1,0 +1,107 @@
+//! Tokens that are guessed to follow, so that one step confirms several (speculative decoding: Leviathan et al., 2023,
+//! arXiv:2211.17192; the guess is what followed the same tokens earlier in the sequence, prompt lookup: Saxena, 2023).
+//!
+//! The sequence's own sampler chooses every token, from the logits and with the draw that it has without guesses; a guess that
+//! is the token saves the step that would read it. So answers are the same with and without, drawn or not, bit for bit.
+
+/// Tokens that have to be the same before what followed them is guessed.
+const LEAST_MATCH: usize = 3;
+/// A match of so many is tried even where guesses failed lately.
+const LONG_MATCH: usize = 8;
+/// First guesses of a sequence.
+const FIRST: usize = 3;
+/// Steps without a guess, after failures, at most.
+const MOST_QUIET: u32 = 64;
+
+/// How a sequence guesses.
+#[derive(Clone, Debug)]
+pub(crate) struct Drafting {
+    most: usize,
+    length: usize,
+    quiet: u32,
+    failed: u32,
+}
+
+impl Drafting {
+    /// At most so many guesses a step; 0 for none.
+    pub fn new(most: usize) -> Drafting {
+        Drafting { most, length: FIRST.min(most), quiet: 0, failed: 0 }
+    }
+
+    /// What is guessed to follow a sequence's tokens, at most `room`.
+    pub fn draft(&mut self, ids: &[u32], room: usize) -> Vec<u32> {
+        let room = room.min(self.length);
+        if room == 0 {
+            return Vec::new();
+        }
+        let Some((at, matched)) = earlier(ids) else { return Vec::new() };
+        if self.quiet > 0 && matched < LONG_MATCH {
+            self.quiet -= 1;
+            return Vec::new();
+        }
+        ids[at..(at + room).min(ids.len())].to_vec()
+    }
+
+    /// So many of the guesses were right.
+    pub fn judge(&mut self, drafted: usize, right: usize) {
+        if drafted == 0 {
+            return;
+        }
+        if right == 0 {
+            self.failed = (self.failed + 1).min(MOST_QUIET.ilog2());
+            self.quiet = 1 << self.failed;
+            self.length = (self.length / 2).max(1);
+            return;
+        }
+        (self.failed, self.quiet) = (0, 0);
+        self.length =
+            if right == drafted { (2 * self.length).min(self.most) } else { right.clamp(1, self.most) };
+    }
+}
+
+/// Where the longest run of tokens that the sequence ends with ended before, the latest of equals, and how long it is, up to
+/// [`LONG_MATCH`].
+fn earlier(ids: &[u32]) -> Option<(usize, usize)> {
+    let last = *ids.last()?;
+    let mut best: Option<(usize, usize)> = None;
+    for at in (LEAST_MATCH..ids.len()).rev() {
+        if ids[at - 1] != last {
+            continue;
+        }
+        let same =
+            ids[..at].iter().rev().zip(ids.iter().rev()).take(LONG_MATCH).take_while(|(a, b)| a == b).count();
+        if same >= LEAST_MATCH && best.is_none_or(|(_, most)| same > most) {
+            best = Some((at, same));
+            if same == LONG_MATCH {
+                break;
+            }
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_followed_before_is_guessed() {
+        let ids = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3];
+        assert_eq!(earlier(&ids), Some((3, 3)));
+        let mut drafting = Drafting::new(8);
+        assert_eq!(drafting.draft(&ids, 100), [4, 5, 6]);
+        assert_eq!(drafting.draft(&ids, 1), [4]);
+        assert!(drafting.draft(&ids[..6], 100).is_empty());
+        drafting.judge(3, 3);
+        assert_eq!(drafting.draft(&ids, 100), [4, 5, 6, 9, 1, 2]);
+        drafting.judge(6, 0);
+        assert!(drafting.draft(&ids, 100).is_empty());
+        assert!(drafting.draft(&ids, 100).is_empty());
+        assert_eq!(drafting.draft(&ids, 100), [4, 5, 6]);
+        // A long match is tried at once.
+        let long: Vec<u32> = (0..10).chain(0..10).collect();
+        drafting.judge(3, 0);
+        assert_eq!(drafting.draft(&long[..19], 100), [9]);
+        assert!(Drafting::new(0).draft(&ids, 100).is_empty());
+    }
+}

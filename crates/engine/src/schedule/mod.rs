@@ -1,0 +1,532 @@
+//! Continuous batching: in each step the sequences that are being answered give one token each, and prompts fill the rest of a budget
+//! of tokens in chunks, all as rows of one packed stream. Requests join and leave between steps.
+//!
+//! A sequence is its tokens and how many of them are *held* in pages; a step reads some of those that are not, and the one after the
+//! last is chosen when none is left. So a prompt, an answer, and a sequence whose pages were taken away are the same thing. The bits of
+//! an answer do not depend on what runs beside it, on chunks, on pages, or on which beginning was there before.
+
+mod draft;
+mod next;
+mod sequence;
+mod stored;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use fathom_base::{Event, GenerateRequest, Load, Sampling, Stop, Usage};
+use fathom_grad::VIRTUAL;
+use fathom_model::RopeSpec;
+use fathom_tensor::{PAGE_ROWS, Tensor};
+
+use crate::answer::Writer;
+use crate::bounds::Bounds;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::pages::{Feed, Pages, Root, Short, States, Tree, pages_for, pages_of};
+use crate::sampler::Sampler;
+use crate::store::{PrefixStore, Stored};
+use crate::structure::{Structured, Structures};
+use draft::Drafting;
+pub use sequence::Listener;
+use sequence::{Request, Sequence, rank};
+use stored::Kept;
+
+/// Steps whose tokens [`Load::step_tokens`] has.
+const STEPS: usize = 64;
+
+/// How much runs at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Sequences.
+    pub sequences: usize,
+    /// Pages for each of the model's windows, in their order.
+    pub pages: Vec<usize>,
+}
+
+/// A request that may be queued.
+pub(crate) struct Checked {
+    /// Its prompt.
+    pub ids: Vec<u32>,
+    pub asked: GenerateRequest,
+    pub structure: Option<Structured>,
+}
+
+/// A sequence of which a step has read everything: where it runs, and the rows of the hidden states behind its last token and behind
+/// each guess.
+struct Ready {
+    index: usize,
+    rows: Range<usize>,
+}
+
+/// The batch of a model.
+pub struct Scheduler<'e> {
+    pub(crate) engine: &'e Engine<'e>,
+    pages: Pages,
+    /// None for models whose layers remember more than keys and values.
+    tree: Option<Tree>,
+    store: Option<PrefixStore>,
+    states: States,
+    slots: Vec<usize>,
+    bounds: Bounds,
+    structures: Structures,
+    requests: BTreeMap<u64, Request<'e>>,
+    running: Vec<Sequence<'e>>,
+    waiting: Vec<Sequence<'e>>,
+    requested: u64,
+    totals: Load,
+    prefilled: [f64; 2],
+}
+
+impl<'e> Scheduler<'e> {
+    /// No request yet.
+    pub fn new(engine: &'e Engine<'e>, capacity: Capacity) -> Scheduler<'e> {
+        let dtype = engine.model.dtype(engine.params);
+        let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), &capacity.pages);
+        let tree = engine.shares_beginnings().then(Tree::default);
+        Scheduler {
+            engine,
+            pages,
+            tree,
+            store: None,
+            states: BTreeMap::new(),
+            slots: (0..capacity.sequences).rev().collect(),
+            bounds: engine.bounds(capacity),
+            structures: Structures::default(),
+            requests: BTreeMap::new(),
+            running: Vec::new(),
+            waiting: Vec::new(),
+            requested: 0,
+            totals: Load { page_tokens: PAGE_ROWS, ..Load::default() },
+            prefilled: [0.0; 2],
+        }
+    }
+
+    /// The same with beginnings that are kept on disk.
+    ///
+    /// # Errors
+    /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
+    pub fn keeping(mut self, at: &Stored) -> Result<Scheduler<'e>, Error> {
+        let store = self.engine.open_store(at)?;
+        self.totals.stored_bytes = store.bytes();
+        self.store = Some(store);
+        Ok(self)
+    }
+
+    /// Queues a request; its number.
+    ///
+    /// # Errors
+    /// What it asks for is out of range, or longer than the context or the pages; there is no such adapter.
+    pub fn submit(&mut self, asked: GenerateRequest, listener: Listener<'e>) -> Result<u64, Error> {
+        let ids = self.bounds.ids(self.engine.tokenizer, &asked.prompt)?;
+        self.bounds.check(&ids, &asked)?;
+        let vocab = self.bounds.vocab;
+        let compile = |structure| self.structures.compile(self.engine.tokenizer, vocab, structure);
+        let structure = asked.structure.as_ref().map(compile).transpose()?;
+        self.requested += 1;
+        self.queue(self.requested, Checked { ids, asked, structure }, listener)?;
+        Ok(self.requested)
+    }
+
+    /// Queues a request that was checked, under a number of the caller's.
+    pub(crate) fn queue(
+        &mut self,
+        request: u64,
+        Checked { ids, asked, structure }: Checked,
+        listener: Listener<'e>,
+    ) -> Result<(), Error> {
+        let (how, now, prompt_tokens) = (&asked.sampling, Instant::now(), ids.len());
+        let (sampler, writer) = self.answerer(how, &ids)?;
+        let ids: Vec<u32> = self.led().chain(ids).collect();
+        let adapter = asked.adapter.as_deref().map(|name| self.engine.adapter(name)).transpose()?;
+        self.waiting.push(Sequence {
+            request,
+            scope: asked.scope.clone(),
+            adapter,
+            answer: 0,
+            prompt: ids.len(),
+            ids,
+            held: 0,
+            table: self.pages.table(),
+            slot: 0,
+            long: false,
+            sampler,
+            writer,
+            structure,
+            drafting: Drafting::new(self.drafts()),
+            drafts: Vec::new(),
+            kept: Kept::default(),
+            arrived: now,
+            priority: asked.priority,
+        });
+        let record = Request {
+            listener,
+            open: asked.answers,
+            asked,
+            usage: Usage { prompt_tokens, ..Usage::default() },
+            submitted: now,
+            started: None,
+            first: None,
+            logprobs: Vec::new(),
+        };
+        self.requests.insert(request, record);
+        Ok(())
+    }
+
+    /// The virtual tokens before a sequence.
+    fn led(&self) -> impl Iterator<Item = u32> + use<> {
+        (VIRTUAL..VIRTUAL + self.bounds.lead).map(|id| id as u32)
+    }
+
+    /// Guesses of a step, at most: none where layers remember more than keys and values, which cannot be taken back.
+    fn drafts(&self) -> usize {
+        if self.tree.is_some() { self.engine.limits.draft_tokens } else { 0 }
+    }
+
+    /// What chooses and writes an answer to a prompt.
+    fn answerer(&self, how: &Sampling, prompt: &[u32]) -> Result<(Sampler, Writer<'e>), Error> {
+        let tokenizer = self.engine.tokenizer;
+        let mut ends = how.stop_ids.clone();
+        if !how.ignore_eos {
+            ends.extend(tokenizer.stops());
+        }
+        let sampler = Sampler::new(how, prompt, &ends)?;
+        Ok((sampler, Writer::new(tokenizer.stream_after(prompt), how, ends)))
+    }
+
+    /// Ends a request with what it has; its events end here.
+    pub fn cancel(&mut self, request: u64) {
+        self.requests.remove(&request);
+        self.drop_sequences(request);
+    }
+
+    fn drop_sequences(&mut self, request: u64) {
+        let (gone, kept) = self.running.drain(..).partition(|sequence| sequence.request == request);
+        self.running = kept;
+        let gone: Vec<Sequence<'e>> = gone;
+        gone.into_iter().for_each(|sequence| self.retire(sequence));
+        self.waiting.retain(|sequence| sequence.request != request);
+    }
+
+    /// Gives up all prefixes: after the weights have changed.
+    ///
+    /// # Panics
+    /// If a request runs, part of which was computed with the weights before.
+    pub fn forget(&mut self) {
+        assert!(self.running.is_empty(), "prefixes are given up while {} sequences run", self.running.len());
+        if let Some(tree) = &mut self.tree {
+            tree.clear(&mut self.pages);
+        }
+    }
+
+    /// No request waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// How full it is.
+    pub fn load(&self) -> Load {
+        let [pages, free] = self.pages.counts(0);
+        let cached = self.tree.as_ref().map_or(0, |tree| tree.alone(&self.pages, 0));
+        let unread = |sequence: &Sequence<'_>| sequence.ids.len() - sequence.held;
+        Load {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            waiting_tokens: self.waiting.iter().map(unread).sum(),
+            pages,
+            pages_used: pages - free - cached,
+            pages_cached: cached,
+            prefill_tokens_per_s: if self.prefilled[1] > 0.0 {
+                self.prefilled[0] / self.prefilled[1]
+            } else {
+                0.0
+            },
+            ..self.totals.clone()
+        }
+    }
+
+    /// Reads the next tokens of the sequences; false if there are none. Where the model gives no numbers, the request fails.
+    pub fn step(&mut self) -> bool {
+        self.expire();
+        let chosen = self.choose();
+        if chosen.is_empty() {
+            return false;
+        }
+        let begun = Instant::now();
+        let hidden = self.read(&chosen);
+        let mut read = 0;
+        let mut row = 0;
+        let mut ready = Vec::new();
+        for (index, count) in &chosen {
+            let sequence = &mut self.running[*index];
+            let rows = row..row + count;
+            (row, read) = (row + count, read + count);
+            let count = count - sequence.drafts.len();
+            let known = sequence.held + 1..sequence.held + count + 1;
+            sequence.held += count;
+            self.keep(*index);
+            let sequence = &mut self.running[*index];
+            self.pages.slide(&mut sequence.table, sequence.held);
+            self.prompt_logprobs(*index, &hidden, rows.clone(), known);
+            if self.running[*index].held == self.running[*index].ids.len() {
+                ready.push(Ready { index: *index, rows: rows.start + count - 1..rows.end });
+            }
+        }
+        self.answer(&hidden, &ready);
+        self.count(&chosen, read, begun.elapsed().as_secs_f64());
+        true
+    }
+
+    fn count(&mut self, chosen: &[(usize, usize)], read: usize, seconds: f64) {
+        if self.totals.step_tokens.len() == STEPS {
+            self.totals.step_tokens.remove(0);
+        }
+        self.totals.step_tokens.push(read as u32);
+        let prompts = chosen.iter().filter(|(_, count)| *count > self.engine.limits.draft_tokens + 1);
+        let prompts: usize = prompts.map(|(_, count)| count).sum();
+        self.totals.prompt_tokens += prompts as u64;
+        if 2 * prompts > read {
+            // An average that forgets: the last few seconds of reading.
+            let keep = if self.prefilled[1] > 10.0 { 0.5 } else { 1.0 };
+            self.prefilled = [self.prefilled[0] * keep + read as f64, self.prefilled[1] * keep + seconds];
+        }
+    }
+
+    /// Ends the requests whose time is up.
+    fn expire(&mut self) {
+        let late = |request: &Request<'_>| {
+            request.asked.deadline_s.is_some_and(|limit| request.submitted.elapsed().as_secs_f64() > limit)
+        };
+        let late: Vec<u64> = self.requests.iter().filter(|(_, it)| late(it)).map(|(id, _)| *id).collect();
+        for id in late {
+            let open: Vec<usize> = self
+                .running
+                .iter()
+                .chain(&self.waiting)
+                .filter(|it| it.request == id)
+                .map(|it| it.answer)
+                .collect();
+            if let Some(request) = self.requests.get_mut(&id) {
+                open.into_iter().for_each(|answer| {
+                    (request.listener)(Event::Ended { answer, stop: Stop::Deadline });
+                });
+            }
+            self.finish(id);
+            self.drop_sequences(id);
+        }
+    }
+
+    /// The sequences of this step, with the tokens that each reads: those that answer, then prompts within the budget.
+    fn choose(&mut self) -> Vec<(usize, usize)> {
+        let mut left = self.engine.limits.chunk_tokens.max(1);
+        let mut chosen = Vec::new();
+        // Answers first: a prompt may wait a step.
+        self.running.sort_by_key(|sequence| (!sequence.answers(), std::cmp::Reverse(rank(sequence))));
+        let mut index = 0;
+        while index < self.running.len() {
+            let unread = self.running[index].ids.len() - self.running[index].held;
+            self.guess(index, left);
+            let sequence = &self.running[index];
+            let count = if sequence.answers() { 1 + sequence.drafts.len() } else { unread.min(left) };
+            if count == 0 {
+                break;
+            }
+            if self.make_room(index, count) {
+                chosen.push((index, count));
+                left = left.saturating_sub(count);
+            }
+            index += 1;
+        }
+        while left > 0 && self.running.len() < self.bounds.capacity.sequences {
+            let Some(count) = self.admit(left) else { break };
+            chosen.push((self.running.len() - 1, count));
+            left -= count;
+        }
+        // The rows of an adapter are next to each other.
+        chosen.sort_by(|(a, _), (b, _)| self.running[*a].identity().cmp(self.running[*b].identity()));
+        chosen
+    }
+
+    /// Guesses what follows a sequence, where the pages that it has, or free ones, have room for it.
+    fn guess(&mut self, index: usize, left: usize) {
+        let held = self.running[index].held;
+        let free = (0..self.pages.classes()).map(|class| self.pages.counts(class)[1]).min().unwrap_or(0);
+        let room = (pages_of(held + 1) + free) * PAGE_ROWS - held - 1;
+        let sequence = &mut self.running[index];
+        sequence.drafts.clear();
+        if sequence.answers() && self.engine.limits.draft_tokens > 0 {
+            let most = sequence.writer.left().saturating_sub(1).min(left.saturating_sub(1)).min(room);
+            sequence.drafts = sequence.drafting.draft(&sequence.ids, most);
+            self.totals.drafted_tokens += sequence.drafts.len() as u64;
+        }
+        // A sequence that becomes a long one is read again.
+        let sequence = &self.running[index];
+        if !sequence.long && self.is_long(sequence, sequence.ids.len() + sequence.drafts.len()) {
+            self.running[index].drafts.clear();
+        }
+    }
+
+    /// Lets the next sequence in that waits; returns the tokens that it reads. None if none waits, or there are too few pages.
+    fn admit(&mut self, left: usize) -> Option<usize> {
+        let best = (0..self.waiting.len())
+            .max_by_key(|index| (rank(&self.waiting[*index]), std::cmp::Reverse(*index)))?;
+        let mut sequence = self.waiting.remove(best);
+        let cached = self.begin(&mut sequence);
+        let unread = sequence.ids.len() - sequence.held;
+        // A prompt is let in where all of it has room, unless it would be alone.
+        let needed = pages_for(&self.bounds.windows, 1, sequence.ids.len(), self.bounds.limits.chunk_tokens);
+        let held = pages_of(sequence.held);
+        let short = |scheduler: &mut Self| {
+            needed.iter().enumerate().any(|(class, needed)| {
+                let missing = needed.saturating_sub(held).saturating_sub(scheduler.pages.counts(class)[1]);
+                missing > 0 && !scheduler.evict(class, missing)
+            })
+        };
+        if !self.running.is_empty() && short(self) {
+            self.pages.clear(&mut sequence.table);
+            sequence.held = 0;
+            self.waiting.insert(best.min(self.waiting.len()), sequence);
+            return None;
+        }
+        sequence.slot = self.slots.pop()?;
+        if let Some(request) = self.requests.get_mut(&sequence.request)
+            && request.started.is_none()
+        {
+            request.started = Some(Instant::now());
+            request.usage.queue_s = request.submitted.elapsed().as_secs_f64();
+            request.usage.cached_tokens = cached.saturating_sub(self.bounds.lead);
+            self.totals.prefix_queries += sequence.prompt as u64;
+            self.totals.prefix_hits += cached as u64;
+        }
+        self.running.push(sequence);
+        let (index, count) = (self.running.len() - 1, unread.min(left));
+        if self.make_room(index, count) {
+            return Some(count);
+        }
+        self.preempt(index);
+        None
+    }
+
+    /// Gives a sequence the pages of its beginning that are there; returns their tokens.
+    fn begin(&mut self, sequence: &mut Sequence<'e>) -> usize {
+        sequence.long = self.is_long(sequence, sequence.ids.len());
+        let asks = self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some());
+        let root = self.root(sequence);
+        sequence.kept = Kept::none(self.store.as_ref(), &root);
+        if !asks {
+            self.restore(&root, &sequence.ids, sequence.ids.len() - 1);
+        }
+        let Some(tree) = self.tree.as_mut().filter(|_| !asks) else { return 0 };
+        let found = tree.find(&self.pages, &root, &sequence.ids, sequence.ids.len() - 1);
+        if let Ok(table) = tree.share(self.engine.device, &mut self.pages, &found) {
+            (sequence.table, sequence.held) = (table, found.tokens);
+        }
+        sequence.held
+    }
+
+    /// What a sequence agrees in with those that share its pages.
+    fn root(&self, sequence: &Sequence<'_>) -> Root {
+        // Where every length has rotary embeddings of its own, prompts of one length share their beginnings.
+        let spec = &self.engine.model.spec;
+        let changes = spec.rereads_beyond().is_none() && spec.ropes.iter().any(RopeSpec::looks_at_length);
+        let regime = if changes { sequence.prompt } else { usize::from(sequence.long) };
+        (sequence.scope.clone(), sequence.identity().to_string(), regime)
+    }
+
+    /// Rotary embeddings of a sequence of so many tokens are those of long ones.
+    fn is_long(&self, sequence: &Sequence<'_>, tokens: usize) -> bool {
+        let beyond = self.engine.model.spec.rereads_beyond();
+        beyond.is_some_and(|beyond| tokens.max(sequence.prompt) > beyond)
+    }
+
+    /// Pages for a sequence's next tokens, if need be those of what was used before, and then those of sequences that come after it.
+    /// A sequence that becomes a long one is read again.
+    fn make_room(&mut self, index: usize, count: usize) -> bool {
+        let becomes = self.is_long(&self.running[index], self.running[index].held + count);
+        if becomes && !self.running[index].long {
+            let sequence = &mut self.running[index];
+            self.pages.clear(&mut sequence.table);
+            (sequence.held, sequence.long) = (0, true);
+            let root = self.root(&self.running[index]);
+            self.running[index].kept = Kept::none(self.store.as_ref(), &root);
+        }
+        loop {
+            let sequence = &mut self.running[index];
+            let Err(Short { class, pages }) = self.pages.grow(&mut sequence.table, sequence.held + count)
+            else {
+                return true;
+            };
+            if self.evict(class, pages) {
+                continue;
+            }
+            if index + 1 == self.running.len() {
+                return false;
+            }
+            self.preempt(self.running.len() - 1);
+        }
+    }
+
+    /// Frees pages of a class that prefixes have; false if there were too few.
+    fn evict(&mut self, class: usize, pages: usize) -> bool {
+        let Some(tree) = self.tree.as_mut() else { return false };
+        let before = self.pages.counts(class)[1];
+        tree.evict(&mut self.pages, class, pages);
+        self.pages.counts(class)[1] >= before + pages
+    }
+
+    /// Takes a running sequence's pages away; it is read again when there are some.
+    fn preempt(&mut self, index: usize) {
+        let mut sequence = self.running.remove(index);
+        self.remember(&mut sequence);
+        self.slots.push(sequence.slot);
+        sequence.held = 0;
+        self.totals.preemptions += 1;
+        self.waiting.push(sequence);
+    }
+
+    /// The sequence's pages become a prefix that others, or itself, may begin with.
+    fn remember(&mut self, sequence: &mut Sequence<'e>) {
+        self.keep_all(sequence);
+        let root = self.root(sequence);
+        if let Some(tree) = &mut self.tree {
+            tree.insert(&mut self.pages, &root, (&sequence.ids[..sequence.held], &sequence.table), true);
+        }
+        self.pages.clear(&mut sequence.table);
+    }
+
+    /// A sequence that has ended.
+    fn retire(&mut self, mut sequence: Sequence<'e>) {
+        self.remember(&mut sequence);
+        self.slots.push(sequence.slot);
+    }
+
+    /// The hidden states of the chosen tokens.
+    fn read(&mut self, chosen: &[(usize, usize)]) -> Tensor {
+        let with_drafts = |(index, _): &(usize, usize)| {
+            let Sequence { ids, held, drafts, .. } = &self.running[*index];
+            if drafts.is_empty() { Vec::new() } else { [&ids[*held..], drafts].concat() }
+        };
+        let drafted: Vec<Vec<u32>> = chosen.iter().map(with_drafts).collect();
+        let mut feeds = Vec::with_capacity(chosen.len());
+        for ((index, count), drafted) in chosen.iter().zip(&drafted) {
+            let Sequence { ids, held, table, prompt, slot, long, .. } = &self.running[*index];
+            let known = if *long { ids.len() } else { *prompt };
+            let ids = if drafted.is_empty() { &ids[*held..held + count] } else { drafted };
+            feeds.push(Feed { ids, held: *held, table, known, slot: *slot });
+        }
+        let same = |a: &(usize, usize), b: &(usize, usize)| {
+            self.running[a.0].identity() == self.running[b.0].identity()
+        };
+        let (mut groups, mut rest) = (Vec::new(), feeds.as_slice());
+        for group in chosen.chunk_by(same) {
+            let (own, others) = rest.split_at(group.len());
+            rest = others;
+            let states = (&mut self.states, self.bounds.capacity.sequences);
+            groups.push(match &self.running[group[0].0].adapter {
+                None => self.engine.forward(&self.pages, own, states),
+                Some(adapted) => self.engine.over(adapted).forward(&self.pages, own, states),
+            });
+        }
+        self.engine.joined(groups)
+    }
+}

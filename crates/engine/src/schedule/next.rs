@@ -1,0 +1,222 @@
+//! What follows the tokens that a step has read.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use fathom_base::{Event, Flow, Stop, TokenLogprob};
+use fathom_tensor::Tensor;
+
+use super::draft::Drafting;
+use super::sequence::Sequence;
+use super::{Ready, Scheduler};
+use crate::answer::Written;
+use crate::structure::Structured;
+
+impl Scheduler<'_> {
+    /// Log-probabilities of the tokens of a prompt that follow these rows, if they are asked for.
+    pub(super) fn prompt_logprobs(
+        &mut self,
+        index: usize,
+        hidden: &Tensor,
+        rows: Range<usize>,
+        known: Range<usize>,
+    ) {
+        let (sequence, lead) = (&self.running[index], self.bounds.lead);
+        let (first, end) = (known.start, known.end.min(sequence.prompt));
+        // The first token of text is said to follow nothing.
+        let known = first.max(lead + 1)..end;
+        let Some(request) = self.requests.get_mut(&sequence.request) else { return };
+        let (Some(top), true) = (request.asked.prompt_logprobs, known.start < end && sequence.answer == 0)
+        else {
+            return;
+        };
+        if request.logprobs.len() >= end - lead {
+            return;
+        }
+        if request.logprobs.is_empty() {
+            let id = sequence.ids[lead];
+            request.logprobs.push(TokenLogprob { id, logprob: None, rank: None, top: Vec::new() });
+        }
+        let labels = &sequence.ids[known.start..end];
+        let rows = rows.start + known.start - first..rows.start + known.end - first;
+        request.logprobs.extend(self.engine.logprobs(&hidden.view_rows(rows), labels, top));
+    }
+
+    /// Chooses the next tokens of the sequences of which everything is read.
+    pub(super) fn answer(&mut self, hidden: &Tensor, ready: &[Ready]) {
+        if ready.is_empty() {
+            return;
+        }
+        let rows: Vec<usize> = ready.iter().flat_map(|ready| ready.rows.clone()).collect();
+        let logits = self.engine.head(hidden, &rows);
+        let (mut ended, mut at) = (Vec::new(), 0);
+        for Ready { index, rows } in ready {
+            let of: Vec<Tensor> = (at..at + rows.len()).map(|at| logits.view_rows(at..at + 1)).collect();
+            at += rows.len();
+            self.follow(*index, &of, &mut ended);
+        }
+        ended.sort_unstable();
+        ended.dedup();
+        for index in ended.into_iter().rev() {
+            let sequence = self.running.remove(index);
+            let request = sequence.request;
+            self.retire(sequence);
+            let open = self.requests.get_mut(&request).map(|it| {
+                it.open -= 1;
+                it.open
+            });
+            if open == Some(0) {
+                self.finish(request);
+            }
+        }
+        self.waiting.retain(|sequence| self.requests.contains_key(&sequence.request));
+    }
+
+    /// Chooses what follows a sequence's last token and, as long as they are right, its guesses; of each the logits.
+    fn follow(&mut self, index: usize, of: &[Tensor], ended: &mut Vec<usize>) {
+        let Some(logits) = of.first() else { return };
+        self.prompt_ends(index);
+        self.fork(index, logits, ended);
+        let drafts = std::mem::take(&mut self.running[index].drafts);
+        let mut right = 0;
+        for (guess, logits) in of.iter().enumerate() {
+            let chosen = self.next(index, logits, ended);
+            let goes_on = chosen.is_some() && chosen == drafts.get(guess).copied();
+            if !goes_on {
+                break;
+            }
+            // The token that was guessed was read already.
+            right += 1;
+            self.running[index].held += 1;
+        }
+        self.totals.accepted_tokens += right as u64;
+        self.running[index].drafting.judge(drafts.len(), right);
+    }
+
+    /// The first time that a prompt is read to its end: it is a prefix from now on, and the request has started.
+    fn prompt_ends(&mut self, index: usize) {
+        let sequence = &self.running[index];
+        if sequence.held != sequence.prompt {
+            return;
+        }
+        let root = self.root(sequence);
+        let sequence = &self.running[index];
+        if let Some(tree) = &mut self.tree {
+            tree.insert(&mut self.pages, &root, (&sequence.ids, &sequence.table), false);
+        }
+        let Some(request) = self.requests.get_mut(&sequence.request) else { return };
+        if request.first.is_none() {
+            request.first = Some(Instant::now());
+            request.usage.prefill_s = request.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
+            let logprobs = std::mem::take(&mut request.logprobs);
+            let (cached_tokens, prompt) =
+                (request.usage.cached_tokens, sequence.ids[self.bounds.lead..].to_vec());
+            (request.listener)(Event::Started { prompt, cached_tokens, logprobs });
+        }
+    }
+
+    /// The further answers to a prompt that has just been read share its pages.
+    fn fork(&mut self, index: usize, logits: &Tensor, ended: &mut Vec<usize>) {
+        let sequence = &self.running[index];
+        let answers = self.requests.get(&sequence.request).map_or(1, |it| it.asked.answers);
+        if answers == 1 || sequence.answer != 0 || sequence.held != sequence.prompt {
+            return;
+        }
+        for answer in 1..answers {
+            let structure = self.running[index].structure.as_mut().map(Structured::again);
+            let sequence = &self.running[index];
+            let Some(request) = self.requests.get(&sequence.request) else { return };
+            let prompt = &sequence.ids[self.bounds.lead..];
+            let Ok((_, writer)) = self.answerer(&request.asked.sampling, prompt) else { return };
+            let other = Sequence {
+                request: sequence.request,
+                scope: sequence.scope.clone(),
+                adapter: sequence.adapter.clone(),
+                answer,
+                ids: sequence.ids.clone(),
+                prompt: sequence.prompt,
+                held: 0,
+                table: self.pages.table(),
+                slot: 0,
+                long: sequence.long,
+                sampler: sequence.sampler.again(answer),
+                writer,
+                structure,
+                drafting: Drafting::new(self.drafts()),
+                drafts: Vec::new(),
+                kept: sequence.kept.clone(),
+                arrived: sequence.arrived,
+                priority: sequence.priority,
+            };
+            let free = self.running.len() < self.bounds.capacity.sequences && self.states.is_empty();
+            let table = free.then(|| self.pages.fork(self.engine.device, &sequence.table, sequence.held));
+            match (table, free.then(|| self.slots.pop()).flatten()) {
+                (Some(Ok(table)), Some(slot)) => {
+                    let held = sequence.held;
+                    self.running.push(Sequence { table, held, slot, ..other });
+                    self.next(self.running.len() - 1, logits, ended);
+                }
+                (table, slot) => {
+                    if let Some(Ok(mut table)) = table {
+                        self.pages.clear(&mut table);
+                    }
+                    self.slots.extend(slot);
+                    self.waiting.push(other);
+                }
+            }
+        }
+    }
+
+    /// Chooses the next token of a sequence from its logits, and returns it if the answer goes on; otherwise notes
+    /// that it ends.
+    fn next(&mut self, index: usize, logits: &Tensor, ended: &mut Vec<usize>) -> Option<u32> {
+        let (engine, sequence) = (self.engine, &mut self.running[index]);
+        let Some(request) = self.requests.get_mut(&sequence.request) else {
+            ended.push(index);
+            return None;
+        };
+        let allowed = sequence.structure.as_mut().map(Structured::mask).transpose();
+        let next = allowed.and_then(|allowed| sequence.sampler.next(engine.device, logits, allowed));
+        let id = match next {
+            Ok(id) => id,
+            Err(error) => {
+                let id = sequence.request;
+                (request.listener)(Event::Failed(error.into()));
+                self.requests.remove(&id);
+                let of_it = |at: &usize| self.running[*at].request == id;
+                ended.extend((0..self.running.len()).filter(of_it));
+                return None;
+            }
+        };
+        let Written { text, counts, mut stop } = sequence.writer.push(id);
+        if let (true, None, Some(structure)) = (counts, stop, &mut sequence.structure) {
+            // A token that the mask allowed follows; one that ends the text does so after it.
+            stop = (structure.take(id).unwrap_or(true)).then_some(Stop::Structure);
+        }
+        let mut logprobs = Vec::new();
+        if counts {
+            sequence.ids.push(id);
+            request.usage.answer_tokens += 1;
+            self.totals.answer_tokens += 1;
+            if let Some(top) = request.asked.logprobs {
+                logprobs = engine.judge(logits, &[id], top);
+            }
+        }
+        let (answer, ids) = (sequence.answer, if counts { vec![id] } else { Vec::new() });
+        let flow = (request.listener)(Event::Piece { answer, text, ids, logprobs });
+        let stop = stop.or((flow == Flow::Stop).then_some(Stop::Receiver));
+        if let Some(stop) = stop {
+            (request.listener)(Event::Ended { answer, stop });
+            ended.push(index);
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Says that a request is done.
+    pub(super) fn finish(&mut self, id: u64) {
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        request.usage.decode_s = request.first.map_or(0.0, |first| first.elapsed().as_secs_f64());
+        (request.listener)(Event::Done(request.usage));
+    }
+}

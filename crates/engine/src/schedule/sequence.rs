@@ -1,0 +1,78 @@
+//! A request, and the sequences that answer it.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use fathom_base::{Event, Flow, GenerateRequest, TokenLogprob, Usage};
+
+use super::draft::Drafting;
+use super::stored::Kept;
+use crate::adapters::Adapted;
+use crate::answer::Writer;
+use crate::pages::Table;
+use crate::sampler::Sampler;
+use crate::structure::Structured;
+
+/// Seconds of waiting that count as much as one more in priority.
+const AGE_S: f64 = 10.0;
+
+/// Receives a request's events.
+pub type Listener<'e> = Box<dyn FnMut(Event) -> Flow + 'e>;
+
+/// A request's part that its answers share.
+pub(super) struct Request<'e> {
+    pub listener: Listener<'e>,
+    pub asked: GenerateRequest,
+    /// Answers that have not ended.
+    pub open: usize,
+    pub usage: Usage,
+    pub submitted: Instant,
+    pub started: Option<Instant>,
+    pub first: Option<Instant>,
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// A prompt with what is known of one answer.
+pub(super) struct Sequence<'e> {
+    pub request: u64,
+    /// Its request's.
+    pub scope: String,
+    pub adapter: Option<Rc<Adapted>>,
+    pub answer: usize,
+    pub ids: Vec<u32>,
+    /// Those of the prompt.
+    pub prompt: usize,
+    pub held: usize,
+    pub table: Table,
+    pub slot: usize,
+    /// Rotary embeddings are those of long sequences.
+    pub long: bool,
+    pub sampler: Sampler,
+    pub writer: Writer<'e>,
+    /// What the answer has to be.
+    pub structure: Option<Structured>,
+    pub drafting: Drafting,
+    /// Tokens that are guessed to follow, of this step.
+    pub drafts: Vec<u32>,
+    /// How far its pages are on disk.
+    pub kept: Kept,
+    pub arrived: Instant,
+    pub priority: i32,
+}
+
+impl Sequence<'_> {
+    /// The hash of its adapter; empty for the base's.
+    pub fn identity(&self) -> &str {
+        self.adapter.as_ref().map_or("", |adapter| &adapter.identity)
+    }
+
+    /// Its prompt is read, and its last token alone is not.
+    pub fn answers(&self) -> bool {
+        self.ids.len() - self.held == 1 && self.held >= self.prompt
+    }
+}
+
+/// The order in which sequences run: by priority and how long they have waited, in tenths of a step of priority.
+pub(super) fn rank(sequence: &Sequence<'_>) -> i64 {
+    i64::from(sequence.priority) * 10 + (sequence.arrived.elapsed().as_secs_f64() / AGE_S * 10.0) as i64
+}

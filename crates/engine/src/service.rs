@@ -1,0 +1,359 @@
+//! A model as a [`Service`]: a thread owns the engine and steps its batch; handles anywhere send it requests.
+//!
+//! A request is tokenised and checked by the thread that brings it, so the engine's own never waits for text. Memory and device stay on
+//! the engine's thread.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fathom_base::{
+    Conversation, Event, Flow, GenerateRequest, Load, ModelCard, Reading, Result, Service, Sink, TextPair,
+    Ticket, VectorSink,
+};
+use fathom_text::Tokenizer;
+
+use crate::adapters::Unloaded;
+use crate::bounds::Bounds;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::schedule::{Capacity, Checked, Scheduler};
+use crate::store::Stored;
+use crate::structure::Structures;
+
+/// Makes a prompt of a conversation.
+pub type Render = dyn Fn(&Conversation) -> Result<String> + Send + Sync;
+
+/// Finds an adapter's folder and refuses those of other bases.
+pub type Accept = dyn Fn(&Path) -> Result<PathBuf> + Send + Sync;
+
+/// What handles know of a model.
+pub struct Facts {
+    /// What it says of itself.
+    pub card: ModelCard,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// What requests may ask.
+    pub bounds: Bounds,
+    /// Its template; none of a model that does not converse.
+    pub render: Option<Box<Render>>,
+    /// What accepts adapters, before they are read; none where there are to be none.
+    pub adapters: Option<Box<Accept>>,
+    /// Requests that may be open at once; more are refused.
+    pub queue: usize,
+    /// What compiles the structures that they ask for.
+    pub structures: Structures,
+}
+
+/// A way to the engine's thread.
+pub struct Handle {
+    facts: Facts,
+    /// Gone with the handle: a ticket does not keep the engine's thread.
+    commands: Arc<Sender<Command>>,
+    shared: Arc<Shared>,
+}
+
+/// What both sides see.
+#[derive(Default)]
+struct Shared {
+    load: Mutex<Load>,
+    /// Names of adapters.
+    adapters: Mutex<Vec<String>>,
+    requested: AtomicU64,
+    open: AtomicU64,
+}
+
+/// The engine's side.
+pub struct Commands {
+    commands: Receiver<Command>,
+    shared: Arc<Shared>,
+    /// Adapters that are unloaded, and who waits for the end of their requests.
+    unloaded: RefCell<Vec<(Unloaded, Sender<()>)>>,
+}
+
+enum Command {
+    Submit(u64, Box<Checked>, Sink),
+    Cancel(u64),
+    Embed(Vec<TextPair>, VectorSink),
+    Erase(Sender<u64>),
+    Load(String, PathBuf, Sender<std::result::Result<(), Error>>),
+    Unload(String, Sender<()>),
+}
+
+/// A handle, and the engine's side of it.
+pub fn service(facts: Facts) -> (Handle, Commands) {
+    let (sender, receiver) = channel();
+    let shared = Arc::new(Shared::default());
+    (
+        Handle { facts, commands: Arc::new(sender), shared: shared.clone() },
+        Commands { commands: receiver, shared, unloaded: RefCell::default() },
+    )
+}
+
+impl Commands {
+    /// Serves until all handles are gone and every request has ended; with beginnings on disk, if there is a place for them.
+    ///
+    /// # Errors
+    /// The place cannot be used.
+    ///
+    /// # Panics
+    /// What a step panics with. Its requests end without an answer; called again, this serves those that come.
+    pub fn serve(
+        &self,
+        engine: &Engine<'_>,
+        capacity: Capacity,
+        at: Option<&Stored>,
+    ) -> std::result::Result<(), Error> {
+        let mut vectors: Vec<(Vec<TextPair>, VectorSink)> = Vec::new();
+        let mut gone = false;
+        let mut scheduler = Scheduler::new(engine, capacity);
+        if let Some(at) = at {
+            scheduler = scheduler.keeping(at)?;
+        }
+        loop {
+            self.tell_unloaded();
+            let busy = !scheduler.is_idle() || !vectors.is_empty();
+            gone |= !self.take(busy, &mut scheduler, &mut vectors);
+            for (texts, sink) in vectors.drain(..) {
+                sink(engine.vectors(&texts));
+            }
+            let worked = scheduler.step();
+            *self.shared.load.lock().unwrap_or_else(PoisonError::into_inner) = scheduler.load();
+            if gone && !worked && scheduler.is_idle() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes what has come; waits for something unless there is work. False if no handle is left.
+    fn take<'e>(
+        &self,
+        busy: bool,
+        scheduler: &mut Scheduler<'e>,
+        vectors: &mut Vec<(Vec<TextPair>, VectorSink)>,
+    ) -> bool {
+        let mut wait = !busy;
+        loop {
+            let command = if wait {
+                match self.commands.recv() {
+                    Ok(command) => command,
+                    Err(_) => return false,
+                }
+            } else {
+                match self.commands.try_recv() {
+                    Ok(command) => command,
+                    Err(TryRecvError::Empty) => return true,
+                    Err(TryRecvError::Disconnected) => return false,
+                }
+            };
+            wait = false;
+            match command {
+                Command::Submit(id, request, sink) => self.submit(scheduler, id, *request, sink),
+                Command::Cancel(id) => {
+                    scheduler.cancel(id);
+                }
+                Command::Embed(texts, sink) => vectors.push((texts, sink)),
+                // Who asked may be gone.
+                Command::Erase(told) => _ = told.send(scheduler.erase(None)),
+                Command::Load(name, folder, told) => {
+                    let loaded = scheduler.engine.load_adapter(&name, &folder);
+                    if loaded.is_ok() {
+                        self.shared.adapters().push(name);
+                    }
+                    _ = told.send(loaded);
+                }
+                Command::Unload(name, told) => {
+                    // Without one of this name it is dropped, and who asked hears so.
+                    if let Ok(adapter) = scheduler.engine.take_adapter(&name) {
+                        self.shared.adapters().retain(|other| *other != name);
+                        self.unloaded.borrow_mut().push((adapter, told));
+                        self.tell_unloaded();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says of adapters whose last request has ended that they are gone.
+    fn tell_unloaded(&self) {
+        self.unloaded.borrow_mut().retain(|(adapter, told)| {
+            let used = adapter.strong_count() > 0;
+            if !used {
+                // Who asked may be gone.
+                _ = told.send(());
+            }
+            used
+        });
+    }
+
+    fn submit(&self, scheduler: &mut Scheduler<'_>, id: u64, request: Checked, sink: Sink) {
+        let mut listening = Listening { sink, shared: self.shared.clone() };
+        // Its adapter may have gone since it was checked.
+        if let Some(Err(error)) = request.asked.adapter.as_deref().map(|name| scheduler.engine.adapter(name))
+        {
+            (listening.sink)(Event::Failed(error.into()));
+            return;
+        }
+        let listener = move |event| {
+            (listening.sink)(event);
+            Flow::Continue
+        };
+        // The handle has checked it.
+        if let Err(error) = scheduler.queue(id, request, Box::new(listener)) {
+            panic!("service: {error}");
+        }
+    }
+}
+
+impl Shared {
+    fn adapters(&self) -> MutexGuard<'_, Vec<String>> {
+        self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A sink that counts as an open request until it is dropped.
+struct Listening {
+    sink: Sink,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Handle {
+    /// # Errors
+    /// The queue is full.
+    fn enter(&self) -> Result<()> {
+        let open = self.shared.open.fetch_add(1, Ordering::Relaxed);
+        if open < self.facts.queue as u64 {
+            return Ok(());
+        }
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        let load = self.load();
+        let unread = load.waiting_tokens as f64;
+        let wait = if load.prefill_tokens_per_s > 0.0 { unread / load.prefill_tokens_per_s } else { 1.0 };
+        let what = format!("{} requests are open, which is the most", self.facts.queue);
+        Err(fathom_base::Error::Busy { what, retry_after_s: wait.clamp(1.0, 600.0) })
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        Ok(self.commands.send(command).map_err(|_| stopped())?)
+    }
+}
+
+fn stopped() -> Error {
+    Error::Unsupported("the engine has stopped".to_string())
+}
+
+impl Service for Handle {
+    fn card(&self) -> ModelCard {
+        ModelCard { adapters: self.shared.adapters().clone(), ..self.facts.card.clone() }
+    }
+
+    fn load(&self) -> Load {
+        self.shared.load.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
+        let ids = self.facts.bounds.ids(&self.facts.tokenizer, &request.prompt)?;
+        self.facts.bounds.check(&ids, &request)?;
+        if let Some(name) = request.adapter.as_ref().filter(|name| !self.shared.adapters().contains(name)) {
+            return Err(Error::NoAdapter(name.clone()).into());
+        }
+        let compile = |structure| {
+            self.facts.structures.compile(&self.facts.tokenizer, self.facts.bounds.vocab, structure)
+        };
+        let structure = request.structure.as_ref().map(compile).transpose()?;
+        self.enter()?;
+        let id = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
+        let request = Box::new(Checked { ids, asked: request, structure });
+        self.send(Command::Submit(id, request, sink))?;
+        let commands = Arc::downgrade(&self.commands);
+        Ok(Ticket::new(move || _ = commands.upgrade().map(|commands| commands.send(Command::Cancel(id)))))
+    }
+
+    fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
+        let Facts { tokenizer, .. } = &self.facts;
+        let ids = match reading {
+            Reading::Text => tokenizer.encode(text),
+            Reading::Rendered => tokenizer.encode_special(text),
+            Reading::Prompt => tokenizer.encode_prompt(text),
+        };
+        Ok(ids.map_err(Error::from)?)
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        if let Some(id) = ids.iter().find(|id| **id as usize >= self.facts.card.vocabulary) {
+            return Err(Error::Vocabulary { id: *id, vocab: self.facts.card.vocabulary }.into());
+        }
+        Ok(self.facts.tokenizer.decode(ids))
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.facts.tokenizer.token_bytes(id)
+    }
+
+    fn render(&self, conversation: &Conversation) -> Result<String> {
+        match &self.facts.render {
+            Some(render) => render(conversation),
+            None => Err(Error::Unsupported(format!(
+                "{} has no chat template, so it completes text and does not converse; ask /v1/completions, or name a template (--chat-template FILE)",
+                self.facts.card.name
+            ))
+            .into()),
+        }
+    }
+
+    fn embed(&self, texts: Vec<TextPair>, classify: bool, sink: VectorSink) -> Result<Ticket> {
+        if classify {
+            let message = format!("{} has no head that classifies", self.facts.card.name);
+            return Err(Error::Unsupported(message).into());
+        }
+        self.send(Command::Embed(texts, sink))?;
+        // Vectors are computed in one go; there is nothing to cancel once they are.
+        Ok(Ticket::new(|| ()))
+    }
+
+    fn load_adapter(&self, name: &str, folder: &Path) -> Result<()> {
+        let Some(accept) = &self.facts.adapters else {
+            return Err(Error::Unsupported(format!("`{name}`: this engine takes no adapters")).into());
+        };
+        if name == self.facts.card.name || self.shared.adapters().iter().any(|other| other == name) {
+            return Err(Error::AdapterTwice(name.into()).into());
+        }
+        let folder = accept(folder)?;
+        let (told, loaded) = channel();
+        self.send(Command::Load(name.into(), folder, told))?;
+        Ok(loaded.recv().map_err(|_| stopped())??)
+    }
+
+    fn unload_adapter(&self, name: &str) -> Result<()> {
+        let (told, unloaded) = channel();
+        self.send(Command::Unload(name.into(), told))?;
+        Ok(unloaded.recv().map_err(|_| Error::NoAdapter(name.into()))?)
+    }
+
+    fn erase_prefixes(&self) -> Result<u64> {
+        let (told, erased) = channel();
+        self.send(Command::Erase(told))?;
+        Ok(erased.recv().map_err(|_| stopped())?)
+    }
+}
+
+impl Engine<'_> {
+    /// A vector for each text.
+    fn vectors(&self, texts: &[TextPair]) -> Result<Vec<Vec<f32>>> {
+        let joined = |(first, second): &TextPair| match second {
+            None => first.clone(),
+            Some(second) => format!("{first}\n{second}"),
+        };
+        let texts: Vec<String> = texts.iter().map(joined).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        Ok(self.embed_all(&texts)?)
+    }
+}

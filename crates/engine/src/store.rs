@@ -1,0 +1,462 @@
+//! Beginnings of sequences on disk, which outlive the process: a file for each page, named by everything that its keys and values
+//! depend on.
+//!
+//! A page's name is the hash of the page before it and its own tokens; the first one's of who may share it, the adapter and the regime of
+//! the rotary embeddings. `FOLDER/MODEL/SCOPE/INDEX-NAME` holds its tokens, its keys and values as they are in memory, and the hash of
+//! both, which is verified when it is read. A thread writes the files (0600, published by rename) while the engine goes on; what is
+//! on its way is bounded, and what found no room is offered again. What was used least recently goes first, the ends of sequences before
+//! their beginnings.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::SystemTime;
+
+use blake3::{Hash, Hasher};
+
+use crate::pages::Root;
+
+/// Bytes that may be on their way to the disk.
+const ON_THE_WAY: u64 = 64 << 20;
+/// First bytes of a file, with the version of its form.
+const MAGIC: &[u8; 8] = b"FTHMPG01";
+/// Ends the name of a file that is not whole.
+const UNFINISHED: &str = ".part";
+
+/// Where beginnings are kept.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The folder, for any number of models.
+    pub folder: PathBuf,
+    /// What the keys and values of a model depend on besides the tokens, hashed: weights, tokenizer, types, instruction set.
+    pub model: String,
+    /// Most bytes of the folder.
+    pub most_bytes: u64,
+}
+
+/// How far a sequence's pages are kept, and what the next one's name depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    folder: String,
+    hash: Hash,
+    pages: usize,
+}
+
+impl Chain {
+    /// Pages that it has.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// With a page of these tokens more.
+    pub fn with(&self, ids: &[u32]) -> Chain {
+        let mut hasher = Hasher::new();
+        hasher.update(self.hash.as_bytes());
+        ids.iter().for_each(|id| _ = hasher.update(&id.to_le_bytes()));
+        Chain { folder: self.folder.clone(), hash: hasher.finalize(), pages: self.pages + 1 }
+    }
+
+    /// The file of its last page, below the store's folder.
+    fn name(&self) -> String {
+        format!("{}/{:08}-{}", self.folder, self.pages, &self.hash.to_hex()[..32])
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    bytes: u64,
+    used: u64,
+}
+
+/// The files of one model, and how much is in the folder.
+pub(crate) struct PrefixStore {
+    at: Stored,
+    files: BTreeMap<String, Entry>,
+    by_use: BTreeMap<u64, String>,
+    clock: u64,
+    bytes: u64,
+    disk: Disk,
+}
+
+/// What is kept of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptModel {
+    /// [`Stored::model`].
+    pub model: String,
+    /// Keys and salts under which something is kept.
+    pub scopes: usize,
+    /// Pages.
+    pub pages: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+impl Stored {
+    /// What is kept in a folder, by model.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn kept(folder: &Path) -> std::io::Result<Vec<KeptModel>> {
+        let mut all = Vec::new();
+        for model in folders(folder)? {
+            let scopes = folders(&model)?;
+            let name = model.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let mut kept = KeptModel { model: name, scopes: scopes.len(), pages: 0, bytes: 0 };
+            for file in
+                scopes.iter().map(fs::read_dir).collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten()
+            {
+                kept.pages += 1;
+                kept.bytes += file?.metadata()?.len();
+            }
+            all.push(kept);
+        }
+        all.sort_by(|a, b| a.model.cmp(&b.model));
+        Ok(all)
+    }
+
+    /// Erases what is kept of a model in a folder.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn erase(folder: &Path, kept: &KeptModel) -> std::io::Result<()> {
+        gone(fs::remove_dir_all(folder.join(&kept.model)))
+    }
+}
+
+impl PrefixStore {
+    /// Opens a folder, which is created, and removes what is over its limit.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(at: &Stored) -> std::io::Result<PrefixStore> {
+        private(&at.folder)?;
+        let mut found = Vec::new();
+        for model in folders(&at.folder)? {
+            for scope in folders(&model)? {
+                for file in fs::read_dir(&scope)? {
+                    let (file, about) = match file.and_then(|file| Ok((file.path(), file.metadata()?))) {
+                        Ok(pair) => pair,
+                        // Another server may remove what this one looks at.
+                        Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                        Err(error) => return Err(error),
+                    };
+                    let Some(name) = file.strip_prefix(&at.folder).ok().and_then(Path::to_str) else {
+                        continue;
+                    };
+                    if name.ends_with(UNFINISHED) {
+                        _ = fs::remove_file(&file);
+                        continue;
+                    }
+                    let index = name.rsplit('/').next().and_then(|last| last.split('-').next());
+                    let index: u64 = index.and_then(|index| index.parse().ok()).unwrap_or(0);
+                    let used = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                    found.push((used, Reverse(index), name.to_string(), about.len()));
+                }
+            }
+        }
+        found.sort();
+        let mut store = PrefixStore {
+            at: at.clone(),
+            files: BTreeMap::new(),
+            by_use: BTreeMap::new(),
+            clock: 0,
+            bytes: 0,
+            disk: Disk::new(),
+        };
+        for (_, _, name, bytes) in found {
+            store.enter(name, bytes);
+        }
+        store.make_room(0, u64::MAX);
+        Ok(store)
+    }
+
+    /// The beginning of a chain of pages.
+    pub fn chain(&self, (scope, adapter, regime): &Root) -> Chain {
+        let scope = blake3::hash(scope.as_bytes());
+        let mut hasher = Hasher::new();
+        hasher
+            .update(scope.as_bytes())
+            .update(&(adapter.len() as u64).to_le_bytes())
+            .update(adapter.as_bytes());
+        hasher.update(&(*regime as u64).to_le_bytes());
+        Chain { folder: self.folder(scope), hash: hasher.finalize(), pages: 0 }
+    }
+
+    /// The folder of a scope, below the store's.
+    fn folder(&self, scope: Hash) -> String {
+        format!("{}/{}", self.at.model, &scope.to_hex()[..16])
+    }
+
+    /// Bytes in the folder.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The time, in uses.
+    pub fn now(&self) -> u64 {
+        self.clock
+    }
+
+    /// The last page of a chain is kept.
+    pub fn has(&self, chain: &Chain) -> bool {
+        self.files.contains_key(&chain.name())
+    }
+
+    /// Keeps the last page of a chain. False if there is no room for it without what was used since `since`, or too much is on its way
+    /// and nobody waits.
+    pub fn put(&mut self, chain: &Chain, page: impl FnOnce() -> Vec<u8>, (since, wait): (u64, bool)) -> bool {
+        if !self.disk.has_room(wait) {
+            return false;
+        }
+        let bytes = page();
+        let size = (MAGIC.len() + bytes.len() + blake3::OUT_LEN) as u64;
+        if !self.make_room(size, since) {
+            return false;
+        }
+        let name = chain.name();
+        self.disk.give(Job::Write(self.at.folder.join(&name), bytes));
+        self.enter(name, size);
+        true
+    }
+
+    /// The last page of a chain as it was put, if it is there and whole; what is not whole is removed.
+    pub fn get(&mut self, chain: &Chain) -> Option<Vec<u8>> {
+        let name = chain.name();
+        let size = self.files.get(&name)?.bytes;
+        self.disk.wait();
+        let file = self.at.folder.join(&name);
+        let bytes = read(&file, size);
+        if bytes.is_none() {
+            self.leave(&name);
+            self.disk.give(Job::Remove(file));
+        }
+        bytes
+    }
+
+    /// Pages of a chain were used: the last ones first, so that they go before those that they stand on.
+    pub fn touch(&mut self, chains: &[Chain]) {
+        let mut touched = Vec::new();
+        for chain in chains.iter().rev() {
+            let name = chain.name();
+            if let Some(entry) = self.files.get(&name).copied() {
+                self.leave(&name);
+                self.enter(name.clone(), entry.bytes);
+                touched.push(self.at.folder.join(name));
+            }
+        }
+        self.disk.give(Job::Touch(touched));
+    }
+
+    /// Erases what this model has kept, of one scope or of all; returns its bytes.
+    pub fn erase(&mut self, scope: Option<&str>) -> u64 {
+        let all = format!("{}/", self.at.model);
+        let below = scope.map_or(all, |scope| format!("{}/", self.folder(blake3::hash(scope.as_bytes()))));
+        let named: Vec<String> = self
+            .files
+            .range(below.clone()..)
+            .map(|(name, _)| name.clone())
+            .take_while(|name| name.starts_with(&below))
+            .collect();
+        let before = self.bytes;
+        named.iter().for_each(|name| self.leave(name));
+        self.disk.give(Job::RemoveAll(self.at.folder.join(below)));
+        self.disk.wait();
+        before - self.bytes
+    }
+
+    fn enter(&mut self, name: String, bytes: u64) {
+        self.leave(&name);
+        self.clock += 1;
+        self.bytes += bytes;
+        self.by_use.insert(self.clock, name.clone());
+        self.files.insert(name, Entry { bytes, used: self.clock });
+    }
+
+    fn leave(&mut self, name: &str) {
+        if let Some(Entry { bytes, used }) = self.files.remove(name) {
+            self.by_use.remove(&used);
+            self.bytes -= bytes;
+        }
+    }
+
+    /// Room for so many bytes more, at the cost of what was last used at `since` or before.
+    fn make_room(&mut self, bytes: u64, since: u64) -> bool {
+        while self.bytes + bytes > self.at.most_bytes {
+            let Some((used, name)) = self.by_use.first_key_value() else { return false };
+            if *used > since {
+                return false;
+            }
+            let name = name.clone();
+            self.disk.give(Job::Remove(self.at.folder.join(&name)));
+            self.leave(&name);
+        }
+        true
+    }
+}
+
+enum Job {
+    Write(PathBuf, Vec<u8>),
+    Remove(PathBuf),
+    RemoveAll(PathBuf),
+    Touch(Vec<PathBuf>),
+}
+
+/// The thread that writes.
+struct Disk {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    way: Arc<Way>,
+}
+
+/// What is on its way.
+#[derive(Default)]
+struct Way {
+    bytes: AtomicU64,
+    jobs: Mutex<u64>,
+    less: Condvar,
+    failed: AtomicBool,
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let (jobs, receiver): (Sender<Job>, Receiver<Job>) = channel();
+        let way = Arc::new(Way::default());
+        let own = way.clone();
+        let work = move || receiver.into_iter().for_each(|job| own.done(job));
+        let thread = thread::Builder::new().name("prefixes".into()).spawn(work).ok();
+        Disk { jobs: Some(jobs), thread, way }
+    }
+
+    fn has_room(&self, wait: bool) -> bool {
+        if self.way.bytes.load(Ordering::Relaxed) < ON_THE_WAY {
+            return true;
+        }
+        if wait {
+            self.wait();
+        }
+        wait
+    }
+
+    fn give(&self, job: Job) {
+        if let Job::Write(_, bytes) = &job {
+            self.way.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
+        *self.way.jobs.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        if let Some(Err(unsent)) = self.jobs.as_ref().map(|jobs| jobs.send(job)) {
+            self.way.done(unsent.0);
+        }
+    }
+
+    /// Until nothing is on its way.
+    fn wait(&self) {
+        let mut jobs = self.way.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        while *jobs > 0 {
+            jobs = self.way.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // What it was given is written first.
+            _ = thread.join();
+        }
+    }
+}
+
+impl Way {
+    fn done(&self, job: Job) {
+        let result = match job {
+            Job::Write(file, bytes) => {
+                let result = write(&file, &bytes).map_err(|error| (file, error));
+                self.bytes.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+                result
+            }
+            Job::Remove(file) => gone(fs::remove_file(&file)).map_err(|error| (file, error)),
+            Job::RemoveAll(folder) => gone(fs::remove_dir_all(&folder)).map_err(|error| (folder, error)),
+            Job::Touch(files) => {
+                // A file that is gone needs no time.
+                let now = SystemTime::now();
+                files.iter().for_each(|file| _ = File::open(file).and_then(|file| file.set_modified(now)));
+                Ok(())
+            }
+        };
+        match result {
+            Ok(()) => self.failed.store(false, Ordering::Relaxed),
+            // A disk that is full says it once, not for every page.
+            Err((file, error)) if !self.failed.swap(true, Ordering::Relaxed) => {
+                log::warn!(
+                    "{}: {error}; beginnings of prompts are not kept there until this works again",
+                    file.display()
+                );
+            }
+            Err(_) => {}
+        }
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        *jobs -= 1;
+        self.less.notify_all();
+    }
+}
+
+/// A folder for its owner alone.
+fn private(folder: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// What is not there need not be removed.
+fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
+    result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+/// The folders of a folder; links are none.
+fn folders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if is(&entry) {
+            all.push(entry.path());
+        }
+    }
+    Ok(all)
+}
+
+fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        private(folder)?;
+    }
+    let unfinished = PathBuf::from(format!("{}{UNFINISHED}", file.display()));
+    gone(fs::remove_file(&unfinished))?;
+    let mut out = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    let hash = blake3::hash(bytes);
+    let written = [&MAGIC[..], bytes, hash.as_bytes()].into_iter().try_for_each(|part| out.write_all(part));
+    if let Err(error) = written.and_then(|()| fs::rename(&unfinished, file)) {
+        _ = fs::remove_file(&unfinished);
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// What was written, if all of it is there.
+fn read(file: &Path, size: u64) -> Option<Vec<u8>> {
+    let mut options = File::options();
+    let file = fathom_base::files::no_follow(options.read(true)).open(file).ok()?;
+    let mut bytes = Vec::with_capacity(usize::try_from(size).ok()?);
+    file.take(size + 1).read_to_end(&mut bytes).ok()?;
+    let (page, hash) = bytes.strip_prefix(MAGIC)?.split_last_chunk::<{ blake3::OUT_LEN }>()?;
+    if blake3::hash(page) != *hash {
+        return None;
+    }
+    bytes.truncate(bytes.len() - blake3::OUT_LEN);
+    bytes.drain(..MAGIC.len());
+    Some(bytes)
+}

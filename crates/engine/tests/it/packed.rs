@@ -1,0 +1,140 @@
+//! Models whose weights stay as a GGUF file has them: what they answer, what they take, and that a plan knows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_model::{
+    Adapter, AdapterMethod, FolderOptions, GenerationConfig, GgufType, HfFolder, Init, Model, SaveOptions,
+    Size, Trained, adapt, initialise, load, open, save_gguf, save_hf, save_peft,
+};
+use fathom_tensor::ggml::Kind;
+use fathom_tensor::{DType, Device, Machine, Meta};
+use fathom_text::Tokenizer;
+
+use crate::batch::{Bed, WAYS, steady};
+
+const BUDGET: u64 = 1 << 30;
+
+fn cpu() -> Device {
+    Device::new(Arc::new(Cpu::new(2, None)), BUDGET)
+}
+
+/// A folder of a Llama whose rows are whole blocks of every type, with random weights.
+fn folder(at: &Path, tied: bool) {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama31/config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(golden).unwrap()).unwrap();
+    for (key, value) in
+        [("hidden_size", 256), ("intermediate_size", 512), ("head_dim", 64), ("num_hidden_layers", 3)]
+    {
+        config[key] = value.into();
+    }
+    config["tie_word_embeddings"] = tied.into();
+    fs::write(at.join("config.json"), config.to_string()).unwrap();
+    let spec = fathom_model::open_config(at).unwrap().0;
+    let device = cpu();
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    initialise(&device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
+    let generation = GenerationConfig::default();
+    let options = FolderOptions { weights: SaveOptions::new(DType::F32), generation: &generation, copy: &[] };
+    save_hf(&device, &model, &params, at, options).unwrap();
+}
+
+/// A model with its weights, as blocks or unpacked.
+fn held(opened: &HfFolder, dtype: DType, stored: bool) -> Bed {
+    let device = cpu();
+    let (model, mut params) = if stored {
+        Model::declare_stored(&device, &opened.spec, dtype, &opened.source)
+    } else {
+        Model::declare(&device, &opened.spec, dtype)
+    };
+    load(&device, &model, &mut params, &opened.source).unwrap();
+    let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+    Bed { device, model, params, tokenizer }
+}
+
+fn text(seed: usize, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|at| ((at * at + 7 * seed * at + seed) % 96) as u32).collect()
+}
+
+#[test]
+fn blocks_answer_as_their_elements_do() {
+    for (tied, how, name) in [
+        (false, GgufType::Q4KM, "q4_k_m"),
+        (true, GgufType::Q5KM, "q5_k_m"),
+        (true, GgufType::Q4KM, "tied q4_k_m"),
+        (false, GgufType::Plain(Kind::Q8_0), "q8_0"),
+        (true, GgufType::Plain(Kind::Q4_0), "q4_0"),
+        (false, GgufType::Plain(Kind::Q6K), "q6_k"),
+    ] {
+        let at = tempfile::tempdir().unwrap();
+        folder(at.path(), tied);
+        let (plain, file) = (open(at.path()).unwrap(), at.path().join("model.gguf"));
+        save_gguf((&plain.spec, &plain.source), &file, how, Vec::new()).unwrap();
+        let opened = open(&file).unwrap();
+        let documents: Vec<Vec<u32>> = (1..7).map(|seed| text(seed, 5 + 9 * seed)).collect();
+        let losses = |bed: &Bed| bed.engine(64).losses_of(&documents).unwrap().concat();
+        let [elements, rounded] = [DType::F32, DType::Bf16].map(|dtype| losses(&held(&opened, dtype, false)));
+        let off = |x: &[f32]| x.iter().zip(&elements).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        let by_bf16 = off(&rounded);
+        // Integers of 16 bits come closer to the elements in f32 than activations and weights in bf16 do.
+        for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.5)] {
+            let blocks = held(&opened, dtype, true);
+            let in_blocks =
+                blocks.params.iter().filter(|(_, param)| param.value.as_blocked().is_some()).count();
+            assert_eq!(in_blocks, 4 * 3 + if tied { 1 } else { 2 }, "{name}: weights in blocks");
+            let most = off(&losses(&blocks));
+            assert!(
+                most < share * by_bf16,
+                "{name}, {dtype:?}: losses are off by {most}, in bf16 by {by_bf16}"
+            );
+            println!("{name}, {dtype:?}: losses are off by {most}, unpacked in bf16 by {by_bf16}");
+            // Chunks of many rows and steps of few, of blocks of two types.
+            if name == "q4_k_m" && dtype == DType::F32 {
+                steady(&blocks, name, &WAYS[1..2]);
+            }
+        }
+    }
+}
+
+/// A plan charges the bytes of the file's blocks, as a run does.
+#[test]
+fn a_plan_has_the_bytes_of_a_run() {
+    let at = tempfile::tempdir().unwrap();
+    folder(at.path(), false);
+    let (plain, file) = (open(at.path()).unwrap(), at.path().join("model.gguf"));
+    save_gguf((&plain.spec, &plain.source), &file, GgufType::Q4KM, Vec::new()).unwrap();
+    let opened = open(&file).unwrap();
+    let live = |stored: bool| held(&opened, DType::Bf16, stored).device.pool.usage().live;
+    let (blocks, elements) = (live(true), live(false));
+    assert!(3 * blocks < elements, "{blocks} bytes as blocks, {elements} unpacked");
+    let meta = Device::new(Arc::new(Meta::new(Cpu::new(2, None).profile().clone())), BUDGET);
+    let declared = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
+    assert_eq!(meta.pool.usage().live, blocks);
+    drop(declared);
+}
+
+/// Of a file's blocks alone: the same weights unpacked take the adapter.
+#[test]
+fn adapters_over_blocks_are_refused() {
+    let at = tempfile::tempdir().unwrap();
+    folder(at.path(), false);
+    let (plain, file, adapter) =
+        (open(at.path()).unwrap(), at.path().join("m.gguf"), at.path().join("adapter"));
+    save_gguf((&plain.spec, &plain.source), &file, GgufType::Plain(Kind::Q8_0), Vec::new()).unwrap();
+    let size = Size { rank: 2, alpha: 4.0 };
+    let modules: BTreeMap<String, Size> =
+        plain.spec.adaptable().into_iter().map(|name| (name, size)).collect();
+    let method = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
+    let spec = plain.spec.with_adapter(Adapter { method, modules, inputs: BTreeSet::new() }).unwrap();
+    let device = cpu();
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    adapt(&device, &model, &mut params, 1).unwrap();
+    save_peft(&device, &model, &params, &adapter, ("base", &Trained::adapter(&[]).unwrap())).unwrap();
+    let opened = open(&file).unwrap();
+    let error = held(&opened, DType::F32, true).engine(64).load_adapter("a", &adapter).unwrap_err();
+    assert!(error.to_string().contains("packed in a GGUF file's blocks"), "{error}");
+    held(&opened, DType::F32, false).engine(64).load_adapter("a", &adapter).unwrap();
+}

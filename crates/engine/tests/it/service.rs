@@ -1,0 +1,184 @@
+//! A model on a thread of its own, asked from others.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use fathom_base::{Event, GenerateRequest, ModelCard, Reading, Sampling, Service, Stop};
+use fathom_engine::{Capacity, Facts, Handle, Structures, service};
+use fathom_tensor::DType;
+use fathom_text::Tokenizer;
+
+use crate::adapters::golden;
+use crate::batch::Bed;
+
+/// Starts a small model for `sequences` at once, of up to 300 tokens each; ends when its handle is dropped.
+fn start(sequences: usize, queue: usize) -> (Handle, thread::JoinHandle<()>) {
+    let (send, receive) = channel();
+    let thread = thread::spawn(move || {
+        let bed = Bed::new("../golden_adapters/llama", DType::F32);
+        let engine = bed.engine(64);
+        let capacity: Capacity = engine.capacity(sequences, 300);
+        let card = ModelCard { name: "small".into(), vocabulary: 256, ..ModelCard::default() };
+        let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+        let bounds = engine.bounds(capacity.clone());
+        let (handle, commands) = service(Facts {
+            card,
+            tokenizer: Arc::new(tokenizer),
+            bounds,
+            render: None,
+            adapters: Some(Box::new(|folder| Ok(folder.to_path_buf()))),
+            queue,
+            structures: Structures::default(),
+        });
+        send.send(handle).unwrap();
+        commands.serve(&engine, capacity, None).unwrap();
+    });
+    (receive.recv().unwrap(), thread)
+}
+
+/// A request and the events that it will have.
+fn ask(handle: &Handle, request: GenerateRequest) -> (fathom_base::Ticket, Receiver<Event>) {
+    let (send, receive) = channel();
+    let ticket = handle.submit(request, Box::new(move |event| _ = send.send(event))).unwrap();
+    (ticket, receive)
+}
+
+/// The ids of a request's first answer, and why it ended.
+fn answer(events: &Receiver<Event>) -> (Vec<u32>, Option<Stop>) {
+    let (mut ids, mut why) = (Vec::new(), None);
+    for event in events {
+        match event {
+            Event::Piece { ids: more, .. } => ids.extend(more),
+            Event::Ended { stop, .. } => why = Some(stop),
+            Event::Failed(error) => panic!("{error}"),
+            Event::Started { .. } | Event::Done(_) => {}
+        }
+    }
+    (ids, why)
+}
+
+fn greedy(first: u32, max_tokens: usize) -> GenerateRequest {
+    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
+    GenerateRequest::new((first..first + 20).collect::<Vec<u32>>(), sampling)
+}
+
+#[test]
+fn many_threads_ask_one_model() {
+    let (handle, thread) = start(4, 64);
+    let alone: Vec<Vec<u32>> = (0..8).map(|first| answer(&ask(&handle, greedy(first, 24)).1).0).collect();
+    let handle = Arc::new(handle);
+    let seen = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for first in 0..8 {
+            let (handle, seen) = (handle.clone(), &seen);
+            scope.spawn(move || {
+                let (_ticket, events) = ask(&handle, greedy(first, 24));
+                let (ids, why) = answer(&events);
+                assert_eq!(why, Some(Stop::Length));
+                seen.lock().unwrap().push((first, ids));
+            });
+        }
+    });
+    for (first, ids) in seen.into_inner().unwrap() {
+        assert_eq!(ids, alone[first as usize]);
+    }
+    // The last step's load is known a moment after its events.
+    while handle.load().pages_used > 0 {
+        thread::yield_now();
+    }
+    drop(handle);
+    thread.join().unwrap();
+}
+
+#[test]
+fn events_come_in_order_and_dropping_the_ticket_ends_them() {
+    let (handle, thread) = start(1, 64);
+    let (ticket, events) = ask(&handle, greedy(1, 3));
+    let all: Vec<String> = events.iter().map(|event| format!("{event:?}")).collect();
+    let kinds: Vec<&str> = all.iter().map(|event| event.split([' ', '(', '{']).next().unwrap()).collect();
+    assert_eq!(kinds, ["Started", "Piece", "Piece", "Piece", "Ended", "Done"]);
+    drop(ticket);
+    // One runs, one waits; both are given up and the third is answered.
+    let (first, first_events) = ask(&handle, greedy(1, 250));
+    let (second, second_events) = ask(&handle, greedy(2, 250));
+    assert!(matches!(first_events.recv().unwrap(), Event::Started { .. }));
+    drop((first, second));
+    let (_ticket, events) = ask(&handle, greedy(3, 5));
+    assert_eq!(answer(&events).0.len(), 5);
+    assert!(first_events.iter().filter(|event| matches!(event, Event::Done(_))).count() == 0);
+    assert_eq!(second_events.iter().count(), 0);
+    drop(handle);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_full_queue_and_a_late_request_are_refused() {
+    let (handle, thread) = start(1, 2);
+    let (_one, _events) = ask(&handle, greedy(1, 200));
+    let (_two, second) = ask(&handle, GenerateRequest { deadline_s: Some(0.0), ..greedy(2, 200) });
+    let error = handle.submit(greedy(3, 10), Box::new(|_| ())).unwrap_err();
+    assert!(matches!(error, fathom_base::Error::Busy { .. }), "{error}");
+    let (ids, why) = answer(&second);
+    assert_eq!((ids.len(), why), (0, Some(Stop::Deadline)));
+    for bad in [greedy(1, 100_000), GenerateRequest::greedy(Vec::new(), 1)] {
+        assert!(handle.submit(bad, Box::new(|_| ())).is_err());
+    }
+    drop((_one, handle));
+    thread.join().unwrap();
+}
+
+#[test]
+fn adapters_are_loaded_and_unloaded_beside_requests() {
+    let (handle, thread) = start(2, 64);
+    let folder = |case: &str| golden(case).join("after");
+    let with =
+        |name: &str, max_tokens| GenerateRequest { adapter: Some(name.into()), ..greedy(1, max_tokens) };
+    let refused = |request| handle.submit(request, Box::new(|_| ())).unwrap_err().to_string();
+    assert!(refused(with("a", 5)).contains("no adapter called `a`"));
+    handle.load_adapter("a", &folder("dora")).unwrap();
+    assert_eq!(handle.card().adapters, ["a"]);
+    for (name, case, part) in
+        [("a", "ia3", "`a` already"), ("small", "ia3", "`small` already"), ("b", "pissa", "base")]
+    {
+        let error = handle.load_adapter(name, &folder(case)).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let alone = answer(&ask(&handle, with("a", 200)).1).0;
+    assert_ne!(alone, answer(&ask(&handle, greedy(1, 200)).1).0);
+    // Its name goes at once, and unloading ends when the last request with it has.
+    let (_ticket, events) = ask(&handle, with("a", 200));
+    assert!(matches!(events.recv().unwrap(), Event::Started { .. }));
+    handle.unload_adapter("a").unwrap();
+    let left: Vec<Event> = events.try_iter().collect();
+    assert!(matches!(left.last(), Some(Event::Done(_))), "{:?}", left.last());
+    let ids: Vec<u32> = left
+        .into_iter()
+        .flat_map(|event| if let Event::Piece { ids, .. } = event { ids } else { Vec::new() })
+        .collect();
+    assert_eq!(ids, alone);
+    assert!(handle.card().adapters.is_empty() && refused(with("a", 5)).contains("`a`"));
+    assert!(handle.unload_adapter("a").unwrap_err().to_string().contains("no adapter called `a`"));
+    drop(handle);
+    thread.join().unwrap();
+}
+
+#[test]
+fn vectors_and_tokens() {
+    let (handle, thread) = start(1, 2);
+    let (send, receive) = channel();
+    let texts = vec![("ab".to_string(), None), ("b".to_string(), None)];
+    let _ticket = handle.embed(texts, false, Box::new(move |vectors| send.send(vectors).unwrap())).unwrap();
+    let vectors = receive.recv().unwrap().unwrap();
+    assert_eq!(vectors.len(), 2);
+    assert!(handle.embed(vec![], true, Box::new(|_| ())).is_err());
+    assert!(
+        handle.render(&fathom_base::Conversation::default()).unwrap_err().to_string().contains("template")
+    );
+    let ids = handle.encode("a b", Reading::Text).unwrap();
+    assert_eq!(handle.decode(&ids).unwrap(), "a b");
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| handle.token_bytes(*id)).collect();
+    assert_eq!(bytes, b"a b");
+    drop(handle);
+    thread.join().unwrap();
+}

@@ -1,0 +1,179 @@
+//! Beginnings that are kept on disk: an answer that goes on from them has the same bits, and nothing that is not whole is used.
+
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use fathom_base::{GenerateRequest, Load, Sampling};
+use fathom_engine::{Engine, Limits, Scheduler, Stored};
+use fathom_tensor::{DType, PageFormat};
+
+use crate::batch::{Bed, Heard, listen};
+
+const PROMPT: usize = 600;
+
+fn stored(folder: &Path) -> Stored {
+    Stored { folder: folder.to_path_buf(), model: "m".into(), most_bytes: 1 << 30 }
+}
+
+fn request(bed: &Bed, last: u32) -> GenerateRequest {
+    let vocab = bed.model.spec.vocab as u32;
+    let mut ids: Vec<u32> = (0..PROMPT as u32).map(|at| (at * 7919 + 13) % vocab).collect();
+    ids.push(last);
+    let sampling =
+        Sampling { temperature: 0.9, seed: 7, max_tokens: 150, ignore_eos: true, ..Sampling::default() };
+    GenerateRequest { logprobs: Some(0), ..GenerateRequest::new(ids, sampling) }
+}
+
+/// One request, in a process of its own as far as the store can tell.
+fn ask(bed: &Bed, kv: PageFormat, at: Option<&Stored>, request: &GenerateRequest) -> (Heard, Load) {
+    let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv };
+    let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+    let (heard, ends) = (RefCell::default(), RefCell::default());
+    let mut scheduler = Scheduler::new(&engine, engine.capacity(1, PROMPT + 200));
+    if let Some(at) = at {
+        scheduler = scheduler.keeping(at).unwrap();
+    }
+    scheduler.submit(request.clone(), listen(&heard, &ends)).unwrap();
+    while scheduler.step() {}
+    let load = scheduler.load();
+    drop(scheduler);
+    (heard.into_inner(), load)
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { open.push(path) } else { all.push(path) }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_conversation_goes_on_from_disk_with_the_same_bits() {
+    // All the way back, and windows of 64 tokens beside that.
+    for (case, kv) in
+        [("llama2", PageFormat::Plain), ("llama2", PageFormat::Int8), ("gemma3", PageFormat::Plain)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (bed, at) = (Bed::new(case, DType::F32), stored(folder.path()));
+        let first = request(&bed, 1);
+        let plain = ask(&bed, kv, None, &first).0;
+        let (kept, load) = ask(&bed, kv, Some(&at), &first);
+        assert_eq!((kept == plain, load.restored_tokens), (true, 0), "{case}");
+        // 750 tokens are five whole pages; the sixth is not full.
+        assert_eq!(files(folder.path()).len(), 5, "{case}");
+        assert!(
+            files(folder.path())
+                .iter()
+                .all(|file| fs::metadata(file).unwrap().permissions().mode() & 0o777 == 0o600)
+        );
+        // The next turn of the conversation, by another process: what was said is there.
+        let mut turn = first.clone();
+        let fathom_base::Prompt::Ids(ids) = &mut turn.prompt else { panic!() };
+        ids.extend(&plain[0].0);
+        ids.extend([3, 4, 5]);
+        turn.sampling.max_tokens = 20;
+        let (again, load) = ask(&bed, kv, Some(&at), &turn);
+        assert_eq!(load.restored_tokens, 640, "{case}: {load:?}");
+        assert_eq!(load.prefix_hits, 640, "{case}: {load:?}");
+        assert!(again == ask(&bed, kv, None, &turn).0, "{case}");
+        // A prompt that parts earlier has the pages that it shares.
+        let other = request(&bed, 2);
+        let (answer, load) = ask(&bed, kv, Some(&at), &other);
+        assert_eq!(load.restored_tokens, 512, "{case}: {load:?}");
+        assert!(answer == ask(&bed, kv, None, &other).0, "{case}");
+    }
+}
+
+#[test]
+fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let first = request(&bed, 1);
+    let plain = ask(&bed, PageFormat::Plain, None, &first).0;
+    let restored = |request: &GenerateRequest, at: &Stored| {
+        let (heard, load) = ask(&bed, PageFormat::Plain, Some(at), request);
+        assert!(heard == plain);
+        load.restored_tokens
+    };
+    assert_eq!([restored(&first, &at), restored(&first, &at)], [0, 512]);
+    // Another scope, another model.
+    let salted = GenerateRequest { scope: "other".into(), ..first.clone() };
+    assert_eq!([restored(&salted, &at), restored(&salted, &at)], [0, 512]);
+    let other = Stored { model: "n".into(), ..at.clone() };
+    assert_eq!(restored(&first, &other), 0);
+    // One that was cut off, one with a bit turned over, one that a link stands in for, one that was never finished.
+    let all: Vec<PathBuf> = files(&folder.path().join("m"));
+    let scope = all[0].parent().unwrap().to_path_buf();
+    let mut own: Vec<PathBuf> = all.iter().filter(|file| file.starts_with(&scope)).cloned().collect();
+    own.sort();
+    let bytes = fs::read(&own[2]).unwrap();
+    let hurt: [&dyn Fn(); 3] = [
+        &|| fs::write(&own[2], &bytes[..bytes.len() - 1]).unwrap(),
+        &|| {
+            let mut turned = bytes.clone();
+            turned[3000] ^= 1;
+            fs::write(&own[2], turned).unwrap();
+        },
+        &|| {
+            fs::rename(&own[2], folder.path().join("aside")).unwrap();
+            std::os::unix::fs::symlink(folder.path().join("aside"), &own[2]).unwrap();
+        },
+    ];
+    let whose = |request: &GenerateRequest| restored(request, &at);
+    let asks = if whose(&first) == 512 && own.len() == 5 { [&first, &salted] } else { panic!("{own:?}") };
+    for hurt in hurt {
+        hurt();
+        // One of the two scopes is the one that was hurt.
+        let mut both = asks.map(whose);
+        both.sort_unstable();
+        assert_eq!(both, [256, 512]);
+        // What was not whole was computed and kept again.
+        assert_eq!(asks.map(whose), [512, 512]);
+    }
+    fs::write(scope.join("00000009-aa.part"), b"x").unwrap();
+    assert_eq!(whose(&first), 512);
+    assert!(!scope.join("00000009-aa.part").exists());
+    // Erased.
+    let engine = bed.engine(200);
+    let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 900)).keeping(&at).unwrap();
+    let before = scheduler.load().stored_bytes;
+    let erased = scheduler.erase(None);
+    assert!(erased > 0 && erased < before, "{erased} of {before}: the other model's stay");
+    assert_eq!(files(&folder.path().join("n")).len(), 5);
+    assert!(!folder.path().join("m").exists());
+    drop(scheduler);
+    assert_eq!(whose(&first), 0);
+}
+
+#[test]
+fn a_full_store_gives_up_what_was_used_least_recently() {
+    let folder = tempfile::tempdir().unwrap();
+    let bed = Bed::new("llama2", DType::F32);
+    let salted = |salt: u32| GenerateRequest { scope: salt.to_string(), ..request(&bed, 1) };
+    let wide = stored(folder.path());
+    ask(&bed, PageFormat::Plain, Some(&wide), &salted(0));
+    let page = fs::metadata(&files(folder.path())[0]).unwrap().len();
+    // Room for two conversations and a half.
+    let at = Stored { most_bytes: page * 12 + 100, ..wide };
+    for salt in 1..4 {
+        let (_, load) = ask(&bed, PageFormat::Plain, Some(&at), &salted(salt));
+        assert!(load.stored_bytes <= at.most_bytes);
+    }
+    assert_eq!(files(folder.path()).len(), 12);
+    let restored = |salt| ask(&bed, PageFormat::Plain, Some(&at), &salted(salt)).1.restored_tokens;
+    // Of the one before the last two the beginning is left.
+    assert_eq!([restored(3), restored(2), restored(1)], [512, 512, 256]);
+    // A conversation that has no room beside itself keeps its beginning.
+    let small = Stored { most_bytes: page * 3, ..at };
+    ask(&bed, PageFormat::Plain, Some(&small), &salted(9));
+    assert_eq!(files(folder.path()).len(), 3);
+    assert_eq!(ask(&bed, PageFormat::Plain, Some(&small), &salted(9)).1.restored_tokens, 384);
+}

@@ -1,0 +1,309 @@
+//! Segments that were recorded and scheduled once: a model's blocks are mostly alike, so they share a graph and a schedule, in every
+//! step, for every generated token and in plans. On a machine without data they also share what their tiles and operations do
+//! ([`fathom_tensor::Summary`]), so that a plan runs each of them once and adds up the rest.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use fathom_tensor::{DType, Device, Packing, Summary};
+
+use crate::batch::Batch;
+use crate::grads::{GradState, Grads};
+use crate::graph::{Graph, Spread};
+use crate::params::ParamId;
+use crate::places::Places;
+use crate::run::Counters;
+use crate::schedule::Schedule;
+
+/// What a segment has in common with others of its model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alike {
+    /// Segments of one kind name the same operations, over weights at the same distances from the first.
+    pub kind: Vec<u32>,
+    /// The first of its weights.
+    pub first: ParamId,
+}
+
+/// Which segment runs.
+#[derive(Clone, Debug)]
+pub struct Which {
+    /// Its layer, or the first of several; -1 outside the blocks.
+    pub layer: i32,
+    /// Its kind; a segment without one is recorded each time it runs.
+    pub alike: Option<Alike>,
+}
+
+impl From<i32> for Which {
+    fn from(layer: i32) -> Which {
+        Which { layer, alike: None }
+    }
+}
+
+/// What a graph and its schedule depend on besides the kind of segment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub kind: Vec<u32>,
+    /// Columns and type of the input.
+    pub input: Option<(usize, DType)>,
+    pub spread: Spread,
+    pub pass: Pass,
+}
+
+/// How a segment is run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pass {
+    /// Without a backward pass, in tiles of this height.
+    Eval(Option<usize>),
+    /// With one.
+    Tape {
+        /// The table of places, by its number in the memo.
+        places: usize,
+        /// Which of its rules are about the layer.
+        rules: Vec<u16>,
+        input_grad: bool,
+        /// There is a host and a disk behind memory.
+        behind: [bool; 2],
+        split: bool,
+    },
+}
+
+/// All that is remembered for one set of weights.
+#[derive(Default)]
+pub(crate) struct Memo {
+    segments: RefCell<HashMap<Key, Rc<Segment>>>,
+    places: RefCell<Vec<Places>>,
+    batches: RefCell<Vec<Vec<u64>>>,
+    /// Nothing is remembered.
+    off: bool,
+}
+
+impl Memo {
+    /// Forgets everything: what is recorded now is something else.
+    pub fn clear(&mut self) {
+        *self = Memo { off: self.off, ..Memo::default() };
+    }
+
+    /// Remembers nothing from here on.
+    pub fn end(&mut self) {
+        self.off = true;
+        self.clear();
+    }
+
+    /// Whether anything is remembered.
+    pub fn is_on(&self) -> bool {
+        !self.off
+    }
+
+    /// The number of a table of places.
+    pub fn places(&self, places: &Places) -> usize {
+        number(&self.places, places)
+    }
+
+    /// The number of all batches of which a machine without data has to do the same.
+    pub fn batch(&self, batch: &Batch) -> usize {
+        number(&self.batches, &batch.sizes())
+    }
+
+    /// The segment of a key, made by `record` where there is none.
+    pub fn segment(&self, key: Key, record: impl FnOnce() -> Segment) -> Rc<Segment> {
+        if let Some(known) = self.segments.borrow().get(&key) {
+            return known.clone();
+        }
+        let segment = Rc::new(record());
+        self.segments.borrow_mut().insert(key, segment.clone());
+        segment
+    }
+}
+
+fn number<T: Clone + PartialEq>(list: &RefCell<Vec<T>>, one: &T) -> usize {
+    let mut list = list.borrow_mut();
+    list.iter().position(|known| known == one).unwrap_or_else(|| {
+        list.push(one.clone());
+        list.len() - 1
+    })
+}
+
+/// A recorded segment with its steps.
+pub(crate) struct Segment {
+    pub graph: Graph,
+    pub schedule: Schedule,
+    /// The weights that its forward pass and its backward pass need, as they were recorded.
+    weights: Vec<ParamId>,
+    reread: Vec<ParamId>,
+    first: ParamId,
+    layer: i32,
+    /// By what a pass finds: what its steps do.
+    runs: RefCell<HashMap<Found, Rc<Steps>>>,
+}
+
+impl Segment {
+    /// Of a graph that was recorded at a layer, over weights from `first` on.
+    pub fn new(graph: Graph, schedule: Schedule, which: &Which) -> Segment {
+        let nodes = graph.nodes.iter().enumerate();
+        let needs = nodes.filter(|(index, node)| node.rereads_weights() || schedule.replays(*index));
+        let reread = if schedule.backward.is_empty() {
+            Vec::new()
+        } else {
+            needs.flat_map(|(_, node)| node.params.iter().copied()).collect()
+        };
+        let first = which.alike.as_ref().map_or(ParamId(0), |alike| alike.first);
+        let (weights, layer, runs) = (graph.weights(), which.layer, RefCell::default());
+        Segment { graph, schedule, weights, reread, first, layer, runs }
+    }
+}
+
+/// A segment at the place of one that may have been recorded elsewhere. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Placed {
+    segment: Rc<Segment>,
+    pub layer: i32,
+    /// From the weights that were recorded to its own.
+    shift: u32,
+    /// It shares the segment with others, so what steps do is worth remembering.
+    shares: bool,
+}
+
+impl Placed {
+    pub fn new(segment: Rc<Segment>, which: &Which) -> Placed {
+        let first = which.alike.as_ref().map_or(ParamId(0), |alike| alike.first);
+        let shift = first.0.wrapping_sub(segment.first.0);
+        Placed { segment, layer: which.layer, shift, shares: which.alike.is_some() }
+    }
+
+    pub fn graph(&self) -> &Graph {
+        &self.segment.graph
+    }
+
+    pub fn schedule(&self) -> &Schedule {
+        &self.segment.schedule
+    }
+
+    /// Layers between where it was recorded and where it is.
+    pub fn layers_on(&self) -> i32 {
+        self.layer - self.segment.layer
+    }
+
+    /// A recorded weight's own.
+    pub fn id(&self, recorded: ParamId) -> ParamId {
+        ParamId(recorded.0.wrapping_add(self.shift))
+    }
+
+    /// The weights that its operations name, in their order.
+    pub fn weights(&self) -> impl Iterator<Item = ParamId> + Clone {
+        self.segment.weights.iter().map(|id| self.id(*id))
+    }
+
+    /// Those that its backward pass reads.
+    pub fn reread(&self) -> impl Iterator<Item = ParamId> {
+        self.segment.reread.iter().map(|id| self.id(*id))
+    }
+
+    /// What is known of the steps of a pass that finds this; `None` where steps have to run.
+    pub fn steps(&self, device: &Device, found: impl FnOnce() -> Found) -> Option<Rc<Steps>> {
+        let runs = self.shares && !device.machine.has_data();
+        runs.then(|| self.segment.runs.borrow_mut().entry(found()).or_default().clone())
+    }
+}
+
+/// What the steps of a pass depend on besides graph and schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Found {
+    pub backward: bool,
+    /// The layer, where layers differ in how their keys travel.
+    pub layer: i32,
+    /// The number of the batch.
+    pub batch: usize,
+    /// What gradients hold.
+    pub grads: Vec<Option<GradState>>,
+    /// How weights are packed that are held as blocks.
+    pub packings: Vec<Packing>,
+    /// Every tile runs.
+    pub all_tiles: bool,
+    /// Routers count.
+    pub counts: bool,
+}
+
+/// What the steps of one pass do, by their numbers.
+#[derive(Default)]
+pub(crate) struct Steps {
+    list: RefCell<Vec<Known>>,
+    /// A step runs to be remembered; those inside it just run.
+    inside: Cell<bool>,
+}
+
+#[derive(Clone, Default)]
+enum Known {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    /// It cannot be repeated.
+    Runs,
+    Repeats(Rc<Repeats>),
+}
+
+struct Repeats {
+    summary: Summary,
+    /// FLOPs of the model, FLOPs that ran, operations replayed.
+    work: [u128; 3],
+    /// What gradients hold afterwards.
+    grads: Vec<Option<GradState>>,
+}
+
+impl Steps {
+    /// Whether a step has been run, and does what [`Steps::repeat`] would do.
+    fn at(&self, step: usize) -> Known {
+        if self.inside.get() {
+            Known::Runs
+        } else {
+            self.list.borrow().get(step).cloned().unwrap_or_default()
+        }
+    }
+
+    /// Does what a step did before; false if it has to run.
+    pub fn repeat(
+        &self,
+        step: usize,
+        at: &Placed,
+        on: (&Device, &Counters),
+        grads: Option<&mut Grads>,
+    ) -> bool {
+        let Known::Repeats(known) = self.at(step) else { return false };
+        let (device, counters) = on;
+        device.repeat(&known.summary, at.layer);
+        counters.add_work(known.work);
+        if let Some(grads) = grads {
+            grads.set_states(at.weights(), &known.grads);
+        }
+        true
+    }
+
+    /// Whether a step that runs now is to be remembered.
+    pub fn is_new(&self, step: usize) -> bool {
+        matches!(self.at(step), Known::Nothing)
+    }
+
+    /// Runs a step and remembers what it does; `states` are those of the gradients.
+    pub fn run(
+        &self,
+        step: usize,
+        at: &Placed,
+        on: (&Device, &Counters),
+        work: impl FnOnce() -> Vec<Option<GradState>>,
+    ) {
+        let (device, counters) = on;
+        self.inside.set(true);
+        let before = counters.work();
+        let mut grads = Vec::new();
+        let summary = device.summarise(at.layer, || grads = work());
+        let after = counters.work();
+        self.inside.set(false);
+        let mut list = self.list.borrow_mut();
+        if list.len() <= step {
+            list.resize(step + 1, Known::Nothing);
+        }
+        let work = [0, 1, 2].map(|index| after[index] - before[index]);
+        list[step] =
+            summary.map_or(Known::Runs, |summary| Known::Repeats(Rc::new(Repeats { summary, work, grads })));
+    }
+}

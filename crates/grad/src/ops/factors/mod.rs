@@ -1,0 +1,80 @@
+//! Columns multiplied with trained factors (IA3; Liu et al., 2022, section 3.3).
+
+use fathom_tensor::Tensor;
+
+use super::lora::{LinearCut, Runs};
+use super::rescale::{multiply_runs, sum_runs};
+use super::{like, only};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Ctx, ParamId, Val};
+
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+impl Ctx<'_> {
+    /// x [t, n] with the columns of each run multiplied by `factors` [1, columns of all runs]; the others stay. Of columns that are cut each
+    /// rank has a part.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn factors(
+        &mut self,
+        name: &'static str,
+        x: Val,
+        factors: ParamId,
+        (runs, cut): (Runs, LinearCut),
+    ) -> Val {
+        let runs = if cut == LinearCut::Columns { runs.part(self.spread.ranks) } else { runs };
+        only(self.apply(Factors { name, runs }, &[x], &[factors]))
+    }
+}
+
+struct Factors {
+    name: &'static str,
+    runs: Runs,
+}
+
+impl Op for Factors {
+    fn name(&self) -> &'static str {
+        "factors"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        let (name, cols, runs) = (self.name, ins[0].cols, self.runs);
+        let fits = runs.iter().all(|(at, columns)| at + columns <= cols);
+        assert!(fits && params[0] == [1, runs.columns()], "factors {name}: {runs:?} of x [t, {cols}]");
+        like(name, ins[0])
+    }
+
+    fn saves(&self, want: Want) -> Saves {
+        Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
+    }
+
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        multiply_runs(x, self.runs, &ins[0], &params[0], &outs[0]);
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            multiply_runs(x, self.runs, dy, &saved.params[0], &dx.tensor);
+        }
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        if let (Some(dy), Some(sums)) = (&dy[0], &dw[0]) {
+            sum_runs(x, self.runs, ([dy, saved.input(0)], None), sums);
+        }
+    }
+}

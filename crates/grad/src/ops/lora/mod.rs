@@ -1,0 +1,328 @@
+//! A projection with a low-rank adapter (LoRA; Hu et al., 2021, section 4.1): `y = x W^T + scale (x A^T) B^T + b`.
+//!
+//! A projection of several tensors of files (q, k and v; gate and up) has an adapter of its own for some of them: their A lie on top
+//! of each other, and each B makes its own columns of y. The low-rank terms are added to the product's result where it is, so an
+//! adapter makes no second value of y's size; `x A^T` is made again in the backward pass, which costs rank / columns of a product.
+//!
+//! Over tensor parallel ranks W and B are cut as [`Ctx::column_parallel`] cuts W and A is whole, or W and A are cut as
+//! [`Ctx::row_parallel`] does and B is whole. What is whole then has a term of its gradient on every rank.
+
+use fathom_tensor::{Category, MatMul, Tensor};
+
+use super::only;
+use super::parallel::{collect, collected, summed};
+use crate::graph::Spread;
+use crate::narrow::{NarrowLinear, Pass};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Ctx, ParamId, Val};
+
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
+/// How tensor parallel ranks share a projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinearCut {
+    /// Each computes all of it, for the rows that it has.
+    Whole,
+    /// Each computes some columns.
+    Columns,
+    /// Each computes a term of the sum.
+    Rows,
+}
+
+/// Runs of the columns of a projection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runs {
+    list: [(usize, usize); 3],
+    len: usize,
+}
+
+impl Runs {
+    /// Of these: the first column of each, and how many.
+    ///
+    /// # Panics
+    /// If there are more than three.
+    #[track_caller]
+    pub fn new(runs: &[(usize, usize)]) -> Runs {
+        let mut list = [(0, 0); 3];
+        list[..runs.len()].copy_from_slice(runs);
+        Runs { list, len: runs.len() }
+    }
+
+    /// Number of runs.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The runs.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.list[..self.len].iter().copied()
+    }
+
+    /// All columns of them.
+    pub fn columns(&self) -> usize {
+        self.iter().map(|(_, columns)| columns).sum()
+    }
+
+    /// What one of several ranks has of them, each run cut into as many parts as there are ranks.
+    pub fn part(&self, ranks: usize) -> Runs {
+        let mut part = *self;
+        part.list.iter_mut().for_each(|(at, columns)| (*at, *columns) = (*at / ranks, *columns / ranks));
+        part
+    }
+}
+
+/// The low-rank adapter of a projection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoraUse {
+    /// [runs x rank, in].
+    pub a: ParamId,
+    /// [columns of all runs, rank].
+    pub b: ParamId,
+    /// Multiply both together, of each run.
+    pub scales: [f32; 3],
+    /// The columns of the whole projection that each adapter adds to.
+    pub runs: Runs,
+}
+
+impl LoraUse {
+    /// Of these weights; a scale for each run.
+    ///
+    /// # Panics
+    /// If there are not as many scales as runs.
+    #[track_caller]
+    pub fn new(a: ParamId, b: ParamId, of_runs: &[f32], runs: Runs) -> LoraUse {
+        assert_eq!(of_runs.len(), runs.len(), "lora: scales of runs");
+        let mut scales = [1.0; 3];
+        scales[..of_runs.len()].copy_from_slice(of_runs);
+        LoraUse { a, b, scales, runs }
+    }
+}
+
+/// A projection: weight [out, in] and bias [1, out].
+pub type Projected = (ParamId, Option<ParamId>);
+
+impl Ctx<'_> {
+    /// A projection with a low-rank adapter: x [t, in] to [t, out].
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn lora(
+        &mut self,
+        name: &'static str,
+        x: Val,
+        (weight, bias): Projected,
+        lora: LoraUse,
+        cut: LinearCut,
+    ) -> Val {
+        let spread = self.spread;
+        let cut = if spread.ranks == 1 { LinearCut::Whole } else { cut };
+        let (runs, share) = match cut {
+            LinearCut::Whole => (lora.runs, None),
+            LinearCut::Columns => (lora.runs.part(spread.ranks), Some(1)),
+            LinearCut::Rows => (lora.runs, Some(spread.share())),
+        };
+        let narrow = self.params.narrow(weight);
+        let op = Lora { name, cut, spread, scales: lora.scales, runs, narrow };
+        let params: Vec<ParamId> = [lora.a, lora.b, weight].into_iter().chain(bias).collect();
+        only(match share {
+            Some(share) => self.apply_to(share, op, &[x], &params),
+            None => self.apply(op, &[x], &params),
+        })
+    }
+}
+
+struct Lora {
+    name: &'static str,
+    cut: LinearCut,
+    spread: Spread,
+    scales: [f32; 3],
+    /// Of the columns that are here.
+    runs: Runs,
+    /// What the product with W is made of, if not of its operands as they are.
+    narrow: Option<NarrowLinear>,
+}
+
+/// A product into a result of its own.
+fn into<'a>(a: &'a Tensor, b: &'a Tensor, b_trans: bool, c: &'a Tensor) -> MatMul<'a> {
+    MatMul { a, a_trans: false, b, b_trans, c, accumulate: false }
+}
+
+impl Lora {
+    /// Each run: its columns, the rows of B that make them, and the columns of `x A^T` that they are made of.
+    fn parts(&self, rank: usize) -> impl Iterator<Item = [std::ops::Range<usize>; 3]> + '_ {
+        let mut first = 0;
+        self.runs.iter().enumerate().map(move |(index, (at, columns))| {
+            first += columns;
+            [at..at + columns, first - columns..first, index * rank..(index + 1) * rank]
+        })
+    }
+
+    /// Multiplies the columns of each run by its scale.
+    fn scaled(&self, x: &Exec<'_>, u: Tensor, rank: usize) -> Tensor {
+        let (scales, machine) = (&self.scales[..self.runs.len()], &x.device.machine);
+        if scales.iter().all(|scale| *scale == scales[0]) {
+            if scales[0] != 1.0 {
+                machine.scale(&u, scales[0], &u);
+            }
+            return u;
+        }
+        for (index, scale) in scales.iter().enumerate() {
+            let run = u.view_cols(index * rank..(index + 1) * rank);
+            machine.scale(&run, *scale, &run);
+        }
+        u
+    }
+
+    /// `scale x A^T`.
+    fn low(&self, x: &Exec<'_>, rows: &Tensor, a: &Tensor) -> Tensor {
+        let u = x.device.empty(rows.rows(), a.rows(), rows.dtype(), Category::Workspace);
+        x.matmul(into(rows, a, true, &u));
+        self.scaled(x, u, a.rows() / self.runs.len())
+    }
+
+    /// `scale dy B`, of each run: the gradient of `x A^T`.
+    fn low_gradient(&self, x: &Exec<'_>, dy: &Tensor, b: &Tensor) -> Tensor {
+        let rank = b.cols();
+        let du = x.device.empty(dy.rows(), self.runs.len() * rank, dy.dtype(), Category::Workspace);
+        for [columns, rows, low] in self.parts(rank) {
+            x.matmul(into(&dy.view_cols(columns), &b.view_rows(rows), false, &du.view_cols(low)));
+        }
+        self.scaled(x, du, rank)
+    }
+
+    /// `c = x W^T + scale (x A^T) B^T`.
+    fn project(&self, x: &Exec<'_>, rows: &Tensor, [a, b, weight]: [&Tensor; 3], c: &Tensor) {
+        x.product(self.narrow.as_ref(), Pass::Forward, into(rows, weight, true, c));
+        let u = self.low(x, rows, a);
+        for [columns, rows, low] in self.parts(b.cols()) {
+            let (u, b, c) = (&u.view_cols(low), &b.view_rows(rows), &c.view_cols(columns));
+            x.matmul(MatMul { accumulate: true, ..into(u, b, true, c) });
+        }
+    }
+
+    /// `c = dy W + du A`, with the gradient of `x A^T` if it is there already.
+    fn back(
+        &self,
+        x: &Exec<'_>,
+        (dy, du): (&Tensor, Option<&Tensor>),
+        [a, b, weight]: [&Tensor; 3],
+        c: &Tensor,
+    ) {
+        x.product(self.narrow.as_ref(), Pass::Input, into(dy, weight, false, c));
+        let du = du.cloned().unwrap_or_else(|| self.low_gradient(x, dy, b));
+        x.matmul(MatMul { accumulate: true, ..into(&du, a, false, c) });
+    }
+}
+
+fn three(params: &[Tensor]) -> [&Tensor; 3] {
+    [&params[0], &params[1], &params[2]]
+}
+
+impl Op for Lora {
+    fn name(&self) -> &'static str {
+        "lora"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        let (name, cols) = (self.name, ins[0].cols);
+        let [low, low_inner] = params[0];
+        let [high, rank] = params[1];
+        let [out, inner] = params[2];
+        assert_eq!([cols, cols], [inner, low_inner], "lora {name}: x [t, {cols}], weight [{out}, {inner}]");
+        assert_eq!(
+            [low, high],
+            [self.runs.len() * rank, self.runs.columns()],
+            "lora {name}: A [{low}, {low_inner}], B [{high}, {rank}] for {:?}",
+            self.runs
+        );
+        let fits = self.runs.iter().all(|(at, columns)| at + columns <= out);
+        assert!(fits, "lora {name}: {:?} of {out} columns", self.runs);
+        if let Some(bias) = params.get(3) {
+            assert_eq!(*bias, [1, out], "lora {name}: bias of weight [{out}, {inner}]");
+        }
+        vec![Out::new(name, out, ins[0].dtype)]
+    }
+
+    fn saves(&self, want: Want) -> Saves {
+        Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
+    }
+
+    fn backward(&self) -> Backward {
+        Backward { writes_weight: true, ..Backward::PLAIN }
+    }
+
+    fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
+        let of = |[rows, cols]: [usize; 2]| rows as u64 * cols as u64;
+        let per = 2 * rows as u64;
+        let (low, all) = (per * (of(params[0]) + of(params[1])), per * of(params[2]));
+        Flops { forward: all + low, input: all + low, weight: low, extra: 0 }
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        let (from, to) = (&ins[0], &outs[0]);
+        let project = |rows: &Tensor, c: &Tensor| self.project(x, rows, three(params), c);
+        match self.cut {
+            LinearCut::Whole => project(from, to),
+            LinearCut::Columns => collected(x, from, to, self.spread, project),
+            LinearCut::Rows => summed(x, from, to, self.spread, project),
+        }
+        if let Some(bias) = params.get(3) {
+            x.device.machine.add_bias(to, bias);
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        let carry = x.carry.take();
+        let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
+        let back = |dy: &Tensor, c: &Tensor| self.back(x, (dy, None), three(&saved.params), c);
+        match self.cut {
+            LinearCut::Whole => self.back(x, (dy, carry.as_ref()), three(&saved.params), &dx.tensor),
+            LinearCut::Columns => summed(x, dy, &dx.tensor, self.spread, back),
+            LinearCut::Rows => collected(x, dy, &dx.tensor, self.spread, back),
+        }
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        let Some(own) = &dy[0] else { return };
+        let (a, b) = (&saved.params[0], &saved.params[1]);
+        let whole = |rows: &Tensor, cut: LinearCut| {
+            if self.cut == cut { collect(x, rows, self.spread) } else { rows.clone() }
+        };
+        let product = |a: &Tensor, b: &Tensor, c: &Tensor, accumulate| {
+            x.matmul(MatMul { a, a_trans: true, b, b_trans: false, c, accumulate });
+        };
+        let mut carry = None;
+        if dw[..3].iter().any(Option::is_some) {
+            let (dy, rows) = (&whole(own, LinearCut::Rows), &whole(saved.input(0), LinearCut::Columns));
+            if let Some(db) = &dw[1] {
+                let u = self.low(x, rows, a);
+                for [columns, rows, low] in self.parts(b.cols()) {
+                    product(&dy.view_cols(columns), &u.view_cols(low), &db.view_rows(rows), true);
+                }
+            }
+            if let Some(da) = &dw[0] {
+                let du = self.low_gradient(x, dy, b);
+                product(&du, rows, da, x.adds);
+                carry = Some(du).filter(|_| self.cut == LinearCut::Whole);
+            }
+            if let Some(dw) = &dw[2] {
+                let op = MatMul { a: dy, a_trans: true, b: rows, b_trans: false, c: dw, accumulate: true };
+                x.product(self.narrow.as_ref(), Pass::Weight, op);
+            }
+        }
+        if let Some(Some(dbias)) = dw.get(3) {
+            x.device.machine.bias_backward(own, dbias);
+        }
+        x.carry = carry;
+    }
+}

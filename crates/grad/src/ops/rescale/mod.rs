@@ -1,0 +1,189 @@
+//! The directions of an adapted projection with a trained length each (DoRA; Liu et al., 2024, equations 5 and 11): column o of the
+//! result is multiplied with `m[o] / |W[o] + scale B[o] A|` and gets its bias. The length that divides is a constant for the
+//! gradient (section 4.3 there).
+//!
+//! Lengths are made from the weights each time, by runs of rows: a run has `W + scale B A` as f32.
+
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, DType, MatMul, Tensor};
+
+use super::lora::{LinearCut, LoraUse, Runs};
+use super::{like, only};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::{Batch, Ctx, ParamId, Val};
+
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+/// Elements of `W + scale B A` that are in memory at once.
+const ELEMENTS: usize = 1 << 18;
+
+impl Ctx<'_> {
+    /// What [`Ctx::lora`] made without a bias, x [t, out], with the length m [1, columns of all runs] of each adapted column; `weight` and
+    /// `bias` are the projection's.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn rescale(
+        &mut self,
+        name: &'static str,
+        x: Val,
+        magnitude: ParamId,
+        (weight, bias): super::lora::Projected,
+        (lora, cut): (LoraUse, LinearCut),
+    ) -> Val {
+        let ranks = self.spread.ranks;
+        let runs = if cut == LinearCut::Columns { lora.runs.part(ranks) } else { lora.runs };
+        let op = Rescale { name, scales: lora.scales, runs, sums: cut == LinearCut::Rows && ranks > 1 };
+        let params: Vec<ParamId> = [magnitude, lora.a, lora.b, weight].into_iter().chain(bias).collect();
+        only(self.apply(op, &[x], &params))
+    }
+}
+
+struct Rescale {
+    name: &'static str,
+    scales: [f32; 3],
+    runs: Runs,
+    /// Ranks have some columns of the weight each.
+    sums: bool,
+}
+
+impl Rescale {
+    /// f32 [1, columns of all runs]: one over each length.
+    fn inverse_lengths(&self, x: &Exec<'_>, params: &[Tensor]) -> Tensor {
+        let (device, [a, b, weight]) = (x.device, [&params[1], &params[2], &params[3]]);
+        let (rank, inner) = (b.cols(), weight.cols());
+        let squares = device.zeros(1, self.runs.columns(), DType::F32, Category::Workspace);
+        let scaled = device.empty(b.rows(), rank, b.dtype(), Category::Workspace);
+        let step = (ELEMENTS / inner.max(1)).max(1);
+        let mut first = 0;
+        for (index, (at, columns)) in self.runs.iter().enumerate() {
+            let a = a.view_rows(index * rank..(index + 1) * rank);
+            let own = first..first + columns;
+            device.machine.scale(&b.view_rows(own.clone()), self.scales[index], &scaled.view_rows(own));
+            for start in (0..columns).step_by(step) {
+                let rows = start..columns.min(start + step);
+                let sum = device.empty(rows.len(), inner, DType::F32, Category::Workspace);
+                device.machine.copy(&weight.view_rows(at + rows.start..at + rows.end), &sum);
+                let own = first + rows.start..first + rows.end;
+                let (low, c) = (&scaled.view_rows(own.clone()), &sum);
+                x.matmul(MatMul { a: low, a_trans: false, b: &a, b_trans: false, c, accumulate: true });
+                let flat = sum.reshape(1, rows.len() * inner);
+                device.machine.sum_squares_slots(&flat, inner, &squares.view_cols(own));
+            }
+            first += columns;
+        }
+        if self.sums {
+            device.mesh.group(&[Axis::Tp]).all_reduce(device, &squares);
+        }
+        device.machine.rsqrt(&squares, &squares);
+        squares
+    }
+
+    /// f32 [1, columns of all runs]: what columns are multiplied with.
+    fn factors(&self, x: &Exec<'_>, params: &[Tensor]) -> Tensor {
+        let factors = self.inverse_lengths(x, params);
+        x.device.machine.multiply(&factors, &params[0], &factors);
+        factors
+    }
+}
+
+/// `to = from` with the columns of each run multiplied by its factors; the others are copied.
+pub(super) fn multiply_runs(x: &Exec<'_>, runs: Runs, from: &Tensor, factors: &Tensor, to: &Tensor) {
+    let machine = &x.device.machine;
+    let (mut done, mut first) = (0, 0);
+    for (at, columns) in runs.iter() {
+        if done < at {
+            machine.copy(&from.view_cols(done..at), &to.view_cols(done..at));
+        }
+        done = at + columns;
+        let factors = factors.view_cols(first..first + columns);
+        machine.multiply(&from.view_cols(at..done), &factors, &to.view_cols(at..done));
+        first += columns;
+    }
+    if done < from.cols() {
+        machine.copy(&from.view_cols(done..from.cols()), &to.view_cols(done..from.cols()));
+    }
+}
+
+/// `sums += ` the sum over rows of `a b`, of the columns of each run, times factors if they are given; f32 [1, columns of all runs].
+/// Rows are taken in whole chunks.
+pub(super) fn sum_runs(
+    x: &Exec<'_>,
+    runs: Runs,
+    ([a, b], factors): ([&Tensor; 2], Option<&Tensor>),
+    sums: &Tensor,
+) {
+    let device = x.device;
+    let mut first = 0;
+    for (at, columns) in runs.iter() {
+        let step = (ELEMENTS / columns.max(1) / fathom_tensor::SUM_CHUNK).max(1) * fathom_tensor::SUM_CHUNK;
+        for start in (0..a.rows()).step_by(step) {
+            let rows = start..a.rows().min(start + step);
+            let product = device.empty(rows.len(), columns, DType::F32, Category::Workspace);
+            let [a, b] = [a, b].map(|part| part.view_rows(rows.clone()).view_cols(at..at + columns));
+            device.machine.multiply(&a, &b, &product);
+            let own = first..first + columns;
+            if let Some(factors) = factors {
+                device.machine.multiply(&product, &factors.view_cols(own.clone()), &product);
+            }
+            device.machine.bias_backward(&product, &sums.view_cols(own));
+        }
+        first += columns;
+    }
+}
+
+impl Op for Rescale {
+    fn name(&self) -> &'static str {
+        "rescale"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        let (name, cols, [out, inner]) = (self.name, ins[0].cols, params[3]);
+        assert_eq!(cols, out, "rescale {name}: x [t, {cols}], weight [{out}, {inner}]");
+        assert_eq!(params[0], [1, self.runs.columns()], "rescale {name}: lengths of {:?}", self.runs);
+        like(name, ins[0])
+    }
+
+    fn saves(&self, want: Want) -> Saves {
+        Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
+    }
+
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
+    }
+
+    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        Flops::default()
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        let factors = self.factors(x, params);
+        multiply_runs(x, self.runs, &ins[0], &factors, &outs[0]);
+        if let Some(bias) = params.get(4) {
+            x.device.machine.add_bias(&outs[0], bias);
+        }
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+        if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
+            multiply_runs(x, self.runs, dy, &self.factors(x, &saved.params), &dx.tensor);
+        }
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+        let Some(dy) = &dy[0] else { return };
+        if let Some(dm) = &dw[0] {
+            // The gradient by what is divided by a length, on top of those of earlier tokens: their order stays.
+            let inverse = self.inverse_lengths(x, &saved.params);
+            sum_runs(x, self.runs, ([dy, saved.input(0)], Some(&inverse)), dm);
+        }
+        if let Some(Some(dbias)) = dw.get(4) {
+            x.device.machine.bias_backward(dy, dbias);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A frozen weight in few bits: its bytes are in memory, on disk or sharded over ranks; a segment that needs the weight has its
+//! elements for the time of the segment. Bytes are fetched a segment ahead, elements are made when the segment begins.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Packing, Tensor, Unpack};
+
+use crate::disk::CHUNK;
+use crate::value::Value;
+
+/// The bytes, and the elements while a segment needs them.
+pub(crate) struct Packed {
+    device: Device,
+    format: BlockFormat,
+    /// Of the elements.
+    shape: [usize; 2],
+    dtype: DType,
+    /// Bytes of [`BlockFormat::packed_shape`].
+    bytes: Value,
+    visit: RefCell<Visit>,
+}
+
+#[derive(Default)]
+struct Visit {
+    users: u32,
+    plain: Option<Tensor>,
+}
+
+/// A frozen weight that is read as it is packed: its bytes are in memory always. Operations that do not take packed weights have its
+/// elements as long as they use them.
+pub(crate) struct Blocked {
+    device: Device,
+    bytes: Tensor,
+    dtype: DType,
+}
+
+impl Blocked {
+    pub fn new(device: &Device, packing: Packing, dtype: DType) -> Blocked {
+        let bytes = device.empty(1, packing.bytes(), DType::U8, Category::Params);
+        Blocked { device: device.clone(), bytes: bytes.packed(Rc::new(packing)), dtype }
+    }
+
+    /// The weight as it is packed.
+    pub fn bytes(&self) -> &Tensor {
+        &self.bytes
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The elements.
+    #[track_caller]
+    pub fn plain(&self) -> Tensor {
+        let Some(packing) = self.bytes.packing() else { panic!("{:?} has no packing", self.bytes) };
+        let (cols, mut row, mut at) = (packing.cols, 0, 0);
+        let plain = self.device.empty(packing.rows(), cols, self.dtype, Category::Workspace);
+        for (format, rows) in packing.runs.iter().copied() {
+            let bytes = rows * format.row_bytes(cols);
+            let packed = &self.bytes.view_cols(at..at + bytes).reshape(rows, format.row_bytes(cols));
+            let out = &plain.view_rows(row..row + rows);
+            self.device.machine.unpack(&Unpack { format, packed, out });
+            (row, at) = (row + rows, at + bytes);
+        }
+        plain
+    }
+}
+
+/// Changes the scales of a weight, block by block.
+pub type Rescale<'a> = &'a mut dyn FnMut(&mut [f32]);
+
+impl Packed {
+    pub fn new(
+        device: &Device,
+        format: BlockFormat,
+        shape: [usize; 2],
+        dtype: DType,
+        bytes: Value,
+    ) -> Packed {
+        Packed { device: device.clone(), format, shape, dtype, bytes, visit: RefCell::default() }
+    }
+
+    pub fn format(&self) -> BlockFormat {
+        self.format
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn bytes(&self) -> &Value {
+        &self.bytes
+    }
+
+    /// The elements, if they are here.
+    pub fn plain(&self) -> Option<Tensor> {
+        self.visit.borrow().plain.clone()
+    }
+
+    /// Adds a user: starts to fetch the bytes if there was none.
+    pub fn fetch(&self, device: &Device) {
+        let mut visit = self.visit.borrow_mut();
+        visit.users += 1;
+        if visit.users == 1 {
+            self.bytes.fetch(device);
+        }
+    }
+
+    /// Waits for the bytes and unpacks them, unless that was done; the bytes that were fetched are released.
+    pub fn wait(&self) {
+        let mut visit = self.visit.borrow_mut();
+        if visit.plain.is_some() {
+            return;
+        }
+        self.bytes.wait();
+        let [rows, cols] = self.shape;
+        self.device.pool.enter("unpack weights", self.bytes.layer());
+        let plain = self.device.empty(rows, cols, self.dtype, Category::Params);
+        let [lines, width] = self.format.lines(self.shape);
+        let out = plain.reshape(lines, width);
+        self.device.machine.unpack(&Unpack { format: self.format, packed: &self.bytes.tensor(), out: &out });
+        self.bytes.release();
+        visit.plain = Some(plain);
+    }
+
+    /// Removes a user; with the last one the elements go.
+    pub fn release(&self) {
+        let mut visit = self.visit.borrow_mut();
+        visit.users -= 1;
+        if visit.users == 0 && visit.plain.take().is_none() {
+            self.bytes.release();
+        }
+    }
+
+    /// As [`Value::fill`], of f32 elements; `rescale` then changes the scales in the order of the blocks.
+    pub fn fill(&self, work: &mut dyn FnMut(Range<usize>, &Tensor), rescale: Option<Rescale<'_>>) {
+        let (device, format) = (&self.device, self.format);
+        let [lines, width] = format.lines(self.shape);
+        let [_, row_bytes] = format.packed_shape(self.shape);
+        let own = self.bytes.resident().cloned();
+        let staged = || device.empty(lines, row_bytes, DType::U8, Category::Staging);
+        let packed = own.clone().unwrap_or_else(staged);
+        let step = (CHUNK / width.max(1)).clamp(1, lines.max(1));
+        for first in (0..lines).step_by(step) {
+            let rows = first..lines.min(first + step);
+            let x = device.empty(1, rows.len() * width, DType::F32, Category::Staging);
+            work(rows.start * width..rows.end * width, &x);
+            let x = x.reshape(rows.len(), width);
+            device.machine.pack(&Pack { format, x: &x, out: &packed.view_rows(rows) });
+        }
+        if let Some(rescale) = rescale {
+            let view = packed.view_cols(format.scales_at(width)..row_bytes);
+            let bytes = device.machine.read(&view).wait();
+            let words = bytes.as_chunks::<4>().0;
+            let mut scales: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+            rescale(&mut scales);
+            let bytes: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+            device.machine.write(&view, &bytes);
+        }
+        if own.is_none() {
+            let packed = packed.reshape(1, lines * row_bytes);
+            self.bytes.fill(|range, chunk| device.machine.copy(&packed.view_cols(range), chunk));
+        }
+    }
+}

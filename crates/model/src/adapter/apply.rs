@@ -1,0 +1,69 @@
+//! What a projection computes, with its adapter if it has one.
+
+use fathom_grad::{Ctx, LinearCut, Val};
+
+use super::AdapterParams;
+use crate::block::LinearParams;
+
+/// The activations of an adapted projection that come before what it gives.
+const BEFORE: &[(&str, &str)] = &[
+    ("attn.qkv", "attn.qkv.base"),
+    ("attn.proj", "attn.proj.base"),
+    ("attn.q.down", "attn.q.down.base"),
+    ("attn.q.up", "attn.q.up.base"),
+    ("attn.kv.down", "attn.kv.down.base"),
+    ("attn.kv.up", "attn.kv.up.base"),
+    ("attn.k.shared", "attn.k.shared.base"),
+    ("mlp.up", "mlp.up.base"),
+    ("mlp.down", "mlp.down.base"),
+];
+
+fn before(name: &str) -> &'static str {
+    BEFORE.iter().find(|(of, _)| *of == name).map_or("adapter.base", |(_, before)| before)
+}
+
+impl LinearParams {
+    /// All of it on every rank.
+    pub(crate) fn whole(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
+        self.project(cx, name, x, LinearCut::Whole)
+    }
+
+    /// Where a sub-layer begins: ranks compute some columns each.
+    pub(crate) fn columns(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
+        self.project(cx, name, x, LinearCut::Columns)
+    }
+
+    /// Where a sub-layer ends: ranks compute a term of the sum each.
+    pub(crate) fn rows(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
+        self.project(cx, name, x, LinearCut::Rows)
+    }
+
+    fn project(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val, cut: LinearCut) -> Val {
+        let projected = (self.weight, self.bias);
+        match self.adapter {
+            None => self.base(cx, name, x, cut),
+            Some(AdapterParams::Lora(lora, None)) => cx.lora(name, x, projected, lora, cut),
+            Some(AdapterParams::Lora(lora, Some(lengths))) => {
+                let y = cx.lora(before(name), x, (self.weight, None), lora, cut);
+                cx.rescale(name, y, lengths, projected, (lora, cut))
+            }
+            Some(AdapterParams::Factors { factors, runs, input: true }) => {
+                let own = if cut == LinearCut::Rows { LinearCut::Columns } else { LinearCut::Whole };
+                let x = cx.factors(before(name), x, factors, (runs, own));
+                self.base(cx, name, x, cut)
+            }
+            Some(AdapterParams::Factors { factors, runs, input: false }) => {
+                let y = self.base(cx, before(name), x, cut);
+                cx.factors(name, y, factors, (runs, cut))
+            }
+        }
+    }
+
+    fn base(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val, cut: LinearCut) -> Val {
+        match cut {
+            LinearCut::Whole => cx.linear(name, x, self.weight, self.bias),
+            LinearCut::Columns => cx.column_parallel(name, x, self.weight, self.bias),
+            LinearCut::Rows => cx.row_parallel(name, x, self.weight, self.bias),
+        }
+    }
+}

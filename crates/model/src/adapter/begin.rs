@@ -1,0 +1,179 @@
+//! First values of an adapter's weights: those that follow from nothing, and those that follow from the base.
+
+use fathom_grad::{ParamId, Params, Value};
+use fathom_tensor::{Category, DType, Device};
+
+use super::{Adapter, AdapterMethod, AdapterParams, singular};
+use crate::block::LinearParams;
+use crate::error::{Error, Result};
+use crate::files::{Slot, Source, load, load_slots};
+use crate::init::{Init, initialise_adapter};
+use crate::model::Model;
+use crate::portion::sum_of_parts;
+use crate::walk::{Kind, Parallel, Projection};
+
+/// Gives the weights of a model's adapter their first values, once the base's have theirs. With PiSSA the base loses what the adapter
+/// begins as.
+///
+/// # Errors
+/// A start from singular values where ranks have parts of a projection.
+///
+/// # Panics
+/// If `params` are not this model's.
+pub fn adapt(
+    device: &Device,
+    model: &Model,
+    params: &mut Params,
+    seed: u64,
+) -> std::result::Result<(), String> {
+    let Some(adapter) = model.spec.adapter.clone() else { return Ok(()) };
+    initialise_adapter(device, model, params, Init::new(seed));
+    let singular = matches!(adapter.method, AdapterMethod::Lora { singular: true, .. });
+    if singular && model.portion.cuts_projections() {
+        return Err(
+            "takes whole projections apart, and tensor parallel ranks have parts of them; use mesh.tp=1"
+                .into(),
+        );
+    }
+    if !device.machine.has_data() {
+        return Ok(());
+    }
+    for adapted in model.adapted() {
+        match adapted.params.adapter {
+            Some(AdapterParams::Lora(_, Some(lengths))) => begin_lengths(device, params, &adapted, lengths),
+            Some(AdapterParams::Lora(..)) if singular => begin_singular(device, params, &adapted, &adapter),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Model {
+    /// Multiplies the learning rates of the adapter's B (LoRA+; Hayou et al., 2024).
+    pub fn scale_rates(&self, params: &mut Params, factor: f32) {
+        for adapted in self.adapted() {
+            if let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter {
+                params.scale_rate(lora.b, factor);
+            }
+        }
+    }
+}
+
+/// As [`load`], with first values for the adapter, and those of the source in their place if it has any.
+///
+/// # Errors
+/// As [`load`] and [`adapt`].
+pub fn load_adapted(
+    device: &Device,
+    model: &Model,
+    params: &mut Params,
+    source: &dyn Source,
+    seed: u64,
+) -> Result<()> {
+    load(device, model, params, source)?;
+    let place = || source.place("").to_path_buf();
+    adapt(device, model, params, seed).map_err(|what| Error::file(&place(), what))?;
+    let slots = model.adapter_slots(params);
+    let pieces = model.pieces();
+    let there = |slot: &Slot| pieces[slot.id.index()].iter().any(|piece| source.shape(&piece.name).is_some());
+    if slots.iter().any(there) { load_slots(device, model, &slots, source) } else { Ok(()) }
+}
+
+impl Model {
+    /// The values of the adapter's weights.
+    pub(super) fn adapter_slots(&self, params: &Params) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        self.visit(&mut |id, _, weight| {
+            if weight.kind == Kind::Adapter {
+                let value = params.get(id).value.clone();
+                slots.push(Slot { id, range: 0..value.len(), value, coded: None });
+            }
+        });
+        slots
+    }
+}
+
+/// A projection of a rank's model that has an adapter.
+pub(super) struct Adapted {
+    pub params: LinearParams,
+    /// Ranks have some columns of it each.
+    pub cut: bool,
+    /// The files' names of its adapted parts, and their first rows here and how many.
+    pub names: Vec<String>,
+}
+
+impl Model {
+    /// The projections of the rank that have an adapter.
+    pub(super) fn adapted(&self) -> Vec<Adapted> {
+        let mut all = Vec::new();
+        let Some(adapter) = self.spec.adapter.as_deref() else { return all };
+        self.see_projections(&mut |layer, p: &Projection<'_>, params| {
+            if params.adapter.is_some() && self.portion.has(layer, p.module, self.spec.tied) {
+                let at = super::prefix(&self.spec.family.names, layer, p.module);
+                let names = super::parts(p).into_iter().map(|part| format!("{at}{}", part.name));
+                let names = names.filter(|name| adapter.modules.contains_key(name)).collect();
+                let cut = p.parallel == Parallel::Rows && self.portion.cuts_projections();
+                all.push(Adapted { params, cut, names });
+            }
+        });
+        all
+    }
+}
+
+/// All elements of a weight's part.
+pub(super) fn values(device: &Device, params: &Params, id: ParamId) -> Vec<f32> {
+    let mut all = Vec::new();
+    params.get(id).value.read(|_, tensor| all.extend(device.to_f32(tensor)));
+    all
+}
+
+/// Gives a weight's part new elements.
+pub(super) fn set(device: &Device, value: &Value, elements: &[f32]) {
+    value.fill(|range, tensor| {
+        let part = &elements[range];
+        let bytes: Vec<u8> = match tensor.dtype() {
+            DType::Bf16 => part.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
+            _ => part.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        };
+        device.machine.write(tensor, &bytes);
+    });
+}
+
+/// DoRA begins with the lengths of the base's rows.
+fn begin_lengths(device: &Device, params: &Params, adapted: &Adapted, lengths: ParamId) {
+    let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
+    let [rows, cols] = params.shape(adapted.params.weight);
+    let weight = values(device, params, adapted.params.weight);
+    // Of the columns here, where ranks have some of them each.
+    let here = params.shape(lengths)[1];
+    let runs = lora.runs.part(lora.runs.columns() / here.max(1));
+    let square = |row: usize| {
+        weight[row * cols..(row + 1) * cols].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() as f32
+    };
+    let squares: Vec<f32> = runs.iter().flat_map(|(at, columns)| at..at + columns).map(square).collect();
+    debug_assert!(runs.iter().all(|(at, columns)| at + columns <= rows));
+    let squares = device.from_f32(1, squares.len(), &squares, Category::Staging);
+    if adapted.cut {
+        sum_of_parts(device, &squares);
+    }
+    let roots: Vec<f32> = device.to_f32(&squares).iter().map(|square| square.sqrt()).collect();
+    set(device, &params.get(lengths).value, &roots);
+}
+
+/// PiSSA begins with the largest singular parts of the base, which keeps the rest (Meng et al., 2024, equations 2 to 4).
+fn begin_singular(device: &Device, params: &Params, adapted: &Adapted, adapter: &Adapter) {
+    let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
+    let [_, cols] = params.shape(adapted.params.weight);
+    let mut weight = values(device, params, adapted.params.weight);
+    let (mut low, mut high) = (Vec::new(), Vec::new());
+    for ((at, rows), name) in lora.runs.iter().zip(&adapted.names) {
+        let size = adapter.modules[name];
+        let part = &mut weight[at * cols..(at + rows) * cols];
+        let (a, b) = singular::largest(part, [rows, cols], size.rank, adapter.scale(size));
+        low.extend(a);
+        high.extend(b);
+    }
+    set(device, &params.get(lora.a).value, &low);
+    set(device, &params.get(lora.b).value, &high);
+    set(device, &params.get(adapted.params.weight).value, &weight);
+}

@@ -1,0 +1,90 @@
+//! Small networks behind sub-layers (Houlsby et al., 2019): what a sub-layer adds, `a`, becomes `a + Up(act(Down(norm(a))))`, with
+//! NeMo's settings: the norm before, a swish inside, Up zero at first. Every rank has all of them, for the rows that it has.
+
+use fathom_grad::{Ctx, Val};
+use fathom_tensor::{Activation, NormKind};
+
+use crate::block::{LinearParams, NormParams};
+use crate::portion::{Cut, Seen};
+use crate::spec::Spec;
+use crate::walk::{Begins, InFiles, Kind, Module, Walk, WeightSpec};
+
+/// The weights of one of them.
+#[derive(Clone, Copy, Debug)]
+pub struct HoulsbyParams {
+    norm: NormParams,
+    /// [width, d].
+    down: LinearParams,
+    /// [d, width].
+    up: LinearParams,
+}
+
+/// Names of one's weights and activations.
+struct Place {
+    module: Module,
+    roles: [&'static str; 3],
+    files: [&'static str; 3],
+    activations: [&'static str; 6],
+}
+
+const PLACES: [Place; 2] = [
+    Place {
+        module: Module::Attention,
+        roles: ["attn_adapter_norm", "attn_adapter_down", "attn_adapter_up"],
+        files: ["attention_adapter.norm", "attention_adapter.down", "attention_adapter.up"],
+        activations: [
+            "attn.adapter.norm",
+            "attn.adapter.norm.stats",
+            "attn.adapter.down",
+            "attn.adapter.act",
+            "attn.adapter.up",
+            "attn.adapted",
+        ],
+    },
+    Place {
+        module: Module::Mlp,
+        roles: ["mlp_adapter_norm", "mlp_adapter_down", "mlp_adapter_up"],
+        files: ["mlp_adapter.norm", "mlp_adapter.down", "mlp_adapter.up"],
+        activations: [
+            "mlp.adapter.norm",
+            "mlp.adapter.norm.stats",
+            "mlp.adapter.down",
+            "mlp.adapter.act",
+            "mlp.adapter.up",
+            "mlp.adapted",
+        ],
+    },
+];
+
+impl HoulsbyParams {
+    /// The one behind attention (0) or behind the feed-forward network (1).
+    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, behind: usize) -> Option<HoulsbyParams> {
+        let width = s.adapter.as_ref()?.network()?;
+        let Place { module, roles, files, .. } = &PLACES[behind];
+        let mut weight = |part: usize, shape: [usize; 2], begins| {
+            let stored = InFiles::one(files[part], shape[0].max(if part == 0 { shape[1] } else { 0 }));
+            let at = (*module, Kind::Adapter);
+            let spec = WeightSpec::new(roles[part], at, shape, Cut::Whole(Seen::Rows), stored);
+            w.weight(WeightSpec { begins, decays: part > 0, ..spec })
+        };
+        let norm = NormParams { weight: weight(0, [1, s.hidden], Begins::Identity), bias: None };
+        let mut linear = |part, shape, begins| LinearParams {
+            weight: weight(part, shape, begins),
+            bias: None,
+            adapter: None,
+        };
+        let down = linear(1, [width, s.hidden], Begins::Uniform);
+        Some(HoulsbyParams { norm, down, up: linear(2, [s.hidden, width], Begins::Zeros) })
+    }
+
+    /// `a_td` to `a_td` with what the network adds.
+    pub(crate) fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, behind: usize, a_td: Val) -> Val {
+        let [norm, stats, down, act, up, sum] = PLACES[behind].activations;
+        let kind = NormKind { plus_one: false, centred: false, ..s.norm };
+        let h_td = cx.norm([norm, stats], a_td, kind, self.norm.weight, None);
+        let u_tw = self.down.whole(cx, down, h_td);
+        let u_tw = cx.activate(act, Activation::Silu, u_tw);
+        let u_td = self.up.whole(cx, up, u_tw);
+        cx.add(sum, a_td, u_td)
+    }
+}

@@ -1,0 +1,263 @@
+//! Adapters of projections, as data: which method, of which projections, of what size. A specification with one declares the adapter's
+//! weights beside those of each projection, so names in files, sharding, first values, plans and checkpoints follow.
+//!
+//! Names in files are those of PEFT without `base_model.model.`: an adapter is of a projection as files know it (`q_proj`), also where the
+//! model has several of them in one weight.
+
+mod apply;
+mod begin;
+mod houlsby;
+mod leading;
+mod merge;
+mod off;
+mod peft;
+mod share;
+mod singular;
+mod targets;
+mod tensors;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use fathom_grad::{LoraUse, ParamId, Runs};
+
+use crate::portion::{Cut, Seen};
+use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, Term, Walk, WeightSpec};
+
+pub use begin::{adapt, load_adapted};
+pub use houlsby::HoulsbyParams;
+pub use leading::PromptParams;
+pub(crate) use leading::{declare_prefix, led};
+pub use merge::merge;
+pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
+pub use share::share_base;
+pub use targets::Targets;
+pub use tensors::PeftTensors;
+
+/// What an adapter does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterMethod {
+    /// Low-rank terms (Hu et al., 2021).
+    Lora {
+        /// `alpha / sqrt(rank)` in place of `alpha / rank` (Kalajdzievski, 2023).
+        rank_stabilised: bool,
+        /// Lengths of rows are trained apart from their directions (DoRA; Liu et al., 2024).
+        lengths: bool,
+        /// Terms begin as the base's largest singular parts, which the base then lacks (PiSSA; Meng et al., 2024).
+        singular: bool,
+    },
+    /// Trained factors of columns (IA3; Liu et al., 2022).
+    Factors,
+    /// Networks of this width behind sub-layers (Houlsby et al., 2019).
+    Networks(usize),
+    /// Virtual tokens before every document, whose embeddings are trained (Lester et al., 2021).
+    Prompt {
+        /// How many.
+        tokens: usize,
+        /// Hidden columns of the encoder that computes them (p-tuning; Liu et al., 2021).
+        encoder: Option<usize>,
+    },
+    /// Virtual tokens of which each layer's keys and values are trained (Li and Liang, 2021).
+    Prefix {
+        /// How many.
+        tokens: usize,
+    },
+}
+
+/// An adapter of a model's projections.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// What it does.
+    pub method: AdapterMethod,
+    /// The projections, by their names in files.
+    pub modules: BTreeMap<String, Size>,
+    /// Those of them whose input has the factors, not their output.
+    pub inputs: BTreeSet<String>,
+}
+
+/// The size of a projection's low-rank terms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    /// Columns between A and B.
+    pub rank: usize,
+    /// Over the rank, or its root, their weight.
+    pub alpha: f64,
+}
+
+/// The weights of a projection's adapter.
+#[derive(Clone, Copy, Debug)]
+pub enum AdapterParams {
+    /// Low-rank terms, and the lengths [1, columns] of DoRA.
+    Lora(LoraUse, Option<ParamId>),
+    /// Factors [1, columns] of these columns of the output, or of all of the input.
+    Factors {
+        /// The factors.
+        factors: ParamId,
+        /// Of which columns.
+        runs: Runs,
+        /// Of the input.
+        input: bool,
+    },
+}
+
+/// A tensor of files that an adapter can be of.
+struct Part {
+    name: std::borrow::Cow<'static, str>,
+    /// Its rows of the weight.
+    rows: Range<usize>,
+}
+
+/// The tensors of files that are all of a projection's weight.
+fn parts(p: &Projection<'_>) -> Vec<Part> {
+    let out: usize = p.out.iter().sum();
+    match &p.stored {
+        InFiles::Stack(list) => {
+            let mut first = 0;
+            let part = |(name, rows): &(std::borrow::Cow<'static, str>, usize)| {
+                first += rows;
+                Part { name: name.clone(), rows: first - rows..first }
+            };
+            list.iter().map(part).collect()
+        }
+        InFiles::Rows(name, all, _) if *all == out => vec![Part { name: (*name).into(), rows: 0..out }],
+        InFiles::Rows(..) | InFiles::Whole(..) | InFiles::Experts(..) | InFiles::Unnamed => Vec::new(),
+    }
+}
+
+impl Adapter {
+    /// The weight of low-rank terms.
+    pub fn scale(&self, Size { rank, alpha }: Size) -> f32 {
+        let rank = rank as f64;
+        match self.method {
+            AdapterMethod::Lora { rank_stabilised: true, .. } => (alpha / rank.sqrt()) as f32,
+            AdapterMethod::Lora { .. } => (alpha / rank) as f32,
+            _ => 1.0,
+        }
+    }
+
+    /// It adds terms to weights and does nothing else.
+    pub fn adds(&self) -> bool {
+        matches!(self.method, AdapterMethod::Lora { lengths: false, singular: false, .. })
+    }
+
+    /// It can be merged into weights.
+    pub fn merges(&self) -> bool {
+        matches!(self.method, AdapterMethod::Lora { .. } | AdapterMethod::Factors)
+    }
+
+    /// The width of its networks.
+    pub(crate) fn network(&self) -> Option<usize> {
+        match self.method {
+            AdapterMethod::Networks(width) => Some(width),
+            _ => None,
+        }
+    }
+
+    /// The adapter's weights of a projection whose tensors' names follow `at`; `None` where it has none.
+    pub(crate) fn declare(&self, w: &mut Walk<'_>, at: &str, p: &Projection<'_>) -> Option<AdapterParams> {
+        if p.kind != Kind::Linear {
+            return None;
+        }
+        let size = |part: &Part| self.modules.get(&format!("{at}{}", part.name)).copied();
+        let chosen: Vec<Part> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
+        let sizes: Vec<Size> = chosen.iter().filter_map(size).collect();
+        let rank = sizes.first()?.rank;
+        let scales: Vec<f32> = sizes.iter().map(|size| self.scale(*size)).collect();
+        let input = chosen.iter().any(|part| self.inputs.contains(&format!("{at}{}", part.name)));
+        Some(match self.method {
+            AdapterMethod::Lora { lengths, singular, .. } => {
+                let begins = if singular { Begins::Zeros } else { Begins::Uniform };
+                Declared { w, p, chosen: &chosen }.lora((rank, &scales), begins, lengths)
+            }
+            AdapterMethod::Factors => Declared { w, p, chosen: &chosen }.factors(input),
+            _ => return None,
+        })
+    }
+}
+
+/// A projection whose adapter is declared.
+struct Declared<'a, 'w, 'p> {
+    w: &'a mut Walk<'w>,
+    p: &'a Projection<'p>,
+    chosen: &'a [Part],
+}
+
+impl Declared<'_, '_, '_> {
+    fn weight(
+        &mut self,
+        term: Term,
+        shape: [usize; 2],
+        cut: Cut<'_>,
+        stored: InFiles,
+        begins: Begins,
+    ) -> ParamId {
+        let spec = WeightSpec::new(self.p.role, (self.p.module, Kind::Adapter), shape, cut, stored);
+        let decays = matches!(term, Term::LoraA | Term::LoraB);
+        self.w.weight(WeightSpec { term, begins, decays, ..spec })
+    }
+
+    fn runs(&self) -> Runs {
+        let runs: Vec<(usize, usize)> =
+            self.chosen.iter().map(|part| (part.rows.start, part.rows.len())).collect();
+        Runs::new(&runs)
+    }
+
+    /// What files call the adapter's part for each column of the projection.
+    fn by_columns(&self) -> InFiles {
+        match &self.p.stored {
+            rows @ InFiles::Rows(..) => rows.clone(),
+            _ => self.stack(Range::len),
+        }
+    }
+
+    fn stack(&self, rows: impl Fn(&Range<usize>) -> usize) -> InFiles {
+        InFiles::Stack(self.chosen.iter().map(|part| (part.name.clone(), rows(&part.rows))).collect())
+    }
+
+    fn lora(&mut self, (rank, scales): (usize, &[f32]), begins: Begins, lengths: bool) -> AdapterParams {
+        let (inner, runs) = (self.p.inner, self.runs());
+        let groups: Vec<usize> = runs.iter().map(|(_, columns)| columns).collect();
+        let (low, all) = (runs.len() * rank, [inner]);
+        let [a_cut, b_cut, m_cut] = match self.p.parallel {
+            Parallel::Whole(seen) => [Cut::Whole(seen); 3],
+            Parallel::Columns => [Cut::Whole(Seen::Own), Cut::Rows(&groups), Cut::Rows(&groups)],
+            // One row is a vector.
+            Parallel::Rows if low == 1 => [Cut::Rows(&all), Cut::Whole(Seen::Own), Cut::Whole(Seen::Rows)],
+            Parallel::Rows => [Cut::Cols, Cut::Whole(Seen::Own), Cut::Whole(Seen::Rows)],
+        };
+        let a = self.weight(
+            Term::LoraA,
+            [low, inner],
+            a_cut,
+            self.stack(|_| if low == 1 { inner } else { rank }),
+            begins,
+        );
+        let by_columns = self.by_columns();
+        let b = self.weight(Term::LoraB, [runs.columns(), rank], b_cut, by_columns.clone(), Begins::Zeros);
+        let m = lengths
+            .then(|| self.weight(Term::Lengths, [1, runs.columns()], m_cut, by_columns, Begins::Identity));
+        AdapterParams::Lora(LoraUse::new(a, b, scales, runs), m)
+    }
+
+    fn factors(&mut self, input: bool) -> AdapterParams {
+        let runs = if input { Runs::new(&[(0, self.p.inner)]) } else { self.runs() };
+        let groups: Vec<usize> = runs.iter().map(|(_, columns)| columns).collect();
+        let cut = match (self.p.parallel, input) {
+            (Parallel::Columns, false) | (Parallel::Rows, true) => Cut::Rows(&groups),
+            (Parallel::Whole(seen), _) => Cut::Whole(seen),
+            (Parallel::Columns, true) | (Parallel::Rows, false) => Cut::Whole(Seen::Rows),
+        };
+        let stored = if input { self.stack(|_| self.p.inner) } else { self.by_columns() };
+        let factors = self.weight(Term::Factors, [1, runs.columns()], cut, stored, Begins::Identity);
+        AdapterParams::Factors { factors, runs, input }
+    }
+}
+
+/// What stands before the names of a layer's tensors, or of those outside the layers.
+pub(crate) fn prefix(names: &crate::family::Names, layer: Option<usize>, module: Module) -> String {
+    match (layer, module) {
+        (Some(layer), _) => format!("{}{}.{layer}.", names.base, names.layers),
+        (None, Module::Head) => String::new(),
+        (None, _) => names.base.to_string(),
+    }
+}

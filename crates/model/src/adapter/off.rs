@@ -1,0 +1,33 @@
+//! A model with its adapter switched off.
+
+use fathom_grad::ParamId;
+
+use crate::model::{EmbedParams, Model, NOWHERE};
+use crate::walk::Kind;
+
+impl Model {
+    /// The base of this model, over the same weights: what its adapter adds is left out. Exactly the model that the adapter was added to
+    /// where the base's weights are as they were (not of PiSSA, whose base lacks what its terms begin with).
+    pub fn without_adapter(&self) -> Model {
+        let (mut next, mut base) = (0, Vec::new());
+        self.spec.walk(&mut |layer, weight| {
+            let mut id = NOWHERE;
+            if self.portion.has(layer, weight.module, self.spec.tied) {
+                id = ParamId(next);
+                next += 1;
+            }
+            base.extend((weight.kind != Kind::Adapter).then_some(id));
+            id
+        });
+        let spec = self.spec.without_adapter();
+        let mut base = base.into_iter();
+        let (_, blocks, _) = spec.walk(&mut |_, _| base.next().unwrap_or(NOWHERE));
+        let here = |index: &usize| self.portion.layers().any(|layer| layer == *index);
+        let blocks = blocks.into_iter().enumerate().filter(|(index, _)| here(index)).map(|(_, p)| p);
+        // Segments are remembered with the weights, by kind: these are other kinds than those with the adapter.
+        let layers = spec.layers.len();
+        let alike = self.alike.iter().map(|(like, first)| (like + layers, *first)).collect();
+        let embed = self.embed.map(|embed| EmbedParams { prompt: None, ..embed });
+        Model { blocks: blocks.collect(), alike, spec, embed, ..self.clone() }
+    }
+}

@@ -1,0 +1,82 @@
+//! A model with an adapter over weights that the model without it, and others with adapters of their own, have too.
+
+use std::sync::Arc;
+
+use fathom_grad::{Param, Params};
+use fathom_tensor::{Category, Device, Meta};
+
+use super::{AdapterMethod, PeftTensors};
+use crate::error::{Error, Result};
+use crate::files::load_slots;
+use crate::model::Model;
+use crate::portion::Portion;
+use crate::spec::Spec;
+use crate::walk::Kind;
+
+/// The model of `spec`, a base's with an adapter, over the base's weights: nothing of these is copied, and what the adapter adds is read
+/// from its folder.
+///
+/// # Errors
+/// Files that cannot be read; an adapter that changes weights of its base, or a base that is held in a file's blocks.
+///
+/// # Panics
+/// If ranks have parts of the base, or `params` are not its.
+#[track_caller]
+pub fn share_base(
+    device: &Device,
+    (base, params): (&Model, &Params),
+    (spec, tensors): (&Spec, &PeftTensors),
+) -> Result<(Model, Params)> {
+    assert!(base.portion == Portion::whole(&base.spec), "share_base: of a whole model");
+    let refuse = |what: &str| Err(Error::file(&tensors.path, what));
+    let method = spec.adapter.as_deref().map(|adapter| adapter.method);
+    if matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone() {
+        return refuse(
+            "changes weights of its base (PiSSA, `modules_to_save`), which others share; merge it (fathom export --with) and serve \
+             that model",
+        );
+    }
+    if spec.virtual_tokens() > 0 {
+        return refuse(
+            "puts virtual tokens before every text, which others beside it do not have; talk with it by `fathom chat --adapter`",
+        );
+    }
+    if params.iter().any(|(_, param)| param.value.as_blocked().is_some()) {
+        return refuse(
+            "is an adapter, and its base stays packed in a GGUF file's blocks, over which adapters do not compute; serve the base \
+             from a folder of safetensors",
+        );
+    }
+    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    let (model, declared) = Model::declare(&nowhere, spec, base.dtype(params));
+    device.pool.enter("weights", -1);
+    let (mut whole, mut shared) = (Params::default(), params.iter());
+    model.visit(&mut |id, _, weight| {
+        let Param { name, value, decays, .. } = declared.get(id);
+        let ([rows, cols], dtype) = (value.shape(), value.dtype());
+        let value = if weight.kind == Kind::Adapter {
+            device.empty(rows, cols, dtype, Category::Params).into()
+        } else {
+            let Some((_, param)) = shared.next() else { panic!("share_base: {name} is missing") };
+            assert_eq!(param.value.shape(), [rows, cols], "share_base: {name}");
+            param.value.clone()
+        };
+        whole.push(Param { name: name.clone(), value, decays: *decays, trainable: false });
+    });
+    load_slots(device, &model, &model.adapter_slots(&whole), tensors)?;
+    Ok((model, whole))
+}
+
+impl Spec {
+    /// Elements of the adapter's weights.
+    pub fn adapter_elements(&self) -> u64 {
+        let mut elements = 0;
+        self.walk(&mut |_, weight| {
+            if weight.kind == Kind::Adapter {
+                elements += weight.shape.iter().product::<usize>() as u64;
+            }
+            fathom_grad::ParamId(0)
+        });
+        elements
+    }
+}

@@ -1,0 +1,166 @@
+//! The tensors of an adapter's folder under the names that a model has for them, alone and over its base's.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use fathom_tensor::DType;
+
+use crate::error::{Error, Result};
+use crate::files::{Area, Quantised, SafeTensors, Source, Stream};
+
+/// An adapter's tensors under the names that a model has for them.
+pub struct PeftTensors {
+    pub(super) tensors: SafeTensors,
+    pub(super) alone: bool,
+    pub(super) path: PathBuf,
+    /// By the model's name: the file's, and the shape that the model has.
+    pub(super) names: BTreeMap<String, (String, Vec<usize>)>,
+    /// By the model's name: the columns of the file's tensor that it is, where it is not all of it.
+    pub(super) columns: BTreeMap<String, Range<usize>>,
+}
+
+impl PeftTensors {
+    /// None of them is in the place of one of the base's.
+    pub fn is_adapter_alone(&self) -> bool {
+        self.alone
+    }
+}
+
+impl Source for PeftTensors {
+    fn names(&self) -> Vec<&str> {
+        self.names.keys().map(String::as_str).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.names.get(name).map(|(_, shape)| shape.as_slice())
+    }
+
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.names.get(name).and_then(|(stored, _)| self.tensors.dtype(stored))
+    }
+
+    fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        let Some((_, shape)) = self.names.get(name) else {
+            return Err(Error::tensor(&self.path, name, "is missing"));
+        };
+        let width: usize =
+            shape[1..].iter().product::<usize>() * self.dtype(name).map_or(0, |dtype| dtype.bytes());
+        out.resize(rows.len() * width, 0);
+        self.stream().read(name, (rows.start * width) as u64, out)
+    }
+
+    fn stream(&self) -> Box<dyn Stream + '_> {
+        Box::new(Renamed { of: self, stream: self.tensors.stream() })
+    }
+
+    fn place(&self, _: &str) -> &Path {
+        &self.path
+    }
+}
+
+/// Reads under the model's names.
+struct Renamed<'a> {
+    of: &'a PeftTensors,
+    stream: Box<dyn Stream + 'a>,
+}
+
+impl Stream for Renamed<'_> {
+    fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
+        let stored = self.of.names.get(name).map_or(name, |(stored, _)| stored.as_str());
+        let shape = self.of.tensors.shape(stored).unwrap_or_default();
+        let (Some(columns), [_, all]) = (self.of.columns.get(name), shape) else {
+            return self.stream.read(stored, start, out);
+        };
+        // Bytes of a matrix that lie in runs, one in each row of a wider one.
+        let bytes = self.of.dtype(name).map_or(0, |dtype| dtype.bytes()) as u64;
+        let [width, all, first] = [columns.len(), *all, columns.start].map(|columns| columns as u64 * bytes);
+        let mut done = 0;
+        while done < out.len() {
+            let at = start + done as u64;
+            let (row, inside) = (at / width, at % width);
+            let len = (out.len() - done).min((width - inside) as usize);
+            self.stream.read(stored, row * all + first + inside, &mut out[done..done + len])?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()> {
+        let (width, bytes) = match self.of.names.get(name) {
+            Some((_, shape)) if shape.len() > 1 => (shape[1], out.len() / area.len().max(1)),
+            _ => (1, out.len() / area.len().max(1)),
+        };
+        let row_bytes = area.cols.len() * bytes;
+        for (row, out) in area.rows.clone().zip(out.chunks_mut(row_bytes.max(1))) {
+            self.read(name, ((row * width + area.cols.start) * bytes) as u64, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// An adapter's tensors, and of a base those that are not among them.
+pub(super) struct Over<'a> {
+    pub own: &'a PeftTensors,
+    pub base: &'a dyn Source,
+}
+
+impl Over<'_> {
+    fn of(&self, name: &str) -> &dyn Source {
+        if self.own.names.contains_key(name) { self.own } else { self.base }
+    }
+}
+
+impl Source for Over<'_> {
+    fn names(&self) -> Vec<&str> {
+        let base = self.base.names().into_iter().filter(|name| !self.own.names.contains_key(*name));
+        base.chain(self.own.names()).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.of(name).shape(name)
+    }
+
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.of(name).dtype(name)
+    }
+
+    fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        self.of(name).read_rows(name, rows, out)
+    }
+
+    fn stream(&self) -> Box<dyn Stream + '_> {
+        Box::new(Both { of: self, own: self.own.stream(), base: self.base.stream() })
+    }
+
+    fn quantised(&self, name: &str) -> Option<&Quantised> {
+        self.of(name).quantised(name)
+    }
+
+    fn place(&self, name: &str) -> &Path {
+        self.of(name).place(name)
+    }
+}
+
+/// Reads both.
+struct Both<'a> {
+    of: &'a Over<'a>,
+    own: Box<dyn Stream + 'a>,
+    base: Box<dyn Stream + 'a>,
+}
+
+impl<'a> Both<'a> {
+    fn stream(&mut self, name: &str) -> &mut Box<dyn Stream + 'a> {
+        if self.of.own.names.contains_key(name) { &mut self.own } else { &mut self.base }
+    }
+}
+
+impl<'a> Stream for Both<'a> {
+    fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
+        self.stream(name).read(name, start, out)
+    }
+
+    fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()> {
+        self.stream(name).read_area(name, area, out)
+    }
+}

@@ -1,0 +1,70 @@
+//! Which weights of a model are held as a GGUF file has them: projections, the embedding and the head, where all of their tensors are
+//! in blocks that the machine multiplies with. Experts are unpacked while they are loaded, as is everything else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fathom_grad::Params;
+use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile};
+
+use crate::files::Source;
+use crate::model::Model;
+use crate::pieces::Piece;
+use crate::portion::Portion;
+use crate::spec::Spec;
+use crate::walk::{Kind, Module, Term};
+
+/// How weights are packed, by their numbers in the whole model.
+pub(crate) type Blocked = BTreeMap<u32, Packing>;
+
+impl Model {
+    /// As [`Model::declare`], with weights as the source has them where the machine multiplies with what it has. They cannot be
+    /// trained, and are filled from such a source alone.
+    pub fn declare_stored(
+        device: &Device,
+        spec: &Spec,
+        dtype: DType,
+        source: &dyn Source,
+    ) -> (Model, Params) {
+        let portion = Portion::of(spec, &device.mesh, 1);
+        let whole = portion == Portion::whole(spec);
+        let blocked = if whole { blocked(spec, source, device.machine.as_ref()) } else { Blocked::new() };
+        Model::declare_held(device, spec, dtype, None, (portion, None), blocked)
+    }
+}
+
+fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
+    let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
+    let (model, _) = Model::declare(&nowhere, spec, DType::F32);
+    let (pieces, mut found) = (model.pieces(), Blocked::new());
+    model.visit(&mut |id, _, weight| {
+        let looked_up = weight.kind == Kind::Table && matches!(weight.module, Module::Tokens | Module::Head);
+        let is_matrix = weight.term == Term::Weight && weight.shape[0] > 1;
+        if is_matrix && (weight.kind == Kind::Linear || looked_up) {
+            let packing = packing(&pieces[id.index()], weight.shape, source);
+            let packing =
+                packing.filter(|all| all.runs.iter().all(|(format, _)| machine.multiplies(*format)));
+            found.extend(packing.map(|packing| (model.holdings[id.index()].number, packing)));
+        }
+    });
+    found
+}
+
+/// How a weight is packed whose tensors are in blocks, all of them.
+fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> Option<Packing> {
+    let mut pieces: Vec<&Piece> = pieces.iter().collect();
+    pieces.sort_by_key(|piece| piece.param_row);
+    let mut packing = Packing { cols, runs: Vec::new() };
+    for piece in pieces {
+        let whole_rows = !piece.transpose && piece.shape.len() == 2 && piece.cols == (0..cols);
+        if !whole_rows || piece.param_row != packing.rows() {
+            return None;
+        }
+        let format = BlockFormat::Ggml(source.blocks(&piece.name)?);
+        match packing.runs.last_mut() {
+            Some((last, rows)) if *last == format => *rows += piece.rows.len(),
+            _ => packing.runs.push((format, piece.rows.len())),
+        }
+    }
+    (packing.rows() == rows).then_some(packing)
+}

@@ -1,0 +1,100 @@
+//! What encoders call their weights.
+
+use super::spec;
+use crate::family::{Family, Names, Qkv, Up};
+
+/// What encoders alone have.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderNames {
+    /// The table of token types.
+    pub types: &'static str,
+    /// After the embedding.
+    pub norm: &'static str,
+    /// The table of distances, and its norm.
+    pub distances: [&'static str; 2],
+    /// A block's own projections of distances to keys and queries.
+    pub positions: [&'static str; 2],
+    /// Before the head; all of the name.
+    pub pool: &'static str,
+}
+
+/// Weights that published folders have besides those of a classifier.
+const LEFT_OVER: &[&str] = &["cls.", "lm_predictions.", "mask_predictions."];
+
+const BERT_NAMES: Names = Names {
+    base: "bert.",
+    embed: "embeddings.word_embeddings",
+    positions: "embeddings.position_embeddings",
+    layers: "encoder.layer",
+    head: "classifier",
+    attn_post_norm: "attention.output.LayerNorm",
+    mlp_post_norm: "output.LayerNorm",
+    qkv: Qkv::Separate(["attention.self.query", "attention.self.key", "attention.self.value"]),
+    attn_out: "attention.output.dense",
+    up: Up::One("intermediate.dense"),
+    down: "output.dense",
+    encoder: Some(EncoderNames {
+        types: "embeddings.token_type_embeddings",
+        norm: "embeddings.LayerNorm",
+        distances: ["encoder.rel_embeddings", "encoder.LayerNorm"],
+        positions: ["attention.self.pos_key_proj", "attention.self.pos_query_proj"],
+        pool: "bert.pooler.dense",
+    }),
+    ignored: &[".position_ids"],
+    ignored_starts: LEFT_OVER,
+    ..Names::LLAMA
+};
+
+/// The same, with another name of the projection before the head.
+const fn pooled(pool: &'static str) -> Option<EncoderNames> {
+    match BERT_NAMES.encoder {
+        Some(names) => Some(EncoderNames { pool, ..names }),
+        None => None,
+    }
+}
+
+const ROBERTA_NAMES: Names = Names {
+    base: "roberta.",
+    head: "classifier.out_proj",
+    encoder: pooled("classifier.dense"),
+    // A folder may have BERT's pooler and not use it.
+    ignored_starts: &["cls.", "lm_predictions.", "mask_predictions.", "roberta.pooler.dense."],
+    ..BERT_NAMES
+};
+
+const DEBERTA_NAMES: Names = Names {
+    base: "deberta.",
+    qkv: Qkv::Separate(["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"]),
+    encoder: pooled("pooler.dense"),
+    ignored_starts: &["cls.", "lm_predictions.", "mask_predictions.", "deberta.pooler.dense."],
+    ..BERT_NAMES
+};
+
+/// What folders of NVIDIA's classifiers have around a base model.
+const CUSTOM_STARTS: &[&str] = &["cls.", "lm_predictions.", "mask_predictions.", "model.pooler.dense."];
+
+const fn family(model_type: &'static str, architecture: &'static str, names: Names) -> Family {
+    Family { model_type, architecture, read: spec::read_blocks, write: |_, _| (), names }
+}
+
+/// BERT.
+pub(super) static BERT: Family = family("bert", "BertForSequenceClassification", BERT_NAMES);
+/// RoBERTa.
+pub(super) static ROBERTA: Family = family("roberta", "RobertaForSequenceClassification", ROBERTA_NAMES);
+/// RoBERTa in many languages.
+pub(super) static XLM: Family = family("xlm-roberta", "XLMRobertaForSequenceClassification", ROBERTA_NAMES);
+/// DeBERTa v2 and v3.
+pub(super) static DEBERTA: Family = family("deberta-v2", "DebertaV2ForSequenceClassification", DEBERTA_NAMES);
+
+/// All of them.
+pub(super) static ENCODERS: [&Family; 4] = [&BERT, &DEBERTA, &ROBERTA, &XLM];
+
+/// A base model with NVIDIA's head.
+pub(super) static CUSTOM_BERT: Family =
+    family("bert", "", Names { base: "model.", head: "fc", ignored_starts: CUSTOM_STARTS, ..BERT_NAMES });
+/// The same over DeBERTa.
+pub(super) static CUSTOM_DEBERTA: Family = family(
+    "deberta-v2",
+    "",
+    Names { base: "model.", head: "fc", ignored_starts: CUSTOM_STARTS, ..DEBERTA_NAMES },
+);

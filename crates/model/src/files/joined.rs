@@ -1,0 +1,194 @@
+//! Tensors that are read out of several of a file's: experts in MXFP4 as gpt-oss has them, and the linears of folders that GPTQ, AWQ,
+//! compressed-tensors, DeepSeek's blocks of FP8 and ModelOpt leave. Reading is all: they are decoded row by row, each element to f32 and
+//! rounded once to the tensor's type. What activations are to be rounded to is not read: products are those of the decoded weights.
+
+mod decode;
+mod find;
+
+use fathom_tensor::DType;
+
+use super::area::Area;
+use super::convert::convert_into;
+use super::source::Stream;
+use crate::error::Result;
+
+pub(super) use decode::to_eight;
+pub(super) use find::find;
+
+/// One tensor that is stored as several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Joined {
+    /// What it is read out of. The first stands for all in the file's order.
+    pub parts: Vec<Part>,
+    /// [out, in] of a linear, [experts, in, out] of experts.
+    pub shape: Vec<usize>,
+    /// The type that it is read as.
+    pub dtype: DType,
+    pub layout: Layout,
+}
+
+/// A tensor of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub name: String,
+    pub dtype: DType,
+    pub bytes: u64,
+}
+
+/// How a tensor's elements lie in its parts, which are in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Blocks U8 [experts, out, groups, 16] of 32 e2m1 numbers along the input, scales e8m0 [experts, out, groups].
+    Experts,
+    /// Codes I32 [in x bits / 32, out], zeros I32 [groups, out x bits / 32] (lower by `less`), scales [groups, out], and the group of each
+    /// input if `ordered`; the first in the low bits. `w = scale (code - zero)`.
+    Gptq { bits: usize, less: u32, ordered: bool },
+    /// Codes I32 [in, out / 8], zeros I32 [groups, out / 8], scales [groups, out]; columns of a word in AWQ's order. As GPTQ's.
+    Awq,
+    /// Codes I32 [out, in x bits / 32], scales [out, groups], zeros I32 [out x bits / 32, groups] if `zeros`, the group of each input if
+    /// `ordered`. Without zeros codes are higher by half their range.
+    Integers { bits: usize, zeros: bool, ordered: bool },
+    /// Codes I8 or e4m3 [out, in], a scale for each block, a zero for each (I8) if `zeros`.
+    Bytes { float: bool, block: [usize; 2], zeros: bool },
+    /// e2m1 U8 [out, in / 2], scales [out, in / group] in e4m3, with one for all (multiplied, or divided by), or in e8m0.
+    Fours { group: usize, scales: FourScales },
+}
+
+/// How four bits are scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FourScales {
+    PowersOfTwo,
+    Times,
+    Over,
+}
+
+/// Bytes of a tensor's elements that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub start: u64,
+    pub bytes: usize,
+}
+
+impl Joined {
+    fn width(&self) -> usize {
+        self.shape.last().copied().unwrap_or_default()
+    }
+
+    /// All rows, seen as a matrix.
+    pub fn rows(&self) -> usize {
+        self.shape[..self.shape.len() - 1].iter().product()
+    }
+
+    pub fn row_bytes(&self) -> usize {
+        self.width() * self.dtype.bytes()
+    }
+
+    /// With other names of its parts; `None` if one has none.
+    pub fn rename(self, name: &dyn Fn(&str) -> Option<String>) -> Option<Joined> {
+        let part = |part: Part| Some(Part { name: name(&part.name)?, ..part });
+        Some(Joined { parts: self.parts.into_iter().map(part).collect::<Option<_>>()?, ..self })
+    }
+
+    /// Parts are read an expert at a time, or whole.
+    fn units(&self) -> usize {
+        if self.layout == Layout::Experts { self.shape[0] } else { 1 }
+    }
+
+    /// What an area of the tensor is, seen as a matrix: whole rows are one stretch.
+    pub fn stretches(&self, area: &Area) -> impl Iterator<Item = Stretch> + use<> {
+        let (row_bytes, size) = (self.row_bytes(), self.dtype.bytes());
+        let Area { rows, cols } = area.clone();
+        let step = if cols.len() == self.width() { rows.len().max(1) } else { 1 };
+        rows.step_by(step).map(move |row| Stretch {
+            start: (row * row_bytes + cols.start * size) as u64,
+            bytes: step * cols.len() * size,
+        })
+    }
+}
+
+/// What was read last, for one thread: parts as they lie in the file, scales as f32, and a row.
+#[derive(Default)]
+pub(super) struct Cache {
+    of: Option<(String, usize)>,
+    parts: Vec<Vec<u8>>,
+    row: Option<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Cache {
+    /// Overwrites `out` with bytes of a tensor's elements, from byte `start`, which may be inside an element; all of them are in it.
+    pub fn read(
+        &mut self,
+        joined: &Joined,
+        start: u64,
+        out: &mut [u8],
+        stream: &mut dyn Stream,
+    ) -> Result<()> {
+        let wide = joined.row_bytes();
+        let (mut at, mut rest) = (start as usize, out);
+        while !rest.is_empty() {
+            let (row, from) = (at / wide, at % wide);
+            self.decode(joined, row, stream)?;
+            let (now, later) = rest.split_at_mut(rest.len().min(wide - from));
+            now.copy_from_slice(&self.bytes[from..][..now.len()]);
+            at += now.len();
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, joined: &Joined, row: usize, stream: &mut dyn Stream) -> Result<()> {
+        let each = joined.rows() / joined.units();
+        self.fetch(joined, row / each, stream)?;
+        if self.row != Some(row) {
+            let mut values = vec![0.0; joined.width()];
+            joined.decode_row(&self.parts, row % each, &mut values);
+            let values: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            self.bytes.resize(joined.row_bytes(), 0);
+            convert_into(DType::F32, &values, joined.dtype, &mut self.bytes);
+            self.row = Some(row);
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, joined: &Joined, unit: usize, stream: &mut dyn Stream) -> Result<()> {
+        let name = &joined.parts[0].name;
+        if self.of.as_ref().is_some_and(|(of, at)| of == name && *at == unit) {
+            return Ok(());
+        }
+        // Until all are there nothing is.
+        (self.of, self.row) = (None, None);
+        self.parts.clear();
+        for part in &joined.parts {
+            let each = part.bytes / joined.units() as u64;
+            let mut bytes = vec![0; each as usize];
+            stream.read(&part.name, unit as u64 * each, &mut bytes)?;
+            if matches!(part.dtype, DType::Bf16 | DType::F16) {
+                let mut wide = vec![0; 2 * bytes.len()];
+                convert_into(part.dtype, &bytes, DType::F32, &mut wide);
+                bytes = wide;
+            }
+            self.parts.push(bytes);
+        }
+        self.of = Some((name.clone(), unit));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_rows_are_one_stretch_and_parts_of_rows_are_not() {
+        let (parts, layout) = (Vec::new(), Layout::Experts);
+        let joined = Joined { parts, shape: vec![2, 32, 5], dtype: DType::Bf16, layout };
+        let stretches = |rows, cols| {
+            let all = joined.stretches(&Area { rows, cols });
+            all.map(|stretch| (stretch.start, stretch.bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(stretches(3..5, 0..5), [(30, 20)]);
+        assert_eq!(stretches(3..5, 1..3), [(32, 4), (42, 4)]);
+        assert_eq!(stretches(3..3, 0..5), []);
+    }
+}

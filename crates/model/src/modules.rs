@@ -1,0 +1,44 @@
+//! What a recipe calls the parts of a block, by Megatron's names, and the activations that belong to each.
+
+use fathom_grad::Modules;
+
+use crate::spec::Spec;
+
+/// The norms before and after sub-layers; those of heads are attention's own.
+const NORMS: [&str; 8] = [
+    "attn.norm",
+    "attn.norm.stats",
+    "attn.post_norm",
+    "attn.post_norm.stats",
+    "mlp.norm",
+    "mlp.norm.stats",
+    "mlp.post_norm",
+    "mlp.post_norm.stats",
+];
+
+/// The modules of blocks. A model may lack some of them.
+pub const MODULES: &Modules = &[
+    ("core_attn", &["attn.out", "attn.lse"]),
+    ("layernorm", &NORMS),
+    ("mlp", &["mlp.*"]),
+    ("mlp_act", &["mlp.act"]),
+    ("moe", &["moe.*"]),
+    ("moe_act", &["moe.act"]),
+    ("shared_experts", &["moe.shared.*"]),
+    ("mla_up_proj", &["attn.q.up", "attn.q", "attn.kv.up", "attn.k", "attn.v"]),
+];
+
+impl Spec {
+    /// The modules that the model has something of.
+    pub fn modules(&self) -> Vec<&'static str> {
+        let has = |name: &&str| match *name {
+            "core_attn" => self.layers.iter().any(|layer| layer.reach().is_some()),
+            "mlp" | "mlp_act" => self.has_dense_ffn(),
+            "moe" | "moe_act" => self.moe.is_some(),
+            "shared_experts" => self.moe.as_ref().is_some_and(|moe| moe.shared.is_some()),
+            "mla_up_proj" => self.latent.is_some(),
+            _ => true,
+        };
+        MODULES.iter().map(|(name, _)| *name).filter(has).collect()
+    }
+}

@@ -1,0 +1,163 @@
+//! Structured pruning (Minitron: Muralidharan and others, 2024): a smaller model of some of another's layers, channels, heads and columns
+//! inside its MLPs. The weights of the smaller one are slices of the larger one's: not a number is changed. Which parts stay is
+//! somebody else's choice.
+
+use std::ops::Range;
+
+use fathom_grad::Params;
+use fathom_tensor::{Category, Device};
+
+use crate::model::Model;
+use crate::spec::{Ffn, LayerSpec, Mixer, QkNorm, Spec};
+use crate::walk::Term;
+
+/// What stays of a model: indices, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Layers.
+    pub layers: Vec<usize>,
+    /// Columns of the residual stream.
+    pub hidden: Vec<usize>,
+    /// Of each layer that stays its query heads, as many in each group of a key head: all of a group's heads or none where each has
+    /// its own key head, which stays with it.
+    pub heads: Vec<Vec<usize>>,
+    /// Of each layer that stays the columns inside its MLP.
+    pub ffn: Vec<Vec<usize>>,
+}
+
+impl Kept {
+    /// All of it.
+    pub fn all(spec: &Spec) -> Kept {
+        let layers = spec.layers.len();
+        Kept {
+            layers: (0..layers).collect(),
+            hidden: (0..spec.hidden).collect(),
+            heads: vec![(0..spec.heads).collect(); layers],
+            ffn: vec![(0..spec.ffn).collect(); layers],
+        }
+    }
+
+    /// Key heads of a kept layer that stay.
+    fn kv_heads(&self, spec: &Spec, at: usize) -> Vec<usize> {
+        if spec.kv_heads == spec.heads { self.heads[at].clone() } else { (0..spec.kv_heads).collect() }
+    }
+
+    /// The smaller model's architecture.
+    ///
+    /// # Errors
+    /// Parts that a model of this kind cannot lose.
+    pub fn spec(&self, spec: &Spec) -> Result<Spec, String> {
+        prunable(spec)?;
+        let (heads, ffn) = (self.heads.first().map_or(0, Vec::len), self.ffn.first().map_or(0, Vec::len));
+        let mut smaller = Spec { hidden: self.hidden.len(), heads, ffn, ..spec.clone() };
+        smaller.kv_heads = if spec.kv_heads == spec.heads { heads } else { spec.kv_heads };
+        smaller.layers = self.layers.iter().map(|layer| spec.layers[*layer]).collect();
+        Ok(smaller)
+    }
+}
+
+/// Whether a model's parts can be told apart.
+///
+/// # Errors
+/// What cannot be pruned.
+pub fn prunable(spec: &Spec) -> Result<(), String> {
+    let plain =
+        |layer: &LayerSpec| matches!((layer.mixer, layer.ffn), (Mixer::Attention { .. }, Some(Ffn::Mlp)));
+    let found = [
+        (spec.moe.is_some(), "experts"),
+        (spec.latent.is_some(), "attention through latents"),
+        (spec.sinks, "sinks of attention"),
+        (spec.encoder.is_some(), "the head of an encoder"),
+        (spec.adapter.is_some(), "an adapter; merge it first (fathom export)"),
+        (spec.qk_norm == QkNorm::Full, "a norm over all heads"),
+        (!spec.layers.iter().all(plain), "layers of another kind than attention and MLP"),
+    ];
+    match found.iter().find(|(has, _)| *has) {
+        Some((_, what)) => Err(format!("has {what}, which pruning does not know")),
+        None => Ok(()),
+    }
+}
+
+/// Runs of `width` columns, one for each of `heads`, from `first` on.
+fn runs(heads: &[usize], width: usize, first: usize) -> impl Iterator<Item = usize> + '_ {
+    heads.iter().flat_map(move |head| first + head * width..first + (head + 1) * width)
+}
+
+/// Rows and columns of a weight that stay; all of either if `None`.
+type Slice = [Option<Vec<usize>>; 2];
+
+fn slice(spec: &Spec, kept: &Kept, at: usize, (role, term): (&str, Term)) -> Slice {
+    let hidden = || Some(kept.hidden.clone());
+    let heads = || kept.heads[at].as_slice();
+    let bias = term == Term::Bias;
+    // A bias has a column for each row of its projection.
+    let rows = |rows: Vec<usize>| if bias { [None, Some(rows)] } else { [Some(rows), hidden()] };
+    match role {
+        "qkv" => {
+            let (keys, wide) = (kept.kv_heads(spec, at), spec.head_dim);
+            let q = runs(heads(), wide, 0).collect::<Vec<_>>();
+            let k = runs(&keys, wide, spec.q_cols());
+            let v = runs(&keys, wide, spec.q_cols() + spec.kv_cols());
+            rows(q.into_iter().chain(k).chain(v).collect())
+        }
+        "up" => {
+            let halves = if spec.mlp.gated { 2 } else { 1 };
+            let half = |half: usize| kept.ffn[at].iter().map(move |column| half * spec.ffn + column);
+            rows((0..halves).flat_map(half).collect())
+        }
+        "attn_out" | "down" if bias => [None, hidden()],
+        "attn_out" => [hidden(), Some(runs(heads(), spec.head_dim, 0).collect())],
+        "down" => [hidden(), Some(kept.ffn[at].clone())],
+        "q_norm" | "k_norm" => [None, None],
+        "head" if bias => [None, None],
+        // Tables and norms of the residual stream.
+        _ => [None, hidden()],
+    }
+}
+
+/// The smaller model, of a whole model on one rank, in the same type.
+///
+/// # Errors
+/// As [`Kept::spec`].
+pub fn prune(
+    device: &Device,
+    (model, params): (&Model, &Params),
+    kept: &Kept,
+) -> Result<(Model, Params), String> {
+    let spec = &model.spec;
+    let smaller = kept.spec(spec)?;
+    let (pruned, mut slices) = Model::declare(device, &smaller, model.dtype(params));
+    // The weights of the larger model, by layer and in the order of each.
+    let mut weights = Vec::new();
+    model.visit(&mut |id, layer, weight| weights.push((id, layer, (weight.role, weight.term))));
+    let of_layer = |layer: Option<usize>| weights.iter().filter(move |(_, of, _)| *of == layer);
+    let mut taken = Vec::new();
+    let mut before: Option<Option<usize>> = None;
+    let mut source = Vec::new().into_iter();
+    let mut outside = of_layer(None).copied().collect::<Vec<_>>().into_iter();
+    pruned.visit(&mut |id, layer, _| {
+        if layer.is_some() && before != Some(layer) {
+            let from = layer.and_then(|layer| kept.layers.get(layer)).copied();
+            source = of_layer(from).copied().collect::<Vec<_>>().into_iter();
+        }
+        before = Some(layer);
+        let from = if layer.is_some() { source.next() } else { outside.next() };
+        taken.extend(from.map(|from| (id, layer.unwrap_or(0), from)));
+    });
+    for (to, at, (from, _, name)) in taken {
+        let [rows, cols] = slice(spec, kept, at, name);
+        let whole = params.shape(from);
+        let values = device.to_f32(&params.tensor(from));
+        let all =
+            |of: Option<Vec<usize>>, n: usize| of.unwrap_or_else(|| Range { start: 0, end: n }.collect());
+        let (rows, cols) = (all(rows, whole[0]), all(cols, whole[1]));
+        let row = |row: &usize| cols.iter().map(|col| values[row * whole[1] + col]).collect::<Vec<f32>>();
+        let values: Vec<f32> = rows.iter().flat_map(row).collect();
+        let name = &slices.get(to).name;
+        assert_eq!(slices.shape(to), [rows.len(), cols.len()], "prune: {name}");
+        let slice = device.from_f32(rows.len(), cols.len(), &values, Category::Workspace);
+        device.machine.copy(&slice, &slices.tensor(to));
+    }
+    slices.forget_segments();
+    Ok((pruned, slices))
+}

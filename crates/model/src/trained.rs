@@ -1,0 +1,117 @@
+//! Which weights of a model receive gradients; the others are frozen. Frozen weights have no gradient, master or moments, and are
+//! sharded over ranks as trained ones are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fathom_grad::{ParamId, Params};
+use regex::RegexSet;
+
+use crate::model::Model;
+use crate::walk::Kind;
+
+/// A choice of weights, by their names in files.
+#[derive(Clone, Debug, Default)]
+pub struct Trained {
+    /// `None`: all, or the adapter alone.
+    patterns: Option<RegexSet>,
+    /// Those of the model's adapter.
+    adapter: bool,
+}
+
+impl Trained {
+    /// All weights.
+    pub fn all() -> Trained {
+        Trained::default()
+    }
+
+    /// Weights whose names in files contain a match of one of the regular expressions, as `layers\\.3[01]\\.` or `lm_head`; all, if
+    /// there are none.
+    ///
+    /// # Errors
+    /// What is no regular expression.
+    pub fn matching(patterns: &[String]) -> Result<Trained, String> {
+        if patterns.is_empty() {
+            return Ok(Trained::all());
+        }
+        let patterns = RegexSet::new(patterns).map_err(|error| error.to_string())?;
+        Ok(Trained { patterns: Some(patterns), adapter: false })
+    }
+
+    /// The model's adapter, and the weights that [`Trained::matching`] means by these patterns if there are any.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn adapter(patterns: &[String]) -> Result<Trained, String> {
+        Ok(Trained { adapter: true, ..Trained::matching(patterns)? })
+    }
+
+    /// Whether a weight of this name in files is one of a choice; false without a choice.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        self.patterns.as_ref().is_some_and(|patterns| patterns.is_match(name))
+    }
+
+    /// Nothing is frozen.
+    pub fn is_all(&self) -> bool {
+        self.patterns.is_none() && !self.adapter
+    }
+}
+
+impl Model {
+    /// Blocks are alike whose weights are, and of which the same are trained.
+    pub(crate) fn tell_apart(&mut self, params: &Params) {
+        let mut of_layer: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+        self.visit(&mut |id, layer, weight| {
+            if let Some(layer) = layer {
+                let trained = params.get(id).trainable;
+                of_layer.entry(layer).or_default().push((weight.role, weight.term, weight.shape, trained));
+            }
+        });
+        let layers: Vec<usize> = self.portion.layers().collect();
+        let kinds: Vec<usize> = self.alike.iter().map(|(kind, _)| *kind).collect();
+        for (at, (kind, _)) in self.alike.iter_mut().enumerate() {
+            let same = |other: &usize| {
+                kinds[*other] == kinds[at] && of_layer.get(&layers[*other]) == of_layer.get(&layers[at])
+            };
+            if let Some(first) = (0..at).find(same) {
+                *kind = layers[first];
+            } else {
+                *kind = layers[at];
+            }
+        }
+    }
+
+    /// Freezes the weights of this rank that are not chosen.
+    ///
+    /// # Errors
+    /// A pattern that no weight of the model has, or tensors of a file that are one weight here and are not all chosen.
+    pub fn freeze(&mut self, params: &mut Params, trained: &Trained) -> Result<(), String> {
+        if trained.is_all() {
+            return Ok(());
+        }
+        let nothing = RegexSet::empty();
+        let patterns = trained.patterns.as_ref().unwrap_or(&nothing);
+        let mut of_adapter = Vec::new();
+        self.visit(&mut |_, _, weight| of_adapter.push(trained.adapter && weight.kind == Kind::Adapter));
+        let all: BTreeSet<String> = self.spec.stored_names().into_iter().collect();
+        let met: BTreeSet<usize> = all.iter().flat_map(|name| patterns.matches(name)).collect();
+        if let Some(vain) = (0..patterns.len()).find(|pattern| !met.contains(pattern)) {
+            let [first, last] = [all.first(), all.last()].map(|name| name.map_or("", String::as_str));
+            return Err(format!(
+                "no weight has a name with `{}`; names are like {first} and {last}",
+                patterns.patterns()[vain]
+            ));
+        }
+        for (index, pieces) in self.pieces().iter().enumerate() {
+            let (chosen, others): (Vec<&str>, Vec<&str>) =
+                pieces.iter().map(|piece| piece.name.as_str()).partition(|name| patterns.is_match(name));
+            if let (Some(chosen), Some(other)) = (chosen.first(), others.first()) {
+                return Err(format!("{chosen} and {other} are one weight here: train both or neither"));
+            }
+            if chosen.is_empty() && !of_adapter[index] {
+                params.freeze(ParamId(index as u32));
+            }
+        }
+        self.tell_apart(params);
+        Ok(())
+    }
+}

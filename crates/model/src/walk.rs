@@ -1,0 +1,338 @@
+//! What a sub-layer says of each of its weights, once: its role, its shape, how ranks cut it, what files call it, how it begins,
+//! and whether it is a projection, which may be low-precision, adapted or quantised. Whatever looks at a model's weights
+//! (declaring, files, initialisation, low-precision GEMMs, costs) is a fold over a [`Walk`].
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use fathom_grad::ParamId;
+
+use crate::adapter::{Adapter, prefix};
+use crate::attention::DistanceParams;
+use crate::block::{LinearParams, NormParams};
+use crate::family::Names;
+use crate::portion::{Cut, Seen};
+use crate::spec::Spec;
+
+/// One weight, as its sub-layer declares it.
+#[derive(Clone, Debug)]
+pub struct WeightSpec<'a> {
+    /// Its part in the block, as `qkv` or `shared.up`; a projection's weight and bias have the same.
+    pub role: &'static str,
+    /// Which of those it is.
+    pub term: Term,
+    /// What it belongs to.
+    pub module: Module,
+    /// What it does.
+    pub kind: Kind,
+    /// Rows x columns of all of it; [1, n] for a vector.
+    pub shape: [usize; 2],
+    /// How ranks cut it.
+    pub cut: Cut<'a>,
+    /// What files call it.
+    pub stored: InFiles,
+    /// Its first values.
+    pub begins: Begins,
+    /// Decoupled weight decay applies.
+    pub decays: bool,
+    /// Receives a gradient.
+    pub trainable: bool,
+}
+
+/// Which weight of its role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// What is multiplied with.
+    Weight,
+    /// What is added.
+    Bias,
+    /// The only one.
+    Whole,
+    /// An adapter's first factor.
+    LoraA,
+    /// Its second.
+    LoraB,
+    /// Lengths of rows.
+    Lengths,
+    /// Factors of columns.
+    Factors,
+}
+
+impl Term {
+    /// What follows the name of what it belongs to.
+    pub(crate) fn end(self) -> &'static str {
+        match self {
+            Term::Weight => ".weight",
+            Term::Bias => ".bias",
+            Term::Whole => "",
+            Term::LoraA => ".lora_A.weight",
+            Term::LoraB => ".lora_B.weight",
+            Term::Lengths => ".lora_magnitude_vector",
+            Term::Factors => ".ia3_l",
+        }
+    }
+}
+
+/// The part of a model that a weight belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Module {
+    /// The embedding of tokens, which may be the head too.
+    Tokens,
+    /// Whatever else comes before the first block.
+    Input,
+    /// A layer's mixer with its norms.
+    Attention,
+    /// A layer's feed-forward network with its norms.
+    Mlp,
+    /// After the last block.
+    Last,
+    /// The head.
+    Head,
+}
+
+/// What a weight does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A projection: may be low-precision, adapted or quantised.
+    Linear,
+    /// The projections of this many experts, on top of each other.
+    Experts(usize),
+    /// A projection whose results decide (a router, a gate): stays as it is.
+    Gate,
+    /// A table of rows that are looked up, or the head's of what they are compared with.
+    Table,
+    /// Added by a projection.
+    Bias,
+    /// Multiplies or shifts what is normalised.
+    Norm,
+    /// A vector of f32, whatever the others are.
+    Wide,
+    /// Of a projection's adapter.
+    Adapter,
+}
+
+/// First values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// Zeros.
+    Zeros,
+    /// A norm's identity.
+    Identity,
+    /// Normal.
+    Normal,
+    /// Normal, at the end of a sub-layer.
+    Ending,
+    /// Normal with a deviation of one (PyTorch's tables).
+    Standard,
+    /// Uniform within one over the root of this number (PyTorch's linear layers, by the columns that they read).
+    Within(usize),
+    /// Uniform within one over the root of its columns (an adapter's A in PEFT, after He et al., 2015).
+    Uniform,
+}
+
+/// What files call a weight: names inside the block, without the `.weight` and `.bias` that follow the [`Term`].
+#[derive(Clone, Debug)]
+pub enum InFiles {
+    /// Tensors on top of each other, with the rows of each (of a vector: elements). Projections are [in, out] in the files of
+    /// families that transpose them.
+    Stack(Vec<(Cow<'static, str>, usize)>),
+    /// Runs of the rows of one tensor of this many rows, with the row of the weight where each lies.
+    Rows(&'static str, usize, Vec<(Range<usize>, usize)>),
+    /// One tensor of this shape; the name is all of it.
+    Whole(Cow<'static, str>, Vec<usize>),
+    /// Tensors on top of each other for each expert: `{at}.{expert}.{name}`.
+    Experts(&'static str, Vec<(&'static str, usize)>),
+    /// The family has no name for it.
+    Unnamed,
+}
+
+impl InFiles {
+    /// One tensor.
+    pub fn one(name: impl Into<Cow<'static, str>>, rows: usize) -> InFiles {
+        InFiles::Stack(vec![(name.into(), rows)])
+    }
+}
+
+/// How ranks cut a projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parallel {
+    /// Not at all.
+    Whole(Seen),
+    /// Each computes some columns of its output.
+    Columns,
+    /// Each computes a term of the whole output, which ends the sub-layer; the bias is added to the sum.
+    Rows,
+}
+
+/// A projection, as its sub-layer declares it.
+#[derive(Clone, Debug)]
+pub struct Projection<'a> {
+    /// Its part in the block.
+    pub role: &'static str,
+    /// What it belongs to.
+    pub module: Module,
+    /// [`Kind::Linear`] or [`Kind::Gate`].
+    pub kind: Kind,
+    /// Columns of its output, by what is fused in it.
+    pub out: &'a [usize],
+    /// Columns of its input.
+    pub inner: usize,
+    /// It has a bias.
+    pub bias: bool,
+    /// How ranks cut it.
+    pub parallel: Parallel,
+    /// What files call it.
+    pub stored: InFiles,
+}
+
+impl<'a> Projection<'a> {
+    /// A projection without a bias whose output ranks compute some columns of.
+    pub fn new(
+        role: &'static str,
+        module: Module,
+        out: &'a [usize],
+        inner: usize,
+        stored: InFiles,
+    ) -> Projection<'a> {
+        let (kind, bias, parallel) = (Kind::Linear, false, Parallel::Columns);
+        Projection { role, module, kind, out, inner, bias, parallel, stored }
+    }
+
+    fn cuts(&self) -> [Cut<'a>; 2] {
+        match self.parallel {
+            Parallel::Whole(seen) => [Cut::Whole(seen); 2],
+            Parallel::Columns => [Cut::Rows(self.out); 2],
+            Parallel::Rows => [Cut::Cols, Cut::Whole(Seen::Rows)],
+        }
+    }
+}
+
+/// A weight that something calls at its place: the layer, if it is a block's.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(Option<usize>, &WeightSpec<'_>) -> ParamId;
+
+/// A projection that something looks at.
+pub(crate) type See<'a> = &'a mut dyn FnMut(Option<usize>, &Projection<'_>, LinearParams);
+
+/// A walk past the weights of a model, in their fixed order: every sub-layer says what it has, and gets the ids that it computes
+/// with.
+pub struct Walk<'a> {
+    pub(crate) names: &'a Names,
+    layer: Option<usize>,
+    visit: Visit<'a>,
+    adapter: Option<&'a Adapter>,
+    /// Sees projections before their weights.
+    see: Option<See<'a>>,
+    /// What blocks of an encoder read of its input's weights.
+    pub(crate) distances: Option<DistanceParams>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(spec: &'a Spec, visit: Visit<'a>) -> Walk<'a> {
+        let (names, adapter) = (&spec.family.names, spec.adapter.as_deref());
+        Walk { names, layer: None, visit, adapter, see: None, distances: None }
+    }
+
+    /// The same walk, on which something looks at projections.
+    pub(crate) fn seen_by(self, see: See<'a>) -> Walk<'a> {
+        Walk { see: Some(see), ..self }
+    }
+
+    /// The same walk, now in a layer.
+    pub(crate) fn enter(&mut self, layer: Option<usize>) {
+        self.layer = layer;
+    }
+
+    /// Any weight.
+    pub fn weight(&mut self, weight: WeightSpec<'_>) -> ParamId {
+        (self.visit)(self.layer, &weight)
+    }
+
+    /// A projection.
+    pub fn linear(&mut self, p: Projection<'_>) -> LinearParams {
+        let [cut, bias_cut] = p.cuts();
+        let (shape, stored) = ([p.out.iter().sum(), p.inner], p.stored.clone());
+        let weight = WeightSpec::new(p.role, (p.module, p.kind), shape, cut, stored);
+        let ends = p.parallel == Parallel::Rows && weight.begins == Begins::Normal;
+        let weight = self.weight(if ends { WeightSpec { begins: Begins::Ending, ..weight } } else { weight });
+        let bias = p.bias.then(|| {
+            let stored = p.stored.clone();
+            self.weight(WeightSpec::new(p.role, (p.module, Kind::Bias), [1, shape[0]], bias_cut, stored))
+        });
+        let adapter = self.adapter.and_then(|adapter| {
+            let at = prefix(self.names, self.layer, p.module);
+            adapter.declare(self, &at, &p)
+        });
+        let params = LinearParams { weight, bias, adapter };
+        if let Some(see) = &mut self.see {
+            see(self.layer, &p, params);
+        }
+        params
+    }
+
+    /// A norm of this many columns.
+    pub fn norm(&mut self, role: &'static str, module: Module, width: usize, n: Normed) -> NormParams {
+        let (cut, stored) = (Cut::Whole(n.seen), InFiles::one(n.name, width));
+        let weight = WeightSpec::new(role, (module, Kind::Norm), [1, width], cut, stored.clone());
+        let weight = self.weight(weight);
+        let bias = WeightSpec::new(role, (module, Kind::Bias), [1, width], cut, stored);
+        NormParams { weight, bias: n.bias.then(|| self.weight(bias)) }
+    }
+}
+
+/// What a norm has besides its width.
+#[derive(Clone, Copy, Debug)]
+pub struct Normed {
+    /// What files call it.
+    pub name: &'static str,
+    /// It has a bias.
+    pub bias: bool,
+    /// What tensor parallel ranks normalise with it.
+    pub seen: Seen,
+}
+
+impl<'a> WeightSpec<'a> {
+    /// A weight that is and begins as most of its kind.
+    pub fn new(
+        role: &'static str,
+        (module, kind): (Module, Kind),
+        shape: [usize; 2],
+        cut: Cut<'a>,
+        stored: InFiles,
+    ) -> WeightSpec<'a> {
+        let decays = !matches!(kind, Kind::Bias | Kind::Norm | Kind::Wide) && shape[0] > 1;
+        let begins = match kind {
+            Kind::Norm => Begins::Identity,
+            _ if decays => Begins::Normal,
+            _ => Begins::Zeros,
+        };
+        let term = match kind {
+            Kind::Bias => Term::Bias,
+            Kind::Wide => Term::Whole,
+            _ => Term::Weight,
+        };
+        let trainable = true;
+        WeightSpec { role, term, module, kind, shape, cut, stored, begins, decays, trainable }
+    }
+
+    /// Its name inside the model, with its layer.
+    pub(crate) fn name(&self, layer: Option<usize>) -> String {
+        let end = self.term.end();
+        match layer {
+            Some(layer) => format!("blocks.{layer}.{}{end}", self.role),
+            None => format!("{}{end}", self.role),
+        }
+    }
+
+    /// Products that a token takes part in, of `chosen` experts.
+    pub(crate) fn products(&self, chosen: usize) -> usize {
+        let [rows, cols] = self.shape;
+        match self.kind {
+            // Virtual tokens and their encoder are no work of a token's.
+            Kind::Adapter if self.module == Module::Input || self.term == Term::Whole => 0,
+            Kind::Linear | Kind::Adapter if rows > 1 => rows * cols,
+            Kind::Linear => cols,
+            Kind::Experts(experts) => rows * cols / experts * chosen,
+            Kind::Gate | Kind::Table | Kind::Bias | Kind::Norm | Kind::Wide | Kind::Adapter => 0,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Linears in few bits as GPTQ, AWQ, compressed-tensors, DeepSeek and ModelOpt store them, against what they stand for
+//! (`oracle/few_bits.py`).
+
+use std::path::{Path, PathBuf};
+
+use fathom_model::{Area, SafeTensors, Source, open_config};
+use fathom_tensor::DType;
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_few_bits")
+}
+
+fn bytes(source: &SafeTensors, name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    source.read_rows(name, 0..source.shape(name).unwrap()[0], &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn codes_become_what_their_makers_read() {
+    let source = SafeTensors::open_folder(&golden()).unwrap();
+    let expected = SafeTensors::open_file(&golden().join("expected.safetensors")).unwrap();
+    assert_eq!(expected.names().len(), 17);
+    let sorted = |mut names: Vec<&str>| -> Vec<String> {
+        names.sort_unstable();
+        names.into_iter().map(str::to_string).collect()
+    };
+    assert_eq!(sorted(source.names()), sorted(expected.names()));
+    for name in expected.names() {
+        assert_eq!(source.shape(name), expected.shape(name), "{name}");
+        assert_eq!(source.dtype(name), expected.dtype(name), "{name}");
+        let (found, wanted) = (bytes(&source, name), bytes(&expected, name));
+        let wrong = found.iter().zip(&wanted).filter(|(found, wanted)| found != wanted).count();
+        assert_eq!(wrong, 0, "{name}: {wrong} of {} bytes", wanted.len());
+    }
+}
+
+#[test]
+fn parts_are_read_as_threads_and_ranks_ask_for_them() {
+    let source = SafeTensors::open_folder(&golden()).unwrap();
+    for name in
+        ["gptq4_ordered.weight", "awq.weight", "int4_zeros.weight", "fp8_blocks.weight", "nvfp4.weight"]
+    {
+        let (whole, shape) = (bytes(&source, name), source.shape(name).unwrap().to_vec());
+        let width = 2 * shape[1];
+        let mut stream = source.stream();
+        for (start, len) in [(0, 3), (7, 1000), (whole.len() / 3 - 5, 77), (whole.len() - 9, 9)] {
+            let mut out = vec![0; len];
+            stream.read(name, start as u64, &mut out).unwrap();
+            assert!(out == whole[start..start + len], "{name} from {start}");
+        }
+        let mut out = vec![0; 2 * 5 * 10];
+        stream.read_area(name, &Area { rows: 20..25, cols: 30..40 }, &mut out).unwrap();
+        for (row, found) in (20..25).zip(out.chunks(20)) {
+            assert!(found == &whole[row * width + 60..row * width + 80], "{name}, row {row}");
+        }
+        assert!(stream.read(name, whole.len() as u64 - 1, &mut [0; 2]).is_err());
+    }
+}
+
+/// A folder with the golden file's tensors and a configuration of its own.
+fn with_config(config: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(golden().join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    folder
+}
+
+#[test]
+fn zeros_of_the_second_format_are_stored_as_they_are() {
+    let first = SafeTensors::open_folder(&golden()).unwrap();
+    let folder =
+        with_config(r#"{"quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}}"#);
+    let second = SafeTensors::open_folder(folder.path()).unwrap();
+    let read = |source: &SafeTensors| -> Vec<f32> {
+        assert_eq!(source.dtype("gptq8.weight"), Some(DType::F16));
+        fathom_model::read_f32(source, "gptq8.weight", 0..64).unwrap()
+    };
+    let (first, second) = (read(&first), read(&second));
+    // A zero that is lower by one is a weight that is higher by a scale.
+    let scales: Vec<f32> = first.iter().zip(&second).map(|(first, second)| second - first).collect();
+    assert!(scales.iter().all(|scale| *scale > 0.0));
+    assert!(scales[..96].iter().all(|scale| (scale - scales[0]).abs() < 0.02));
+}
+
+#[test]
+fn what_would_be_read_wrong_is_refused_by_name() {
+    let refused = |said: &str, key: &str| {
+        let config = format!(r#"{{"model_type": "llama", "quantization_config": {said}}}"#);
+        let folder = with_config(&config);
+        let error = open_config(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("quantization_config.{key}")), "{error}");
+    };
+    refused(r#"{"quant_method": "awq", "version": "gemv"}"#, "version");
+    refused(r#"{"quant_method": "gptq", "checkpoint_format": "marlin"}"#, "checkpoint_format");
+    refused(
+        r#"{"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}"#,
+        "sparsity_config.format",
+    );
+    refused(
+        r#"{"quant_method": "compressed-tensors", "transform_config": {"config_groups": {}}}"#,
+        "transform_config",
+    );
+}

@@ -1,0 +1,171 @@
+//! GGUF files: what is written is read as the same model; what llama.cpp has no name for is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fathom_model::{GgufType, SafeTensors, Source, Spec, open, open_config, read_f32, save_gguf};
+use fathom_tensor::DType;
+use fathom_tensor::ggml::{Kind, dequantise, quantise};
+
+use crate::golden_files::{object, root};
+
+/// A golden model; of those whose settings llama.cpp has in its code the folder with these.
+fn case(name: &str, folder: &Path) -> PathBuf {
+    let golden = root().join(name);
+    if !name.starts_with("gemma") || name == "gemma" {
+        return golden;
+    }
+    let to = folder.join(name);
+    fs::create_dir_all(&to).unwrap();
+    fs::copy(golden.join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let mut config = object(&golden.join("config.json"));
+    config.retain(|key, _| !key.contains("layer_types") && !key.contains("sliding_window_pattern"));
+    config.insert("query_pre_attn_scalar".into(), config["head_dim"].clone());
+    fs::write(to.join("config.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+    to
+}
+
+fn write(model: &Path, path: &Path, how: GgufType) -> Result<u64, String> {
+    let opened = open(model).unwrap();
+    save_gguf((&opened.spec, &opened.source), path, how, Vec::new()).map_err(|error| error.to_string())
+}
+
+fn floats(source: &SafeTensors, name: &str) -> Vec<f32> {
+    read_f32(source, name, 0..source.shape(name).unwrap()[0]).unwrap()
+}
+
+#[test]
+fn families_go_through_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [
+        "llama2",
+        "llama2_bf16",
+        "llama31",
+        "llama32_tied",
+        "llama_linear",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "phi3",
+        "phi3_plain",
+    ];
+    for case in cases {
+        let path = folder.path().join(format!("{case}.gguf"));
+        let model = self::case(case, folder.path());
+        let weights = write(&model, &path, GgufType::Plain(Kind::F32))
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
+        let (before, after) = (open(&model).unwrap(), open(&path).unwrap());
+        let family = before.spec.family;
+        assert_eq!(Spec { family, ..after.spec.clone() }, before.spec, "{case}");
+        let mut elements = 0;
+        for name in after.source.names() {
+            let (theirs, ours) = (floats(&before.source, name), floats(&after.source, name));
+            // One was added to Gemma's norms and taken away again.
+            let rounding =
+                if before.spec.norm.plus_one && name.ends_with("norm.weight") { 3e-7 } else { 0.0 };
+            assert!(theirs.len() == ours.len(), "{case}: {name}");
+            assert!(theirs.iter().zip(&ours).all(|(x, y)| (x - y).abs() <= rounding), "{case}: {name}");
+            elements += ours.len() as u64;
+        }
+        assert_eq!(elements, weights, "{case}");
+    }
+}
+
+/// Parts of tensors are read as the whole is, and blocks are those of the definition.
+#[test]
+fn blocks_are_read_in_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    write(&root().join("llama2"), &path, GgufType::Plain(Kind::Q8_0)).unwrap();
+    let (before, after) = (open(&root().join("llama2")).unwrap().source, open(&path).unwrap().source);
+    let mut packed = 0;
+    for name in after.names() {
+        let (x, y) = (floats(&before, name), floats(&after, name));
+        if after.kind(name) == Some(Kind::Q8_0) {
+            let (mut blocks, mut back) = (vec![0; Kind::Q8_0.bytes(x.len())], vec![0.0; x.len()]);
+            quantise(Kind::Q8_0, &x, &mut blocks);
+            dequantise(Kind::Q8_0, &blocks, &mut back);
+            assert_eq!(y, back, "{name}");
+            packed += 1;
+        }
+        if after.dtype(name) != Some(DType::F32) {
+            continue;
+        }
+        let width = y.len() / after.shape(name).unwrap()[0];
+        let mut stream = after.stream();
+        let (from, to) = (width / 2 + 1, y.len() - width / 3);
+        let mut bytes = vec![0; 4 * (to - from)];
+        stream.read(name, 4 * from as u64, &mut bytes).unwrap();
+        let read: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
+        assert_eq!(read, y[from..to], "{name}");
+    }
+    assert!(packed > 5);
+}
+
+#[test]
+fn what_cannot_be_expressed_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    for (case, part) in [
+        ("falcon_7b", "falcon"),
+        ("glm", "glm"),
+        ("gpt2", "gpt2"),
+        ("llama_dynamic", "rope_scaling"),
+        ("llama_yarn_plain", "rope_scaling"),
+        ("gemma2", "query_pre_attn_scalar"),
+        ("qwen2_moe", "mlp_only_layers"),
+        ("mixtral", "window"),
+    ] {
+        let error = write(&root().join(case), &path, GgufType::Q4KM).unwrap_err();
+        assert!(error.contains(part), "{case}: {error}");
+        assert!(!path.exists() && fs::read_dir(folder.path()).unwrap().count() == 0, "{case}");
+    }
+}
+
+/// Files whose keys are wrong end in errors that name the key.
+#[test]
+fn wrong_keys_are_named() {
+    use fathom_base::gguf::{Gguf, Value, header};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    write(&root().join("llama2"), &path, GgufType::Plain(Kind::F32)).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let mut tensors: Vec<_> = gguf.tensors.iter().collect();
+    tensors.sort_by_key(|(_, tensor)| tensor.start);
+    let layouts: Vec<_> =
+        tensors.iter().map(|(name, tensor)| (name.to_string(), tensor.kind, tensor.shape.clone())).collect();
+    let data = &whole[tensors[0].1.start as usize..];
+    for (key, value) in [
+        ("general.architecture", Some(Value::Text("mamba".into()))),
+        ("general.architecture", None),
+        ("llama.attention.head_count", Some(Value::Unsigned(0))),
+        ("llama.attention.head_count", Some(Value::Integers(vec![1, 2]))),
+        ("llama.block_count", Some(Value::Unsigned(1 << 40))),
+        ("llama.attention.layer_norm_rms_epsilon", None),
+        ("llama.rope.dimension_count", Some(Value::Unsigned(6))),
+        ("llama.rope.scaling.type", Some(Value::Text("magic".into()))),
+        ("split.count", Some(Value::Unsigned(3))),
+    ] {
+        let mut values = gguf.values.clone();
+        match value {
+            Some(value) => values.insert(key.to_string(), value),
+            None => values.remove(key),
+        };
+        if key.ends_with("type") {
+            values.insert("llama.rope.scaling.factor".into(), Value::Float(2.0));
+        }
+        let values: Vec<_> = values.into_iter().collect();
+        let path = folder.path().join("wrong.gguf");
+        fs::write(&path, [header(&values, &layouts).as_slice(), data].concat()).unwrap();
+        let error = open_config(&path).unwrap_err().to_string();
+        let short = key.rsplit('.').next().unwrap();
+        assert!(
+            error.contains("wrong.gguf") && (error.contains(short) || short == "block_count"),
+            "{key}: {error}"
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! A family that this program does not have, with a sub-layer of its own, added by this file alone: its configuration, its
+//! names, its weights, what it computes, and everything that follows from them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, Places, Scope, Tape, Val};
+use fathom_model::{
+    Caps, Config, Custom, Family, Ffn, InFiles, Init, LayerSpec, LinearParams, Linears, LlamaSizes, Mixer,
+    Model, Module, Names, NarrowLayers, Packed, Parallel, Portion, Projection, Residual, SafeTensors,
+    SaveOptions, Spec, SubLayer, SubLayerParams, Walk, export_tensors, initialise, load,
+};
+use fathom_tensor::{Category, DType, Device};
+use serde_json::{Map, Value, json};
+
+static FAMILY: Family = Family {
+    model_type: "pretend",
+    architecture: "PretendForCausalLM",
+    read: |c| Ok(spec(c.size("hidden_size")?, c.layers("num_hidden_layers")?)),
+    write: |s: &Spec, map: &mut Map<String, Value>| {
+        map.insert("hidden_size".into(), json!(s.hidden));
+        map.insert("num_hidden_layers".into(), json!(s.layers.len()));
+    },
+    names: Names::LLAMA,
+};
+
+/// Of two projections of the same input one is activated: `down(act(left h) + right h)`.
+#[derive(Debug)]
+struct Twin;
+
+#[derive(Debug)]
+struct TwinParams {
+    left: LinearParams,
+    right: LinearParams,
+    down: LinearParams,
+}
+
+impl SubLayer for Twin {
+    fn name(&self) -> &'static str {
+        "twin"
+    }
+
+    fn declare(&self, w: &mut Walk<'_>, s: &Spec) -> Custom {
+        let (ffn, hidden) = ([s.ffn], [s.hidden]);
+        let up = |role, name| Projection::new(role, Module::Mlp, &ffn, s.hidden, InFiles::one(name, s.ffn));
+        let down = InFiles::one("mlp.twin_down", s.hidden);
+        let down = Projection::new("twin.down", Module::Mlp, &hidden, s.ffn, down);
+        Rc::new(TwinParams {
+            left: w.linear(up("twin.left", "mlp.left_proj")),
+            right: w.linear(Projection { bias: true, ..up("twin.right", "mlp.right_proj") }),
+            down: w.linear(Projection { parallel: Parallel::Rows, ..down }),
+        })
+    }
+}
+
+impl SubLayerParams for TwinParams {
+    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, h_td: Val) -> Val {
+        let l_tf = cx.column_parallel("twin.left", h_td, self.left.weight, self.left.bias);
+        let r_tf = cx.column_parallel("twin.right", h_td, self.right.weight, self.right.bias);
+        let l_tf = cx.activate("twin.act", s.mlp.activation, l_tf);
+        let m_tf = cx.add("twin.sum", l_tf, r_tf);
+        cx.row_parallel("twin.down", m_tf, self.down.weight, self.down.bias)
+    }
+}
+
+const TOKENS: usize = 150;
+
+/// Layers in turns: attention and the twin, the twin alone, attention alone.
+fn spec(hidden: usize, layers: usize) -> Spec {
+    let plain = Spec::llama(LlamaSizes {
+        hidden,
+        layers,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        ffn: 48,
+        vocab: 64,
+        rope_theta: 1e4,
+        max_positions: 256,
+        tied: false,
+    });
+    let own = Some(Ffn::Custom(&Twin));
+    let kinds = [
+        LayerSpec { ffn: own, ..plain.layers[0] },
+        LayerSpec { mixer: Mixer::None, ffn: own },
+        LayerSpec { ffn: None, ..plain.layers[0] },
+    ];
+    Spec { family: &FAMILY, layers: (0..layers).map(|layer| kinds[layer % 3]).collect(), ..plain }
+}
+
+fn device() -> Device {
+    Device::new(Arc::new(Cpu::new(2, None)), 1 << 28)
+}
+
+/// The sum of the losses, and the gradients.
+fn pass(device: &Device, (model, params): (&Model, &fathom_grad::Params), places: &Places) -> (f64, Grads) {
+    let docs = [0..97, 97..TOKENS];
+    let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
+    let ids: Vec<i32> = (0..TOKENS as i32).map(|t| (t * 37 + t * t % 11) % 64).collect();
+    let labels: Vec<i32> = ids.iter().map(|id| (id * 5 + 1) % 64).collect();
+    let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+    let batch = model.batch(device, packed, Caps { docs: 2, seq_tokens: 97 });
+    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None };
+    let (counters, mut grads) = (Counters::default(), Grads::zeros(device, params));
+    let mut tape = Tape::new(Scope { device, params, batch: (&batch).into(), counters: &counters }, places);
+    let losses = device.zeros(1, TOKENS, DType::F32, Category::Activations);
+    let x = model.forward(&mut tape);
+    let dx = model.head(0.0).loss(tape.scope(), &x, &labels, &losses, &mut grads);
+    drop(x);
+    tape.backward(dx, &mut grads);
+    (device.to_f32(&losses).iter().map(|loss| f64::from(*loss)).sum(), grads)
+}
+
+#[test]
+fn its_configuration_is_written_and_read() {
+    let (file, spec) = (Path::new("config.json"), spec(32, 3));
+    let map = Family::write(file, &spec).unwrap();
+    assert_eq!(map["model_type"], "pretend");
+    assert_eq!(FAMILY.parse(&Config::new(file, &map)).unwrap(), spec);
+    assert_ne!(spec.layers[0], LayerSpec::decoder(None, Some(0)));
+}
+
+/// A step along the gradient changes the loss by the gradient's square.
+#[test]
+fn its_gradients_are_those_of_the_loss() {
+    for residual in [Residual::Pre, Residual::Sum, Residual::Parallel] {
+        let (device, spec) = (device(), Spec { residual, ..spec(32, 3) });
+        let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+        initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
+        let (_, grads) = pass(&device, (&model, &params), &Places::none());
+        let (_, again) =
+            pass(&device, (&model, &params), &Places::full().with_tiles(Some(128)).with_segment_layers(2));
+        let all = |grads: &Grads| -> Vec<Vec<f32>> {
+            params.iter().map(|(id, _)| device.to_f32(grads.get(id).unwrap())).collect()
+        };
+        let gradients = all(&grads);
+        assert!(gradients == all(&again), "{residual:?}: places change bits");
+        assert!(gradients.iter().all(|grad| grad.iter().any(|x| *x != 0.0)), "{residual:?}");
+        let square: f64 = gradients.iter().flatten().map(|x| f64::from(*x).powi(2)).sum();
+        let begun: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
+        let step = 1e-2 / square.sqrt();
+        let [more, less] = [step, -step].map(|step| {
+            for ((id, _), (values, grads)) in params.iter().zip(begun.iter().zip(&gradients)) {
+                let moved: Vec<f32> =
+                    values.iter().zip(grads).map(|(x, g)| x + (step * f64::from(*g)) as f32).collect();
+                let weight = params.tensor(id);
+                let moved = device.from_f32(weight.rows(), weight.cols(), &moved, Category::Data);
+                device.machine.copy(&moved, &weight);
+            }
+            pass(&device, (&model, &params), &Places::none()).0
+        });
+        let found = (more - less) / (2.0 * step);
+        assert!((found / square - 1.0).abs() < 1e-2, "{residual:?}: {found} for {square}");
+    }
+}
+
+#[test]
+fn its_projections_are_known_by_their_names_in_files() {
+    let (device, spec) = (device(), spec(32, 3));
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    let linears = model.linears();
+    let suffixes: Vec<Vec<&str>> =
+        linears.iter().map(|linear| linear.parts.iter().map(|part| part.suffix()).collect()).collect();
+    let (qkv, out) = (vec!["q_proj", "k_proj", "v_proj"], vec!["o_proj"]);
+    let twin = [vec!["left_proj"], vec!["right_proj"], vec!["twin_down"]];
+    let expected: Vec<Vec<&str>> =
+        [qkv.clone(), out.clone()].into_iter().chain(twin.clone()).chain(twin).chain([qkv, out]).collect();
+    assert_eq!(suffixes, expected);
+    assert_eq!(linears[0].parts[2].rows, [(0..16, 48)]);
+    assert_eq!(linears[3].parts[0].name, "model.layers.0.mlp.right_proj");
+    assert_eq!(params.get(linears[3].params.bias.unwrap()).name, "blocks.0.twin.right.bias");
+    // They may be low-precision.
+    let how = NarrowLayers {
+        format: GemmFormat::Fp8Current,
+        linears: Linears::Mlp,
+        at_start: 1,
+        at_end: 0,
+        history: 0,
+    };
+    model.narrow(&device, &mut params, Some(&how)).unwrap();
+}
+
+#[test]
+fn its_weights_are_saved_loaded_and_cut_over_ranks() {
+    let (device, spec) = (device(), spec(32, 3));
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    initialise(&device, &model, &mut params, Init::new(5));
+    let folder = tempfile::tempdir().unwrap();
+    let options = SaveOptions { dtype: DType::F32, max_shard_bytes: 1 << 30 };
+    export_tensors(&device, &model, |id| Some(params.get(id).value.clone()), folder.path(), options).unwrap();
+    let (source, values) =
+        (SafeTensors::open_folder(folder.path()).unwrap(), |params: &fathom_grad::Params| -> Vec<Vec<f32>> {
+            params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect()
+        });
+    let (other, mut loaded) = Model::declare(&device, &spec, DType::F32);
+    load(&device, &other, &mut loaded, &source).unwrap();
+    assert_eq!(values(&loaded), values(&params));
+    // Two ranks have every element of the cut weights once, which begin with the values of the whole.
+    let mut seen = BTreeSet::new();
+    for tp_index in 0..2 {
+        let portion = Portion { tp: 2, tp_index, ..Portion::whole(&spec) };
+        let (part, mut held) = Model::declare_part(&device, &spec, DType::F32, None, portion.clone());
+        load(&device, &part, &mut held, &source).unwrap();
+        let (made, mut begun) = Model::declare_part(&device, &spec, DType::F32, None, portion);
+        initialise(&device, &made, &mut begun, Init::new(5));
+        assert_eq!(values(&held), values(&begun));
+        for piece in part.pieces().into_iter().flatten().filter(|piece| piece.name.contains("twin_down")) {
+            assert!(seen.insert((piece.name.clone(), piece.cols.start)));
+            assert_eq!(piece.cols.len(), spec.ffn / 2);
+        }
+    }
+    assert_eq!(seen.len(), 2 * 2);
+}

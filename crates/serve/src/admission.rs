@@ -1,0 +1,157 @@
+//! How much a server takes on: permits for requests and for tokens, taken before any work and held by the answer's stream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::fault::Fault;
+
+/// A count with a limit.
+#[derive(Debug, Default)]
+pub struct Room {
+    used: AtomicU64,
+    most: u64,
+}
+
+/// A part of a [`Room`], given back when it is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    room: Arc<Room>,
+    count: u64,
+}
+
+impl Room {
+    /// Room for so many.
+    pub fn new(most: u64) -> Arc<Room> {
+        Arc::new(Room { used: AtomicU64::new(0), most })
+    }
+
+    /// How many are taken.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The most.
+    pub fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Takes some; none if they do not fit. Where nothing is taken, what is larger than the whole fits too, so that no request waits
+    /// for ever.
+    pub fn take(self: &Arc<Room>, count: u64) -> Option<Permit> {
+        let fits = |used: u64| {
+            let after = used.checked_add(count)?;
+            (after <= self.most || (used == 0 && self.most > 0)).then_some(after)
+        };
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Permit { room: self.clone(), count })
+    }
+}
+
+impl Permit {
+    /// Gives a part back; the rest stays taken.
+    pub fn give_back(&mut self, count: u64) {
+        let count = count.min(self.count);
+        self.count -= count;
+        self.room.used.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.room.used.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
+/// What a model takes on.
+#[derive(Debug)]
+pub struct Admission {
+    /// Tokens of prompts and answers that open requests ask for.
+    pub tokens: Arc<Room>,
+    /// Tokens of prompts that were not begun yet.
+    pub unread: Arc<Room>,
+    /// Seconds to the first token that are accepted.
+    pub first_token_s: f64,
+}
+
+/// What a request holds of a model.
+#[derive(Debug)]
+pub struct Held {
+    _tokens: Permit,
+    unread: Permit,
+}
+
+impl Held {
+    /// A prompt of so many tokens is being read.
+    pub fn begun(&mut self, tokens: usize) {
+        self.unread.give_back(tokens as u64);
+    }
+}
+
+impl Admission {
+    /// Room for so many tokens, and so long a wait.
+    pub fn new(tokens: u64, first_token_s: f64) -> Admission {
+        Admission { tokens: Room::new(tokens), unread: Room::new(u64::MAX), first_token_s }
+    }
+
+    /// Lets a request in that asks for so many tokens of prompt and answers, at a model that reads `per_s` tokens a second (0: not known).
+    ///
+    /// # Errors
+    /// 429: there is no room, or it would wait too long.
+    pub fn admit(&self, prompt: u64, answers: u64, per_s: f64) -> Result<Held, Fault> {
+        let before = self.unread.used() as f64;
+        let wait = if per_s > 0.0 { before / per_s } else { 0.0 };
+        if wait > self.first_token_s {
+            let what = format!(
+                "the first token would take about {wait:.0} s, and {:.0} s are the most (serve.max_first_token_s)",
+                self.first_token_s
+            );
+            return Err(Fault::busy(what, wait - self.first_token_s));
+        }
+        let asked = prompt.saturating_add(answers);
+        let Some(tokens) = self.tokens.take(asked) else {
+            let what = format!(
+                "open requests ask for {} tokens, this one for {asked}, and {} are the most (serve.max_tokens)",
+                self.tokens.used(),
+                self.tokens.most()
+            );
+            return Err(Fault::busy(what, wait.max(1.0)));
+        };
+        let Some(unread) = self.unread.take(prompt) else {
+            return Err(Fault::busy("too many tokens of prompts wait", wait.max(1.0)));
+        };
+        Ok(Held { _tokens: tokens, unread })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_given_back() {
+        let room = Room::new(10);
+        let first = room.take(8).unwrap();
+        assert!(room.take(3).is_none());
+        drop(first);
+        assert_eq!(room.used(), 0);
+        // Alone, anything fits.
+        let large = room.take(100).unwrap();
+        assert!(room.take(1).is_none());
+        drop(large);
+        assert!(Room::new(0).take(1).is_none());
+    }
+
+    #[test]
+    fn a_request_that_would_wait_too_long_is_refused_at_once() {
+        let admission = Admission::new(10_000, 2.0);
+        let mut first = admission.admit(300, 10, 100.0).unwrap();
+        let fault = admission.admit(10, 10, 100.0).unwrap_err();
+        assert_eq!((fault.status.as_u16(), fault.retry_after_s), (429, Some(1.0)));
+        first.begun(300);
+        let second = admission.admit(10, 10, 100.0).unwrap();
+        assert_eq!(admission.unread.used(), 10);
+        drop((first, second));
+        assert_eq!((admission.unread.used(), admission.tokens.used()), (0, 0));
+        assert_eq!(admission.admit(10, 20_000, 0.0).map(|_| ()), Ok(()));
+    }
+}

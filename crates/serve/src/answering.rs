@@ -1,0 +1,288 @@
+//! Requests under way at a model: what they hold, what they hear, and what is counted of them. Dropping it cancels them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fathom_base::{Event, GenerateRequest, Prompt, Stop, Ticket, TokenLogprob, Usage};
+use serde_json::json;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::admission::{Held, Permit};
+use crate::drain::Phase;
+use crate::fault::Fault;
+use crate::metrics::State;
+use crate::shared::{Model, Shared};
+
+/// Requests to one model, for the prompts of one HTTP request.
+pub struct Answering {
+    shared: Arc<Shared>,
+    /// The model.
+    pub model: Arc<Model>,
+    /// Its adapter.
+    adapter: Option<String>,
+    /// Names the request in the log.
+    id: String,
+    events: UnboundedReceiver<(usize, Event)>,
+    _tickets: Vec<Ticket>,
+    held: Held,
+    _permits: Vec<Permit>,
+    phase: watch::Receiver<Phase>,
+    /// Prompts whose answers have not all ended.
+    open: usize,
+    /// What they took so far, all prompts together.
+    pub usage: Usage,
+    begun: Instant,
+    /// A prompt has been read.
+    started: bool,
+    first_s: Option<f64>,
+    last: BTreeMap<(usize, usize), Instant>,
+    stops: Vec<&'static str>,
+    failed: Option<&'static str>,
+}
+
+/// How an answer ended, in OpenAI's words.
+pub fn reason(stop: Stop) -> &'static str {
+    match stop {
+        Stop::EndOfText | Stop::StopText | Stop::Structure => "stop",
+        Stop::Length | Stop::Deadline => "length",
+        Stop::Receiver => "abort",
+    }
+}
+
+impl Answering {
+    /// Asks a model. `permit` is that of the HTTP request, which has room for one prompt.
+    ///
+    /// # Errors
+    /// There is no room, or the model refuses.
+    pub fn ask(
+        shared: Arc<Shared>,
+        model: Arc<Model>,
+        requests: Vec<GenerateRequest>,
+        (id, permit): (String, Permit),
+    ) -> Result<Answering, Fault> {
+        let mut permits = vec![permit];
+        if requests.len() > 1 {
+            let more = shared.requests.take(requests.len() as u64 - 1);
+            permits.push(more.ok_or_else(|| Fault::busy("more prompts than requests are let in", 1.0))?);
+        }
+        let tokens = |request: &GenerateRequest| match &request.prompt {
+            Prompt::Ids(ids) => ids.len() as u64,
+            Prompt::Text(text) => text.len() as u64 / 3,
+        };
+        let prompts: u64 = requests.iter().map(tokens).sum();
+        let answers =
+            |it: &GenerateRequest| (it.answers as u64).saturating_mul(it.sampling.max_tokens as u64);
+        let answers = requests.iter().map(answers).fold(0, u64::saturating_add);
+        let per_s = model.service.load().prefill_tokens_per_s;
+        let held = model.admission.admit(prompts, answers, per_s)?;
+        let (send, events) = unbounded_channel();
+        let adapter = requests.first().and_then(|request| request.adapter.clone());
+        let (open, mut tickets) = (requests.len(), Vec::with_capacity(requests.len()));
+        for (index, request) in requests.into_iter().enumerate() {
+            shared.metrics.asked(&model.name, request.answers, request.sampling.max_tokens);
+            let send = send.clone();
+            let sink = Box::new(move |event| _ = send.send((index, event)));
+            tickets.push(model.service.submit(request, sink).map_err(Fault::refused)?);
+        }
+        adapter.iter().for_each(|name| shared.metrics.adapter(&model.name, name, None, Some(State::Waiting)));
+        Ok(Answering {
+            phase: shared.drain.watch(),
+            shared,
+            model,
+            adapter,
+            id,
+            events,
+            _tickets: tickets,
+            held,
+            _permits: permits,
+            open,
+            usage: Usage::default(),
+            begun: Instant::now(),
+            started: false,
+            first_s: None,
+            last: BTreeMap::new(),
+            stops: Vec::new(),
+            failed: None,
+        })
+    }
+
+    /// What happens next; none after the last answer has ended, or after a fault.
+    pub async fn next(&mut self) -> Option<Result<(usize, Event), Fault>> {
+        if self.is_over() {
+            return None;
+        }
+        let heard = tokio::select! {
+            biased;
+            event = self.events.recv() => Some(event),
+            _ = self.phase.wait_for(|phase| *phase >= Phase::Cut) => None,
+        };
+        Some(match heard {
+            Some(event) => self.see(event),
+            None => Err(self.fail(Fault::ending())),
+        })
+    }
+
+    /// What has happened already, if anything has.
+    pub fn ready(&mut self) -> Option<Result<(usize, Event), Fault>> {
+        if self.is_over() {
+            return None;
+        }
+        self.events.try_recv().ok().map(|event| self.see(Some(event)))
+    }
+
+    fn is_over(&self) -> bool {
+        self.open == 0 || self.failed.is_some()
+    }
+
+    fn fail(&mut self, fault: Fault) -> Fault {
+        self.failed = Some(fault.cause());
+        fault
+    }
+
+    fn see(&mut self, event: Option<(usize, Event)>) -> Result<(usize, Event), Fault> {
+        let Some((index, event)) = event else {
+            return Err(self.fail(Fault::ours("the model failed while it worked on this request; try again")));
+        };
+        let name = &self.model.name;
+        match &event {
+            Event::Started { prompt, .. } => {
+                self.held.begun(prompt.len());
+                self.adapter_is(Some(State::Running));
+            }
+            Event::Piece { answer, ids, .. } if !ids.is_empty() => {
+                let now = Instant::now();
+                if self.first_s.is_none() {
+                    let first_s = self.begun.elapsed().as_secs_f64();
+                    self.first_s = Some(first_s);
+                    self.shared.metrics.first(name, first_s);
+                }
+                if let Some(before) = self.last.insert((index, *answer), now) {
+                    self.shared.metrics.between(name, (now - before).as_secs_f64(), ids.len());
+                }
+            }
+            Event::Piece { .. } => {}
+            Event::Ended { stop, .. } => {
+                self.stops.push(reason(*stop));
+                self.shared.metrics.finished(name, reason(*stop));
+            }
+            Event::Done(usage) => {
+                self.shared.metrics.answered(name, usage, self.begun.elapsed().as_secs_f64());
+                self.open -= 1;
+                self.usage.prompt_tokens += usage.prompt_tokens;
+                self.usage.cached_tokens += usage.cached_tokens;
+                self.usage.answer_tokens += usage.answer_tokens;
+                self.usage.queue_s = self.usage.queue_s.max(usage.queue_s);
+                self.usage.prefill_s = self.usage.prefill_s.max(usage.prefill_s);
+                self.usage.decode_s = self.usage.decode_s.max(usage.decode_s);
+            }
+            Event::Failed(_) => {}
+        }
+        match event {
+            Event::Failed(error) => Err(self.fail(Fault::ours(error.to_string()))),
+            event => Ok((index, event)),
+        }
+    }
+}
+
+impl Answering {
+    /// Counts a request with an adapter as what it is now; none when it has ended.
+    fn adapter_is(&mut self, now: Option<State>) {
+        if let Some(name) = &self.adapter {
+            let was = Some(if self.started { State::Running } else { State::Waiting });
+            self.shared.metrics.adapter(&self.model.name, name, was, now);
+            self.started = true;
+        }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.adapter_is(None);
+        let cause = self.failed.or((self.open > 0).then_some("dropped"));
+        if let Some(cause) = cause {
+            self.shared.metrics.failed(cause);
+        }
+        self.shared.log(|| {
+            json!({
+                "event": "answered",
+                "id": self.id,
+                "model": self.model.name,
+                "adapter": self.adapter,
+                "prompt_tokens": self.usage.prompt_tokens,
+                "cached_tokens": self.usage.cached_tokens,
+                "answer_tokens": self.usage.answer_tokens,
+                "finish": self.stops,
+                "failed": cause,
+                "queue_s": self.usage.queue_s,
+                "first_s": self.first_s,
+                "seconds": self.begun.elapsed().as_secs_f64(),
+            })
+        });
+    }
+}
+
+/// An answer, complete.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Of these, if asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// Why it ended.
+    pub stop: Option<Stop>,
+}
+
+/// What became of a prompt.
+#[derive(Debug, Default)]
+pub struct Answered {
+    /// Its tokens.
+    pub prompt: Vec<u32>,
+    /// Of these, if asked for.
+    pub logprobs: Vec<TokenLogprob>,
+    /// Its answers.
+    pub answers: Vec<Answer>,
+}
+
+impl Answered {
+    /// Takes what happened.
+    pub fn hear(&mut self, event: Event) {
+        let answer = |answers: &mut Vec<Answer>, at: usize| {
+            if answers.len() <= at {
+                answers.resize_with(at + 1, Answer::default);
+            }
+        };
+        match event {
+            Event::Started { prompt, logprobs, .. } => (self.prompt, self.logprobs) = (prompt, logprobs),
+            Event::Piece { answer: at, text, ids, logprobs } => {
+                answer(&mut self.answers, at);
+                let answer = &mut self.answers[at];
+                answer.text.push_str(&text);
+                answer.ids.extend(ids);
+                answer.logprobs.extend(logprobs);
+            }
+            Event::Ended { answer: at, stop } => {
+                answer(&mut self.answers, at);
+                self.answers[at].stop = Some(stop);
+            }
+            Event::Done(_) | Event::Failed(_) => {}
+        }
+    }
+}
+
+/// Waits for all answers to `prompts` prompts.
+///
+/// # Errors
+/// One of them failed.
+pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<Answered>, Fault> {
+    let mut all: Vec<Answered> = Vec::new();
+    all.resize_with(prompts, Answered::default);
+    while let Some(event) = answering.next().await {
+        let (index, event) = event?;
+        all[index].hear(event);
+    }
+    Ok(all)
+}

@@ -1,0 +1,112 @@
+//! The admin listener: adapters, and the end of the server. Always keyed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Answer, Asked, Server, json_answer, typed};
+use crate::drain::Phase;
+use crate::fault::Fault;
+use crate::shared::Model;
+
+/// `/v1/load_lora_adapter`: loads an adapter from below `serve.adapters`, under a name by which requests ask for it.
+///
+/// # Errors
+/// A folder outside, or none; a name that something has; what the model says.
+pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
+    let work = move |asked: Asked| {
+        let mut fields = asked.fields()?;
+        let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
+        let name: String = fields.need("lora_name")?;
+        let path: PathBuf = fields.need::<String>("lora_path")?.into();
+        let in_place = fields.or("load_inplace", false)?;
+        fields.rest()?;
+        if in_place {
+            return Err(Fault::field("load_inplace", "is not supported; unload the adapter first"));
+        }
+        if name.is_empty() {
+            return Err(Fault::field("lora_name", "is empty"));
+        }
+        if server.model(Some(&name)).is_ok() {
+            return Err(
+                Fault::bad(format!("The lora adapter '{name}' has already been loaded.")).of("lora_name")
+            );
+        }
+        let refuse = |why: &str| Err(Fault::field("lora_path", why));
+        let Some(root) = &server.settings.adapters else {
+            return refuse("cannot be loaded: no folder of adapters is named (serve.adapters)");
+        };
+        let Ok(root) = root.canonicalize() else {
+            return refuse("cannot be loaded: serve.adapters is no folder");
+        };
+        match root.join(path).canonicalize() {
+            Ok(folder) if folder.starts_with(&root) => {
+                model.service.load_adapter(&name, &folder).map_err(Fault::refused)?;
+            }
+            _ => return refuse("is no folder below serve.adapters"),
+        }
+        Ok(format!("Success: LoRA adapter '{name}' added successfully."))
+    };
+    done(asked, work, "loading the adapter failed").await
+}
+
+/// `/v1/unload_lora_adapter`: takes an adapter's name away at once, and answers when the requests that had it have ended.
+///
+/// # Errors
+/// There is none of this name.
+pub async fn unload_adapter(server: Server, asked: Asked) -> Answer {
+    let work = move |asked: Asked| {
+        let mut fields = asked.fields()?;
+        let name: String = fields.need("lora_name")?;
+        fields.rest()?;
+        let Ok((model, Some(_))) = server.model(Some(&name)) else {
+            return Err(Fault::missing(format!("The lora adapter '{name}' cannot be found.")).of("lora_name"));
+        };
+        model.service.unload_adapter(&name).map_err(Fault::refused)?;
+        Ok(format!("Success: LoRA adapter '{name}' removed successfully."))
+    };
+    done(asked, work, "unloading the adapter failed").await
+}
+
+/// Does what a model does between two of its steps, or waits for, beside the threads that drive connections; answers with vLLM's text.
+async fn done(
+    asked: Asked,
+    work: impl FnOnce(Asked) -> Result<String, Fault> + Send + 'static,
+    failed: &'static str,
+) -> Answer {
+    let done = tokio::task::spawn_blocking(move || work(asked)).await;
+    Ok(typed("text/plain; charset=utf-8", done.unwrap_or_else(|_| Err(Fault::ours(failed)))?))
+}
+
+/// `/erase_prefixes`: a model, or all of them, forgets the beginnings of prompts that it remembers, in memory and on disk.
+///
+/// # Errors
+/// There is no such model.
+pub async fn erase_prefixes(server: Server, asked: Asked) -> Answer {
+    let work = move |asked: Asked| {
+        let mut fields = asked.fields()?;
+        let name: Option<String> = fields.take("model")?;
+        fields.rest()?;
+        let models = match &name {
+            Some(name) => vec![server.model(Some(name))?.0],
+            None => server.models(),
+        };
+        let erase = |model: &Arc<Model>| model.service.erase_prefixes().map_err(Fault::refused);
+        let erased: u64 = models.iter().map(erase).sum::<Result<u64, Fault>>()?;
+        Ok(json!({"erased_bytes": erased}))
+    };
+    // A model answers between two of its steps.
+    let done = tokio::task::spawn_blocking(move || work(asked)).await;
+    let body = done.unwrap_or_else(|_| Err(Fault::ours("erasing the beginnings failed")))?;
+    Ok(json_answer(&body))
+}
+
+/// `/drain`: the server ends as if it were asked by a signal.
+///
+/// # Errors
+/// None.
+pub async fn drain(server: Server, _: Asked) -> Answer {
+    server.drain.go(Phase::Draining);
+    Ok(json_answer(&json!({"status": "draining", "open": server.requests.used()})))
+}

@@ -1,0 +1,457 @@
+//! `/v1/chat/completions`.
+
+use axum::body::Body;
+use axum::http::Response;
+use fathom_base::{Conversation, Event, Reading, Stop, TokenLogprob, Usage};
+use serde_json::{Map, Value, json};
+
+use super::logprobs::{self, Spelling};
+use super::params::{Params, most};
+use super::tools::{self, Call, Part, Scanner};
+use super::{Answer, Asked, Server, ignored, json_answer, prepared, schema, usage};
+use crate::answering::{Answered, Answering, collect, reason};
+use crate::fault::{Fault, Words};
+use crate::fields::Fields;
+use crate::settings::ToolFormat;
+use crate::shared::now_s;
+use crate::sse::{Frames, Protocol, stream};
+
+/// Which tools an answer may call.
+#[derive(Clone, Debug, Default)]
+pub struct Tools {
+    format: ToolFormat,
+    names: Vec<String>,
+    /// The whole answer is the arguments of this tool.
+    forced: Option<String>,
+    /// One call is the most.
+    single: bool,
+}
+
+impl Tools {
+    /// What finds calls in an answer.
+    pub fn scanner(&self) -> Scanner {
+        match &self.forced {
+            Some(_) => Scanner::new(ToolFormat::None, Vec::new()),
+            None => Scanner::new(self.format, self.names.clone()),
+        }
+    }
+
+    /// The tool whose arguments the whole answer is.
+    pub fn forced(&self) -> Option<&str> {
+        self.forced.as_deref()
+    }
+
+    /// Tools were offered.
+    fn offered(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// The words and the calls of a whole answer.
+    pub fn split(&self, text: &str) -> (String, Vec<Call>) {
+        if let Some(name) = &self.forced {
+            return (String::new(), vec![Call { name: name.clone(), arguments: text.to_string() }]);
+        }
+        let mut scanner = self.scanner();
+        let mut parts = scanner.push(text);
+        parts.extend(scanner.finish());
+        let (mut words, mut calls) = (String::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Text(text) => words.push_str(&text),
+                Part::Call(call) => calls.push(call),
+            }
+        }
+        if self.single {
+            calls.truncate(1);
+        }
+        if !calls.is_empty() && words.trim().is_empty() {
+            words.clear();
+        }
+        (words, calls)
+    }
+}
+
+/// A conversation that is being answered.
+pub struct Talk {
+    /// The answers.
+    pub answering: Answering,
+    /// What was asked.
+    pub params: Params,
+    /// Tools that may be called.
+    pub tools: Tools,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    logprobs: Option<usize>,
+    unknown: Vec<String>,
+}
+
+/// The messages of a request, as templates read them.
+fn messages(fields: &mut Fields) -> Result<Vec<Value>, Fault> {
+    let messages: Vec<Map<String, Value>> = fields.need("messages")?;
+    if messages.is_empty() {
+        return Err(Fault::field("messages", "is empty"));
+    }
+    messages.into_iter().enumerate().map(|(at, message)| Ok(readable(message, at)?.into())).collect()
+}
+
+/// A message whose text is one string, and whose calls have objects as arguments.
+fn readable(mut message: Map<String, Value>, at: usize) -> Result<Map<String, Value>, Fault> {
+    let name = format!("messages[{at}]");
+    if !message.get("role").is_some_and(Value::is_string) {
+        return Err(Fault::field(&name, "has no `role`"));
+    }
+    let content = match message.remove("content") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => {
+            let text = |part: &Value| match part["type"].as_str() {
+                Some("text" | "input_text" | "output_text") | None => {
+                    part["text"].as_str().or(part.as_str()).map(str::to_string)
+                }
+                _ => None,
+            };
+            let wrong = || Fault::field(&name, "has parts that are not text; this model reads text alone");
+            parts.iter().map(|part| text(part).ok_or_else(wrong)).collect::<Result<Vec<_>, _>>()?.join("")
+        }
+        Some(_) => {
+            return Err(Fault::field(&name, "has a `content` that is neither a string nor a list of parts"));
+        }
+    };
+    message.insert("content".into(), content.into());
+    if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
+        for call in calls {
+            call["function"]["arguments"] = tools::as_object(&call["function"]["arguments"]);
+        }
+    }
+    Ok(message)
+}
+
+/// The conversation of a request: what its template gets.
+///
+/// # Errors
+/// Messages that are none, or variables that a client may not set.
+pub fn conversation(fields: &mut Fields) -> Result<Conversation, Fault> {
+    let mut variables: Map<String, Value> = fields.or("chat_template_kwargs", Map::new())?;
+    for name in ["messages", "tools", "chat_template", "tokenize", "return_tensors", "return_dict"] {
+        if variables.contains_key(name) {
+            return Err(Fault::field("chat_template_kwargs", format_args!("cannot set `{name}`")));
+        }
+    }
+    for name in ["reasoning_effort", "documents"] {
+        if let Some(value) = fields.take::<Value>(name)? {
+            variables.insert(name.into(), value);
+        }
+    }
+    let continues = fields.or("continue_final_message", false)?;
+    Ok(Conversation {
+        messages: messages(fields)?,
+        tools: fields.list("tools")?,
+        add_generation_prompt: fields.or("add_generation_prompt", !continues)?,
+        continue_final_message: continues,
+        variables,
+    })
+}
+
+/// Takes `tool_choice`, and says what of the tools an answer may or has to call.
+fn tools(
+    server: &Server,
+    fields: &mut Fields,
+    talk: &mut Conversation,
+    params: &mut Params,
+) -> Result<Tools, Fault> {
+    most("tools", talk.tools.len(), server.settings.max_tools)?;
+    let names = tools::names(&talk.tools);
+    if names.len() != talk.tools.len() {
+        return Err(Fault::field("tools", "has one without `function.name`"));
+    }
+    let single = !fields.or("parallel_tool_calls", true)?;
+    let choice: Value = fields.or("tool_choice", "auto".into())?;
+    let mut tools = Tools { format: server.settings.tools, names, forced: None, single };
+    let named = choice["function"]["name"].as_str().or(choice["name"].as_str());
+    match (choice.as_str(), named) {
+        (Some("auto"), _) => {}
+        (Some("none"), _) => {
+            talk.tools.clear();
+            tools.names.clear();
+        }
+        (Some("required"), _) if !tools.names.is_empty() => {
+            tools.format = ToolFormat::Llama3;
+            params.set_structure(schema::by_schema(&tools::schema(&talk.tools)))?;
+        }
+        (None, Some(name)) => {
+            let Some(at) = tools.names.iter().position(|other| other == name) else {
+                return Err(Fault::field(
+                    "tool_choice",
+                    format_args!("names `{name}`, which is none of the tools"),
+                ));
+            };
+            let parameters = &talk.tools[at]["function"]["parameters"];
+            let any = json!({"type": "object"});
+            params.set_structure(schema::by_schema(if parameters.is_object() {
+                parameters
+            } else {
+                &any
+            }))?;
+            tools.forced = Some(name.to_string());
+        }
+        _ => {
+            return Err(Fault::field(
+                "tool_choice",
+                "has to be auto, none, required (with tools), or name a tool",
+            ));
+        }
+    }
+    Ok(tools)
+}
+
+impl Talk {
+    /// Asks a model to answer a conversation.
+    ///
+    /// # Errors
+    /// What is wrong with the request, or too much.
+    pub fn ask(server: &Server, mut asked: Asked, mut fields: Fields) -> Result<Talk, Fault> {
+        let permit = asked.permit()?;
+        let mut params = Params::take(server, &asked, &mut fields)?;
+        let mut conversation = conversation(&mut fields)?;
+        let tools = tools(server, &mut fields, &mut conversation, &mut params)?;
+        let top = fields.take::<usize>("top_logprobs")?;
+        let logprobs = fields.or("logprobs", false)?.then(|| top.unwrap_or(0));
+        if top.is_some_and(|top| top > 0) && logprobs.is_none() {
+            return Err(Fault::field("top_logprobs", "needs `logprobs: true`"));
+        }
+        most("top_logprobs", top.unwrap_or(0), server.settings.max_logprobs)?;
+        if fields.or("echo", false)? {
+            return Err(Fault::field("echo", "is a field of /v1/completions"));
+        }
+        let unknown = fields.rest()?;
+        let service = &params.model.service;
+        let prompt = service.render(&conversation).map_err(Fault::refused)?;
+        let ids = service.encode(&prompt, Reading::Rendered).map_err(Fault::refused)?;
+        let prompt_tokens = ids.len();
+        let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
+        request.logprobs = logprobs;
+        if request.sampling.max_tokens == 0 {
+            return Err(Fault::field("max_tokens", "has to be at least 1"));
+        }
+        let model = params.model.clone();
+        let answering = Answering::ask(server.clone(), model, vec![request], (asked.id, permit))?;
+        Ok(Talk { answering, params, tools, prompt_tokens, logprobs, unknown })
+    }
+
+    /// Waits for all answers.
+    ///
+    /// # Errors
+    /// It failed.
+    pub async fn collect(&mut self) -> Result<Answered, Fault> {
+        let mut all = collect(&mut self.answering, 1).await?;
+        all.pop().ok_or_else(|| Fault::ours("there is no answer"))
+    }
+}
+
+/// Calls as a message has them.
+pub fn calls_json(server: &Server, calls: &[Call]) -> Value {
+    let one = |call: &Call| {
+        let function = json!({"name": call.name, "arguments": call.arguments});
+        json!({"id": server.unique("call_"), "type": "function", "function": function})
+    };
+    calls.iter().map(one).collect()
+}
+
+/// The endpoint.
+///
+/// # Errors
+/// What is wrong with the request, or with its answer.
+pub async fn answer(server: Server, asked: Asked) -> Answer {
+    let of = server.clone();
+    let mut talk = prepared(asked, move |asked| {
+        let fields = asked.fields()?;
+        Talk::ask(&of, asked, fields)
+    })
+    .await?;
+    let id = server.unique("chatcmpl-");
+    let unknown = std::mem::take(&mut talk.unknown);
+    let response =
+        if talk.params.stream { streamed(&server, id, talk) } else { whole(&server, id, talk).await? };
+    Ok(ignored(response, &unknown))
+}
+
+async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
+    let answered = talk.collect().await?;
+    let spelling = Spelling { as_ids: talk.params.tokens_as_ids };
+    let mut choices = Vec::new();
+    for (index, answer) in answered.answers.iter().enumerate() {
+        let (words, calls) = talk.tools.split(&answer.text);
+        let mut message = json!({"role": "assistant", "content": words, "refusal": null});
+        let mut why = reason(answer.stop.unwrap_or(Stop::Length));
+        if !calls.is_empty() {
+            message["tool_calls"] = calls_json(server, &calls);
+            if words.is_empty() {
+                message["content"] = Value::Null;
+            }
+            why = if why == "stop" && talk.tools.forced.is_none() { "tool_calls" } else { why };
+        }
+        let service = &*talk.params.model.service;
+        let logprobs = talk.logprobs.map(|top| logprobs::chat(service, &answer.logprobs, spelling, top));
+        let mut choice =
+            json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": why});
+        if talk.params.token_ids {
+            choice["token_ids"] = json!(answer.ids);
+        }
+        choices.push(choice);
+    }
+    let mut body = json!({
+        "id": id,
+        "object": "chat.completion",
+        "created": now_s(),
+        "model": talk.params.name,
+        "system_fingerprint": talk.params.card.fingerprint,
+        "choices": choices,
+        "usage": usage(&talk.answering.usage),
+    });
+    if talk.params.token_ids {
+        body["prompt_token_ids"] = json!(answered.prompt);
+    }
+    Ok(json_answer(&body))
+}
+
+fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
+    let Talk { answering, params, tools, logprobs, .. } = talk;
+    let told = (0..params.answers()).map(|_| Told { scanner: tools.scanner(), calls: 0 }).collect();
+    let frame = json!({
+        "id": id,
+        "object": "chat.completion.chunk",
+        "created": now_s(),
+        "model": params.name,
+        "system_fingerprint": params.card.fingerprint,
+    });
+    let protocol = Chunks { server: server.clone(), params, tools, logprobs, frame, told, prompt: None };
+    stream(answering, protocol, server.settings.keep_alive_s)
+}
+
+/// What was told of an answer.
+struct Told {
+    scanner: Scanner,
+    calls: usize,
+}
+
+/// An answer in chunks.
+struct Chunks {
+    server: Server,
+    params: Params,
+    tools: Tools,
+    logprobs: Option<usize>,
+    frame: Value,
+    told: Vec<Told>,
+    prompt: Option<Vec<u32>>,
+}
+
+impl Chunks {
+    fn chunk(&self, choices: Value, out: &mut Frames) {
+        let mut chunk = self.frame.clone();
+        chunk["choices"] = choices;
+        if self.params.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        out.data(&chunk);
+    }
+
+    fn delta(&self, index: usize, delta: Value, rest: (Value, &[u32]), out: &mut Frames) {
+        let (logprobs, ids) = rest;
+        let mut choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null});
+        if self.params.token_ids {
+            choice["token_ids"] = json!(ids);
+        }
+        self.chunk(json!([choice]), out);
+    }
+
+    /// The deltas of parts of an answer.
+    fn deltas(&mut self, index: usize, parts: Vec<Part>) -> Vec<Value> {
+        let mut deltas = Vec::new();
+        for part in parts {
+            match part {
+                Part::Text(text) if self.tools.forced.is_some() => {
+                    let function = json!({ "arguments": text });
+                    deltas.push(json!({"tool_calls": [{"index": 0, "function": function}]}));
+                }
+                Part::Text(text) => deltas.push(json!({ "content": text })),
+                Part::Call(_) if self.tools.single && self.told[index].calls > 0 => {}
+                Part::Call(call) => {
+                    let mut call = calls_json(&self.server, &[call])[0].take();
+                    call["index"] = self.told[index].calls.into();
+                    self.told[index].calls += 1;
+                    deltas.push(json!({"tool_calls": [call]}));
+                }
+            }
+        }
+        deltas
+    }
+
+    fn piece(&mut self, index: usize, text: &str, ids: &[u32], logprobs: &[TokenLogprob], out: &mut Frames) {
+        let parts = self.told[index].scanner.push(text);
+        let mut deltas = self.deltas(index, parts);
+        if deltas.is_empty() && (self.logprobs.is_some() || self.params.token_ids) {
+            deltas.push(json!({}));
+        }
+        let spelling = Spelling { as_ids: self.params.tokens_as_ids };
+        let service = &*self.params.model.service;
+        let mut rest = match self.logprobs {
+            Some(top) => (logprobs::chat(service, logprobs, spelling, top), ids),
+            None => (Value::Null, ids),
+        };
+        for delta in deltas {
+            self.delta(index, delta, rest, out);
+            rest = (Value::Null, &[]);
+        }
+    }
+}
+
+impl Protocol for Chunks {
+    fn begin(&mut self, out: &mut Frames) {
+        for index in 0..self.told.len() {
+            self.delta(index, json!({"role": "assistant", "content": ""}), (Value::Null, &[]), out);
+            if let Some(name) = &self.tools.forced {
+                let function = json!({"name": name, "arguments": ""});
+                let call = json!({"index": 0, "id": self.server.unique("call_"), "type": "function", "function": function});
+                self.delta(index, json!({"tool_calls": [call]}), (Value::Null, &[]), out);
+            }
+        }
+    }
+
+    fn event(&mut self, _: usize, event: Event, out: &mut Frames) {
+        match event {
+            Event::Started { prompt, .. } if self.params.token_ids => self.prompt = Some(prompt),
+            Event::Piece { answer, text, ids, logprobs } => self.piece(answer, &text, &ids, &logprobs, out),
+            Event::Ended { answer, stop } => {
+                let parts = self.told[answer].scanner.finish();
+                for delta in self.deltas(answer, parts) {
+                    self.delta(answer, delta, (Value::Null, &[]), out);
+                }
+                let why = match reason(stop) {
+                    "stop" if self.told[answer].calls > 0 && self.tools.offered() => "tool_calls",
+                    why => why,
+                };
+                let choice = json!({"index": answer, "delta": {}, "logprobs": null, "finish_reason": why});
+                self.chunk(json!([choice]), out);
+            }
+            _ => {}
+        }
+    }
+
+    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
+        out.data(&fault.json(Words::OpenAi));
+        out.done();
+    }
+
+    fn end(&mut self, took: &Usage, out: &mut Frames) {
+        if self.params.include_usage {
+            let mut chunk = self.frame.clone();
+            chunk["choices"] = json!([]);
+            chunk["usage"] = usage(took);
+            if let Some(prompt) = &self.prompt {
+                chunk["prompt_token_ids"] = json!(prompt);
+            }
+            out.data(&chunk);
+        }
+        out.done();
+    }
+}

@@ -1,0 +1,300 @@
+//! `/v1/completions`, with `echo`, log-probabilities of prompts, and prompts of ids.
+
+use axum::body::Body;
+use axum::http::Response;
+use fathom_base::{Event, GenerateRequest, Reading, Service, Stop, TokenLogprob, Usage};
+use serde_json::{Value, json};
+
+use super::logprobs::{self, Spelling};
+use super::params::{Params, most};
+use super::{Answer, Asked, Server, ignored, json_answer, prepared, usage};
+use crate::answering::{Answered, Answering, collect, reason};
+use crate::fault::{Fault, Words};
+use crate::fields::Fields;
+use crate::shared::now_s;
+use crate::sse::{Frames, Protocol, stream};
+
+/// Tokens of an answer where a request does not say: OpenAI's.
+const USUAL: usize = 16;
+
+/// A completion that is asked for.
+struct Asking {
+    answering: Answering,
+    params: Params,
+    how: How,
+    prompts: usize,
+    unknown: Vec<String>,
+}
+
+/// How it is told.
+#[derive(Clone, Copy)]
+struct How {
+    echo: bool,
+    logprobs: Option<usize>,
+    /// The prompt alone is told.
+    nothing_new: bool,
+}
+
+/// The prompts of a request: text, ids, or lists of either.
+///
+/// # Errors
+/// Anything else; ids that the vocabulary does not have.
+pub fn prompts(service: &dyn Service, value: Value, reading: Reading) -> Result<Vec<Vec<u32>>, Fault> {
+    let wrong = || {
+        Fault::field(
+            "prompt",
+            "has to be a string, a list of strings, a list of token ids, or a list of such lists",
+        )
+    };
+    let ids = |value: &Value| -> Result<Vec<u32>, Fault> {
+        let one = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong);
+        value.as_array().ok_or_else(wrong)?.iter().map(one).collect()
+    };
+    let encode = |text: &str| service.encode(text, reading).map_err(Fault::refused);
+    match &value {
+        Value::String(text) => Ok(vec![encode(text)?]),
+        Value::Array(all) if all.is_empty() => Err(Fault::field("prompt", "is empty")),
+        Value::Array(all) if all.iter().all(Value::is_number) => Ok(vec![ids(&value)?]),
+        Value::Array(all) => all
+            .iter()
+            .map(|prompt| match prompt {
+                Value::String(text) => encode(text),
+                other => ids(other),
+            })
+            .collect(),
+        _ => Err(wrong()),
+    }
+}
+
+fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
+    let mut fields = asked.fields()?;
+    let permit = asked.permit()?;
+    let params = Params::take(server, &asked, &mut fields)?;
+    let how = how(server, &mut fields, params.max_tokens)?;
+    let prompt_logprobs: Option<usize> = fields.take("prompt_logprobs")?;
+    if prompt_logprobs.is_some() {
+        return Err(Fault::field("prompt_logprobs", "is not told apart; ask for `echo` and `logprobs`"));
+    }
+    let reading = if fields.or("add_special_tokens", true)? { Reading::Prompt } else { Reading::Rendered };
+    let value: Value = fields.need("prompt")?;
+    let unknown = fields.rest()?;
+    let prompts = prompts(&*params.model.service, value, reading)?;
+    most("prompt", prompts.len(), server.settings.max_texts)?;
+    let request = |ids| {
+        let mut request: GenerateRequest = params.request(ids, USUAL)?;
+        request.logprobs = how.logprobs;
+        request.prompt_logprobs = how.logprobs.filter(|_| how.echo);
+        if how.nothing_new {
+            // A model writes at least one token; it is not told.
+            request.sampling.max_tokens = 1;
+        }
+        Ok(request)
+    };
+    let count = prompts.len();
+    let requests = prompts.into_iter().map(request).collect::<Result<Vec<_>, Fault>>()?;
+    let model = params.model.clone();
+    let answering = Answering::ask(server.clone(), model, requests, (asked.id, permit))?;
+    Ok(Asking { answering, params, how, prompts: count, unknown })
+}
+
+fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Result<How, Fault> {
+    let echo = fields.or("echo", false)?;
+    let logprobs: Option<usize> = match fields.take::<Value>("logprobs")? {
+        None | Some(Value::Bool(false)) => None,
+        Some(Value::Bool(true)) => Some(1),
+        Some(value) => match value.as_u64() {
+            Some(count) => Some(count as usize),
+            None => return Err(Fault::field("logprobs", "has to be a whole number")),
+        },
+    };
+    most("logprobs", logprobs.unwrap_or(0), server.settings.max_logprobs)?;
+    if max_tokens == Some(0) && !echo {
+        return Err(Fault::field("max_tokens", "has to be at least 1, but for `echo`"));
+    }
+    Ok(How { echo, logprobs, nothing_new: max_tokens == Some(0) })
+}
+
+/// The endpoint.
+///
+/// # Errors
+/// What is wrong with the request, or with its answer.
+pub async fn answer(server: Server, asked: Asked) -> Answer {
+    let of = server.clone();
+    let asking = prepared(asked, move |asked| ask(&of, asked)).await?;
+    let id = server.unique("cmpl-");
+    let unknown = asking.unknown.clone();
+    let response =
+        if asking.params.stream { streamed(&server, id, asking) } else { whole(id, asking).await? };
+    Ok(ignored(response, &unknown))
+}
+
+/// What was told of an answer before: its end in the text, in characters.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    offset: usize,
+}
+
+/// Joins the log-probabilities of two parts.
+fn joined(mut first: Value, second: Value) -> Value {
+    for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        if let (Some(first), Some(second)) = (first[name].as_array_mut(), second[name].as_array()) {
+            first.extend(second.iter().cloned());
+        }
+    }
+    first
+}
+
+impl How {
+    fn legacy(self, params: &Params, tokens: &[TokenLogprob], told: &mut Told) -> Value {
+        let spelling = Spelling { as_ids: params.tokens_as_ids };
+        let service = &*params.model.service;
+        match self.logprobs {
+            Some(top) => logprobs::legacy(service, tokens, spelling, top, &mut told.offset),
+            None => Value::Null,
+        }
+    }
+}
+
+async fn whole(id: String, mut asking: Asking) -> Answer {
+    let all = collect(&mut asking.answering, asking.prompts).await?;
+    let Asking { answering, params, how, .. } = &asking;
+    let mut choices: Vec<Value> = Vec::new();
+    for answered in &all {
+        let Answered { prompt, logprobs, answers } = answered;
+        let before = if how.echo {
+            params.model.service.decode(prompt).map_err(Fault::refused)?
+        } else {
+            String::new()
+        };
+        for answer in answers {
+            let mut told = Told::default();
+            let shown = if how.echo { how.legacy(params, logprobs, &mut told) } else { Value::Null };
+            let mut ids = answer.ids.clone();
+            let (text, new) = if how.nothing_new {
+                ids.clear();
+                (before.clone(), Value::Null)
+            } else {
+                (before.clone() + &answer.text, how.legacy(params, &answer.logprobs, &mut told))
+            };
+            let logprobs = match (shown.is_null(), new.is_null()) {
+                (true, _) => new,
+                (_, true) => shown,
+                _ => joined(shown, new),
+            };
+            let why = reason(answer.stop.unwrap_or(Stop::Length));
+            let mut choice =
+                json!({"index": choices.len(), "text": text, "logprobs": logprobs, "finish_reason": why});
+            if params.token_ids {
+                choice["token_ids"] = json!(ids);
+                choice["prompt_token_ids"] = json!(prompt);
+            }
+            choices.push(choice);
+        }
+    }
+    let mut took = answering.usage;
+    if how.nothing_new {
+        took.answer_tokens = 0;
+    }
+    Ok(json_answer(&json!({
+        "id": id,
+        "object": "text_completion",
+        "created": now_s(),
+        "model": params.name,
+        "system_fingerprint": params.card.fingerprint,
+        "choices": choices,
+        "usage": usage(&took),
+    })))
+}
+
+fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
+    let Asking { answering, params, how, prompts, .. } = asking;
+    let frame = json!({
+        "id": id,
+        "object": "text_completion",
+        "created": now_s(),
+        "model": params.name,
+        "system_fingerprint": params.card.fingerprint,
+    });
+    let told = vec![Told::default(); prompts * params.answers()];
+    stream(answering, Chunks { params, how, frame, told }, server.settings.keep_alive_s)
+}
+
+/// A completion in chunks.
+struct Chunks {
+    params: Params,
+    how: How,
+    frame: Value,
+    told: Vec<Told>,
+}
+
+impl Chunks {
+    fn chunk(&self, choice: Value, out: &mut Frames) {
+        let mut chunk = self.frame.clone();
+        chunk["choices"] = json!([choice]);
+        if self.params.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        out.data(&chunk);
+    }
+
+    fn text(&self, index: usize, text: &str, (logprobs, ids): (Value, &[u32]), out: &mut Frames) {
+        let mut choice = json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": null});
+        if self.params.token_ids {
+            choice["token_ids"] = json!(ids);
+        }
+        self.chunk(choice, out);
+    }
+}
+
+impl Protocol for Chunks {
+    fn begin(&mut self, _: &mut Frames) {}
+
+    fn event(&mut self, prompt: usize, event: Event, out: &mut Frames) {
+        let first = prompt * self.params.answers();
+        match event {
+            Event::Started { prompt: ids, logprobs, .. } if self.how.echo => {
+                let text = self.params.model.service.decode(&ids).unwrap_or_default();
+                for index in first..first + self.params.answers() {
+                    let mut told = self.told[index];
+                    let shown = self.how.legacy(&self.params, &logprobs, &mut told);
+                    self.told[index] = told;
+                    self.text(index, &text, (shown, &[]), out);
+                }
+            }
+            Event::Piece { answer, text, ids, logprobs } if !self.how.nothing_new => {
+                let index = first + answer;
+                let mut told = self.told[index];
+                let shown = self.how.legacy(&self.params, &logprobs, &mut told);
+                self.told[index] = told;
+                if !text.is_empty() || !shown.is_null() || self.params.token_ids {
+                    self.text(index, &text, (shown, &ids), out);
+                }
+            }
+            Event::Ended { answer, stop } => {
+                let why = reason(stop);
+                let mut choice =
+                    json!({"index": first + answer, "text": "", "logprobs": null, "finish_reason": why});
+                if self.params.token_ids {
+                    choice["token_ids"] = json!([]);
+                }
+                self.chunk(choice, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
+        out.data(&fault.json(Words::OpenAi));
+        out.done();
+    }
+
+    fn end(&mut self, took: &Usage, out: &mut Frames) {
+        if self.params.include_usage {
+            let mut chunk = self.frame.clone();
+            chunk["choices"] = json!([]);
+            chunk["usage"] = usage(took);
+            out.data(&chunk);
+        }
+        out.done();
+    }
+}

@@ -1,0 +1,188 @@
+//! KServe's inference protocol v2 for generation, as Triton deployments speak it: JSON, without the binary extension.
+
+use axum::body::Body;
+use axum::http::Response;
+use fathom_base::{Event, Reading, Usage};
+use serde_json::{Map, Value, json};
+
+use super::params::Params;
+use super::{Answer, Asked, Server, json_answer, prepared};
+use crate::answering::{Answering, collect};
+use crate::fault::{Fault, Words};
+use crate::fields::Fields;
+use crate::sse::{Frames, Protocol, stream};
+
+/// Tokens of an answer where a request does not say.
+const USUAL: usize = 16;
+
+/// The model of a path.
+fn name_of(path: &str) -> String {
+    let rest = path.trim_start_matches("/v2/models/");
+    rest.split('/').next().unwrap_or_default().to_string()
+}
+
+/// `/v2`.
+///
+/// # Errors
+/// None.
+pub async fn server(server: Server, _: Asked) -> Answer {
+    Ok(json_answer(&json!({"name": "fathom", "version": server.version, "extensions": ["generate"]})))
+}
+
+/// `/v2/models/NAME`.
+///
+/// # Errors
+/// No such model.
+pub async fn model(server: Server, asked: Asked) -> Answer {
+    let name = name_of(&asked.path);
+    server.model(Some(&name))?;
+    let tensor = |name: &str, kind: &str| json!({"name": name, "datatype": kind, "shape": [1]});
+    Ok(json_answer(&json!({
+        "name": name,
+        "versions": ["1"],
+        "platform": "fathom",
+        "inputs": [tensor("text_input", "BYTES"), tensor("max_tokens", "INT32"), tensor("temperature", "FP32")],
+        "outputs": [tensor("text_output", "BYTES")],
+    })))
+}
+
+/// `/v2/models/NAME/ready`.
+///
+/// # Errors
+/// No such model, or the server ends.
+pub async fn ready(server: Server, asked: Asked) -> Answer {
+    let name = name_of(&asked.path);
+    server.model(Some(&name))?;
+    super::info::ready(server, asked).await
+}
+
+/// Asks a model to continue a text.
+fn ask(
+    server: &Server,
+    mut asked: Asked,
+    text: &str,
+    parameters: Map<String, Value>,
+) -> Result<(Answering, Params), Fault> {
+    let permit = asked.permit()?;
+    let mut fields = Fields::of(parameters);
+    fields.set("model", name_of(&asked.path).into());
+    for (theirs, ours) in [("max_output_tokens", "max_tokens"), ("stop_words", "stop")] {
+        if let Some(value) = fields.take::<Value>(theirs)? {
+            fields.set(ours, value);
+        }
+    }
+    let params = Params::take(server, &asked, &mut fields)?;
+    fields.rest()?;
+    let ids = params.model.service.encode(text, Reading::Prompt).map_err(Fault::refused)?;
+    let request = params.request(ids, USUAL)?;
+    if request.sampling.max_tokens == 0 {
+        return Err(Fault::field("max_tokens", "has to be at least 1"));
+    }
+    let answering = Answering::ask(server.clone(), params.model.clone(), vec![request], (asked.id, permit))?;
+    Ok((answering, params))
+}
+
+/// The text and the parameters of a request to generate; what is beside them counts as a parameter.
+fn generation(asked: &Asked) -> Result<(String, Map<String, Value>), Fault> {
+    let mut fields = asked.fields()?;
+    let text: String = fields.need("text_input")?;
+    let mut parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
+    fields.take::<Value>("id")?;
+    fields.take::<bool>("stream")?;
+    fields.keep(&mut parameters);
+    Ok((text, parameters))
+}
+
+/// `/v2/models/NAME/generate`.
+///
+/// # Errors
+/// What is wrong with the request, or with its answer.
+pub async fn generate(server: Server, asked: Asked) -> Answer {
+    let (mut answering, params) = prepared(asked, move |asked| {
+        let (text, parameters) = generation(&asked)?;
+        ask(&server, asked, &text, parameters)
+    })
+    .await?;
+    let text = texts(&mut answering).await?.into_iter().next().unwrap_or_default();
+    Ok(json_answer(&json!({"model_name": params.name, "model_version": "1", "text_output": text})))
+}
+
+async fn texts(answering: &mut Answering) -> Result<Vec<String>, Fault> {
+    let all = collect(answering, 1).await?;
+    Ok(all.into_iter().flat_map(|answered| answered.answers).map(|answer| answer.text).collect())
+}
+
+/// `/v2/models/NAME/generate_stream`.
+///
+/// # Errors
+/// What is wrong with the request.
+pub async fn generate_stream(server: Server, asked: Asked) -> Answer {
+    let keep_alive_s = server.settings.keep_alive_s;
+    let (answering, params) = prepared(asked, move |asked| {
+        let (text, parameters) = generation(&asked)?;
+        ask(&server, asked, &text, parameters)
+    })
+    .await?;
+    let response: Response<Body> = stream(answering, Pieces { name: params.name }, keep_alive_s);
+    Ok(response)
+}
+
+/// An answer in pieces.
+struct Pieces {
+    name: String,
+}
+
+impl Protocol for Pieces {
+    fn begin(&mut self, _: &mut Frames) {}
+
+    fn event(&mut self, _: usize, event: Event, out: &mut Frames) {
+        if let Event::Piece { text, .. } = event
+            && !text.is_empty()
+        {
+            out.data(&json!({"model_name": self.name, "model_version": "1", "text_output": text}));
+        }
+    }
+
+    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
+        out.data(&fault.json(Words::Kserve));
+    }
+
+    fn end(&mut self, _: &Usage, _: &mut Frames) {}
+}
+
+/// `/v2/models/NAME/infer`: one text as a tensor of bytes, parameters as tensors of one number or as `parameters`.
+///
+/// # Errors
+/// What is wrong with the request, or with its answer.
+pub async fn infer(server: Server, asked: Asked) -> Answer {
+    let (mut answering, params, id) = prepared(asked, move |asked| {
+        let mut fields = asked.fields()?;
+        let id: Option<String> = fields.take("id")?;
+        let mut parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
+        let mut text = None;
+        for input in fields.need::<Vec<Value>>("inputs")? {
+            let [only] = input["data"].as_array().map_or(&[][..], Vec::as_slice) else {
+                return Err(Fault::field(
+                    "inputs",
+                    "has to hold tensors of one element, as JSON (`binary_data=False`)",
+                ));
+            };
+            match (input["name"].as_str(), only.as_str()) {
+                (Some("text_input"), Some(given)) => text = Some(given.to_string()),
+                (Some(name), _) => _ = parameters.insert(name.to_string(), only.clone()),
+                (None, _) => return Err(Fault::field("inputs", "has one without a name")),
+            }
+        }
+        let text = text.ok_or_else(|| Fault::field("inputs", "has no `text_input` of type BYTES"))?;
+        let (answering, params) = ask(&server, asked, &text, parameters)?;
+        Ok((answering, params, id))
+    })
+    .await?;
+    let texts = texts(&mut answering).await?;
+    let output = json!({"name": "text_output", "datatype": "BYTES", "shape": [texts.len()], "data": texts});
+    let mut body = json!({"model_name": params.name, "model_version": "1", "outputs": [output]});
+    if let Some(id) = id {
+        body["id"] = id.into();
+    }
+    Ok(json_answer(&body))
+}

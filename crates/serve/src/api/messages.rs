@@ -1,0 +1,325 @@
+//! Anthropic's `/v1/messages`, as a conversation of the kind that `/v1/chat/completions` answers.
+
+use axum::body::Body;
+use axum::http::Response;
+use fathom_base::{Event, Reading, Stop, Usage};
+use serde_json::{Map, Value, json};
+
+use super::chat::{self, Talk};
+use super::tools::{self, Part, Scanner};
+use super::{Answer, Asked, Server, json_answer, prepared};
+use crate::fault::{Fault, Words};
+use crate::fields::Fields;
+use crate::sse::{Frames, Protocol, stream};
+
+/// The text of a string or of blocks.
+fn text_of(value: &Value, field: &str) -> Result<String, Fault> {
+    let block = |block: &Value| match (block["type"].as_str(), block["text"].as_str()) {
+        (Some("text"), Some(text)) => Ok(text.to_string()),
+        _ => Err(Fault::field(field, "has blocks that are not text; this model reads text alone")),
+    };
+    match value {
+        Value::Null => Ok(String::new()),
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(blocks) => blocks.iter().map(block).collect(),
+        _ => Err(Fault::field(field, "has to be a string or a list of blocks")),
+    }
+}
+
+/// A message of theirs as one or several of ours: results of tools are messages of their own.
+fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
+    let role = message["role"].as_str().unwrap_or_default();
+    let Some(blocks) = message["content"].as_array() else {
+        out.push(json!({"role": role, "content": text_of(&message["content"], "messages")?}));
+        return Ok(());
+    };
+    let (mut words, mut calls) = (Vec::new(), Vec::new());
+    for block in blocks {
+        match block["type"].as_str() {
+            Some("tool_use") => {
+                let function = json!({"name": block["name"], "arguments": block["input"].to_string()});
+                calls.push(json!({"id": block["id"], "type": "function", "function": function}));
+            }
+            Some("tool_result") => {
+                let content = text_of(&block["content"], "messages")?;
+                out.push(json!({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}));
+            }
+            // Thoughts of earlier turns are not told again.
+            Some("thinking" | "redacted_thinking") => {}
+            _ => words.push(block.clone()),
+        }
+    }
+    if words.is_empty() && calls.is_empty() {
+        return Ok(());
+    }
+    let mut said = json!({"role": role, "content": text_of(&words.into(), "messages")?});
+    if !calls.is_empty() {
+        said["tool_calls"] = calls.into();
+    }
+    out.push(said);
+    Ok(())
+}
+
+/// The request in OpenAI's fields; what is left over stays and is judged as there.
+fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
+    let mut fields = Fields::of(body);
+    let mut to = Map::new();
+    let mut messages = Vec::new();
+    let system = text_of(&fields.or("system", Value::Null)?, "system")?;
+    if !system.is_empty() {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    for message in fields.need::<Vec<Value>>("messages")? {
+        translated(&message, &mut messages)?;
+    }
+    to.insert("messages".into(), messages.into());
+    if let Some(stops) = fields.take::<Value>("stop_sequences")? {
+        to.insert("stop".into(), stops);
+    }
+    let tools: Vec<Value> = fields.list("tools")?;
+    if !tools.is_empty() {
+        let tool = |tool: &Value| {
+            let function = json!({"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]});
+            json!({"type": "function", "function": function})
+        };
+        to.insert("tools".into(), tools.iter().map(tool).collect());
+    }
+    if let Some(choice) = fields.take::<Value>("tool_choice")? {
+        let ours = match choice["type"].as_str() {
+            Some("any") => "required".into(),
+            Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
+            _ => choice["type"].clone(),
+        };
+        to.insert("tool_choice".into(), ours);
+        to.insert("parallel_tool_calls".into(), (choice["disable_parallel_tool_use"] != true).into());
+    }
+    if let Some(thinking) = fields.take::<Value>("thinking")?
+        && thinking["type"] == "enabled"
+    {
+        return Err(Fault::field("thinking", "is not told apart by this server; leave it out"));
+    }
+    fields.need::<usize>("max_tokens").map(|tokens| to.insert("max_tokens".into(), tokens.into()))?;
+    fields.keep(&mut to);
+    Ok(Fields::of(to))
+}
+
+fn body(asked: &Asked) -> Result<Map<String, Value>, Fault> {
+    match serde_json::from_slice(&asked.body) {
+        Ok(Value::Object(map)) => Ok(map),
+        _ => Err(Fault::bad("the body has to be a JSON object")),
+    }
+}
+
+fn why(stop: Option<Stop>, calls: bool) -> &'static str {
+    match stop {
+        _ if calls => "tool_use",
+        Some(Stop::Length | Stop::Deadline) => "max_tokens",
+        Some(Stop::StopText) => "stop_sequence",
+        _ => "end_turn",
+    }
+}
+
+/// Which stop text it was, where there is one alone.
+fn stopped_by(talk: &[String], stop: Option<Stop>) -> Value {
+    match talk {
+        [only] if stop == Some(Stop::StopText) => only.clone().into(),
+        _ => Value::Null,
+    }
+}
+
+fn usage(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.answer_tokens,
+    })
+}
+
+/// `/v1/messages`.
+///
+/// # Errors
+/// What is wrong with the request, or with its answer.
+pub async fn answer(server: Server, asked: Asked) -> Answer {
+    let of = server.clone();
+    let talk = prepared(asked, move |asked| {
+        let fields = openai(body(&asked)?)?;
+        Talk::ask(&of, asked, fields)
+    });
+    let mut talk = talk.await?;
+    if talk.params.answers() != 1 {
+        return Err(Fault::field("n", "is no field of messages"));
+    }
+    let id = server.unique("msg_");
+    if talk.params.stream {
+        return Ok(streamed(&server, &id, talk));
+    }
+    let mut answered = talk.collect().await?;
+    let answer = answered.answers.pop().unwrap_or_default();
+    let (words, calls) = talk.tools.split(&answer.text);
+    let mut content = Vec::new();
+    if !words.is_empty() {
+        content.push(json!({"type": "text", "text": words}));
+    }
+    for call in &calls {
+        let input = tools::as_object(&call.arguments.clone().into());
+        content.push(
+            json!({"type": "tool_use", "id": server.unique("toolu_"), "name": call.name, "input": input}),
+        );
+    }
+    Ok(json_answer(&json!({
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": talk.params.name,
+        "content": content,
+        "stop_reason": why(answer.stop, !calls.is_empty()),
+        "stop_sequence": stopped_by(&talk.params.sampling.stop, answer.stop),
+        "usage": usage(&talk.answering.usage),
+    })))
+}
+
+/// `/v1/messages/count_tokens`.
+///
+/// # Errors
+/// What is wrong with the conversation.
+pub async fn count(server: Server, asked: Asked) -> Answer {
+    let counted = prepared(asked, move |asked| {
+        let mut map = body(&asked)?;
+        map.entry("max_tokens").or_insert(1.into());
+        let mut fields = openai(map)?;
+        let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
+        let text = model.service.render(&chat::conversation(&mut fields)?).map_err(Fault::refused)?;
+        Ok(model.service.encode(&text, Reading::Rendered).map_err(Fault::refused)?.len())
+    });
+    Ok(json_answer(&json!({"input_tokens": counted.await?})))
+}
+
+fn streamed(server: &Server, id: &str, talk: Talk) -> Response<Body> {
+    let message = json!({
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": talk.params.name,
+        "content": [],
+        "stop_reason": null,
+        "stop_sequence": null,
+        "usage": {"input_tokens": talk.prompt_tokens, "output_tokens": 0},
+    });
+    let (scanner, stops, forced) =
+        (talk.tools.scanner(), talk.params.sampling.stop.clone(), talk.tools.forced().map(str::to_string));
+    let protocol = Blocks {
+        server: server.clone(),
+        message,
+        scanner,
+        stops,
+        forced,
+        index: 0,
+        open: None,
+        calls: 0,
+        stop: None,
+    };
+    stream(talk.answering, protocol, server.settings.keep_alive_s)
+}
+
+/// An answer in blocks.
+struct Blocks {
+    server: Server,
+    message: Value,
+    scanner: Scanner,
+    stops: Vec<String>,
+    forced: Option<String>,
+    index: usize,
+    /// The block that is being told.
+    open: Option<&'static str>,
+    calls: usize,
+    stop: Option<Stop>,
+}
+
+impl Blocks {
+    fn open(&mut self, kind: &'static str, block: Value, out: &mut Frames) {
+        self.close(out);
+        self.open = Some(kind);
+        out.named(
+            "content_block_start",
+            &json!({"type": "content_block_start", "index": self.index, "content_block": block}),
+        );
+    }
+
+    fn close(&mut self, out: &mut Frames) {
+        if self.open.take().is_some() {
+            out.named("content_block_stop", &json!({"type": "content_block_stop", "index": self.index}));
+            self.index += 1;
+        }
+    }
+
+    fn delta(&self, delta: Value, out: &mut Frames) {
+        out.named(
+            "content_block_delta",
+            &json!({"type": "content_block_delta", "index": self.index, "delta": delta}),
+        );
+    }
+
+    fn call(&mut self, name: &str, out: &mut Frames) {
+        let id = self.server.unique("toolu_");
+        self.calls += 1;
+        self.open("tool_use", json!({"type": "tool_use", "id": id, "name": name, "input": {}}), out);
+    }
+
+    fn tell(&mut self, parts: Vec<Part>, out: &mut Frames) {
+        for part in parts {
+            match part {
+                Part::Text(text) if self.forced.is_some() => {
+                    self.delta(json!({"type": "input_json_delta", "partial_json": text}), out);
+                }
+                Part::Text(text) => {
+                    if self.open != Some("text") {
+                        self.open("text", json!({"type": "text", "text": ""}), out);
+                    }
+                    self.delta(json!({"type": "text_delta", "text": text}), out);
+                }
+                Part::Call(call) => {
+                    self.call(&call.name, out);
+                    self.delta(json!({"type": "input_json_delta", "partial_json": call.arguments}), out);
+                    self.close(out);
+                }
+            }
+        }
+    }
+}
+
+impl Protocol for Blocks {
+    fn begin(&mut self, out: &mut Frames) {
+        out.named("message_start", &json!({"type": "message_start", "message": self.message}));
+        out.named("ping", &json!({"type": "ping"}));
+        if let Some(name) = self.forced.clone() {
+            self.call(&name, out);
+        }
+    }
+
+    fn event(&mut self, _: usize, event: Event, out: &mut Frames) {
+        match event {
+            Event::Piece { text, .. } => {
+                let parts = self.scanner.push(&text);
+                self.tell(parts, out);
+            }
+            Event::Ended { stop, .. } => {
+                let parts = self.scanner.finish();
+                self.tell(parts, out);
+                self.stop = Some(stop);
+            }
+            _ => {}
+        }
+    }
+
+    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
+        out.named("error", &fault.json(Words::Anthropic));
+    }
+
+    fn end(&mut self, took: &Usage, out: &mut Frames) {
+        self.close(out);
+        let delta = json!({"stop_reason": why(self.stop, self.calls > 0), "stop_sequence": stopped_by(&self.stops, self.stop)});
+        out.named("message_delta", &json!({"type": "message_delta", "delta": delta, "usage": usage(took)}));
+        out.named("message_stop", &json!({"type": "message_stop"}));
+    }
+}

@@ -1,0 +1,137 @@
+//! The endpoints: what each takes, and what it answers.
+
+pub mod admin;
+pub mod chat;
+pub mod completions;
+pub mod info;
+pub mod kserve;
+mod logprobs;
+pub mod messages;
+mod params;
+pub mod responses;
+mod schema;
+pub mod tokens;
+pub mod tools;
+pub mod vectors;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, Response, header};
+use bytes::Bytes;
+use fathom_base::Usage;
+use serde_json::{Value, json};
+
+use crate::admission::Permit;
+use crate::fault::Fault;
+use crate::fields::Fields;
+use crate::keys::Asker;
+use crate::shared::Shared;
+
+/// What an endpoint answers with.
+pub type Answer = Result<Response<Body>, Fault>;
+
+/// A request, let in and read.
+pub struct Asked {
+    /// Its name in the log.
+    pub id: String,
+    /// Who asks.
+    pub asker: Asker,
+    /// Its path.
+    pub path: String,
+    /// Its body.
+    pub body: Bytes,
+    /// Its permit, if the route does work.
+    pub permit: Option<Permit>,
+}
+
+impl Asked {
+    /// The fields of the body.
+    ///
+    /// # Errors
+    /// It is no JSON object.
+    pub fn fields(&self) -> Result<Fields, Fault> {
+        Fields::parse(&self.body)
+    }
+
+    /// The permit.
+    ///
+    /// # Errors
+    /// The route takes none.
+    pub fn permit(&mut self) -> Result<Permit, Fault> {
+        self.permit.take().ok_or_else(|| Fault::ours("this route has no permit"))
+    }
+
+    /// What prefixes may be shared within: one key, and what the request says.
+    pub fn scope(&self, salt: Option<String>) -> String {
+        let key = match &self.asker {
+            Asker::Known(key) => key.as_str(),
+            _ => "",
+        };
+        format!("{key}/{}", salt.unwrap_or_default())
+    }
+
+    /// Its body takes long to read: it is large, or has a structure to compile.
+    fn is_heavy(&self) -> bool {
+        let has = |word: &[u8]| self.body.windows(word.len()).any(|it| it == word);
+        self.body.len() > 1 << 14
+            || has(b"json_schema")
+            || has(b"guided_")
+            || has(b"structured_outputs")
+            || has(b"tool_choice")
+    }
+}
+
+/// Runs what prepares an answer, where it may take long beside the threads that drive connections.
+///
+/// # Errors
+/// Its own.
+pub async fn prepared<T: Send + 'static>(
+    asked: Asked,
+    work: impl FnOnce(Asked) -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    if !asked.is_heavy() {
+        return work(asked);
+    }
+    let done = tokio::task::spawn_blocking(move || work(asked)).await;
+    done.unwrap_or_else(|_| Err(Fault::ours("reading the request failed; this is a defect of the server")))
+}
+
+/// An answer of JSON.
+pub fn json_answer(value: &Value) -> Response<Body> {
+    typed("application/json", value.to_string())
+}
+
+/// An answer of a type.
+pub fn typed(kind: &'static str, text: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(text.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// Names the fields that nobody knows, in a header: they had no effect.
+pub fn ignored(mut response: Response<Body>, unknown: &[String]) -> Response<Body> {
+    let plain = |name: &&String| {
+        name.len() < 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let names: Vec<&str> = unknown.iter().filter(plain).take(16).map(String::as_str).collect();
+    if let Ok(value) = HeaderValue::from_str(&names.join(", "))
+        && !names.is_empty()
+    {
+        response.headers_mut().insert(HeaderName::from_static("x-fathom-ignored"), value);
+    }
+    response
+}
+
+/// OpenAI's `usage`.
+pub fn usage(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.answer_tokens,
+        "total_tokens": usage.prompt_tokens + usage.answer_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    })
+}
+
+/// The server, for endpoints.
+pub type Server = Arc<Shared>;

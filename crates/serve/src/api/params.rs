@@ -1,0 +1,197 @@
+//! What requests to generate have in common: the model, how tokens are chosen, limits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fathom_base::{GenerateRequest, ModelCard, Prompt, Sampling, Structure};
+use serde_json::{Map, Value};
+
+use super::{Asked, schema};
+use crate::fault::Fault;
+use crate::fields::Fields;
+use crate::shared::{Model, Shared};
+
+/// What is asked of a model, but for the prompt.
+pub struct Params {
+    /// The model.
+    pub model: Arc<Model>,
+    /// What it says of itself.
+    pub card: ModelCard,
+    /// The name that it was asked by.
+    pub name: String,
+    /// How tokens are chosen; without a number of them.
+    pub sampling: Sampling,
+    /// Tokens of an answer, if the request says.
+    pub max_tokens: Option<usize>,
+    /// The answer streams.
+    pub stream: bool,
+    /// A stream ends with what it took.
+    pub include_usage: bool,
+    /// Ids of tokens are told.
+    pub token_ids: bool,
+    /// Tokens are told by their ids (`token_id:5`).
+    pub tokens_as_ids: bool,
+    answers: usize,
+    structure: Option<Structure>,
+    adapter: Option<String>,
+    priority: i32,
+    scope: String,
+    deadline_s: f64,
+}
+
+impl Params {
+    /// Takes what is common out of a request.
+    ///
+    /// # Errors
+    /// A value of the wrong type, or beyond a limit; no such model.
+    pub fn take(shared: &Arc<Shared>, asked: &Asked, fields: &mut Fields) -> Result<Params, Fault> {
+        let settings = &shared.settings;
+        let name: Option<String> = fields.take("model")?;
+        let (model, adapter) = shared.model(name.as_deref())?;
+        let card = model.service.card();
+        if !card.generates {
+            return Err(Fault::field(
+                "model",
+                format_args!("is {}, which writes no text; ask /v1/embeddings", model.name),
+            ));
+        }
+        let options: Option<Map<String, Value>> = fields.take("stream_options")?;
+        let mut options = Fields::of(options.unwrap_or_default());
+        let answers = fields.or("n", 1usize)?;
+        most("n", answers, settings.max_answers)?;
+        if answers == 0 {
+            return Err(Fault::field("n", "has to be at least 1"));
+        }
+        let asked_s = fields.or("deadline_s", settings.request_s)?;
+        let max_tokens = match fields.take("max_completion_tokens")? {
+            Some(tokens) => {
+                fields.take::<usize>("max_tokens")?;
+                Some(tokens)
+            }
+            None => fields.take("max_tokens")?,
+        };
+        Ok(Params {
+            sampling: sampling(shared, fields)?,
+            structure: schema::structure(fields, settings)?,
+            name: name.unwrap_or_else(|| model.name.clone()),
+            model,
+            card,
+            max_tokens,
+            stream: fields.or("stream", false)?,
+            include_usage: options.or("include_usage", false)?,
+            token_ids: fields.or("return_token_ids", false)?,
+            tokens_as_ids: fields.or("return_tokens_as_token_ids", false)?,
+            answers,
+            adapter,
+            priority: priority(fields.or("priority", 0i64)?),
+            scope: asked.scope(fields.take("cache_salt")?),
+            deadline_s: asked_s.clamp(0.001, settings.request_s.max(0.001)),
+        })
+    }
+
+    /// The request for a prompt. Where the request does not say how many tokens, it is `usual` of them, if they have room.
+    ///
+    /// # Errors
+    /// The prompt is empty, or has no room.
+    pub fn request(&self, ids: Vec<u32>, usual: usize) -> Result<GenerateRequest, Fault> {
+        let context = self.card.context_tokens;
+        if ids.is_empty() {
+            return Err(Fault::bad("the prompt is empty, and the tokenizer has no token that begins a text"));
+        }
+        let room = context.saturating_sub(ids.len());
+        let asked = self.max_tokens.unwrap_or(usual.min(room.max(1)));
+        if ids.len().saturating_add(asked) > context {
+            let message = format!(
+                "this model's context is {context} tokens; the prompt has {} and {asked} are asked for; shorten the prompt, or ask for \
+                 fewer (max_tokens)",
+                ids.len(),
+            );
+            return Err(Fault { code: Some("context_length_exceeded"), ..Fault::bad(message) });
+        }
+        let sampling = Sampling { max_tokens: asked, ..self.sampling.clone() };
+        Ok(GenerateRequest {
+            answers: self.answers,
+            structure: self.structure.clone(),
+            adapter: self.adapter.clone(),
+            priority: self.priority,
+            scope: self.scope.clone(),
+            deadline_s: Some(self.deadline_s),
+            ..GenerateRequest::new(Prompt::Ids(ids), sampling)
+        })
+    }
+
+    /// What the answer has to be.
+    pub fn set_structure(&mut self, structure: Structure) -> Result<(), Fault> {
+        if self.structure.is_some() {
+            return Err(Fault::field("tool_choice", "and a structure of the answer exclude each other"));
+        }
+        self.structure = Some(structure);
+        Ok(())
+    }
+
+    /// Answers to a prompt.
+    pub fn answers(&self) -> usize {
+        self.answers
+    }
+}
+
+/// # Errors
+/// More than a limit.
+pub fn most(name: &str, count: usize, limit: u64) -> Result<(), Fault> {
+    if count as u64 > limit {
+        return Err(Fault::field(
+            name,
+            format_args!("is {count}; {limit} are the most that this server takes"),
+        ));
+    }
+    Ok(())
+}
+
+/// vLLM's lower numbers run first; a service's higher ones do.
+fn priority(asked: i64) -> i32 {
+    i32::try_from(-asked.clamp(-1000, 1000)).unwrap_or(0)
+}
+
+/// How tokens are chosen; OpenAI's defaults.
+fn sampling(shared: &Shared, fields: &mut Fields) -> Result<Sampling, Fault> {
+    let settings = &shared.settings;
+    let stop: Vec<String> = fields.list("stop")?;
+    let stop_ids: Vec<u32> = fields.list("stop_token_ids")?;
+    most("stop", stop.len() + stop_ids.len(), settings.max_stops)?;
+    if stop.iter().any(|text| text.is_empty() || text.len() > 1024) {
+        return Err(Fault::field("stop", "has to be texts of 1 to 1024 bytes"));
+    }
+    let top_k = fields.or("top_k", -1i64)?;
+    Ok(Sampling {
+        temperature: fields.or("temperature", 1.0)?,
+        top_k: usize::try_from(top_k).unwrap_or(0),
+        top_p: fields.or("top_p", 1.0)?,
+        min_p: fields.or("min_p", 0.0)?,
+        typical_p: fields.or("typical_p", 1.0)?,
+        repetition_penalty: fields.or("repetition_penalty", 1.0)?,
+        frequency_penalty: fields.or("frequency_penalty", 0.0)?,
+        presence_penalty: fields.or("presence_penalty", 0.0)?,
+        logit_bias: bias(fields, settings.max_bias)?,
+        seed: match fields.take::<i64>("seed")? {
+            Some(seed) => seed as u64,
+            None => shared.seed(),
+        },
+        max_tokens: 0,
+        min_tokens: fields.or("min_tokens", 0)?,
+        stop,
+        stop_ids,
+        ignore_eos: fields.or("ignore_eos", false)?,
+    })
+}
+
+fn bias(fields: &mut Fields, limit: u64) -> Result<BTreeMap<u32, f32>, Fault> {
+    let map: Map<String, Value> = fields.or("logit_bias", Map::new())?;
+    most("logit_bias", map.len(), limit)?;
+    let entry = |(id, value): (String, Value)| {
+        let pair = id.parse().ok().zip(value.as_f64());
+        let (id, value) =
+            pair.ok_or_else(|| Fault::field("logit_bias", "has to map token ids to numbers"))?;
+        Ok((id, value as f32))
+    };
+    map.into_iter().map(entry).collect()
+}

@@ -1,0 +1,82 @@
+//! `/tokenize`, `/detokenize`, `/tokenizer_info`: a model's tokenizer over HTTP, as evaluation harnesses use it.
+
+use fathom_base::{Reading, Service};
+use serde_json::{Value, json};
+
+use super::{Answer, Asked, Server, chat, json_answer, prepared};
+use crate::fault::Fault;
+
+fn spelled(service: &dyn Service, id: u32) -> String {
+    String::from_utf8_lossy(&service.token_bytes(id)).into_owned()
+}
+
+/// `/tokenize`: the ids of a text, or of a conversation.
+///
+/// # Errors
+/// No such model; a text that it cannot encode.
+pub async fn tokenize(server: Server, asked: Asked) -> Answer {
+    let body = prepared(asked, move |asked| {
+        let mut fields = asked.fields()?;
+        let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
+        let service = &*model.service;
+        let special: Option<bool> = fields.take("add_special_tokens")?;
+        let reading =
+            |usual: bool| if special.unwrap_or(usual) { Reading::Prompt } else { Reading::Rendered };
+        let ids = match fields.take::<String>("prompt")? {
+            Some(text) => service.encode(&text, reading(true)),
+            None => {
+                let conversation = chat::conversation(&mut fields)?;
+                let text = service.render(&conversation).map_err(Fault::refused)?;
+                service.encode(&text, reading(false))
+            }
+        };
+        let ids = ids.map_err(Fault::refused)?;
+        let spelled: Option<Vec<String>> = fields
+            .or("return_token_strs", false)?
+            .then(|| ids.iter().map(|id| spelled(service, *id)).collect());
+        fields.rest()?;
+        let context = service.card().context_tokens;
+        Ok(json!({"count": ids.len(), "max_model_len": context, "tokens": ids, "token_strs": spelled}))
+    });
+    Ok(json_answer(&body.await?))
+}
+
+/// `/detokenize`: the text of ids.
+///
+/// # Errors
+/// No such model; ids that it does not have.
+pub async fn detokenize(server: Server, asked: Asked) -> Answer {
+    let body = prepared(asked, move |asked| {
+        let mut fields = asked.fields()?;
+        let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
+        let ids: Vec<u32> = fields.need("tokens")?;
+        fields.rest()?;
+        Ok(json!({"prompt": model.service.decode(&ids).map_err(Fault::refused)?}))
+    });
+    Ok(json_answer(&body.await?))
+}
+
+/// `/tokenizer_info`: what lm-evaluation-harness asks before it sends ids.
+///
+/// # Errors
+/// There are several models.
+pub async fn info(server: Server, _: Asked) -> Answer {
+    let (model, _) = server.model(None)?;
+    let (service, card) = (&*model.service, model.service.card());
+    let spelled = |id: Option<u32>| id.map_or(Value::Null, |id| spelled(service, id).into());
+    let eos = card.eos.first().copied();
+    Ok(json_answer(&json!({
+        "tokenizer_class": "fathom",
+        "model_max_length": card.context_tokens,
+        "vocab_size": card.vocabulary,
+        "bos_token": spelled(card.bos),
+        "bos_token_id": card.bos,
+        "eos_token": spelled(eos),
+        "eos_token_id": eos,
+        "pad_token": spelled(eos),
+        "add_bos_token": card.bos.is_some_and(|bos| {
+            service.encode("", Reading::Prompt).is_ok_and(|ids| ids.first() == Some(&bos))
+        }),
+        "chat_template": Value::Null,
+    })))
+}

@@ -1,0 +1,308 @@
+//! Tool calls in the text of an answer, as families of models write them.
+
+use serde_json::{Map, Value, json};
+
+use crate::settings::ToolFormat;
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The tool.
+    pub name: String,
+    /// Its arguments, as JSON.
+    pub arguments: String,
+}
+
+/// What a text is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Words.
+    Text(String),
+    /// A call.
+    Call(Call),
+}
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+const MISTRAL: &str = "[TOOL_CALLS]";
+const LLAMA: &str = "<|python_tag|>";
+
+/// Finds calls in a text that grows.
+#[derive(Debug)]
+pub struct Scanner {
+    format: ToolFormat,
+    names: Vec<String>,
+    held: String,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing but white space so far.
+    Start,
+    /// Words.
+    Text,
+    /// Between Hermes' tags.
+    Tagged,
+    /// What is left is calls to its end, or words.
+    Whole,
+}
+
+impl Scanner {
+    /// Finds calls of these tools.
+    pub fn new(format: ToolFormat, names: Vec<String>) -> Scanner {
+        let state = if names.is_empty() || format == ToolFormat::None { State::Text } else { State::Start };
+        let format = if state == State::Text { ToolFormat::None } else { format };
+        Scanner { format, names, held: String::new(), state }
+    }
+
+    /// Marks that a call may begin with.
+    fn marks(&self) -> &'static [&'static str] {
+        match self.format {
+            ToolFormat::Auto => &[OPEN, MISTRAL, LLAMA],
+            ToolFormat::Hermes => &[OPEN],
+            ToolFormat::Llama3 => &[LLAMA],
+            ToolFormat::Mistral => &[MISTRAL],
+            ToolFormat::None => &[],
+        }
+    }
+
+    /// A call may be bare JSON.
+    fn takes_bare(&self) -> bool {
+        !matches!(self.format, ToolFormat::Hermes | ToolFormat::None)
+    }
+
+    /// More of the text; what is certain.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        self.held.push_str(text);
+        let mut parts = Vec::new();
+        while self.advance(&mut parts) {}
+        parts
+    }
+
+    /// The end of the text.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let held = std::mem::take(&mut self.held);
+        let (body, open) = match self.state {
+            State::Whole => (held.as_str(), ""),
+            State::Tagged => (held.as_str(), OPEN),
+            State::Start | State::Text => return text(held),
+        };
+        match self.calls(body) {
+            Some(calls) => calls.into_iter().map(Part::Call).collect(),
+            None => text(format!("{open}{held}")),
+        }
+    }
+
+    /// Takes a step; false where more text is needed.
+    fn advance(&mut self, parts: &mut Vec<Part>) -> bool {
+        match self.state {
+            State::Whole => false,
+            State::Start => {
+                let rest = self.held.trim_start();
+                // What may become a mark waits; there is nothing before it that could be words.
+                if rest.is_empty() || self.marks().iter().any(|mark| mark.starts_with(rest) && *mark != rest)
+                {
+                    return false;
+                }
+                let marked = self.marks().iter().any(|mark| rest.starts_with(mark));
+                let bare = self.takes_bare() && !marked && rest.starts_with(['{', '[']);
+                self.state = if bare { State::Whole } else { State::Text };
+                true
+            }
+            State::Text => self.begin(parts),
+            State::Tagged => {
+                let Some(end) = self.held.find(CLOSE) else { return false };
+                let mut body: String = self.held.drain(..end + CLOSE.len()).collect();
+                body.truncate(end);
+                match self.calls(&body) {
+                    Some(calls) => parts.extend(calls.into_iter().map(Part::Call)),
+                    None => parts.extend(text(format!("{OPEN}{body}{CLOSE}"))),
+                }
+                self.state = State::Start;
+                !self.held.trim().is_empty()
+            }
+        }
+    }
+
+    /// Words up to the next mark.
+    fn begin(&mut self, parts: &mut Vec<Part>) -> bool {
+        let first = self.marks().iter().filter_map(|mark| Some((self.held.find(mark)?, *mark))).min();
+        if let Some((at, mark)) = first {
+            let before: String = self.held.drain(..at).collect();
+            self.held.drain(..mark.len());
+            if !before.trim().is_empty() {
+                parts.extend(text(before));
+            }
+            self.state = if mark == OPEN { State::Tagged } else { State::Whole };
+            return true;
+        }
+        // What may be the beginning of a mark waits.
+        let partial =
+            |mark: &&str| (1..mark.len()).rev().find(|len| self.held.ends_with(&mark[..*len])).unwrap_or(0);
+        let keep = self.marks().iter().map(partial).max().unwrap_or(0);
+        let sure: String = self.held.drain(..self.held.len() - keep).collect();
+        parts.extend(text(sure));
+        false
+    }
+
+    /// The calls that a text is; none if it is something else, or calls what there is not.
+    fn calls(&self, text: &str) -> Option<Vec<Call>> {
+        let mut calls = Vec::new();
+        let mut rest = text.trim().trim_start_matches("[TOOL_CALLS]").trim();
+        while !rest.is_empty() {
+            // Mistral's newer form names the tool before its arguments.
+            let named = self.names.iter().find(|name| {
+                rest.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(['{', '[']))
+            });
+            let body = named.map_or(rest, |name| rest[name.len()..].trim_start_matches("[ARGS]"));
+            let mut values = serde_json::Deserializer::from_str(body).into_iter::<Value>();
+            let value = values.next()?.ok()?;
+            let used = values.byte_offset();
+            match (named, value) {
+                (Some(name), value) => calls.push(Call { name: name.clone(), arguments: value.to_string() }),
+                (None, Value::Array(values)) => {
+                    for value in values {
+                        calls.push(self.call(value)?);
+                    }
+                }
+                (None, value) => calls.push(self.call(value)?),
+            }
+            rest = body[used..].trim_start_matches([';', ',', ' ', '\n', '\t', '\r']);
+            rest = rest.trim_start_matches(MISTRAL).trim();
+        }
+        (!calls.is_empty()).then_some(calls)
+    }
+
+    fn call(&self, value: Value) -> Option<Call> {
+        let Value::Object(mut map) = value else { return None };
+        let mut map = match map.remove("function") {
+            Some(Value::Object(inner)) => inner,
+            Some(Value::String(name)) => {
+                map.insert("name".into(), name.into());
+                map
+            }
+            _ => map,
+        };
+        let name = map.get("name")?.as_str()?.to_string();
+        if !self.names.contains(&name) {
+            return None;
+        }
+        let arguments = map.remove("arguments").or_else(|| map.remove("parameters"));
+        let arguments = match arguments {
+            // Arguments that are the text of JSON.
+            Some(Value::String(text)) => text,
+            Some(value) => value.to_string(),
+            None => "{}".to_string(),
+        };
+        Some(Call { name, arguments })
+    }
+}
+
+fn text(text: String) -> Vec<Part> {
+    if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] }
+}
+
+/// Names of the tools of a request.
+pub fn names(tools: &[Value]) -> Vec<String> {
+    let name = |tool: &Value| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_string);
+    tools.iter().filter_map(name).collect()
+}
+
+/// The schema of a list of calls of these tools, at least one.
+pub fn schema(tools: &[Value]) -> Value {
+    let one = |tool: &Value| {
+        let parameters = &tool["function"]["parameters"];
+        let parameters = if parameters.is_object() { parameters.clone() } else { json!({"type": "object"}) };
+        json!({
+            "type": "object",
+            "properties": {"name": {"const": tool["function"]["name"]}, "parameters": parameters},
+            "required": ["name", "parameters"],
+            "additionalProperties": false,
+        })
+    };
+    json!({"type": "array", "minItems": 1, "items": {"anyOf": tools.iter().map(one).collect::<Value>()}})
+}
+
+/// The arguments of a call that a template reads: an object, not its text.
+pub fn as_object(arguments: &Value) -> Value {
+    match arguments {
+        Value::String(text) => serde_json::from_str(text)
+            .unwrap_or_else(|_| if text.is_empty() { Map::new().into() } else { arguments.clone() }),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(format: ToolFormat, text: &str, step: usize) -> Vec<Part> {
+        let mut scanner = Scanner::new(format, vec!["add".into(), "now".into()]);
+        let chars: Vec<char> = text.chars().collect();
+        let mut all: Vec<Part> =
+            chars.chunks(step).flat_map(|some| scanner.push(&some.iter().collect::<String>())).collect();
+        all.extend(scanner.finish());
+        let mut joined: Vec<Part> = Vec::new();
+        for part in all {
+            match (joined.last_mut(), part) {
+                (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
+                (_, part) => joined.push(part),
+            }
+        }
+        joined
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: &[&str]) {
+        for step in [1, 3, 1000] {
+            let found = parts(ToolFormat::Auto, text, step).into_iter().map(|part| match part {
+                Part::Text(text) => text,
+                Part::Call(call) => format!("{}({})", call.name, call.arguments),
+            });
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{text:?} by {step}");
+        }
+    }
+
+    #[test]
+    fn calls_of_all_families_are_found_however_the_text_comes() {
+        let add = r#"add({"a":1})"#;
+        check("Two words < and [more].", &["Two words < and [more]."]);
+        check("<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>", &[add]);
+        check(
+            "I see.\n<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>\n<tool_call>{\"name\": \"now\"}</tool_call>",
+            &["I see.\n", add, "now({})"],
+        );
+        check(r#"{"name": "add", "parameters": {"a": 1}}"#, &[add]);
+        check(
+            r#"<|python_tag|>{"name": "add", "parameters": {"a": 1}}; {"name": "now", "parameters": {}}"#,
+            &[add, "now({})"],
+        );
+        check(
+            r#"[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}, {"name": "now", "arguments": {}}]"#,
+            &[add, "now({})"],
+        );
+        check(r#"[TOOL_CALLS]add[ARGS]{"a": 1}"#, &[add]);
+        check(r#"[{"name": "add", "arguments": {"a": 1}}]"#, &[add]);
+    }
+
+    #[test]
+    fn what_is_no_call_stays_text() {
+        for text in [
+            r#"{"name": "other", "parameters": {}}"#,
+            r#"{"answer": 4}"#,
+            "[1, 2",
+            "<tool_call>{\"name\": \"add\"",
+            "<tool_call>nothing</tool_call>",
+            "[TOOL",
+            "<tool_",
+        ] {
+            let found = parts(ToolFormat::Auto, text, 2);
+            let calls = found.iter().any(|part| matches!(part, Part::Call(_)));
+            assert!(!calls || text.contains("\"add\""), "{text}: {found:?}");
+        }
+        check("[TOOL", &["[TOOL"]);
+        check("<tool_call>nothing</tool_call>", &["<tool_call>nothing</tool_call>"]);
+        assert_eq!(parts(ToolFormat::None, "<tool_call>x", 1), [Part::Text("<tool_call>x".into())]);
+    }
+}

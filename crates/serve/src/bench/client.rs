@@ -1,0 +1,172 @@
+//! A client that measures: one request at a time over a connection that is kept.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Request, Response, body::Incoming};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::pretended::Clock;
+use crate::error::Error;
+
+/// A server to ask.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Host and port.
+    address: String,
+    /// What stands before `/v1`.
+    prefix: String,
+    /// Its key.
+    pub key: Option<String>,
+    /// The clock of a pretended model.
+    clock: Option<Arc<Clock>>,
+}
+
+/// What was seen of a request.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The status; 0 where there was no answer.
+    pub status: u16,
+    /// It failed on its way.
+    pub failed: bool,
+    /// Seconds to the first token.
+    pub first_s: Option<f64>,
+    /// Seconds between tokens.
+    pub gaps: Vec<f64>,
+    /// Seconds to the end.
+    pub whole_s: f64,
+    /// Tokens of the answer.
+    pub tokens: usize,
+}
+
+impl Target {
+    /// A server by host and port.
+    pub fn at(address: &str) -> Target {
+        Target { address: address.to_string(), prefix: String::new(), key: None, clock: None }
+    }
+
+    /// The same, timed by a clock.
+    pub(super) fn timed(&self, clock: &Arc<Clock>) -> Target {
+        Target { clock: Some(clock.clone()), ..self.clone() }
+    }
+
+    /// A server by its address: `http://host:port`, with or without `/v1`.
+    ///
+    /// # Errors
+    /// It is none, or wants TLS.
+    pub fn parse(url: &str) -> Result<Target, Error> {
+        let Some(rest) = url.strip_prefix("http://") else {
+            return Err(Error::Refused(format!("{url}: give an address that begins with http://")));
+        };
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = path.trim_end_matches('/').trim_end_matches("v1").trim_end_matches('/');
+        let prefix = if prefix.is_empty() { String::new() } else { format!("/{prefix}") };
+        let address = if host.contains(':') { host.to_string() } else { format!("{host}:80") };
+        Ok(Target { address, prefix, key: None, clock: None })
+    }
+}
+
+/// A connection to a server.
+pub struct Connection(SendRequest<Full<Bytes>>);
+
+impl Connection {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn open(target: &Target) -> Result<Connection, Error> {
+        let refuse =
+            |why: &dyn std::fmt::Display| Error::Refused(format!("cannot reach {}: {why}", target.address));
+        let stream = TcpStream::connect(&target.address).await.map_err(|error| refuse(&error))?;
+        stream.set_nodelay(true)?;
+        let (send, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| refuse(&error))?;
+        tokio::spawn(connection);
+        Ok(Connection(send))
+    }
+
+    async fn send(&mut self, target: &Target, body: &str) -> Option<Response<Incoming>> {
+        self.0.ready().await.ok()?;
+        let mut request = Request::post(format!("{}/v1/completions", target.prefix))
+            .header("host", &target.address)
+            .header("content-type", "application/json");
+        if let Some(key) = &target.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).ok()?;
+        self.0.send_request(request).await.ok()
+    }
+}
+
+/// Asks once, over a connection that is there or a new one; it is gone if it broke.
+pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &str) -> Seen {
+    let mut seen = Seen { failed: true, ..Seen::default() };
+    if connection.is_none() {
+        *connection = Connection::open(target).await.ok();
+    }
+    let Some(open) = connection else { return seen };
+    let begun = Instant::now();
+    let Some(response) = open.send(target, body).await else {
+        *connection = None;
+        return seen;
+    };
+    seen.status = response.status().as_u16();
+    let whole = read(response, (&mut seen, target.clock.as_deref()), begun).await;
+    seen.whole_s = begun.elapsed().as_secs_f64();
+    if !whole {
+        seen.failed = true;
+        *connection = None;
+    }
+    seen
+}
+
+/// Reads an answer to its end; false if it broke off.
+async fn read(
+    response: Response<Incoming>,
+    (seen, clock): (&mut Seen, Option<&Clock>),
+    begun: Instant,
+) -> bool {
+    let streams = response
+        .headers()
+        .get("content-type")
+        .is_some_and(|kind| kind.to_str().is_ok_and(|kind| kind.starts_with("text/event-stream")));
+    let (mut body, mut rest, mut last) = (response.into_body(), Vec::<u8>::new(), None);
+    seen.failed = false;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return false };
+        let Ok(data) = frame.into_data() else { continue };
+        rest.extend_from_slice(&data);
+        while streams && let Some(end) = rest.windows(2).position(|two| two == b"\n\n") {
+            let event: Vec<u8> = rest.drain(..end + 2).collect();
+            let Some(event) = event.strip_prefix(b"data: ") else { continue };
+            let Ok(value) = serde_json::from_slice::<Value>(event) else { continue };
+            if let (Some(clock), Some(text)) = (clock, value["choices"][0]["text"].as_str()) {
+                clock.heard(text);
+            }
+            see(&value, seen, begun, &mut last);
+        }
+    }
+    if !streams && let Ok(value) = serde_json::from_slice::<Value>(&rest) {
+        seen.tokens = value["usage"]["completion_tokens"].as_u64().unwrap_or(0) as usize;
+    }
+    true
+}
+
+fn see(value: &Value, seen: &mut Seen, begun: Instant, last: &mut Option<Instant>) {
+    seen.failed |= value["error"].is_object();
+    if value["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty()) {
+        let now = Instant::now();
+        match last.replace(now) {
+            None => seen.first_s = Some((now - begun).as_secs_f64()),
+            Some(before) => seen.gaps.push((now - before).as_secs_f64()),
+        }
+        seen.tokens = seen.tokens.max(seen.gaps.len() + 1);
+    }
+    if let Some(tokens) = value["usage"]["completion_tokens"].as_u64() {
+        seen.tokens = tokens as usize;
+    }
+}

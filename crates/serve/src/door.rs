@@ -1,0 +1,170 @@
+//! What every request passes, whatever it asks for: its name, the names it uses, its key, its size and time, and what its answer
+//! always says.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use bytes::Bytes;
+use futures::FutureExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde_json::json;
+
+use crate::api::Asked;
+use crate::fault::{Fault, Words};
+use crate::keys::Asker;
+use crate::routes::{Access, Route, Takes};
+use crate::shared::Shared;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Headers of every answer that does not say otherwise.
+const ALWAYS: [(HeaderName, &str); 5] = [
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// Answers a request to a route, or to none.
+pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: Request) -> Response<Body> {
+    let begun = Instant::now();
+    // A body is not to be looked at from several threads, so its head is held apart.
+    let (head, body) = request.into_parts();
+    let id = request_id(&server, &head.headers);
+    let method = head.method.clone();
+    let words = route.map_or(Words::OpenAi, |route| route.words);
+    let passed = server.names.check(&head.headers, head.uri.authority().map(|it| it.as_str()));
+    let (origin, answer) = match passed {
+        Err(why) => (None, Err(Fault::forbidden(why))),
+        Ok(origin) => {
+            let origin = origin.map(str::to_string);
+            if origin.is_some() && method == Method::OPTIONS {
+                (origin, Ok(preflight()))
+            } else {
+                let work = pass(&server, route, (&head, body), &id);
+                // A handler that panics is a defect of ours; the process and its other requests go on.
+                let done = AssertUnwindSafe(work).catch_unwind().await;
+                let defect = |_| Err(Fault::ours("the request failed by a defect of the server"));
+                (origin, done.unwrap_or_else(defect))
+            }
+        }
+    };
+    let mut response = answer.unwrap_or_else(|fault| {
+        server.metrics.failed(fault.cause());
+        fault.response(words)
+    });
+    finish(response.headers_mut(), &id, origin.as_deref());
+    let name = route.map_or("none", |route| route.path);
+    server.metrics.http(name, response.status().as_u16());
+    if !name.starts_with("/health") {
+        server.log(|| {
+            json!({
+                "event": "request",
+                "id": id,
+                "method": method.as_str(),
+                "route": name,
+                "status": response.status().as_u16(),
+                "seconds": begun.elapsed().as_secs_f64(),
+            })
+        });
+    }
+    response
+}
+
+/// The client's name for the request, or one of ours.
+fn request_id(server: &Shared, headers: &HeaderMap) -> String {
+    let plain =
+        |text: &&str| (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(plain);
+    given.map_or_else(|| server.unique("req-"), str::to_string)
+}
+
+fn preflight() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    for (name, value) in [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-api-key, x-request-id"),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn finish(headers: &mut HeaderMap, id: &str, origin: Option<&str>) {
+    for (name, value) in ALWAYS {
+        if !headers.contains_key(&name) {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+    }
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    if let Some(origin) = origin.and_then(|origin| HeaderValue::from_str(origin).ok()) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        let exposed = HeaderValue::from_static("x-request-id, x-fathom-ignored, retry-after");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+    }
+}
+
+/// Lets a request in, reads it, and answers it.
+async fn pass(
+    server: &Arc<Shared>,
+    route: Option<&'static Route>,
+    (head, body): (&Parts, Body),
+    id: &str,
+) -> Result<Response<Body>, Fault> {
+    let asker = server.keys.asker(&head.headers);
+    let open = route.is_some_and(|route| route.access == Access::Open);
+    if asker == Asker::Denied && !open {
+        return Err(Fault::no_key());
+    }
+    let path = head.uri.path().to_string();
+    let Some(route) = route else {
+        return Err(Fault::missing(format!(
+            "there is no {} {path}; /openapi.json lists what there is",
+            head.method
+        )));
+    };
+    // Before any work, and before the body is read.
+    let permit = if route.takes == Takes::Work { Some(server.permit()?) } else { None };
+    let body =
+        if route.takes == Takes::Nothing { Bytes::new() } else { read(server, &head.headers, body).await? };
+    let asked = Asked { id: id.to_string(), asker, path, body, permit };
+    route.answer(server.clone(), asked).await
+}
+
+/// The body of a request that says that it is JSON.
+async fn read(server: &Shared, headers: &HeaderMap, body: Body) -> Result<Bytes, Fault> {
+    let settings = &server.settings;
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let kind = text(header::CONTENT_TYPE).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        return Err(Fault::media("a body has to be `content-type: application/json`"));
+    }
+    if text(header::CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
+        return Err(Fault::media("compressed bodies are not taken; send it without content-encoding"));
+    }
+    let limit = settings.body_bytes;
+    let length = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if length.is_some_and(|length| length > limit) {
+        return Err(Fault::too_large(limit));
+    }
+    let body = Limited::new(body, usize::try_from(limit).unwrap_or(usize::MAX));
+    let time = Duration::from_secs_f64(settings.body_s.clamp(0.01, 86_400.0));
+    match tokio::time::timeout(time, body.collect()).await {
+        Err(_) => Err(Fault::slow()),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Fault::too_large(limit)),
+        Ok(Err(error)) => Err(Fault::bad(format!("the body broke off: {error}"))),
+    }
+}

@@ -1,0 +1,240 @@
+//! The fields of a request: taken one by one, each with its type; what is left over is harmless, refused, or unknown.
+
+use serde_json::{Map, Value};
+
+use crate::fault::Fault;
+
+/// Fields that are accepted and have no effect: they say who asks, or how to do what is done anyway.
+pub const HARMLESS: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prediction",
+    "request_id",
+    "guided_decoding_backend",
+    "guided_whitespace_pattern",
+    "spaces_between_special_tokens",
+    "chat_template_content_format",
+];
+
+/// Fields that would change the answer and that this server does not know how to follow. A value that asks for nothing (`null`, `false`,
+/// an empty list, or the one beside the name) is accepted.
+pub const REFUSED: &[(&str, Option<&str>)] = &[
+    ("audio", None),
+    ("modalities", Some(r#"["text"]"#)),
+    ("functions", None),
+    ("function_call", None),
+    ("web_search_options", None),
+    ("suffix", Some(r#""""#)),
+    ("best_of", Some("1")),
+    ("use_beam_search", None),
+    ("length_penalty", Some("1.0")),
+    ("early_stopping", None),
+    ("prompt_embeds", None),
+    ("bad_words", None),
+    ("allowed_token_ids", None),
+    ("logits_processors", None),
+    ("truncate_prompt_tokens", None),
+    ("mm_processor_kwargs", None),
+    ("chat_template", None),
+    ("structural_tag", None),
+    ("thinking_token_budget", None),
+    ("repetition_detection", None),
+    ("vllm_xargs", None),
+    ("kv_transfer_params", None),
+    ("include_stop_str_in_output", None),
+    ("skip_special_tokens", Some("true")),
+];
+
+/// A JSON object whose fields are taken out of it.
+#[derive(Debug, Default)]
+pub struct Fields(Map<String, Value>);
+
+/// What a field is converted from.
+pub trait Take: Sized {
+    /// What it should have been.
+    const EXPECTED: &'static str;
+    /// The value, if it is one.
+    fn take(value: Value) -> Option<Self>;
+}
+
+macro_rules! take {
+    ($($type:ty, $expected:literal, $value:ident => $take:expr;)*) => {$(
+        impl Take for $type {
+            const EXPECTED: &'static str = $expected;
+            fn take($value: Value) -> Option<Self> { $take }
+        }
+    )*};
+}
+
+take! {
+    bool, "true or false", value => value.as_bool();
+    f64, "a number", value => value.as_f64();
+    i64, "a whole number", value => whole(&value);
+    u64, "a whole number from 0 on", value => whole(&value).and_then(|n| u64::try_from(n).ok());
+    usize, "a whole number from 0 on", value => whole(&value).and_then(|n| usize::try_from(n).ok());
+    u32, "a token id", value => whole(&value).and_then(|n| u32::try_from(n).ok());
+    String, "a string", value => match value { Value::String(text) => Some(text), _ => None };
+    Map<String, Value>, "an object", value => match value { Value::Object(map) => Some(map), _ => None };
+    Value, "a value", value => Some(value);
+}
+
+impl<T: Take> Take for Vec<T> {
+    const EXPECTED: &'static str = "a list";
+    fn take(value: Value) -> Option<Self> {
+        match value {
+            Value::Array(values) => values.into_iter().map(T::take).collect(),
+            _ => None,
+        }
+    }
+}
+
+/// A whole number, also if it is written `1.0`.
+fn whole(value: &Value) -> Option<i64> {
+    let real = |x: &f64| x.fract() == 0.0 && x.abs() < 9e15;
+    value.as_i64().or_else(|| value.as_f64().filter(real).map(|x| x as i64))
+}
+
+impl Fields {
+    /// The fields of a body.
+    ///
+    /// # Errors
+    /// It is no JSON object.
+    pub fn parse(body: &[u8]) -> Result<Fields, Fault> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(map)) => Ok(Fields(map)),
+            Ok(_) => Err(Fault::bad("the body has to be a JSON object")),
+            Err(error) => Err(Fault::bad(format!("the body is not JSON: {error}"))),
+        }
+    }
+
+    /// The fields of an object.
+    pub fn of(map: Map<String, Value>) -> Fields {
+        Fields(map)
+    }
+
+    /// Sets a field.
+    pub fn set(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_string(), value);
+    }
+
+    /// Moves what is left into other fields, where those do not have it.
+    pub fn keep(self, to: &mut Map<String, Value>) {
+        self.0.into_iter().for_each(|(name, value)| _ = to.entry(name).or_insert(value));
+    }
+
+    /// Takes a field; `null` is none.
+    ///
+    /// # Errors
+    /// It is of another type.
+    pub fn take<T: Take>(&mut self, name: &str) -> Result<Option<T>, Fault> {
+        match self.0.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match T::take(value) {
+                Some(value) => Ok(Some(value)),
+                None => Err(Fault::field(name, format_args!("has to be {}", T::EXPECTED))),
+            },
+        }
+    }
+
+    /// Takes a field, or what stands for it.
+    ///
+    /// # Errors
+    /// It is of another type.
+    pub fn or<T: Take>(&mut self, name: &str, default: T) -> Result<T, Fault> {
+        Ok(self.take(name)?.unwrap_or(default))
+    }
+
+    /// Takes a field that has to be there.
+    ///
+    /// # Errors
+    /// It is missing, or of another type.
+    pub fn need<T: Take>(&mut self, name: &str) -> Result<T, Fault> {
+        self.take(name)?
+            .ok_or_else(|| Fault::field(name, format_args!("is missing; it has to be {}", T::EXPECTED)))
+    }
+
+    /// Takes a field that is one value or a list of them.
+    ///
+    /// # Errors
+    /// It is of another type.
+    pub fn list<T: Take>(&mut self, name: &str) -> Result<Vec<T>, Fault> {
+        match self.0.remove(name) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(value) => {
+                let value = if value.is_array() { value } else { Value::Array(vec![value]) };
+                let wrong =
+                    || Fault::field(name, format_args!("has to be {}, or a list of them", T::EXPECTED));
+                Vec::take(value).ok_or_else(wrong)
+            }
+        }
+    }
+
+    /// The fields that nobody took and nobody knows.
+    ///
+    /// # Errors
+    /// One would change the answer and cannot be followed.
+    pub fn rest(self) -> Result<Vec<String>, Fault> {
+        let mut unknown = Vec::new();
+        for (name, value) in self.0 {
+            if HARMLESS.contains(&name.as_str()) {
+                continue;
+            }
+            match REFUSED.iter().find(|(refused, _)| *refused == name) {
+                Some((_, neutral)) if asks(&value, *neutral) => {
+                    return Err(Fault::field(&name, "is not supported by this server; leave it out"));
+                }
+                Some(_) => {}
+                None => unknown.push(name),
+            }
+        }
+        Ok(unknown)
+    }
+}
+
+/// Whether a value asks for anything.
+fn asks(value: &Value, neutral: Option<&str>) -> bool {
+    let nothing = match value {
+        Value::Null => true,
+        Value::Bool(on) => !on && neutral.is_none(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    let same = |text: &str| match (serde_json::from_str::<Value>(text), value) {
+        (Ok(Value::Number(a)), Value::Number(b)) => a.as_f64() == b.as_f64(),
+        (Ok(other), value) => other == *value,
+        _ => false,
+    };
+    !nothing && !neutral.is_some_and(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_types_and_what_cannot_be_followed_is_refused() {
+        let mut fields =
+            Fields::parse(br#"{"n": 2.0, "stop": "a", "user": "u", "best_of": 1, "odd": 1, "seed": "x"}"#)
+                .unwrap();
+        assert_eq!(fields.take::<usize>("n").unwrap(), Some(2));
+        assert_eq!(fields.list::<String>("stop").unwrap(), ["a"]);
+        let wrong = fields.take::<u64>("seed").unwrap_err();
+        assert_eq!(wrong.message, "`seed` has to be a whole number from 0 on");
+        assert_eq!(fields.rest().unwrap(), ["odd"]);
+        for body in [r#"{"suffix": "x"}"#, r#"{"use_beam_search": true}"#, r#"{"modalities": ["audio"]}"#] {
+            assert!(Fields::parse(body.as_bytes()).unwrap().rest().is_err(), "{body}");
+        }
+        for body in [r#"{"suffix": null}"#, r#"{"use_beam_search": false}"#, r#"{"modalities": ["text"]}"#] {
+            assert!(Fields::parse(body.as_bytes()).unwrap().rest().is_ok(), "{body}");
+        }
+        for body in ["[1]", "{", "\"x\""] {
+            assert!(Fields::parse(body.as_bytes()).is_err());
+        }
+    }
+}

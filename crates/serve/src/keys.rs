@@ -1,0 +1,183 @@
+//! Who may ask: keys, and the names and pages by which a browser may reach the server.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+
+use axum::http::{HeaderMap, header};
+
+use crate::error::Error;
+
+/// The keys that open a server, hashed.
+#[derive(Clone, Debug, Default)]
+pub struct Keys(Vec<blake3::Hash>);
+
+/// What a request's key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// One of the keys; names it without telling it.
+    Known(String),
+    /// No key is asked for.
+    Anybody,
+    /// None, or a wrong one.
+    Denied,
+}
+
+impl Keys {
+    /// No key is asked for.
+    pub fn none() -> Keys {
+        Keys::default()
+    }
+
+    /// The keys of a file, one a line; lines that begin with `#` are comments.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no key.
+    pub fn read(file: &Path) -> Result<Keys, Error> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Error::Keys { file: file.into(), why: error.to_string() })?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let keys: Vec<blake3::Hash> = lines.map(|line| blake3::hash(line.as_bytes())).collect();
+        if keys.is_empty() {
+            return Err(Error::Keys { file: file.into(), why: "it has no key, one a line".into() });
+        }
+        Ok(Keys(keys))
+    }
+
+    /// Whether a key is asked for.
+    pub fn asked(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Who a request is from. Hashes are compared in a time that does not depend on them, each with all keys.
+    pub fn asker(&self, headers: &HeaderMap) -> Asker {
+        if !self.asked() {
+            return Asker::Anybody;
+        }
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let bearer = text(header::AUTHORIZATION.as_str()).and_then(|value| {
+            let (scheme, key) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+        });
+        let Some(key) = bearer.or_else(|| text("x-api-key")) else { return Asker::Denied };
+        let hash = blake3::hash(key.as_bytes());
+        // `blake3::Hash` compares in constant time.
+        let found = self.0.iter().fold(false, |found, key| found | (*key == hash));
+        if found { Asker::Known(hash.to_hex()[..16].to_string()) } else { Asker::Denied }
+    }
+}
+
+/// The names by which a server may be called, against pages that point a name of theirs at this machine (DNS rebinding).
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Further names (`serve.hosts`).
+    pub hosts: Vec<String>,
+    /// Pages that may ask (`serve.origins`).
+    pub origins: Vec<String>,
+    /// It is reached from elsewhere too: any address will do as its name.
+    pub open: bool,
+    /// Keys are asked for, which a foreign page does not have: any name will do.
+    pub keyed: bool,
+}
+
+impl Names {
+    /// Whether a request may be answered; if a page of another origin asks that may, that origin.
+    ///
+    /// # Errors
+    /// In words: the name or the page that may not.
+    pub fn check<'h>(
+        &self,
+        headers: &'h HeaderMap,
+        authority: Option<&'h str>,
+    ) -> Result<Option<&'h str>, String> {
+        let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).or(authority);
+        let Some(host) = host else { return Err("the request names no host".into()) };
+        if !self.keyed && !self.knows(name_of(host)) {
+            return Err(format!(
+                "this server is not called {}; name it (serve.hosts), or ask for keys (--api-key-file)",
+                name_of(host)
+            ));
+        }
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
+        let origin = origin.to_str().unwrap_or("null");
+        if self.origins.iter().any(|allowed| allowed.trim_end_matches('/') == origin) {
+            return Ok(Some(origin));
+        }
+        let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        if own.is_some_and(|own| own.eq_ignore_ascii_case(host)) {
+            return Ok(None);
+        }
+        Err(format!("pages of {origin} may not ask this server; name them (serve.origins)"))
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        if let Ok(address) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return self.open || address.is_loopback() || address == IpAddr::V6(Ipv6Addr::LOCALHOST);
+        }
+        name.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name))
+    }
+}
+
+/// A host without its port.
+fn name_of(host: &str) -> &str {
+    if host.starts_with('[') {
+        return host.find(']').map_or(host, |end| &host[..=end]);
+    }
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn keys_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        assert!(Keys::read(&file).is_err());
+        std::fs::write(&file, "# none\n\n").unwrap();
+        assert!(Keys::read(&file).unwrap_err().to_string().contains("has no key"));
+        std::fs::write(&file, "# ours\nsecret\nother \n").unwrap();
+        let keys = Keys::read(&file).unwrap();
+        let of = |pairs: &[(&'static str, &'static str)]| keys.asker(&headers(pairs));
+        assert_eq!(of(&[]), Asker::Denied);
+        assert_eq!(of(&[("authorization", "Bearer secre")]), Asker::Denied);
+        assert_eq!(of(&[("authorization", "Basic secret")]), Asker::Denied);
+        let Asker::Known(name) = of(&[("authorization", "bearer secret")]) else { panic!() };
+        assert!(!name.contains("secret"));
+        assert_ne!(of(&[("x-api-key", "other")]), Asker::Known(name));
+        assert_eq!(Keys::none().asker(&headers(&[])), Asker::Anybody);
+    }
+
+    #[test]
+    fn a_foreign_name_or_page_is_refused() {
+        let names = Names {
+            hosts: vec!["box.lan".into()],
+            origins: vec!["https://chat.lan".into()],
+            ..Names::default()
+        };
+        fn ok(names: &Names, pairs: &[(&'static str, &'static str)]) -> bool {
+            names.check(&headers(pairs), None).is_ok()
+        }
+        for host in ["localhost:8000", "127.0.0.1:8000", "[::1]:8000", "box.lan", "LOCALHOST"] {
+            assert!(ok(&names, &[("host", host)]), "{host}");
+        }
+        for host in ["evil.example:8000", "10.0.0.1:8000", "localhost.evil.example", ""] {
+            assert!(!ok(&names, &[("host", host)]), "{host}");
+        }
+        assert!(!ok(&names, &[]));
+        assert!(ok(&names, &[("host", "localhost:80"), ("origin", "http://localhost:80")]));
+        assert!(ok(&names, &[("host", "localhost:80"), ("origin", "https://chat.lan")]));
+        for origin in ["http://localhost:81", "null", "https://evil.example", "http://chat.lan"] {
+            assert!(!ok(&names, &[("host", "localhost:80"), ("origin", origin)]), "{origin}");
+        }
+        let open = Names { open: true, ..Names::default() };
+        assert!(ok(&open, &[("host", "10.0.0.1:8000")]) && !ok(&open, &[("host", "evil.example")]));
+        let keyed = Names { keyed: true, ..Names::default() };
+        assert!(ok(&keyed, &[("host", "models.svc")]));
+    }
+}

@@ -1,0 +1,136 @@
+//! Every route in one table: who may ask it, what it takes, what answers. The router is built from it, so none is without.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::{MethodFilter, on};
+
+use crate::api::{
+    Answer, Asked, admin, chat, completions, info, kserve, messages, responses, tokens, vectors,
+};
+use crate::door;
+use crate::fault::Words;
+use crate::page;
+use crate::shared::Shared;
+
+/// Who may ask a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody.
+    Open,
+    /// Who has a key, where keys are asked for.
+    Keyed,
+}
+
+/// What a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Nothing.
+    Nothing,
+    /// JSON.
+    Json,
+    /// JSON, and a permit, for it asks a model to work.
+    Work,
+}
+
+type Call = fn(Arc<Shared>, Asked) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A route.
+pub struct Route {
+    /// `GET` or `POST`.
+    pub method: &'static str,
+    /// Its path, as the router reads it.
+    pub path: &'static str,
+    /// Who may ask it.
+    pub access: Access,
+    /// What it takes.
+    pub takes: Takes,
+    /// Whose words its errors are in.
+    pub words: Words,
+    /// What it is for.
+    pub about: &'static str,
+    call: Call,
+}
+
+macro_rules! routes {
+    ($($method:ident $path:literal $access:ident $takes:ident $words:ident $call:path, $about:literal;)*) => {
+        &[$(Route {
+            method: stringify!($method),
+            path: $path,
+            access: Access::$access,
+            takes: Takes::$takes,
+            words: Words::$words,
+            about: $about,
+            call: |server, asked| Box::pin($call(server, asked)),
+        }),*]
+    };
+}
+
+/// The routes of the server.
+pub const ROUTES: &[Route] = routes! {
+    GET "/" Open Nothing OpenAi page::page, "A page to talk and look";
+    GET "/health/live" Open Nothing OpenAi info::live, "The process answers";
+    GET "/health/ready" Open Nothing OpenAi info::ready, "The server takes requests";
+    GET "/health" Keyed Nothing OpenAi info::ready, "The server takes requests";
+    GET "/version" Keyed Nothing OpenAi info::version, "The program's version";
+    GET "/metrics" Keyed Nothing OpenAi info::metrics, "Metrics, as Prometheus reads them";
+    GET "/load" Keyed Nothing OpenAi info::load, "How full the models are";
+    GET "/openapi.json" Keyed Nothing OpenAi info::document, "This document";
+    GET "/v1/models" Keyed Nothing OpenAi info::models, "The models and their adapters";
+    GET "/v1/models/{*name}" Keyed Nothing OpenAi info::model, "A model or an adapter";
+    POST "/v1/chat/completions" Keyed Work OpenAi chat::answer, "Answers a conversation";
+    POST "/v1/completions" Keyed Work OpenAi completions::answer, "Continues prompts";
+    POST "/v1/responses" Keyed Work OpenAi responses::answer, "Answers a conversation, as items";
+    POST "/v1/messages" Keyed Work Anthropic messages::answer, "Answers a conversation, as Anthropic's clients ask";
+    POST "/v1/messages/count_tokens" Keyed Json Anthropic messages::count, "Counts the tokens of a conversation";
+    GET "/v2" Keyed Nothing Kserve kserve::server, "The server, as KServe has it";
+    GET "/v2/health/live" Keyed Nothing Kserve info::live, "The process answers";
+    GET "/v2/health/ready" Keyed Nothing Kserve info::ready, "The server takes requests";
+    GET "/v2/models/{name}" Keyed Nothing Kserve kserve::model, "A model, as KServe has it";
+    GET "/v2/models/{name}/ready" Keyed Nothing Kserve kserve::ready, "The model takes requests";
+    POST "/v2/models/{name}/generate" Keyed Work Kserve kserve::generate, "Continues a text";
+    POST "/v2/models/{name}/generate_stream" Keyed Work Kserve kserve::generate_stream, "Continues a text, piece by piece";
+    POST "/v2/models/{name}/infer" Keyed Work Kserve kserve::infer, "Continues a text that is a tensor";
+    POST "/v1/embeddings" Keyed Work OpenAi vectors::embeddings, "Vectors of texts";
+    POST "/v1/rerank" Keyed Work OpenAi vectors::rerank, "Documents by how well they answer a query";
+    POST "/rerank" Keyed Work OpenAi vectors::rerank, "The same";
+    POST "/tokenize" Keyed Json OpenAi tokens::tokenize, "Ids of a text or a conversation";
+    POST "/detokenize" Keyed Json OpenAi tokens::detokenize, "The text of ids";
+    GET "/tokenizer_info" Keyed Nothing OpenAi tokens::info, "What the tokenizer is";
+};
+
+/// The routes of the admin listener.
+pub const ADMIN: &[Route] = routes! {
+    GET "/health/live" Open Nothing OpenAi info::live, "The process answers";
+    GET "/metrics" Keyed Nothing OpenAi info::metrics, "Metrics, as Prometheus reads them";
+    GET "/load" Keyed Nothing OpenAi info::load, "How full the models are";
+    POST "/v1/load_lora_adapter" Keyed Json OpenAi admin::load_adapter, "Loads an adapter";
+    POST "/v1/unload_lora_adapter" Keyed Json OpenAi admin::unload_adapter, "Unloads an adapter";
+    POST "/erase_prefixes" Keyed Json OpenAi admin::erase_prefixes, "Erases the beginnings of prompts that are remembered";
+    POST "/drain" Keyed Json OpenAi admin::drain, "Ends the server when its requests have ended";
+};
+
+impl Route {
+    /// Answers a request that was let in.
+    pub async fn answer(&self, server: Arc<Shared>, asked: Asked) -> Answer {
+        (self.call)(server, asked).await
+    }
+}
+
+/// A router over a table.
+pub fn router(server: &Arc<Shared>, routes: &'static [Route]) -> Router {
+    let mut router = Router::new();
+    for route in routes {
+        let filter = if route.method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
+        let server = server.clone();
+        let handler = move |request: Request| door::enter(server, Some(route), request);
+        router = router.route(route.path, on(filter, handler));
+    }
+    let [lost, wrong] = [server.clone(), server.clone()];
+    router
+        .fallback(move |request: Request| door::enter(lost, None, request))
+        .method_not_allowed_fallback(move |request: Request| door::enter(wrong, None, request))
+}

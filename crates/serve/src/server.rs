@@ -1,0 +1,101 @@
+//! A server from its first connection to its last.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+use crate::drain::Phase;
+use crate::error::Error;
+use crate::listen;
+use crate::routes::{ADMIN, ROUTES, router};
+use crate::shared::Shared;
+
+/// Between two looks at what asks a server to end.
+const LOOK: Duration = Duration::from_millis(20);
+/// What streams have to take their last event.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    /// The address or name of this machine.
+    pub host: String,
+    /// The port; 0 for any free one.
+    pub port: u16,
+    /// The port of the admin listener, on the loopback.
+    pub admin_port: Option<u16>,
+    /// Certificate and key.
+    pub tls: Option<(PathBuf, PathBuf)>,
+}
+
+/// Whether an address is reached from this machine alone.
+pub fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Serves until `stop` is set or somebody drains it, and what it has begun has ended. `heard` is told where it listens.
+///
+/// # Errors
+/// An address that cannot be had, certificates that are none, an admin listener without keys.
+pub fn serve(
+    server: &Arc<Shared>,
+    at: &Listening,
+    stop: &AtomicBool,
+    heard: impl FnOnce(&[SocketAddr]),
+) -> Result<(), Error> {
+    let tls = at.tls.as_ref().map(|(certificate, key)| listen::tls(certificate, key)).transpose()?;
+    let main = listen::bind(&at.host, at.port)?;
+    let admin = match at.admin_port {
+        None => None,
+        Some(_) if !server.keys.asked() => {
+            let message = "an admin listener needs keys (--api-key-file FILE)";
+            return Err(Error::Refused(message.into()));
+        }
+        Some(port) => Some(listen::bind("127.0.0.1", port)?),
+    };
+    let mut addresses = vec![listen::address(&main)?];
+    addresses.extend(admin.as_ref().map(listen::address).transpose()?);
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(16)
+        .thread_name("fathom-serve")
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        tokio::spawn(listen::accept(main, tls, router(server, ROUTES), server.clone()));
+        if let Some(admin) = admin {
+            tokio::spawn(listen::accept(admin, None, router(server, ADMIN), server.clone()));
+        }
+        heard(&addresses);
+        while !stop.load(Ordering::Relaxed) && server.drain.phase() == Phase::Serving {
+            sleep(LOOK).await;
+        }
+        end(server).await;
+    });
+    runtime.shutdown_timeout(LAST);
+    Ok(())
+}
+
+/// Lets what was begun end, up to a limit, and cuts off the rest.
+async fn end(server: &Shared) {
+    server.drain.go(Phase::Draining);
+    let limit = Duration::from_secs_f64(server.settings.drain_s.clamp(0.0, 86_400.0));
+    until(server, limit).await;
+    server.drain.go(Phase::Cut);
+    until(server, LAST).await;
+    // What is written is on its way.
+    sleep(5 * LOOK).await;
+}
+
+/// Waits until no request is open, or so long.
+async fn until(server: &Shared, limit: Duration) {
+    let begun = Instant::now();
+    while server.requests.used() > 0 && begun.elapsed() < limit {
+        sleep(LOOK).await;
+    }
+}

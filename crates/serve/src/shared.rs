@@ -1,0 +1,199 @@
+//! What all requests of a server share.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fathom_base::{Load, Service};
+use serde_json::Value;
+
+use crate::admission::{Admission, Permit, Room};
+use crate::drain::{Drain, Phase};
+use crate::error::Error;
+use crate::fault::Fault;
+use crate::keys::{Keys, Names};
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+
+/// Takes the lines of the log, JSON each: what was asked, never what was said.
+pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
+
+/// A model that is served.
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// The model.
+    pub service: Arc<dyn Service>,
+    /// What it takes on.
+    pub admission: Admission,
+}
+
+/// A server.
+pub struct Shared {
+    /// By name.
+    models: RwLock<BTreeMap<String, Arc<Model>>>,
+    /// Its keys of the recipe.
+    pub settings: Settings,
+    /// Who may ask.
+    pub keys: Keys,
+    /// By which names.
+    pub names: Names,
+    /// Requests under way.
+    pub requests: Arc<Room>,
+    /// How it is.
+    pub drain: Drain,
+    /// What was counted.
+    pub metrics: Metrics,
+    /// Where lines go.
+    pub log: Option<Log>,
+    /// The program's version.
+    pub version: String,
+    /// When it began, in seconds since 1970.
+    pub began: u64,
+    random: RandomState,
+    asked: AtomicU64,
+}
+
+/// How a server is opened.
+#[derive(Default)]
+pub struct Opening {
+    /// Its keys of the recipe.
+    pub settings: Settings,
+    /// Who may ask.
+    pub keys: Keys,
+    /// It is reached from elsewhere too.
+    pub open: bool,
+    /// Where lines of the log go.
+    pub log: Option<Log>,
+    /// The program's version.
+    pub version: String,
+}
+
+impl Shared {
+    /// A server without models.
+    pub fn new(opening: Opening) -> Shared {
+        let Opening { settings, keys, open, log, version } = opening;
+        let names = Names {
+            hosts: settings.hosts.clone(),
+            origins: settings.origins.clone(),
+            open,
+            keyed: keys.asked(),
+        };
+        Shared {
+            models: RwLock::default(),
+            requests: Room::new(settings.max_requests),
+            settings,
+            keys,
+            names,
+            drain: Drain::default(),
+            metrics: Metrics::default(),
+            log,
+            version,
+            began: now_s(),
+            random: RandomState::new(),
+            asked: AtomicU64::new(0),
+        }
+    }
+
+    /// Serves a model under a name.
+    ///
+    /// # Errors
+    /// There is one of this name.
+    pub fn add(&self, name: &str, service: Arc<dyn Service>) -> Result<(), Error> {
+        let load = service.load();
+        let room = 4 * (load.pages.max(1) * load.page_tokens.max(1)) as u64;
+        // A model that does not tell its pages has room for what its context and its requests allow.
+        let unknown = self.settings.max_requests * service.card().context_tokens as u64;
+        let pages = if load.pages > 0 { room } else { unknown };
+        let tokens = self.settings.max_tokens.unwrap_or(pages);
+        let admission = Admission::new(tokens, self.settings.max_first_token_s);
+        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = service.card().adapters;
+        names.push(name.to_string());
+        let taken = |model: &Arc<Model>| {
+            let adapters = model.service.card().adapters;
+            names.iter().find(|name| **name == model.name || adapters.contains(*name)).cloned()
+        };
+        if let Some(name) = models.values().find_map(taken) {
+            return Err(Error::Twice(name));
+        }
+        models.insert(name.to_string(), Arc::new(Model { name: name.to_string(), service, admission }));
+        Ok(())
+    }
+
+    /// All models.
+    pub fn models(&self) -> Vec<Arc<Model>> {
+        self.models.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The model of a name, or the only one; with the adapter, if the name is one's.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn model(&self, name: Option<&str>) -> Result<(Arc<Model>, Option<String>), Fault> {
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(model) = name.and_then(|name| models.get(name)) {
+            return Ok((model.clone(), None));
+        }
+        match name {
+            None if models.len() == 1 => models.values().next().map(|model| (model.clone(), None)),
+            None => return Err(Fault::field("model", "is missing, and there are several")),
+            Some(name) => models
+                .values()
+                .find(|model| model.service.card().adapters.iter().any(|adapter| adapter == name))
+                .map(|model| (model.clone(), Some(name.to_string()))),
+        }
+        .ok_or_else(|| {
+            let names =
+                |model: &Arc<Model>| [vec![model.name.clone()], model.service.card().adapters].concat();
+            let there: Vec<String> = models.values().flat_map(names).collect();
+            Fault::no_model(name.unwrap_or_default(), &there)
+        })
+    }
+
+    /// How full the models are.
+    pub fn loads(&self) -> Vec<(String, Load)> {
+        self.models().iter().map(|model| (model.name.clone(), model.service.load())).collect()
+    }
+
+    /// A permit for a request.
+    ///
+    /// # Errors
+    /// 429 if there is none left, 503 if the server ends.
+    pub fn permit(&self) -> Result<Permit, Fault> {
+        if self.drain.phase() > Phase::Serving {
+            return Err(Fault::ending());
+        }
+        self.requests.take(1).ok_or_else(|| {
+            let most = self.requests.most();
+            Fault::busy(format!("{most} requests are open, which is the most (serve.max_requests)"), 1.0)
+        })
+    }
+
+    /// A name that nothing else has, and that nobody can guess.
+    pub fn unique(&self, prefix: &str) -> String {
+        let count = self.asked.fetch_add(1, Ordering::Relaxed);
+        let [a, b] = [0u8, 1].map(|half| self.random.hash_one((count, half, self.began)));
+        format!("{prefix}{a:016x}{b:016x}")
+    }
+
+    /// A seed for a request that names none.
+    pub fn seed(&self) -> u64 {
+        let count = self.asked.fetch_add(1, Ordering::Relaxed);
+        self.random.hash_one((count, "seed")) >> 1
+    }
+
+    /// Writes a line to the log.
+    pub fn log(&self, line: impl FnOnce() -> Value) {
+        if let Some(log) = &self.log {
+            log(&line());
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

@@ -1,0 +1,66 @@
+//! Completions, as evaluation harnesses ask for them.
+
+use serde_json::{Value, json};
+
+use crate::mock::{Bed, Mock};
+
+const PATH: &str = "/v1/completions";
+
+#[tokio::test]
+async fn a_harness_gets_the_log_likelihood_of_its_ids() {
+    let bed = Bed::new(Mock::saying("z"));
+    let body = json!({"prompt": [[97, 98, 99]], "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true});
+    let (status, body) = bed.post(PATH, body).await;
+    assert_eq!(status, 200, "{body}");
+    let choice = &body["choices"][0];
+    assert_eq!(choice["text"], "abcz");
+    let logprobs = &choice["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["a", "b", "c", "z"]));
+    assert_eq!(logprobs["token_logprobs"], json!([null, -0.5, -0.5, -0.5]));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
+    assert_eq!(logprobs["top_logprobs"], json!([null, {"b": -0.5}, {"c": -0.5}, {"z": -0.5}]));
+}
+
+#[tokio::test]
+async fn prompts_of_all_kinds_have_their_answers_in_order() {
+    let bed = Bed::new(Mock::saying("xyz"));
+    let body =
+        json!({"prompt": ["a", "bc"], "n": 2, "max_tokens": 3, "ignore_eos": true, "return_token_ids": true});
+    let (_, body) = bed.post(PATH, body).await;
+    let choices = body["choices"].as_array().unwrap();
+    let prompts: Vec<&Value> = choices.iter().map(|choice| &choice["prompt_token_ids"]).collect();
+    assert_eq!(prompts, [&json!([97]), &json!([97]), &json!([98, 99]), &json!([98, 99])]);
+    assert_eq!(choices[3]["token_ids"], json!([120, 121, 122]));
+    assert_eq!((&choices[3]["index"], &body["usage"]["completion_tokens"]), (&json!(3), &json!(12)));
+    assert!(bed.mock.last().sampling.ignore_eos);
+
+    let (_, body) =
+        bed.post(PATH, json!({"prompt": "ab", "max_tokens": 0, "echo": true, "logprobs": 0})).await;
+    assert_eq!((&body["choices"][0]["text"], &body["usage"]["completion_tokens"]), (&json!("ab"), &json!(0)));
+    assert_eq!(body["choices"][0]["logprobs"]["tokens"], json!(["a", "b"]));
+    let (_, body) = bed.post(PATH, json!({"prompt": "ab"})).await;
+    assert_eq!(body["choices"][0]["finish_reason"], "stop");
+    assert_eq!(bed.mock.last().sampling.max_tokens, 16);
+    for wrong in [
+        json!({"prompt": []}),
+        json!({"prompt": {"a": 1}}),
+        json!({"prompt": [1, "a"]}),
+        json!({}),
+        json!({"prompt": ""}),
+    ] {
+        assert_eq!(bed.post(PATH, wrong.clone()).await.0, 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_echoes_and_counts_characters() {
+    let bed = Bed::new(Mock::saying("xy"));
+    let body = json!({"prompt": "ab", "max_tokens": 5, "stream": true, "echo": true, "logprobs": 1});
+    let events = bed.stream(PATH, body).await;
+    let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(text, "abxy");
+    let offsets =
+        events.iter().filter_map(|event| event["choices"][0]["logprobs"]["text_offset"].as_array().cloned());
+    assert_eq!(offsets.flatten().collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
+}

@@ -1,0 +1,11 @@
+//! The server over a model that is pretended: requests through the router, in one process.
+#![allow(clippy::unwrap_used)]
+
+mod access;
+mod adapters;
+mod admission;
+mod chat;
+mod completions;
+mod mock;
+mod others;
+mod protocols;

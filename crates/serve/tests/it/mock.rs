@@ -1,0 +1,243 @@
+//! A pretended model: a token is a byte, and an answer is what the request's script says.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request};
+use fathom_base::{
+    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Prompt, Reading, Result, Service, Sink,
+    Stop, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+};
+use fathom_serve::{Opening, ROUTES, Router, Shared, router};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tower::ServiceExt;
+
+/// What the pretended model does.
+#[derive(Default)]
+pub struct Mock {
+    /// What it answers, the same each time.
+    pub answer: String,
+    /// Between two tokens.
+    pub pace: Duration,
+    /// It never answers.
+    pub hangs: bool,
+    /// It stops answering in the middle, as if its thread had died.
+    pub dies: bool,
+    /// What it says of itself.
+    pub labels: Vec<String>,
+    /// Tokens a second, as it says.
+    pub per_s: f64,
+    /// Requests under way.
+    pub open: Arc<AtomicUsize>,
+    /// What was asked, the last one last.
+    pub asked: Mutex<VecDeque<GenerateRequest>>,
+    /// Sinks of requests that hang.
+    pub held: Mutex<Vec<Sink>>,
+    /// Names of adapters that were loaded.
+    pub adapters: Mutex<Vec<String>>,
+}
+
+impl Mock {
+    pub fn saying(answer: &str) -> Mock {
+        Mock { answer: answer.into(), ..Mock::default() }
+    }
+
+    /// The last request.
+    pub fn last(&self) -> GenerateRequest {
+        self.asked.lock().unwrap().back().unwrap().clone()
+    }
+}
+
+fn logprob(id: u32, top: usize) -> TokenLogprob {
+    let likely = (0..top as u32).map(|at| (id + at, -0.5 - at as f32));
+    TokenLogprob { id, logprob: Some(-0.5), rank: Some(0), top: likely.collect() }
+}
+
+/// Plays an answer to a sink.
+fn play(request: &GenerateRequest, answer: &str, (pace, dies): (Duration, bool), sink: &mut Sink) {
+    let Prompt::Ids(prompt) = &request.prompt else { panic!("ids") };
+    let mut logprobs: Vec<TokenLogprob> = Vec::new();
+    if let Some(top) = request.prompt_logprobs {
+        logprobs = prompt.iter().map(|id| logprob(*id, top)).collect();
+        logprobs[0].logprob = None;
+    }
+    sink(Event::Started { prompt: prompt.clone(), cached_tokens: 1, logprobs });
+    let bytes: Vec<u8> = answer.bytes().take(request.sampling.max_tokens).collect();
+    for (at, byte) in bytes.iter().enumerate() {
+        if !pace.is_zero() {
+            thread::sleep(pace);
+        }
+        if dies && at == 1 {
+            return;
+        }
+        for index in 0..request.answers {
+            let id = u32::from(*byte);
+            let logprobs = request.logprobs.map(|top| logprob(id, top)).into_iter().collect();
+            sink(Event::Piece { answer: index, text: (*byte as char).to_string(), ids: vec![id], logprobs });
+        }
+    }
+    let stop = if bytes.len() < answer.len() { Stop::Length } else { Stop::EndOfText };
+    for answer in 0..request.answers {
+        sink(Event::Ended { answer, stop });
+    }
+    let tokens = bytes.len() * request.answers;
+    let usage =
+        Usage { prompt_tokens: prompt.len(), cached_tokens: 1, answer_tokens: tokens, ..Usage::default() };
+    sink(Event::Done(usage));
+}
+
+impl Service for Mock {
+    fn card(&self) -> ModelCard {
+        ModelCard {
+            name: "mock".into(),
+            fingerprint: "fp_mock".into(),
+            context_tokens: 1000,
+            vocabulary: 256,
+            generates: true,
+            converses: true,
+            labels: self.labels.clone(),
+            embedding: 2,
+            adapters: [vec!["tuned".into()], self.adapters.lock().unwrap().clone()].concat(),
+            eos: vec![0],
+            bos: None,
+        }
+    }
+
+    fn load(&self) -> Load {
+        Load { prefill_tokens_per_s: self.per_s, pages: 100, page_tokens: 128, ..Load::default() }
+    }
+
+    fn submit(&self, request: GenerateRequest, mut sink: Sink) -> Result<Ticket> {
+        if request.sampling.top_p > 1.0 {
+            return Err(Error::product("sampling.top_p: must be above 0 and at most 1"));
+        }
+        assert!(
+            !matches!(&request.prompt, Prompt::Ids(ids) if ids.starts_with(b"panic".map(u32::from).as_slice())),
+            "as asked"
+        );
+        self.asked.lock().unwrap().push_back(request.clone());
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let open = self.open.clone();
+        let ticket = Ticket::new(move || _ = open.fetch_sub(1, Ordering::SeqCst));
+        if self.hangs {
+            self.held.lock().unwrap().push(sink);
+        } else if self.pace.is_zero() {
+            play(&request, &self.answer, (self.pace, self.dies), &mut sink);
+        } else {
+            let (answer, how) = (self.answer.clone(), (self.pace, self.dies));
+            thread::spawn(move || play(&request, &answer, how, &mut sink));
+        }
+        Ok(ticket)
+    }
+
+    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+        Ok(text.bytes().map(u32::from).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        if ids.iter().any(|id| *id > 255) {
+            return Err(Error::product("token id is outside the vocabulary of 256"));
+        }
+        Ok(ids.iter().map(|id| *id as u8 as char).collect())
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        vec![id as u8]
+    }
+
+    fn render(&self, conversation: &Conversation) -> Result<String> {
+        let say = |message: &Value| {
+            format!("{}:{}\n", message["role"].as_str().unwrap(), message["content"].as_str().unwrap())
+        };
+        let tools = if conversation.tools.is_empty() { "" } else { "tools\n" };
+        Ok(tools.to_string() + &conversation.messages.iter().map(say).collect::<String>())
+    }
+
+    fn embed(&self, texts: Vec<TextPair>, classify: bool, sink: VectorSink) -> Result<Ticket> {
+        let row = |(first, second): &TextPair| match (classify, second) {
+            (true, Some(second)) => vec![second.len() as f32],
+            _ if first.contains('x') => vec![1.0, 0.0],
+            _ => vec![0.0, 1.0],
+        };
+        sink(Ok(texts.iter().map(row).collect()));
+        Ok(Ticket::new(|| ()))
+    }
+
+    fn load_adapter(&self, name: &str, _: &Path) -> Result<()> {
+        if name == "wrong base" {
+            return Err(Error::product("an adapter of another base"));
+        }
+        self.adapters.lock().unwrap().push(name.into());
+        Ok(())
+    }
+
+    fn unload_adapter(&self, name: &str) -> Result<()> {
+        self.adapters.lock().unwrap().retain(|other| other != name);
+        Ok(())
+    }
+
+    fn erase_prefixes(&self) -> Result<u64> {
+        Ok(4096)
+    }
+}
+
+/// A server of one pretended model.
+pub struct Bed {
+    pub mock: Arc<Mock>,
+    pub server: Arc<Shared>,
+    pub router: Router,
+}
+
+impl Bed {
+    pub fn new(mock: Mock) -> Bed {
+        Bed::with(mock, Opening::default())
+    }
+
+    pub fn with(mock: Mock, opening: Opening) -> Bed {
+        let (mock, server) = (Arc::new(mock), Arc::new(Shared::new(opening)));
+        server.add("mock", mock.clone()).unwrap();
+        let router = router(&server, ROUTES);
+        Bed { mock, server, router }
+    }
+
+    /// Sends a request as it is.
+    pub async fn send(&self, request: Request<Body>) -> (u16, HeaderMap, String) {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        (head.status.as_u16(), head.headers, String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    /// Posts JSON.
+    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        let (status, _, text) = self.send(post(path, &body.to_string())).await;
+        (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}")))
+    }
+
+    /// Posts JSON and takes the stream apart: its data, `[DONE]` as a string.
+    pub async fn stream(&self, path: &str, body: Value) -> Vec<Value> {
+        let (status, _, text) = self.send(post(path, &body.to_string())).await;
+        assert_eq!(status, 200, "{text}");
+        let data =
+            text.split("\n\n").filter_map(|event| event.lines().find_map(|line| line.strip_prefix("data: ")));
+        data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| data.into())).collect()
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, String) {
+        let request = Request::get(path).header("host", "localhost").body(Body::empty()).unwrap();
+        let (status, _, text) = self.send(request).await;
+        (status, text)
+    }
+}
+
+/// A request with JSON.
+pub fn post(path: &str, body: &str) -> Request<Body> {
+    let request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
+    request.body(Body::from(body.to_string())).unwrap()
+}

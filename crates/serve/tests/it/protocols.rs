@@ -1,0 +1,106 @@
+//! Conversations in the words of other protocols.
+
+use serde_json::{Value, json};
+
+use crate::mock::{Bed, Mock};
+
+fn messages() -> Value {
+    json!({"model": "mock", "max_tokens": 50, "system": "Be brief.", "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Add."}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "2"}]},
+    ], "tools": [{"name": "add", "input_schema": {"type": "object"}}], "stop_sequences": ["END"]})
+}
+
+#[tokio::test]
+async fn anthropics_messages_are_answered_in_blocks() {
+    let bed =
+        Bed::new(Mock::saying("So: <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>"));
+    let mut body = messages();
+    body["max_tokens"] = 200.into();
+    let (status, whole) = bed.post("/v1/messages", body.clone()).await;
+    assert_eq!(status, 200, "{whole}");
+    assert_eq!(whole["content"][0], json!({"type": "text", "text": "So: "}));
+    assert_eq!(
+        (&whole["content"][1]["input"], &whole["stop_reason"]),
+        (&json!({"a": 1}), &json!("tool_use"))
+    );
+    assert_eq!(bed.mock.last().sampling.stop, ["END"]);
+
+    body["stream"] = true.into();
+    let events = bed.stream("/v1/messages", body).await;
+    let kinds: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(kinds[..3], ["message_start", "ping", "content_block_start"]);
+    assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
+    assert_eq!(kinds.iter().filter(|kind| **kind == "content_block_start").count(), 2);
+    assert_eq!(
+        events[0]["message"]["usage"]["input_tokens"],
+        whole["usage"]["input_tokens"].as_u64().unwrap() + 1
+    );
+
+    let (_, counted) = bed.post("/v1/messages/count_tokens", messages()).await;
+    assert_eq!(counted["input_tokens"], events[0]["message"]["usage"]["input_tokens"]);
+    let (status, wrong) = bed.post("/v1/messages", json!({"model": "mock", "messages": []})).await;
+    assert_eq!(
+        (status, &wrong["type"], &wrong["error"]["type"]),
+        (400, &json!("error"), &json!("invalid_request_error"))
+    );
+}
+
+#[tokio::test]
+async fn responses_are_items() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let body =
+        json!({"model": "mock", "input": "Hello", "instructions": "Be brief.", "max_output_tokens": 2});
+    let (status, whole) = bed.post("/v1/responses", body.clone()).await;
+    assert_eq!(status, 200, "{whole}");
+    assert_eq!(whole["output"][0]["content"][0]["text"], "Hi");
+    assert_eq!(
+        (&whole["status"], &whole["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    let mut body = body;
+    body["stream"] = true.into();
+    let events = bed.stream("/v1/responses", body).await;
+    let text: String = events
+        .iter()
+        .filter(|it| it["type"] == "response.output_text.delta")
+        .filter_map(|it| it["delta"].as_str())
+        .collect();
+    assert_eq!(text, "Hi");
+    let numbers: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    assert!(numbers.iter().copied().eq(0..numbers.len() as u64));
+    let last = events.last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["response"]["output"][0]["content"][0]["text"]),
+        (&json!("response.incomplete"), &json!("Hi"))
+    );
+    for more in [
+        json!({"previous_response_id": "x"}),
+        json!({"tools": [{"type": "web_search"}]}),
+        json!({"background": true}),
+    ] {
+        let mut body = json!({"model": "mock", "input": "Hello"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(bed.post("/v1/responses", body).await.0, 400, "{more}");
+    }
+}
+
+#[tokio::test]
+async fn kserve_generates_and_infers() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let body = json!({"text_input": "Hello", "parameters": {"max_tokens": 2, "temperature": 0}});
+    let (status, whole) = bed.post("/v2/models/mock/generate", body.clone()).await;
+    assert_eq!((status, &whole["text_output"]), (200, &json!("Hi")));
+    let events = bed.stream("/v2/models/mock/generate_stream", body).await;
+    assert_eq!(events.iter().filter_map(|event| event["text_output"].as_str()).collect::<String>(), "Hi");
+    let tensor =
+        |name: &str, value: Value| json!({"name": name, "datatype": "X", "shape": [1], "data": [value]});
+    let inputs =
+        json!({"id": "7", "inputs": [tensor("text_input", "Hello".into()), tensor("max_tokens", 3.into())]});
+    let (_, whole) = bed.post("/v2/models/mock/infer", inputs).await;
+    assert_eq!((&whole["id"], &whole["outputs"][0]["data"]), (&json!("7"), &json!(["Hi!"])));
+    let (status, wrong) = bed.post("/v2/models/other/generate", json!({"text_input": "a"})).await;
+    assert!(status == 404 && wrong["error"].is_string(), "{wrong}");
+    assert_eq!(bed.get("/v2/models/mock/ready").await.0, 200);
+}

@@ -1,0 +1,329 @@
+//! Weights in few bits: rows of codes with a scale for each block of elements, as bitsandbytes computes them. The formats'
+//! definitions, slow and in f32; machines have kernels ([`crate::Machine::pack`], [`crate::Machine::unpack`]) with the same bits.
+//!
+//! NF4 (Dettmers et al., 2023, appendix E): blocks of 64 elements; the scale is the largest magnitude, and a code names one of sixteen
+//! values from -1 to 1. int8: one block is a row, codes are `round(127 x / largest)`.
+//!
+//! A packed row is its codes, filled up to four bytes, and its scales, f32. Where a matrix has rows of whole blocks each is packed
+//! by itself, which makes the same blocks as bitsandbytes, which counts through the whole matrix; others are packed as one long row.
+//! A block of denormal numbers is one of zeros.
+//!
+//! ggml's block types ([`crate::ggml`]) have their scales in their blocks; their rows are whole blocks.
+
+use half::f16;
+
+use crate::ggml::{self, Kind};
+use crate::{DType, Tensor};
+
+/// Elements of a block of NF4.
+pub const NF4_BLOCK: usize = 64;
+
+/// What the codes of NF4 stand for, ascending: bitsandbytes' table.
+#[allow(clippy::excessive_precision)]
+pub const NF4_VALUES: [f32; 16] = [
+    -1.0,
+    -0.696_192_800_998_687_7,
+    -0.525_073_051_452_636_7,
+    -0.394_917_488_098_144_53,
+    -0.284_441_381_692_886_35,
+    -0.184_773_430_228_233_34,
+    -0.091_050_036_251_544_95,
+    0.0,
+    0.079_580_299_556_255_34,
+    0.160_930_201_411_247_25,
+    0.246_112_301_945_686_34,
+    0.337_915_241_718_292_24,
+    0.440_709_829_330_444_34,
+    0.562_617_003_917_694_1,
+    0.722_956_836_223_602_3,
+    1.0,
+];
+
+/// Between neighbours of [`NF4_VALUES`]: what is larger than the bound has the upper one's code.
+pub const NF4_BOUNDS: [f32; 15] = {
+    let mut bounds = [0.0; 15];
+    let mut code = 0;
+    while code < 15 {
+        bounds[code] = (NF4_VALUES[code] + NF4_VALUES[code + 1]) / 2.0;
+        code += 1;
+    }
+    bounds
+};
+
+/// A block's scale is divided by no less.
+pub const NF4_LEAST: f32 = 1e-38;
+
+/// What int8's product of code and scale is multiplied by: bitsandbytes' constant, 1/127 in f32.
+pub const INT8_STEP: f32 = 0.007_874_016;
+
+/// How weights are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockFormat {
+    /// Four bits, two codes a byte, the first in the upper half; a scale for 64 elements.
+    Nf4,
+    /// Eight bits; a scale for a row.
+    Int8,
+    /// A block type of ggml's, not one of plain numbers.
+    Ggml(Kind),
+}
+
+impl BlockFormat {
+    /// Its name in recipes.
+    pub fn name(self) -> &'static str {
+        match self {
+            BlockFormat::Nf4 => "nf4",
+            BlockFormat::Int8 => "int8",
+            BlockFormat::Ggml(kind) => kind.name(),
+        }
+    }
+
+    /// Elements under one scale, of a row of `cols`.
+    pub fn block(self, cols: usize) -> usize {
+        match self {
+            BlockFormat::Nf4 => NF4_BLOCK,
+            BlockFormat::Int8 => cols.max(1),
+            BlockFormat::Ggml(kind) => kind.block(),
+        }
+    }
+
+    /// Scales of a row behind its codes.
+    pub fn scales(self, cols: usize) -> usize {
+        if let BlockFormat::Ggml(_) = self { 0 } else { cols.div_ceil(self.block(cols)) }
+    }
+
+    /// Bytes of a row's codes, without what fills them up.
+    pub fn code_bytes(self, cols: usize) -> usize {
+        match self {
+            BlockFormat::Nf4 => cols.div_ceil(2),
+            BlockFormat::Int8 => cols,
+            BlockFormat::Ggml(kind) => kind.bytes(cols),
+        }
+    }
+
+    /// Where a row's scales begin, in bytes.
+    pub fn scales_at(self, cols: usize) -> usize {
+        let bytes = self.code_bytes(cols);
+        if let BlockFormat::Ggml(_) = self { bytes } else { bytes.next_multiple_of(4) }
+    }
+
+    /// Bytes of a packed row.
+    pub fn row_bytes(self, cols: usize) -> usize {
+        self.scales_at(cols) + 4 * self.scales(cols)
+    }
+
+    /// The packed shape of a matrix: row by row where rows are whole blocks, else one row.
+    pub fn packed_shape(self, [rows, cols]: [usize; 2]) -> [usize; 2] {
+        let [lines, width] = self.lines([rows, cols]);
+        [lines, self.row_bytes(width)]
+    }
+
+    /// A matrix as the rows that are packed each by itself.
+    pub fn lines(self, [rows, cols]: [usize; 2]) -> [usize; 2] {
+        if cols.is_multiple_of(self.block(cols)) { [rows, cols] } else { [1, rows * cols] }
+    }
+
+    /// Packs a row: the definition. `out` has [`BlockFormat::row_bytes`].
+    pub fn pack_row(self, x: &[f32], out: &mut [u8]) {
+        if let BlockFormat::Ggml(kind) = self {
+            return ggml::quantise(kind, x, out);
+        }
+        let (codes, scales) = out.split_at_mut(self.scales_at(x.len()));
+        codes.fill(0);
+        match self {
+            BlockFormat::Nf4 => {
+                let blocks = x.chunks(NF4_BLOCK).zip(codes.chunks_mut(NF4_BLOCK / 2));
+                for ((x, codes), scale) in blocks.zip(scales.as_chunks_mut::<4>().0) {
+                    *scale = pack_nf4(x, codes).to_le_bytes();
+                }
+            }
+            BlockFormat::Int8 => {
+                let scale = int8_scale(x.iter().copied());
+                for (code, x) in codes.iter_mut().zip(x) {
+                    *code = int8_code(*x, scale).cast_unsigned();
+                }
+                scales.copy_from_slice(&scale.to_le_bytes());
+            }
+            BlockFormat::Ggml(_) => {}
+        }
+    }
+
+    /// What a packed row stands for: the definition.
+    pub fn unpack_row(self, packed: &[u8], out: &mut [f32]) {
+        if let BlockFormat::Ggml(kind) = self {
+            return ggml::dequantise(kind, packed, out);
+        }
+        let (codes, scales) = packed.split_at(self.scales_at(out.len()));
+        let block = self.block(out.len());
+        for (index, out) in out.iter_mut().enumerate() {
+            let at = 4 * (index / block);
+            let scale = f32::from_le_bytes([scales[at], scales[at + 1], scales[at + 2], scales[at + 3]]);
+            *out = match self {
+                BlockFormat::Nf4 => {
+                    let pair = codes[index / 2];
+                    NF4_VALUES[usize::from(if index % 2 == 0 { pair >> 4 } else { pair & 15 })] * scale
+                }
+                BlockFormat::Int8 => int8_value(codes[index].cast_signed(), scale),
+                BlockFormat::Ggml(_) => 0.0,
+            };
+        }
+    }
+}
+
+/// How a matrix is packed: runs of rows, each in one format and row by row, one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Packing {
+    /// Columns of the matrix.
+    pub cols: usize,
+    /// Formats, and how many rows each has.
+    pub runs: Vec<(BlockFormat, usize)>,
+}
+
+impl Packing {
+    /// Rows of the matrix.
+    pub fn rows(&self) -> usize {
+        self.runs.iter().map(|(_, rows)| rows).sum()
+    }
+
+    /// Bytes of the matrix.
+    pub fn bytes(&self) -> usize {
+        self.runs.iter().map(|(format, rows)| rows * format.row_bytes(self.cols)).sum()
+    }
+
+    /// Where a row's bytes begin, and its format.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[track_caller]
+    pub fn row(&self, row: usize) -> (usize, BlockFormat) {
+        let (mut left, mut at) = (row, 0);
+        for (format, rows) in &self.runs {
+            let bytes = format.row_bytes(self.cols);
+            if left < *rows {
+                return (at + left * bytes, *format);
+            }
+            (left, at) = (left - rows, at + rows * bytes);
+        }
+        panic!("row {row} of {self:?}");
+    }
+}
+
+/// Packs a block of NF4, and gives its scale. bitsandbytes multiplies a whole block by the reciprocal and divides a short one, whose
+/// scale is never zero.
+fn pack_nf4(x: &[f32], codes: &mut [u8]) -> f32 {
+    let most = x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let most = if most < f32::MIN_POSITIVE { 0.0 } else { most };
+    let whole = x.len() == NF4_BLOCK;
+    let floor = most.max(NF4_LEAST);
+    let code = |x: &f32| {
+        let x = if whole { x * (1.0 / floor) } else { x / floor }.clamp(-1.0, 1.0);
+        NF4_BOUNDS.iter().map(|bound| u8::from(x > *bound)).sum::<u8>()
+    };
+    for (pair, x) in codes.iter_mut().zip(x.chunks(2)) {
+        // What fills up the last byte is zero before it becomes a code.
+        *pair = code(&x[0]) << 4 | x.get(1).map_or_else(|| code(&0.0), code);
+    }
+    if whole { most } else { floor }
+}
+
+/// An element as bitsandbytes quantises it to int8: as f16.
+pub fn int8_input(x: f32) -> f32 {
+    f16::from_f32(x.clamp(-65504.0, 65504.0)).to_f32()
+}
+
+/// The scale of a row of int8: its largest magnitude.
+pub fn int8_scale(x: impl Iterator<Item = f32>) -> f32 {
+    x.fold(0.0, |most: f32, x| most.max(int8_input(x).abs()))
+}
+
+/// The code of an element of a row with this scale.
+pub fn int8_code(x: f32, scale: f32) -> i8 {
+    // PyTorch divides a number by a tensor so.
+    if scale == 0.0 { 0 } else { (int8_input(x) * (1.0 / scale * 127.0)).round_ties_even() as i8 }
+}
+
+/// What a code stands for.
+#[inline(always)]
+pub fn int8_value(code: i8, scale: f32) -> f32 {
+    f32::from(code) * scale * INT8_STEP
+}
+
+/// Elements to packed rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Pack<'a> {
+    /// How.
+    pub format: BlockFormat,
+    /// f32 [rows, cols], without gaps; each row is packed by itself.
+    pub x: &'a Tensor,
+    /// Bytes [rows, [`BlockFormat::row_bytes`]], without gaps.
+    pub out: &'a Tensor,
+}
+
+/// Packed rows to elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Unpack<'a> {
+    /// How they are packed.
+    pub format: BlockFormat,
+    /// Bytes [rows, [`BlockFormat::row_bytes`]], without gaps.
+    pub packed: &'a Tensor,
+    /// f32 or bf16 [rows, cols], without gaps: rounded once, to nearest even.
+    pub out: &'a Tensor,
+}
+
+#[track_caller]
+fn check(op: &str, format: BlockFormat, packed: &Tensor, plain: &Tensor) {
+    let shape = [plain.rows(), format.row_bytes(plain.cols())];
+    let fits = packed.shape() == shape && packed.dtype() == DType::U8;
+    assert!(
+        fits && packed.is_contiguous() && plain.is_contiguous(),
+        "{op}: {packed:?} and {plain:?}, expected {shape:?} bytes without gaps"
+    );
+}
+
+impl Pack<'_> {
+    /// # Panics
+    /// If shapes or types do not fit.
+    #[track_caller]
+    pub fn check(&self) {
+        check("pack", self.format, self.out, self.x);
+        assert!(self.x.dtype() == DType::F32, "pack: {:?} is not f32", self.x);
+    }
+}
+
+impl Unpack<'_> {
+    /// # Panics
+    /// If shapes or types do not fit.
+    #[track_caller]
+    pub fn check(&self) {
+        check("unpack", self.format, self.packed, self.out);
+        let wanted = matches!(self.out.dtype(), DType::F32 | DType::Bf16 | DType::F16);
+        assert!(wanted, "unpack: {:?} is no float", self.out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_their_bytes() {
+        use BlockFormat::{Int8, Nf4};
+        assert_eq!(Nf4.packed_shape([3, 128]), [3, 64 + 8]);
+        assert_eq!(Nf4.packed_shape([3, 35]), [1, 56 + 8]);
+        assert_eq!(Int8.packed_shape([3, 35]), [3, 36 + 4]);
+    }
+
+    #[test]
+    fn blocks_come_back_within_their_steps() {
+        let x: Vec<f32> = (0..130).map(|at| (at as f32 * 0.37).sin() * 0.1).collect();
+        for (format, step) in [(BlockFormat::Nf4, 0.153), (BlockFormat::Int8, 0.004_5)] {
+            let mut packed = vec![0; format.row_bytes(x.len())];
+            format.pack_row(&x, &mut packed);
+            let mut back = vec![0.0; x.len()];
+            format.unpack_row(&packed, &mut back);
+            assert!(x.iter().zip(&back).all(|(x, y)| (x - y).abs() <= 0.1 * step), "{format:?}");
+        }
+        let mut packed = vec![1; BlockFormat::Nf4.row_bytes(64)];
+        BlockFormat::Nf4.pack_row(&[0.0; 64], &mut packed);
+        assert!(packed[..32].iter().all(|pair| *pair == 0x77) && packed[32..] == [0; 4]);
+    }
+}

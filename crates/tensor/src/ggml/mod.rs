@@ -1,0 +1,129 @@
+//! ggml's block formats, by definition: blocks of codes with their scales to elements, with the bits of `ggml-quants.c`, and back as its
+//! reference quantisers do it ([`quantise`]).
+//!
+//! Q8_0 and Q4_0: 32 elements under one f16 scale. The K types have 256 elements: Q4_K and Q5_K eight groups of 32, each with a scale and
+//! an offset of six bits in units of two f16; Q6_K sixteen groups of 16, each with a scale of eight bits in units of one f16.
+
+mod quantise;
+#[cfg(test)]
+mod tests;
+
+pub use fathom_base::gguf::Kind;
+use half::{bf16, f16};
+
+pub use quantise::quantise;
+
+/// The f16 that two bytes are.
+#[inline(always)]
+pub fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Scale and offset of one of a block's eight groups (`get_scale_min_k4`), from its twelve bytes of both.
+#[inline(always)]
+pub fn scale_min(scales: &[u8], group: usize) -> (u8, u8) {
+    if group < 4 {
+        (scales[group] & 63, scales[group + 4] & 63)
+    } else {
+        let low = scales[group + 4];
+        (low & 15 | scales[group - 4] >> 6 << 4, low >> 4 | scales[group] >> 6 << 4)
+    }
+}
+
+/// What whole blocks stand for.
+///
+/// # Panics
+/// If the bytes are not those of as many blocks.
+#[track_caller]
+pub fn dequantise(kind: Kind, bytes: &[u8], out: &mut [f32]) {
+    assert!(
+        out.len().is_multiple_of(kind.block()) && bytes.len() == kind.bytes(out.len()),
+        "dequantise {}: {} bytes to {} elements",
+        kind.name(),
+        bytes.len(),
+        out.len()
+    );
+    let blocks = bytes.chunks_exact(kind.block_bytes()).zip(out.chunks_exact_mut(kind.block()));
+    match kind {
+        Kind::F32 => blocks
+            .for_each(|(block, out)| out[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]])),
+        Kind::F16 => blocks.for_each(|(block, out)| out[0] = half_at(block, 0)),
+        Kind::Bf16 => {
+            blocks.for_each(|(block, out)| out[0] = bf16::from_le_bytes([block[0], block[1]]).to_f32())
+        }
+        Kind::Q8_0 => blocks.for_each(|(block, out)| q8_0(block, out)),
+        Kind::Q4_0 => blocks.for_each(|(block, out)| q4_0(block, out)),
+        Kind::Q4K => blocks.for_each(|(block, out)| q4_k(block, out)),
+        Kind::Q5K => blocks.for_each(|(block, out)| q5_k(block, out)),
+        Kind::Q6K => blocks.for_each(|(block, out)| q6_k(block, out)),
+    }
+}
+
+#[inline(always)]
+fn q8_0(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 0);
+    for (out, code) in out.iter_mut().zip(&block[2..]) {
+        *out = f32::from(code.cast_signed()) * d;
+    }
+}
+
+#[inline(always)]
+fn q4_0(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 0);
+    let (low, high) = out.split_at_mut(16);
+    for ((low, high), pair) in low.iter_mut().zip(high).zip(&block[2..]) {
+        *low = (f32::from(pair & 15) - 8.0) * d;
+        *high = (f32::from(pair >> 4) - 8.0) * d;
+    }
+}
+
+#[inline(always)]
+fn q4_k(block: &[u8], out: &mut [f32]) {
+    let (d, least) = (half_at(block, 0), half_at(block, 2));
+    let pairs = block[16..].chunks_exact(32).zip(out.chunks_exact_mut(64));
+    for (index, (codes, out)) in pairs.enumerate() {
+        let (low, high) = out.split_at_mut(32);
+        for (part, out) in [low, high].into_iter().enumerate() {
+            let (scale, min) = scale_min(&block[4..16], 2 * index + part);
+            let (scale, min) = (d * f32::from(scale), least * f32::from(min));
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = scale * f32::from(code >> (4 * part) & 15) - min;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn q5_k(block: &[u8], out: &mut [f32]) {
+    let (d, least) = (half_at(block, 0), half_at(block, 2));
+    let (fifths, codes) = block[16..].split_at(32);
+    for (index, (codes, out)) in codes.chunks_exact(32).zip(out.chunks_exact_mut(64)).enumerate() {
+        let (low, high) = out.split_at_mut(32);
+        for (part, out) in [low, high].into_iter().enumerate() {
+            let group = 2 * index + part;
+            let (scale, min) = scale_min(&block[4..16], group);
+            let (scale, min) = (d * f32::from(scale), least * f32::from(min));
+            for ((out, code), fifth) in out.iter_mut().zip(codes).zip(fifths) {
+                let code = code >> (4 * part) & 15 | (fifth >> group & 1) << 4;
+                *out = scale * f32::from(code) - min;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn q6_k(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 208);
+    for (half, out) in out.chunks_exact_mut(128).enumerate() {
+        let (low, high, scales) =
+            (&block[64 * half..][..64], &block[128 + 32 * half..][..32], &block[192 + 8 * half..][..8]);
+        for (part, out) in out.chunks_exact_mut(32).enumerate() {
+            let low = &low[32 * (part % 2)..][..32];
+            for (at, out) in out.iter_mut().enumerate() {
+                let code = low[at] >> (4 * (part / 2)) & 15 | (high[at] >> (2 * part) & 3) << 4;
+                let scale = d * f32::from(scales[2 * part + at / 16].cast_signed());
+                *out = scale * (f32::from(code) - 32.0);
+            }
+        }
+    }
+}

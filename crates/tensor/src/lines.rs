@@ -1,0 +1,196 @@
+//! Messages between ranks by the clock of a machine without data: when each was given, when it arrives, and what is written
+//! down of all that while a summary is made ([`crate::Summary`]).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Clock;
+use crate::mesh::Mesh;
+use crate::summary::Tick;
+use crate::{Ride, Times};
+
+/// What a clock knows of messages. One thread at a time uses it.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    state: Mutex<State>,
+    logging: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the sends of a group's collective were given last.
+    given: Vec<(String, &'static str, f64)>,
+    /// When the other side of the collective at hand gave what comes.
+    now: f64,
+    log: Option<Log>,
+    /// Logs so far.
+    logs: u32,
+    /// Of the messages of a summary that is repeated.
+    moments: Vec<[f64; 2]>,
+}
+
+/// What happened since a summary was begun.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub ticks: Vec<Tick>,
+    /// Which log it is.
+    number: u32,
+    /// Messages that were begun, and those that were waited for.
+    begun: u32,
+    waited: u32,
+    /// Something happened that a summary cannot repeat.
+    spoiled: bool,
+}
+
+impl Log {
+    /// Whether the ticks alone say what happened.
+    pub fn is_whole(&self) -> bool {
+        !self.spoiled && self.begun == self.waited
+    }
+}
+
+/// A message under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// When it is through, and what the receiver does from then on, or from when it waits.
+    moment: [f64; 2],
+    /// The log that it was begun in, and its number there.
+    logged: Option<(u32, u32)>,
+}
+
+impl Lines {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a log.
+    pub fn begin(&self) {
+        let mut state = self.state();
+        state.logs += 1;
+        state.log = Some(Log { number: state.logs, ..Log::default() });
+        self.logging.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends it.
+    pub fn end(&self) -> Log {
+        self.logging.store(false, Ordering::Relaxed);
+        self.state().log.take().unwrap_or_default()
+    }
+
+    /// Writes down what happened, if there is a log.
+    pub fn log(&self, tick: impl FnOnce() -> Tick) {
+        if self.logging.load(Ordering::Relaxed)
+            && let Some(log) = &mut self.state().log
+        {
+            log.ticks.push(tick());
+        }
+    }
+
+    /// Something happened that ticks do not say.
+    pub fn spoil(&self) {
+        if self.logging.load(Ordering::Relaxed)
+            && let Some(log) = &mut self.state().log
+        {
+            log.spoiled = true;
+        }
+    }
+}
+
+impl State {
+    /// The messages from here on are of a group's collective, by its number.
+    fn give(&mut self, key: usize, keeps: bool, now: f64) {
+        if !keeps {
+            self.given[key].2 = now;
+        }
+        self.now = self.given[key].2;
+    }
+}
+
+impl Clock {
+    /// The messages from here on are of this collective; `sends` says whether this rank sends some now.
+    pub(crate) fn among(&self, group: &str, collective: &'static str, sends: bool) {
+        let (now, state) = (self.now(), &mut *self.lines.state());
+        let known = state.given.iter().position(|(name, of, _)| *of == collective && name == group);
+        let key = known.unwrap_or(state.given.len());
+        if known.is_none() {
+            state.given.push((group.to_string(), collective, now));
+        }
+        // What comes without anything being sent was given when this rank gave its own part, but in a broadcast it gives nothing.
+        let keeps = !sends && collective != "broadcast";
+        state.give(key, keeps, now);
+        if let Some(log) = &mut state.log {
+            log.ticks.push(Tick::Give { key, keeps });
+        }
+    }
+
+    /// A message given at a moment, out or in: when it is through, and what its receiver does from then on, or from when it waits;
+    /// nothing where a sender has nothing to do with it.
+    fn travel(&self, ride: &Ride, inwards: bool, copied: bool, given: f64) -> Option<[f64; 2]> {
+        match (inwards, copied) {
+            // The sender has nothing to do with it.
+            (false, true) => None,
+            (true, true) => Some([given + ride.latency_s, ride.busy_s]),
+            (true, false) => Some([self.ride(ride, true, given) + ride.latency_s, 0.0]),
+            (false, false) => Some([self.ride(ride, false, self.now()), 0.0]),
+        }
+    }
+
+    /// A message of the collective at hand.
+    pub(crate) fn message(&self, ride: &Ride, inwards: bool, copied: bool) -> Option<Arrival> {
+        let mut state = self.lines.state();
+        let moment = self.travel(ride, inwards, copied, state.now)?;
+        let logged = state.log.as_mut().map(|log| {
+            log.ticks.push(Tick::Message { ride: *ride, inwards, copied });
+            log.begun += 1;
+            (log.number, log.begun - 1)
+        });
+        Some(Arrival { moment, logged })
+    }
+
+    fn land(&self, [moment, copy_s]: [f64; 2]) {
+        self.wait_for_rank(moment.max(self.now()) + copy_s);
+    }
+
+    /// The retire point of a message.
+    pub(crate) fn arrive(&self, arrival: &Arrival) {
+        self.land(arrival.moment);
+        if let Some(log) = &mut self.lines.state().log {
+            match arrival.logged {
+                Some((own, number)) if own == log.number => {
+                    log.ticks.push(Tick::Arrive(number));
+                    log.waited += 1;
+                }
+                _ => log.spoiled = true,
+            }
+        }
+    }
+
+    /// Does once more what was written down; what the mesh counts is counted with `mesh`.
+    pub(crate) fn repeat(&self, ticks: &[Tick], mesh: &Mesh) {
+        let state = &mut *self.lines.state();
+        let mut moments = std::mem::take(&mut state.moments);
+        moments.clear();
+        let mut marks: Vec<(Times, Vec<Option<f64>>)> = Vec::new();
+        let mut begun = 0.0;
+        for tick in ticks {
+            match *tick {
+                Tick::Spend(part, seconds) => self.add(part, seconds),
+                Tick::Give { key, keeps } => state.give(key, keeps, self.now()),
+                Tick::Message { ride, inwards, copied } => {
+                    moments.extend(self.travel(&ride, inwards, copied, state.now));
+                }
+                Tick::Arrive(number) => self.land(moments[number as usize]),
+                Tick::Wait => begun = self.now(),
+                Tick::Waited(key) => mesh.count_wait(key, self.now() - begun),
+                Tick::Mark => marks.push((self.times(), mesh.counted().1)),
+                Tick::Repeat(times) => {
+                    if let Some((passed, waits)) = marks.pop() {
+                        mesh.repeat_waits(&waits, times as u64);
+                        self.add_times(&(self.times() - passed), times);
+                    }
+                }
+            }
+        }
+        state.moments = moments;
+    }
+}

@@ -1,0 +1,124 @@
+//! Charges and releases of memory as a list that can be repeated: what a part of a program takes of the pool beyond what is
+//! there when it begins. Nothing of it is left when it ends.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::best_fit::BestFit;
+use crate::pool::Label;
+
+/// One charge or release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub op: &'static str,
+    /// With the layer at which it happened.
+    pub label: Label,
+    /// At the layer of what ran, whichever that is.
+    own: bool,
+    pub charge: u64,
+    /// Of a release: which charge of its run ends.
+    pub released: Option<u32>,
+}
+
+impl Move {
+    pub fn charge(op: &'static str, label: Label, charge: u64) -> Move {
+        Move { op, label, own: false, charge, released: None }
+    }
+
+    pub fn release(op: &'static str, label: Label, charge: u64) -> Move {
+        Move { op, label, own: false, charge, released: Some(0) }
+    }
+
+    /// The layer at which it happens when all is repeated at `layer`.
+    pub fn layer(&self, layer: i32) -> i32 {
+        if self.own { layer } else { self.label.layer }
+    }
+}
+
+/// Moves between two moments at which nothing is left of what they charged.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    first: u32,
+    end: u32,
+    /// How often they follow each other: tiles of one height.
+    pub times: u32,
+    /// Most bytes that are charged at once.
+    pub rise: u64,
+    /// Bytes of all charges. A hole as wide as this holds them all side by side, so that nothing grows.
+    sum: u64,
+}
+
+impl Run {
+    pub fn range(&self) -> Range<usize> {
+        self.first as usize..self.end as usize
+    }
+
+    /// Whether a range has room for it wherever it is placed.
+    pub fn fits(&self, space: &BestFit) -> bool {
+        space.widest() >= self.sum
+    }
+}
+
+/// All moves of a part of a program.
+#[derive(Clone, Debug)]
+pub(crate) struct Moves {
+    pub list: Vec<Move>,
+    pub runs: Vec<Run>,
+    /// What the pool is told to charge to afterwards: the operation, and whether that is at the layer of what ran, else at which.
+    pub last: (&'static str, Option<i32>),
+}
+
+impl Moves {
+    /// From moves with their offsets; `None` if something stays, or if something older is released.
+    pub fn of(moves: Vec<(Move, u64)>, layer: i32, (op, at): (&'static str, i32)) -> Option<Moves> {
+        let mut all = Moves { list: Vec::new(), runs: Vec::new(), last: (op, (at != layer).then_some(at)) };
+        let mut live: BTreeMap<u64, u32> = BTreeMap::new();
+        let (mut first, mut charges) = (0, 0);
+        for (mut one, offset) in moves {
+            one.own = one.label.layer == layer;
+            if one.own {
+                one.label.layer = 0;
+            }
+            match &mut one.released {
+                None => {
+                    live.insert(offset, charges);
+                    charges += 1;
+                }
+                Some(of) => *of = live.remove(&offset)?,
+            }
+            all.list.push(one);
+            if live.is_empty() {
+                all.end_run(first);
+                (first, charges) = (all.list.len(), 0);
+            }
+        }
+        live.is_empty().then_some(all)
+    }
+
+    /// Ends a run that began at `first`; one like the run before it is counted.
+    fn end_run(&mut self, first: usize) {
+        let end = self.list.len();
+        if let Some(last) = self.runs.last_mut()
+            && self.list[last.range()] == self.list[first..end]
+        {
+            last.times += 1;
+            return self.list.truncate(first);
+        }
+        let (mut live, mut rise, mut sum) = (0, 0, 0);
+        for one in &self.list[first..end] {
+            if one.released.is_some() {
+                live -= one.charge;
+            } else {
+                live += one.charge;
+                sum += one.charge;
+                rise = rise.max(live);
+            }
+        }
+        self.runs.push(Run { first: first as u32, end: end as u32, times: 1, rise, sum });
+    }
+
+    /// The layer after all of them, repeated at `layer`.
+    pub fn last_layer(&self, layer: i32) -> i32 {
+        self.last.1.unwrap_or(layer)
+    }
+}

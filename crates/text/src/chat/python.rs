@@ -1,0 +1,212 @@
+//! What templates expect of Python: JSON as its library writes it, dates by `strftime`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+/// `tojson` as Transformers defines it: `json.dumps(x, ensure_ascii=False, indent=.., separators=.., sort_keys=..)`.
+pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
+    let ascii: bool = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let indent: Option<usize> = kwargs.get("indent")?;
+    let separators: Option<Vec<String>> = kwargs.get("separators")?;
+    let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    kwargs.assert_all_used()?;
+    let usual = if indent.is_some() { [",", ": "] } else { [", ", ": "] }.map(str::to_string);
+    let separators = match separators {
+        Some(given) if given.len() == 2 => [given[0].clone(), given[1].clone()],
+        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators are two strings")),
+        None => usual,
+    };
+    let mut out = String::new();
+    Json { indent, separators, sorted, ascii, out: &mut out }.write(value, 0)?;
+    Ok(out)
+}
+
+struct Json<'o> {
+    indent: Option<usize>,
+    /// Between items, and behind keys.
+    separators: [String; 2],
+    sorted: bool,
+    ascii: bool,
+    out: &'o mut String,
+}
+
+impl Json<'_> {
+    fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::Undefined | ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.out.push_str(&number(value)),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::Map => self.map(value, depth)?,
+            ValueKind::Seq | ValueKind::Iterable => self.list(value, depth)?,
+            kind => {
+                let message = format!("tojson: a value that is {kind} is no JSON");
+                return Err(Error::new(ErrorKind::InvalidOperation, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        let items: Vec<Value> = value.try_iter()?.collect();
+        self.out.push('[');
+        for (at, item) in items.iter().enumerate() {
+            self.item(at, depth + 1);
+            self.write(item, depth + 1)?;
+        }
+        self.end(items.is_empty(), depth);
+        self.out.push(']');
+        Ok(())
+    }
+
+    fn map(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        let mut keys: Vec<Value> = value.try_iter()?.collect();
+        if self.sorted {
+            keys.sort();
+        }
+        self.out.push('{');
+        for (at, key) in keys.iter().enumerate() {
+            self.item(at, depth + 1);
+            self.string(&key.as_str().map_or_else(|| number(key), str::to_string));
+            self.out.push_str(&self.separators[1]);
+            self.write(&value.get_item(key)?, depth + 1)?;
+        }
+        self.end(keys.is_empty(), depth);
+        self.out.push('}');
+        Ok(())
+    }
+
+    /// What is before an item.
+    fn item(&mut self, at: usize, depth: usize) {
+        if at > 0 {
+            self.out.push_str(&self.separators[0]);
+        }
+        self.line(depth);
+    }
+
+    fn end(&mut self, empty: bool, depth: usize) {
+        if !empty {
+            self.line(depth);
+        }
+    }
+
+    fn line(&mut self, depth: usize) {
+        if let Some(indent) = self.indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    }
+
+    fn string(&mut self, text: &str) {
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                c if (c as u32) < 0x20 || (self.ascii && !c.is_ascii()) => {
+                    let mut units = [0; 2];
+                    for unit in c.encode_utf16(&mut units) {
+                        self.out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+}
+
+/// Numbers as Python prints them.
+fn number(value: &Value) -> String {
+    match f64::try_from(value.clone()) {
+        Ok(number) if !value.is_integer() => {
+            let text = format!("{number:?}");
+            // Python has an exponent from 1e16 on, of two digits at least.
+            match text.split_once('e') {
+                Some((mantissa, exponent)) => {
+                    let (sign, digits) =
+                        exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+                    format!("{}e{sign}{digits:0>2}", mantissa.strip_suffix(".0").unwrap_or(mantissa))
+                }
+                None => text,
+            }
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// The date of now in UTC, by Python's `strftime`; directives that it does not know stay.
+pub fn strftime_now(format: &str) -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    strftime(format, seconds)
+}
+
+/// A time in seconds since 1970 as text.
+pub fn strftime(format: &str, seconds: u64) -> String {
+    const MONTHS: [&str; 12] = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ];
+    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+    let days = seconds / 86_400;
+    let (year, month, day) = date(days);
+    let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
+    let (month_name, day_name) = (MONTHS[month as usize - 1], DAYS[(days % 7) as usize]);
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('Y') => out.push_str(&year.to_string()),
+            Some('y') => out.push_str(&format!("{:02}", year % 100)),
+            Some('m') => out.push_str(&format!("{month:02}")),
+            Some('d') => out.push_str(&format!("{day:02}")),
+            Some('e') => out.push_str(&format!("{day:2}")),
+            Some('B') => out.push_str(month_name),
+            Some('b' | 'h') => out.push_str(&month_name[..3]),
+            Some('A') => out.push_str(day_name),
+            Some('a') => out.push_str(&day_name[..3]),
+            Some('H') => out.push_str(&format!("{hour:02}")),
+            Some('I') => out.push_str(&format!("{:02}", (hour + 11) % 12 + 1)),
+            Some('M') => out.push_str(&format!("{minute:02}")),
+            Some('S') => out.push_str(&format!("{second:02}")),
+            Some('p') => out.push_str(if hour < 12 { "AM" } else { "PM" }),
+            Some('%') => out.push('%'),
+            Some(other) => out.extend(['%', other]),
+            None => out.push('%'),
+        }
+    }
+    out
+}
+
+/// Year, month and day of a day since 1970 (Hinnant, "chrono-compatible low-level date algorithms", civil_from_days).
+fn date(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year + era * 400 + u64::from(month <= 2), month, day)
+}

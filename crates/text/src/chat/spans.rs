@@ -1,0 +1,92 @@
+//! Where in a template's text the model speaks.
+
+use std::ops::Range;
+
+use super::Turns;
+use super::conversation::{Conversation, Said};
+use super::template::Template;
+
+/// A part of a text, and what its tokens count.
+pub(super) struct Part {
+    pub bytes: Range<usize>,
+    pub weight: f32,
+}
+
+/// The text of a conversation, and its parts that are learned.
+pub(super) fn spans(
+    template: &Template,
+    conversation: &Conversation,
+    turns: Turns,
+) -> Result<(String, Vec<Part>), String> {
+    let all = conversation.messages.len();
+    if turns == Turns::All {
+        let text = template.render(conversation, all, false)?.text;
+        let part = Part { bytes: 0..text.len(), weight: 1.0 };
+        return Ok((text, vec![part]));
+    }
+    let (text, mut parts) = if template.has_marks() {
+        by_marks(template, conversation)?
+    } else {
+        by_difference(template, conversation)?
+    };
+    if turns == Turns::Last {
+        parts.drain(..parts.len().saturating_sub(1));
+    }
+    Ok((text, parts))
+}
+
+/// The model's messages that are not part of the prompt, with their numbers.
+fn answers(conversation: &Conversation) -> impl Iterator<Item = (usize, f32)> {
+    let all = conversation.messages.iter().enumerate().skip(conversation.prompt);
+    all.filter(|(_, message)| message.by() == Said::Model).map(|(at, message)| (at, message.weight))
+}
+
+/// By the template's own marks, one for each message of the model.
+fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String, Vec<Part>), String> {
+    let rendered = template.render(conversation, conversation.messages.len(), false)?;
+    let model: Vec<f32> = conversation
+        .messages
+        .iter()
+        .enumerate()
+        .filter(|(_, message)| message.by() == Said::Model)
+        .map(|(at, message)| if at < conversation.prompt { 0.0 } else { message.weight })
+        .collect();
+    if model.len() == rendered.marked.len() {
+        let parts = rendered.marked.into_iter().zip(model);
+        let parts = parts.map(|(bytes, weight)| Part { bytes, weight }).collect();
+        return Ok((rendered.text, parts));
+    }
+    // Some templates join messages, or mark more than one part of each.
+    if model.iter().all(|weight| *weight == 1.0) && !rendered.marked.is_empty() {
+        let parts = rendered.marked.into_iter().map(|bytes| Part { bytes, weight: 1.0 }).collect();
+        return Ok((rendered.text, parts));
+    }
+    Err(format!(
+        "the chat template marks {} parts of {} messages of the assistant, so that their weights cannot be told apart",
+        rendered.marked.len(),
+        model.len()
+    ))
+}
+
+/// By what each answer adds to the text before it.
+fn by_difference(template: &Template, conversation: &Conversation) -> Result<(String, Vec<Part>), String> {
+    let text = template.render(conversation, conversation.messages.len(), false)?.text;
+    let mut parts = Vec::new();
+    for (at, weight) in answers(conversation) {
+        let before = template.render(conversation, at, true)?.text;
+        let with = if at + 1 == conversation.messages.len() {
+            text.clone()
+        } else {
+            template.render(conversation, at + 1, false)?.text
+        };
+        if !(text.starts_with(&before) && text.starts_with(&with) && with.len() >= before.len()) {
+            return Err(format!(
+                "which words are the model's cannot be told from this chat template: the text up to message {at} is not the \
+                 beginning of the whole (it rewrites or drops earlier turns); name a template file with generation marks \
+                 (data.chat_template), or learn the last turn alone (data.supervise=last_turn)"
+            ));
+        }
+        parts.push(Part { bytes: before.len()..with.len(), weight });
+    }
+    Ok((text, parts))
+}

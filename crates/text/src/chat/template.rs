@@ -1,0 +1,291 @@
+//! Chat templates: Jinja as Transformers runs it, with limits.
+
+use std::fmt;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value, ValueKind};
+use minijinja::{Environment, Error as Fault, ErrorKind};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde_json::{Map, Value as Json, json};
+
+use super::conversation::Conversation;
+use super::python;
+use crate::Tokenizer;
+use crate::error::{Error, OrIo, Result};
+use crate::gguf::side_file;
+
+/// Instructions that rendering takes at most: a conversation of a hundred thousand messages needs a tenth.
+const FUEL: u64 = 50_000_000;
+/// Bytes of the rendered text, at most.
+const MOST_BYTES: usize = 256 << 20;
+/// Bytes of a template, at most.
+const MOST_SOURCE: u64 = 4 << 20;
+/// What marks where the model's words begin and end. No text has these, which are no characters.
+const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
+/// The template's name inside the environment.
+const NAME: &str = "chat_template";
+
+/// A model's chat template.
+pub struct Template {
+    environment: Environment<'static>,
+    /// BLAKE3 of its source.
+    hash: String,
+    /// It marks the model's words itself.
+    marks: bool,
+    special: Map<String, Json>,
+}
+
+/// A conversation as a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text.
+    pub text: String,
+    /// Where the template says that the model speaks, in bytes.
+    pub marked: Vec<Range<usize>>,
+}
+
+impl Template {
+    /// The template of a model's folder: `chat_template.jinja`, or in `tokenizer_config.json` or `chat_template.json`; none if it has none.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a template that is none.
+    pub fn from_dir(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Template>> {
+        let alone = folder.join("chat_template.jinja");
+        if alone.is_file() {
+            return Template::from_file(&alone, tokenizer).map(Some);
+        }
+        let Some((path, source)) = configured(folder)? else { return Ok(None) };
+        let made = Template::new(&source, tokenizer).map_err(|reason| Error::Template { path, reason });
+        made.map(Some)
+    }
+
+    /// The template in a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Template> {
+        let fault = |reason| Error::Template { path: path.to_owned(), reason };
+        let source = String::from_utf8(read(path)?).map_err(|_| fault("is not UTF-8".to_string()))?;
+        Template::new(&source, tokenizer).map_err(fault)
+    }
+
+    /// A template from its source.
+    ///
+    /// # Errors
+    /// In words: what is wrong with it.
+    pub fn new(source: &str, tokenizer: &Tokenizer) -> std::result::Result<Template, String> {
+        let hash = blake3::hash(source.as_bytes()).to_hex().to_string();
+        // As Jinja reads a template.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let (source, marks) = marked(&source);
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| error.to_string())?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.add_filter("tojson", |value: &Value, kwargs| python::to_json(value, kwargs));
+        // In Python nothing is not iterable, though a loop over it here has no rounds.
+        environment.add_test("iterable", |value: &Value| {
+            matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::String)
+        });
+        environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
+        environment.add_function("raise_exception", |message: &str| -> std::result::Result<Value, Fault> {
+            Err(Fault::new(ErrorKind::InvalidOperation, message.to_string()))
+        });
+        environment.add_template_owned(NAME, source).map_err(|error| error.to_string())?;
+        let token = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).map_or(Json::Null, Json::String);
+        let mut special = Map::new();
+        special.insert("bos_token".into(), token(tokenizer.bos()));
+        special.insert("eos_token".into(), token(tokenizer.eos()));
+        Ok(Template { environment, hash, marks, special })
+    }
+
+    /// BLAKE3 of its source, in hexadecimal.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// It marks the model's words itself (`{% generation %}`).
+    pub fn has_marks(&self) -> bool {
+        self.marks
+    }
+
+    /// The text of the first `count` messages; with `prompt` up to where the model's next answer begins.
+    ///
+    /// # Errors
+    /// In words: what the template refuses, or that it takes too long.
+    pub fn render(
+        &self,
+        conversation: &Conversation,
+        count: usize,
+        prompt: bool,
+    ) -> std::result::Result<Rendered, String> {
+        let messages: Vec<&Json> =
+            conversation.messages[..count].iter().map(|message| &message.said).collect();
+        self.render_with(&messages, &conversation.tools, prompt, &Map::new())
+    }
+
+    /// The text of some messages, with further variables of the template.
+    ///
+    /// # Errors
+    /// As [`Template::render`].
+    pub fn render_with(
+        &self,
+        messages: &[&Json],
+        tools: &[Json],
+        prompt: bool,
+        variables: &Map<String, Json>,
+    ) -> std::result::Result<Rendered, String> {
+        let mut context = self.special.clone();
+        context.extend(variables.clone());
+        context.insert("messages".into(), messages.iter().map(|message| with_thoughts(message)).collect());
+        // A template asks whether there are tools, and an empty list would be some.
+        let tools = if tools.is_empty() { Json::Null } else { json!(tools) };
+        context.insert("tools".into(), tools);
+        context.entry("documents").or_insert(Json::Null);
+        context.insert("add_generation_prompt".into(), json!(prompt));
+        let template = self.environment.get_template(NAME).map_err(|error| error.to_string())?;
+        let text = template.render(Value::from(Serde(&context))).map_err(|error| said(&error))?;
+        if text.len() > MOST_BYTES {
+            return Err(format!(
+                "the chat template makes a text of {} bytes; {MOST_BYTES} are the most",
+                text.len()
+            ));
+        }
+        unmarked(&text)
+    }
+}
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Template").field("hash", &self.hash).field("marks", &self.marks).finish()
+    }
+}
+
+/// A message whose thoughts are under the names that templates read, as Transformers has them: `reasoning_content` whatever the row
+/// calls them, and `thinking` if it is not there.
+fn with_thoughts(message: &Json) -> Json {
+    let thoughts = ["reasoning_content", "thinking", "reasoning"]
+        .into_iter()
+        .find_map(|key| message.get(key).filter(|thoughts| !thoughts.is_null()));
+    let (Some(thoughts), Json::Object(said)) = (thoughts, message) else { return message.clone() };
+    let mut said = said.clone();
+    said.entry("thinking").or_insert_with(|| thoughts.clone());
+    said.insert("reasoning_content".into(), thoughts.clone());
+    Json::Object(said)
+}
+
+/// What a template reports, without the traces of the engine.
+fn said(error: &Fault) -> String {
+    match error.kind() {
+        ErrorKind::OutOfFuel => "the chat template does not end within its limit of steps".to_string(),
+        _ => {
+            let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_string);
+            let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
+            format!("the chat template refuses the conversation: {detail}{line}")
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let length = fs::metadata(path).or_io("read", path)?.len();
+    if length > MOST_SOURCE.max(64 << 20) {
+        let reason = format!("has {length} bytes, which no template has");
+        return Err(Error::Template { path: path.to_owned(), reason });
+    }
+    fs::read(path).or_io("read", path)
+}
+
+/// The template's source of a model's folder or GGUF file, as [`Template::from_dir`] finds it.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn template_source(model: &Path) -> Result<Option<String>> {
+    let alone = model.join("chat_template.jinja");
+    if alone.is_file() {
+        return Ok(Some(String::from_utf8_lossy(&read(&alone)?).into_owned()));
+    }
+    Ok(configured(model)?.map(|(_, source)| source))
+}
+
+/// The template that a configuration has, and which.
+fn configured(model: &Path) -> Result<Option<(PathBuf, String)>> {
+    for name in ["tokenizer_config.json", "chat_template.json"] {
+        let path = model.join(name);
+        // A large file is refused by `read`.
+        let bytes = if path.is_file() { Some(read(&path)?) } else { side_file(model, name)? };
+        let Some(bytes) = bytes else { continue };
+        let config: Json = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::Template { path: path.clone(), reason: error.to_string() })?;
+        if let Some(source) = chosen(&config["chat_template"]) {
+            return Ok(Some((path, source.to_string())));
+        }
+    }
+    Ok(None)
+}
+
+/// The template that a configuration holds: a text, or the one called `default` of several.
+fn chosen(config: &Json) -> Option<&str> {
+    let named = |template: &&Json| template["name"] == "default";
+    match config {
+        Json::String(source) => Some(source),
+        Json::Array(all) => {
+            let first = all.iter().find(named).or(all.first())?;
+            first["template"].as_str()
+        }
+        Json::Object(all) => all.get("default").or(all.values().next())?.as_str(),
+        _ => None,
+    }
+}
+
+/// A template whose `generation` tags write marks, and whether it had any. The tags keep what they do to the white space around them.
+fn marked(source: &str) -> (String, bool) {
+    let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
+    while let Some(start) = rest.find("{%") {
+        let Some(end) = rest[start..].find("%}").map(|end| start + end + 2) else { break };
+        let tag = &rest[start + 2..end - 2];
+        let left = tag.chars().next().filter(|c| "-+".contains(*c));
+        let right = tag.chars().last().filter(|c| "-+".contains(*c) && tag.len() > 1);
+        let word = tag.trim_matches(['-', '+']).trim();
+        out.push_str(&rest[..start]);
+        let mark = ["generation", "endgeneration"].iter().position(|name| *name == word).map(|at| MARKS[at]);
+        match mark {
+            Some(mark) => {
+                let sign = |sign: Option<char>| sign.map_or(String::new(), String::from);
+                out.push_str(&format!("{{%{} if true %}}{mark}{{% endif {}%}}", sign(left), sign(right)));
+                found = true;
+            }
+            None => out.push_str(&rest[start..end]),
+        }
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    (out, found)
+}
+
+/// The text without its marks, and where they were.
+fn unmarked(text: &str) -> std::result::Result<Rendered, String> {
+    let (mut out, mut marked, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
+    let mut rest = text;
+    while let Some(at) = rest.find(MARKS) {
+        out.push_str(&rest[..at]);
+        let mark = rest[at..].chars().next();
+        match (mark == Some(MARKS[0]), open) {
+            (true, None) => open = Some(out.len()),
+            (false, Some(start)) => {
+                marked.push(start..out.len());
+                open = None;
+            }
+            _ => return Err("the chat template's generation marks do not fit together".to_string()),
+        }
+        rest = &rest[at + MARKS[0].len_utf8()..];
+    }
+    out.push_str(rest);
+    match open {
+        None => Ok(Rendered { text: out, marked }),
+        Some(_) => Err("the chat template's generation marks do not end".to_string()),
+    }
+}

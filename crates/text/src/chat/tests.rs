@@ -1,0 +1,178 @@
+//! Conversations to tokens.
+
+use serde_json::{Value, json};
+
+use super::conversation::Keys;
+use super::*;
+
+/// A tokenizer of bytes with the marks of ChatML.
+fn tokenizer() -> Tokenizer {
+    let text = "user assistant system hello there what is it a b c".repeat(20);
+    Tokenizer::train_bpe(std::iter::once(text), 300, &["<|im_start|>", "<|im_end|>"]).unwrap()
+}
+
+const CHATML: &str = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}\
+    {%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}";
+
+const MARKED: &str = "{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' }}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}
+        {{- message.content + '<|im_end|>' }}
+        {%- endgeneration %}
+        {{- '\n' }}
+    {%- else %}
+        {{- message.content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}";
+
+fn conversation(row: Value) -> Conversation {
+    Conversation::read(row.as_object().unwrap(), &Keys::default()).unwrap().unwrap()
+}
+
+/// The texts that are learned, with their weights.
+fn learned(template: &str, row: Value, turns: Turns) -> Result<Vec<String>, String> {
+    let tokenizer = tokenizer();
+    let template = Template::new(template, &tokenizer).unwrap();
+    let spoken = template.lesson(&conversation(row), turns, &tokenizer)?;
+    assert_eq!(spoken.ids.len(), spoken.weights.len());
+    let by_tokens: Vec<u32> = spoken
+        .ids
+        .iter()
+        .zip(&spoken.weights)
+        .filter(|(_, weight)| **weight > 0.0)
+        .map(|(id, _)| *id)
+        .collect();
+    let parts: Vec<String> =
+        spoken.learned.iter().map(|part| spoken.text[part.clone()].to_string()).collect();
+    assert_eq!(tokenizer.decode_text(&by_tokens), parts.concat().replace("<|im_end|>", ""));
+    Ok(parts)
+}
+
+fn two_turns() -> Value {
+    json!({"messages": [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "hello"}, {"role": "assistant", "content": "there ☕"},
+        {"role": "user", "content": "what is it"}, {"role": "assistant", "content": "a b c"},
+    ]})
+}
+
+#[test]
+fn what_the_model_says_is_learned_with_the_end_of_its_turn() {
+    for (template, tail) in [(CHATML, "\n"), (MARKED, "")] {
+        let both = [format!("there ☕<|im_end|>{tail}"), format!("a b c<|im_end|>{tail}")];
+        assert_eq!(learned(template, two_turns(), Turns::Assistant).unwrap(), both);
+        assert_eq!(learned(template, two_turns(), Turns::Last).unwrap(), both[1..]);
+        let mut weighted = two_turns();
+        weighted["messages"][2]["weight"] = json!(0);
+        assert_eq!(learned(template, weighted, Turns::Assistant).unwrap(), both[1..]);
+        let prompt = json!({"prompt": two_turns()["messages"].as_array().unwrap()[..4], "completion": [
+            {"role": "assistant", "content": "a b c"}]});
+        assert_eq!(learned(template, prompt, Turns::Assistant).unwrap(), both[1..]);
+    }
+}
+
+#[test]
+fn a_template_that_rewrites_earlier_turns_is_refused() {
+    // Thoughts of all turns but the last are dropped.
+    let drops = "{%- for message in messages %}{{- message.role + ':' }}{%- if message.role == 'assistant' and not loop.last %}\
+        {{- message.content.split('|')[-1] }}{%- else %}{{- message.content }}{%- endif %}{{- ';' }}{%- endfor %}\
+        {%- if add_generation_prompt %}{{- 'assistant:' }}{%- endif %}";
+    let mut row = two_turns();
+    row["messages"][2]["content"] = json!("hm|yes");
+    let error = learned(drops, row, Turns::Assistant).unwrap_err();
+    assert!(error.contains("message 2") && error.contains("data.chat_template"), "{error}");
+}
+
+#[test]
+fn rows_of_all_formats_are_read() {
+    let roles = |row: Value| -> Vec<String> {
+        let all = conversation(row).messages;
+        all.iter().map(|it| format!("{}={}", it.said["role"].as_str().unwrap(), it.said["content"])).collect()
+    };
+    let share = json!({"system": "s", "conversations": [{"from": "human", "value": "h"}, {"from": "gpt", "value": "g"}]});
+    assert_eq!(roles(share), ["system=\"s\"", "user=\"h\"", "assistant=\"g\""]);
+    let nemo = json!({"system": "", "mask": "User", "conversations": [{"from": "User", "value": "h"}, {"from": "Assistant", "value": "g"}]});
+    assert_eq!(roles(nemo), ["user=\"h\"", "assistant=\"g\""]);
+    let alpaca =
+        json!({"instruction": "i", "input": "n", "output": "o", "history": [["x", "y"]], "system": "s"});
+    assert_eq!(
+        roles(alpaca),
+        ["system=\"s\"", "user=\"x\"", "assistant=\"y\"", "user=\"i\\nn\"", "assistant=\"o\""]
+    );
+    let call = json!({"conversations": [{"from": "human", "value": "h"}, {"from": "function_call", "value": "{\"name\": \"f\"}"},
+        {"from": "observation", "value": "7"}, {"from": "gpt", "value": "g"}], "tools": "[{\"name\": \"f\"}]"});
+    let call = conversation(call);
+    assert_eq!(call.messages[1].said["tool_calls"][0]["function"]["name"], "f");
+    assert_eq!((call.messages[2].said["role"].as_str(), call.tools.len()), (Some("tool"), 1));
+    let strings = json!({"prompt": "p", "completion": "c"});
+    assert_eq!(Conversation::read(strings.as_object().unwrap(), &Keys::default()).unwrap(), None);
+    let keys = Keys {
+        messages: Some("m".into()),
+        role: Some("r".into()),
+        content: Some("c".into()),
+        ..Keys::default()
+    };
+    let own = json!({"m": [{"r": "user", "c": "1"}, {"r": "assistant", "c": "2"}]});
+    assert_eq!(Conversation::read(own.as_object().unwrap(), &keys).unwrap().unwrap().messages.len(), 2);
+}
+
+#[test]
+fn what_is_no_conversation_says_why() {
+    let refuse = |row: Value| Conversation::read(row.as_object().unwrap(), &Keys::default()).unwrap_err();
+    assert!(refuse(json!({"messages": []})).contains("without messages"));
+    assert!(
+        refuse(json!({"messages": [{"role": "user", "content": "x"}]})).contains("no turn of the assistant")
+    );
+    assert!(refuse(json!({"messages": "x"})).contains("no list"));
+    assert!(refuse(json!({"messages": [{"rol": "user"}]})).contains("`rol`"));
+    assert!(refuse(json!({"messages": [{"role": "user"}]})).contains("`messages[0]`"));
+    assert!(
+        refuse(json!({"messages": [{"role": "assistant", "content": "x", "weight": -1}]})).contains("-1")
+    );
+    assert!(
+        refuse(json!({"messages": [{"role": "assistant", "content": "x"}], "tools": 3})).contains("tools")
+    );
+}
+
+#[test]
+fn hostile_templates_end_in_an_error() {
+    let tokenizer = tokenizer();
+    for source in [
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}x{% endfor %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ raise_exception('no') }}",
+        "{{ messages[0].missing.more }}",
+        "{% generation %}",
+        "{{ 'x' * 100000000000 }}",
+    ] {
+        let refused = match Template::new(source, &tokenizer) {
+            Err(_) => true,
+            Ok(template) => template.render(&conversation(two_turns()), 5, false).is_err(),
+        };
+        assert!(refused, "{source}");
+    }
+}
+
+#[test]
+fn json_and_dates_are_as_python_writes_them() {
+    let tokenizer = tokenizer();
+    let render = |source: &str, value: Value| {
+        let template = Template::new(source, &tokenizer).unwrap();
+        let message = json!({"role": "user", "content": value});
+        template.render_with(&[&message], &[], false, &serde_json::Map::new()).unwrap().text
+    };
+    let value = json!({"b": [1, 2.5, 1e20, true, null, "é\"\n"], "a": {}, "c": 10.0});
+    assert_eq!(
+        render("{{ messages[0].content | tojson }}", value.clone()),
+        "{\"b\": [1, 2.5, 1e+20, true, null, \"é\\\"\\n\"], \"a\": {}, \"c\": 10.0}"
+    );
+    assert_eq!(
+        render("{{ messages[0].content | tojson(indent=2) }}", json!({"b": [1], "a": []})),
+        "{\n  \"b\": [\n    1\n  ],\n  \"a\": []\n}"
+    );
+    assert_eq!(render("{{ messages[0].content[::-1] }}", json!("abc")), "cba");
+    assert_eq!(render("{{ messages[0].content.strip().startswith('a') }}", json!(" abc")), "True");
+    assert_eq!(python::strftime("%d %b %Y, %A %I:%M %p %%", 1_764_000_000), "24 Nov 2025, Monday 04:00 PM %");
+    assert_eq!(python::strftime("%Y-%m-%d", 951_782_400), "2000-02-29");
+}

@@ -1,0 +1,112 @@
+//! Pre-tokenizers by the names that llama.cpp gives them.
+
+use serde_json::{Value, json};
+
+use crate::tokenizer::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
+
+/// How a text is cut before merges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// By one expression.
+    Expression(&'static str),
+    /// Digits one by one, then GPT-2's expression.
+    Digits,
+}
+
+/// A named pre-tokenizer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pre {
+    /// The names, the one that is written first.
+    pub names: &'static [&'static str],
+    pub cut: Cut,
+    /// A word that is a token is that token, whatever the merges make of it.
+    pub whole_words: bool,
+    /// Texts begin with the token that begins texts where no key says otherwise.
+    pub adds_bos: bool,
+}
+
+const fn pre(names: &'static [&'static str], cut: Cut, whole_words: bool, adds_bos: bool) -> Pre {
+    Pre { names, cut, whole_words, adds_bos }
+}
+
+/// Of several with the same meaning the first is written.
+pub(super) const KNOWN: [Pre; 8] = [
+    pre(
+        &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+        Cut::Expression(LLAMA3),
+        true,
+        true,
+    ),
+    pre(&["smaug-bpe", "dbrx", "chatglm-bpe"], Cut::Expression(LLAMA3), false, false),
+    pre(&["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"], Cut::Expression(QWEN2), false, false),
+    pre(
+        &["gpt-2", "phi-2", "olmo", "mpt", "jais", "roberta-bpe", "exaone4", "mellum", "gigachat"],
+        Cut::Expression(GPT2),
+        false,
+        false,
+    ),
+    pre(&["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"], Cut::Digits, false, false),
+    pre(&["tekken"], Cut::Expression(TEKKEN), true, true),
+    pre(&["gpt-4o", "llama4"], Cut::Expression(O200K), false, false),
+    pre(&["glm4"], Cut::Expression(LLAMA3), true, false),
+];
+
+impl Pre {
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Pre> {
+        KNOWN.into_iter().find(|pre| pre.names.contains(&name))
+    }
+
+    /// As a `tokenizer.json` has it.
+    pub fn json(self) -> Value {
+        let bytes = |own: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": own });
+        match self.cut {
+            Cut::Expression(GPT2) => bytes(true),
+            Cut::Expression(expression) => {
+                let split = json!({
+                    "type": "Split",
+                    "pattern": { "Regex": expression },
+                    "behavior": "Isolated",
+                    "invert": false,
+                });
+                json!({ "type": "Sequence", "pretokenizers": [split, bytes(false)] })
+            }
+            Cut::Digits => {
+                let digits = json!({ "type": "Digits", "individual_digits": true });
+                json!({ "type": "Sequence", "pretokenizers": [digits, bytes(true)] })
+            }
+        }
+    }
+
+    /// The one that a `tokenizer.json` has; `whole_words` is its model's `ignore_merges`.
+    pub fn of(pre_tokenizer: &Value, whole_words: bool) -> Option<Pre> {
+        let cut = cut(pre_tokenizer)?;
+        KNOWN.into_iter().find(|pre| pre.cut == cut && pre.whole_words == whole_words)
+    }
+}
+
+/// Whether a part turns bytes to letters, and whether it cuts by GPT-2's expression.
+fn bytes(part: &Value) -> Option<bool> {
+    let plain = part["type"] == "ByteLevel" && part["add_prefix_space"] == false;
+    plain.then(|| part["use_regex"].as_bool().unwrap_or(true))
+}
+
+fn cut(value: &Value) -> Option<Cut> {
+    if bytes(value) == Some(true) {
+        return Some(Cut::Expression(GPT2));
+    }
+    let [first, last] = value["pretokenizers"].as_array()?.as_slice() else { return None };
+    match (first["type"].as_str()?, bytes(last)?) {
+        ("Digits", true) if first["individual_digits"] == true => Some(Cut::Digits),
+        ("Split", false) => {
+            let apart = first["behavior"] == "Isolated" && first["invert"] == false;
+            let matches = first["behavior"] == "Removed" && first["invert"] == true;
+            let found = first["pattern"]["Regex"].as_str().filter(|_| apart || matches)?;
+            [LLAMA3, QWEN2, GPT2, O200K, TEKKEN]
+                .into_iter()
+                .find(|known| *known == found)
+                .map(Cut::Expression)
+        }
+        _ => None,
+    }
+}

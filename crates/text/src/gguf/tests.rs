@@ -1,0 +1,102 @@
+//! Tokenizers through the keys of a GGUF file.
+
+use std::path::PathBuf;
+
+use fathom_base::gguf::{Value as Key, header};
+
+use super::*;
+use crate::chat::Template;
+use crate::tokenizer::Tokenizer;
+
+fn write(folder: &Path, keys: &[(String, Key)]) -> PathBuf {
+    let path = folder.join("model.gguf");
+    std::fs::write(&path, header(keys, &[])).unwrap();
+    path
+}
+
+const TEXTS: [&str; 4] = ["the quick brown fox, the lazy dog", "1234 don't\n\n  stop", "naïve 漢字 🙂", ""];
+
+#[test]
+fn a_trained_tokenizer_goes_through_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = (0..50).map(|n| format!("the quick brown fox number {n} and the lazy dog don't stop"));
+    let trained = Tokenizer::train_bpe(texts, 300, &["<|endoftext|>"]).unwrap();
+    trained.save_dir(folder.path()).unwrap();
+    std::fs::write(folder.path().join("chat_template.jinja"), "{{ messages[0].content }}!").unwrap();
+    let size = trained.vocab_size();
+    let keys = metadata(folder.path(), size + 3).unwrap();
+    let path = write(folder.path(), &keys);
+    let read = Tokenizer::from_dir(&path).unwrap();
+    for text in TEXTS {
+        assert_eq!(read.encode(text).unwrap(), trained.encode(text).unwrap(), "{text}");
+        assert_eq!(read.decode(&read.encode(text).unwrap()), text);
+    }
+    assert_eq!((read.eos(), read.vocab_size()), (trained.eos(), size + 3));
+    let template = Template::from_dir(&path, &read).unwrap();
+    assert!(template.is_some());
+    // What is written again is the same.
+    let again: Vec<_> = metadata(&path, size + 3).unwrap();
+    assert_eq!(again.len(), keys.len());
+    assert_eq!(
+        again.iter().find(|(key, _)| key.ends_with(".pre")),
+        keys.iter().find(|(key, _)| key.ends_with(".pre"))
+    );
+}
+
+#[test]
+fn sentence_pieces_merge_by_score() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let pieces = ["\u{2581}", "t", "h", "e", "\u{2581}t", "he", "\u{2581}the", "th"].map(String::from);
+    let tokens: Vec<String> =
+        ["<unk>", "<s>", "</s>"].map(String::from).into_iter().chain(bytes).chain(pieces).collect();
+    let kinds = (0..tokens.len() as i64)
+        .map(|id| [2, 3, 3].get(id as usize).copied().unwrap_or(if id < 259 { 6 } else { 1 }));
+    let scores = (0..tokens.len()).map(|id| if id < 263 { -1e9 } else { 263.0 - id as f32 });
+    let mut keys: Vec<(String, Key)> = [
+        ("model", Key::Text("llama".into())),
+        ("tokens", Key::Texts(tokens.clone())),
+        ("scores", Key::Floats(scores.collect())),
+        ("token_type", Key::Integers(kinds.collect())),
+        ("bos_token_id", Key::Unsigned(1)),
+        ("eos_token_id", Key::Unsigned(2)),
+    ]
+    .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value))
+    .to_vec();
+    let read = Tokenizer::from_dir(write(folder.path(), &keys)).unwrap();
+    let spelt = |ids: &[u32]| ids.iter().map(|id| tokens[*id as usize].clone()).collect::<Vec<_>>();
+    assert_eq!(spelt(&read.encode("the he").unwrap()), ["\u{2581}the", "\u{2581}", "he"]);
+    assert_eq!(spelt(&read.encode_prompt("x").unwrap())[..2], ["<s>", "\u{2581}"]);
+    assert_eq!(read.decode_text(&read.encode("the é").unwrap()), "the é");
+    let path = folder.path().join("model.gguf");
+    let again = metadata(&path, tokens.len()).unwrap();
+    let path = write(folder.path(), &again);
+    assert_eq!(spelt(&Tokenizer::from_dir(&path).unwrap().encode("the he").unwrap()).len(), 3);
+    // What is not a tokenizer is refused by the key.
+    for (key, value, part) in [
+        ("tokenizer.ggml.model", Key::Text("bert".into()), "tokenizer.ggml.model"),
+        ("tokenizer.ggml.scores", Key::Floats(vec![1.0]), "tokenizer.ggml.scores"),
+        ("tokenizer.ggml.eos_token_id", Key::Unsigned(1 << 31), "eos_token_id"),
+        ("tokenizer.ggml.tokens", Key::Bool(true), "tokenizer.ggml.tokens"),
+    ] {
+        let at = keys.iter().position(|(name, _)| name == key).unwrap();
+        let before = std::mem::replace(&mut keys[at].1, value);
+        let error = Tokenizer::from_dir(write(folder.path(), &keys)).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+        keys[at].1 = before;
+    }
+}
+
+#[test]
+fn unknown_pre_tokenizers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = [
+        ("model", Key::Text("gpt2".into())),
+        ("pre", Key::Text("never-heard-of".into())),
+        ("tokens", Key::Texts(vec!["a".into(), "b".into()])),
+        ("merges", Key::Texts(Vec::new())),
+    ]
+    .map(|(key, value)| (format!("tokenizer.ggml.{key}"), value));
+    let error = Tokenizer::from_dir(write(folder.path(), &keys)).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.ggml.pre") && error.contains("never-heard-of"), "{error}");
+}

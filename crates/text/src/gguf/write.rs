@@ -1,0 +1,141 @@
+//! A tokenizer as the keys of a GGUF file.
+
+use std::path::Path;
+
+use fathom_base::gguf::Value as Key;
+use serde_json::Value;
+
+use super::TEMPLATE;
+use super::pre::Pre;
+use crate::chat::template_source;
+use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
+
+/// Kinds of tokens (`tokenizer.ggml.token_type`).
+const NORMAL: i64 = 1;
+const UNKNOWN: i64 = 2;
+const CONTROL: i64 = 3;
+const USER: i64 = 4;
+const UNUSED: i64 = 5;
+const BYTE: i64 = 6;
+
+/// The keys of the tokenizer of a model's folder (or GGUF file), for an embedding of `vocab` rows.
+///
+/// # Errors
+/// It cannot be read, or is of a kind or has a pre-tokenizer that llama.cpp has no name for.
+pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
+    let tokenizer = Tokenizer::from_dir(model)?;
+    let json: Value = serde_json::from_str(&tokenizer.to_json()?).unwrap_or_default();
+    let refuse = |reason: String| Error::Tokenizer { path: model.to_owned(), reason };
+    if tokenizer.vocab_size() > vocab {
+        let reason = format!("it has {} ids, and the model {vocab}", tokenizer.vocab_size());
+        return Err(refuse(reason));
+    }
+    let merges = merges(&json["model"]).ok_or_else(|| {
+        refuse(format!("its model is {}, and BPE alone can be written", json["model"]["type"]))
+    })?;
+    let pieces = json["model"]["byte_fallback"] == true && json["pre_tokenizer"].is_null();
+    let mut keys: Vec<(String, Key)> = Vec::new();
+    let mut put = |key: &str, value: Key| keys.push((format!("tokenizer.ggml.{key}"), value));
+    let (tokens, kinds) = tokens(&tokenizer, &json, vocab, pieces);
+    if pieces {
+        let prefix = space_prefix(&json["normalizer"])
+            .ok_or_else(|| refuse(format!("its normalizer {} is not llama.cpp's", json["normalizer"])))?;
+        put("model", Key::Text("llama".into()));
+        put("pre", Key::Text("default".into()));
+        put("add_space_prefix", Key::Bool(prefix));
+        put("scores", Key::Floats(scores(&tokens, &merges)));
+    } else {
+        let whole_words = json["model"]["ignore_merges"] == true;
+        let pre = Pre::of(&json["pre_tokenizer"], whole_words);
+        let name = pre.map(|pre| pre.names[0]).ok_or_else(|| {
+            refuse(format!("llama.cpp has no name for its pre_tokenizer {}", json["pre_tokenizer"]))
+        })?;
+        if !json["normalizer"].is_null() && (json["normalizer"]["type"] != "NFC" || name != "qwen2") {
+            return Err(refuse(format!(
+                "llama.cpp does not normalise, and its normalizer is {}",
+                json["normalizer"]
+            )));
+        }
+        put("model", Key::Text("gpt2".into()));
+        put("pre", Key::Text(name.into()));
+        put("merges", Key::Texts(merges.iter().map(|[left, right]| format!("{left} {right}")).collect()));
+    }
+    put("tokens", Key::Texts(tokens));
+    put("token_type", Key::Integers(kinds));
+    let around = tokenizer.encode_prompt("")?;
+    let id = |id: u32| Key::Unsigned(id.into());
+    tokenizer.bos().into_iter().for_each(|bos| put("bos_token_id", id(bos)));
+    let mut ends = ["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().zip(tokenizer.stops());
+    ends.by_ref().for_each(|(key, end)| put(key, id(*end)));
+    let unknown = json["model"]["unk_token"].as_str().and_then(|token| tokenizer.token_id(token));
+    unknown.into_iter().for_each(|unknown| put("unknown_token_id", id(unknown)));
+    put("add_bos_token", Key::Bool(tokenizer.prompt_bos().is_some()));
+    put("add_eos_token", Key::Bool(around.last().is_some_and(|last| tokenizer.eos() == Some(*last))));
+    if let Some(source) = template_source(model)? {
+        keys.push((TEMPLATE.into(), Key::Text(source)));
+    }
+    Ok(keys)
+}
+
+/// A BPE model's merges, in either spelling.
+fn merges(model: &Value) -> Option<Vec<[String; 2]>> {
+    let merge = |merge: &Value| match merge {
+        Value::String(both) => {
+            both.split_once(' ').map(|(left, right)| [left.to_string(), right.to_string()])
+        }
+        both => Some([both[0].as_str()?.to_string(), both[1].as_str()?.to_string()]),
+    };
+    (model["type"] == "BPE").then_some(())?;
+    model["merges"].as_array()?.iter().map(merge).collect()
+}
+
+/// Whether a space is put before texts; `None` of a normalizer that does something else than mark spaces.
+fn space_prefix(normalizer: &Value) -> Option<bool> {
+    let one = std::slice::from_ref(normalizer);
+    let parts = normalizer["normalizers"].as_array().map_or(one, Vec::as_slice);
+    let marks = |part: &Value| {
+        part["type"] == "Replace" && part["pattern"]["String"] == " " && part["content"] == "\u{2581}"
+    };
+    let prepends = |part: &Value| part["type"] == "Prepend" && part["prepend"] == "\u{2581}";
+    match parts {
+        [part] if marks(part) => Some(false),
+        [first, second] if prepends(first) && marks(second) => Some(true),
+        _ => None,
+    }
+}
+
+/// Spellings and kinds of all ids.
+fn tokens(tokenizer: &Tokenizer, json: &Value, vocab: usize, pieces: bool) -> (Vec<String>, Vec<i64>) {
+    let mut kinds = vec![NORMAL; vocab];
+    for added in json["added_tokens"].as_array().into_iter().flatten() {
+        if let Some(kind) = added["id"].as_u64().and_then(|id| kinds.get_mut(id as usize)) {
+            *kind = if added["special"] == true { CONTROL } else { USER };
+        }
+    }
+    let unknown = json["model"]["unk_token"].as_str();
+    let token = |(id, kind): (usize, &mut i64)| {
+        let Some(token) = tokenizer.token(id as u32) else {
+            *kind = UNUSED;
+            return format!("[PAD{id}]");
+        };
+        let byte = pieces && token.len() == 6 && token.starts_with("<0x") && token.ends_with('>');
+        if byte {
+            *kind = BYTE;
+        } else if pieces && unknown == Some(token.as_str()) {
+            *kind = UNKNOWN;
+        }
+        token
+    };
+    let tokens = kinds.iter_mut().enumerate().map(token).collect();
+    (tokens, kinds)
+}
+
+/// Scores whose order is that of the merges; what no merge makes is put together by none.
+fn scores(tokens: &[String], merges: &[[String; 2]]) -> Vec<f32> {
+    let mut rank = std::collections::HashMap::new();
+    for (index, [left, right]) in merges.iter().enumerate() {
+        rank.entry(format!("{left}{right}")).or_insert(index);
+    }
+    tokens.iter().map(|token| rank.get(token).map_or(-1e9, |rank| -(*rank as f32))).collect()
+}

@@ -1,0 +1,261 @@
+//! Rows that compare or judge answers, in the field's formats: TRL's, NeMo-Aligner's, NeMo-RL's, ShareGPT's, LLaMA-Factory's.
+//!
+//! What they say, before it is tokens ([`super::answers`]).
+
+use serde_json::{Map, Value};
+
+use super::Lesson;
+use crate::chat::{Keys, Message};
+
+/// What somebody says: a text as it is, or messages that a chat template makes a text of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Said {
+    Text(String),
+    Messages(Vec<Message>),
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Judged {
+    /// Two answers, the better one first, with what each is worth and by how much the first is better, where the row says so.
+    Pair { prompt: Said, answers: [Said; 2], rewards: [f32; 2], margin: f32 },
+    /// An answer that is wanted or not.
+    Answer { prompt: Said, answer: Said, wanted: bool },
+    /// A text with its ratings, not a number where one is unknown.
+    Rated { prompt: Said, answer: Said, ratings: Vec<f32> },
+    /// Steps of an answer, each right or wrong.
+    Steps { prompt: String, steps: Vec<String>, right: Vec<bool> },
+}
+
+type Row = Map<String, Value>;
+type Read<T> = Result<T, String>;
+
+fn present<'a>(row: &'a Row, key: &str) -> Option<&'a Value> {
+    row.get(key).filter(|value| !value.is_null())
+}
+
+/// The first of some keys that a row has.
+fn first<'a>(row: &'a Row, named: &Option<String>, usual: &[&str]) -> Option<(String, &'a Value)> {
+    let keys = named.iter().map(String::as_str).chain(usual.iter().copied());
+    keys.into_iter().find_map(|key| Some((key.to_string(), present(row, key)?)))
+}
+
+fn seen(row: &Row) -> String {
+    row.keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// A text, a message, or a list of messages.
+fn said(key: &str, value: &Value, keys: &Keys) -> Read<Said> {
+    match value {
+        Value::String(text) => Ok(Said::Text(text.clone())),
+        Value::Object(_) => {
+            let list = Value::Array(vec![value.clone()]);
+            Ok(Said::Messages(Message::list(key, &list, keys)?))
+        }
+        list => Ok(Said::Messages(Message::list(key, list, keys)?)),
+    }
+}
+
+fn number(row: &Row, key: &str) -> Read<f32> {
+    let Some(value) = present(row, key) else { return Ok(f32::NAN) };
+    let number = value.as_f64().filter(|number| number.is_finite());
+    number.map(|number| number as f32).ok_or_else(|| format!("`{key}` is {value}, which is no number"))
+}
+
+/// Two answers to a prompt.
+pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
+    let mut margin = number(row, "margin")?;
+    if let (Some(context), Some(Value::Array(completions))) =
+        (present(row, "context"), row.get("completions"))
+    {
+        return ranked(context, completions, margin, keys);
+    }
+    let find = |named, usual: &[&str]| first(row, named, usual);
+    let chosen = find(&keys.chosen, &["chosen", "chosen_response"]);
+    let rejected = find(&keys.rejected, &["rejected", "rejected_response"]);
+    let (Some((better, chosen)), Some((worse, rejected))) = (chosen, rejected) else {
+        return Err(format!(
+            "has the keys {}; a row of two answers has `chosen` and `rejected` with `prompt`, `chosen_response` and \
+             `rejected_response`, or `context` and ranked `completions`",
+            seen(row)
+        ));
+    };
+    let answers = [said(&better, chosen, keys)?, said(&worse, rejected, keys)?];
+    let rewards = [number(row, "chosen_reward")?, number(row, "rejected_reward")?];
+    if margin.is_nan()
+        && let [Some(better), Some(worse)] = ["score_chosen", "score_rejected"].map(|key| present(row, key))
+    {
+        margin = (better.as_f64().unwrap_or(f64::NAN) - worse.as_f64().unwrap_or(f64::NAN)) as f32;
+    }
+    let prompt = find(&keys.prompt, &["prompt", "conversations", "messages"]);
+    let prompt = prompt.map(|(key, value)| said(&key, value, keys)).transpose()?;
+    let of_one_kind = |prompt: &Said| matches!(prompt, Said::Text(_)) == matches!(answers[0], Said::Text(_));
+    let (prompt, answers) = match prompt.filter(of_one_kind) {
+        Some(prompt) => (prompt, answers),
+        None => shared(answers)?,
+    };
+    Ok(Judged::Pair { prompt, answers, rewards, margin })
+}
+
+/// The prompt that two answers begin with, and what follows it, as TRL's `extract_prompt` finds it.
+fn shared([chosen, rejected]: [Said; 2]) -> Read<(Said, [Said; 2])> {
+    match (chosen, rejected) {
+        (Said::Text(chosen), Said::Text(rejected)) => {
+            let [one, other] = [&chosen, &rejected].map(|text| text.chars().collect::<Vec<_>>());
+            let least = one.len().min(other.len());
+            let mut at = (0..least).find(|at| one[*at] != other[*at]).unwrap_or(least.saturating_sub(1));
+            if at > 0 && one[at] != other[at] && one[at - 1] == ' ' {
+                at -= 1;
+            }
+            let text = |chars: &[char]| Said::Text(chars.iter().collect());
+            Ok((text(&one[..at]), [text(&one[at..]), text(&other[at..])]))
+        }
+        (Said::Messages(mut chosen), Said::Messages(mut rejected)) => {
+            let least = chosen.len().min(rejected.len());
+            let same = (0..least).find(|at| chosen[*at] != rejected[*at]).unwrap_or(least.saturating_sub(1));
+            rejected.drain(..same);
+            let answer = chosen.split_off(same);
+            Ok((Said::Messages(chosen), [Said::Messages(answer), Said::Messages(rejected)]))
+        }
+        _ => Err("has one answer that is a text and one of messages".into()),
+    }
+}
+
+/// NeMo-RL's: two completions, the one of the lower rank is better.
+fn ranked(context: &Value, completions: &[Value], margin: f32, keys: &Keys) -> Read<Judged> {
+    let [one, other] = completions else {
+        return Err(format!("has {} `completions`; a pair has two", completions.len()));
+    };
+    let rank = |it: &Value| it["rank"].as_f64().ok_or("has a completion without a `rank`");
+    let (first, second) = (rank(one)?, rank(other)?);
+    if first == second {
+        return Err(format!("has two completions of rank {first}: neither is better"));
+    }
+    let (better, worse) = if first < second { (one, other) } else { (other, one) };
+    let answer = |it: &Value| said("completion", &it["completion"], keys);
+    let answers = [answer(better)?, answer(worse)?];
+    Ok(Judged::Pair { prompt: said("context", context, keys)?, answers, rewards: [f32::NAN; 2], margin })
+}
+
+/// Answers that are wanted or not; a row of two answers has one of each.
+pub(super) fn labelled(row: &Row, keys: &Keys) -> Read<Vec<Judged>> {
+    let find = |named: &Option<String>, usual: &[&str]| first(row, named, usual);
+    let label = find(&keys.label, &["label", "kto_tag", "preference"]);
+    let Some((name, label)) = label else {
+        let Judged::Pair { prompt, answers: [wanted, unwanted], .. } = pair(row, keys)? else {
+            return Err("is no pair".into());
+        };
+        let answer = |answer, wanted| Judged::Answer { prompt: prompt.clone(), answer, wanted };
+        return Ok(vec![answer(wanted, true), answer(unwanted, false)]);
+    };
+    let wanted = match label {
+        Value::Bool(wanted) => *wanted,
+        Value::String(text) if name == "preference" => text == "chosen",
+        Value::Number(number) if [Some(0.0), Some(1.0)].contains(&number.as_f64()) => {
+            number.as_f64() == Some(1.0)
+        }
+        other => return Err(format!("`{name}` is {other}; it says true or false")),
+    };
+    let (prompt, answer) = prompt_and_answer(row, keys)?;
+    Ok(vec![Judged::Answer { prompt, answer, wanted }])
+}
+
+/// A prompt with its answer; of a conversation its last message is the answer.
+fn prompt_and_answer(row: &Row, keys: &Keys) -> Read<(Said, Said)> {
+    let prompt = first(row, &keys.prompt, &["prompt"]);
+    let answer = first(row, &keys.completion, &["completion", "response"]);
+    if let (Some((prompt_key, prompt)), Some((key, answer))) = (prompt, answer) {
+        return Ok((said(&prompt_key, prompt, keys)?, said(&key, answer, keys)?));
+    }
+    let Some((key, turns)) = first(row, &keys.messages, &["messages", "conversations"]) else {
+        return Err(format!(
+            "has the keys {}; it has `prompt` and `completion`, or `messages` whose last is the answer",
+            seen(row)
+        ));
+    };
+    let mut messages = Message::list(&key, turns, keys)?;
+    let answer = messages.pop().ok_or_else(|| format!("`{key}` is empty"))?;
+    Ok((Said::Messages(messages), Said::Messages(vec![answer])))
+}
+
+/// A text with what it is rated by each of these names: NeMo-Aligner's `text` with a list `label`, or a key of each name. -100
+/// stands for unknown.
+pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> Read<Judged> {
+    let rating = |value: f64| if value == -100.0 { f32::NAN } else { value as f32 };
+    let ratings: Vec<f32> = match first(row, &keys.label, &["label"]) {
+        Some((key, Value::Array(list))) => {
+            if list.len() != names.len() {
+                let (has, wants) = (list.len(), names.len());
+                return Err(format!("`{key}` has {has} ratings, and objective.attributes names {wants}"));
+            }
+            let numbers = list.iter().map(|value| value.as_f64().filter(|number| number.is_finite()));
+            let numbers: Option<Vec<f64>> = numbers.collect();
+            numbers.ok_or_else(|| format!("`{key}` is no list of numbers"))?.into_iter().map(rating).collect()
+        }
+        _ => names.iter().map(|name| number(row, name).map(|it| rating(it.into()))).collect::<Read<_>>()?,
+    };
+    if ratings.iter().all(|rating| rating.is_nan()) {
+        return Err(format!("has no rating; its keys are {}, the ratings {}", seen(row), names.join(", ")));
+    }
+    let (prompt, answer) = match present(row, "text") {
+        Some(text) => (Said::Text(String::new()), said("text", text, keys)?),
+        None => prompt_and_answer(row, keys)?,
+    };
+    Ok(Judged::Rated { prompt, answer, ratings })
+}
+
+/// TRL's rows of steps.
+pub(super) fn steps(row: &Row, keys: &Keys) -> Read<Judged> {
+    let prompt = first(row, &keys.prompt, &["prompt"]).and_then(|(_, prompt)| prompt.as_str());
+    let list = |key: &str| present(row, key).and_then(Value::as_array);
+    let (Some(prompt), Some(steps), Some(labels)) = (prompt, list("completions"), list("labels")) else {
+        return Err(format!("has the keys {}; steps have `prompt`, `completions` and `labels`", seen(row)));
+    };
+    let texts: Option<Vec<String>> = steps.iter().map(|step| step.as_str().map(str::to_string)).collect();
+    let right: Option<Vec<bool>> =
+        labels.iter().map(|it| it.as_bool().or_else(|| Some(it.as_f64()? > 0.0))).collect();
+    let (Some(steps), Some(right)) = (texts, right) else {
+        return Err("has `completions` that are no texts, or `labels` that are neither true nor false".into());
+    };
+    if steps.len() != right.len() || steps.is_empty() {
+        return Err(format!("has {} `completions` and {} `labels`", steps.len(), right.len()));
+    }
+    Ok(Judged::Steps { prompt: prompt.into(), steps, right })
+}
+
+/// Gives the documents of a row the log-probabilities of a reference model, where the row has them, as `fathom score` writes them.
+pub(super) fn refer(row: &Row, documents: &mut [Lesson]) -> Read<()> {
+    let Some(reference) = present(row, "reference") else { return Ok(()) };
+    let model = reference["model"].as_str().ok_or("has a `reference` that names no `model`")?;
+    let lists: Option<Vec<Vec<f32>>> = serde_json::from_value(reference["logps"].clone()).ok();
+    let lists = lists.ok_or("has a `reference` whose `logps` are no lists of numbers")?;
+    let fit = lists.len() == documents.len()
+        && lists.iter().zip(documents.iter()).all(|(list, document)| list.len() == document.ids.len());
+    if !fit {
+        return Err("has a `reference` for other tokens: they were made by another tokenizer, or cut since; score the rows again".into());
+    }
+    for (document, logps) in documents.iter_mut().zip(lists) {
+        document.reference = Some((model.to_string(), logps));
+    }
+    Ok(())
+}
+
+/// Gives a lesson the best tokens of a teacher, where the row has them, as `fathom score --top-k` writes them.
+pub(super) fn learn_from(row: &Row, lesson: &mut Lesson) -> Read<()> {
+    let Some(teacher) = present(row, "teacher").filter(|teacher| teacher.is_object()) else { return Ok(()) };
+    let model = teacher["model"].as_str().ok_or("has a `teacher` that names no `model`")?;
+    let lists = |key: &str| serde_json::from_value::<Vec<Vec<f32>>>(teacher[key].clone()).ok();
+    let (Some(ids), Some(logps)) = (lists("ids"), lists("logps")) else {
+        return Err("has a `teacher` whose `ids` or `logps` are no lists of numbers for each token".into());
+    };
+    let k = logps.last().map_or(0, Vec::len);
+    let even = |lists: &[Vec<f32>]| lists.iter().skip(1).all(|list| list.len() == k && k > 0);
+    if ids.len() != lesson.ids.len() || logps.len() != ids.len() || !even(&ids) || !even(&logps) {
+        return Err("has a `teacher` for other tokens: they were made by another tokenizer, or cut since; score the rows again".into());
+    }
+    let pairs = ids.iter().zip(&logps).skip(1).flat_map(|(ids, logps)| ids.iter().zip(logps));
+    // Nothing is before the first token.
+    let best = std::iter::repeat_n(0.0, 2 * k).chain(pairs.flat_map(|(id, logp)| [*id, *logp]));
+    lesson.best = Some((model.to_string(), best.collect()));
+    Ok(())
+}

@@ -1,0 +1,503 @@
+//! Lessons: rows of a file as tokens, each with a weight as a target. Weight 0 is context that is read and not learned.
+//!
+//! Conversations ([`crate::chat`]) become what the model's chat template makes of them. Two kinds of rows need no template: tokens (`input_ids` with `labels`, `completion_mask`, `assistant_masks` or `weights`, as TRL
+//! keeps a prepared data set) and pairs of strings (`prompt` and `completion`, or `input` and `output`). Masks are by position, never
+//! by a token's id. Rows that compare or judge answers become several documents that stay together ([`Judge`]). Knows nothing of stores
+//! and models.
+
+mod answers;
+mod judged;
+mod prompts;
+mod rows;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::Tokenizer;
+use crate::chat::{Conversation, Keys, Spoken, Template, Turns};
+use crate::error::{Error, Result};
+
+use answers::Maker;
+pub use prompts::{Prompt, prompts};
+pub use rows::{Rows, is_lesson_file};
+
+/// A row as tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lesson {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Weight of each token as a target; 0: context. The first token is never a target, whatever its weight.
+    pub weights: Vec<f32>,
+    /// Tokens that truncation took.
+    pub cut: usize,
+    /// Of rows that are judged ([`Judge`]): where the answer begins, and what else is known.
+    pub values: Vec<f32>,
+    /// What the row says of a reference model: its name, and the log-probability of each token by it.
+    pub reference: Option<(String, Vec<f32>)>,
+    /// What it says of a teacher: its name, and its best tokens in place of each token, id and log-probability in turn.
+    pub best: Option<(String, Vec<f32>)>,
+}
+
+impl Lesson {
+    /// Tokens that are learned: targets above weight 0.
+    pub fn supervised(&self) -> usize {
+        self.weights.iter().skip(1).filter(|weight| **weight > 0.0).count()
+    }
+}
+
+/// Which tokens of a pair are learned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Supervise {
+    /// The completion and the end of text after it; of a conversation the assistant's turns.
+    #[default]
+    Completion,
+    /// Of a conversation the assistant's last turn.
+    LastTurn,
+    /// Every token, also of rows that come with a mask.
+    All,
+}
+
+/// What happens to a row that is too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncation {
+    /// Its end is cut off.
+    #[default]
+    KeepStart,
+    /// Its beginning is cut off.
+    KeepEnd,
+    /// It is refused.
+    Error,
+}
+
+/// What rows are, and which documents each becomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judge {
+    /// Lessons: one document, without values.
+    #[default]
+    Nobody,
+    /// Two answers: the better one, then the other. Values: where the answer begins, its reward, the margin.
+    Pairs,
+    /// An answer that is wanted or not: it, then its prompt with another row's answer. Values: where the answer begins, and 1 if it
+    /// is wanted.
+    Labels,
+    /// A text with ratings: one document. Values: where the answer begins, and the ratings.
+    Ratings,
+    /// Steps that are right or wrong: one document. Of its last tokens of steps the weight is 1 (wrong) or 2 (right), else 0. Value:
+    /// where the answer begins.
+    Steps,
+}
+
+/// How rows that are judged become documents.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// What rows are.
+    pub judge: Judge,
+    /// Prompts are learned too (ORPO).
+    pub prompts: bool,
+    /// Tokens as TRL's ORPO and CPO make them: without the tokenizer's template, with the tokens of a text's beginning and end.
+    pub bare: bool,
+    /// A row that is too long is refused, whatever the truncation.
+    pub whole: bool,
+    /// A pair without rewards is refused.
+    pub rewards: bool,
+    /// Of labels: rows whose answers change places.
+    pub block: usize,
+    /// Names of ratings.
+    pub ratings: Vec<String>,
+}
+
+impl Answers {
+    /// Documents of a row.
+    pub fn group(&self) -> usize {
+        if matches!(self.judge, Judge::Pairs | Judge::Labels) { 2 } else { 1 }
+    }
+
+    /// Values of a document.
+    pub fn values(&self) -> usize {
+        match self.judge {
+            Judge::Nobody => 0,
+            Judge::Pairs => 3,
+            Judge::Labels => 2,
+            Judge::Ratings => 1 + self.ratings.len(),
+            Judge::Steps => 1,
+        }
+    }
+}
+
+/// Which keys of a row hold what, where it does not use the usual ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Columns {
+    /// What comes before the answer.
+    pub prompt: Option<String>,
+    /// The answer.
+    pub completion: Option<String>,
+    /// The list of messages.
+    pub messages: Option<String>,
+    /// Who says a message.
+    pub role: Option<String>,
+    /// What a message says.
+    pub content: Option<String>,
+    /// What the system says.
+    pub system: Option<String>,
+    /// The tools.
+    pub tools: Option<String>,
+    /// The better of two answers.
+    #[serde(default)]
+    pub chosen: Option<String>,
+    /// The worse.
+    #[serde(default)]
+    pub rejected: Option<String>,
+    /// What is said of an answer.
+    #[serde(default)]
+    pub label: Option<String>,
+}
+
+/// How rows become lessons.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Teaching {
+    /// Which tokens are learned.
+    pub supervise: Supervise,
+    /// What happens to rows that are too long.
+    pub truncation: Truncation,
+    /// Tokens of a document at most.
+    pub max_tokens: usize,
+    /// Keys of a row.
+    pub columns: Columns,
+    /// Of rows that are judged.
+    #[serde(default)]
+    pub answers: Answers,
+}
+
+/// Rows of files as lessons, in the order of the files and their lines.
+#[derive(Debug)]
+pub struct Lessons<'a> {
+    tokenizer: &'a Tokenizer,
+    template: Option<&'a Template>,
+    teaching: &'a Teaching,
+    paths: std::vec::IntoIter<PathBuf>,
+    rows: Option<Rows>,
+    /// Made and not given yet.
+    ready: VecDeque<Result<Vec<Lesson>>>,
+}
+
+/// A row, or what is wrong with it, and where it is.
+type Placed = (Result<Value>, PathBuf, u64);
+
+impl<'a> Lessons<'a> {
+    /// The rows of these files. Conversations need a chat template.
+    pub fn new(
+        paths: Vec<PathBuf>,
+        (tokenizer, template): (&'a Tokenizer, Option<&'a Template>),
+        teaching: &'a Teaching,
+    ) -> Lessons<'a> {
+        let (paths, ready) = (paths.into_iter(), VecDeque::new());
+        Lessons { tokenizer, template, teaching, paths, rows: None, ready }
+    }
+
+    /// The next row of the files.
+    fn row(&mut self) -> Option<Result<Placed>> {
+        loop {
+            if let Some(rows) = &mut self.rows {
+                if let Some(row) = rows.next() {
+                    return Some(Ok((row, rows.path().to_owned(), rows.line())));
+                }
+                self.rows = None;
+            }
+            match Rows::open(&self.paths.next()?) {
+                Ok(rows) => self.rows = Some(rows),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    fn maker(&self) -> Maker<'a> {
+        Maker { tokenizer: self.tokenizer, template: self.template, teaching: self.teaching }
+    }
+
+    /// The documents of a row; or what is wrong with it, in words.
+    fn documents(&mut self, row: &Value) -> std::result::Result<Vec<Lesson>, String> {
+        let (teaching, maker) = (self.teaching, self.maker());
+        let (answers, keys) = (&teaching.answers, teaching.columns.keys());
+        if answers.judge == Judge::Nobody {
+            let mut lesson = lesson(row, (self.tokenizer, self.template), teaching)?;
+            judged::learn_from(object(row)?, &mut lesson)?;
+            return Ok(vec![lesson]);
+        }
+        let row = object(row)?;
+        let mut documents = maker.documents(&match answers.judge {
+            Judge::Ratings => judged::rated(row, &answers.ratings, &keys)?,
+            Judge::Steps => judged::steps(row, &keys)?,
+            // NeMo-Aligner's pairs are two rows, the better text first.
+            _ if row.contains_key("text") && !row.contains_key("chosen") => {
+                let other = self.row().transpose().map_err(|error| error.to_string())?;
+                let other = other.and_then(|(row, ..)| row.ok());
+                let text =
+                    |row: &Map<String, Value>| row.get("text").and_then(Value::as_str).map(str::to_string);
+                let texts = (text(row), other.as_ref().and_then(Value::as_object).and_then(text));
+                let (Some(chosen), Some(rejected)) = texts else {
+                    return Err("is a `text` without another after it to compare it with".into());
+                };
+                let pair = serde_json::json!({"chosen": chosen, "rejected": rejected});
+                judged::pair(object(&pair)?, &keys)?
+            }
+            _ => judged::pair(row, &keys)?,
+        })?;
+        judged::refer(row, &mut documents)?;
+        Ok(documents)
+    }
+
+    /// Reads the rows of a block whose answers change places.
+    fn fill(&mut self) {
+        let (mut rows, mut places) = (Vec::new(), Vec::new());
+        let keys = self.teaching.columns.keys();
+        while rows.len() < self.teaching.answers.block.max(1) {
+            let (row, path, line) = match self.row() {
+                None => break,
+                Some(Ok(placed)) => placed,
+                Some(Err(error)) => {
+                    self.ready.push_back(Err(error));
+                    break;
+                }
+            };
+            let read = row.and_then(|row| {
+                let read = object(&row).and_then(|row| judged::labelled(row, &keys));
+                read.map_err(|reason| Error::Row { path: path.clone(), line, reason })
+            });
+            match read {
+                Ok(read) => {
+                    places.extend(read.iter().map(|_| (path.clone(), line)));
+                    rows.extend(read);
+                }
+                Err(error) => self.ready.push_back(Err(error)),
+            }
+        }
+        let made = self.maker().block(&rows).into_iter().zip(places);
+        let place = |(made, (path, line)): (std::result::Result<_, String>, _)| {
+            made.map_err(|reason| Error::Row { path, line, reason })
+        };
+        self.ready.extend(made.map(place));
+    }
+}
+
+impl Iterator for Lessons<'_> {
+    type Item = Result<Vec<Lesson>>;
+
+    /// The documents of the next row. An error of a row names its file and line, and the rows after it can still be read.
+    fn next(&mut self) -> Option<Result<Vec<Lesson>>> {
+        if self.teaching.answers.judge == Judge::Labels {
+            if self.ready.is_empty() {
+                self.fill();
+            }
+            return self.ready.pop_front();
+        }
+        Some(self.row()?.and_then(|(row, path, line)| {
+            self.documents(&row?).map_err(|reason| Error::Row { path, line, reason })
+        }))
+    }
+}
+
+fn object(row: &Value) -> std::result::Result<&Map<String, Value>, String> {
+    row.as_object().ok_or_else(|| "is no JSON object with named fields".into())
+}
+
+/// A row as a lesson; or what is wrong with it, in words.
+fn lesson(
+    row: &Value,
+    (tokenizer, template): (&Tokenizer, Option<&Template>),
+    teaching: &Teaching,
+) -> std::result::Result<Lesson, String> {
+    let row = object(row)?;
+    let is_tokens = row.contains_key("input_ids");
+    let conversation = if is_tokens { None } else { Conversation::read(row, &teaching.columns.keys())? };
+    let mut lesson = match conversation {
+        Some(conversation) => spoken(&conversation, (tokenizer, template), teaching)?,
+        None if is_tokens => tokens(row, tokenizer.vocab_size())?,
+        None => pair(row, tokenizer, teaching)?,
+    };
+    if teaching.supervise == Supervise::All {
+        lesson.weights.fill(1.0);
+    }
+    truncate(&mut lesson, teaching)?;
+    if lesson.supervised() > 0 {
+        return Ok(lesson);
+    }
+    Err(match lesson.cut {
+        0 => format!("has no supervised token among {}", lesson.ids.len()),
+        cut => format!(
+            "has no supervised token left: {cut} tokens were cut off to keep {}; raise stage.*.seq_tokens, or take \
+             data.truncation=keep_end",
+            lesson.ids.len()
+        ),
+    })
+}
+
+/// A conversation as the model's chat template has it.
+fn spoken(
+    conversation: &Conversation,
+    (tokenizer, template): (&Tokenizer, Option<&Template>),
+    teaching: &Teaching,
+) -> std::result::Result<Lesson, String> {
+    let Some(template) = template else {
+        return Err("is a conversation, and the model has no chat template; name one (data.chat_template=FILE), or give rows of \
+                    `prompt` and `completion`"
+            .into());
+    };
+    let turns = match teaching.supervise {
+        Supervise::Completion => Turns::Assistant,
+        Supervise::LastTurn => Turns::Last,
+        Supervise::All => Turns::All,
+    };
+    let Spoken { ids, weights, .. } = template.lesson(conversation, turns, tokenizer)?;
+    Ok(Lesson { ids, weights, ..Lesson::default() })
+}
+
+impl Columns {
+    /// The keys of conversations.
+    pub fn keys(&self) -> Keys {
+        let Columns { prompt, completion, messages, role, content, system, tools, chosen, rejected, label } =
+            self.clone();
+        Keys { messages, role, content, prompt, completion, system, tools, chosen, rejected, label }
+    }
+}
+
+fn truncate(lesson: &mut Lesson, teaching: &Teaching) -> std::result::Result<(), String> {
+    let (found, most) = (lesson.ids.len(), teaching.max_tokens);
+    if found <= most {
+        return Ok(());
+    }
+    let kept = match teaching.truncation {
+        Truncation::KeepStart => 0..most,
+        Truncation::KeepEnd => found - most..found,
+        Truncation::Error => {
+            return Err(format!(
+                "has {found} tokens, and a sample {most}; raise stage.*.seq_tokens, or let it be cut (data.truncation=keep_start)"
+            ));
+        }
+    };
+    lesson.ids = lesson.ids[kept.clone()].to_vec();
+    lesson.weights = lesson.weights[kept].to_vec();
+    lesson.cut = found - most;
+    Ok(())
+}
+
+/// Tokens that were made before, with one of the masks.
+fn tokens(row: &Map<String, Value>, vocab: usize) -> std::result::Result<Lesson, String> {
+    let list = |key: &str| -> std::result::Result<Option<Vec<f64>>, String> {
+        let Some(value) = row.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
+        let numbers = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
+        numbers.map(Some).ok_or_else(|| format!("`{key}` is no list of numbers"))
+    };
+    let ids = list("input_ids")?.unwrap_or_default();
+    let is_id = |id: &&f64| id.fract() == 0.0 && (0.0..vocab as f64).contains(*id);
+    if let Some(wrong) = ids.iter().find(|id| !is_id(id)) {
+        return Err(format!("`input_ids` has {wrong}, and the tokenizer has the ids 0 to {}", vocab - 1));
+    }
+    // Whole and below the vocabulary's size, as was just seen.
+    let ids: Vec<u32> = ids.into_iter().map(|id| id as u32).collect();
+    let mut weights = vec![1.0; ids.len()];
+    for key in ["labels", "completion_mask", "assistant_masks", "weights"] {
+        let Some(mask) = list(key)? else { continue };
+        if mask.len() != ids.len() {
+            return Err(format!("`{key}` has {} values for {} tokens", mask.len(), ids.len()));
+        }
+        for (at, (weight, value)) in weights.iter_mut().zip(mask).enumerate() {
+            *weight *= match key {
+                "labels" if value == f64::from(ids[at]) => 1.0,
+                "labels" if value < 0.0 => 0.0,
+                "labels" => return Err(format!("`labels` has {value} where `input_ids` has {}", ids[at])),
+                _ if value.is_finite() && value >= 0.0 => value as f32,
+                _ => return Err(format!("`{key}` has {value}; a weight is a number from 0 up")),
+            };
+        }
+    }
+    Ok(Lesson { ids, weights, ..Lesson::default() })
+}
+
+/// A prompt and its completion, both strings, tokenised as one text with the end of text after it, as TRL 1.16 does: the completion
+/// begins where the tokens of the prompt alone and of both together differ.
+fn pair(
+    row: &Map<String, Value>,
+    tokenizer: &Tokenizer,
+    teaching: &Teaching,
+) -> std::result::Result<Lesson, String> {
+    let (prompt, completion) = pair_keys(row, &teaching.columns)?;
+    let text = |key: &str| match &row[key] {
+        Value::String(text) => Ok(text.as_str()),
+        Value::Array(_) => Err(format!("`{key}` is a list of messages, and the other is none")),
+        _ => Err(format!("`{key}` is no string")),
+    };
+    let (prompt, completion) = (text(&prompt)?, text(&completion)?);
+    if completion.is_empty() {
+        return Err("has an empty completion: there is nothing to learn".into());
+    }
+    let encode = |text: &str| tokenizer.encode_prompt(text).map_err(|error| error.to_string());
+    let eos = tokenizer.require_eos().map_err(|error| error.to_string())?;
+    let before = encode(prompt)?;
+    let mut ids = encode(&format!("{prompt}{completion}"))?;
+    if ids.last() != Some(&eos) {
+        ids.push(eos);
+    }
+    let common = before.iter().zip(&ids).take_while(|(one, other)| one == other).count();
+    let weights = (0..ids.len()).map(|at| if at < common { 0.0 } else { 1.0 }).collect();
+    Ok(Lesson { ids, weights, ..Lesson::default() })
+}
+
+/// The usual keys of a pair, TRL's and NeMo's.
+const PAIRS: [[&str; 2]; 2] = [["prompt", "completion"], ["input", "output"]];
+
+/// The keys that hold a row's prompt and completion.
+fn pair_keys(row: &Map<String, Value>, columns: &Columns) -> std::result::Result<(String, String), String> {
+    let has = |key: &str| row.contains_key(key);
+    let named = PAIRS.iter().find(|keys| keys.iter().all(|key| has(key)) && !has("instruction"));
+    let usual = |at: usize| named.map(|keys| keys[at].to_owned());
+    let prompt = columns.prompt.clone().or(usual(0)).filter(|key| has(key));
+    let completion = columns.completion.clone().or(usual(1)).filter(|key| has(key));
+    if let (Some(prompt), Some(completion)) = (prompt, completion) {
+        return Ok((prompt, completion));
+    }
+    let seen: Vec<String> = row.keys().map(|key| format!("`{key}`")).collect();
+    Err(format!(
+        "has the keys {}; a lesson has `messages` or `conversations`, `prompt` and `completion`, `instruction` and `output`, or \
+         `input_ids`, or others that data.columns names",
+        if seen.is_empty() { "of an empty object".into() } else { seen.join(", ") }
+    ))
+}
+
+/// The files that a list of paths stands for: files themselves, and of folders those with rows (`.jsonl`, `.json`, these with `.gz` or
+/// `.zst` behind, `.parquet`), by name.
+///
+/// # Errors
+/// A path that does not exist, or a folder without such a file.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for path in paths {
+        let io = |source| Error::Io { action: "read", path: path.clone(), source };
+        if !std::fs::metadata(path).map_err(io)?.is_dir() {
+            all.push(path.clone());
+            continue;
+        }
+        let entries =
+            std::fs::read_dir(path).map_err(io)?.collect::<std::io::Result<Vec<_>>>().map_err(io)?;
+        let mut found: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+        found.retain(|file| rows::has_rows(file));
+        found.sort();
+        if found.is_empty() {
+            let reason = format!(
+                "{}: the folder has no .jsonl, .json or .parquet file, compressed or not",
+                path.display()
+            );
+            return Err(Error::Documents(reason));
+        }
+        all.append(&mut found);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Rows that ask something: what a policy is to answer, with whatever else the row says of it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::rows::Rows;
+use super::{Columns, files};
+use crate::Tokenizer;
+use crate::chat::{Conversation, Template};
+use crate::error::{Error, Result};
+
+/// A prompt as tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Its text.
+    pub text: String,
+    /// The row.
+    pub row: Map<String, Value>,
+}
+
+/// The prompts of some files and folders, in their order, and what is wrong with the rows that are none: `prompt` as a string, or as a
+/// list of messages, or `messages` up to the last that somebody else says. Prompts of more than `max_tokens` tokens are none.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn prompts(
+    paths: &[PathBuf],
+    (tokenizer, template): (&Tokenizer, Option<&Template>),
+    columns: &Columns,
+    max_tokens: usize,
+) -> Result<(Vec<Prompt>, Vec<Error>)> {
+    let (mut found, mut refused) = (Vec::new(), Vec::new());
+    for path in files(paths)? {
+        let mut rows = Rows::open(&path)?;
+        while let Some(row) = rows.next() {
+            let row = match row {
+                Ok(row) => row,
+                Err(error @ Error::Row { .. }) => {
+                    refused.push(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match prompt(row, (tokenizer, template), columns, max_tokens) {
+                Ok(prompt) => found.push(prompt),
+                Err(reason) => refused.push(refusal(rows.path(), rows.line(), reason)),
+            }
+        }
+    }
+    Ok((found, refused))
+}
+
+fn refusal(path: &Path, line: u64, reason: String) -> Error {
+    Error::Row { path: path.to_owned(), line, reason }
+}
+
+fn prompt(
+    row: Value,
+    (tokenizer, template): (&Tokenizer, Option<&Template>),
+    columns: &Columns,
+    max_tokens: usize,
+) -> std::result::Result<Prompt, String> {
+    let Value::Object(row) = row else { return Err("is no JSON object with named fields".into()) };
+    let key = columns.prompt.as_deref().unwrap_or("prompt");
+    let (text, ids) = match row.get(key) {
+        Some(Value::String(text)) => {
+            let ids = tokenizer.encode_prompt(text).map_err(|error| error.to_string())?;
+            (text.clone(), if ids.is_empty() { tokenizer.bos().into_iter().collect() } else { ids })
+        }
+        _ => {
+            let asked = Conversation::asked(&row, &columns.keys())?;
+            let Some(template) = template else {
+                return Err("is a conversation, and the model has no chat template; name one (data.chat_template=FILE), or give \
+                            rows whose `prompt` is a string"
+                    .into());
+            };
+            let text = template.render(&asked, asked.messages.len(), true)?.text;
+            let ids = tokenizer.encode_special(&text).map_err(|error| error.to_string())?;
+            (text, ids)
+        }
+    };
+    match ids.len() {
+        0 => Err("has an empty prompt, and the tokenizer has no begin-of-text token to start from".into()),
+        tokens if tokens > max_tokens => Err(format!(
+            "has a prompt of {tokens} tokens, and beside the answer there is room for {max_tokens}; raise stage.*.seq_tokens, or \
+             lower rl.max_answer_tokens"
+        )),
+        _ => Ok(Prompt { ids, text, row }),
+    }
+}

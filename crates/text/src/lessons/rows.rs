@@ -1,0 +1,193 @@
+//! Rows of a file: JSON lines or one JSON array, compressed or not, or a Parquet table.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use parquet::file::reader::SerializedFileReader;
+use parquet::record::Field;
+use parquet::record::reader::RowIter;
+use serde_json::Value;
+
+use crate::error::{Error, OrIo, Result};
+
+/// Keys of which a row has one if it is a lesson.
+const KEYS: [&str; 5] = ["input_ids", "completion", "output", "messages", "conversations"];
+/// Bytes of the longest line.
+const LONGEST: u64 = 1 << 30;
+
+/// The rows of a file, in its order.
+pub struct Rows {
+    path: PathBuf,
+    line: u64,
+    from: From,
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows").field("path", &self.path).field("line", &self.line).finish_non_exhaustive()
+    }
+}
+
+enum From {
+    Lines(Box<dyn BufRead + Send>),
+    Array(std::vec::IntoIter<Value>),
+    Table(parquet::record::reader::RowIter<'static>),
+}
+
+impl Rows {
+    /// Opens a file. Files that end in `.gz` or `.zst` are unpacked on the way, `.parquet` is read as Parquet.
+    ///
+    /// # Errors
+    /// It cannot be read, or is a JSON array or a Parquet file that is broken.
+    pub fn open(path: &Path) -> Result<Rows> {
+        let rows = |from| Ok(Rows { path: path.to_owned(), line: 0, from });
+        if ends(path, "parquet") {
+            let file = File::open(path).or_io("open", path)?;
+            let opened = SerializedFileReader::new(file).map(|file| RowIter::from_file_into(Box::new(file)));
+            return rows(From::Table(
+                opened.map_err(|error| broken(path, 0, format!("is no Parquet: {error}")))?,
+            ));
+        }
+        let mut file = text(path).or_io("open", path)?;
+        let start = file.fill_buf().or_io("read", path)?;
+        let is_array = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+        if !is_array {
+            return rows(From::Lines(file));
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).or_io("read", path)?;
+        let array: Vec<Value> = serde_json::from_slice(&text)
+            .map_err(|error| broken(path, error.line() as u64, format!("is no JSON: {error}")))?;
+        rows(From::Array(array.into_iter()))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The line of the last row, from 1; of an array, its number.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<Value>;
+
+    /// The next row; lines without text are passed over.
+    fn next(&mut self) -> Option<Result<Value>> {
+        let Rows { path, line, from } = self;
+        let lines = match from {
+            From::Array(rows) => {
+                *line += 1;
+                return rows.next().map(Ok);
+            }
+            From::Table(rows) => {
+                *line += 1;
+                let row = rows.next()?.map(|row| object(row.get_column_iter()));
+                return Some(row.map_err(|error| broken(path, *line, format!("cannot be read: {error}"))));
+            }
+            From::Lines(lines) => lines,
+        };
+        loop {
+            *line += 1;
+            let mut text = Vec::new();
+            match lines.take(LONGEST).read_until(b'\n', &mut text).or_io("read", path) {
+                Ok(0) => return None,
+                Ok(_) if text.trim_ascii().is_empty() => {}
+                Ok(_) => {
+                    let row = serde_json::from_slice(&text);
+                    return Some(row.map_err(|error| broken(path, *line, format!("is no JSON: {error}"))));
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+fn broken(path: &Path, line: u64, reason: String) -> Error {
+    Error::Row { path: path.to_owned(), line, reason }
+}
+
+/// The text of a file, unpacked by what its name ends in.
+fn text(path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
+    let file = File::open(path)?;
+    Ok(match () {
+        () if ends(path, "gz") => Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file))),
+        () if ends(path, "zst") => Box::new(BufReader::new(zstd::Decoder::new(file)?)),
+        () => Box::new(BufReader::new(file)),
+    })
+}
+
+/// Columns of a row. What is null is left out: a table has a column for what any row says.
+fn object<'r>(columns: impl Iterator<Item = (&'r String, &'r Field)>) -> Value {
+    let there = columns.filter(|(_, field)| !matches!(field, Field::Null));
+    Value::Object(there.map(|(name, field)| (name.clone(), json(field))).collect())
+}
+
+fn json(field: &Field) -> Value {
+    match field {
+        Field::Null => Value::Null,
+        Field::Bool(x) => (*x).into(),
+        Field::Byte(x) => (*x).into(),
+        Field::Short(x) => (*x).into(),
+        Field::Int(x) => (*x).into(),
+        Field::Long(x) => (*x).into(),
+        Field::UByte(x) => (*x).into(),
+        Field::UShort(x) => (*x).into(),
+        Field::UInt(x) => (*x).into(),
+        Field::ULong(x) => (*x).into(),
+        Field::Float(x) => (*x).into(),
+        Field::Double(x) => (*x).into(),
+        Field::Str(x) => x.as_str().into(),
+        Field::Group(row) => object(row.get_column_iter()),
+        Field::ListInternal(list) => list.elements().iter().map(json).collect(),
+        Field::MapInternal(map) => {
+            let name = |key: &Field| match key {
+                Field::Str(key) => key.clone(),
+                other => other.to_string(),
+            };
+            Value::Object(map.entries().iter().map(|(key, value)| (name(key), json(value))).collect())
+        }
+        // Dates, decimals and bytes, as Parquet writes them.
+        other => other.to_string().into(),
+    }
+}
+
+fn ends(path: &Path, with: &str) -> bool {
+    path.extension().is_some_and(|extension| extension == with)
+}
+
+/// Whether a file's name says that it has rows.
+pub(super) fn has_rows(path: &Path) -> bool {
+    let packed = ends(path, "gz") || ends(path, "zst");
+    let inner = if packed { path.with_extension("") } else { path.to_owned() };
+    ends(&inner, "jsonl") || ends(&inner, "json") || ends(path, "parquet")
+}
+
+/// Whether a file has lessons rather than texts: by its name, and by the keys of its first row, which has no `text_field`. A file that
+/// cannot be read has none. Reads no more than that row.
+pub fn is_lesson_file(path: &Path, text_field: &str) -> bool {
+    let is_lesson =
+        |row: Value| row.get(text_field).is_none() && KEYS.iter().any(|key| row.get(*key).is_some());
+    has_rows(path) && path.is_file() && first_row(path).is_some_and(is_lesson)
+}
+
+/// The first row of a file; none of one that cannot be read.
+fn first_row(path: &Path) -> Option<Value> {
+    if ends(path, "parquet") {
+        return Rows::open(path).ok()?.next()?.ok();
+    }
+    let mut file = text(path).ok()?;
+    loop {
+        let byte = *file.fill_buf().ok()?.first()?;
+        if byte == b'[' || byte.is_ascii_whitespace() {
+            file.consume(1);
+        } else {
+            return serde_json::Deserializer::from_reader(file).into_iter().next()?.ok();
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Rows become lessons, or are refused.
+
+use std::path::Path;
+
+use super::*;
+
+fn tokenizer() -> Tokenizer {
+    let texts = ["what is two plus two? four. ".repeat(40), "a question and its answer. ".repeat(40)];
+    Tokenizer::train_bpe(texts.into_iter(), 300, &["<|endoftext|>"]).unwrap()
+}
+
+fn teaching(max_tokens: usize) -> Teaching {
+    Teaching { max_tokens, ..Teaching::default() }
+}
+
+fn read(row: &str, teaching: &Teaching) -> std::result::Result<Lesson, String> {
+    lesson(&serde_json::from_str(row).unwrap(), (&tokenizer(), None), teaching)
+}
+
+#[test]
+fn the_completion_and_the_end_are_learned() {
+    let tokenizer = tokenizer();
+    let lesson =
+        read(r#"{"prompt": "what is two plus two?", "completion": " four."}"#, &teaching(64)).unwrap();
+    let learned: Vec<u32> = lesson
+        .ids
+        .iter()
+        .zip(&lesson.weights)
+        .filter(|(_, weight)| **weight > 0.0)
+        .map(|(id, _)| *id)
+        .collect();
+    assert_eq!(tokenizer.decode(&learned[..learned.len() - 1]), " four.");
+    assert_eq!(learned.last(), tokenizer.eos().as_ref());
+    assert_eq!(lesson.supervised(), learned.len());
+    let all = Teaching { supervise: Supervise::All, ..teaching(64) };
+    let all = read(r#"{"input": "what is two plus two?", "output": " four."}"#, &all).unwrap();
+    assert_eq!((all.ids, all.weights), (lesson.ids.clone(), vec![1.0; lesson.ids.len()]));
+}
+
+#[test]
+fn a_token_across_the_border_is_learned() {
+    // `fo|ur` is one token of the whole text: the completion begins where the tokens differ.
+    let lesson =
+        read(r#"{"prompt": "what is two plus two? fo", "completion": "ur."}"#, &teaching(64)).unwrap();
+    let first = lesson.weights.iter().position(|weight| *weight > 0.0).unwrap();
+    let context = tokenizer().decode(&lesson.ids[..first]);
+    assert!("what is two plus two? fo".starts_with(&context) && context.len() < 24, "{context}");
+}
+
+#[test]
+fn masks_multiply() {
+    let row = r#"{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8], "weights": [1, 0.5, 0, 2]}"#;
+    assert_eq!(read(row, &teaching(8)).unwrap().weights, [0.0, 0.5, 0.0, 2.0]);
+    let row =
+        r#"{"input_ids": [5, 6, 7, 8], "completion_mask": [0, 1, 1, 1], "assistant_masks": [1, 1, 0, 1]}"#;
+    assert_eq!(read(row, &teaching(8)).unwrap().weights, [0.0, 1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn long_rows_are_cut_where_it_says() {
+    let row = r#"{"input_ids": [5, 6, 7, 8], "labels": [-100, -100, 7, 8]}"#;
+    let kept = |truncation, max_tokens| read(row, &Teaching { truncation, ..teaching(max_tokens) });
+    let start = kept(Truncation::KeepStart, 3).unwrap();
+    assert_eq!((start.ids, start.cut), (vec![5, 6, 7], 1));
+    assert_eq!(kept(Truncation::KeepEnd, 3).unwrap().ids, [6, 7, 8]);
+    assert!(kept(Truncation::Error, 3).unwrap_err().contains("4 tokens"));
+    assert!(kept(Truncation::KeepStart, 2).unwrap_err().contains("cut off"));
+}
+
+#[test]
+fn what_cannot_be_taught_is_refused() {
+    for (row, said) in [
+        ("[1]", "no JSON object"),
+        ("{}", "empty object"),
+        (r#"{"messages": []}"#, "without messages"),
+        (r#"{"messages": [{"role": "assistant", "content": "a"}]}"#, "chat template"),
+        (r#"{"prompt": "a", "completion": ""}"#, "empty completion"),
+        (r#"{"prompt": [{"role": "user"}], "completion": "a"}"#, "list of messages"),
+        (r#"{"prompt": 5, "completion": "a"}"#, "`prompt` is no string"),
+        (r#"{"input_ids": [5, 999999]}"#, "999999"),
+        (r#"{"input_ids": [5, -1]}"#, "-1"),
+        (r#"{"input_ids": [5, 6], "labels": [5]}"#, "1 values for 2"),
+        (r#"{"input_ids": [5, 6], "labels": [5, 7]}"#, "`labels` has 7"),
+        (r#"{"input_ids": [5, 6], "weights": [1, -1]}"#, "-1"),
+        (r#"{"input_ids": [5, 6], "labels": [-100, -100]}"#, "no supervised token"),
+        (r#"{"input_ids": [5], "labels": [5]}"#, "no supervised token"),
+        (r#"{"input_ids": []}"#, "no supervised token"),
+        (r#"{"input_ids": "5"}"#, "no list of numbers"),
+    ] {
+        let error = read(row, &teaching(8)).expect_err(row);
+        assert!(error.contains(said), "{row}: {error}");
+    }
+}
+
+#[test]
+fn rows_are_named_by_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lines, array) = (folder.path().join("a.jsonl"), folder.path().join("b.json"));
+    std::fs::write(
+        &lines,
+        "{\"prompt\": \"a\", \"completion\": \"b\"}\n\n{\"prompt\": \n{\"input_ids\": [1, 2]}",
+    )
+    .unwrap();
+    std::fs::write(&array, "[{\"input_ids\": [1, 2, 3]}, {\"input_ids\": []}]").unwrap();
+    let (tokenizer, teaching) = (tokenizer(), teaching(8));
+    let files = files(&[folder.path().to_owned()]).unwrap();
+    let lessons: Vec<_> = Lessons::new(files, (&tokenizer, None), &teaching).collect();
+    let said: Vec<String> = lessons
+        .iter()
+        .map(|lesson| match lesson {
+            Ok(documents) => documents[0].ids.len().to_string(),
+            Err(error) => error.to_string(),
+        })
+        .collect();
+    assert_eq!(said.len(), 5, "{said:?}");
+    assert!(said[1].contains("a.jsonl:3: is no JSON"), "{}", said[1]);
+    assert_eq!((said[2].as_str(), said[3].as_str()), ("2", "3"));
+    assert!(said[4].contains("b.json:2: has no supervised"), "{}", said[4]);
+    assert!(is_lesson_file(&lines, "text") && is_lesson_file(&array, "text"));
+    assert!(!is_lesson_file(&lines, "prompt") && !is_lesson_file(Path::new("absent.jsonl"), "text"));
+}
+
+fn judged(
+    judge: Judge,
+    rows: &str,
+    change: impl Fn(&mut Teaching),
+) -> Vec<std::result::Result<Vec<Lesson>, String>> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    std::fs::write(&path, rows).unwrap();
+    let mut teaching = teaching(64);
+    teaching.answers = Answers { judge, block: 3, ..Answers::default() };
+    change(&mut teaching);
+    let tokenizer = tokenizer();
+    let read = Lessons::new(vec![path], (&tokenizer, None), &teaching);
+    read.map(|row| row.map_err(|error| error.to_string())).collect()
+}
+
+/// What is read and what is learned of a document.
+fn parts(lesson: &Lesson) -> (String, String) {
+    let start = lesson.values[0] as usize;
+    let learned: Vec<f32> = (0..lesson.ids.len()).map(|at| f32::from(u8::from(at >= start))).collect();
+    assert_eq!(lesson.weights, learned);
+    let text = |ids: &[u32]| tokenizer().decode(ids);
+    (text(&lesson.ids[..start]), text(&lesson.ids[start..]))
+}
+
+#[test]
+fn pairs_come_in_the_formats_of_the_field() {
+    let rows = [
+        r#"{"prompt": "what is it?", "chosen": " good", "rejected": " bad", "margin": 0.5}"#,
+        r#"{"chosen": "what is it? good", "rejected": "what is it? bad"}"#,
+        r#"{"prompt": "what is it?", "chosen_response": " good", "rejected_response": " bad", "chosen_reward": 4, "rejected_reward": 1}"#,
+        r#"{"text": "what is it? good"}"#,
+        r#"{"text": "what is it? bad"}"#,
+        r#"{"prompt": "a", "chosen": "b"}"#,
+        r#"{"prompt": "a", "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}]}"#,
+    ]
+    .join("\n");
+    let read = judged(Judge::Pairs, &rows, |_| {});
+    assert_eq!(read.len(), 6);
+    let eos = tokenizer().token(tokenizer().eos().unwrap()).unwrap();
+    for row in &read[..4] {
+        let [chosen, rejected] = &row.as_ref().unwrap()[..] else { panic!("a pair is two documents") };
+        let (prompt, answer) = parts(chosen);
+        assert_eq!(
+            (prompt + &answer, parts(rejected).1.ends_with(&eos)),
+            (format!("what is it? good{eos}"), true)
+        );
+        assert_eq!(chosen.ids[..chosen.values[0] as usize], rejected.ids[..rejected.values[0] as usize]);
+    }
+    let values = |row: usize, doc: usize| read[row].as_ref().unwrap()[doc].values[1..].to_vec();
+    assert!(values(0, 0)[0].is_nan() && values(0, 1)[1] == 0.5);
+    assert_eq!((values(2, 0)[0], values(2, 1)[0]), (4.0, 1.0));
+    assert!(
+        read[4].as_ref().unwrap_err().contains("rows.jsonl:6: has the keys `prompt`, `chosen`"),
+        "{:?}",
+        read[4]
+    );
+    assert!(read[5].as_ref().unwrap_err().contains("no chat template"), "{:?}", read[5]);
+    let refused = judged(Judge::Pairs, &rows, |teaching| teaching.answers.rewards = true);
+    assert!(refused[0].as_ref().unwrap_err().contains("`chosen_reward`") && refused[2].is_ok());
+}
+
+#[test]
+fn answers_without_a_template_have_beginnings_and_ends() {
+    let row = r#"{"prompt": "what is it?", "chosen": " good", "rejected": " bad"}"#;
+    let tokenizer = tokenizer();
+    let read = judged(Judge::Pairs, row, |teaching| {
+        teaching.answers.bare = true;
+        teaching.answers.prompts = true;
+    });
+    let chosen = &read[0].as_ref().unwrap()[0];
+    assert!(chosen.weights.iter().all(|weight| *weight == 1.0), "the prompt is learned too");
+    assert_eq!(chosen.ids.last(), tokenizer.eos().as_ref());
+    assert!(tokenizer.bos().is_none_or(|bos| chosen.ids[0] == bos));
+    let long = judged(Judge::Pairs, row, |teaching| teaching.max_tokens = 3);
+    assert!(long[0].as_ref().unwrap_err().contains("leaves nothing of the answer"), "{long:?}");
+    let end = judged(Judge::Pairs, row, |teaching| {
+        (teaching.max_tokens, teaching.truncation) = (3, Truncation::KeepEnd);
+    });
+    assert!(end[0].as_ref().unwrap().iter().all(|lesson| lesson.ids.len() == 3 && lesson.cut > 0));
+}
+
+#[test]
+fn answers_change_places_within_a_block() {
+    let row = |at: usize| {
+        format!(
+            r#"{{"prompt": "question {at}:", "completion": " answer {at}", "label": {}}}"#,
+            at.is_multiple_of(2)
+        )
+    };
+    let mut rows: Vec<String> = (0..5).map(row).collect();
+    rows.insert(1, r#"{"prompt": "a", "completion": "b", "label": "maybe"}"#.into());
+    rows.push(r#"{"prompt": "question 5:", "response": " answer 5", "preference": "chosen"}"#.into());
+    rows.push(r#"{"prompt": "question 6:", "chosen": " answer 6", "rejected": " answer 7"}"#.into());
+    let read = judged(Judge::Labels, &rows.join("\n"), |_| {});
+    let good: Vec<&Vec<Lesson>> = read.iter().flatten().collect();
+    assert_eq!((good.len(), read.len()), (8, 9));
+    let other = [2, 0, 1, 5, 3, 4, 7, 6];
+    for (at, documents) in good.iter().enumerate() {
+        let [own, mismatched] = &documents[..] else { panic!("two documents") };
+        let (prompt, answer) = parts(own);
+        assert!((prompt + &answer).contains(&format!(" answer {at}")));
+        let (prompt, answer) = parts(mismatched);
+        assert!((prompt + &answer).contains(&format!(" answer {}", other[at])), "{at}: {answer}");
+        assert_eq!(own.values[1], [1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0][at]);
+        assert!(mismatched.values[1].is_nan());
+    }
+}
+
+#[test]
+fn ratings_and_steps_are_read() {
+    let rows = "{\"text\": \"good\", \"label\": [1, -100]}\n{\"prompt\": \"a\", \"response\": \"b\", \"fun\": 2}\n\
+                {\"text\": \"good\", \"label\": [1]}\n{\"text\": \"good\"}";
+    let read = judged(Judge::Ratings, rows, |teaching| {
+        (teaching.answers.ratings, teaching.answers.whole) = (vec!["sense".into(), "fun".into()], true);
+    });
+    let values = |row: usize| read[row].as_ref().unwrap()[0].values[1..].to_vec();
+    assert!(values(0)[0] == 1.0 && values(0)[1].is_nan());
+    assert!(values(1)[0].is_nan() && values(1)[1] == 2.0);
+    assert!(read[2].as_ref().unwrap_err().contains("has 1 ratings"), "{:?}", read[2]);
+    assert!(read[3].as_ref().unwrap_err().contains("no rating"), "{:?}", read[3]);
+    let row = r#"{"prompt": "one and one", "completions": ["is two", "so four"], "labels": [true, false]}"#;
+    let read = judged(Judge::Steps, row, |_| {});
+    let lesson = &read[0].as_ref().unwrap()[0];
+    let judged: Vec<f32> = lesson.weights.iter().copied().filter(|weight| *weight > 0.0).collect();
+    assert_eq!(judged, [2.0, 1.0]);
+    assert_eq!(lesson.weights.last(), Some(&1.0));
+}
+
+/// A table of conversations as data sets have it: `messages` is a list of `role` and `content`, and `tools` is null in the first row.
+fn table(path: &Path) {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::writer::SerializedFileWriter;
+    let schema = "message rows {
+        optional group messages (LIST) { repeated group list { optional group element {
+            optional binary role (STRING); optional binary content (STRING); } } }
+        optional binary tools (STRING); }";
+    let schema = std::sync::Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Default::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    type Column = (&'static [&'static str], &'static [i16], Option<&'static [i16]>);
+    let columns: [Column; 3] = [
+        (&["user", "assistant", "user"], &[4, 4, 4], Some(&[0, 1, 0])),
+        (&["Hi", "Ho", "Hm"], &[4, 4, 4], Some(&[0, 1, 0])),
+        (&["none"], &[0, 1], None),
+    ];
+    for (values, defined, repeated) in columns {
+        let mut column = group.next_column().unwrap().unwrap();
+        let values: Vec<ByteArray> = values.iter().map(|text| ByteArray::from(*text)).collect();
+        column.typed::<ByteArrayType>().write_batch(&values, Some(defined), repeated).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn rows_are_read_compressed_and_from_tables() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let lines = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Ho\"}]}\n\
+                 {\"messages\": [{\"role\": \"user\", \"content\": \"Hm\"}], \"tools\": \"none\"}\n";
+    std::fs::write(at("a.jsonl"), lines).unwrap();
+    let mut gz =
+        flate2::write::GzEncoder::new(std::fs::File::create(at("b.jsonl.gz")).unwrap(), Default::default());
+    gz.write_all(lines.as_bytes()).unwrap();
+    gz.finish().unwrap();
+    std::fs::write(at("c.json.zst"), zstd::encode_all(lines.as_bytes(), 3).unwrap()).unwrap();
+    table(&at("d.parquet"));
+    std::fs::write(at("e.txt"), lines).unwrap();
+    let found = files(&[folder.path().to_path_buf()]).unwrap();
+    assert_eq!(found.len(), 4, "{found:?}");
+    let rows = |path: &Path| Rows::open(path).unwrap().map(|row| row.unwrap()).collect::<Vec<_>>();
+    for path in &found[1..] {
+        assert_eq!(rows(path), rows(&found[0]), "{}", path.display());
+        assert!(is_lesson_file(path, "text"));
+    }
+    // What is cut off is an error with its place.
+    for name in ["b.jsonl.gz", "c.json.zst", "d.parquet"] {
+        let bytes = std::fs::read(at(name)).unwrap();
+        std::fs::write(at(name), &bytes[..bytes.len() / 2]).unwrap();
+        let error = match Rows::open(&at(name)) {
+            Ok(rows) => rows.filter_map(Result::err).next().unwrap(),
+            Err(error) => error,
+        };
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}

@@ -1,0 +1,258 @@
+//! Numbers beside the tokens of a store: what each counts when it is to be predicted, or how likely another model held it.
+//!
+//! A column is a file `PREFIX.weight`, `PREFIX.ref`, `PREFIX.best` or `PREFIX.values` beside `.bin` and `.idx`, little endian:
+//!
+//! | offset | bytes | content |
+//! |---|---|---|
+//! | 0 | 8 | `FTHMCOLS` |
+//! | 8 | 8 | version, u64 = 1 |
+//! | 16 | 8 | number of values, u64 |
+//! | 24 | 32 | [`Store::fingerprint`] of the store that it belongs to |
+//! | 56 | 32 | BLAKE3 of the values |
+//! | 88 | 32 | what made it: of a reference the model's hash, of best tokens that of teacher and settings, else zeros |
+//! | 120 | 4 n | a value for each token in the order of `.bin`, f32; of `.best` as many pairs for each, of `.values` some for each document |
+//!
+//! A token's value is about the token as a target: the weight of its loss given all before it, or its log-probability.
+
+use super::header::u64_at;
+use super::map::Tokens;
+use super::{Store, file, format_error, publish};
+use crate::error::{OrIo, Result};
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 8] = b"FTHMCOLS";
+const VERSION: u64 = 1;
+const HEADER_BYTES: usize = 120;
+/// Bytes of a value.
+const WIDTH: usize = 4;
+
+/// Which numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Column {
+    /// The weight of each token's loss, zero or more; tokens of weight zero are not trained on.
+    Weight,
+    /// The natural log-probability of each token under a reference model.
+    Reference,
+    /// The best tokens that a teacher has in place of each token: id and natural log-probability in turn.
+    Best,
+    /// What is known of each document: [`super::Header::values`] numbers, not a number where one is unknown.
+    Values,
+}
+
+impl Column {
+    /// All there are.
+    pub const ALL: [Column; 4] = [Column::Weight, Column::Reference, Column::Best, Column::Values];
+    /// Those with values for each token.
+    pub const OF_TOKENS: [Column; 3] = [Column::Weight, Column::Reference, Column::Best];
+
+    /// What follows the prefix in the file's name.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Column::Weight => ".weight",
+            Column::Reference => ".ref",
+            Column::Best => ".best",
+            Column::Values => ".values",
+        }
+    }
+
+    /// What is read where a token has no value of its own.
+    pub fn absent(self) -> f32 {
+        match self {
+            Column::Weight => 1.0,
+            Column::Reference | Column::Best => 0.0,
+            Column::Values => f32::NAN,
+        }
+    }
+
+    /// Whether a store has it.
+    pub fn exists(self, prefix: &Path) -> bool {
+        file(prefix, self.suffix()).is_file()
+    }
+
+    fn admits(self, value: f32) -> bool {
+        match self {
+            Column::Weight => value.is_finite() && value >= 0.0,
+            Column::Reference | Column::Best => value.is_finite(),
+            Column::Values => !value.is_infinite(),
+        }
+    }
+}
+
+/// A column, open for reading.
+#[derive(Debug)]
+pub(super) struct ColumnFile {
+    column: Column,
+    path: PathBuf,
+    values: Tokens,
+    header: [u8; HEADER_BYTES],
+}
+
+impl ColumnFile {
+    /// Opens a store's column, if it has one.
+    pub(super) fn open(column: Column, prefix: &Path, count: u64) -> Result<Option<Self>> {
+        if !column.exists(prefix) {
+            return Ok(None);
+        }
+        let path = file(prefix, column.suffix());
+        let values = Tokens::open(&path)?;
+        let bad = |offset, field, reason| Err(format_error(&path, offset, field, reason));
+        let expected = u128::from(count) * WIDTH as u128 + HEADER_BYTES as u128;
+        let (found, more) = (u128::from(values.bytes()), u128::from(count) * 2 * WIDTH as u128);
+        // As many pairs of each token, which the file's size says.
+        let pairs = column == Column::Best
+            && found
+                .checked_sub(HEADER_BYTES as u128)
+                .is_some_and(|rest| rest > 0 && more > 0 && rest % more == 0);
+        if found != expected && !pairs {
+            let reason = format!("{count} values need {expected} bytes, the file has {}", values.bytes());
+            return bad(0, "size", reason);
+        }
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&values.read(0..HEADER_BYTES, &path)?);
+        if &header[..8] != MAGIC || u64_at(&header, 8) != VERSION {
+            return bad(0, "magic", format!("this is no column of a store of version {VERSION}"));
+        }
+        Ok(Some(Self { column, path, values, header }))
+    }
+
+    /// Values of each of `count` tokens.
+    pub(super) fn width(&self, count: u64) -> usize {
+        ((self.values.bytes() - HEADER_BYTES as u64) / (WIDTH as u64 * count.max(1))) as usize
+    }
+
+    /// Which it is.
+    pub(super) fn column(&self) -> Column {
+        self.column
+    }
+
+    /// Refuses a column of another store.
+    pub(super) fn check(&self, fingerprint: &[u8; 32]) -> Result<()> {
+        if &self.header[24..56] == fingerprint {
+            return Ok(());
+        }
+        let reason = "it belongs to a store of other documents; write it again".to_string();
+        Err(format_error(&self.path, 24, "fingerprint", reason))
+    }
+
+    /// What made it: of a reference the model's hash.
+    pub(super) fn made_by(&self) -> [u8; 32] {
+        let mut name = [0; 32];
+        name.copy_from_slice(&self.header[88..]);
+        name
+    }
+
+    /// Names the values, and what made them.
+    pub(super) fn name(&self) -> &[u8] {
+        &self.header[56..]
+    }
+
+    /// Appends some of its values.
+    pub(super) fn read(&self, first: usize, len: usize, out: &mut Vec<f32>) -> Result<()> {
+        let at = HEADER_BYTES + first * WIDTH;
+        let bytes = self.values.read(at..at + len * WIDTH, &self.path)?;
+        let begin = out.len();
+        out.extend(bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)));
+        match out[begin..].iter().position(|value| !self.column.admits(*value)) {
+            None => Ok(()),
+            Some(wrong) => {
+                let reason = format!("{} is value {}", out[begin + wrong], first + wrong);
+                Err(format_error(&self.path, (at + wrong * WIDTH) as u64, "value", reason))
+            }
+        }
+    }
+}
+
+/// Writes a column; dropping it without [`ColumnWriter::finish`] removes the unfinished file.
+#[derive(Debug)]
+pub struct ColumnWriter {
+    column: Column,
+    path: PathBuf,
+    out: BufWriter<File>,
+    hasher: blake3::Hasher,
+    made_by: [u8; 32],
+    count: u64,
+    finished: bool,
+}
+
+impl ColumnWriter {
+    /// Begins a column beside `PREFIX.bin`. `made_by` names what the values come from.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn create(prefix: &Path, column: Column, made_by: [u8; 32]) -> Result<Self> {
+        let path = file(prefix, column.suffix());
+        let temporary = file(&path, ".tmp");
+        let mut out =
+            BufWriter::with_capacity(1 << 20, File::create(&temporary).or_io("create", &temporary)?);
+        out.write_all(&[0; HEADER_BYTES]).or_io("write", &temporary)?;
+        let hasher = blake3::Hasher::new();
+        Ok(Self { column, path, out, hasher, made_by, count: 0, finished: false })
+    }
+
+    /// Appends the values of the next tokens.
+    ///
+    /// # Errors
+    /// A value that the column does not admit, or a full disk.
+    pub fn push(&mut self, values: &[f32]) -> Result<()> {
+        if let Some(wrong) = values.iter().position(|value| !self.column.admits(*value)) {
+            let (at, reason) = (self.count + wrong as u64, format!("{} is not allowed", values[wrong]));
+            return Err(format_error(&self.path, HEADER_BYTES as u64 + at * WIDTH as u64, "value", reason));
+        }
+        for value in values {
+            self.hasher.update(&value.to_le_bytes());
+            self.out.write_all(&value.to_le_bytes()).or_io("write", &file(&self.path, ".tmp"))?;
+        }
+        self.count += values.len() as u64;
+        Ok(())
+    }
+
+    /// Values so far.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Publishes the column of an open store.
+    ///
+    /// # Errors
+    /// There are not as many values as tokens, or the disk refuses.
+    pub fn finish(self, store: &Store) -> Result<()> {
+        self.finish_for(store.num_tokens(), &store.fingerprint())
+    }
+
+    /// As [`ColumnWriter::finish`], of a store that is about to be.
+    pub(super) fn finish_for(mut self, count: u64, fingerprint: &[u8; 32]) -> Result<()> {
+        let temporary = file(&self.path, ".tmp");
+        let pairs = self.column == Column::Best
+            && self
+                .count
+                .checked_div(2 * count)
+                .is_some_and(|most| most > 0 && self.count == 2 * count * most);
+        if self.count != count && !pairs {
+            let reason = format!("{} values where {count} belong", self.count);
+            return Err(format_error(&self.path, 16, "count", reason));
+        }
+        let mut header = MAGIC.to_vec();
+        header.extend(VERSION.to_le_bytes());
+        header.extend(self.count.to_le_bytes());
+        header.extend(fingerprint);
+        header.extend(self.hasher.finalize().as_bytes());
+        header.extend(self.made_by);
+        let written = self.out.seek(SeekFrom::Start(0)).and_then(|_| self.out.write_all(&header));
+        written.and_then(|()| self.out.flush()).or_io("write", &temporary)?;
+        self.out.get_ref().sync_all().or_io("flush", &temporary)?;
+        publish(&temporary, &self.path)?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for ColumnWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Never begun, or already gone: nothing is left to clean up.
+            let _ = std::fs::remove_file(file(&self.path, ".tmp"));
+        }
+    }
+}

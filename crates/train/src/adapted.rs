@@ -1,0 +1,144 @@
+//! From `[adapter]` to the adapter of a model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fathom_base::recipe::Recipe as Loaded;
+use fathom_model::{Adapter, AdapterMethod, Size, Spec, Targets};
+use toml::Value;
+
+use crate::error::{Error, Result};
+use crate::recipe::{AdapterName, MethodName, Recipe};
+
+/// A model with the adapter that the recipe asks for, if it does.
+///
+/// # Errors
+/// Targets that the model does not have; a rank that is larger than a projection.
+pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
+    let table = &recipe.adapter;
+    let refuse = |key: &str| {
+        let key = format!("adapter.{key}");
+        move |message: String| Error::Recipe { key, message }
+    };
+    let lora =
+        |rank_stabilised, lengths, singular| AdapterMethod::Lora { rank_stabilised, lengths, singular };
+    let method = match table.method {
+        AdapterName::None => return Ok(spec),
+        AdapterName::Lora => lora(false, false, false),
+        AdapterName::Rslora => lora(true, false, false),
+        AdapterName::Dora => lora(false, true, false),
+        AdapterName::Pissa => lora(false, false, true),
+        AdapterName::Ia3 => AdapterMethod::Factors,
+        AdapterName::Houlsby => {
+            let method = AdapterMethod::Networks(table.rank.unwrap_or(2 * RANK));
+            let networks = Adapter { method, modules: BTreeMap::new(), inputs: BTreeSet::new() };
+            return spec.with_adapter(networks).map_err(refuse("rank"));
+        }
+        AdapterName::Prompt | AdapterName::PTuning | AdapterName::Prefix => {
+            let tokens = table.leads();
+            let hidden = (table.method == AdapterName::PTuning)
+                .then_some(table.encoder_hidden_size.unwrap_or(spec.hidden));
+            let method = match table.method {
+                AdapterName::Prefix => AdapterMethod::Prefix { tokens },
+                _ => AdapterMethod::Prompt { tokens, encoder: hidden },
+            };
+            return spec.with_adapter(Adapter::leading(method)).map_err(refuse("method"));
+        }
+    };
+    let targets = targets(recipe).map_err(refuse("targets"))?;
+    let names = spec.targeted(&targets).map_err(refuse("targets"))?;
+    let rank = if table.method.is_low_rank() { table.rank.unwrap_or(RANK) } else { 1 };
+    let times = if table.method == AdapterName::Pissa { 1.0 } else { 2.0 };
+    let size = Size { rank, alpha: table.alpha.unwrap_or(times * rank as f64) };
+    let inputs = if table.method == AdapterName::Ia3 { spec.ways_out(&names) } else { BTreeSet::new() };
+    let modules = names.into_iter().map(|name| (name, size)).collect();
+    spec.with_adapter(Adapter { method, modules, inputs }).map_err(refuse("rank"))
+}
+
+/// Columns between A and B where nothing is said.
+const RANK: usize = 16;
+
+/// The projections that the recipe means.
+fn targets(recipe: &Recipe) -> std::result::Result<Targets, String> {
+    let texts = |list: &[Value]| -> Option<Vec<String>> {
+        list.iter().map(|value| value.as_str().map(str::to_string)).collect()
+    };
+    let ends = |list: &[&str]| Targets::Ends(list.iter().map(|end| end.to_string()).collect());
+    match &recipe.adapter.targets {
+        None if recipe.adapter.method == AdapterName::Ia3 => Ok(ends(&["k_proj", "v_proj", "down_proj"])),
+        None => Ok(Targets::AllLinear),
+        Some(Value::String(text)) if text == "all-linear" => Ok(Targets::AllLinear),
+        Some(Value::String(text)) if text.contains(|char| "\\*+?()[]|^$".contains(char)) => {
+            Ok(Targets::Matching(text.clone()))
+        }
+        // As it is written on the command line.
+        Some(Value::String(text)) => Ok(ends(&text.split(',').map(str::trim).collect::<Vec<&str>>())),
+        Some(Value::Array(list)) if !list.is_empty() => {
+            texts(list).map(Targets::Ends).ok_or_else(|| "is a list of something else than texts".into())
+        }
+        Some(_) => Err("is neither a list of ends of names, nor a regular expression, nor all-linear".into()),
+    }
+}
+
+/// Refuses keys without effect on the adapter's method.
+pub(crate) fn check_adapter(loaded: &Loaded<Recipe>) -> Result<()> {
+    let adapter = &loaded.value.adapter;
+    let (method, low_rank) = (adapter.method, adapter.method.is_low_rank());
+    let set = [
+        ("rank", adapter.rank.is_some() && !low_rank && method != AdapterName::Houlsby),
+        ("alpha", adapter.alpha.is_some() && !low_rank),
+        ("lr_ratio", adapter.lr_ratio.is_some() && !low_rank),
+        (
+            "targets",
+            adapter.targets.is_some()
+                && (method.leads() || matches!(method, AdapterName::None | AdapterName::Houlsby)),
+        ),
+        ("virtual_tokens", adapter.virtual_tokens.is_some() && !method.leads()),
+        ("encoder_hidden_size", adapter.encoder_hidden_size.is_some() && method != AdapterName::PTuning),
+    ];
+    if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
+        let message = format!("has no effect with adapter.method=\"{method}\"; leave it out");
+        return Err(loaded.refuse(&format!("adapter.{key}"), message).into());
+    }
+    if method.leads() { check_leading(loaded) } else { Ok(()) }
+}
+
+/// Refuses what does not go with virtual tokens.
+fn check_leading(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
+    let Recipe { adapter, objective, mesh, model, .. } = recipe;
+    let (method, tokens) = (adapter.method, adapter.leads());
+    let refuse = |key: &str, message: String| Err(loaded.refuse(key, message).into());
+    if objective.method != MethodName::CrossEntropy || recipe.rl.is_on() {
+        let message =
+            format!("learns from documents, and adapter.method=\"{method}\" from the next token alone");
+        return refuse("objective.method", message);
+    }
+    if !model.trained.is_empty() {
+        let message =
+            format!("trains more than the virtual tokens of adapter.method=\"{method}\"; leave it out");
+        return refuse("model.trained", message);
+    }
+    if mesh.tp > 1 && method == AdapterName::Prefix {
+        return refuse(
+            "mesh.tp",
+            "cuts the heads of which a prefix has keys and values; use mesh.tp=1".into(),
+        );
+    }
+    if mesh.sequence_parallel && mesh.tp > 1 {
+        let message =
+            format!("cuts the rows where adapter.method=\"{method}\" has virtual tokens; set it to false");
+        return refuse("mesh.sequence_parallel", message);
+    }
+    for (index, stage) in recipe.stage.iter().enumerate() {
+        if !stage.masked {
+            let message =
+                format!("joins documents, and adapter.method=\"{method}\" has virtual tokens before each");
+            return refuse(&format!("stage.{index}.masked"), message);
+        }
+        if stage.seq_tokens < tokens + 2 {
+            let message = format!("leaves no text behind {tokens} virtual tokens (adapter.virtual_tokens)");
+            return refuse(&format!("stage.{index}.seq_tokens"), message);
+        }
+    }
+    Ok(())
+}

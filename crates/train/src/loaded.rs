@@ -1,0 +1,293 @@
+//! A micro batch on the machine, and its way from hidden states to the gradient of the objective.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fathom_grad::{Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Params, Scope, Sharing, Spread};
+use fathom_model::{Model, Packed};
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, DType, Device, Tensor};
+use fathom_text::Rng;
+
+use crate::distill::Frozen;
+use crate::distill::Known;
+use crate::micro_batch::MicroBatch;
+use crate::objective::{Answers, Goal, Noise, Weigh, Weighed};
+use crate::step::InStep;
+
+/// Most tokens that are dealt to context parallel ranks together where layers differ in their windows: what is balanced is the sum
+/// of their areas, and small chunks balance nearly each. Elsewhere chunks are as large as balance allows, so that attention meets
+/// few groups of keys in each step.
+const CHUNK: usize = 512;
+
+/// A micro batch's tables on the machine: this rank's tokens of it, its labels in the order in which the head meets them.
+pub(crate) struct Loaded<'a> {
+    pub batch: Rc<Batch>,
+    pub(crate) labels: Labels,
+    /// f32 [1, t].
+    pub(crate) losses: Tensor,
+    pub(crate) micro: &'a MicroBatch,
+    /// Of the teacher, if the objective has one.
+    pub(crate) known: Option<Known>,
+    /// Noise on this rank's rows of the embedding, where the run has any.
+    pub jitter: Option<Jitter>,
+    layout: ContextLayout,
+    /// This rank's tokens in the order of the head, and by the rank that has their rows, where these are not the stream's.
+    order: Option<[Vec<usize>; 2]>,
+}
+
+/// What a step minimises, and where its sums are added up.
+pub(crate) struct Minimised<'a> {
+    pub goal: &'a Goal,
+    /// Weight of the z-loss.
+    pub z_loss: f32,
+    /// f32 [1, 1]: of the objective.
+    pub loss: &'a Tensor,
+    /// Of its metrics.
+    pub metrics: &'a RefCell<Vec<[f64; 2]>>,
+    /// f32 [metrics, 1]: the same of an objective with a teacher, on the machine.
+    pub terms: Option<&'a Tensor>,
+    /// The teacher, if one runs with the step.
+    pub teacher: Option<&'a Frozen>,
+}
+
+impl<'a> Loaded<'a> {
+    /// Puts a micro batch on the machine.
+    pub fn new(
+        device: &Device,
+        (model, params): (&Model, &Params),
+        teacher: Option<&Frozen>,
+        micro: &'a MicroBatch,
+        how: &InStep,
+    ) -> Self {
+        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let grid = device.mesh.grid();
+        let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
+        let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
+        let chunk = if windows.iter().all(Option::is_none) { tokens } else { CHUNK };
+        let cut = Cut { tokens, cp: grid.cp, chunk, windows, dynamic };
+        let layout =
+            ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
+        let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
+        let batch = model.batch_of(device, packed, how.caps, &sharing);
+        let shared = grid.tp > 1 && grid.sequence_parallel && device.machine.has_data();
+        let order = model.last.filter(|_| shared).map(|last| {
+            let spread = Spread { ranks: grid.tp, rows: true, ..Spread::NONE };
+            let vocab = params.shape(last.head)[0];
+            let (machine, dtype) = (device.machine.as_ref(), model.dtype(params));
+            let tile_rows = how.places.tile_rows;
+            [
+                Head::order(machine, vocab, dtype, batch.tokens, spread, tile_rows),
+                Head::by_rank(batch.tokens, spread, tile_rows),
+            ]
+        });
+        let labels = own(device, &sharing, of_head(&order), &micro.labels);
+        let ids = device.from_i32(&labels, Category::Data);
+        let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
+        let weights = how.goal.weighted.then(|| {
+            let ones = if micro.weights.is_empty() { vec![1.0; tokens] } else { Vec::new() };
+            let weights = if micro.weights.is_empty() { &ones } else { &micro.weights };
+            let own = own(device, &sharing, of_head(&order), weights);
+            device.from_f32(1, own.len(), &own, Category::Data)
+        });
+        let head_order = || own(device, &sharing, of_head(&order), &(0..tokens).collect::<Vec<_>>());
+        let known = Known::new((device, how), teacher, micro, (&sharing, &head_order), batch.tokens);
+        let noise = how.goal.noise.filter(|_| model.portion.first);
+        let jitter = noise.map(|noise| jitter(device, noise, micro, (&sharing, &order), model.spec.hidden));
+        let (batch, labels) = (Rc::new(batch), Labels { ids, weights });
+        Loaded { batch, labels, losses, micro, known, jitter, layout, order }
+    }
+
+    /// The gradient of the objective by the hidden states `y` of this rank's tokens, [t, d]; adds the head's own gradients to `grads`
+    /// and the objective to its sums; `asked` is what [`Loaded::ask`] gave. Only a head that knows its weights has a z-loss.
+    pub fn judge(
+        &self,
+        model: &Model,
+        minimised: &Minimised<'_>,
+        scope: &Scope<'_>,
+        (y, asked): (&Tensor, Option<&Tensor>),
+        grads: &mut Grads,
+    ) -> Tensor {
+        let Minimised { goal, z_loss, loss, .. } = *minimised;
+        let device = scope.device;
+        if let Some(distill) = goal.objective.distils() {
+            return self.learn((model, distill), minimised, scope, (y, asked), grads);
+        }
+        let Some(weigh) = goal.objective.weigh() else {
+            let dy = model.head(z_loss).loss(scope, y, &self.labels, &self.losses, grads);
+            device.machine.sum(&self.losses, loss);
+            return dy;
+        };
+        let asks = weigh.asks();
+        let head = || model.head(0.0).at(weigh.temperature());
+        let values = asks.scores().then(|| model.scores().values(scope, y));
+        let also = weigh.also_at().map_or_else(Vec::new, |other| self.losses(model, scope, y, other));
+        if asks.vocabulary() {
+            head().losses(scope, y, &self.labels, &self.losses);
+        }
+        let weighed = self.weigh(scope, weigh, (&also, values.as_ref()), minimised);
+        let dy = if asks.vocabulary() {
+            let weights = self.own(device, &weighed.weights, self.losses.cols());
+            let labels = Labels { ids: self.labels.ids.clone(), weights: Some(weights) };
+            head().weighted_backward(scope, y, &labels, grads)
+        } else {
+            device.zeros(y.rows(), y.cols(), y.dtype(), Category::Activations)
+        };
+        if let Some(values) = values {
+            let dvalues = self.own_scores(scope, &weighed.scores, values.cols());
+            model.scores().backward(scope, y, &dvalues, &dy, grads);
+        }
+        dy
+    }
+
+    /// Minus the log-probabilities of all labels of the stream at a temperature, in its order; nothing on a machine without data.
+    pub fn losses(&self, model: &Model, scope: &Scope<'_>, y: &Tensor, temperature: f64) -> Vec<f32> {
+        model.head(0.0).at(temperature).losses(scope, y, &self.labels, &self.losses);
+        self.stream(scope.device, &self.losses, 0, 1)
+    }
+
+    /// What the second head says of all tokens of the stream.
+    pub fn values(&self, model: &Model, scope: &Scope<'_>, y: &Tensor) -> Vec<f32> {
+        self.scores(scope, &model.scores().values(scope, y))
+    }
+
+    fn scores(&self, scope: &Scope<'_>, values: &Tensor) -> Vec<f32> {
+        let rows = collect(scope, values);
+        self.stream(scope.device, &rows.reshape(1, rows.len()), 1, values.cols())
+    }
+
+    /// What the objective says of this micro batch; zeros on a machine without data.
+    fn weigh(
+        &self,
+        scope: &Scope<'_>,
+        weigh: &dyn Weigh,
+        (also, values): (&[f32], Option<&Tensor>),
+        minimised: &Minimised<'_>,
+    ) -> Weighed {
+        let (device, asks) = (scope.device, weigh.asks());
+        device.pool.enter("objective", -1);
+        let losses = if asks.vocabulary() { self.stream(device, &self.losses, 0, 1) } else { Vec::new() };
+        let scores = values.map_or_else(Vec::new, |values| self.scores(scope, values));
+        let loss = device.zeros(1, 1, DType::F32, Category::Data);
+        let mut weighed = Weighed::default();
+        if device.machine.has_data() {
+            weighed = weigh.weigh(&Answers { micro: self.micro, losses: &losses, also, scores: &scores });
+            let fit = (losses.len(), scores.len()) == (weighed.weights.len(), weighed.scores.len());
+            assert!(fit, "objective: it gives a derivative for each loss and each score that it asks for");
+            // Ranks that share a stream have the same sums; the first of them counts.
+            if device.mesh.index(Axis::Cp) == 0 {
+                device.machine.write(&loss, &(weighed.loss as f32).to_le_bytes());
+                for (sum, more) in minimised.metrics.borrow_mut().iter_mut().zip(&weighed.metrics) {
+                    *sum = [sum[0] + more[0], sum[1] + more[1]];
+                }
+            }
+        }
+        device.machine.sum(&loss, minimised.loss);
+        weighed
+    }
+
+    /// The values of all tokens of the stream, in its order, `width` of each; nothing on a machine without data. `rows` are those of
+    /// this rank's tokens, f32 [1, t x width], in one of the two orders.
+    fn stream(&self, device: &Device, rows: &Tensor, order: usize, width: usize) -> Vec<f32> {
+        let group = device.mesh.group(&[Axis::Cp]);
+        let all = if group.size() == 1 {
+            rows.clone()
+        } else {
+            let all = device.empty(group.size(), rows.cols(), DType::F32, Category::Comm);
+            let parts: Vec<Tensor> = (0..group.size()).map(|rank| all.view_rows(rank..rank + 1)).collect();
+            group.all_gather(device, rows, &parts).wait();
+            all
+        };
+        let found = device.to_f32(&all);
+        let mut stream = vec![0.0; if found.is_empty() { 0 } else { self.layout.tokens() * width }];
+        for (rank, found) in found.chunks(rows.cols().max(1)).enumerate() {
+            let tokens: Vec<usize> = self.layout.ranges(rank).iter().cloned().flatten().collect();
+            for (at, values) in found.chunks(width).enumerate() {
+                let token = tokens[self.order.as_ref().map_or(at, |orders| orders[order][at])];
+                stream[token * width..][..width].copy_from_slice(values);
+            }
+        }
+        stream
+    }
+
+    /// This rank's values of one for each token of the stream, f32 [1, t] in the order of the head.
+    fn own(&self, device: &Device, values: &[f32], tokens: usize) -> Tensor {
+        if !device.machine.has_data() {
+            return device.empty(1, tokens, DType::F32, Category::Data);
+        }
+        let sharing = Sharing { layout: &self.layout, comm: &[] };
+        let own = own(device, &sharing, of_head(&self.order), values);
+        device.from_f32(1, tokens, &own, Category::Data)
+    }
+
+    /// This rank's rows of some values for each token of the stream, f32 [r, width].
+    fn own_scores(&self, scope: &Scope<'_>, values: &[f32], width: usize) -> Tensor {
+        let device = scope.device;
+        let rows = self.losses.cols() / scope.spread().share();
+        if !device.machine.has_data() {
+            return device.empty(rows, width, DType::F32, Category::Data);
+        }
+        let tokens: Vec<usize> = (0..self.layout.tokens()).collect();
+        let own = Sharing { layout: &self.layout, comm: &[] }.own(device, &tokens).into_owned();
+        let first = if rows == self.losses.cols() { 0 } else { device.mesh.index(Axis::Tp) * rows };
+        let token = |at: usize| own[self.order.as_ref().map_or(at, |orders| orders[1][at])];
+        let of_row = |row: usize| &values[token(first + row) * width..][..width];
+        let own: Vec<f32> = (0..rows).flat_map(of_row).copied().collect();
+        device.from_f32(rows, width, &own, Category::Data)
+    }
+}
+
+/// The keys and sizes of the noise on this rank's rows, of a model that is `hidden` wide.
+fn jitter(
+    device: &Device,
+    noise: Noise,
+    micro: &MicroBatch,
+    (sharing, order): (&Sharing<'_>, &Option<[Vec<usize>; 2]>),
+    hidden: usize,
+) -> Jitter {
+    device.pool.enter("noise", -1);
+    let own = sharing.own(device, &(0..micro.ids.len()).collect::<Vec<_>>()).into_owned();
+    let rows = own.len() / Spread::of(&device.mesh).share();
+    if !device.machine.has_data() {
+        let row = |dtype| device.empty(1, rows, dtype, Category::Data);
+        return Jitter { keys: row(DType::I32), scales: row(DType::F32) };
+    }
+    let first = if rows == own.len() { 0 } else { device.mesh.index(Axis::Tp) * rows };
+    let token = |row: usize| own[order.as_ref().map_or(first + row, |orders| orders[1][first + row])];
+    let (docs, mut keys, mut scales) = (micro.doc_of(), Vec::new(), Vec::new());
+    for token in (0..rows).map(token) {
+        let mut rng = Rng::keyed(&[noise.seed, micro.number, token as u64]);
+        keys.push((rng.next_u64() as u32).cast_signed());
+        let length = usize::try_from(docs[token]).map_or(1, |doc| micro.docs[doc].len());
+        scales.push((noise.alpha / ((length * hidden) as f64).sqrt()) as f32);
+    }
+    let keys = device.from_i32(&keys, Category::Data);
+    Jitter { keys, scales: device.from_f32(1, rows, &scales, Category::Data) }
+}
+
+/// The rows of all tensor parallel ranks where each has a share of them, one rank's after the other's.
+fn collect(scope: &Scope<'_>, rows: &Tensor) -> Tensor {
+    let (device, share) = (scope.device, scope.spread().share());
+    if share == 1 {
+        return rows.clone();
+    }
+    let all = device.empty(share * rows.rows(), rows.cols(), rows.dtype(), Category::Comm);
+    let part = |rank: usize| all.view_rows(rank * rows.rows()..(rank + 1) * rows.rows());
+    let parts: Vec<Tensor> = (0..share).map(part).collect();
+    device.mesh.group(&[Axis::Tp]).all_gather(device, rows, &parts).wait();
+    all
+}
+
+/// The head's order of the two.
+fn of_head(order: &Option<[Vec<usize>; 2]>) -> Option<&[usize]> {
+    order.as_ref().map(|[head, _]| head.as_slice())
+}
+
+/// This rank's values of one for each token of the stream, in the order of the head.
+fn own<T: Copy>(device: &Device, sharing: &Sharing<'_>, order: Option<&[usize]>, values: &[T]) -> Vec<T> {
+    let own = sharing.own(device, values);
+    match order {
+        Some(order) => order.iter().map(|token| own[*token]).collect(),
+        None => own.into_owned(),
+    }
+}

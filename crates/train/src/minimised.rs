@@ -1,0 +1,207 @@
+//! From a recipe's table of the objective to the objective.
+
+use std::sync::Arc;
+
+use crate::distill::{Best, Distill};
+use crate::objective::{CrossEntropy, Dft, Objective};
+use crate::preference::{Divergence, PairLoss, Pairs, Reward, RewardLoss, Settings, Wanted};
+use crate::recipe::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe};
+
+/// A key of the table and what is wrong with its value.
+type Wrong = (&'static str, String);
+
+/// What a run minimises.
+///
+/// # Errors
+/// A key of the table, and why its value does not go with the others.
+pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
+    let table = &recipe.objective;
+    without_effect(table)?;
+    if let Some(policy) = recipe.rl.policy() {
+        if table.neftune_alpha > 0.0 {
+            let message = "would train on other embeddings than answers are written with (rl.loss); give 0";
+            return Err(("neftune_alpha", message.into()));
+        }
+        return Ok(Arc::new(policy));
+    }
+    Ok(match table.method {
+        MethodName::CrossEntropy | MethodName::Dft if table.loss != LossName::Auto => {
+            return Err(not_its_own(table));
+        }
+        MethodName::CrossEntropy => Arc::new(CrossEntropy),
+        MethodName::Dft => Arc::new(Dft),
+        MethodName::Distill => Arc::new(distill(recipe)?),
+        MethodName::Kto => Arc::new(wanted(table)?),
+        MethodName::Reward => Arc::new(reward(table)?),
+        _ => Arc::new(Pairs(pairs(table)?)),
+    })
+}
+
+/// Keys of distillation in a run of something else.
+fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
+    let plain = ObjectiveTable::default();
+    let (distills, best) = (table.method == MethodName::Distill, table.top_k > 0);
+    let set = [
+        ("teacher", distills, table.teacher != plain.teacher),
+        ("temperature", distills, table.temperature != plain.temperature),
+        ("kd_ratio", distills, table.kd_ratio != plain.kd_ratio),
+        ("top_k", distills, table.top_k != plain.top_k),
+        ("jsd_beta", distills && table.loss == LossName::Jsd, table.jsd_beta != plain.jsd_beta),
+        ("top_k_rest", distills && best, table.top_k_rest != plain.top_k_rest),
+    ];
+    let Some((key, ..)) = set.into_iter().find(|(_, counts, set)| *set && !counts) else { return Ok(()) };
+    let needs = match key {
+        "jsd_beta" => "objective.loss = \"jsd\" of objective.method = \"distill\"",
+        "top_k_rest" => "objective.top_k above 0",
+        _ => "objective.method = \"distill\"",
+    };
+    Err((key, format!("has no effect here: it is of {needs}; leave it out")))
+}
+
+/// Distillation.
+fn distill(recipe: &Recipe) -> Result<Distill, Wrong> {
+    let table = &recipe.objective;
+    let beta = match table.loss {
+        LossName::Auto | LossName::ForwardKl => 0.0,
+        LossName::BackwardKl => 1.0,
+        LossName::Jsd => table.jsd_beta,
+        _ => return Err(not_its_own(table)),
+    };
+    if table.teacher.is_none() {
+        let message = "is none: give the folder of the model that the student learns from";
+        return Err(("teacher", message.into()));
+    }
+    let best = (table.top_k > 0).then_some(Best { tokens: table.top_k, rest: table.top_k_rest });
+    if best.is_none() && recipe.mesh.pp > 1 {
+        let message = "runs in every step as a whole, and mesh.pp cuts models into stages: give mesh.pp=1, or have its best tokens \
+                       found beforehand (objective.top_k=64)";
+        return Err(("teacher", message.into()));
+    }
+    Ok(Distill { beta, temperature: table.temperature, ratio: table.kd_ratio, best })
+}
+
+fn not_its_own(table: &ObjectiveTable) -> Wrong {
+    ("loss", format!("\"{}\" is no loss of objective.method = \"{}\"", table.loss, table.method))
+}
+
+/// A loss of pairs by its name.
+fn pair_loss(table: &ObjectiveTable, name: LossName) -> Result<PairLoss, Wrong> {
+    use MethodName::{Cpo, Dpo, Orpo, Rpo, Simpo};
+    let loss = match (table.method, name) {
+        (Dpo | Cpo, LossName::Auto | LossName::Sigmoid) => PairLoss::Sigmoid,
+        (Dpo | Cpo, LossName::Hinge) => PairLoss::Hinge,
+        (Dpo, LossName::Ipo) => PairLoss::Ipo,
+        // Of mean log-probabilities already.
+        (Cpo, LossName::Ipo) | (Dpo, LossName::IpoSum) => PairLoss::IpoSum,
+        (Dpo, LossName::SigmoidNorm) => PairLoss::SigmoidNorm,
+        (Dpo, LossName::ExoPair) => PairLoss::ExoPair,
+        (Dpo, LossName::NcaPair) => PairLoss::NcaPair,
+        (Dpo, LossName::Robust) => PairLoss::Robust,
+        (Dpo, LossName::BcoPair) => PairLoss::BcoPair,
+        (Dpo, LossName::SppoHard) => PairLoss::SppoHard,
+        (Dpo, LossName::Aot) => PairLoss::Aot,
+        (Dpo, LossName::AotUnpaired) => PairLoss::AotUnpaired,
+        (Dpo, LossName::ApoZero) => PairLoss::ApoZero,
+        (Dpo, LossName::ApoDown) => PairLoss::ApoDown,
+        (Dpo, LossName::Discopop) => PairLoss::Discopop,
+        (Dpo, LossName::Sft) => PairLoss::Sft,
+        (Simpo, LossName::Auto) => PairLoss::Simpo,
+        (Orpo, LossName::Auto) => PairLoss::OddsRatio,
+        (Rpo, LossName::Auto | LossName::BackwardKl) => PairLoss::BackwardKl,
+        (Rpo, LossName::ForwardKl) => PairLoss::ForwardKl,
+        (Rpo, LossName::Squared) => PairLoss::Squared,
+        _ => {
+            return Err((
+                "loss",
+                format!("\"{name}\" is no loss of objective.method = \"{}\"", table.method),
+            ));
+        }
+    };
+    if loss == PairLoss::ExoPair && table.label_smoothing == 0.0 {
+        let message = "is 0, of which the loss exo_pair takes the logarithm; its paper has 0.001";
+        return Err(("label_smoothing", message.into()));
+    }
+    Ok(loss)
+}
+
+fn pairs(table: &ObjectiveTable) -> Result<Settings, Wrong> {
+    use MethodName::{Cpo, Dpo, Orpo, Simpo};
+    let several = !table.losses.is_empty();
+    if several
+        && (table.method != Dpo
+            || table.loss != LossName::Auto
+            || table.losses.len() != table.loss_weights.len())
+    {
+        let message = "are several losses of objective.method=dpo in place of objective.loss, with a weight each in \
+                       objective.loss_weights";
+        return Err(("losses", message.into()));
+    }
+    let names = if several { table.losses.clone() } else { vec![table.loss] };
+    let losses: Vec<PairLoss> =
+        names.into_iter().map(|name| pair_loss(table, name)).collect::<Result<_, _>>()?;
+    let weight = |at: usize| table.loss_weights.get(at).copied().unwrap_or(1.0);
+    let mut losses: Vec<(PairLoss, f64)> =
+        losses.into_iter().enumerate().map(|(at, it)| (it, weight(at))).collect();
+    let divergence = match table.f_divergence {
+        DivergenceName::ReverseKl => Divergence::ReverseKl,
+        DivergenceName::ForwardKl => Divergence::ForwardKl,
+        DivergenceName::JsDivergence => Divergence::JensenShannon,
+        DivergenceName::AlphaDivergence => Divergence::Alpha,
+    };
+    let diverges = |loss: PairLoss| {
+        use PairLoss::{Discopop, ExoPair, Hinge, Ipo, IpoSum, Robust, Sft, Sigmoid, SigmoidNorm};
+        let those = [Sigmoid, SigmoidNorm, Hinge, Ipo, IpoSum, ExoPair, Robust, Discopop, Sft];
+        table.method == Dpo && those.contains(&loss)
+    };
+    if divergence != Divergence::ReverseKl && !losses.iter().all(|(loss, _)| diverges(*loss)) {
+        let message = format!("\"{}\" does not go with this loss: give reverse_kl", table.f_divergence);
+        return Err(("f_divergence", message));
+    }
+    let imitates =
+        losses.iter().filter(|(loss, _)| *loss == PairLoss::Sft).map(|(_, weight)| weight).sum::<f64>();
+    let own = if matches!(table.method, Cpo | Orpo) { 1.0 } else { imitates };
+    losses.retain(|(loss, _)| *loss != PairLoss::Sft);
+    Ok(Settings {
+        name: table.method.name(),
+        losses,
+        beta: table.beta,
+        label_smoothing: table.label_smoothing,
+        divergence,
+        f_alpha: table.f_alpha,
+        ld_alpha: table.ld_alpha,
+        sft_weight: table.sft_weight.unwrap_or(own),
+        averages: matches!(table.method, Simpo | Orpo)
+            || (table.method == Cpo && table.loss == LossName::Ipo),
+        gamma: table.gamma,
+        alpha: table.alpha,
+        discopop_tau: table.discopop_tau,
+        reward_scale: table.reward_scale,
+        weighting: table.use_weighting,
+    })
+}
+
+fn wanted(table: &ObjectiveTable) -> Result<Wanted, Wrong> {
+    let zero = match table.loss {
+        LossName::Auto => false,
+        LossName::ApoZeroUnpaired => true,
+        _ => return Err(not_its_own(table)),
+    };
+    let (desirable, undesirable) = (table.desirable_weight, table.undesirable_weight);
+    Ok(Wanted { beta: table.beta, desirable, undesirable, zero, of_step: table.kl_over == KlOverName::Step })
+}
+
+fn reward(table: &ObjectiveTable) -> Result<Reward, Wrong> {
+    let loss = match table.loss {
+        LossName::Auto | LossName::BradleyTerry => RewardLoss::BradleyTerry,
+        LossName::Scaled => RewardLoss::Scaled,
+        LossName::Regression => RewardLoss::Regression,
+        LossName::Process => RewardLoss::Process,
+        _ => return Err(not_its_own(table)),
+    };
+    if (loss == RewardLoss::Regression) == table.attributes.is_empty() {
+        let message =
+            "are the names of ratings: objective.loss=regression needs them, and no other loss has any";
+        return Err(("attributes", message.into()));
+    }
+    Ok(Reward { loss, center: table.center_rewards })
+}

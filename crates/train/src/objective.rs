@@ -1,0 +1,270 @@
+//! What a step minimises. Pretraining, teaching and alignment are the same loop with another objective.
+//!
+//! The head gives the log-probability of each label. An objective with constant weights ([`CrossEntropy`]) needs no more: the head
+//! makes its gradients in the forward pass. Any other objective is a [`Weigh`]: from the losses of the whole stream, in the order of its
+//! tokens whatever the mesh, it computes the derivative of its sum by each of them, in f64 on the host, and the head computes the
+//! gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are sums over a range of that stream.
+//!
+//! All gradients are of a sum; the optimizer divides by [`Objective::count`], added up over the micro batches and ranks of the step.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use fathom_model::{Quantized, Spec, Trained};
+
+use crate::distill::Distill;
+use crate::micro_batch::MicroBatch;
+use crate::reference::Refers;
+
+/// What a step minimises.
+pub trait Objective: fmt::Debug + Send + Sync {
+    /// Its name in recipes and logs.
+    fn name(&self) -> &'static str;
+
+    /// What the sum over a micro batch is divided by, together with those of all others of the step: tokens, pairs, answers.
+    fn count(&self, micro: &MicroBatch) -> f64;
+
+    /// How weights follow from losses; `None` where they are constant: those of the micro batch, or one each.
+    fn weigh(&self) -> Option<&dyn Weigh>;
+
+    /// What is learned from a teacher, if there is one; such an objective has constant weights.
+    fn distils(&self) -> Option<&Distill> {
+        None
+    }
+
+    /// Names of the means that a step reports besides the objective's.
+    fn measures(&self) -> &[&'static str] {
+        self.weigh().map_or(&[], Weigh::metrics)
+    }
+}
+
+/// An objective whose weights depend on the log-probabilities.
+pub trait Weigh {
+    /// Names of what [`Weighed::metrics`] has, in its order.
+    fn metrics(&self) -> &[&'static str];
+
+    /// Which of the model's heads it asks.
+    fn asks(&self) -> Asks;
+
+    /// Adds to the means of a step what follows from them.
+    fn derive(&self, _means: &mut BTreeMap<String, f64>) {}
+
+    /// Divides the logits of the distribution whose log-probabilities it asks for.
+    fn temperature(&self) -> f64 {
+        1.0
+    }
+
+    /// A second temperature at which it asks the vocabulary's head, for what is constant for the gradient.
+    fn also_at(&self) -> Option<f64> {
+        None
+    }
+
+    /// A reference that is in memory is asked in each step; else whoever makes micro batches has asked it.
+    fn asks_reference(&self) -> bool {
+        true
+    }
+
+    /// It has to know something of all micro batches of a step before it weighs any: [`Weigh::ahead`] of each.
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// Of one micro batch a sum and what it is divided by; added up over the step they are in [`crate::Totals::ahead`].
+    fn ahead(&self, _answers: &Answers<'_>) -> [f64; 2] {
+        [0.0; 2]
+    }
+
+    /// The objective's sum over a micro batch, with its derivatives. Every rank that has the model's end calls this with the same
+    /// numbers.
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed;
+}
+
+/// Heads of a model that an objective asks; the others do nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// The vocabulary's.
+    Vocabulary,
+    /// The one of a few numbers a token: a reward, a value.
+    Scores,
+    /// Both.
+    Both,
+}
+
+impl Asks {
+    /// The vocabulary's.
+    pub fn vocabulary(self) -> bool {
+        self != Asks::Scores
+    }
+
+    /// The scores'.
+    pub fn scores(self) -> bool {
+        self != Asks::Vocabulary
+    }
+}
+
+/// A micro batch and what the model says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Answers<'a> {
+    /// The whole stream.
+    pub micro: &'a MicroBatch,
+    /// Minus the natural log-probability of each token's label; 0 where there is none. Empty if it was not asked.
+    pub losses: &'a [f32],
+    /// The same losses at the temperature of [`Weigh::also_at`]. Empty without.
+    pub also: &'a [f32],
+    /// What the second head says, token by token. Empty if it was not asked.
+    pub scores: &'a [f32],
+}
+
+impl<'a> Answers<'a> {
+    /// Of the vocabulary's head alone.
+    pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
+        Answers { micro, losses, also: &[], scores: &[] }
+    }
+
+    /// The sum of the log-probabilities of a document's labels, added in the order of its tokens.
+    pub fn logp(&self, doc: &Range<usize>) -> f64 {
+        -self.losses[doc.clone()].iter().map(|loss| f64::from(*loss)).sum::<f64>()
+    }
+
+    /// The same of the model that the micro batch's reference column is of; 0 without one.
+    pub fn reference(&self, doc: &Range<usize>) -> f64 {
+        let valid = |at: &usize| self.micro.labels[*at] >= 0;
+        let reference = self.micro.reference.get(doc.clone()).unwrap_or_default();
+        doc.clone().zip(reference).filter(|(at, _)| valid(at)).map(|(_, logp)| f64::from(*logp)).sum()
+    }
+
+    /// Labels of a document.
+    pub fn labels(&self, doc: &Range<usize>) -> usize {
+        self.micro.labels[doc.clone()].iter().filter(|label| **label >= 0).count()
+    }
+}
+
+/// An objective's sum over a micro batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weighed {
+    /// The sum.
+    pub loss: f64,
+    /// Its derivative by the loss of each token of the stream, if the vocabulary's head was asked.
+    pub weights: Vec<f32>,
+    /// Its derivative by each of the scores, if those were asked.
+    pub scores: Vec<f32>,
+    /// By name of [`Weigh::metrics`]: a sum, and what it is divided by.
+    pub metrics: Vec<[f64; 2]>,
+}
+
+/// The cross-entropy of the next token, weighted where the micro batch has weights: their sum is what it is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrossEntropy;
+
+impl Objective for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        if micro.weights.is_empty() {
+            return micro.valid() as f64;
+        }
+        let labelled = micro.weights.iter().zip(&micro.labels).filter(|(_, label)| **label >= 0);
+        labelled.map(|(weight, _)| f64::from(*weight)).sum()
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        None
+    }
+}
+
+/// The loss of dynamic fine-tuning (Wu and others, 2025; TRL's `dft`): of each label `-p log p`, its probability `p` constant for the
+/// gradient, times the micro batch's weight if there is one. Divided as [`CrossEntropy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dft;
+
+impl Objective for Dft {
+    fn name(&self) -> &'static str {
+        "dft"
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        CrossEntropy.count(micro)
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for Dft {
+    /// The mean cross-entropy, which the objective hides.
+    fn metrics(&self) -> &[&'static str] {
+        &["cross_entropy"]
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Vocabulary
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let Answers { micro, losses, .. } = answers;
+        let mut weighed = Weighed { weights: vec![0.0; losses.len()], ..Weighed::default() };
+        let (mut entropy, mut count) = (0.0, 0.0);
+        for (at, loss) in losses.iter().enumerate().filter(|(at, _)| micro.labels[*at] >= 0) {
+            let loss = f64::from(*loss);
+            let given = micro.weights.get(at).map_or(1.0, |weight| f64::from(*weight));
+            let weight = given * (-loss).exp();
+            weighed.weights[at] = weight as f32;
+            weighed.loss += weight * loss;
+            entropy += given * loss;
+            count += given;
+        }
+        weighed.metrics = vec![[entropy, count]];
+        weighed
+    }
+}
+
+/// What is minimised, and by which weights.
+#[derive(Clone, Debug)]
+pub struct Goal {
+    /// The objective.
+    pub objective: Arc<dyn Objective>,
+    /// Micro batches have weights, and memory for them on the machine.
+    pub weighted: bool,
+    /// Which of the model's weights are trained: for plans. A trainer's own are those that were not frozen.
+    pub trained: Trained,
+    /// How projections that are not trained are held: for plans, as well.
+    pub quantized: Option<Quantized>,
+    /// The teacher's architecture, if one runs in every step: for plans. A trainer's own is [`crate::Trainer::teacher`].
+    pub teacher: Option<Arc<Spec>>,
+    /// Noise on embeddings.
+    pub noise: Option<Noise>,
+    /// Which model a step asks besides: for plans, too.
+    pub refers: Refers,
+}
+
+/// Noise on the embeddings of training tokens (NEFTune: Jain and others, 2023): uniform from -1 to 1, times `alpha / sqrt(L d)` with the
+/// length L of the token's document and the width d. It depends on the seed, the micro batch's number, the token's place in the stream
+/// and the column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noise {
+    /// Its size.
+    pub alpha: f64,
+    /// Of the run.
+    pub seed: u64,
+}
+
+impl Default for Goal {
+    /// The cross-entropy, all tokens alike, by all weights.
+    fn default() -> Goal {
+        let (objective, trained) = (Arc::new(CrossEntropy), Trained::all());
+        Goal {
+            objective,
+            weighted: false,
+            trained,
+            quantized: None,
+            teacher: None,
+            noise: None,
+            refers: Refers::Not,
+        }
+    }
+}

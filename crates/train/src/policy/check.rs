@@ -1,0 +1,135 @@
+//! What the numbers of `[rl]` may be, and what does not go together.
+
+use fathom_base::recipe::Recipe as Loaded;
+
+use super::AdvantageName;
+use crate::error::Result;
+use crate::recipe::{PolicyName, QuantizationName, Recipe, ShardingName};
+use crate::recipe_check::Allowed::{self, Above0, Real, Whole};
+use crate::recipe_check::{COLUMNS, MANY, MOST_TOKENS, NO_END, refuse as refuse_key};
+
+/// Every key that holds numbers.
+pub(crate) const RANGES: &[(&str, Allowed)] = &[
+    ("rl.prompts", Whole(1, MANY)),
+    ("rl.answers", Whole(1, MANY)),
+    ("rl.max_answer_tokens", Whole(1, MOST_TOKENS)),
+    ("rl.temperature", Above0(NO_END)),
+    ("rl.top_k", Whole(0, 1 << 24)),
+    ("rl.top_p", Above0(1.0)),
+    ("rl.sequences", Whole(0, COLUMNS)),
+    ("rl.minibatches", Whole(1, MANY)),
+    ("rl.epochs", Whole(1, MANY)),
+    ("rl.epsilon", Real(0.0, 1.0)),
+    ("rl.epsilon_high", Real(0.0, NO_END)),
+    ("rl.delta", Above0(NO_END)),
+    ("rl.dual_clip", Real(1.0, NO_END)),
+    ("rl.sapo_positive", Above0(NO_END)),
+    ("rl.sapo_negative", Above0(NO_END)),
+    ("rl.beta", Real(0.0, NO_END)),
+    ("rl.dynamic_rounds", Whole(1, MANY)),
+    ("rl.overlong_tokens", Whole(0, MOST_TOKENS)),
+    ("rl.overlong_penalty", Real(0.0, NO_END)),
+    ("rl.gamma", Real(0.0, 1.0)),
+    ("rl.lambda", Real(0.0, 1.0)),
+    ("rl.value_coefficient", Real(0.0, NO_END)),
+    ("rl.value_clip", Above0(NO_END)),
+    ("rl.keep", Whole(1, MANY)),
+    ("rl.shown", Whole(0, MANY)),
+];
+
+/// Refuses what cannot be learned from rewards.
+pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
+    let Recipe { rl, model, optimizer, machine, .. } = &loaded.value;
+    if !rl.is_on() {
+        return Ok(());
+    }
+    let refuse = |key: &str, message: &str| refuse_key(loaded, &format!("rl.{key}"), message);
+    let learned = rl.loss != PolicyName::Rejection;
+    let gae = rl.advantage == AdvantageName::Gae;
+    let aside = machine.offload_weights || model.quantization != QuantizationName::None;
+    for (is, key, message) in [
+        (
+            rl.has_values() && aside,
+            "loss",
+            "has a value head, which goes with weights in memory as they are; leave out machine.offload_weights and model.quantization",
+        ),
+        (model.from.is_none(), "loss", "is for a model that writes already; give its folder, model.from=DIR"),
+        (
+            rl.reward.is_none(),
+            "reward",
+            "is none: nothing says what an answer is worth; give a file (rl.reward=FILE.toml)",
+        ),
+        (
+            learned && (rl.top_p < 1.0 || rl.top_k > 0),
+            if rl.top_p < 1.0 { "top_p" } else { "top_k" },
+            "samples from a part of the distribution, and log-probabilities are of the whole; give 1 and 0, or rl.loss=rejection",
+        ),
+        (learned && optimizer.z_loss != 0.0, "loss", "has no z-loss; give optimizer.z_loss=0"),
+        (
+            gae != rl.has_values(),
+            "advantage",
+            "gae goes with rl.loss=ppo, which has the value head that it asks, and no other with it",
+        ),
+        (rl.keep > rl.answers, "keep", "is more than the answers of a group (rl.answers)"),
+        (
+            rl.overlong_tokens > rl.max_answer_tokens,
+            "overlong_tokens",
+            "is more than an answer may have (rl.max_answer_tokens)",
+        ),
+        (
+            rl.advantage == AdvantageName::LeaveOneOut && rl.answers < 2,
+            "answers",
+            "is 1, and rl.advantage=leave_one_out subtracts the mean of the others",
+        ),
+    ] {
+        if is {
+            return refuse(key, message);
+        }
+    }
+    ranks(loaded)?;
+    for (index, stage) in loaded.value.stage.iter().enumerate() {
+        if stage.steps.is_none() && stage.epochs.is_some() {
+            let message = "is of rows that are learned; give steps, or run.minutes";
+            return refuse_key(loaded, &format!("stage.{index}.epochs"), message);
+        }
+        if stage.seq_tokens <= rl.max_answer_tokens {
+            let message = format!(
+                "is {}; a prompt and its answer of rl.max_answer_tokens={} have to fit into it",
+                stage.seq_tokens, rl.max_answer_tokens
+            );
+            return refuse_key(loaded, &format!("stage.{index}.seq_tokens"), message);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses ranks that cannot write together.
+fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
+    let Recipe { rl, mesh, .. } = &loaded.value;
+    let shards = mesh.sharding == ShardingName::OptimGradsParams;
+    for (is, key, message) in [
+        (mesh.tp > 1, "tp", "is 1 for answers that a run writes itself; replicas share them out, mesh.dp"),
+        (mesh.pp > 1, "pp", "is 1 for answers that a run writes itself; replicas share them out, mesh.dp"),
+        (mesh.cp > 1, "cp", "is 1 for answers that a run writes itself; replicas share them out, mesh.dp"),
+        (
+            mesh.ep * mesh.etp > 1,
+            "ep",
+            "has experts on other ranks, which would have to write in step with each other; give mesh.ep=1 and mesh.etp=1",
+        ),
+        (
+            shards && mesh.dp * mesh.cp > 1,
+            "sharding",
+            "has weights in parts that ranks fetch from each other in step, and each replica writes at its own pace; give optim_grads",
+        ),
+        (
+            rl.has_values() && mesh.dp * mesh.cp * mesh.tp * mesh.pp > 1,
+            "dp",
+            "is of runs without a value head; rl.loss=ppo learns on one rank",
+        ),
+    ] {
+        if is {
+            return refuse_key(loaded, &format!("mesh.{key}"), message);
+        }
+    }
+    Ok(())
+}

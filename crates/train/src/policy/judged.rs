@@ -1,0 +1,100 @@
+//! What a model says of answers that are there: log-probabilities of a reference, values of a second head.
+
+use std::collections::BTreeMap;
+
+use super::pack::{Doc, Room, bins, stream};
+use super::replicas::Replica;
+use super::rollouts::{Policies, Rolled};
+use super::{AdvantageName, mean_and_deviation};
+use crate::error::Result;
+use crate::micro_batch::MicroBatch;
+use crate::pass::Pass;
+use crate::recipe::KlIn;
+use crate::step::Trainer;
+
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Question {
+    /// The log-probability of each label, at a temperature.
+    Logps(f64),
+    /// What the second head says at each label.
+    Values,
+}
+
+/// The model's answers for each document's answer, token by token, in streams that `fill` fills up; of ranks that do not have the model's
+/// end, nothing of each.
+fn judged(
+    pass: &Pass<'_>,
+    docs: &[Doc],
+    room: Room,
+    fill: &dyn Fn(MicroBatch) -> MicroBatch,
+    question: Question,
+) -> Vec<Vec<f32>> {
+    let docs: Vec<&Doc> = docs.iter().collect();
+    let mut found = vec![Vec::new(); docs.len()];
+    for bin in bins(&docs, room) {
+        let micro = fill(stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), false));
+        let all = match question {
+            Question::Values => pass.values(&micro),
+            Question::Logps(temperature) => {
+                pass.losses(&micro, temperature).into_iter().map(|loss| -loss).collect()
+            }
+        };
+        if all.is_empty() {
+            continue;
+        }
+        for (at, place) in bin.into_iter().zip(&micro.docs) {
+            let labels = docs[at].labels();
+            found[at] = all[place.start + labels.start..place.start + labels.end].to_vec();
+        }
+    }
+    found
+}
+
+impl Policies {
+    /// Asks the reference and the value head, and subtracts the divergence from rewards where it counts there.
+    pub(super) fn judge(
+        &self,
+        policy: &Trainer,
+        docs: &mut [Doc],
+        rolled: &mut Rolled,
+        seen: &mut BTreeMap<String, f64>,
+    ) -> Result<()> {
+        let replica = Replica::of_readers(&policy.device.mesh);
+        let ask = |pass: Pass<'_>, docs: &[Doc], question| -> Result<Vec<Vec<f32>>> {
+            let own = &docs[replica.share(docs.len())];
+            let own = judged(&pass, own, self.room, &|micro| self.whole(micro), question);
+            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+            let all = replica.all(&policy.device, Ok(own.into_iter().map(bits).collect()))?;
+            Ok(all.into_iter().map(|bits| bits.into_iter().map(f32::from_bits).collect()).collect())
+        };
+        let reference = policy.reference().filter(|_| self.how.has_reference());
+        if let Some(reference) = reference {
+            let logps =
+                ask(reference.pass(policy, &self.asking), docs, Question::Logps(self.how.temperature))?;
+            docs.iter_mut().zip(logps).for_each(|(doc, logps)| doc.reference = logps);
+        }
+        if self.how.has_values() {
+            let values = ask(policy.pass(&self.asking), docs, Question::Values)?;
+            docs.iter_mut().zip(values).for_each(|(doc, values)| doc.values = values);
+        }
+        if self.how.kl_in == KlIn::Loss || reference.is_none() {
+            return Ok(());
+        }
+        let kls: Vec<f64> = docs.iter().map(|doc| self.divergences(doc).sum()).collect();
+        let [mean, _] = mean_and_deviation(kls.iter().copied());
+        seen.insert("objective/kl".into(), mean);
+        // What is estimated token by token counts there.
+        if self.how.advantage != AdvantageName::Gae {
+            rolled.sums.iter_mut().zip(kls).for_each(|(sum, kl)| *sum -= self.how.beta * kl);
+        }
+        Ok(())
+    }
+
+    /// The divergence from the reference at each token of an answer.
+    pub(super) fn divergences<'b>(&'b self, doc: &'b Doc) -> impl Iterator<Item = f64> + 'b {
+        let estimator = self.how.estimator();
+        let each = doc.logps.iter().zip(&doc.reference);
+        each.map(move |(logp, reference)| estimator.of(f64::from(*logp), f64::from(*reference))[0])
+    }
+}

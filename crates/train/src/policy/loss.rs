@@ -1,0 +1,390 @@
+//! The losses of reinforcement learning, in f64 on the host: from log-probabilities now and when the answers were sampled, their
+//! derivatives by the former. A loss is a *surrogate* of each token's ratio and advantage, a term for the divergence from a reference,
+//! and a *reduction*, which says what a token weighs and what the sum is divided by.
+
+use std::ops::Range;
+
+use crate::micro_batch::MicroBatch;
+use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+
+/// What of a token's ratio `r` (now to then) and advantage `A` is minimised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Surrogate {
+    /// `-min(r A, clip(r, 1 - low, 1 + high) A)` (PPO: Schulman and others, 2017, equation 7).
+    Clipped {
+        /// Below 1.
+        low: f64,
+        /// Above 1.
+        high: f64,
+        /// The ratio that is not clipped is at most this (TRL `delta`).
+        delta: Option<f64>,
+        /// Where A is below 0, at most `-c A` (dual clip: Ye and others, 2020, equation 5).
+        dual: Option<f64>,
+    },
+    /// `-clip(r) A log p`, the clipped ratio constant (CISPO: MiniMax, 2025, equations 4 and 5); from 1 - low, if given, up to `high`.
+    Cispo {
+        /// Below 1; none: down to 0.
+        low: Option<f64>,
+        /// The largest.
+        high: f64,
+    },
+    /// `-4 / t sigmoid(t (r - 1)) A` (SAPO: Gao and others, 2025), t by the advantage's sign.
+    Sapo {
+        /// Of advantages above 0.
+        positive: f64,
+        /// Of others.
+        negative: f64,
+    },
+    /// `-A log p` (REINFORCE: Williams, 1992).
+    Score,
+}
+
+/// What a ratio is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// A token.
+    Token,
+    /// An answer: `exp` of the mean of its tokens' log-ratios (GSPO: Zheng and others, 2025, equation 7).
+    Sequence,
+    /// An answer: `exp` of their sum (RLOO).
+    SequenceSum,
+}
+
+/// What a token weighs, and what the sum over a step is divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reduction {
+    /// The mean over answers of the mean over their tokens.
+    Answers,
+    /// The mean over the tokens of each micro batch, then over those (TRL's `bnpo`).
+    LocalTokens,
+    /// The mean over the tokens of the whole step (TRL's `dapo`).
+    Tokens,
+    /// The sum over so many tokens for each answer (TRL's `dr_grpo`).
+    Constant(f64),
+}
+
+/// How divergence from the reference is estimated at a sampled token; `d` is the reference's log-probability less the model's
+/// (Schulman, 2020, <http://joschu.net/blog/kl-approx.html>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Estimator {
+    /// `-d`.
+    K1,
+    /// `d^2 / 2`.
+    K2,
+    /// `exp(d) - d - 1`.
+    K3,
+}
+
+impl Estimator {
+    /// The estimate and its derivative by the model's log-probability.
+    pub fn of(self, logp: f64, reference: f64) -> [f64; 2] {
+        let d = reference - logp;
+        match self {
+            Estimator::K1 => [-d, 1.0],
+            Estimator::K2 => [d * d / 2.0, -d],
+            Estimator::K3 => [d.exp() - d - 1.0, 1.0 - d.exp()],
+        }
+    }
+}
+
+/// The term of divergence in a loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Divergence {
+    /// Its weight; with 0 it is measured alone.
+    pub beta: f64,
+    /// How it is estimated.
+    pub estimator: Estimator,
+    /// It is multiplied by the ratio, so that it is unbiased off policy too (TRL `use_bias_correction_kl`).
+    pub corrected: bool,
+}
+
+/// The loss of a value head: half the squared error of the return, of the value and of the value clipped around what it was when the
+/// answers were sampled, whichever is larger.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Values {
+    /// Its weight.
+    pub coefficient: f64,
+    /// How far a value may go from what it was.
+    pub clip: Option<f64>,
+}
+
+/// A policy's loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// Its name in recipes.
+    pub name: &'static str,
+    /// Of each token.
+    pub surrogate: Surrogate,
+    /// What ratios are of.
+    pub level: Level,
+    /// What is divided by what.
+    pub reduction: Reduction,
+    /// From the reference, if micro batches have its log-probabilities.
+    pub divergence: Divergence,
+    /// Of the value head, if there is one.
+    pub values: Option<Values>,
+    /// Of the distribution that answers are sampled from.
+    pub temperature: f64,
+}
+
+/// Names of what is measured, TRL's where it has one. A mean over nothing is left out.
+const METRICS: [&str; 14] = [
+    "clip_ratio/low_mean",
+    "clip_ratio/high_mean",
+    "clip_ratio/region_mean",
+    "kl",
+    "probs_ratio",
+    "token_mult_prob_error",
+    "policy/approxkl_avg",
+    "approx_entropy",
+    "loss/policy_avg",
+    "loss/value_avg",
+    "val/clipfrac_avg",
+    "val/error",
+    "val/mean",
+    "sampling_logp_difference/mean",
+];
+
+impl Surrogate {
+    /// The value at a ratio and log-probability, and its derivatives by both.
+    pub fn of(self, ratio: f64, logp: f64, advantage: f64) -> [f64; 3] {
+        match self {
+            Surrogate::Clipped { low, high, delta, dual } => {
+                let [value, slope] = clipped(ratio, advantage, [low, high], [delta, dual]);
+                [value, slope, 0.0]
+            }
+            Surrogate::Cispo { low, high } => {
+                let weight = advantage * ratio.min(high).max(low.map_or(0.0, |low| 1.0 - low));
+                [-weight * logp, 0.0, -weight]
+            }
+            Surrogate::Sapo { positive, negative } => {
+                let heat = if advantage > 0.0 { positive } else { negative };
+                let sigmoid = 1.0 / (1.0 + (-heat * (ratio - 1.0)).exp());
+                [-4.0 / heat * sigmoid * advantage, -4.0 * sigmoid * (1.0 - sigmoid) * advantage, 0.0]
+            }
+            Surrogate::Score => [-advantage * logp, 0.0, -advantage],
+        }
+    }
+
+    /// Whether the ratio is beyond what is minimised: below and above.
+    fn beyond(self, ratio: f64, advantage: f64) -> [bool; 2] {
+        match self {
+            Surrogate::Clipped { low, high, .. } => {
+                [ratio < 1.0 - low && advantage < 0.0, ratio > 1.0 + high && advantage > 0.0]
+            }
+            Surrogate::Cispo { low, high } => {
+                [low.is_some_and(|low| ratio < 1.0 - low) && advantage < 0.0, ratio > high && advantage > 0.0]
+            }
+            Surrogate::Sapo { .. } | Surrogate::Score => [false; 2],
+        }
+    }
+}
+
+/// The clipped surrogate and its derivative by the ratio.
+fn clipped(ratio: f64, advantage: f64, [low, high]: [f64; 2], [delta, dual]: [Option<f64>; 2]) -> [f64; 2] {
+    let free = delta.map_or(ratio, |delta| ratio.min(delta));
+    let within = ratio.clamp(1.0 - low, 1.0 + high);
+    // The larger of two losses; equal ones inside the range are one.
+    let [mut value, mut slope] = if -free * advantage >= -within * advantage {
+        [-free * advantage, if free == ratio { -advantage } else { 0.0 }]
+    } else {
+        [-within * advantage, if within == ratio { -advantage } else { 0.0 }]
+    };
+    if let Some(most) = dual.filter(|_| advantage < 0.0)
+        && value > -most * advantage
+    {
+        [value, slope] = [-most * advantage, 0.0];
+    }
+    [value, slope]
+}
+
+/// An answer of a micro batch: the tokens of its labels.
+struct Answer<'a> {
+    at: Vec<usize>,
+    logps: Vec<f64>,
+    micro: &'a MicroBatch,
+}
+
+impl Answer<'_> {
+    fn of<'a>(answers: &Answers<'a>, doc: &Range<usize>) -> Answer<'a> {
+        let micro = answers.micro;
+        let at: Vec<usize> = doc.clone().filter(|at| micro.labels[*at] >= 0).collect();
+        let logps = at.iter().map(|at| -f64::from(answers.losses[*at])).collect();
+        Answer { at, logps, micro }
+    }
+
+    /// Log-probabilities now less those of then.
+    fn log_ratios(&self) -> Vec<f64> {
+        let then = self.at.iter().map(|at| f64::from(self.micro.rolled.logps[*at]));
+        self.logps.iter().zip(then).map(|(now, then)| now - then).collect()
+    }
+}
+
+/// Sums of what is measured.
+#[derive(Default)]
+struct Measured([[f64; 2]; METRICS.len()]);
+
+impl Measured {
+    fn add(&mut self, name: &str, value: f64) {
+        if let Some(at) = METRICS.iter().position(|other| *other == name) {
+            self.0[at] = [self.0[at][0] + value, self.0[at][1] + 1.0];
+        }
+    }
+}
+
+impl Policy {
+    /// What a token of an answer of `tokens` tokens weighs, in a micro batch with `all` labels.
+    fn weight(&self, tokens: usize, all: u64) -> f64 {
+        match self.reduction {
+            Reduction::Answers => 1.0 / tokens as f64,
+            Reduction::LocalTokens => 1.0 / all.max(1) as f64,
+            Reduction::Tokens => 1.0,
+            Reduction::Constant(most) => 1.0 / most,
+        }
+    }
+
+    /// Adds an answer's terms.
+    fn answer(&self, answer: &Answer<'_>, all: u64, weighed: &mut Weighed, seen: &mut Measured) {
+        let micro = answer.micro;
+        let (logs, count) = (answer.log_ratios(), answer.at.len() as f64);
+        let sum: f64 = logs.iter().sum();
+        // The ratio of a token, and what of its derivative by the log-ratio goes to each token's own.
+        let (ratios, share): (Vec<f64>, f64) = match self.level {
+            Level::Token => (logs.iter().map(|log| log.exp()).collect(), 1.0),
+            Level::Sequence => (vec![(sum / count).exp(); logs.len()], 1.0 / count),
+            Level::SequenceSum => (vec![sum.exp(); logs.len()], 1.0),
+        };
+        let weight = self.weight(answer.at.len(), all);
+        // By the ratio, of all tokens together where it is the answer's.
+        let mut by_ratio = 0.0;
+        for (index, at) in answer.at.iter().enumerate() {
+            let (logp, ratio) = (answer.logps[index], ratios[index]);
+            let advantage = f64::from(micro.rolled.advantages[*at]);
+            let [value, mut of_ratio, mut of_logp] = self.surrogate.of(ratio, logp, advantage);
+            weighed.loss += weight * value;
+            seen.add("loss/policy_avg", value);
+            if let Some(reference) = micro.reference.get(*at) {
+                let Divergence { beta, estimator, corrected } = self.divergence;
+                let [kl, slope] = estimator.of(logp, f64::from(*reference));
+                let factor = if corrected { ratio } else { 1.0 };
+                weighed.loss += weight * beta * kl * factor;
+                of_logp += beta * slope * factor;
+                of_ratio += if corrected { beta * kl } else { 0.0 };
+                seen.add("kl", kl * factor);
+            }
+            let slope = of_ratio * ratio;
+            let own = if self.level == Level::Token { of_logp + slope } else { of_logp };
+            by_ratio += if self.level == Level::Token { 0.0 } else { weight * slope * share };
+            weighed.weights[*at] -= (weight * own) as f32;
+            self.measure([logs[index], logp], ratio, micro.rolled.fresh, seen);
+            if index == 0 || self.level == Level::Token {
+                self.clipped(ratio, advantage, seen);
+            }
+        }
+        // Summed in f64 and rounded once a token: a loss is minus its log-probability.
+        for at in answer.at.iter().filter(|_| by_ratio != 0.0) {
+            weighed.weights[*at] = (f64::from(weighed.weights[*at]) - by_ratio) as f32;
+        }
+    }
+
+    /// Shares of ratios that are clipped: of tokens, or of answers where they are theirs.
+    fn clipped(&self, ratio: f64, advantage: f64, seen: &mut Measured) {
+        let [low, high] = self.surrogate.beyond(ratio, advantage).map(|is| if is { 1.0 } else { 0.0 });
+        seen.add("clip_ratio/low_mean", low);
+        seen.add("clip_ratio/high_mean", high);
+        seen.add("clip_ratio/region_mean", low + high);
+    }
+
+    fn measure(&self, [log, logp]: [f64; 2], ratio: f64, fresh: bool, seen: &mut Measured) {
+        seen.add("probs_ratio", ratio);
+        seen.add("policy/approxkl_avg", log * log / 2.0);
+        seen.add("approx_entropy", -logp);
+        if fresh {
+            // The same weights sampled these tokens.
+            seen.add("token_mult_prob_error", log.abs().exp());
+            seen.add("sampling_logp_difference/mean", log.abs());
+        }
+    }
+
+    /// Adds the value head's terms.
+    fn values(&self, answers: &Answers<'_>, doc: &Range<usize>, weighed: &mut Weighed, seen: &mut Measured) {
+        let Some(Values { coefficient, clip }) = self.values else { return };
+        let micro = answers.micro;
+        let at: Vec<usize> = doc.clone().filter(|at| micro.labels[*at] >= 0).collect();
+        let weight = coefficient * self.weight(at.len(), micro.valid());
+        for at in at {
+            let value = f64::from(answers.scores[at]);
+            let [then, target] = [&micro.rolled.values, &micro.rolled.returns].map(|of| f64::from(of[at]));
+            let near = clip.map_or(value, |clip| value.clamp(then - clip, then + clip));
+            let [free, held] = [value, near].map(|value| (value - target).powi(2) / 2.0);
+            let slope = if free >= held || near == value { value - target } else { 0.0 };
+            weighed.loss += weight * free.max(held);
+            weighed.scores[at] += (weight * slope) as f32;
+            seen.add("loss/value_avg", free.max(held));
+            seen.add("val/clipfrac_avg", if held > free { 1.0 } else { 0.0 });
+            seen.add("val/error", value - target);
+            seen.add("val/mean", value);
+        }
+    }
+}
+
+impl Objective for Policy {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        match self.reduction {
+            Reduction::Answers | Reduction::Constant(_) => micro.rolled.answers as f64,
+            Reduction::LocalTokens => f64::from(u8::from(micro.rolled.answers > 0)),
+            Reduction::Tokens => micro.valid() as f64,
+        }
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for Policy {
+    fn metrics(&self) -> &[&'static str] {
+        &METRICS
+    }
+
+    fn asks(&self) -> Asks {
+        if self.values.is_some() { Asks::Both } else { Asks::Vocabulary }
+    }
+
+    /// Once for each rollout.
+    fn asks_reference(&self) -> bool {
+        false
+    }
+
+    fn temperature(&self) -> f64 {
+        self.temperature
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let micro = answers.micro;
+        let mut weighed = Weighed {
+            weights: vec![0.0; answers.losses.len()],
+            scores: vec![0.0; answers.scores.len()],
+            ..Weighed::default()
+        };
+        let (mut seen, all) = (Measured::default(), micro.valid());
+        for doc in &micro.docs[..micro.rolled.answers] {
+            let answer = Answer::of(answers, doc);
+            if answer.at.is_empty() {
+                continue;
+            }
+            self.answer(&answer, all, &mut weighed, &mut seen);
+            self.values(answers, doc, &mut weighed, &mut seen);
+        }
+        weighed.metrics = seen.0.to_vec();
+        weighed
+    }
+}
+
+#[cfg(test)]
+#[path = "loss_tests.rs"]
+mod tests;

@@ -1,0 +1,25 @@
+//! Learning from rewards: a policy writes answers, rewards say how good they are, and the loop makes the good ones likelier. The sampler
+//! is given the weights that are trained, so where they have not changed since, every ratio of probabilities is one.
+//!
+//! [`advantages`] and [`Policy`] are the mathematics, in f64 on the host. [`Rollouts`] makes the sources of a run: prompts, answers by
+//! whoever implements [`fathom_model::Rollout`], rewards of [`reward`] and [`rules`], documents in micro batches.
+
+mod advantage;
+pub(crate) mod check;
+mod judged;
+mod loss;
+pub mod pack;
+mod planned;
+mod replicas;
+pub mod reward;
+mod rollouts;
+pub mod rules;
+mod schema;
+mod telling;
+mod writing;
+
+pub use advantage::{AdvantageName, Scored, advantages, gae, mean_and_deviation, overlong, whitened};
+pub use loss::{Divergence, Estimator, Level, Policy, Reduction, Surrogate, Values};
+pub use planned::planned;
+pub use replicas::scores;
+pub use rollouts::{Rolling, Rollouts};

@@ -1,0 +1,186 @@
+//! Prompts with their answers as documents of packed streams.
+
+use serde::{Deserialize, Serialize};
+
+use fathom_tensor::SUM_CHUNK;
+
+use crate::micro_batch::{MicroBatch, Rolled};
+
+/// A label that is not learned.
+const IGNORE: i32 = fathom_text::pack::IGNORE;
+
+/// A prompt and an answer, with what is known of the answer's tokens, in columns of as many numbers; empty: unknown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Doc {
+    /// Token ids of both.
+    pub ids: Vec<u32>,
+    /// Those of the prompt.
+    pub prompt: usize,
+    /// Nothing of the answer is learned.
+    pub left_out: bool,
+    /// Log-probabilities when it was sampled.
+    pub logps: Vec<f32>,
+    /// Those of the reference.
+    pub reference: Vec<f32>,
+    /// Advantages.
+    pub advantages: Vec<f32>,
+    /// What the value head said before each token.
+    pub values: Vec<f32>,
+    /// What it should have said.
+    pub returns: Vec<f32>,
+}
+
+impl Doc {
+    /// Tokens of the answer.
+    pub fn answer(&self) -> usize {
+        self.ids.len() - self.prompt
+    }
+
+    /// Where its labels are among its tokens: each predicts the next.
+    pub fn labels(&self) -> std::ops::Range<usize> {
+        self.prompt - 1..self.ids.len() - 1
+    }
+}
+
+/// Sizes of a micro batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Tokens at most.
+    pub tokens: usize,
+    /// Documents at most.
+    pub docs: usize,
+}
+
+/// Where a document of this many tokens begins behind `held` tokens. Attention adds up keys in blocks at multiples of 128 tokens of the
+/// stream, so a document has the bits that it has alone where it begins at one, or does not reach into the next.
+fn begins(held: usize, tokens: usize) -> usize {
+    if held % SUM_CHUNK + tokens > SUM_CHUNK { held.next_multiple_of(SUM_CHUNK) } else { held }
+}
+
+/// Which documents are in which micro batch: each in the first that has room, the longest first, equals in their order. A document
+/// longer than the room is alone.
+pub fn bins(docs: &[&Doc], room: Room) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..docs.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(docs[*at].ids.len()));
+    let mut bins: Vec<(usize, Vec<usize>)> = Vec::new();
+    for at in order {
+        let tokens = docs[at].ids.len();
+        let fits = |(held, of): &&mut (usize, Vec<usize>)| {
+            begins(*held, tokens) + tokens <= room.tokens && of.len() < room.docs
+        };
+        match bins.iter_mut().find(fits) {
+            Some((held, of)) => {
+                *held = begins(*held, tokens) + tokens;
+                of.push(at);
+            }
+            None => bins.push((tokens, vec![at])),
+        }
+    }
+    bins.into_iter().map(|(_, of)| of).collect()
+}
+
+/// Documents as a stream. What is between two belongs to the first, at the place of its last token: nothing that is learned sees it.
+pub fn stream(docs: &[&Doc], fresh: bool) -> MicroBatch {
+    let mut micro = MicroBatch {
+        rolled: Rolled { answers: docs.len(), fresh, ..Rolled::default() },
+        ..MicroBatch::default()
+    };
+    let mut ends: Vec<usize> = Vec::with_capacity(docs.len());
+    for (at, doc) in docs.iter().enumerate() {
+        let held = ends.last().copied().unwrap_or(0) + doc.ids.len();
+        ends.push(docs.get(at + 1).map_or(held, |next| begins(held, next.ids.len())));
+    }
+    for (doc, end) in docs.iter().zip(&ends) {
+        let start = micro.ids.len();
+        micro.ids.extend(doc.ids.iter().map(|id| *id as i32));
+        micro.positions.extend(0..doc.ids.len() as i32);
+        let label = |at: usize| match doc.ids.get(at + 1) {
+            Some(id) if doc.labels().contains(&at) && !doc.left_out => *id as i32,
+            _ => IGNORE,
+        };
+        micro.labels.extend((0..doc.ids.len()).map(label));
+        micro.ids.resize(*end, 0);
+        micro.positions.resize(*end, doc.ids.len() as i32 - 1);
+        micro.labels.resize(*end, IGNORE);
+        micro.docs.push(start..*end);
+    }
+    let column = |of: fn(&Doc) -> &[f32]| {
+        if docs.iter().all(|doc| of(doc).is_empty()) {
+            return Vec::new();
+        }
+        let mut column = Vec::with_capacity(micro.ids.len());
+        for (doc, end) in docs.iter().zip(&ends) {
+            column.resize(column.len() + doc.prompt - 1, 0.0);
+            column.extend(of(doc));
+            column.resize(*end, 0.0);
+        }
+        column
+    };
+    micro.reference = column(|doc| &doc.reference);
+    micro.rolled.logps = column(|doc| &doc.logps);
+    micro.rolled.advantages = column(|doc| &doc.advantages);
+    micro.rolled.values = column(|doc| &doc.values);
+    micro.rolled.returns = column(|doc| &doc.returns);
+    micro
+}
+
+/// A stream that nothing is learned from, for a step without answers.
+pub fn nothing() -> MicroBatch {
+    let whole = 0..2;
+    let rest = MicroBatch::default();
+    MicroBatch { ids: vec![0; 2], labels: vec![IGNORE; 2], positions: vec![0, 1], docs: vec![whole], ..rest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doc(prompt: usize, answer: usize, first: u32) -> Doc {
+        let tokens = prompt + answer;
+        Doc {
+            ids: (first..first + tokens as u32).collect(),
+            prompt,
+            logps: (0..answer).map(|at| -(at as f32)).collect(),
+            advantages: vec![first as f32; answer],
+            ..Doc::default()
+        }
+    }
+
+    #[test]
+    fn columns_stand_where_the_labels_are() {
+        let (one, two) = (doc(2, 3, 10), Doc { left_out: true, ..doc(1, 2, 20) });
+        let micro = stream(&[&one, &two], true);
+        assert_eq!(micro.ids, [10, 11, 12, 13, 14, 20, 21, 22]);
+        assert_eq!(micro.labels, [IGNORE, 12, 13, 14, IGNORE, IGNORE, IGNORE, IGNORE]);
+        assert_eq!(micro.positions, [0, 1, 2, 3, 4, 0, 1, 2]);
+        assert_eq!(micro.docs, [0..5, 5..8]);
+        assert_eq!(micro.rolled.logps, [0.0, 0.0, -1.0, -2.0, 0.0, 0.0, -1.0, 0.0]);
+        assert_eq!(micro.rolled.advantages, [0.0, 10.0, 10.0, 10.0, 0.0, 20.0, 20.0, 0.0]);
+        assert!(micro.reference.is_empty() && micro.rolled.answers == 2 && micro.rolled.fresh);
+        assert_eq!(nothing().valid(), 0);
+    }
+
+    #[test]
+    fn documents_begin_where_their_bits_are_those_that_they_have_alone() {
+        let (one, two, three) = (doc(60, 60, 1), doc(4, 20, 200), doc(3, 5, 300));
+        let micro = stream(&[&one, &two, &three], true);
+        assert_eq!(micro.docs, [0..128, 128..152, 152..160]);
+        assert_eq!((micro.positions[119], micro.positions[120], micro.positions[127]), (119, 119, 119));
+        assert_eq!((micro.ids[127], micro.ids[128], micro.labels[127]), (0, 200, IGNORE));
+        let columns = [&micro.rolled.logps, &micro.rolled.advantages];
+        assert!(columns.iter().all(|column| column.len() == micro.ids.len()));
+        assert_eq!((micro.rolled.logps[131], micro.rolled.logps[132]), (0.0, -1.0));
+        assert_eq!(bins(&[&one, &two, &three], Room { tokens: 150, docs: 9 }), [vec![0, 2], vec![1]]);
+    }
+
+    #[test]
+    fn documents_go_where_there_is_room() {
+        let docs: Vec<Doc> = [3, 6, 2, 5, 4].into_iter().map(|answer| doc(1, answer, 0)).collect();
+        let docs: Vec<&Doc> = docs.iter().collect();
+        // Seven, six, five, four and three tokens.
+        assert_eq!(bins(&docs, Room { tokens: 10, docs: 9 }), [vec![1, 2], vec![3, 0], vec![4]]);
+        assert_eq!(bins(&docs, Room { tokens: 99, docs: 2 }), [vec![1, 3], vec![4, 0], vec![2]]);
+        assert_eq!(bins(&docs, Room { tokens: 1, docs: 9 }).len(), 5);
+    }
+}

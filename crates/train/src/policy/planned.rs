@@ -1,0 +1,59 @@
+//! What a rollout needs of memory: the run's own rollout, on the machine without data, beside all that a trainer keeps.
+
+use std::sync::Arc;
+
+use fathom_model::{Asked, Rollout, Weights};
+use fathom_tensor::{Device, Meta, Usage};
+
+use serde_json::Map;
+
+use super::reward::{Answered, Part, score};
+use crate::error::{Error, Result};
+use crate::plan::Workload;
+use crate::recipe::RlTable;
+use crate::state::planned_trainer;
+
+/// Tokens of an answer that are written one by one in a plan; those before them are read as if they were a prompt, which needs no less.
+const WRITTEN: usize = 64;
+
+/// Peaks of the pool while a rollout is written: weights, gradients, the optimizer's state and the reference as they lie, pages for as
+/// many sequences as run at once, each as long as it can be, and what a chunk of tokens takes on its way; then while models score the
+/// answers, of as many words as they may have tokens. `judges` makes those parts of the reward that ask a model.
+///
+/// # Errors
+/// Those of a trainer, of the rollout, and of the judges.
+pub fn planned(
+    work: &Workload<'_>,
+    rl: &RlTable,
+    room: usize,
+    rollout: &dyn Rollout,
+    judges: &dyn Fn(&Device) -> Result<Vec<Part>>,
+) -> Result<Usage> {
+    let machine = Arc::new(Meta::new(work.profile.clone()));
+    let device = Device::on_mesh(machine, u64::MAX, work.how.ranks.imagined());
+    let trainer = planned_trainer(&device, &work.spec, work.dtype, &work.how)?;
+    let judges = judges(&device)?;
+    device.pool.reset_peak();
+    let written = rl.max_answer_tokens.min(WRITTEN);
+    // Replicas share the prompts out; the last has no fewer than others.
+    let grid = work.how.ranks.grid;
+    let prompts = rl.prompts.div_ceil(grid.dp * grid.cp);
+    let asked = Asked {
+        prompts: (0..prompts).map(|at| vec![(at % work.spec.vocab) as u32; room - written]).collect(),
+        seeds: vec![0; prompts],
+        answers: rl.answers,
+        max_tokens: written,
+        temperature: rl.temperature,
+        top_k: rl.top_k,
+        top_p: rl.top_p,
+    };
+    let weights = Weights { device: &device, model: &trainer.model, params: &trainer.params };
+    rollout.rollout(weights, &asked).map_err(Error::Hook)?;
+    let [prompt, text] =
+        [room - rl.max_answer_tokens.min(room), rl.max_answer_tokens].map(|words| "a ".repeat(words));
+    let (row, tokens) = (Map::new(), rl.max_answer_tokens);
+    let answer = Answered { row: &row, prompt: &prompt, text: &text, tokens, ended: true };
+    let refuse = |message: String| Error::Recipe { key: "rl.reward".into(), message };
+    score(&judges, &vec![answer; prompts * rl.answers]).map_err(refuse)?;
+    Ok(device.pool.usage())
+}

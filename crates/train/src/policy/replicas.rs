@@ -1,0 +1,86 @@
+//! What replicas of the model share out among each other: prompts that are answered, and answers that are judged. Each of them does a
+//! run of the list, and afterwards all ranks have all of it, in its order, so that they go on with the same numbers.
+
+use std::ops::Range;
+
+use fathom_tensor::Device;
+use fathom_tensor::mesh::{Axis, Mesh};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::agree::{gather_texts, outcome};
+use crate::error::{Error, Result};
+
+/// Whether a rank scores the answers that its replica of the model writes.
+pub fn scores(mesh: &Mesh) -> bool {
+    Replica::of_writers(mesh).speaks
+}
+
+/// A rank's replica of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Replica {
+    /// Which.
+    index: usize,
+    /// Of how many.
+    replicas: usize,
+    /// The rank says what the replica has: one of those that have it.
+    pub speaks: bool,
+}
+
+impl Replica {
+    /// Of those that write: context parallel ranks have whole models, and a token that is written is of one of them.
+    pub fn of_writers(mesh: &Mesh) -> Replica {
+        let group = mesh.group(&[Axis::Cp, Axis::Dp]);
+        let speaks = mesh.index(Axis::Tp) == 0 && mesh.index(Axis::Pp) == 0;
+        Replica { index: group.index(), replicas: group.size(), speaks }
+    }
+
+    /// Of those that read whole streams: the last stage knows what the model says.
+    pub fn of_readers(mesh: &Mesh) -> Replica {
+        let first = [Axis::Tp, Axis::Cp].iter().all(|axis| mesh.index(*axis) == 0);
+        let speaks = first && mesh.index(Axis::Pp) + 1 == mesh.size(Axis::Pp);
+        Replica { index: mesh.index(Axis::Dp), replicas: mesh.size(Axis::Dp), speaks }
+    }
+
+    /// Its run of a list of this length.
+    pub fn share(&self, len: usize) -> Range<usize> {
+        len * self.index / self.replicas..len * (self.index + 1) / self.replicas
+    }
+
+    /// The whole list, of which this replica has made its run. All ranks call this together; none goes on where one has failed.
+    ///
+    /// # Errors
+    /// That of the run, on this rank or another one.
+    pub fn all<T: Serialize + DeserializeOwned>(
+        &self,
+        device: &Device,
+        own: Result<Vec<T>>,
+    ) -> Result<Vec<T>> {
+        if device.mesh.grid().ranks() == 1 {
+            return own;
+        }
+        let own = outcome(device, own)?;
+        let damaged = |error: serde_json::Error| Error::Hook(error.into());
+        let text =
+            if self.speaks { serde_json::to_vec(&(self.index, own)).map_err(damaged)? } else { Vec::new() };
+        let said = gather_texts(device, &text)?;
+        let said = said.iter().filter(|text| !text.is_empty()).map(|text| serde_json::from_slice(text));
+        let mut said: Vec<(usize, Vec<T>)> = said.collect::<std::result::Result<_, _>>().map_err(damaged)?;
+        said.sort_by_key(|(index, _)| *index);
+        Ok(said.into_iter().flat_map(|(_, run)| run).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_the_list() {
+        for (replicas, len) in [(1, 3), (2, 3), (3, 8), (4, 2)] {
+            let of = |index| Replica { index, replicas, speaks: true }.share(len);
+            let all: Vec<usize> = (0..replicas).flat_map(of).collect();
+            assert_eq!(all, (0..len).collect::<Vec<_>>());
+        }
+    }
+}

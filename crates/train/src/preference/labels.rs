@@ -1,0 +1,102 @@
+//! Answers that are wanted or not (KTO, Ethayarajh and others, 2024).
+
+use std::collections::BTreeMap;
+
+use super::{answer, logps};
+use crate::micro_batch::MicroBatch;
+use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+use crate::preference::Slope;
+
+/// The objective of a run on such answers. Each is followed by its prompt with another row's answer: the mean log-ratio of these, or 0,
+/// is where gains begin. It is constant for the gradient.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// How strongly the model is kept where it was.
+    pub beta: f64,
+    /// Weight of the losses of answers that are wanted.
+    pub desirable: f64,
+    /// And of the others.
+    pub undesirable: f64,
+    /// Gains begin at 0 (TRL's `apo_zero_unpaired`).
+    pub zero: bool,
+    /// The mean is that of the whole step, for which its micro batches are read twice; else of each micro batch, as in TRL.
+    pub of_step: bool,
+}
+
+/// How much likelier a document's answer is than under the reference, in logarithms.
+fn ratio(answers: &Answers<'_>, doc: usize) -> f64 {
+    let [own, reference] = logps(answers, doc);
+    own - reference
+}
+
+const METRICS: [&str; 5] = ["rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl"];
+
+impl Objective for Wanted {
+    fn name(&self) -> &'static str {
+        "kto"
+    }
+
+    /// Answers.
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        (micro.facts.documents() / 2) as f64
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for Wanted {
+    fn metrics(&self) -> &[&'static str] {
+        &METRICS
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Vocabulary
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.of_step && !self.zero
+    }
+
+    /// The log-ratios of mismatched answers.
+    fn ahead(&self, answers: &Answers<'_>) -> [f64; 2] {
+        let all = answers.micro.facts.documents() / 2;
+        [(0..all).map(|at| ratio(answers, 2 * at + 1)).sum(), all as f64]
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let micro = answers.micro;
+        let all = micro.facts.documents() / 2;
+        let of_step = micro.step.and_then(|step| step.ahead).filter(|_| self.looks_ahead());
+        let [sum, count] = of_step.unwrap_or_else(|| self.ahead(answers));
+        let mean = sum / count.max(1.0);
+        let z = if self.zero { 0.0 } else { mean.max(0.0) };
+        let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
+        let mut metrics = [[0.0; 2]; 5];
+        for doc in (0..all).map(|at| 2 * at) {
+            let [own, reference] = logps(answers, doc);
+            let x = Slope::first(own) - reference;
+            let wanted = micro.facts.of(doc)[1] > 0.5;
+            let gain = (x - z) * if wanted { self.beta } else { -self.beta };
+            let weight = if wanted { self.desirable } else { self.undesirable };
+            let loss = (-gain.sigmoid() + 1.0) * weight;
+            weighed.loss += loss.value;
+            answer(micro, doc).for_each(|at| weighed.weights[at] = -loss.by[0] as f32);
+            let side = usize::from(!wanted);
+            for (metric, more) in [(side, self.beta * x.value), (2 + side, own)] {
+                metrics[metric] = [metrics[metric][0] + more, metrics[metric][1] + 1.0];
+            }
+        }
+        // One of each micro batch that has any.
+        metrics[4] = [z, f64::from(u8::from(all > 0))];
+        weighed.metrics = metrics.to_vec();
+        weighed
+    }
+
+    fn derive(&self, means: &mut BTreeMap<String, f64>) {
+        if let (Some(chosen), Some(rejected)) = (means.get(METRICS[0]), means.get(METRICS[1])) {
+            means.insert("rewards/margins".into(), chosen - rejected);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What is trained beside a frozen model.
+
+use fathom_base::{choice, recipe};
+use toml::Value;
+
+choice! {
+    /// An adapter.
+    pub enum AdapterName {
+        /// None: the model's own weights are trained.
+        None = "none",
+        /// Low-rank terms (Hu and others, 2021).
+        Lora = "lora",
+        /// The same with the weight `alpha / sqrt(rank)` (Kalajdzievski, 2023).
+        Rslora = "rslora",
+        /// Low-rank terms of the directions of rows, whose lengths are trained apart (Liu and others, 2024).
+        Dora = "dora",
+        /// Low-rank terms that begin as the largest singular parts of the base (Meng and others, 2024).
+        Pissa = "pissa",
+        /// Factors of keys, values and of what the MLP's way out reads (Liu and others, 2022).
+        Ia3 = "ia3",
+        /// A small network behind each sub-layer (Houlsby and others, 2019).
+        Houlsby = "houlsby",
+        /// Embeddings of virtual tokens before each document (Lester and others, 2021).
+        Prompt = "prompt",
+        /// The same, computed by a small network (Liu and others, 2021).
+        PTuning = "p_tuning",
+        /// Keys and values of each layer at virtual tokens before each document (Li and Liang, 2021).
+        Prefix = "prefix",
+    }
+}
+
+impl AdapterName {
+    /// It has low-rank terms.
+    pub fn is_low_rank(self) -> bool {
+        matches!(self, AdapterName::Lora | AdapterName::Rslora | AdapterName::Dora | AdapterName::Pissa)
+    }
+
+    /// It has virtual tokens.
+    pub fn leads(self) -> bool {
+        matches!(self, AdapterName::Prompt | AdapterName::PTuning | AdapterName::Prefix)
+    }
+}
+
+recipe! {
+    /// An adapter: trained alone, beside a model of which nothing changes.
+    pub struct AdapterTable {
+        /// The method.
+        pub method: AdapterName = AdapterName::None,
+        /// For methods with low-rank terms columns between A and B, 16 where nothing is said; for `houlsby` the width of the networks, 32.
+        pub rank: Option<usize>,
+        /// Their weight is `alpha / rank`, with `rslora` `alpha / sqrt(rank)`. None: twice the rank, with `pissa` the rank.
+        pub alpha: Option<f64>,
+        /// Which projections: a list of ends of names, as `["q_proj", "v_proj"]`; a regular expression that whole names match;
+        /// or `all-linear` for every projection of the blocks. None: all-linear, with `ia3` k_proj, v_proj and down_proj. `houlsby` and
+        /// methods with virtual tokens have none.
+        pub targets: Option<Value>,
+        /// LoRA+ (Hayou and others, 2024): how many times the learning rate of A that of B is; none for the same.
+        pub lr_ratio: Option<f64>,
+        /// Of `prompt`, `p_tuning` and `prefix`: virtual tokens before each document, which `seq_tokens` count. None: 20.
+        pub virtual_tokens: Option<usize>,
+        /// Of `p_tuning`: hidden columns of the network, an MLP of three layers as PEFT's. None: the model's columns.
+        pub encoder_hidden_size: Option<usize>,
+    }
+}
+
+impl AdapterTable {
+    /// Virtual tokens before each document.
+    pub fn leads(&self) -> usize {
+        if self.method.leads() { self.virtual_tokens.unwrap_or(20) } else { 0 }
+    }
+}

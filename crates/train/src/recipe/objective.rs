@@ -1,0 +1,302 @@
+//! What a run minimises.
+
+use std::path::PathBuf;
+
+use fathom_base::{choice, recipe};
+use fathom_text::lessons::{Answers, Judge, Teaching};
+
+use super::{AdapterName, GemmName, Recipe};
+use crate::reference::Sync;
+
+choice! {
+    /// What is minimised.
+    pub enum MethodName {
+        /// The cross-entropy of the next token.
+        CrossEntropy = "cross_entropy",
+        /// Dynamic fine-tuning (Wu and others, 2025): each token's cross-entropy times its probability, which is constant for the
+        /// gradient. Computes the logits twice, and has no z-loss.
+        Dft = "dft",
+        /// The cross-entropy and the divergence from a teacher's distribution of the next token (Hinton and others, 2015).
+        Distill = "distill",
+        /// Pairs of answers against a reference model (Rafailov and others, 2023).
+        Dpo = "dpo",
+        /// Answers that are wanted or not, against a reference model (Ethayarajh and others, 2024).
+        Kto = "kto",
+        /// Pairs without a reference: the cross-entropy of chosen texts, and the ratio of odds (Hong and others, 2024).
+        Orpo = "orpo",
+        /// Pairs without a reference: mean log-probabilities with a margin (Meng and others, 2024).
+        Simpo = "simpo",
+        /// Pairs without a reference, and the cross-entropy of chosen answers (Xu and others, 2024).
+        Cpo = "cpo",
+        /// Pairs with rewards, against a reference model (Nemotron-4 340B).
+        Rpo = "rpo",
+        /// A reward model: a head of scores.
+        Reward = "reward",
+    }
+}
+
+choice! {
+    /// The loss of a method, by TRL's names.
+    pub enum LossName {
+        /// The method's own: `sigmoid` of `dpo` and `cpo`, `bwd_kl` of `rpo`, `fwd_kl` of `distill`, `bt` of `reward`.
+        Auto = "auto",
+        /// Of `dpo` and `cpo`: logistic; with `label_smoothing` conservative DPO.
+        Sigmoid = "sigmoid",
+        /// Of `dpo`: logistic, of means over tokens.
+        SigmoidNorm = "sigmoid_norm",
+        /// Of `dpo` and `cpo`: hinge (SLiC).
+        Hinge = "hinge",
+        /// Of `dpo` and `cpo`: squared distance of means over tokens from a margin of 1/(2 beta) (IPO).
+        Ipo = "ipo",
+        /// Of `dpo`: the same of sums, as NeMo-Aligner has it.
+        IpoSum = "ipo_sum",
+        /// Of `dpo`: EXO for pairs; needs `label_smoothing`.
+        ExoPair = "exo_pair",
+        /// Of `dpo`: noise-contrastive alignment.
+        NcaPair = "nca_pair",
+        /// Of `dpo`: robust DPO, unbiased where a share `label_smoothing` of the labels is wrong.
+        Robust = "robust",
+        /// Of `dpo`: binary classifier optimisation.
+        BcoPair = "bco_pair",
+        /// Of `dpo`: self-play preference optimisation with hard labels.
+        SppoHard = "sppo_hard",
+        /// Of `dpo`: optimal transport between the micro batch's sorted ratios of pairs.
+        Aot = "aot",
+        /// Of `dpo`: the same of chosen against rejected answers.
+        AotUnpaired = "aot_unpaired",
+        /// Of `dpo`: anchored; chosen answers become likelier, rejected ones less likely.
+        ApoZero = "apo_zero",
+        /// Of `dpo`: anchored; both become less likely, rejected ones more so.
+        ApoDown = "apo_down",
+        /// Of `dpo`: the loss that a search found.
+        Discopop = "discopop",
+        /// Of `dpo`: the cross-entropy of chosen answers alone.
+        Sft = "sft",
+        /// Of `kto`: with gains from 0 rather than from the mean ratio of mismatched answers.
+        ApoZeroUnpaired = "apo_zero_unpaired",
+        /// Of `rpo`: the divergence of the implied margin from that of the rewards. Of `distill`: that of the student from the teacher.
+        BackwardKl = "bwd_kl",
+        /// Of `rpo` and `distill`: the other way round.
+        ForwardKl = "fwd_kl",
+        /// Of `distill`: Jensen and Shannon's, by `jsd_beta` (GKD; Agarwal and others, 2024).
+        Jsd = "jsd",
+        /// Of `rpo`: squared distance.
+        Squared = "sq",
+        /// Of `reward`: of pairs (Bradley and Terry), with `margin` where rows have it.
+        BradleyTerry = "bt",
+        /// Of `reward`: the same, times the margin.
+        Scaled = "scaled_bt",
+        /// Of `reward`: squared distance from ratings.
+        Regression = "regression",
+        /// Of `reward`: steps that are right or wrong.
+        Process = "process",
+    }
+}
+
+choice! {
+    /// A divergence from the reference model.
+    pub enum DivergenceName {
+        /// DPO's own.
+        ReverseKl = "reverse_kl",
+        /// Forward Kullback-Leibler.
+        ForwardKl = "forward_kl",
+        /// Jensen-Shannon.
+        JsDivergence = "js_divergence",
+        /// The alpha divergence, by `f_alpha`.
+        AlphaDivergence = "alpha_divergence",
+    }
+}
+
+choice! {
+    /// Where the log-probabilities of the reference model come from.
+    pub enum ReferenceName {
+        /// Of methods that have a reference: `copy` where it moves (`sync_ref_model`), `adapter_off` of a run that trains an adapter
+        /// alone whose base stays what it is, else `column`.
+        Auto = "auto",
+        /// Computed once, before the first step, and kept beside the tokens.
+        Column = "column",
+        /// From a frozen copy of the weights in memory, in each step.
+        Copy = "copy",
+        /// From the policy without its adapter, in each step.
+        AdapterOff = "adapter_off",
+        /// None: they are 0, and the method rewards likely answers alone.
+        None = "none",
+    }
+}
+
+choice! {
+    /// Over which answers a divergence is a mean.
+    pub enum KlOverName {
+        /// Those of the whole step, on all ranks: its micro batches are read twice, and their number changes nothing.
+        Step = "step",
+        /// Those of each micro batch, as in TRL.
+        MicroBatch = "micro_batch",
+    }
+}
+
+recipe! {
+    /// What is minimised, a mean over the weighted tokens, pairs, answers or ratings of a whole step.
+    pub struct ObjectiveTable {
+        /// The method.
+        pub method: MethodName = MethodName::CrossEntropy,
+        /// Its loss.
+        pub loss: LossName = LossName::Auto,
+        /// Of `dpo`: several losses in place of one, as TRL's list.
+        pub losses: Vec<LossName>,
+        /// Their weights.
+        pub loss_weights: Vec<f64>,
+        /// How strongly the model is kept near the reference; of `orpo` the weight of the ratio.
+        pub beta: f64 = 0.1,
+        /// Where the reference's log-probabilities come from; the reference is the model that the run starts from.
+        pub reference: ReferenceName = ReferenceName::Auto,
+        /// The reference moves after the policy (TR-DPO).
+        pub sync_ref_model: bool = false,
+        /// With `sync_ref_model`: the policy's share of what the reference becomes, the rest being what it was; 1 replaces it. None for 0.6.
+        pub ref_model_mixup_alpha: Option<f64>,
+        /// With `sync_ref_model`: steps from one move to the next. None for 512.
+        pub ref_model_sync_steps: Option<usize>,
+        /// Of `dpo`: a pair weighs as much as the policy's own answers are like it (WPO). Computes the logits a third time.
+        pub use_weighting: bool = false,
+        /// Fraction of the labels that are taken for wrong.
+        pub label_smoothing: f64 = 0.0,
+        /// Of `dpo`: the divergence from the reference.
+        pub f_divergence: DivergenceName = DivergenceName::ReverseKl,
+        /// Coefficient of the alpha divergence.
+        pub f_alpha: f64 = 0.5,
+        /// Of `dpo`: factor of the log-probabilities of the tokens by which an answer is longer than the other (LD-DPO); none for 1.
+        pub ld_alpha: Option<f64>,
+        /// Weight of the cross-entropy of chosen answers; none for the method's own: 1 of `cpo` and `orpo`, else 0.
+        pub sft_weight: Option<f64>,
+        /// Of `simpo`: the margin, as TRL's `simpo_gamma`.
+        pub gamma: f64 = 0.5,
+        /// Of `simpo`: AlphaPO's exponent; 0 for plain log-probabilities.
+        pub alpha: f64 = 0.0,
+        /// Of the loss `discopop`: its temperature.
+        pub discopop_tau: f64 = 0.05,
+        /// Of `kto`: weight of the losses of wanted answers.
+        pub desirable_weight: f64 = 1.0,
+        /// Of `kto`: weight of the losses of unwanted answers.
+        pub undesirable_weight: f64 = 1.0,
+        /// Of `kto`: rows, in the order of the files, whose answers change places for the estimate of the divergence; TRL's batch size.
+        pub mismatched_rows: usize = 8,
+        /// Of `kto`: over which mismatched answers the divergence is a mean.
+        pub kl_over: KlOverName = KlOverName::Step,
+        /// Of `rpo`: factor of the given rewards.
+        pub reward_scale: f64 = 1.0,
+        /// Of `reward`: weight of the squared sum of a pair's rewards, which keeps their mean at 0.
+        pub center_rewards: f64 = 0.0,
+        /// Size of the noise on the embeddings of training tokens (NEFTune), as TRL's `neftune_noise_alpha`; 5 is usual, 0 is none.
+        pub neftune_alpha: f64 = 0.0,
+        /// Of `distill`: the teacher, a folder as of `model.from`, with the student's tokenizer.
+        pub teacher: Option<PathBuf>,
+        /// Of `distill`: divides the logits of teacher and student. The divergence is not multiplied by its square.
+        pub temperature: f64 = 1.0,
+        /// Of `distill`: share of the divergence in what is minimised; the rest is the cross-entropy's.
+        pub kd_ratio: f64 = 0.5,
+        /// Of the loss `jsd`: share of the teacher in the mixture; towards 0 like `fwd_kl`, towards 1 like `bwd_kl`.
+        pub jsd_beta: f64 = 0.5,
+        /// Of `distill`: the teacher's best tokens for each token, found once before the first step and kept beside the text. 0: the
+        /// teacher runs in every step, and its whole vocabulary counts.
+        pub top_k: usize = 0,
+        /// With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one.
+        pub top_k_rest: bool = true,
+        /// Of `reward` with `regression`: the names of the ratings, in their order.
+        pub attributes: Vec<String>,
+    }
+}
+
+impl MethodName {
+    /// Learns from rows of answers that are compared or judged.
+    pub fn judges(self) -> bool {
+        !matches!(self, MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill)
+    }
+
+    /// Compares with a reference model.
+    pub fn has_reference(self) -> bool {
+        matches!(self, MethodName::Dpo | MethodName::Kto | MethodName::Rpo)
+    }
+}
+
+impl ObjectiveTable {
+    /// Whether a reference's log-probabilities are needed.
+    fn refers(&self) -> bool {
+        let needs = self.loss != LossName::Sft || self.method != MethodName::Dpo;
+        self.method.has_reference() && self.reference != ReferenceName::None && needs
+    }
+
+    /// The teacher that runs in every step.
+    pub fn runs_teacher(&self) -> Option<&PathBuf> {
+        self.teacher.as_ref().filter(|_| self.method == MethodName::Distill && self.top_k == 0)
+    }
+
+    /// Scores of a token that the model has to have.
+    pub fn scores(&self) -> usize {
+        match (self.method, self.loss) {
+            (MethodName::Reward, LossName::Regression) => self.attributes.len(),
+            (MethodName::Reward, _) => 1,
+            _ => 0,
+        }
+    }
+
+    /// How rows become documents.
+    fn answers(&self) -> Answers {
+        let judge = match (self.method, self.loss) {
+            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::Nobody,
+            (MethodName::Kto, _) => Judge::Labels,
+            (MethodName::Reward, LossName::Regression) => Judge::Ratings,
+            (MethodName::Reward, LossName::Process) => Judge::Steps,
+            _ => Judge::Pairs,
+        };
+        Answers {
+            judge,
+            prompts: self.method == MethodName::Orpo,
+            bare: matches!(self.method, MethodName::Orpo | MethodName::Simpo | MethodName::Cpo),
+            whole: self.method == MethodName::Reward,
+            rewards: self.method == MethodName::Rpo,
+            block: self.mismatched_rows,
+            ratings: self.attributes.clone(),
+        }
+    }
+}
+
+impl Recipe {
+    /// Where the reference's log-probabilities come from: never `auto`, and `none` where none are needed.
+    pub fn reference(&self) -> ReferenceName {
+        let table = &self.objective;
+        match table.reference {
+            _ if !table.refers() || self.rl.is_on() => ReferenceName::None,
+            ReferenceName::Auto if table.sync_ref_model => ReferenceName::Copy,
+            ReferenceName::Auto if self.no_adapter_off().is_none() => ReferenceName::AdapterOff,
+            ReferenceName::Auto => ReferenceName::Column,
+            given => given,
+        }
+    }
+
+    /// Why the policy without its adapter is not what the run starts from, if it is not.
+    pub(crate) fn no_adapter_off(&self) -> Option<&'static str> {
+        match self.adapter.method {
+            AdapterName::None => Some("the run trains no adapter (adapter.method)"),
+            AdapterName::Pissa => Some("PiSSA changes the base that it is added to"),
+            _ if !self.model.trained.is_empty() => Some("more than the adapter is trained (model.trained)"),
+            _ if self.precision.gemm != GemmName::Bf16 => {
+                Some("it has low-precision products (precision.gemm)")
+            }
+            _ => None,
+        }
+    }
+
+    /// How the reference moves, if it does.
+    pub fn sync(&self) -> Option<Sync> {
+        let table = &self.objective;
+        let alpha = table.ref_model_mixup_alpha.unwrap_or(0.6) as f32;
+        let steps = table.ref_model_sync_steps.unwrap_or(512) as u64;
+        table.sync_ref_model.then_some(Sync { alpha, steps })
+    }
+
+    /// How rows become documents, of which those that belong together have room in a sample.
+    pub fn teaching(&self) -> Teaching {
+        let longest = self.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
+        let answers = self.objective.answers();
+        Teaching { max_tokens: longest / answers.group(), answers, ..self.data.teaching() }
+    }
+}

@@ -1,0 +1,213 @@
+//! Learning from rewards: what is sampled, what an answer is worth, and what is minimised.
+
+use std::path::PathBuf;
+
+use fathom_base::{choice, recipe};
+
+use crate::policy::{AdvantageName, Divergence, Estimator, Level, Policy, Reduction, Surrogate, Values};
+
+choice! {
+    /// What is minimised of a policy's answers.
+    pub enum PolicyName {
+        /// Nothing: the run does not learn from rewards.
+        None = "none",
+        /// GRPO (Shao and others, 2024): clipped ratios of tokens, a mean over answers.
+        Grpo = "grpo",
+        /// The same, a mean over the tokens of a micro batch.
+        Bnpo = "bnpo",
+        /// The same, a mean over the tokens of the whole step (DAPO).
+        Dapo = "dapo",
+        /// The same, a sum over `max_answer_tokens` tokens for each answer (Dr. GRPO).
+        DrGrpo = "dr_grpo",
+        /// Clipped ratios of whole answers, by the mean of their tokens' log-ratios (GSPO).
+        Gspo = "gspo",
+        /// Clipped ratios as constant weights of log-probabilities (CISPO), at most `epsilon_high`, as in TRL.
+        Cispo = "cispo",
+        /// The same from 1 - `epsilon` to 1 + `epsilon_high`, as in verl and NeMo-RL.
+        CispoBand = "cispo_band",
+        /// Smooth gates instead of clips (SAPO).
+        Sapo = "sapo",
+        /// Clipped ratios of whole answers, by the sum of their tokens' log-ratios (RLOO).
+        Rloo = "rloo",
+        /// Log-probabilities times advantages (REINFORCE), a mean over the tokens of the whole step.
+        Reinforce = "reinforce",
+        /// PPO: as `dapo`, with a value head that is trained beside.
+        Ppo = "ppo",
+        /// The cross-entropy of the best `keep` answers of each group (rejection sampling).
+        Rejection = "rejection",
+    }
+}
+
+choice! {
+    /// How the divergence from the reference is estimated at a token.
+    pub enum EstimatorName {
+        /// `exp(d) - d - 1`, `d` being the reference's log-probability less the model's.
+        K3 = "k3",
+        /// `d^2 / 2`.
+        K2 = "k2",
+        /// `-d`.
+        K1 = "k1",
+    }
+}
+
+choice! {
+    /// Where the divergence counts.
+    pub enum KlIn {
+        /// In the loss of each token.
+        Loss = "loss",
+        /// Subtracted from the reward.
+        Reward = "reward",
+    }
+}
+
+choice! {
+    /// What happens to an answer whose reward is not a number.
+    pub enum NanName {
+        /// It ends the run.
+        Refuse = "refuse",
+        /// It is left out of its group and of the loss.
+        Mask = "mask",
+    }
+}
+
+recipe! {
+    /// Learning from rewards.
+    pub struct RlTable {
+        /// What is minimised; `none` for runs that do not learn from rewards.
+        pub loss: PolicyName = PolicyName::None,
+        /// The file that says what an answer is worth (TOML, a table `[[reward]]` for each part).
+        pub reward: Option<PathBuf>,
+        /// Prompts of a rollout.
+        pub prompts: usize = 8,
+        /// Answers to each prompt: a group (TRL `num_generations`).
+        pub answers: usize = 8,
+        /// Maximum number of tokens of an answer.
+        pub max_answer_tokens: usize = 256,
+        /// Divides the logits of the distribution that answers are sampled from; log-probabilities are of that distribution.
+        pub temperature: f64 = 1.0,
+        /// For `rejection`: samples from the k most likely tokens alone; 0 from all.
+        pub top_k: usize = 0,
+        /// For `rejection`: samples from the fewest tokens whose probability reaches this.
+        pub top_p: f64 = 1.0,
+        /// Answers that are written at once, each with pages of keys and values; 0 for all of a rollout.
+        pub sequences: usize = 0,
+        /// Steps that a rollout's groups are shared out to.
+        pub minibatches: usize = 1,
+        /// Passes over a rollout (TRL `num_iterations`).
+        pub epochs: usize = 1,
+        /// How advantages follow from rewards.
+        pub advantage: AdvantageName = AdvantageName::Trl,
+        /// How far a ratio may fall below 1.
+        pub epsilon: f64 = 0.2,
+        /// How far it may rise above 1; none for `epsilon`. For `cispo` the largest ratio itself.
+        pub epsilon_high: Option<f64>,
+        /// Largest ratio that is not clipped (TRL `delta`); none for no such limit.
+        pub delta: Option<f64>,
+        /// Dual clip: the loss of a token with an advantage A below 0 is at most `-dual_clip A`; none for no such limit.
+        pub dual_clip: Option<f64>,
+        /// For `sapo`: temperature of tokens with an advantage above 0.
+        pub sapo_positive: f64 = 1.0,
+        /// For `sapo`: temperature of the others.
+        pub sapo_negative: f64 = 1.05,
+        /// Weight of the divergence from the reference; 0 for none, and no reference is loaded.
+        pub beta: f64 = 0.0,
+        /// How it is estimated.
+        pub kl: EstimatorName = EstimatorName::K3,
+        /// Where it counts.
+        pub kl_in: KlIn = KlIn::Loss,
+        /// Multiplies the divergence in the loss by the ratio, so that it is unbiased off policy (TRL `use_bias_correction_kl`).
+        pub kl_corrected: bool = false,
+        /// Folder of the reference model; none for `model.from`.
+        pub reference: Option<PathBuf>,
+        /// Drops groups whose rewards are all the same, and samples others in their place (DAPO).
+        pub dynamic_sampling: bool = false,
+        /// With `dynamic_sampling`: rollouts that a step is made of at most.
+        pub dynamic_rounds: usize = 4,
+        /// The reward of an answer falls in a line over the last so many of `max_answer_tokens` (DAPO's overlong penalty); 0 for none.
+        pub overlong_tokens: usize = 0,
+        /// By how much it falls.
+        pub overlong_penalty: f64 = 1.0,
+        /// Leaves answers that did not end by themselves out of the loss.
+        pub mask_truncated: bool = false,
+        /// What happens to rewards that are not numbers.
+        pub nan_rewards: NanName = NanName::Refuse,
+        /// For `gae`: discount of later rewards.
+        pub gamma: f64 = 1.0,
+        /// For `gae`: weight of longer sums of them.
+        pub lambda: f64 = 0.95,
+        /// For `gae`: brings the advantages of a rollout to mean 0 and deviation 1.
+        pub whiten: bool = true,
+        /// For `ppo`: weight of the value head's loss.
+        pub value_coefficient: f64 = 0.1,
+        /// For `ppo`: how far a value may go from what it was; none for no limit.
+        pub value_clip: Option<f64> = Some(0.2),
+        /// For `rejection`: answers of each group that are learned.
+        pub keep: usize = 1,
+        /// Answers of a rollout that the log shows.
+        pub shown: usize = 4,
+    }
+}
+
+impl RlTable {
+    /// Whether the run learns from rewards.
+    pub fn is_on(&self) -> bool {
+        self.loss != PolicyName::None
+    }
+
+    /// Whether it has a value head.
+    pub fn has_values(&self) -> bool {
+        self.loss == PolicyName::Ppo
+    }
+
+    /// Whether it needs a reference.
+    pub fn has_reference(&self) -> bool {
+        self.is_on() && self.beta > 0.0
+    }
+
+    /// What is minimised; none of rejection sampling, whose objective is the cross-entropy.
+    pub fn policy(&self) -> Option<Policy> {
+        use PolicyName as P;
+        let high = self.epsilon_high.unwrap_or(self.epsilon);
+        let low = self.epsilon;
+        let clipped = Surrogate::Clipped { low, high, delta: self.delta, dual: self.dual_clip };
+        let surrogate = match self.loss {
+            P::None | P::Rejection => return None,
+            P::Cispo => Surrogate::Cispo { low: None, high },
+            P::CispoBand => Surrogate::Cispo { low: Some(low), high: 1.0 + high },
+            P::Sapo => Surrogate::Sapo { positive: self.sapo_positive, negative: self.sapo_negative },
+            P::Reinforce => Surrogate::Score,
+            _ => clipped,
+        };
+        let level = match self.loss {
+            P::Gspo => Level::Sequence,
+            P::Rloo => Level::SequenceSum,
+            _ => Level::Token,
+        };
+        let reduction = match self.loss {
+            P::Bnpo => Reduction::LocalTokens,
+            P::Dapo | P::Cispo | P::CispoBand | P::Reinforce | P::Ppo => Reduction::Tokens,
+            P::DrGrpo => Reduction::Constant(self.max_answer_tokens as f64),
+            _ => Reduction::Answers,
+        };
+        let beta = if self.kl_in == KlIn::Loss { self.beta } else { 0.0 };
+        let divergence = Divergence { beta, estimator: self.estimator(), corrected: self.kl_corrected };
+        let (coefficient, clip) = (self.value_coefficient, self.value_clip);
+        let values = self.has_values().then_some(Values { coefficient, clip });
+        let (name, temperature) = (self.loss.name(), self.temperature);
+        Some(Policy { name, surrogate, level, reduction, divergence, values, temperature })
+    }
+
+    /// How divergence is estimated.
+    pub fn estimator(&self) -> Estimator {
+        match self.kl {
+            EstimatorName::K1 => Estimator::K1,
+            EstimatorName::K2 => Estimator::K2,
+            EstimatorName::K3 => Estimator::K3,
+        }
+    }
+
+    /// Steps that are made of a rollout.
+    pub fn steps(&self) -> usize {
+        self.epochs.max(1) * self.minibatches.max(1)
+    }
+}

@@ -1,0 +1,33 @@
+//! Training in rounds, each over pairs that the model of the round before has written.
+
+use std::path::PathBuf;
+
+use fathom_base::{choice, recipe};
+
+choice! {
+    /// What the model writes before a round.
+    pub enum WriteName {
+        /// Nothing: one run over the rows as they are.
+        None = "none",
+        /// An answer to each row, the worse one of a pair with the row's own (SPIN; Chen and others, 2024).
+        Own = "own",
+        /// An answer, a critique of it by a principle, and a revision, which is the better one (Bai and others, 2022).
+        Revised = "revised",
+    }
+}
+
+recipe! {
+    /// Training in rounds.
+    pub struct RoundsTable {
+        /// What the model writes before each round.
+        pub write: WriteName = WriteName::None,
+        /// How many.
+        pub count: u64 = 3,
+        /// For `revised`: rows (JSON lines) with `critique` and `revision`, what is asked of the model; taken in turns.
+        pub principles: Option<PathBuf>,
+        /// Maximum number of tokens of an answer.
+        pub max_answer_tokens: usize = 256,
+        /// Divides the logits that answers are sampled from; 0 for the most likely tokens.
+        pub temperature: f64 = 1.0,
+    }
+}

@@ -1,0 +1,339 @@
+//! Adapters: a step has the same bits wherever activations are, its plan is its peak, ranks give what one gives; and PEFT's folders
+//! compute, train and merge to PEFT's figures.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_grad::{AdamWSettings, Counters, Eval, Params, Places, Scope, VIRTUAL};
+use fathom_model::{
+    Adapter, AdapterMethod, Caps, Init, Model, Packed, Quantized, SafeTensors, Size, Source, Spec, Targets,
+    Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32, save_peft,
+};
+use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
+use fathom_text::pack;
+use fathom_train::parallel::{Ranks, Sharding};
+use fathom_train::{Goal, InStep, MicroBatch, Trainer, frozen};
+use serde_json::Value;
+
+use crate::mesh::{ADAMW, Case, ONE, batches, every_rank, in_step, spec};
+
+/// Virtual tokens in three ways.
+pub const LEADING: [AdapterMethod; 3] = [
+    AdapterMethod::Prompt { tokens: 3, encoder: None },
+    AdapterMethod::Prompt { tokens: 3, encoder: Some(8) },
+    AdapterMethod::Prefix { tokens: 3 },
+];
+const LORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
+const DORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: true, singular: false };
+
+/// The model with an adapter of some of what is fused, and of what ends sub-layers.
+fn adapted(method: AdapterMethod, case: &Case) -> Spec {
+    let spec = (case.spec)(case.tied);
+    let ends = ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+    let ends = match method {
+        AdapterMethod::Factors => vec!["k_proj", "v_proj", "o_proj", "down_proj"],
+        _ => ends.to_vec(),
+    };
+    if let AdapterMethod::Networks(_) | AdapterMethod::Prompt { .. } | AdapterMethod::Prefix { .. } = method {
+        return spec.with_adapter(Adapter::leading(method)).unwrap();
+    }
+    let targets = Targets::Ends(ends.into_iter().map(String::from).collect());
+    let names = spec.targeted(&targets).unwrap();
+    let inputs = if method == AdapterMethod::Factors { spec.ways_out(&names) } else { Default::default() };
+    let modules = names.into_iter().map(|name| (name, Size { rank: 4, alpha: 6.0 })).collect();
+    spec.with_adapter(Adapter { method, modules, inputs }).unwrap()
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Seen {
+    pub losses: Vec<[f32; 2]>,
+    pub peak: u64,
+}
+
+pub fn train(device: &Device, case: &Case, method: AdapterMethod, places: Places) -> Seen {
+    let how = in_step(case);
+    let ranks = Ranks { rank: device.mesh.rank(), ..how.ranks };
+    let spec = adapted(method, case);
+    let lead = spec.virtual_tokens();
+    let trained = Trained::adapter(&[]).unwrap();
+    let quantized = (case.dtype == DType::Bf16).then(|| Quantized {
+        format: BlockFormat::Nf4,
+        double: true,
+        trained: trained.clone(),
+    });
+    let portion = ranks.portion(&spec, &device.mesh);
+    let (mut model, mut params) =
+        Model::declare_quantized(device, &spec, case.dtype, None, (portion, quantized.as_ref()));
+    initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
+    adapt(device, &model, &mut params, 5).unwrap();
+    frozen(&mut model, &mut params, &trained).unwrap();
+    let mut trainer = Trainer::sharded(device, model, params, case.sharding, ADAMW);
+    let goal = Goal { trained, quantized, ..Goal::default() };
+    let adamw = AdamWSettings { lr: 1e-2, ..how.adamw };
+    let how = InStep { goal, adamw, places: places.with_tiles(case.tile_rows), ..how };
+    let mut batches = batches(device, case, 4);
+    for micro in &mut batches {
+        for at in micro.docs.iter().flat_map(|doc| (0..lead).map(|token| [doc.start + token, token])) {
+            (micro.ids[at[0]], micro.labels[at[0]]) = ((VIRTUAL + at[1]) as i32, -100);
+        }
+    }
+    let step = |_| {
+        let result = trainer.step(&batches, &how).unwrap();
+        [result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]
+    };
+    let losses = (0..4).map(step).collect();
+    Seen { losses, peak: device.pool.usage().peak_reserved }
+}
+
+#[test]
+fn placements_do_not_change_a_bit_and_plans_are_peaks() {
+    for method in [LORA, DORA, AdapterMethod::Factors, AdapterMethod::Networks(8)].into_iter().chain(LEADING)
+    {
+        for dtype in [DType::F32, DType::Bf16] {
+            let case = Case { dtype, ..ONE };
+            let run = |case: Case, places: &(dyn Fn() -> Places + Sync)| {
+                let seen = every_rank(case, &|device| train(device, &case, method, places())).remove(0);
+                let device = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), 1 << 28);
+                assert_eq!(train(&device, &case, method, places()).peak, seen.peak, "{method:?} {dtype:?}");
+                seen.losses
+            };
+            let kept = run(case, &Places::none);
+            assert!(kept[0][0] - kept[3][0] > 0.01, "{method:?}: it learns: {kept:?}");
+            assert_eq!(run(case, &Places::linear), kept, "{method:?}");
+            assert_eq!(run(Case { tile_rows: Some(128), ..case }, &Places::full), kept, "{method:?}");
+        }
+    }
+}
+
+#[test]
+fn ranks_give_what_one_gives() {
+    let grid = Grid::default();
+    for method in [LORA, DORA, AdapterMethod::Factors, AdapterMethod::Networks(8)].into_iter().chain(LEADING)
+    {
+        let one = every_rank(ONE, &|device| train(device, &ONE, method, Places::linear())).remove(0);
+        for (grid, sharding) in [
+            (Grid { dp: 2, ..grid }, Sharding::OptimGradsParams),
+            (Grid { pp: 2, ..grid }, Sharding::Optim),
+            (Grid { tp: 2, ..grid }, Sharding::Optim),
+            (Grid { tp: 2, sequence_parallel: true, ..grid }, Sharding::Optim),
+            (Grid { cp: 2, ..grid }, Sharding::Optim),
+        ] {
+            // Refused: ranks would have some of the heads that a prefix has keys and values of, or some rows of the embedding.
+            let refused = grid.sequence_parallel || matches!(method, AdapterMethod::Prefix { .. });
+            if grid.tp > 1 && refused && LEADING.contains(&method) {
+                continue;
+            }
+            let case = Case { grid, sharding, ..ONE };
+            let ranks = every_rank(case, &|device| train(device, &case, method, Places::linear()));
+            for (rank, found) in ranks.iter().enumerate() {
+                for (a, b) in found.losses.iter().flatten().zip(one.losses.iter().flatten()) {
+                    let apart = (a - b).abs() > 2e-5 * b.abs().max(1.0);
+                    assert!(!apart, "{method:?} {grid}: {:?} {:?}", found.losses, one.losses);
+                }
+                let machine = Meta::new(Cpu::new(1, None).profile().clone());
+                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
+                let planned = train(&device, &case, method, Places::linear()).peak;
+                assert_eq!(planned, found.peak, "{method:?} {grid}: rank {rank}");
+            }
+        }
+    }
+}
+
+pub fn golden(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_adapters").join(path)
+}
+
+/// A case of PEFT's.
+pub struct Peft {
+    pub name: &'static str,
+    pub expected: Value,
+    pub tensors: SafeTensors,
+}
+
+impl Peft {
+    pub fn open(name: &'static str) -> Peft {
+        let text = std::fs::read_to_string(golden(name).join("expected.json")).unwrap();
+        let tensors = SafeTensors::open_file(&golden(name).join("expected.safetensors")).unwrap();
+        Peft { name, expected: serde_json::from_str(&text).unwrap(), tensors }
+    }
+
+    pub fn list(&self, key: &str) -> Vec<f64> {
+        self.expected[key].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+    }
+
+    /// What PEFT's case trains.
+    fn trained(&self) -> Trained {
+        let beside = if self.name == "modules_to_save" {
+            vec![r"norm\.weight$".into(), "lm_head".into()]
+        } else {
+            vec![]
+        };
+        Trained::adapter(&beside).unwrap()
+    }
+
+    /// The documents, each behind this many virtual tokens.
+    pub fn micro(&self, lead: usize) -> MicroBatch {
+        let ints = |key| self.list(key).into_iter().map(|x| x as i32).collect::<Vec<i32>>();
+        let starts = self.list("document_starts");
+        let docs: Vec<_> = starts.windows(2).map(|pair| (pair[0] as u32, pair[1] as u32)).collect();
+        let tokens = ints("input_ids").into_iter().map(|id| id as u32).collect();
+        let positions = docs.iter().flat_map(|(start, end)| 0..(end - start) as i32).collect();
+        let packed =
+            pack::Packed { tokens, labels: ints("labels"), positions, docs, ..pack::Packed::default() };
+        let pack::Packed { tokens, labels, positions, docs, .. } = packed.led(lead);
+        MicroBatch {
+            ids: tokens.into_iter().map(|id| id as i32).collect(),
+            labels,
+            positions,
+            docs: docs.into_iter().map(|(start, end)| start as usize..end as usize).collect(),
+            ..MicroBatch::default()
+        }
+    }
+
+    pub fn model(&self, device: &Device) -> (Model, Params) {
+        let base = open(&golden(self.expected["base"].as_str().unwrap())).unwrap();
+        let (spec, tensors) = open_peft(&golden(self.name).join("before"), base.spec).unwrap();
+        let (model, mut params) = Model::declare(device, &spec, DType::F32);
+        load_peft(device, &model, &mut params, (&base.source, &tensors)).unwrap();
+        (model, params)
+    }
+
+    pub fn logits(&self, device: &Device, model: &Model, params: &Params) -> Vec<f32> {
+        let micro = self.micro(model.spec.virtual_tokens());
+        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let batch = model.batch(device, packed, CAPS);
+        let counters = Counters::default();
+        let scope = Scope { device, params, batch: (&batch).into(), counters: &counters };
+        let hidden = model.forward(&mut Eval::new(scope.clone(), None, None));
+        let logits = device.to_f32(&model.head(0.0).logits(&scope, &hidden));
+        let rows = logits.chunks_exact(model.spec.vocab).zip(&micro.ids);
+        rows.filter(|(_, id)| (**id as usize) < VIRTUAL).flat_map(|(row, _)| row.to_vec()).collect()
+    }
+
+    #[track_caller]
+    pub fn close(&self, what: &str, found: &[f32], tensor: &str, tolerance: f32) {
+        let shape = self.tensors.shape(tensor).unwrap();
+        let wanted = read_f32(&self.tensors, tensor, 0..shape[0]).unwrap();
+        let top = wanted.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+        let worst = found.iter().zip(&wanted).fold(0.0f32, |worst, (a, b)| worst.max((a - b).abs()));
+        assert_eq!(found.len(), wanted.len());
+        assert!(worst <= tolerance * top, "{} {what}: apart by {worst} of {top}", self.name);
+    }
+}
+
+pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
+
+/// Cases whose folders are read.
+const READ: [&str; 14] = [
+    "lora_attention",
+    "lora_all_linear",
+    "lora_regex",
+    "lora_layers",
+    "rslora",
+    "dora",
+    "pissa",
+    "ia3",
+    "gpt2_lora",
+    "gpt2_ia3",
+    "modules_to_save",
+    "prompt",
+    "p_tuning",
+    "prefix",
+];
+
+#[test]
+fn pefts_folders_compute_and_merge_as_in_peft() {
+    for name in READ {
+        let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
+        let (model, params) = case.model(&device);
+        // PEFT takes projections apart in f32, and what it then takes out of them is that inexact.
+        let bar = if name == "pissa" { 2e-5 } else { 3e-6 };
+        case.close("logits", &case.logits(&device, &model, &params), "logits", bar);
+        // What is written is what was read, byte for byte.
+        let folder = tempfile::tempdir().unwrap();
+        save_peft(&device, &model, &params, folder.path(), ("llama", &case.trained())).unwrap();
+        let [ours, theirs] = [folder.path().to_path_buf(), golden(name).join("before")]
+            .map(|folder| SafeTensors::open_file(&folder.join("adapter_model.safetensors")).unwrap());
+        let names = |tensors: &SafeTensors| {
+            let mut names: Vec<String> = tensors.names().into_iter().map(String::from).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&ours), names(&theirs), "{name}");
+        for tensor in theirs.names() {
+            let shape = theirs.shape(tensor).unwrap();
+            assert_eq!(ours.shape(tensor), Some(shape), "{name}: {tensor}");
+            let bits = |from: &SafeTensors| read_f32(from, tensor, 0..shape[0]).unwrap();
+            assert!(bits(&ours) == bits(&theirs), "{name}: {tensor}");
+        }
+        let base = open(&golden(case.expected["base"].as_str().unwrap())).unwrap();
+        let again = open_peft(folder.path(), base.spec).unwrap().0;
+        assert_eq!(again.adapter, model.spec.adapter, "{name}: our configuration says the same");
+        if !model.spec.adapter.as_ref().unwrap().merges() {
+            continue;
+        }
+        let (merged, params) = merge(&device, &model, params, 1.0);
+        case.close("merged", &case.logits(&device, &merged, &params), "merged.logits", 2e-5);
+    }
+}
+
+#[test]
+fn three_steps_are_pefts() {
+    for name in READ {
+        let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
+        let (mut model, mut params) = case.model(&device);
+        if name == "p_tuning" {
+            (model, params) = super::leading::with_encoder(&case, &device);
+        }
+        let (trained, lead) = (case.trained(), model.spec.virtual_tokens());
+        frozen(&mut model, &mut params, &trained).unwrap();
+        let mut trainer = Trainer::sharded(&device, model, params, Sharding::Optim, ADAMW);
+        let adamw = AdamWSettings {
+            lr: 1e-2,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            max_norm: 0.0,
+            ..AdamWSettings::default()
+        };
+        let goal = Goal { trained, ..Goal::default() };
+        let how = InStep { goal, adamw, caps: CAPS, z_loss: 0.0, places: Places::none(), ..in_step(&ONE) };
+        let (micro, losses, norms) = (case.micro(lead), case.list("losses"), case.list("grad_norms"));
+        for (step, (loss, norm)) in losses.iter().zip(norms).enumerate() {
+            if lead > 0 && step == 3 {
+                let logits = case.logits(&device, &trainer.model, &trainer.params);
+                case.close("after", &logits, "after.logits", 2e-5);
+            }
+            let result = trainer.step(std::slice::from_ref(&micro), &how).unwrap();
+            let found = f64::from(result.loss.wait_f32() / result.count.wait_f32());
+            assert!((found - loss).abs() < 1e-5 * loss, "{name}: loss {found}, not {loss}");
+            let found = f64::from(result.norm.wait_f32());
+            assert!((found - norm).abs() < 5e-5 * norm, "{name}: norm {found}, not {norm}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_refused() {
+    for (name, said) in [
+        ("lora_bias", "lora_bias"),
+        ("token_rows", "trainable_token_indices"),
+        ("experts_stacked", "target_parameters"),
+        ("gpt2_bias", "bias"),
+        ("lora_patterns", "one weight here"),
+        ("lora_embeddings", "is not understood"),
+    ] {
+        let case = Peft::open(name);
+        let base = open(&golden(case.expected["base"].as_str().unwrap())).unwrap();
+        let message = open_peft(&golden(name).join("before"), base.spec).err().expect(name).to_string();
+        assert!(message.contains(said), "{name}: {message}");
+    }
+    let other = open_peft(&golden("lora_attention/before"), spec(false)).err().unwrap().to_string();
+    assert!(other.contains("not of this model") || other.contains("has shape"), "{other}");
+    let none = spec(false).targeted(&Targets::Ends(vec!["q".into()])).unwrap_err();
+    assert!(none.contains("`q`") && none.contains("q_proj"), "{none}");
+}

@@ -1,0 +1,202 @@
+//! A student and its teacher: the same steps on every mesh, packed or not, in parts or at once, as planned.
+
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_grad::Places;
+use fathom_model::{Init, LlamaSizes, Model, Spec, initialise};
+use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::{DType, Device, InFlight, Machine, Meta};
+use fathom_train::Frozen;
+use fathom_train::parallel::{Ranks, Sharding};
+use fathom_train::{Best, Distill, Goal, InStep, MicroBatch, Objective, Trainer, plan};
+
+use crate::mesh::{Case, ONE, batches, every_rank, in_step, spec, trainer};
+
+/// A wider and shallower model than the student, of the same vocabulary.
+fn teacher_spec(vocab: usize) -> Spec {
+    Spec::llama(LlamaSizes {
+        hidden: 96,
+        layers: 2,
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 32,
+        ffn: 128,
+        vocab,
+        rope_theta: 1e4,
+        max_positions: 256,
+        tied: true,
+    })
+}
+
+fn teacher(device: &Device, case: &Case, vocab: usize) -> Frozen {
+    let spec = teacher_spec(vocab);
+    let ranks =
+        Ranks { grid: case.grid, sharding: case.sharding, rank: device.mesh.rank(), ..Ranks::default() };
+    let portion = ranks.portion(&spec, &device.mesh);
+    let (model, mut params) = Model::declare_part(device, &spec, case.dtype, None, portion);
+    initialise(device, &model, &mut params, Init { deviation: 0.2, seed: 11 });
+    Frozen { model, params }
+}
+
+fn distill(beta: f64, best: Option<Best>) -> Distill {
+    Distill { beta, temperature: 1.7, ratio: 0.6, best }
+}
+
+const BEST: Option<Best> = Some(Best { tokens: 5, rest: true });
+
+/// Gives each label five tokens.
+fn with_best(mut micros: Vec<MicroBatch>) -> Vec<MicroBatch> {
+    for micro in &mut micros {
+        let pair = |at: usize, of: usize| [((at * 7 + of * 26) % 131) as f32, -1.3 - of as f32 * 0.8];
+        micro.best = (0..micro.ids.len()).flat_map(|at| (0..5).flat_map(move |of| pair(at, of))).collect();
+    }
+    micros
+}
+
+fn how(case: &Case, objective: &Distill, vocab: usize) -> InStep {
+    let teacher = objective.best.is_none().then(|| Arc::new(teacher_spec(vocab)));
+    let goal = Goal { objective: Arc::new(objective.clone()), weighted: true, teacher, ..Goal::default() };
+    InStep { goal, z_loss: 0.0, ..in_step(case) }
+}
+
+type Seen = (Vec<[f32; 2]>, Vec<f32>, u64);
+
+fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &InStep) -> Seen {
+    let (mut seen, mut metrics) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let result = trainer.step(micros, how).unwrap();
+        seen.push([result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]);
+        let bytes = result.metrics.map(InFlight::wait).unwrap_or_default();
+        metrics.extend(bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)));
+    }
+    (seen, metrics, device.pool.usage().peak_reserved)
+}
+
+fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> Seen {
+    let mut trainer = trainer(device, case);
+    if objective.best.is_none() {
+        trainer.teacher = Some(teacher(device, case, vocab));
+    }
+    let micros = with_best(batches(device, case, 4));
+    steps(device, &mut trainer, &micros, &how(case, objective, vocab))
+}
+
+#[track_caller]
+fn check(what: &str, found: &Seen, one: &Seen, most: f32) {
+    for (a, b) in found.0.iter().flatten().zip(one.0.iter().flatten()) {
+        assert!((a - b).abs() <= most * b.abs().max(0.1), "{what}: {:?} {:?}", found.0, one.0);
+    }
+    assert_eq!(found.1.len(), one.1.len(), "{what}");
+    for (a, b) in found.1.iter().zip(&one.1) {
+        assert!((a - b).abs() <= most * b.abs().max(1.0), "{what}: metrics {:?} {:?}", found.1, one.1);
+    }
+}
+
+#[test]
+fn a_student_learns_the_same_on_every_mesh() {
+    let grid = Grid::default();
+    for objective in [distill(0.0, None), distill(1.0, None), distill(0.4, None), distill(0.4, BEST)] {
+        let one = &every_rank(ONE, &|device| train(device, &ONE, &objective, 131))[0];
+        assert!(one.0[0][0] - one.0[3][0] > 0.02, "it learns: {:?}", one.0);
+        for (grid, tile_rows, most) in [
+            (Grid { cp: 2, ..grid }, None, 1e-6),
+            (Grid { dp: 2, ..grid }, None, 1e-6),
+            (Grid { tp: 2, ..grid }, None, 2e-5),
+            (Grid { tp: 2, sequence_parallel: true, ..grid }, Some(128), 2e-5),
+        ] {
+            for sharding in [Sharding::Optim, Sharding::OptimGradsParams] {
+                let case = Case { grid, tile_rows, sharding, ..ONE };
+                let ranks = every_rank(case, &|device| train(device, &case, &objective, 131));
+                for (rank, found) in ranks.iter().enumerate() {
+                    check(&format!("{grid}, {objective:?}"), found, one, most);
+                    let machine = Meta::new(Cpu::new(1, None).profile().clone());
+                    let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                    let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
+                    let planned = train(&device, &case, &objective, 131);
+                    assert_eq!(planned.2, found.2, "{grid}: the plan of rank {rank}");
+                }
+            }
+        }
+    }
+}
+
+/// A teacher's vocabulary with rows that the student lacks, and the other way round.
+#[test]
+fn what_both_vocabularies_have_is_compared() {
+    for (vocab, most) in [(136, 1.0), (128, 1.0)] {
+        let seen = every_rank(ONE, &|device| train(device, &ONE, &distill(0.0, None), vocab));
+        assert!(seen[0].0.iter().flatten().all(|x| x.is_finite() && *x < 10.0 * most), "{:?}", seen[0].0);
+    }
+}
+
+/// Documents alone, side by side and in several micro batches.
+#[test]
+fn packing_and_accumulation_change_nothing() {
+    for objective in [distill(0.0, None), distill(1.0, None), distill(0.5, None), distill(0.5, BEST)] {
+        let seen = every_rank(ONE, &|device| {
+            let packed = with_best(batches(device, &ONE, 1));
+            let whole = &packed[0];
+            let single = |doc: &std::ops::Range<usize>| MicroBatch {
+                ids: whole.ids[doc.clone()].to_vec(),
+                labels: whole.labels[doc.clone()].to_vec(),
+                positions: whole.positions[doc.clone()].to_vec(),
+                docs: std::iter::once(0..doc.len()).collect(),
+                best: whole.best[doc.start * 10..doc.end * 10].to_vec(),
+                ..MicroBatch::default()
+            };
+            let singles: Vec<MicroBatch> = whole.docs.iter().map(single).collect();
+            [&packed, &singles].map(|micros| {
+                let mut trainer = trainer(device, &ONE);
+                if objective.best.is_none() {
+                    trainer.teacher = Some(teacher(device, &ONE, 131));
+                }
+                steps(device, &mut trainer, micros, &how(&ONE, &objective, 131))
+            })
+        });
+        check("packed", &seen[0][0], &seen[0][1], 1e-6);
+    }
+}
+
+/// A student that is its own teacher has nothing to learn, and places change no bit of what another learns.
+#[test]
+fn plans_hold_the_teacher_and_places_change_nothing() {
+    for (objective, dtype) in [
+        (distill(0.0, None), DType::F32),
+        (distill(0.5, None), DType::Bf16),
+        (distill(0.5, BEST), DType::Bf16),
+    ] {
+        let mut bits = None;
+        for places in [Places::none(), Places::linear().with_tiles(Some(128)), Places::full()] {
+            let case = Case { dtype, ..ONE };
+            let seen = every_rank(case, &|device| {
+                let how = InStep { places: places.clone(), ..how(&case, &objective, 131) };
+                let mut trainer = trainer(device, &case);
+                if objective.best.is_none() {
+                    trainer.teacher = Some(teacher(device, &case, 131));
+                }
+                let micros = with_best(batches(device, &case, 3));
+                let found = steps(device, &mut trainer, &micros, &how);
+                let profile = device.machine.profile();
+                let planned = plan(profile, &spec(false), dtype, &how, 3, 256).unwrap();
+                assert_eq!(planned.usage.peak_reserved, found.2, "{objective:?}, {places:?}");
+                assert_eq!(planned.usage.peak_live, device.pool.usage().peak_live);
+                let bits: Vec<u32> = found.0.iter().flatten().map(|x| x.to_bits()).collect();
+                bits
+            });
+            assert_eq!(bits.get_or_insert_with(|| seen[0].clone()), &seen[0], "{objective:?}, {places:?}");
+        }
+    }
+    let own = every_rank(ONE, &|device| {
+        let mut student = trainer(device, &ONE);
+        let Trainer { model, params, .. } = trainer(device, &ONE);
+        student.teacher = Some(Frozen { model, params });
+        let objective = Distill { ratio: 1.0, ..distill(0.0, None) };
+        let goal = Goal { objective: Arc::new(objective), weighted: true, ..Goal::default() };
+        let how = InStep { goal, z_loss: 0.0, ..in_step(&ONE) };
+        let result = student.step(&batches(device, &ONE, 1), &how).unwrap();
+        [result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]
+    });
+    assert!(own[0].iter().all(|x| x.abs() < 1e-5), "{own:?}");
+    assert_eq!(distill(0.0, None).name(), "distill");
+}

@@ -1,0 +1,118 @@
+//! Virtual tokens: packed, unpacked and accumulated alike; PEFT's encoder.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_grad::{ParamId, Params, Places, VIRTUAL};
+use fathom_model::{
+    Adapter, AdapterMethod, Model, SafeTensors, Source, Trained, load_adapted, open, open_peft, read_f32,
+    save_peft,
+};
+use fathom_tensor::{DType, Device};
+use fathom_train::parallel::Sharding;
+use fathom_train::{Goal, InStep, MicroBatch, Trainer, frozen};
+
+use crate::adapters::{CAPS, Peft, golden};
+use crate::mesh::{ADAMW, ONE, in_step};
+
+/// The base of a case with PEFT's encoder before it was trained.
+pub fn with_encoder(case: &Peft, device: &Device) -> (Model, Params) {
+    let base = open(&golden(case.expected["base"].as_str().unwrap())).unwrap();
+    let method = AdapterMethod::Prompt { tokens: 5, encoder: Some(24) };
+    let spec = base.spec.with_adapter(Adapter::leading(method)).unwrap();
+    let (model, mut params) = Model::declare(device, &spec, DType::F32);
+    load_adapted(device, &model, &mut params, &base.source, 1).unwrap();
+    let mut seen = 0;
+    for (index, pieces) in model.pieces().iter().enumerate() {
+        let Some((_, name)) = pieces[0].name.split_once("prompt_encoder.") else { continue };
+        let name = format!("before.{name}");
+        let rows = case.tensors.shape(&name).unwrap()[0];
+        let values = read_f32(&case.tensors, &name, 0..rows).unwrap();
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        device.machine.write(params.get(ParamId(index as u32)).value.resident().unwrap(), &bytes);
+        seen += 1;
+    }
+    assert_eq!(seen, 7);
+    (model, params)
+}
+
+#[test]
+fn an_encoder_leaves_pefts_folder() {
+    let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open("p_tuning"));
+    let (model, params) = with_encoder(&case, &device);
+    case.close("logits", &case.logits(&device, &model, &params), "logits", 3e-6);
+    let folder = tempfile::tempdir().unwrap();
+    let trained = Trained::adapter(&[]).unwrap();
+    save_peft(&device, &model, &params, folder.path(), ("llama", &trained)).unwrap();
+    let read = |folder: &Path| {
+        let tensors = SafeTensors::open_file(&folder.join("adapter_model.safetensors")).unwrap();
+        assert_eq!(tensors.names(), ["prompt_embeddings"]);
+        read_f32(&tensors, "prompt_embeddings", 0..5).unwrap()
+    };
+    let (ours, theirs) = (read(folder.path()), read(&golden("p_tuning/before")));
+    let apart = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-6, "{apart}");
+    let base = open(&golden("llama")).unwrap();
+    let (spec, _) = open_peft(folder.path(), base.spec).unwrap();
+    let found = spec.adapter.as_ref().unwrap().method;
+    assert_eq!(found, AdapterMethod::Prompt { tokens: 5, encoder: None });
+}
+
+/// Losses and norms of four steps over some micro batches.
+fn steps(name: &'static str, micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> Vec<[f32; 2]> {
+    let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
+    let (mut model, mut params) =
+        if name == "p_tuning" { with_encoder(&case, &device) } else { case.model(&device) };
+    let trained = Trained::adapter(&[]).unwrap();
+    frozen(&mut model, &mut params, &trained).unwrap();
+    let mut trainer = Trainer::sharded(&device, model, params, Sharding::Optim, ADAMW);
+    let goal = Goal { trained, ..Goal::default() };
+    let how = InStep { goal, caps: CAPS, z_loss: 0.0, places: Places::none(), ..in_step(&ONE) };
+    let micros = micros(case.micro(5));
+    let step = |_| {
+        let result = trainer.step(&micros, &how).unwrap();
+        [result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]
+    };
+    (0..4).map(step).collect()
+}
+
+/// Some documents of a stream as one of their own.
+fn part(micro: &MicroBatch, docs: std::ops::Range<usize>) -> MicroBatch {
+    let rows = micro.docs[docs.start].start..micro.docs[docs.end - 1].end;
+    MicroBatch {
+        ids: micro.ids[rows.clone()].to_vec(),
+        labels: micro.labels[rows.clone()].to_vec(),
+        positions: micro.positions[rows.clone()].to_vec(),
+        docs: micro.docs[docs].iter().map(|doc| doc.start - rows.start..doc.end - rows.start).collect(),
+        ..MicroBatch::default()
+    }
+}
+
+#[test]
+fn packed_is_unpacked_is_accumulated() {
+    for name in ["prompt", "p_tuning", "prefix"] {
+        let packed = steps(name, &|micro| vec![micro]);
+        assert!(packed[0][0] - packed[3][0] > 1e-3, "{name}: it learns: {packed:?}");
+        let alone = steps(name, &|micro| (0..3).map(|doc| part(&micro, doc..doc + 1)).collect());
+        let two = steps(name, &|micro| vec![part(&micro, 0..2), part(&micro, 2..3)]);
+        for (other, what) in [(&alone, "unpacked"), (&two, "accumulated")] {
+            let apart =
+                packed.iter().flatten().zip(other.iter().flatten()).map(|(a, b)| (a - b).abs() / b.abs());
+            let worst = apart.fold(0.0, f32::max);
+            assert!(worst < 1e-6, "{name}: {what} is {worst} apart");
+        }
+    }
+}
+
+#[test]
+fn a_document_begins_with_its_virtual_tokens() {
+    let micro = Peft::open("prompt").micro(5);
+    let ids: Vec<usize> = micro.ids.iter().map(|id| *id as usize).collect();
+    assert_eq!(micro.docs, [0..13, 13..24, 24..33]);
+    for doc in &micro.docs {
+        assert!((0..5).all(|at| ids[doc.start + at] == VIRTUAL + at));
+        assert!(micro.positions[doc.clone()].iter().copied().eq(0..doc.len() as i32));
+        assert!(micro.labels[doc.start..doc.start + 5].iter().all(|label| *label < 0));
+    }
+}

@@ -1,0 +1,306 @@
+//! Objectives other than the cross-entropy: the same sums, gradients and metrics on every mesh, as planned.
+
+use std::sync::Arc;
+
+use fathom_grad::Places;
+use fathom_model::Spec;
+use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::{DType, Device, Machine, Meta};
+use fathom_train::parallel::Sharding;
+use fathom_train::{Answers, Asks, Goal, InStep, MicroBatch, Objective, Weigh, Weighed};
+
+use crate::mesh::{Case, ONE, batches, every_rank, in_step, trainer};
+
+const BETA: f64 = 0.3;
+
+/// Neighbours of documents as pairs: `-log sigmoid(beta (logp of the first - logp of the second - the reference's))`, as in direct
+/// preference optimization (Rafailov et al., 2023, equation 7).
+#[derive(Debug)]
+struct Pairs;
+
+impl Objective for Pairs {
+    fn name(&self) -> &'static str {
+        "pairs"
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        (micro.docs.len() / 2) as f64
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for Pairs {
+    fn metrics(&self) -> &[&'static str] {
+        &["margin", "tokens"]
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Vocabulary
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
+        let (mut margins, mut tokens) = ([0.0; 2], [0.0; 2]);
+        for pair in answers.micro.docs.chunks_exact(2) {
+            let ratio = |doc| answers.logp(doc) - answers.reference(doc);
+            let margin = BETA * (ratio(&pair[0]) - ratio(&pair[1]));
+            weighed.loss += (-margin).exp().ln_1p();
+            // By the loss of a token, which is minus its log-probability.
+            let slope = (BETA / (1.0 + margin.exp())) as f32;
+            for (doc, slope) in [(&pair[0], slope), (&pair[1], -slope)] {
+                weighed.weights[doc.clone()].fill(slope);
+                tokens = [tokens[0] + answers.labels(doc) as f64, tokens[1] + 1.0];
+            }
+            margins = [margins[0] + margin, margins[1] + 1.0];
+        }
+        weighed.metrics = vec![margins, tokens];
+        weighed
+    }
+}
+
+/// Minus the probability of each label, detached, times its log-probability (dynamic fine-tuning, Wu et al., 2025).
+#[derive(Debug)]
+struct Sure;
+
+impl Objective for Sure {
+    fn name(&self) -> &'static str {
+        "sure"
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        micro.valid() as f64
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for Sure {
+    fn metrics(&self) -> &[&'static str] {
+        &[]
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Vocabulary
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let weights: Vec<f32> = answers.losses.iter().map(|loss| (-loss).exp()).collect();
+        let each = answers.losses.iter().zip(&weights).map(|(loss, weight)| f64::from(loss * weight));
+        Weighed { loss: each.sum(), weights, ..Weighed::default() }
+    }
+}
+
+/// The cross-entropy by the general way.
+#[derive(Debug)]
+struct Slow;
+
+impl Objective for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        micro.valid() as f64
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for Slow {
+    fn metrics(&self) -> &[&'static str] {
+        &[]
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Vocabulary
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let loss = answers.losses.iter().map(|loss| f64::from(*loss)).sum();
+        Weighed { loss, weights: vec![1.0; answers.losses.len()], ..Weighed::default() }
+    }
+}
+
+/// The squared error of a second head of two scores, asked alone or with the vocabulary's.
+#[derive(Debug)]
+struct Values(Asks);
+
+impl Objective for Values {
+    fn name(&self) -> &'static str {
+        "values"
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        micro.valid() as f64
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for Values {
+    fn metrics(&self) -> &[&'static str] {
+        &["error"]
+    }
+
+    fn asks(&self) -> Asks {
+        self.0
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let target = |at: usize| (answers.micro.ids[at / 2] % 5 + at as i32 % 2) as f32 / 4.0;
+        let errors: Vec<f32> = answers.scores.iter().enumerate().map(|(at, x)| x - target(at)).collect();
+        let squares: f64 = errors.iter().map(|error| f64::from(error * error)).sum();
+        let losses: f64 = answers.losses.iter().map(|loss| f64::from(*loss)).sum();
+        Weighed {
+            loss: squares + losses,
+            weights: vec![1.0; answers.losses.len()],
+            scores: errors.iter().map(|error| 2.0 * error).collect(),
+            metrics: vec![[squares, errors.len() as f64]],
+        }
+    }
+}
+
+fn with_scores(tied: bool) -> Spec {
+    Spec { scores: 2, ..crate::mesh::spec(tied) }
+}
+
+fn how(case: &Case, objective: Arc<dyn Objective>, weighted: bool) -> InStep {
+    InStep { goal: Goal { objective, weighted, ..Goal::default() }, z_loss: 0.0, ..in_step(case) }
+}
+
+/// Documents with something of another model.
+fn with_reference(mut batches: Vec<MicroBatch>) -> Vec<MicroBatch> {
+    for micro in &mut batches {
+        micro.reference = (0..micro.ids.len()).map(|at| -4.6 - ((at * 7 % 13) as f32) / 24.0).collect();
+    }
+    batches
+}
+
+/// Losses, norms and metrics of some steps, and the reserved bytes.
+fn train(device: &Device, case: &Case, objective: Arc<dyn Objective>) -> (Vec<[f32; 2]>, Vec<u8>, u64) {
+    let mut trainer = trainer(device, case);
+    let batches = with_reference(batches(device, case, 4));
+    let how = how(case, objective, false);
+    let mut seen = Vec::new();
+    let mut metrics = Vec::new();
+    for _ in 0..6 {
+        let result = trainer.step(&batches, &how).unwrap();
+        seen.push([result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]);
+        metrics.extend(result.metrics.map(fathom_tensor::InFlight::wait).unwrap_or_default());
+    }
+    (seen, metrics, device.pool.usage().peak_reserved)
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+}
+
+/// An objective, and the model that it asks, by whether its head is its embedding.
+type Asked = (Arc<dyn Objective>, fn(bool) -> Spec);
+
+#[test]
+fn sums_over_documents_are_the_same_on_every_mesh() {
+    let grid = Grid::default();
+    let objectives: [Asked; 4] = [
+        (Arc::new(Pairs), crate::mesh::spec),
+        (Arc::new(Sure), crate::mesh::spec),
+        (Arc::new(Values(Asks::Scores)), with_scores),
+        (Arc::new(Values(Asks::Both)), with_scores),
+    ];
+    for (objective, spec) in objectives {
+        let alone = Case { spec, ..ONE };
+        let one = &every_rank(alone, &|device| train(device, &alone, objective.clone()))[0];
+        assert!((one.0[0][0] - one.0[5][0]).abs() > 0.02, "it learns: {:?}", one.0);
+        for (grid, tile_rows) in [
+            (Grid { cp: 2, ..grid }, None),
+            (Grid { dp: 2, ..grid }, None),
+            (Grid { pp: 2, ..grid }, None),
+            (Grid { tp: 2, ..grid }, None),
+            (Grid { tp: 2, sequence_parallel: true, ..grid }, Some(128)),
+            (Grid { tp: 2, cp: 2, sequence_parallel: true, ..grid }, None),
+            (Grid { pp: 2, dp: 2, ..grid }, None),
+        ] {
+            for sharding in [Sharding::Optim, Sharding::OptimGradsParams] {
+                let case = Case { grid, tile_rows, sharding, ..alone };
+                let ranks = every_rank(case, &|device| train(device, &case, objective.clone()));
+                for (rank, found) in ranks.iter().enumerate() {
+                    assert_eq!(found.0, ranks[0].0, "{grid}: ranks differ");
+                    for (a, b) in found.0.iter().flatten().zip(one.0.iter().flatten()) {
+                        assert!(
+                            (a - b).abs() <= 2e-5 * b.abs().max(0.1),
+                            "{grid}: {:?} {:?}",
+                            found.0,
+                            one.0
+                        );
+                    }
+                    for (a, b) in floats(&found.1).iter().zip(floats(&one.1)) {
+                        assert!((a - b).abs() <= 2e-5 * b.abs().max(1.0), "{grid}: metrics {a} {b}");
+                    }
+                    assert_eq!(found.1.len(), one.1.len());
+                    let machine = Meta::new(fathom_cpu::Cpu::new(1, None).profile().clone());
+                    let mesh = match grid.ranks() {
+                        1 => Mesh::alone(),
+                        all => Mesh::new(grid, Box::new(Imagined::new(rank, all))),
+                    };
+                    let planned =
+                        train(&Device::on_mesh(Arc::new(machine), 1 << 28, mesh), &case, objective.clone());
+                    assert_eq!(planned.2, found.2, "{grid}: the plan of rank {rank}");
+                }
+            }
+        }
+    }
+}
+
+/// The general way of constant weights gives the bits of the fused one, and weights of one those of none.
+#[test]
+fn constant_weights_have_the_bits_of_the_fused_way() {
+    for dtype in [DType::F32, DType::Bf16] {
+        let case = Case { dtype, ..ONE };
+        let run = |objective: Arc<dyn Objective>, weighted: bool| {
+            every_rank(case, &|device| {
+                let mut trainer = trainer(device, &case);
+                let batches = batches(device, &case, 4);
+                let how = InStep { places: Places::none(), ..how(&case, objective.clone(), weighted) };
+                let step = |_| {
+                    let result = trainer.step(&batches, &how).unwrap();
+                    [result.loss.wait_f32().to_bits(), result.norm.wait_f32().to_bits()]
+                };
+                (0..3).map(step).collect::<Vec<_>>()
+            })
+            .remove(0)
+        };
+        let fused = run(Goal::default().objective, false);
+        assert_eq!(run(Goal::default().objective, true), fused, "{dtype:?}");
+        let slow = run(Arc::new(Slow), false);
+        assert_eq!(
+            slow.iter().map(|bits| bits[1]).collect::<Vec<_>>(),
+            fused.iter().map(|bits| bits[1]).collect::<Vec<_>>()
+        );
+    }
+}
+
+/// A weighted mean is divided by its weights, and a label of weight two counts as two.
+#[test]
+fn weights_are_those_of_a_mean() {
+    let seen = every_rank(ONE, &|device| {
+        let how = how(&ONE, Goal::default().objective, true);
+        let mut batches = batches(device, &ONE, 1);
+        let plain = trainer(device, &ONE).step(&batches, &how).unwrap();
+        let weights = (0..batches[0].ids.len()).map(|at| if at < 101 { 2.0 } else { 0.5 }).collect();
+        batches[0].weights = weights;
+        let weighted = trainer(device, &ONE).step(&batches, &how).unwrap();
+        [plain, weighted].map(|result| [result.loss.wait_f32(), result.count.wait_f32()])
+    });
+    let [[_, count], [_, weighted]] = seen[0];
+    // Five documents, the last token of each without a label; two of them among the first 101.
+    assert_eq!((count, weighted), (251.0, 2.0 * 99.0 + 0.5 * 152.0));
+}
