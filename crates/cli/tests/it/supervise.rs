@@ -220,7 +220,13 @@ fn answering() -> Arc<Answering> {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             if !own.silent.load(Ordering::Relaxed) {
-                _ = stream.read(&mut [0; 512]);
+                let (mut request, mut part) = (Vec::new(), [0; 512]);
+                while !request.ends_with(b"\r\n\r\n") {
+                    match stream.read(&mut part) {
+                        Ok(bytes) if bytes > 0 => request.extend(&part[..bytes]),
+                        _ => break,
+                    }
+                }
                 _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
                 own.answered.fetch_add(1, Ordering::Relaxed);
             }

@@ -42,8 +42,9 @@ impl Address {
         let mut stream = TcpStream::connect_timeout(&address, ANSWER).ok()?;
         stream.set_read_timeout(Some(ANSWER)).ok()?;
         stream.set_write_timeout(Some(ANSWER)).ok()?;
-        write!(stream, "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.path, self.host)
-            .ok()?;
+        // In one piece: a server may answer and close before it has read a second one, and the answer would be lost.
+        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.path, self.host);
+        stream.write_all(request.as_bytes()).ok()?;
         // "HTTP/1.1 200"
         let mut head = [0; 12];
         stream.read_exact(&mut head).ok()?;
