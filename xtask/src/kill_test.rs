@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::random::Random;
+
 /// Steps of each stage.
 const STEPS: u64 = 24;
 /// A run that does not end by itself after this many starts is broken.
@@ -59,7 +61,8 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
     Err(format!("no end after {STARTS} starts"))
 }
 
-fn build() -> Result<PathBuf, String> {
+/// The program, built.
+pub fn build() -> Result<PathBuf, String> {
     let status = Command::new("cargo").args(["build", "--release", "--bin", "fathom"]).status();
     if status.map_err(|error| error.to_string())?.success() {
         Ok(std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from).join("release/fathom"))
@@ -112,19 +115,6 @@ fn compare(alone: &[(u64, u64)], killed: &[(u64, u64)]) -> Vec<String> {
         .map(|(alone, killed)| format!("first difference: {alone:?} alone, {killed:?} resumed"))
         .into_iter()
         .collect()
-}
-
-/// SplitMix64 (Steele et al., 2014).
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@ mod gpu_check;
 mod gpu_plans;
 mod gpu_run;
 mod kill_test;
+mod lessons;
 mod quickstart;
+mod random;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -16,6 +19,11 @@ usage: cargo xtask <command>
   tidy                   hold the budgets and the dependency arrows; prints file:line: message
   check-quickstart DIR   check the results that `fathom quickstart --out DIR` left
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
+  lessons                what rewards, preferences and a reward model teach a small model, over three seeds
+  soak MODEL ABORTS MINUTES
+                         `fathom serve MODEL`: so many requests that are left at random moments, then a mixture of clients that
+                         ask, leave, stall and send garbage; no page may be lost, memory may grow by 32 MiB
+  marathon MODEL MINUTES `fathom supervise` over a server that is killed and stopped up to five times; a canary asks every second
   gpu-check              compile every kernel of the GPU for every chip, and have cuDNN plan every case of attention, with
                          libraries fetched into target/; no device is needed
   gpu-run [--long] [--log] [--patience TIMES] [--stage NAMES] [DIR]
@@ -31,6 +39,9 @@ fn main() -> ExitCode {
         ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
         ["gpu-check"] => gpu_check::run().and_then(|kernels| Ok([kernels, gpu_plans::run()?].concat())),
         ["gpu-run", ref words @ ..] => gpu_run::Asked::parse(words).and_then(|asked| gpu_run::run(&asked)),
+        ["lessons"] => lessons::run(),
+        ["soak", model, aborts, minutes] => both(aborts, minutes).and_then(|(a, m)| soak::run(model, a, m)),
+        ["marathon", model, minutes] => both("0", minutes).and_then(|(_, m)| soak::marathon::run(model, m)),
         ["kill-test", kills] => kills.parse().map_err(|_| USAGE.to_string()).and_then(kill_test::run),
         _ => Err(USAGE.to_string()),
     };
@@ -48,5 +59,12 @@ fn main() -> ExitCode {
             eprintln!("{message}");
             ExitCode::from(2)
         }
+    }
+}
+
+fn both(aborts: &str, minutes: &str) -> Result<(u64, f64), String> {
+    match (aborts.parse(), minutes.parse()) {
+        (Ok(aborts), Ok(minutes)) => Ok((aborts, minutes)),
+        _ => Err(USAGE.to_string()),
     }
 }

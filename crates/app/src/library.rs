@@ -49,6 +49,17 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "reinforce"
         "ppo"
         "rejection";
+    "Published settings (give model.from, the last also rl.reward)":
+        "llama3-8b-sft-nemo"
+        "llama3-8b-lora-nemo"
+        "llama3-70b-lora-nemo"
+        "llama3-8b-lora-torchtune"
+        "llama3-8b-qlora-torchtune"
+        "llama3-70b-lora-torchtune"
+        "llama3-8b-qlora-unsloth"
+        "llama3-1b-dpo-nemo"
+        "llama3-8b-grpo-nemo"
+        "llama3-8b-grpo-20k";
     "Pretraining":
         "llama3-1b"
         "llama3-8b"

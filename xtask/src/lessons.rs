@@ -1,0 +1,323 @@
+//! What methods of alignment teach a small model, over three seeds: questions about pairs of a key and a value, answered in a form
+//! that is asked for. Run by hand; the handbook's tables are its output.
+//!
+//! The base is taught to answer in any of four forms. Learning from rewards has to bring the share of right answers in the wanted form
+//! from below 30 % to above 90 % on keys that it never saw; preferences have to be held by pairs that were not trained on; a reward
+//! model has to tell the better answer of such pairs, and the best of eight answers by it has to be better than any one.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::kill_test::build;
+use crate::random::Random;
+
+/// The forms of an answer; the first is wanted.
+const FORMS: [&str; 4] = ["<{}>", "[{}]", "={}", "{}."];
+/// Pairs of a question.
+const PAIRS: u64 = 4;
+
+/// Runs all of it; complaints name what did not hold.
+pub fn run() -> Result<Vec<String>, String> {
+    let binary = build()?;
+    let mut complaints = Vec::new();
+    for seed in 1..=3 {
+        let folder = std::env::temp_dir().join(format!("fathom-lessons-{}-{seed}", std::process::id()));
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        let lesson = Lesson { binary: &binary, folder: &folder, seed };
+        complaints.extend(lesson.all()?.into_iter().map(|complaint| format!("seed {seed}: {complaint}")));
+        let _ = fs::remove_dir_all(&folder);
+    }
+    Ok(complaints)
+}
+
+/// A seed's runs.
+struct Lesson<'a> {
+    binary: &'a Path,
+    folder: &'a Path,
+    seed: u64,
+}
+
+/// A question, and the value that answers it.
+fn question(random: &mut Random) -> (String, u64) {
+    let mut text = String::new();
+    let asked = random.below(PAIRS);
+    let mut answer = (String::new(), 0);
+    // One letter each, so that no two keys are alike.
+    let first = random.below(26);
+    for at in 0..PAIRS {
+        let letter = char::from(b'a' + ((first + at * 7) % 26) as u8);
+        let (key, value) = (format!("{letter}{}", random.below(10)), 10 + random.below(90));
+        _ = write!(text, "{key}={value} ");
+        if at == asked {
+            answer = (key, value);
+        }
+    }
+    (format!("{text}{}?", answer.0), answer.1)
+}
+
+fn said(form: usize, value: u64) -> String {
+    FORMS[form].replace("{}", &value.to_string())
+}
+
+impl Lesson<'_> {
+    fn all(&self) -> Result<Vec<String>, String> {
+        self.rows()?;
+        let begun = Instant::now();
+        self.base()?;
+        println!("seed {}: the base took {:.0} s", self.seed, begun.elapsed().as_secs_f64());
+        let mut complaints = Vec::new();
+        for method in ["grpo", "ppo"] {
+            let (first, last, seconds) = self.rewards(method)?;
+            println!("seed {}: {method:<7} {first:.3} -> {last:.3} right, {seconds:.0} s", self.seed);
+            if first >= 0.3 || last <= 0.9 {
+                complaints.push(format!("{method} went from {first:.3} to {last:.3}"));
+            }
+        }
+        for method in ["dpo", "kto", "simpo"] {
+            let [before, after] = self.preferences(method)?;
+            println!(
+                "seed {}: {method:<7} held-out accuracy {:.3} -> {:.3}, margin {:.2} -> {:.2} nats",
+                self.seed, before[0], after[0], before[1], after[1]
+            );
+            if after[0] <= before[0] || after[1] <= before[1] {
+                complaints.push(format!("{method} did not rise: {before:?}, {after:?}"));
+            }
+        }
+        let (accuracy, [one, best]) = self.reward_model()?;
+        println!(
+            "seed {}: reward  held-out accuracy {accuracy:.3}; right {one:.3} of one answer, {best:.3} of the best of eight",
+            self.seed
+        );
+        if accuracy <= 0.9 || best <= one {
+            complaints.push(format!("the reward model: {accuracy:.3}, {one:.3}, {best:.3}"));
+        }
+        Ok(complaints)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn write(&self, name: &str, rows: impl Iterator<Item = Value>) -> Result<(), String> {
+        let text: String = rows.map(|row| format!("{row}\n")).collect();
+        fs::write(self.path(name), text).map_err(|error| error.to_string())
+    }
+
+    /// All files of rows.
+    fn rows(&self) -> Result<(), String> {
+        let mut random = Random(self.seed << 32);
+        self.write(
+            "forms.jsonl",
+            (0..6000).map(|at| {
+                let (prompt, value) = question(&mut random);
+                json!({"prompt": prompt, "completion": said(at % 4, value)})
+            }),
+        )?;
+        self.write(
+            "prompts.jsonl",
+            (0..4000).map(|_| {
+                let (prompt, value) = question(&mut random);
+                json!({"prompt": prompt, "answer": value})
+            }),
+        )?;
+        // The better answer is right and in the wanted form; the worse one is wrong in it, or right in another.
+        for (name, count) in [("pairs.jsonl", 2000), ("held.jsonl", 300)] {
+            self.write(
+                name,
+                (0..count).map(|at| {
+                    let (prompt, value) = question(&mut random);
+                    let other = 10 + (value - 10 + 1 + random.below(89)) % 90;
+                    let worse = if at % 2 == 0 { said(0, other) } else { said(1 + at / 2 % 3, value) };
+                    json!({"prompt": prompt, "chosen": said(0, value), "rejected": worse, "subset": "pairs"})
+                }),
+            )?;
+        }
+        let pairs = self.lines("pairs.jsonl")?;
+        self.write("labels.jsonl", pairs.iter().flat_map(|row| {
+            ["chosen", "rejected"]
+                .map(|which| json!({"prompt": row["prompt"], "completion": row[which], "label": which == "chosen"}))
+        }))?;
+        let text: String = self
+            .lines("forms.jsonl")?
+            .iter()
+            .map(|row| {
+                format!(
+                    "{}{}\n",
+                    row["prompt"].as_str().unwrap_or(""),
+                    row["completion"].as_str().unwrap_or("")
+                )
+            })
+            .collect();
+        fs::write(self.path("text.txt"), text).map_err(|error| error.to_string())?;
+        let reward = "[[reward]]\nname = \"right\"\nrule = \"exact\"\nextract = '^<(\\d+)>$'\n";
+        fs::write(self.path("reward.toml"), reward).map_err(|error| error.to_string())?;
+        let both =
+            format!("{reward}\n[[reward]]\nname = \"model\"\nrule = \"model\"\nmodel = \"judge/model\"\n");
+        fs::write(self.path("both.toml"), both).map_err(|error| error.to_string())?;
+        let base = "[model]\nhidden = 128\nlayers = 3\nheads = 4\nkv_heads = 4\nhead_dim = 32\nffn = 384\nvocab = 300\n\
+                    precision = \"f32\"\n[data]\npaths = [\"text.txt\"]\n[eval]\nenabled = false\n[[stage]]\nseq_tokens = 256\n\
+                    steps = 2\n";
+        fs::write(self.path("base.toml"), base).map_err(|error| error.to_string())
+    }
+
+    fn lines(&self, name: &str) -> Result<Vec<Value>, String> {
+        let path = self.path(name);
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    }
+
+    fn fathom(&self, words: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(self.binary);
+        command.args(words).current_dir(self.folder).stdin(Stdio::null());
+        let output = command.output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(format!("fathom {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// A run from the base, `words` being what its method needs.
+    fn train(&self, (recipe, from, rows): (&str, &str, &str), words: &[&str]) -> Result<(), String> {
+        let out = if from == "base" {
+            "forms"
+        } else if recipe == "reward" {
+            "judge"
+        } else {
+            recipe
+        };
+        let settings = [
+            format!("model.from={from}"),
+            format!("data.paths={rows}"),
+            format!("run.out={out}"),
+            format!("run.seed={}", self.seed),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        self.fathom(&[&["train", recipe, "--quiet"], &settings[..], words].concat()).map(drop)
+    }
+
+    /// The base, in `forms`.
+    fn base(&self) -> Result<(), String> {
+        self.fathom(&["train", "base.toml", "--quiet", "run.out=base", &format!("run.seed={}", self.seed)])?;
+        let words = [
+            "optimizer.lr=2e-3",
+            "data.held_out_share=0",
+            "stage.0.seq_tokens=1024",
+            "stage.0.micro_batches=1",
+        ];
+        let more =
+            ["stage.0.epochs=none", "stage.0.steps=1500", "eval.enabled=false", "schedule.warmup_steps=50"];
+        self.train(("sft", "base", "forms.jsonl"), &[&words[..], &more].concat())
+    }
+
+    /// The share of right answers in the first step and in the last five, and seconds.
+    fn rewards(&self, method: &str) -> Result<(f64, f64, f64), String> {
+        let begun = Instant::now();
+        let words = ["rl.reward=reward.toml", "rl.max_answer_tokens=8", "rl.prompts=16", "rl.answers=8"];
+        let more = ["optimizer.lr=1e-3", "stage.0.steps=60", "stage.0.seq_tokens=128"];
+        self.train((method, "forms/model", "prompts.jsonl"), &[&words[..], &more].concat())?;
+        let events = self.lines(&format!("{method}/metrics.jsonl"))?;
+        let shares: Vec<f64> =
+            events.iter().filter_map(|event| event["rewards/right/mean"].as_f64()).collect();
+        let last = shares.iter().rev().take(5).sum::<f64>() / 5.0;
+        Ok((*shares.first().ok_or("no step says its reward")?, last, begun.elapsed().as_secs_f64()))
+    }
+
+    /// The accuracy and the mean margin in nats of held-out pairs, before and after.
+    fn preferences(&self, method: &str) -> Result<[[f64; 2]; 2], String> {
+        let rows = if method == "kto" { "labels.jsonl" } else { "pairs.jsonl" };
+        let words =
+            ["optimizer.lr=1e-4", "data.held_out_share=0", "stage.0.seq_tokens=1024", "stage.0.max_docs=64"];
+        let more = ["stage.0.micro_batches=1", "stage.0.epochs=1"];
+        self.train((method, "forms/model", rows), &[&words[..], &more].concat())?;
+        Ok([self.margins("forms/model")?, self.margins(&format!("{method}/model"))?])
+    }
+
+    /// Of held-out pairs: how often the better answer is the likelier one, and by how many nats on average.
+    fn margins(&self, model: &str) -> Result<[f64; 2], String> {
+        let _ = fs::remove_file(self.path("scored.jsonl"));
+        self.fathom(&["score", model, "held.jsonl", "--out", "scored.jsonl"])?;
+        let rows = self.lines("scored.jsonl")?;
+        let of =
+            |row: &Value| Some(row["reference"]["chosen"].as_f64()? - row["reference"]["rejected"].as_f64()?);
+        let margins: Vec<f64> = rows.iter().filter_map(of).collect();
+        let count = margins.len().max(1) as f64;
+        Ok([
+            margins.iter().filter(|margin| **margin > 0.0).count() as f64 / count,
+            margins.iter().sum::<f64>() / count,
+        ])
+    }
+
+    /// Its accuracy on held-out pairs, and the share of right answers of one and of the best of eight.
+    fn reward_model(&self) -> Result<(f64, [f64; 2]), String> {
+        let words =
+            ["optimizer.lr=3e-4", "data.held_out_share=0", "stage.0.seq_tokens=1024", "stage.0.max_docs=64"];
+        let more = ["stage.0.micro_batches=1", "stage.0.epochs=4"];
+        self.train(("reward", "forms/model", "pairs.jsonl"), &[&words[..], &more].concat())?;
+        let _ = fs::remove_file(self.path("scored.jsonl"));
+        self.fathom(&["score", "judge", "held.jsonl", "--out", "scored.jsonl"])?;
+        let rows = self.lines("scored.jsonl")?;
+        let better =
+            rows.iter().filter(|row| row["rewards"]["chosen"].as_f64() > row["rewards"]["rejected"].as_f64());
+        let accuracy = better.count() as f64 / rows.len().max(1) as f64;
+        let words = [
+            "rl.reward=both.toml",
+            "rl.max_answer_tokens=8",
+            "rl.prompts=32",
+            "rl.answers=8",
+            "rl.shown=256",
+        ];
+        self.train(
+            ("rejection", "forms/model", "prompts.jsonl"),
+            &[&words[..], &["stage.0.steps=1", "stage.0.seq_tokens=128"]].concat(),
+        )?;
+        let events = self.lines("rejection/metrics.jsonl")?;
+        let shown = events.iter().find(|event| event["event"] == "rollout").ok_or("no rollout was logged")?;
+        best_of(shown["answers"].as_array().map_or(&[], Vec::as_slice)).map(|shares| (accuracy, shares))
+    }
+}
+
+/// The mean of what answers are worth by rule, and of the best of each prompt by the model.
+fn best_of(answers: &[Value]) -> Result<[f64; 2], String> {
+    let read = |answer: &Value| {
+        let part = |name: &str| answer["rewards"][name].as_f64();
+        Some((answer["prompt"].as_str()?.to_string(), part("model")?, part("right")?))
+    };
+    let read: Option<Vec<_>> = answers.iter().map(read).collect();
+    let mut read = read.filter(|read| !read.is_empty()).ok_or("a rollout's answers have no rewards")?;
+    read.sort_by(|a, b| a.0.cmp(&b.0));
+    let one = read.iter().map(|(_, _, right)| right).sum::<f64>() / read.len() as f64;
+    let groups: Vec<&[(String, f64, f64)]> = read.chunk_by(|a, b| a.0 == b.0).collect();
+    let best = |group: &&[(String, f64, f64)]| {
+        group.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0.0, |(_, _, right)| *right)
+    };
+    Ok([one, groups.iter().map(best).sum::<f64>() / groups.len() as f64])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_answer_of_each_prompt_counts() {
+        let answer = |prompt: &str, model: f64, right: f64| json!({"prompt": prompt, "rewards": {"model": model, "right": right}});
+        let answers =
+            [answer("a", 0.5, 1.0), answer("a", 0.1, 0.0), answer("b", 0.2, 0.0), answer("b", 0.1, 0.0)];
+        assert_eq!(best_of(&answers).unwrap(), [0.25, 0.5]);
+        assert!(best_of(&[]).is_err());
+    }
+
+    #[test]
+    fn a_question_has_its_answer_in_it() {
+        let mut random = Random(1);
+        for _ in 0..100 {
+            let (text, value) = question(&mut random);
+            let key = text.rsplit(' ').next().unwrap().trim_end_matches('?');
+            assert!(text.contains(&format!("{key}={value} ")), "{text}");
+        }
+    }
+}
