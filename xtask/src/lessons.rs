@@ -242,8 +242,10 @@ impl Lesson<'_> {
         let _ = fs::remove_file(self.path("scored.jsonl"));
         self.fathom(&["score", model, "held.jsonl", "--out", "scored.jsonl"])?;
         let rows = self.lines("scored.jsonl")?;
+        // Both have the prompt's tokens, so that these cancel.
+        let sum = |logps: &Value| Some(logps.as_array()?.iter().filter_map(Value::as_f64).sum::<f64>());
         let of =
-            |row: &Value| Some(row["reference"]["chosen"].as_f64()? - row["reference"]["rejected"].as_f64()?);
+            |row: &Value| Some(sum(&row["reference"]["logps"][0])? - sum(&row["reference"]["logps"][1])?);
         let margins: Vec<f64> = rows.iter().filter_map(of).collect();
         let count = margins.len().max(1) as f64;
         Ok([
@@ -261,8 +263,8 @@ impl Lesson<'_> {
         let _ = fs::remove_file(self.path("scored.jsonl"));
         self.fathom(&["score", "judge", "held.jsonl", "--out", "scored.jsonl"])?;
         let rows = self.lines("scored.jsonl")?;
-        let better =
-            rows.iter().filter(|row| row["rewards"]["chosen"].as_f64() > row["rewards"]["rejected"].as_f64());
+        let score = |row: &Value, at: usize| row["rewards"][at][0].as_f64().or(row["rewards"][at].as_f64());
+        let better = rows.iter().filter(|row| score(row, 0) > score(row, 1));
         let accuracy = better.count() as f64 / rows.len().max(1) as f64;
         let words = [
             "rl.reward=both.toml",
