@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use fathom_model::Spec;
 use fathom_tensor::{Device, Profile, Usage};
+use fathom_text::Tokenizer;
 use fathom_train::policy;
 use fathom_train::recipe::Stage;
 use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places};
@@ -152,7 +153,11 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
         return Ok(None);
     }
     let room = draft.recipe.stage[draft.index].seq_tokens;
-    let writer = writer(tokenizer::given(job)?, rl.sequences);
+    // A plan of a model of random weights has no tokenizer: bytes take the place of its words.
+    let is_given = draft.recipe.data.tokenizer.is_some() || job.start()?.is_some();
+    let tokenizer =
+        if is_given { tokenizer::given(job)? } else { Tokenizer::train_bpe(std::iter::empty(), 256, &[])? };
+    let writer = writer(tokenizer, rl.sequences);
     let judges = |device: &Device| {
         judges::parts(&draft.recipe, device).map_err(|error| fathom_train::Error::Hook(error.into()))
     };

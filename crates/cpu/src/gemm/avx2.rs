@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::kind::{Cut, Kind, Panels, Source, nothing};
-use super::{block, few_avx2, portable};
+use super::pack_avx2::pack;
+use super::{block, few_avx2};
 use std::arch::x86_64::*;
 
 const MR: usize = 6;
@@ -40,13 +41,13 @@ unsafe fn store(tile: &block::Tile, c: &super::MatMut) {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn pack_a(source: &Source, cut: Cut, dst: *mut u8) {
     // SAFETY: passed on.
-    unsafe { portable::pack::<MR>(source, cut, dst) }
+    unsafe { pack::<MR>(source, cut, dst) }
 }
 
 #[target_feature(enable = "avx2,fma")]
 unsafe fn pack_b(source: &Source, cut: Cut, dst: *mut u8) {
     // SAFETY: passed on.
-    unsafe { portable::pack::<NR>(source, cut, dst) }
+    unsafe { pack::<NR>(source, cut, dst) }
 }
 
 /// See [`super::kind::Micro`].

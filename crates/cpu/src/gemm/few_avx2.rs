@@ -119,7 +119,7 @@ unsafe fn columns<const M: usize, const STEP: usize>(g: &Gemm, cols: Range<usize
 /// The rows have them.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn transposed(rows: &[*const u8], at: usize) -> [__m256; 8] {
+pub(super) unsafe fn transposed(rows: &[*const u8], at: usize) -> [__m256; 8] {
     // SAFETY: the caller's promise.
     let row = |i: usize| unsafe { _mm256_loadu_ps(rows[i].add(at).cast()) };
     let pairs: [[__m256; 2]; 4] = std::array::from_fn(|i| {

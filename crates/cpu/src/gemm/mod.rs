@@ -26,6 +26,8 @@ mod few_avx2;
 mod kind;
 #[cfg(target_arch = "x86_64")]
 mod pack512;
+#[cfg(target_arch = "x86_64")]
+mod pack_avx2;
 mod plan;
 mod portable;
 mod prefetch;

@@ -1,4 +1,4 @@
-//! The kernel in plain Rust, and the packing that the AVX2 kernel shares: f32 panels `[k][width]`.
+//! The kernel in plain Rust, and its packing: f32 panels `[k][width]`. The AVX2 kernel has the same panels.
 #![allow(unsafe_code)]
 
 use super::Elem;
