@@ -55,12 +55,12 @@ def with_openai(url):
 
 def with_anthropic(url):
     client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
-    whole = client.messages.create(model="m", max_tokens=8, messages=QUESTION, temperature=0)
+    whole = client.messages.create(model="m", max_tokens=8, messages=QUESTION, extra_body={"temperature": 0})
     assert whole.role == "assistant" and whole.stop_reason in ("max_tokens", "end_turn") and whole.usage.output_tokens <= 8
-    with client.messages.stream(model="m", max_tokens=8, messages=QUESTION, temperature=0) as stream:
+    with client.messages.stream(model="m", max_tokens=8, messages=QUESTION, extra_body={"temperature": 0}) as stream:
         text = "".join(stream.text_stream)
         assert stream.get_final_message().content[0].text == text == whole.content[0].text
-    assert client.messages.count_tokens(model="m", messages=QUESTION).input_tokens == whole.usage.input_tokens
+    assert client.messages.count_tokens(model="m", messages=QUESTION).input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
     try:
         client.messages.create(model="nobody", max_tokens=8, messages=QUESTION)
         raise SystemExit("a model that is not there answered")

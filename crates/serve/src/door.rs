@@ -142,13 +142,16 @@ async fn pass(
     route.answer(server.clone(), asked).await
 }
 
-/// The body of a request that says that it is JSON.
+/// The body of a request that says that it is JSON. Clients that are no browsers may say nothing of it, as Triton's does; a browser
+/// names the page that asks, or where it stands (`Sec-Fetch-Site`), and has to say it.
 async fn read(server: &Shared, headers: &HeaderMap, body: Body) -> Result<Bytes, Fault> {
     let settings = &server.settings;
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let of_a_page = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
+    let unsaid = !headers.contains_key(header::CONTENT_TYPE) && !of_a_page;
     let kind = text(header::CONTENT_TYPE).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    if !kind.eq_ignore_ascii_case("application/json") {
+    if !unsaid && !kind.eq_ignore_ascii_case("application/json") {
         return Err(Fault::media("a body has to be `content-type: application/json`"));
     }
     if text(header::CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {

@@ -88,6 +88,13 @@ async fn foreign_pages_and_odd_bodies_are_refused() {
         assert_eq!(status, expected, "{name}: {value}");
         assert_eq!(headers.contains_key("access-control-allow-origin"), value == "https://chat.lan");
     }
+    for (name, value, expected) in
+        [("accept", "*/*", 200), ("origin", "http://localhost", 415), ("sec-fetch-site", "none", 415)]
+    {
+        let mut request = from(name, value);
+        request.headers_mut().remove("content-type");
+        assert_eq!(bed.send(request).await.0, expected, "nothing is said of the body; {name}: {value}");
+    }
     let mut asked = from("origin", "https://chat.lan");
     *asked.method_mut() = axum::http::Method::OPTIONS;
     assert_eq!(bed.send(asked).await.0, 204);
