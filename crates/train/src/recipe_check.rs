@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::needs_corpus;
 use crate::policy::check::{RANGES as OF_POLICY, check as of_policy};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
+use crate::rounded;
 
 /// What a number may be.
 #[derive(Clone, Copy)]
@@ -234,6 +235,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     }
     let model = &loaded.value.model;
     check_adapter(loaded)?;
+    rounded::check(loaded)?;
     let adapted = loaded.value.adapter.method != AdapterName::None;
     if model.quantization != QuantizationName::None && model.trained.is_empty() && !adapted {
         let message =
