@@ -71,22 +71,19 @@ impl Model {
         let (mut ids, mut refused) = (Vec::new(), None);
         self.visit(&mut |id, layer, weight| {
             if let Kind::Experts(_) = weight.kind {
-                refused = Some("rounds projections, and the model's experts would stay as they are".to_string());
+                refused =
+                    Some("rounds projections, and the model's experts would stay as they are".to_string());
             }
             let piece = pieces[id.index()].iter().find(|piece| is_projection(layer, weight, &piece.shape));
             let Some(piece) = piece else { return };
-            let (shard, param) = (&self.holdings[id.index()].shard, params.get(id));
-            let whole = |at: usize| at.is_multiple_of(format.block());
-            if !whole(shard.cols.start) || !whole(shard.cols.len()) {
-                let (name, tp, block) = (&param.name, self.portion.tp, format.block());
-                refused = Some(format!(
-                    "blocks of {block} would lie across the parts that mesh.tp={tp} makes of {name}; take a smaller tp, or a format \
-                     with smaller blocks"
-                ));
+            let param = params.get(id);
+            if let Err(message) = self.check_lines(params, id, format.block()) {
+                refused = Some(message);
             }
             if how == RoundTo::Int4 && !piece.shape[0].is_multiple_of(WORD) {
                 let rows = piece.shape[0];
-                refused = Some(format!("{} has {rows} rows, not whole words of {WORD}; take mxfp4", piece.name));
+                refused =
+                    Some(format!("{} has {rows} rows, not whole words of {WORD}; take mxfp4", piece.name));
             }
             if !param.trainable || param.value.dtype() != DType::Bf16 {
                 refused = Some(format!("rounds masters in f32, and {} is none or is frozen", param.name));

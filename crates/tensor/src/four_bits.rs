@@ -2,7 +2,8 @@
 //! read again. Quantisation-aware training computes with these numbers, and writers of folders store their codes, so both are this
 //! definition; machines have kernels with the same bits ([`crate::Machine::round_weights`]).
 //!
-//! - MXFP4 (OCP Microscaling Formats 1.0, section 6.3): 32 numbers of e2m1 under a power of two.
+//! - MXFP4 (OCP Microscaling Formats 1.0): 32 numbers of e2m1 under a power of two, by which the largest is rounded and not clipped, as
+//!   compressed-tensors chooses it.
 //! - NVFP4 (NVIDIA, 2025): 16 numbers of e2m1 under one of e4m3, and all scales of a weight under an f32, `448 x 6 / largest`.
 //! - int4 (compressed-tensors' `pack-quantized`): -8 to 7 under `largest / 7.5`, by groups.
 //!
@@ -10,7 +11,7 @@
 
 use half::{bf16, f16};
 
-use crate::{Blocks, DType, Element, Narrow, Rule, Tensor};
+use crate::{DType, Element, Tensor};
 
 /// Blocks, and weights, of nothing larger are zeros: no product below is a denormal number.
 const LEAST: f32 = 1e-30;
@@ -78,9 +79,9 @@ impl FourBits {
         let largest = f32::from_bits(bits);
         match self {
             FourBits::Mxfp4 => {
-                let how = Narrow { element: Element::E2M1, blocks: Blocks::Line(32), rule: Rule::Floor };
-                let exponent = if largest < LEAST { 0 } else { how.exponent(largest) };
-                let stored = f32::from_bits(((exponent + 127) as u32) << 23);
+                // The power of two of the largest, once that has e2m1's one bit of mantissa, becomes 4.
+                let power = (bits + (1 << 21)) & 0x7f80_0000;
+                let stored = if largest < LEAST { 1.0 } else { f32::from_bits(power) / 4.0 };
                 BlockScale { stored, times: stored }
             }
             FourBits::Nvfp4 => {
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn scales_are_what_files_hold() {
         let mx = FourBits::Mxfp4;
-        assert_eq!([6.0, 7.9, 8.0, 0.75].map(|x| mx.scale(&[x, -0.1], 1.0).stored), [1.0, 1.0, 2.0, 0.125]);
+        assert_eq!([6.0, 7.9, 8.0, 0.75].map(|x| mx.scale(&[x, -0.1], 1.0).stored), [1.0, 2.0, 2.0, 0.125]);
         // The largest block of a weight has the largest scale.
         let nv = FourBits::Nvfp4;
         let factor = nv.factor(0.3);

@@ -150,6 +150,7 @@ impl Coder for FourSave {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::SafeTensors;
     use super::*;
 
     fn tensor(shape: &[usize]) -> BlockTensor {
@@ -162,6 +163,47 @@ mod tests {
             |widths: &[usize]| group_of(&widths.iter().map(|width| tensor(&[8, *width])).collect::<Vec<_>>());
         assert_eq!([of(&[256, 128]).unwrap(), of(&[256, 192]).unwrap(), of(&[96]).unwrap()], [128, 64, 32]);
         assert!(of(&[128, 80]).unwrap_err().contains("80 columns"));
+    }
+
+    /// `oracle/few_bits.py`: codes and scales are compressed-tensors' own. Of a block of zeros the scale means nothing.
+    #[test]
+    fn weights_become_what_the_library_makes_of_them() {
+        let golden =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_few_bits/rounded.safetensors");
+        let golden = SafeTensors::open_file(&golden).unwrap();
+        let bytes = |name: &str| {
+            let mut bytes = Vec::new();
+            golden.read_rows(name, 0..golden.shape(name).unwrap()[0], &mut bytes).unwrap();
+            bytes
+        };
+        let x = read_f32(&golden, "x", 0..64).unwrap();
+        let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let factor = FourBits::Nvfp4.factor(largest);
+        let nvfp4 = [("nvfp4.weight".to_string(), factor)].into_iter().collect();
+        let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 32, Zero::Middle));
+        let int4 = GroupedSave::new((Packing4::Compressed, 32), code, |_: &str, _: &mut [f32]| ());
+        let cases: [(&str, usize, &dyn Coder); 3] = [
+            ("mxfp4", 32, &FourSave { format: FourBits::Mxfp4, factors: BTreeMap::new() }),
+            ("nvfp4", 16, &FourSave { format: FourBits::Nvfp4, factors: nvfp4 }),
+            ("int4", 32, &int4),
+        ];
+        for (name, block, coder) in cases {
+            let name = format!("{name}.weight");
+            let infos = coder.tensors(&name, [64, 96], DType::F32);
+            let found = coder.encode(&name, [64, 96], x.clone()).unwrap();
+            assert_eq!(infos.len(), found.len());
+            for (info, (dtype, found)) in infos.iter().zip(found) {
+                let expected = bytes(&info.name);
+                assert_eq!((found.len(), dtype), (expected.len(), info.dtype), "{}", info.name);
+                assert_eq!(golden.shape(&info.name), Some(info.shape.as_slice()), "{}", info.name);
+                let scales = info.name.ends_with("weight_scale");
+                let each = if scales { found.len() / (x.len() / block) } else { found.len() };
+                for (at, (found, expected)) in found.chunks(each).zip(expected.chunks(each)).enumerate() {
+                    let zeros = scales && x[at * block..][..block].iter().all(|x| *x == 0.0);
+                    assert!(zeros || found == expected, "{}, {at}: {found:?} {expected:?}", info.name);
+                }
+            }
+        }
     }
 
     #[test]
