@@ -155,7 +155,7 @@ def main():
         ("int4", packed, "int", 32, dict(strategy="group")),
     ]:
         x, tensors = rounded(compressor, kind, side, **more)
-        files |= {"x": x} | {f"{name}.{key}": value for key, value in tensors.items()}
+        files |= {"x": x} | {f"{name}:{key}": value for key, value in tensors.items()}
     save_file(files, HERE / "rounded.safetensors")
     stored, expected = modelopt()
     for name, (tensors, weight) in cases.items():

@@ -219,8 +219,10 @@ pub fn export(what: &Conversion, events: &dyn Events) -> Result<Converted> {
 /// Whether a folder is that of a run that was trained with rounded projections: its checkpoint has more than its model.
 fn was_rounded(run: &Path) -> Result<bool> {
     let recipe = run.join("recipe.toml");
-    let read = |path: &Path| Ok(round_to(&resolve(Layers::new().file(path))?.value).is_some());
-    if recipe.is_file() { read(&recipe) } else { Ok(false) }
+    if !recipe.is_file() {
+        return Ok(false);
+    }
+    Ok(round_to(&resolve(Layers::new().file(&recipe))?.value).is_some())
 }
 
 /// As [`export`], of a Hugging Face folder alone.

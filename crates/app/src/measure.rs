@@ -174,7 +174,11 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
         return Ok(None);
     }
     let OnDevice { device, model, params } = subject.of;
-    let limits = EngineLimits { context_tokens: context, chunk_tokens: 1024, ..EngineLimits::default() };
+    let limits = EngineLimits {
+        context_tokens: context + ANSWER_TOKENS,
+        chunk_tokens: 1024,
+        ..EngineLimits::default()
+    };
     let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
     let mut left = tokens as u64;
     let some = mixed(&documents, subject.tokenizer).take_while(|document| {
