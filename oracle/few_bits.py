@@ -1,7 +1,8 @@
 """Linears as folders in few bits have them, and what they stand for.
 
 Writes tests/golden_few_bits/model.safetensors (NAME.qweight, NAME.weight_packed, ..) and expected.safetensors (NAME.weight):
-compressed-tensors (0.20.0) packs and decodes pack-quantized, int-quantized, float-quantized, nvfp4 and mxfp4. GPTQ
+compressed-tensors (0.20.0) packs and decodes pack-quantized, int-quantized, float-quantized, nvfp4 and mxfp4; rounded.safetensors has
+f32 weights `x` and what they become by its own scales in three of them. GPTQ
 (AutoGPTQ's first format), AWQ (`gemm`), blocks of FP8 and ModelOpt's FP8 and NVFP4, whose packages need a GPU, are packed and decoded
 here by their layouts' definition.
 
@@ -82,6 +83,24 @@ def compressed(name, compressor, kind, outputs=64, inputs=96, **weights):
     return stored, compressor.decompress(packed, scheme)["weight"].to(torch.bfloat16).contiguous()
 
 
+def rounded(compressor, kind, side, outputs=64, inputs=96, **weights):
+    """The tensors that f32 weights become, by the library's own scales."""
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+
+    args = QuantizationArgs(type=kind, num_bits=4, symmetric=True, group_size=side, **weights)
+    x = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(11)) * 0.05
+    x[3, :32], x[5, 40], x[7] = 0.0, 0.7, x[7] * 1e-3
+    blocks = x.reshape(outputs, -1, side)
+    state, one = {"weight": x}, None
+    if compressor.__name__.startswith("NVFP4"):
+        state["weight_global_scale"] = one = generate_gparam(x.min(), x.max())
+    scales, _ = calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, global_scale=one)
+    state["weight_scale"] = scales.to(torch.bfloat16).float() if kind == "int" else scales
+    packed = compressor.compress(dict(state), QuantizationScheme(targets=["Linear"], weights=args))
+    return x, {key: value.contiguous().clone() for key, value in packed.items()}
+
+
 def fp8_blocks(name, outputs=192, inputs=160):
     weight = (torch.randn(outputs, inputs) * 4).to(torch.float8_e4m3fn)
     scales = torch.rand(-(-outputs // 128), -(-inputs // 128)) * 0.01
@@ -129,6 +148,15 @@ def main():
                                 group_size=32, scale_dtype=torch.uint8)
     cases["nvfp4"] = compressed("nvfp4", NVFP4PackedCompressor, "float", num_bits=4, symmetric=True,
                                 strategy="tensor_group", group_size=16)
+    files = {}
+    for name, compressor, kind, side, more in [
+        ("mxfp4", MXFP4PackedCompressor, "float", 32, dict(strategy="group", scale_dtype=torch.uint8)),
+        ("nvfp4", NVFP4PackedCompressor, "float", 16, dict(strategy="tensor_group", scale_dtype=torch.float8_e4m3fn)),
+        ("int4", packed, "int", 32, dict(strategy="group")),
+    ]:
+        x, tensors = rounded(compressor, kind, side, **more)
+        files |= {"x": x} | {f"{name}:{key}": value for key, value in tensors.items()}
+    save_file(files, HERE / "rounded.safetensors")
     stored, expected = modelopt()
     for name, (tensors, weight) in cases.items():
         stored |= tensors

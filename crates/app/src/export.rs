@@ -7,15 +7,15 @@ use std::sync::Arc;
 use fathom_base::recipe::Layers;
 use fathom_base::{gguf, human};
 use fathom_model::{
-    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, Portion, QuantisedSave, Quantized,
+    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, Portion, QuantisedSave, Quantized, RoundTo,
     SafeTensors, SaveOptions, Source, Spec, Trained, load_adapted, merge, open, open_config, save_gguf,
-    save_hf, save_hf_quantised,
+    save_hf, save_hf_quantised, save_hf_rounded,
 };
 use fathom_tensor::ggml::Kind;
-use fathom_tensor::{DType, Device, Meta};
+use fathom_tensor::{DType, Device, Meta, Profile};
 use fathom_text::Tokenizer;
-use fathom_train::recipe::{MachineKind, Precision, QuantizationName, Recipe};
-use fathom_train::{Checkpoint, Checkpoints, stage};
+use fathom_train::recipe::{MachineKind, Precision, QatName, QuantizationName, Recipe};
+use fathom_train::{Checkpoint, Checkpoints, round_to, stage};
 
 use crate::adapters;
 use crate::error::{Context, Error, Result, caught, refuse};
@@ -27,7 +27,6 @@ use crate::machine::Machine;
 use crate::models::{
     Loaded, model_folder, note_left_out, or_on_the_hub, precision, stored_dtype, tokenizer_files_for,
 };
-use crate::quantize::Method;
 
 /// What is written, and where.
 #[derive(Clone, Debug)]
@@ -101,6 +100,10 @@ fathom_base::choice! {
         Nf4 = "nf4",
         /// A folder as compressed-tensors has it: 4 bits, groups of 128, to nearest.
         Int4 = "int4",
+        /// A folder as compressed-tensors has it: 4 bits (e2m1), blocks of 32 under a power of two, to nearest.
+        Mxfp4 = "mxfp4",
+        /// A folder as compressed-tensors has it: 4 bits (e2m1), blocks of 16 under a number of e4m3, to nearest.
+        Nvfp4 = "nvfp4",
         /// A folder as compressed-tensors has it: FP8 (e4m3), a scale a row.
         Fp8 = "fp8",
         /// A folder as GPTQ leaves it: 4 bits by groups, judged by --data.
@@ -111,18 +114,13 @@ fathom_base::choice! {
 }
 
 impl Target {
-    /// How it is written if not by a conversion tensor by tensor.
-    pub fn method(self) -> Option<Method> {
-        Some(match self {
-            Target::Int4 => Method::Int4,
-            Target::Fp8 => Method::Fp8,
-            Target::Gptq => Method::Gptq,
-            Target::Awq => Method::Awq,
-            _ => return None,
-        })
+    /// A folder of [`crate::quantize`]; others are conversions tensor by tensor.
+    pub fn is_coded(self) -> bool {
+        use Target::{Awq, Fp8, Gptq, Int4, Mxfp4, Nvfp4};
+        matches!(self, Int4 | Mxfp4 | Nvfp4 | Fp8 | Gptq | Awq)
     }
 
-    /// The conversion to one that has no [`Target::method`].
+    /// The conversion to one that is not [`Target::is_coded`].
     pub fn conversion(self, from: PathBuf, to: PathBuf) -> Conversion {
         let gguf = match self {
             Target::Q8_0 => Some(GgufName::Q8_0),
@@ -164,6 +162,12 @@ impl Conversion {
     pub fn quantised(name: QuantizationName, double: bool) -> Option<QuantisedSave> {
         stage::format(name).map(|format| QuantisedSave { format, double })
     }
+
+    /// A Hugging Face folder of weights as the run or the folder has them.
+    fn is_plain(&self) -> bool {
+        let as_they_are = self.precision.is_none() && self.quantised.is_none();
+        as_they_are && self.gguf.is_none() && !self.adapter && self.with.is_empty()
+    }
 }
 
 /// What was written.
@@ -175,6 +179,8 @@ pub struct Converted {
     pub weights: u64,
     /// Their type.
     pub dtype: DType,
+    /// What projections were rounded to: what the run that is exported was trained with.
+    pub rounded: QatName,
 }
 
 /// A model on disk: where its weights are, and what they mean.
@@ -190,6 +196,8 @@ struct Found {
     seed: u64,
     /// What it trained.
     trained: Trained,
+    /// What it rounded projections to, and the checkpoint that has their masters.
+    rounded: Option<(RoundTo, PathBuf)>,
 }
 
 /// Writes the model of a run, a checkpoint or a Hugging Face folder as a Hugging Face folder.
@@ -199,12 +207,22 @@ struct Found {
 pub fn export(what: &Conversion, events: &dyn Events) -> Result<Converted> {
     caught(|| {
         let found = match model_folder(&what.from) {
+            Ok(_) if what.is_plain() && was_rounded(&what.from)? => checkpoint(&what.from, events)?,
             Ok(folder) => hugging_face(&folder, events)?,
             Err(error) if !what.from.exists() => return Err(error),
             Err(_) => checkpoint(&what.from, events)?,
         };
         convert(what, found)
     })
+}
+
+/// Whether a folder is that of a run that was trained with rounded projections: its checkpoint has more than its model.
+fn was_rounded(run: &Path) -> Result<bool> {
+    let recipe = run.join("recipe.toml");
+    if !recipe.is_file() {
+        return Ok(false);
+    }
+    Ok(round_to(&resolve(Layers::new().file(&recipe))?.value).is_some())
 }
 
 /// As [`export`], of a Hugging Face folder alone.
@@ -247,6 +265,7 @@ fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
         base: Some(folder.to_path_buf()),
         seed: 0,
         trained: Trained::all(),
+        rounded: None,
     })
 }
 
@@ -281,7 +300,8 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     let quantized = stage::quantized(&loaded.value)?;
     let base = loaded.value.model.from.as_deref().map(model_folder).transpose()?;
     let (seed, trained) = (loaded.value.run.seed, stage::trained(&loaded.value)?);
-    Ok(Found { spec, generation, weights, tokenizer, quantized, base, seed, trained })
+    let rounded = round_to(&loaded.value).map(|how| (how, found.folder().to_path_buf()));
+    Ok(Found { spec, generation, weights, tokenizer, quantized, base, seed, trained, rounded })
 }
 
 fn newest(run: &Path) -> Result<Checkpoint> {
@@ -317,7 +337,7 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
             );
         }
         let weights = write_gguf(&found, &what.to, how)?;
-        return Ok(Converted { family, weights, dtype: stored_type(&found.weights) });
+        return Ok(Converted { family, weights, dtype: stored_type(&found.weights), rounded: QatName::None });
     }
     refuse_filled(&what.to)?;
     let merges = !what.with.is_empty() || found.spec.adapter.is_some();
@@ -338,11 +358,16 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
     }
     let dtype = what.precision.map(precision).unwrap_or_else(|| stored_type(&found.weights));
     let options = SaveOptions { dtype, max_shard_bytes: what.max_shard_bytes };
+    if let Some((how, checkpoint)) = found.rounded.as_ref().filter(|_| what.is_plain()) {
+        let masters = Checkpoint::open(checkpoint)?.masters()?;
+        let weights = write_rounded(&found, &what.to, (*how, masters), options)?;
+        return Ok(Converted { family, weights, dtype, rounded: QatName::of(*how) });
+    }
     let weights = match what.quantised {
         Some(how) => write_quantised(&found, &what.to, (how, options))?,
         None => write(found, &what.to, (options, &what.with))?,
     };
-    Ok(Converted { family, weights, dtype })
+    Ok(Converted { family, weights, dtype, rounded: QatName::None })
 }
 
 /// The adapter of a run alone.
@@ -355,7 +380,7 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
     let Loaded { model, params } = adapted(&device, found, dtype)?;
     adapters::write(&what.to, &device, (&model, &params), (found.base.as_deref(), &found.trained))?;
     let weights = params.num_elements();
-    Ok(Converted { family: found.spec.family.to_string(), weights, dtype })
+    Ok(Converted { family: found.spec.family.to_string(), weights, dtype, rounded: QatName::None })
 }
 
 /// A model as a run trained it, its adapter included.
@@ -456,8 +481,26 @@ fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, Sav
     let copy = tokenizer_files_for(&found.tokenizer, to)?;
     let options = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
     save_hf_quantised(&device, (&found.spec, &found.weights), to, (how, options))?;
-    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-    Ok(Model::declare(&nowhere, &found.spec, DType::F32).1.num_elements())
+    Ok(elements(&found.spec))
+}
+
+/// Writes a model that was trained with rounded projections in the format of those, from their masters; how many weights it has.
+fn write_rounded(
+    found: &Found,
+    to: &Path,
+    (how, masters): (RoundTo, SafeTensors),
+    options: SaveOptions,
+) -> Result<u64> {
+    let copy = tokenizer_files_for(&found.tokenizer, to)?;
+    let options = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
+    save_hf_rounded((&found.spec, [&found.weights, &masters]), to, (how, options))?;
+    Ok(elements(&found.spec))
+}
+
+/// Weights of a model.
+fn elements(spec: &Spec) -> u64 {
+    let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
+    Model::declare(&nowhere, spec, DType::F32).1.num_elements()
 }
 
 /// # Errors

@@ -152,13 +152,42 @@ fn bits(
     if documents.is_empty() {
         return Ok(None);
     }
-    // In an order that does not depend on length, so that a short budget still measures a mixture.
+    let limits = Limits { documents: usize::MAX, budget };
+    let texts = mixed(documents, subject.tokenizer);
+    Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, extent.context, &limits)?))
+}
+
+/// Documents in an order that does not depend on length, so that a short budget still measures a mixture.
+fn mixed<'a>(documents: &'a [Vec<u32>], tokenizer: &'a Tokenizer) -> impl Iterator<Item = HeldOut> + 'a {
     let mut order: Vec<&Vec<u32>> = documents.iter().collect();
     order.sort_by_key(|ids| ids.iter().fold(0u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id)));
-    let texts =
-        order.into_iter().map(|ids| HeldOut { text: subject.tokenizer.decode(ids), ids: ids.clone() });
-    let limits = Limits { documents: usize::MAX, budget };
-    Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, extent.context, &limits)?))
+    order.into_iter().map(|ids| HeldOut { text: tokenizer.decode(ids), ids: ids.clone() })
+}
+
+/// Bits per byte of about this many tokens of the held-out text, the same ones whenever it is asked; `None` without any.
+///
+/// # Errors
+/// Stores that cannot be read, or a model that gives no numbers.
+pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result<Option<fathom_eval::Bits>> {
+    let documents = real_ids(subject)?;
+    if documents.is_empty() {
+        return Ok(None);
+    }
+    let OnDevice { device, model, params } = subject.of;
+    let limits = EngineLimits {
+        context_tokens: context + ANSWER_TOKENS,
+        chunk_tokens: 1024,
+        ..EngineLimits::default()
+    };
+    let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
+    let mut left = tokens as u64;
+    let some = mixed(&documents, subject.tokenizer).take_while(|document| {
+        let more = left > 0;
+        left = left.saturating_sub(document.ids.len() as u64);
+        more
+    });
+    let all = Limits { documents: usize::MAX, budget: None };
+    Ok(Some(bits_per_byte(&mut engine, subject.tokenizer, some, context, &all)?))
 }
 
 /// How the model answers the held-out lessons of the stores; `None` without any.

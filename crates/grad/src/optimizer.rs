@@ -13,9 +13,10 @@ use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, MomentScal
 use crate::disk::{Part, Role, StateDisk, chunks};
 use crate::grads::Grads;
 use crate::params::{Param, ParamId, Params};
-use crate::shares::{SLOT, Sharding, Shares};
+use crate::shares::{SLOT, Shares};
 use crate::value::Value;
 
+mod rounded;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -326,8 +327,9 @@ impl AdamW {
             };
             machine.adamw(&call);
         });
+        self.round_own(device, params);
         // Updated elements go to the ranks that have the same weights and not their state.
-        if matches!(self.shares.sharding, Sharding::Optim | Sharding::OptimGrads) {
+        if self.hands_out() {
             params.begin_gather(device, &self.shares);
         }
         StepReport { norm: machine.read(norm), skipped: machine.read(skip) }

@@ -11,6 +11,7 @@ use crate::disk::{Role, StateDisk};
 use crate::gather::Gathering;
 use crate::memo::Memo;
 use crate::narrow::{NarrowLinear, Narrowing};
+use crate::rounding::Rounding;
 use crate::shares::{Shares, deal_buckets};
 use crate::value::Value;
 
@@ -52,6 +53,8 @@ pub struct Params {
     gathering: RefCell<Option<Gathering>>,
     /// Weights with low-precision GEMMs.
     narrowing: Option<Narrowing>,
+    /// Weights that are what a format makes of their masters.
+    rounding: Option<Rounding>,
     /// The segments that were recorded over them.
     memo: Memo,
     /// What the learning rates of some weights are multiplied with.
@@ -239,6 +242,16 @@ impl Params {
     /// The number format of a weight's GEMM operands; `None` if they are not quantised.
     pub(crate) fn narrow(&self, id: ParamId) -> Option<NarrowLinear> {
         self.narrowing.as_ref()?.of(id)
+    }
+
+    /// Sets the weights that are what a format makes of their masters: [`crate::AdamW::round`] then writes them.
+    pub fn set_rounding(&mut self, rounding: Option<Rounding>) {
+        self.rounding = rounding;
+    }
+
+    /// The weights that are what a format makes of their masters.
+    pub fn rounding(&self) -> Option<&Rounding> {
+        self.rounding.as_ref()
     }
 
     /// Takes a weight out of training: before gradients and optimizer state are made.

@@ -31,6 +31,7 @@ mod prune;
 mod quantize;
 mod rollout;
 mod rope;
+mod rounded;
 mod spec;
 mod spec_check;
 mod stages;
@@ -53,9 +54,9 @@ pub use files::{
     Area, BlockTensor, Coded, Coder, Export, FileWriter, FolderOptions, FolderWriter, Fp8Save,
     GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, Quantised, QuantisedSave, SINGLE,
     SafeTensors, SaveOptions, Scored, Slot, Source, Stored, Stream, TensorInfo, Wholes, block_tensors,
-    export_tensors, fuzz_safetensors, header_bytes, load, load_slots, open, open_config, parse_header,
-    rank_file, read_f32, save, save_gguf, save_hf, save_hf_coded, save_hf_quantised, write_file,
-    write_private,
+    export_tensors, fuzz_safetensors, group_of, header_bytes, load, load_slots, open, open_config,
+    parse_header, rank_file, read_f32, save, save_gguf, save_hf, save_hf_coded, save_hf_quantised,
+    save_hf_rounded, write_file, write_private,
 };
 pub use grouped::{Grouped, GroupedSave, InputSizes, Moments, Packing4, Zero, gptq, scales as awq_scales};
 pub use init::{Init, initialise};
@@ -71,6 +72,7 @@ pub use prune::{Kept, prunable, prune};
 pub use quantize::Quantized;
 pub use rollout::{Asked, Failed, Rollout, Weights, Written};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
+pub use rounded::RoundTo;
 pub use spec::{Biases, Ffn, LayerSpec, LlamaSizes, Mixer, Mlp, QkNorm, Reach, Residual, Spec};
 pub use stages::StageLayers;
 pub use sublayer::{Custom, SubLayer, SubLayerParams};

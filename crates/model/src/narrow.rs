@@ -83,6 +83,22 @@ impl Model {
         Ok(())
     }
 
+    /// Whether the parts of a weight's rows are whole blocks of columns.
+    ///
+    /// # Errors
+    /// Which are not.
+    pub(crate) fn check_lines(&self, params: &Params, id: ParamId, block: usize) -> Result<(), String> {
+        let cols = &self.holdings[id.index()].shard.cols;
+        if cols.start.is_multiple_of(block) && cols.len().is_multiple_of(block) {
+            return Ok(());
+        }
+        let (name, tp) = (&params.get(id).name, self.portion.tp);
+        Err(format!(
+            "blocks of {block} would lie across the parts that mesh.tp={tp} makes of {name}; take a smaller tp, or a format with \
+             smaller blocks"
+        ))
+    }
+
     /// Whether the parts of a weight are whole blocks.
     fn check_blocks(&self, params: &Params, id: ParamId, format: GemmFormat) -> Result<(), String> {
         let Some(block) = format.block() else { return Ok(()) };

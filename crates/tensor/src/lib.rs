@@ -15,6 +15,7 @@ mod divergence;
 mod dtype;
 mod experts;
 mod fabric;
+mod four_bits;
 pub mod ggml;
 pub mod gpu;
 mod lines;
@@ -43,6 +44,7 @@ pub use experts::{
     MOST_EXPERTS, Route, RouteBackward, RouterLosses, Routing, Scores,
 };
 pub use fabric::{Fabric, Line, Ride, Ring};
+pub use four_bits::{BlockScale, FourBits, RoundWeights, int4_scale};
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, InFlight, Machine, MatMul,

@@ -17,6 +17,7 @@ use crate::experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, LimitExperts, Route,
     RouteBackward, RouterLosses,
 };
+use crate::four_bits::RoundWeights;
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
@@ -578,6 +579,13 @@ pub trait Machine: Send + Sync {
     fn step_scale(&self, op: &StepScale<'_>);
     /// The update.
     fn adamw(&self, op: &AdamW<'_>);
+    /// What weights become as a format stores their masters: the bits of [`crate::FourBits::round`].
+    fn round_weights(&self, op: &RoundWeights<'_>) {
+        op.check();
+        let largest = op.largest.map_or(0.0, |largest| self.read(largest).wait_f32());
+        let x = floats(op.x.dtype(), &self.read(op.x).wait());
+        self.write(op.out, &op.bytes(&x, largest));
+    }
     /// Packs rows of weights: the bits of [`crate::BlockFormat::pack_row`].
     fn pack(&self, op: &Pack<'_>);
     /// Unpacks them: the bits of [`crate::BlockFormat::unpack_row`], rounded to the output's type.

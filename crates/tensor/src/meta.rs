@@ -6,6 +6,7 @@ use crate::choice::Choose;
 use crate::clock::{Clock, Work};
 use crate::divergence::{Divergence, Known};
 use crate::experts::*;
+use crate::four_bits::RoundWeights;
 use crate::machine::*;
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
@@ -275,6 +276,10 @@ impl Machine for Meta {
         let read_and_written = [Some(op.param), op.master, Some(op.m), op.v].into_iter().chain(scales);
         let twice: u64 = read_and_written.flatten().map(|tensor| 2 * tensor.bytes()).sum();
         self.run(Work::Memory, twice + op.grad.bytes());
+    }
+    fn round_weights(&self, op: &RoundWeights<'_>) {
+        op.check();
+        self.moves(&[op.x, op.out]);
     }
     fn pack(&self, op: &Pack<'_>) {
         self.maps(&[op.x, op.out]);

@@ -52,6 +52,7 @@ fn rank(device: &Device, spec: &Spec, ranks: Ranks, batch: &[MicroBatch]) -> (u6
         caps: Caps { docs: 4096, seq_tokens: tokens },
         ranks,
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw: AdamWSettings::default(),

@@ -74,13 +74,15 @@ type Part = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
 
 /// The weights of a reference that moves.
 const REFERENCE: &str = "reference";
+/// Masters of narrow weights.
+const MASTER: &str = "master";
 
 const PARTS: [Part; 5] = [
     ("model", None),
     (REFERENCE, None),
     ("moment1", Some(|state| Some(&state.m))),
     ("moment2", Some(|state| state.v.as_ref())),
-    ("master", Some(|state| state.master.as_ref())),
+    (MASTER, Some(|state| state.master.as_ref())),
 ];
 
 /// The parts that a trainer of this type needs: without narrow weights there are no masters, nor where none are wanted; without
@@ -91,7 +93,7 @@ fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
     let moves = trainer.reference().is_some_and(|reference| reference.moving().is_some());
     let wanted = move |name: &str| match name {
         REFERENCE => moves,
-        "master" => narrow && moments.masters,
+        MASTER => narrow && moments.masters,
         "moment2" => moments.second,
         _ => true,
     };
@@ -115,7 +117,7 @@ fn slots(trainer: &Trainer, (name, pick): Part, base: Option<&Base>) -> Vec<Slot
         };
         let state = trainer.optimizer().state(id)?;
         let root = name == "moment2";
-        let scales = state.scales.get(usize::from(root)).filter(|_| name != "master").cloned();
+        let scales = state.scales.get(usize::from(root)).filter(|_| name != MASTER).cloned();
         let coded = scales.map(|scales| Coded { scales, root });
         Some(Slot { id, value: pick(state)?.clone(), range: state.range.clone(), coded })
     };
@@ -172,7 +174,7 @@ impl Checkpoints {
             let (name, state) = (part.0, part.1.is_some());
             let dtype = match name {
                 "model" | REFERENCE => trainer.model.dtype(&trainer.params),
-                "master" => DType::F32,
+                MASTER => DType::F32,
                 _ => trainer.optimizer().moments().stored(),
             };
             let own = &owns[usize::from(state)];
@@ -322,6 +324,8 @@ impl Checkpoints {
         outcome(&device, load_parts(trainer, &folder, state.base.as_ref()))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         trainer.set_amax(state.progress.amax.as_ref());
+        // What was saved may be of a run that rounded to another format, or did not.
+        trainer.round();
         Ok(Some(Progress { amax: None, ..state.progress }))
     }
 

@@ -31,6 +31,7 @@ pub mod preference;
 pub mod recipe;
 mod recipe_check;
 mod reference;
+mod rounded;
 mod run;
 mod schedule;
 mod source;
@@ -56,6 +57,7 @@ pub use plan::{
 };
 pub use recipe_check::{check, check_training};
 pub use reference::{Reference, Refers, Sync};
+pub use rounded::round_to;
 pub use run::{Amax, Anew, Ended, Hooks, Outcome, Parts, Progress, Run, rank_folder};
 pub use schedule::{Decay, Schedule};
 pub use source::{Share, Source, Sources, Told};

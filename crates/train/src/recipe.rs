@@ -17,7 +17,9 @@ mod rounds;
 pub use adapter::{AdapterName, AdapterTable};
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName};
-pub use precision::{GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QuantizationName};
+pub use precision::{
+    GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QatName, QuantizationName,
+};
 pub use rl::{EstimatorName, KlIn, NanName, PolicyName, RlTable};
 pub use rounds::{RoundsTable, WriteName};
 

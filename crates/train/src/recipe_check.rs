@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::needs_corpus;
 use crate::policy::check::{RANGES as OF_POLICY, check as of_policy};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
+use crate::rounded;
 
 /// What a number may be.
 #[derive(Clone, Copy)]
@@ -234,6 +235,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     }
     let model = &loaded.value.model;
     check_adapter(loaded)?;
+    rounded::check(loaded)?;
     let adapted = loaded.value.adapter.method != AdapterName::None;
     if model.quantization != QuantizationName::None && model.trained.is_empty() && !adapted {
         let message =
@@ -526,6 +528,10 @@ mod tests {
             ("adapter.method=prompt mesh.tp=2", "mesh.sequence_parallel"),
             ("adapter.method=p_tuning objective.method=dft", "objective.method"),
             ("adapter.method=prompt model.trained=[\"norm\"]", "model.trained"),
+            ("precision.qat=mxfp4 model.precision=f32", "model.precision"),
+            ("precision.qat=int4 optimizer.master_weights=false", "optimizer.master_weights"),
+            ("precision.qat=nvfp4 adapter.method=lora", "adapter.method"),
+            ("precision.qat=mxfp4 model.trained=[\"norm\"]", "model.trained"),
             ("adapter.method=prompt stage.0.masked=false", "stage.0.masked"),
             ("adapter.method=prompt stage.0.masked=true stage.0.seq_tokens=21", "stage.0.seq_tokens"),
         ] {

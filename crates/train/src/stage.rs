@@ -25,6 +25,7 @@ use crate::recipe::{
     PlaceRule, QuantizationName, Recipe, ReferenceName, RopeType, ShardingName, Stage,
 };
 use crate::reference::Refers;
+use crate::rounded::round_to;
 use crate::schedule::Schedule;
 use crate::source::Shape;
 use crate::step::InStep;
@@ -165,6 +166,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         caps,
         ranks: ranks(recipe, index)?,
         narrow: narrow(recipe, index)?,
+        round_to: round_to(recipe),
         z_loss: recipe.optimizer.z_loss as f32,
         goal: Goal {
             objective: objective(recipe).map_err(refused)?,

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::offload::{self, Room};
 use crate::parallel::{Ranks, shares};
 use crate::reference::{Reference, Refers};
+use crate::rounded::rounded;
 use crate::step::{InStep, Trainer};
 
 /// A plan's disk is as large as it has to be.
@@ -47,10 +48,11 @@ pub fn state_disk_bytes(
 /// Whether products of narrow operands go with a model and its mesh, and the trained weights are the model's.
 ///
 /// # Errors
-/// As [`Trainer::narrow`] and [`frozen`].
+/// As [`Trainer::narrow`], [`Trainer::round_to`] and [`frozen`].
 pub(crate) fn check_weights(profile: &Profile, spec: &Spec, how: &InStep) -> Result<()> {
     let quantized = how.goal.quantized.as_ref();
-    if how.narrow.is_none() && how.goal.trained.is_all() && quantized.is_none() {
+    let plain = how.narrow.is_none() && how.round_to.is_none();
+    if plain && how.goal.trained.is_all() && quantized.is_none() {
         return Ok(());
     }
     let meta = Device::on_mesh(Arc::new(Meta::new(profile.clone())), u64::MAX, how.ranks.imagined());
@@ -58,7 +60,8 @@ pub(crate) fn check_weights(profile: &Profile, spec: &Spec, how: &InStep) -> Res
     quantizes(quantized, spec, &portion)?;
     let (mut model, mut params) = Model::declare_part(&meta, spec, DType::Bf16, None, portion);
     frozen(&mut model, &mut params, &how.goal.trained)?;
-    narrowed(&meta, &model, &mut params, how.narrow.as_ref())
+    narrowed(&meta, &model, &mut params, how.narrow.as_ref())?;
+    rounded(&meta, &model, &mut params, how.round_to)
 }
 
 /// Whether the weights of a rank can be held in few bits.
@@ -93,7 +96,7 @@ pub(crate) fn narrowed(
 /// A trainer on a machine without data, with disks as large as they have to be.
 ///
 /// # Errors
-/// As [`StateDisk::open`], [`frozen`], [`offload::open`] and [`Trainer::narrow`].
+/// As [`StateDisk::open`], [`frozen`], [`offload::open`], [`Trainer::narrow`] and [`Trainer::round_to`].
 pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Result<Trainer> {
     let open = |on_disk: OnDisk| {
         let options = on_disk.options(Path::new(""), MOST_DISK_BYTES);
@@ -108,6 +111,8 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
     trainer.offload = offload::open(device, &how.places, Room::endless())?;
     trainer.narrow(how.narrow.as_ref())?;
+    trainer.round_to(how.round_to)?;
+    trainer.round();
     trainer.teacher = how.goal.teacher.as_ref().map(|spec| {
         let portion = how.ranks.portion(spec, &device.mesh);
         let (model, params) = Model::declare_part(device, spec, dtype, None, portion);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use fathom_grad::{AdamW, AdamWSettings, Counters, Grads, Moments, Offload, OnDisk, Params, Places, Update};
-use fathom_model::{Caps, Model, NarrowLayers, Spec};
+use fathom_model::{Caps, Model, NarrowLayers, RoundTo, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
@@ -69,6 +69,8 @@ pub struct InStep {
     pub ranks: Ranks,
     /// Products of narrow operands: for plans. A trainer's own are what [`Trainer::narrow`] was told.
     pub narrow: Option<NarrowLayers>,
+    /// What projections are rounded to: for plans. A trainer's own is what [`Trainer::round_to`] was told.
+    pub round_to: Option<RoundTo>,
     /// Weight of the z-loss.
     pub z_loss: f32,
     /// What is minimised.

@@ -1,4 +1,4 @@
-//! A model's projections in four bits by groups, or in FP8, as folders that other servers load.
+//! A model's projections in four bits, or in FP8, as folders that other servers load.
 
 mod awq;
 mod moments;
@@ -6,36 +6,21 @@ mod moments;
 use std::path::{Path, PathBuf};
 
 use fathom_model::{
-    BlockTensor, Coder, FolderOptions, Fp8Save, Grouped, GroupedSave, HfFolder, Packing4, SaveOptions, Spec,
-    Zero, block_tensors, gptq, prunable, save_hf_coded,
+    Coder, FolderOptions, Fp8Save, Grouped, GroupedSave, HfFolder, Packing4, RoundTo, SaveOptions, Spec,
+    Zero, block_tensors, gptq, group_of, prunable, save_hf_coded, save_hf_rounded,
 };
 
 use crate::calibration::{mean_loss, samples};
 use crate::error::{Error, Result, caught, refuse};
 use crate::events::Events;
+use crate::export::Target;
 use crate::machine::Machine;
 use crate::models::{self, Loaded, model_folder, tokenizer_files_for};
 
 use moments::Judged;
 
-/// Sizes of groups, the first that fits all projections is taken.
-const GROUPS: [usize; 3] = [128, 64, 32];
 /// Of how many samples one is kept for measuring.
 const HELD_OUT: usize = 4;
-
-fathom_base::choice! {
-    /// Formats of folders.
-    pub enum Method {
-        /// compressed-tensors: 4 bits by groups, to nearest.
-        Int4 = "int4",
-        /// compressed-tensors: e4m3 with a scale a row.
-        Fp8 = "fp8",
-        /// GPTQ: 4 bits by groups, by what the projections are given for some text.
-        Gptq = "gptq",
-        /// AWQ: 4 bits by groups, columns scaled by what they are given for some text.
-        Awq = "awq",
-    }
-}
 
 /// What is asked.
 pub struct Request {
@@ -43,8 +28,8 @@ pub struct Request {
     pub model: PathBuf,
     /// The folder to write.
     pub to: PathBuf,
-    /// The format.
-    pub method: Method,
+    /// The format: one that [`Target::is_coded`].
+    pub format: Target,
     /// Text to judge by: lessons, or plain text. `gptq` and `awq` need it; of the others it measures the loss.
     pub data: Option<PathBuf>,
     /// Samples of it, at most, and tokens of each, at most.
@@ -80,10 +65,10 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         let opened = fathom_model::open(&folder)?;
         let mut texts = match &request.data {
             Some(data) => samples((data, request.samples, request.sample_tokens), (&folder, &tokenizer))?,
-            None if matches!(request.method, Method::Gptq | Method::Awq) => {
+            None if matches!(request.format, Target::Gptq | Target::Awq) => {
                 refuse!(
                     "--to {} rounds by what projections are given; name a text with --data",
-                    request.method
+                    request.format
                 )
             }
             None => Vec::new(),
@@ -117,24 +102,29 @@ fn write(
     judged: Option<&Judged<'_>>,
 ) -> Result<usize> {
     let HfFolder { spec, generation, source, .. } = opened;
-    let tensors = block_tensors(spec);
-    let group = if request.method == Method::Fp8 { 0 } else { group(folder, &tensors)? };
     let copy = tokenizer_files_for(folder, &request.to)?;
     let weights = SaveOptions::new(models::stored_dtype(source));
+    let options = FolderOptions { weights, generation, copy: &copy };
     let save = |coder: &dyn Coder| -> Result<()> {
-        let options = FolderOptions { weights, generation, copy: &copy };
-        Ok(save_hf_coded((spec, source), &request.to, (coder, options))?)
+        Ok(save_hf_coded((spec, [source, source]), &request.to, (coder, options))?)
     };
-    let plain = |_: &str, _: &mut [f32]| ();
-    match (request.method, judged) {
-        (Method::Fp8, _) => save(&Fp8Save)?,
-        (Method::Int4, _) => {
-            let code =
-                |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, group, Zero::Middle));
-            save(&GroupedSave::new((Packing4::Compressed, group), code, plain))?;
+    let rounded = |how: RoundTo| -> Result<usize> {
+        Ok(save_hf_rounded((spec, [source, source]), &request.to, (how, options))?.block())
+    };
+    let named = |message: String| Error::Refused(format!("{}: {message}", folder.display()));
+    let tensors = block_tensors(spec);
+    let grouped = || group_of(&tensors).map_err(named);
+    match (request.format, judged) {
+        (Target::Fp8, _) => {
+            save(&Fp8Save)?;
+            Ok(0)
         }
-        (Method::Gptq, Some(judged)) => {
+        (Target::Int4, _) => rounded(RoundTo::Int4),
+        (Target::Mxfp4, _) => rounded(RoundTo::Mxfp4),
+        (Target::Nvfp4, _) => rounded(RoundTo::Nvfp4),
+        (Target::Gptq, Some(judged)) => {
             judgeable(folder, spec)?;
+            let group = grouped()?;
             let mut all = judged.moments(&tensors);
             let mut failed = None;
             let code = |name: &str, shape, values: Vec<f32>| {
@@ -144,37 +134,26 @@ fn write(
                 }
                 Ok(found.unwrap_or_else(|| Grouped::round(&values, shape, group, Zero::Middle)))
             };
-            save(&GroupedSave::new((Packing4::Gptq, group), code, plain))?;
+            save(&GroupedSave::new((Packing4::Gptq, group), code, |_: &str, _: &mut [f32]| ()))?;
             if let Some(name) = failed {
                 refuse!("{}: what {name} is given was not seen, or is no number", folder.display());
             }
+            Ok(group)
         }
-        (Method::Awq, Some(judged)) => {
+        (Target::Awq, Some(judged)) => {
             judgeable(folder, spec)?;
-            let factors = awq::factors((spec, source), (&tensors, group), &judged.sizes())
-                .map_err(|message| Error::Refused(format!("{}: {message}", folder.display())))?;
+            let group = grouped()?;
+            let factors = awq::factors((spec, source), (&tensors, group), &judged.sizes()).map_err(named)?;
             let code = |name: &str, shape: [usize; 2], mut values: Vec<f32>| {
                 factors.scale(name, shape, &mut values);
                 Ok(Grouped::round(&values, shape, group, Zero::Lowest))
             };
             let adjust = |name: &str, values: &mut [f32]| factors.adjust(name, values);
             save(&GroupedSave::new((Packing4::Awq, group), code, adjust))?;
+            Ok(group)
         }
-        (method, None) => refuse!("--to {method} needs a text"),
+        (format, _) => refuse!("{format} is no format of a folder that is rounded"),
     }
-    Ok(group)
-}
-
-/// The size of a group that all projections have.
-fn group(folder: &Path, tensors: &[BlockTensor]) -> Result<usize> {
-    let widths = || tensors.iter().filter(|tensor| tensor.shape.len() == 2).map(|tensor| tensor.shape[1]);
-    let found = GROUPS.into_iter().find(|group| widths().all(|width| width.is_multiple_of(*group)));
-    let Some(group) = found else {
-        let width = widths().find(|width| !width.is_multiple_of(GROUPS[2])).unwrap_or_default();
-        let folder = folder.display();
-        refuse!("{folder}: a projection has {width} columns, not whole groups of {}", GROUPS[2]);
-    };
-    Ok(group)
 }
 
 fn judgeable(folder: &Path, spec: &Spec) -> Result<()> {
@@ -182,25 +161,7 @@ fn judgeable(folder: &Path, spec: &Spec) -> Result<()> {
         Ok(()) => Ok(()),
         Err(what) => {
             let what = what.replace("pruning", "rounding by text");
-            refuse!("{}: the model {what}; --to int4 and fp8 need no text", folder.display())
+            refuse!("{}: the model {what}; --to int4, mxfp4, nvfp4 and fp8 need no text", folder.display())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tensor(shape: &[usize]) -> BlockTensor {
-        BlockTensor { name: "x".into(), layer: 0, role: "up", shape: shape.to_vec() }
-    }
-
-    #[test]
-    fn groups_are_those_that_fit_all() {
-        let of = |widths: &[usize]| {
-            group(Path::new("m"), &widths.iter().map(|width| tensor(&[8, *width])).collect::<Vec<_>>())
-        };
-        assert_eq!([of(&[256, 128]).unwrap(), of(&[256, 192]).unwrap(), of(&[96]).unwrap()], [128, 64, 32]);
-        assert!(of(&[128, 80]).unwrap_err().to_string().contains("80 columns"));
     }
 }

@@ -11,6 +11,7 @@ use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{Checkpoints, Outcome, Progress, Run, Trainer};
 
+use super::gap::Gap;
 use super::rank::{Shared, trainer_of};
 use super::time::{self, Ahead};
 use super::watch::{BEFORE, Watch, if_there_is_room};
@@ -70,11 +71,22 @@ impl First<'_> {
             let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
             metrics.write(&Event::Model(report::model_event(&trainer.model.spec, all.sum())))?;
         }
-        shared.open(metrics, trainer, |run| self.steps(run, alone))
+        let gap = self.gap(alone);
+        let plain = match &gap {
+            Some(gap) => gap.measure((&trainer).into(), ("before rounding", 0), &mut metrics)?,
+            None => None,
+        };
+        shared.open(metrics, trainer, |run| self.steps(run, alone, gap.zip(plain)))
+    }
+
+    /// What measures the cost of rounding.
+    fn gap(&self, alone: bool) -> Option<Gap<'_>> {
+        let Shared { job, stores, .. } = *self.shared;
+        Gap::of(job, (self.tokenizer, stores), self.events, alone)
     }
 
     /// The steps of all stages, and what follows them.
-    fn steps(&self, mut run: Run<'_>, alone: bool) -> Result<Trained> {
+    fn steps(&self, mut run: Run<'_>, alone: bool, gap: Option<(Gap<'_>, f64)>) -> Result<Trained> {
         let (job, recipe, events) = (self.shared.job, self.shared.job.recipe(), self.events);
         if self.shared.stores.held_out() != recipe.data.held_out_share {
             events.line(
@@ -94,6 +106,15 @@ impl First<'_> {
         if begun_at == 0 && alone && moments::before(recipe) == Some(0) {
             run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
         }
+        let mut rounded = None;
+        if let Some((gap, plain)) = &gap {
+            run.before(&mut |trainer, metrics| {
+                let found = gap.measure(trainer.into(), ("rounded", 0), metrics);
+                rounded = found.map_err(|error| fathom_train::Error::Hook(error.into()))?;
+                Ok(())
+            })?;
+            rounded.iter().for_each(|rounded| gap.begins([*plain, *rounded]));
+        }
         let outcome = run.train(&mut watch)?;
         let progress = run.progress().clone();
         events.on(heard::Event::Trained);
@@ -102,7 +123,12 @@ impl First<'_> {
             return Ok(Trained::without_report(outcome));
         }
         let unsaved = run.nothing_saved().map(str::to_owned);
-        let (trainer, metrics) = run.finish();
+        let (trainer, mut metrics) = run.finish();
+        if let (Some((gap, plain)), Some(rounded)) = (&gap, rounded) {
+            let trained =
+                gap.measure((&trainer).into(), ("rounded and trained", progress.step), &mut metrics)?;
+            trained.iter().for_each(|trained| gap.ends([*plain, rounded], *trained));
+        }
         let report = self.finish(trainer, metrics, &mut board, &progress)?;
         Ok(Trained { outcome, report: Some(report), unsaved })
     }

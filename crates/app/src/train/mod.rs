@@ -6,6 +6,7 @@
 mod export;
 mod first;
 mod folder;
+mod gap;
 mod moments;
 mod process;
 mod rank;

@@ -8,7 +8,7 @@ use fathom_model::{Init, Model, Spec, adapt, initialise};
 use fathom_tensor::Device;
 use fathom_train::{
     Anew, Base, Hooks, Outcome, Parts, Reference, Refers, Run, Settled, Sources, Stores, Trainer, frozen,
-    open_state_disk, quantizes, rank_folder, stage, train_experts,
+    open_state_disk, quantizes, rank_folder, round_to, stage, train_experts,
 };
 
 use fathom_train::Frozen;
@@ -139,6 +139,7 @@ pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events)
     frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
     let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
     trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
+    trainer.round_to(round_to(recipe))?;
     if let Some(reference) = reference(job, &trainer)? {
         trainer.refer_to(reference);
     }

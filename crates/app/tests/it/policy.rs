@@ -86,6 +86,7 @@ fn measured(
         caps: Caps { docs: 9, seq_tokens: 512 },
         ranks: Ranks { grid, ..Ranks::default() },
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal { objective: Arc::new(policy), ..Goal::default() },
         adamw: AdamWSettings { lr: 0.0, ..AdamWSettings::default() },

@@ -18,7 +18,7 @@ pub struct Quantize {
     /// The format.
     #[arg(long, value_name = "FORMAT")]
     pub to: Target,
-    /// Text to judge by (gptq and awq need it) and to measure the loss with (also of int4 and fp8): plain text, or JSON lines of lessons.
+    /// Text to judge by (gptq and awq need it) and to measure the loss with (also of int4, mxfp4, nvfp4 and fp8): plain text, or JSON lines of lessons.
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Samples of it, at most; a quarter of them measures.

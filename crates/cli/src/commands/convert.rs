@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use fathom_app::export::{Conversion, Converted, Format};
-use fathom_app::quantize::{Method, Quantised, Request, run as quantise};
+use fathom_app::quantize::{Quantised, Request, run as quantise};
 use fathom_app::{Machine, export as export_model, import as import_model};
 use fathom_base::human;
+use fathom_train::recipe::QatName;
 use serde_json::json;
 
 use crate::args::{Convert, Quantize};
@@ -29,8 +30,8 @@ pub fn import(args: &Convert) -> Result<()> {
 /// Runs `fathom quantize`.
 pub fn quantize(args: &Quantize) -> Result<()> {
     let Quantize { model, out, to, .. } = args;
-    if let Some(method) = to.method() {
-        return coded(args, method);
+    if to.is_coded() {
+        return coded(args);
     }
     if args.data.is_some() {
         bail!("--to {to} needs no text: leave --data out, and measure with `fathom eval`");
@@ -41,12 +42,12 @@ pub fn quantize(args: &Quantize) -> Result<()> {
 }
 
 /// A folder in a format of other servers.
-fn coded(args: &Quantize, method: Method) -> Result<()> {
+fn coded(args: &Quantize) -> Result<()> {
     let (listener, Quantize { model, out, to, .. }) = (Plain::default(), args);
     let request = Request {
         model: model.clone(),
         to: out.clone(),
-        method,
+        format: *to,
         data: args.data.clone(),
         samples: args.samples,
         sample_tokens: args.sample_tokens.max(2),
@@ -106,9 +107,10 @@ fn print(args: &Convert, what: &Conversion, done: &Converted) {
         args.to.display(),
         done.family,
         human::count(done.weights),
-        match what.gguf {
-            Some(_) => args.gguf_type.to_string(),
-            None => done.dtype.safetensors_name().to_lowercase(),
+        match (what.gguf, done.rounded) {
+            (Some(_), _) => args.gguf_type.to_string(),
+            (None, QatName::None) => done.dtype.safetensors_name().to_lowercase(),
+            (None, rounded) => rounded.to_string(),
         }
     );
 }

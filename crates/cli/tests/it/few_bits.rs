@@ -1,6 +1,7 @@
 //! Folders for other servers.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -24,10 +25,12 @@ fn folders_in_few_bits_are_written_and_read() {
         let to = at(method);
         let told = good([&["quantize", arg(&model), arg(&to), "--to", method][..], &judge].concat());
         let told: Value = serde_json::from_str(&told).unwrap();
-        assert_eq!(told["group"], if method == "fp8" { 0 } else { 32 }, "{told}");
+        let group = [("fp8", 0), ("nvfp4", 16)].into_iter().find(|(name, _)| *name == method);
+        assert_eq!(told["group"], group.map_or(32, |(_, group)| group), "{told}");
         let config = fs::read_to_string(to.join("config.json")).unwrap();
         let config: Value = serde_json::from_str(&config).unwrap();
-        let name = if matches!(method, "int4" | "fp8") { "compressed-tensors" } else { method };
+        let name =
+            if matches!(method, "int4" | "mxfp4" | "nvfp4" | "fp8") { "compressed-tensors" } else { method };
         assert_eq!(config["quantization_config"]["quant_method"], name);
         let answer = good(["generate", arg(&to), "the old", "--max-tokens", "2", "--temperature", "0"]);
         assert!(!answer.is_empty());
@@ -35,6 +38,8 @@ fn folders_in_few_bits_are_written_and_read() {
         after - before
     };
     let [int4, fp8, gptq, awq] = ["int4", "fp8", "gptq", "awq"].map(rise);
+    let [mxfp4, nvfp4] = ["mxfp4", "nvfp4"].map(rise);
+    assert!([mxfp4, nvfp4].iter().all(|rise| rise.abs() < 0.3), "{mxfp4} {nvfp4}");
     println!("int4 {int4} fp8 {fp8} gptq {gptq} awq {awq}");
     assert!(
         fp8.abs() < 0.02 && [int4, gptq, awq].iter().all(|rise| rise.abs() < 0.2),
@@ -53,4 +58,66 @@ fn folders_in_few_bits_are_written_and_read() {
         [&["quantize", arg(&model), arg(&at("q")), "--to", "nf4"][..], &judge].concat(),
         &["--to nf4", "no text"],
     );
+}
+
+/// A run that rounds its weights while it trains: the folder that is exported has the loss of the run's own model, to the bit, and a run
+/// that was killed goes on as if it had not been.
+#[test]
+fn runs_that_round_are_exported_in_their_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let tiny = "[model]\nhidden = 64\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 16\nffn = 96\nvocab = 512\n\
+        [[stage]]\nseq_tokens = 64\nsteps = 6\n[optimizer]\nlr = 1e-2\n[eval]\nneedle_trials = 0\n\
+        [data]\nheld_out_share = 0.2\ndocument_bytes = 4096\n[checkpoint]\nevery_steps = 3\nkeep = 9\n";
+    fs::write(at("tiny.toml"), tiny).unwrap();
+    let paths = format!("data.paths={}", arg(&at("text")));
+    let train = |out: &str, more: &[&str]| {
+        let out = format!("run.out={}", arg(&at(out)));
+        good([&["train", arg(&at("tiny.toml")), &paths, &out][..], more].concat())
+    };
+    let measured = |model: &Path| {
+        let data = at("text/00.txt");
+        let told =
+            ["eval", arg(model), "--data", arg(&data), "--tokens", "64", "--needle-trials", "0", "--json"];
+        let told = good(told);
+        told.lines().next().unwrap().to_owned()
+    };
+    for format in ["mxfp4", "nvfp4", "int4"] {
+        let qat = format!("precision.qat={format}");
+        let (run, exported) = (at(format), at(&format!("{format}-folder")));
+        let said = train(format, &[&qat]);
+        assert!(said.matches(&format!("{format}: held-out text takes")).count() == 2, "{said}");
+        let told = good(["export", arg(&run), arg(&exported)]);
+        assert!(told.trim_end().ends_with(&format!("weights as {format}")), "{told}");
+        let config: Value =
+            serde_json::from_str(&fs::read_to_string(exported.join("config.json")).unwrap()).unwrap();
+        assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors");
+        assert_eq!(measured(&exported), measured(&run), "{format}");
+        // The checkpoint in the middle, and the same run from there on.
+        let middle = run.join("checkpoints/step-00000003");
+        good(["export", arg(&middle), arg(&at(&format!("{format}-middle")))]);
+        let weights = fs::read(run.join("model/model.safetensors")).unwrap();
+        fs::remove_dir_all(run.join("checkpoints/step-00000006")).unwrap();
+        fs::write(run.join("checkpoints/LATEST"), "step-00000003").unwrap();
+        train(format, &[&qat]);
+        assert!(fs::read(run.join("model/model.safetensors")).unwrap() == weights, "{format}");
+    }
+    // Asked for, it is a folder of plain weights: those that the run computed with.
+    good(["export", arg(&at("mxfp4")), arg(&at("plain")), "--precision", "bf16"]);
+    assert_eq!(measured(&at("plain")), measured(&at("mxfp4")));
+    // MXFP4's numbers stay what they are when they are rounded again.
+    good(["quantize", arg(&at("mxfp4")), arg(&at("again")), "--to", "mxfp4"]);
+    assert_eq!(measured(&at("again")), measured(&at("mxfp4")));
+    let text = fs::read_to_string(at("mxfp4/metrics.jsonl")).unwrap();
+    for name in ["held-out, before rounding", "held-out, rounded", "held-out, rounded and trained"] {
+        assert_eq!(text.matches(&format!("\"{name}\"")).count(), 1, "{name}");
+    }
+    let refuses = |more: &str, words: &[&str]| {
+        let out = format!("run.out={}", arg(&at("refused")));
+        refused(["train", arg(&at("tiny.toml")), &paths, &out, "precision.qat=mxfp4", more], words);
+    };
+    refuses("model.precision=f32", &["model.precision", "precision.qat"]);
+    refuses("model.ffn=72", &["precision.qat", "72 columns"]);
+    refuses("mesh.tp=2", &["precision.qat", "mesh.tp=2", "blocks of 32"]);
 }

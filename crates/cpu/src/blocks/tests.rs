@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Unpack};
+use fathom_tensor::{BlockFormat, Category, DType, Device, FourBits, Pack, RoundWeights, Unpack};
 
 use crate::Cpu;
 use crate::isa::Isa;
@@ -79,4 +79,30 @@ fn rows_are_packed_by_themselves() {
     device.machine.pack(&Pack { format, x: &x.view_rows(3..5), out: &some });
     let read = |tensor| device.machine.read(tensor).wait();
     assert_eq!(read(&all.view_rows(3..5)), read(&some));
+}
+
+#[test]
+fn masters_become_what_the_definition_says() {
+    let x = numbers(128 * 150, 11);
+    for isa in Isa::ALL {
+        for (format, threads) in [(FourBits::Mxfp4, 1), (FourBits::Nvfp4, 3), (FourBits::Int4(64), 2)] {
+            let device = Device::new(Arc::new(Cpu::new(threads, Some(isa))), 1 << 26);
+            let masters = device.from_f32(1, x.len(), &x, Category::Data);
+            // Larger than all of them: they are a part of the weight.
+            let most = device.from_f32(1, 1, &[310.0], Category::Data);
+            let largest = format.has_factor().then_some(&most);
+            let expected = format.round(&x, format.factor(310.0));
+            for dtype in [DType::F32, DType::Bf16] {
+                let out = device.empty(1, x.len(), dtype, Category::Data);
+                device.machine.round_weights(&RoundWeights { format, x: &masters, largest, out: &out });
+                let rounded = |x: &f32| match dtype {
+                    DType::Bf16 => half::bf16::from_f32(*x).to_f32(),
+                    _ => *x,
+                };
+                let found = device.to_f32(&out);
+                let same = found.iter().zip(&expected).all(|(a, b)| a.to_bits() == rounded(b).to_bits());
+                assert!(same, "{format:?} to {dtype:?} with {isa:?}");
+            }
+        }
+    }
 }

@@ -24,8 +24,8 @@ use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
     BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Embed, GroupedMatMul,
     GroupedWeight, Hardware, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
-    OpDesc, Pack, PackPages, PackedMatMul, Packing, Portions, Profile, Rates, Reader, Rope, RopeTable, Route,
-    RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
+    OpDesc, Pack, PackPages, PackedMatMul, Packing, Portions, Profile, Rates, Reader, Rope, RopeTable,
+    RoundWeights, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
 };
 
 use crate::arena::Mapping;
@@ -571,6 +571,10 @@ impl Machine for Cpu {
         };
         // SAFETY: see the module.
         unsafe { elementwise::adamw(self.place(), &call) }
+    }
+
+    fn round_weights(&self, op: &RoundWeights<'_>) {
+        narrow::round_weights(self, op);
     }
 
     fn pack(&self, op: &Pack<'_>) {

@@ -1,10 +1,11 @@
 //! Products of narrow operands, emulated: both are rounded into scratch and multiplied as they are.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{MatMul, NarrowMatMul, NarrowOperand, OpDesc, Tensor};
+use fathom_tensor::{MatMul, NarrowMatMul, NarrowOperand, OpDesc, RoundWeights, Tensor};
 
 use super::operands::{elem, f32s, mat, mat_mut, scalar, scratch, set_scalar};
 use super::{Cpu, expect};
+use crate::denormals::AsZeros;
 use crate::elementwise::{self, Round, Scale};
 use crate::gemm;
 use crate::isa::Isa;
@@ -38,6 +39,15 @@ pub fn largest(cpu: &Cpu, x: &Tensor, out: &Tensor) {
     expect("largest", "out", out, [1, cols]);
     // SAFETY: see the machine's module.
     unsafe { elementwise::largest_by_column(cpu.place(), rows, cols, mat(x), mat_mut(out)) }
+}
+
+/// Masters to what a format in four bits makes of them.
+pub fn round_weights(cpu: &Cpu, op: &RoundWeights<'_>) {
+    op.check();
+    let (largest, x, out) = (op.largest.map_or(0.0, scalar), f32s(op.x), mat_mut(op.out));
+    let _zeros = AsZeros::new();
+    // SAFETY: see the machine's module; both are one row of as many elements, as was checked.
+    unsafe { elementwise::round_weights(cpu.place(), op.format, x, op.format.factor(largest), out) }
 }
 
 /// Rounds an operand into scratch, where it has no gaps between rows.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_tensor::{Category, DType, Device, Tensor, gpu};
+use fathom_tensor::{Category, DType, Device, FourBits, RoundWeights, Tensor, gpu};
 
 use super::build::Parts;
 use super::{Cuda, Graphs};
@@ -102,4 +102,20 @@ fn moments_are_of_the_stream() {
     let micros: Vec<f64> = machine.stamps().into_iter().map(|seconds| (seconds * 1e6).round()).collect();
     assert_eq!(micros, [0.0, 2.0, 3.0]);
     assert!(machine.stamps().is_empty());
+}
+
+/// There is no kernel for it: the host rounds.
+#[test]
+fn weights_are_rounded_as_the_definition_says() {
+    let fake = Arc::new(Fake::new(64 << 20));
+    let (_, device) = machine(&fake, false);
+    let values: Vec<f32> = (0..256).map(|at| (at as f32 * 0.37).sin()).collect();
+    let x = device.from_f32(1, 256, &values, Category::Data);
+    let most = device.from_f32(1, 1, &[2.0], Category::Data);
+    let out = device.zeros(1, 256, DType::F32, Category::Data);
+    for format in [FourBits::Mxfp4, FourBits::Nvfp4, FourBits::Int4(64)] {
+        let largest = format.has_factor().then_some(&most);
+        device.machine.round_weights(&RoundWeights { format, x: &x, largest, out: &out });
+        assert_eq!(device.to_f32(&out), format.round(&values, format.factor(2.0)), "{format:?}");
+    }
 }

@@ -12,7 +12,7 @@ use super::convert::convert_into;
 use super::source::Stream;
 use crate::error::Result;
 
-pub(super) use decode::to_eight;
+pub(super) use decode::{to_eight, to_four};
 pub(super) use find::find;
 
 /// One tensor that is stored as several.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use fathom_grad::ParamId;
 use fathom_tensor::blocks::NF4_VALUES;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Meta, Pack, Profile};
 
@@ -21,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::spec::Spec;
-use crate::walk::Kind;
+use crate::walk::{Kind, WeightSpec};
 
 /// Elements that are quantised at once, about.
 const CHUNK: usize = 1 << 20;
@@ -38,13 +39,20 @@ pub struct QuantisedSave {
 }
 
 /// A tensor that is written.
-struct Out {
-    name: String,
+pub(super) struct Out {
+    pub name: String,
     /// In the source.
-    from: String,
-    shape: Vec<usize>,
+    pub from: String,
+    pub shape: Vec<usize>,
     dtype: DType,
-    quantised: bool,
+    pub quantised: bool,
+    /// The weight in memory that it is a part of.
+    pub weight: ParamId,
+}
+
+/// Whether a tensor is a projection of a block, which formats of few bits are for.
+pub(crate) fn is_projection(layer: Option<usize>, weight: &WeightSpec<'_>, shape: &[usize]) -> bool {
+    layer.is_some() && weight.kind == Kind::Linear && shape.len() == 2
 }
 
 /// Writes a folder that Transformers loads with bitsandbytes, of the weights of a source.
@@ -78,12 +86,12 @@ pub fn save_hf_quantised(
     })
 }
 
-/// Writes a folder with projections in a format of others, of the weights of a source.
+/// Writes a folder with projections in a format of others, of the weights of a source; projections of the second, which may be the same.
 ///
 /// # Errors
 /// As [`save_hf_quantised`], and sizes that the format does not have.
 pub fn save_hf_coded(
-    (spec, source): (&Spec, &dyn Source),
+    (spec, [source, projections]): (&Spec, [&dyn Source; 2]),
     folder: &Path,
     (coder, options): (&dyn Coder, FolderOptions<'_>),
 ) -> Result<()> {
@@ -102,7 +110,7 @@ pub fn save_hf_coded(
                 continue;
             }
             let (shape, values) =
-                ([out.shape[0], out.shape[1]], read_f32(source, &out.from, 0..out.shape[0])?);
+                ([out.shape[0], out.shape[1]], read_f32(projections, &out.from, 0..out.shape[0])?);
             let infos = coder.tensors(&out.name, shape, out.dtype);
             for (info, (dtype, bytes)) in infos.iter().zip(coder.encode(&out.name, shape, values)?) {
                 if info.dtype == dtype {
@@ -154,10 +162,11 @@ pub fn block_tensors(spec: &Spec) -> Vec<BlockTensor> {
 }
 
 /// All tensors of a model, and the projections that stay as they are.
-fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Vec<Out>, Vec<String>)> {
+pub(super) fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Vec<Out>, Vec<String>)> {
     let names = &spec.family.names;
     if names.transposed {
-        let what = format!("stores projections of {} as [in, out], which bitsandbytes does not", spec.family);
+        let what =
+            format!("stores projections of {} as [in, out], which no folder in few bits does", spec.family);
         return Err(Error::file(source.place(""), what));
     }
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
@@ -180,10 +189,10 @@ fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Vec<Out>, Vec
                 failed = Err(Error::tensor(source.place(&piece.name), &piece.name, what));
                 return;
             };
-            let quantised = layer.is_some() && weight.kind == Kind::Linear && piece.shape.len() == 2;
+            let quantised = is_projection(layer, weight, &piece.shape);
             let dtype = if weight.kind == Kind::Wide { DType::F32 } else { dtype };
             let (name, shape) = (piece.name.clone(), piece.shape.clone());
-            all.push(Out { name, from: from.to_string(), shape, dtype, quantised });
+            all.push(Out { name, from: from.to_string(), shape, dtype, quantised, weight: id });
         }
     });
     failed.map(|()| (all, skipped))

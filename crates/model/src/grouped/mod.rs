@@ -10,6 +10,7 @@ pub use awq::{InputSizes, scales};
 pub use gptq::{Moments, gptq};
 pub use write::{GroupedSave, Packing4};
 
+use fathom_tensor::int4_scale;
 use half::f16;
 
 /// Codes of a weight.
@@ -41,12 +42,14 @@ fn range(values: &[f32], zero: Zero) -> (f32, u8) {
     let low = values.iter().fold(0f32, |low, x| low.min(*x));
     let high = values.iter().fold(0f32, |high, x| high.max(*x));
     let scale = match zero {
-        Zero::Middle => high.max(-low) / 7.5,
-        Zero::Lowest => (high - low) / 15.0,
+        // In the type of a model's other weights where it is stored, be that bf16 or f16.
+        Zero::Middle => int4_scale(high.max(-low)),
+        Zero::Lowest => {
+            // As it is stored: not infinite, and not nothing.
+            let scale = f16::from_f32(((high - low) / 15.0).min(f16::MAX.to_f32())).to_f32();
+            if scale > 0.0 { scale } else { f16::MIN_POSITIVE_SUBNORMAL.to_f32() }
+        }
     };
-    // As it is stored: not infinite, and not nothing.
-    let scale = f16::from_f32(scale.min(f16::MAX.to_f32())).to_f32();
-    let scale = if scale > 0.0 { scale } else { f16::MIN_POSITIVE_SUBNORMAL.to_f32() };
     let zero = match zero {
         Zero::Middle => 8.0,
         Zero::Lowest => (-low / scale).round_ties_even().clamp(0.0, 15.0),
@@ -101,8 +104,8 @@ mod tests {
             let coded = Grouped::round(&x, [4, 64], 32, zero);
             for ((x, y), at) in x.iter().zip(coded.values()).zip(0..) {
                 let scale = coded.scales[at / 32];
-                // The highest code of symmetric ranges is half a step below the largest weight.
-                assert!((x - y).abs() <= 0.502 * scale, "{x} {y} {scale}");
+                // The highest code of symmetric ranges is half a step below the largest weight, and scales have eight bits.
+                assert!((x - y).abs() <= 0.516 * scale, "{x} {y} {scale}");
             }
         }
     }

@@ -2,9 +2,14 @@
 //! (`oracle/few_bits.py`).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use fathom_model::{Area, SafeTensors, Source, open_config};
-use fathom_tensor::DType;
+use fathom_cpu::Cpu;
+use fathom_model::{
+    Area, FolderOptions, GenerationConfig, Init, LlamaSizes, Model, RoundTo, SafeTensors, SaveOptions,
+    Source, Spec, initialise, open, open_config, read_f32, save_hf, save_hf_rounded,
+};
+use fathom_tensor::{DType, Device, FourBits};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_few_bits")
@@ -101,4 +106,66 @@ fn what_would_be_read_wrong_is_refused_by_name() {
         r#"{"quant_method": "compressed-tensors", "transform_config": {"config_groups": {}}}"#,
         "transform_config",
     );
+}
+
+/// Folders that are written in four bits are read as the numbers that their formats have for the weights: of NVFP4 with one factor for
+/// what is one weight in memory.
+#[test]
+fn folders_in_four_bits_come_back_as_their_numbers() {
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
+    let spec = Spec::llama(LlamaSizes {
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn: 96,
+        vocab: 131,
+        rope_theta: 1e4,
+        max_positions: 64,
+        tied: false,
+    });
+    let (model, mut params) = Model::declare(&device, &spec, DType::Bf16);
+    initialise(&device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
+    let [plain, none] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let generation = GenerationConfig::default();
+    let options =
+        FolderOptions { weights: SaveOptions::new(DType::Bf16), generation: &generation, copy: &[] };
+    save_hf(&device, &model, &params, plain.path(), options).unwrap();
+    let source = open(plain.path()).unwrap().source;
+    let whole =
+        |source: &SafeTensors, name: &str| read_f32(source, name, 0..source.shape(name).unwrap()[0]).unwrap();
+    let most = |names: &[&str]| {
+        let all = names.iter().flat_map(|name| whole(&source, name));
+        all.fold(0f32, |most, x| most.max(x.abs()))
+    };
+    for (to, format) in [
+        (RoundTo::Mxfp4, FourBits::Mxfp4),
+        (RoundTo::Nvfp4, FourBits::Nvfp4),
+        (RoundTo::Int4, FourBits::Int4(32)),
+    ] {
+        let folder = none.path().join(format!("{to:?}"));
+        assert_eq!(save_hf_rounded((&spec, [&source, &source]), &folder, (to, options)).unwrap(), format);
+        let found = open(&folder).unwrap();
+        assert_eq!(found.spec.hidden, spec.hidden);
+        for name in source.names() {
+            let values = whole(&source, name);
+            let (base, module) = name.trim_end_matches(".weight").rsplit_once('.').unwrap_or_default();
+            let fused: &[&str] = match module {
+                "q_proj" | "k_proj" | "v_proj" => &["q_proj", "k_proj", "v_proj"],
+                "gate_proj" | "up_proj" => &["gate_proj", "up_proj"],
+                "o_proj" => &["o_proj"],
+                "down_proj" => &["down_proj"],
+                _ => &[],
+            };
+            let names: Vec<String> = fused.iter().map(|module| format!("{base}.{module}.weight")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let expected =
+                if fused.is_empty() { values } else { format.round(&values, format.factor(most(&names))) };
+            let expected = expected.into_iter().map(|x| half::bf16::from_f32(x).to_bits());
+            let now = whole(&found.source, name).into_iter().map(|x| half::bf16::from_f32(x).to_bits());
+            assert!(now.eq(expected), "{to:?}: {name}");
+            assert_eq!(found.source.dtype(name), Some(DType::Bf16), "{to:?}: {name}");
+        }
+    }
 }

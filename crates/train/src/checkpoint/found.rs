@@ -6,7 +6,7 @@ use fathom_model::SafeTensors;
 
 use super::files::{STATE, check_listed, io, read_state, refuse, verify};
 use super::state::State;
-use super::{PARTS, step_of};
+use super::{MASTER, PARTS, step_of};
 use crate::error::Result;
 use crate::run::Progress;
 
@@ -60,15 +60,26 @@ impl Checkpoint {
     /// # Errors
     /// A file that is missing, truncated, altered, or none of the checkpoint's, by name.
     pub fn weights(&self) -> Result<SafeTensors> {
-        let (part, _) = PARTS[0];
-        check_listed(&self.folder, &self.state.files, part)?;
-        let of_part = |name: &str| name.split('/').next() == Some(part);
-        verify(&self.folder, self.state.files.iter().filter(|(name, _)| of_part(name)), 0, 1)?;
-        let weights = SafeTensors::open_folder(&self.folder.join(part))?;
+        let weights = self.part(PARTS[0].0)?;
         match &self.state.base {
             Some(base) => Ok(weights.over(base.weights(&self.folder)?)),
             None => Ok(weights),
         }
+    }
+
+    /// The f32 masters of weights that are narrower, compared as [`Checkpoint::weights`] are.
+    ///
+    /// # Errors
+    /// As there; a checkpoint of a run without masters.
+    pub fn masters(&self) -> Result<SafeTensors> {
+        self.part(MASTER)
+    }
+
+    fn part(&self, part: &str) -> Result<SafeTensors> {
+        check_listed(&self.folder, &self.state.files, part)?;
+        let of_part = |name: &str| name.split('/').next() == Some(part);
+        verify(&self.folder, self.state.files.iter().filter(|(name, _)| of_part(name)), 0, 1)?;
+        Ok(SafeTensors::open_folder(&self.folder.join(part))?)
     }
 
     /// Compares a rank's share of all files with what was written, and that these are all files of the `parts` that are read.

@@ -32,6 +32,7 @@ pub fn fuzz_config(data: &[u8]) {
             caps: Caps { docs: 2, seq_tokens: TOKENS },
             ranks: Ranks::default(),
             narrow: None,
+            round_to: None,
             z_loss: 0.0,
             goal: Goal::default(),
             adamw: AdamWSettings::default(),

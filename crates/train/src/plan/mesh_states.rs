@@ -4,7 +4,7 @@
 use fathom_tensor::{DType, Hardware};
 
 use super::{Budgets, Workload};
-use crate::recipe::{Machine, MomentType, OffloadTo, Optimizer, Recipe, ShardingName};
+use crate::recipe::{Machine, MomentType, OffloadTo, Optimizer, QatName, Recipe, ShardingName};
 
 /// Where weights and the optimizer's state are, and of what types that state is.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,7 +94,8 @@ pub(super) fn states(recipe: &Recipe, work: &Workload<'_>, budgets: &Budgets) ->
     all.extend(
         narrower.into_iter().flat_map(|moments| offloaded(&own.narrowed(moments, own.master_weights))),
     );
-    if own.master_weights && work.dtype == DType::Bf16 {
+    // Masters are what is rounded.
+    if own.master_weights && work.dtype == DType::Bf16 && recipe.precision.qat == QatName::None {
         all.extend(offloaded(&own.narrowed(MomentType::Fp8, false)));
     }
     all

@@ -61,6 +61,20 @@ choice! {
 }
 
 choice! {
+    /// Formats of quantisation-aware training.
+    pub enum QatName {
+        /// Weights are not rounded.
+        None = "none",
+        /// Blocks of 32 numbers of E2M1 under a power of two.
+        Mxfp4 = "mxfp4",
+        /// Blocks of 16 under a number of E4M3, and an f32 for the whole weight.
+        Nvfp4 = "nvfp4",
+        /// -8 to 7 by groups of 128, 64 or 32 columns, the first that all projections have.
+        Int4 = "int4",
+    }
+}
+
+choice! {
     /// Linear layers of the blocks.
     pub enum LinearsName {
         /// All of them.
@@ -85,5 +99,7 @@ recipe! {
         pub num_layers_at_end_in_bf16: usize = 0,
         /// For `fp8_delayed`: steps of history that set the scale (Transformer Engine's `amax_history_len`).
         pub amax_history: usize = 16,
+        /// Quantisation-aware training: projections of the blocks are what this format makes of their f32 masters, and gradients go to the masters. `fathom export` writes that format.
+        pub qat: QatName = QatName::None,
     }
 }

@@ -259,6 +259,7 @@ impl<'a> Run<'a> {
             (Some(copy), _) => Some(copy.restore(&mut trainer)?),
             (None, saved) => saved,
         };
+        trainer.round();
         let stages = recipe.stage.len();
         if let Some(Err(message)) = progress.as_ref().map(|progress| progress.check_stage(stages)) {
             return Err(Error::Checkpoint { path: folder.join("checkpoints"), message });

@@ -52,6 +52,7 @@ fn train(recipe: &Recipe) -> (f32, f32, f32) {
         caps: Caps { docs: 1, seq_tokens: TOKENS },
         ranks: Ranks::default(),
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },

@@ -26,6 +26,7 @@ mod preference;
 mod published;
 mod quantised;
 mod rewards;
+mod rounded;
 mod sft;
 mod solve_mesh;
 mod state;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Places};
-use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, Spec, StageLayers, initialise};
+use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, RoundTo, Spec, StageLayers, initialise};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
 use fathom_tensor::{DType, Device, Meta};
 use fathom_train::parallel::stages::Order;
@@ -87,6 +87,7 @@ pub struct Case {
     /// Micro batches differ in length.
     pub uneven: bool,
     pub narrow: Option<NarrowLayers>,
+    pub round_to: Option<RoundTo>,
 }
 
 pub const ONE: Case = Case {
@@ -106,6 +107,7 @@ pub const ONE: Case = Case {
     moments: ADAMW,
     uneven: false,
     narrow: None,
+    round_to: None,
 };
 
 pub const ADAMW: Moments = Moments { dtype: DType::F32, second: true, masters: true };
@@ -124,6 +126,7 @@ pub fn in_step(case: &Case) -> InStep {
         caps: Caps { docs: 8, seq_tokens: TOKENS },
         ranks: ranks(case, 0),
         narrow: case.narrow,
+        round_to: case.round_to,
         z_loss: 1e-4,
         goal: Goal::default(),
         adamw: AdamWSettings { lr: if case.moments.second { 3e-3 } else { 0.1 }, ..AdamWSettings::default() },
@@ -148,6 +151,8 @@ pub fn trainer(device: &Device, case: &Case) -> Trainer {
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
     let mut trainer = Trainer::sharded(device, model, params, case.sharding, case.moments);
     trainer.narrow(case.narrow.as_ref()).unwrap();
+    trainer.round_to(case.round_to).unwrap();
+    trainer.round();
     trainer
 }
 

@@ -57,6 +57,7 @@ fn how(ranks: Ranks, places: Places) -> InStep {
         caps: Caps { docs: 1, seq_tokens: TOKENS },
         ranks,
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw: AdamWSettings::default(),

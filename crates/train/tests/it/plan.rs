@@ -41,6 +41,7 @@ fn planned_on(profile: &Profile, places: Places, layers: usize, tokens: usize) -
         caps: Caps { docs: 16, seq_tokens: tokens },
         ranks: Default::default(),
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw: AdamWSettings::default(),

@@ -83,6 +83,7 @@ fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
         caps: Caps { docs: 1, seq_tokens: tokens },
         ranks: Default::default(),
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw: AdamWSettings::default(),

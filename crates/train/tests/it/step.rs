@@ -39,6 +39,7 @@ pub fn how(places: Places, tokens: usize) -> InStep {
         caps: Caps { docs: 4, seq_tokens: tokens },
         ranks: Default::default(),
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw,

@@ -88,6 +88,7 @@ fn train(args: &Formats, run: &Run, start: u64) -> Result<f64> {
         caps: Caps { docs: DOCUMENTS, seq_tokens: DOCUMENT },
         ranks: Default::default(),
         narrow: stage::narrow(&recipe, 0)?,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw: AdamWSettings { max_norm: 1.0, ..AdamWSettings::default() },

@@ -65,6 +65,18 @@ pub(in super::super) fn to_eight(x: f32) -> u8 {
     sign | if up { low + 1 } else { low }
 }
 
+/// The code of a number of e2m1.
+///
+/// # Panics
+/// If it is none.
+#[track_caller]
+pub(in super::super) fn to_four(x: f32) -> u8 {
+    let Some(code) = FOURS.iter().position(|four| *four == x.abs()) else {
+        panic!("{x} is no number of e2m1")
+    };
+    code as u8 | if x.is_sign_negative() { 8 } else { 0 }
+}
+
 /// `2^(scale - 127)`: the exponent of an f32, but at both ends.
 fn power(scale: u8) -> f32 {
     match scale {
@@ -168,6 +180,7 @@ mod tests {
         let values: Vec<f32> = (0..16).map(|code| four(code) * power(127)).collect();
         assert_eq!(values[..8], [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
         assert!(values[8..].iter().zip(FOURS).all(|(x, y)| *x == -y && x.is_sign_negative()));
+        assert!((0..16).all(|code| to_four(four(code)) == code));
         assert_eq!([four(7) * power(120), four(9) * power(130)], [6.0 / 128.0, -4.0]);
     }
 

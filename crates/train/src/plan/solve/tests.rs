@@ -50,6 +50,7 @@ fn work<'a>(profile: &'a Profile, spec: &'a Spec, tokens: usize) -> Workload<'a>
         caps,
         ranks: Default::default(),
         narrow: None,
+        round_to: None,
         z_loss: 0.0,
         goal: Goal::default(),
         adamw,

@@ -1,0 +1,86 @@
+//! What rounding costs a run that trains rounded projections (`precision.qat`): bits per byte of the same held-out text as the run began,
+//! once its weights were rounded and nothing was trained, and after the last step.
+
+use fathom_base::metrics::{Event, MetricsWriter};
+use fathom_eval::Moment;
+use fathom_tensor::DType;
+use fathom_text::Tokenizer;
+use fathom_train::recipe::{QatName, Recipe};
+use fathom_train::{Checkpoints, Stores};
+
+use super::watch::if_there_is_room;
+use crate::error::Result;
+use crate::events::Events;
+use crate::job::Job;
+use crate::measure::{OnDevice, Subject, some_bits};
+
+/// Longest context.
+const CONTEXT: usize = 2048;
+
+/// What measures it.
+pub(super) struct Gap<'a> {
+    recipe: &'a Recipe,
+    tokenizer: &'a Tokenizer,
+    stores: &'a Stores,
+    events: &'a dyn Events,
+}
+
+/// Bits per byte before and after plain rounding.
+pub(super) type Rounded = [f64; 2];
+
+impl<'a> Gap<'a> {
+    /// Of a run on one rank that has not begun, has no limit of time and measures; `None` of others.
+    pub fn of(
+        job: &'a Job,
+        (tokenizer, stores): (&'a Tokenizer, &'a Stores),
+        events: &'a dyn Events,
+        alone: bool,
+    ) -> Option<Gap<'a>> {
+        let recipe = job.recipe();
+        let rounds = recipe.precision.qat != QatName::None;
+        let measures = alone && recipe.eval.enabled && recipe.run.minutes.is_none();
+        let begins = || Checkpoints::new(&job.checkpoints(), 1).latest().is_none();
+        (rounds && measures && begins()).then_some(Gap { recipe, tokenizer, stores, events })
+    }
+
+    /// Bits per byte of a model; `None` where there is no text or no room.
+    pub fn measure(
+        &self,
+        of: OnDevice<'_>,
+        (when, step): (&str, u64),
+        metrics: &mut MetricsWriter,
+    ) -> Result<Option<f64>> {
+        let writes = of.model.spec.scores == 0 && of.model.dtype(of.params) == DType::Bf16;
+        if !writes {
+            return Ok(None);
+        }
+        let longest = self.recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(CONTEXT);
+        let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
+        self.events.doing("measuring what rounding costs");
+        let extent = [self.recipe.eval.tokens, longest.clamp(2, CONTEXT)];
+        let Some(bits) = if_there_is_room(self.events, || some_bits(&subject, extent))?.flatten() else {
+            return Ok(None);
+        };
+        let moment = Moment { when: when.into(), step, trained_tokens: 0 };
+        metrics.write(&Event::EvalBits(bits.to_event(&format!("held-out, {when}"), &moment)))?;
+        Ok(Some(bits.bits_per_byte))
+    }
+
+    /// Says what plain rounding costs.
+    pub fn begins(&self, [plain, rounded]: Rounded) {
+        let (qat, cost) = (self.recipe.precision.qat, rounded - plain);
+        self.events.line(&format!(
+            "{qat}: held-out text takes {plain:.4} bits a byte, and {rounded:.4} with the weights rounded ({cost:+.4})"
+        ));
+    }
+
+    /// Says what is left of it.
+    pub fn ends(&self, [plain, rounded]: Rounded, trained: f64) {
+        let (qat, cost) = (self.recipe.precision.qat, trained - rounded);
+        self.events.line(&format!(
+            "{qat}: held-out text takes {trained:.4} bits a byte with the rounded weights as they were trained ({cost:+.4} since they \
+             were rounded, {:+.4} since before)",
+            trained - plain
+        ));
+    }
+}

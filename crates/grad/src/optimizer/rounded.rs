@@ -1,0 +1,80 @@
+//! Masters to the weights of quantisation-aware training.
+
+use fathom_tensor::{Device, RoundWeights};
+
+use super::{AdamW, Item, sweep};
+use crate::disk::Part;
+use crate::params::Params;
+use crate::shares::Sharding;
+use crate::value::Value;
+
+/// A weight that is rounded, or a chunk of one, with its master.
+struct Rounded<'a> {
+    item: Item<'a>,
+    master: &'a Value,
+}
+
+impl AdamW {
+    /// Gives weights what [`Params::rounding`] makes of their masters, if it makes anything of them: once masters were loaded. The ranks
+    /// that have the same weights call this together.
+    ///
+    /// # Panics
+    /// If a weight that is rounded has no master.
+    pub fn round(&self, device: &Device, params: &Params) {
+        if params.rounding().is_none() {
+            return;
+        }
+        params.settle(device);
+        self.round_own(device, params);
+        if self.hands_out() {
+            params.begin_gather(device, &self.shares);
+            params.settle(device);
+        }
+    }
+
+    /// Updated weights go to ranks that have them and not their state.
+    pub(super) fn hands_out(&self) -> bool {
+        matches!(self.shares.sharding, Sharding::Optim | Sharding::OptimGrads)
+    }
+
+    /// The same of the elements whose state this rank has.
+    pub(super) fn round_own(&self, device: &Device, params: &Params) {
+        let Some(rounding) = params.rounding() else { return };
+        let machine = &device.machine;
+        device.pool.enter("round weights", -1);
+        let own = self.items(params).into_iter().filter(|item| rounding.has(item.id));
+        let own: Vec<Rounded<'_>> = own
+            .map(|item| match &item.state.master {
+                Some(master) => Rounded { master, item },
+                None => panic!("round: {} has no master", item.param.name),
+            })
+            .collect();
+        let master = |at: usize| {
+            let Rounded { item, master } = &own[at];
+            Part { value: *master, range: item.range.clone(), read: true, write: false }
+        };
+        if rounding.begin(device) {
+            sweep(params, own.len(), &|at| vec![master(at)], &mut |at, views| {
+                if let Some(largest) = rounding.largest(own[at].item.id) {
+                    machine.largest(&views[0], &largest);
+                }
+            });
+            rounding.join(device);
+        }
+        let parts = |at: usize| {
+            let Item { param, .. } = own[at].item;
+            let weight =
+                Part { value: &param.value, range: own[at].item.of_weight(), read: false, write: true };
+            vec![weight, master(at)]
+        };
+        sweep(params, own.len(), &parts, &mut |at, views| {
+            let largest = rounding.largest(own[at].item.id);
+            machine.round_weights(&RoundWeights {
+                format: rounding.format(),
+                x: &views[1],
+                largest: largest.as_ref(),
+                out: &views[0],
+            });
+        });
+    }
+}

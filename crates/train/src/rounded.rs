@@ -1,0 +1,100 @@
+//! Quantisation-aware training: steps compute with what a format in four bits makes of projections, and train their f32 masters.
+
+use fathom_base::recipe::Recipe as Loaded;
+use fathom_model::{Model, RoundTo};
+use fathom_tensor::Device;
+
+use crate::error::{Error, Result};
+use crate::recipe::{AdapterName, Precision, QatName, QuantizationName, Recipe};
+use crate::step::Trainer;
+
+/// Names in recipes.
+const NAMES: [(QatName, RoundTo); 3] =
+    [(QatName::Mxfp4, RoundTo::Mxfp4), (QatName::Nvfp4, RoundTo::Nvfp4), (QatName::Int4, RoundTo::Int4)];
+
+/// The format of a recipe's `precision.qat`.
+pub fn round_to(recipe: &Recipe) -> Option<RoundTo> {
+    NAMES.iter().find(|(name, _)| *name == recipe.precision.qat).map(|(_, format)| *format)
+}
+
+impl QatName {
+    /// The name of a format.
+    pub fn of(format: RoundTo) -> QatName {
+        NAMES.iter().find(|(_, of)| *of == format).map_or(QatName::None, |(name, _)| *name)
+    }
+}
+
+/// Refuses what leaves weights without masters to be rounded.
+///
+/// # Errors
+/// The key.
+pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
+    let Recipe { precision, model, optimizer, adapter, .. } = &loaded.value;
+    if precision.qat == QatName::None {
+        return Ok(());
+    }
+    let qat = precision.qat;
+    for (is, key, what) in [
+        (
+            model.precision == Precision::F32,
+            "model.precision",
+            "is f32, and weights in bf16 are rounded from masters in f32; give bf16",
+        ),
+        (
+            !optimizer.master_weights,
+            "optimizer.master_weights",
+            "is false, and masters are what is rounded; give true",
+        ),
+        (
+            adapter.method != AdapterName::None,
+            "adapter.method",
+            "leaves the model's weights as they are, and an adapter is not rounded; leave it out",
+        ),
+        (
+            model.quantization != QuantizationName::None,
+            "model.quantization",
+            "is of weights that are not trained; leave it out",
+        ),
+        (
+            !model.trained.is_empty(),
+            "model.trained",
+            "freezes weights, and all projections are rounded; leave it out",
+        ),
+    ] {
+        if is {
+            return Err(loaded.refuse(key, format!("{what} (precision.qat = \"{qat}\")")).into());
+        }
+    }
+    Ok(())
+}
+
+/// As [`Trainer::round_to`].
+pub(crate) fn rounded(
+    device: &Device,
+    model: &Model,
+    params: &mut fathom_grad::Params,
+    how: Option<RoundTo>,
+) -> Result<()> {
+    let refuse = |message| Error::Recipe { key: "precision.qat".into(), message };
+    model.round(device, params, how).map_err(refuse)
+}
+
+impl Trainer {
+    /// Has projections be what a format makes of their masters, from the next [`Trainer::round`] on; as they are without.
+    ///
+    /// # Errors
+    /// If the model or the mesh is not compatible with it, or weights have no masters.
+    pub fn round_to(&mut self, how: Option<RoundTo>) -> Result<()> {
+        if how.is_some() && !self.optimizer().moments().masters {
+            let message = "rounds masters, and there are none; give optimizer.master_weights=true".into();
+            return Err(Error::Recipe { key: "precision.qat".into(), message });
+        }
+        rounded(&self.device, &self.model, &mut self.params, how)
+    }
+
+    /// Rounds the projections that are to be: before the first step, and once masters were loaded. Steps do so themselves. All ranks call
+    /// this together.
+    pub fn round(&self) {
+        self.optimizer().round(&self.device, &self.params);
+    }
+}
