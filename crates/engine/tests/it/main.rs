@@ -3,6 +3,8 @@
 
 mod adapters;
 mod batch;
+mod beams;
+mod draft;
 mod embed;
 mod packed;
 mod service;
