@@ -9,3 +9,5 @@ mod completions;
 mod mock;
 mod others;
 mod protocols;
+mod reload;
+mod traces;
