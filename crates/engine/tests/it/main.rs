@@ -6,6 +6,7 @@ mod batch;
 mod beams;
 mod draft;
 mod embed;
+mod fuzz;
 mod packed;
 mod service;
 mod stored;

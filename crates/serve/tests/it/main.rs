@@ -6,6 +6,7 @@ mod adapters;
 mod admission;
 mod chat;
 mod completions;
+mod fuzz;
 mod mock;
 mod others;
 mod protocols;
