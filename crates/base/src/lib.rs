@@ -29,9 +29,9 @@ pub mod tokens;
 
 pub use error::{Error, Result};
 pub use product::{
-    Classify, Conversation, Embed, Event, Flow, Generate, GenerateRequest, Generation, Load, ModelCard,
-    Prompt, Reading, Sampling, Score, Service, Sink, Stop, Structure, TextPair, Ticket, TokenLogprob, Usage,
-    VectorSink,
+    Beams, Classify, Conversation, EarlyStopping, Embed, Event, Flow, Generate, GenerateRequest, Generation,
+    Load, ModelCard, Prompt, Reading, Sampling, Score, Service, Sink, Stop, Structure, TextPair, Ticket,
+    TokenLogprob, Usage, VectorSink,
 };
 
 #[doc(hidden)]

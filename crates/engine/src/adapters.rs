@@ -90,6 +90,7 @@ impl<'a> Engine<'a> {
             temperature: self.temperature,
             adapters: Default::default(),
             reserved_bytes: self.reserved_bytes,
+            draft: None,
         }
     }
 

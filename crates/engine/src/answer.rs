@@ -35,6 +35,13 @@ impl<'t> Writer<'t> {
         Writer { stream, filter, ends, min_tokens, max_tokens, tokens: 0 }
     }
 
+    /// The same of an answer from its beginning on, after what the stream knows.
+    pub fn again(&self, stream: Stream<'t>) -> Writer<'t> {
+        let Writer { ends, min_tokens, max_tokens, .. } = self;
+        let (filter, ends) = (StopFilter::default(), ends.clone());
+        Writer { stream, filter, ends, min_tokens: *min_tokens, max_tokens: *max_tokens, tokens: 0 }
+    }
+
     /// Takes the next token.
     pub fn push(&mut self, id: u32) -> Written {
         if self.ends.contains(&id) && self.tokens >= self.min_tokens {

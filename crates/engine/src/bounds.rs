@@ -1,6 +1,6 @@
 //! What a request may ask, known without the engine: for the thread that brings it.
 
-use fathom_base::{GenerateRequest, Prompt};
+use fathom_base::{Beams, GenerateRequest, Prompt, Sampling};
 use fathom_tensor::PAGE_ROWS;
 use fathom_text::Tokenizer;
 
@@ -21,6 +21,8 @@ pub struct Bounds {
     pub lead: usize,
     /// The model's windows.
     pub windows: Vec<Option<usize>>,
+    /// Answers to one prompt can share its pages: no layer remembers more than keys and values.
+    pub forks: bool,
     /// Sizes of the engine.
     pub limits: Limits,
     /// What runs at once.
@@ -51,6 +53,9 @@ impl Bounds {
         if asked.answers == 0 {
             return Err(Error::Sampling { key: "answers", message: "must be at least 1".into() });
         }
+        if let Some(beams) = asked.beams {
+            self.beams(beams, asked)?;
+        }
         let tokens = self.lead + ids.len() + how.max_tokens;
         let needed = pages_for(&self.windows, 1, tokens, self.limits.chunk_tokens);
         if needed.iter().zip(&self.capacity.pages).any(|(needed, there)| needed > there) {
@@ -58,6 +63,54 @@ impl Bounds {
             return Err(Error::NoPages { tokens, room });
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// A search out of range, or with what it does not follow.
+    fn beams(&self, beams: Beams, asked: &GenerateRequest) -> Result<(), Error> {
+        let refuse = |key, message: String| Err(Error::Sampling { key, message });
+        let most = self.capacity.sequences.min(self.vocab / 2);
+        if beams.width == 0 || beams.width > most {
+            return refuse(
+                "beam_width",
+                format!("must be from 1 to {most}, the sequences that are answered at once"),
+            );
+        }
+        if asked.answers > beams.width {
+            let message = format!("{} are asked for, and {} beams are followed", asked.answers, beams.width);
+            return refuse("answers", message);
+        }
+        if !beams.length_penalty.is_finite() {
+            return refuse(
+                "length_penalty",
+                "must be a number; 1 gives the mean log-probability of a token".into(),
+            );
+        }
+        if !self.forks {
+            return Err(Error::Unsupported(
+                "layers of this model remember more than keys and values, which beams cannot share; ask without use_beam_search".into(),
+            ));
+        }
+        let Sampling { top_k, top_p, min_p, typical_p, repetition_penalty, .. } = asked.sampling;
+        let Sampling { frequency_penalty, presence_penalty, ref logit_bias, ref stop, .. } = asked.sampling;
+        let asks = [
+            ("top_k", top_k != 0),
+            ("top_p", top_p != 1.0),
+            ("min_p", min_p != 0.0),
+            ("typical_p", typical_p != 1.0),
+            ("repetition_penalty", repetition_penalty != 1.0),
+            ("frequency_penalty", frequency_penalty != 0.0),
+            ("presence_penalty", presence_penalty != 0.0),
+            ("logit_bias", !logit_bias.is_empty()),
+            ("stop", !stop.is_empty()),
+            ("structure", asked.structure.is_some()),
+        ];
+        match asks.into_iter().find(|(_, asks)| *asks) {
+            Some((key, _)) => {
+                refuse(key, "has no meaning for a search over beams; leave one of them out".into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// # Errors

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
 use fathom_model::{Caps, LayerSpec, Mixer, Model, Packed};
-use fathom_tensor::{Category, DType, Device, PageFormat, SUM_CHUNK, Tensor};
+use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
 
 use crate::adapters::Adapted;
@@ -52,6 +52,8 @@ pub struct Engine<'a> {
     pub(crate) adapters: RefCell<BTreeMap<String, Rc<Adapted>>>,
     /// Bytes that adapters leave free.
     pub(crate) reserved_bytes: u64,
+    /// What guesses for it.
+    pub(crate) draft: Option<&'a Engine<'a>>,
 }
 
 impl<'a> Engine<'a> {
@@ -73,6 +75,34 @@ impl<'a> Engine<'a> {
             temperature: 1.0,
             adapters: RefCell::default(),
             reserved_bytes: 0,
+            draft: None,
+        }
+    }
+
+    /// The same with a draft model: a small one, whose guesses the model confirms. No answer changes.
+    ///
+    /// # Errors
+    /// The draft model has another vocabulary; layers of either remember more than keys and values, which cannot be taken back.
+    pub fn drafting(self, draft: &'a Engine<'a>) -> Result<Engine<'a>, Error> {
+        check_vocabulary(self.tokenizer, draft.tokenizer)?;
+        for (engine, which) in [(&self, "this model"), (draft, "the draft model")] {
+            if !engine.shares_beginnings() {
+                return Err(Error::Unsupported(format!(
+                    "layers of {which} remember more than keys and values, so guesses cannot be taken back; serve without a draft (--draft)"
+                )));
+            }
+        }
+        Ok(Engine { draft: Some(draft), ..self })
+    }
+
+    /// A capacity that holds the tokens of one of another model.
+    pub fn alongside(&self, other: &Capacity) -> Capacity {
+        let most = other.pages.iter().copied().max().unwrap_or(0);
+        let (windows, chunk) = (self.model.spec.windows(), self.limits.chunk_tokens);
+        let pages = pages_for(&windows, other.sequences, most * PAGE_ROWS, chunk);
+        Capacity {
+            sequences: other.sequences,
+            pages: pages.into_iter().map(|pages| pages.min(most)).collect(),
         }
     }
 
@@ -161,7 +191,7 @@ impl<'a> Engine<'a> {
             tokens = tokens.max(self.ids(&request.prompt)?.len().saturating_add(request.sampling.max_tokens));
         }
         // What does not fit into the context is refused by the scheduler, before there are pages for it.
-        let sequences = requests.iter().map(|request| request.answers.max(1)).sum();
+        let sequences = requests.iter().map(|request| request.sequences().max(1)).sum();
         let capacity = self.capacity(sequences, tokens.min(self.room()) + self.lead());
         let heard: Vec<RefCell<Heard>> = requests.iter().map(|_| RefCell::default()).collect();
         let mut scheduler = Scheduler::new(self, capacity);
@@ -230,7 +260,8 @@ impl<'a> Engine<'a> {
     /// What requests may ask where so much runs at once.
     pub fn bounds(&self, capacity: Capacity) -> Bounds {
         let (vocab, windows) = (self.model.spec.vocab, self.model.spec.windows());
-        Bounds { vocab, room: self.room(), lead: self.lead(), windows, limits: self.limits, capacity }
+        let (lead, forks) = (self.lead(), self.shares_beginnings());
+        Bounds { vocab, room: self.room(), lead, windows, forks, limits: self.limits, capacity }
     }
 
     pub(crate) fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {
@@ -242,8 +273,22 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// # Errors
+/// A draft model's tokens are not the model's.
+fn check_vocabulary(own: &Tokenizer, draft: &Tokenizer) -> Result<(), Error> {
+    let [many, other] = [own, draft].map(Tokenizer::vocab_size);
+    let differ = (0..many.max(other) as u32).find(|id| own.token(*id) != draft.token(*id));
+    let Some(id) = differ else { return Ok(()) };
+    let [here, there] =
+        [own, draft].map(|it| it.token(id).map_or("none".into(), |token| format!("`{token}`")));
+    Err(Error::Unsupported(format!(
+        "the draft model has another vocabulary ({other} tokens, and {many} here): token {id} is {there} there and {here} here; name a \
+         smaller model of the same family (--draft)"
+    )))
+}
+
 /// A token among all others of its row of logits.
-fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLogprob {
+pub(crate) fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLogprob {
     let own = row[id as usize];
     let better = |(other, logit): (usize, &f32)| *logit > own || (*logit == own && other < id as usize);
     let rank = row.iter().enumerate().filter(|pair| better(*pair)).count() as u32;
@@ -328,8 +373,9 @@ impl Generate for Engine<'_> {
     ) -> fathom_base::Result<Generation> {
         let ids = self.ids(&request.prompt)?;
         self.check(&ids, request.sampling.max_tokens)?;
-        let capacity = self.capacity(1, self.lead() + ids.len() + request.sampling.max_tokens);
+        let tokens = self.lead() + ids.len() + request.sampling.max_tokens;
         let request = GenerateRequest { prompt: Prompt::Ids(ids), answers: 1, ..request.clone() };
+        let capacity = self.capacity(request.sequences().max(1), tokens);
         let heard = RefCell::new(Heard { answers: vec![Heard::nothing()], failed: None });
         let mut scheduler = Scheduler::new(self, capacity);
         scheduler.submit(request, Box::new(|event| heard.borrow_mut().hear(event, on_text)))?;

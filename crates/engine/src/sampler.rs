@@ -39,6 +39,19 @@ impl Sampler {
         other
     }
 
+    /// A copy that guesses what this one will choose, with the draws that it will have.
+    pub fn guessing(&self) -> Sampler {
+        // What was seen can be all of a long prompt.
+        let seen = if self.how.repetition_penalty == 1.0 { BTreeSet::new() } else { self.seen.clone() };
+        let Sampler { how, counts, drawn, ends, .. } = self;
+        Sampler { how: how.clone(), seen, counts: counts.clone(), drawn: *drawn, ends: ends.clone() }
+    }
+
+    /// Tokens that end an answer.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
     /// Chooses a token from a row of logits. `allowed`: bits of the tokens that may be chosen.
     ///
     /// # Errors

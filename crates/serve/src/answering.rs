@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use fathom_base::{Event, GenerateRequest, Prompt, Stop, Ticket, TokenLogprob, Usage};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::admission::{Held, Permit};
+use crate::api::Named;
 use crate::drain::Phase;
 use crate::fault::Fault;
 use crate::metrics::State;
 use crate::shared::{Model, Shared};
+use crate::traces::Span;
 
 /// Requests to one model, for the prompts of one HTTP request.
 pub struct Answering {
@@ -22,8 +24,10 @@ pub struct Answering {
     pub model: Arc<Model>,
     /// Its adapter.
     adapter: Option<String>,
-    /// Names the request in the log.
-    id: String,
+    /// What the request is called.
+    named: Named,
+    /// What is told of its settings, where it is traced.
+    asked: Vec<(&'static str, Value)>,
     events: UnboundedReceiver<(usize, Event)>,
     _tickets: Vec<Ticket>,
     held: Held,
@@ -51,6 +55,21 @@ pub fn reason(stop: Stop) -> &'static str {
     }
 }
 
+/// What a span says of a request's settings.
+fn settings(request: &GenerateRequest) -> Vec<(&'static str, Value)> {
+    let how = &request.sampling;
+    vec![
+        ("gen_ai.request.max_tokens", json!(how.max_tokens)),
+        ("gen_ai.request.temperature", json!(how.temperature)),
+        ("gen_ai.request.top_p", json!(how.top_p)),
+        ("gen_ai.request.top_k", json!((how.top_k > 0).then_some(how.top_k))),
+        ("gen_ai.request.frequency_penalty", json!(how.frequency_penalty)),
+        ("gen_ai.request.presence_penalty", json!(how.presence_penalty)),
+        ("gen_ai.request.seed", json!(how.seed as i64)),
+        ("gen_ai.request.choice.count", json!((request.answers > 1).then_some(request.answers))),
+    ]
+}
+
 impl Answering {
     /// Asks a model. `permit` is that of the HTTP request, which has room for one prompt.
     ///
@@ -60,7 +79,7 @@ impl Answering {
         shared: Arc<Shared>,
         model: Arc<Model>,
         requests: Vec<GenerateRequest>,
-        (id, permit): (String, Permit),
+        (named, permit): (Named, Permit),
     ) -> Result<Answering, Fault> {
         let mut permits = vec![permit];
         if requests.len() > 1 {
@@ -73,12 +92,13 @@ impl Answering {
         };
         let prompts: u64 = requests.iter().map(tokens).sum();
         let answers =
-            |it: &GenerateRequest| (it.answers as u64).saturating_mul(it.sampling.max_tokens as u64);
+            |it: &GenerateRequest| (it.sequences() as u64).saturating_mul(it.sampling.max_tokens as u64);
         let answers = requests.iter().map(answers).fold(0, u64::saturating_add);
         let per_s = model.service.load().prefill_tokens_per_s;
         let held = model.admission.admit(prompts, answers, per_s)?;
         let (send, events) = unbounded_channel();
         let adapter = requests.first().and_then(|request| request.adapter.clone());
+        let asked = if shared.traces.wanted() { requests.first().map(settings) } else { None };
         let (open, mut tickets) = (requests.len(), Vec::with_capacity(requests.len()));
         for (index, request) in requests.into_iter().enumerate() {
             shared.metrics.asked(&model.name, request.answers, request.sampling.max_tokens);
@@ -92,7 +112,8 @@ impl Answering {
             shared,
             model,
             adapter,
-            id,
+            named,
+            asked: asked.unwrap_or_default(),
             events,
             _tickets: tickets,
             held,
@@ -187,6 +208,42 @@ impl Answering {
 }
 
 impl Answering {
+    /// Hands the request's span on, if spans are wanted.
+    fn trace(&mut self, failed: Option<&'static str>) {
+        if !self.shared.traces.wanted() {
+            return;
+        }
+        let Usage { prompt_tokens, answer_tokens, cached_tokens, queue_s, prefill_s, decode_s } = self.usage;
+        let took = self.begun.elapsed();
+        let model = self.adapter.clone().unwrap_or_else(|| self.model.name.clone());
+        let mut attributes = std::mem::take(&mut self.asked);
+        attributes.extend([
+            ("gen_ai.request.model", json!(model)),
+            ("gen_ai.response.model", json!(model)),
+            ("gen_ai.response.finish_reasons", json!(self.stops)),
+            ("gen_ai.usage.input_tokens", json!(prompt_tokens)),
+            ("gen_ai.usage.output_tokens", json!(answer_tokens)),
+            ("gen_ai.usage.cache_read.input_tokens", json!(cached_tokens)),
+            // As vLLM has them.
+            ("gen_ai.latency.time_to_first_token", json!(self.first_s)),
+            ("gen_ai.latency.e2e", json!(took.as_secs_f64())),
+            ("gen_ai.latency.time_in_queue", json!(queue_s)),
+            ("gen_ai.latency.time_in_model_prefill", json!(prefill_s)),
+            ("gen_ai.latency.time_in_model_decode", json!(decode_s)),
+            ("gen_ai.request.id", json!(self.named.id)),
+        ]);
+        self.shared.traces.take(Span {
+            traced: self.named.traced.clone(),
+            unique: self.shared.unique(""),
+            operation: self.named.operation,
+            model,
+            began: SystemTime::now() - took,
+            took,
+            attributes,
+            failed,
+        });
+    }
+
     /// Counts a request with an adapter as what it is now; none when it has ended.
     fn adapter_is(&mut self, now: Option<State>) {
         if let Some(name) = &self.adapter {
@@ -204,10 +261,11 @@ impl Drop for Answering {
         if let Some(cause) = cause {
             self.shared.metrics.failed(cause);
         }
+        self.trace(cause);
         self.shared.log(|| {
             json!({
                 "event": "answered",
-                "id": self.id,
+                "id": self.named.id,
                 "model": self.model.name,
                 "adapter": self.adapter,
                 "prompt_tokens": self.usage.prompt_tokens,

@@ -14,11 +14,12 @@ use futures::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
 
-use crate::api::Asked;
+use crate::api::{Asked, Named};
 use crate::fault::{Fault, Words};
 use crate::keys::Asker;
 use crate::routes::{Access, Route, Takes};
 use crate::shared::Shared;
+use crate::traces::Parent;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -138,7 +139,9 @@ async fn pass(
     let permit = if route.takes == Takes::Work { Some(server.permit()?) } else { None };
     let body =
         if route.takes == Takes::Nothing { Bytes::new() } else { read(server, &head.headers, body).await? };
-    let asked = Asked { id: id.to_string(), asker, path, body, permit };
+    let operation = if route.converses() { "chat" } else { "text_completion" };
+    let id = Named { id: id.to_string(), traced: Parent::of(&head.headers), operation };
+    let asked = Asked { id, asker, path, body, permit };
     route.answer(server.clone(), asked).await
 }
 

@@ -31,9 +31,6 @@ pub const REFUSED: &[(&str, Option<&str>)] = &[
     ("web_search_options", None),
     ("suffix", Some(r#""""#)),
     ("best_of", Some("1")),
-    ("use_beam_search", None),
-    ("length_penalty", Some("1.0")),
-    ("early_stopping", None),
     ("prompt_embeds", None),
     ("bad_words", None),
     ("allowed_token_ids", None),
@@ -227,10 +224,10 @@ mod tests {
         let wrong = fields.take::<u64>("seed").unwrap_err();
         assert_eq!(wrong.message, "`seed` has to be a whole number from 0 on");
         assert_eq!(fields.rest().unwrap(), ["odd"]);
-        for body in [r#"{"suffix": "x"}"#, r#"{"use_beam_search": true}"#, r#"{"modalities": ["audio"]}"#] {
+        for body in [r#"{"suffix": "x"}"#, r#"{"structural_tag": "a"}"#, r#"{"modalities": ["audio"]}"#] {
             assert!(Fields::parse(body.as_bytes()).unwrap().rest().is_err(), "{body}");
         }
-        for body in [r#"{"suffix": null}"#, r#"{"use_beam_search": false}"#, r#"{"modalities": ["text"]}"#] {
+        for body in [r#"{"suffix": null}"#, r#"{"bad_words": []}"#, r#"{"modalities": ["text"]}"#] {
             assert!(Fields::parse(body.as_bytes()).unwrap().rest().is_ok(), "{body}");
         }
         for body in ["[1]", "{", "\"x\""] {

@@ -25,6 +25,7 @@ mod server;
 mod settings;
 mod shared;
 mod sse;
+mod traces;
 
 pub use axum::Router;
 pub use error::Error;
@@ -34,4 +35,4 @@ pub use keys::Keys;
 pub use routes::{ADMIN, Access, ROUTES, Route, Takes, router};
 pub use server::{Listening, is_loopback, serve};
 pub use settings::{Recipe, Settings, ToolFormat};
-pub use shared::{Log, Model, Opening, Shared};
+pub use shared::{Log, Model, Opening, Reload, Shared};

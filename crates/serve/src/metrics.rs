@@ -299,11 +299,17 @@ const GAUGES: &[(&str, &str, &str, Figure)] = &[
     ("vllm:generation_tokens_total", "Tokens that were generated", "counter", |load| {
         load.answer_tokens as f64
     }),
+    ("vllm:spec_decode_num_drafts_total", "Guesses, of one or more tokens each", "counter", |load| {
+        load.drafts as f64
+    }),
     ("vllm:spec_decode_num_draft_tokens_total", "Tokens that were guessed", "counter", |load| {
         load.drafted_tokens as f64
     }),
     ("vllm:spec_decode_num_accepted_tokens_total", "Guesses that were right", "counter", |load| {
         load.accepted_tokens as f64
+    }),
+    ("fathom:draft_pages_used", "Pages of the draft model in use", "gauge", |load| {
+        load.draft_pages_used as f64
     }),
     ("fathom:waiting_tokens", "Tokens of prompts that wait", "gauge", |load| load.waiting_tokens as f64),
     ("fathom:prefill_tokens_per_second", "Tokens a second that prompts are read with", "gauge", |load| {
@@ -319,6 +325,13 @@ fn gauges(out: &mut String, loads: &[(String, Load)]) {
         head(out, name, about, kind);
         for (model, load) in loads {
             _ = writeln!(out, "{name}{{model_name=\"{}\"}} {}", escaped(model), figure(load));
+        }
+    }
+    const PLACES: &str = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    head(out, PLACES, "Guesses that were right, by their place in their step", "counter");
+    for (model, load) in loads {
+        for (place, count) in load.accepted_at.iter().enumerate() {
+            _ = writeln!(out, "{PLACES}{{model_name=\"{}\",position=\"{place}\"}} {count}", escaped(model));
         }
     }
     head(out, "vllm:cache_config_info", "Pages of keys and values", "gauge");
@@ -344,7 +357,7 @@ mod tests {
         metrics.adapter("m\"", "a", None, Some(State::Waiting));
         metrics.adapter("m\"", "b", None, Some(State::Waiting));
         metrics.adapter("m\"", "b", Some(State::Waiting), Some(State::Running));
-        let load = Load { pages: 4, pages_used: 1, ..Load::default() };
+        let load = Load { pages: 4, pages_used: 1, drafts: 3, accepted_at: vec![2, 1], ..Load::default() };
         let text = metrics.text(&[("m\"".into(), load)], &[("m\"".into(), 3)]);
         let adapters = "vllm:lora_requests_info{max_lora=\"3\",model_name=\"m\\\"\",running_lora_adapters=\"b\",waiting_lora_adapters=\"a\"} ";
         assert!(text.contains(adapters), "{text}");
@@ -354,6 +367,8 @@ mod tests {
             "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\",model_name=\"m\\\"\"} 2",
             "vllm:inter_token_latency_seconds_bucket{le=\"0.1\",model_name=\"m\\\"\"} 4",
             "vllm:kv_cache_usage_perc{model_name=\"m\\\"\"} 0.25",
+            "vllm:spec_decode_num_drafts_total{model_name=\"m\\\"\"} 3",
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\\\"\",position=\"1\"} 1",
             "fathom:request_failure_total{err=\"overloaded\"} 1",
         ] {
             assert!(text.lines().any(|it| it == line), "{line}\n{text}");

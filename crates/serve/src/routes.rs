@@ -110,10 +110,16 @@ pub const ADMIN: &[Route] = routes! {
     POST "/v1/load_lora_adapter" Keyed Json OpenAi admin::load_adapter, "Loads an adapter";
     POST "/v1/unload_lora_adapter" Keyed Json OpenAi admin::unload_adapter, "Unloads an adapter";
     POST "/erase_prefixes" Keyed Json OpenAi admin::erase_prefixes, "Erases the beginnings of prompts that are remembered";
+    POST "/reload" Keyed Json OpenAi admin::reload, "Loads a model again; running requests end with the old one";
     POST "/drain" Keyed Json OpenAi admin::drain, "Ends the server when its requests have ended";
 };
 
 impl Route {
+    /// It answers conversations.
+    pub fn converses(&self) -> bool {
+        ["/v1/chat/completions", "/v1/responses", "/v1/messages"].contains(&self.path)
+    }
+
     /// Answers a request that was let in.
     pub async fn answer(&self, server: Arc<Shared>, asked: Asked) -> Answer {
         (self.call)(server, asked).await

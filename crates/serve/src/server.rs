@@ -58,6 +58,9 @@ pub fn serve(
         }
         Some(port) => Some(listen::bind("127.0.0.1", port)?),
     };
+    let version = server.version.clone();
+    let collector = server.settings.otlp.as_deref();
+    let traces = collector.map(|collector| server.traces.clone().start(collector, version)).transpose()?;
     let mut addresses = vec![listen::address(&main)?];
     addresses.extend(admin.as_ref().map(listen::address).transpose()?);
     let runtime = Builder::new_multi_thread()
@@ -67,6 +70,7 @@ pub fn serve(
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        traces.into_iter().for_each(|traces| _ = tokio::spawn(traces));
         tokio::spawn(listen::accept(main, tls, router(server, ROUTES), server.clone()));
         if let Some(admin) = admin {
             tokio::spawn(listen::accept(admin, None, router(server, ADMIN), server.clone()));
@@ -76,6 +80,7 @@ pub fn serve(
             sleep(LOOK).await;
         }
         end(server).await;
+        server.traces.flush(LAST).await;
     });
     runtime.shutdown_timeout(LAST);
     Ok(())

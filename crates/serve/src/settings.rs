@@ -34,6 +34,8 @@ recipe! {
         pub chunk_tokens: u64 = 512,
         /// Tokens that are guessed to follow each answer in a step, at most; 0 for none. Changes no answer.
         pub draft_tokens: u64 = 8,
+        /// The folder of a small model with the vocabulary of the first one, which guesses for it (`--draft`).
+        pub draft: Option<PathBuf>,
         /// Tokens of prompt and answer together; none for the model's own context.
         pub context_tokens: Option<u64>,
         /// Requests that may be open at once, those that wait among them; more are answered with 429.
@@ -88,5 +90,7 @@ recipe! {
         pub prefix_bytes: u64 = 17179869184,
         /// How tool calls are read from an answer's text.
         pub tools: ToolFormat,
+        /// The address of a collector of traces (OTLP over HTTP), such as `http://127.0.0.1:4318`; without one none are sent.
+        pub otlp: Option<String>,
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fathom_base::{Load, Service};
@@ -16,9 +17,13 @@ use crate::fault::Fault;
 use crate::keys::{Keys, Names};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
+use crate::traces::Traces;
 
 /// Takes the lines of the log, JSON each: what was asked, never what was said.
 pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
+
+/// Loads the model of a name again, beside the one that is served.
+pub type Reload = Arc<dyn Fn(&str) -> fathom_base::Result<Arc<dyn Service>> + Send + Sync>;
 
 /// A model that is served.
 pub struct Model {
@@ -46,6 +51,8 @@ pub struct Shared {
     pub drain: Drain,
     /// What was counted.
     pub metrics: Metrics,
+    /// Spans of requests.
+    pub traces: Arc<Traces>,
     /// Where lines go.
     pub log: Option<Log>,
     /// The program's version.
@@ -54,6 +61,9 @@ pub struct Shared {
     pub began: u64,
     random: RandomState,
     asked: AtomicU64,
+    reload: Option<Reload>,
+    /// Folders of adapters that were loaded while the server runs, by model and name. Who reloads holds it.
+    adapters: Mutex<BTreeMap<(String, String), PathBuf>>,
 }
 
 /// How a server is opened.
@@ -69,12 +79,14 @@ pub struct Opening {
     pub log: Option<Log>,
     /// The program's version.
     pub version: String,
+    /// What loads models again; none where they cannot be.
+    pub reload: Option<Reload>,
 }
 
 impl Shared {
     /// A server without models.
     pub fn new(opening: Opening) -> Shared {
-        let Opening { settings, keys, open, log, version } = opening;
+        let Opening { settings, keys, open, log, version, reload } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
             origins: settings.origins.clone(),
@@ -89,11 +101,14 @@ impl Shared {
             names,
             drain: Drain::default(),
             metrics: Metrics::default(),
+            traces: Arc::default(),
             log,
             version,
             began: now_s(),
             random: RandomState::new(),
             asked: AtomicU64::new(0),
+            reload,
+            adapters: Mutex::default(),
         }
     }
 
@@ -102,13 +117,6 @@ impl Shared {
     /// # Errors
     /// There is one of this name.
     pub fn add(&self, name: &str, service: Arc<dyn Service>) -> Result<(), Error> {
-        let load = service.load();
-        let room = 4 * (load.pages.max(1) * load.page_tokens.max(1)) as u64;
-        // A model that does not tell its pages has room for what its context and its requests allow.
-        let unknown = self.settings.max_requests * service.card().context_tokens as u64;
-        let pages = if load.pages > 0 { room } else { unknown };
-        let tokens = self.settings.max_tokens.unwrap_or(pages);
-        let admission = Admission::new(tokens, self.settings.max_first_token_s);
         let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
         let mut names = service.card().adapters;
         names.push(name.to_string());
@@ -119,8 +127,48 @@ impl Shared {
         if let Some(name) = models.values().find_map(taken) {
             return Err(Error::Twice(name));
         }
-        models.insert(name.to_string(), Arc::new(Model { name: name.to_string(), service, admission }));
+        models.insert(name.to_string(), self.admitting(name, service));
         Ok(())
+    }
+
+    /// A model, with room for what its pages hold.
+    fn admitting(&self, name: &str, service: Arc<dyn Service>) -> Arc<Model> {
+        let load = service.load();
+        let room = 4 * (load.pages.max(1) * load.page_tokens.max(1)) as u64;
+        // A model that does not tell its pages has room for what its context and its requests allow.
+        let unknown = self.settings.max_requests * service.card().context_tokens as u64;
+        let pages = if load.pages > 0 { room } else { unknown };
+        let tokens = self.settings.max_tokens.unwrap_or(pages);
+        let admission = Admission::new(tokens, self.settings.max_first_token_s);
+        Arc::new(Model { name: name.to_string(), service, admission })
+    }
+
+    /// Loads a model again and serves new requests with it; those that run keep the old one, which goes with the last of them.
+    /// Adapters that were loaded meanwhile are loaded over the new one.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or an adapter over it: the old one is served on. Another is being loaded.
+    pub fn reload(&self, name: &str) -> Result<Arc<Model>, Fault> {
+        let Some(reload) = &self.reload else {
+            return Err(Fault::bad("models cannot be loaded again here; start the server again"));
+        };
+        let adapters = match self.adapters.try_lock() {
+            Ok(adapters) => adapters,
+            Err(TryLockError::Poisoned(adapters)) => adapters.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(Fault::busy("a model is being loaded", 1.0)),
+        };
+        let service = reload(name).map_err(Fault::refused)?;
+        for ((_, adapter), folder) in adapters.iter().filter(|((model, _), _)| model == name) {
+            service.load_adapter(adapter, folder).map_err(Fault::refused)?;
+        }
+        let model = self.admitting(name, service);
+        self.models.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_string(), model.clone());
+        Ok(model)
+    }
+
+    /// Adapters that were loaded while the server runs: their folders by model and name. No model is loaded again meanwhile.
+    pub fn loaded_adapters(&self) -> MutexGuard<'_, BTreeMap<(String, String), PathBuf>> {
+        self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All models.
@@ -183,6 +231,11 @@ impl Shared {
     pub fn seed(&self) -> u64 {
         let count = self.asked.fetch_add(1, Ordering::Relaxed);
         self.random.hash_one((count, "seed")) >> 1
+    }
+
+    /// Spans of requests that no collector took.
+    pub fn traces_lost(&self) -> u64 {
+        self.traces.lost()
     }
 
     /// Writes a line to the log.

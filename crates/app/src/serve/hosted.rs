@@ -7,14 +7,16 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fathom_base::{Conversation, ModelCard};
+use fathom_base::memory::Memory;
+use fathom_base::{Conversation, ModelCard, human};
 use fathom_engine::{Accept, Capacity, Commands, Engine, Facts, Handle, Render, Stored, Structures, service};
 use fathom_serve::Log;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use serde_json::{Value, json};
 
-use super::order::{Around, Order};
+use super::draft::Draft;
+use super::order::Order;
 use super::sizes::{self, Sizes};
 use crate::adapters;
 use crate::error::{Error, Result, caught, refuse};
@@ -40,9 +42,9 @@ type Started = Result<(Handle, Sizes)>;
 ///
 /// # Errors
 /// No model there, no memory for it.
-pub(super) fn start(name: &str, path: &Path, order: &Order, around: &Around<'_>) -> Result<Hosted> {
+pub(super) fn start(name: &str, path: &Path, order: &Order, log: Option<&Log>) -> Result<Hosted> {
     let (send, receive) = channel();
-    let (own, path, order, log) = (name.to_string(), path.to_path_buf(), order.clone(), around.log.clone());
+    let (own, path, order, log) = (name.to_string(), path.to_path_buf(), order.clone(), log.cloned());
     // Devices stay on the thread that opened them.
     let work = move || {
         if let Err(error) = run(&own, &path, &order, (&send, log.as_ref())) {
@@ -65,9 +67,17 @@ fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, O
     let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
     let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
     drop(opened);
+    if order.again {
+        beside(name, &sizes)?;
+    }
     let loaded = caught(|| models::load_stored(&device, &folder, Some(dtype), &Silent))?;
-    let engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, sizes.limits)
+    let draft = Draft::load(&device, order)?;
+    let drafting = draft.as_ref().map(|draft| draft.engine(&device, sizes.limits));
+    let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, sizes.limits)
         .reserving(sizes.workspace_bytes);
+    if let Some(drafting) = &drafting {
+        engine = engine.drafting(drafting)?;
+    }
     let stored = match &order.prefixes {
         Some(root) => {
             let (isa, version) = (&device.machine.profile().isa, &order.version);
@@ -142,6 +152,19 @@ fn answer(
             }
         }
     }
+}
+
+/// Refuses a model that is loaded again where the memory that is free does not hold it beside the one that answers.
+fn beside(name: &str, sizes: &Sizes) -> Result<()> {
+    let Some(memory) = Memory::read().filter(|memory| memory.available_bytes < sizes.bytes()) else {
+        return Ok(());
+    };
+    refuse!(
+        "{name} takes {} beside the one that answers, and {} are free; it is served as it was: give both less memory (--memory), or \
+         start the server again",
+        human::bytes(sizes.bytes()),
+        human::bytes(memory.available_bytes)
+    )
 }
 
 /// What finds adapters of a base.

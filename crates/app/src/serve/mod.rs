@@ -1,17 +1,19 @@
 //! Models behind a server: each on a thread of its own, which owns its device and its pages.
 
+mod draft;
 mod hosted;
 mod order;
 mod sizes;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use fathom_base::Service;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_serve::{Keys, Opening, Recipe, Settings, Shared, is_loopback};
+use fathom_serve::{Keys, Log, Opening, Recipe, Reload, Settings, Shared, is_loopback};
+use hosted::Hosted;
 
 use crate::error::Result;
 use crate::events::Events;
@@ -23,6 +25,52 @@ pub use sizes::Sizes;
 
 /// What engines have to end.
 const LAST: Duration = Duration::from_secs(2);
+
+/// What is wrong with a draft model that may not guess.
+const DRAFTLESS: &str =
+    "is 0, so the draft model (serve.draft, --draft) would guess nothing; leave one of them out";
+
+/// Threads of engines.
+type Threads = Mutex<Vec<JoinHandle<()>>>;
+
+/// A model that is served: where it is, and how.
+#[derive(Clone)]
+struct Served {
+    name: String,
+    path: PathBuf,
+    order: Order,
+}
+
+impl Served {
+    /// Starts its engine, with its adapters.
+    fn start(&self, log: Option<&Log>, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
+        let Hosted { service, sizes, thread } = hosted::start(&self.name, &self.path, &self.order, log)?;
+        threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        for (adapter, folder) in &self.order.adapters {
+            service.load_adapter(adapter, folder)?;
+        }
+        Ok((Arc::new(service), sizes))
+    }
+}
+
+/// What loads models again, each into as much memory as it has now.
+fn reloading(models: Vec<(Served, u64)>, log: Option<Log>, threads: Arc<Threads>) -> Reload {
+    Arc::new(move |name| {
+        let found = models.iter().find(|(served, _)| served.name == name);
+        let (served, bytes) =
+            found.ok_or_else(|| fathom_base::Error::product(format!("no model is called {name}")))?;
+        let mut again = served.clone();
+        again.order.again = true;
+        again.order.memory_bytes = again.order.memory_bytes.or(Some(*bytes));
+        threads.lock().unwrap_or_else(PoisonError::into_inner).retain(|thread| !thread.is_finished());
+        let (service, _) = again.start(log.as_ref(), &threads).map_err(fathom_base::Error::product)?;
+        Ok(service)
+    })
+}
+
+fn ended(threads: &Threads) -> bool {
+    threads.lock().unwrap_or_else(PoisonError::into_inner).iter().all(JoinHandle::is_finished)
+}
 
 /// Loads the keys of a server: a file's, if there is one, and settings over it.
 ///
@@ -36,6 +84,9 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
         if loaded.rows().iter().any(|row| row.path == path && row.value == "0") {
             return Err(loaded.refuse(&path, "has to be at least 1").into());
         }
+    }
+    if loaded.value.serve.draft.is_some() && loaded.value.serve.draft_tokens == 0 {
+        return Err(loaded.refuse("serve.draft_tokens", DRAFTLESS).into());
     }
     Ok(loaded.value.serve)
 }
@@ -73,25 +124,37 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
             order.at.host
         ));
     }
-    let (settings, version) = (order.settings.clone(), order.version.clone());
-    let server = Arc::new(Shared::new(Opening { settings, keys, open, log: around.log.clone(), version }));
-    let mut threads = Vec::new();
-    for (at, (name, path)) in named.into_iter().enumerate() {
-        let order = order.of(at);
-        let hosted = hosted::start(&name, &path, &order, around)?;
-        around.events.note(&format!("{name}: {}", hosted.sizes.said()));
-        for (adapter, folder) in &order.adapters {
-            hosted.service.load_adapter(adapter, folder)?;
-        }
-        let service: Arc<dyn Service> = Arc::new(hosted.service);
-        server.add(&name, service)?;
-        threads.push(hosted.thread);
+    let models: Vec<Served> = named
+        .into_iter()
+        .enumerate()
+        .map(|(at, (name, path))| Served { name, path, order: order.of(at) })
+        .collect();
+    let (log, threads) = (around.log.clone(), Arc::new(Threads::default()));
+    let mut started = Vec::new();
+    for served in models {
+        let (service, sizes) = served.start(log.as_ref(), &threads)?;
+        around.events.note(&format!("{}: {}", served.name, sizes.said()));
+        started.push((served, service, sizes));
+    }
+    let again: Vec<(Served, u64)> =
+        started.iter().map(|(served, _, sizes)| (served.clone(), sizes.bytes())).collect();
+    let opening = Opening {
+        settings: order.settings.clone(),
+        keys,
+        open,
+        log: log.clone(),
+        version: order.version.clone(),
+        reload: Some(reloading(again, log, threads.clone())),
+    };
+    let server = Arc::new(Shared::new(opening));
+    for (served, service, _) in started {
+        server.add(&served.name, service)?;
     }
     fathom_serve::serve(&server, &order.at, around.stop, around.heard)?;
     drop(server);
     // An engine ends with its last handle; one that a request still holds is not waited for.
     let begun = Instant::now();
-    while !threads.iter().all(JoinHandle::is_finished) && begun.elapsed() < LAST {
+    while !ended(&threads) && begun.elapsed() < LAST {
         sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -43,6 +43,8 @@ pub struct Order {
     pub keys: Option<PathBuf>,
     /// The program's version.
     pub version: String,
+    /// It is served already, and loaded beside that.
+    pub again: bool,
 }
 
 /// What the program does while a server goes on.
@@ -83,10 +85,13 @@ impl Order {
         Ok(all)
     }
 
-    /// What is asked of the model at a place: adapters are the first one's.
+    /// What is asked of the model at a place: adapters and the draft model are the first one's.
     pub(super) fn of(&self, at: usize) -> Order {
-        let adapters = if at == 0 { self.adapters.clone() } else { Vec::new() };
-        Order { adapters, ..self.clone() }
+        let mut order = self.clone();
+        if at > 0 {
+            (order.adapters, order.settings.draft) = (Vec::new(), None);
+        }
+        order
     }
 
     /// The machine of each model.

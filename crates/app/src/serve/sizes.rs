@@ -10,6 +10,7 @@ use fathom_model::{HfFolder, Model, open_peft, share_base};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
 
+use super::draft::Draft;
 use super::order::Order;
 use crate::adapters;
 use crate::error::{Context, Result, caught, refuse};
@@ -21,10 +22,14 @@ pub struct Sizes {
     pub weights_bytes: u64,
     /// Bytes of the adapters' weights, with those that are kept free for further ones.
     pub adapters_bytes: u64,
+    /// Bytes of the draft model's weights.
+    pub draft_bytes: u64,
     /// Bytes of a step besides.
     pub workspace_bytes: u64,
-    /// Bytes of the pages.
+    /// Bytes of the pages, the draft model's among them.
     pub pages_bytes: u64,
+    /// Bytes of the draft model's pages.
+    pub draft_pages_bytes: u64,
     /// Bytes that it may use.
     pub budget_bytes: u64,
     /// Sequences at once, and their pages.
@@ -36,10 +41,19 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// All that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.weights_bytes + self.adapters_bytes + self.draft_bytes + self.workspace_bytes + self.pages_bytes
+    }
+
     /// In a line.
     pub fn said(&self) -> String {
+        let draft = match self.draft_bytes {
+            0 => String::new(),
+            bytes => format!("a draft's {}, ", human::bytes(bytes)),
+        };
         format!(
-            "weights {}, adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} sequences at once",
+            "weights {}, {draft}adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} sequences at once",
             human::bytes(self.weights_bytes),
             human::bytes(self.adapters_bytes),
             human::bytes(self.pages_bytes),
@@ -59,6 +73,45 @@ fn largest(most: usize, fits: impl Fn(usize) -> bool) -> usize {
         if fits(middle) { good = middle } else { bad = middle }
     }
     good
+}
+
+/// Bytes of a page of each class: the model's, and the draft model's.
+struct PageBytes<'a> {
+    own: Vec<u64>,
+    draft: Option<(&'a Engine<'a>, Vec<u64>)>,
+}
+
+impl PageBytes<'_> {
+    /// Of the draft model alone.
+    fn drafts(&self, capacity: &Capacity) -> u64 {
+        self.draft.as_ref().map_or(0, |(engine, each)| sum(&engine.alongside(capacity), each))
+    }
+
+    fn all(&self, capacity: &Capacity) -> u64 {
+        sum(capacity, &self.own) + self.drafts(capacity)
+    }
+}
+
+fn sum(capacity: &Capacity, each: &[u64]) -> u64 {
+    capacity.pages.iter().zip(each).map(|(pages, bytes)| *pages as u64 * bytes).sum()
+}
+
+/// The pages that so many bytes hold: of all sequences at once, or else of one.
+fn fitting(
+    engine: &Engine<'_>,
+    each: &PageBytes<'_>,
+    (sequences, context_tokens): (usize, usize),
+    room: u64,
+) -> Capacity {
+    let many = largest(context_tokens, |tokens| each.all(&engine.capacity(sequences, tokens)) <= room);
+    if many > 0 {
+        return engine.capacity(sequences, many);
+    }
+    // Pages of the draft model are as many as all sequences together have.
+    let alone = largest(context_tokens, |tokens| {
+        each.all(&Capacity { sequences, ..engine.capacity(1, tokens) }) <= room
+    });
+    Capacity { sequences, ..engine.capacity(1, alone) }
 }
 
 /// What a model takes on a device.
@@ -86,16 +139,24 @@ pub(super) fn of(
         let meta = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
         let (declared, params) = Model::declare_stored(&meta, spec, dtype, source);
         let weights_bytes = meta.pool.usage().live;
-        let engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
+        let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);
         let base = (folder, &declared, &params);
-        let (adapters_bytes, workspace_bytes) =
+        let draft = Draft::planned(&meta, order)?;
+        let draft_bytes = meta.pool.usage().live - weights_bytes;
+        let drafting = draft.as_ref().map(|draft| draft.engine(&meta, limits));
+        let (adapters_bytes, mut workspace_bytes) =
             with_adapters(&meta, base, tokenizer, order, (limits, sequences))?;
+        if let Some(drafting) = &drafting {
+            engine = engine.drafting(drafting)?;
+            workspace_bytes = workspace_bytes.max(guessing(&meta, drafting, (limits, sequences))?);
+        }
         let budget_bytes = device.pool.budget();
-        let Some(left) = budget_bytes.checked_sub(weights_bytes + adapters_bytes + workspace_bytes) else {
+        let taken_bytes = weights_bytes + draft_bytes + adapters_bytes + workspace_bytes;
+        let Some(left) = budget_bytes.checked_sub(taken_bytes) else {
             refuse!(
                 "the weights take {}, adapters {} and a step {}, and there are {} (--memory)",
-                human::bytes(weights_bytes),
+                human::bytes(weights_bytes + draft_bytes),
                 human::bytes(adapters_bytes),
                 human::bytes(workspace_bytes),
                 human::bytes(budget_bytes)
@@ -103,17 +164,10 @@ pub(super) fn of(
         };
         // What else runs on this machine has a say where nobody said how much.
         let room = if order.memory_bytes.is_some() { left } else { left / 2 };
-        let each = page_bytes(spec, dtype, order.kv);
-        let bytes = |capacity: &Capacity| -> u64 {
-            capacity.pages.iter().zip(&each).map(|(pages, bytes)| *pages as u64 * bytes).sum()
-        };
-        let many = largest(context_tokens, |tokens| bytes(&engine.capacity(sequences, tokens)) <= room);
-        let capacity = if many > 0 {
-            engine.capacity(sequences, many)
-        } else {
-            let alone = largest(context_tokens, |tokens| bytes(&engine.capacity(1, tokens)) <= room);
-            Capacity { sequences, ..engine.capacity(1, alone) }
-        };
+        let own = page_bytes(spec, dtype, order.kv);
+        let each =
+            PageBytes { own, draft: drafting.as_ref().zip(draft.as_ref().map(|it| it.page_bytes(order.kv))) };
+        let capacity = fitting(&engine, &each, (sequences, context_tokens), room);
         let fits = |tokens: usize| {
             let needed = engine.capacity(1, tokens).pages;
             needed.iter().zip(&capacity.pages).all(|(needed, there)| needed <= there)
@@ -129,12 +183,14 @@ pub(super) fn of(
             );
         }
         let tokens = capacity.pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
-        let pages_bytes = bytes(&capacity);
+        let (pages_bytes, draft_pages_bytes) = (each.all(&capacity), each.drafts(&capacity));
         Ok(Sizes {
             weights_bytes,
             adapters_bytes,
+            draft_bytes,
             workspace_bytes,
             pages_bytes,
+            draft_pages_bytes,
             budget_bytes,
             capacity,
             tokens,
@@ -171,6 +227,12 @@ fn with_adapters(
     }
     let later_bytes = if later { order.settings.adapter_bytes } else { 0 };
     Ok((adapters_bytes + later_bytes, workspace_bytes))
+}
+
+/// Bytes of a step of the draft model, which runs before the model's.
+fn guessing(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, usize)) -> Result<u64> {
+    let context_tokens = limits.context_tokens.min(engine.spec().max_positions);
+    workspace(meta, engine, (Limits { context_tokens, draft_tokens: 0, ..limits }, sequences))
 }
 
 /// Bytes of a step that reads a chunk of a prompt, and of the logits of all sequences.

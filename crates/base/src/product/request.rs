@@ -102,6 +102,30 @@ pub enum Structure {
     Grammar(String),
 }
 
+/// When a search over beams ends before its longest answer, as Transformers' `early_stopping` says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EarlyStopping {
+    /// Where the best open beam, ended now, would score below all finished answers (`false`).
+    #[default]
+    Likely,
+    /// With as many finished answers as there are beams (`true`).
+    First,
+    /// Where no open beam could reach a finished answer's score at any length (`"never"`).
+    Never,
+}
+
+/// A search for the likeliest answers in place of a draw: the `width` likeliest beginnings are followed side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beams {
+    /// Beginnings that are followed.
+    pub width: usize,
+    /// An answer's score is the sum of its tokens' log-probabilities over its number of tokens to this power.
+    pub length_penalty: f64,
+    /// When the search ends.
+    pub early_stopping: EarlyStopping,
+}
+
 /// A generation to make: one or several answers to a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
@@ -113,6 +137,9 @@ pub struct GenerateRequest {
     /// Answers; each is sampled with a seed of its own, the first with [`Sampling::seed`].
     #[serde(default = "one")]
     pub answers: usize,
+    /// A search for the likeliest answers, of which the best are given at its end; none draws each.
+    #[serde(default)]
+    pub beams: Option<Beams>,
     /// Alternatives of each new token that are reported, with their log-probabilities; `Some(0)` reports the chosen token's alone.
     #[serde(default)]
     pub logprobs: Option<usize>,
@@ -147,6 +174,7 @@ impl GenerateRequest {
             prompt: prompt.into(),
             sampling,
             answers: 1,
+            beams: None,
             logprobs: None,
             prompt_logprobs: None,
             structure: None,
@@ -155,6 +183,11 @@ impl GenerateRequest {
             scope: String::new(),
             deadline_s: None,
         }
+    }
+
+    /// Sequences that are written for it at once, at most.
+    pub fn sequences(&self) -> usize {
+        self.beams.map_or(self.answers, |beams| beams.width)
     }
 
     /// A greedy continuation of at most `max_tokens`.

@@ -166,6 +166,12 @@ pub struct Load {
     pub drafted_tokens: u64,
     /// Those of them that followed.
     pub accepted_tokens: u64,
+    /// The same of the first guess of each step, the second, and so on.
+    pub accepted_at: Vec<u64>,
+    /// Guesses, each of one or more tokens, since the start.
+    pub drafts: u64,
+    /// Pages of the draft model that are in use.
+    pub draft_pages_used: usize,
     /// Tokens of each step lately, the last one last.
     pub step_tokens: Vec<u32>,
 }

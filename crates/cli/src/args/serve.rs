@@ -61,6 +61,10 @@ pub struct Serve {
     /// An adapter of the first model, by a name of its own; may be repeated.
     #[arg(long, value_name = "NAME=DIR")]
     pub adapter: Vec<String>,
+    /// A small model with the vocabulary of the first model, which guesses what follows; answers are the same, and come faster where its
+    /// guesses are right. As `serve.draft`.
+    #[arg(long, value_name = "DIR")]
+    pub draft: Option<PathBuf>,
     /// What each model may use, with its weights, e.g. 8GiB; default: half of what its weights leave of this machine's memory.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,

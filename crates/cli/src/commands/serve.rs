@@ -43,7 +43,7 @@ fn log() -> Option<Log> {
 }
 
 fn order(args: &args::Serve) -> Result<Order> {
-    let (keys, models): (Vec<String>, Vec<String>) =
+    let (mut keys, models): (Vec<String>, Vec<String>) =
         args.models.iter().cloned().partition(|word| word.starts_with("serve.") && word.contains('='));
     if models.is_empty() {
         bail!("name a model: the folder of a run, or a Hugging Face folder");
@@ -53,6 +53,7 @@ fn order(args: &args::Serve) -> Result<Order> {
             word.split_once('=').with_context(|| format!("--adapter {word}: write NAME=DIR"))?;
         Ok((name.to_string(), PathBuf::from(folder)))
     };
+    keys.extend(args.draft.iter().map(|folder| format!("serve.draft={}", folder.display())));
     let memory = args.memory.as_deref().map(human::parse_bytes).transpose();
     Ok(Order {
         models: models.into_iter().map(PathBuf::from).collect(),
@@ -74,6 +75,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         },
         keys: args.api_key_file.clone(),
         version: version::long().lines().next().unwrap_or_default().to_string(),
+        again: false,
     })
 }
 
@@ -88,8 +90,12 @@ fn print(name: &str, sizes: &Sizes) {
         ("context, tokens", human::grouped(sizes.limits.context_tokens as u64)),
         ("sequences at once", sizes.capacity.sequences.to_string()),
     ];
+    let draft = [
+        ("draft's weights", human::bytes(sizes.draft_bytes)),
+        ("pages for it", human::bytes(sizes.draft_pages_bytes)),
+    ];
     outln!("{name}");
-    for (what, value) in rows {
+    for (what, value) in rows.into_iter().chain(draft.into_iter().filter(|_| sizes.draft_bytes > 0)) {
         outln!("  {what:<18} {value}");
     }
 }

@@ -1,5 +1,6 @@
 //! Tokens that are guessed to follow, so that one step confirms several (speculative decoding: Leviathan et al., 2023,
-//! arXiv:2211.17192; the guess is what followed the same tokens earlier in the sequence, prompt lookup: Saxena, 2023).
+//! arXiv:2211.17192; the guess is what followed the same tokens earlier in the sequence, prompt lookup: Saxena, 2023, or else a draft
+//! model's: [`super::drafter`]).
 //!
 //! The sequence's own sampler chooses every token, from the logits and with the draw that it has without guesses; a guess that
 //! is the token saves the step that would read it. So answers are the same with and without, drawn or not, bit for bit.
@@ -28,6 +29,11 @@ impl Drafting {
         Drafting { most, length: FIRST.min(most), quiet: 0, failed: 0 }
     }
 
+    /// The same for another sequence.
+    pub fn fresh(&self) -> Drafting {
+        Drafting::new(self.most)
+    }
+
     /// What is guessed to follow a sequence's tokens, at most `room`.
     pub fn draft(&mut self, ids: &[u32], room: usize) -> Vec<u32> {
         let room = room.min(self.length);
@@ -40,6 +46,16 @@ impl Drafting {
             return Vec::new();
         }
         ids[at..(at + room).min(ids.len())].to_vec()
+    }
+
+    /// Guesses of this step of what needs no earlier tokens, at most `room`.
+    pub fn many(&mut self, room: usize) -> usize {
+        let room = room.min(self.length);
+        if room > 0 && self.quiet > 0 {
+            self.quiet -= 1;
+            return 0;
+        }
+        room
     }
 
     /// So many of the guesses were right.

@@ -5,7 +5,9 @@
 //! last is chosen when none is left. So a prompt, an answer, and a sequence whose pages were taken away are the same thing. The bits of
 //! an answer do not depend on what runs beside it, on chunks, on pages, or on which beginning was there before.
 
+mod beams;
 mod draft;
+mod drafter;
 mod next;
 mod sequence;
 mod stored;
@@ -27,7 +29,9 @@ use crate::pages::{Feed, Pages, Root, Short, States, Tree, pages_for, pages_of};
 use crate::sampler::Sampler;
 use crate::store::{PrefixStore, Stored};
 use crate::structure::{Structured, Structures};
+use beams::{Beam, Search};
 use draft::Drafting;
+use drafter::Drafter;
 pub use sequence::Listener;
 use sequence::{Request, Sequence, rank};
 use stored::Kept;
@@ -76,6 +80,8 @@ pub struct Scheduler<'e> {
     requested: u64,
     totals: Load,
     prefilled: [f64; 2],
+    /// Where the engine has a draft model.
+    drafter: Option<Drafter<'e>>,
 }
 
 impl<'e> Scheduler<'e> {
@@ -86,6 +92,7 @@ impl<'e> Scheduler<'e> {
         let tree = engine.shares_beginnings().then(Tree::default);
         Scheduler {
             engine,
+            drafter: engine.draft.map(|draft| Drafter::new(draft, &capacity)),
             pages,
             tree,
             store: None,
@@ -137,6 +144,7 @@ impl<'e> Scheduler<'e> {
     ) -> Result<(), Error> {
         let (how, now, prompt_tokens) = (&asked.sampling, Instant::now(), ids.len());
         let (sampler, writer) = self.answerer(how, &ids)?;
+        let search = Search::of(&asked, &ids, sampler.ends());
         let ids: Vec<u32> = self.led().chain(ids).collect();
         let adapter = asked.adapter.as_deref().map(|name| self.engine.adapter(name)).transpose()?;
         self.waiting.push(Sequence {
@@ -154,7 +162,11 @@ impl<'e> Scheduler<'e> {
             writer,
             structure,
             drafting: Drafting::new(self.drafts()),
+            guessing: Drafting::new(self.drafts()),
+            draft: None,
             drafts: Vec::new(),
+            guessed: false,
+            beam: search.as_ref().map(|_| Beam::default()),
             kept: Kept::default(),
             arrived: now,
             priority: asked.priority,
@@ -168,6 +180,7 @@ impl<'e> Scheduler<'e> {
             started: None,
             first: None,
             logprobs: Vec::new(),
+            search,
         };
         self.requests.insert(request, record);
         Ok(())
@@ -236,6 +249,7 @@ impl<'e> Scheduler<'e> {
             pages,
             pages_used: pages - free - cached,
             pages_cached: cached,
+            draft_pages_used: self.drafter.as_ref().map_or(0, Drafter::used),
             prefill_tokens_per_s: if self.prefilled[1] > 0.0 {
                 self.prefilled[0] / self.prefilled[1]
             } else {
@@ -248,6 +262,7 @@ impl<'e> Scheduler<'e> {
     /// Reads the next tokens of the sequences; false if there are none. Where the model gives no numbers, the request fails.
     pub fn step(&mut self) -> bool {
         self.expire();
+        let (started, answered) = (Instant::now(), self.totals.answer_tokens);
         let chosen = self.choose();
         if chosen.is_empty() {
             return false;
@@ -274,6 +289,10 @@ impl<'e> Scheduler<'e> {
         }
         self.answer(&hidden, &ready);
         self.count(&chosen, read, begun.elapsed().as_secs_f64());
+        if let Some(drafter) = &mut self.drafter {
+            let tokens = self.totals.answer_tokens - answered;
+            drafter.took(chosen.len(), tokens, started.elapsed().as_secs_f64());
+        }
         true
     }
 
@@ -299,6 +318,10 @@ impl<'e> Scheduler<'e> {
         };
         let late: Vec<u64> = self.requests.iter().filter(|(_, it)| late(it)).map(|(id, _)| *id).collect();
         for id in late {
+            if self.requests.get(&id).is_some_and(|it| it.search.is_some()) {
+                self.cut(id);
+                continue;
+            }
             let open: Vec<usize> = self
                 .running
                 .iter()
@@ -322,53 +345,45 @@ impl<'e> Scheduler<'e> {
         let mut chosen = Vec::new();
         // Answers first: a prompt may wait a step.
         self.running.sort_by_key(|sequence| (!sequence.answers(), std::cmp::Reverse(rank(sequence))));
+        self.guess();
         let mut index = 0;
         while index < self.running.len() {
             let unread = self.running[index].ids.len() - self.running[index].held;
-            self.guess(index, left);
+            self.trim(index, left);
             let sequence = &self.running[index];
             let count = if sequence.answers() { 1 + sequence.drafts.len() } else { unread.min(left) };
-            if count == 0 {
+            if count == 0 && left == 0 {
                 break;
             }
-            if self.make_room(index, count) {
+            // A beam that is read waits for the others.
+            if count > 0 && self.make_room(index, count) {
                 chosen.push((index, count));
                 left = left.saturating_sub(count);
             }
             index += 1;
         }
-        while left > 0 && self.running.len() < self.bounds.capacity.sequences {
-            let Some(count) = self.admit(left) else { break };
-            chosen.push((self.running.len() - 1, count));
-            left -= count;
+        while left > 0 {
+            let free = self.running.len() < self.bounds.capacity.sequences;
+            let admitted = if free { self.admit(left) } else { None };
+            if let Some(count) = admitted {
+                chosen.push((self.running.len() - 1, count));
+                left -= count;
+                continue;
+            }
+            // Beams that wait for one that has no room give it theirs.
+            let waits = self.running.iter().rposition(Sequence::waits);
+            let Some(index) = waits.filter(|_| chosen.is_empty()) else { break };
+            self.preempt(index);
         }
         // The rows of an adapter are next to each other.
         chosen.sort_by(|(a, _), (b, _)| self.running[*a].identity().cmp(self.running[*b].identity()));
         chosen
     }
 
-    /// Guesses what follows a sequence, where the pages that it has, or free ones, have room for it.
-    fn guess(&mut self, index: usize, left: usize) {
-        let held = self.running[index].held;
-        let free = (0..self.pages.classes()).map(|class| self.pages.counts(class)[1]).min().unwrap_or(0);
-        let room = (pages_of(held + 1) + free) * PAGE_ROWS - held - 1;
-        let sequence = &mut self.running[index];
-        sequence.drafts.clear();
-        if sequence.answers() && self.engine.limits.draft_tokens > 0 {
-            let most = sequence.writer.left().saturating_sub(1).min(left.saturating_sub(1)).min(room);
-            sequence.drafts = sequence.drafting.draft(&sequence.ids, most);
-            self.totals.drafted_tokens += sequence.drafts.len() as u64;
-        }
-        // A sequence that becomes a long one is read again.
-        let sequence = &self.running[index];
-        if !sequence.long && self.is_long(sequence, sequence.ids.len() + sequence.drafts.len()) {
-            self.running[index].drafts.clear();
-        }
-    }
-
     /// Lets the next sequence in that waits; returns the tokens that it reads. None if none waits, or there are too few pages.
     fn admit(&mut self, left: usize) -> Option<usize> {
         let best = (0..self.waiting.len())
+            .filter(|index| !self.waiting[*index].waits())
             .max_by_key(|index| (rank(&self.waiting[*index]), std::cmp::Reverse(*index)))?;
         let mut sequence = self.waiting.remove(best);
         let cached = self.begin(&mut sequence);
@@ -492,6 +507,9 @@ impl<'e> Scheduler<'e> {
             tree.insert(&mut self.pages, &root, (&sequence.ids[..sequence.held], &sequence.table), true);
         }
         self.pages.clear(&mut sequence.table);
+        if let (Some(drafter), Some(draft)) = (&mut self.drafter, sequence.draft.take()) {
+            drafter.release(draft);
+        }
     }
 
     /// A sequence that has ended.

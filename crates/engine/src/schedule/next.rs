@@ -1,15 +1,16 @@
 //! What follows the tokens that a step has read.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
 use fathom_base::{Event, Flow, Stop, TokenLogprob};
 use fathom_tensor::Tensor;
 
-use super::draft::Drafting;
 use super::sequence::Sequence;
 use super::{Ready, Scheduler};
 use crate::answer::Written;
+use crate::error::Error;
 use crate::structure::Structured;
 
 impl Scheduler<'_> {
@@ -55,6 +56,8 @@ impl Scheduler<'_> {
             at += rows.len();
             self.follow(*index, &of, &mut ended);
         }
+        let searching = ready.iter().map(|ready| &self.running[ready.index]).filter(|it| it.beam.is_some());
+        let searching: BTreeSet<u64> = searching.map(|it| it.request).collect();
         ended.sort_unstable();
         ended.dedup();
         for index in ended.into_iter().rev() {
@@ -70,12 +73,19 @@ impl Scheduler<'_> {
             }
         }
         self.waiting.retain(|sequence| self.requests.contains_key(&sequence.request));
+        searching.into_iter().for_each(|request| self.search(request));
     }
 
     /// Chooses what follows a sequence's last token and, as long as they are right, its guesses; of each the logits.
     fn follow(&mut self, index: usize, of: &[Tensor], ended: &mut Vec<usize>) {
         let Some(logits) = of.first() else { return };
         self.prompt_ends(index);
+        if self.running[index].beam.is_some() {
+            if let Err(error) = self.weigh(index, logits) {
+                self.fail(self.running[index].request, error, ended);
+            }
+            return;
+        }
         self.fork(index, logits, ended);
         let drafts = std::mem::take(&mut self.running[index].drafts);
         let mut right = 0;
@@ -89,8 +99,7 @@ impl Scheduler<'_> {
             right += 1;
             self.running[index].held += 1;
         }
-        self.totals.accepted_tokens += right as u64;
-        self.running[index].drafting.judge(drafts.len(), right);
+        self.judge(index, drafts.len(), right);
     }
 
     /// The first time that a prompt is read to its end: it is a prefix from now on, and the request has started.
@@ -123,31 +132,12 @@ impl Scheduler<'_> {
             return;
         }
         for answer in 1..answers {
-            let structure = self.running[index].structure.as_mut().map(Structured::again);
             let sequence = &self.running[index];
             let Some(request) = self.requests.get(&sequence.request) else { return };
             let prompt = &sequence.ids[self.bounds.lead..];
             let Ok((_, writer)) = self.answerer(&request.asked.sampling, prompt) else { return };
-            let other = Sequence {
-                request: sequence.request,
-                scope: sequence.scope.clone(),
-                adapter: sequence.adapter.clone(),
-                answer,
-                ids: sequence.ids.clone(),
-                prompt: sequence.prompt,
-                held: 0,
-                table: self.pages.table(),
-                slot: 0,
-                long: sequence.long,
-                sampler: sequence.sampler.again(answer),
-                writer,
-                structure,
-                drafting: Drafting::new(self.drafts()),
-                drafts: Vec::new(),
-                kept: sequence.kept.clone(),
-                arrived: sequence.arrived,
-                priority: sequence.priority,
-            };
+            let other = self.running[index].again(answer, writer, self.pages.table());
+            let sequence = &self.running[index];
             let free = self.running.len() < self.bounds.capacity.sequences && self.states.is_empty();
             let table = free.then(|| self.pages.fork(self.engine.device, &sequence.table, sequence.held));
             match (table, free.then(|| self.slots.pop()).flatten()) {
@@ -181,10 +171,7 @@ impl Scheduler<'_> {
             Ok(id) => id,
             Err(error) => {
                 let id = sequence.request;
-                (request.listener)(Event::Failed(error.into()));
-                self.requests.remove(&id);
-                let of_it = |at: &usize| self.running[*at].request == id;
-                ended.extend((0..self.running.len()).filter(of_it));
+                self.fail(id, error, ended);
                 return None;
             }
         };
@@ -211,6 +198,14 @@ impl Scheduler<'_> {
             return None;
         }
         Some(id)
+    }
+
+    /// A request fails; its sequences end.
+    fn fail(&mut self, id: u64, error: Error, ended: &mut Vec<usize>) {
+        if let Some(mut request) = self.requests.remove(&id) {
+            (request.listener)(Event::Failed(error.into()));
+        }
+        ended.extend((0..self.running.len()).filter(|at| self.running[*at].request == id));
     }
 
     /// Says that a request is done.

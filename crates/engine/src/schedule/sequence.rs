@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use fathom_base::{Event, Flow, GenerateRequest, TokenLogprob, Usage};
 
+use super::beams::{Beam, Search};
 use super::draft::Drafting;
+use super::drafter::Draft;
 use super::stored::Kept;
 use crate::adapters::Adapted;
 use crate::answer::Writer;
@@ -30,6 +32,8 @@ pub(super) struct Request<'e> {
     pub started: Option<Instant>,
     pub first: Option<Instant>,
     pub logprobs: Vec<TokenLogprob>,
+    /// Of a request that searches.
+    pub search: Option<Search>,
 }
 
 /// A prompt with what is known of one answer.
@@ -52,15 +56,57 @@ pub(super) struct Sequence<'e> {
     /// What the answer has to be.
     pub structure: Option<Structured>,
     pub drafting: Drafting,
+    /// The same of the draft model.
+    pub guessing: Drafting,
+    /// What the draft model has read of it.
+    pub draft: Option<Draft>,
     /// Tokens that are guessed to follow, of this step.
     pub drafts: Vec<u32>,
+    /// It was the draft model that did.
+    pub guessed: bool,
+    /// Where it is one of the beginnings that a search follows.
+    pub beam: Option<Beam>,
     /// How far its pages are on disk.
     pub kept: Kept,
     pub arrived: Instant,
     pub priority: i32,
 }
 
-impl Sequence<'_> {
+impl<'e> Sequence<'e> {
+    /// The same for another answer, without pages and guesses.
+    pub fn again(&mut self, answer: usize, writer: Writer<'e>, table: Table) -> Sequence<'e> {
+        let structure = self.structure.as_mut().map(Structured::again);
+        Sequence {
+            request: self.request,
+            scope: self.scope.clone(),
+            adapter: self.adapter.clone(),
+            answer,
+            ids: self.ids.clone(),
+            prompt: self.prompt,
+            held: 0,
+            table,
+            slot: 0,
+            long: self.long,
+            sampler: self.sampler.again(answer),
+            writer,
+            structure,
+            drafting: self.drafting.fresh(),
+            guessing: self.guessing.fresh(),
+            draft: None,
+            drafts: Vec::new(),
+            guessed: false,
+            beam: None,
+            kept: self.kept.clone(),
+            arrived: self.arrived,
+            priority: self.priority,
+        }
+    }
+
+    /// It waits for the other beams of its request.
+    pub fn waits(&self) -> bool {
+        self.beam.as_ref().is_some_and(Beam::is_read)
+    }
+
     /// The hash of its adapter; empty for the base's.
     pub fn identity(&self) -> &str {
         self.adapter.as_ref().map_or("", |adapter| &adapter.identity)

@@ -88,11 +88,12 @@ pub fn together(
     while scheduler.step() {}
     let load = scheduler.load();
     assert_eq!((load.running, load.waiting, load.pages_used), (0, 0, 0), "{load:?}");
+    assert_eq!(load.draft_pages_used, 0, "{load:?}");
     drop(scheduler);
     heard.into_iter().map(RefCell::into_inner).collect()
 }
 
-fn requests(bed: &Bed) -> Vec<GenerateRequest> {
+pub fn requests(bed: &Bed) -> Vec<GenerateRequest> {
     let vocab = bed.model.spec.vocab as u32;
     let word = |at: u32| (at * 7919 + 13) % vocab;
     let shared: Vec<u32> = (0..200).map(word).collect();

@@ -3,7 +3,10 @@
 
 mod adapters;
 mod batch;
+mod beams;
+mod draft;
 mod embed;
+mod fuzz;
 mod packed;
 mod service;
 mod stored;

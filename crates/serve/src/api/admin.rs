@@ -17,6 +17,7 @@ use crate::shared::Model;
 pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
     let work = move |asked: Asked| {
         let mut fields = asked.fields()?;
+        let mut loaded = server.loaded_adapters();
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         let name: String = fields.need("lora_name")?;
         let path: PathBuf = fields.need::<String>("lora_path")?.into();
@@ -43,6 +44,7 @@ pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
         match root.join(path).canonicalize() {
             Ok(folder) if folder.starts_with(&root) => {
                 model.service.load_adapter(&name, &folder).map_err(Fault::refused)?;
+                loaded.insert((model.name.clone(), name.clone()), folder);
             }
             _ => return refuse("is no folder below serve.adapters"),
         }
@@ -60,9 +62,13 @@ pub async fn unload_adapter(server: Server, asked: Asked) -> Answer {
         let mut fields = asked.fields()?;
         let name: String = fields.need("lora_name")?;
         fields.rest()?;
+        let mut loaded = server.loaded_adapters();
         let Ok((model, Some(_))) = server.model(Some(&name)) else {
             return Err(Fault::missing(format!("The lora adapter '{name}' cannot be found.")).of("lora_name"));
         };
+        loaded.remove(&(model.name.clone(), name.clone()));
+        // Its requests may take long to end.
+        drop(loaded);
         model.service.unload_adapter(&name).map_err(Fault::refused)?;
         Ok(format!("Success: LoRA adapter '{name}' removed successfully."))
     };
@@ -100,6 +106,28 @@ pub async fn erase_prefixes(server: Server, asked: Asked) -> Answer {
     let done = tokio::task::spawn_blocking(move || work(asked)).await;
     let body = done.unwrap_or_else(|_| Err(Fault::ours("erasing the beginnings failed")))?;
     Ok(json_answer(&body))
+}
+
+/// `/reload`: loads a model's folder again beside the model that is served, which answers what it has begun.
+///
+/// # Errors
+/// There is no such model; it cannot be loaded, so the old one is served on.
+pub async fn reload(server: Server, asked: Asked) -> Answer {
+    let work = move |asked: Asked| {
+        let mut fields = asked.fields()?;
+        let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
+        fields.rest()?;
+        let (name, was) = (model.name.clone(), model.service.card().fingerprint);
+        // Who waits here is no request of the old one's.
+        drop(model);
+        let card = server.reload(&name)?.service.card();
+        server.log(|| json!({"event": "reloaded", "model": name, "fingerprint": card.fingerprint}));
+        Ok(json!({"status": "reloaded", "model": name, "fingerprint": card.fingerprint, "was": was}))
+    };
+    let done = tokio::task::spawn_blocking(move || work(asked)).await;
+    Ok(json_answer(
+        &done.unwrap_or_else(|_| Err(Fault::ours("loading the model failed; the old one is served on")))?,
+    ))
 }
 
 /// `/drain`: the server ends as if it were asked by a signal.

@@ -89,7 +89,8 @@ pub async fn version(server: Server, _: Asked) -> Answer {
 pub async fn metrics(server: Server, _: Asked) -> Answer {
     let adapters = |model: &std::sync::Arc<Model>| (model.name.clone(), model.service.card().adapters.len());
     let adapters: Vec<_> = server.models().iter().map(adapters).collect();
-    let text = server.metrics.text(&server.loads(), &adapters);
+    let mut text = server.metrics.text(&server.loads(), &adapters);
+    text.push_str(&server.traces.metrics());
     Ok(typed("text/plain; version=0.0.4; charset=utf-8", text))
 }
 

@@ -27,14 +27,26 @@ use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::keys::Asker;
 use crate::shared::Shared;
+use crate::traces::Traced;
 
 /// What an endpoint answers with.
 pub type Answer = Result<Response<Body>, Fault>;
 
+/// What a request is called.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// In the log.
+    pub id: String,
+    /// In a trace.
+    pub traced: Traced,
+    /// What is done for it, in OpenTelemetry's words.
+    pub operation: &'static str,
+}
+
 /// A request, let in and read.
 pub struct Asked {
-    /// Its name in the log.
-    pub id: String,
+    /// Its name in the log, and where it stands in a trace.
+    pub id: Named,
     /// Who asks.
     pub asker: Asker,
     /// Its path.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fathom_base::{GenerateRequest, ModelCard, Prompt, Sampling, Structure};
+use fathom_base::{Beams, EarlyStopping, GenerateRequest, ModelCard, Prompt, Sampling, Structure};
 use serde_json::{Map, Value};
 
 use super::{Asked, schema};
@@ -32,6 +32,7 @@ pub struct Params {
     /// Tokens are told by their ids (`token_id:5`).
     pub tokens_as_ids: bool,
     answers: usize,
+    beams: Option<Beams>,
     structure: Option<Structure>,
     adapter: Option<String>,
     priority: i32,
@@ -82,6 +83,7 @@ impl Params {
             token_ids: fields.or("return_token_ids", false)?,
             tokens_as_ids: fields.or("return_tokens_as_token_ids", false)?,
             answers,
+            beams: beams(fields, answers, settings.max_answers)?,
             adapter,
             priority: priority(fields.or("priority", 0i64)?),
             scope: asked.scope(fields.take("cache_salt")?),
@@ -111,6 +113,7 @@ impl Params {
         let sampling = Sampling { max_tokens: asked, ..self.sampling.clone() };
         Ok(GenerateRequest {
             answers: self.answers,
+            beams: self.beams,
             structure: self.structure.clone(),
             adapter: self.adapter.clone(),
             priority: self.priority,
@@ -132,6 +135,36 @@ impl Params {
     /// Answers to a prompt.
     pub fn answers(&self) -> usize {
         self.answers
+    }
+}
+
+/// The search that is asked for, as vLLM's completions and Transformers' `generate` name its settings; without a width it follows as
+/// many beams as there are answers.
+fn beams(fields: &mut Fields, answers: usize, limit: u64) -> Result<Option<Beams>, Fault> {
+    let asked = fields.or("use_beam_search", false)?;
+    let width: Option<usize> = fields.take("beam_width")?;
+    let length_penalty = fields.or("length_penalty", 1.0)?;
+    let early_stopping = match fields.take::<Value>("early_stopping")? {
+        None | Some(Value::Bool(false)) => EarlyStopping::Likely,
+        Some(Value::Bool(true)) => EarlyStopping::First,
+        Some(Value::String(never)) if never == "never" => EarlyStopping::Never,
+        Some(_) => return Err(Fault::field("early_stopping", "has to be true, false or \"never\"")),
+    };
+    if asked {
+        let width = width.unwrap_or(answers);
+        most("beam_width", width, limit)?;
+        return Ok(Some(Beams { width, length_penalty, early_stopping }));
+    }
+    let unused = [
+        ("beam_width", width.is_some()),
+        ("length_penalty", length_penalty != 1.0),
+        ("early_stopping", early_stopping != EarlyStopping::Likely),
+    ];
+    match unused.into_iter().find(|(_, given)| *given) {
+        Some((name, _)) => {
+            Err(Fault::field(name, "is part of a search over beams; ask for one (use_beam_search)"))
+        }
+        None => Ok(None),
     }
 }
 

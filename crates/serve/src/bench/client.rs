@@ -89,9 +89,17 @@ impl Connection {
         Ok(Connection(send))
     }
 
-    async fn send(&mut self, target: &Target, body: &str) -> Option<Response<Incoming>> {
+    /// Posts JSON to a path; the status of the answer, which is read to its end and dropped.
+    pub async fn post(&mut self, target: &Target, path: &str, body: &str) -> Option<u16> {
+        let response = self.send(target, path, body).await?;
+        let status = response.status().as_u16();
+        response.into_body().collect().await.ok()?;
+        Some(status)
+    }
+
+    async fn send(&mut self, target: &Target, path: &str, body: &str) -> Option<Response<Incoming>> {
         self.0.ready().await.ok()?;
-        let mut request = Request::post(format!("{}/v1/completions", target.prefix))
+        let mut request = Request::post(format!("{}{path}", target.prefix))
             .header("host", &target.address)
             .header("content-type", "application/json");
         if let Some(key) = &target.key {
@@ -110,7 +118,7 @@ pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &st
     }
     let Some(open) = connection else { return seen };
     let begun = Instant::now();
-    let Some(response) = open.send(target, body).await else {
+    let Some(response) = open.send(target, "/v1/completions", body).await else {
         *connection = None;
         return seen;
     };

@@ -1,7 +1,7 @@
 //! Load on a server: requests that come at random or in a closed loop, what became of them, and the cost of the server itself over a
 //! model that is pretended.
 
-mod client;
+pub(crate) mod client;
 mod pretended;
 
 use std::sync::Arc;

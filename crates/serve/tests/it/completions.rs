@@ -1,5 +1,6 @@
 //! Completions, as evaluation harnesses ask for them.
 
+use fathom_base::{Beams, EarlyStopping};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock};
@@ -63,4 +64,38 @@ async fn a_stream_echoes_and_counts_characters() {
         events.iter().filter_map(|event| event["choices"][0]["logprobs"]["text_offset"].as_array().cloned());
     assert_eq!(offsets.flatten().collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
+async fn a_search_over_beams_is_asked_for_in_vllms_words() {
+    let bed = Bed::new(Mock::saying("z"));
+    let ask = |body: Value| async { bed.post(PATH, body).await };
+    let (status, body) =
+        ask(json!({"prompt": "a", "use_beam_search": true, "n": 3, "length_penalty": 0.5})).await;
+    assert_eq!((status, body["choices"].as_array().unwrap().len()), (200, 3), "{body}");
+    let want = Beams { width: 3, length_penalty: 0.5, early_stopping: EarlyStopping::Likely };
+    assert_eq!((bed.mock.last().beams, bed.mock.last().answers), (Some(want), 3));
+    for (said, early_stopping) in [
+        (json!(true), EarlyStopping::First),
+        (json!("never"), EarlyStopping::Never),
+        (json!(false), EarlyStopping::Likely),
+    ] {
+        let body = json!({"prompt": "a", "use_beam_search": true, "beam_width": 5, "early_stopping": said});
+        assert_eq!(ask(body).await.0, 200);
+        let want = Beams { width: 5, length_penalty: 1.0, early_stopping };
+        assert_eq!((bed.mock.last().beams, bed.mock.last().answers), (Some(want), 1));
+    }
+    for (body, word) in [
+        (json!({"prompt": "a", "beam_width": 4}), "beam_width"),
+        (json!({"prompt": "a", "length_penalty": 2.0}), "length_penalty"),
+        (json!({"prompt": "a", "early_stopping": true}), "early_stopping"),
+        (json!({"prompt": "a", "use_beam_search": true, "early_stopping": "soon"}), "early_stopping"),
+        (json!({"prompt": "a", "use_beam_search": true, "beam_width": 100}), "beam_width"),
+    ] {
+        let (status, answer) = ask(body).await;
+        assert_eq!(status, 400);
+        assert!(answer["error"]["message"].as_str().unwrap().contains(word), "{answer}");
+    }
+    ask(json!({"prompt": "a", "use_beam_search": false, "length_penalty": 1, "early_stopping": false})).await;
+    assert_eq!(bed.mock.last().beams, None);
 }

@@ -1,0 +1,70 @@
+//! The draft model of a served one: a small model of the same vocabulary, on the same device.
+
+use std::path::Path;
+
+use fathom_engine::{Engine, Limits, page_bytes};
+use fathom_model::Model;
+use fathom_tensor::{DType, Device, PageFormat};
+use fathom_text::Tokenizer;
+
+use super::order::Order;
+use crate::error::{Context, Result, caught};
+use crate::events::Silent;
+use crate::models::{self, Loaded};
+
+/// A draft model, with its weights or planned.
+pub(super) struct Draft {
+    loaded: Loaded,
+    tokenizer: Tokenizer,
+    /// Type of its weights, and of its keys and values.
+    dtype: DType,
+}
+
+impl Draft {
+    /// Loads the one that is asked for, if one is.
+    ///
+    /// # Errors
+    /// No model there, no memory for it.
+    pub fn load(device: &Device, order: &Order) -> Result<Option<Draft>> {
+        Draft::made(order, |folder, dtype| {
+            caught(|| models::load_stored(device, folder, Some(dtype), &Silent))
+        })
+    }
+
+    /// The same without data.
+    ///
+    /// # Errors
+    /// No model there.
+    pub fn planned(meta: &Device, order: &Order) -> Result<Option<Draft>> {
+        Draft::made(order, |folder, dtype| {
+            let opened = fathom_model::open(folder)?;
+            let (model, params) = Model::declare_stored(meta, &opened.spec, dtype, &opened.source);
+            Ok(Loaded { model, params })
+        })
+    }
+
+    fn made(order: &Order, load: impl FnOnce(&Path, DType) -> Result<Loaded>) -> Result<Option<Draft>> {
+        let Some(path) = &order.settings.draft else { return Ok(None) };
+        let what = || format!("the draft model {} (--draft)", path.display());
+        let made = || -> Result<Draft> {
+            let folder = models::model_folder(path)?;
+            let source = fathom_model::open(&folder)?.source;
+            let dtype = order.precision.map_or_else(|| models::stored_dtype(&source), models::precision);
+            let tokenizer = models::tokenizer(&folder)?;
+            Ok(Draft { loaded: load(&folder, dtype)?, tokenizer, dtype })
+        };
+        made().map(Some).with_context(what)
+    }
+
+    /// Bytes of a page of each of its classes.
+    pub fn page_bytes(&self, kv: PageFormat) -> Vec<u64> {
+        page_bytes(&self.loaded.model.spec, self.dtype, kv)
+    }
+
+    /// The engine that guesses for one of these sizes.
+    pub fn engine<'a>(&'a self, device: &'a Device, limits: Limits) -> Engine<'a> {
+        let Loaded { model, params } = &self.loaded;
+        let context_tokens = limits.context_tokens.min(model.spec.max_positions);
+        Engine::new(device, model, params, &self.tokenizer, Limits { context_tokens, ..limits })
+    }
+}

@@ -1,0 +1,346 @@
+//! Guesses of a small model with the same vocabulary (speculative decoding: Leviathan et al., 2023, arXiv:2211.17192).
+//!
+//! The draft model reads the tokens of the sequences that are answered into pages of its own, and each guess is chosen by a copy of
+//! the sequence's sampler, with the draw that the token itself will be chosen with: where both models hold the same tokens likely,
+//! they choose the same. What the sequence's sampler then chooses from the model's own logits stands, so no answer changes, drawn or
+//! not. Where tokens come slower with guesses than without, there are none for a while.
+
+use fathom_tensor::{Device, PAGE_ROWS, Tensor};
+
+use super::sequence::Sequence;
+use super::{Capacity, Scheduler};
+use crate::engine::Engine;
+use crate::pages::{Feed, Pages, States, Table, pages_of};
+use crate::sampler::Sampler;
+use crate::structure::Structured;
+
+/// Steps in which a way to answer is tried.
+const TRIED: u32 = 16;
+/// Steps in which the better of both is kept, before the other is tried again.
+const KEPT: u32 = 512;
+
+/// The draft model, with its pages.
+pub(super) struct Drafter<'e> {
+    engine: &'e Engine<'e>,
+    pages: Pages,
+    states: States,
+    worth: Worth,
+    /// Sequences that are answered in this step.
+    answering: usize,
+    /// In this step it read tokens that it had missed, besides the last ones.
+    behind: bool,
+}
+
+/// What the draft model has read of a sequence.
+#[derive(Debug)]
+pub(super) struct Draft {
+    table: Table,
+    held: usize,
+}
+
+impl Draft {
+    /// Forgets all but the first `tokens`.
+    pub fn keep(&mut self, tokens: usize) {
+        self.held = self.held.min(tokens);
+    }
+}
+
+/// Guesses for a sequence, while they are made.
+struct Guessing {
+    index: usize,
+    /// The tokens that it reads next.
+    ids: Vec<u32>,
+    most: usize,
+    sampler: Sampler,
+    structure: Option<Structured>,
+}
+
+impl Guessing {
+    /// Chooses the next guess; false if there are to be no more.
+    fn next(&mut self, device: &Device, logits: &Tensor, drafts: &mut Vec<u32>) -> bool {
+        let allowed = self.structure.as_mut().map(Structured::mask).transpose();
+        // What no token may follow, or where there are no numbers, is not guessed.
+        let Ok(id) = allowed.and_then(|allowed| self.sampler.next(device, logits, allowed)) else {
+            return false;
+        };
+        drafts.push(id);
+        self.ids = vec![id];
+        let goes_on = self.structure.as_mut().is_none_or(|structure| matches!(structure.take(id), Ok(false)));
+        goes_on && drafts.len() < self.most && !self.sampler.ends().contains(&id)
+    }
+}
+
+impl<'e> Drafter<'e> {
+    /// One over as many tokens as a capacity of the model's holds.
+    pub fn new(engine: &'e Engine<'e>, capacity: &Capacity) -> Drafter<'e> {
+        let dtype = engine.model.dtype(engine.params);
+        let pages = engine.alongside(capacity).pages;
+        let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), &pages);
+        Drafter { engine, pages, states: States::new(), worth: Worth::default(), answering: 0, behind: false }
+    }
+
+    /// Pages in use.
+    pub fn used(&self) -> usize {
+        let [pages, free] = self.pages.counts(0);
+        pages - free
+    }
+
+    /// Lets go of what was read of a sequence.
+    pub fn release(&mut self, mut draft: Draft) {
+        self.pages.clear(&mut draft.table);
+    }
+
+    /// Guesses what follows the sequences that answer and have no guesses yet. `lead`: virtual tokens before each, which the draft model
+    /// does not read.
+    fn guess(&mut self, running: &mut [Sequence<'_>], lead: usize) {
+        self.behind = false;
+        self.answering = running.iter().filter(|sequence| sequence.answers()).count();
+        if self.answering == 0 || !self.worth.wants(self.answering) {
+            return;
+        }
+        let (mut left, mut open) = (self.engine.limits.chunk_tokens, Vec::new());
+        for index in 0..running.len() {
+            if let Some(guessing) = self.begin(running, index, (lead, left)) {
+                left -= guessing.ids.len();
+                open.push(guessing);
+            }
+        }
+        while !open.is_empty() {
+            let hidden = self.read(running, &open);
+            let (mut end, mut rows) = (0, Vec::new());
+            open.retain(|guessing| {
+                let Sequence { ids, drafts, draft, .. } = &mut running[guessing.index];
+                end += guessing.ids.len();
+                let Some(draft) = draft else { return false };
+                draft.held += guessing.ids.len();
+                let all = draft.held == ids.len() - lead + drafts.len();
+                rows.extend(all.then_some(end - 1));
+                all
+            });
+            if rows.is_empty() {
+                return;
+            }
+            let (logits, mut row) = (self.engine.head(&hidden, &rows), 0..rows.len());
+            open.retain_mut(|guessing| {
+                let at = row.next().unwrap_or_default();
+                let sequence = &mut running[guessing.index];
+                sequence.guessed = true;
+                guessing.next(self.engine.device, &logits.view_rows(at..at + 1), &mut sequence.drafts)
+            });
+        }
+    }
+
+    /// What is read first of a sequence, at most `left` tokens; none where nothing is guessed of it.
+    fn begin(
+        &mut self,
+        running: &mut [Sequence<'_>],
+        index: usize,
+        (lead, left): (usize, usize),
+    ) -> Option<Guessing> {
+        let sequence = &mut running[index];
+        if left == 0 || !sequence.answers() || !sequence.drafts.is_empty() || sequence.beam.is_some() {
+            return None;
+        }
+        let tokens = sequence.ids.len() - lead;
+        let room = sequence.writer.left().saturating_sub(1);
+        let most = sequence.guessing.many(room.min(self.engine.room().saturating_sub(tokens)));
+        if most == 0 {
+            return None;
+        }
+        let draft = match running[index].draft.take() {
+            Some(draft) => draft,
+            None => self.first(running, index, lead)?,
+        };
+        let sequence = &mut running[index];
+        let draft = sequence.draft.insert(draft);
+        // Guesses of a step that did not run are not part of the sequence.
+        draft.keep(tokens - 1);
+        let unread = &sequence.ids[lead + draft.held..];
+        self.behind |= unread.len() > self.engine.limits.draft_tokens + 2;
+        let ids = unread[..unread.len().min(left)].to_vec();
+        self.pages.slide(&mut draft.table, draft.held);
+        let grown = self.pages.grow(&mut draft.table, draft.held + ids.len() + most);
+        let vocab = self.engine.model.spec.vocab;
+        if grown.is_err() || ids.iter().any(|id| *id as usize >= vocab) {
+            sequence.draft.take().into_iter().for_each(|draft| self.release(draft));
+            sequence.guessing.judge(1, 0);
+            return None;
+        }
+        let structure = sequence.structure.as_mut().map(Structured::again);
+        Some(Guessing { index, ids, most, sampler: sequence.sampler.guessing(), structure })
+    }
+
+    /// What is read of a sequence of which nothing was: the prompt, if another answer to it has read that; none while another reads it.
+    fn first(&mut self, running: &[Sequence<'_>], index: usize, lead: usize) -> Option<Draft> {
+        let Sequence { request, prompt, .. } = &running[index];
+        let held = prompt - lead;
+        let mut others =
+            running.iter().filter(|it| it.request == *request).filter_map(|it| it.draft.as_ref());
+        let other = others.clone().find(|draft| draft.held >= held);
+        if other.is_none() && others.next().is_some() {
+            return None;
+        }
+        // Layers with a window have let go of the prompt.
+        let whole = (0..self.pages.classes()).all(|class| self.pages.window(class).is_none());
+        let table = other.filter(|_| whole).and_then(|other| {
+            let forked = self.pages.fork(self.engine.device, &other.table, held);
+            Some(Draft { table: forked.ok()?, held })
+        });
+        Some(table.unwrap_or_else(|| Draft { table: self.pages.table(), held: 0 }))
+    }
+
+    /// The hidden states behind what is read next.
+    fn read(&mut self, running: &[Sequence<'_>], open: &[Guessing]) -> Tensor {
+        let mut feeds = Vec::with_capacity(open.len());
+        for Guessing { index, ids, .. } in open {
+            let Some(Draft { table, held }) = &running[*index].draft else { continue };
+            feeds.push(Feed { ids, held: *held, table, known: held + ids.len(), slot: 0 });
+        }
+        self.engine.forward(&self.pages, &feeds, (&mut self.states, 1))
+    }
+
+    /// A step took so long, the guesses among it, for so many tokens of answers; it read `sequences`. Steps that read prompts say nothing.
+    pub fn took(&mut self, sequences: usize, tokens: u64, seconds: f64) {
+        if !self.behind && sequences == self.answering {
+            self.worth.took(self.answering, tokens as f64, seconds);
+        }
+    }
+}
+
+/// Whether guesses gain: with and without them, the tokens of answers that steps give in a second, by how many sequences are answered.
+#[derive(Debug, Default)]
+struct Worth(Vec<Ways>);
+
+/// Two ways to answer, of which one is tried or kept at a time.
+#[derive(Clone, Debug)]
+struct Ways {
+    /// Tokens and seconds, of steps without guesses and with them.
+    took: [[f64; 2]; 2],
+    guesses: bool,
+    /// Of as many steps.
+    left: u32,
+    /// It is kept, not tried.
+    kept: bool,
+}
+
+impl Worth {
+    fn ways(&mut self, answering: usize) -> &mut Ways {
+        let at = answering.max(1).ilog2() as usize;
+        if self.0.len() <= at {
+            let new = Ways { took: [[0.0; 2]; 2], guesses: true, left: TRIED, kept: false };
+            self.0.resize(at + 1, new);
+        }
+        &mut self.0[at]
+    }
+
+    /// Whether there are to be guesses where so many sequences are answered.
+    fn wants(&mut self, answering: usize) -> bool {
+        self.ways(answering).guesses
+    }
+
+    fn took(&mut self, answering: usize, tokens: f64, seconds: f64) {
+        let ways = self.ways(answering);
+        let [all, spent] = &mut ways.took[usize::from(ways.guesses)];
+        (*all, *spent) = (*all + tokens, *spent + seconds);
+        ways.left -= 1;
+        if ways.left == 0 {
+            ways.turn();
+        }
+    }
+}
+
+impl Ways {
+    /// After one was kept the other is tried, from then on; after both are known, the better is kept.
+    fn turn(&mut self) {
+        let [without, with] = self.took;
+        let other = self.took[usize::from(!self.guesses)];
+        if self.kept || other[1] == 0.0 {
+            self.guesses = !self.guesses;
+            self.took[usize::from(self.guesses)] = [0.0; 2];
+            (self.left, self.kept) = (TRIED, false);
+            return;
+        }
+        self.guesses = with[0] * without[1] >= without[0] * with[1];
+        self.took[usize::from(self.guesses)] = [0.0; 2];
+        (self.left, self.kept) = (KEPT, true);
+    }
+}
+
+impl Scheduler<'_> {
+    /// Guesses what follows the sequences that answer: what followed the same tokens before, or else what the draft model says.
+    pub(super) fn guess(&mut self) {
+        for sequence in &mut self.running {
+            sequence.drafts.clear();
+            sequence.guessed = false;
+            if sequence.answers() && sequence.beam.is_none() {
+                let room = sequence.writer.left().saturating_sub(1);
+                sequence.drafts = sequence.drafting.draft(&sequence.ids, room);
+            }
+        }
+        if let Some(drafter) = &mut self.drafter {
+            drafter.guess(&mut self.running, self.bounds.lead);
+        }
+    }
+
+    /// Drops the guesses that a step of `left` tokens, or the pages that a sequence has and free ones, have no room for.
+    pub(super) fn trim(&mut self, index: usize, left: usize) {
+        let held = self.running[index].held;
+        let free = (0..self.pages.classes()).map(|class| self.pages.counts(class)[1]).min().unwrap_or(0);
+        let room = (pages_of(held + 1) + free) * PAGE_ROWS - held - 1;
+        self.running[index].drafts.truncate(left.saturating_sub(1).min(room));
+        // A sequence that becomes a long one is read again.
+        let sequence = &self.running[index];
+        if !sequence.long && self.is_long(sequence, sequence.ids.len() + sequence.drafts.len()) {
+            self.running[index].drafts.clear();
+        }
+        let drafts = self.running[index].drafts.len() as u64;
+        self.totals.drafted_tokens += drafts;
+        self.totals.drafts += drafts.min(1);
+    }
+
+    /// So many of a sequence's guesses, of which there were `drafted`, were right.
+    pub(super) fn judge(&mut self, index: usize, drafted: usize, right: usize) {
+        let places = &mut self.totals.accepted_at;
+        places.resize(places.len().max(right), 0);
+        places[..right].iter_mut().for_each(|place| *place += 1);
+        self.totals.accepted_tokens += right as u64;
+        let (sequence, lead) = (&mut self.running[index], self.bounds.lead);
+        let guessing = if sequence.guessed { &mut sequence.guessing } else { &mut sequence.drafting };
+        guessing.judge(drafted, right);
+        if let Some(draft) = &mut sequence.draft {
+            draft.keep(sequence.ids.len() - lead - 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of 2000 steps, those with guesses, where they take so long for so many tokens and one token takes a second without.
+    fn guessed(tokens: f64, seconds: f64) -> usize {
+        let mut worth = Worth::default();
+        let step = |_: &usize| {
+            let guesses = worth.wants(3);
+            let (tokens, seconds) = if guesses { (tokens, seconds) } else { (1.0, 1.0) };
+            worth.took(3, tokens, seconds);
+            guesses
+        };
+        (0..2000).filter(step).count()
+    }
+
+    #[test]
+    fn guesses_that_lose_are_left() {
+        assert!(guessed(2.0, 1.5) > 1900);
+        assert!(guessed(1.2, 1.5) < 100);
+        // Where it is as fast, they stay.
+        assert!(guessed(1.5, 1.5) > 1900);
+        // As many sequences at once are a matter of their own.
+        let mut worth = Worth::default();
+        for _ in 0..40 {
+            let seconds = if worth.wants(8) { 9.0 } else { 1.0 };
+            worth.took(8, 1.0, seconds);
+        }
+        assert!(!worth.wants(8) && !worth.wants(15) && worth.wants(7) && worth.wants(16));
+    }
+}

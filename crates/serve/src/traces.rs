@@ -1,0 +1,306 @@
+//! Traces: a span of each request at a model, sent to a collector as OTLP over HTTP in JSON, under OpenTelemetry's names for generative
+//! models (`gen_ai.*`). What was asked is told by its settings alone, never what was said.
+//!
+//! Spans wait in a short queue and go in batches, a second apart at most. What a collector does not take in time is lost and counted:
+//! no request waits for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::bench::client::{Connection, Target};
+use crate::error::Error;
+
+/// Spans that may wait; more are lost.
+const QUEUE: usize = 4096;
+/// Spans of a batch.
+const BATCH: usize = 256;
+/// The oldest span of a batch waits no longer.
+const PACE: Duration = Duration::from_secs(1);
+/// What a collector has to take a batch.
+const TAKEN: Duration = Duration::from_secs(5);
+
+/// Where a request stands in its caller's trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parent {
+    trace: String,
+    span: String,
+}
+
+impl Parent {
+    /// What a request says of itself (`traceparent`, W3C Trace Context); none if it says nothing, nothing valid, or that it is not
+    /// to be traced.
+    pub fn of(headers: &HeaderMap) -> Traced {
+        let Some(text) = headers.get("traceparent").and_then(|value| value.to_str().ok()) else {
+            return Traced::Alone;
+        };
+        let parts: Vec<&str> = text.trim().split('-').collect();
+        let hex = |text: &str, len: usize| {
+            let digits = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+            text.len() == len && digits && text.bytes().any(|byte| byte != b'0')
+        };
+        match parts.as_slice() {
+            [version, trace, span, flags, ..] if *version != "ff" && hex(trace, 32) && hex(span, 16) => {
+                match u8::from_str_radix(flags, 16) {
+                    Ok(flags) if flags & 1 == 0 => Traced::Not,
+                    Ok(_) => Traced::Below(Parent { trace: trace.to_string(), span: span.to_string() }),
+                    Err(_) => Traced::Alone,
+                }
+            }
+            _ => Traced::Alone,
+        }
+    }
+}
+
+/// Whether a request is traced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Traced {
+    /// As a trace of its own.
+    #[default]
+    Alone,
+    /// Below a span of its caller.
+    Below(Parent),
+    /// Its caller does not trace it.
+    Not,
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub struct Span {
+    /// Where it stands.
+    pub traced: Traced,
+    /// A name that nothing else has: 32 hexadecimal digits.
+    pub unique: String,
+    /// What was done: `chat`, `text_completion`.
+    pub operation: &'static str,
+    /// With which model.
+    pub model: String,
+    /// When it began.
+    pub began: SystemTime,
+    /// How long it took.
+    pub took: Duration,
+    /// Further attributes; those that are null are left out.
+    pub attributes: Vec<(&'static str, Value)>,
+    /// Why it failed, if it did.
+    pub failed: Option<&'static str>,
+}
+
+impl Span {
+    /// In OTLP's JSON.
+    fn json(self) -> Value {
+        let nanos =
+            |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos()).to_string();
+        let (trace, parent) = match self.traced {
+            Traced::Below(Parent { trace, span }) => (trace, span),
+            Traced::Alone | Traced::Not => (self.unique.clone(), String::new()),
+        };
+        let own: String = self.unique.chars().rev().take(16).collect();
+        let all =
+            [("gen_ai.operation.name", json!(self.operation)), ("gen_ai.provider.name", json!("fathom"))];
+        let error = self.failed.map(|why| ("error.type", json!(why)));
+        let all = all.into_iter().chain(self.attributes).chain(error).filter(|(_, value)| !value.is_null());
+        let mut span = json!({
+            "traceId": trace,
+            "spanId": own,
+            "name": format!("{} {}", self.operation, self.model),
+            // A server's.
+            "kind": 2,
+            "startTimeUnixNano": nanos(self.began),
+            "endTimeUnixNano": nanos(self.began + self.took),
+            "attributes": all.map(|(key, value)| json!({"key": key, "value": any(&value)})).collect::<Vec<_>>(),
+            "status": if self.failed.is_some() { json!({"code": 2}) } else { json!({}) },
+        });
+        if !parent.is_empty() {
+            span["parentSpanId"] = parent.into();
+        }
+        span
+    }
+}
+
+/// A value as OTLP's `AnyValue`, whose whole numbers are strings.
+fn any(value: &Value) -> Value {
+    match value {
+        Value::Bool(on) => json!({"boolValue": on}),
+        Value::Number(number) if number.is_f64() => json!({"doubleValue": number}),
+        Value::Number(number) => json!({"intValue": number.to_string()}),
+        Value::Array(values) => json!({"arrayValue": {"values": values.iter().map(any).collect::<Vec<_>>()}}),
+        Value::String(text) => json!({"stringValue": text}),
+        other => json!({"stringValue": other.to_string()}),
+    }
+}
+
+enum Message {
+    Ended(Box<Span>),
+    /// Answered when all before it is sent or lost.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Spans on their way.
+#[derive(Debug, Default)]
+pub struct Traces {
+    send: Mutex<Option<mpsc::Sender<Message>>>,
+    lost: AtomicU64,
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Message")
+    }
+}
+
+impl Traces {
+    /// Spans are taken.
+    pub fn wanted(&self) -> bool {
+        self.sender().is_some()
+    }
+
+    /// Spans that no collector took.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// What Prometheus reads of them; nothing where none are sent.
+    pub fn metrics(&self) -> String {
+        if !self.wanted() {
+            return String::new();
+        }
+        const NAME: &str = "fathom:spans_lost_total";
+        format!(
+            "# HELP {NAME} Spans that no collector took.\n# TYPE {NAME} counter\n{NAME} {}\n",
+            self.lost()
+        )
+    }
+
+    fn sender(&self) -> Option<mpsc::Sender<Message>> {
+        self.send.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a span; it is lost where too many wait.
+    pub fn take(&self, span: Span) {
+        if let Some(send) = self.sender().filter(|_| span.traced != Traced::Not)
+            && send.try_send(Message::Ended(Box::new(span))).is_err()
+        {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends spans to a collector from now on, by its address without `/v1/traces`: what does so, to be spawned.
+    ///
+    /// # Errors
+    /// An address that is none of HTTP.
+    pub fn start(
+        self: std::sync::Arc<Self>,
+        collector: &str,
+        version: String,
+    ) -> Result<impl Future<Output = ()> + Send + use<>, Error> {
+        let target = Target::parse(collector)?;
+        let (send, mut receive) = mpsc::channel(QUEUE);
+        *self.send.lock().unwrap_or_else(PoisonError::into_inner) = Some(send);
+        Ok(async move {
+            let mut connection = None;
+            while let Some(first) = receive.recv().await {
+                let (mut spans, mut told) = (Vec::new(), None);
+                let mut next = Some(first);
+                let limit = tokio::time::Instant::now() + PACE;
+                while let Some(message) = next.take() {
+                    match message {
+                        Message::Ended(span) => spans.push(span.json()),
+                        Message::Flush(done) => told = Some(done),
+                    }
+                    if told.is_none() && spans.len() < BATCH {
+                        next = tokio::time::timeout_at(limit, receive.recv()).await.ok().flatten();
+                    }
+                }
+                let many = spans.len() as u64;
+                if many > 0 && !post(&target, &mut connection, &body(spans, &version)).await {
+                    self.lost.fetch_add(many, Ordering::Relaxed);
+                }
+                told.into_iter().for_each(|done| _ = done.send(()));
+            }
+        })
+    }
+
+    /// Waits until what has ended is sent or lost, at most so long.
+    pub async fn flush(&self, most: Duration) {
+        let Some(send) = self.sender() else { return };
+        let (done, heard) = oneshot::channel();
+        let flushed = async {
+            if send.send(Message::Flush(done)).await.is_ok() {
+                _ = heard.await;
+            }
+        };
+        _ = timeout(most, flushed).await;
+    }
+}
+
+/// Sends a batch, over the connection that is there or, where that broke, a new one; false if it was not taken.
+async fn post(target: &Target, connection: &mut Option<Connection>, body: &str) -> bool {
+    for _ in 0..2 {
+        let kept = connection.is_some();
+        let sent = async {
+            if connection.is_none() {
+                *connection = Connection::open(target).await.ok();
+            }
+            connection.as_mut()?.post(target, "/v1/traces", body).await
+        };
+        match timeout(TAKEN, sent).await.ok().flatten() {
+            Some(status) => return (200..300).contains(&status),
+            None => *connection = None,
+        }
+        if !kept {
+            break;
+        }
+    }
+    false
+}
+
+fn body(spans: Vec<Value>, version: &str) -> String {
+    let attribute = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    json!({"resourceSpans": [{
+        "resource": {"attributes": [attribute("service.name", "fathom"), attribute("service.version", version)]},
+        "scopeSpans": [{"scope": {"name": "fathom.serve", "version": version}, "spans": spans}],
+    }]})
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_is_read_as_the_w3c_writes_it() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", text.parse().unwrap());
+            Parent::of(&headers)
+        };
+        let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+        let below = Traced::Below(Parent { trace: trace.into(), span: span.into() });
+        assert_eq!(of(&format!("00-{trace}-{span}-01")), below);
+        assert_eq!(of(&format!("00-{trace}-{span}-00")), Traced::Not);
+        for bad in [
+            format!("ff-{trace}-{span}-01"),
+            format!("00-{}-{span}-01", "0".repeat(32)),
+            format!("00-{trace}-{}-01", "0".repeat(16)),
+            format!("00-{}-{span}-01", trace.to_uppercase()),
+            format!("00-{trace}-{span}"),
+            "nothing".into(),
+        ] {
+            assert_eq!(of(&bad), Traced::Alone, "{bad}");
+        }
+        assert_eq!(Parent::of(&HeaderMap::new()), Traced::Alone);
+    }
+
+    #[test]
+    fn values_are_those_of_otlp() {
+        assert_eq!(any(&json!(5)), json!({"intValue": "5"}));
+        assert_eq!(any(&json!(0.5)), json!({"doubleValue": 0.5}));
+        let list = json!({"arrayValue": {"values": [{"stringValue": "stop"}]}});
+        assert_eq!(any(&json!(["stop"])), list);
+    }
+}
