@@ -18,7 +18,7 @@ pub use adapter::{AdapterName, AdapterTable};
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName};
 pub use precision::{GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QuantizationName};
-pub use rl::{EstimatorName, KlIn, NanName, PolicyName, RlTable};
+pub use rl::{EnvironmentTable, EstimatorName, KlIn, NanName, PolicyName, RlTable};
 pub use rounds::{RoundsTable, WriteName};
 
 choice! {
@@ -226,6 +226,8 @@ recipe! {
         pub objective: ObjectiveTable,
         /// Learning from rewards.
         pub rl: RlTable,
+        /// Who replies to answers.
+        pub environment: EnvironmentTable,
         /// Rounds over pairs that the model writes.
         pub rounds: RoundsTable,
         /// The optimizer.

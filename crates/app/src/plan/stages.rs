@@ -152,7 +152,7 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
         return Ok(None);
     }
     let room = draft.recipe.stage[draft.index].seq_tokens;
-    let writer = writer(tokenizer::given(job)?, rl.sequences);
+    let writer = writer(Rc::new(tokenizer::given(job)?), rl.sequences);
     let judges = |device: &Device| {
         judges::parts(&draft.recipe, device).map_err(|error| fathom_train::Error::Hook(error.into()))
     };
