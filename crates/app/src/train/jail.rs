@@ -4,11 +4,10 @@
 //! The jail is made of Linux's namespaces by programs of util-linux (`unshare`, `mount`, `pivot_root`, `prlimit`, `setpriv`), without
 //! root: inside, the command is root of a user namespace without any capability. Started by root it is nobody's outside.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
@@ -54,10 +53,15 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> std::io::Result<Folder> {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("fathom-jail-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = Folder(env::temp_dir().join(name));
-        fs::create_dir(&folder.0)?;
+        let mut number = 0;
+        let folder = loop {
+            let path = env::temp_dir().join(format!("fathom-jail-{}-{number}", process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => break Folder(path),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(error),
+            }
+        };
         fs::create_dir(folder.0.join("root"))?;
         fs::create_dir(folder.0.join("files"))?;
         for of in ["", "root", "files"] {

@@ -218,7 +218,7 @@ mod tests {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).unwrap();
         let at = folder.path().display();
-        let (sees, writes) = (format!("[ $(sh {at}/tool) = tool ]"), format!("! : > {at}/more"));
+        let (sees, writes) = (format!("[ $(sh {at}/tool) = tool ]"), format!("! (: > {at}/more)"));
         let shown = RewardTable { shown: vec![folder.path().into()], ..table() };
         check(&shown, "exec sh answer.sh", &[(&sees, 1.0), (&writes, 1.0)]);
         check(&table(), "exec sh answer.sh", &[(&sees, 0.0)]);
