@@ -39,6 +39,7 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "orpo"
         "simpo"
         "rpo"
+        "steerlm2"
         "spin"
         "rlaif"
         "reward";

@@ -73,6 +73,8 @@ pub fn reward_bench(
                 row: &pair.row,
                 prompt: &pair.prompt,
                 text,
+                messages: &[],
+                earned: None,
                 tokens: 0,
                 ended: true,
             });

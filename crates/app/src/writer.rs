@@ -9,6 +9,6 @@ use fathom_text::Tokenizer;
 const CHUNK_TOKENS: usize = 1024;
 
 /// An engine over the trainer's weights, for so many sequences at once; 0: all.
-pub(crate) fn writer(tokenizer: Tokenizer, sequences: usize) -> Writer {
-    Writer { tokenizer: Rc::new(tokenizer), chunk_tokens: CHUNK_TOKENS, sequences }
+pub(crate) fn writer(tokenizer: Rc<Tokenizer>, sequences: usize) -> Writer {
+    Writer { tokenizer, chunk_tokens: CHUNK_TOKENS, sequences }
 }

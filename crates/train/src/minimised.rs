@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::distill::{Best, Distill};
 use crate::objective::{CrossEntropy, Dft, Objective};
-use crate::preference::{Divergence, PairLoss, Pairs, Reward, RewardLoss, Settings, Wanted};
+use crate::preference::{Divergence, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings, Wanted};
 use crate::recipe::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe};
 
 /// A key of the table and what is wrong with its value.
@@ -32,6 +32,8 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
         MethodName::Dft => Arc::new(Dft),
         MethodName::Distill => Arc::new(distill(recipe)?),
         MethodName::Kto => Arc::new(wanted(table)?),
+        MethodName::Steerlm2 if table.loss != LossName::Auto => return Err(not_its_own(table)),
+        MethodName::Steerlm2 => Arc::new(Responses { group: table.responses.max(2) }),
         MethodName::Reward => Arc::new(reward(table)?),
         _ => Arc::new(Pairs(pairs(table)?)),
     })

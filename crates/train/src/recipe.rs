@@ -20,7 +20,7 @@ pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveT
 pub use precision::{
     GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QatName, QuantizationName,
 };
-pub use rl::{EstimatorName, KlIn, NanName, PolicyName, RlTable};
+pub use rl::{EnvironmentTable, EstimatorName, KlIn, NanName, PolicyName, RlTable};
 pub use rounds::{RoundsTable, WriteName};
 
 choice! {
@@ -228,6 +228,8 @@ recipe! {
         pub objective: ObjectiveTable,
         /// Learning from rewards.
         pub rl: RlTable,
+        /// Who replies to answers.
+        pub environment: EnvironmentTable,
         /// Rounds over pairs that the model writes.
         pub rounds: RoundsTable,
         /// The optimizer.

@@ -128,6 +128,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("objective.desirable_weight", Real(0.0, NO_END)),
     ("objective.undesirable_weight", Real(0.0, NO_END)),
     ("objective.mismatched_rows", Whole(2, COLUMNS)),
+    ("objective.responses", Whole(2, 4096)),
     ("objective.reward_scale", Above0(NO_END)),
     ("objective.neftune_alpha", Real(0.0, NO_END)),
     ("objective.temperature", Real(0.01, 1000.0)),

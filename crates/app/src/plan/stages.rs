@@ -157,7 +157,7 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
     let is_given = draft.recipe.data.tokenizer.is_some() || job.start()?.is_some();
     let tokenizer =
         if is_given { tokenizer::given(job)? } else { Tokenizer::train_bpe(std::iter::empty(), 256, &[])? };
-    let writer = writer(tokenizer, rl.sequences);
+    let writer = writer(Rc::new(tokenizer), rl.sequences);
     let judges = |device: &Device| {
         judges::parts(&draft.recipe, device).map_err(|error| fathom_train::Error::Hook(error.into()))
     };

@@ -3,15 +3,18 @@
 //!
 //! [`train`] names the phases in order. `first` is what the first rank does, `rank` what every rank has and the others do.
 
+mod environment;
 mod export;
 mod first;
 mod folder;
 mod gap;
+mod jail;
 mod moments;
 mod process;
 mod rank;
 mod rewards;
 mod time;
+mod unit_tests;
 mod watch;
 
 use std::sync::Arc;

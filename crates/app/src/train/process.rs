@@ -1,4 +1,5 @@
-//! A reward that a process gives: one JSON object a line each way, as many answers as questions, in their order.
+//! Processes that are asked in lines, one JSON object each way, as many answers as questions, in their order; and the reward that one
+//! gives:
 //!
 //! ```text
 //! to it    {"prompt": "..", "answer": "..", "row": {..}, "tokens": 9, "ended": true}
@@ -15,11 +16,29 @@ use fathom_train::policy::reward::{Answered, Reward};
 use fathom_train::policy::rules::RewardTable;
 use serde_json::{Value, json};
 
-/// A process that is started when it is first asked.
-pub struct Process {
+/// A process that is started when it is first asked, and again after it was lost.
+pub struct Lines {
     command: Vec<String>,
     timeout: Duration,
     running: RefCell<Option<Running>>,
+}
+
+/// Why there are no lines.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The process cannot be started.
+    Start(String),
+    /// It ended, or took too long; it has been ended.
+    Lost(String),
+}
+
+impl Trouble {
+    /// In words.
+    pub fn words(self) -> String {
+        match self {
+            Trouble::Start(why) | Trouble::Lost(why) => why,
+        }
+    }
 }
 
 struct Running {
@@ -35,27 +54,25 @@ impl Drop for Running {
     }
 }
 
-impl Process {
-    /// The process of a table.
+impl Lines {
+    /// The process of a command, as `what` is called in errors.
     ///
     /// # Errors
-    /// Processes are not allowed, or the table names none.
-    pub fn boxed(table: &RewardTable, allowed: bool) -> fathom_train::Result<Box<dyn Reward>> {
-        let refuse = |message: String| fathom_train::Error::Recipe { key: "rl.reward".into(), message };
-        let RewardTable { name, command, timeout_s, .. } = table;
+    /// In words: processes are not allowed, no command, a time that is none.
+    pub fn new(command: &[String], timeout_s: f64, (what, allowed): (&str, bool)) -> Result<Lines, String> {
         if command.is_empty() {
-            return Err(refuse(format!("reward `{name}`: needs a `command`, the program and its arguments")));
+            return Err(format!("{what} needs a `command`, the program and its arguments"));
         }
         if !allowed {
-            return Err(refuse(format!(
-                "reward `{name}` starts a process ({}), and nothing does unless it is allowed; look at what it is, then give \
+            return Err(format!(
+                "{what} starts a process ({}), and nothing does unless it is allowed; look at what it is, then give \
                  --allow-processes",
                 command.join(" ")
-            )));
+            ));
         }
-        let timeout = Duration::try_from_secs_f64(*timeout_s);
-        let timeout = timeout.map_err(|error| refuse(format!("reward `{name}`: timeout_s: {error}")))?;
-        Ok(Box::new(Process { command: command.clone(), timeout, running: RefCell::default() }))
+        let timeout = Duration::try_from_secs_f64(timeout_s);
+        let timeout = timeout.map_err(|error| format!("{what}: timeout_s: {error}"))?;
+        Ok(Lines { command: command.to_vec(), timeout, running: RefCell::default() })
     }
 
     fn start(&self) -> Result<Running, String> {
@@ -74,8 +91,22 @@ impl Process {
         Ok(Running { child, to, from })
     }
 
-    /// Asks, and hears as many lines within the time.
-    fn ask(&self, running: &mut Running, questions: &[String]) -> Result<Vec<String>, String> {
+    /// Asks, and hears as many lines within the time. A process that did not give them is ended.
+    ///
+    /// # Errors
+    /// It cannot be started, it ended, or it took too long.
+    pub fn ask(&self, questions: &[String]) -> Result<Vec<String>, Trouble> {
+        let mut slot = self.running.borrow_mut();
+        let mut running = match slot.take() {
+            Some(running) => running,
+            None => self.start().map_err(Trouble::Start)?,
+        };
+        let lines = self.hear(&mut running, questions).map_err(Trouble::Lost)?;
+        *slot = Some(running);
+        Ok(lines)
+    }
+
+    fn hear(&self, running: &mut Running, questions: &[String]) -> Result<Vec<String>, String> {
         let Running { child, to, from } = running;
         let until = Instant::now() + self.timeout;
         let late = || format!("{} did not answer {} questions in time", self.command[0], questions.len());
@@ -99,6 +130,23 @@ impl Process {
     }
 }
 
+/// A reward that a process gives.
+pub struct Process(Lines);
+
+impl Process {
+    /// The process of a table.
+    ///
+    /// # Errors
+    /// Processes are not allowed, or the table names none.
+    pub fn boxed(table: &RewardTable, allowed: bool) -> fathom_train::Result<Box<dyn Reward>> {
+        let RewardTable { name, command, timeout_s, .. } = table;
+        let what = format!("reward `{name}`");
+        let lines = Lines::new(command, *timeout_s, (&what, allowed));
+        let refuse = |message| fathom_train::Error::Recipe { key: "rl.reward".into(), message };
+        Ok(Box::new(Process(lines.map_err(refuse)?)))
+    }
+}
+
 /// What a line says.
 fn number(line: &str) -> Result<Option<f64>, String> {
     let said: Value = serde_json::from_str(line).map_err(|_| format!("answered what is no JSON: {line}"))?;
@@ -112,21 +160,18 @@ fn number(line: &str) -> Result<Option<f64>, String> {
 impl Reward for Process {
     fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
         let question = |it: &Answered<'_>| {
-            let Answered { row, prompt, text, tokens, ended } = *it;
-            let said =
+            let Answered { row, prompt, text, messages, tokens, ended, .. } = *it;
+            let mut said =
                 json!({"prompt": prompt, "answer": text, "row": row, "tokens": tokens, "ended": ended});
+            // Of an episode of several turns all of them.
+            if messages.len() > 1 {
+                said["messages"] = messages.into();
+            }
             format!("{said}\n")
         };
         let questions: Vec<String> = answers.iter().map(question).collect();
-        let mut slot = self.running.borrow_mut();
-        let mut running = match slot.take() {
-            Some(running) => running,
-            None => self.start()?,
-        };
-        let lines = self.ask(&mut running, &questions)?;
-        let numbers = lines.iter().map(|line| number(line)).collect::<Result<_, _>>()?;
-        *slot = Some(running);
-        Ok(numbers)
+        let lines = self.0.ask(&questions).map_err(Trouble::words)?;
+        lines.iter().map(|line| number(line)).collect()
     }
 }
 
@@ -144,7 +189,15 @@ mod tests {
     #[test]
     fn a_process_answers_in_order_and_is_refused_without_leave() {
         let row = Map::new();
-        let of = |tokens| Answered { row: &row, prompt: "", text: "x", tokens, ended: true };
+        let of = |tokens| Answered {
+            row: &row,
+            prompt: "",
+            text: "x",
+            messages: &[],
+            earned: None,
+            tokens,
+            ended: true,
+        };
         let counts = "while read line; do n=$((n+1)); echo \"{\\\"reward\\\": $n}\"; done";
         let process = Process::boxed(&table(counts), true).unwrap();
         assert_eq!(process.score(&[of(1), of(2)]).unwrap(), [Some(1.0), Some(2.0)]);

@@ -5,11 +5,17 @@ use std::rc::Rc;
 
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
+use fathom_text::chat::Follow;
 use fathom_text::lessons::{Prompt, prompts};
-use fathom_train::policy::{Rolling, Rollouts, rules};
+use fathom_train::policy::environment::Earned;
+use fathom_train::policy::reward::Part;
+use fathom_train::policy::rules::RuleName;
+use fathom_train::policy::{Playing, Rolling, Rollouts, rules};
 use serde_json::Value;
 
+use super::environment::Tool;
 use super::process::Process;
+use super::unit_tests::UnitTests;
 use crate::error::{Result, refuse};
 use crate::job::Job;
 use crate::judges;
@@ -29,21 +35,51 @@ pub fn rollouts(job: &Job, device: &Device, allow_processes: bool) -> Result<Rol
     let on = (device, precision(recipe.model.precision));
     let parts = |file: &PathBuf| {
         let outside = |table: &rules::RewardTable| {
-            if !table.asks_model() {
-                return Process::boxed(table, allow_processes);
+            match table.rule {
+                RuleName::Process => return Process::boxed(table, allow_processes),
+                RuleName::Tests => return UnitTests::boxed(table, file, allow_processes),
+                _ => {}
             }
             judges::part(table, file, on).map_err(|error| fathom_train::Error::Hook(error.into()))
         };
         rules::parts(file, &outside)
     };
-    let rewards = recipe.rl.reward.as_ref().map(parts).transpose()?;
+    let mut rewards = recipe.rl.reward.as_ref().map(parts).transpose()?.unwrap_or_default();
+    let tokenizer = Rc::new(tokenizer);
+    let playing = playing(job, (&tokenizer, &prompts), allow_processes)?;
+    if let Some(playing) = &playing {
+        rewards.push(Part { name: "environment".into(), weight: playing.weight, reward: Box::new(Earned) });
+    }
     let writer = writer(tokenizer, recipe.rl.sequences);
     Ok(Rollouts(Rc::new(Rolling {
         fingerprint: fingerprint(&prompts),
         prompts,
         rollout: Box::new(writer),
-        rewards: rewards.unwrap_or_default(),
+        rewards,
+        playing,
     })))
+}
+
+/// Who replies to the run's answers, if anything does.
+fn playing(
+    job: &Job,
+    (tokenizer, prompts): (&Rc<Tokenizer>, &[Prompt]),
+    allow_processes: bool,
+) -> Result<Option<Playing>> {
+    let table = &job.recipe().environment;
+    if !table.is_on() {
+        return Ok(None);
+    }
+    let refuse = |message: String| job.loaded.refuse("environment.command", message);
+    let environment = Box::new(Tool::new(table, allow_processes).map_err(refuse)?);
+    let template = template(job, tokenizer)?;
+    let follow = Follow { tokenizer: Rc::clone(tokenizer), template, role: table.role.clone() };
+    // Of a template that cannot go on nothing is written first.
+    if let Some(first) = prompts.iter().find_map(|prompt| prompt.conversation.as_ref()) {
+        follow.check(first).map_err(|why| job.loaded.refuse("environment.role", why))?;
+    }
+    let (weight, failed_reward) = (table.weight, table.failed_reward);
+    Ok(Some(Playing { environment, follow, weight, failed_reward }))
 }
 
 /// The prompts of the recipe's files.

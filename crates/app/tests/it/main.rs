@@ -4,7 +4,9 @@
 mod circles;
 mod job;
 mod panics;
+mod parts;
 mod policy;
+mod responses;
 
 use std::fmt::Write;
 use std::path::Path;

@@ -13,24 +13,25 @@ use fathom_cpu::Cpu;
 use fathom_engine::Writer;
 use fathom_grad::{AdamWSettings, OnDisk, Places};
 use fathom_model::{Asked, Caps, Model, Rollout, RopeSpec, Weights, load, open};
+use fathom_tensor::mesh::Axis;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
-use fathom_train::policy::pack::{Doc, Room, bins, stream};
+use fathom_train::policy::pack::{Doc, Room, bins, nothing, stream};
 use fathom_train::recipe::{PolicyName, RlTable};
 use fathom_train::{Goal, InStep, MicroBatch, Outcome, Trainer, Weigh};
 use serde_json::Value;
 
 /// Prompts of a test.
-const PROMPTS: usize = 4;
+pub const PROMPTS: usize = 4;
 
-/// Answers of a model to some of four prompts, as documents.
-fn written(
+/// Answers of a model to some of four prompts, as documents; with `turns` two, and words of others between them.
+pub fn written(
     trainer: &Trainer,
     of: Range<usize>,
     temperature: f64,
-    chunk_tokens: usize,
-    sequences: usize,
+    (chunk_tokens, sequences): (usize, usize),
+    turns: bool,
 ) -> Vec<Doc> {
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let writer = Writer { tokenizer: Rc::new(tokenizer), chunk_tokens, sequences };
@@ -55,11 +56,26 @@ fn written(
         logps: written.logps,
         ..Doc::default()
     };
-    prompts
-        .iter()
-        .zip(groups)
-        .flat_map(|(prompt, group)| group.into_iter().map(move |it| doc((prompt, it))))
-        .collect()
+    let docs = prompts.iter().zip(groups);
+    let docs = docs.flat_map(|(prompt, group)| group.into_iter().map(move |it| doc((prompt, it))));
+    let mut docs: Vec<Doc> = docs.collect();
+    if turns {
+        for (at, doc) in docs.iter_mut().enumerate() {
+            let before = doc.ids.len();
+            doc.ids.extend((0..3 + at as u32 % 3).map(|id| (id * 5003 + 17) % vocab));
+            doc.heard.push(before..doc.ids.len());
+        }
+        let prompts: Vec<Vec<u32>> = docs.iter().map(|doc| doc.ids.clone()).collect();
+        let seeds = (0..prompts.len() as u64).collect();
+        let groups =
+            writer.rollout(weights, &Asked { prompts, seeds, answers: 1, max_tokens: 5, ..asked }).unwrap();
+        for (doc, written) in docs.iter_mut().zip(groups.into_iter().flatten()) {
+            doc.ids.extend(written.ids);
+            doc.logps.extend(written.logps);
+            doc.advantages = vec![1.0; doc.logps.len()];
+        }
+    }
+    docs
 }
 
 /// The metrics of a step that changes nothing over these documents, by name.
@@ -70,16 +86,20 @@ fn measured(
     tokens: usize,
 ) -> Vec<(&'static str, f64)> {
     let policy = RlTable { loss: PolicyName::Dapo, temperature, ..RlTable::default() }.policy().unwrap();
-    let docs: Vec<&Doc> = docs.iter().collect();
     let grid = *trainer.device.mesh.grid();
+    // Replicas have every other document each.
+    let own = docs.iter().enumerate().filter(|(at, _)| at % grid.dp == trainer.device.mesh.index(Axis::Dp));
+    let docs: Vec<&Doc> = own.map(|(_, doc)| doc).collect();
     let of = |bin: &Vec<usize>| {
         let mut micro = stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), true);
-        if grid.tp > 1 {
+        if grid.ranks() > 1 {
             fill(&mut micro, tokens);
         }
         micro
     };
-    let micro_batches: Vec<_> = bins(&docs, Room { tokens, docs: 8 }).iter().map(of).collect();
+    let mut micro_batches: Vec<_> = bins(&docs, Room { tokens, docs: 8 }).iter().map(of).collect();
+    // As many on each.
+    micro_batches.resize_with(if grid.dp > 1 { docs.len() } else { micro_batches.len() }, nothing);
     let how = InStep {
         places: Places::linear().with_tiles(Some(128)),
         on_disk: OnDisk::default(),
@@ -107,7 +127,7 @@ fn fill(micro: &mut MicroBatch, tokens: usize) {
 }
 
 /// What of these metrics is not as it is on policy.
-fn off_policy(
+pub fn off_policy(
     trainer: &mut Trainer,
     docs: &[Doc],
     temperature: f64,
@@ -125,7 +145,7 @@ fn off_policy(
 }
 
 /// What the engine said of each token that it sampled is what the trainer says of it, bit for bit: whatever was written beside it, in
-/// whatever chunks, and however it is packed.
+/// whatever chunks, and however it is packed; also behind words of others in an episode of two turns.
 #[test]
 fn on_policy_the_ratio_is_one() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
@@ -142,8 +162,9 @@ fn on_policy_the_ratio_is_one() {
             let (model, mut params) = Model::declare(&device, &opened.spec, dtype);
             load(&device, &model, &mut params, &opened.source).unwrap();
             let mut trainer = Trainer::new(&device, model, params);
-            for (temperature, chunk_tokens, sequences, tokens) in [(1.0, 1024, 0, 512), (0.7, 7, 3, 100)] {
-                let docs = written(&trainer, 0..PROMPTS, temperature, chunk_tokens, sequences);
+            for (temperature, how, turns, tokens) in [(1.0, (1024, 0), false, 512), (0.7, (7, 3), true, 128)]
+            {
+                let docs = written(&trainer, 0..PROMPTS, temperature, how, turns);
                 assert!(docs.iter().all(|doc| doc.answer() > 0 && doc.logps.len() == doc.answer()));
                 let at = format!("{} {dtype:?} at {temperature}", folder.display());
                 misses.extend(
@@ -355,6 +376,108 @@ fn models_judge_answers() {
         let error = train(&job, &Order::default(), &Silent).err().unwrap().to_string();
         assert!(error.contains(said), "{rule}: {error}");
     }
+}
+
+/// Settings of a run whose episodes have turns: its model has learned to end its answers.
+fn with_turns(folder: &Path) -> Vec<String> {
+    prepare(folder);
+    let at = |name: &str| folder.join(name).display().to_string();
+    let row = |n: usize| format!("{{\"prompt\": \"What is {n}?\", \"completion\": \" e\"}}\n");
+    fs::write(folder.join("short.jsonl"), (0..12).map(row).collect::<String>()).unwrap();
+    let settings = [
+        "machine.kind=cpu".into(),
+        format!("model.from={}", at("run")),
+        format!("data.paths=[{:?}]", at("short.jsonl")),
+        format!("run.out={}", at("ends")),
+        "model.precision=f32".into(),
+        "optimizer.lr=1e-2".into(),
+        "data.held_out_share=0".into(),
+        "eval.enabled=false".into(),
+        "stage.0.seq_tokens=128".into(),
+        "stage.0.max_docs=32".into(),
+        "stage.0.micro_batches=1".into(),
+        "stage.0.epochs=none".into(),
+        "stage.0.steps=40".into(),
+    ];
+    let lesson = Job::new(library::load(library::layers("sft", &settings)).unwrap(), &Silent).unwrap();
+    train(&lesson, &Order::default(), &Silent).unwrap();
+    // It goes on twice, does not answer to one prompt, and gives what a turn's number is.
+    let script = "while read -r line; do case $line in *'What is 3?'*) exit 1;; *'\"turn\":2'*) echo '{\"end\":true,\"reward\":2}';; \
+        *'\"turn\":1'*) echo '{\"text\":\" on\",\"reward\":1}';; *) echo '{\"text\":\" go\"}';; esac; done";
+    vec![
+        format!("model.from={}", at("ends")),
+        format!("environment.command={:?}", ["sh", "-c", script]),
+        "rl.turns=4".into(),
+        "rl.shown=24".into(),
+        "rl.prompts=6".into(),
+        "stage.0.seq_tokens=96".into(),
+        "stage.0.samples_per_micro_batch=2".into(),
+        "stage.0.steps=4".into(),
+        "rl.minibatches=3".into(),
+    ]
+}
+
+fn leave() -> Order {
+    Order { allow_processes: true, ..Order::default() }
+}
+
+/// Episodes of several turns with a process: on policy the ratio is one, what it wrote counts nowhere, an episode that it does not answer
+/// to is left out, and a run that is stopped within a rollout, or has two replicas, has the same.
+#[test]
+fn episodes_have_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let turns = with_turns(folder);
+    let job = |out: &str, more: &[&str]| {
+        let turns: Vec<&str> = turns.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        job(folder, out, &turns)
+    };
+    assert_eq!(train(&job("whole", &[]), &leave(), &Silent).unwrap().outcome, Outcome::Finished);
+    let want = bits(&folder.join("whole"));
+    let first = events(&folder.join("whole"), "step").remove(0);
+    let metric = |name: &str| first["metrics"][name].as_f64().unwrap_or(f64::NAN);
+    assert_eq!([metric("token_mult_prob_error"), metric("probs_ratio")], [1.0, 1.0]);
+    let ends = ["environment", "failed", "turns", "room", "truncated"]
+        .map(|end| metric(&format!("episodes/end/{end}")));
+    assert!((ends.iter().sum::<f64>() - 1.0).abs() < 1e-9 && ends[0] > 0.3, "{ends:?} {first}");
+    assert_eq!(metric("num_valid_samples"), 24.0 * (1.0 - ends[1]));
+    assert!(metric("episodes/turns/mean") > 1.5 && metric("episodes/turns/max") == 3.0, "{first}");
+    // An answer is at most twelve tokens, and an episode has three.
+    assert!(metric("completions/max_length") <= 36.0, "{first}");
+    let shown = &events(&folder.join("whole"), "rollout").remove(0)["answers"];
+    let shown: Vec<&Value> = shown.as_array().unwrap().iter().collect();
+    let full = shown.iter().find(|it| it["rewards"]["environment"] == 3.0).unwrap();
+    let text = full["text"].as_str().unwrap();
+    assert!(text.contains("[tool]  go") && text.contains("[tool]  on"), "{text}");
+    let cut = job("cut", &["machine.fault=\"term rank 0 at step 2\""]);
+    let outcome = || train(&cut, &leave(), &Silent).unwrap().outcome;
+    assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
+    assert_eq!(bits(&folder.join("cut")), want);
+    // What is written at once changes no bit; two replicas have the same episodes.
+    train(&job("few", &["rl.sequences=3"]), &leave(), &Silent).unwrap();
+    assert_eq!(bits(&folder.join("few")), want);
+    train(&job("dp", &["mesh.dp=2"]), &leave(), &Silent).unwrap();
+    let texts = |out: &str| events(&folder.join(out), "rollout").remove(0)["answers"].clone();
+    assert_eq!(texts("dp"), texts("whole"));
+    let given = job("given", &["environment.failed_reward=-1", "stage.0.steps=1"]);
+    train(&given, &leave(), &Silent).unwrap();
+    let first = events(&folder.join("given"), "step").remove(0);
+    assert_eq!(first["metrics"]["num_valid_samples"], 24.0);
+    // Where the environment alone says what an answer is worth, and a value head foretells it.
+    let ppo = ["rl.reward=none", "rl.loss=ppo", "rl.advantage=gae", "stage.0.steps=3"];
+    train(&job("ppo", &ppo), &leave(), &Silent).unwrap();
+    let steps = events(&folder.join("ppo"), "step");
+    assert!(steps.iter().all(|step| step["grad_norm"].as_f64().is_some_and(f64::is_finite)), "{steps:?}");
+    for (more, said) in [
+        (&["environment.command=[]"][..], "rl.turns"),
+        (&["rl.overlong_tokens=4"], "rl.overlong_tokens"),
+        (&["environment.command=[\"no-such-program\"]"], "cannot start no-such-program"),
+    ] {
+        let error = train(&job("bad", more), &leave(), &Silent).err().unwrap().to_string();
+        assert!(error.contains(said), "{more:?}: {error}");
+    }
+    let error = train(&job("bad", &[]), &Order::default(), &Silent).err().unwrap().to_string();
+    assert!(error.contains("--allow-processes") && error.contains("environment.command"), "{error}");
 }
 
 /// What a run refuses, by key.

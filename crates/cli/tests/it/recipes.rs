@@ -62,6 +62,7 @@ fn every_one_is_planned() {
         "kto",
         "orpo",
         "simpo",
+        "steerlm2",
         "rpo",
         "spin",
         "rlaif",

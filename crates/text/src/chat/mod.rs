@@ -5,6 +5,7 @@
 //! text up to an answer and the text with it, if the first is the second's beginning. Where neither holds, it is an error.
 
 mod conversation;
+mod follow;
 mod python;
 mod spans;
 mod template;
@@ -14,6 +15,7 @@ use std::ops::Range;
 use crate::Tokenizer;
 
 pub use conversation::{Conversation, Keys, Message, Said};
+pub use follow::Follow;
 pub use template::{Rendered, Template, template_source};
 
 /// A conversation as tokens.

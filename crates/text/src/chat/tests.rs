@@ -176,3 +176,47 @@ fn json_and_dates_are_as_python_writes_them() {
     assert_eq!(python::strftime("%d %b %Y, %A %I:%M %p %%", 1_764_000_000), "24 Nov 2025, Monday 04:00 PM %");
     assert_eq!(python::strftime("%Y-%m-%d", 951_782_400), "2000-02-29");
 }
+
+/// The words behind an answer are what the template makes of the longer conversation, less what is there.
+#[test]
+fn what_follows_an_answer_is_appended() {
+    let tokenizer = std::rc::Rc::new(tokenizer());
+    let follow = |source: Option<&str>| {
+        let template = source.map(|source| Template::new(source, &tokenizer).unwrap());
+        Follow { tokenizer: tokenizer.clone(), template, role: "tool".into() }
+    };
+    let asked = Conversation { prompt: 2, ..conversation(two_turns()) };
+    let asked = Conversation { messages: asked.messages[..2].to_vec(), ..asked };
+    let end = tokenizer.token_id("<|im_end|>");
+    let (chat, want) =
+        (follow(Some(CHATML)), "\n<|im_start|>tool\nit is <|im_end|>\n<|im_start|>assistant\n");
+    chat.check(&asked).unwrap();
+    let found = chat.tokens(Some(&asked), (" there ", end), "it is ").unwrap();
+    assert_eq!(found, tokenizer.encode_special(want).unwrap());
+    // An answer that ended with another token than its turn does.
+    let found = chat.tokens(Some(&asked), ("there", None), "it is ").unwrap();
+    assert_eq!(tokenizer.decode(&found), format!("<|im_end|>{want}"));
+    // A text has no turns.
+    let found = follow(None).tokens(None, ("there", end), "\n7<|im_end|>").unwrap();
+    assert_eq!(found, tokenizer.encode_special("\n7<|im_end|>").unwrap());
+    assert!(follow(None).tokens(Some(&asked), ("there", end), "7").is_err());
+    // Thoughts of turns but the last are dropped: answers without any can go on.
+    let drops = CHATML.replace(
+        "message.content +",
+        "(message.content if loop.last or message.role != 'assistant' else message.content.split('|')[-1]) +",
+    );
+    let drops = follow(Some(&drops));
+    drops.check(&asked).unwrap();
+    drops.tokens(Some(&asked), ("yes", end), "7").unwrap();
+    let error = drops.tokens(Some(&asked), ("hm|yes", end), "7").unwrap_err();
+    assert!(error.contains("rewrites earlier turns") && error.contains("data.chat_template"), "{error}");
+    let counts = format!("{{{{- messages | length }}}}{CHATML}");
+    assert!(follow(Some(&counts)).check(&asked).unwrap_err().contains("rewrites earlier turns"));
+    let refuses = CHATML.replace(
+        "message.role + ",
+        "(raise_exception('no tools') if message.role == 'tool' else message.role) + ",
+    );
+    assert!(follow(Some(&refuses)).check(&asked).unwrap_err().contains("no tools"));
+    let trims = CHATML.replace("message.content +", "(message.content | upper) +");
+    assert!(follow(Some(&trims)).check(&asked).unwrap_err().contains("does not show an answer"));
+}

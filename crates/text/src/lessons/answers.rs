@@ -7,7 +7,7 @@
 use super::judged::{Judged, Said};
 use super::{Answers, Lesson, Teaching, Truncation};
 use crate::Tokenizer;
-use crate::chat::{Conversation, Template};
+use crate::chat::{Conversation, Template, Turns};
 
 type Made<T> = Result<T, String>;
 
@@ -48,6 +48,10 @@ impl Maker<'_> {
             Judged::Rated { prompt, answer, ratings } => {
                 let whole = self.wholes(prompt, &[answer])?.swap_remove(0);
                 Ok(vec![self.lesson(whole, ratings)?])
+            }
+            Judged::Responses { prompt, answers, known } => {
+                let each = answers.iter().zip(known);
+                each.map(|(answer, known)| self.lesson(self.shown(prompt, answer)?, known)).collect()
             }
             Judged::Steps { prompt, steps, right } => Ok(vec![self.steps(prompt, steps, right)?]),
             Judged::Answer { .. } => Err("is an answer without others to compare it with".into()),
@@ -134,6 +138,24 @@ impl Maker<'_> {
         let starts = wholes.iter().map(|whole| common(&before, whole));
         let start = starts.min().unwrap_or(0);
         Ok(wholes.into_iter().map(|ids| Whole { ids, start }).collect())
+    }
+
+    /// A prompt with an answer that begins where the chat template says that it is learned: what it writes before, as attributes, is
+    /// context.
+    fn shown(&self, prompt: &Said, answer: &Said) -> Made<Whole> {
+        let (Said::Messages(before), Said::Messages(answer), Some(template)) =
+            (prompt, answer, self.template)
+        else {
+            return Ok(self.wholes(prompt, &[answer])?.swap_remove(0));
+        };
+        let messages = [before.as_slice(), answer.as_slice()].concat();
+        let conversation = Conversation { messages, tools: Vec::new(), prompt: before.len() };
+        let spoken = template.lesson(&conversation, Turns::Last, self.tokenizer)?;
+        let learned = |weight: &f32| *weight > 0.0;
+        let start = spoken.weights.iter().position(learned).ok_or("has an answer without a token")?;
+        // What a template writes behind the end of a turn is not part of the answer.
+        let end = spoken.weights.iter().rposition(learned).map_or(start, |last| last + 1);
+        Ok(Whole { ids: spoken.ids[..end].to_vec(), start })
     }
 
     /// The text of a prompt, and of it with its answer.

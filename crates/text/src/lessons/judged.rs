@@ -21,6 +21,8 @@ pub(super) enum Judged {
     Pair { prompt: Said, answers: [Said; 2], rewards: [f32; 2], margin: f32 },
     /// An answer that is wanted or not.
     Answer { prompt: Said, answer: Said, wanted: bool },
+    /// Several answers, with what is known of each.
+    Responses { prompt: Said, answers: Vec<Said>, known: Vec<[f32; 2]> },
     /// A text with its ratings, not a number where one is unknown.
     Rated { prompt: Said, answer: Said, ratings: Vec<f32> },
     /// Steps of an answer, each right or wrong.
@@ -202,6 +204,47 @@ pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> Read<Judged> {
         None => prompt_and_answer(row, keys)?,
     };
     Ok(Judged::Rated { prompt, answer, ratings })
+}
+
+/// NeMo-Aligner's rows of SteerLM 2: `responses`, each with its text (`value`) and three logarithms of likelihoods: of the attributes
+/// given the answer, of the answer, and of the answer given the attributes by the model that wrote it. The prompt is `prompt`, or
+/// `prompt_turns` with the attributes (`label`), which the chat template writes before an answer.
+pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> Read<Judged> {
+    let Some(list) = present(row, "responses").and_then(Value::as_array) else {
+        return Err(format!("has the keys {}; it has `prompt` and a list `responses`", seen(row)));
+    };
+    if list.len() != count {
+        return Err(format!("has {} `responses`, and objective.responses is {count}", list.len()));
+    }
+    let turns = first(row, &keys.prompt, &["prompt", "prompt_turns"]);
+    let (key, turns) = turns.ok_or_else(|| format!("has the keys {}, and no `prompt`", seen(row)))?;
+    let prompt = said(&key, turns, keys)?;
+    let text =
+        |it: &Value| it["value"].as_str().map(str::to_string).ok_or("has a response without a `value`");
+    let answer = |it: &Value| -> Read<Said> {
+        let text = text(it)?;
+        if let Said::Text(_) = prompt {
+            return Ok(Said::Text(text));
+        }
+        let mut message = Message::new("assistant", &text);
+        if let Some(label) = present(row, "label") {
+            message.said["label"] = label.clone();
+        }
+        Ok(Said::Messages(vec![message]))
+    };
+    let logarithm = |it: &Value, name: &str| {
+        let number = it[name].as_f64().filter(|number| number.is_finite());
+        number.ok_or_else(|| format!("has a response without a number `{name}`"))
+    };
+    let known = |it: &Value| -> Read<[f32; 2]> {
+        let [given, own, then] =
+            ["log(P(a|x,y))", "log(P(y|x))", "log(Q(y|a,x))"].map(|name| logarithm(it, name));
+        let (given, own, then) = (given?, own?, then?);
+        Ok([(given + own - then) as f32, then as f32])
+    };
+    let answers = list.iter().map(answer).collect::<Read<_>>()?;
+    let known = list.iter().map(known).collect::<Read<_>>()?;
+    Ok(Judged::Responses { prompt, answers, known })
 }
 
 /// TRL's rows of steps.

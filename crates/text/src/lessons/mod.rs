@@ -86,6 +86,9 @@ pub enum Judge {
     /// An answer that is wanted or not: it, then its prompt with another row's answer. Values: where the answer begins, and 1 if it
     /// is wanted.
     Labels,
+    /// Several answers to one prompt, a document each. Values: where the answer begins, and what the row says of its likelihood: the
+    /// logarithm of what it should be, up to a constant, and that of the model that wrote it.
+    Responses,
     /// A text with ratings: one document. Values: where the answer begins, and the ratings.
     Ratings,
     /// Steps that are right or wrong: one document. Of its last tokens of steps the weight is 1 (wrong) or 2 (right), else 0. Value:
@@ -108,6 +111,9 @@ pub struct Answers {
     pub rewards: bool,
     /// Of labels: rows whose answers change places.
     pub block: usize,
+    /// Of responses: answers of a row.
+    #[serde(default)]
+    pub responses: usize,
     /// Names of ratings.
     pub ratings: Vec<String>,
 }
@@ -115,14 +121,18 @@ pub struct Answers {
 impl Answers {
     /// Documents of a row.
     pub fn group(&self) -> usize {
-        if matches!(self.judge, Judge::Pairs | Judge::Labels) { 2 } else { 1 }
+        match self.judge {
+            Judge::Pairs | Judge::Labels => 2,
+            Judge::Responses => self.responses.max(1),
+            _ => 1,
+        }
     }
 
     /// Values of a document.
     pub fn values(&self) -> usize {
         match self.judge {
             Judge::Nobody => 0,
-            Judge::Pairs => 3,
+            Judge::Pairs | Judge::Responses => 3,
             Judge::Labels => 2,
             Judge::Ratings => 1 + self.ratings.len(),
             Judge::Steps => 1,
@@ -233,6 +243,7 @@ impl<'a> Lessons<'a> {
         let mut documents = maker.documents(&match answers.judge {
             Judge::Ratings => judged::rated(row, &answers.ratings, &keys)?,
             Judge::Steps => judged::steps(row, &keys)?,
+            Judge::Responses => judged::responses(row, answers.responses, &keys)?,
             // NeMo-Aligner's pairs are two rows, the better text first.
             _ if row.contains_key("text") && !row.contains_key("chosen") => {
                 let other = self.row().transpose().map_err(|error| error.to_string())?;

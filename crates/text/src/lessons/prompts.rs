@@ -19,6 +19,8 @@ pub struct Prompt {
     pub text: String,
     /// The row.
     pub row: Map<String, Value>,
+    /// Its messages, if it is one of a conversation.
+    pub conversation: Option<Conversation>,
 }
 
 /// The prompts of some files and folders, in their order, and what is wrong with the rows that are none: `prompt` as a string, or as a
@@ -65,6 +67,7 @@ fn prompt(
 ) -> std::result::Result<Prompt, String> {
     let Value::Object(row) = row else { return Err("is no JSON object with named fields".into()) };
     let key = columns.prompt.as_deref().unwrap_or("prompt");
+    let mut conversation = None;
     let (text, ids) = match row.get(key) {
         Some(Value::String(text)) => {
             let ids = tokenizer.encode_prompt(text).map_err(|error| error.to_string())?;
@@ -79,6 +82,7 @@ fn prompt(
             };
             let text = template.render(&asked, asked.messages.len(), true)?.text;
             let ids = tokenizer.encode_special(&text).map_err(|error| error.to_string())?;
+            conversation = Some(asked);
             (text, ids)
         }
     };
@@ -88,6 +92,6 @@ fn prompt(
             "has a prompt of {tokens} tokens, and beside the answer there is room for {max_tokens}; raise stage.*.seq_tokens, or \
              lower rl.max_answer_tokens"
         )),
-        _ => Ok(Prompt { ids, text, row }),
+        _ => Ok(Prompt { ids, text, row, conversation }),
     }
 }

@@ -230,6 +230,50 @@ fn answers_change_places_within_a_block() {
 }
 
 #[test]
+fn responses_are_read() {
+    let known = |given: f64, own: f64, then: f64| {
+        format!("\"log(P(a|x,y))\": {given}, \"log(P(y|x))\": {own}, \"log(Q(y|a,x))\": {then}")
+    };
+    let of = |value: &str, known: &str| format!("{{\"value\": \"{value}\", {known}}}");
+    let two = [of(" good", &known(-1.0, -4.0, -3.5)), of(" bad", &known(-2.0, -3.0, -8.0))].join(", ");
+    let rows = [
+        format!("{{\"prompt\": \"what is it?\", \"responses\": [{two}]}}"),
+        format!(
+            "{{\"prompt_turns\": [{{\"from\": \"User\", \"value\": \"what\"}}], \"label\": \"a:4\", \"responses\": [{two}]}}"
+        ),
+        format!("{{\"prompt\": \"a\", \"responses\": [{}]}}", of("b", &known(0.0, 0.0, 0.0))),
+        "{\"prompt\": \"a\", \"responses\": [{\"value\": \"b\"}, {\"value\": \"c\"}]}".into(),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    std::fs::write(&path, rows.join("\n")).unwrap();
+    let answers = Answers { judge: Judge::Responses, responses: 2, ..Answers::default() };
+    assert_eq!((answers.group(), answers.values()), (2, 3));
+    let teaching = Teaching { answers, ..teaching(64) };
+    let tokenizer = tokenizer();
+    let source = "{%- for message in messages -%}{%- if message.role == 'user' -%}{{ 'U:' + message.content }}{%- else -%}\
+        {{ 'A[' + message.label + ']' }}{%- generation -%}{{ message.content + '!' }}{%- endgeneration -%}{{ '~' }}{%- endif -%}{%- endfor -%}";
+    let template = Template::new(source, &tokenizer).unwrap();
+    let read = Lessons::new(vec![path], (&tokenizer, Some(&template)), &teaching);
+    let read: Vec<_> = read.map(|row| row.map_err(|error| error.to_string())).collect();
+    for (row, [prompt, good, bad]) in
+        [(0, ["what is it?", " good", " bad"]), (1, ["U:whatA[a:4]", " good!", " bad!"])]
+    {
+        let [one, other] = &read[row].as_ref().unwrap()[..] else { panic!("two documents") };
+        let eos = tokenizer.token(tokenizer.eos().unwrap()).unwrap();
+        let text = |text: &str| if row == 0 { format!("{text}{eos}") } else { text.to_string() };
+        assert_eq!(parts(one), (prompt.to_string(), text(good)));
+        assert_eq!(parts(other), (prompt.to_string(), text(bad)));
+        assert_eq!([&one.values[1..], &other.values[1..]], [[-1.5, -3.5], [3.0, -8.0]]);
+    }
+    assert!(
+        read[2].as_ref().unwrap_err().contains("1 `responses`, and objective.responses is 2"),
+        "{read:?}"
+    );
+    assert!(read[3].as_ref().unwrap_err().contains("log(P(a|x,y))"), "{read:?}");
+}
+
+#[test]
 fn ratings_and_steps_are_read() {
     let rows = "{\"text\": \"good\", \"label\": [1, -100]}\n{\"prompt\": \"a\", \"response\": \"b\", \"fun\": 2}\n\
                 {\"text\": \"good\", \"label\": [1]}\n{\"text\": \"good\"}";

@@ -13,6 +13,7 @@ pub(crate) const RANGES: &[(&str, Allowed)] = &[
     ("rl.prompts", Whole(1, MANY)),
     ("rl.answers", Whole(1, MANY)),
     ("rl.max_answer_tokens", Whole(1, MOST_TOKENS)),
+    ("rl.turns", Whole(1, MANY)),
     ("rl.temperature", Above0(NO_END)),
     ("rl.top_k", Whole(0, 1 << 24)),
     ("rl.top_p", Above0(1.0)),
@@ -35,11 +36,18 @@ pub(crate) const RANGES: &[(&str, Allowed)] = &[
     ("rl.value_clip", Above0(NO_END)),
     ("rl.keep", Whole(1, MANY)),
     ("rl.shown", Whole(0, MANY)),
+    ("environment.timeout_s", Above0(1e9)),
+    ("environment.weight", Real(-NO_END, NO_END)),
+    ("environment.failed_reward", Real(-NO_END, NO_END)),
 ];
 
 /// Refuses what cannot be learned from rewards.
 pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
-    let Recipe { rl, model, optimizer, machine, .. } = &loaded.value;
+    let Recipe { rl, environment, model, optimizer, machine, .. } = &loaded.value;
+    if environment.is_on() && !rl.is_on() {
+        let message = "replies to answers of runs that learn from rewards, and rl.loss is none; begin from a recipe like grpo";
+        return refuse_key(loaded, "environment.command", message);
+    }
     if !rl.is_on() {
         return Ok(());
     }
@@ -55,9 +63,19 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         ),
         (model.from.is_none(), "loss", "is for a model that writes already; give its folder, model.from=DIR"),
         (
-            rl.reward.is_none(),
+            rl.reward.is_none() && !environment.is_on(),
             "reward",
             "is none: nothing says what an answer is worth; give a file (rl.reward=FILE.toml)",
+        ),
+        (
+            rl.turns > 1 && !environment.is_on(),
+            "turns",
+            "is more than 1, and nothing replies to answers; name a program (environment.command), or give 1",
+        ),
+        (
+            rl.turns > 1 && rl.overlong_tokens > 0,
+            "overlong_tokens",
+            "is a penalty of single answers; give 0, or rl.turns=1",
         ),
         (
             learned && (rl.top_p < 1.0 || rl.top_k > 0),

@@ -44,8 +44,7 @@ fn judged(
             continue;
         }
         for (at, place) in bin.into_iter().zip(&micro.docs) {
-            let labels = docs[at].labels();
-            found[at] = all[place.start + labels.start..place.start + labels.end].to_vec();
+            found[at] = docs[at].labels().map(|label| all[place.start + label]).collect();
         }
     }
     found

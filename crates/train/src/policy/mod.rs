@@ -6,6 +6,8 @@
 
 mod advantage;
 pub(crate) mod check;
+pub mod environment;
+mod episodes;
 mod judged;
 mod loss;
 pub mod pack;
@@ -19,6 +21,7 @@ mod telling;
 mod writing;
 
 pub use advantage::{AdvantageName, Scored, advantages, gae, mean_and_deviation, overlong, whitened};
+pub use episodes::Playing;
 pub use loss::{Divergence, Estimator, Level, Policy, Reduction, Surrogate, Values};
 pub use planned::planned;
 pub use replicas::scores;

@@ -1,5 +1,7 @@
 //! Prompts with their answers as documents of packed streams.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use fathom_tensor::SUM_CHUNK;
@@ -9,7 +11,8 @@ use crate::micro_batch::{MicroBatch, Rolled};
 /// A label that is not learned.
 const IGNORE: i32 = fathom_text::pack::IGNORE;
 
-/// A prompt and an answer, with what is known of the answer's tokens, in columns of as many numbers; empty: unknown.
+/// A prompt and an answer, which may have several turns, with what is known of the answer's tokens, in columns of as many numbers;
+/// empty: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Doc {
@@ -17,6 +20,9 @@ pub struct Doc {
     pub ids: Vec<u32>,
     /// Those of the prompt.
     pub prompt: usize,
+    /// Which of the tokens behind it somebody else wrote than the policy: context, like the prompt.
+    #[serde(default)]
+    pub heard: Vec<Range<usize>>,
     /// Nothing of the answer is learned.
     pub left_out: bool,
     /// Log-probabilities when it was sampled.
@@ -32,14 +38,15 @@ pub struct Doc {
 }
 
 impl Doc {
-    /// Tokens of the answer.
+    /// Tokens of the answer: those that the policy wrote.
     pub fn answer(&self) -> usize {
-        self.ids.len() - self.prompt
+        self.ids.len() - self.prompt - self.heard.iter().map(Range::len).sum::<usize>()
     }
 
     /// Where its labels are among its tokens: each predicts the next.
-    pub fn labels(&self) -> std::ops::Range<usize> {
-        self.prompt - 1..self.ids.len() - 1
+    pub fn labels(&self) -> impl Iterator<Item = usize> {
+        let wrote = |at: &usize| !self.heard.iter().any(|heard| heard.contains(&(at + 1)));
+        (self.prompt - 1..self.ids.len() - 1).filter(wrote)
     }
 }
 
@@ -95,25 +102,21 @@ pub fn stream(docs: &[&Doc], fresh: bool) -> MicroBatch {
         let start = micro.ids.len();
         micro.ids.extend(doc.ids.iter().map(|id| *id as i32));
         micro.positions.extend(0..doc.ids.len() as i32);
-        let label = |at: usize| match doc.ids.get(at + 1) {
-            Some(id) if doc.labels().contains(&at) && !doc.left_out => *id as i32,
-            _ => IGNORE,
-        };
-        micro.labels.extend((0..doc.ids.len()).map(label));
         micro.ids.resize(*end, 0);
         micro.positions.resize(*end, doc.ids.len() as i32 - 1);
         micro.labels.resize(*end, IGNORE);
+        for at in doc.labels().filter(|_| !doc.left_out) {
+            micro.labels[start + at] = doc.ids[at + 1] as i32;
+        }
         micro.docs.push(start..*end);
     }
     let column = |of: fn(&Doc) -> &[f32]| {
         if docs.iter().all(|doc| of(doc).is_empty()) {
             return Vec::new();
         }
-        let mut column = Vec::with_capacity(micro.ids.len());
-        for (doc, end) in docs.iter().zip(&ends) {
-            column.resize(column.len() + doc.prompt - 1, 0.0);
-            column.extend(of(doc));
-            column.resize(*end, 0.0);
+        let mut column = vec![0.0; micro.ids.len()];
+        for (doc, place) in docs.iter().zip(&micro.docs) {
+            doc.labels().zip(of(doc)).for_each(|(at, value)| column[place.start + at] = *value);
         }
         column
     };
@@ -159,6 +162,26 @@ mod tests {
         assert_eq!(micro.rolled.advantages, [0.0, 10.0, 10.0, 10.0, 0.0, 20.0, 20.0, 0.0]);
         assert!(micro.reference.is_empty() && micro.rolled.answers == 2 && micro.rolled.fresh);
         assert_eq!(nothing().valid(), 0);
+    }
+
+    #[test]
+    fn what_the_policy_did_not_write_has_no_labels_and_no_numbers() {
+        // A prompt of two, two written, three heard, one written, one heard at the end.
+        let doc = Doc {
+            ids: (10..19).collect(),
+            prompt: 2,
+            heard: vec![4..7, 8..9],
+            logps: vec![-1.0, -2.0, -3.0],
+            ..Doc::default()
+        };
+        assert_eq!((doc.answer(), doc.labels().collect::<Vec<_>>()), (3, vec![1, 2, 6]));
+        let micro = stream(&[&doc], true);
+        assert_eq!(micro.labels, [IGNORE, 12, 13, IGNORE, IGNORE, IGNORE, 17, IGNORE, IGNORE]);
+        assert_eq!(micro.rolled.logps, [0.0, -1.0, -2.0, 0.0, 0.0, 0.0, -3.0, 0.0, 0.0]);
+        // A rollout that was kept before there were turns.
+        let mut kept = serde_json::to_value(&doc).unwrap();
+        kept.as_object_mut().unwrap().remove("heard");
+        assert!(serde_json::from_value::<Doc>(kept).unwrap().heard.is_empty());
     }
 
     #[test]

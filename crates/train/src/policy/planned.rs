@@ -52,7 +52,15 @@ pub fn planned(
     let [prompt, text] =
         [room - rl.max_answer_tokens.min(room), rl.max_answer_tokens].map(|words| "a ".repeat(words));
     let (row, tokens) = (Map::new(), rl.max_answer_tokens);
-    let answer = Answered { row: &row, prompt: &prompt, text: &text, tokens, ended: true };
+    let answer = Answered {
+        row: &row,
+        prompt: &prompt,
+        text: &text,
+        messages: &[],
+        earned: None,
+        tokens,
+        ended: true,
+    };
     let refuse = |message: String| Error::Recipe { key: "rl.reward".into(), message };
     score(&judges, &vec![answer; prompts * rl.answers]).map_err(refuse)?;
     Ok(device.pool.usage())

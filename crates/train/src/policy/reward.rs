@@ -9,8 +9,12 @@ pub struct Answered<'a> {
     pub row: &'a Map<String, Value>,
     /// The prompt's text.
     pub prompt: &'a str,
-    /// Its text, without what ends it.
+    /// Its text, without what ends it; of several turns the last one's.
     pub text: &'a str,
+    /// Of an episode: all that was said behind the prompt, `{"role": .., "content": ..}` each.
+    pub messages: &'a [Value],
+    /// What an environment gave it.
+    pub earned: Option<f64>,
     /// Its tokens.
     pub tokens: usize,
     /// It ended by itself.

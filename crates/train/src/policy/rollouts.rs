@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_model::{Rollout, Written};
+use fathom_model::Rollout;
 use fathom_tensor::mesh::{Axis, Mesh};
 use fathom_text::Rng;
 use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 use serde::{Deserialize, Serialize};
 
+use super::episodes::{Episode, Playing};
 use super::pack::{Doc, Room, bins, nothing, stream};
 use super::reward::Part;
 use super::{Scored, advantages, gae, mean_and_deviation, whitened};
@@ -40,6 +41,8 @@ pub struct Rolling {
     pub rollout: Box<dyn Rollout>,
     /// What answers are worth.
     pub rewards: Vec<Part>,
+    /// Who replies to them, so that they have several turns.
+    pub playing: Option<Playing>,
 }
 
 /// Makes the sources of a run that learns from rewards.
@@ -61,6 +64,7 @@ impl Sources for Rollouts {
             of: self.0.clone(),
             how: recipe.rl.clone(),
             room: Room { tokens: shape.samples * shape.seq_tokens, docs },
+            seq_tokens: shape.seq_tokens,
             filled: shape.one_length.then_some(shape.seq_tokens),
             asking: stage::in_step(recipe, index)?,
             seed: recipe.run.seed.wrapping_add(index as u64),
@@ -101,6 +105,8 @@ pub(super) struct Policies {
     pub(super) of: Rc<Rolling>,
     pub(super) how: RlTable,
     pub(super) room: Room,
+    /// A prompt and what is behind it have at most this many tokens.
+    pub(super) seq_tokens: usize,
     /// Streams are filled up, with positions as in samples of so many tokens.
     filled: Option<usize>,
     /// How models are asked of answers.
@@ -116,7 +122,7 @@ pub(super) struct Policies {
 /// A group of answers to a prompt.
 pub(super) struct Group {
     pub(super) prompt: usize,
-    pub(super) answers: Vec<Written>,
+    pub(super) answers: Vec<Episode>,
 }
 
 /// Answers of a rollout with their rewards, group by group.
@@ -283,11 +289,16 @@ impl Policies {
     fn documents(&self, rolled: &Rolled) -> Vec<Doc> {
         let of_group = |group: &Group| {
             let prompt = self.of.prompts[group.prompt].ids.clone();
-            let doc = move |written: &Written| Doc {
-                ids: [&prompt[..], &written.ids].concat(),
+            let doc = move |episode: &Episode| Doc {
+                ids: [&prompt[..], &episode.ids].concat(),
                 prompt: prompt.len(),
-                left_out: self.how.mask_truncated && !written.ended,
-                logps: written.logps.clone(),
+                heard: episode
+                    .heard
+                    .iter()
+                    .map(|it| it.start + prompt.len()..it.end + prompt.len())
+                    .collect(),
+                left_out: self.how.mask_truncated && !episode.ended,
+                logps: episode.logps.clone(),
                 ..Doc::default()
             };
             group.answers.iter().map(doc).collect::<Vec<_>>()
@@ -317,19 +328,26 @@ impl Policies {
         Ok(())
     }
 
-    /// Advantages and returns by the value head. The reward comes with an answer's last token, less the divergence of each where that
-    /// counts in rewards.
+    /// Advantages and returns by the value head. The reward comes with an answer's last token, but what an environment gave to a turn with
+    /// that turn's last, less the divergence of each where that counts in rewards.
     fn estimate(&self, rolled: &Rolled, docs: &mut [Doc]) {
         let within = self.how.kl_in == KlIn::Reward && self.how.has_reference();
         let mut all = Vec::new();
-        for (doc, sum) in docs.iter_mut().zip(&rolled.sums) {
+        let weight = self.of.playing.as_ref().map_or(0.0, |playing| playing.weight);
+        let episodes = rolled.groups.iter().flat_map(|group| &group.answers);
+        for ((doc, sum), episode) in docs.iter_mut().zip(&rolled.sums).zip(episodes) {
             let mut rewards = vec![0.0; doc.answer()];
+            let mut last = if sum.is_nan() { 0.0 } else { *sum };
+            for (written, reward) in episode.earnings().filter(|_| !sum.is_nan()) {
+                rewards[written - 1] += weight * reward;
+                last -= weight * reward;
+            }
             if within {
                 let kls: Vec<f64> = self.divergences(doc).collect();
                 rewards.iter_mut().zip(kls).for_each(|(reward, kl)| *reward -= self.how.beta * kl);
             }
-            if let Some(last) = rewards.last_mut() {
-                *last += if sum.is_nan() { 0.0 } else { *sum };
+            if let Some(end) = rewards.last_mut() {
+                *end += last;
             }
             let values: Vec<f64> = doc.values.iter().map(|value| f64::from(*value)).collect();
             let [advantages, returns] = gae(&rewards, &values, [self.how.gamma, self.how.lambda]);

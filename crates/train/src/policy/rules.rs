@@ -29,6 +29,9 @@ choice! {
         Ended = "ended",
         /// What a process says: one JSON object a line each way. Needs `--allow-processes`.
         Process = "process",
+        /// 1 if the tests in the row's `key` pass on the code of the answer, run by `command` in a jail; else 0. Needs
+        /// `--allow-processes`.
+        Tests = "tests",
         /// The score that a trained reward model gives the prompt with the answer.
         Model = "model",
         /// The number in what a language model writes when it is asked; of what has none it says nothing, which is counted.
@@ -54,13 +57,15 @@ recipe! {
         /// The key of the row that has the right answer.
         pub key: String = "answer".into(),
         /// For `exact` and `numeric`: a regular expression whose first group is the part of the text that counts; what it does not
-        /// match is wrong. For `judge`: one whose first group is the number; none for the last number.
+        /// match is wrong. For `tests`: one whose first group is the code; none for the last block between ``` marks, or without any the
+        /// whole text. For `judge`: one whose first group is the number; none for the last number.
         pub extract: Option<String>,
         /// For `exact`: upper and lower case are the same.
         pub ignore_case: bool = false,
         /// For `numeric`: difference that is still right, as a share of the number.
         pub tolerance: f64 = 1e-6,
-        /// For `regex`: the pattern.
+        /// For `regex`: the pattern. For `tests`: one that what the tests print has to match as well, so that code that ends them early
+        /// does not pass.
         pub pattern: Option<String>,
         /// For `json_schema`: the file.
         pub schema: Option<PathBuf>,
@@ -74,10 +79,24 @@ recipe! {
         pub output: usize = 0,
         /// For `judge`: what it is asked, with `{prompt}`, `{answer}` and `{KEY}` of the prompt's row in it.
         pub template: Option<String>,
-        /// For `process`: the program and its arguments.
+        /// For `process` and `tests`: the program and its arguments.
         pub command: Vec<String>,
-        /// For `process`: seconds for the answers of a rollout.
+        /// For `process`: seconds for the answers of a rollout. For `tests`: for one answer.
         pub timeout_s: f64 = 60.0,
+        /// For `tests`: the file that the answer's code is written to.
+        pub answer_file: String = "answer.py".into(),
+        /// For `tests`: the file that the row's tests are written to.
+        pub tests_file: String = "tests.py".into(),
+        /// For `tests`: folders that programs can read, beside those of the system; from the file's folder on.
+        pub shown: Vec<PathBuf>,
+        /// For `tests`: MiB of memory of a process.
+        pub memory_mib: u64 = 1024,
+        /// For `tests`: MiB of files, which are in memory too.
+        pub disk_mib: u64 = 64,
+        /// For `tests`: seconds of processor time of a process.
+        pub cpu_s: u64 = 10,
+        /// For `tests`: processes of an answer at once.
+        pub processes: u64 = 32,
     }
 }
 
@@ -115,7 +134,7 @@ impl RewardTable {
 pub fn parts(path: &Path, outside: &dyn Fn(&RewardTable) -> Result<Box<dyn Reward>>) -> Result<Vec<Part>> {
     let part = |table: RewardTable| {
         let reward: Box<dyn Reward> = match table.rule {
-            RuleName::Process | RuleName::Model | RuleName::Judge => outside(&table)?,
+            RuleName::Process | RuleName::Tests | RuleName::Model | RuleName::Judge => outside(&table)?,
             _ => {
                 let rule = rule(&table, path);
                 Box::new(rule.map_err(|why| refuse(path, &format!("reward `{}`: {why}", table.name)))?)
@@ -146,6 +165,44 @@ impl Number {
         } else {
             text.trim().parse().ok().filter(|it: &f64| it.is_finite())
         }
+    }
+}
+
+/// What of an answer is code, and what tests of it say where they pass.
+pub struct Code {
+    extract: Option<Regex>,
+    pattern: Option<Regex>,
+}
+
+impl Code {
+    /// Those of a table.
+    ///
+    /// # Errors
+    /// In words: a pattern that is none, or has no group.
+    pub fn of(table: &RewardTable) -> std::result::Result<Code, String> {
+        Ok(Code { extract: extract(table)?, pattern: table.pattern.as_deref().map(pattern).transpose()? })
+    }
+
+    /// The code of a text: what `extract` finds, or the last block between marks, or all of it.
+    pub fn read<'a>(&self, text: &'a str) -> Option<&'a str> {
+        if self.extract.is_some() {
+            return part(text, self.extract.as_ref());
+        }
+        let (mut last, mut open) = (None, None);
+        for (at, mark) in text.match_indices("```") {
+            match open.take() {
+                None => open = Some(at + mark.len()),
+                Some(start) => last = Some(&text[start..at]),
+            }
+        }
+        // What is on the line of the first mark names the language; a block that does not end goes on to the end.
+        let block = last.or(open.map(|start| &text[start..]));
+        Some(block.map_or(text, |block| block.split_once('\n').map_or(block, |(_, code)| code)))
+    }
+
+    /// Whether tests that print this passed.
+    pub fn says_so(&self, printed: &str) -> bool {
+        self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(printed))
     }
 }
 
@@ -194,7 +251,9 @@ fn rule(table: &RewardTable, file: &Path) -> std::result::Result<Rule, String> {
         RuleName::Length if table.max_tokens == 0 => return Err("needs `max_tokens`".into()),
         RuleName::Length => Rule::Length { least: table.min_tokens, most: table.max_tokens },
         RuleName::Ended => Rule::Ended,
-        RuleName::Process | RuleName::Model | RuleName::Judge => return Err("is no rule of a text".into()),
+        RuleName::Process | RuleName::Tests | RuleName::Model | RuleName::Judge => {
+            return Err("is no rule of a text".into());
+        }
     })
 }
 
@@ -293,7 +352,15 @@ mod tests {
         let parts = parts(&path, &|_| panic!("no process")).unwrap();
         let Value::Object(row) = row else { panic!("a row") };
         for (text, want) in texts {
-            let answered = Answered { row: &row, prompt: "", text, tokens: text.len(), ended: true };
+            let answered = Answered {
+                row: &row,
+                prompt: "",
+                text,
+                messages: &[],
+                earned: None,
+                tokens: text.len(),
+                ended: true,
+            };
             assert_eq!(score(&parts, &[answered]).unwrap().sums, [*want], "{toml}: {text:?}");
         }
     }
@@ -334,6 +401,25 @@ mod tests {
     }
 
     #[test]
+    fn code_is_found_in_answers() {
+        let code = |extract: Option<&str>| {
+            let extract = extract.map(str::to_string);
+            Code::of(&RewardTable { extract, ..RewardTable::default() }).unwrap()
+        };
+        for (text, want) in [
+            ("x = 1", "x = 1"),
+            ("So:\n```python\nx = 1\n```\nDone.", "x = 1\n"),
+            ("```\na\n```\nbetter:\n```py\nb\nc\n```", "b\nc\n"),
+            ("```python\nnever ends", "never ends"),
+            ("", ""),
+        ] {
+            assert_eq!(code(None).read(text), Some(want), "{text:?}");
+        }
+        let tagged = code(Some("(?s)<code>(.*)</code>"));
+        assert_eq!([tagged.read("<code>1\n2</code>"), tagged.read("1")], [Some("1\n2"), None]);
+    }
+
+    #[test]
     fn bad_files_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reward.toml");
@@ -352,7 +438,15 @@ mod tests {
         }
         std::fs::write(&path, "[[reward]]\nname = \"a\"\n").unwrap();
         let (parts, row) = (parts(&path, &|_| panic!("no process")).unwrap(), Map::new());
-        let answered = Answered { row: &row, prompt: "", text: "7", tokens: 1, ended: true };
+        let answered = Answered {
+            row: &row,
+            prompt: "",
+            text: "7",
+            messages: &[],
+            earned: None,
+            tokens: 1,
+            ended: true,
+        };
         let error = score(&parts, &[answered]).unwrap_err();
         assert!(error.contains("reward `a`") && error.contains("`answer`"), "{error}");
     }
@@ -369,7 +463,15 @@ mod tests {
     fn what_is_not_there_counts_as_nothing_and_what_is_no_number_as_none() {
         let part = |number, weight| Part { name: "p".into(), weight, reward: Box::new(Fixed(number)) };
         let row = Map::new();
-        let answered = [Answered { row: &row, prompt: "", text: "", tokens: 0, ended: false }];
+        let answered = [Answered {
+            row: &row,
+            prompt: "",
+            text: "",
+            messages: &[],
+            earned: None,
+            tokens: 0,
+            ended: false,
+        }];
         let sum = |parts: &[Part]| score(parts, &answered).unwrap().sums[0];
         assert_eq!(sum(&[part(Some(1.0), 0.5), part(None, 1.0), part(Some(2.0), 2.0)]), 4.5);
         assert!(sum(&[part(Some(1.0), 0.5), part(Some(f64::NAN), 1.0)]).is_nan());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_base::metrics::events;
 
+use super::episodes::End;
 use super::mean_and_deviation;
 use super::rollouts::{Policies, Rolled};
 use crate::source::Told;
@@ -34,7 +35,7 @@ impl Policies {
         insert("frac_reward_zero_std", same as f64 / groups.len().max(1) as f64);
         let written = || rolled.groups.iter().flat_map(|group| &group.answers);
         let lengths =
-            |ended: bool| written().filter(move |it| !ended || it.ended).map(|it| it.ids.len() as f64);
+            |ended: bool| written().filter(move |it| !ended || it.ended).map(|it| it.logps.len() as f64);
         for (which, ended) in [("", false), ("_terminated", true)] {
             let all: Vec<f64> = lengths(ended).collect();
             let [mean, _] = mean_and_deviation(all.iter().copied());
@@ -50,6 +51,15 @@ impl Policies {
         }
         let [all, ended] = [lengths(false).count(), lengths(true).count()].map(|count| count as f64);
         insert("completions/clipped_ratio", (all - ended) / all.max(1.0));
+        if self.of.playing.is_some() {
+            let [mean, _] = mean_and_deviation(written().map(|it| it.turns() as f64));
+            insert("episodes/turns/mean", mean);
+            insert("episodes/turns/max", written().map(|it| it.turns()).max().unwrap_or(0) as f64);
+            for end in End::ALL {
+                let ended = written().filter(|it| it.end == Some(*end)).count() as f64;
+                insert(&format!("episodes/end/{end}"), ended / all.max(1.0));
+            }
+        }
         insert("num_valid_samples", rolled.sums.iter().filter(|sum| !sum.is_nan()).count() as f64);
         seen.retain(|_, value| value.is_finite());
         self.told = Told { metrics: seen, rollout: Some(self.shown(rolled)) };
@@ -68,10 +78,10 @@ impl Policies {
             let rewards = each.map(|(part, rewards)| (part.name.clone(), rewards[at]));
             events::RolledAnswer {
                 prompt: cut(&self.of.prompts[it.prompt].text),
-                text: cut(&written.text),
+                text: cut(&written.transcript()),
                 reward: rolled.sums[at],
                 rewards: rewards.filter(|(_, reward)| reward.is_finite()).collect(),
-                tokens: written.ids.len() as u64,
+                tokens: written.logps.len() as u64,
                 ended: written.ended,
             }
         };

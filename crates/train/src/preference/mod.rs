@@ -1,5 +1,5 @@
 //! Objectives that learn from comparisons: of pairs of answers (DPO and its forms, CPO, SimPO, ORPO, RPO), of answers that are wanted or
-//! not (KTO), and reward models.
+//! not (KTO), of several answers that are as likely as they should be (SteerLM 2), and reward models.
 //!
 //! A micro batch has the answers as documents, those that belong together one after the other, and says in its facts where each answer
 //! begins. Losses are of sums over documents; [`slope`] has their derivatives. Sums are divided by the pairs of the whole step, and
@@ -10,6 +10,7 @@
 mod labels;
 mod losses;
 mod pairs;
+mod responses;
 mod rewards;
 mod slope;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use crate::objective::Answers;
 pub use labels::Wanted;
 pub use losses::Pair;
 pub use pairs::Pairs;
+pub use responses::{Responses, divergence, shares};
 pub use rewards::{Reward, RewardLoss};
 pub use slope::Slope;
 

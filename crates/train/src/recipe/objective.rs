@@ -30,6 +30,8 @@ choice! {
         Cpo = "cpo",
         /// Pairs with rewards, against a reference model (Nemotron-4 340B).
         Rpo = "rpo",
+        /// Several answers to each prompt, each as likely as its attributes and two models say (SteerLM 2.0, NeMo-Aligner).
+        Steerlm2 = "steerlm2",
         /// A reward model: a head of scores.
         Reward = "reward",
     }
@@ -181,6 +183,8 @@ recipe! {
         pub mismatched_rows: usize = 8,
         /// Of `kto`: over which mismatched answers the divergence is a mean.
         pub kl_over: KlOverName = KlOverName::Step,
+        /// Of `steerlm2`: answers of each row.
+        pub responses: usize = 4,
         /// Of `rpo`: factor of the given rewards.
         pub reward_scale: f64 = 1.0,
         /// Of `reward`: weight of the squared sum of a pair's rewards, which keeps their mean at 0.
@@ -243,6 +247,7 @@ impl ObjectiveTable {
         let judge = match (self.method, self.loss) {
             (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::Nobody,
             (MethodName::Kto, _) => Judge::Labels,
+            (MethodName::Steerlm2, _) => Judge::Responses,
             (MethodName::Reward, LossName::Regression) => Judge::Ratings,
             (MethodName::Reward, LossName::Process) => Judge::Steps,
             _ => Judge::Pairs,
@@ -254,6 +259,7 @@ impl ObjectiveTable {
             whole: self.method == MethodName::Reward,
             rewards: self.method == MethodName::Rpo,
             block: self.mismatched_rows,
+            responses: if self.method == MethodName::Steerlm2 { self.responses } else { 0 },
             ratings: self.attributes.clone(),
         }
     }

@@ -81,10 +81,12 @@ recipe! {
         pub prompts: usize = 8,
         /// Answers to each prompt: a group (TRL `num_generations`).
         pub answers: usize = 8,
-        /// Maximum number of tokens of an answer.
+        /// Maximum number of tokens of an answer; of each, where an episode has several.
         pub max_answer_tokens: usize = 256,
         /// Divides the logits of the distribution that answers are sampled from; log-probabilities are of that distribution.
         pub temperature: f64 = 1.0,
+        /// Answers of an episode at most; more than one with an environment (`environment.command`) alone.
+        pub turns: usize = 1,
         /// For `rejection`: samples from the k most likely tokens alone; 0 from all.
         pub top_k: usize = 0,
         /// For `rejection`: samples from the fewest tokens whose probability reaches this.
@@ -146,6 +148,28 @@ recipe! {
         /// Answers of a rollout that the log shows.
         pub shown: usize = 4,
     }
+
+    /// Who replies to a policy's answers, so that they have several turns.
+    pub struct EnvironmentTable {
+        /// The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`.
+        pub command: Vec<String>,
+        /// Seconds for a reply.
+        pub timeout_s: f64 = 60.0,
+        /// Of conversations: who says what it writes, as the chat template names it.
+        pub role: String = "tool".into(),
+        /// Weight of its rewards in the sum.
+        pub weight: f64 = 1.0,
+        /// Its reward for an episode that ends without a reply (a crash, a time-out, a line that is not understood); none leaves the
+        /// episode out of its group and of the loss.
+        pub failed_reward: Option<f64>,
+    }
+}
+
+impl EnvironmentTable {
+    /// Whether there is one.
+    pub fn is_on(&self) -> bool {
+        !self.command.is_empty()
+    }
 }
 
 impl RlTable {
@@ -186,7 +210,7 @@ impl RlTable {
         let reduction = match self.loss {
             P::Bnpo => Reduction::LocalTokens,
             P::Dapo | P::Cispo | P::CispoBand | P::Reinforce | P::Ppo => Reduction::Tokens,
-            P::DrGrpo => Reduction::Constant(self.max_answer_tokens as f64),
+            P::DrGrpo => Reduction::Constant((self.turns.max(1) * self.max_answer_tokens) as f64),
             _ => Reduction::Answers,
         };
         let beta = if self.kl_in == KlIn::Loss { self.beta } else { 0.0 };

@@ -36,6 +36,7 @@ fn referred(loaded: &Loaded<Recipe>) -> Result<()> {
         (kind != plain.reference && !method.has_reference(), "reference", without.as_str()),
         (objective.sync_ref_model && !method.has_reference(), "sync_ref_model", &without),
         (objective.use_weighting && method != MethodName::Dpo, "use_weighting", &without),
+        (objective.responses != plain.responses && method != MethodName::Steerlm2, "responses", &without),
         (objective.kl_over != plain.kl_over && method != MethodName::Kto, "kl_over", &without),
         (
             objective.ref_model_mixup_alpha.is_some() && !objective.sync_ref_model,

@@ -25,8 +25,18 @@ use crate::args::bench::{Scores, Step};
 use crate::commands::plan::flops;
 
 /// Tables of a recipe that a step depends on.
-pub const TABLES: [&str; 10] =
-    ["machine", "mesh", "model", "adapter", "moe", "precision", "optimizer", "activations", "stage", "stages"];
+pub const TABLES: [&str; 10] = [
+    "machine",
+    "mesh",
+    "model",
+    "adapter",
+    "moe",
+    "precision",
+    "optimizer",
+    "activations",
+    "stage",
+    "stages",
+];
 
 /// Runs the benchmark.
 pub fn run(args: &Step) -> Result<()> {

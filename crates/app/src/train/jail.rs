@@ -1,0 +1,210 @@
+//! Programs that are not trusted, run where they can do no harm: without network and other processes, on a system that is read-only but
+//! for a folder of their own in memory, and with limits of time, memory, processes and files.
+//!
+//! The jail is made of Linux's namespaces by programs of util-linux (`unshare`, `mount`, `pivot_root`, `prlimit`, `setpriv`), without
+//! root: inside, the command is root of a user namespace without any capability. Started by root it is nobody's outside.
+
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+/// What runs inside of the namespaces first.
+const SCRIPT: &str = include_str!("jail.sh");
+/// What makes the namespaces.
+const UNSHARE: &str = "unshare --user --map-root-user --mount --net --pid --ipc --uts --fork --kill-child";
+/// Bytes of what a program prints that are kept.
+const KEPT: usize = 64 << 10;
+/// What the script prints before the program does.
+const READY: &[u8] = b"ready\n";
+/// Who root is outside of the jail.
+const NOBODY: &str = "65534";
+
+/// Limits of a program.
+#[derive(Clone, Debug)]
+pub struct Jail {
+    /// Folders that it can read, beside those of the system (`/usr`, `/bin`, `/lib`, `/etc`).
+    pub shown: Vec<PathBuf>,
+    /// Bytes of memory of a process.
+    pub memory_bytes: u64,
+    /// Bytes of its files, together.
+    pub disk_bytes: u64,
+    /// Seconds of processor time of a process.
+    pub cpu_s: u64,
+    /// Processes at once.
+    pub processes: u64,
+    /// Seconds by the clock.
+    pub timeout: Duration,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// It ended with 0, in time.
+    pub well: bool,
+    /// The first part of what it printed.
+    pub out: String,
+}
+
+/// A folder that goes when this does.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> std::io::Result<Folder> {
+        let mut number = 0;
+        let folder = loop {
+            let path = env::temp_dir().join(format!("fathom-jail-{}-{number}", process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => break Folder(path),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        fs::create_dir(folder.0.join("root"))?;
+        fs::create_dir(folder.0.join("files"))?;
+        for of in ["", "root", "files"] {
+            fs::set_permissions(folder.0.join(of), fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Jail {
+    /// Whether programs can be run so on this system.
+    ///
+    /// # Errors
+    /// In words: what is missing.
+    pub fn check(&self) -> Result<(), String> {
+        self.run(&[], &["true".into()]).map(drop)
+    }
+
+    /// Runs a command in a folder with these files, by name.
+    ///
+    /// # Errors
+    /// In words: the jail cannot be made.
+    pub fn run(&self, files: &[(&str, &str)], command: &[String]) -> Result<Ended, String> {
+        self.run_through(UNSHARE, files, command)
+    }
+
+    fn run_through(
+        &self,
+        unshare: &str,
+        files: &[(&str, &str)],
+        command: &[String],
+    ) -> Result<Ended, String> {
+        let failed = |error: std::io::Error| format!("cannot write files for a jail: {error}");
+        let folder = Folder::new().map_err(failed)?;
+        for (name, text) in files {
+            let path = folder.0.join("files").join(name);
+            fs::write(&path, text).map_err(failed)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).map_err(failed)?;
+        }
+        let mut child = self.start(unshare, &folder, command)?;
+        let kept = (child.stdout.take().map(keep), child.stderr.take().map(keep));
+        let status = wait(&mut child, self.timeout);
+        let text = |kept: Option<thread::JoinHandle<Vec<u8>>>| {
+            kept.and_then(|it| it.join().ok()).unwrap_or_default()
+        };
+        let (out, err) = (text(kept.0), text(kept.1));
+        let Some(out) = out.strip_prefix(READY) else {
+            let said = String::from_utf8_lossy(&err);
+            let said = match said.trim() {
+                "" => "it was not ready in time",
+                said => said,
+            };
+            return Err(missing(said));
+        };
+        let well = status.is_some_and(|status| status.success());
+        Ok(Ended { well, out: String::from_utf8_lossy(out).into_owned() })
+    }
+
+    fn start(&self, unshare: &str, folder: &Folder, command: &[String]) -> Result<Child, String> {
+        let of_root = fs::metadata("/proc/self").is_ok_and(|of| of.uid() == 0);
+        let mut words: Vec<String> = Vec::new();
+        if of_root {
+            // Limits of processes do not hold for root itself.
+            words.extend(["setpriv", "--clear-groups"].map(String::from));
+            words.extend(["reuid", "regid"].map(|id| format!("--{id}={NOBODY}")));
+        }
+        words.extend(unshare.split(' ').map(String::from));
+        words.extend(["sh", "-c", SCRIPT, "jail"].map(String::from));
+        words.push(folder.0.display().to_string());
+        let numbers =
+            [self.disk_bytes, self.memory_bytes, self.cpu_s, self.processes, self.shown.len() as u64];
+        words.extend(numbers.map(|number| number.to_string()));
+        words.extend(self.shown.iter().map(|folder| folder.display().to_string()));
+        words.extend_from_slice(command);
+        let mut started = Command::new(&words[0]);
+        started.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        started.spawn().map_err(|error| missing(&format!("{} cannot be started: {error}", words[0])))
+    }
+}
+
+/// What to do where there is no jail.
+fn missing(said: &str) -> String {
+    format!(
+        "programs cannot be run in a jail here: {said}; it needs unshare, mount, prlimit and setpriv (the package util-linux) and leave to \
+         make user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
+         kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile)"
+    )
+}
+
+/// Reads all that comes, and keeps the first of it.
+fn keep(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let (mut kept, mut some) = (Vec::new(), [0; 8192]);
+        while let Ok(read) = from.read(&mut some)
+            && read > 0
+        {
+            let room = KEPT.saturating_sub(kept.len());
+            kept.extend_from_slice(&some[..read.min(room)]);
+        }
+        kept
+    })
+}
+
+/// Waits, and ends what is not done in time, with all that it started.
+fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + timeout;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(5)),
+            Ok(Some(status)) => return Some(status),
+            _ => {
+                // The first process of the namespace goes with it, and the others with that.
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_without_a_jail_is_told_what_is_missing() {
+        let jail = Jail {
+            shown: Vec::new(),
+            memory_bytes: 1 << 30,
+            disk_bytes: 1 << 20,
+            cpu_s: 10,
+            processes: 16,
+            timeout: Duration::from_secs(20),
+        };
+        for unshare in ["no-such-unshare", "unshare --no-such-namespace", "false"] {
+            let error = jail.run_through(unshare, &[], &["true".into()]).unwrap_err();
+            assert!(error.contains("util-linux") && error.contains("user namespaces"), "{unshare}: {error}");
+        }
+    }
+}

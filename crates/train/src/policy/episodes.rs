@@ -1,0 +1,315 @@
+//! Episodes: answers in turns with what an environment says of them. Tokens are appended as they were sampled, and none is made again
+//! of its text.
+
+use std::ops::Range;
+
+use fathom_base::choice;
+use fathom_model::{Asked, Weights, Written};
+use fathom_text::Rng;
+use fathom_text::chat::{Conversation, Follow, Message};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::environment::{Environment, Reply, Turn};
+use super::replicas::Replica;
+use super::rollouts::Policies;
+use crate::error::{Error, Result};
+use crate::recipe::RlTable;
+use crate::step::Trainer;
+
+/// An environment, and how what it says becomes tokens.
+pub struct Playing {
+    /// Who replies.
+    pub environment: Box<dyn Environment>,
+    /// Makes tokens of replies.
+    pub follow: Follow,
+    /// Weight of what it gives in an answer's reward.
+    pub weight: f64,
+    /// What an episode without a reply is given; none: it is left out of its group and of the loss.
+    pub failed_reward: Option<f64>,
+}
+
+choice! {
+    /// Why an episode is over.
+    pub(super) enum End {
+        /// The environment said so.
+        Environment = "environment",
+        /// It has had all its turns (`rl.turns`).
+        Turns = "turns",
+        /// There is no room for another answer.
+        Room = "room",
+        /// An answer did not end by itself.
+        Truncated = "truncated",
+        /// The environment gave no reply.
+        Failed = "failed",
+    }
+}
+
+/// What a policy wrote behind a prompt, and what it heard.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Episode {
+    /// Tokens behind the prompt.
+    pub ids: Vec<u32>,
+    /// Which of them the environment wrote.
+    pub heard: Vec<Range<usize>>,
+    /// Log-probability of each of the others.
+    #[serde(with = "bits")]
+    pub logps: Vec<f32>,
+    /// What was said, by whom.
+    pub messages: Vec<Value>,
+    /// The last answer's text.
+    pub text: String,
+    /// It ended by itself.
+    pub ended: bool,
+    /// What the environment gave: bits of each number, and how many tokens were written up to it.
+    earned: Vec<(usize, u64)>,
+    /// Why it is over; none of a single answer without an environment.
+    pub end: Option<End>,
+}
+
+/// Numbers as their bits, so that ranks have the same.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(numbers: &[f32], to: S) -> Result<S::Ok, S::Error> {
+        numbers.iter().map(|number| number.to_bits()).collect::<Vec<u32>>().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f32>, D::Error> {
+        Ok(Vec::<u32>::deserialize(from)?.into_iter().map(f32::from_bits).collect())
+    }
+}
+
+impl Episode {
+    /// Takes an answer.
+    fn write(&mut self, Written { ids, logps, text, ended }: Written) {
+        self.ids.extend(ids);
+        self.logps.extend(logps);
+        self.messages.push(json!({"role": "assistant", "content": text}));
+        (self.text, self.ended) = (text, ended);
+    }
+
+    /// Answers of it.
+    pub fn turns(&self) -> usize {
+        self.messages.iter().filter(|message| message["role"] == "assistant").count()
+    }
+
+    /// What the environment gave after how many written tokens.
+    pub fn earnings(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.earned.iter().map(|(at, bits)| (*at, f64::from_bits(*bits)))
+    }
+
+    /// The sum of it, if it gave anything.
+    pub fn earned(&self) -> Option<f64> {
+        self.earnings().map(|(_, reward)| reward).reduce(|a, b| a + b)
+    }
+
+    /// All that was said, for people.
+    pub fn transcript(&self) -> String {
+        let one = |message: &Value| {
+            let content = message["content"].as_str().unwrap_or_default();
+            match message["role"].as_str() {
+                Some("assistant") | None => content.to_string(),
+                Some(role) => format!("\n[{role}] {content}\n"),
+            }
+        };
+        self.messages.iter().map(one).collect()
+    }
+}
+
+/// What ranks tell each other of a reply: of an episode that is over, nothing.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Heard {
+    text: Option<String>,
+    reward: Option<u64>,
+    failed: Option<String>,
+}
+
+impl From<std::result::Result<Reply, String>> for Heard {
+    fn from(reply: std::result::Result<Reply, String>) -> Heard {
+        match reply {
+            Ok(Reply { text, reward }) => Heard { text, reward: reward.map(f64::to_bits), failed: None },
+            Err(why) => Heard { failed: Some(why), ..Heard::default() },
+        }
+    }
+}
+
+fn refuse(message: String) -> Error {
+    Error::Recipe { key: "environment.command".into(), message }
+}
+
+impl Policies {
+    /// This replica's episodes of some prompts, group by group. All ranks call this together.
+    pub(super) fn play(
+        &self,
+        policy: &Trainer,
+        drawn: &[(usize, u64)],
+        replica: Replica,
+    ) -> Result<Vec<Episode>> {
+        let share = replica.share(drawn.len());
+        let (drawn, answers) = (&drawn[share.clone()], self.how.answers);
+        let mut own = self.first_answers(policy, drawn);
+        let Some(playing) = &self.of.playing else { return own };
+        for turn in 0..self.how.turns.max(1) {
+            let (episodes, said) = match own {
+                Ok(episodes) if replica.speaks => {
+                    let said = self.replies(playing, drawn, &episodes);
+                    (episodes, said)
+                }
+                Ok(episodes) => (episodes, Ok(Vec::new())),
+                Err(error) => (Vec::new(), Err(error)),
+            };
+            let heard: Vec<Heard> = replica.all(&policy.device, said)?;
+            let over = heard.iter().all(|heard| heard.text.is_none());
+            let own_heard = heard[share.start * answers..share.end * answers].to_vec();
+            own = self.go_on(policy, drawn, (episodes, own_heard), turn);
+            if over {
+                break;
+            }
+        }
+        own
+    }
+
+    /// The first answer of each episode.
+    fn first_answers(&self, policy: &Trainer, drawn: &[(usize, u64)]) -> Result<Vec<Episode>> {
+        let prompts = drawn.iter().map(|(prompt, _)| self.of.prompts[*prompt].ids.clone()).collect();
+        let seeds = drawn.iter().map(|(_, seed)| *seed).collect();
+        let written = self.ask(policy, prompts, seeds, self.how.answers)?;
+        let episode = |written: Written| {
+            let mut episode = Episode::default();
+            episode.write(written);
+            episode
+        };
+        Ok(written.into_iter().flatten().map(episode).collect())
+    }
+
+    /// Answers of the policy to some prompts.
+    fn ask(
+        &self,
+        policy: &Trainer,
+        prompts: Vec<Vec<u32>>,
+        seeds: Vec<u64>,
+        answers: usize,
+    ) -> Result<Vec<Vec<Written>>> {
+        if prompts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let RlTable { max_answer_tokens: max_tokens, temperature, top_k, top_p, .. } = self.how;
+        let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p };
+        let weights = Weights { device: &policy.device, model: &policy.model, params: &policy.params };
+        self.of.rollout.rollout(weights, &asked).map_err(Error::Hook)
+    }
+
+    /// What the environment says of each episode; of one that is over, nothing.
+    fn replies(&self, playing: &Playing, drawn: &[(usize, u64)], episodes: &[Episode]) -> Result<Vec<Heard>> {
+        let going: Vec<usize> = (0..episodes.len()).filter(|at| episodes[*at].end.is_none()).collect();
+        let turn = |at: &usize| {
+            let (episode, prompt) = (&episodes[*at], &self.of.prompts[drawn[at / self.how.answers].0]);
+            let before = episode.heard.last().map_or(0, |heard| heard.end);
+            Turn {
+                row: &prompt.row,
+                prompt: &prompt.text,
+                messages: &episode.messages,
+                text: &episode.text,
+                turn: episode.turns() - 1,
+                tokens: episode.ids.len() - before,
+                ended: episode.ended,
+            }
+        };
+        let turns: Vec<Turn<'_>> = going.iter().map(turn).collect();
+        let mut said = vec![Heard::default(); episodes.len()];
+        if turns.is_empty() {
+            return Ok(said);
+        }
+        let replies = playing.environment.reply(&turns).map_err(refuse)?;
+        if replies.len() != turns.len() {
+            return Err(refuse(format!("gave {} replies to {} answers", replies.len(), turns.len())));
+        }
+        going.into_iter().zip(replies).for_each(|(at, reply)| said[at] = reply.into());
+        Ok(said)
+    }
+
+    /// Takes replies, and the answers to those that leave room for one.
+    fn go_on(
+        &self,
+        policy: &Trainer,
+        drawn: &[(usize, u64)],
+        (mut episodes, heard): (Vec<Episode>, Vec<Heard>),
+        turn: usize,
+    ) -> Result<Vec<Episode>> {
+        let Some(playing) = &self.of.playing else { return Ok(episodes) };
+        let (mut prompts, mut seeds, mut going) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (episode, heard)) in episodes.iter_mut().zip(heard).enumerate() {
+            if episode.end.is_some() {
+                continue;
+            }
+            let (prompt, seed) = drawn[at / self.how.answers];
+            let prompt = &self.of.prompts[prompt];
+            let before = prompt.ids.len() + self.how.max_answer_tokens;
+            let last = turn + 1 >= self.how.turns;
+            episode.hear(
+                playing,
+                prompt.conversation.as_ref(),
+                heard,
+                (last, self.seq_tokens.saturating_sub(before)),
+            )?;
+            if episode.end.is_none() {
+                prompts.push([&prompt.ids[..], &episode.ids].concat());
+                let answer = (at % self.how.answers) as u64;
+                seeds.push(Rng::keyed(&[seed, answer, turn as u64 + 1]).next_u64());
+                going.push(at);
+            }
+        }
+        let written = self.ask(policy, prompts, seeds, 1)?;
+        for (at, written) in going.into_iter().zip(written.into_iter().flatten()) {
+            episodes[at].write(written);
+        }
+        Ok(episodes)
+    }
+}
+
+impl Episode {
+    /// Takes a reply: its tokens, or why the episode is over. `room` is how many tokens may be behind the prompt before another answer.
+    fn hear(
+        &mut self,
+        playing: &Playing,
+        prompt: Option<&Conversation>,
+        heard: Heard,
+        (last, room): (bool, usize),
+    ) -> Result<()> {
+        let failed_reward = playing.failed_reward.filter(|_| heard.failed.is_some());
+        if let Some(bits) = heard.reward.or(failed_reward.map(f64::to_bits)) {
+            self.earned.push((self.logps.len(), bits));
+        }
+        let mut end = None;
+        if let Some(why) = heard.failed {
+            self.messages.push(json!({"role": "no reply", "content": why}));
+            end = Some(End::Failed);
+        } else if !self.ended {
+            end = Some(End::Truncated);
+        } else if heard.text.is_none() {
+            end = Some(End::Environment);
+        } else if last {
+            end = Some(End::Turns);
+        }
+        if let (None, Some(text)) = (end, &heard.text) {
+            let so_far = prompt.map(|prompt| {
+                let said = &self.messages[..self.messages.len() - 1];
+                let said = said.iter().map(|said| Message { said: said.clone(), weight: 1.0 });
+                let messages = prompt.messages.iter().cloned().chain(said).collect();
+                Conversation { messages, ..prompt.clone() }
+            });
+            let answer = (self.text.as_str(), self.ids.last().copied());
+            let tokens = playing.follow.tokens(so_far.as_ref(), answer, text).map_err(refuse)?;
+            if self.ids.len() + tokens.len() > room {
+                end = Some(End::Room);
+            } else {
+                self.heard.push(self.ids.len()..self.ids.len() + tokens.len());
+                self.ids.extend(tokens);
+                self.messages.push(json!({"role": playing.follow.role, "content": text}));
+            }
+        }
+        self.end = end;
+        Ok(())
+    }
+}
