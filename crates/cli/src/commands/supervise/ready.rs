@@ -43,7 +43,8 @@ impl Address {
         stream.set_read_timeout(Some(ANSWER)).ok()?;
         stream.set_write_timeout(Some(ANSWER)).ok()?;
         // In one piece: a server may answer and close before it has read a second one, and the answer would be lost.
-        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.path, self.host);
+        let request =
+            format!("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.path, self.host);
         stream.write_all(request.as_bytes()).ok()?;
         // "HTTP/1.1 200"
         let mut head = [0; 12];
