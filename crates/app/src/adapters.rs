@@ -111,11 +111,8 @@ pub(crate) fn merged(
     for (path, weight) in adapters {
         let folder = accepted(path, base)?;
         let (adapted, tensors) = open_peft(&folder, spec.clone())?;
-        if adapted.adapter.as_ref().is_some_and(|adapter| !adapter.merges()) {
-            refuse!(
-                "{}: networks behind sub-layers and virtual tokens are no part of any weight",
-                path.display()
-            );
+        if let Err(why) = adapted.merges() {
+            refuse!("{}: it cannot be merged: {why}", path.display());
         }
         let adds =
             adapted.adapter.as_ref().is_some_and(|adapter| adapter.adds()) && tensors.is_adapter_alone();

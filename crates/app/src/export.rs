@@ -344,11 +344,8 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
     if what.adapter {
         return write_adapter(what, &found);
     }
-    if found.spec.adapter.as_ref().is_some_and(|adapter| !adapter.merges()) {
-        refuse!(
-            "{}: networks behind sub-layers and virtual tokens are no part of any weight; export them with --adapter",
-            what.from.display()
-        );
+    if let Err(why) = found.spec.merges() {
+        refuse!("{}: {why}; export the adapter alone with --adapter", what.from.display());
     }
     if merges && what.quantised.is_some() {
         refuse!(

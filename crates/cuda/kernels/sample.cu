@@ -28,6 +28,23 @@ ENTRY(256) jitter(Mat x, const i32* keys, const float* scales, i64 rows, i64 col
   store8(x, c.row, c.col, cols - c.col, v);
 }
 
+// x [r, c] times a factor, or zero where twenty bits of the row's key, the place's and the column are below a threshold (crate tensor,
+// `Dropout`).
+ENTRY(256) dropout(Mat x, const i32* keys, i64 rows, i64 cols, i32 shift, i32 pieces, i32 salt, i32 threshold, i64 first, float factor) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  float v[8];
+  load8(v, x, c.row, c.col, cols - c.col);
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    u32 hash = (u32)(keys[c.row] ^ salt) ^ (u32)(first + c.col + i) * 0x9e3779b1u;
+    hash = (hash ^ (hash >> 16)) * 0x85ebca6bu;
+    hash = (hash ^ (hash >> 13)) * 0xc2b2ae35u;
+    v[i] = (hash ^ (hash >> 16)) >> 12 < (u32)threshold ? 0.f : factor * v[i];
+  }
+  store8(x, c.row, c.col, cols - c.col, v);
+}
+
 // Logits as whole numbers in the same order, and under them the ids, so that the first of equals is the larger. What is not a
 // number is above all.
 FN u64 place(float x, i64 id) {

@@ -27,6 +27,8 @@ pub struct Batch {
     pub context: Option<Context>,
     /// i32 [1, t]: each token's own place, -1 of virtual tokens ([`Batch::text_of`]); of models that put something in their place.
     pub text: Option<Tensor>,
+    /// i32 [1, t]: a number of each token that dropout depends on; none where nothing is dropped.
+    pub keys: Option<Tensor>,
 }
 
 /// A batch, borrowed, or freed with the last tape that needs it.
@@ -69,6 +71,7 @@ impl Batch {
         sizes.extend(self.masks.iter().flat_map(|mask| [mask.pairs, mask.table.rows() as u64]));
         sizes.extend(self.ropes.iter().map(by_tile));
         sizes.extend(self.context.iter().flat_map(Context::sizes));
+        sizes.push(u64::from(self.keys.is_some()));
         sizes
     }
 

@@ -23,6 +23,7 @@ mod scores;
 mod taught;
 #[cfg(test)]
 mod taught_tests;
+mod term;
 #[cfg(test)]
 mod tests;
 
@@ -54,6 +55,17 @@ pub struct Labels {
     pub weights: Option<Tensor>,
 }
 
+/// A low-rank term of the output projection (LoRA; Hu et al., 2021): `scale (x A^T) B^T` is added to the logits.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadTerm {
+    /// [rank, d], all of it on every rank.
+    pub a: ParamId,
+    /// [vocab, rank], of the rows that the projection has here.
+    pub b: ParamId,
+    /// Multiplies both together.
+    pub scale: f32,
+}
+
 /// The output projection.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
@@ -65,6 +77,8 @@ pub struct Head {
     pub how: HeadUse,
     /// The token whose row is the first of the weight: above 0 where the vocabulary is spread over ranks.
     pub first: usize,
+    /// What an adapter adds.
+    pub term: Option<HeadTerm>,
 }
 
 impl Head {
@@ -98,9 +112,10 @@ impl Head {
         (0..tokens).step_by(rows).map(move |start| start..tokens.min(start + rows))
     }
 
-    /// The projection's weight, and its bias if there is one.
+    /// The projection's weight, its bias if there is one, and an adapter's.
     fn ids(&self) -> impl Iterator<Item = ParamId> {
-        [self.weight].into_iter().chain(self.bias)
+        let term = self.term.map(|term| [term.a, term.b]);
+        [self.weight].into_iter().chain(self.bias).chain(term.into_iter().flatten())
     }
 
     /// The projection's weights, in memory until the result is dropped.
@@ -137,6 +152,9 @@ impl Head {
             scope,
             MatMul { a: x, a_trans: false, b: weight, b_trans: true, c: &logits, accumulate: false },
         );
+        if let Some(term) = self.term {
+            self.add_term(scope, &term, x, &logits);
+        }
         if let Some(bias) = self.bias {
             device.machine.add_bias(&logits, &scope.params.tensor(bias));
         }
@@ -238,6 +256,7 @@ impl Head {
         let rows =
             (Head::gradient_rows(scope.device.machine.as_ref(), weight.rows(), x.dtype()) / share).max(1);
         let mut received = grads.receive(device, self.weight, true);
+        let mut of_term = self.receive_term(scope, grads);
         let of_bias = self.bias.and_then(|bias| grads.receive(device, bias, false));
         tiles::each(device, scope.counters, x.rows(), rows, |rows| {
             let tokens = rows.start * share..rows.end * share;
@@ -255,6 +274,9 @@ impl Head {
                 );
                 scope.counters.add(flops, flops);
             }
+            if let Some(of_term) = &mut of_term {
+                of_term.add(self, scope, &dlogits, &x);
+            }
             if let Some((dbias, _)) = &of_bias {
                 device.machine.bias_backward(&dlogits, dbias);
             }
@@ -268,6 +290,9 @@ impl Head {
         let product = |c: &Tensor| {
             let op = MatMul { a: dlogits, a_trans: false, b: weight, b_trans: false, c, accumulate: false };
             self.matmul(scope, op);
+            if let Some(term) = self.term {
+                self.add_term_input(scope, &term, dlogits, c);
+            }
         };
         if spread.share() == 1 {
             product(dx);

@@ -39,7 +39,7 @@ pub use context::{Context, ContextLayout, CpComm, Cut, Sharing, causal_pairs, ma
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
-pub use head::{Head, HeadUse, Labels, Scores, Taught, Teacher};
+pub use head::{Head, HeadTerm, HeadUse, Labels, Scores, Taught, Teacher};
 pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
@@ -47,9 +47,9 @@ pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, Out, Saved, Saves
 pub use ops::attention::AttentionUse;
 pub use ops::balance::RouterCosts;
 pub use ops::expert_mlp::ExpertMlp;
-pub use ops::experts::ExpertsUse;
+pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};
 pub use ops::latent::LatentUse;
-pub use ops::lora::{LinearCut, LoraUse, Projected, Runs};
+pub use ops::lora::{Drops, LinearCut, LoraUse, Projected, Runs};
 pub use ops::relative::{Distances, RelativeUse};
 pub use ops::rope::RopeUse;
 pub use optimizer::{AdamW, AdamWSettings, Moments, State, StepReport, Update};

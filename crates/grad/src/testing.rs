@@ -150,13 +150,21 @@ pub(crate) struct Stream {
     pub rotation: Option<Rotation>,
     /// Each document has a mask of its own.
     pub apart: bool,
+    /// Of each token, for dropout.
+    pub keys: Option<Vec<i32>>,
 }
 
 impl Stream {
     /// Documents of these lengths, each causal within a window if given; ids below `vocab`.
     pub fn documents(lengths: &[usize], window: Option<usize>, vocab: usize) -> Stream {
-        let mut stream =
-            Stream { ids: vec![], positions: vec![], slices: vec![], rotation: None, apart: false };
+        let mut stream = Stream {
+            ids: vec![],
+            positions: vec![],
+            slices: vec![],
+            rotation: None,
+            apart: false,
+            keys: None,
+        };
         for length in lengths {
             let rows = stream.ids.len()..stream.ids.len() + length;
             stream.ids.extend(rows.clone().map(|at| (uniform(77, at as u64) * vocab as f64) as i32));
@@ -212,7 +220,8 @@ impl Stream {
         };
         let masks = if self.apart { self.slices.iter().map(of_doc).collect() } else { vec![mask] };
         let text = Some(Batch::text_of(device, &self.ids));
-        Batch { tokens: self.tokens(), ids, positions, masks, ropes, context: None, text }
+        let keys = self.keys.as_ref().map(|keys| device.from_i32(keys, Category::Data));
+        Batch { tokens: self.tokens(), ids, positions, masks, ropes, context: None, text, keys }
     }
 }
 

@@ -67,7 +67,7 @@ impl Model {
         device.pool.enter("batch", -1);
         let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
         let text = self.text(device, &sharing.own(device, ids));
-        let (ids, own_positions) = (own(ids), own(positions));
+        let (ids, own_positions) = (own(&self.looked_up(ids)), own(positions));
         let reaches = self.spec.reaches();
         let (masks, context) = if reaches.contains(&Reach::Full) {
             assert!(
@@ -79,7 +79,7 @@ impl Model {
             Context::new(device, sharing, &self.spec.windows(), caps.docs, positions, &own_positions)
         };
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
-        Batch { tokens: ids.cols(), ids, positions: own_positions, masks, ropes, context, text }
+        Batch { tokens: ids.cols(), ids, positions: own_positions, masks, ropes, context, text, keys: None }
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.

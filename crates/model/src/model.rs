@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Alike, Ctx, Head, HeadUse, Param, ParamId, Params, Scores, Segments, StateDisk, Val, Which,
+    Alike, Ctx, Head, HeadTerm, HeadUse, Param, ParamId, Params, Scores, Segments, StateDisk, Val, Which,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 
-use crate::adapter::PromptParams;
+use crate::adapter::{PromptParams, TableParams, head_term};
 use crate::attention::DistanceParams;
 use crate::block::{BlockParams, FfnParams, LinearParams, NormParams, block, norm};
 use crate::blocked::Blocked;
@@ -55,6 +55,8 @@ pub struct EmbedParams {
     pub encoder: Option<EncoderInput>,
     /// Embeddings of an adapter's virtual tokens.
     pub prompt: Option<PromptParams>,
+    /// What an adapter of the embedding has.
+    pub table: TableParams,
 }
 
 /// Weights before the first block of an encoder.
@@ -77,6 +79,8 @@ pub struct LastParams {
     pub head: ParamId,
     /// [1, vocab].
     pub head_bias: Option<ParamId>,
+    /// What an adapter adds to the head.
+    pub term: Option<HeadTerm>,
     /// The second head's [k, d], called `score` as in Transformers' sequence classifiers.
     pub score: Option<ParamId>,
 }
@@ -126,6 +130,7 @@ impl Spec {
         });
         let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
         let prompt = PromptParams::declare(w, self);
+        let of_table = TableParams::declare(w, self);
         w.distances = self.relative().map(|relative| DistanceParams::declare(w, self, &relative));
         let block = |index: usize| {
             w.enter(Some(index));
@@ -147,7 +152,8 @@ impl Spec {
                 let (at, stored) = ((Module::Head, Kind::Bias), InFiles::one(names.head, self.vocab));
                 let bias = WeightSpec::new("head", at, [1, self.vocab], Cut::Rows(&vocab), stored);
                 let head_bias = self.head_bias.then(|| w.weight(bias));
-                LastParams { norm: None, pool: None, head, head_bias, score: None }
+                let term = head_term(w, self);
+                LastParams { norm: None, pool: None, head, head_bias, term, score: None }
             }
         };
         let score = (self.scores > 0).then(|| {
@@ -158,7 +164,8 @@ impl Spec {
             // One score is a matrix too, of one row.
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
         });
-        (EmbedParams { tokens, positions, encoder, prompt }, blocks, LastParams { norm, score, ..last })
+        let embed = EmbedParams { tokens, positions, encoder, prompt, table: of_table };
+        (embed, blocks, LastParams { norm, score, ..last })
     }
 
     /// Passes the weights of one layer.
@@ -204,6 +211,7 @@ impl LastParams {
             pool: parts
                 .pool
                 .map(|_| w.linear(Projection { bias: true, parallel: Parallel::Whole(seen), ..pool })),
+            term: None,
             score: None,
             head: w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..head }),
             head_bias: Some(w.weight(bias)),
@@ -476,8 +484,9 @@ impl Model {
     /// What the first block reads; of the embedding this rank has some rows.
     fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams, rows: (usize, bool)) -> Val {
         let Some(e) = &p.encoder else {
-            let how = (self.embed_scale, self.spec.virtual_tokens() > 0);
+            let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
             let x_td = cx.embed_parallel(p.tokens, p.positions, how, rows);
+            let x_td = p.table.forward(cx, x_td, self.embed_scale);
             return p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
         };
         cx.rows(|cx| {
@@ -551,11 +560,11 @@ impl Model {
     /// If this rank does not have the last layers.
     #[track_caller]
     pub fn head(&self, z_loss: f32) -> Head {
-        let Some(LastParams { head, head_bias: bias, .. }) = self.last else {
+        let Some(LastParams { head, head_bias: bias, term, .. }) = self.last else {
             panic!("head: this rank does not hold the last layers")
         };
         let how = HeadUse { scale: self.spec.logit_scale, softcap: self.spec.logit_softcap, z_loss };
         let first = self.holdings[head.index()].shard.rows[0].start;
-        Head { weight: head, bias, how, first }
+        Head { weight: head, bias, how, first, term }
     }
 }

@@ -5,6 +5,7 @@
 use fathom_grad::{Ctx, ExpertMlp, ExpertsUse, ParamId, RouterCosts, Val};
 use fathom_tensor::{Activation, Routing, Scores};
 
+use crate::adapter::declare_experts;
 use crate::block::{DenseParams, LinearParams, mlp};
 use crate::family::MoeNames;
 use crate::portion::{Cut, Inside, Seen};
@@ -144,7 +145,7 @@ fn routed(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> 
     let [w_tk, i_tk] = cx.route_counted(["moe.weights", "moe.index"], l_tn, how, p.choice_bias);
     let w_tk = balance(cx, m, [w_tk, i_tk, l_tn]);
     let i_tk = limit(cx, m, [i_tk, w_tk]);
-    let (up, down) = ((p.up.weight, p.up.bias), (p.down.weight, p.down.bias));
+    let (up, down) = (p.up.of_experts(), p.down.of_experts());
     let names = ["moe.up", "moe.act", "moe.down"];
     let y_tkd = cx.expert_mlp(names, [h_td, i_tk], m.mlp(s.mlp.activation), up, down);
     let y_td = cx.combine("moe.out", y_tkd, w_tk);
@@ -197,12 +198,12 @@ impl ExpertsParams {
             up: LinearParams {
                 weight: expert_up(w, s, m, way_in),
                 bias: expert_bias(w, s, m, 0),
-                adapter: None,
+                adapter: declare_experts(w, s, m, true),
             },
             down: LinearParams {
                 weight: expert_down(w, s, m, way_out),
                 bias: expert_bias(w, s, m, 1),
-                adapter: None,
+                adapter: declare_experts(w, s, m, false),
             },
             shared: m.shared.map(|shared| SharedParams::declare(w, s, shared)),
         }

@@ -130,7 +130,7 @@ impl Collect<'_> {
         match &weight.stored {
             InFiles::Stack(parts) => {
                 let linear = matches!(weight.kind, Kind::Linear | Kind::Gate);
-                self.transpose = self.names.transposed && linear;
+                self.transpose = (self.names.transposed && linear) || weight.term == Term::EmbedA;
                 self.stack("", parts.iter().map(|(name, rows)| (name.as_ref(), *rows)), 0);
             }
             InFiles::Rows(name, all, runs) => {

@@ -52,6 +52,14 @@ pub enum Term {
     LoraA,
     /// Its second.
     LoraB,
+    /// What is added to it.
+    LoraBias,
+    /// The first factor of an embedding's adapter, whose rows are of tokens; in files it lies the other way round.
+    EmbedA,
+    /// Its second.
+    EmbedB,
+    /// Rows of an embedding in place of the base's.
+    TokenRows,
     /// Lengths of rows.
     Lengths,
     /// Factors of columns.
@@ -67,6 +75,10 @@ impl Term {
             Term::Whole => "",
             Term::LoraA => ".lora_A.weight",
             Term::LoraB => ".lora_B.weight",
+            Term::LoraBias => ".lora_B.bias",
+            Term::EmbedA => ".lora_embedding_A",
+            Term::EmbedB => ".lora_embedding_B",
+            Term::TokenRows => ".token_adapter.trainable_tokens_delta",
             Term::Lengths => ".lora_magnitude_vector",
             Term::Factors => ".ia3_l",
         }
@@ -242,6 +254,11 @@ impl<'a> Walk<'a> {
         self.layer = layer;
     }
 
+    /// The layer that it is in.
+    pub(crate) fn layer(&self) -> Option<usize> {
+        self.layer
+    }
+
     /// Any weight.
     pub fn weight(&mut self, weight: WeightSpec<'_>) -> ParamId {
         (self.visit)(self.layer, &weight)
@@ -329,6 +346,7 @@ impl<'a> WeightSpec<'a> {
         match self.kind {
             // Virtual tokens and their encoder are no work of a token's.
             Kind::Adapter if self.module == Module::Input || self.term == Term::Whole => 0,
+            Kind::Adapter if let Cut::Experts(experts, _) = self.cut => rows * cols / experts * chosen,
             Kind::Linear | Kind::Adapter if rows > 1 => rows * cols,
             Kind::Linear => cols,
             Kind::Experts(experts) => rows * cols / experts * chosen,

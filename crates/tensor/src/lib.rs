@@ -12,6 +12,7 @@ pub mod blocks;
 pub mod choice;
 mod clock;
 mod divergence;
+mod dropout;
 mod dtype;
 mod experts;
 mod fabric;
@@ -38,6 +39,7 @@ pub use attend::{Attention, AttentionBackward, SinksBackward};
 pub use blocks::{BlockFormat, Pack, Packing, Unpack};
 pub use clock::{Clock, Times, Way};
 pub use divergence::{CLOSEST, Diverged, Divergence, Known};
+pub use dropout::Dropout;
 pub use dtype::DType;
 pub use experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,

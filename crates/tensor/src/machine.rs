@@ -13,6 +13,7 @@ use crate::blocks::{Pack, Unpack};
 use crate::choice::{self, Choose};
 use crate::clock::Clock;
 use crate::divergence::Divergence;
+use crate::dropout::Dropout;
 use crate::experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, LimitExperts, Route,
     RouteBackward, RouterLosses,
@@ -480,6 +481,8 @@ pub trait Machine: Send + Sync {
     /// `x[r, c] += scales[r] (2 u - 1)` with `u` in [0, 1) of twenty bits, which [`crate::moments::noise`] makes of the row's key and the
     /// column; keys i32 and scales f32 [1, r].
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor);
+    /// `x[r, c] *= factor`, or zero where [`Dropout::drops`] says so of the row's key and the column; keys i32 [1, r].
+    fn dropout(&self, x: &Tensor, keys: &Tensor, how: Dropout);
     /// `x += bias` on each row.
     fn add_bias(&self, x: &Tensor, bias: &Tensor);
     /// `dbias += sum over rows of dy`, ascending; f32.

@@ -5,6 +5,7 @@ use crate::blocks::{BlockFormat, Pack, Unpack};
 use crate::choice::Choose;
 use crate::clock::{Clock, Work};
 use crate::divergence::{Divergence, Known};
+use crate::dropout::Dropout;
 use crate::experts::*;
 use crate::four_bits::RoundWeights;
 use crate::machine::*;
@@ -233,6 +234,9 @@ impl Machine for Meta {
     }
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
         self.maps(&[x, keys, scales]);
+    }
+    fn dropout(&self, x: &Tensor, keys: &Tensor, _: Dropout) {
+        self.maps(&[x, keys, x]);
     }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();

@@ -30,7 +30,7 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
         AdapterName::Ia3 => AdapterMethod::Factors,
         AdapterName::Houlsby => {
             let method = AdapterMethod::Networks(table.rank.unwrap_or(2 * RANK));
-            let networks = Adapter { method, modules: BTreeMap::new(), inputs: BTreeSet::new() };
+            let networks = Adapter::of(method, BTreeMap::new(), BTreeSet::new());
             return spec.with_adapter(networks).map_err(refuse("rank"));
         }
         AdapterName::Prompt | AdapterName::PTuning | AdapterName::Prefix => {
@@ -45,13 +45,33 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
         }
     };
     let targets = targets(recipe).map_err(refuse("targets"))?;
-    let names = spec.targeted(&targets).map_err(refuse("targets"))?;
+    let mut names = spec.targeted(&targets).map_err(refuse("targets"))?;
+    if !matches!(table.method, AdapterName::Lora | AdapterName::Rslora) {
+        // What these do is done to projections of blocks alone.
+        names = spec.of_blocks(&names);
+        if names.is_empty() {
+            let message =
+                format!("means no projection of a block, which adapter.method=\"{}\" is of", table.method);
+            return Err(refuse("targets")(message));
+        }
+    }
     let rank = if table.method.is_low_rank() { table.rank.unwrap_or(RANK) } else { 1 };
     let times = if table.method == AdapterName::Pissa { 1.0 } else { 2.0 };
     let size = Size { rank, alpha: table.alpha.unwrap_or(times * rank as f64) };
     let inputs = if table.method == AdapterName::Ia3 { spec.ways_out(&names) } else { BTreeSet::new() };
     let modules = names.into_iter().map(|name| (name, size)).collect();
-    spec.with_adapter(Adapter { method, modules, inputs }).map_err(refuse("rank"))
+    let adapter = Adapter {
+        tokens: table.token_rows.iter().map(|token| *token as u32).collect(),
+        dropout: table.dropout.unwrap_or_default(),
+        ..Adapter::of(method, modules, inputs)
+    };
+    let key = if table.token_rows.is_empty() { "rank" } else { "token_rows" };
+    let spec = spec.with_adapter(adapter).map_err(refuse(key))?;
+    if recipe.mesh.sequence_parallel && recipe.mesh.tp > 1 && spec.adapts_embedding() {
+        let message = "cuts the rows that an adapter of the embedding makes; set it to false".into();
+        return Err(Error::Recipe { key: "mesh.sequence_parallel".into(), message });
+    }
+    Ok(spec)
 }
 
 /// Columns between A and B where nothing is said.
@@ -87,17 +107,31 @@ pub(crate) fn check_adapter(loaded: &Loaded<Recipe>) -> Result<()> {
         ("rank", adapter.rank.is_some() && !low_rank && method != AdapterName::Houlsby),
         ("alpha", adapter.alpha.is_some() && !low_rank),
         ("lr_ratio", adapter.lr_ratio.is_some() && !low_rank),
+        ("embedding_lr_ratio", adapter.embedding_lr_ratio.is_some() && !low_rank),
+        ("token_rows", !adapter.token_rows.is_empty() && !low_rank),
+        ("dropout", adapter.dropout.is_some() && (!low_rank || method == AdapterName::Dora)),
         (
             "targets",
             adapter.targets.is_some()
                 && (method.leads() || matches!(method, AdapterName::None | AdapterName::Houlsby)),
         ),
         ("virtual_tokens", adapter.virtual_tokens.is_some() && !method.leads()),
+        ("prompt_text", adapter.prompt_text.is_some() && method != AdapterName::Prompt),
         ("encoder_hidden_size", adapter.encoder_hidden_size.is_some() && method != AdapterName::PTuning),
     ];
     if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
         let message = format!("has no effect with adapter.method=\"{method}\"; leave it out");
         return Err(loaded.refuse(&format!("adapter.{key}"), message).into());
+    }
+    let recipe = &loaded.value;
+    let drops = adapter.dropout.is_some_and(|rate| rate > 0.0);
+    if drops && recipe.mesh.sequence_parallel && recipe.mesh.tp > 1 {
+        let message = "cuts the rows of which adapter.dropout drops some; set it to false".to_string();
+        return Err(loaded.refuse("mesh.sequence_parallel", message).into());
+    }
+    if drops && recipe.rl.is_on() {
+        let message = "makes answers another probability than they were drawn with; leave it out of reinforcement learning";
+        return Err(loaded.refuse("adapter.dropout", message.to_string()).into());
     }
     if method.leads() { check_leading(loaded) } else { Ok(()) }
 }

@@ -69,7 +69,10 @@ impl<'a> Loaded<'a> {
         let layout =
             ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
         let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
-        let batch = model.batch_of(device, packed, how.caps, &sharing);
+        let drops = how.goal.drops.filter(|_| model.spec.drops());
+        let mut batch = model.batch_of(device, packed, how.caps, &sharing);
+        batch.keys =
+            drops.map(|seed| device.from_i32(&sharing.own(device, &keys(seed, micro)), Category::Data));
         let shared = grid.tp > 1 && grid.sequence_parallel && device.machine.has_data();
         let order = model.last.filter(|_| shared).map(|last| {
             let spread = Spread { ranks: grid.tp, rows: true, ..Spread::NONE };
@@ -235,6 +238,21 @@ impl<'a> Loaded<'a> {
         let own: Vec<f32> = (0..rows).flat_map(of_row).copied().collect();
         device.from_f32(rows, width, &own, Category::Data)
     }
+}
+
+/// What dropout depends on of each token of the stream: the seed, the step, what its document is, and where it is in that.
+fn keys(seed: u64, micro: &MicroBatch) -> Vec<i32> {
+    let mut keys = vec![0; micro.ids.len()];
+    for doc in &micro.docs {
+        let document = micro.ids[doc.clone()].iter().fold(0, |hash: u64, id| {
+            (hash ^ u64::from(id.cast_unsigned())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        });
+        for (place, key) in keys[doc.clone()].iter_mut().enumerate() {
+            let mut rng = Rng::keyed(&[seed, micro.began, document, place as u64]);
+            *key = (rng.next_u64() as u32).cast_signed();
+        }
+    }
+    keys
 }
 
 /// The keys and sizes of the noise on this rank's rows, of a model that is `hidden` wide.

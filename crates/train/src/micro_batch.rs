@@ -25,6 +25,8 @@ pub struct MicroBatch {
     pub facts: Facts,
     /// Tells it from all others of a run, for random numbers: the number of its first sample.
     pub number: u64,
+    /// The number of the first sample of its step.
+    pub began: u64,
     /// What all micro batches of the step have together; `None` where it is this one alone.
     pub step: Option<Totals>,
     /// Of answers that a policy wrote: what is known of their labels.

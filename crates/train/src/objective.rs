@@ -238,6 +238,9 @@ pub struct Goal {
     pub teacher: Option<Arc<Spec>>,
     /// Noise on embeddings.
     pub noise: Option<Noise>,
+    /// The seed of what an adapter drops; that depends on it, the step, the document, the token's place in that and the module, and not
+    /// on how documents are packed and shared out.
+    pub drops: Option<u64>,
     /// Which model a step asks besides: for plans, too.
     pub refers: Refers,
 }
@@ -264,6 +267,7 @@ impl Default for Goal {
             quantized: None,
             teacher: None,
             noise: None,
+            drops: None,
             refers: Refers::Not,
         }
     }

@@ -149,12 +149,12 @@ impl Source for Samples {
     fn step(&mut self, _policy: &Trainer) -> Result<Vec<MicroBatch>> {
         let mut own: Vec<MicroBatch> = Vec::with_capacity(self.share.own.len());
         let mut all = Totals::default();
-        let end = self.end();
+        let (end, began) = (self.end(), self.loader.cursor().sample);
         for index in 0..self.share.all {
             if self.shape.alone && index > 0 && self.loader.cursor().sample >= end {
                 break;
             }
-            let next = self.micro_batch(end)?;
+            let next = MicroBatch { began, ..self.micro_batch(end)? };
             let has = next.totals();
             all.documents += has.documents;
             all.labels += has.labels;

@@ -176,6 +176,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             quantized: quantized(recipe)?,
             teacher: teacher(recipe)?,
             noise: noise(recipe),
+            drops: recipe.adapter.dropout.map(|_| recipe.run.seed.wrapping_add(index as u64)),
             refers: refers(recipe),
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },

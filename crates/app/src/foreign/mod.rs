@@ -149,11 +149,12 @@ special_tokens:
 ",
         );
         assert_eq!((translated.tool, translated.base), (Tool::Axolotl, "qlora"));
-        assert_eq!(unsaid(&translated), ["lora_dropout", "optimizer", "special_tokens.pad_token"]);
+        assert_eq!(unsaid(&translated), ["optimizer", "special_tokens.pad_token"]);
         assert_eq!(recipe["model"]["quantization"].as_str(), Some("nf4"));
         assert_eq!(recipe["model"]["from"].as_str(), Some("models/llama"));
         assert_eq!(recipe["adapter"]["rank"].as_integer(), Some(32));
         assert_eq!(recipe["adapter"]["alpha"].as_float(), Some(16.0));
+        assert_eq!(recipe["adapter"]["dropout"].as_float(), Some(0.05));
         assert_eq!(recipe["optimizer"]["lr"].as_float(), Some(2e-4));
         assert_eq!(recipe["stage"][0]["seq_tokens"].as_integer(), Some(4096));
         assert_eq!(recipe["stage"][0]["micro_batches"].as_integer(), Some(8));

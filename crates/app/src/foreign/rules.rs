@@ -268,9 +268,12 @@ pub(super) const RULES: &[(&[&str], Rule)] = &[
         draft.adapter.get_or_insert("lora");
         float(v).map(|v| draft.set("adapter.alpha", v))
     }),
-    (&["lora_dropout", "model.lora_dropout"], |_, v| match float(v)? {
+    (&["lora_dropout", "model.lora_dropout"], |draft, v| match float(v)? {
         0.0 => Ok(()),
-        _ => Err("adapters are trained without dropout".into()),
+        rate => {
+            draft.set("adapter.dropout", rate);
+            Ok(())
+        }
     }),
     (&["lora_target_modules", "lora_target", "model.lora_attn_modules"], |draft, v| {
         let names: Vec<String> = match v {

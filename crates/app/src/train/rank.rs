@@ -4,21 +4,23 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_grad::Params;
-use fathom_model::{Init, Model, Spec, adapt, initialise};
+use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise};
 use fathom_tensor::Device;
+use fathom_text::Tokenizer;
 use fathom_train::{
     Anew, Base, Hooks, Outcome, Parts, Reference, Refers, Run, Settled, Sources, Stores, Trainer, frozen,
     open_state_disk, quantizes, rank_folder, round_to, stage, train_experts,
 };
 
 use fathom_train::Frozen;
-use fathom_train::recipe::{AdapterName, QuantizationName, Recipe};
+use fathom_train::recipe::{AdapterName, QuantizationName};
 
 use super::rewards::rollouts;
 use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
 use crate::models::{How, Loaded, load_part, model_folder, portion, precision};
+use crate::text::tokenizer_dir;
 
 /// What every rank of a run is given.
 pub struct Shared<'a> {
@@ -135,7 +137,7 @@ pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events)
             "the tokenizer has {vocab} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
         );
     }
-    begin_adapter(recipe, device, &model, &mut params)?;
+    begin_adapter(job, device, &model, &mut params)?;
     frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
     let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
     trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
@@ -186,11 +188,24 @@ fn teacher(job: &Job, device: &Device) -> Result<Option<Frozen>> {
 }
 
 /// Gives the weights of an adapter their first values and rates.
-fn begin_adapter(recipe: &Recipe, device: &Device, model: &Model, params: &mut Params) -> Result<()> {
+fn begin_adapter(job: &Job, device: &Device, model: &Model, params: &mut Params) -> Result<()> {
+    let recipe = job.recipe();
     let refuse = |message| fathom_train::Error::Recipe { key: "adapter.method".into(), message };
     adapt(device, model, params, recipe.run.seed).map_err(refuse)?;
+    if let Some(text) = recipe.adapter.prompt_text.as_ref().filter(|_| device.machine.has_data()) {
+        // As Transformers' tokenizers encode it, which PEFT asks.
+        let ids = Tokenizer::from_dir(tokenizer_dir(&job.data()))?.encode_prompt(text)?;
+        if ids.is_empty() || ids.iter().any(|id| *id as usize >= model.spec.vocab) {
+            let message = "has no token that the model has an embedding of".to_string();
+            return Err(fathom_train::Error::Recipe { key: "adapter.prompt_text".into(), message }.into());
+        }
+        begin_as(device, model, params, &ids);
+    }
     if let Some(ratio) = recipe.adapter.lr_ratio {
         model.scale_rates(params, ratio as f32);
+    }
+    if let Some(ratio) = recipe.adapter.embedding_lr_ratio {
+        model.scale_embedding_rates(params, ratio as f32);
     }
     Ok(())
 }

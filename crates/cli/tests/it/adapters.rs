@@ -99,12 +99,13 @@ fn walk(folder: &Path) -> u64 {
 fn a_killed_adapter_run_goes_on_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     base(folder.path());
-    for method in ["lora", "pissa", "ia3"] {
-        let method = format!("adapter.method={method}");
+    for (method, dropout) in [("lora", "none"), ("rslora", "0.2"), ("pissa", "none"), ("ia3", "none")] {
+        let (method, dropout) = (format!("adapter.method={method}"), format!("adapter.dropout={dropout}"));
         let rank = if method.ends_with("ia3") { "adapter.rank=none" } else { "adapter.rank=4" };
         let alpha = if method.ends_with("ia3") { "adapter.alpha=none" } else { "adapter.alpha=4" };
         let more = [
             &method,
+            &dropout,
             rank,
             alpha,
             "eval.enabled=false",

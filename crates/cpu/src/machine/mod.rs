@@ -22,10 +22,11 @@ use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
-    BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Embed, GroupedMatMul,
-    GroupedWeight, Hardware, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
-    OpDesc, Pack, PackPages, PackedMatMul, Packing, Portions, Profile, Rates, Reader, Rope, RopeTable,
-    RoundWeights, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
+    BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
+    GroupedMatMul, GroupedWeight, Hardware, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm,
+    NormBackward, OpDesc, Pack, PackPages, PackedMatMul, Packing, Portions, Profile, Rates, Reader, Rope,
+    RopeTable, RoundWeights, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor,
+    Unpack,
 };
 
 use crate::arena::Mapping;
@@ -504,6 +505,12 @@ impl Machine for Cpu {
         expect("jitter", "scales", scales, [1, x.rows()]);
         // SAFETY: see the module.
         unsafe { elementwise::jitter(self.place(), x.cols(), mat_mut(x), i32s(keys), f32s(scales)) }
+    }
+
+    fn dropout(&self, x: &Tensor, keys: &Tensor, how: Dropout) {
+        expect("dropout", "keys", keys, [1, x.rows()]);
+        // SAFETY: see the module.
+        unsafe { elementwise::dropout(self.place(), x.cols(), mat_mut(x), i32s(keys), how) }
     }
 
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {

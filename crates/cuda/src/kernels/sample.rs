@@ -1,7 +1,7 @@
 //! Random numbers and the choice of tokens.
 
 use fathom_tensor::choice::{Choose, Draw};
-use fathom_tensor::{DType, Tensor};
+use fathom_tensor::{DType, Dropout, Tensor};
 
 use super::launch::{Args, Launch, Sheet, expect};
 use super::table::sample as entries;
@@ -22,6 +22,16 @@ pub fn jitter(x: &Tensor, keys: &Tensor, scales: &Tensor) -> Launch {
     let sheet = Sheet::new(x.rows(), x.cols());
     let args = Args::new().out(x).plain(keys, DType::I32).plain(scales, DType::F32);
     Launch::new(entries::jitter, sheet.blocks(), args.long(sheet.rows).long(sheet.cols).sheet(sheet))
+}
+
+/// Dropout by counters.
+#[track_caller]
+pub fn dropout(x: &Tensor, keys: &Tensor, how: Dropout) -> Launch {
+    expect("dropout", "keys", keys, [1, x.rows()]);
+    let sheet = Sheet::new(x.rows(), x.cols());
+    let args = Args::new().out(x).plain(keys, DType::I32).long(sheet.rows).long(sheet.cols).sheet(sheet);
+    let args = args.int_bits(how.salt.cast_signed()).int_bits(how.threshold.cast_signed());
+    Launch::new(entries::dropout, sheet.blocks(), args.long(how.first).float(how.factor))
 }
 
 /// Columns of rows of logits.

@@ -7,9 +7,9 @@ use fathom_tensor::choice::Choose;
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, Dispatch, Divergence, Embed, GroupedMatMul, GroupedWeight, InFlight,
-    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope, RopeTable,
-    Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
+    CombineBackward, CrossEntropy, Dispatch, Divergence, Dropout, Embed, GroupedMatMul, GroupedWeight,
+    InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope,
+    RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
 };
 
 use super::Cuda;
@@ -239,6 +239,10 @@ impl Machine for Cuda {
 
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
         self.run(&kernels::jitter(x, keys, scales));
+    }
+
+    fn dropout(&self, x: &Tensor, keys: &Tensor, how: Dropout) {
+        self.run(&kernels::dropout(x, keys, how));
     }
 
     fn divergence(&self, op: &Divergence<'_>) {

@@ -70,11 +70,12 @@ impl<'a> Feeding<'a> {
         let sequences =
             feeds.iter().zip(&rows).flat_map(|(feed, rows)| feed.lengths(rows)).collect::<Vec<_>>();
         let (tokens, text) = (ids.len(), model.text(device, &ids));
-        let [ids, positions] = [ids, positions].map(|row| device.from_i32(&row, Category::Data));
+        let [ids, positions] =
+            [&model.looked_up(&ids)[..], &positions].map(|row| device.from_i32(row, Category::Data));
         let ropes = model.rope_tables(device, &positions, &sequences);
         let feeding = Feeding { pages, feeds, rows, states, slots };
         let masks = (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
-        (Batch { tokens, ids, positions, masks, ropes, context: None, text }, feeding)
+        (Batch { tokens, ids, positions, masks, ropes, context: None, text, keys: None }, feeding)
     }
 
     /// The pages of a class that a feed's tokens see, from the first that they reach.

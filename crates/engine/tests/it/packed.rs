@@ -128,7 +128,7 @@ fn adapters_over_blocks_are_refused() {
     let modules: BTreeMap<String, Size> =
         plain.spec.adaptable().into_iter().map(|name| (name, size)).collect();
     let method = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
-    let spec = plain.spec.with_adapter(Adapter { method, modules, inputs: BTreeSet::new() }).unwrap();
+    let spec = plain.spec.with_adapter(Adapter::of(method, modules, BTreeSet::new())).unwrap();
     let device = cpu();
     let (model, mut params) = Model::declare(&device, &spec, DType::F32);
     adapt(&device, &model, &mut params, 1).unwrap();

@@ -75,8 +75,8 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     device.machine.scale(&given, 1.0 - case.ratio, &own);
     let labels = Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: Some(own) };
     let [losses, divergences] = [0; 2].map(|_| device.empty(1, tokens, DType::F32, Category::Data));
-    let head = Head { weight: ids[0], bias: None, how: case.how, first: 0 };
-    let other = Head { weight: ids[1], bias: None, how: case.of_teacher, first: 0 };
+    let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term: None };
+    let other = Head { weight: ids[1], bias: None, how: case.of_teacher, first: 0, term: None };
     let (best_ids, best_logps) = {
         let k = case.best.map_or(1, |(k, _)| k);
         let row = |t: usize| -> Vec<f64> {

@@ -122,7 +122,8 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
         weights: numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false)),
     };
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
-    let head = Head { weight: ids[0], bias: case.bias.then_some(ids[1]), how: case.how, first: 0 };
+    let head =
+        Head { weight: ids[0], bias: case.bias.then_some(ids[1]), how: case.how, first: 0, term: None };
     let dx = head.loss(scope, &x, &labels, &losses, &mut grads);
     let found = Results {
         losses: download(device, &losses),
@@ -214,13 +215,50 @@ fn inspected_logits_are_those_of_the_loss() {
     let counters = Counters::default();
     let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
-    let head = Head { weight: ids[0], bias: Some(ids[1]), how: case.how, first: 0 };
+    let head = Head { weight: ids[0], bias: Some(ids[1]), how: case.how, first: 0, term: None };
     let logits = download(device, &head.logits(scope, &x));
     let expected = Matrix::new(case.tokens, case.vocab, |t, v| {
         let dot: f64 = (0..case.hidden).map(|c| numbers.x[(t, c)] * numbers.weight[(v, c)]).sum();
         3.0 * (0.5 * (dot + numbers.bias[(0, v)]) / 3.0).tanh()
     });
     assert_close("logits", "logits", &logits.data, &expected.data, 1e-5, 0.0);
+}
+
+/// A head with a low-rank term is one whose weight has the term: losses, and by the chain rule the gradients of both factors.
+#[test]
+fn low_rank_terms() {
+    let (case, rank, scale) = (Case { tokens: 300, vocab: 61, ..PLAIN }, 3, 0.5f32);
+    let mut numbers = case.numbers(DType::F32);
+    let (a, b) = (Matrix::random(rank, case.hidden, 40), Matrix::random(case.vocab, rank, 41));
+    let base = numbers.weight.clone();
+    let low = |v: usize, c: usize| (0..rank).map(|r| b[(v, r)] * a[(r, c)]).sum::<f64>();
+    numbers.weight = Matrix::new(case.vocab, case.hidden, |v, c| base[(v, c)] + f64::from(scale) * low(v, c));
+    let expected = reference(&case, &numbers);
+    let device = &Device::new(Arc::new(Cpu::new(2, None)), 1 << 30);
+    let (params, ids) = weights(device, &[base, a.clone(), b.clone()], DType::F32);
+    let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
+    let (mut grads, counters) = (Grads::zeros(device, &params), Counters::default());
+    let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
+    let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
+    let labels = Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: None };
+    let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
+    let term = Some(HeadTerm { a: ids[1], b: ids[2], scale });
+    let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term };
+    let dx = head.loss(scope, &x, &labels, &losses, &mut grads);
+    let sum = |n: usize, f: &dyn Fn(usize) -> f64| f64::from(scale) * (0..n).map(f).sum::<f64>();
+    let dw = &expected.dw;
+    let da = Matrix::new(rank, case.hidden, |r, c| sum(case.vocab, &|v| b[(v, r)] * dw[(v, c)]));
+    let db = Matrix::new(case.vocab, rank, |v, r| sum(case.hidden, &|c| dw[(v, c)] * a[(r, c)]));
+    let of = |id| download(device, grads.get(id).unwrap());
+    for (what, found, expected) in [
+        ("losses", download(device, &losses), &expected.losses),
+        ("x", download(device, &dx), &expected.dx),
+        ("weight", of(ids[0]), &expected.dw),
+        ("A", of(ids[1]), &da),
+        ("B", of(ids[2]), &db),
+    ] {
+        assert_close("head with a term", what, &found.data, &expected.data, 1e-5, 0.0);
+    }
 }
 
 /// A vocabulary so wide that one tile is 128 tokens: tiles change no bit.

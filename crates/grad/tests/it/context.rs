@@ -117,6 +117,7 @@ impl Case {
             ropes: vec![],
             context,
             text: None,
+            keys: None,
         };
 
         let [q, k] = self.widths();

@@ -30,7 +30,16 @@ fn noise(seed: usize, len: usize) -> Vec<f32> {
 fn batch(device: &Device, tokens: usize, slices: &[Slice], keys: usize) -> Batch {
     let [q, k] = [tokens, keys].map(|rows| device.from_i32(&vec![0; rows], Category::Data));
     let masks = vec![mask(device, slices, slices.len(), [&q, &k], (tokens * keys) as u64)];
-    Batch { tokens, ids: q.clone(), positions: q, masks, ropes: vec![], context: None, text: None }
+    Batch {
+        tokens,
+        ids: q.clone(),
+        positions: q,
+        masks,
+        ropes: vec![],
+        context: None,
+        text: None,
+        keys: None,
+    }
 }
 
 /// Two layers that attend to the same rows from outside: the sum of the output's squares, and the gradients of the input, of the

@@ -425,6 +425,7 @@ impl Stack {
             bias: None,
             how: HeadUse { z_loss: 1e-3, ..HeadUse::default() },
             first: 0,
+            term: None,
         };
         let dhidden = head.loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
         drop(hidden);
@@ -496,7 +497,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
     let rope = RopeTable { positions: &own, inv_freq: &inv_freq, factor: 1.0, out: &table };
     device.machine.rope_table(&rope);
     let ropes = vec![Rotation::Table(table)];
-    (Batch { tokens: own.cols(), ids, positions: own, masks, ropes, context, text: None }, layout)
+    (Batch { tokens: own.cols(), ids, positions: own, masks, ropes, context, text: None, keys: None }, layout)
 }
 
 /// All tokens of the documents as one micro batch.

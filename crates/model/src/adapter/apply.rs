@@ -1,6 +1,6 @@
 //! What a projection computes, with its adapter if it has one.
 
-use fathom_grad::{Ctx, LinearCut, Val};
+use fathom_grad::{Ctx, ExpertWeights, LinearCut, Val};
 
 use super::AdapterParams;
 use crate::block::LinearParams;
@@ -42,6 +42,7 @@ impl LinearParams {
         let projected = (self.weight, self.bias);
         match self.adapter {
             None => self.base(cx, name, x, cut),
+            Some(AdapterParams::Experts(_)) => panic!("{name}: it is no projection of experts"),
             Some(AdapterParams::Lora(lora, None)) => cx.lora(name, x, projected, lora, cut),
             Some(AdapterParams::Lora(lora, Some(lengths))) => {
                 let y = cx.lora(before(name), x, (self.weight, None), lora, cut);
@@ -57,6 +58,15 @@ impl LinearParams {
                 cx.factors(name, y, factors, (runs, cut))
             }
         }
+    }
+
+    /// As a layer of experts computes with it.
+    pub(crate) fn of_experts(&self) -> ExpertWeights {
+        let terms = match self.adapter {
+            Some(AdapterParams::Experts(terms)) => terms,
+            _ => [None; 2],
+        };
+        ExpertWeights { weight: self.weight, bias: self.bias, terms }
     }
 
     fn base(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val, cut: LinearCut) -> Val {

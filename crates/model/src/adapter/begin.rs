@@ -10,7 +10,7 @@ use crate::files::{Slot, Source, load, load_slots};
 use crate::init::{Init, initialise_adapter};
 use crate::model::Model;
 use crate::portion::sum_of_parts;
-use crate::walk::{Kind, Parallel, Projection};
+use crate::walk::{Kind, Parallel, Projection, Term};
 
 /// Gives the weights of a model's adapter their first values, once the base's have theirs. With PiSSA the base loses what the adapter
 /// begins as.
@@ -38,7 +38,9 @@ pub fn adapt(
     if !device.machine.has_data() {
         return Ok(());
     }
+    begin_tokens(device, model, params, &adapter);
     for adapted in model.adapted() {
+        fill_up(device, params, &adapted, &adapter);
         match adapted.params.adapter {
             Some(AdapterParams::Lora(_, Some(lengths))) => begin_lengths(device, params, &adapted, lengths),
             Some(AdapterParams::Lora(..)) if singular => begin_singular(device, params, &adapted, &adapter),
@@ -49,14 +51,82 @@ pub fn adapt(
 }
 
 impl Model {
-    /// Multiplies the learning rates of the adapter's B (LoRA+; Hayou et al., 2024).
+    /// Multiplies the learning rates of the adapter's B (LoRA+; Hayou et al., 2024), but those of an embedding.
     pub fn scale_rates(&self, params: &mut Params, factor: f32) {
-        for adapted in self.adapted() {
-            if let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter {
-                params.scale_rate(lora.b, factor);
+        self.visit(&mut |id, _, weight| {
+            if weight.kind == Kind::Adapter && weight.term == Term::LoraB {
+                params.scale_rate(id, factor);
             }
-        }
+        });
     }
+
+    /// Multiplies the learning rates of the terms of the embedding.
+    pub fn scale_embedding_rates(&self, params: &mut Params, factor: f32) {
+        self.visit(&mut |id, _, weight| {
+            if matches!(weight.term, Term::EmbedA | Term::EmbedB) {
+                params.scale_rate(id, factor);
+            }
+        });
+    }
+}
+
+/// The embedding's rows of some tokens, wherever they are.
+fn rows_of(device: &Device, model: &Model, params: &Params, (table, ids): (ParamId, &[u32])) -> Vec<f32> {
+    let (base, held) = (values(device, params, table), &model.holdings[table.index()].shard);
+    let (hidden, here) = (model.spec.hidden, &held.rows[0]);
+    let row = |token: &u32| {
+        let at = (*token as usize).checked_sub(here.start).filter(|at| *at < here.len());
+        at.map_or_else(|| vec![0.0; hidden], |at| base[at * hidden..(at + 1) * hidden].to_vec())
+    };
+    let own: Vec<f32> = ids.iter().flat_map(row).collect();
+    if !held.is_parted() {
+        return own;
+    }
+    let own = device.from_f32(ids.len(), hidden, &own, Category::Staging);
+    sum_of_parts(device, &own);
+    device.to_f32(&own)
+}
+
+/// Trained rows begin as the base's.
+fn begin_tokens(device: &Device, model: &Model, params: &Params, adapter: &Adapter) {
+    let Some((embed, rows)) = model.embed.and_then(|embed| Some((embed, embed.table.rows?))) else { return };
+    let own = rows_of(device, model, params, (embed.tokens, &adapter.tokens));
+    set(device, &params.get(rows).value, &own);
+}
+
+/// Virtual tokens begin as a text: as the embeddings of its tokens, which are repeated or cut to as many (PEFT's `PromptTuningInit.TEXT`).
+/// Without an effect on ranks and models that have no such rows.
+///
+/// # Panics
+/// If there is no token, or one that the embedding does not have.
+pub fn begin_as(device: &Device, model: &Model, params: &mut Params, ids: &[u32]) {
+    let Some((embed, prompt)) = model.embed.and_then(|embed| Some((embed, embed.prompt?))) else { return };
+    if !device.machine.has_data() || !model.portion.first {
+        return;
+    }
+    assert!(ids.iter().all(|id| (*id as usize) < model.spec.vocab), "begin_as: tokens of the embedding");
+    let tokens = model.spec.virtual_tokens();
+    let ids: Vec<u32> = ids.iter().copied().cycle().take(tokens).collect();
+    assert_eq!(ids.len(), tokens, "begin_as: a text without a token");
+    let mut own = rows_of(device, model, params, (embed.tokens, &ids));
+    own.iter_mut().for_each(|x| *x *= model.embed_scale);
+    set(device, &params.get(prompt.rows).value, &own);
+}
+
+/// Where projections that are one weight have terms of different ranks, the smaller ones end with rows of zeros in A, and columns of zeros
+/// in B: they have no gradients and stay as they are.
+fn fill_up(device: &Device, params: &Params, adapted: &Adapted, adapter: &Adapter) {
+    let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
+    let (rank, [_, cols]) = (params.shape(lora.b)[1], params.shape(lora.a));
+    let ranks: Vec<usize> = adapted.names.iter().map(|name| adapter.modules[name].rank).collect();
+    if ranks.iter().all(|own| *own == rank) {
+        return;
+    }
+    let mut low = values(device, params, lora.a);
+    for (index, own) in ranks.iter().enumerate() {
+        low[(index * rank + own) * cols..(index + 1) * rank * cols].fill(0.0);
+    }
+    set(device, &params.get(lora.a).value, &low);
 }
 
 /// As [`load`], with first values for the adapter, and those of the source in their place if it has any.

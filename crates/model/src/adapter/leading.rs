@@ -3,6 +3,8 @@
 //! at them are trained (prefix tuning; Li and Liang, 2021). They take the first positions of their document, so nothing turns a
 //! prefix's keys, and text begins behind them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use fathom_grad::{Batch, Ctx, ParamId, Params, Val};
 use fathom_tensor::{Activation, Device, Tensor};
 
@@ -18,7 +20,7 @@ use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
 #[derive(Clone, Copy, Debug)]
 pub struct PromptParams {
     /// [n, d].
-    rows: ParamId,
+    pub(super) rows: ParamId,
     /// [h, d], [h, h] and [d, h].
     encoder: Option<[LinearParams; 3]>,
 }
@@ -109,7 +111,7 @@ impl Adapter {
 
     /// An adapter of virtual tokens.
     pub fn leading(method: AdapterMethod) -> Adapter {
-        Adapter { method, modules: Default::default(), inputs: Default::default() }
+        Adapter::of(method, BTreeMap::new(), BTreeSet::new())
     }
 }
 

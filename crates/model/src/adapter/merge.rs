@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use fathom_grad::{Param, Params};
+use fathom_grad::{ExpertTerm, HeadTerm, Param, Params};
 use fathom_tensor::{Category, DType, Device, Meta};
 
 use super::begin::{Adapted, set, values};
-use super::{Adapter, AdapterParams};
+use super::{Adapter, AdapterParams, EmbedTerm, TableParams};
+use crate::block::FfnParams;
 use crate::model::Model;
 use crate::portion::Portion;
 use crate::walk::Kind;
@@ -24,6 +25,8 @@ pub fn merge(device: &Device, model: &Model, params: Params, weight: f32) -> (Mo
     for adapted in model.adapted() {
         merge_one(device, &params, &adapted, (adapter, weight));
     }
+    merge_experts(device, model, &params, weight);
+    merge_tables(device, model, &params, (adapter, weight));
     let mut of_adapter = Vec::new();
     model.visit(&mut |_, _, weight| of_adapter.push(weight.kind == Kind::Adapter));
     let spec = model.spec.without_adapter();
@@ -120,9 +123,78 @@ fn merge_one(device: &Device, params: &Params, adapted: &Adapted, (adapter, shar
                 set(device, &params.get(id).value, &bias);
             }
         }
-        None => {}
+        Some(AdapterParams::Experts(_)) | None => {}
     }
     set(device, &params.get(adapted.params.weight).value, &weight);
+}
+
+fn merge_experts(device: &Device, model: &Model, params: &Params, share: f32) {
+    let Some(m) = &model.spec.moe else { return };
+    let of = |id| values(device, params, id);
+    let blocks = model.blocks.iter().filter_map(|block| match &block.ffn {
+        Some(FfnParams::Experts(experts)) => Some([experts.up, experts.down]),
+        _ => None,
+    });
+    for linear in blocks.flatten() {
+        let Some(AdapterParams::Experts(terms)) = linear.adapter else { continue };
+        let (mut weight, [rows, cols]) = (of(linear.weight), params.shape(linear.weight));
+        let own = rows / m.experts;
+        for ExpertTerm { a, b, scale, columns: (first, columns) } in terms.into_iter().flatten() {
+            let ([low, inner], [_, rank]) = (params.shape(a), params.shape(b));
+            let (a, b, scale) = (of(a), of(b), share * scale);
+            debug_assert_eq!(low, m.experts * rank);
+            for (expert, column) in (0..m.experts).flat_map(|expert| (0..columns).map(move |at| (expert, at)))
+            {
+                let a = &a[expert * rank * inner..(expert + 1) * rank * inner];
+                let b = &b[(expert * columns + column) * rank..][..rank];
+                if m.transposed {
+                    // A column of the expert's weight.
+                    let at = |row: usize| (expert * own + row) * cols + first + column;
+                    let mut turned: Vec<f32> = (0..inner).map(|row| weight[at(row)]).collect();
+                    add_low_rank(&mut turned, (a, b), scale);
+                    turned.into_iter().enumerate().for_each(|(row, x)| weight[at(row)] = x);
+                } else {
+                    let row = expert * own + first + column;
+                    add_low_rank(&mut weight[row * cols..(row + 1) * cols], (a, b), scale);
+                }
+            }
+        }
+        set(device, &params.get(linear.weight).value, &weight);
+    }
+}
+
+fn merge_tables(device: &Device, model: &Model, params: &Params, (adapter, share): (&Adapter, f32)) {
+    let of = |id| values(device, params, id);
+    let d = model.spec.hidden;
+    if let Some(embed) = model.embed {
+        let TableParams { term, rows } = embed.table;
+        let mut table = term.is_some().then(|| of(embed.tokens)).or(rows.map(|_| of(embed.tokens)));
+        if let (Some(EmbedTerm { a, b, scale }), Some(table)) = (term, &mut table) {
+            let rank = params.shape(b)[1];
+            let (a, b) = (of(a), of(b));
+            let turned: Vec<f32> = (0..rank * d).map(|at| b[(at % d) * rank + at / d]).collect();
+            for (row, a) in table.chunks_exact_mut(d).zip(a.chunks_exact(rank)) {
+                add_low_rank(row, (&turned, a), share * scale);
+            }
+        }
+        if let (Some(rows), Some(table)) = (rows, &mut table) {
+            for (token, row) in adapter.tokens.iter().zip(of(rows).chunks_exact(d)) {
+                table[*token as usize * d..][..d].copy_from_slice(row);
+            }
+        }
+        if let Some(table) = table {
+            set(device, &params.get(embed.tokens).value, &table);
+        }
+    }
+    if let Some((head, HeadTerm { a, b, scale })) = model.last.and_then(|last| Some((last.head, last.term?)))
+    {
+        let (rank, mut table) = (params.shape(b)[1], of(head));
+        let (a, b) = (of(a), of(b));
+        for (row, b) in table.chunks_exact_mut(d).zip(b.chunks_exact(rank)) {
+            add_low_rank(row, (&a, b), share * scale);
+        }
+        set(device, &params.get(head).value, &table);
+    }
 }
 
 /// `row += scale b A`, summed in f64.

@@ -6,31 +6,40 @@
 
 mod apply;
 mod begin;
+mod config;
+mod experts;
 mod houlsby;
 mod leading;
 mod merge;
 mod off;
 mod peft;
+mod read;
 mod share;
 mod singular;
+mod tables;
 mod targets;
 mod tensors;
+mod turned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use fathom_grad::{LoraUse, ParamId, Runs};
+use fathom_grad::{Drops, ExpertTerm, LoraUse, ParamId, Runs};
 
 use crate::portion::{Cut, Seen};
+use crate::spec::Spec;
 use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, Term, Walk, WeightSpec};
 
-pub use begin::{adapt, load_adapted};
+pub use begin::{adapt, begin_as, load_adapted};
+pub(crate) use experts::declare_experts;
 pub use houlsby::HoulsbyParams;
 pub use leading::PromptParams;
 pub(crate) use leading::{declare_prefix, led};
 pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
 pub use share::share_base;
+pub(crate) use tables::head_term;
+pub use tables::{EmbedTerm, TableParams};
 pub use targets::Targets;
 pub use tensors::PeftTensors;
 
@@ -64,6 +73,13 @@ pub enum AdapterMethod {
     },
 }
 
+impl AdapterMethod {
+    /// It has low-rank terms.
+    pub(crate) fn is_low_rank(self) -> bool {
+        matches!(self, AdapterMethod::Lora { .. })
+    }
+}
+
 /// An adapter of a model's projections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
@@ -73,6 +89,14 @@ pub struct Adapter {
     pub modules: BTreeMap<String, Size>,
     /// Those of them whose input has the factors, not their output.
     pub inputs: BTreeSet<String>,
+    /// Tokens of which the rows of the embedding are trained, in the order of these rows in files.
+    pub tokens: Vec<u32>,
+    /// Low-rank terms of projections have biases (`lora_bias` of PEFT).
+    pub biases: bool,
+    /// The share of what low-rank terms of projections read that is dropped in steps that train (`lora_dropout` of PEFT).
+    pub dropout: f64,
+    /// Files have A and B of stacked experts as PEFT 0.17 and 0.18 wrote them: A is of the output, B of the input.
+    pub swapped: bool,
 }
 
 /// The size of a projection's low-rank terms.
@@ -89,6 +113,8 @@ pub struct Size {
 pub enum AdapterParams {
     /// Low-rank terms, and the lengths [1, columns] of DoRA.
     Lora(LoraUse, Option<ParamId>),
+    /// Low-rank terms of experts.
+    Experts([Option<ExpertTerm>; 2]),
     /// Factors [1, columns] of these columns of the output, or of all of the input.
     Factors {
         /// The factors.
@@ -124,7 +150,20 @@ fn parts(p: &Projection<'_>) -> Vec<Part> {
     }
 }
 
+impl Spec {
+    /// Its adapter drops some of what it reads, in steps that train.
+    pub fn drops(&self) -> bool {
+        self.adapter.as_ref().is_some_and(|adapter| adapter.dropout > 0.0)
+    }
+}
+
 impl Adapter {
+    /// An adapter of projections, without anything else.
+    pub fn of(method: AdapterMethod, modules: BTreeMap<String, Size>, inputs: BTreeSet<String>) -> Adapter {
+        let (tokens, biases, dropout, swapped) = (Vec::new(), false, 0.0, false);
+        Adapter { method, modules, inputs, tokens, biases, dropout, swapped }
+    }
+
     /// The weight of low-rank terms.
     pub fn scale(&self, Size { rank, alpha }: Size) -> f32 {
         let rank = rank as f64;
@@ -137,12 +176,8 @@ impl Adapter {
 
     /// It adds terms to weights and does nothing else.
     pub fn adds(&self) -> bool {
-        matches!(self.method, AdapterMethod::Lora { lengths: false, singular: false, .. })
-    }
-
-    /// It can be merged into weights.
-    pub fn merges(&self) -> bool {
-        matches!(self.method, AdapterMethod::Lora { .. } | AdapterMethod::Factors)
+        self.tokens.is_empty()
+            && matches!(self.method, AdapterMethod::Lora { lengths: false, singular: false, .. })
     }
 
     /// The width of its networks.
@@ -161,15 +196,16 @@ impl Adapter {
         let size = |part: &Part| self.modules.get(&format!("{at}{}", part.name)).copied();
         let chosen: Vec<Part> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
         let sizes: Vec<Size> = chosen.iter().filter_map(size).collect();
-        let rank = sizes.first()?.rank;
+        // Those of lower rank are filled up with zeros, which stay.
+        let rank = sizes.iter().map(|size| size.rank).max()?;
         let scales: Vec<f32> = sizes.iter().map(|size| self.scale(*size)).collect();
         let input = chosen.iter().any(|part| self.inputs.contains(&format!("{at}{}", part.name)));
         Some(match self.method {
             AdapterMethod::Lora { lengths, singular, .. } => {
                 let begins = if singular { Begins::Zeros } else { Begins::Uniform };
-                Declared { w, p, chosen: &chosen }.lora((rank, &scales), begins, lengths)
+                Declared { w, p, chosen: &chosen, of: self }.lora((rank, &scales), begins, lengths)
             }
-            AdapterMethod::Factors => Declared { w, p, chosen: &chosen }.factors(input),
+            AdapterMethod::Factors => Declared { w, p, chosen: &chosen, of: self }.factors(input),
             _ => return None,
         })
     }
@@ -180,6 +216,7 @@ struct Declared<'a, 'w, 'p> {
     w: &'a mut Walk<'w>,
     p: &'a Projection<'p>,
     chosen: &'a [Part],
+    of: &'a Adapter,
 }
 
 impl Declared<'_, '_, '_> {
@@ -234,9 +271,24 @@ impl Declared<'_, '_, '_> {
         );
         let by_columns = self.by_columns();
         let b = self.weight(Term::LoraB, [runs.columns(), rank], b_cut, by_columns.clone(), Begins::Zeros);
-        let m = lengths
-            .then(|| self.weight(Term::Lengths, [1, runs.columns()], m_cut, by_columns, Begins::Identity));
-        AdapterParams::Lora(LoraUse::new(a, b, scales, runs), m)
+        let row = [1, runs.columns()];
+        let bias = self
+            .of
+            .biases
+            .then(|| self.weight(Term::LoraBias, row, m_cut, by_columns.clone(), Begins::Zeros));
+        let m = lengths.then(|| self.weight(Term::Lengths, row, m_cut, by_columns, Begins::Identity));
+        AdapterParams::Lora(LoraUse { bias, drops: self.drops(), ..LoraUse::new(a, b, scales, runs) }, m)
+    }
+
+    /// How the terms of this projection drop what they read.
+    fn drops(&self) -> Option<Drops> {
+        let salt = self
+            .p
+            .role
+            .bytes()
+            .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let (rate, layer) = (self.of.dropout as f32, self.w.layer().unwrap_or_default());
+        (rate > 0.0).then_some(Drops { rate, salt, layer })
     }
 
     fn factors(&mut self, input: bool) -> AdapterParams {

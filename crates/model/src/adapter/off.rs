@@ -2,7 +2,8 @@
 
 use fathom_grad::ParamId;
 
-use crate::model::{EmbedParams, Model, NOWHERE};
+use super::TableParams;
+use crate::model::{EmbedParams, LastParams, Model, NOWHERE};
 use crate::walk::Kind;
 
 impl Model {
@@ -27,7 +28,9 @@ impl Model {
         // Segments are remembered with the weights, by kind: these are other kinds than those with the adapter.
         let layers = spec.layers.len();
         let alike = self.alike.iter().map(|(like, first)| (like + layers, *first)).collect();
-        let embed = self.embed.map(|embed| EmbedParams { prompt: None, ..embed });
-        Model { blocks: blocks.collect(), alike, spec, embed, ..self.clone() }
+        let table = TableParams::default();
+        let embed = self.embed.map(|embed| EmbedParams { prompt: None, table, ..embed });
+        let last = self.last.map(|last| LastParams { term: None, ..last });
+        Model { blocks: blocks.collect(), alike, spec, embed, last, ..self.clone() }
     }
 }

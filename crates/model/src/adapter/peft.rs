@@ -5,15 +5,16 @@ use std::ops::Range;
 use std::path::Path;
 
 use fathom_grad::Params;
-use fathom_tensor::Device;
-use regex::Regex;
-use serde_json::{Map, Value, json};
+use fathom_tensor::{DType, Device};
+use serde_json::Value;
 
 use super::begin::{load_adapted, values};
+use super::config::{Beside, config};
 use super::leading::columns;
-use super::targets::{ends, last};
+use super::read::{read_factors, read_lora};
+use super::targets::last;
 use super::tensors::{Over, PeftTensors};
-use super::{Adapter, AdapterMethod, Size};
+use super::{Adapter, AdapterMethod};
 use crate::error::{Error, Result};
 use crate::files::{FileWriter, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file};
 use crate::model::Model;
@@ -27,14 +28,13 @@ const TENSORS: &str = "adapter_model.safetensors";
 /// The file that says what they mean.
 const CONFIG: &str = "adapter_config.json";
 /// What stands before every name.
-const BEFORE: &str = "base_model.model.";
+pub(super) const BEFORE: &str = "base_model.model.";
+/// What stands in the names of an adapted module's own weights.
+const INSIDE: &str = ".base_layer.";
 /// All that there is of virtual tokens.
 const EMBEDDINGS: &str = "prompt_embeddings";
-/// The version whose layout this is.
-const VERSION: &str = "0.21.2";
-
 /// What files call networks behind sub-layers, which PEFT does not have.
-const NETWORKS: &str = "HOULSBY";
+pub(super) const NETWORKS: &str = "HOULSBY";
 
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +47,7 @@ pub struct SavedAdapter {
 
 /// Settings that change what an adapter computes and that are not read, with the values that change nothing.
 const PLAIN: &[(&str, &[&str])] = &[
-    ("bias", &["\"none\"", "null"]),
-    ("lora_bias", &["false", "null"]),
-    ("trainable_token_indices", &["null"]),
-    ("target_parameters", &["null", "[]"]),
+    ("ensure_weight_tying", &["false", "null"]),
     ("layer_replication", &["null"]),
     ("use_qalora", &["false", "null"]),
     ("use_bdlora", &["false", "null"]),
@@ -75,12 +72,11 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
     }
     let tensors = SafeTensors::open_file(&folder.join(TENSORS))?;
     let adapter = match kind.as_str() {
-        "LORA" => read_lora(&config, &tensors, &refuse)?,
+        "LORA" => read_lora(&config, (&tensors, &base), &refuse)?,
         "IA3" => read_factors(&tensors),
         NETWORKS => {
             let width = config.get("r").and_then(Value::as_u64).unwrap_or_default() as usize;
-            let (modules, inputs) = (BTreeMap::new(), BTreeSet::new());
-            Adapter { method: AdapterMethod::Networks(width), modules, inputs }
+            Adapter::of(AdapterMethod::Networks(width), BTreeMap::new(), BTreeSet::new())
         }
         "PROMPT_TUNING" | "P_TUNING" | "PREFIX_TUNING" => {
             let tokens = tensors.shape(EMBEDDINGS).and_then(|shape| shape.first().copied()).unwrap_or(0);
@@ -102,66 +98,8 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
         (wanted(&spec, &tensors)?, BTreeMap::new())
     };
     let alone = names.len() == spec.adapter_tensors().len();
-    Ok((spec, PeftTensors { alone, path: folder.join(TENSORS), tensors, names, columns }))
-}
-
-/// The module that a tensor is of, if its name ends so.
-fn module(name: &str, term: Term) -> Option<&str> {
-    name.strip_prefix(BEFORE)?.strip_suffix(term.end())
-}
-
-/// PEFT's `get_pattern_key`: the first pattern that a name ends with.
-fn by_pattern(config: &Map<String, Value>, key: &str, name: &str) -> Option<f64> {
-    let matches = |pattern: &str| {
-        let whole = match pattern.strip_prefix('^') {
-            Some(pattern) => format!("^(?:{pattern})$"),
-            None => format!(r"^(?:.*\.)?(?:{pattern})$"),
-        };
-        Regex::new(&whole).is_ok_and(|regex| regex.is_match(name))
-    };
-    let table = config.get(key)?.as_object()?;
-    table.iter().find(|(pattern, _)| matches(pattern)).and_then(|(_, value)| value.as_f64())
-}
-
-fn read_lora(
-    config: &Map<String, Value>,
-    tensors: &SafeTensors,
-    refuse: &dyn Fn(String) -> Error,
-) -> Result<Adapter> {
-    let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or_default();
-    let start = config.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default();
-    let singular = start == "pissa" || start.starts_with("pissa_niter");
-    let changed = ["olora", "corda", "loftq", "eva"];
-    if changed.contains(&start) {
-        return Err(refuse(format!(
-            "`init_lora_weights` is \"{start}\", which changes the base; read are true and pissa"
-        )));
-    }
-    let (rank_stabilised, lengths) = (flag("use_rslora"), flag("use_dora"));
-    let alpha = config.get("lora_alpha").and_then(Value::as_f64).unwrap_or(8.0);
-    let mut modules = BTreeMap::new();
-    for name in tensors.names() {
-        let (Some(module), Some(shape)) = (module(name, Term::LoraA), tensors.shape(name)) else { continue };
-        let alpha = by_pattern(config, "alpha_pattern", module).unwrap_or(alpha);
-        modules.insert(module.to_string(), Size { rank: shape.first().copied().unwrap_or(0), alpha });
-    }
-    let method = AdapterMethod::Lora { rank_stabilised, lengths, singular };
-    Ok(Adapter { method, modules, inputs: BTreeSet::new() })
-}
-
-/// Factors of an input are a row, of an output a column.
-fn read_factors(tensors: &SafeTensors) -> Adapter {
-    let (mut modules, mut inputs) = (BTreeMap::new(), BTreeSet::new());
-    for name in tensors.names() {
-        let (Some(module), Some(shape)) = (module(name, Term::Factors), tensors.shape(name)) else {
-            continue;
-        };
-        modules.insert(module.to_string(), Size { rank: 1, alpha: 1.0 });
-        if matches!(shape, [1, _]) {
-            inputs.insert(module.to_string());
-        }
-    }
-    Adapter { method: AdapterMethod::Factors, modules, inputs }
+    let turned = spec.turned().into_iter().map(|(name, (_, turn))| (name, turn)).collect();
+    Ok((spec, PeftTensors { alone, path: folder.join(TENSORS), tensors, names, columns, turned }))
 }
 
 /// By the model's name: the file's, and the shape that the model has.
@@ -169,13 +107,16 @@ type Names = BTreeMap<String, (String, Vec<usize>)>;
 
 /// The tensors that the adapter of a model has, found among those of a file.
 fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
-    let mut names = BTreeMap::new();
+    let (mut names, turned) = (BTreeMap::new(), spec.turned());
     for (name, shape) in spec.adapter_tensors() {
-        let stored = format!("{BEFORE}{name}");
+        let (stored, wanted) = match turned.get(&name) {
+            Some((stored, turn)) => (stored.clone(), turn.shape().to_vec()),
+            None => (format!("{BEFORE}{name}"), shape.clone()),
+        };
         let there = tensors.shape(&stored).unwrap_or_default();
         let plain = |shape: &[usize]| shape.iter().copied().filter(|size| *size != 1).collect::<Vec<usize>>();
-        if plain(there) != plain(&shape) || there.is_empty() {
-            let what = format!("has shape {there:?}; an adapter of this model has {shape:?}");
+        if plain(there) != plain(&wanted) || there.is_empty() {
+            let what = format!("has shape {there:?}; an adapter of this model has {wanted:?}");
             return Err(Error::tensor(tensors.place(&stored), &stored, what));
         }
         names.insert(name, (stored, shape));
@@ -184,12 +125,18 @@ fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
         names.values().map(|(stored, _)| stored.clone()).collect(),
         spec.stored_names().into_iter().collect(),
     );
+    let [embed, head] = spec.table_names();
     for stored in tensors.names().into_iter().filter(|name| !own.contains(*name)) {
-        let name = stored.strip_prefix(BEFORE).filter(|name| base.contains(*name));
-        let (Some(name), Some(shape)) = (name, tensors.shape(stored)) else {
+        // What lies under the terms of a module.
+        let mut name = stored.strip_prefix(BEFORE).map(|name| name.replace(INSIDE, "."));
+        if spec.tied && name.as_ref().is_some_and(|name| *name == format!("{head}.weight")) {
+            name = Some(format!("{embed}.weight"));
+        }
+        let (Some(name), Some(shape)) = (name.filter(|name| base.contains(name)), tensors.shape(stored))
+        else {
             return Err(Error::tensor(tensors.place(stored), stored, "is not understood"));
         };
-        names.insert(name.to_string(), (stored.to_string(), shape.to_vec()));
+        names.insert(name, (stored.to_string(), shape.to_vec()));
     }
     Ok(names)
 }
@@ -266,14 +213,56 @@ pub fn save_peft(
 ) -> Result<SavedAdapter> {
     let Some(adapter) = model.spec.adapter.as_deref() else { panic!("save_peft: there is no adapter") };
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let (dtype, pieces) = (model.dtype(params), model.pieces());
-    let mut tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)> = BTreeMap::new();
-    let mut modules = BTreeSet::new();
+    let (tensors, beside) = collect(device, (model, params), adapter, trained);
+    let saved = write_tensors(&folder.join(TENSORS), &tensors, model.dtype(params))?;
+    let beside = said(&model.spec, adapter, &beside);
+    let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &beside))));
+    let write = |name: &str, text: &str| write_file(&folder.join(name), text.as_bytes());
+    write(CONFIG, &config)?;
+    write("README.md", &readme(adapter, base))?;
+    Ok(saved)
+}
+
+/// By the file's name: a tensor's shape and elements.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+fn write_tensors(path: &Path, tensors: &Tensors, dtype: DType) -> Result<SavedAdapter> {
+    let info = |(name, (shape, _)): (&String, &(Vec<usize>, Vec<f32>))| TensorInfo {
+        name: name.clone(),
+        dtype,
+        shape: shape.clone(),
+    };
+    let infos: Vec<TensorInfo> = tensors.iter().map(info).collect();
+    let mut file = FileWriter::create(path, &infos)?;
+    for (_, elements) in tensors.values() {
+        let wide: Vec<u8> = elements.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut bytes = vec![0; elements.len() * dtype.bytes()];
+        convert_into(DType::F32, &wide, dtype, &mut bytes);
+        file.write(&bytes)?;
+    }
+    file.finish()?;
+    Ok(SavedAdapter { tensors: infos.len(), bytes: infos.iter().map(TensorInfo::bytes).sum() })
+}
+
+/// The tensors of an adapter's file, and the names of those of the base that are trained.
+fn collect(
+    device: &Device,
+    (model, params): (&Model, &Params),
+    adapter: &Adapter,
+    trained: &Trained,
+) -> (Tensors, BTreeSet<String>) {
+    let (pieces, tables) = (model.pieces(), model.spec.table_names());
+    let (mut tensors, mut beside) = (Tensors::new(), BTreeSet::new());
+    // PEFT writes embeddings and heads that have terms beside these.
+    let has_terms = |piece: &str| {
+        let table = tables.iter().find(|name| piece.strip_suffix(".weight") == Some(name.as_str()));
+        table.is_some_and(|name| adapter.modules.contains_key(name))
+    };
+    let whole = model.spec.virtual_tokens() > 0;
     model.visit(&mut |id, _, weight| {
-        let whole = model.spec.virtual_tokens() > 0;
         let saved = |piece: &&Piece| match weight.kind {
             Kind::Adapter => !whole,
-            _ => trained.names(&piece.name),
+            _ => trained.names(&piece.name) || has_terms(&piece.name),
         };
         let pieces: Vec<&Piece> = pieces[id.index()].iter().filter(saved).collect();
         if pieces.is_empty() {
@@ -281,44 +270,84 @@ pub fn save_peft(
         }
         let elements = values(device, params, id);
         for piece in pieces {
+            let mut name = format!("{BEFORE}{}", piece.name);
             if weight.kind != Kind::Adapter {
-                modules.insert(piece.name.trim_end_matches(".weight").trim_end_matches(".bias").to_string());
                 assert!(!piece.transpose, "save_peft: {} lies otherwise in files", piece.name);
+                name = format!("{BEFORE}{}", under(adapter, &piece.name));
+                beside.extend(trained.names(&piece.name).then(|| piece.name.clone()));
             }
-            let width = piece.row_width();
-            let name = format!("{BEFORE}{}", piece.name);
             let (_, all) = tensors.entry(name).or_insert_with(|| {
                 let shape = shape_in_file(adapter, weight.term, &piece.name, &piece.shape);
                 (shape, vec![0.0; piece.shape.iter().product()])
             });
+            let width = piece.row_width();
+            if piece.transpose {
+                let rows = piece.rows.len();
+                let turned = |at: usize| elements[(at % width) * rows + at / width];
+                all.iter_mut().enumerate().for_each(|(at, element)| *element = turned(at));
+                continue;
+            }
             let from = piece.param_row * width;
             let len = piece.rows.len() * width;
             all[piece.rows.start * width..][..len].copy_from_slice(&elements[from..from + len]);
         }
     });
+    turn(&model.spec, &mut tensors);
+    if let (true, Some(embed)) = (model.spec.tied && adapter.modules.contains_key(&tables[1]), model.embed) {
+        let name = format!("{BEFORE}{}{INSIDE}weight", tables[1]);
+        let table = values(device, params, embed.tokens);
+        tensors.insert(name, (vec![model.spec.vocab, model.spec.hidden], table));
+    }
     if let Some((shape, rows)) = model.prompt_embeddings(device, params) {
         tensors.insert(EMBEDDINGS.to_string(), (shape.to_vec(), rows));
     }
-    let info = |(name, (shape, _)): (&String, &(Vec<usize>, Vec<f32>))| TensorInfo {
-        name: name.clone(),
-        dtype,
-        shape: shape.clone(),
-    };
-    let infos: Vec<TensorInfo> = tensors.iter().map(info).collect();
-    let mut file = FileWriter::create(&folder.join(TENSORS), &infos)?;
-    for (_, elements) in tensors.values() {
-        let wide: Vec<u8> = elements.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let mut bytes = vec![0; elements.len() * dtype.bytes()];
-        convert_into(fathom_tensor::DType::F32, &wide, dtype, &mut bytes);
-        file.write(&bytes)?;
+    (tensors, beside)
+}
+
+/// What PEFT calls a tensor of the base: one of a module with terms is under these.
+fn under(adapter: &Adapter, name: &str) -> String {
+    match name.rsplit_once('.') {
+        Some((module, end)) if adapter.modules.contains_key(module) => format!("{module}{INSIDE}{end}"),
+        _ => name.to_string(),
     }
-    file.finish()?;
-    let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &modules))));
-    let write = |name: &str, text: &str| write_file(&folder.join(name), text.as_bytes());
-    write(CONFIG, &config)?;
-    write("README.md", &readme(adapter, base))?;
-    let bytes = infos.iter().map(TensorInfo::bytes).sum();
-    Ok(SavedAdapter { tensors: infos.len(), bytes })
+}
+
+/// What PEFT says of the tensors of the base that are trained: biases, of all or of the modules with terms, or else all of modules.
+fn said(spec: &Spec, adapter: &Adapter, trained: &BTreeSet<String>) -> Beside {
+    let is_bias = |name: &&String| name.ends_with(".bias");
+    let own: BTreeSet<&String> = trained.iter().filter(is_bias).collect();
+    let stored = spec.without_adapter().stored_names();
+    let all: BTreeSet<&String> = stored.iter().filter(is_bias).collect();
+    let adapted = |name: &&&String| {
+        name.strip_suffix(".bias").is_some_and(|module| adapter.modules.contains_key(module))
+    };
+    let of_terms: BTreeSet<&String> = all.iter().filter(adapted).copied().collect();
+    let biases = match own {
+        own if own.is_empty() => "none",
+        own if own == all => "all",
+        own if own == of_terms => "lora_only",
+        _ => "none",
+    };
+    let modules = trained.iter().filter(|name| biases == "none" || !is_bias(name));
+    let module = |name: &String| name.trim_end_matches(".weight").trim_end_matches(".bias").to_string();
+    Beside { modules: modules.map(module).collect(), biases }
+}
+
+/// Puts tensors that lie otherwise in files as they lie there.
+fn turn(spec: &Spec, tensors: &mut Tensors) {
+    let own = spec.turned().into_iter().map(|(name, to)| (tensors.remove(&format!("{BEFORE}{name}")), to));
+    let own: Vec<_> = own.collect();
+    for (from, (stored, turn)) in own {
+        let Some((_, elements)) = from else { continue };
+        let shape = turn.shape().to_vec();
+        let mut file = vec![0.0; shape.iter().product()];
+        for (at, element) in elements.iter().enumerate() {
+            if let Some(place) = turn.place(at) {
+                file[place] = *element;
+            }
+        }
+        tensors.insert(stored, (shape, file));
+    }
 }
 
 /// A vector of factors is a row where it is of an input, else a column.
@@ -327,102 +356,9 @@ fn shape_in_file(adapter: &Adapter, term: Term, name: &str, shape: &[usize]) -> 
     match (term, shape) {
         (Term::Factors, [n]) if adapter.inputs.contains(of) => vec![1, *n],
         (Term::Factors, [n]) => vec![*n, 1],
-        (Term::LoraA, [n]) => vec![1, *n],
+        (Term::LoraA | Term::TokenRows, [n]) => vec![1, *n],
         _ => shape.to_vec(),
     }
-}
-
-/// `adapter_config.json`, with the keys that PEFT needs and those that say what it does by default.
-fn config(spec: &Spec, adapter: &Adapter, (base, trained): (&str, &BTreeSet<String>)) -> Map<String, Value> {
-    if adapter.virtual_tokens() > 0 {
-        return leading_config(spec, adapter, base);
-    }
-    let all = spec.adaptable();
-    let modules: BTreeSet<String> = adapter.modules.keys().cloned().collect();
-    let common = json!({
-        "base_model_name_or_path": base,
-        "fan_in_fan_out": spec.family.names.transposed,
-        "inference_mode": true,
-        "modules_to_save": if trained.is_empty() { Value::Null } else { json!(trained) },
-        "peft_version": VERSION,
-        "target_modules": ends(&all, &modules),
-        "task_type": "CAUSAL_LM",
-    });
-    let own = match adapter.method {
-        AdapterMethod::Lora { rank_stabilised, lengths, singular } => {
-            let (size, ranks, alphas) = patterns(adapter);
-            let start = if singular { json!("pissa") } else { json!(true) };
-            json!({
-                "peft_type": "LORA", "bias": "none", "r": size.rank, "lora_alpha": number(size.alpha), "lora_dropout": 0.0,
-                "use_rslora": rank_stabilised, "use_dora": lengths, "init_lora_weights": start,
-                "rank_pattern": ranks, "alpha_pattern": alphas, "lora_bias": false,
-            })
-        }
-        AdapterMethod::Networks(width) => {
-            json!({ "peft_type": NETWORKS, "r": width, "target_modules": null })
-        }
-        AdapterMethod::Factors => {
-            json!({
-                "peft_type": "IA3", "init_ia3_weights": true,
-                "feedforward_modules": ends(&all, &adapter.inputs),
-            })
-        }
-        AdapterMethod::Prompt { .. } | AdapterMethod::Prefix { .. } => Value::Null,
-    };
-    joined([common, own])
-}
-
-fn joined(parts: [Value; 2]) -> Map<String, Value> {
-    let mut map = Map::new();
-    for part in parts {
-        if let Value::Object(part) = part {
-            map.extend(part);
-        }
-    }
-    map
-}
-
-/// The same of virtual tokens, whose width PEFT wants to know.
-fn leading_config(spec: &Spec, adapter: &Adapter, base: &str) -> Map<String, Value> {
-    let prefix = matches!(adapter.method, AdapterMethod::Prefix { .. });
-    let (heads, width) = if prefix { (spec.kv_heads, spec.kv_cols()) } else { (spec.heads, spec.hidden) };
-    let common = json!({
-        "base_model_name_or_path": base, "inference_mode": true, "modules_to_save": null, "peft_version": VERSION,
-        "num_attention_heads": heads, "num_layers": spec.layers.len(), "num_transformer_submodules": 1,
-        "num_virtual_tokens": adapter.virtual_tokens(), "task_type": "CAUSAL_LM", "token_dim": width,
-    });
-    let own = match adapter.method {
-        AdapterMethod::Prefix { .. } => json!({ "peft_type": "PREFIX_TUNING", "prefix_projection": false }),
-        AdapterMethod::Prompt { encoder: Some(hidden), .. } => json!({
-            "peft_type": "P_TUNING", "encoder_hidden_size": hidden, "encoder_reparameterization_type": "MLP",
-            "encoder_num_layers": 2, "encoder_dropout": 0.0,
-        }),
-        _ => json!({ "peft_type": "PROMPT_TUNING", "prompt_tuning_init": "RANDOM" }),
-    };
-    joined([common, own])
-}
-
-/// The most common size, and what differs from it by whole names.
-fn patterns(adapter: &Adapter) -> (Size, Map<String, Value>, Map<String, Value>) {
-    let sizes: Vec<Size> = adapter.modules.values().copied().collect();
-    let times = |size: &Size| sizes.iter().filter(|other| *other == size).count();
-    let most = sizes.iter().max_by_key(|size| times(size)).copied().unwrap_or(Size { rank: 1, alpha: 1.0 });
-    let (mut ranks, mut alphas) = (Map::new(), Map::new());
-    for (name, size) in &adapter.modules {
-        let pattern = || format!("^{}", regex::escape(name));
-        if size.rank != most.rank {
-            ranks.insert(pattern(), json!(size.rank));
-        }
-        if size.alpha != most.alpha {
-            alphas.insert(pattern(), number(size.alpha));
-        }
-    }
-    (most, ranks, alphas)
-}
-
-/// Whole numbers as such.
-fn number(value: f64) -> Value {
-    if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
 }
 
 fn readme(adapter: &Adapter, base: &str) -> String {

@@ -32,7 +32,7 @@ pub fn share_base(
     let method = spec.adapter.as_deref().map(|adapter| adapter.method);
     if matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone() {
         return refuse(
-            "changes weights of its base (PiSSA, `modules_to_save`), which others share; merge it (fathom export --with) and serve \
+            "has weights of its base (PiSSA, `modules_to_save`, terms of the embedding or the head), which others share; merge it (fathom export --with) and serve \
              that model",
         );
     }

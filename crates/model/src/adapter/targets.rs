@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use regex::Regex;
 
+use super::experts::{ExpertPart, STACKED};
 use super::{Adapter, AdapterMethod, parts, prefix};
 use crate::spec::Spec;
 use crate::walk::{Kind, Module, Parallel, Projection};
@@ -16,8 +17,23 @@ pub enum Targets {
     Ends(Vec<String>),
     /// Those whose whole names match a regular expression.
     Matching(String),
-    /// Every projection of the blocks.
+    /// Every projection of the blocks, without experts.
     AllLinear,
+}
+
+/// What a target is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kinds {
+    /// A projection of a block.
+    Block,
+    /// The embedding of tokens.
+    Embedding,
+    /// The head.
+    Head,
+    /// A projection of one of this many experts.
+    Expert(usize),
+    /// The stacked projections of all experts of a layer.
+    Stacked,
 }
 
 /// A projection that an adapter can be of.
@@ -25,6 +41,7 @@ pub enum Targets {
 struct Sizes {
     out: usize,
     inner: usize,
+    kind: Kinds,
     /// It is one of several in a weight.
     fused: bool,
     /// The weight: its layer and its part in the block.
@@ -34,11 +51,14 @@ struct Sizes {
 }
 
 impl Targets {
-    fn check(&self, name: &str, regex: Option<&Regex>) -> bool {
+    fn check(&self, name: &str, kind: Kinds, regex: Option<&Regex>) -> bool {
         match self {
-            Targets::Ends(ends) => ends.iter().any(|end| ends_with(name, end)),
+            // The end of a stacked tensor's name is that of an MLP's, too.
+            Targets::Ends(ends) => ends
+                .iter()
+                .any(|end| ends_with(name, end) && (kind != Kinds::Stacked || end.contains("experts."))),
             Targets::Matching(_) => regex.is_some_and(|regex| regex.is_match(name)),
-            Targets::AllLinear => true,
+            Targets::AllLinear => kind == Kinds::Block,
         }
     }
 }
@@ -52,9 +72,17 @@ pub(super) fn ends(all: &BTreeSet<String>, chosen: &BTreeSet<String>) -> Vec<Str
 }
 
 impl Spec {
-    /// The names of the projections of blocks that can have an adapter.
+    /// The names of what can have an adapter: projections of blocks and of experts, the embedding and the head. Without those of stacked
+    /// experts, which are tensors and no modules.
     pub fn adaptable(&self) -> BTreeSet<String> {
-        self.projections().into_keys().collect()
+        let modules = self.projections().into_iter().filter(|(_, sizes)| sizes.kind != Kinds::Stacked);
+        modules.map(|(name, _)| name).collect()
+    }
+
+    /// The tensors of stacked experts among the modules of an adapter, by name.
+    pub(super) fn stacked(&self, adapter: &Adapter) -> BTreeSet<String> {
+        let stacked = |name: &String| STACKED.iter().any(|end| ends_with(name, end));
+        adapter.modules.keys().filter(|name| stacked(name)).cloned().collect()
     }
 
     fn projections(&self) -> BTreeMap<String, Sizes> {
@@ -66,12 +94,34 @@ impl Spec {
             let fused = parts.len() > 1;
             let way_out = p.module == Module::Mlp && p.parallel == Parallel::Rows;
             for part in parts {
-                let size =
-                    Sizes { out: part.rows.len(), inner: p.inner, fused, at: (index, p.role), way_out };
+                let (out, inner, kind) = (part.rows.len(), p.inner, Kinds::Block);
+                let size = Sizes { out, inner, kind, fused, at: (index, p.role), way_out };
                 all.insert(format!("{at}{}", part.name), size);
             }
         };
         self.walk_projections(&mut see);
+        if let Some(moe) = names.moe.as_ref() {
+            for index in 0..self.layers.len() {
+                let Some(m) = self.experts_of(index) else { continue };
+                let at = prefix(names, Some(index), Module::Mlp);
+                for ExpertPart { name, role, out, inner, stacked } in super::experts::parts(self, moe, m) {
+                    let kind = if stacked { Kinds::Stacked } else { Kinds::Expert(m.experts) };
+                    let size = Sizes { out, inner, kind, fused: false, at: (index, role), way_out: false };
+                    all.insert(format!("{at}{name}"), size);
+                }
+            }
+        }
+        if self.encoder.is_none() {
+            let [embed, head] = self.table_names();
+            let sizes = |kind, role| {
+                let (out, inner, at) = (self.vocab, self.hidden, (usize::MAX, role));
+                Sizes { out, inner, kind, fused: false, at, way_out: false }
+            };
+            all.insert(embed, sizes(Kinds::Embedding, "embed"));
+            if !head.is_empty() {
+                all.insert(head, sizes(Kinds::Head, "head"));
+            }
+        }
         all
     }
 
@@ -80,16 +130,20 @@ impl Spec {
     /// # Errors
     /// Names that no projection has, with some that one has.
     pub fn targeted(&self, targets: &Targets) -> Result<BTreeSet<String>, String> {
-        let all = self.adaptable();
+        let all = self.projections();
         let regex = match targets {
             Targets::Matching(pattern) => {
                 Some(Regex::new(&format!("^(?:{pattern})$")).map_err(|error| error.to_string())?)
             }
             _ => None,
         };
-        let found: BTreeSet<String> =
-            all.iter().filter(|name| targets.check(name, regex.as_ref())).cloned().collect();
-        let vain = |end: &&String| !all.iter().any(|name| ends_with(name, end));
+        let found = all.iter().filter(|(name, sizes)| targets.check(name, sizes.kind, regex.as_ref()));
+        let mut found: BTreeSet<String> = found.map(|(name, _)| name.clone()).collect();
+        // Experts that are modules of their own are not meant once more as a stack.
+        if found.iter().any(|name| matches!(all[name].kind, Kinds::Expert(_))) {
+            found.retain(|name| all[name].kind != Kinds::Stacked);
+        }
+        let vain = |end: &&String| !all.keys().any(|name| ends_with(name, end));
         let vain = match targets {
             Targets::Ends(list) => {
                 list.iter().find(vain).map(|end| format!("no projection is called `{end}`"))
@@ -99,12 +153,20 @@ impl Spec {
         match vain.or(found.is_empty().then(|| "no projection is meant".to_string())) {
             None => Ok(found),
             Some(vain) => {
-                let ends: BTreeSet<&str> = all.iter().map(|name| last(name)).collect();
+                let ends: BTreeSet<&str> = all.keys().map(|name| last(name)).collect();
                 let ends = ends.into_iter().collect::<Vec<&str>>().join(", ");
-                let first = all.first().map_or("", String::as_str);
+                let blocks = all.iter().find(|(_, sizes)| sizes.kind == Kinds::Block);
+                let first = blocks.map_or("", |(name, _)| name.as_str());
                 Err(format!("{vain}; names are like {first}, and end with {ends}"))
             }
         }
+    }
+
+    /// Those of some projections that are of blocks, and neither of experts nor the embedding nor the head.
+    pub fn of_blocks(&self, of: &BTreeSet<String>) -> BTreeSet<String> {
+        let all = self.projections();
+        let block = |name: &&String| all.get(*name).is_some_and(|sizes| sizes.kind == Kinds::Block);
+        of.iter().filter(block).cloned().collect()
     }
 
     /// Those of some projections that are ways out of MLPs: IA3's factors are of their input.
@@ -116,15 +178,19 @@ impl Spec {
     /// This specification with an adapter.
     ///
     /// # Errors
-    /// A rank that is larger than a projection; projections that are one weight here and have different ranks; factors of an input that
-    /// is several projections'; names that no projection has; virtual tokens that the model cannot have.
+    /// A rank that is larger than a projection; different ranks of projections that are one weight here, where that cannot be; factors of
+    /// an input that is several projections'; names that no projection has; some experts of a layer; what an embedding, a head or experts
+    /// cannot have; virtual tokens that the model cannot have.
     pub fn with_adapter(mut self, adapter: Adapter) -> Result<Spec, String> {
         let all = self.projections();
         let mut ranks: BTreeMap<(usize, &'static str), (usize, &String)> = BTreeMap::new();
         for (name, size) in &adapter.modules {
-            let Some(Sizes { out, inner, fused, at, .. }) = all.get(name).copied() else {
+            let Some(Sizes { out, inner, fused, at, kind, .. }) = all.get(name).copied() else {
                 return Err(format!("no projection is called `{name}`, or none that can have an adapter"));
             };
+            if kind != Kinds::Block {
+                check_outside(&adapter, name, kind)?;
+            }
             if fused && adapter.inputs.contains(name) {
                 return Err(format!(
                     "{name} shares its input with others, so its input has no factors of its own"
@@ -138,7 +204,8 @@ impl Spec {
                 return Err(format!("a rank of {rank} does not go with {name}, which is [{out}, {inner}]"));
             }
             let (rank, other) = *ranks.entry(at).or_insert((size.rank, name));
-            if rank != size.rank {
+            let singular = matches!(adapter.method, AdapterMethod::Lora { singular: true, .. });
+            if rank != size.rank && (singular || kind != Kinds::Block) {
                 let own = size.rank;
                 return Err(format!("{other} has rank {rank} and {name} {own}; they are one weight here"));
             }
@@ -148,14 +215,112 @@ impl Spec {
         {
             return Err(format!("a width of {width} does not go with the model's {} columns", self.hidden));
         }
+        if adapter.biases && !adapter.adds() {
+            return Err("low-rank terms have biases of their own with LoRA and rsLoRA alone".into());
+        }
+        self.check_experts(&adapter, &all)?;
+        self.check_tokens(&adapter)?;
         self.check_leading(adapter.method)?;
         self.adapter = Some(Arc::new(adapter));
         Ok(self)
     }
 
+    /// Whether all experts of a layer have the same.
+    fn check_experts(&self, adapter: &Adapter, all: &BTreeMap<String, Sizes>) -> Result<(), String> {
+        let mut each: BTreeMap<(usize, &'static str), [usize; 2]> = BTreeMap::new();
+        let mut stacked = BTreeSet::new();
+        for name in adapter.modules.keys() {
+            let Sizes { kind, at, .. } = all[name];
+            match kind {
+                Kinds::Expert(experts) => {
+                    let [count, most] = each.entry(at).or_default();
+                    (*count, *most) = (*count + 1, experts);
+                }
+                Kinds::Stacked => _ = stacked.insert(at.0),
+                _ => {}
+            }
+        }
+        for ((layer, _), [count, most]) in each {
+            if count < most {
+                return Err(format!(
+                    "of layer {layer} {count} of {most} experts have an adapter; give all of them one, or none"
+                ));
+            }
+            if stacked.contains(&layer) {
+                return Err(format!(
+                    "the experts of layer {layer} have adapters one by one and as a stack; give one of both"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether rows of the embedding can be trained.
+    fn check_tokens(&self, adapter: &Adapter) -> Result<(), String> {
+        let tokens = &adapter.tokens;
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let known: BTreeSet<u32> = tokens.iter().copied().collect();
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= self.vocab) {
+            return Err(format!("token {token} is none of the model's {}", self.vocab));
+        }
+        let plain = matches!(adapter.method, AdapterMethod::Lora { singular: false, .. });
+        let also = adapter.modules.contains_key(&self.table_names()[0]);
+        let refused = [
+            (known.len() < tokens.len(), "a token is named twice"),
+            (!plain, "rows of tokens are trained beside low-rank terms that leave the base as it is"),
+            (also, "the embedding has low-rank terms already; train rows of tokens or these, not both"),
+            (self.encoder.is_some(), "is not trained of encoders"),
+            (
+                self.tied,
+                "the head is the embedding, of which PEFT trains the rows too; that is not done here",
+            ),
+        ];
+        refused.iter().find(|(refused, _)| *refused).map_or(Ok(()), |(_, why)| Err((*why).into()))
+    }
+
+    /// Whether the adapter can become a part of the model's weights.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn merges(&self) -> Result<(), String> {
+        let Some(adapter) = self.adapter.as_deref() else { return Ok(()) };
+        if !matches!(adapter.method, AdapterMethod::Lora { .. } | AdapterMethod::Factors) {
+            return Err("networks behind sub-layers and virtual tokens are no part of any weight".into());
+        }
+        if adapter.biases {
+            return Err(
+                "its low-rank terms have biases, and the projections have none that these could join".into(),
+            );
+        }
+        if self.tied && self.table_names().iter().any(|name| adapter.modules.contains_key(name)) {
+            return Err("the model's head is its embedding, and the adapter is of one of the two".into());
+        }
+        Ok(())
+    }
+
     /// This specification without its adapter.
     pub fn without_adapter(&self) -> Spec {
         Spec { adapter: None, ..self.clone() }
+    }
+}
+
+/// Refuses what an embedding, a head and experts cannot have.
+fn check_outside(adapter: &Adapter, name: &str, kind: Kinds) -> Result<(), String> {
+    let AdapterMethod::Lora { lengths, singular, .. } = adapter.method else {
+        return Err(format!("{name} has low-rank terms or none"));
+    };
+    let what = [
+        (lengths, "lengths of rows (DoRA)"),
+        (singular, "terms that begin as singular parts (PiSSA)"),
+        (adapter.biases, "biases of terms"),
+        // An embedding's terms drop nothing in PEFT either.
+        (adapter.dropout > 0.0 && kind != Kinds::Embedding, "dropout"),
+    ];
+    match what.iter().find(|(asked, _)| *asked) {
+        None => Ok(()),
+        Some((_, what)) => Err(format!("{what} of {name} are not trained here; take it out of the targets")),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fathom_tensor::DType;
 
+use super::turned::Turn;
 use crate::error::{Error, Result};
 use crate::files::{Area, Quantised, SafeTensors, Source, Stream};
 
@@ -18,6 +19,8 @@ pub struct PeftTensors {
     pub(super) names: BTreeMap<String, (String, Vec<usize>)>,
     /// By the model's name: the columns of the file's tensor that it is, where it is not all of it.
     pub(super) columns: BTreeMap<String, Range<usize>>,
+    /// By the model's name: how its elements lie in the file, where that is otherwise.
+    pub(super) turned: BTreeMap<String, Turn>,
 }
 
 impl PeftTensors {
@@ -51,7 +54,7 @@ impl Source for PeftTensors {
     }
 
     fn stream(&self) -> Box<dyn Stream + '_> {
-        Box::new(Renamed { of: self, stream: self.tensors.stream() })
+        Box::new(Renamed { of: self, stream: self.tensors.stream(), last: None })
     }
 
     fn place(&self, _: &str) -> &Path {
@@ -63,10 +66,39 @@ impl Source for PeftTensors {
 struct Renamed<'a> {
     of: &'a PeftTensors,
     stream: Box<dyn Stream + 'a>,
+    /// The last tensor that lies otherwise in the file, as the model has it.
+    last: Option<(String, Vec<u8>)>,
+}
+
+impl Renamed<'_> {
+    /// All bytes of a tensor that lies otherwise in the file, as the model has it.
+    fn turned(&mut self, name: &str, turn: Turn) -> Result<&[u8]> {
+        if self.last.as_ref().is_none_or(|(last, _)| last != name) {
+            let Some((stored, shape)) = self.of.names.get(name) else {
+                return Err(Error::tensor(&self.of.path, name, "is missing"));
+            };
+            let bytes = self.of.dtype(name).map_or(0, |dtype| dtype.bytes());
+            let mut file = vec![0; turn.shape().iter().product::<usize>() * bytes];
+            self.stream.read(stored, 0, &mut file)?;
+            let mut own = vec![0; shape.iter().product::<usize>() * bytes];
+            for (at, out) in own.chunks_exact_mut(bytes.max(1)).enumerate() {
+                if let Some(place) = turn.place(at) {
+                    out.copy_from_slice(&file[place * bytes..(place + 1) * bytes]);
+                }
+            }
+            self.last = Some((name.to_string(), own));
+        }
+        Ok(self.last.as_ref().map_or(&[][..], |(_, own)| own.as_slice()))
+    }
 }
 
 impl Stream for Renamed<'_> {
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
+        if let Some(turn) = self.of.turned.get(name).copied() {
+            let (own, start) = (self.turned(name, turn)?, start as usize);
+            out.copy_from_slice(&own[start..start + out.len()]);
+            return Ok(());
+        }
         let stored = self.of.names.get(name).map_or(name, |(stored, _)| stored.as_str());
         let shape = self.of.tensors.shape(stored).unwrap_or_default();
         let (Some(columns), [_, all]) = (self.of.columns.get(name), shape) else {

@@ -51,13 +51,23 @@ recipe! {
         /// Their weight is `alpha / rank`, with `rslora` `alpha / sqrt(rank)`. None: twice the rank, with `pissa` the rank.
         pub alpha: Option<f64>,
         /// Which projections: a list of ends of names, as `["q_proj", "v_proj"]`; a regular expression that whole names match;
-        /// or `all-linear` for every projection of the blocks. None: all-linear, with `ia3` k_proj, v_proj and down_proj. `houlsby` and
+        /// or `all-linear` for every projection of the blocks but those of experts. With low-rank terms also the embedding (`embed_tokens`),
+        /// the head (`lm_head`), and experts: each by its name in files (`w1`), or all of a layer as they are stacked
+        /// (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). None: all-linear, with `ia3` k_proj, v_proj and down_proj. `houlsby` and
         /// methods with virtual tokens have none.
         pub targets: Option<Value>,
+        /// Of methods with low-rank terms but `pissa`: tokens of which the rows of the embedding are trained too.
+        pub token_rows: Vec<usize>,
+        /// Of `lora`, `rslora` and `pissa`: the share of what low-rank terms read that each step drops.
+        pub dropout: Option<f64>,
         /// LoRA+ (Hayou and others, 2024): how many times the learning rate of A that of B is; none for the same.
         pub lr_ratio: Option<f64>,
+        /// LoRA+: how many times the learning rate that of the embedding's low-rank terms is; none for the same.
+        pub embedding_lr_ratio: Option<f64>,
         /// Of `prompt`, `p_tuning` and `prefix`: virtual tokens before each document, which `seq_tokens` count. None: 20.
         pub virtual_tokens: Option<usize>,
+        /// Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random.
+        pub prompt_text: Option<String>,
         /// Of `p_tuning`: hidden columns of the network, an MLP of three layers as PEFT's. None: the model's columns.
         pub encoder_hidden_size: Option<usize>,
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{ParamId, Params, Places, VIRTUAL};
 use fathom_model::{
-    Adapter, AdapterMethod, Model, SafeTensors, Source, Trained, load_adapted, open, open_peft, read_f32,
-    save_peft,
+    Adapter, AdapterMethod, Model, SafeTensors, Source, Trained, begin_as, load_adapted, open, open_peft,
+    read_f32, save_peft,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Sharding;
@@ -78,7 +78,7 @@ fn steps(name: &'static str, micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> 
 }
 
 /// Some documents of a stream as one of their own.
-fn part(micro: &MicroBatch, docs: std::ops::Range<usize>) -> MicroBatch {
+pub fn part(micro: &MicroBatch, docs: std::ops::Range<usize>) -> MicroBatch {
     let rows = micro.docs[docs.start].start..micro.docs[docs.end - 1].end;
     MicroBatch {
         ids: micro.ids[rows.clone()].to_vec(),
@@ -101,6 +101,30 @@ fn packed_is_unpacked_is_accumulated() {
                 packed.iter().flatten().zip(other.iter().flatten()).map(|(a, b)| (a - b).abs() / b.abs());
             let worst = apart.fold(0.0, f32::max);
             assert!(worst < 1e-6, "{name}: {what} is {worst} apart");
+        }
+    }
+}
+
+/// Virtual tokens begin as the embeddings of a text's tokens, which are repeated, or cut.
+#[test]
+fn a_prompt_begins_as_a_text() {
+    let (device, base) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), open(&golden("llama")).unwrap());
+    let name = "model.embed_tokens.weight";
+    let table = read_f32(&base.source, name, 0..base.source.shape(name).unwrap()[0]).unwrap();
+    let width = base.spec.hidden;
+    let method = AdapterMethod::Prompt { tokens: 5, encoder: None };
+    let spec = base.spec.with_adapter(Adapter::leading(method)).unwrap();
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    load_adapted(&device, &model, &mut params, &base.source, 1).unwrap();
+    for (text, begins) in [(&[7, 2][..], [7, 2, 7, 2, 7]), (&[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5])] {
+        begin_as(&device, &model, &mut params, text);
+        let folder = tempfile::tempdir().unwrap();
+        let trained = Trained::adapter(&[]).unwrap();
+        save_peft(&device, &model, &params, folder.path(), ("llama", &trained)).unwrap();
+        let tensors = SafeTensors::open_file(&folder.path().join("adapter_model.safetensors")).unwrap();
+        let found = read_f32(&tensors, "prompt_embeddings", 0..5).unwrap();
+        for (row, id) in found.chunks(width).zip(begins) {
+            assert!(row == &table[id * width..(id + 1) * width], "{id}");
         }
     }
 }

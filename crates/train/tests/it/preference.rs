@@ -310,7 +310,7 @@ fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {
     let size = Size { rank: 4, alpha: 8.0 };
     let modules = [0, 1].map(|layer| (format!("model.layers.{layer}.self_attn.q_proj"), size)).into();
     let method = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
-    let lora = Adapter { method, modules, inputs: Default::default() };
+    let lora = Adapter::of(method, modules, Default::default());
     let adapted = run("reference", Some(&lora), Refers::Not, None);
     assert!(adapted[0].0 != adapted[2].0, "{adapted:?}");
     for refers in [Refers::Copy, Refers::AdapterOff] {

@@ -1,6 +1,8 @@
 //! Divergences from a teacher: whole distributions and best tokens, the vocabulary on one rank and on two.
 
-use fathom_tensor::{Category, CrossEntropy, DType, Device, Diverged, Divergence, Known, Spread, Tensor};
+use fathom_tensor::{
+    Category, CrossEntropy, DType, Device, Diverged, Divergence, Dropout, Known, Spread, Tensor,
+};
 
 use super::{blank, random, same};
 
@@ -113,6 +115,19 @@ fn jitters() {
             let keys = device.from_i32(&[0, 7, -9, i32::MAX], Category::Data);
             let scales = device.from_f32(1, ROWS, &[0.5, 0.0, 3.0, 1e-3], Category::Data);
             device.machine.jitter(&x, &keys, &scales);
+            vec![x]
+        });
+    }
+}
+
+/// Dropout has the bits of the CPU machine's.
+#[test]
+fn drops() {
+    for dtype in [DType::F32, DType::Bf16] {
+        same("dropout", |device| {
+            let x = random(device, [ROWS, 300], dtype, 1);
+            let keys = device.from_i32(&[0, 7, -9, i32::MAX], Category::Data);
+            device.machine.dropout(&x, &keys, Dropout::new(0.3, 0x9e37_79b1, 40));
             vec![x]
         });
     }

@@ -6,9 +6,10 @@ use fathom_cpu::Cpu;
 use fathom_cuda::kernels::{self, Launch, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, Dispatch, Divergence, Embed, GroupedMatMul, GroupedWeight, InFlight,
-    LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader, Rope,
-    RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack, gpu,
+    CombineBackward, CrossEntropy, Dispatch, Divergence, Dropout, Embed, GroupedMatMul, GroupedWeight,
+    InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader,
+    Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
+    gpu,
 };
 
 use super::emulator;
@@ -224,6 +225,10 @@ impl Machine for Emulated {
 
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
         one(kernels::jitter(x, keys, scales));
+    }
+
+    fn dropout(&self, x: &Tensor, keys: &Tensor, how: Dropout) {
+        one(kernels::dropout(x, keys, how));
     }
 
     fn divergence(&self, op: &Divergence<'_>) {

@@ -41,6 +41,14 @@ impl Ctx<'_> {
         out
     }
 
+    /// A value of a table's rows [vocab, c] by token: `scale x table[id]`. Ids that it does not have give zeros.
+    #[track_caller]
+    pub fn embed_rows(&mut self, name: &'static str, table: ParamId, scale: f32) -> Val {
+        let dtype = self.params.dtype(table);
+        let op = Embed { name, dtype, scale, first: Some(0), positions: false, types: false };
+        only(self.apply(op, &[], &[table]))
+    }
+
     /// As [`Ctx::embed`], with the first row of a table of token types added to every token.
     ///
     /// # Panics

@@ -14,7 +14,7 @@ use fathom_tensor::{
     Tensor,
 };
 
-use super::experts::by_slot;
+use super::experts::{ExpertWeights, Terms, by_slot};
 use super::only;
 use crate::graph::Spread;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
@@ -42,20 +42,19 @@ struct Spreads {
     name: &'static str,
     how: ExpertMlp,
     spread: Spread,
+    /// Both have biases.
+    bias: bool,
+    /// Low-rank terms of the way in and of the way out.
+    terms: [Terms; 2],
 }
 
-/// Weights of the rank's experts: up and its bias, down and its bias.
+/// Weights of the rank's experts: up and its bias, down and its bias; and of their low-rank terms.
 struct Weights<'a> {
     up: &'a Tensor,
     down: &'a Tensor,
     up_bias: Option<&'a Tensor>,
     down_bias: Option<&'a Tensor>,
-}
-
-impl<'a> Weights<'a> {
-    fn of(params: &'a [Tensor]) -> Weights<'a> {
-        Weights { up: &params[0], down: &params[1], up_bias: params.get(2), down_bias: params.get(3) }
-    }
+    all: &'a [Tensor],
 }
 
 impl Ctx<'_> {
@@ -71,18 +70,26 @@ impl Ctx<'_> {
         names: [&'static str; 3],
         [x, index]: [Val; 2],
         how: ExpertMlp,
-        up: (ParamId, Option<ParamId>),
-        down: (ParamId, Option<ParamId>),
+        up: impl Into<ExpertWeights>,
+        down: impl Into<ExpertWeights>,
     ) -> Val {
-        let [up_name, act, name] = names;
-        if self.spread.ep * self.spread.etp == 1 {
+        let (up, down): (ExpertWeights, ExpertWeights) = (up.into(), down.into());
+        let ([up_name, act, name], spread) = (names, self.spread);
+        if spread.ep * spread.etp == 1 {
             let slots = self.desc(index).cols;
-            let u = self.experts(up_name, [x, index], how.layout, up.0, up.1);
+            let u = self.adapted_experts(up_name, [x, index], how.layout, up);
             let a = self.gate_each(act, how.activation, u, slots);
-            return self.experts(name, [a, index], how.layout, down.0, down.1);
+            return self.adapted_experts(name, [a, index], how.layout, down);
         }
-        let params: Vec<ParamId> = [up.0, down.0].into_iter().chain(up.1).chain(down.1).collect();
-        only(self.apply(Spreads { name, how, spread: self.spread }, &[x, index], &params))
+        let biases = up.bias.into_iter().chain(down.bias);
+        let low = up.low().chain(down.low());
+        let params: Vec<ParamId> =
+            [up.weight, down.weight].into_iter().chain(biases.clone()).chain(low).collect();
+        let (own, first) = (how.layout.experts / spread.ep, 2 + biases.count());
+        let way_in = Terms::new(&up, first, (own, spread.etp));
+        let way_out = Terms::new(&down, first + way_in.weights(), (own, 1));
+        let (bias, terms) = (up.bias.is_some(), [way_in, way_out]);
+        only(self.apply(Spreads { name, how, spread, bias, terms }, &[x, index], &params))
     }
 }
 
@@ -105,6 +112,17 @@ fn multiply(x: &Exec<'_>, op: &GroupedMatMul<'_>) {
 }
 
 impl Spreads {
+    fn weights<'a>(&self, params: &'a [Tensor]) -> Weights<'a> {
+        let biases = if self.bias { &params[2..4] } else { &[] };
+        Weights {
+            up: &params[0],
+            down: &params[1],
+            up_bias: biases.first(),
+            down_bias: biases.last(),
+            all: params,
+        }
+    }
+
     /// Experts of an owner.
     fn own(&self) -> usize {
         self.how.layout.experts / self.spread.ep
@@ -139,6 +157,7 @@ impl Spreads {
         let (_, wide, narrow) = self.widths(&[w.up.shape(), w.down.shape()]);
         let u = scratch(x, rows.rows(), wide, rows);
         self.product(x, [rows, w.up, index, &u], true);
+        self.terms[0].add(x, w.all, [rows, index, &u]);
         add_bias(x, index, w.up_bias, &u);
         let a = scratch(x, rows.rows(), narrow, rows);
         let kind = self.how.activation;
@@ -149,8 +168,9 @@ impl Spreads {
     /// The backward pass: adds to the gradients of weights that are there, and returns the gradient of x for each slot.
     fn backward(&self, x: &Exec<'_>, saved: &Saved, dy: &Tensor, dw: &[Option<Tensor>]) -> Tensor {
         let (input, index) = (saved.input(0), saved.input(1));
-        let w = Weights::of(&saved.params);
+        let w = self.weights(&saved.params);
         let grad = |at: usize| dw.get(at).and_then(Option::as_ref);
+        let of_bias = |at: usize| grad(at).filter(|_| self.bias);
         let slots = index.cols();
         let dx = x.device.empty(index.rows(), slots * input.cols(), input.dtype(), Category::Comm);
         let (dy, each) = (by_slot(x, dy, slots), dx.reshape(index.len(), input.cols()));
@@ -163,12 +183,14 @@ impl Spreads {
             if let Some(dw) = grad(1) {
                 self.gradient(x, [&a, &dy, &at.index, dw]);
             }
-            if let (Some(dbias), true) = (grad(3), exchange.adds_bias) {
+            self.terms[1].gradients(x, w.all, [&a, &at.index, &dy], dw);
+            if let (Some(dbias), true) = (of_bias(3), exchange.adds_bias) {
                 let ids = at.index.reshape(1, at.index.len());
                 x.device.machine.embed_backward(&ids, &dy, 1.0, dbias, Some(0));
             }
             // In the place of the activation.
             self.product(x, [&dy, w.down, &at.index, &a], false);
+            self.terms[1].input(x, w.all, [&dy, &at.index, &a]);
             drop(dy);
             let du = scratch(x, u.rows(), u.cols(), &u);
             let kind = self.how.activation;
@@ -183,12 +205,14 @@ impl Spreads {
             if let Some(dw) = grad(0) {
                 self.gradient(x, [&rows, &du, &at.index, dw]);
             }
-            if let Some(dbias) = grad(2) {
+            self.terms[0].gradients(x, w.all, [&rows, &at.index, &du], dw);
+            if let Some(dbias) = of_bias(2) {
                 let ids = at.index.reshape(1, at.index.len());
                 x.device.machine.embed_backward(&ids, &du, 1.0, dbias, Some(0));
             }
             // In the place of the rows.
             self.product(x, [&du, w.up, &at.index, &rows], false);
+            self.terms[0].input(x, w.all, [&du, &at.index, &rows]);
             drop(du);
             at.give_back(x, rows, &each);
         }
@@ -204,7 +228,7 @@ impl Op for Spreads {
     #[track_caller]
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
         let (ExpertsUse { experts, trans }, own) = (self.how.layout, self.own());
-        let whole = experts.is_multiple_of(self.spread.ep) && own > 0 && params.len().is_multiple_of(2);
+        let whole = experts.is_multiple_of(self.spread.ep) && own > 0;
         assert!(whole, "experts {}: {experts} on {} ranks, {params:?}", self.name, self.spread.ep);
         let (d, wide, narrow) = self.widths(params);
         let down = if trans { [own * d, narrow] } else { [own * narrow, d] };
@@ -212,7 +236,9 @@ impl Op for Spreads {
             && ins[1].dtype == DType::I32
             && wide == 2 * narrow
             && params[1] == down
-            && params.get(2).is_none_or(|_| params[2..] == [[own, wide], [own, d]]);
+            && (!self.bias || params[2..4] == [[own, wide], [own, d]])
+            && self.terms[0].fit(params, [d, wide])
+            && self.terms[1].fit(params, [narrow, d]);
         assert!(
             fits,
             "experts {}: x [t, {}], {own} of weights and biases {params:?}",
@@ -234,11 +260,19 @@ impl Op for Spreads {
         let (d, wide, narrow) = self.widths(params);
         let row = 2 * (rows * ins[1].cols * self.spread.etp) as u64 * d as u64;
         let (up, down) = (row * wide as u64, row * narrow as u64);
-        Flops { forward: up + down, input: up + down, weight: up + down, extra: up }
+        let flops = Flops { forward: up + down, input: up + down, weight: up + down, extra: up };
+        let slots = (rows * ins[1].cols * self.spread.etp) as u64;
+        if self.terms.iter().all(Terms::is_empty) {
+            return flops;
+        }
+        let low = |terms: &Terms| terms.flops(slots, params, Flops::default());
+        let [first, second] = [low(&self.terms[0]), low(&self.terms[1])];
+        let weight = first.weight + second.weight;
+        Flops { forward: up + down + weight, input: up + down + weight, weight, extra: up + first.forward }
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
-        let (input, index, w) = (&ins[0], &ins[1], Weights::of(params));
+        let (input, index, w) = (&ins[0], &ins[1], self.weights(params));
         let out = outs[0].reshape(index.len(), input.cols());
         let exchange = Exchange::new(x, index, self.spread, self.own());
         for round in 0..exchange.rounds {
@@ -248,6 +282,7 @@ impl Op for Spreads {
             drop(u);
             // In the place of the rows.
             self.product(x, [&a, w.down, &at.index, &rows], true);
+            self.terms[1].add(x, w.all, [&a, &at.index, &rows]);
             drop(a);
             if exchange.adds_bias {
                 add_bias(x, &at.index, w.down_bias, &rows);

@@ -7,10 +7,14 @@ use super::only;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
+mod low;
 #[cfg(test)]
 pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use low::Terms;
+pub use low::{ExpertTerm, ExpertWeights};
 
 /// Weights of a linear layer of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,9 @@ pub struct ExpertsUse {
 struct Experts {
     name: &'static str,
     how: ExpertsUse,
+    /// It has a bias.
+    bias: bool,
+    terms: Terms,
 }
 
 impl Ctx<'_> {
@@ -41,8 +48,25 @@ impl Ctx<'_> {
         weight: ParamId,
         bias: Option<ParamId>,
     ) -> Val {
-        let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply(Experts { name, how }, &[x, index], &params))
+        self.adapted_experts(name, [x, index], how, (weight, bias).into())
+    }
+
+    /// As [`Ctx::experts`], with the low-rank terms of the weights' adapter.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn adapted_experts(
+        &mut self,
+        name: &'static str,
+        [x, index]: [Val; 2],
+        how: ExpertsUse,
+        weights: ExpertWeights,
+    ) -> Val {
+        let ExpertWeights { weight, bias, .. } = weights;
+        let terms = Terms::new(&weights, 1 + usize::from(bias.is_some()), (how.experts, 1));
+        let params: Vec<ParamId> = [weight].into_iter().chain(bias).chain(weights.low()).collect();
+        only(self.apply(Experts { name, how, bias: bias.is_some(), terms }, &[x, index], &params))
     }
 }
 
@@ -81,7 +105,8 @@ impl Op for Experts {
             && params[0][0].is_multiple_of(experts)
             && (ins[0].cols == inner || ins[0].cols == slots * inner)
             && ins[1].dtype == DType::I32
-            && params.get(1).is_none_or(|bias| *bias == [experts, out]);
+            && (!self.bias || params[1] == [experts, out])
+            && self.terms.fit(params, [inner, out]);
         assert!(
             fits,
             "experts {}: x [t, {}], index [t, {slots}], {experts} of weights and biases {params:?}",
@@ -100,15 +125,18 @@ impl Op for Experts {
 
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
         let [inner, out] = self.widths(params[0]);
-        let product = 2 * (rows * ins[1].cols) as u64 * inner as u64 * out as u64;
-        Flops { forward: product, input: product, weight: product, extra: 0 }
+        let slots = (rows * ins[1].cols) as u64;
+        let product = 2 * slots * inner as u64 * out as u64;
+        let flops = Flops { forward: product, input: product, weight: product, extra: 0 };
+        self.terms.flops(slots, params, flops)
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let ExpertsUse { experts, trans } = self.how;
         let (index, c) = (&ins[1], &outs[0]);
         self.multiply(x, &GroupedMatMul { a: &ins[0], weights: &params[0], experts, trans, index, c });
-        if let Some(table) = params.get(1) {
+        self.terms.add(x, params, [&ins[0], index, c]);
+        if let Some(table) = params.get(1).filter(|_| self.bias) {
             let (ids, out) = (index.reshape(1, index.len()), by_slot(x, c, index.cols()));
             x.device.machine.embed(&Embed {
                 ids: &ids,
@@ -128,11 +156,17 @@ impl Op for Experts {
         let [inner, _] = self.widths(weights.shape());
         let slots = index.cols();
         let call = |c| GroupedMatMul { a: dy, weights, experts, trans: !trans, index, c };
-        if dx.tensor.cols() == slots * inner {
-            return self.multiply(x, &call(&dx.tensor));
+        let own = dx.tensor.cols() == slots * inner;
+        if own && (self.terms.is_empty() || dx.tensor.is_contiguous()) {
+            self.multiply(x, &call(&dx.tensor));
+            return self.terms.input(x, &saved.params, [dy, index, &dx.tensor]);
         }
         let each = x.device.empty(dy.rows(), slots * inner, dx.tensor.dtype(), Category::Workspace);
         self.multiply(x, &call(&each));
+        self.terms.input(x, &saved.params, [dy, index, &each]);
+        if own {
+            return x.device.machine.copy(&each, &dx.tensor);
+        }
         x.device.machine.combine(&Combine { y: &each, weights: None, out: &dx.tensor });
     }
 
@@ -146,7 +180,8 @@ impl Op for Experts {
             let ws = x.workspace(x.device.machine.profile().workspace(&op.desc()));
             x.device.machine.grouped_weight(&op, &ws);
         }
-        if let Some(Some(dbias)) = dw.get(1) {
+        self.terms.gradients(x, &saved.params, [saved.input(0), index, dy], dw);
+        if let Some(Some(dbias)) = dw.get(1).filter(|_| self.bias) {
             let (ids, dy) = (index.reshape(1, index.len()), by_slot(x, dy, index.cols()));
             x.device.machine.embed_backward(&ids, &dy, 1.0, dbias, Some(0));
         }

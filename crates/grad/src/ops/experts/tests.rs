@@ -2,8 +2,8 @@
 
 use fathom_tensor::{Activation, Routing, Scores};
 
-use super::ExpertsUse;
 use super::reference::experts;
+use super::{ExpertTerm, ExpertWeights, ExpertsUse};
 use crate::ops::linear::reference::linear;
 use crate::ops::route::reference::route;
 use crate::testing::{self, Matrix, Stream};
@@ -71,6 +71,69 @@ fn products_of_every_layout() {
         }
         check(Case { tokens, inner, out, experts, top_k, trans: false, bias: false, apart: true });
     }
+}
+
+/// Low-rank terms of two runs of columns, or of one: as if they were in the weights.
+#[track_caller]
+fn check_terms(runs: &[(usize, usize)], (trans, apart): (bool, bool)) {
+    let (number, inner, out, top_k, rank) = (4, 7, 12, 2, 3);
+    let routing = Routing { top_k, scores: Scores::Softmax, groups: None, normalise: false, scale: 1.0 };
+    let (width, scale) = (if apart { top_k * inner } else { inner }, 1.5);
+    let own = if trans { [number * out, inner] } else { [number * inner, out] };
+    let mut params = vec![Matrix::random(number, 4, 7), Matrix::random(own[0], own[1], 4).times(0.4)];
+    for (at, (_, columns)) in runs.iter().enumerate() {
+        params.push(Matrix::random(number * rank, inner, 20 + at as u64).times(0.4));
+        params.push(Matrix::random(number * columns, rank, 30 + at as u64).times(0.4));
+    }
+    let adapted = |p: &[Matrix]| {
+        let term = |row: usize, i: usize| {
+            let (expert, column) = (row / out, row % out);
+            let of = |(at, (first, columns)): (usize, &(usize, usize))| {
+                let Some(own) = column.checked_sub(*first).filter(|own| own < columns) else { return 0.0 };
+                let (a, b) = (&p[2 + 2 * at], &p[3 + 2 * at]);
+                let low = |r: usize| b[(expert * columns + own, r)] * a[(expert * rank + r, i)];
+                (0..rank).map(low).sum::<f64>()
+            };
+            f64::from(scale) * runs.iter().enumerate().map(of).sum::<f64>()
+        };
+        let base = |row: usize, i: usize| {
+            if trans { p[1][(row, i)] } else { p[1][(row / out * inner + i, row % out)] }
+        };
+        Matrix::new(number * out, inner, |row, i| base(row, i) + term(row, i))
+    };
+    testing::check(&testing::Case {
+        what: format!("terms {runs:?} trans {trans} apart {apart}"),
+        cols: 5 + width,
+        params,
+        wide_params: false,
+        stream: Stream::documents(&[140], None, 1),
+        record: &|cx, x, p| {
+            let [h, x, _] = cx.split(["h", "x", "none"], x, [4, width, 1], None);
+            let logits = cx.linear_wide("logits", h, p[0], None);
+            let [_, index] = cx.route(["weights", "index"], logits, routing, None);
+            let term = |at: usize| {
+                let columns = *runs.get(at)?;
+                Some(ExpertTerm { a: p[2 + 2 * at], b: p[3 + 2 * at], scale, columns })
+            };
+            let weights = ExpertWeights { weight: p[1], bias: None, terms: [term(0), term(1)] };
+            cx.adapted_experts("y", [x, index], ExpertsUse { experts: number, trans }, weights)
+        },
+        reference: &|x, p| {
+            let (chosen, _) = route(routing, &linear(&x.columns(0..4), &p[0], None), None);
+            let index: Vec<Vec<Option<usize>>> =
+                chosen.iter().map(|experts| experts.iter().copied().map(Some).collect()).collect();
+            experts(&x.columns(4..4 + width), &index, &adapted(p), out, None)
+        },
+        penalty: None,
+    });
+}
+
+#[test]
+fn low_rank_terms() {
+    check_terms(&[(0, 12)], (true, false));
+    check_terms(&[(0, 5), (5, 7)], (true, true));
+    check_terms(&[(4, 8)], (false, false));
+    check_terms(&[(0, 12)], (false, true));
 }
 
 #[test]

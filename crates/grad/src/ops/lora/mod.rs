@@ -7,7 +7,8 @@
 //! Over tensor parallel ranks W and B are cut as [`Ctx::column_parallel`] cuts W and A is whole, or W and A are cut as
 //! [`Ctx::row_parallel`] does and B is whole. What is whole then has a term of its gradient on every rank.
 
-use fathom_tensor::{Category, MatMul, Tensor};
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, DType, Dropout, MatMul, Tensor};
 
 use super::only;
 use super::parallel::{collect, collected, summed};
@@ -90,6 +91,33 @@ pub struct LoraUse {
     pub scales: [f32; 3],
     /// The columns of the whole projection that each adapter adds to.
     pub runs: Runs,
+    /// [1, columns of all runs]: times the scale of its run it is added as well.
+    pub bias: Option<ParamId>,
+    /// What adapters read is dropped by chance, in steps that train.
+    pub drops: Option<Drops>,
+}
+
+/// Dropout of what an adapter reads (the `lora_dropout` of PEFT), by counters: see [`Dropout`] and [`Batch::keys`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drops {
+    /// The share that is dropped.
+    pub rate: f32,
+    /// Of the projection among those of its layer.
+    pub salt: u32,
+    /// The layer that the operations are recorded for.
+    pub layer: usize,
+}
+
+impl Drops {
+    /// Those of one of the projection's adapters, of which the layer is so many further on.
+    fn of_run(self, layers_on: i32, run: usize, first: usize) -> Dropout {
+        let layer = (self.layer as u32).wrapping_add_signed(layers_on);
+        let place = [layer, run as u32].iter().fold(self.salt, |hash, part| {
+            let hash = (hash ^ part).wrapping_mul(0x9e37_79b1);
+            hash ^ (hash >> 15)
+        });
+        Dropout::new(self.rate, place, first)
+    }
 }
 
 impl LoraUse {
@@ -102,7 +130,7 @@ impl LoraUse {
         assert_eq!(of_runs.len(), runs.len(), "lora: scales of runs");
         let mut scales = [1.0; 3];
         scales[..of_runs.len()].copy_from_slice(of_runs);
-        LoraUse { a, b, scales, runs }
+        LoraUse { a, b, scales, runs, bias: None, drops: None }
     }
 }
 
@@ -131,8 +159,11 @@ impl Ctx<'_> {
             LinearCut::Rows => (lora.runs, Some(spread.share())),
         };
         let narrow = self.params.narrow(weight);
-        let op = Lora { name, cut, spread, scales: lora.scales, runs, narrow };
-        let params: Vec<ParamId> = [lora.a, lora.b, weight].into_iter().chain(bias).collect();
+        let low_bias = lora.bias.map(|_| 3 + usize::from(bias.is_some()));
+        let (has_bias, drops) = (bias.is_some(), lora.drops);
+        let op = Lora { name, cut, spread, scales: lora.scales, runs, has_bias, low_bias, drops, narrow };
+        let params: Vec<ParamId> =
+            [lora.a, lora.b, weight].into_iter().chain(bias).chain(lora.bias).collect();
         only(match share {
             Some(share) => self.apply_to(share, op, &[x], &params),
             None => self.apply(op, &[x], &params),
@@ -147,6 +178,11 @@ struct Lora {
     scales: [f32; 3],
     /// Of the columns that are here.
     runs: Runs,
+    /// The projection has a bias.
+    has_bias: bool,
+    /// Which of the weights is the adapters' own bias.
+    low_bias: Option<usize>,
+    drops: Option<Drops>,
     /// What the product with W is made of, if not of its operands as they are.
     narrow: Option<NarrowLinear>,
 }
@@ -182,11 +218,74 @@ impl Lora {
         u
     }
 
+    /// How the adapters of this pass drop what they read, if they do, and the keys of its rows.
+    ///
+    /// # Panics
+    /// If ranks have rows of others.
+    #[track_caller]
+    fn drops(&self, x: &Exec<'_>, rows: &Tensor) -> Option<(Drops, Tensor)> {
+        let drops = self.drops.filter(|_| x.trains)?;
+        let keys = x.batch.keys.as_ref()?.view_cols(x.rows.clone());
+        assert_eq!(keys.cols(), rows.rows(), "lora {}: dropout of rows that ranks share", self.name);
+        Some((drops, keys))
+    }
+
+    /// Drops elements of what an adapter reads, or of the gradient by it.
+    fn drop(&self, x: &Exec<'_>, (drops, keys): &(Drops, Tensor), run: usize, rows: &Tensor) {
+        let first = if self.cut == LinearCut::Rows { x.device.mesh.index(Axis::Tp) * rows.cols() } else { 0 };
+        x.device.machine.dropout(rows, keys, drops.of_run(x.layers_on, run, first));
+    }
+
+    /// What an adapter reads, after its dropout.
+    fn kept(&self, x: &Exec<'_>, drops: &(Drops, Tensor), run: usize, rows: &Tensor) -> Tensor {
+        let kept = x.device.empty(rows.rows(), rows.cols(), rows.dtype(), Category::Workspace);
+        x.device.machine.copy(rows, &kept);
+        self.drop(x, drops, run, &kept);
+        kept
+    }
+
     /// `scale x A^T`.
     fn low(&self, x: &Exec<'_>, rows: &Tensor, a: &Tensor) -> Tensor {
-        let u = x.device.empty(rows.rows(), a.rows(), rows.dtype(), Category::Workspace);
-        x.matmul(into(rows, a, true, &u));
-        self.scaled(x, u, a.rows() / self.runs.len())
+        let (runs, u) = (self.runs.len(), (rows.rows(), a.rows()));
+        let (rank, u) = (a.rows() / runs, x.device.empty(u.0, u.1, rows.dtype(), Category::Workspace));
+        match self.drops(x, rows) {
+            None => x.matmul(into(rows, a, true, &u)),
+            Some(drops) => (0..runs).for_each(|run| {
+                let own = run * rank..(run + 1) * rank;
+                let kept = self.kept(x, &drops, run, rows);
+                x.matmul(into(&kept, &a.view_rows(own.clone()), true, &u.view_cols(own)));
+            }),
+        }
+        self.scaled(x, u, rank)
+    }
+
+    /// Adds `du A` to `c`.
+    fn low_input(&self, x: &Exec<'_>, du: &Tensor, a: &Tensor, c: &Tensor) {
+        let Some(drops) = self.drops(x, du) else {
+            return x.matmul(MatMul { accumulate: true, ..into(du, a, false, c) });
+        };
+        let rank = a.rows() / self.runs.len();
+        for run in 0..self.runs.len() {
+            let own = run * rank..(run + 1) * rank;
+            let term = x.device.empty(c.rows(), c.cols(), c.dtype(), Category::Workspace);
+            x.matmul(into(&du.view_cols(own.clone()), &a.view_rows(own), false, &term));
+            self.drop(x, &drops, run, &term);
+            x.device.machine.add(c, &term, c);
+        }
+    }
+
+    /// `da += du^T x`, or `da = du^T x`.
+    fn low_weight(&self, x: &Exec<'_>, du: &Tensor, rows: &Tensor, da: &Tensor) {
+        let product = |du: &Tensor, rows: &Tensor, da: &Tensor| {
+            x.matmul(MatMul { a: du, a_trans: true, b: rows, b_trans: false, c: da, accumulate: x.adds });
+        };
+        let Some(drops) = self.drops(x, rows) else { return product(du, rows, da) };
+        let rank = da.rows() / self.runs.len();
+        for run in 0..self.runs.len() {
+            let own = run * rank..(run + 1) * rank;
+            let kept = self.kept(x, &drops, run, rows);
+            product(&du.view_cols(own.clone()), &kept, &da.view_rows(own));
+        }
     }
 
     /// `scale dy B`, of each run: the gradient of `x A^T`.
@@ -219,7 +318,7 @@ impl Lora {
     ) {
         x.product(self.narrow.as_ref(), Pass::Input, into(dy, weight, false, c));
         let du = du.cloned().unwrap_or_else(|| self.low_gradient(x, dy, b));
-        x.matmul(MatMul { accumulate: true, ..into(&du, a, false, c) });
+        self.low_input(x, &du, a, c);
     }
 }
 
@@ -247,8 +346,11 @@ impl Op for Lora {
         );
         let fits = self.runs.iter().all(|(at, columns)| at + columns <= out);
         assert!(fits, "lora {name}: {:?} of {out} columns", self.runs);
-        if let Some(bias) = params.get(3) {
-            assert_eq!(*bias, [1, out], "lora {name}: bias of weight [{out}, {inner}]");
+        if self.has_bias {
+            assert_eq!(params[3], [1, out], "lora {name}: bias of weight [{out}, {inner}]");
+        }
+        if let Some(low) = self.low_bias {
+            assert_eq!(params[low], [1, self.runs.columns()], "lora {name}: bias of {:?}", self.runs);
         }
         vec![Out::new(name, out, ins[0].dtype)]
     }
@@ -276,8 +378,17 @@ impl Op for Lora {
             LinearCut::Columns => collected(x, from, to, self.spread, project),
             LinearCut::Rows => summed(x, from, to, self.spread, project),
         }
-        if let Some(bias) = params.get(3) {
-            x.device.machine.add_bias(to, bias);
+        if self.has_bias {
+            x.device.machine.add_bias(to, &params[3]);
+        }
+        if let Some(low) = self.low_bias {
+            let bias = &params[low];
+            let scaled = x.device.empty(1, bias.cols(), bias.dtype(), Category::Workspace);
+            for (index, [columns, own, _]) in self.parts(0).enumerate() {
+                let scaled = scaled.view_cols(own.clone());
+                x.device.machine.scale(&bias.view_cols(own), self.scales[index], &scaled);
+                x.device.machine.add_bias(&to.view_cols(columns), &scaled);
+            }
         }
     }
 
@@ -298,8 +409,8 @@ impl Op for Lora {
         let whole = |rows: &Tensor, cut: LinearCut| {
             if self.cut == cut { collect(x, rows, self.spread) } else { rows.clone() }
         };
-        let product = |a: &Tensor, b: &Tensor, c: &Tensor, accumulate| {
-            x.matmul(MatMul { a, a_trans: true, b, b_trans: false, c, accumulate });
+        let product = |a: &Tensor, b: &Tensor, c: &Tensor| {
+            x.matmul(MatMul { a, a_trans: true, b, b_trans: false, c, accumulate: true });
         };
         let mut carry = None;
         if dw[..3].iter().any(Option::is_some) {
@@ -307,12 +418,12 @@ impl Op for Lora {
             if let Some(db) = &dw[1] {
                 let u = self.low(x, rows, a);
                 for [columns, rows, low] in self.parts(b.cols()) {
-                    product(&dy.view_cols(columns), &u.view_cols(low), &db.view_rows(rows), true);
+                    product(&dy.view_cols(columns), &u.view_cols(low), &db.view_rows(rows));
                 }
             }
             if let Some(da) = &dw[0] {
                 let du = self.low_gradient(x, dy, b);
-                product(&du, rows, da, x.adds);
+                self.low_weight(x, &du, rows, da);
                 carry = Some(du).filter(|_| self.cut == LinearCut::Whole);
             }
             if let Some(dw) = &dw[2] {
@@ -320,8 +431,16 @@ impl Op for Lora {
                 x.product(self.narrow.as_ref(), Pass::Weight, op);
             }
         }
-        if let Some(Some(dbias)) = dw.get(3) {
+        if let Some(Some(dbias)) = dw.get(3).filter(|_| self.has_bias) {
             x.device.machine.bias_backward(own, dbias);
+        }
+        if let Some(dbias) = self.low_bias.and_then(|low| dw[low].as_ref()) {
+            for (index, [columns, part, _]) in self.parts(0).enumerate() {
+                // Scaled first: the sum over tokens goes on where the tile before ended.
+                let dy = x.device.empty(own.rows(), part.len(), DType::F32, Category::Workspace);
+                x.device.machine.scale(&own.view_cols(columns), self.scales[index], &dy);
+                x.device.machine.bias_backward(&dy, &dbias.view_cols(part));
+            }
         }
         x.carry = carry;
     }

@@ -10,7 +10,7 @@ use crate::machine::*;
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::{Copies, HostMemory, Options, PAGE, Region};
-use crate::{Device, Meta, Profile, Tensor};
+use crate::{Device, Dropout, Meta, Profile, Tensor};
 
 /// Memory of this process.
 struct Plain {
@@ -171,6 +171,7 @@ impl Machine for Plain {
     fn attention_backward(&self, _: &AttentionBackward<'_>, _: &Tensor) {}
     fn sinks_backward(&self, _: &SinksBackward<'_>) {}
     fn jitter(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
+    fn dropout(&self, _: &Tensor, _: &Tensor, _: Dropout) {}
     fn cross_entropy(&self, _: &CrossEntropy<'_>) {}
     fn divergence(&self, _: &crate::Divergence<'_>) {}
     fn sum(&self, _: &Tensor, _: &Tensor) {}

@@ -1,0 +1,132 @@
+//! `adapter_config.json`, as PEFT reads it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::experts::STACKED;
+use super::peft::NETWORKS;
+use super::targets::ends;
+use super::{Adapter, AdapterMethod, Size};
+use crate::spec::Spec;
+
+/// The version whose layout this is.
+const VERSION: &str = "0.21.2";
+
+/// `adapter_config.json`, with the keys that PEFT needs and those that say what it does by default.
+pub(super) fn config(spec: &Spec, adapter: &Adapter, (base, trained): (&str, &Beside)) -> Map<String, Value> {
+    if adapter.virtual_tokens() > 0 {
+        return leading_config(spec, adapter, base);
+    }
+    let all = spec.adaptable();
+    let stacked = spec.stacked(adapter);
+    let modules: BTreeSet<String> =
+        adapter.modules.keys().filter(|name| !stacked.contains(*name)).cloned().collect();
+    let common = json!({
+        "base_model_name_or_path": base,
+        "fan_in_fan_out": spec.family.names.transposed,
+        "inference_mode": true,
+        "modules_to_save": if trained.modules.is_empty() { Value::Null } else { json!(trained.modules) },
+        "peft_version": VERSION,
+        "target_modules": ends(&all, &modules),
+        "task_type": "CAUSAL_LM",
+    });
+    let own = match adapter.method {
+        AdapterMethod::Lora { rank_stabilised, lengths, singular } => {
+            let (size, ranks, alphas) = patterns(adapter);
+            let start = if singular { json!("pissa") } else { json!(true) };
+            json!({
+                "peft_type": "LORA", "bias": trained.biases, "r": size.rank, "lora_alpha": number(size.alpha),
+                "lora_dropout": adapter.dropout,
+                "use_rslora": rank_stabilised, "use_dora": lengths, "init_lora_weights": start,
+                "rank_pattern": ranks, "alpha_pattern": alphas, "lora_bias": adapter.biases,
+                "target_parameters": parameters(&stacked, spec),
+                "trainable_token_indices": if adapter.tokens.is_empty() { Value::Null } else { json!(adapter.tokens) },
+            })
+        }
+        AdapterMethod::Networks(width) => {
+            json!({ "peft_type": NETWORKS, "r": width, "target_modules": null })
+        }
+        AdapterMethod::Factors => {
+            json!({
+                "peft_type": "IA3", "init_ia3_weights": true,
+                "feedforward_modules": ends(&all, &adapter.inputs),
+            })
+        }
+        AdapterMethod::Prompt { .. } | AdapterMethod::Prefix { .. } => Value::Null,
+    };
+    joined([common, own])
+}
+
+/// The weights of the model itself that are trained beside an adapter.
+pub(super) struct Beside {
+    /// All of these modules.
+    pub modules: BTreeSet<String>,
+    /// Which biases, in PEFT's words.
+    pub biases: &'static str,
+}
+
+/// Tensors of stacked experts: the ends of names where those of all layers have terms.
+fn parameters(stacked: &BTreeSet<String>, spec: &Spec) -> Value {
+    if stacked.is_empty() {
+        return Value::Null;
+    }
+    let layers = (0..spec.layers.len()).filter(|layer| spec.experts_of(*layer).is_some()).count();
+    let ends: Vec<&str> =
+        STACKED.into_iter().filter(|end| stacked.iter().any(|name| name.ends_with(end))).collect();
+    let all = ends.iter().all(|end| stacked.iter().filter(|name| name.ends_with(end)).count() == layers);
+    if all { json!(ends) } else { json!(stacked) }
+}
+
+fn joined(parts: [Value; 2]) -> Map<String, Value> {
+    let mut map = Map::new();
+    for part in parts {
+        if let Value::Object(part) = part {
+            map.extend(part);
+        }
+    }
+    map
+}
+
+/// The same of virtual tokens, whose width PEFT wants to know.
+fn leading_config(spec: &Spec, adapter: &Adapter, base: &str) -> Map<String, Value> {
+    let prefix = matches!(adapter.method, AdapterMethod::Prefix { .. });
+    let (heads, width) = if prefix { (spec.kv_heads, spec.kv_cols()) } else { (spec.heads, spec.hidden) };
+    let common = json!({
+        "base_model_name_or_path": base, "inference_mode": true, "modules_to_save": null, "peft_version": VERSION,
+        "num_attention_heads": heads, "num_layers": spec.layers.len(), "num_transformer_submodules": 1,
+        "num_virtual_tokens": adapter.virtual_tokens(), "task_type": "CAUSAL_LM", "token_dim": width,
+    });
+    let own = match adapter.method {
+        AdapterMethod::Prefix { .. } => json!({ "peft_type": "PREFIX_TUNING", "prefix_projection": false }),
+        AdapterMethod::Prompt { encoder: Some(hidden), .. } => json!({
+            "peft_type": "P_TUNING", "encoder_hidden_size": hidden, "encoder_reparameterization_type": "MLP",
+            "encoder_num_layers": 2, "encoder_dropout": 0.0,
+        }),
+        _ => json!({ "peft_type": "PROMPT_TUNING", "prompt_tuning_init": "RANDOM" }),
+    };
+    joined([common, own])
+}
+
+/// The most common size, and what differs from it by whole names.
+fn patterns(adapter: &Adapter) -> (Size, Map<String, Value>, Map<String, Value>) {
+    let sizes: Vec<Size> = adapter.modules.values().copied().collect();
+    let times = |size: &Size| sizes.iter().filter(|other| *other == size).count();
+    let most = sizes.iter().max_by_key(|size| times(size)).copied().unwrap_or(Size { rank: 1, alpha: 1.0 });
+    let (mut ranks, mut alphas) = (Map::new(), Map::new());
+    for (name, size) in &adapter.modules {
+        let pattern = || format!("^{}", regex::escape(name));
+        if size.rank != most.rank {
+            ranks.insert(pattern(), json!(size.rank));
+        }
+        if size.alpha != most.alpha {
+            alphas.insert(pattern(), number(size.alpha));
+        }
+    }
+    (most, ranks, alphas)
+}
+
+/// Whole numbers as such.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
+}

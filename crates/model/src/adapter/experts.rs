@@ -1,0 +1,126 @@
+//! Low-rank terms of experts. An adapter is of each expert's projections, which files have as modules of their own, or of the tensors in
+//! which Transformers 5 stacks all experts of a layer (PEFT's `target_parameters`); then gate and up have one A.
+
+use std::borrow::Cow;
+
+use fathom_grad::ExpertTerm;
+
+use super::{Adapter, AdapterParams, Size, prefix};
+use crate::family::{Experts, MoeNames};
+use crate::moe::Moe;
+use crate::portion::{Cut, Inside};
+use crate::spec::Spec;
+use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
+
+/// Where Transformers 5 has the stacked experts of every family, inside a block: the ways in and out.
+pub(super) const STACKED: [&str; 2] = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"];
+/// What weights of their terms are called here.
+const ROLES: [&str; 3] = ["experts.gate", "experts.up", "experts.down"];
+
+/// A projection of experts that an adapter can be of.
+pub(super) struct ExpertPart {
+    /// Inside its block.
+    pub name: String,
+    pub role: &'static str,
+    pub out: usize,
+    pub inner: usize,
+    /// It is of all experts.
+    pub stacked: bool,
+}
+
+/// The projections of the experts of a layer.
+pub(super) fn parts(s: &Spec, names: &MoeNames, m: &Moe) -> Vec<ExpertPart> {
+    let (d, f) = (s.hidden, m.ffn);
+    let stacked = STACKED.into_iter().zip([(ROLES[1], 2 * f, d), (ROLES[2], d, f)]);
+    let mut all: Vec<ExpertPart> = stacked
+        .map(|(name, (role, out, inner))| ExpertPart { name: name.into(), role, out, inner, stacked: true })
+        .collect();
+    if let Experts::Each(at, each) = names.experts {
+        let sizes = [(f, d), (f, d), (d, f)];
+        all.extend((0..m.experts).flat_map(|expert| {
+            let parts = each.into_iter().zip(ROLES).zip(sizes);
+            parts.map(move |((part, role), (out, inner))| ExpertPart {
+                name: format!("{at}.{expert}.{part}"),
+                role,
+                out,
+                inner,
+                stacked: false,
+            })
+        }));
+    }
+    all
+}
+
+/// One term of a layer's experts, as it is declared.
+struct Declared<'a> {
+    m: &'a Moe,
+    adapter: &'a Adapter,
+    role: &'static str,
+    size: Size,
+    /// Its columns of an expert's result.
+    columns: (usize, usize),
+    /// Groups of these, which ranks that share an expert cut.
+    groups: &'a [usize],
+    inner: usize,
+    way_in: bool,
+    /// Names of A and of B.
+    stored: [InFiles; 2],
+}
+
+impl Declared<'_> {
+    fn term(self, w: &mut Walk<'_>) -> ExpertTerm {
+        let (n, rank) = (self.m.experts, self.size.rank);
+        let [a_inside, b_inside] = if self.way_in {
+            [Inside::Whole, Inside::Rows(self.groups)]
+        } else {
+            [Inside::Cols, Inside::Whole]
+        };
+        let [a_stored, b_stored] = self.stored;
+        let mut weight = |term, shape, inside, stored, begins| {
+            let at = (Module::Mlp, Kind::Adapter);
+            let spec = WeightSpec::new(self.role, at, shape, Cut::Experts(n, inside), stored);
+            w.weight(WeightSpec { term, begins, decays: true, ..spec })
+        };
+        let a = weight(Term::LoraA, [n * rank, self.inner], a_inside, a_stored, Begins::Uniform);
+        let out = self.columns.1;
+        let b = weight(Term::LoraB, [n * out, rank], b_inside, b_stored, Begins::Zeros);
+        ExpertTerm { a, b, scale: self.adapter.scale(self.size), columns: self.columns }
+    }
+}
+
+/// The terms of the ways into a layer's experts, or out of them, if the model's adapter is of those.
+pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool) -> Option<AdapterParams> {
+    let (adapter, names) = (s.adapter.as_deref()?, w.names.moe.as_ref()?);
+    let at = prefix(w.names, w.layer(), Module::Mlp);
+    let (d, f) = (s.hidden, m.ffn);
+    let inner = if way_in { d } else { f };
+    let stacked = STACKED[usize::from(!way_in)];
+    if let Some(size) = adapter.modules.get(&format!("{at}{stacked}")).copied() {
+        let (columns, halves) = (if way_in { 2 * f } else { d }, [f, f]);
+        // Gate and up in turns are cut as pairs.
+        let all = [columns];
+        let groups: &[usize] = if way_in && !m.transposed { &halves } else { &all };
+        let file =
+            |end: &str, shape: [usize; 2]| InFiles::Whole(Cow::from(format!("{stacked}{end}")), shape.into());
+        let (n, rank) = (m.experts, size.rank);
+        let stored =
+            [file(Term::LoraA.end(), [n * rank, inner]), file(Term::LoraB.end(), [n * columns, rank])];
+        let (role, columns) = (ROLES[if way_in { 1 } else { 2 }], (0, columns));
+        let term = Declared { m, adapter, role, size, columns, groups, inner, way_in, stored }.term(w);
+        return Some(AdapterParams::Experts([Some(term), None]));
+    }
+    let Experts::Each(place, each) = names.experts else { return None };
+    let which: &[usize] = if way_in { &[0, 1] } else { &[2] };
+    let mut terms = [None; 2];
+    for (term, part) in terms.iter_mut().zip(which) {
+        let name = each[*part];
+        let Some(size) = adapter.modules.get(&format!("{at}{place}.0.{name}")).copied() else { continue };
+        let out = if way_in { f } else { d };
+        let columns = (if *part == 1 { f } else { 0 }, out);
+        let file = |rows| InFiles::Experts(place, vec![(name, rows)]);
+        let (stored, role, groups) = ([file(size.rank), file(out)], ROLES[*part], [out]);
+        let groups = &groups[..];
+        *term = Some(Declared { m, adapter, role, size, columns, groups, inner, way_in, stored }.term(w));
+    }
+    terms.iter().any(Option::is_some).then_some(AdapterParams::Experts(terms))
+}

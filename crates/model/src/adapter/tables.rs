@@ -1,0 +1,128 @@
+//! Adapters of the embedding of tokens and of the head. Low-rank terms of an embedding look up a row of A by token (PEFT's
+//! `lora_embedding_A` and `lora_embedding_B`), trained rows stand in the place of the base's (PEFT's `trainable_token_indices`), and a
+//! head has the terms of any projection. Of a tied model the embedding's terms are the embedding's alone and the head's the head's, as in
+//! PEFT.
+
+use std::borrow::Cow;
+
+use fathom_grad::{Ctx, HeadTerm, ParamId, VIRTUAL, Val};
+
+use super::Adapter;
+use crate::model::Model;
+use crate::portion::{Cut, Seen};
+use crate::spec::Spec;
+use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
+
+/// The low-rank terms of an embedding.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbedTerm {
+    /// [vocab, rank].
+    pub a: ParamId,
+    /// [d, rank].
+    pub b: ParamId,
+    /// Multiplies both together.
+    pub scale: f32,
+}
+
+/// What an adapter of the embedding has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableParams {
+    /// Low-rank terms.
+    pub term: Option<EmbedTerm>,
+    /// Trained rows [n, d] of some tokens.
+    pub rows: Option<ParamId>,
+}
+
+impl Spec {
+    /// Its adapter is of the embedding of tokens.
+    pub fn adapts_embedding(&self) -> bool {
+        let of = |adapter: &Adapter| {
+            !adapter.tokens.is_empty() || adapter.modules.contains_key(&self.table_names()[0])
+        };
+        self.adapter.as_deref().is_some_and(of)
+    }
+
+    /// What files call the embedding of tokens, and the head.
+    pub(super) fn table_names(&self) -> [String; 2] {
+        let names = &self.family.names;
+        [format!("{}{}", names.base, names.embed), names.head.to_string()]
+    }
+}
+
+/// A weight of an adapter of a table.
+fn weight(
+    w: &mut Walk<'_>,
+    (role, module, term): (&'static str, Module, Term),
+    shape: [usize; 2],
+    cut: Cut<'_>,
+    begins: Begins,
+) -> ParamId {
+    let names = w.names;
+    let name = if module == Module::Head { names.head } else { names.embed };
+    let rows = if shape[0] == 1 { shape[1] } else { shape[0] };
+    let spec = WeightSpec::new(role, (module, Kind::Adapter), shape, cut, InFiles::one(name, rows));
+    w.weight(WeightSpec { term, begins, decays: true, ..spec })
+}
+
+/// The low-rank terms of the head of a model's adapter, if it has them.
+pub(crate) fn head_term(w: &mut Walk<'_>, s: &Spec) -> Option<HeadTerm> {
+    let adapter = s.adapter.as_deref()?;
+    let size = *adapter.modules.get(&s.table_names()[1])?;
+    let (at, vocab) = (|term| ("head", Module::Head, term), [s.vocab]);
+    let a = weight(w, at(Term::LoraA), [size.rank, s.hidden], Cut::Whole(Seen::Own), Begins::Uniform);
+    let b = weight(w, at(Term::LoraB), [s.vocab, size.rank], Cut::Rows(&vocab), Begins::Zeros);
+    Some(HeadTerm { a, b, scale: adapter.scale(size) })
+}
+
+impl TableParams {
+    /// Those of a model's adapter.
+    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec) -> TableParams {
+        let Some(adapter) = s.adapter.as_deref() else { return TableParams::default() };
+        let at = |term| ("embed", Module::Input, term);
+        let cut = Cut::Whole(Seen::Rows);
+        let term = adapter.modules.get(&s.table_names()[0]).map(|size| {
+            // As PEFT begins them: A with zeros.
+            let a = weight(w, at(Term::EmbedA), [s.vocab, size.rank], cut, Begins::Zeros);
+            let b = weight(w, at(Term::EmbedB), [s.hidden, size.rank], cut, Begins::Standard);
+            EmbedTerm { a, b, scale: adapter.scale(*size) }
+        });
+        let tokens = adapter.tokens.len();
+        let rows =
+            (tokens > 0).then(|| weight(w, at(Term::TokenRows), [tokens, s.hidden], cut, Begins::Normal));
+        TableParams { term, rows }
+    }
+
+    /// `x_td`, the embeddings of tokens times `factor`, with what the adapter makes of them.
+    pub(crate) fn forward(&self, cx: &mut Ctx<'_>, x_td: Val, factor: f32) -> Val {
+        let mut x_td = x_td;
+        if let Some(EmbedTerm { a, b, scale }) = self.term {
+            let u_tr = cx.embed_rows("embed.low", a, scale * factor);
+            let u_td = cx.linear("embed.term", u_tr, b, None);
+            x_td = cx.add("embed.adapted", x_td, u_td);
+        }
+        if let Some(rows) = self.rows {
+            let rows_nd = cx.table("embed.rows", rows);
+            let rows_nd = cx.scale("embed.rows.scaled", rows_nd, factor);
+            x_td = cx.add_leading("embed.trained", x_td, rows_nd);
+        }
+        x_td
+    }
+}
+
+impl Adapter {
+    /// Ids as the embedding of a model with this adapter looks them up: tokens with trained rows are those rows.
+    fn looked_up<'a>(&self, ids: &'a [i32]) -> Cow<'a, [i32]> {
+        if self.tokens.is_empty() {
+            return ids.into();
+        }
+        let row = |id: &i32| self.tokens.iter().position(|token| token.cast_signed() == *id);
+        ids.iter().map(|id| row(id).map_or(*id, |row| (VIRTUAL + row) as i32)).collect()
+    }
+}
+
+impl Model {
+    /// Ids as the embedding looks them up.
+    pub fn looked_up<'a>(&self, ids: &'a [i32]) -> Cow<'a, [i32]> {
+        self.spec.adapter.as_deref().map_or(ids.into(), |adapter| adapter.looked_up(ids))
+    }
+}
