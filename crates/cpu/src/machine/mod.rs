@@ -35,7 +35,7 @@ use crate::elementwise::{self, Place};
 use crate::isa::Isa;
 use crate::mat::Elem;
 use crate::threads::Threads;
-use crate::{attention, blocks, gemm, packed};
+use crate::{attention, gemm, packed};
 use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, start, words};
 pub use panels::Packed;
 
@@ -585,21 +585,10 @@ impl Machine for Cpu {
     }
 
     fn pack(&self, op: &Pack<'_>) {
-        op.check();
-        let rows = operands::packed_rows(op.format, operands::start_mut(op.out), op.x, start(op.x));
-        // SAFETY: see the module; shapes were checked, and the input is only read.
-        unsafe { blocks::pack(self.place(), &rows) }
+        narrow::pack(self, op);
     }
 
     fn unpack(&self, op: &Unpack<'_>) {
-        op.check();
-        let rows = operands::packed_rows(
-            op.format,
-            start(op.packed).cast_mut(),
-            op.out,
-            operands::start_mut(op.out),
-        );
-        // SAFETY: see the module; shapes were checked, and the input is only read.
-        unsafe { blocks::unpack(self.place(), &rows) }
+        narrow::unpack(self, op);
     }
 }

@@ -1,10 +1,11 @@
-//! Products of narrow operands, emulated: both are rounded into scratch and multiplied as they are.
+//! Products of narrow operands, emulated: both are rounded into scratch and multiplied as they are; weights in few bits.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{MatMul, NarrowMatMul, NarrowOperand, OpDesc, RoundWeights, Tensor};
+use fathom_tensor::{MatMul, NarrowMatMul, NarrowOperand, OpDesc, Pack, RoundWeights, Tensor, Unpack};
 
-use super::operands::{elem, f32s, mat, mat_mut, scalar, scratch, set_scalar};
+use super::operands::{self, elem, f32s, mat, mat_mut, scalar, scratch, set_scalar, start};
 use super::{Cpu, expect};
+use crate::blocks;
 use crate::denormals::AsZeros;
 use crate::elementwise::{self, Round, Scale};
 use crate::gemm;
@@ -90,4 +91,21 @@ pub fn matmul(cpu: &Cpu, op: &NarrowMatMul<'_>, ws: &Tensor) {
     let call = gemm::Gemm { m, n, k, a, a_trans, b, b_trans, b_packed: false, c: mat_mut(c), accumulate };
     // SAFETY: see the machine's module; what is left of the scratch has the bytes that the product asks for.
     unsafe { gemm::gemm(&cpu.threads, cpu.isa, &call, rest) }
+}
+
+/// See [`fathom_tensor::Machine::pack`].
+pub(super) fn pack(cpu: &Cpu, op: &Pack<'_>) {
+    op.check();
+    let rows = operands::packed_rows(op.format, operands::start_mut(op.out), op.x, start(op.x));
+    // SAFETY: see the module above; shapes were checked, and the input is only read.
+    unsafe { blocks::pack(cpu.place(), &rows) }
+}
+
+/// See [`fathom_tensor::Machine::unpack`].
+pub(super) fn unpack(cpu: &Cpu, op: &Unpack<'_>) {
+    op.check();
+    let rows =
+        operands::packed_rows(op.format, start(op.packed).cast_mut(), op.out, operands::start_mut(op.out));
+    // SAFETY: as for packing.
+    unsafe { blocks::unpack(cpu.place(), &rows) }
 }
