@@ -36,7 +36,7 @@ use crate::isa::Isa;
 use crate::mat::Elem;
 use crate::threads::Threads;
 use crate::{attention, gemm, packed};
-use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, start, words};
+use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
 pub use panels::Packed;
 
 /// Processor cores with one thread pool.
