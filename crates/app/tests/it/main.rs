@@ -4,7 +4,6 @@
 mod circles;
 mod job;
 mod panics;
-mod parts;
 mod policy;
 mod responses;
 

@@ -13,20 +13,19 @@ use fathom_cpu::Cpu;
 use fathom_engine::Writer;
 use fathom_grad::{AdamWSettings, OnDisk, Places};
 use fathom_model::{Asked, Caps, Model, Rollout, RopeSpec, Weights, load, open};
-use fathom_tensor::mesh::Axis;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
-use fathom_train::policy::pack::{Doc, Room, bins, nothing, stream};
+use fathom_train::policy::pack::{Doc, Room, bins, stream};
 use fathom_train::recipe::{PolicyName, RlTable};
 use fathom_train::{Goal, InStep, MicroBatch, Outcome, Trainer, Weigh};
 use serde_json::Value;
 
 /// Prompts of a test.
-pub const PROMPTS: usize = 4;
+const PROMPTS: usize = 4;
 
 /// Answers of a model to some of four prompts, as documents; with `turns` two, and words of others between them.
-pub fn written(
+fn written(
     trainer: &Trainer,
     of: Range<usize>,
     temperature: f64,
@@ -86,20 +85,16 @@ fn measured(
     tokens: usize,
 ) -> Vec<(&'static str, f64)> {
     let policy = RlTable { loss: PolicyName::Dapo, temperature, ..RlTable::default() }.policy().unwrap();
+    let docs: Vec<&Doc> = docs.iter().collect();
     let grid = *trainer.device.mesh.grid();
-    // Replicas have every other document each.
-    let own = docs.iter().enumerate().filter(|(at, _)| at % grid.dp == trainer.device.mesh.index(Axis::Dp));
-    let docs: Vec<&Doc> = own.map(|(_, doc)| doc).collect();
     let of = |bin: &Vec<usize>| {
         let mut micro = stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), true);
-        if grid.ranks() > 1 {
+        if grid.tp > 1 {
             fill(&mut micro, tokens);
         }
         micro
     };
-    let mut micro_batches: Vec<_> = bins(&docs, Room { tokens, docs: 8 }).iter().map(of).collect();
-    // As many on each.
-    micro_batches.resize_with(if grid.dp > 1 { docs.len() } else { micro_batches.len() }, nothing);
+    let micro_batches: Vec<_> = bins(&docs, Room { tokens, docs: 8 }).iter().map(of).collect();
     let how = InStep {
         places: Places::linear().with_tiles(Some(128)),
         on_disk: OnDisk::default(),
@@ -127,7 +122,7 @@ fn fill(micro: &mut MicroBatch, tokens: usize) {
 }
 
 /// What of these metrics is not as it is on policy.
-pub fn off_policy(
+fn off_policy(
     trainer: &mut Trainer,
     docs: &[Doc],
     temperature: f64,
