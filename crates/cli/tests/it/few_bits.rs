@@ -86,8 +86,7 @@ fn runs_that_round_are_exported_in_their_format() {
     for format in ["mxfp4", "nvfp4", "int4"] {
         let qat = format!("precision.qat={format}");
         let (run, exported) = (at(format), at(&format!("{format}-folder")));
-        let said = train(format, &[&qat]);
-        assert!(said.matches(&format!("{format}: held-out text takes")).count() == 2, "{said}");
+        train(format, &[&qat]);
         let told = good(["export", arg(&run), arg(&exported)]);
         assert!(told.trim_end().ends_with(&format!("weights as {format}")), "{told}");
         let config: Value =

@@ -51,7 +51,7 @@ impl AdamW {
             .collect();
         let master = |at: usize| {
             let Rounded { item, master } = &own[at];
-            Part { value: *master, range: item.range.clone(), read: true, write: false }
+            Part { value: master, range: item.range.clone(), read: true, write: false }
         };
         if rounding.begin(device) {
             sweep(params, own.len(), &|at| vec![master(at)], &mut |at, views| {
