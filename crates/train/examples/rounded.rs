@@ -26,7 +26,7 @@ fn batch(text: &RecallGenerator, step: usize) -> MicroBatch {
         (0..DOCUMENT).map(move |at| i32::from(text[at % text.len()])).collect::<Vec<i32>>()
     };
     let ids: Vec<i32> = (0..DOCUMENTS).flat_map(document).collect();
-    let label = |at: usize| if (at + 1) % DOCUMENT == 0 { -100 } else { ids[at + 1] };
+    let label = |at: usize| if (at + 1).is_multiple_of(DOCUMENT) { -100 } else { ids[at + 1] };
     MicroBatch {
         labels: (0..tokens).map(label).collect(),
         positions: (0..tokens).map(|at| (at % DOCUMENT) as i32).collect(),

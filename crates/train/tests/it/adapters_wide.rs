@@ -71,8 +71,11 @@ fn dropping(tied: bool) -> Spec {
     spec.with_adapter(Adapter { dropout: 0.3, ..adapter }).unwrap()
 }
 
-/// What they are called, whether the head is the embedding, and whether there are experts.
-const ALL: [(&str, fn(bool) -> Spec, bool, bool); 7] = [
+/// Name, model, whether the head is the embedding, whether there are experts.
+type Kind = (&'static str, fn(bool) -> Spec, bool, bool);
+
+/// All of them.
+const ALL: [Kind; 7] = [
     ("tables", tables, false, false),
     ("tied tables", tables, true, false),
     ("tokens", tokens, false, false),
