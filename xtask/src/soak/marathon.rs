@@ -40,7 +40,7 @@ pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
         let now = begun.elapsed().as_secs_f64();
         if faults.last().is_some_and(|at| *at < now) {
             faults.pop();
-            let kill = faults.len() % 2 == 0;
+            let kill = faults.len().is_multiple_of(2);
             signal(supervisor.0.id(), if kill { "KILL" } else { "STOP" })?;
             println!("{now:.0} s: {}", if kill { "killed" } else { "stopped" });
             down = Some(Instant::now());

@@ -173,7 +173,7 @@ fn settled(client: Client, canary: &[u64]) -> Vec<String> {
         vec![5; 64],
         CONTEXT - 64
     );
-    if !client.ask(&client.post("/v1/completions", &body)).is_some_and(|answer| answer.status == 200) {
+    if client.ask(&client.post("/v1/completions", &body)).is_none_or(|answer| answer.status != 200) {
         complaints.push("sixteen answers as long as the context are not written: pages are lost".to_string());
     }
     complaints

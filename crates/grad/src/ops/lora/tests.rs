@@ -73,7 +73,7 @@ fn adapters_drop_what_they_read() {
     let a = Matrix::random(runs.len() * rank, inner, 5).times(0.2);
     let b = Matrix::random(runs.columns(), rank, 6).times(0.5);
     let weight = Matrix::random(out, inner, 3).times(0.2);
-    let keys: Vec<i32> = (0..33).map(|row: i32| row.wrapping_mul(0x3779_b1)).collect();
+    let keys: Vec<i32> = (0..33).map(|row: i32| row.wrapping_mul(0x0037_79b1)).collect();
     let kept = |x: &Matrix, run: usize| {
         let how = drops.of_run(0, run, 0);
         Matrix::new(x.rows, x.cols, |row, col| {
