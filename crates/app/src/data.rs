@@ -1,6 +1,7 @@
 //! What a recipe's lessons are as tokens: every row, before anything is trained.
 
-use fathom_text::lessons::{Lessons, files};
+use fathom_text::Tokenizer;
+use fathom_text::lessons::{Lesson as Taught, Lessons, files};
 use fathom_text::pack::{Doc, Packing, pack};
 
 use crate::error::Result;
@@ -13,19 +14,36 @@ pub use fathom_base::metrics::events::Lesson;
 /// Longest rows that are named.
 const LONGEST: usize = 5;
 
-/// A row as tokens.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+/// A row as tokens. What people read of it is made when it is asked for, since spelling tokens takes longer than making them.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
     /// Its place among all, from 0; rows that cannot be taught count.
     pub index: usize,
+    taught: &'a Taught,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Row<'_> {
     /// Token ids.
-    pub ids: Vec<u32>,
+    pub fn ids(&self) -> &[u32] {
+        &self.taught.ids
+    }
+
     /// 1 of each token that is learned, 0 of the others.
-    pub supervised: Vec<u8>,
+    pub fn supervised(&self) -> Vec<u8> {
+        let learned = |(at, weight): (usize, &f32)| u8::from(at > 0 && *weight > 0.0);
+        self.taught.weights.iter().enumerate().map(learned).collect()
+    }
+
     /// Their text, special tokens spelled out.
-    pub text: String,
+    pub fn text(&self) -> String {
+        self.tokenizer.decode(&self.taught.ids)
+    }
+
     /// The same in parts, for people.
-    pub lesson: Lesson,
+    pub fn lesson(&self) -> Lesson {
+        shown(self.taught, self.tokenizer)
+    }
 }
 
 /// All rows together.
@@ -51,7 +69,7 @@ pub struct Checked {
 ///
 /// # Errors
 /// Files or a tokenizer that cannot be read; a chat template that is none.
-pub fn check(job: &Job, each: &mut dyn FnMut(Row) -> bool) -> Result<Checked> {
+pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked> {
     let recipe = job.recipe();
     let given = tokenizer::given(job)?;
     let template = template(job, &given)?;
@@ -79,10 +97,7 @@ pub fn check(job: &Job, each: &mut dyn FnMut(Row) -> bool) -> Result<Checked> {
             checked.longest.push((index, lesson.ids.len() + lesson.cut));
             checked.longest.sort_by_key(|(index, tokens)| (std::cmp::Reverse(*tokens), *index));
             checked.longest.truncate(LONGEST);
-            let learned = |(at, weight): (usize, &f32)| u8::from(at > 0 && *weight > 0.0);
-            let supervised = lesson.weights.iter().enumerate().map(learned).collect();
-            let (text, parts) = (given.decode(&lesson.ids), shown(&lesson, &given));
-            if !each(Row { index, ids: lesson.ids, supervised, text, lesson: parts }) {
+            if !each(Row { index, taught: &lesson, tokenizer: &given }) {
                 return Ok(checked);
             }
         }

@@ -22,12 +22,14 @@ const NAMED: usize = 10;
 pub fn run(action: &DataAction) -> Result<ExitCode> {
     let DataAction::Check(args) = action;
     let job = job(args)?;
-    let mut row = |row: Row| {
+    let mut row = |row: Row<'_>| {
         if args.json {
-            let Row { ids, supervised, text, .. } = row;
-            outln!("{}", serde_json::json!({"ids": ids, "supervised": supervised, "text": text}));
+            outln!(
+                "{}",
+                serde_json::json!({"ids": row.ids(), "supervised": row.supervised(), "text": row.text()})
+            );
         } else if row.index < args.rows {
-            outln!("{}\n", live::painted(&row.lesson, &format!("row {}", row.index)));
+            outln!("{}\n", live::painted(&row.lesson(), &format!("row {}", row.index)));
         }
         true
     };

@@ -55,6 +55,8 @@ pub struct Tokenizer {
     byte_level: bool,
     /// Bytes of each token; made when they are asked for.
     lengths: OnceLock<Vec<u32>>,
+    /// What its template puts around a text, if that is always the same.
+    around: OnceLock<Option<(Vec<u32>, Vec<u32>)>>,
     /// How many times as long normaliser and pre-tokenizer can make a text.
     growth: f64,
     cuts: pieces::Cuts,
@@ -129,6 +131,7 @@ impl Tokenizer {
             vocab_size,
             byte_level,
             lengths: OnceLock::new(),
+            around: OnceLock::new(),
             growth,
             cuts,
         })
@@ -185,7 +188,23 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
-        foreign::encode(self.recognising(), self.growth, text, true)
+        let Some((before, after)) = self.around.get_or_init(|| self.template()) else {
+            return foreign::encode(self.recognising(), self.growth, text, true);
+        };
+        Ok([before, &self.encode_special(text)?[..], after].concat())
+    }
+
+    /// What the tokenizer's template puts before and after every text; nothing if it does not put the same around two.
+    fn template(&self) -> Option<(Vec<u32>, Vec<u32>)> {
+        let encode = |text, template| foreign::encode(self.recognising(), self.growth, text, template).ok();
+        let around = |text| {
+            let (bare, whole) = (encode(text, false)?, encode(text, true)?);
+            let at = whole.windows(bare.len().max(1)).position(|part| part == bare)?;
+            Some((whole[..at].to_vec(), whole[at + bare.len()..].to_vec()))
+        };
+        let found = around("What is the capital of France?")?;
+        let empty = [&found.0[..], &found.1].concat();
+        (around("fn f(x: u8) -> u8 {}")? == found && encode("", true)? == empty).then_some(found)
     }
 
     /// The begin-of-text token, if [`Tokenizer::encode_prompt`] puts it before every text.
