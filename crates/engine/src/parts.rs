@@ -107,10 +107,11 @@ impl Engine<'_> {
     }
 }
 
-/// A device whose tensor parallel ranks have all rows between sub-layers: a step of generation has few, which need not divide.
+/// A device whose tensor parallel ranks have all rows between sub-layers: a step of generation has few, which need not divide. What
+/// its ranks send each other is not counted among the messages of steps.
 pub(crate) fn with_all_rows(device: &Device) -> Device {
     let grid = *device.mesh.grid();
-    if !grid.sequence_parallel || grid.tp == 1 {
+    if grid.tp * grid.pp == 1 {
         return device.clone();
     }
     let link = Through(device.mesh.clone());
