@@ -1,6 +1,7 @@
 //! An engine on the ranks of a mesh that have parts of the model each: tensor parallel ranks some heads and columns, stages of a
 //! pipeline some layers. Its keys and values are those of the rank's heads and layers. All of these ranks take the same steps for the
-//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Replicas of the model know nothing of
+//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Time decides nothing there: every
+//! rank has a clock of its own, and would run other sequences first. Replicas of the model know nothing of
 //! each other here.
 
 use std::time::Duration;
@@ -68,6 +69,11 @@ impl Engine<'_> {
         device.pool.enter("logits", -1);
         pp.broadcast(device, pp.size() - 1, &whole);
         whole
+    }
+
+    /// The rank has all of the model.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.device.mesh.size(Axis::Tp) * self.device.mesh.size(Axis::Pp) == 1
     }
 
     /// The columns of the logits that a tensor parallel rank makes.
