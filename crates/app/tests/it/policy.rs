@@ -180,8 +180,13 @@ fn on_policy_the_ratio_is_one() {
 }
 
 /// A model, prompts and rewards in a folder.
-pub fn prepare(folder: &Path) {
-    let base = crate::small(folder, &["eval.enabled=false", "model.precision=f32"]);
+fn prepare(folder: &Path) {
+    prepare_with(folder, &[]);
+}
+
+/// The same of a model with further settings.
+pub fn prepare_with(folder: &Path, more: &[&str]) {
+    let base = crate::small(folder, &[&["eval.enabled=false", "model.precision=f32"], more].concat());
     train(&base, &Order::default(), &Silent).unwrap();
     let rows: String =
         (0..12).map(|n| format!("{{\"prompt\": \"What is {n}?\", \"answer\": \"e\"}}\n")).collect();
@@ -307,7 +312,6 @@ fn a_run_over_ranks_is_that_of_one() {
     for (mesh, said) in [
         (&["mesh.dp=2", "mesh.sharding=optim_grads_params"][..], "mesh.sharding"),
         (&["mesh.cp=2"], "mesh.cp_comm_type"),
-        (&["mesh.dp=2", "mesh.ep=2"], "mesh.ep"),
         (&["mesh.dp=2", "rl.loss=ppo", "rl.advantage=gae"], "mesh.dp"),
     ] {
         let job = job(folder, "bad", &[&more[..], mesh].concat());

@@ -1,23 +1,30 @@
 //! Answers that ranks write which have parts of a model each: the trainer on the same mesh says the same of them.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fathom_app::generate::{Parts, Request};
 use fathom_app::train::Order;
-use fathom_app::{Machine, Silent, train};
+use fathom_app::{Machine, Silent, library, train};
 use fathom_base::{Flow, Sampling};
 use fathom_cpu::Cpu;
+use fathom_engine::Writer;
 use fathom_model::{Model, RopeSpec, load, open};
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
+use fathom_text::lessons::Prompt;
 use fathom_train::parallel::Ranks;
-use fathom_train::recipe::MachineKind;
-use fathom_train::{Outcome, Trainer};
+use fathom_train::policy::reward::{Answered, Part, Reward};
+use fathom_train::policy::{Rolling, Rollouts, planned};
+use fathom_train::recipe::{MachineKind, Recipe};
+use fathom_train::{Outcome, Share, Sources, Trainer, Workload, stage};
 use serde_json::Value;
 
-use crate::policy::{PROMPTS, bits, events, job, off_policy, prepare, written};
+use crate::policy::{PROMPTS, bits, events, job, off_policy, prepare_with, written};
 
 /// What a rank saw: log-probabilities that are not those of the trainer, and tokens of greedy answers.
 type Seen = (Vec<String>, Vec<Vec<u32>>);
@@ -145,11 +152,89 @@ fn other_meshes_write_what_they_learn() {
     assert!(cut >= 18, "{cut}");
 }
 
+/// What answers are worth here.
+struct Length;
+
+impl Reward for Length {
+    fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
+        Ok(answers.iter().map(|it| Some((it.tokens + it.text.len() % 5) as f64)).collect())
+    }
+}
+
+fn writer() -> Writer {
+    let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+    Writer { tokenizer: Rc::new(tokenizer), chunk_tokens: 16, sequences: 3 }
+}
+
+/// Bytes of a rank's first rollout, and of its plan: of prompts and answers that are as long as they may be.
+fn peaks(device: &Device, folder: &Path, recipe: &Recipe) -> [u64; 2] {
+    let trainer = part(device, folder, DType::F32).unwrap();
+    let prompt = |index: u32| Prompt {
+        ids: (0..52).map(|at| (at * 7 + index * 3) % 50).collect(),
+        text: "p".into(),
+        row: serde_json::Map::new(),
+        conversation: None,
+    };
+    let rolling = Rolling {
+        prompts: (0..6).map(prompt).collect(),
+        fingerprint: "prompts".into(),
+        rollout: Box::new(writer()),
+        rewards: vec![Part { name: "length".into(), weight: 1.0, reward: Box::new(Length) }],
+        playing: None,
+    };
+    let mut source = Rollouts(Rc::new(rolling)).open(recipe, 0, Share { all: 1, own: 0..1 }, None).unwrap();
+    source.step(&trainer).unwrap();
+    let peak = source.told().metrics["rollout_peak_bytes"] as u64;
+    let mut how = stage::in_step(recipe, 0).unwrap();
+    how.ranks.rank = device.mesh.rank();
+    let profile = &device.machine.profile().clone();
+    let spec = Cow::Owned(open(folder).unwrap().spec);
+    let work = Workload { profile, spec, dtype: DType::F32, how, micro_batches: 1, tokens: 128 };
+    [peak, planned(&work, &recipe.rl, 64, &writer(), &|_| Ok(Vec::new())).unwrap().peak_live]
+}
+
+/// A plan of a rollout is the rollout, to the byte, on each rank of a mesh.
+#[test]
+fn rollouts_need_what_is_planned() {
+    let small = [
+        "model.precision=f32",
+        "rl.prompts=4",
+        "rl.answers=2",
+        "rl.max_answer_tokens=12",
+        "rl.beta=0",
+        "stage.0.seq_tokens=64",
+        "stage.0.samples_per_micro_batch=2",
+        "stage.0.max_docs=4",
+    ];
+    for mesh in [&["mesh.tp=2"][..], &["mesh.pp=2"], &["mesh.dp=2"], &["mesh.cp=2", "mesh.cp_comm_type=a2a"]]
+    {
+        let settings: Vec<String> = small.iter().chain(mesh).map(|it| (*it).to_string()).collect();
+        let recipe = library::load(library::layers("grpo", &settings)).unwrap().value;
+        let grid = stage::ranks(&recipe, 0).unwrap().grid;
+        for name in ["llama31", "qwen3_moe"] {
+            let folder = family(name);
+            let (folder, recipe) = (&folder, &recipe);
+            std::thread::scope(|scope| {
+                for seat in threads(grid.ranks(), ThreadsOptions::default()) {
+                    scope.spawn(move || {
+                        let at = Mesh::new(grid, Box::new(seat.take()));
+                        let rank = at.rank();
+                        let device = Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 30, at);
+                        let [found, planned] = peaks(&device, folder, recipe);
+                        assert_eq!(found, planned, "{name} {mesh:?}, rank {rank}");
+                    });
+                }
+            });
+        }
+    }
+}
+
 /// Greedy answers of ranks that have parts of a model are those of one; what cannot be cut is refused.
 #[test]
 fn ranks_generate_together() {
     let folder = tempfile::tempdir().unwrap();
-    let base = crate::small(folder.path(), &["eval.enabled=false", "model.precision=f32"]);
+    let base =
+        crate::small(folder.path(), &["eval.enabled=false", "model.precision=f32", "model.kv_heads=2"]);
     train(&base, &Order::default(), &Silent).unwrap();
     let run = folder.path().join("run");
     let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
@@ -181,7 +266,7 @@ fn ranks_generate_together() {
 fn runs_over_parts_of_a_model_are_on_policy() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    prepare(folder);
+    prepare_with(folder, &["model.kv_heads=2"]);
     let more = ["stage.0.steps=4", "rl.beta=0.02", "rl.kl_in=reward", "rl.minibatches=2"];
     let run = |out: &str, mesh: &[&str]| {
         let job = job(folder, out, &[&more[..], mesh].concat());
