@@ -1,16 +1,25 @@
 //! Continues a prompt.
 
+use std::path::Path;
+use std::time::Duration;
+
 use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, human};
 use fathom_engine::{Engine, Limits};
+use fathom_tensor::mesh::Grid;
+use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
+use crate::crew::on_threads;
 use crate::error::{Result, caught, refuse};
-use crate::models::Ready;
+use crate::machine::Machine;
+use crate::models::{self, Ready};
 
 /// Tokens of an answer, where the context has room for them and nothing is said.
 const MAX_TOKENS: usize = 256;
 /// Bytes of a prompt that are counted at once: encoding takes a hundred times as much memory.
 const COUNTED_BYTES: usize = 1 << 20;
+/// How long a rank waits for another one, at most.
+const WAIT: Duration = Duration::from_secs(600);
 /// Tokens more than the whole has, at most, where a text is cut.
 const CUT_TOKENS: usize = 16;
 
@@ -50,6 +59,54 @@ pub fn generate(
         let sampling = Sampling { max_tokens, ..request.sampling.clone() };
         Ok(engine.generate(&GenerateRequest::new(Prompt::Text(prompt.clone()), sampling), stream)?)
     })
+}
+
+/// What is asked of ranks, each a thread with a part of the model.
+pub struct Parts<'a> {
+    /// The folder of a run, or a Hugging Face folder.
+    pub model: &'a Path,
+    /// Type of the weights; none for that of the files.
+    pub dtype: Option<DType>,
+    /// What the ranks share.
+    pub machine: &'a Machine,
+    /// Tensor parallel ranks.
+    pub tp: usize,
+    /// Stages of the pipeline.
+    pub pp: usize,
+}
+
+impl Parts<'_> {
+    /// As [`generate`], by all ranks together.
+    ///
+    /// # Errors
+    /// As [`generate`]; no model there, one that cannot be cut like that, no memory for its parts.
+    pub fn generate(&self, request: &Request, stream: &mut dyn FnMut(&str) -> Flow) -> Result<Generation> {
+        let Parts { model, dtype, machine, tp, pp } = *self;
+        let grid = Grid { tp, pp, ..Grid::default() };
+        let link = |error| fathom_train::Error::Link(error);
+        let first = |device: Device| {
+            let ready = caught(|| models::open_part(model, dtype, device))?;
+            let mut stopped = false;
+            let answer = generate(&ready, request, &mut |text| {
+                let flow = stream(text);
+                stopped |= flow == Flow::Stop;
+                flow
+            });
+            if let (true, Some(link)) = (stopped, ready.device.mesh.link()) {
+                link.abort("the answer is not wanted any more");
+                return answer;
+            }
+            // A rank that failed says why, and the others go on with anything.
+            ready.device.mesh.check().map_err(link)?;
+            answer
+        };
+        let other = |device: Device| {
+            let ready = caught(|| models::open_part(model, dtype, device))?;
+            let answer = generate(&ready, request, &mut |_| Flow::Continue);
+            if ready.device.mesh.check().is_ok() { answer.map(drop) } else { Ok(()) }
+        };
+        on_threads((machine, grid), WAIT, first, &other)
+    }
 }
 
 /// Refuses a long prompt as soon as its beginning fills the context, before all of it is encoded.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
-use fathom_model::{HfFolder, Model, Portion, Quantized, SafeTensors, Scored, Source, Spec};
+use fathom_model::{HfFolder, Model, Portion, Quantized, SafeTensors, Scored, Source, Spec, open_config};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_text::gguf::side_file;
@@ -16,7 +16,7 @@ use fathom_train::recipe::Precision;
 
 use crate::adapters;
 use crate::error::{Context, Error, Result, caught, refuse};
-use crate::events::Events;
+use crate::events::{Events, Silent};
 use crate::exported;
 use crate::machine::Machine;
 
@@ -275,6 +275,18 @@ pub struct Ready {
 /// No model there, a machine that is asked for and is not there, no memory for it.
 pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<Ready> {
     open_with(path, None, dtype, machine, events)
+}
+
+/// A rank's part of a model, on its device; blocks of a GGUF file are unpacked.
+///
+/// # Errors
+/// As [`open`], and a model that cannot be cut like that.
+pub(crate) fn open_part(path: &Path, dtype: Option<DType>, device: Device) -> Result<Ready> {
+    let folder = model_folder(path)?;
+    let ranks = Ranks { grid: *device.mesh.grid(), rank: device.mesh.rank(), ..Ranks::default() };
+    ranks.check(&open_config(&folder)?.0)?;
+    let (tokenizer, loaded) = (tokenizer(&folder)?, load(&device, &folder, dtype, &Silent)?);
+    Ok(Ready { folder, tokenizer, device, loaded })
 }
 
 /// As [`open`], with the adapter of a folder or a run if one is given; weights under one are unpacked.

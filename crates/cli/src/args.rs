@@ -197,6 +197,10 @@ pub enum Recipes {
 }
 
 /// The number of threads that a recipe may have.
+fn ranks() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1024)
+}
+
 fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=4096)
 }
@@ -430,6 +434,12 @@ pub struct Generate {
     /// Prints the token ids of the answer instead of its text.
     #[arg(long)]
     pub ids: bool,
+    /// Tensor parallel ranks: threads, each with some heads and columns of the model.
+    #[arg(long, default_value_t = 1, value_parser = ranks())]
+    pub tp: usize,
+    /// Stages of a pipeline: threads, each with some layers of the model.
+    #[arg(long, default_value_t = 1, value_parser = ranks())]
+    pub pp: usize,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,

@@ -1,6 +1,7 @@
 //! An engine on the ranks of a mesh that have parts of the model each: tensor parallel ranks some heads and columns, stages of a
 //! pipeline some layers. Its keys and values are those of the rank's heads and layers. All of these ranks take the same steps for the
-//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Replicas of the model know nothing of
+//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Time decides nothing there: every
+//! rank has a clock of its own, and would run other sequences first. Replicas of the model know nothing of
 //! each other here.
 
 use std::time::Duration;
@@ -70,6 +71,11 @@ impl Engine<'_> {
         whole
     }
 
+    /// The rank has all of the model.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.device.mesh.size(Axis::Tp) * self.device.mesh.size(Axis::Pp) == 1
+    }
+
     /// The columns of the logits that a tensor parallel rank makes.
     fn columns(&self, rank: usize) -> std::ops::Range<usize> {
         let (vocab, ranks) = (self.model.spec.vocab, self.model.portion.tp);
@@ -107,10 +113,11 @@ impl Engine<'_> {
     }
 }
 
-/// A device whose tensor parallel ranks have all rows between sub-layers: a step of generation has few, which need not divide.
+/// A device whose tensor parallel ranks have all rows between sub-layers: a step of generation has few, which need not divide. What
+/// its ranks send each other is not counted among the messages of steps.
 pub(crate) fn with_all_rows(device: &Device) -> Device {
     let grid = *device.mesh.grid();
-    if !grid.sequence_parallel || grid.tp == 1 {
+    if grid.tp * grid.pp == 1 {
         return device.clone();
     }
     let link = Through(device.mesh.clone());

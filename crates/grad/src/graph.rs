@@ -3,6 +3,7 @@
 //! A block's function runs once over a [`Ctx`] and computes nothing: it records. The executor then runs the list,
 //! whole or by tiles of rows, replays any slice of it, and knows the last use of every value.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use fathom_tensor::DType;
@@ -34,7 +35,7 @@ pub struct Info {
     pub producer: Option<usize>,
     /// Gradients flow through it (statistics have none).
     pub differentiable: bool,
-    /// Rows = tokens / `share`: 1, or `tp` under sequence parallelism.
+    /// Ranks that share its rows, as [`own_rows`] says: 1, or `tp` where each has some of the tokens.
     pub share: usize,
     /// One row for all tokens instead, see [`crate::Out::total`].
     pub total: bool,
@@ -80,10 +81,18 @@ pub struct Graph {
 }
 
 impl Info {
-    /// Its rows where `tokens` are at hand.
-    pub fn rows_of(&self, tokens: usize) -> usize {
-        self.rows.unwrap_or(tokens / self.share)
+    /// Its rows on a rank, by its index among those that share them, where these tokens are at hand.
+    pub fn rows_of(&self, tokens: &Range<usize>, index: usize) -> usize {
+        self.rows.unwrap_or_else(|| own_rows(tokens, self.share, index).len())
     }
+}
+
+/// Where the rows of a rank lie among all that it has, of these tokens of a stream whose ranks share the rows of each tile. Shares of
+/// tokens, of tiles and of the stream, differ by at most one.
+pub fn own_rows(tokens: &Range<usize>, ranks: usize, index: usize) -> Range<usize> {
+    // Of the tokens before `end` the rank has one in each `ranks`, as if they were dealt out. What is not shared all have.
+    let before = |end: usize| (end + ranks - 1 - index % ranks) / ranks;
+    before(tokens.start)..before(tokens.end)
 }
 
 impl Graph {

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, Machine, Tensor};
 
 use crate::grads::Grads;
-use crate::graph::{Graph, Val};
+use crate::graph::{Graph, Val, own_rows};
 use crate::held::Far;
 use crate::memo::{Placed, Steps};
 use crate::op::{Desc, Dx, Exec, Flops, Saved};
@@ -215,7 +216,7 @@ impl Runner<'_, '_> {
         for (number, step) in steps.iter().enumerate() {
             match step {
                 Step::Alloc(slot, val) => {
-                    let tensor = self.alloc(*slot, *val, self.exec.batch.tokens);
+                    let tensor = self.alloc(*slot, *val, 0..self.exec.batch.tokens);
                     *self.store.slot(*slot) = Some(tensor);
                 }
                 Step::Forward(node) => self.forward(*node, number),
@@ -284,14 +285,24 @@ impl Runner<'_, '_> {
         self.tile.as_mut().unwrap_or(&mut self.store)
     }
 
-    /// Storage for a slot shaped like `val`.
-    fn alloc(&self, slot: Slot, val: Val, rows: usize) -> Tensor {
+    /// Which this rank is of those that share rows; where none do, the first.
+    fn index(&self) -> usize {
+        self.exec.device.mesh.index(Axis::Tp)
+    }
+
+    /// Storage for a slot shaped like `val`, of these tokens.
+    fn alloc(&self, slot: Slot, val: Val, rows: Range<usize>) -> Tensor {
         let info = &self.graph.values[val.index()];
         self.exec.device.pool.label(info.name, matches!(slot, Slot::Grad(_)));
         if info.total {
             return self.exec.device.zeros(1, info.cols, info.dtype, Category::Activations);
         }
-        self.exec.device.empty(info.rows_of(rows), info.cols, info.dtype, Category::Activations)
+        self.exec.device.empty(
+            info.rows_of(&rows, self.index()),
+            info.cols,
+            info.dtype,
+            Category::Activations,
+        )
     }
 
     /// The rows at hand of a slot shaped like `val`, if it has storage.
@@ -308,8 +319,7 @@ impl Runner<'_, '_> {
         let whole = info.rows.is_some() || (info.total && matches!(slot, Slot::Value(_)));
         match (outer, inner) {
             (Some(full), Some(_)) if !whole => {
-                let (rows, share) = (&self.exec.rows, info.share);
-                Some(full.view_rows(rows.start / share..rows.end / share))
+                Some(full.view_rows(own_rows(&self.exec.rows, info.share, self.index())))
             }
             (Some(full), _) => Some(full.clone()),
             (None, inner) => inner.cloned().flatten(),
@@ -319,7 +329,7 @@ impl Runner<'_, '_> {
     /// The rows at hand of a slot shaped like `val`, with storage made if there is none.
     fn find_or_alloc(&mut self, slot: Slot, val: Val) -> Tensor {
         self.find(slot, val).unwrap_or_else(|| {
-            let tensor = self.alloc(slot, val, self.exec.rows.len());
+            let tensor = self.alloc(slot, val, self.exec.rows.clone());
             *self.here().slot(slot) = Some(tensor.clone());
             tensor
         })
@@ -343,7 +353,8 @@ impl Runner<'_, '_> {
         // Where rows are parted or collected, all of them are worked on.
         let shares = node.ins.iter().chain(&node.outs).map(|val| self.graph.values[val.index()].share);
         let own = node.outs.first().and_then(|val| self.graph.values[val.index()].rows);
-        let rows = own.unwrap_or(self.exec.rows.len() / shares.min().unwrap_or(1));
+        let all = || own_rows(&self.exec.rows, shares.min().unwrap_or(1), self.index()).len();
+        let rows = own.unwrap_or_else(all);
         node.op.flops(rows, &descs, &params, self.exec.batch)
     }
 
@@ -409,7 +420,7 @@ impl Runner<'_, '_> {
                 let (grad, accumulate) = route.dx[position]?;
                 let target = self.find_or_alloc(Slot::Grad(grad), node.ins[position]);
                 if accumulate && !node.op.backward().accumulates {
-                    let tensor = self.alloc(Slot::Grad(grad), node.ins[position], self.exec.rows.len());
+                    let tensor = self.alloc(Slot::Grad(grad), node.ins[position], self.exec.rows.clone());
                     later.push((target, tensor.clone()));
                     return Some(Dx { tensor, accumulate: false });
                 }
@@ -474,13 +485,13 @@ impl Runner<'_, '_> {
     /// Gradients of a node's outputs; zeros for a differentiable output that received none while another did.
     fn output_gradients(&self, index: usize, route: &Route) -> Vec<Option<Tensor>> {
         let node = &self.graph.nodes[index];
-        let rows = self.exec.rows.len();
+        let rows = &self.exec.rows;
         let gradient = |(out, grad): (&Val, &Option<u32>)| {
             let info = &self.graph.values[out.index()];
             match grad {
                 Some(grad) => self.find(Slot::Grad(*grad), *out),
                 None if info.differentiable => Some(self.exec.device.zeros(
-                    info.rows_of(rows),
+                    info.rows_of(rows, self.index()),
                     info.cols,
                     info.dtype,
                     Category::Activations,

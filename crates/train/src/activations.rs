@@ -7,7 +7,7 @@ use fathom_base::metrics::events;
 use fathom_grad::schedule::{At, Schedule};
 use fathom_grad::{Body, Ctx, Desc, Info, Memory, Params, Place, Places, Segments, Spread, Val, Which};
 use fathom_model::{Model, Portion, Spec};
-use fathom_tensor::mesh::{Grid, Mesh};
+use fathom_tensor::mesh::{Axis, Grid, Mesh};
 use fathom_tensor::spill::Codec;
 use fathom_tensor::{Category, DType, Device, Meta, Profile, Tensor};
 
@@ -152,7 +152,8 @@ impl<'a> Segments<'a> for Recorder<'a> {
         let at = At { places, layer, input_grad, memory_grads, reaches: &Place::is_away, split: false };
         let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;
-        let rows = |info: &Info| if info.total { 1 } else { info.rows_of(self.tokens) };
+        let index = self.device.mesh.index(Axis::Tp);
+        let rows = |info: &Info| if info.total { 1 } else { info.rows_of(&(0..self.tokens), index) };
         let activation = |(val, info): (Val, &Info)| Activation {
             name: info.name,
             rows: rows(info),

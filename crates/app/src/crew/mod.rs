@@ -7,5 +7,5 @@ mod run;
 mod world;
 
 pub use members::{Crew, Word, deadline, resolution};
-pub use run::run;
+pub use run::{on_threads, run};
 pub use world::World;

@@ -1,5 +1,7 @@
 //! Work of several ranks, as threads of this process or as processes: each with its share of the cores and of the memory.
 
+use std::time::Duration;
+
 use fathom_tensor::Device;
 use fathom_tensor::mesh::{Grid, Link, Mesh, Seat, ThreadsOptions, threads};
 
@@ -22,10 +24,9 @@ pub fn run<T>(
     other: &(dyn Fn(Device) -> Result<()> + Sync),
 ) -> Result<T> {
     let (machine, grid) = (&job.machine, job.ranks[0].grid);
-    let own = crew.place(machine, grid.ranks());
     match crew {
-        Crew::Processes { world: World::Mpi(mpi), .. } => {
-            return one(machine, grid, (mpi.link(), own), first);
+        Crew::Processes { world: World::Mpi(mpi), place } => {
+            return one(machine, grid, (mpi.link(), *place), first);
         }
         Crew::Processes { world: World::Nccl(world, library), place } => {
             let opened = machine.gpu(*place)?;
@@ -35,8 +36,19 @@ pub fn run<T>(
         }
         Crew::Threads => {}
     }
+    on_threads((machine, grid), deadline(job.recipe()), first, other)
+}
+
+/// As [`run`], where every rank is a thread; a wait on the link may take as long as the deadline.
+pub fn on_threads<T>(
+    (machine, grid): (&Machine, Grid),
+    deadline: Duration,
+    first: impl FnOnce(Device) -> Result<T>,
+    other: &(dyn Fn(Device) -> Result<()> + Sync),
+) -> Result<T> {
+    let own = Crew::Threads.place(machine, grid.ranks());
     let take = |seat: Seat| -> Box<dyn Link> { Box::new(seat.take()) };
-    let options = ThreadsOptions { deadline: deadline(job.recipe()), chaos: machine.asked.chaos };
+    let options = ThreadsOptions { deadline, chaos: machine.asked.chaos };
     let mut seats = threads(grid.ranks(), options);
     let rest = seats.split_off(1);
     let Some(seat) = seats.pop() else { refuse!("a mesh without ranks") };

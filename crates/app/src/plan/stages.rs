@@ -7,7 +7,7 @@ use fathom_tensor::{Device, Profile, Usage};
 use fathom_text::Tokenizer;
 use fathom_train::policy;
 use fathom_train::recipe::Stage;
-use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places};
+use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, distinct};
 
 use crate::budgets::{budgets, sharing};
 use crate::error::{Result, caught};
@@ -131,8 +131,20 @@ impl Plans<'_> {
         let of_all = asked.longest_of_all.then(|| draft.longest_of_all()).transpose()?;
         say("changes that lower the peak");
         let why = asked.why.then(|| draft.why()).transpose()?;
-        let rollout = rollout_of(self.job, draft)?;
+        let rollout = self.rollout(draft)?;
         Ok(Figures { settled, growth, longest, of_all, why, mesh, rollout })
+    }
+
+    /// What a stage's rollouts need of the rank that needs most.
+    fn rollout(&self, draft: &Draft<'_>) -> Result<Option<Usage>> {
+        let mut most: Option<Usage> = None;
+        for (rank, _) in distinct(&self.job.ranks[draft.index], draft.spec) {
+            let of_rank = rollout_of(self.job, &Draft { rank, ..draft.clone() })?;
+            let more =
+                |found: &Usage| most.as_ref().is_none_or(|most| found.peak_reserved > most.peak_reserved);
+            most = of_rank.filter(more).or(most);
+        }
+        Ok(most)
     }
 
     /// The mesh of a stage: one plan of each kind of rank, and the step that all stages of the pipeline make together. Nothing for

@@ -15,7 +15,7 @@ use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_serve::{Keys, Log, Opening, Recipe, Reload, Settings, Shared, is_loopback};
 use hosted::Hosted;
 
-use crate::error::Result;
+use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::models;
 
@@ -77,6 +77,12 @@ fn ended(threads: &Threads) -> bool {
 /// # Errors
 /// What is wrong with them, and where that was written.
 pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
+    if let Some(key) = settings.iter().find(|setting| setting.starts_with("mesh.")) {
+        refuse!(
+            "{key}: a server is one rank: what time decides (deadlines, waiting, drafts) each rank would decide for itself; \
+             `fathom generate --tp N --pp N` runs over ranks"
+        );
+    }
     let layers = file.iter().fold(Layers::new(), |layers, file| layers.file(file));
     let loaded: Loaded<Recipe> = Loaded::load(layers.sets(settings))?;
     for key in ["sequences", "chunk_tokens", "max_requests", "max_answers"] {

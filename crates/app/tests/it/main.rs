@@ -5,6 +5,7 @@ mod circles;
 mod job;
 mod panics;
 mod policy;
+mod policy_mesh;
 mod responses;
 
 use std::fmt::Write;

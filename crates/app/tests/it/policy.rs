@@ -11,7 +11,7 @@ use fathom_app::{Job, Silent, library, train};
 use fathom_base::metrics::read_events;
 use fathom_cpu::Cpu;
 use fathom_engine::Writer;
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::{AdamWSettings, CpComm, OnDisk, Places};
 use fathom_model::{Asked, Caps, Model, Rollout, RopeSpec, Weights, load, open};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -22,10 +22,10 @@ use fathom_train::{Goal, InStep, MicroBatch, Outcome, Trainer, Weigh};
 use serde_json::Value;
 
 /// Prompts of a test.
-const PROMPTS: usize = 4;
+pub const PROMPTS: usize = 4;
 
 /// Answers of a model to some of four prompts, as documents; with `turns` two, and words of others between them.
-fn written(
+pub fn written(
     trainer: &Trainer,
     of: Range<usize>,
     temperature: f64,
@@ -89,7 +89,7 @@ fn measured(
     let grid = *trainer.device.mesh.grid();
     let of = |bin: &Vec<usize>| {
         let mut micro = stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), true);
-        if grid.tp > 1 {
+        if grid.tp * grid.cp > 1 {
             fill(&mut micro, tokens);
         }
         micro
@@ -99,7 +99,12 @@ fn measured(
         places: Places::linear().with_tiles(Some(128)),
         on_disk: OnDisk::default(),
         caps: Caps { docs: 9, seq_tokens: 512 },
-        ranks: Ranks { grid, ..Ranks::default() },
+        ranks: Ranks {
+            grid,
+            cp_comm: CpComm::AllGather,
+            rank: trainer.device.mesh.rank(),
+            ..Ranks::default()
+        },
         narrow: None,
         round_to: None,
         z_loss: 0.0,
@@ -117,12 +122,13 @@ fn fill(micro: &mut MicroBatch, tokens: usize) {
     let from = micro.ids.len();
     micro.ids.resize(tokens, 0);
     micro.labels.resize(tokens, -100);
-    micro.positions.extend(0..(tokens - from) as i32);
+    // Learned positions are few.
+    micro.positions.extend((0..tokens - from).map(|at| (at % 32) as i32));
     micro.docs.push(from..tokens);
 }
 
 /// What of these metrics is not as it is on policy.
-fn off_policy(
+pub fn off_policy(
     trainer: &mut Trainer,
     docs: &[Doc],
     temperature: f64,
@@ -175,7 +181,12 @@ fn on_policy_the_ratio_is_one() {
 
 /// A model, prompts and rewards in a folder.
 fn prepare(folder: &Path) {
-    let base = crate::small(folder, &["eval.enabled=false", "model.precision=f32"]);
+    prepare_with(folder, &[]);
+}
+
+/// The same of a model with further settings.
+pub fn prepare_with(folder: &Path, more: &[&str]) {
+    let base = crate::small(folder, &[&["eval.enabled=false", "model.precision=f32"], more].concat());
     train(&base, &Order::default(), &Silent).unwrap();
     let rows: String =
         (0..12).map(|n| format!("{{\"prompt\": \"What is {n}?\", \"answer\": \"e\"}}\n")).collect();
@@ -185,7 +196,7 @@ fn prepare(folder: &Path) {
     fs::write(folder.join("reward.toml"), reward).unwrap();
 }
 
-fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
+pub fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut settings: Vec<String> = vec![
         "machine.kind=cpu".into(),
@@ -209,13 +220,13 @@ fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
     Job::new(library::load(library::layers("grpo", &settings)).unwrap(), &Silent).unwrap()
 }
 
-fn events(folder: &Path, kind: &str) -> Vec<Value> {
+pub fn events(folder: &Path, kind: &str) -> Vec<Value> {
     let events = read_events(folder.join("metrics.jsonl")).unwrap();
     events.into_iter().filter(|event| event["event"] == kind).collect()
 }
 
 /// Bits of losses and weights' norms of all steps, with what was measured that is not a time.
-fn bits(folder: &Path) -> Vec<String> {
+pub fn bits(folder: &Path) -> Vec<String> {
     let of = |step: &Value| {
         let metrics: Vec<String> = step["metrics"]
             .as_object()
@@ -300,7 +311,7 @@ fn a_run_over_ranks_is_that_of_one() {
     }
     for (mesh, said) in [
         (&["mesh.dp=2", "mesh.sharding=optim_grads_params"][..], "mesh.sharding"),
-        (&["mesh.pp=2"], "mesh.pp"),
+        (&["mesh.cp=2"], "mesh.cp_comm_type"),
         (&["mesh.dp=2", "rl.loss=ppo", "rl.advantage=gae"], "mesh.dp"),
     ] {
         let job = job(folder, "bad", &[&more[..], mesh].concat());

@@ -2,7 +2,8 @@
 
 use std::io::{IsTerminal, Read, Write};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use fathom_app::generate::Parts;
 use fathom_app::{Machine, generate, models};
 use fathom_base::{Flow, Sampling};
 
@@ -14,7 +15,12 @@ pub fn run(args: &args::Generate) -> Result<()> {
     let listener = Plain::default();
     let dtype = args.precision.map(models::precision);
     let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
-    let model = models::open_with(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
+    let over_ranks = args.tp * args.pp > 1;
+    if over_ranks && args.adapter.is_some() {
+        bail!(
+            "--adapter is for one rank; leave out --tp and --pp, or merge the adapter first (fathom export)"
+        );
+    }
     let request = generate::Request {
         prompt: prompt(args)?,
         sampling: sampling(&args.sampling),
@@ -28,7 +34,13 @@ pub fn run(args: &args::Generate) -> Result<()> {
         unwritten = written.err();
         if unwritten.is_none() { Flow::Continue } else { Flow::Stop }
     };
-    let answer = generate(&model, &request, &mut stream)?;
+    let answer = if over_ranks {
+        let (model, tp, pp) = (args.model.as_path(), args.tp, args.pp);
+        Parts { model, dtype, machine: &machine, tp, pp }.generate(&request, &mut stream)?
+    } else {
+        let model = models::open_with(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
+        generate(&model, &request, &mut stream)?
+    };
     if let Some(error) = unwritten {
         exit::unprinted(&error);
     }

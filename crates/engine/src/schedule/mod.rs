@@ -142,6 +142,11 @@ impl<'e> Scheduler<'e> {
         Checked { ids, asked, structure }: Checked,
         listener: Listener<'e>,
     ) -> Result<(), Error> {
+        if asked.deadline_s.is_some() && !self.engine.is_whole() {
+            return Err(Error::Unsupported(
+                "a deadline is for a model on one rank: each rank has a clock of its own".into(),
+            ));
+        }
         let (how, now, prompt_tokens) = (&asked.sampling, Instant::now(), ids.len());
         let (sampler, writer) = self.answerer(how, &ids)?;
         let search = Search::of(&asked, &ids, sampler.ends());
@@ -168,7 +173,7 @@ impl<'e> Scheduler<'e> {
             guessed: false,
             beam: search.as_ref().map(|_| Beam::default()),
             kept: Kept::default(),
-            arrived: now,
+            arrived: self.engine.is_whole().then_some(now),
             priority: asked.priority,
         });
         let record = Request {

@@ -68,7 +68,8 @@ pub(super) struct Sequence<'e> {
     pub beam: Option<Beam>,
     /// How far its pages are on disk.
     pub kept: Kept,
-    pub arrived: Instant,
+    /// None where time decides nothing: on ranks that take the same steps.
+    pub arrived: Option<Instant>,
     pub priority: i32,
 }
 
@@ -120,5 +121,6 @@ impl<'e> Sequence<'e> {
 
 /// The order in which sequences run: by priority and how long they have waited, in tenths of a step of priority.
 pub(super) fn rank(sequence: &Sequence<'_>) -> i64 {
-    i64::from(sequence.priority) * 10 + (sequence.arrived.elapsed().as_secs_f64() / AGE_S * 10.0) as i64
+    let waited = sequence.arrived.map_or(0.0, |arrived| arrived.elapsed().as_secs_f64());
+    i64::from(sequence.priority) * 10 + (waited / AGE_S * 10.0) as i64
 }

@@ -4,7 +4,7 @@ use fathom_base::recipe::Recipe as Loaded;
 
 use super::AdvantageName;
 use crate::error::Result;
-use crate::recipe::{PolicyName, QuantizationName, Recipe, ShardingName};
+use crate::recipe::{CpCommType, PolicyName, QuantizationName, Recipe, ShardingName};
 use crate::recipe_check::Allowed::{self, Above0, Real, Whole};
 use crate::recipe_check::{COLUMNS, MANY, MOST_TOKENS, NO_END, refuse as refuse_key};
 
@@ -125,14 +125,19 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { rl, mesh, .. } = &loaded.value;
     let shards = mesh.sharding == ShardingName::OptimGradsParams;
+    let ring = matches!(mesh.cp_comm_type, CpCommType::P2p | CpCommType::A2aP2p);
     for (is, key, message) in [
-        (mesh.tp > 1, "tp", "is 1 for answers that a run writes itself; replicas share them out, mesh.dp"),
-        (mesh.pp > 1, "pp", "is 1 for answers that a run writes itself; replicas share them out, mesh.dp"),
-        (mesh.cp > 1, "cp", "is 1 for answers that a run writes itself; replicas share them out, mesh.dp"),
         (
-            mesh.ep * mesh.etp > 1,
+            mesh.cp > 1 && ring,
+            "cp_comm_type",
+            "adds attention up block by block, which answers that a run writes itself do not: their log-probabilities would be others; \
+             give all_gather or a2a",
+        ),
+        (
+            !mesh.tp.is_multiple_of((mesh.ep * mesh.etp).max(1)),
             "ep",
-            "has experts on other ranks, which would have to write in step with each other; give mesh.ep=1 and mesh.etp=1",
+            "has experts on ranks that write other answers, each at its own pace; let mesh.ep * mesh.etp divide mesh.tp, whose ranks \
+             write the same ones",
         ),
         (
             shards && mesh.dp * mesh.cp > 1,

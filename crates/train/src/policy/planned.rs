@@ -7,6 +7,7 @@ use fathom_tensor::{Device, Meta, Usage};
 
 use serde_json::Map;
 
+use super::replicas::scores;
 use super::reward::{Answered, Part, score};
 use crate::error::{Error, Result};
 use crate::plan::Workload;
@@ -62,6 +63,8 @@ pub fn planned(
         ended: true,
     };
     let refuse = |message: String| Error::Recipe { key: "rl.reward".into(), message };
-    score(&judges, &vec![answer; prompts * rl.answers]).map_err(refuse)?;
+    if scores(&device.mesh) {
+        score(&judges, &vec![answer; prompts * rl.answers]).map_err(refuse)?;
+    }
     Ok(device.pool.usage())
 }

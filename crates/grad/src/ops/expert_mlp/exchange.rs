@@ -41,8 +41,10 @@ impl Exchange {
     /// Asks all ranks how many rounds there are: the one operation whose host waits for data.
     pub fn new(x: &Exec<'_>, index: &Tensor, spread: Spread, own: usize) -> Exchange {
         let group = x.device.mesh.group(&[Axis::Etp, Axis::Ep]);
-        let (slots, owners) = (index.len(), spread.ep);
-        let cap = (slots * PLACES).div_ceil(8 * owners).min(slots).max(1);
+        let owners = spread.ep;
+        // Messages are of one size, and of rows that do not divide some ranks have one more.
+        let most = x.rows.len().div_ceil(spread.ranks).max(index.rows()) * index.cols();
+        let cap = (most * PLACES).div_ceil(8 * owners).min(most).max(1);
         let adds_bias = x.device.mesh.index(Axis::Etp) == 0;
         let mut exchange = Exchange { group, spread, own, cap, rounds: 1, adds_bias };
         if owners > 1 {

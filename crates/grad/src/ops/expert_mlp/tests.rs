@@ -23,6 +23,7 @@ const ROUTING: Routing =
 #[derive(Clone, Copy, Debug)]
 struct Case {
     grid: Grid,
+    tokens: usize,
     /// Weights as a linear layer's; else as gpt-oss has them.
     trans: bool,
     /// Most tokens choose the first two experts.
@@ -117,8 +118,8 @@ fn run(device: &Device, case: &Case, seed: u64) -> Run {
         let value = upload(device, &part).into();
         params.push(Param { name: "w".into(), value, decays: true, trainable: true })
     });
-    let (x, dy) = (Matrix::random(TOKENS, D, 11 + seed), Matrix::random(TOKENS, D, 31 + seed));
-    let batch = Stream::documents(&[TOKENS], None, 1).upload(device);
+    let (x, dy) = (Matrix::random(case.tokens, D, 11 + seed), Matrix::random(case.tokens, D, 31 + seed));
+    let batch = Stream::documents(&[case.tokens], None, 1).upload(device);
     let counters = Counters::default();
     let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let places = Places::linear().with_tiles(case.tile);
@@ -225,7 +226,7 @@ fn experts_of_other_ranks_do_the_same() {
         Grid { tp: 2, ep: 2, ..Grid::default() },
     ];
     for grid in grids {
-        let case = Case { grid, trans: true, skewed: false, limit: None, tile: None };
+        let case = Case { grid, tokens: TOKENS, trans: true, skewed: false, limit: None, tile: None };
         check(case);
         check(Case { trans: false, tile: Some(128), ..case });
         check(Case { skewed: true, ..case });
@@ -233,9 +234,21 @@ fn experts_of_other_ranks_do_the_same() {
     }
 }
 
+/// Of rows that do not divide some ranks have one more, or some none.
+#[test]
+fn shares_differ_by_a_row() {
+    let pair = Grid { tp: 2, ..Grid::default() };
+    for grid in [pair, Grid { ep: 2, ..pair }, Grid { etp: 2, ..pair }, Grid { tp: 3, ..pair }] {
+        for (tokens, tile) in [(1, None), (3, None), (255, None), (201, Some(128))] {
+            check(Case { grid, tokens, trans: true, skewed: false, limit: None, tile });
+        }
+    }
+}
+
 #[test]
 fn one_rank_is_the_reference() {
-    let case = Case { grid: Grid::default(), trans: true, skewed: false, limit: None, tile: None };
+    let case =
+        Case { grid: Grid::default(), tokens: TOKENS, trans: true, skewed: false, limit: None, tile: None };
     let [router, bias, up, up_bias, down, down_bias] = &weights(false);
     let x = Matrix::random(TOKENS, D, 11);
     let (chosen, weights) = route(ROUTING, &linear(&x, router, Some(bias)), None);

@@ -4,14 +4,14 @@
 use fathom_tensor::{Category, Tensor};
 
 use super::{collect, group, parts, summed};
-use crate::graph::Spread;
+use crate::graph::{Spread, own_rows};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::ops::only;
 use crate::{Batch, Ctx, Val};
 
 impl Ctx<'_> {
     /// This rank's share of the rows, for what tensor parallel ranks do for some tokens each although they have all of them:
-    /// x itself where they share the rows already.
+    /// x itself where they share the rows already. Shares differ by one where there are other numbers of rows; that of a rank may be empty.
     pub fn own_rows(&mut self, name: &'static str, x: Val) -> Val {
         if self.spread.rows { x } else { self.piece(name, x, [Kind::Own, Kind::Rows], self.spread.ranks) }
     }
@@ -65,6 +65,17 @@ struct Piece {
 }
 
 impl Piece {
+    /// The rows of each rank, one after the other.
+    fn shares(&self, x: &Exec<'_>, all: &Tensor) -> Vec<Tensor> {
+        let mut from = 0;
+        let share = |rank| {
+            let rows = from..from + own_rows(&x.rows, self.ranks, rank).len();
+            from = rows.end;
+            all.view_rows(rows)
+        };
+        (0..self.ranks).map(share).collect()
+    }
+
     fn run(&self, x: &Exec<'_>, from: &Tensor, to: &Tensor, back: bool) {
         let (ranks, device) = (group(x), x.device);
         let all = (self.kind[0] == Kind::All) != back;
@@ -82,8 +93,22 @@ impl Piece {
                 }
             }
             (false, Kind::Cols) => device.machine.copy(&cols(from, ranks.index()), to),
-            (true, _) => ranks.all_gather(device, from, &parts(to, self.ranks)).wait(),
-            (false, _) => device.machine.copy(&parts(from, self.ranks)[ranks.index()], to),
+            (true, _) => {
+                let shares = self.shares(x, to);
+                let coming =
+                    ranks.begin_gather(device, "all_gather", &[from.clone()], std::slice::from_ref(&shares));
+                let own = &shares[ranks.index()];
+                if !own.is_empty() {
+                    device.machine.copy(from, own);
+                }
+                coming.wait();
+            }
+            (false, _) => {
+                let own = &self.shares(x, from)[ranks.index()];
+                if !own.is_empty() {
+                    device.machine.copy(own, to);
+                }
+            }
         }
     }
 }
