@@ -1,5 +1,5 @@
 //! Folders of models in few bits (GPTQ, AWQ, compressed-tensors, FP8, NVFP4): what `quantization_config` says, up to the first zero byte,
-//! and a safetensors file behind it. Every tensor that is found is read.
+//! and a safetensors file behind it. Every tensor that is found is read, as elements and as rows of products.
 
 use std::path::PathBuf;
 
@@ -33,8 +33,14 @@ pub fn run(data: &[u8]) {
         for name in source.names() {
             let Some(shape) = source.shape(name) else { continue };
             let bytes = shape.iter().fold(4u64, |bytes, size| bytes.saturating_mul(*size as u64));
-            if bytes <= READ {
-                let _ = source.read_rows(name, 0..shape.first().copied().unwrap_or(1), &mut out);
+            if bytes > READ {
+                continue;
+            }
+            let rows = shape.first().copied().unwrap_or(1);
+            let _ = source.read_rows(name, 0..rows, &mut out);
+            if let (Some(format), [rows, cols]) = (source.blocks(name), shape) {
+                out.resize(rows * format.row_bytes(*cols), 0);
+                let _ = source.read_blocks(name, 0..*rows, &mut out);
             }
         }
     }

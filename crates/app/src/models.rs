@@ -71,8 +71,8 @@ pub fn load(device: &Device, folder: &Path, dtype: Option<DType>, events: &dyn E
     load_part(device, folder, dtype, &how, events)
 }
 
-/// As [`load`], for a model that is asked and not trained: blocks of a GGUF file stay as they are where the machine multiplies with
-/// them.
+/// As [`load`], for a model that is asked and not trained: blocks of a GGUF file, and linears in few bits with scales of groups, stay
+/// packed where the machine multiplies with them.
 ///
 /// # Errors
 /// As [`load`].

@@ -1,11 +1,12 @@
-//! Which weights of a model are held as a GGUF file has them: projections, the embedding and the head, where all of their tensors are
-//! in blocks that the machine multiplies with. Experts are unpacked while they are loaded, as is everything else.
+//! Which weights of a model are held as a file has them, in blocks (GGUF) or in few bits with scales of groups (GPTQ, AWQ and others):
+//! projections, the embedding and the head, where all of their tensors are in formats that the machine multiplies with. Experts are
+//! unpacked while they are loaded, as is everything else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fathom_grad::Params;
-use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile};
+use fathom_tensor::{DType, Device, Machine, Meta, Packing, Profile};
 
 use crate::files::Source;
 use crate::model::Model;
@@ -50,7 +51,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
     found
 }
 
-/// How a weight is packed whose tensors are in blocks, all of them.
+/// How a weight is packed whose tensors are, all of them.
 fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> Option<Packing> {
     let mut pieces: Vec<&Piece> = pieces.iter().collect();
     pieces.sort_by_key(|piece| piece.param_row);
@@ -60,7 +61,7 @@ fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> O
         if !whole_rows || piece.param_row != packing.rows() {
             return None;
         }
-        let format = BlockFormat::Ggml(source.blocks(&piece.name)?);
+        let format = source.blocks(&piece.name)?;
         match packing.runs.last_mut() {
             Some((last, rows)) if *last == format => *rows += piece.rows.len(),
             _ => packing.runs.push((format, piece.rows.len())),

@@ -8,11 +8,13 @@
 //! by itself, which makes the same blocks as bitsandbytes, which counts through the whole matrix; others are packed as one long row.
 //! A block of denormal numbers is one of zeros.
 //!
-//! ggml's block types ([`crate::ggml`]) have their scales in their blocks; their rows are whole blocks.
+//! ggml's block types ([`crate::ggml`]) have their scales in their blocks; their rows are whole blocks. Rows of
+//! [`crate::grouped`] have theirs behind their codes, and are read out of files alone.
 
 use half::f16;
 
 use crate::ggml::{self, Kind};
+use crate::grouped::Grouped;
 use crate::{DType, Tensor};
 
 /// Elements of a block of NF4.
@@ -65,6 +67,8 @@ pub enum BlockFormat {
     Int8,
     /// A block type of ggml's, not one of plain numbers.
     Ggml(Kind),
+    /// Codes with scales and zeros of groups, as other tools leave them: read out of files, never made.
+    Grouped(Grouped),
 }
 
 impl BlockFormat {
@@ -74,6 +78,7 @@ impl BlockFormat {
             BlockFormat::Nf4 => "nf4",
             BlockFormat::Int8 => "int8",
             BlockFormat::Ggml(kind) => kind.name(),
+            BlockFormat::Grouped(grouped) => grouped.name(),
         }
     }
 
@@ -83,12 +88,18 @@ impl BlockFormat {
             BlockFormat::Nf4 => NF4_BLOCK,
             BlockFormat::Int8 => cols.max(1),
             BlockFormat::Ggml(kind) => kind.block(),
+            BlockFormat::Grouped(grouped) => grouped.group,
         }
+    }
+
+    /// Whether a row's scales are among its codes, as far as others than its own kernels know.
+    fn has_scales_within(self) -> bool {
+        matches!(self, BlockFormat::Ggml(_) | BlockFormat::Grouped(_))
     }
 
     /// Scales of a row behind its codes.
     pub fn scales(self, cols: usize) -> usize {
-        if let BlockFormat::Ggml(_) = self { 0 } else { cols.div_ceil(self.block(cols)) }
+        if self.has_scales_within() { 0 } else { cols.div_ceil(self.block(cols)) }
     }
 
     /// Bytes of a row's codes, without what fills them up.
@@ -97,13 +108,14 @@ impl BlockFormat {
             BlockFormat::Nf4 => cols.div_ceil(2),
             BlockFormat::Int8 => cols,
             BlockFormat::Ggml(kind) => kind.bytes(cols),
+            BlockFormat::Grouped(grouped) => grouped.row_bytes(cols),
         }
     }
 
     /// Where a row's scales begin, in bytes.
     pub fn scales_at(self, cols: usize) -> usize {
         let bytes = self.code_bytes(cols);
-        if let BlockFormat::Ggml(_) = self { bytes } else { bytes.next_multiple_of(4) }
+        if self.has_scales_within() { bytes } else { bytes.next_multiple_of(4) }
     }
 
     /// Bytes of a packed row.
@@ -123,6 +135,10 @@ impl BlockFormat {
     }
 
     /// Packs a row: the definition. `out` has [`BlockFormat::row_bytes`].
+    ///
+    /// # Panics
+    /// If rows of this format are read and never made.
+    #[track_caller]
     pub fn pack_row(self, x: &[f32], out: &mut [u8]) {
         if let BlockFormat::Ggml(kind) = self {
             return ggml::quantise(kind, x, out);
@@ -144,6 +160,7 @@ impl BlockFormat {
                 scales.copy_from_slice(&scale.to_le_bytes());
             }
             BlockFormat::Ggml(_) => {}
+            BlockFormat::Grouped(_) => panic!("pack: rows of {} are read and never made", self.name()),
         }
     }
 
@@ -151,6 +168,9 @@ impl BlockFormat {
     pub fn unpack_row(self, packed: &[u8], out: &mut [f32]) {
         if let BlockFormat::Ggml(kind) = self {
             return ggml::dequantise(kind, packed, out);
+        }
+        if let BlockFormat::Grouped(grouped) = self {
+            return grouped.unpack(packed, (out.len(), 0), out);
         }
         let (codes, scales) = packed.split_at(self.scales_at(out.len()));
         let block = self.block(out.len());
@@ -163,7 +183,7 @@ impl BlockFormat {
                     NF4_VALUES[usize::from(if index % 2 == 0 { pair >> 4 } else { pair & 15 })] * scale
                 }
                 BlockFormat::Int8 => int8_value(codes[index].cast_signed(), scale),
-                BlockFormat::Ggml(_) => 0.0,
+                BlockFormat::Ggml(_) | BlockFormat::Grouped(_) => 0.0,
             };
         }
     }

@@ -19,6 +19,7 @@ mod fabric;
 mod four_bits;
 pub mod ggml;
 pub mod gpu;
+pub mod grouped;
 mod lines;
 mod loan;
 mod machine;
@@ -47,6 +48,7 @@ pub use experts::{
 };
 pub use fabric::{Fabric, Line, Ride, Ring};
 pub use four_bits::{BlockScale, FourBits, RoundWeights, int4_scale};
+pub use grouped::Grouped;
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, InFlight, Machine, MatMul,

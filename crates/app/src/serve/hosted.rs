@@ -70,7 +70,8 @@ fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, O
     if order.again {
         beside(name, &sizes)?;
     }
-    let loaded = caught(|| models::load_stored(&device, &folder, Some(dtype), &Silent))?;
+    let load = if order.has_adapters() { models::load } else { models::load_stored };
+    let loaded = caught(|| load(&device, &folder, Some(dtype), &Silent))?;
     let draft = Draft::load(&device, order)?;
     let drafting = draft.as_ref().map(|draft| draft.engine(&device, sizes.limits));
     let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, sizes.limits)

@@ -94,6 +94,11 @@ impl Order {
         order
     }
 
+    /// Whether adapters are served, now or later: weights under them are unpacked.
+    pub(super) fn has_adapters(&self) -> bool {
+        !self.adapters.is_empty() || self.settings.adapters.is_some()
+    }
+
     /// The machine of each model.
     pub(super) fn machine(&self, events: &dyn Events) -> Machine {
         let (kind, threads, memory_bytes) = (self.machine, self.threads, self.memory_bytes);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_base::{GenerateRequest, human};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, page_bytes};
 use fathom_grad::Params;
-use fathom_model::{HfFolder, Model, open_peft, share_base};
+use fathom_model::{HfFolder, Model, SafeTensors, Spec, open_peft, share_base};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
 
@@ -114,6 +114,19 @@ fn fitting(
     Capacity { sequences, ..engine.capacity(1, alone) }
 }
 
+/// A model as a server holds it.
+fn declare(
+    meta: &Device,
+    (spec, dtype, source): (&Spec, DType, &SafeTensors),
+    order: &Order,
+) -> (Model, Params) {
+    if order.has_adapters() {
+        Model::declare(meta, spec, dtype)
+    } else {
+        Model::declare_stored(meta, spec, dtype, source)
+    }
+}
+
 /// What a model takes on a device.
 ///
 /// # Errors
@@ -137,7 +150,7 @@ pub(super) fn of(
             kv: order.kv,
         };
         let meta = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-        let (declared, params) = Model::declare_stored(&meta, spec, dtype, source);
+        let (declared, params) = declare(&meta, (spec, dtype, source), order);
         let weights_bytes = meta.pool.usage().live;
         let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);
@@ -220,7 +233,7 @@ fn with_adapters(
         workspace_bytes = workspace_bytes.max(step(&adapted, &own)?);
     }
     let later = order.settings.adapters.is_some();
-    if later || !order.adapters.is_empty() {
+    if order.has_adapters() {
         // The rows of a step are computed by adapter, and put together.
         let dtype = model.dtype(params);
         workspace_bytes += (limits.chunk_tokens * model.spec.hidden * dtype.bytes()) as u64;

@@ -10,9 +10,9 @@ mod tests;
 
 use std::ops::Range;
 
-use fathom_tensor::BlockFormat;
 use fathom_tensor::blocks::{NF4_BLOCK, NF4_BOUNDS, NF4_LEAST, int8_code, int8_scale, int8_value};
 use fathom_tensor::ggml::{Kind, dequantise, quantise};
+use fathom_tensor::{BlockFormat, Grouped};
 use half::bf16;
 
 use crate::elementwise::Place;
@@ -116,6 +116,9 @@ pub unsafe fn pack(place: Place<'_>, op: &Rows) {
             match op.format {
                 BlockFormat::Int8 => pack_int8(x, codes, &mut scales[0]),
                 BlockFormat::Ggml(kind) => quantise(kind, x, codes),
+                BlockFormat::Grouped(_) => {
+                    panic!("pack: rows of {} are read and never made", op.format.name())
+                }
                 BlockFormat::Nf4 => match place.isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => avx2_pack(x, codes, scales),
@@ -133,6 +136,17 @@ pub unsafe fn pack(place: Place<'_>, op: &Rows) {
 /// # Safety
 /// As [`pack`], with the plain side writable.
 pub unsafe fn unpack(place: Place<'_>, op: &Rows) {
+    if let BlockFormat::Grouped(grouped) = op.format {
+        return place.threads.run(op.rows, &|row, _| {
+            // SAFETY: the caller's promise; rows are disjoint.
+            unsafe {
+                match op.elem {
+                    Elem::F32 => unpack_grouped::<f32>(op, grouped, row),
+                    Elem::Bf16 => unpack_grouped::<bf16>(op, grouped, row),
+                }
+            }
+        });
+    }
     share(place, op, &|row, cols| {
         // SAFETY: the caller's promise; parts are disjoint.
         unsafe {
@@ -200,6 +214,7 @@ unsafe fn unpack_part<T: Out>(
             }
             (BlockFormat::Nf4, _) => unpack_nf4(codes, scales, out, T::look_up),
             (BlockFormat::Ggml(kind), _) => unpack_ggml(kind, codes, out),
+            (BlockFormat::Grouped(_), _) => {}
         }
     }
 }
@@ -260,6 +275,24 @@ fn unpack_ggml<T: Out>(kind: Kind, codes: &[u8], out: &mut [T]) {
     for (codes, out) in codes.chunks(kind.block_bytes()).zip(out.chunks_mut(kind.block())) {
         dequantise(kind, codes, block);
         out.iter_mut().zip(&*block).for_each(|(out, x)| *out = T::of(*x));
+    }
+}
+
+/// A row, by the definition as well.
+///
+/// # Safety
+/// It exists on both sides, and nothing else uses it.
+unsafe fn unpack_grouped<T: Out>(op: &Rows, grouped: Grouped, row: usize) {
+    let bytes = grouped.row_bytes(op.cols);
+    // SAFETY: the caller's promise.
+    let (packed, out) = unsafe {
+        (std::slice::from_raw_parts(op.packed.add(row * bytes), bytes), plain::<T>(op, row, 0..op.cols))
+    };
+    let mut part = [0.0; MOST_BLOCK];
+    for first in (0..op.cols).step_by(MOST_BLOCK) {
+        let part = &mut part[..MOST_BLOCK.min(op.cols - first)];
+        grouped.unpack(packed, (op.cols, first), part);
+        out[first..].iter_mut().zip(&*part).for_each(|(out, x)| *out = T::of(*x));
     }
 }
 

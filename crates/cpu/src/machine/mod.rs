@@ -270,7 +270,11 @@ impl Machine for Cpu {
     }
 
     fn multiplies(&self, format: BlockFormat) -> bool {
-        matches!(format, BlockFormat::Ggml(kind) if kind.block() > 1)
+        match format {
+            BlockFormat::Ggml(kind) => kind.block() > 1,
+            BlockFormat::Grouped(_) => true,
+            BlockFormat::Nf4 | BlockFormat::Int8 => false,
+        }
     }
 
     fn packed_matmul(&self, op: &PackedMatMul<'_>, ws: &Tensor) {

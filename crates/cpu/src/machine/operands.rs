@@ -155,15 +155,10 @@ pub fn packed_rows(format: BlockFormat, packed: *mut u8, plain: &Tensor, at: *co
 }
 
 /// The runs of a packed weight.
-///
-/// # Panics
-/// If there are no products with one's format.
-#[track_caller]
 pub fn runs(weight: &Tensor, packing: &Packing) -> Vec<packed::Run> {
     let mut bytes = start(weight);
     let run = |(format, rows): &(BlockFormat, usize)| {
-        let BlockFormat::Ggml(kind) = *format else { panic!("no products with {}", format.name()) };
-        let run = packed::Run { kind, rows: *rows, bytes };
+        let run = packed::Run { format: *format, rows: *rows, bytes };
         bytes = bytes.wrapping_add(rows * format.row_bytes(packing.cols));
         run
     };

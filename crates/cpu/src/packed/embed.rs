@@ -1,6 +1,7 @@
 //! Rows of a packed table.
 #![allow(unsafe_code)]
 
+use fathom_tensor::BlockFormat;
 use fathom_tensor::ggml::dequantise;
 use half::bf16;
 
@@ -53,9 +54,15 @@ pub unsafe fn embed(place: Place<'_>, op: &Embed<'_>) {
             unsafe {
                 match found {
                     Some((run, at)) => {
-                        let from = run.bytes.add(run.kind.bytes(at * op.k + start));
-                        let bytes = std::slice::from_raw_parts(from, run.kind.bytes(block.len()));
-                        dequantise(run.kind, bytes, block);
+                        let wide = run.format.row_bytes(op.k);
+                        let row = std::slice::from_raw_parts(run.bytes.add(at * wide), wide);
+                        match run.format {
+                            BlockFormat::Ggml(kind) => {
+                                dequantise(kind, &row[kind.bytes(start)..][..kind.bytes(block.len())], block);
+                            }
+                            BlockFormat::Grouped(of) => of.unpack(row, (op.k, start), block),
+                            other => panic!("embed: no rows of {}", other.name()),
+                        }
                     }
                     None => block.fill(0.0),
                 }

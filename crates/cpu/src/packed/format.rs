@@ -1,11 +1,15 @@
-//! The block types of [`fathom_tensor::ggml`] as products read them: unsigned codes, and what they are multiplied with.
+//! The block types of [`fathom_tensor::ggml`] and [`fathom_tensor::grouped`] as products read them: codes, and what they are multiplied
+//! with.
 //!
-//! An element of a group of 32 is `factor x (code - bias) - offset`; a group has one factor, or one for each half of it.
+//! An element of a group of 32 is `factor x (code - bias) - offset`; a group has one factor, or one for each half of it. Numbers of e2m1
+//! are halves of integers; those of e4m3 are sums of two integers with a factor each.
 #![allow(unsafe_code)]
 
+use fathom_tensor::Grouped;
 use fathom_tensor::ggml::Kind;
 #[cfg(test)]
 use fathom_tensor::ggml::scale_min;
+use fathom_tensor::grouped::Codes;
 
 /// Elements under one scale of the other operand.
 pub(super) const GROUP: usize = 32;
@@ -14,28 +18,44 @@ pub(super) const OCTET: usize = 8;
 /// Groups of the largest block.
 pub(super) const MOST_GROUPS: usize = 8;
 
-/// A block type.
+/// How codes and what they are multiplied with lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lies {
+    /// In blocks of ggml's.
+    Within(Kind),
+    /// Codes, and behind all codes of a row scales and zeros ([`fathom_tensor::grouped`]).
+    Behind(Codes),
+}
+
+/// A block type: so many codes that lie together.
 pub(super) trait Format: Sync {
     /// Which.
-    const KIND: Kind;
+    const LIES: Lies;
     /// Bytes of a block.
     const BYTES: usize;
     /// Groups of a block.
     const GROUPS: usize;
-    /// Factors of a group: one, or one for each half.
+    /// Factors of a group: one, one for each half, or one for each plane.
     const FACTORS: usize;
     /// Groups have an offset.
     const OFFSET: bool;
-    /// The code of zero.
+    /// The code of zero, if it is the same everywhere.
     const BIAS: i32;
+    /// Numbers are sums of so many integers, with a factor each. Those of e4m3 are multiples of 2^-9 up to 448: 18 bits. Their
+    /// significands of four bits are shifted by less than eight in the first plane, and by the rest in the second, so that one is zero.
+    const PLANES: usize = if matches!(Self::LIES, Lies::Behind(Codes::E4m3)) { 2 } else { 1 };
+    /// Factors lie behind a row's codes.
+    const BEHIND: bool = matches!(Self::LIES, Lies::Behind(_));
+    /// Each group of a column has a code of zero.
+    const ZEROS: bool = matches!(Self::LIES, Lies::Behind(Codes::Int2 | Codes::Int4 | Codes::Int8));
 }
 
 macro_rules! format {
-    ($name:ident: $bytes:literal bytes, $groups:literal groups, $factors:literal factors, $offset:literal, $bias:literal) => {
-        /// See [`Kind`].
+    ($name:ident: $lies:expr, $bytes:literal bytes, $groups:literal groups, $factors:literal factors, $offset:literal, $bias:literal) => {
+        /// See [`Lies`].
         pub(super) struct $name;
         impl Format for $name {
-            const KIND: Kind = Kind::$name;
+            const LIES: Lies = $lies;
             const BYTES: usize = $bytes;
             const GROUPS: usize = $groups;
             const FACTORS: usize = $factors;
@@ -45,56 +65,84 @@ macro_rules! format {
     };
 }
 
-format!(Q8_0: 34 bytes, 1 groups, 1 factors, false, 128);
-format!(Q4_0: 18 bytes, 1 groups, 1 factors, false, 8);
-format!(Q4K: 144 bytes, 8 groups, 1 factors, true, 0);
-format!(Q5K: 176 bytes, 8 groups, 1 factors, true, 0);
-format!(Q6K: 210 bytes, 8 groups, 2 factors, false, 32);
+format!(Q8_0: Lies::Within(Kind::Q8_0), 34 bytes, 1 groups, 1 factors, false, 128);
+format!(Q4_0: Lies::Within(Kind::Q4_0), 18 bytes, 1 groups, 1 factors, false, 8);
+format!(Q4K: Lies::Within(Kind::Q4K), 144 bytes, 8 groups, 1 factors, true, 0);
+format!(Q5K: Lies::Within(Kind::Q5K), 176 bytes, 8 groups, 1 factors, true, 0);
+format!(Q6K: Lies::Within(Kind::Q6K), 210 bytes, 8 groups, 2 factors, false, 32);
+format!(Int2: Lies::Behind(Codes::Int2), 8 bytes, 1 groups, 1 factors, false, 0);
+format!(Int4: Lies::Behind(Codes::Int4), 16 bytes, 1 groups, 1 factors, false, 0);
+format!(Int8: Lies::Behind(Codes::Int8), 32 bytes, 1 groups, 1 factors, false, 0);
+format!(E2m1: Lies::Behind(Codes::E2m1), 16 bytes, 1 groups, 1 factors, false, 12);
+format!(E2m1Halves: Lies::Behind(Codes::E2m1), 16 bytes, 1 groups, 2 factors, false, 12);
+format!(E4m3: Lies::Behind(Codes::E4m3), 32 bytes, 1 groups, 2 factors, false, 0);
+
+/// Twice the numbers of e2m1, by their codes, and 12.
+pub(super) const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// What the integers of e4m3's planes stand for: 2^-9, and 2^8 times that.
+const PLANES: [f32; 2] = [1.0 / 512.0, 0.5];
 
 /// Calls a function with the type of a block type.
-macro_rules! by_kind {
-    ($kind:expr, $format:ident => $call:expr) => {
-        match $kind {
-            Kind::Q8_0 => {
-                type $format = format::Q8_0;
-                $call
-            }
-            Kind::Q4_0 => {
-                type $format = format::Q4_0;
-                $call
-            }
-            Kind::Q4K => {
-                type $format = format::Q4K;
-                $call
-            }
-            Kind::Q5K => {
-                type $format = format::Q5K;
-                $call
-            }
-            Kind::Q6K => {
-                type $format = format::Q6K;
-                $call
-            }
-            plain @ (Kind::F32 | Kind::F16 | Kind::Bf16) => panic!("{} is no block type", plain.name()),
+macro_rules! by_format {
+    ($format:expr, $type:ident => $call:expr) => {
+        match $format {
+            BlockFormat::Ggml(Kind::Q8_0) => by_format!(@ Q8_0, $type => $call),
+            BlockFormat::Ggml(Kind::Q4_0) => by_format!(@ Q4_0, $type => $call),
+            BlockFormat::Ggml(Kind::Q4K) => by_format!(@ Q4K, $type => $call),
+            BlockFormat::Ggml(Kind::Q5K) => by_format!(@ Q5K, $type => $call),
+            BlockFormat::Ggml(Kind::Q6K) => by_format!(@ Q6K, $type => $call),
+            BlockFormat::Grouped(grouped) => match (grouped.codes, grouped.group) {
+                (Codes::Int2, _) => by_format!(@ Int2, $type => $call),
+                (Codes::Int4, _) => by_format!(@ Int4, $type => $call),
+                (Codes::Int8, _) => by_format!(@ Int8, $type => $call),
+                (Codes::E2m1, ..GROUP) => by_format!(@ E2m1Halves, $type => $call),
+                (Codes::E2m1, _) => by_format!(@ E2m1, $type => $call),
+                (Codes::E4m3, _) => by_format!(@ E4m3, $type => $call),
+            },
+            plain => panic!("no products with {}", plain.name()),
         }
     };
+    (@ $name:ident, $type:ident => $call:expr) => {{
+        type $type = format::$name;
+        $call
+    }};
 }
-pub(super) use by_kind;
+pub(super) use by_format;
 
-/// Neighbouring columns of a weight, or a block of each.
+/// Where factors lie behind a row's codes, in bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Behind {
+    /// The first scale.
+    pub scales: usize,
+    /// The first zero.
+    pub zeros: usize,
+    /// Groups of 32 under one scale; if there is one for each half 0.
+    pub span: usize,
+}
+
+/// Neighbouring columns of a weight, from one of their blocks on.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     /// The first one's bytes.
     pub first: *const u8,
     /// Bytes from one to the next.
     pub apart: usize,
+    /// Of the whole columns.
+    pub behind: Behind,
 }
 
 impl Columns {
     /// The bytes of a column.
     #[inline(always)]
     pub fn at(self, col: usize) -> *const u8 {
-        self.first.wrapping_add(col * self.apart)
+        self.first.wrapping_add(col.wrapping_mul(self.apart))
+    }
+
+    /// Block `index` of whole columns.
+    #[inline(always)]
+    pub fn block<F: Format>(self, index: usize) -> Columns {
+        Columns { first: self.first.wrapping_add(index.wrapping_mul(F::BYTES)), ..self }
     }
 
     /// The first `count` of them, of which the last is repeated.
@@ -110,13 +158,65 @@ pub(super) struct Table {
     pub factors: [[f32; OCTET]; 2 * MOST_GROUPS],
     /// By group.
     pub offsets: [[f32; OCTET]; MOST_GROUPS],
+    /// Codes of zero.
+    pub zeros: [i32; OCTET],
 }
 
 impl Table {
     /// Room for one.
     #[inline(always)]
     pub fn new() -> Table {
-        Table { factors: [[0.0; OCTET]; 2 * MOST_GROUPS], offsets: [[0.0; OCTET]; MOST_GROUPS] }
+        Table {
+            factors: [[0.0; OCTET]; 2 * MOST_GROUPS],
+            offsets: [[0.0; OCTET]; MOST_GROUPS],
+            zeros: [0; OCTET],
+        }
+    }
+
+    /// What the scales of a group (of its halves, if they have two) are as factors.
+    #[inline(always)]
+    pub fn scaled<F: Format>(&mut self, scales: [[f32; OCTET]; 2]) {
+        self.factors[0] = scales[0];
+        match F::LIES {
+            Lies::Behind(Codes::E4m3) => {
+                for plane in 0..2 {
+                    self.factors[plane] = scales[0].map(|scale| scale * PLANES[plane]);
+                }
+            }
+            // Codes are twice the numbers.
+            Lies::Behind(Codes::E2m1) => {
+                for half in 0..F::FACTORS {
+                    self.factors[half] = scales[half].map(|scale| 0.5 * scale);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How many blocks have the same factors.
+#[inline(always)]
+pub(super) fn span<F: Format>(columns: Columns) -> usize {
+    if F::BEHIND { columns.behind.span.max(1) } else { 1 }
+}
+
+/// The factors of block `index` of columns that have them behind their codes.
+///
+/// # Safety
+/// They exist.
+#[inline(always)]
+unsafe fn behind<F: Format>(rows: &[*const u8; OCTET], (of, index): (Behind, usize), out: &mut Table) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scale = |at: usize| rows.map(|row| row.add(of.scales + 4 * at).cast::<f32>().read_unaligned());
+        if of.span == 0 {
+            return out.scaled::<F>([scale(2 * index), scale(2 * index + 1)]);
+        }
+        let at = index / of.span;
+        out.scaled::<F>([scale(at); 2]);
+        if F::ZEROS {
+            out.zeros = rows.map(|row| i32::from(*row.add(of.zeros + at)));
+        }
     }
 }
 
@@ -167,16 +267,22 @@ unsafe fn turned<const N: usize>(blocks: &[*const u8; OCTET], at: usize) -> [[u8
     out
 }
 
-/// Makes the table of eight columns' blocks, in f32 as ggml does it: `d x scale` and `dmin x min`, each rounded once.
+/// Makes the table of block `index` of eight columns, in f32 as ggml does it: `d x scale` and `dmin x min`, each rounded once.
 ///
 /// # Safety
-/// The blocks are of this type.
+/// The columns have this type and the block.
 #[inline(always)]
-pub(super) unsafe fn table<F: Format>(blocks: &[*const u8; OCTET], out: &mut Table) {
+pub(super) unsafe fn table<F: Format>(
+    columns: &[*const u8; OCTET],
+    (of, index): (Behind, usize),
+    out: &mut Table,
+) {
+    let blocks = &columns.map(|column| column.wrapping_add(index * F::BYTES));
     // SAFETY: the caller's promise, and where the type has its parts.
     unsafe {
-        match F::KIND {
-            Kind::Q4K | Kind::Q5K => {
+        match F::LIES {
+            Lies::Behind(_) => behind::<F>(columns, (of, index), out),
+            Lies::Within(Kind::Q4K | Kind::Q5K) => {
                 let (d, least) = (halves(blocks, 0), halves(blocks, 2));
                 let bytes = turned::<12>(blocks, 4);
                 for group in 0..MOST_GROUPS {
@@ -192,7 +298,7 @@ pub(super) unsafe fn table<F: Format>(blocks: &[*const u8; OCTET], out: &mut Tab
                     }
                 }
             }
-            Kind::Q6K => {
+            Lies::Within(Kind::Q6K) => {
                 let (d, bytes) = (halves(blocks, 208), turned::<16>(blocks, 192));
                 for half in 0..2 * MOST_GROUPS {
                     for col in 0..OCTET {
@@ -200,29 +306,44 @@ pub(super) unsafe fn table<F: Format>(blocks: &[*const u8; OCTET], out: &mut Tab
                     }
                 }
             }
-            _ => out.factors[0] = halves(blocks, 0),
+            Lies::Within(_) => out.factors[0] = halves(blocks, 0),
         }
     }
 }
 
-/// The codes of a group of a block, in their order.
+/// The codes of a group of a block, in their order, of a plane.
 #[inline(always)]
-pub(super) fn codes<F: Format>(block: &[u8], group: usize) -> [u8; GROUP] {
-    match F::KIND {
-        Kind::Q8_0 => std::array::from_fn(|at| block[2 + at] ^ 0x80),
-        Kind::Q4_0 => std::array::from_fn(|at| block[2 + at % 16] >> (at / 16 * 4) & 15),
-        Kind::Q4K => std::array::from_fn(|at| block[16 + group / 2 * 32 + at] >> (group % 2 * 4) & 15),
-        Kind::Q5K => std::array::from_fn(|at| {
+pub(super) fn codes<F: Format>(block: &[u8], (group, plane): (usize, usize)) -> [i16; GROUP] {
+    let of = |code: &dyn Fn(usize) -> u8| std::array::from_fn(|at| i16::from(code(at)));
+    match F::LIES {
+        Lies::Within(Kind::Q8_0) => of(&|at| block[2 + at] ^ 0x80),
+        Lies::Within(Kind::Q4_0) => of(&|at| block[2 + at % 16] >> (at / 16 * 4) & 15),
+        Lies::Within(Kind::Q4K) => of(&|at| block[16 + group / 2 * 32 + at] >> (group % 2 * 4) & 15),
+        Lies::Within(Kind::Q5K) => of(&|at| {
             let fifth = block[16 + at] >> group & 1;
             block[48 + group / 2 * 32 + at] >> (group % 2 * 4) & 15 | fifth << 4
         }),
-        Kind::Q6K => {
+        Lies::Within(Kind::Q6K) => {
             let (half, part) = (group / 4, group % 4);
             let (low, high) = (&block[64 * half + part % 2 * 32..][..32], &block[128 + 32 * half..][..32]);
-            std::array::from_fn(|at| low[at] >> (part / 2 * 4) & 15 | (high[at] >> (2 * part) & 3) << 4)
+            of(&|at| low[at] >> (part / 2 * 4) & 15 | (high[at] >> (2 * part) & 3) << 4)
         }
-        Kind::F32 | Kind::F16 | Kind::Bf16 => [0; GROUP],
+        Lies::Within(Kind::F32 | Kind::F16 | Kind::Bf16) => [0; GROUP],
+        Lies::Behind(Codes::E4m3) => std::array::from_fn(|at| e4m3(block[at], plane)),
+        Lies::Behind(codes) => {
+            let code = |at| Grouped { codes, group: GROUP }.code(block, at);
+            if codes == Codes::E2m1 { of(&|at| DOUBLED[usize::from(code(at))]) } else { of(&code) }
+        }
     }
+}
+
+/// The integer of a number of e4m3 in a plane.
+#[inline(always)]
+fn e4m3(code: u8, plane: usize) -> i16 {
+    let (exponent, rest) = (usize::from(code >> 3 & 15), i16::from(code & 7));
+    let (size, shift) = if exponent == 0 { (rest, 0) } else { (8 + rest, exponent - 1) };
+    let size = if shift / 8 == plane { size << (shift % 8) } else { 0 };
+    if code & 128 == 0 { size } else { -size }
 }
 
 #[cfg(test)]
@@ -238,14 +359,28 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_eight_and_four_bits_are_integers() {
+        for code in (0..=255u8).filter(|code| code & 127 != 127) {
+            let planes: f32 = (0..2).map(|plane| f32::from(e4m3(code, plane)) * PLANES[plane]).sum();
+            assert_eq!(planes, Codes::E4m3.number(code, 0), "{code}");
+        }
+        for (code, twice) in DOUBLED.into_iter().enumerate() {
+            assert_eq!(f32::from(twice) - 12.0, 2.0 * Codes::E2m1.number(code as u8, 0));
+        }
+        // Sums of 32 products with integers of 16 bits are below 2^31.
+        let most = (0..=255u8).flat_map(|code| [e4m3(code, 0), e4m3(code, 1)]).max().map(i64::from);
+        assert!(most.is_some_and(|most| 32 * most * 32767 < 1 << 31));
+    }
+
+    #[test]
     fn scales_are_those_of_the_definition() {
         let bytes: [u8; 12] = std::array::from_fn(|at| (at * 89 + 37) as u8);
         let mut block = [0u8; Q4K::BYTES];
         (block[1], block[3]) = (0x3c, 0x3c);
         block[4..16].copy_from_slice(&bytes);
-        let mut found = Table { factors: [[0.0; 8]; 16], offsets: [[0.0; 8]; 8] };
+        let mut found = Table::new();
         // SAFETY: eight times a block of the type.
-        unsafe { table::<Q4K>(&[block.as_ptr(); OCTET], &mut found) };
+        unsafe { table::<Q4K>(&[block.as_ptr(); OCTET], (Behind::default(), 0), &mut found) };
         for group in 0..MOST_GROUPS {
             let (scale, min) = scale_min(&bytes, group);
             assert_eq!((found.factors[group][3], found.offsets[group][3]), (scale.into(), min.into()));

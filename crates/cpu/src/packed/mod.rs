@@ -1,4 +1,5 @@
-//! Products with weights as GGUF files hold them, [n, k] in blocks of few bits: `C = A W^T`, and W is never unpacked.
+//! Products with weights as files hold them, [n, k] in few bits (GGUF's blocks, and codes with scales of groups): `C = A W^T`, and W
+//! is never unpacked.
 //!
 //! A row of A becomes integers of 16 bits, 32 at a time under an f32 scale ([`rows`]): an error below that of bf16, of which tests hold
 //! the bound. A group's products are summed as integers, exactly; times the weight's factor and the scale they join the element of C in
@@ -28,13 +29,15 @@ pub use embed::{Embed, embed};
 
 use std::ops::Range;
 
+use fathom_tensor::BlockFormat;
 use fathom_tensor::ggml::Kind;
+use fathom_tensor::grouped::Codes;
 use half::bf16;
 
 use crate::elementwise::Place;
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat, MatMut};
-use format::{Columns, Format, GROUP, OCTET, by_kind};
+use format::{Behind, Columns, Format, GROUP, OCTET, by_format};
 use rows::Rows;
 
 /// Rows of A that are quantised at a time.
@@ -54,7 +57,7 @@ const ALIGN: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// How.
-    pub kind: Kind,
+    pub format: BlockFormat,
     /// How many.
     pub rows: usize,
     /// Their bytes.
@@ -174,7 +177,7 @@ unsafe fn multiply(
         // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
         unsafe {
             let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), count * COLUMNS);
-            by_kind!(task.run.kind, F => columns::<F>(place.isa, &task, (first, count, rows), tile, &c));
+            by_format!(task.run.format, F => columns::<F>(place.isa, &task, (first, count, rows), tile, &c));
         }
     });
 }
@@ -200,9 +203,16 @@ impl Tiles {
 }
 
 /// The columns of a task from `col` on.
-fn columns_at<F: Format>(task: &Task, col: usize, k: usize) -> Columns {
-    let apart = k / GROUP / F::GROUPS * F::BYTES;
-    Columns { first: task.run.bytes.wrapping_add(col * apart), apart }
+fn columns_at(task: &Task, col: usize, k: usize) -> Columns {
+    let format = task.run.format;
+    let apart = format.row_bytes(k);
+    let behind = match format {
+        BlockFormat::Grouped(of) => {
+            Behind { scales: of.scales_at(k), zeros: of.zeros_at(k), span: of.group / GROUP }
+        }
+        _ => Behind::default(),
+    };
+    Columns { first: task.run.bytes.wrapping_add(col * apart), apart, behind }
 }
 
 /// A task.
@@ -225,7 +235,7 @@ unsafe fn columns<F: Format>(
         cols.start = whole;
     }
     for col in cols.clone().step_by(OCTET) {
-        let at = columns_at::<F>(task, col, rows.k);
+        let at = columns_at(task, col, rows.k);
         let wide = OCTET.min(cols.end - col);
         let sums = &mut tile.as_chunks_mut::<OCTET>().0[..count];
         // SAFETY: passed on.
@@ -263,18 +273,17 @@ unsafe fn panels<F: Format>(
     tile.fill(0.0);
     let mut panel = Panel::new();
     let groups = rows.k / GROUP;
-    for from in (0..groups).step_by(DEPTH) {
-        let depth = DEPTH.min(groups - from);
+    let most = DEPTH / F::PLANES;
+    for from in (0..groups).step_by(most) {
+        let depth = most.min(groups - from);
         for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks_mut::<COLS>().0.chunks_mut(count)) {
             // SAFETY: passed on; a tile has sixteen columns of all rows. What an octet leaves in a panel where there is no second
             // is used and not stored.
             unsafe {
                 for octet in (0..COLS.min(cols.end - col)).step_by(OCTET) {
-                    let columns = columns_at::<F>(task, col + octet, rows.k);
+                    let columns = columns_at(task, col + octet, rows.k);
                     for at in (0..depth).step_by(F::GROUPS) {
-                        let block = columns.first.wrapping_add((from + at) / F::GROUPS * F::BYTES);
-                        let blocks = Columns { first: block, ..columns };
-                        avx2::fill::<F>(blocks, (&mut panel, octet, at));
+                        avx2::fill::<F>(columns, (from + at) / F::GROUPS, (&mut panel, octet, at));
                     }
                 }
                 for row in (0..count).step_by(4) {

@@ -11,24 +11,32 @@ use super::rows::{Rows, swapped};
 pub(super) unsafe fn octet<F: Format>(columns: Columns, count: usize, rows: Rows, sums: &mut [[f32; OCTET]]) {
     sums.fill([0.0; OCTET]);
     let mut found = Table::new();
+    let whole = columns.each(count);
     for index in 0..rows.k / GROUP / F::GROUPS {
-        let first = columns.first.wrapping_add(index * F::BYTES);
-        let blocks = Columns { first, ..columns }.each(count);
+        let blocks = columns.block::<F>(index).each(count);
         // SAFETY: the caller's promise.
-        unsafe { table::<F>(&blocks, &mut found) };
+        unsafe { table::<F>(&whole, (columns.behind, index), &mut found) };
         for group in 0..F::GROUPS {
             for col in 0..count {
                 // SAFETY: the caller's promise.
                 let block = unsafe { std::slice::from_raw_parts(blocks[col], F::BYTES) };
-                let w = codes::<F>(block, group);
-                let w: [i16; GROUP] = std::array::from_fn(|at| i16::from(w[swapped(at)]) - F::BIAS as i16);
+                let bias = if F::ZEROS { found.zeros[col] } else { F::BIAS } as i16;
+                let plane = |plane: usize| {
+                    let w = codes::<F>(block, (group, plane));
+                    std::array::from_fn(|at| w[swapped(at)] - bias)
+                };
+                let planes: [[i16; GROUP]; 2] = [plane(0), plane(F::PLANES - 1)];
                 for (row, sums) in sums.iter_mut().enumerate() {
                     let rows = rows.from(row);
                     let place = index * F::GROUPS + group;
                     // SAFETY: the caller's promise.
                     let (x, part) =
                         unsafe { (&*rows.codes.cast::<[i16; GROUP]>().add(place), &*rows.parts.add(place)) };
-                    let [first, second] = products(&w, x);
+                    let [first, second] = if F::PLANES == 2 {
+                        planes.map(|w| products(&w, x).into_iter().sum())
+                    } else {
+                        products(&planes[0], x)
+                    };
                     let factor = |half: usize| found.factors[F::FACTORS * group + half][col];
                     let mut term = if F::FACTORS == 2 {
                         factor(0) * first as f32 + factor(1) * second as f32

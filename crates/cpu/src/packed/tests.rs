@@ -1,12 +1,31 @@
 //! Products with packed weights: the same bits on every instruction set and for any number of rows, and within their bound of f64.
 
-use fathom_tensor::ggml::{Kind, dequantise};
+use fathom_tensor::Grouped;
+use fathom_tensor::ggml::Kind;
 use half::{bf16, f16};
 
 use super::*;
 use crate::threads::Threads;
 
 const KINDS: [Kind; 5] = [Kind::Q8_0, Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K];
+
+const GROUPED: [(Codes, usize); 8] = [
+    (Codes::Int2, 64),
+    (Codes::Int4, 32),
+    (Codes::Int4, 128),
+    (Codes::Int8, 96),
+    (Codes::E2m1, 32),
+    (Codes::E2m1, 16),
+    (Codes::E4m3, 64),
+    (Codes::E4m3, 32),
+];
+
+/// All formats, with the elements of which rows are made up.
+fn formats() -> impl Iterator<Item = (BlockFormat, usize)> {
+    let grouped =
+        GROUPED.map(|(codes, group)| (BlockFormat::Grouped(Grouped { codes, group }), group.max(32)));
+    KINDS.into_iter().map(|kind| (BlockFormat::Ggml(kind), kind.block())).chain(grouped)
+}
 
 /// Every level this machine has.
 fn levels() -> impl Iterator<Item = Isa> {
@@ -43,6 +62,25 @@ fn blocks(kind: Kind, elements: usize, random: &mut Random) -> Vec<u8> {
         for at in at {
             block[*at..at + 2].copy_from_slice(&f16::from_f32(random.next() * size).to_le_bytes());
         }
+    }
+    bytes
+}
+
+/// Random rows of a format.
+fn packed_rows(format: BlockFormat, (n, k): (usize, usize), random: &mut Random) -> Vec<u8> {
+    let grouped = match format {
+        BlockFormat::Ggml(kind) => return blocks(kind, n * k, random),
+        BlockFormat::Grouped(grouped) => grouped,
+        other => panic!("{other:?}"),
+    };
+    let mut bytes = vec![0; n * format.row_bytes(k)];
+    for row in bytes.chunks_mut(format.row_bytes(k)) {
+        let raw: Vec<u8> = (0..k).map(|_| random.bits() as u8).collect();
+        let most = if grouped.codes.bits() == 8 { 255 } else { (1 << grouped.codes.bits()) - 1 };
+        // No number of e4m3 is a NaN.
+        let code = |at: usize| raw[at] & if grouped.codes == Codes::E4m3 { 0xfe } else { most };
+        let scale = |at: usize| (f32::from(raw[at]) * 1e-4 - 0.01, raw[at + 1] & most);
+        grouped.write_row(k, code, scale, row);
     }
     bytes
 }
@@ -96,24 +134,32 @@ fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs:
 }
 
 /// Weights of one kind after another.
-fn weights(kinds: &[(Kind, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32>) {
+fn weights(formats: &[(BlockFormat, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32>) {
     let mut random = Random(0x9e37_79b9 ^ k as u64);
-    let all: Vec<Vec<u8>> = kinds.iter().map(|(kind, n)| blocks(*kind, n * k, &mut random)).collect();
+    let all: Vec<Vec<u8>> =
+        formats.iter().map(|(format, n)| packed_rows(*format, (*n, k), &mut random)).collect();
     let mut plain = Vec::new();
-    for ((kind, n), bytes) in kinds.iter().zip(&all) {
-        let mut out = vec![0.0; n * k];
-        dequantise(*kind, bytes, &mut out);
-        plain.extend(out);
+    for ((format, _), bytes) in formats.iter().zip(&all) {
+        for row in bytes.chunks(format.row_bytes(k)) {
+            let mut out = vec![0.0; k];
+            format.unpack_row(row, &mut out);
+            plain.extend(out);
+        }
     }
     (all, plain)
 }
 
-fn runs(kinds: &[(Kind, usize)], bytes: &[Vec<u8>]) -> Vec<Run> {
-    kinds
-        .iter()
-        .zip(bytes)
-        .map(|((kind, rows), bytes)| Run { kind: *kind, rows: *rows, bytes: bytes.as_ptr() })
-        .collect()
+fn runs(formats: &[(BlockFormat, usize)], bytes: &[Vec<u8>]) -> Vec<Run> {
+    let run = |((format, rows), bytes): (&(BlockFormat, usize), &Vec<u8>)| Run {
+        format: *format,
+        rows: *rows,
+        bytes: bytes.as_ptr(),
+    };
+    formats.iter().zip(bytes).map(run).collect()
+}
+
+fn ggml(kinds: &[(Kind, usize)]) -> Vec<(BlockFormat, usize)> {
+    kinds.iter().map(|(kind, n)| (BlockFormat::Ggml(*kind), *n)).collect()
 }
 
 /// What a row's element may differ by from the exact sum: half a step of each integer, and the roundings of f32.
@@ -132,7 +178,7 @@ fn bound(x: &[f32], w: &[f32]) -> f64 {
 }
 
 #[track_caller]
-fn check(kinds: &[(Kind, usize)], m: usize, k: usize, elem: Elem) {
+fn check(kinds: &[(BlockFormat, usize)], m: usize, k: usize, elem: Elem) {
     let (bytes, plain) = weights(kinds, k);
     let runs = runs(kinds, &bytes);
     let n: usize = kinds.iter().map(|(_, n)| n).sum();
@@ -156,7 +202,7 @@ fn check(kinds: &[(Kind, usize)], m: usize, k: usize, elem: Elem) {
 
 #[test]
 fn bits_are_the_same_everywhere() {
-    for kind in KINDS {
+    for (format, block) in formats() {
         for (m, n, blocks) in [
             (1, 8, 1),
             (1, 70, 3),
@@ -169,7 +215,7 @@ fn bits_are_the_same_everywhere() {
             (33, 64, 9),
         ] {
             for elem in [Elem::F32, Elem::Bf16] {
-                check(&[(kind, n)], m, blocks * kind.block(), elem);
+                check(&[(format, n)], m, blocks * block, elem);
             }
         }
     }
@@ -186,7 +232,7 @@ fn products_with_golden_blocks() {
         let (blocks, plain) = (read("blocks"), read("f32"));
         let plain: Vec<f32> = plain.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
         let n = plain.len() / k;
-        let runs = [Run { kind, rows: n, bytes: blocks.as_ptr() }];
+        let runs = [Run { format: BlockFormat::Ggml(kind), rows: n, bytes: blocks.as_ptr() }];
         let a = Rowed::new(m, k, Elem::F32, |_, random| random.next());
         for isa in levels() {
             let found = product_of(isa, 2, &a, 0, m, &runs);
@@ -202,13 +248,18 @@ fn products_with_golden_blocks() {
 
 #[test]
 fn more_rows_than_are_quantised_at_a_time() {
-    check(&[(Kind::Q4K, 24)], ROWS + 6, 512, Elem::F32);
-    check(&[(Kind::Q8_0, 17)], 2 * ROWS + 1, 96, Elem::Bf16);
+    check(&ggml(&[(Kind::Q4K, 24)]), ROWS + 6, 512, Elem::F32);
+    check(&ggml(&[(Kind::Q8_0, 17)]), 2 * ROWS + 1, 96, Elem::Bf16);
+    let e4m3 = BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 640 });
+    check(&[(e4m3, 17)], ROWS + 6, 640, Elem::Bf16);
 }
 
 #[test]
 fn runs_of_several_kinds() {
     let kinds = [(Kind::Q4K, 33), (Kind::Q6K, 8), (Kind::Q8_0, 70), (Kind::Q4_0, 1), (Kind::Q5K, 16)];
+    let mut kinds = ggml(&kinds);
+    kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::Int4, group: 512 }), 40));
+    kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 128 }), 17));
     for m in [1, 4, 6] {
         check(&kinds, m, 512, Elem::F32);
     }
@@ -217,8 +268,8 @@ fn runs_of_several_kinds() {
 /// Groups of zeros, of denormal numbers and of very large ones, and what is no number.
 #[test]
 fn numbers_at_the_ends() {
-    for kind in KINDS {
-        let k = 3 * kind.block().max(64);
+    for (kind, block) in formats() {
+        let k = 3 * block.max(64);
         let kinds = [(kind, 11)];
         let (bytes, plain) = weights(&kinds, k);
         let runs = runs(&kinds, &bytes);
@@ -251,7 +302,8 @@ fn numbers_at_the_ends() {
 
 #[test]
 fn rows_of_a_table() {
-    let kinds = [(Kind::Q4K, 3), (Kind::Q6K, 2)];
+    let int4 = BlockFormat::Grouped(Grouped { codes: Codes::Int4, group: 64 });
+    let kinds = [(BlockFormat::Ggml(Kind::Q4K), 3), (int4, 1), (BlockFormat::Ggml(Kind::Q6K), 1)];
     let k = 512;
     let (bytes, plain) = weights(&kinds, k);
     let runs = runs(&kinds, &bytes);

@@ -21,7 +21,9 @@ pub fn pack(op: &Pack<'_>) -> Launch {
             Launch::new(entries::pack_nf4, blocks, sizes(args.long(rows)))
         }
         BlockFormat::Int8 => Launch::new(entries::pack_int8, if cols == 0 { 0 } else { rows }, sizes(args)),
-        BlockFormat::Ggml(kind) => panic!("pack: a GPU has no kernel for {}", kind.name()),
+        BlockFormat::Ggml(_) | BlockFormat::Grouped(_) => {
+            panic!("pack: a GPU has no kernel for {}", format.name())
+        }
     }
 }
 
@@ -33,8 +35,8 @@ pub fn pack(op: &Pack<'_>) -> Launch {
 pub fn unpack(op: &Unpack<'_>) -> Launch {
     op.check();
     let ([rows, cols], format) = (op.out.shape(), op.format);
-    if let BlockFormat::Ggml(kind) = format {
-        panic!("unpack: a GPU has no kernel for {}", kind.name());
+    if matches!(format, BlockFormat::Ggml(_) | BlockFormat::Grouped(_)) {
+        panic!("unpack: a GPU has no kernel for {}", format.name());
     }
     let sheet = Sheet::new(rows, cols);
     let args = Args::new().plain(op.packed, DType::U8).out(op.out).long(rows).long(cols);

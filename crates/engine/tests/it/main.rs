@@ -6,6 +6,7 @@ mod batch;
 mod beams;
 mod draft;
 mod embed;
+mod few_bits;
 mod fuzz;
 mod packed;
 mod service;

@@ -1,4 +1,5 @@
-//! Models whose weights stay as a GGUF file has them: what they answer, what they take, and that a plan knows it.
+//! Models whose weights stay as a file has them, a GGUF file's blocks or a folder's few bits: what they answer, what they take, and
+//! that a plan knows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
+use fathom_grad::Params;
 use fathom_model::{
     Adapter, AdapterMethod, FolderOptions, GenerationConfig, GgufType, HfFolder, Init, Model, SaveOptions,
     Size, Trained, adapt, initialise, load, open, save_gguf, save_hf, save_peft,
@@ -16,14 +18,14 @@ use fathom_text::Tokenizer;
 
 use crate::batch::{Bed, WAYS, steady};
 
-const BUDGET: u64 = 1 << 30;
+pub const BUDGET: u64 = 1 << 30;
 
-fn cpu() -> Device {
+pub fn cpu() -> Device {
     Device::new(Arc::new(Cpu::new(2, None)), BUDGET)
 }
 
 /// A folder of a Llama whose rows are whole blocks of every type, with random weights.
-fn folder(at: &Path, tied: bool) {
+pub fn folder(at: &Path, tied: bool) {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama31/config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&fs::read(golden).unwrap()).unwrap();
     for (key, value) in
@@ -43,7 +45,7 @@ fn folder(at: &Path, tied: bool) {
 }
 
 /// A model with its weights, as blocks or unpacked.
-fn held(opened: &HfFolder, dtype: DType, stored: bool) -> Bed {
+pub fn held(opened: &HfFolder, dtype: DType, stored: bool) -> Bed {
     let device = cpu();
     let (model, mut params) = if stored {
         Model::declare_stored(&device, &opened.spec, dtype, &opened.source)
@@ -51,11 +53,16 @@ fn held(opened: &HfFolder, dtype: DType, stored: bool) -> Bed {
         Model::declare(&device, &opened.spec, dtype)
     };
     load(&device, &model, &mut params, &opened.source).unwrap();
+    bed(device, model, params)
+}
+
+/// With a tokenizer that is not used.
+pub fn bed(device: Device, model: Model, params: Params) -> Bed {
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     Bed { device, model, params, tokenizer }
 }
 
-fn text(seed: usize, tokens: usize) -> Vec<u32> {
+pub fn text(seed: usize, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|at| ((at * at + 7 * seed * at + seed) % 96) as u32).collect()
 }
 
@@ -136,6 +143,6 @@ fn adapters_over_blocks_are_refused() {
     save_peft(&device, &model, &params, &adapter, ("base", &Trained::adapter(&[]).unwrap())).unwrap();
     let opened = open(&file).unwrap();
     let error = held(&opened, DType::F32, true).engine(64).load_adapter("a", &adapter).unwrap_err();
-    assert!(error.to_string().contains("packed in a GGUF file's blocks"), "{error}");
+    assert!(error.to_string().contains("stays packed in few bits"), "{error}");
     held(&opened, DType::F32, false).engine(64).load_adapter("a", &adapter).unwrap();
 }

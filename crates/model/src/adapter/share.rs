@@ -43,8 +43,8 @@ pub fn share_base(
     }
     if params.iter().any(|(_, param)| param.value.as_blocked().is_some()) {
         return refuse(
-            "is an adapter, and its base stays packed in a GGUF file's blocks, over which adapters do not compute; serve the base \
-             from a folder of safetensors",
+            "is an adapter, and its base stays packed in few bits, over which adapters do not compute; name the adapter when the \
+             server starts (--adapter), and the base is unpacked",
         );
     }
     let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);

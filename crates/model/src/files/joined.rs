@@ -1,11 +1,13 @@
 //! Tensors that are read out of several of a file's: experts in MXFP4 as gpt-oss has them, and the linears of folders that GPTQ, AWQ,
-//! compressed-tensors, DeepSeek's blocks of FP8 and ModelOpt leave. Reading is all: they are decoded row by row, each element to f32 and
-//! rounded once to the tensor's type. What activations are to be rounded to is not read: products are those of the decoded weights.
+//! compressed-tensors, DeepSeek's blocks of FP8 and ModelOpt leave. They are decoded row by row, each element to f32 and rounded once to
+//! the tensor's type, or given as rows that products take ([`Joined::read_grouped`]). What activations are to be rounded to is not read: products are those of the decoded weights.
 
 mod decode;
 mod find;
 
-use fathom_tensor::DType;
+use std::ops::Range;
+
+use fathom_tensor::{DType, Grouped};
 
 use super::area::Area;
 use super::convert::convert_into;
@@ -40,13 +42,13 @@ pub(super) struct Part {
 pub(super) enum Layout {
     /// Blocks U8 [experts, out, groups, 16] of 32 e2m1 numbers along the input, scales e8m0 [experts, out, groups].
     Experts,
-    /// Codes I32 [in x bits / 32, out], zeros I32 [groups, out x bits / 32] (lower by `less`), scales [groups, out], and the group of each
-    /// input if `ordered`; the first in the low bits. `w = scale (code - zero)`.
+    /// Codes I32 [in x bits / 32, out], zeros I32 [groups, out x bits / 32] (lower by `less`), scales [groups, out], and maybe the group of
+    /// each input, which counts if `ordered`; the first in the low bits. `w = scale (code - zero)`.
     Gptq { bits: usize, less: u32, ordered: bool },
     /// Codes I32 [in, out / 8], zeros I32 [groups, out / 8], scales [groups, out]; columns of a word in AWQ's order. As GPTQ's.
     Awq,
-    /// Codes I32 [out, in x bits / 32], scales [out, groups], zeros I32 [out x bits / 32, groups] if `zeros`, the group of each input if
-    /// `ordered`. Without zeros codes are higher by half their range.
+    /// Codes I32 [out, in x bits / 32], scales [out, groups], zeros I32 [out x bits / 32, groups] if `zeros`, and maybe the group of each
+    /// input, which counts if `ordered`. Without zeros codes are higher by half their range.
     Integers { bits: usize, zeros: bool, ordered: bool },
     /// Codes I8 or e4m3 [out, in], a scale for each block, a zero for each (I8) if `zeros`.
     Bytes { float: bool, block: [usize; 2], zeros: bool },
@@ -94,6 +96,47 @@ impl Joined {
         if self.layout == Layout::Experts { self.shape[0] } else { 1 }
     }
 
+    /// How rows lie that products take as they are, if this is a linear whose scales are those of neighbours.
+    pub fn grouped(&self) -> Option<Grouped> {
+        let [rows, cols] = self.shape[..] else { return None };
+        let inputs = |scales: &Part| cols.div_ceil(scales.bytes as usize / scales.dtype.bytes() / rows);
+        let size = match self.layout {
+            Layout::Gptq { ordered: false, .. } | Layout::Awq => inputs(&self.parts[2]),
+            Layout::Integers { ordered: false, .. } => inputs(&self.parts[1]),
+            Layout::Bytes { block: [_, wide], .. } => wide,
+            Layout::Fours { group, .. } => group,
+            Layout::Experts | Layout::Gptq { .. } | Layout::Integers { .. } => return None,
+        };
+        // The last group of a row may be shorter.
+        let grouped = Grouped { codes: self.codes(), group: common(size, cols) };
+        grouped.fits(cols).then_some(grouped)
+    }
+
+    /// Overwrites `out` with some rows as [`Grouped`] says.
+    pub fn read_grouped(
+        &self,
+        (how, rows): (Grouped, Range<usize>),
+        out: &mut [u8],
+        stream: &mut dyn Stream,
+    ) -> Result<()> {
+        // Codes that lie row by row are read of these rows alone.
+        let by_rows =
+            matches!(self.layout, Layout::Integers { .. } | Layout::Bytes { .. } | Layout::Fours { .. });
+        let (first, cols) = (if by_rows { rows.start } else { 0 }, self.width());
+        let mut parts = Vec::new();
+        for (index, part) in self.parts.iter().enumerate() {
+            let each = part.bytes / self.rows() as u64;
+            let some = rows.start as u64 * each..rows.end as u64 * each;
+            let of = if by_rows && index == 0 { some } else { 0..part.bytes };
+            parts.push(part.read(of, stream)?);
+        }
+        for (row, out) in rows.zip(out.chunks_exact_mut(how.row_bytes(cols))) {
+            let code = |input| self.code(&parts, row - first, input);
+            how.write_row(cols, code, |input| self.scale(&parts, row, input), out);
+        }
+        Ok(())
+    }
+
     /// What an area of the tensor is, seen as a matrix: whole rows are one stretch.
     pub fn stretches(&self, area: &Area) -> impl Iterator<Item = Stretch> + use<> {
         let (row_bytes, size) = (self.row_bytes(), self.dtype.bytes());
@@ -103,6 +146,25 @@ impl Joined {
             start: (row * row_bytes + cols.start * size) as u64,
             bytes: step * cols.len() * size,
         })
+    }
+}
+
+/// The largest number that divides both.
+fn common(x: usize, y: usize) -> usize {
+    if y == 0 { x } else { common(y, x % y) }
+}
+
+impl Part {
+    /// Some of its bytes, of which those of halves are widened to f32.
+    fn read(&self, of: Range<u64>, stream: &mut dyn Stream) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; (of.end - of.start) as usize];
+        stream.read(&self.name, of.start, &mut bytes)?;
+        if !matches!(self.dtype, DType::Bf16 | DType::F16) {
+            return Ok(bytes);
+        }
+        let mut wide = vec![0; 2 * bytes.len()];
+        convert_into(self.dtype, &bytes, DType::F32, &mut wide);
+        Ok(wide)
     }
 }
 
@@ -161,14 +223,7 @@ impl Cache {
         self.parts.clear();
         for part in &joined.parts {
             let each = part.bytes / joined.units() as u64;
-            let mut bytes = vec![0; each as usize];
-            stream.read(&part.name, unit as u64 * each, &mut bytes)?;
-            if matches!(part.dtype, DType::Bf16 | DType::F16) {
-                let mut wide = vec![0; 2 * bytes.len()];
-                convert_into(part.dtype, &bytes, DType::F32, &mut wide);
-                bytes = wide;
-            }
-            self.parts.push(bytes);
+            self.parts.push(part.read(unit as u64 * each..(unit as u64 + 1) * each, stream)?);
         }
         self.of = Some((name.clone(), unit));
         Ok(())

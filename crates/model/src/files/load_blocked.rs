@@ -1,4 +1,4 @@
-//! Loads weights that are held as a GGUF file has them: rows of blocks, as they are.
+//! Loads weights that are held as a file has them: rows of blocks, or of codes with scales, none of them unpacked.
 
 use std::sync::Mutex;
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use fathom_tensor::{DType, ggml};
+use fathom_tensor::{BlockFormat, DType};
 use twox_hash::XxHash3_128;
 
 use super::area::{Area, matrix, parse_part};
@@ -43,11 +43,11 @@ pub trait Source: Sync {
     fn quantised(&self, _name: &str) -> Option<&Quantised> {
         None
     }
-    /// The block type of a tensor whose rows [`Source::read_blocks`] gives.
-    fn blocks(&self, _name: &str) -> Option<ggml::Kind> {
+    /// The format of a tensor's rows that [`Source::read_blocks`] gives.
+    fn blocks(&self, _name: &str) -> Option<BlockFormat> {
         None
     }
-    /// Overwrites `out` with some rows of a tensor as they are stored in blocks.
+    /// Overwrites `out` with some rows of a tensor in the format of [`Source::blocks`].
     ///
     /// # Errors
     /// If it is not stored so, has no such rows, or the file cannot be read.
@@ -487,11 +487,20 @@ impl Source for SafeTensors {
         self.quantised.all.get(name)
     }
 
-    fn blocks(&self, name: &str) -> Option<ggml::Kind> {
-        self.blocks.get(name).filter(|blocks| blocks.has_rows()).map(|blocks| blocks.kind)
+    fn blocks(&self, name: &str) -> Option<BlockFormat> {
+        if let Some(joined) = self.joined.get(name) {
+            return joined.grouped().map(BlockFormat::Grouped);
+        }
+        let blocks = self.blocks.get(name).filter(|blocks| blocks.has_rows());
+        blocks.map(|blocks| BlockFormat::Ggml(blocks.kind))
     }
 
     fn read_blocks(&self, name: &str, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
+        if let Some((joined, how)) =
+            self.joined.get(name).and_then(|joined| Some((joined, joined.grouped()?)))
+        {
+            return joined.read_grouped((how, rows), out, self.stream().as_mut());
+        }
         let Some(blocks) = self.blocks.get(name).filter(|blocks| blocks.has_rows()) else {
             return Err(Error::tensor(self.place(name), name, "is not stored in blocks"));
         };

@@ -63,6 +63,34 @@ fn parts_are_read_as_threads_and_ranks_ask_for_them() {
     }
 }
 
+/// Rows that products take as they are stand for the same, before it is rounded.
+#[test]
+fn rows_for_products_mean_what_is_read() {
+    let source = SafeTensors::open_folder(&golden()).unwrap();
+    let expected = SafeTensors::open_file(&golden().join("expected.safetensors")).unwrap();
+    for name in expected.names() {
+        let Some(format) = source.blocks(name) else {
+            assert_eq!(name, "gptq4_ordered.weight");
+            continue;
+        };
+        let (rows, cols) = (source.shape(name).unwrap()[0], source.shape(name).unwrap()[1]);
+        let (wide, float) = (format.row_bytes(cols), source.dtype(name).unwrap());
+        let mut packed = vec![0; rows * wide];
+        let (first, later) = packed.split_at_mut(7 * wide);
+        source.read_blocks(name, 0..7, first).unwrap();
+        source.read_blocks(name, 7..rows, later).unwrap();
+        let (mut found, mut row) = (Vec::new(), vec![0.0; cols]);
+        for packed in packed.chunks(wide) {
+            format.unpack_row(packed, &mut row);
+            found.extend(row.iter().flat_map(|x| match float {
+                DType::F16 => half::f16::from_f32(*x).to_le_bytes(),
+                _ => half::bf16::from_f32(*x).to_le_bytes(),
+            }));
+        }
+        assert!(found == bytes(&expected, name), "{name}: {format:?}");
+    }
+}
+
 /// A folder with the golden file's tensors and a configuration of its own.
 fn with_config(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -137,11 +137,10 @@ impl Files<'_> {
             let inputs = tall * 32 / bits;
             let order = self.part(&format!("{base}.g_idx"), &[DType::I32]);
             let order = order.filter(|(_, shape)| **shape == [inputs]).map(|(part, _)| part);
-            let ordered = order.is_some();
-            self.check_order(order.as_ref(), *groups)?;
-            if !ordered && !even(inputs) {
+            if order.is_none() && !even(inputs) {
                 return Err(wrong());
             }
+            let ordered = self.ordered(order.as_ref(), (inputs, *groups))?;
             let parts = [codes, zeros, scales].into_iter().chain(order).collect();
             let layout = Layout::Gptq { bits, less: self.less, ordered };
             return Ok(Joined { parts, shape: vec![*out, inputs], dtype, layout });
@@ -153,16 +152,19 @@ impl Files<'_> {
         Err(format!("{}; GPTQ in 2, 4 and 8 bits and AWQ's `gemm` in 4 can be read", wrong()))
     }
 
-    /// The group of each input must be one.
-    fn check_order(&self, order: Option<&Part>, groups: usize) -> Result<(), String> {
-        let Some(order) = order else { return Ok(()) };
+    /// Whether groups of inputs are not those of neighbours; each must be one.
+    fn ordered(&self, order: Option<&Part>, (inputs, groups): (usize, usize)) -> Result<bool, String> {
+        let Some(order) = order else { return Ok(false) };
         let bytes = (self.read)(&order.name).map_err(|error| error.to_string())?;
         let all = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word) as usize);
-        match all.clone().find(|group| *group >= groups) {
-            Some(group) => Err(format!("has an input in group {group} of {groups}")),
-            None if 4 * all.len() as u64 == order.bytes => Ok(()),
-            None => Err(format!("has {} inputs, too many", order.bytes / 4)),
+        if let Some(group) = all.clone().find(|group| *group >= groups) {
+            return Err(format!("has an input in group {group} of {groups}"));
         }
+        if 4 * all.len() as u64 != order.bytes {
+            return Err(format!("has {} inputs, too many", order.bytes / 4));
+        }
+        let size = inputs.div_ceil(groups);
+        Ok(all.enumerate().any(|(input, group)| group != input / size))
     }
 
     /// compressed-tensors' codes of less than a byte.
@@ -197,8 +199,8 @@ impl Files<'_> {
         }
         let order = self.part(&format!("{base}.weight_g_idx"), &[DType::I32]).map(|(part, _)| part);
         let order = order.filter(|order| order.bytes == 4 * inputs as u64);
-        self.check_order(order.as_ref(), groups)?;
-        let layout = Layout::Integers { bits, zeros: zeros.is_some(), ordered: order.is_some() };
+        let ordered = self.ordered(order.as_ref(), (inputs, groups))?;
+        let layout = Layout::Integers { bits, zeros: zeros.is_some(), ordered };
         let dtype = Files::read_as(&scales);
         let parts = [codes, scales].into_iter().chain(zeros.map(|(part, _)| part)).chain(order).collect();
         Ok(Joined { parts, shape: vec![out, inputs], dtype, layout })

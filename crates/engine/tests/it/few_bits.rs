@@ -1,0 +1,158 @@
+//! Models whose folders are in few bits: their weights stay so, answer as their elements do, and take what a plan says.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_cpu::Cpu;
+use fathom_model::{
+    Area, Coder, FolderOptions, Fp8Save, GenerationConfig, Grouped, GroupedSave, HfFolder, Model, Packing4,
+    Result, RoundTo, SaveOptions, Source, Stream, Zero, load, open, save_hf_coded, save_hf_rounded,
+};
+use fathom_tensor::{DType, Device, Machine, Meta};
+
+use crate::batch::{Bed, WAYS, steady};
+use crate::packed::{BUDGET, bed, cpu, folder, held, text};
+
+/// A folder's tensors, each in few bits as f32: not rounded to the type of its scales.
+struct Exact<'a>(&'a dyn Source);
+
+impl Exact<'_> {
+    fn rows(&self, name: &str, rows: Range<usize>) -> Option<Vec<u8>> {
+        let (format, shape) = (self.0.blocks(name)?, self.0.shape(name)?);
+        let (wide, mut row) = (format.row_bytes(shape[1]), vec![0.0f32; shape[1]]);
+        let mut packed = vec![0; rows.len() * wide];
+        self.0.read_blocks(name, rows, &mut packed).unwrap();
+        let mut out = Vec::new();
+        for packed in packed.chunks(wide) {
+            format.unpack_row(packed, &mut row);
+            out.extend(row.iter().flat_map(|x| x.to_le_bytes()));
+        }
+        Some(out)
+    }
+}
+
+impl Source for Exact<'_> {
+    fn names(&self) -> Vec<&str> {
+        self.0.names()
+    }
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.0.shape(name)
+    }
+    fn dtype(&self, name: &str) -> Option<DType> {
+        if self.0.blocks(name).is_some() { Some(DType::F32) } else { self.0.dtype(name) }
+    }
+    fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        match self.rows(name, rows.clone()) {
+            Some(bytes) => {
+                *out = bytes;
+                Ok(())
+            }
+            None => self.0.read_rows(name, rows, out),
+        }
+    }
+    fn stream(&self) -> Box<dyn Stream + '_> {
+        Box::new(ExactStream(self, self.0.stream()))
+    }
+    fn place(&self, name: &str) -> &Path {
+        self.0.place(name)
+    }
+}
+
+struct ExactStream<'a>(&'a Exact<'a>, Box<dyn Stream + 'a>);
+
+impl Stream for ExactStream<'_> {
+    fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
+        let rows = self.0.shape(name).unwrap()[0];
+        let Some(all) = self.0.rows(name, 0..rows) else { return self.1.read(name, start, out) };
+        out.copy_from_slice(&all[start as usize..][..out.len()]);
+        Ok(())
+    }
+    fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()> {
+        let Some(all) = self.0.rows(name, area.rows.clone()) else {
+            return self.1.read_area(name, area, out);
+        };
+        let (wide, cols) = (4 * self.0.shape(name).unwrap()[1], area.cols.clone());
+        for (row, out) in all.chunks(wide).zip(out.chunks_mut(4 * cols.len())) {
+            out.copy_from_slice(&row[4 * cols.start..4 * cols.end]);
+        }
+        Ok(())
+    }
+}
+
+/// Writes a folder in few bits of a plain one.
+type Write<'a> = &'a dyn Fn(&HfFolder, &Path);
+
+fn options(generation: &GenerationConfig) -> FolderOptions<'_> {
+    FolderOptions { weights: SaveOptions::new(DType::Bf16), generation, copy: &[] }
+}
+
+fn rounded(plain: &HfFolder, to: &Path, how: RoundTo) {
+    let generation = GenerationConfig::default();
+    let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
+    save_hf_rounded((&plain.spec, sources), to, (how, options(&generation))).unwrap();
+}
+
+fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
+    let generation = GenerationConfig::default();
+    let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
+    save_hf_coded((&plain.spec, sources), to, (coder, options(&generation))).unwrap();
+}
+
+fn grouped(plain: &HfFolder, to: &Path, (packing, zero): (Packing4, Zero)) {
+    let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 64, zero));
+    coded(plain, to, &GroupedSave::new((packing, 64), code, |_: &str, _: &mut [f32]| ()));
+}
+
+#[test]
+fn folders_in_few_bits_answer_as_their_elements_do() {
+    let cases: [(&str, Write<'_>); 6] = [
+        ("gptq", &|plain, to| grouped(plain, to, (Packing4::Gptq, Zero::Middle))),
+        ("awq", &|plain, to| grouped(plain, to, (Packing4::Awq, Zero::Lowest))),
+        ("int4", &|plain, to| rounded(plain, to, RoundTo::Int4)),
+        ("mxfp4", &|plain, to| rounded(plain, to, RoundTo::Mxfp4)),
+        ("nvfp4", &|plain, to| rounded(plain, to, RoundTo::Nvfp4)),
+        ("fp8", &|plain, to| coded(plain, to, &Fp8Save)),
+    ];
+    let at = tempfile::tempdir().unwrap();
+    folder(at.path(), false);
+    let plain = open(at.path()).unwrap();
+    for (name, write) in cases {
+        let to = at.path().join(name);
+        write(&plain, &to);
+        let opened = open(&to).unwrap();
+        let documents: Vec<Vec<u32>> = (1..7).map(|seed| text(seed, 5 + 9 * seed)).collect();
+        let losses = |bed: &Bed| bed.engine(64).losses_of(&documents).unwrap().concat();
+        let [elements, by_bf16] = [DType::F32, DType::Bf16].map(|dtype| {
+            let device = cpu();
+            let (model, mut params) = Model::declare(&device, &opened.spec, dtype);
+            load(&device, &model, &mut params, &Exact(&opened.source)).unwrap();
+            losses(&bed(device, model, params))
+        });
+        let off = |x: &[f32]| x.iter().zip(&elements).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        let by_bf16 = off(&by_bf16);
+        // As blocks of GGUF do.
+        for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.5)] {
+            let packed = held(&opened, dtype, true);
+            let few = packed.params.iter().filter(|(_, param)| param.value.as_blocked().is_some()).count();
+            assert_eq!(few, 4 * 3, "{name}: weights in few bits");
+            let most = off(&losses(&packed));
+            println!("{name}, {dtype:?}: losses are off by {most}, unpacked in bf16 by {by_bf16}");
+            assert!(
+                most < share * by_bf16,
+                "{name}, {dtype:?}: losses are off by {most}, in bf16 by {by_bf16}"
+            );
+            if name == "awq" && dtype == DType::F32 {
+                steady(&packed, name, &WAYS[1..2]);
+            }
+        }
+        // A plan charges what a run does.
+        let live = |stored: bool| held(&opened, DType::Bf16, stored).device.pool.usage().live;
+        let (packed, unpacked) = (live(true), live(false));
+        assert!(packed < unpacked, "{name}: {packed} bytes packed, {unpacked} unpacked");
+        let meta = Device::new(Arc::new(Meta::new(Cpu::new(2, None).profile().clone())), BUDGET);
+        let declared = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
+        assert_eq!(meta.pool.usage().live, packed, "{name}");
+        drop(declared);
+    }
+}
