@@ -16,6 +16,7 @@ use crate::needs_corpus;
 use crate::policy::check::{RANGES as OF_POLICY, check as of_policy};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
 use crate::rounded;
+use crate::several::check_several;
 
 /// What a number may be.
 #[derive(Clone, Copy)]
@@ -109,6 +110,14 @@ const RANGES: &[(&str, Allowed)] = &[
     ("adapter.embedding_lr_ratio", Above0(NO_END)),
     ("adapter.dropout", Below1),
     ("adapter.token_rows", Whole(0, COLUMNS)),
+    ("adapters.*.rank", Whole(1, COLUMNS)),
+    ("adapters.*.virtual_tokens", Whole(1, COLUMNS)),
+    ("adapters.*.encoder_hidden_size", Whole(2, COLUMNS)),
+    ("adapters.*.alpha", Above0(NO_END)),
+    ("adapters.*.lr_ratio", Above0(NO_END)),
+    ("adapters.*.embedding_lr_ratio", Above0(NO_END)),
+    ("adapters.*.dropout", Below1),
+    ("adapters.*.token_rows", Whole(0, COLUMNS)),
     ("data.max_rows_dropped", Any),
     ("data.max_bytes", Whole(1, BYTES)),
     ("data.recall_share", Below1),
@@ -238,9 +247,15 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         None => sizes(loaded)?,
     }
     let model = &loaded.value.model;
-    check_adapter(loaded)?;
+    let several = !loaded.value.adapters.is_empty();
+    if several {
+        // Each is checked in a recipe of its own.
+        check_several(loaded)?;
+    } else {
+        check_adapter(loaded)?;
+    }
     rounded::check(loaded)?;
-    let adapted = loaded.value.adapter.method != AdapterName::None;
+    let adapted = several || loaded.value.adapter.method != AdapterName::None;
     if model.quantization != QuantizationName::None && model.trained.is_empty() && !adapted {
         let message =
             "freezes the projections, and nothing says what is trained; give model.trained, as [\"norm\"]";

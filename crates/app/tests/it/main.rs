@@ -6,6 +6,7 @@ mod job;
 mod panics;
 mod policy;
 mod responses;
+mod several;
 
 use std::fmt::Write;
 use std::path::Path;

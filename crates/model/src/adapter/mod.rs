@@ -37,7 +37,7 @@ pub use leading::PromptParams;
 pub(crate) use leading::{declare_prefix, led};
 pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
-pub use share::share_base;
+pub use share::{share_base, share_untrained};
 pub(crate) use tables::head_term;
 pub use tables::{EmbedTerm, TableParams};
 pub use targets::Targets;
