@@ -38,7 +38,10 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
             let hidden = (table.method == AdapterName::PTuning)
                 .then_some(table.encoder_hidden_size.unwrap_or(spec.hidden));
             let method = match table.method {
-                AdapterName::Prefix => AdapterMethod::Prefix { tokens },
+                AdapterName::Prefix => {
+                    let hidden = table.encoder_hidden_size.unwrap_or(spec.kv_cols());
+                    AdapterMethod::Prefix { tokens, encoder: table.prefix_projection.then_some(hidden) }
+                }
                 _ => AdapterMethod::Prompt { tokens, encoder: hidden },
             };
             return spec.with_adapter(Adapter::leading(method)).map_err(refuse("method"));
@@ -117,7 +120,13 @@ pub(crate) fn check_adapter(loaded: &Loaded<Recipe>) -> Result<()> {
         ),
         ("virtual_tokens", adapter.virtual_tokens.is_some() && !method.leads()),
         ("prompt_text", adapter.prompt_text.is_some() && method != AdapterName::Prompt),
-        ("encoder_hidden_size", adapter.encoder_hidden_size.is_some() && method != AdapterName::PTuning),
+        ("prefix_projection", adapter.prefix_projection && method != AdapterName::Prefix),
+        (
+            "encoder_hidden_size",
+            adapter.encoder_hidden_size.is_some()
+                && method != AdapterName::PTuning
+                && !adapter.prefix_projection,
+        ),
     ];
     if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
         let message = format!("has no effect with adapter.method=\"{method}\"; leave it out");
@@ -157,6 +166,19 @@ fn check_leading(loaded: &Loaded<Recipe>) -> Result<()> {
             "mesh.tp",
             "cuts the heads of which a prefix has keys and values; use mesh.tp=1".into(),
         );
+    }
+    if adapter.prefix_projection {
+        // Every layer reads weights that lie before the first, as nothing else that is trained.
+        let ranks = [("cp", mesh.cp), ("dp", mesh.dp), ("pp", mesh.pp), ("ep", mesh.ep)];
+        if let Some((axis, _)) = ranks.iter().find(|(_, ranks)| *ranks > 1) {
+            let message = "has several ranks, between which what all layers of adapter.prefix_projection share is not summed; give 1";
+            return refuse(&format!("mesh.{axis}"), message.into());
+        }
+        if recipe.machine.offload_weights || recipe.machine.offload_optimizer {
+            let key = if recipe.machine.offload_weights { "offload_weights" } else { "offload_optimizer" };
+            let message = "fetches weights layer by layer, and those of adapter.prefix_projection are of all layers; set it to false";
+            return refuse(&format!("machine.{key}"), message.into());
+        }
     }
     if mesh.sequence_parallel && mesh.tp > 1 {
         let message =

@@ -143,7 +143,8 @@ fn virtual_tokens_stand_before_every_sequence() {
     for method in [
         AdapterMethod::Prompt { tokens: 5, encoder: None },
         AdapterMethod::Prompt { tokens: 5, encoder: Some(12) },
-        AdapterMethod::Prefix { tokens: 5 },
+        AdapterMethod::Prefix { tokens: 5, encoder: None },
+        AdapterMethod::Prefix { tokens: 5, encoder: Some(12) },
     ] {
         let bed = Bed::led("llama2", method);
         assert!(losses(&bed).len() == 8 && losses(&bed) != losses(&plain), "{method:?}");

@@ -98,7 +98,9 @@ fn leading_config(spec: &Spec, adapter: &Adapter, base: &str) -> Map<String, Val
         "num_virtual_tokens": adapter.virtual_tokens(), "task_type": "CAUSAL_LM", "token_dim": width,
     });
     let own = match adapter.method {
-        AdapterMethod::Prefix { .. } => json!({ "peft_type": "PREFIX_TUNING", "prefix_projection": false }),
+        AdapterMethod::Prefix { encoder, .. } => json!({
+            "peft_type": "PREFIX_TUNING", "prefix_projection": encoder.is_some(), "encoder_hidden_size": encoder,
+        }),
         AdapterMethod::Prompt { encoder: Some(hidden), .. } => json!({
             "peft_type": "P_TUNING", "encoder_hidden_size": hidden, "encoder_reparameterization_type": "MLP",
             "encoder_num_layers": 2, "encoder_dropout": 0.0,

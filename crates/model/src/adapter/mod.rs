@@ -33,7 +33,7 @@ use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, Term, Wal
 pub use begin::{adapt, begin_as, load_adapted};
 pub(crate) use experts::declare_experts;
 pub use houlsby::HoulsbyParams;
-pub use leading::PromptParams;
+pub use leading::{PrefixEncoder, PrefixParams, PromptParams};
 pub(crate) use leading::{declare_prefix, led};
 pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
@@ -70,6 +70,8 @@ pub enum AdapterMethod {
     Prefix {
         /// How many.
         tokens: usize,
+        /// Hidden columns of the network that computes those of all layers, if there is one.
+        encoder: Option<usize>,
     },
 }
 

@@ -72,7 +72,10 @@ recipe! {
         pub virtual_tokens: Option<usize>,
         /// Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random.
         pub prompt_text: Option<String>,
-        /// Of `p_tuning`: hidden columns of the network, an MLP of three layers as PEFT's. None: the model's columns.
+        /// Of `prefix`: a network of all layers computes the keys and values (PEFT's `prefix_projection`).
+        pub prefix_projection: bool,
+        /// Of `p_tuning`: hidden columns of the network, an MLP of three layers as PEFT's. None: the model's columns. Of `prefix` with
+        /// `prefix_projection`: those of its MLP of two layers. None: the columns of the model's keys.
         pub encoder_hidden_size: Option<usize>,
     }
 }
@@ -90,7 +93,7 @@ recipe! {
     pub struct NamedAdapter {
         /// Its name, and that of its folder inside the run's `adapter`: letters, digits, `-` and `_`.
         pub name: String = String::new(),
-        /// Its lessons, in place of `data.paths`.
+        /// Its lessons, in place of `data.paths`: files, folders and addresses.
         pub paths: Vec<PathBuf>,
         /// As `adapter.method`, but `pissa`, which changes the base.
         pub method: Option<AdapterName>,
@@ -112,6 +115,8 @@ recipe! {
         pub virtual_tokens: Option<usize>,
         /// As `adapter.prompt_text`.
         pub prompt_text: Option<String>,
+        /// As `adapter.prefix_projection`.
+        pub prefix_projection: Option<bool>,
         /// As `adapter.encoder_hidden_size`.
         pub encoder_hidden_size: Option<usize>,
     }
@@ -133,6 +138,7 @@ impl NamedAdapter {
             embedding_lr_ratio: embedding_lr_ratio.or(common.embedding_lr_ratio),
             virtual_tokens: self.virtual_tokens.or(common.virtual_tokens),
             prompt_text: self.prompt_text.clone().or_else(|| common.prompt_text.clone()),
+            prefix_projection: self.prefix_projection.unwrap_or(common.prefix_projection),
             encoder_hidden_size: self.encoder_hidden_size.or(common.encoder_hidden_size),
         }
     }
@@ -152,6 +158,7 @@ impl NamedAdapter {
             embedding_lr_ratio: table.embedding_lr_ratio,
             virtual_tokens: table.virtual_tokens,
             prompt_text: table.prompt_text,
+            prefix_projection: Some(table.prefix_projection),
             encoder_hidden_size: table.encoder_hidden_size,
         }
     }

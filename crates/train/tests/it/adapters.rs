@@ -19,11 +19,12 @@ use serde_json::{Value, json};
 
 use crate::mesh::{ADAMW, Case, ONE, batches, every_rank, in_step, spec};
 
-/// Virtual tokens in three ways.
-pub const LEADING: [AdapterMethod; 3] = [
+/// Virtual tokens in four ways.
+pub const LEADING: [AdapterMethod; 4] = [
     AdapterMethod::Prompt { tokens: 3, encoder: None },
     AdapterMethod::Prompt { tokens: 3, encoder: Some(8) },
-    AdapterMethod::Prefix { tokens: 3 },
+    AdapterMethod::Prefix { tokens: 3, encoder: None },
+    AdapterMethod::Prefix { tokens: 3, encoder: Some(8) },
 ];
 const LORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
 const DORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: true, singular: false };
@@ -117,6 +118,10 @@ fn ranks_give_what_one_gives() {
     let grid = Grid::default();
     for method in [LORA, DORA, AdapterMethod::Factors, AdapterMethod::Networks(8)].into_iter().chain(LEADING)
     {
+        if matches!(method, AdapterMethod::Prefix { encoder: Some(_), .. }) {
+            // Refused: what all its layers share is not summed over ranks.
+            continue;
+        }
         let one = every_rank(ONE, &|device| train(device, &ONE, method, Places::linear())).remove(0);
         for (grid, sharding) in [
             (Grid { dp: 2, ..grid }, Sharding::OptimGradsParams),
@@ -232,7 +237,7 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// Cases whose folders are read: all that PEFT wrote.
-const READ: [&str; 24] = [
+const READ: [&str; 25] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
@@ -247,6 +252,7 @@ const READ: [&str; 24] = [
     "prompt",
     "p_tuning",
     "prefix",
+    "prefix_projection",
     "lora_patterns",
     "lora_bias",
     "lora_plus",
@@ -312,7 +318,7 @@ fn three_steps_are_pefts() {
     for name in READ {
         let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
         let (mut model, mut params) = case.model(&device);
-        if name == "p_tuning" {
+        if super::leading::ENCODED.contains(&name) {
             (model, params) = super::leading::with_encoder(&case, &device);
         }
         let (trained, lead) = (case.trained(), model.spec.virtual_tokens());
