@@ -2,15 +2,15 @@
 //! anything is planned or run. Knows no model's files and no text; of a model that is read from a folder the sizes are not the
 //! recipe's.
 
+mod addresses;
 mod rows;
 
 use std::fmt;
 
 use fathom_base::human;
 use fathom_base::recipe::Recipe as Loaded;
-use fathom_base::secrets::{in_address, redacted};
 
-use crate::adapted::check_adapter;
+use crate::adapted::{RANGES as OF_ADAPTERS, check_adapter};
 use crate::error::Result;
 use crate::needs_corpus;
 use crate::policy::check::{RANGES as OF_POLICY, check as of_policy};
@@ -102,22 +102,6 @@ const RANGES: &[(&str, Allowed)] = &[
     ("moe.z_loss", Real(0.0, NO_END)),
     ("moe.bias_update_rate", Real(0.0, NO_END)),
     ("moe.capacity_factor", Above0(NO_END)),
-    ("adapter.rank", Whole(1, COLUMNS)),
-    ("adapter.virtual_tokens", Whole(1, COLUMNS)),
-    ("adapter.encoder_hidden_size", Whole(2, COLUMNS)),
-    ("adapter.alpha", Above0(NO_END)),
-    ("adapter.lr_ratio", Above0(NO_END)),
-    ("adapter.embedding_lr_ratio", Above0(NO_END)),
-    ("adapter.dropout", Below1),
-    ("adapter.token_rows", Whole(0, COLUMNS)),
-    ("adapters.*.rank", Whole(1, COLUMNS)),
-    ("adapters.*.virtual_tokens", Whole(1, COLUMNS)),
-    ("adapters.*.encoder_hidden_size", Whole(2, COLUMNS)),
-    ("adapters.*.alpha", Above0(NO_END)),
-    ("adapters.*.lr_ratio", Above0(NO_END)),
-    ("adapters.*.embedding_lr_ratio", Above0(NO_END)),
-    ("adapters.*.dropout", Below1),
-    ("adapters.*.token_rows", Whole(0, COLUMNS)),
     ("data.max_rows_dropped", Any),
     ("data.max_bytes", Whole(1, BYTES)),
     ("data.recall_share", Below1),
@@ -232,7 +216,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             }
         }
     }
-    secrets(loaded)?;
+    addresses::check(loaded)?;
     match &loaded.value.model.from {
         Some(folder) if folder.as_os_str().is_empty() => {
             let message =
@@ -268,27 +252,6 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         return refuse(loaded, "checkpoint.local", message);
     }
     ranks(loaded)
-}
-
-/// Refuses addresses of text that carry a password or a signature: the recipe is saved with the run.
-fn secrets(loaded: &Loaded<Recipe>) -> Result<()> {
-    let data = &loaded.value.data;
-    let named = data.paths.iter().map(|path| ("data.paths".to_string(), path));
-    let held_out = data.held_out_paths.iter().map(|path| ("data.held_out_paths".to_string(), path));
-    let each = loaded.value.adapters.iter().enumerate();
-    let of_adapters =
-        each.flat_map(|(at, one)| one.paths.iter().map(move |path| (format!("adapters.{at}.paths"), path)));
-    for (key, path) in named.chain(held_out).chain(of_adapters) {
-        let path = path.to_string_lossy();
-        if let Some(what) = in_address(&path) {
-            let message = format!(
-                "`{}` has {what} in it, which would be saved; download the file and name its path",
-                redacted(&path)
-            );
-            return refuse(loaded, &key, message);
-        }
-    }
-    Ok(())
 }
 
 /// Refuses what can be planned and not trained: text that nothing names, stages of which nothing says how long they are trained, and a first one that
@@ -372,7 +335,7 @@ fn numbers(value: &str) -> impl Iterator<Item = (&str, f64)> {
 }
 
 fn ranges() -> impl Iterator<Item = &'static (&'static str, Allowed)> {
-    RANGES.iter().chain(OF_POLICY)
+    RANGES.iter().chain(OF_ADAPTERS).chain(OF_POLICY)
 }
 
 fn allowed(path: &str) -> Allowed {

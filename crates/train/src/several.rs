@@ -27,6 +27,12 @@ pub(crate) fn beside(recipe: &Recipe, spec: &Spec) -> Result<Vec<Arc<Spec>>> {
 /// # Errors
 /// The key that has to be another.
 pub fn check_several(loaded: &Loaded<Recipe>) -> Result<()> {
+    check_each(loaded)?;
+    if loaded.value.adapters.is_empty() { Ok(()) } else { check_run(loaded) }
+}
+
+/// Names, lessons and methods.
+fn check_each(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let mut names = BTreeSet::new();
     for (index, one) in recipe.adapters.iter().enumerate() {
@@ -60,9 +66,12 @@ pub fn check_several(loaded: &Loaded<Recipe>) -> Result<()> {
             _ => {}
         }
     }
-    if names.is_empty() {
-        return Ok(());
-    }
+    Ok(())
+}
+
+/// What the run of all is.
+fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
     let Recipe { model, mesh, machine, activations, objective, precision, data, .. } = recipe;
     let ranks = mesh.tp * mesh.cp * mesh.dp * mesh.pp * mesh.ep;
     let leaves = activations.memory == Memory::Auto

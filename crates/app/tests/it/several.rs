@@ -100,11 +100,15 @@ fn two_adapters_are_what_each_is_alone() {
             );
         }
     }
+    plans_and_refusals(folder, &paths("b"));
+}
 
+/// What a plan is of, and what is refused.
+fn plans_and_refusals(folder: &Path, lessons: &str) {
     // A plan is of the one that needs most, beside the other.
     let peak = |job: &Job| plan(job, None).unwrap().draft(0).plan().unwrap().usage.peak_live;
     let most = planned(job(folder, "two.toml", "both", &[]).unwrap().loaded, &Silent).unwrap();
-    let data = format!("data.paths={}", paths("b"));
+    let data = format!("data.paths={lessons}");
     let more = ["adapter.method=dora", "adapter.targets=q_proj,down_proj", data.as_str()];
     assert!(peak(&most) > peak(&job(folder, "lora", "plan", &more).unwrap()));
     for (bad, what) in [
