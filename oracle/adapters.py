@@ -38,7 +38,7 @@ BASES = {
                                 rope_parameters=rope()),
 }
 # Cases whose virtual tokens a network computes, which PEFT's folders do not have.
-ENCODED = ["p_tuning", "prefix_projection"]
+ENCODED = ["p_tuning", "p_tuning_lstm", "prefix_projection"]
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
@@ -70,6 +70,7 @@ def cases():
                                     feedforward_modules=["down_proj"])
     yield "prompt", "llama", PromptTuningConfig(**prompts)
     yield "p_tuning", "llama", PromptEncoderConfig(**prompts, encoder_hidden_size=24)
+    yield "p_tuning_lstm", "llama", PromptEncoderConfig(**prompts, encoder_hidden_size=16, encoder_reparameterization_type="LSTM")
     yield "prefix", "llama", PrefixTuningConfig(**prompts)
     yield "prefix_projection", "llama", PrefixTuningConfig(**prompts, prefix_projection=True, encoder_hidden_size=24)
     yield "gpt2_lora", "gpt2", lora(["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)

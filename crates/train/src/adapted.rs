@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_base::recipe::Recipe as Loaded;
-use fathom_model::{Adapter, AdapterMethod, Size, Spec, Targets};
+use fathom_model::{Adapter, AdapterMethod, PromptEncoder, Size, Spec, Targets};
 use toml::Value;
 
 use crate::error::{Error, Result};
-use crate::recipe::{AdapterName, MethodName, Recipe};
+use crate::recipe::{AdapterName, EncoderName, MethodName, Recipe};
 use crate::recipe_check::Allowed::{self, Above0, Below1, Whole};
 use crate::recipe_check::{COLUMNS, NO_END};
 
@@ -57,14 +57,16 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
         }
         AdapterName::Prompt | AdapterName::PTuning | AdapterName::Prefix => {
             let tokens = table.leads();
-            let hidden = (table.method == AdapterName::PTuning)
-                .then_some(table.encoder_hidden_size.unwrap_or(spec.hidden));
+            let encoder = (table.method == AdapterName::PTuning).then_some(PromptEncoder {
+                hidden: table.encoder_hidden_size.unwrap_or(spec.hidden),
+                lstm: table.encoder_reparameterization_type == EncoderName::Lstm,
+            });
             let method = match table.method {
                 AdapterName::Prefix => {
                     let hidden = table.encoder_hidden_size.unwrap_or(spec.kv_cols());
                     AdapterMethod::Prefix { tokens, encoder: table.prefix_projection.then_some(hidden) }
                 }
-                _ => AdapterMethod::Prompt { tokens, encoder: hidden },
+                _ => AdapterMethod::Prompt { tokens, encoder },
             };
             return spec.with_adapter(Adapter::leading(method)).map_err(refuse("method"));
         }
@@ -142,6 +144,10 @@ pub(crate) fn check_adapter(loaded: &Loaded<Recipe>) -> Result<()> {
         ),
         ("virtual_tokens", adapter.virtual_tokens.is_some() && !method.leads()),
         ("prompt_text", adapter.prompt_text.is_some() && method != AdapterName::Prompt),
+        (
+            "encoder_reparameterization_type",
+            adapter.encoder_reparameterization_type != EncoderName::Mlp && method != AdapterName::PTuning,
+        ),
         ("prefix_projection", adapter.prefix_projection && method != AdapterName::Prefix),
         (
             "encoder_hidden_size",

@@ -14,7 +14,7 @@ mod precision;
 mod rl;
 mod rounds;
 
-pub use adapter::{AdapterName, AdapterTable, NamedAdapter};
+pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName};
 pub use precision::{

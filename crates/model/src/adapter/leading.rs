@@ -9,7 +9,8 @@ use fathom_grad::{Batch, Ctx, ParamId, Params, Val};
 use fathom_tensor::{Activation, Device, Tensor};
 
 use super::begin::values;
-use super::{Adapter, AdapterMethod};
+use super::lstm::LstmParams;
+use super::{Adapter, AdapterMethod, PromptEncoder};
 use crate::block::LinearParams;
 use crate::model::{Model, NOWHERE};
 use crate::portion::{Cut, Seen};
@@ -21,9 +22,21 @@ use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
 pub struct PromptParams {
     /// [n, d].
     pub(super) rows: ParamId,
-    /// [h, d], [h, h] and [d, h].
-    encoder: Option<[LinearParams; 3]>,
+    encoder: Option<EncoderParams>,
 }
+
+/// What computes the embeddings of virtual tokens.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // There is one.
+enum EncoderParams {
+    /// [h, d], [h, h] and [d, h].
+    Mlp([LinearParams; 3]),
+    /// An LSTM before an MLP.
+    Lstm(LstmParams),
+}
+
+/// What a linear layer is called here, and its weight and its bias in files; without a name of the bias there is none.
+pub(super) type Named = [&'static str; 3];
 
 /// What the keys and values of a prefix are computed from in all layers (PEFT's `prefix_projection`): each virtual token's row goes
 /// through a linear layer and a hyperbolic tangent.
@@ -62,7 +75,7 @@ const PREFIX: [[&str; 2]; 2] =
     [["prefix.keys", "prefix_embeddings.keys"], ["prefix.values", "prefix_embeddings.values"]];
 
 /// A weight that ranks have all of.
-fn weight(
+pub(super) fn weight(
     w: &mut Walk<'_>,
     (role, module): (&'static str, Module),
     shape: [usize; 2],
@@ -82,37 +95,46 @@ impl PromptParams {
         let (d, at) = (s.hidden, Module::Input);
         let name = if encoder.is_some() { "prompt_encoder.embedding.weight" } else { "prompt_embeddings" };
         let rows = weight(w, ("prompt", at), [tokens, d], (name, Term::Whole), Begins::Standard);
-        let mut layer = |part: usize, out: usize, inner: usize| linear(w, (ENCODER[part], at), [out, inner]);
-        let encoder = encoder.map(|h| [layer(0, h, d), layer(1, h, h), layer(2, d, h)]);
+        let encoder = encoder.map(|PromptEncoder { hidden: h, lstm }| {
+            if lstm {
+                return EncoderParams::Lstm(LstmParams::declare(w, s, h));
+            }
+            let mut layer = |part: usize, out: usize, inner: usize| {
+                linear(w, (ENCODER[part], at), [out, inner], Begins::Within(inner))
+            };
+            EncoderParams::Mlp([layer(0, h, d), layer(1, h, h), layer(2, d, h)])
+        });
         Some(PromptParams { rows, encoder })
     }
 
     /// `x_td` with the embeddings of virtual tokens at those.
     pub(crate) fn forward(&self, cx: &mut Ctx<'_>, x_td: Val) -> Val {
         let mut p_nd = cx.table("prompt", self.rows);
-        if let Some([first, second, last]) = &self.encoder {
-            let u_nh = first.whole(cx, "prompt.first", p_nd);
-            let u_nh = cx.activate("prompt.first.act", Activation::Relu, u_nh);
-            let u_nh = second.whole(cx, "prompt.second", u_nh);
-            let u_nh = cx.activate("prompt.second.act", Activation::Relu, u_nh);
-            p_nd = last.whole(cx, "prompt.last", u_nh);
+        match &self.encoder {
+            None => {}
+            Some(EncoderParams::Lstm(lstm)) => p_nd = lstm.forward(cx, p_nd),
+            Some(EncoderParams::Mlp([first, second, last])) => {
+                let u_nh = first.whole(cx, "prompt.first", p_nd);
+                let u_nh = cx.activate("prompt.first.act", Activation::Relu, u_nh);
+                let u_nh = second.whole(cx, "prompt.second", u_nh);
+                let u_nh = cx.activate("prompt.second.act", Activation::Relu, u_nh);
+                p_nd = last.whole(cx, "prompt.last", u_nh);
+            }
         }
         cx.add_leading("embed.led", x_td, p_nd)
     }
 }
 
-/// A linear layer [out, inner] of an encoder, by what it, its weight and its bias are called; it begins as PyTorch's do.
-fn linear(
+/// A linear layer [out, inner] of an encoder; PyTorch's begin within their `inner`.
+pub(super) fn linear(
     w: &mut Walk<'_>,
-    ([role, name, bias], at): ([&'static str; 3], Module),
+    ([role, name, bias], at): (Named, Module),
     [out, inner]: [usize; 2],
+    begins: Begins,
 ) -> LinearParams {
-    let begins = Begins::Within(inner);
-    LinearParams {
-        weight: weight(w, (role, at), [out, inner], (name, Term::Weight), begins),
-        bias: Some(weight(w, (role, at), [1, out], (bias, Term::Bias), begins)),
-        adapter: None,
-    }
+    let weighed = weight(w, (role, at), [out, inner], (name, Term::Weight), begins);
+    let bias = (!bias.is_empty()).then(|| weight(w, (role, at), [1, out], (bias, Term::Bias), begins));
+    LinearParams { weight: weighed, bias, adapter: None }
 }
 
 impl PrefixEncoder {
@@ -124,7 +146,10 @@ impl PrefixEncoder {
         let (k, at) = (s.kv_cols(), Module::Input);
         let name = ("prefix_encoder.embedding.weight", Term::Whole);
         let rows = weight(w, ("prefix_encoder", at), [tokens, k], name, Begins::Standard);
-        Some(PrefixEncoder { rows, hidden: linear(w, (PREFIX_ENCODER[0], at), [hidden, k]) })
+        Some(PrefixEncoder {
+            rows,
+            hidden: linear(w, (PREFIX_ENCODER[0], at), [hidden, k], Begins::Within(k)),
+        })
     }
 
     /// [n, h].
@@ -149,7 +174,8 @@ pub(crate) fn declare_prefix(w: &mut Walk<'_>, s: &Spec) -> Option<PrefixParams>
     // A walk past one layer alone has none of what all share.
     let nothing = LinearParams { weight: NOWHERE, bias: None, adapter: None };
     let of = w.prefix.unwrap_or(PrefixEncoder { rows: NOWHERE, hidden: nothing });
-    Some(PrefixParams::Encoded(of, [1, 2].map(|part| linear(w, (PREFIX_ENCODER[part], at), [k, hidden]))))
+    let layer = |part: usize| linear(w, (PREFIX_ENCODER[part], at), [k, hidden], Begins::Within(hidden));
+    Some(PrefixParams::Encoded(of, [1, 2].map(layer)))
 }
 
 /// `k_tk` and `v_tk` with those of a prefix at virtual tokens.
@@ -197,9 +223,8 @@ impl Spec {
     /// Whether the model can have virtual tokens.
     pub(super) fn check_leading(&self, method: AdapterMethod) -> Result<(), String> {
         let (tokens, hidden) = match method {
-            AdapterMethod::Prompt { tokens, encoder } | AdapterMethod::Prefix { tokens, encoder } => {
-                (tokens, encoder)
-            }
+            AdapterMethod::Prompt { tokens, encoder } => (tokens, encoder.map(|encoder| encoder.hidden)),
+            AdapterMethod::Prefix { tokens, encoder } => (tokens, encoder),
             _ => return Ok(()),
         };
         if tokens == 0 || hidden.is_some_and(|hidden| hidden < 2) {
@@ -239,12 +264,16 @@ impl Model {
         let tokens = self.spec.virtual_tokens();
         if let Some(prompt) = self.embed.and_then(|embed| embed.prompt) {
             let mut rows = of(prompt.rows);
-            if let Some([first, second, last]) = &prompt.encoder {
-                for layer in [first, second] {
-                    rows = through(layer, &rows);
-                    rows.iter_mut().for_each(|x| *x = x.max(0.0));
+            match &prompt.encoder {
+                None => {}
+                Some(EncoderParams::Lstm(lstm)) => rows = lstm.on_host(rows, &of, &through),
+                Some(EncoderParams::Mlp([first, second, last])) => {
+                    for layer in [first, second] {
+                        rows = through(layer, &rows);
+                        rows.iter_mut().for_each(|x| *x = x.max(0.0));
+                    }
+                    rows = through(last, &rows);
                 }
-                rows = through(last, &rows);
             }
             return (!rows.is_empty()).then_some(([tokens, self.spec.hidden], rows));
         }
@@ -265,12 +294,13 @@ impl Model {
     }
 }
 
-/// `x W^T + b`, summed in f64.
+/// `x W^T + b`, summed in f64; without a bias none is added.
 fn product(x: &[f32], (weight, bias): (&[f32], &[f32]), inner: usize) -> Vec<f32> {
     let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
     let row = |x: &[f32]| {
-        let outs = weight.chunks_exact(inner).zip(bias);
-        outs.map(|(w, b)| (dot(x, w) + f64::from(*b)) as f32).collect::<Vec<f32>>()
+        let biases = bias.iter().copied().chain(std::iter::repeat(0.0));
+        let outs = weight.chunks_exact(inner).zip(biases);
+        outs.map(|(w, b)| (dot(x, w) + f64::from(b)) as f32).collect::<Vec<f32>>()
     };
     x.chunks_exact(inner).flat_map(row).collect()
 }

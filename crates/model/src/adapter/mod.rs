@@ -10,6 +10,7 @@ mod config;
 mod experts;
 mod houlsby;
 mod leading;
+mod lstm;
 mod merge;
 mod off;
 mod peft;
@@ -63,8 +64,8 @@ pub enum AdapterMethod {
     Prompt {
         /// How many.
         tokens: usize,
-        /// Hidden columns of the encoder that computes them (p-tuning; Liu et al., 2021).
-        encoder: Option<usize>,
+        /// What computes them, if anything does (p-tuning; Liu et al., 2021).
+        encoder: Option<PromptEncoder>,
     },
     /// Virtual tokens of which each layer's keys and values are trained (Li and Liang, 2021).
     Prefix {
@@ -73,6 +74,22 @@ pub enum AdapterMethod {
         /// Hidden columns of the network that computes those of all layers, if there is one.
         encoder: Option<usize>,
     },
+}
+
+/// What computes the embeddings of virtual tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptEncoder {
+    /// Its hidden columns; of an LSTM those of each direction.
+    pub hidden: usize,
+    /// An LSTM of two layers in both directions and an MLP of two layers, in place of an MLP of three.
+    pub lstm: bool,
+}
+
+impl PromptEncoder {
+    /// An MLP.
+    pub fn mlp(hidden: usize) -> PromptEncoder {
+        PromptEncoder { hidden, lstm: false }
+    }
 }
 
 impl AdapterMethod {

@@ -33,6 +33,16 @@ choice! {
     }
 }
 
+choice! {
+    /// What computes the embeddings of virtual tokens.
+    pub enum EncoderName {
+        /// An MLP of three layers.
+        Mlp = "mlp",
+        /// An LSTM of two layers in both directions, and an MLP of two layers.
+        Lstm = "lstm",
+    }
+}
+
 impl AdapterName {
     /// It has low-rank terms.
     pub fn is_low_rank(self) -> bool {
@@ -72,9 +82,11 @@ recipe! {
         pub virtual_tokens: Option<usize>,
         /// Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random.
         pub prompt_text: Option<String>,
+        /// Of `p_tuning`: what computes the virtual tokens, as in PEFT.
+        pub encoder_reparameterization_type: EncoderName = EncoderName::Mlp,
         /// Of `prefix`: a network of all layers computes the keys and values (PEFT's `prefix_projection`).
         pub prefix_projection: bool,
-        /// Of `p_tuning`: hidden columns of the network, an MLP of three layers as PEFT's. None: the model's columns. Of `prefix` with
+        /// Of `p_tuning`: hidden columns of the network, of an LSTM in each direction. None: the model's columns. Of `prefix` with
         /// `prefix_projection`: those of its MLP of two layers. None: the columns of the model's keys.
         pub encoder_hidden_size: Option<usize>,
     }
@@ -115,6 +127,8 @@ recipe! {
         pub virtual_tokens: Option<usize>,
         /// As `adapter.prompt_text`.
         pub prompt_text: Option<String>,
+        /// As `adapter.encoder_reparameterization_type`.
+        pub encoder_reparameterization_type: Option<EncoderName>,
         /// As `adapter.prefix_projection`.
         pub prefix_projection: Option<bool>,
         /// As `adapter.encoder_hidden_size`.
@@ -138,6 +152,9 @@ impl NamedAdapter {
             embedding_lr_ratio: embedding_lr_ratio.or(common.embedding_lr_ratio),
             virtual_tokens: self.virtual_tokens.or(common.virtual_tokens),
             prompt_text: self.prompt_text.clone().or_else(|| common.prompt_text.clone()),
+            encoder_reparameterization_type: self
+                .encoder_reparameterization_type
+                .unwrap_or(common.encoder_reparameterization_type),
             prefix_projection: self.prefix_projection.unwrap_or(common.prefix_projection),
             encoder_hidden_size: self.encoder_hidden_size.or(common.encoder_hidden_size),
         }
@@ -158,6 +175,7 @@ impl NamedAdapter {
             embedding_lr_ratio: table.embedding_lr_ratio,
             virtual_tokens: table.virtual_tokens,
             prompt_text: table.prompt_text,
+            encoder_reparameterization_type: Some(table.encoder_reparameterization_type),
             prefix_projection: Some(table.prefix_projection),
             encoder_hidden_size: table.encoder_hidden_size,
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Params, Places, Scope, VIRTUAL};
 use fathom_model::{
-    Adapter, AdapterMethod, Caps, Init, Model, Packed, Quantized, SafeTensors, Size, Source, Spec, Targets,
-    Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32, save_peft,
+    Adapter, AdapterMethod, Caps, Init, Model, Packed, PromptEncoder, Quantized, SafeTensors, Size, Source,
+    Spec, Targets, Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32, save_peft,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 
 use crate::mesh::{ADAMW, Case, ONE, batches, every_rank, in_step, spec};
 
-/// Virtual tokens in four ways.
-pub const LEADING: [AdapterMethod; 4] = [
+/// Virtual tokens in five ways.
+pub const LEADING: [AdapterMethod; 5] = [
     AdapterMethod::Prompt { tokens: 3, encoder: None },
-    AdapterMethod::Prompt { tokens: 3, encoder: Some(8) },
+    AdapterMethod::Prompt { tokens: 3, encoder: Some(PromptEncoder { hidden: 8, lstm: false }) },
+    AdapterMethod::Prompt { tokens: 3, encoder: Some(PromptEncoder { hidden: 8, lstm: true }) },
     AdapterMethod::Prefix { tokens: 3, encoder: None },
     AdapterMethod::Prefix { tokens: 3, encoder: Some(8) },
 ];
@@ -237,7 +238,7 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// Cases whose folders are read: all that PEFT wrote.
-const READ: [&str; 25] = [
+const READ: [&str; 26] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
@@ -251,6 +252,7 @@ const READ: [&str; 25] = [
     "modules_to_save",
     "prompt",
     "p_tuning",
+    "p_tuning_lstm",
     "prefix",
     "prefix_projection",
     "lora_patterns",
