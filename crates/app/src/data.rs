@@ -1,13 +1,14 @@
 //! What a recipe's lessons are as tokens: every row, before anything is trained.
 
 use fathom_text::Tokenizer;
-use fathom_text::lessons::{Lesson as Taught, Lessons, files};
+use fathom_text::lessons::{Lesson as Taught, Lessons};
 use fathom_text::pack::{Doc, Packing, pack};
 
 use crate::error::Result;
+use crate::events::Silent;
 use crate::job::Job;
 use crate::text::lessons::{shown, template};
-use crate::text::tokenizer;
+use crate::text::{fetched, tokenizer};
 
 pub use fathom_base::metrics::events::Lesson;
 
@@ -76,7 +77,8 @@ pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked
     let longest = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
     let teaching = recipe.teaching();
     let (mut checked, mut docs) = (Checked::default(), Vec::new());
-    let lessons = Lessons::new(files(&recipe.data.paths)?, (&given, template.as_ref()), &teaching);
+    let paths = fetched::rows(&recipe.data.paths, &job.data().join("fetched"), &Silent)?;
+    let lessons = Lessons::new(paths, (&given, template.as_ref()), &teaching);
     for (index, lesson) in lessons.enumerate() {
         let documents = match lesson {
             Ok(documents) => documents,

@@ -29,6 +29,8 @@ pub struct Job {
     pub machine: Machine,
     /// The run's folder.
     pub folder: PathBuf,
+    /// Where its adapter is written, if not in that.
+    pub exports: Option<PathBuf>,
 }
 
 impl Job {
@@ -42,7 +44,7 @@ impl Job {
         let (ranks, (specs, trained)) = resolve().map_err(|error| placed(&loaded, error))?;
         let machine = Machine::new(loaded.value.machine.clone(), events);
         let folder = loaded.value.run.out.clone();
-        Ok(Job { loaded, specs, trained, ranks, machine, folder })
+        Ok(Job { loaded, specs, trained, ranks, machine, folder, exports: None })
     }
 
     /// The recipe's values.
@@ -87,7 +89,7 @@ impl Job {
 
     /// The folder of the trained adapter.
     pub fn adapter(&self) -> PathBuf {
-        self.folder.join(FOLDER)
+        self.exports.clone().unwrap_or_else(|| self.folder.join(FOLDER))
     }
 
     /// The folder of the model that the recipe starts from, if it does from one.

@@ -59,6 +59,7 @@ pub mod rounds;
 pub mod score;
 pub mod selftest;
 pub mod serve;
+pub mod several;
 pub mod text;
 pub mod train;
 mod writer;

@@ -77,6 +77,6 @@ pub use quality::{QualityExamples, QualityReport, QualityTraining, train_quality
 pub use read::{Charset, Columns, Documents, RawRecord, ReadOptions, html_to_text, open};
 #[cfg(feature = "pipeline")]
 pub use read::{
-    CrawlFiles, InputFile, RawOptions, RawRecords, RemoteOptions, Snapshot, input_files, is_remote,
-    named_files,
+    CrawlFiles, InputFile, RawOptions, RawRecords, RemoteOptions, Snapshot, fetch, input_files, is_remote,
+    named_files, remote_files,
 };

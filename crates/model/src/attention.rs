@@ -4,7 +4,7 @@
 
 use fathom_grad::{AttentionUse, Ctx, ParamId, RelativeUse, RopeUse, Val};
 
-use crate::adapter::{declare_prefix, led};
+use crate::adapter::{PrefixParams, declare_prefix, led};
 use crate::block::{LinearParams, NormParams, norm};
 use crate::encoder::Relative;
 use crate::latent::{LatentParams, latent_heads};
@@ -27,8 +27,8 @@ pub struct AttentionParams {
     pub relative: Option<RelativeParams>,
     /// [d, e].
     pub out: LinearParams,
-    /// [n, k] both: keys and values at an adapter's virtual tokens.
-    pub prefix: Option<[ParamId; 2]>,
+    /// Keys and values at an adapter's virtual tokens.
+    pub prefix: Option<PrefixParams>,
 }
 
 /// The table of distances, which all layers share.
@@ -72,7 +72,7 @@ pub(crate) fn attention(
     let [q_te, k_tk, v_tk] = heads(cx, s, layer, p, h_td);
     let how = attention_use(s, layer);
     let o_te = cx.whole(|cx| {
-        let [k_tk, v_tk] = led(cx, p.prefix, [k_tk, v_tk]);
+        let [k_tk, v_tk] = led(cx, p.prefix.as_ref(), [k_tk, v_tk]);
         match (&p.relative, s.relative()) {
             (Some(r), Some(relative)) => disentangled(cx, s, (p, r, &relative), how.mask, [q_te, k_tk, v_tk]),
             _ => cx.attention(q_te, k_tk, v_tk, how, p.sinks),

@@ -4,7 +4,7 @@
 
 use fathom_grad::{Ctx, ParamId, Val};
 
-use crate::adapter::{AdapterParams, HoulsbyParams};
+use crate::adapter::{AdapterParams, HoulsbyParams, PrefixParams};
 use crate::attention::{AttentionParams, attention};
 use crate::moe::{ExpertsParams, experts};
 use crate::portion::Seen;
@@ -202,7 +202,7 @@ impl BlockParams {
 
 impl BlockParams {
     /// Keys and values at virtual tokens, if they are trained.
-    pub(crate) fn prefix(&self) -> Option<[ParamId; 2]> {
+    pub(crate) fn prefix(&self) -> Option<PrefixParams> {
         match &self.mixer {
             Some(MixerParams::Attention(attention)) => attention.prefix,
             _ => None,

@@ -40,9 +40,9 @@ mod trained;
 mod walk;
 
 pub use adapter::{
-    Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PromptParams, SavedAdapter,
-    Size, TableParams, Targets, adapt, begin_as, load_adapted, load_peft, merge, open_peft, save_peft,
-    share_base,
+    Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PrefixEncoder,
+    PrefixParams, PromptEncoder, PromptParams, SavedAdapter, Size, TableParams, Targets, adapt, begin_as,
+    load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained,
 };
 pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
 pub use batch::{Caps, Packed, causal_pairs, mask};

@@ -9,7 +9,7 @@ use fathom_grad::{
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 
-use crate::adapter::{PromptParams, TableParams, head_term};
+use crate::adapter::{PrefixEncoder, PromptParams, TableParams, head_term};
 use crate::attention::DistanceParams;
 use crate::block::{BlockParams, FfnParams, LinearParams, NormParams, block, norm};
 use crate::blocked::Blocked;
@@ -131,6 +131,7 @@ impl Spec {
         let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
         let prompt = PromptParams::declare(w, self);
         let of_table = TableParams::declare(w, self);
+        w.prefix = PrefixEncoder::declare(w, self);
         w.distances = self.relative().map(|relative| DistanceParams::declare(w, self, &relative));
         let block = |index: usize| {
             w.enter(Some(index));
@@ -390,8 +391,8 @@ impl Model {
             let made = declare.made.iter().find(|(layer, ..)| *layer == Some(index));
             (spec.first_like(index), made.map_or(ParamId(0), |(.., id)| *id))
         };
-        let alike =
-            if spec.relative().is_some() { Vec::new() } else { portion.layers().map(first_of).collect() };
+        let shares = spec.relative().is_some() || spec.encodes_prefix();
+        let alike = if shares { Vec::new() } else { portion.layers().map(first_of).collect() };
         let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
         let runs = declare.segments(tied_to);
         declare.params.set_walk(runs, tied_to);

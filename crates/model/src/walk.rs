@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use fathom_grad::ParamId;
 
-use crate::adapter::{Adapter, prefix};
+use crate::adapter::{Adapter, PrefixEncoder, prefix};
 use crate::attention::DistanceParams;
 use crate::block::{LinearParams, NormParams};
 use crate::family::Names;
@@ -236,12 +236,14 @@ pub struct Walk<'a> {
     see: Option<See<'a>>,
     /// What blocks of an encoder read of its input's weights.
     pub(crate) distances: Option<DistanceParams>,
+    /// What the keys and values of an adapter's prefix are computed from in all layers.
+    pub(crate) prefix: Option<PrefixEncoder>,
 }
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(spec: &'a Spec, visit: Visit<'a>) -> Walk<'a> {
         let (names, adapter) = (&spec.family.names, spec.adapter.as_deref());
-        Walk { names, layer: None, visit, adapter, see: None, distances: None }
+        Walk { names, layer: None, visit, adapter, see: None, distances: None, prefix: None }
     }
 
     /// The same walk, on which something looks at projections.

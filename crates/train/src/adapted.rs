@@ -3,11 +3,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_base::recipe::Recipe as Loaded;
-use fathom_model::{Adapter, AdapterMethod, Size, Spec, Targets};
+use fathom_model::{Adapter, AdapterMethod, PromptEncoder, Size, Spec, Targets};
 use toml::Value;
 
 use crate::error::{Error, Result};
-use crate::recipe::{AdapterName, MethodName, Recipe};
+use crate::recipe::{AdapterName, EncoderName, MethodName, Recipe};
+use crate::recipe_check::Allowed::{self, Above0, Below1, Whole};
+use crate::recipe_check::{COLUMNS, NO_END};
+
+/// What numbers of adapters may be.
+pub(crate) const RANGES: &[(&str, Allowed)] = &[
+    ("adapter.rank", Whole(1, COLUMNS)),
+    ("adapter.virtual_tokens", Whole(1, COLUMNS)),
+    ("adapter.encoder_hidden_size", Whole(2, COLUMNS)),
+    ("adapter.alpha", Above0(NO_END)),
+    ("adapter.lr_ratio", Above0(NO_END)),
+    ("adapter.embedding_lr_ratio", Above0(NO_END)),
+    ("adapter.dropout", Below1),
+    ("adapter.token_rows", Whole(0, COLUMNS)),
+    ("adapters.*.rank", Whole(1, COLUMNS)),
+    ("adapters.*.virtual_tokens", Whole(1, COLUMNS)),
+    ("adapters.*.encoder_hidden_size", Whole(2, COLUMNS)),
+    ("adapters.*.alpha", Above0(NO_END)),
+    ("adapters.*.lr_ratio", Above0(NO_END)),
+    ("adapters.*.embedding_lr_ratio", Above0(NO_END)),
+    ("adapters.*.dropout", Below1),
+    ("adapters.*.token_rows", Whole(0, COLUMNS)),
+];
 
 /// A model with the adapter that the recipe asks for, if it does.
 ///
@@ -35,11 +57,16 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
         }
         AdapterName::Prompt | AdapterName::PTuning | AdapterName::Prefix => {
             let tokens = table.leads();
-            let hidden = (table.method == AdapterName::PTuning)
-                .then_some(table.encoder_hidden_size.unwrap_or(spec.hidden));
+            let encoder = (table.method == AdapterName::PTuning).then_some(PromptEncoder {
+                hidden: table.encoder_hidden_size.unwrap_or(spec.hidden),
+                lstm: table.encoder_reparameterization_type == EncoderName::Lstm,
+            });
             let method = match table.method {
-                AdapterName::Prefix => AdapterMethod::Prefix { tokens },
-                _ => AdapterMethod::Prompt { tokens, encoder: hidden },
+                AdapterName::Prefix => {
+                    let hidden = table.encoder_hidden_size.unwrap_or(spec.kv_cols());
+                    AdapterMethod::Prefix { tokens, encoder: table.prefix_projection.then_some(hidden) }
+                }
+                _ => AdapterMethod::Prompt { tokens, encoder },
             };
             return spec.with_adapter(Adapter::leading(method)).map_err(refuse("method"));
         }
@@ -117,7 +144,17 @@ pub(crate) fn check_adapter(loaded: &Loaded<Recipe>) -> Result<()> {
         ),
         ("virtual_tokens", adapter.virtual_tokens.is_some() && !method.leads()),
         ("prompt_text", adapter.prompt_text.is_some() && method != AdapterName::Prompt),
-        ("encoder_hidden_size", adapter.encoder_hidden_size.is_some() && method != AdapterName::PTuning),
+        (
+            "encoder_reparameterization_type",
+            adapter.encoder_reparameterization_type != EncoderName::Mlp && method != AdapterName::PTuning,
+        ),
+        ("prefix_projection", adapter.prefix_projection && method != AdapterName::Prefix),
+        (
+            "encoder_hidden_size",
+            adapter.encoder_hidden_size.is_some()
+                && method != AdapterName::PTuning
+                && !adapter.prefix_projection,
+        ),
     ];
     if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
         let message = format!("has no effect with adapter.method=\"{method}\"; leave it out");
@@ -157,6 +194,19 @@ fn check_leading(loaded: &Loaded<Recipe>) -> Result<()> {
             "mesh.tp",
             "cuts the heads of which a prefix has keys and values; use mesh.tp=1".into(),
         );
+    }
+    if adapter.prefix_projection {
+        // Every layer reads weights that lie before the first, as nothing else that is trained.
+        let ranks = [("cp", mesh.cp), ("dp", mesh.dp), ("pp", mesh.pp), ("ep", mesh.ep)];
+        if let Some((axis, _)) = ranks.iter().find(|(_, ranks)| *ranks > 1) {
+            let message = "has several ranks, between which what all layers of adapter.prefix_projection share is not summed; give 1";
+            return refuse(&format!("mesh.{axis}"), message.into());
+        }
+        if recipe.machine.offload_weights || recipe.machine.offload_optimizer {
+            let key = if recipe.machine.offload_weights { "offload_weights" } else { "offload_optimizer" };
+            let message = "fetches weights layer by layer, and those of adapter.prefix_projection are of all layers; set it to false";
+            return refuse(&format!("machine.{key}"), message.into());
+        }
     }
     if mesh.sequence_parallel && mesh.tp > 1 {
         let message =

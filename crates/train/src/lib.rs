@@ -34,6 +34,7 @@ mod reference;
 mod rounded;
 mod run;
 mod schedule;
+mod several;
 mod source;
 pub mod stage;
 mod state;
@@ -58,8 +59,9 @@ pub use plan::{
 pub use recipe_check::{check, check_training};
 pub use reference::{Reference, Refers, Sync};
 pub use rounded::round_to;
-pub use run::{Amax, Anew, Ended, Hooks, Outcome, Parts, Progress, Run, rank_folder};
+pub use run::{Amax, Anew, Ended, Hooks, Outcome, Parts, Progress, Run, rank_folder, together};
 pub use schedule::{Decay, Schedule};
+pub use several::check_several;
 pub use source::{Share, Source, Sources, Told};
 pub use state::{frozen, open_state_disk, quantizes, state_disk_bytes};
 pub use step::{InStep, StepResult, Trainer};

@@ -14,7 +14,7 @@ mod precision;
 mod rl;
 mod rounds;
 
-pub use adapter::{AdapterName, AdapterTable};
+pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName};
 pub use precision::{
@@ -220,6 +220,8 @@ recipe! {
         pub moe: MoeTable,
         /// What is trained in place of the model's own weights.
         pub adapter: AdapterTable,
+        /// Several adapters over one base, each with its lessons, trained in turns: a step of each, then the next of each.
+        pub adapters: Vec<NamedAdapter>,
         /// Number formats of matrix products.
         pub precision: PrecisionTable,
         /// The training data.

@@ -2,20 +2,21 @@
 //! anything is planned or run. Knows no model's files and no text; of a model that is read from a folder the sizes are not the
 //! recipe's.
 
+mod addresses;
 mod rows;
 
 use std::fmt;
 
 use fathom_base::human;
 use fathom_base::recipe::Recipe as Loaded;
-use fathom_base::secrets::{in_address, redacted};
 
-use crate::adapted::check_adapter;
+use crate::adapted::{RANGES as OF_ADAPTERS, check_adapter};
 use crate::error::Result;
 use crate::needs_corpus;
 use crate::policy::check::{RANGES as OF_POLICY, check as of_policy};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
 use crate::rounded;
+use crate::several::check_several;
 
 /// What a number may be.
 #[derive(Clone, Copy)]
@@ -101,14 +102,6 @@ const RANGES: &[(&str, Allowed)] = &[
     ("moe.z_loss", Real(0.0, NO_END)),
     ("moe.bias_update_rate", Real(0.0, NO_END)),
     ("moe.capacity_factor", Above0(NO_END)),
-    ("adapter.rank", Whole(1, COLUMNS)),
-    ("adapter.virtual_tokens", Whole(1, COLUMNS)),
-    ("adapter.encoder_hidden_size", Whole(2, COLUMNS)),
-    ("adapter.alpha", Above0(NO_END)),
-    ("adapter.lr_ratio", Above0(NO_END)),
-    ("adapter.embedding_lr_ratio", Above0(NO_END)),
-    ("adapter.dropout", Below1),
-    ("adapter.token_rows", Whole(0, COLUMNS)),
     ("data.max_rows_dropped", Any),
     ("data.max_bytes", Whole(1, BYTES)),
     ("data.recall_share", Below1),
@@ -223,7 +216,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             }
         }
     }
-    secrets(loaded)?;
+    addresses::check(loaded)?;
     match &loaded.value.model.from {
         Some(folder) if folder.as_os_str().is_empty() => {
             let message =
@@ -238,9 +231,15 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         None => sizes(loaded)?,
     }
     let model = &loaded.value.model;
-    check_adapter(loaded)?;
+    let several = !loaded.value.adapters.is_empty();
+    if several {
+        // Each is checked in a recipe of its own.
+        check_several(loaded)?;
+    } else {
+        check_adapter(loaded)?;
+    }
     rounded::check(loaded)?;
-    let adapted = loaded.value.adapter.method != AdapterName::None;
+    let adapted = several || loaded.value.adapter.method != AdapterName::None;
     if model.quantization != QuantizationName::None && model.trained.is_empty() && !adapted {
         let message =
             "freezes the projections, and nothing says what is trained; give model.trained, as [\"norm\"]";
@@ -253,21 +252,6 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         return refuse(loaded, "checkpoint.local", message);
     }
     ranks(loaded)
-}
-
-/// Refuses addresses of text that carry a password or a signature: the recipe is saved with the run.
-fn secrets(loaded: &Loaded<Recipe>) -> Result<()> {
-    for path in &loaded.value.data.paths {
-        let path = path.to_string_lossy();
-        if let Some(what) = in_address(&path) {
-            let message = format!(
-                "`{}` has {what} in it, which would be saved; download the file and name its path",
-                redacted(&path)
-            );
-            return refuse(loaded, "data.paths", message);
-        }
-    }
-    Ok(())
 }
 
 /// Refuses what can be planned and not trained: text that nothing names, stages of which nothing says how long they are trained, and a first one that
@@ -351,7 +335,7 @@ fn numbers(value: &str) -> impl Iterator<Item = (&str, f64)> {
 }
 
 fn ranges() -> impl Iterator<Item = &'static (&'static str, Allowed)> {
-    RANGES.iter().chain(OF_POLICY)
+    RANGES.iter().chain(OF_ADAPTERS).chain(OF_POLICY)
 }
 
 fn allowed(path: &str) -> Allowed {

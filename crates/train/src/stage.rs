@@ -178,6 +178,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             noise: noise(recipe),
             drops: recipe.adapter.dropout.map(|_| recipe.run.seed.wrapping_add(index as u64)),
             refers: refers(recipe),
+            beside: Vec::new(),
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_grad::{AdamW, Moments, OnDisk, Params, StateDisk};
-use fathom_model::{Model, NarrowLayers, Portion, Quantized, Spec, Trained};
+use fathom_model::{Model, NarrowLayers, Portion, Quantized, Spec, Trained, share_untrained};
 use fathom_tensor::{DType, Device, Meta, Profile};
 
 use crate::distill::Frozen;
@@ -130,6 +130,20 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
         }
     }
     Ok(trainer)
+}
+
+/// The trainers of the other adapters over the base of one on a machine without data.
+///
+/// # Errors
+/// As [`frozen`].
+pub(crate) fn planned_beside(trainer: &Trainer, how: &InStep) -> Result<Vec<Trainer>> {
+    let Trainer { device, model, params, .. } = trainer;
+    let other = |spec: &Arc<Spec>| {
+        let (mut model, mut params) = share_untrained(device, (model, params), spec);
+        frozen(&mut model, &mut params, &how.goal.trained)?;
+        Ok(Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments))
+    };
+    how.goal.beside.iter().map(other).collect()
 }
 
 /// Opens a file for a rank's weights and optimizer state in a folder; `None` if none of them is on disk. The rank is the device's.

@@ -15,13 +15,13 @@ use fathom_base::metrics::events::{self, Data, DataSource, DroppedText};
 use fathom_curate::{store_prefix, tokenizer_dir};
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
-use fathom_text::lessons::{Lesson, Lessons, Teaching, files};
+use fathom_text::lessons::{Lesson, Lessons, Teaching};
 use fathom_text::loader::is_held_out;
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use serde::{Deserialize, Serialize};
 
 use super::reference::Given;
-use super::{templates, tokenizer};
+use super::{fetched, templates, tokenizer};
 use crate::error::{Context, Result, refuse};
 use crate::events::{Event as Heard, Events};
 use crate::job::Job;
@@ -72,11 +72,12 @@ pub fn corpus(
 ) -> Result<Option<(Tokenizer, Store, Data, events::Lesson)>> {
     let (recipe, out) = (job.recipe(), job.data());
     let given = tokenizer::given(job)?;
-    let paths = files(&recipe.data.paths)?;
+    let copies = out.join("fetched");
+    let paths = fetched::rows(&recipe.data.paths, &copies, events)?;
     let held_out_paths = match recipe.data.held_out_paths.as_slice() {
         [] => Vec::new(),
         named if (0.0..=0.5).contains(&recipe.data.held_out_share) && recipe.data.held_out_share > 0.0 => {
-            files(named)?
+            fetched::rows(named, &copies, events)?
         }
         _ => {
             return Err(job

@@ -5,6 +5,7 @@ mod curated;
 #[cfg(not(feature = "curate"))]
 #[path = "uncurated.rs"]
 mod curated;
+pub(crate) mod fetched;
 pub(crate) mod lessons;
 pub(crate) mod reference;
 pub(crate) mod templates;

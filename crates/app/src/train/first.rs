@@ -66,17 +66,23 @@ impl First<'_> {
         let (shared, job, events) = (self.shared, self.shared.job, self.events);
         let alone = device.mesh.grid().ranks() == 1;
         let trainer = trainer_of(job, &device, shared.vocab, events)?;
-        let known = read_events(job.log())?;
-        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
-            let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
-            metrics.write(&Event::Model(report::model_event(&trainer.model.spec, all.sum())))?;
-        }
+        self.say_model(&trainer, &mut metrics)?;
         let gap = self.gap(alone);
         let plain = match &gap {
             Some(gap) => gap.measure((&trainer).into(), ("before rounding", 0), &mut metrics)?,
             None => None,
         };
         shared.open(metrics, trainer, |run| self.steps(run, alone, gap.zip(plain)))
+    }
+
+    /// The log's event of the model, if it has none.
+    pub fn say_model(&self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
+        let known = read_events(self.shared.job.log())?;
+        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
+            let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
+            metrics.write(&Event::Model(report::model_event(&trainer.model.spec, all.sum())))?;
+        }
+        Ok(())
     }
 
     /// What measures the cost of rounding.
@@ -87,21 +93,9 @@ impl First<'_> {
 
     /// The steps of all stages, and what follows them.
     fn steps(&self, mut run: Run<'_>, alone: bool, gap: Option<(Gap<'_>, f64)>) -> Result<Trained> {
-        let (job, recipe, events) = (self.shared.job, self.shared.job.recipe(), self.events);
-        if self.shared.stores.held_out() != recipe.data.held_out_share {
-            events.line(
-                "no document's hash falls into the held-out share; the one with the lowest is held out",
-            );
-        }
-        let begun_at = run.progress().step;
-        if begun_at > 0 {
-            events.line(&format!("resumed after step {begun_at}"));
-        }
-        let mut board = None;
-        if recipe.run.tensorboard {
-            let folder = job.folder.join("tensorboard");
-            board = Some(EventFile::resume(&folder, report::unix_s() as u64, begun_at)?);
-        }
+        let (recipe, events) = (self.shared.job.recipe(), self.events);
+        let begun_at = self.say_begun(&run);
+        let mut board = self.board(begun_at)?;
         let mut watch = self.watch(alone, &mut board);
         if begun_at == 0 && alone && moments::before(recipe) == Some(0) {
             run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
@@ -133,8 +127,30 @@ impl First<'_> {
         Ok(Trained { outcome, report: Some(report), unsaved })
     }
 
+    /// Says where the run goes on; the step after which it does.
+    pub fn say_begun(&self, run: &Run<'_>) -> u64 {
+        if self.shared.stores.held_out() != self.shared.job.recipe().data.held_out_share {
+            self.events.line(
+                "no document's hash falls into the held-out share; the one with the lowest is held out",
+            );
+        }
+        let begun_at = run.progress().step;
+        if begun_at > 0 {
+            self.events.line(&format!("resumed after step {begun_at}"));
+        }
+        begun_at
+    }
+
+    /// The file for TensorBoard, if the recipe asks for one.
+    pub fn board(&self, begun_at: u64) -> Result<Option<EventFile>> {
+        let job = self.shared.job;
+        let folder = job.folder.join("tensorboard");
+        let open = || EventFile::resume(&folder, report::unix_s() as u64, begun_at);
+        Ok(job.recipe().run.tensorboard.then(open).transpose()?)
+    }
+
     /// The model and the report of a run whose stages are done.
-    fn finish(
+    pub fn finish(
         &self,
         trainer: Trainer,
         mut metrics: MetricsWriter,
@@ -219,7 +235,7 @@ impl First<'_> {
     }
 
     /// What looks at the run; it measures where a whole model is at hand.
-    fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
+    pub fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
         let Shared { job, stores, seconds, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;

@@ -13,6 +13,7 @@ mod moments;
 mod process;
 mod rank;
 mod rewards;
+mod several;
 mod time;
 mod unit_tests;
 mod watch;
@@ -70,7 +71,13 @@ pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
         }
         let crew = Crew::assemble(&order.claim, job, events)?;
         crew.together(|| {
-            if crew.is_first() { lead(job, order, &crew, events) } else { follow_first(job, order, &crew) }
+            if !job.recipe().adapters.is_empty() {
+                several::lead(job, order, &crew, events)
+            } else if crew.is_first() {
+                lead(job, order, &crew, events)
+            } else {
+                follow_first(job, order, &crew)
+            }
         })
     };
     caught(run).map_err(|error| job.placed(error))
@@ -81,6 +88,14 @@ pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
 /// # Errors
 /// What is wrong with it, and where that was written.
 pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
+    if !loaded.value.adapters.is_empty() {
+        return several::check(loaded);
+    }
+    check_alone(loaded)
+}
+
+/// The same of one model.
+fn check_alone(loaded: &Loaded<Recipe>) -> Result<()> {
     check_training(loaded)?;
     if loaded.value.machine.kind == MachineKind::Meta {
         let message = "it has shapes and no data, and trains nothing; `fathom plan` is a run of it";

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_grad::Params;
-use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise};
+use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, share_untrained};
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
@@ -55,6 +55,19 @@ impl Shared<'_> {
             let built = trainer_of(self.job, device, self.vocab, &Silent);
             built.map_err(|error| fathom_train::Error::Hook(error.into()))
         };
+        work(self.run(metrics, trainer, Some(&rebuild))?)
+    }
+
+    /// A rank's part of the run, in its folder; `anew` makes its trainer again, where ranks may fail.
+    ///
+    /// # Errors
+    /// A damaged checkpoint.
+    pub fn run<'r>(
+        &'r self,
+        metrics: MetricsWriter,
+        trainer: Trainer,
+        anew: Option<Anew<'r>>,
+    ) -> Result<Run<'r>> {
         let rank = trainer.device.mesh.rank();
         let sources = self.sources(&trainer.device)?;
         let parts = Parts {
@@ -66,10 +79,10 @@ impl Shared<'_> {
             seconds: self.seconds.unwrap_or_default().to_vec(),
             disk_sharers: self.disk_sharers,
             stop: self.stop,
-            anew: Some(&rebuild as Anew<'_>),
+            anew,
             base: self.base(rank)?,
         };
-        work(Run::open(parts)?)
+        Ok(Run::open(parts)?)
     }
 
     /// Where the steps' micro batches come from.
@@ -131,12 +144,7 @@ pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events)
             (model, params)
         }
     };
-    let have = model.spec.vocab;
-    if have < vocab {
-        refuse!(
-            "the tokenizer has {vocab} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
-        );
-    }
+    has_rows(&model, vocab)?;
     begin_adapter(job, device, &model, &mut params)?;
     frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
     let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
@@ -147,6 +155,35 @@ pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events)
     }
     trainer.teacher = teacher(job, device)?;
     Ok(trainer)
+}
+
+/// As [`trainer_of`], of another adapter over the base of a trainer.
+///
+/// # Errors
+/// A model that has no rows for all tokens.
+pub fn trainer_beside(job: &Job, other: &Trainer, vocab: usize) -> Result<Trainer> {
+    let (recipe, ranks, device) = (job.recipe(), &job.ranks[0], &other.device);
+    let (mut model, mut params) = share_untrained(device, (&other.model, &other.params), &job.specs[0]);
+    has_rows(&model, vocab)?;
+    begin_adapter(job, device, &model, &mut params)?;
+    frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
+    let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));
+    trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
+    if let Some(reference) = reference(job, &trainer)? {
+        trainer.refer_to(reference);
+    }
+    Ok(trainer)
+}
+
+/// Refuses a model whose embedding has fewer rows than there are tokens.
+fn has_rows(model: &Model, vocab: usize) -> Result<()> {
+    let have = model.spec.vocab;
+    if have < vocab {
+        refuse!(
+            "the tokenizer has {vocab} tokens and the model's embedding {have} rows; give data.tokenizer the model's own"
+        );
+    }
+    Ok(())
 }
 
 /// What steps compare with, where it is in memory: a rank's part of the model that the run starts from, or the policy itself.

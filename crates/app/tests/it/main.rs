@@ -7,6 +7,7 @@ mod panics;
 mod policy;
 mod policy_mesh;
 mod responses;
+mod several;
 
 use std::fmt::Write;
 use std::path::Path;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use fathom_app::plan::{Asked, Planned, plan as plan_job, trace};
+use fathom_app::several::planned as planned_job;
 use fathom_app::{Job, library, output};
 use fathom_base::human;
 use fathom_tensor::{Category, Label, Usage};
@@ -27,7 +28,7 @@ pub fn run(args: &args::Plan) -> Result<()> {
         layers = layers.flag("--memory", "machine.memory_bytes", &bytes.to_string());
     }
     let working = Working::new();
-    let job = Job::new(library::load(layers)?, &working)?;
+    let job = planned_job(library::load(layers)?, &working)?;
     plan(args, &job, &working)
 }
 

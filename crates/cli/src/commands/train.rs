@@ -52,7 +52,11 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
 
 /// Refuses what a run would refuse of its recipe, then plans it.
 fn dry_run(args: &args::Train, loaded: &Loaded<Recipe>) -> Result<ExitCode> {
-    fathom_train::check_training(loaded)?;
+    if loaded.value.adapters.is_empty() {
+        fathom_train::check_training(loaded)?;
+    } else {
+        train::check(loaded)?;
+    }
     let machine = args.machine.map(|machine| format!("machine.kind={}", machine.kind().name()));
     let settings = args.settings.iter().cloned().chain(machine).collect();
     plan::run(&args::Plan { recipe: args.recipe.clone(), settings, ..args::Plan::default() })?;

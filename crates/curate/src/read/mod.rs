@@ -8,6 +8,8 @@ mod charset;
 mod columns;
 #[cfg(feature = "pipeline")]
 mod common_crawl;
+#[cfg(feature = "pipeline")]
+mod fetched;
 mod html;
 mod http;
 mod jsonl;
@@ -38,6 +40,8 @@ pub use access::OnRead;
 pub use charset::Charset;
 #[cfg(feature = "pipeline")]
 pub use common_crawl::{CrawlFiles, Snapshot};
+#[cfg(feature = "pipeline")]
+pub use fetched::{fetch, remote_files};
 pub use html::html_to_text;
 #[cfg(feature = "pipeline")]
 pub(crate) use raw::snapshot_files;

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_curate::pipeline::{Pipeline, Recipe, RunOptions, Stats};
-use fathom_curate::{Counters, Error, RawOptions, RawRecord, Reason, RemoteOptions, input_files};
+use fathom_curate::{
+    Counters, Error, RawOptions, RawRecord, Reason, RemoteOptions, fetch, input_files, remote_files,
+};
 use fathom_prose::extract::Content;
 use parquet::basic::Compression;
 
@@ -362,6 +364,27 @@ fn tables_behind_addresses_are_read_in_blocks() {
     let base = serve(&[("a.parquet", bytes)], |_, _, _| Answer::Status(404));
     let refused = read(format!("{base}/a.parquet"), 700).err().unwrap();
     assert!(matches!(refused, Error::Remote { .. }), "{refused}");
+}
+
+#[test]
+fn files_behind_addresses_are_copied_whole_or_not_at_all() {
+    let bytes: Vec<u8> = (0..5000u32).flat_map(u32::to_le_bytes).collect();
+    let remote =
+        RemoteOptions { allow_http: true, range_bytes: 3000, retries: 1, ..RemoteOptions::default() };
+    let to = tempfile::tempdir().unwrap();
+    let to = to.path().join("rows.jsonl.zst");
+    let base =
+        serve(&[("rows", bytes.clone())], |turn, _, _| if turn == 2 { Answer::Half } else { Answer::Whole });
+    assert_eq!(remote_files(&format!("{base}/rows"), &remote).unwrap(), [format!("{base}/rows")]);
+    assert_eq!(fetch(&format!("{base}/rows"), &remote, &to).unwrap(), bytes.len() as u64);
+    assert!(std::fs::read(&to).unwrap() == bytes);
+    assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1);
+    let remote = RemoteOptions { retries: 0, ..remote };
+    let base =
+        serve(&[("rows", bytes)], |turn, _, _| if turn == 1 { Answer::Status(403) } else { Answer::Whole });
+    let other = to.with_file_name("other");
+    fetch(&format!("{base}/rows"), &remote, &other).unwrap_err();
+    assert!(!other.exists());
 }
 
 #[test]

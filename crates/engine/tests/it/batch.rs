@@ -8,7 +8,7 @@ use fathom_base::{Event, Flow, GenerateRequest, Sampling, Score, Stop};
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
 use fathom_grad::Params;
-use fathom_model::{Adapter, AdapterMethod, Model, load, load_adapted, open};
+use fathom_model::{Adapter, AdapterMethod, Model, PromptEncoder, load, load_adapted, open};
 use fathom_tensor::{DType, Device, PageFormat};
 use fathom_text::Tokenizer;
 
@@ -142,8 +142,10 @@ fn virtual_tokens_stand_before_every_sequence() {
     let losses = |bed: &Bed| bed.engine(64).losses(&prompt).unwrap();
     for method in [
         AdapterMethod::Prompt { tokens: 5, encoder: None },
-        AdapterMethod::Prompt { tokens: 5, encoder: Some(12) },
-        AdapterMethod::Prefix { tokens: 5 },
+        AdapterMethod::Prompt { tokens: 5, encoder: Some(PromptEncoder { hidden: 12, lstm: false }) },
+        AdapterMethod::Prompt { tokens: 5, encoder: Some(PromptEncoder { hidden: 12, lstm: true }) },
+        AdapterMethod::Prefix { tokens: 5, encoder: None },
+        AdapterMethod::Prefix { tokens: 5, encoder: Some(12) },
     ] {
         let bed = Bed::led("llama2", method);
         assert!(losses(&bed).len() == 8 && losses(&bed) != losses(&plain), "{method:?}");

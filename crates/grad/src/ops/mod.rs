@@ -14,6 +14,7 @@ pub mod latent;
 pub mod leading;
 pub mod linear;
 pub mod lora;
+pub mod lstm;
 pub mod norm;
 pub mod parallel;
 pub mod relative;

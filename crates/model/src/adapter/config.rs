@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::experts::STACKED;
 use super::peft::NETWORKS;
 use super::targets::ends;
-use super::{Adapter, AdapterMethod, Size};
+use super::{Adapter, AdapterMethod, PromptEncoder, Size};
 use crate::spec::Spec;
 
 /// The version whose layout this is.
@@ -98,9 +98,12 @@ fn leading_config(spec: &Spec, adapter: &Adapter, base: &str) -> Map<String, Val
         "num_virtual_tokens": adapter.virtual_tokens(), "task_type": "CAUSAL_LM", "token_dim": width,
     });
     let own = match adapter.method {
-        AdapterMethod::Prefix { .. } => json!({ "peft_type": "PREFIX_TUNING", "prefix_projection": false }),
-        AdapterMethod::Prompt { encoder: Some(hidden), .. } => json!({
-            "peft_type": "P_TUNING", "encoder_hidden_size": hidden, "encoder_reparameterization_type": "MLP",
+        AdapterMethod::Prefix { encoder, .. } => json!({
+            "peft_type": "PREFIX_TUNING", "prefix_projection": encoder.is_some(), "encoder_hidden_size": encoder,
+        }),
+        AdapterMethod::Prompt { encoder: Some(PromptEncoder { hidden, lstm }), .. } => json!({
+            "peft_type": "P_TUNING", "encoder_hidden_size": hidden,
+            "encoder_reparameterization_type": if lstm { "LSTM" } else { "MLP" },
             "encoder_num_layers": 2, "encoder_dropout": 0.0,
         }),
         _ => json!({ "peft_type": "PROMPT_TUNING", "prompt_tuning_init": "RANDOM" }),

@@ -9,9 +9,10 @@ use fathom_grad::{Batch, Ctx, ParamId, Params, Val};
 use fathom_tensor::{Activation, Device, Tensor};
 
 use super::begin::values;
-use super::{Adapter, AdapterMethod};
+use super::lstm::LstmParams;
+use super::{Adapter, AdapterMethod, PromptEncoder};
 use crate::block::LinearParams;
-use crate::model::Model;
+use crate::model::{Model, NOWHERE};
 use crate::portion::{Cut, Seen};
 use crate::spec::{LayerSpec, Mixer, Spec};
 use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
@@ -21,8 +22,40 @@ use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
 pub struct PromptParams {
     /// [n, d].
     pub(super) rows: ParamId,
+    encoder: Option<EncoderParams>,
+}
+
+/// What computes the embeddings of virtual tokens.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // There is one.
+enum EncoderParams {
     /// [h, d], [h, h] and [d, h].
-    encoder: Option<[LinearParams; 3]>,
+    Mlp([LinearParams; 3]),
+    /// An LSTM before an MLP.
+    Lstm(LstmParams),
+}
+
+/// What a linear layer is called here, and its weight and its bias in files; without a name of the bias there is none.
+pub(super) type Named = [&'static str; 3];
+
+/// What the keys and values of a prefix are computed from in all layers (PEFT's `prefix_projection`): each virtual token's row goes
+/// through a linear layer and a hyperbolic tangent.
+#[derive(Clone, Copy, Debug)]
+pub struct PrefixEncoder {
+    /// [n, k].
+    rows: ParamId,
+    /// [h, k].
+    hidden: LinearParams,
+}
+
+/// Keys and values of a layer at virtual tokens.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // A layer has one.
+pub enum PrefixParams {
+    /// [n, k] both.
+    Rows([ParamId; 2]),
+    /// Computed, by a linear layer [k, h] each.
+    Encoded(PrefixEncoder, [LinearParams; 2]),
 }
 
 /// What an encoder's parts are called here, and in files.
@@ -31,12 +64,18 @@ const ENCODER: [[&str; 3]; 3] = [
     ["prompt_encoder.2", "prompt_encoder.mlp_head.2.weight", "prompt_encoder.mlp_head.2.bias"],
     ["prompt_encoder.4", "prompt_encoder.mlp_head.4.weight", "prompt_encoder.mlp_head.4.bias"],
 ];
+/// What the network of a prefix is called here, and in files: what all layers share, and what each has.
+const PREFIX_ENCODER: [[&str; 3]; 3] = [
+    ["prefix_encoder.0", "prefix_encoder.transform.0.weight", "prefix_encoder.transform.0.bias"],
+    ["prefix_encoder.keys", "prefix_encoder.keys.weight", "prefix_encoder.keys.bias"],
+    ["prefix_encoder.values", "prefix_encoder.values.weight", "prefix_encoder.values.bias"],
+];
 /// Keys and values of a prefix: what they are called here, and in a layer's files.
 const PREFIX: [[&str; 2]; 2] =
     [["prefix.keys", "prefix_embeddings.keys"], ["prefix.values", "prefix_embeddings.values"]];
 
 /// A weight that ranks have all of.
-fn weight(
+pub(super) fn weight(
     w: &mut Walk<'_>,
     (role, module): (&'static str, Module),
     shape: [usize; 2],
@@ -56,47 +95,101 @@ impl PromptParams {
         let (d, at) = (s.hidden, Module::Input);
         let name = if encoder.is_some() { "prompt_encoder.embedding.weight" } else { "prompt_embeddings" };
         let rows = weight(w, ("prompt", at), [tokens, d], (name, Term::Whole), Begins::Standard);
-        let mut linear = |part: usize, out: usize, inner: usize| {
-            let [role, name, bias] = ENCODER[part];
-            // As PyTorch begins linear layers.
-            let begins = Begins::Within(inner);
-            LinearParams {
-                weight: weight(w, (role, at), [out, inner], (name, Term::Weight), begins),
-                bias: Some(weight(w, (role, at), [1, out], (bias, Term::Bias), begins)),
-                adapter: None,
+        let encoder = encoder.map(|PromptEncoder { hidden: h, lstm }| {
+            if lstm {
+                return EncoderParams::Lstm(LstmParams::declare(w, s, h));
             }
-        };
-        let encoder = encoder.map(|h| [linear(0, h, d), linear(1, h, h), linear(2, d, h)]);
+            let mut layer = |part: usize, out: usize, inner: usize| {
+                linear(w, (ENCODER[part], at), [out, inner], Begins::Within(inner))
+            };
+            EncoderParams::Mlp([layer(0, h, d), layer(1, h, h), layer(2, d, h)])
+        });
         Some(PromptParams { rows, encoder })
     }
 
     /// `x_td` with the embeddings of virtual tokens at those.
     pub(crate) fn forward(&self, cx: &mut Ctx<'_>, x_td: Val) -> Val {
         let mut p_nd = cx.table("prompt", self.rows);
-        if let Some([first, second, last]) = &self.encoder {
-            let u_nh = first.whole(cx, "prompt.first", p_nd);
-            let u_nh = cx.activate("prompt.first.act", Activation::Relu, u_nh);
-            let u_nh = second.whole(cx, "prompt.second", u_nh);
-            let u_nh = cx.activate("prompt.second.act", Activation::Relu, u_nh);
-            p_nd = last.whole(cx, "prompt.last", u_nh);
+        match &self.encoder {
+            None => {}
+            Some(EncoderParams::Lstm(lstm)) => p_nd = lstm.forward(cx, p_nd),
+            Some(EncoderParams::Mlp([first, second, last])) => {
+                let u_nh = first.whole(cx, "prompt.first", p_nd);
+                let u_nh = cx.activate("prompt.first.act", Activation::Relu, u_nh);
+                let u_nh = second.whole(cx, "prompt.second", u_nh);
+                let u_nh = cx.activate("prompt.second.act", Activation::Relu, u_nh);
+                p_nd = last.whole(cx, "prompt.last", u_nh);
+            }
         }
         cx.add_leading("embed.led", x_td, p_nd)
     }
 }
 
-/// Keys and values of a layer at virtual tokens, [n, k] both, if its model has them.
-pub(crate) fn declare_prefix(w: &mut Walk<'_>, s: &Spec) -> Option<[ParamId; 2]> {
-    let AdapterMethod::Prefix { tokens } = s.adapter.as_ref()?.method else { return None };
-    let shape = [tokens, s.kv_cols()];
-    Some(PREFIX.map(|[role, name]| {
-        weight(w, (role, Module::Attention), shape, (name, Term::Whole), Begins::Standard)
-    }))
+/// A linear layer [out, inner] of an encoder; PyTorch's begin within their `inner`.
+pub(super) fn linear(
+    w: &mut Walk<'_>,
+    ([role, name, bias], at): (Named, Module),
+    [out, inner]: [usize; 2],
+    begins: Begins,
+) -> LinearParams {
+    let weighed = weight(w, (role, at), [out, inner], (name, Term::Weight), begins);
+    let bias = (!bias.is_empty()).then(|| weight(w, (role, at), [1, out], (bias, Term::Bias), begins));
+    LinearParams { weight: weighed, bias, adapter: None }
+}
+
+impl PrefixEncoder {
+    /// That of a model's adapter, if it has one.
+    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec) -> Option<PrefixEncoder> {
+        let AdapterMethod::Prefix { tokens, encoder: Some(hidden) } = s.adapter.as_ref()?.method else {
+            return None;
+        };
+        let (k, at) = (s.kv_cols(), Module::Input);
+        let name = ("prefix_encoder.embedding.weight", Term::Whole);
+        let rows = weight(w, ("prefix_encoder", at), [tokens, k], name, Begins::Standard);
+        Some(PrefixEncoder {
+            rows,
+            hidden: linear(w, (PREFIX_ENCODER[0], at), [hidden, k], Begins::Within(k)),
+        })
+    }
+
+    /// [n, h].
+    fn forward(&self, cx: &mut Ctx<'_>) -> Val {
+        let u_nh = cx.table("attn.prefix", self.rows);
+        let u_nh = self.hidden.whole(cx, "attn.prefix.first", u_nh);
+        cx.activate("attn.prefix.act", Activation::Tanh, u_nh)
+    }
+}
+
+/// Keys and values of a layer at virtual tokens, if its model has them.
+pub(crate) fn declare_prefix(w: &mut Walk<'_>, s: &Spec) -> Option<PrefixParams> {
+    let AdapterMethod::Prefix { tokens, encoder } = s.adapter.as_ref()?.method else { return None };
+    let (k, at) = (s.kv_cols(), Module::Attention);
+    let Some(hidden) = encoder else {
+        return Some(PrefixParams::Rows(
+            PREFIX.map(|[role, name]| {
+                weight(w, (role, at), [tokens, k], (name, Term::Whole), Begins::Standard)
+            }),
+        ));
+    };
+    // A walk past one layer alone has none of what all share.
+    let nothing = LinearParams { weight: NOWHERE, bias: None, adapter: None };
+    let of = w.prefix.unwrap_or(PrefixEncoder { rows: NOWHERE, hidden: nothing });
+    let layer = |part: usize| linear(w, (PREFIX_ENCODER[part], at), [k, hidden], Begins::Within(hidden));
+    Some(PrefixParams::Encoded(of, [1, 2].map(layer)))
 }
 
 /// `k_tk` and `v_tk` with those of a prefix at virtual tokens.
-pub(crate) fn led(cx: &mut Ctx<'_>, prefix: Option<[ParamId; 2]>, [k_tk, v_tk]: [Val; 2]) -> [Val; 2] {
-    let Some([keys, values]) = prefix else { return [k_tk, v_tk] };
-    let (keys, values) = (cx.table("attn.prefix.k", keys), cx.table("attn.prefix.v", values));
+pub(crate) fn led(cx: &mut Ctx<'_>, prefix: Option<&PrefixParams>, [k_tk, v_tk]: [Val; 2]) -> [Val; 2] {
+    let [keys, values] = match prefix {
+        None => return [k_tk, v_tk],
+        Some(PrefixParams::Rows([keys, values])) => {
+            [cx.table("attn.prefix.k", *keys), cx.table("attn.prefix.v", *values)]
+        }
+        Some(PrefixParams::Encoded(encoder, [keys, values])) => {
+            let u_nh = encoder.forward(cx);
+            [keys.whole(cx, "attn.prefix.k", u_nh), values.whole(cx, "attn.prefix.v", u_nh)]
+        }
+    };
     [cx.put_leading("attn.k.led", k_tk, keys), cx.put_leading("attn.v.led", v_tk, values)]
 }
 
@@ -104,7 +197,7 @@ impl Adapter {
     /// Virtual tokens before every document.
     pub fn virtual_tokens(&self) -> usize {
         match self.method {
-            AdapterMethod::Prompt { tokens, .. } | AdapterMethod::Prefix { tokens } => tokens,
+            AdapterMethod::Prompt { tokens, .. } | AdapterMethod::Prefix { tokens, .. } => tokens,
             AdapterMethod::Lora { .. } | AdapterMethod::Factors | AdapterMethod::Networks(_) => 0,
         }
     }
@@ -121,11 +214,17 @@ impl Spec {
         self.adapter.as_ref().map_or(0, |adapter| adapter.virtual_tokens())
     }
 
+    /// A network that all layers share computes the keys and values of a prefix.
+    pub(crate) fn encodes_prefix(&self) -> bool {
+        let method = self.adapter.as_ref().map(|adapter| adapter.method);
+        matches!(method, Some(AdapterMethod::Prefix { encoder: Some(_), .. }))
+    }
+
     /// Whether the model can have virtual tokens.
     pub(super) fn check_leading(&self, method: AdapterMethod) -> Result<(), String> {
         let (tokens, hidden) = match method {
-            AdapterMethod::Prompt { tokens, encoder } => (tokens, encoder),
-            AdapterMethod::Prefix { tokens } => (tokens, None),
+            AdapterMethod::Prompt { tokens, encoder } => (tokens, encoder.map(|encoder| encoder.hidden)),
+            AdapterMethod::Prefix { tokens, encoder } => (tokens, encoder),
             _ => return Ok(()),
         };
         if tokens == 0 || hidden.is_some_and(|hidden| hidden < 2) {
@@ -158,20 +257,36 @@ impl Model {
         params: &Params,
     ) -> Option<([usize; 2], Vec<f32>)> {
         let of = |id| values(device, params, id);
+        let through = |layer: &LinearParams, x: &[f32]| {
+            let bias = layer.bias.map(of).unwrap_or_default();
+            product(x, (&of(layer.weight), &bias), params.shape(layer.weight)[1])
+        };
         let tokens = self.spec.virtual_tokens();
         if let Some(prompt) = self.embed.and_then(|embed| embed.prompt) {
             let mut rows = of(prompt.rows);
-            for (index, layer) in prompt.encoder.iter().flatten().enumerate() {
-                let bias = layer.bias.map(of).unwrap_or_default();
-                rows = linear(&rows, (&of(layer.weight), &bias), params.shape(layer.weight)[1]);
-                if index < 2 {
-                    rows.iter_mut().for_each(|x| *x = x.max(0.0));
+            match &prompt.encoder {
+                None => {}
+                Some(EncoderParams::Lstm(lstm)) => rows = lstm.on_host(rows, &of, &through),
+                Some(EncoderParams::Mlp([first, second, last])) => {
+                    for layer in [first, second] {
+                        rows = through(layer, &rows);
+                        rows.iter_mut().for_each(|x| *x = x.max(0.0));
+                    }
+                    rows = through(last, &rows);
                 }
             }
             return (!rows.is_empty()).then_some(([tokens, self.spec.hidden], rows));
         }
         let prefixes = self.blocks.iter().filter_map(|block| block.prefix());
-        let parts: Vec<Vec<f32>> = prefixes.flatten().map(of).collect();
+        let of_layer = |prefix: PrefixParams| match prefix {
+            PrefixParams::Rows(both) => both.map(of),
+            PrefixParams::Encoded(PrefixEncoder { rows, hidden }, both) => {
+                let mut u = through(&hidden, &of(rows));
+                u.iter_mut().for_each(|x| *x = f64::from(*x).tanh() as f32);
+                both.map(|layer| through(&layer, &u))
+            }
+        };
+        let parts: Vec<Vec<f32>> = prefixes.flat_map(of_layer).collect();
         let k = self.spec.kv_cols();
         let row =
             |row: usize| parts.iter().flat_map(move |part| part[row * k..(row + 1) * k].iter().copied());
@@ -179,12 +294,13 @@ impl Model {
     }
 }
 
-/// `x W^T + b`, summed in f64.
-fn linear(x: &[f32], (weight, bias): (&[f32], &[f32]), inner: usize) -> Vec<f32> {
+/// `x W^T + b`, summed in f64; without a bias none is added.
+fn product(x: &[f32], (weight, bias): (&[f32], &[f32]), inner: usize) -> Vec<f32> {
     let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
     let row = |x: &[f32]| {
-        let outs = weight.chunks_exact(inner).zip(bias);
-        outs.map(|(w, b)| (dot(x, w) + f64::from(*b)) as f32).collect::<Vec<f32>>()
+        let biases = bias.iter().copied().chain(std::iter::repeat(0.0));
+        let outs = weight.chunks_exact(inner).zip(biases);
+        outs.map(|(w, b)| (dot(x, w) + f64::from(b)) as f32).collect::<Vec<f32>>()
     };
     x.chunks_exact(inner).flat_map(row).collect()
 }

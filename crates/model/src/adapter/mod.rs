@@ -10,6 +10,7 @@ mod config;
 mod experts;
 mod houlsby;
 mod leading;
+mod lstm;
 mod merge;
 mod off;
 mod peft;
@@ -33,11 +34,11 @@ use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, Term, Wal
 pub use begin::{adapt, begin_as, load_adapted};
 pub(crate) use experts::declare_experts;
 pub use houlsby::HoulsbyParams;
-pub use leading::PromptParams;
+pub use leading::{PrefixEncoder, PrefixParams, PromptParams};
 pub(crate) use leading::{declare_prefix, led};
 pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
-pub use share::share_base;
+pub use share::{share_base, share_untrained};
 pub(crate) use tables::head_term;
 pub use tables::{EmbedTerm, TableParams};
 pub use targets::Targets;
@@ -63,14 +64,32 @@ pub enum AdapterMethod {
     Prompt {
         /// How many.
         tokens: usize,
-        /// Hidden columns of the encoder that computes them (p-tuning; Liu et al., 2021).
-        encoder: Option<usize>,
+        /// What computes them, if anything does (p-tuning; Liu et al., 2021).
+        encoder: Option<PromptEncoder>,
     },
     /// Virtual tokens of which each layer's keys and values are trained (Li and Liang, 2021).
     Prefix {
         /// How many.
         tokens: usize,
+        /// Hidden columns of the network that computes those of all layers, if there is one.
+        encoder: Option<usize>,
     },
+}
+
+/// What computes the embeddings of virtual tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptEncoder {
+    /// Its hidden columns; of an LSTM those of each direction.
+    pub hidden: usize,
+    /// An LSTM of two layers in both directions and an MLP of two layers, in place of an MLP of three.
+    pub lstm: bool,
+}
+
+impl PromptEncoder {
+    /// An MLP.
+    pub fn mlp(hidden: usize) -> PromptEncoder {
+        PromptEncoder { hidden, lstm: false }
+    }
 }
 
 impl AdapterMethod {

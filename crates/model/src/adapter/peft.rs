@@ -81,7 +81,7 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
         "PROMPT_TUNING" | "P_TUNING" | "PREFIX_TUNING" => {
             let tokens = tensors.shape(EMBEDDINGS).and_then(|shape| shape.first().copied()).unwrap_or(0);
             Adapter::leading(match kind.as_str() {
-                "PREFIX_TUNING" => AdapterMethod::Prefix { tokens },
+                "PREFIX_TUNING" => AdapterMethod::Prefix { tokens, encoder: None },
                 // Of an encoder folders have the outputs alone.
                 _ => AdapterMethod::Prompt { tokens, encoder: None },
             })

@@ -67,6 +67,38 @@ pub fn share_base(
     Ok((model, whole))
 }
 
+/// The model of `spec` over the base of another, which has an adapter of its own: nothing of the base is copied. The adapter's weights
+/// are uninitialised, and nothing is frozen yet.
+///
+/// # Panics
+/// If the models have other bases, or ranks have parts of them.
+#[track_caller]
+pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec: &Spec) -> (Model, Params) {
+    assert!(other.portion == Portion::whole(&other.spec), "share_untrained: of a whole model");
+    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    let (mut model, declared) = Model::declare(&nowhere, spec, other.dtype(params));
+    model.quantized = other.quantized.clone();
+    device.pool.enter("weights", -1);
+    let mut base = Vec::new();
+    other.visit(&mut |id, _, weight| base.extend((weight.kind != Kind::Adapter).then_some(id)));
+    let (mut whole, mut base) = (Params::default(), base.into_iter());
+    model.visit(&mut |id, _, weight| {
+        let Param { name, value, decays, trainable } = declared.get(id);
+        let ([rows, cols], dtype) = (value.shape(), value.dtype());
+        let (value, trainable) = if weight.kind == Kind::Adapter {
+            (device.empty(rows, cols, dtype, Category::Params).into(), *trainable)
+        } else {
+            let Some(id) = base.next() else { panic!("share_untrained: {name} is missing") };
+            let Param { value, .. } = params.get(id);
+            assert_eq!(value.shape(), [rows, cols], "share_untrained: {name}");
+            (value.clone(), false)
+        };
+        whole.push(Param { name: name.clone(), value, decays: *decays, trainable });
+    });
+    assert!(base.next().is_none(), "share_untrained: the base has more weights");
+    (model, whole)
+}
+
 impl Spec {
     /// Elements of the adapter's weights.
     pub fn adapter_elements(&self) -> u64 {

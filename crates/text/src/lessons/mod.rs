@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 
 use answers::Maker;
 pub use prompts::{Prompt, prompts};
-pub use rows::{Rows, is_lesson_file};
+pub use rows::{Rows, has_rows, is_lesson_file};
 
 /// A row as tokens.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -162,7 +162,7 @@ fn ends(path: &Path, with: &str) -> bool {
 }
 
 /// Whether a file's name says that it has rows.
-pub(super) fn has_rows(path: &Path) -> bool {
+pub fn has_rows(path: &Path) -> bool {
     let packed = ends(path, "gz") || ends(path, "zst");
     let inner = if packed { path.with_extension("") } else { path.to_owned() };
     ends(&inner, "jsonl") || ends(&inner, "json") || ends(path, "parquet")

@@ -50,7 +50,7 @@ pub use solve_mesh::{Candidate, MeshSolution, Say};
 
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
-use crate::state::planned_trainer;
+use crate::state::{planned_beside, planned_trainer};
 use crate::step::{InStep, Trainer};
 
 /// What a step will need.
@@ -200,6 +200,7 @@ impl Workload<'_> {
         let ranks = &self.how.ranks;
         let device = Device::on_mesh(machine.clone(), u64::MAX, ranks.imagined());
         let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how)?;
+        let _beside = planned_beside(&trainer, &self.how)?;
         if way == Way::Whole {
             trainer.params.remember_nothing();
         }

@@ -1,7 +1,11 @@
 //! What is trained beside a frozen model.
 
+use std::path::PathBuf;
+
 use fathom_base::{choice, recipe};
 use toml::Value;
+
+use super::Recipe;
 
 choice! {
     /// An adapter.
@@ -26,6 +30,16 @@ choice! {
         PTuning = "p_tuning",
         /// Keys and values of each layer at virtual tokens before each document (Li and Liang, 2021).
         Prefix = "prefix",
+    }
+}
+
+choice! {
+    /// What computes the embeddings of virtual tokens.
+    pub enum EncoderName {
+        /// An MLP of three layers.
+        Mlp = "mlp",
+        /// An LSTM of two layers in both directions, and an MLP of two layers.
+        Lstm = "lstm",
     }
 }
 
@@ -68,7 +82,12 @@ recipe! {
         pub virtual_tokens: Option<usize>,
         /// Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random.
         pub prompt_text: Option<String>,
-        /// Of `p_tuning`: hidden columns of the network, an MLP of three layers as PEFT's. None: the model's columns.
+        /// Of `p_tuning`: what computes the virtual tokens, as in PEFT.
+        pub encoder_reparameterization_type: EncoderName = EncoderName::Mlp,
+        /// Of `prefix`: a network of all layers computes the keys and values (PEFT's `prefix_projection`).
+        pub prefix_projection: bool,
+        /// Of `p_tuning`: hidden columns of the network, of an LSTM in each direction. None: the model's columns. Of `prefix` with
+        /// `prefix_projection`: those of its MLP of two layers. None: the columns of the model's keys.
         pub encoder_hidden_size: Option<usize>,
     }
 }
@@ -77,5 +96,106 @@ impl AdapterTable {
     /// Virtual tokens before each document.
     pub fn leads(&self) -> usize {
         if self.method.leads() { self.virtual_tokens.unwrap_or(20) } else { 0 }
+    }
+}
+
+recipe! {
+    /// One of several adapters of a run: over the base of all, on lessons of its own, with an optimizer of its own, as if it were trained
+    /// alone. What it does not say is as in `adapter`.
+    pub struct NamedAdapter {
+        /// Its name, and that of its folder inside the run's `adapter`: letters, digits, `-` and `_`.
+        pub name: String = String::new(),
+        /// Its lessons, in place of `data.paths`: files, folders and addresses.
+        pub paths: Vec<PathBuf>,
+        /// As `adapter.method`, but `pissa`, which changes the base.
+        pub method: Option<AdapterName>,
+        /// As `adapter.rank`.
+        pub rank: Option<usize>,
+        /// As `adapter.alpha`.
+        pub alpha: Option<f64>,
+        /// As `adapter.targets`.
+        pub targets: Option<Value>,
+        /// As `adapter.token_rows`.
+        pub token_rows: Vec<usize>,
+        /// As `adapter.dropout`.
+        pub dropout: Option<f64>,
+        /// As `adapter.lr_ratio`.
+        pub lr_ratio: Option<f64>,
+        /// As `adapter.embedding_lr_ratio`.
+        pub embedding_lr_ratio: Option<f64>,
+        /// As `adapter.virtual_tokens`.
+        pub virtual_tokens: Option<usize>,
+        /// As `adapter.prompt_text`.
+        pub prompt_text: Option<String>,
+        /// As `adapter.encoder_reparameterization_type`.
+        pub encoder_reparameterization_type: Option<EncoderName>,
+        /// As `adapter.prefix_projection`.
+        pub prefix_projection: Option<bool>,
+        /// As `adapter.encoder_hidden_size`.
+        pub encoder_hidden_size: Option<usize>,
+    }
+}
+
+impl NamedAdapter {
+    /// What it says, and of what it does not say what `common` does.
+    pub fn over(&self, common: &AdapterTable) -> AdapterTable {
+        let NamedAdapter { method, rank, alpha, dropout, lr_ratio, embedding_lr_ratio, .. } = *self;
+        AdapterTable {
+            method: method.unwrap_or(common.method),
+            rank: rank.or(common.rank),
+            alpha: alpha.or(common.alpha),
+            targets: self.targets.clone().or_else(|| common.targets.clone()),
+            token_rows: [&common.token_rows, &self.token_rows][usize::from(!self.token_rows.is_empty())]
+                .clone(),
+            dropout: dropout.or(common.dropout),
+            lr_ratio: lr_ratio.or(common.lr_ratio),
+            embedding_lr_ratio: embedding_lr_ratio.or(common.embedding_lr_ratio),
+            virtual_tokens: self.virtual_tokens.or(common.virtual_tokens),
+            prompt_text: self.prompt_text.clone().or_else(|| common.prompt_text.clone()),
+            encoder_reparameterization_type: self
+                .encoder_reparameterization_type
+                .unwrap_or(common.encoder_reparameterization_type),
+            prefix_projection: self.prefix_projection.unwrap_or(common.prefix_projection),
+            encoder_hidden_size: self.encoder_hidden_size.or(common.encoder_hidden_size),
+        }
+    }
+
+    /// One that says all that a table does.
+    fn saying(name: &str, table: AdapterTable) -> NamedAdapter {
+        NamedAdapter {
+            name: name.to_string(),
+            paths: Vec::new(),
+            method: Some(table.method),
+            rank: table.rank,
+            alpha: table.alpha,
+            targets: table.targets,
+            token_rows: table.token_rows,
+            dropout: table.dropout,
+            lr_ratio: table.lr_ratio,
+            embedding_lr_ratio: table.embedding_lr_ratio,
+            virtual_tokens: table.virtual_tokens,
+            prompt_text: table.prompt_text,
+            encoder_reparameterization_type: Some(table.encoder_reparameterization_type),
+            prefix_projection: Some(table.prefix_projection),
+            encoder_hidden_size: table.encoder_hidden_size,
+        }
+    }
+}
+
+impl Recipe {
+    /// The other adapters of a run of several, each saying all of itself, for the recipe of the one at `index`
+    /// ([`Recipe::beside`] reads them): those at `others`.
+    pub fn others(&self, index: usize, others: &[usize]) -> Vec<NamedAdapter> {
+        let others = others.iter().filter(|other| **other != index).map(|other| &self.adapters[*other]);
+        others.map(|other| NamedAdapter::saying(&other.name, other.over(&self.adapter))).collect()
+    }
+
+    /// Of the recipe of one of several adapters those of the others, as far as their weights and state go.
+    pub fn beside(&self) -> impl Iterator<Item = Recipe> + '_ {
+        let alone = |other: &NamedAdapter| {
+            let adapter = other.over(&AdapterTable::default());
+            Recipe { adapter, adapters: Vec::new(), ..self.clone() }
+        };
+        self.adapters.iter().map(alone)
     }
 }

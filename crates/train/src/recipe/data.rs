@@ -59,7 +59,8 @@ choice! {
 recipe! {
     /// The training data.
     pub struct Data {
-        /// Files and folders. `cargo:` alone stands for the sources and docs of the crates in cargo's folder on this machine.
+        /// Files and folders; of lessons and curations also addresses, `s3://` and `https://`, with `AWS_ACCESS_KEY_ID` and the like from the
+        /// environment. `cargo:` alone stands for the sources and docs of the crates in cargo's folder on this machine.
         pub paths: Vec<PathBuf>,
         /// Curation of the text: a recipe of `fathom curate` by name or file, or `none`. Its final stages that order, split, write
         /// and tokenise are skipped, since the run does this itself. `auto`: `code` for `cargo:`, none for other paths. If `paths` is
@@ -71,7 +72,8 @@ recipe! {
         pub format: FormatName = FormatName::Auto,
         /// Of lessons: which keys of a row hold what.
         pub columns: ColumnsTable,
-        /// Of conversations: a file with the chat template; none for the model's own.
+        /// Of conversations: a file with the chat template, or `steerlm` for the one inside the binary (turns marked as NeMo's, with the labels
+        /// of SteerLM); none for the model's own.
         pub chat_template: Option<PathBuf>,
         /// Of lessons: which tokens are learned.
         pub supervise: SuperviseName = SuperviseName::Completion,

@@ -17,6 +17,7 @@ mod saves;
 mod steps;
 mod stragglers;
 mod timed;
+mod together;
 mod watched;
 
 use std::borrow::Cow;
@@ -46,6 +47,7 @@ use local::Local;
 use memory::Memory;
 use recover::{Failed, Recovering};
 use stragglers::Stragglers;
+pub use together::together;
 
 /// How far a run is; saved with every checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -337,6 +339,11 @@ impl<'a> Run<'a> {
     /// Whatever ends a run early; what was saved stays.
     pub fn train(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
         let outcome = self.stages_in_spite_of_failures(hooks)?;
+        self.ended(outcome)
+    }
+
+    /// How the run ended, if what it was asked to save is saved.
+    fn ended(&self, outcome: Outcome) -> Result<Outcome> {
         match (&self.unsaved, outcome) {
             (Some(why), Outcome::Interrupted) => {
                 let step = self.progress.step;
@@ -366,33 +373,44 @@ impl<'a> Run<'a> {
     }
 
     fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
+        self.begin(hooks)?;
+        while self.progress.stage < self.recipe.stage.len() {
+            let mut running = self.enter(self.progress.stage, hooks)?;
+            if self.steps(&mut running, hooks)? == Outcome::Interrupted {
+                self.end_save(hooks)?;
+                return Ok(Outcome::Interrupted);
+            }
+            self.leave(running, hooks)?;
+        }
+        self.end_save(hooks)?;
+        Ok(Outcome::Finished)
+    }
+
+    /// What comes before the first stage.
+    fn begin(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         // There may be no stage left to enter, and what is exported is the model as it is after the last.
         let spec = self.spec_after(self.progress.stage)?;
         self.trainer.set_spec(spec);
         std::mem::take(&mut self.notes).iter().for_each(|note| hooks.warn(note));
         self.section("setup", None);
-        self.copy_if_first()?;
-        while self.progress.stage < self.recipe.stage.len() {
-            let index = self.progress.stage;
-            let mut running = self.enter(index, hooks)?;
-            if self.steps(&mut running, hooks)? == Outcome::Interrupted {
-                self.end_save(hooks)?;
-                return Ok(Outcome::Interrupted);
-            }
-            let given = self.seconds.get(index).copied().unwrap_or(0.0);
-            self.unspent_s += given - self.progress.stage_time_s;
-            let ended = Instant::now();
-            drop(running);
-            self.save(hooks)?;
-            // Published before anybody measures, which may take longer than what asks the run to end waits.
-            self.end_save(hooks)?;
-            hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
-            self.progress = self.progress.after_stage(self.recipe.run.minutes);
-            self.save(hooks)?;
-            self.unspent_s += hooks.aside_s(index) - ended.elapsed().as_secs_f64();
-        }
+        self.copy_if_first()
+    }
+
+    /// What follows the steps of a stage.
+    fn leave(&mut self, running: Running, hooks: &mut dyn Hooks) -> Result<()> {
+        let index = running.index;
+        let given = self.seconds.get(index).copied().unwrap_or(0.0);
+        self.unspent_s += given - self.progress.stage_time_s;
+        let ended = Instant::now();
+        drop(running);
+        self.save(hooks)?;
+        // Published before anybody measures, which may take longer than what asks the run to end waits.
         self.end_save(hooks)?;
-        Ok(Outcome::Finished)
+        hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
+        self.progress = self.progress.after_stage(self.recipe.run.minutes);
+        self.save(hooks)?;
+        self.unspent_s += hooks.aside_s(index) - ended.elapsed().as_secs_f64();
+        Ok(())
     }
 
     /// The trained model and the log, after the last stage.

@@ -16,35 +16,43 @@ use crate::stage;
 impl Run<'_> {
     pub(super) fn steps(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Outcome> {
         loop {
-            if running.steps.is_some_and(|steps| self.progress.stage_step >= steps) {
-                self.read(running, hooks)?;
-                return Ok(Outcome::Finished);
-            }
-            // Beyond the first step of a stage ranks agree at the end of each.
-            if running.agreed[0] || (running.times.is_empty() && self.pulse()?.stop()) {
-                self.read(running, hooks)?;
-                self.save(hooks)?;
-                return Ok(Outcome::Interrupted);
-            }
-            self.section("step", self.recipe.mesh.step_timeout_s);
-            self.step(running, hooks)?;
-            if running.steps.is_none() {
-                running.steps = self.decide(running)?;
-            }
-            let pulse = self.pulse()?;
-            self.score(&pulse, hooks)?;
-            self.section("checkpoint", None);
-            self.look_after_save(pulse.written(), hooks)?;
-            running.agreed = [pulse.stop(), pulse.save_is_due()];
-            if running.steps.is_some() && self.copy_is_due() {
-                self.read(running, hooks)?;
-                self.copy(hooks)?;
-            }
-            if running.steps.is_some() && running.agreed[1] {
-                self.read(running, hooks)?;
-                self.save(hooks)?;
+            if let Some(outcome) = self.turn(running, hooks)? {
+                return Ok(outcome);
             }
         }
+    }
+
+    /// One step of a stage, or how the stage ended.
+    pub(super) fn turn(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
+        if running.steps.is_some_and(|steps| self.progress.stage_step >= steps) {
+            self.read(running, hooks)?;
+            return Ok(Some(Outcome::Finished));
+        }
+        // Beyond the first step of a stage ranks agree at the end of each.
+        if running.agreed[0] || (running.times.is_empty() && self.pulse()?.stop()) {
+            self.read(running, hooks)?;
+            self.save(hooks)?;
+            return Ok(Some(Outcome::Interrupted));
+        }
+        self.section("step", self.recipe.mesh.step_timeout_s);
+        self.step(running, hooks)?;
+        if running.steps.is_none() {
+            running.steps = self.decide(running)?;
+        }
+        let pulse = self.pulse()?;
+        self.score(&pulse, hooks)?;
+        self.section("checkpoint", None);
+        self.look_after_save(pulse.written(), hooks)?;
+        running.agreed = [pulse.stop(), pulse.save_is_due()];
+        if running.steps.is_some() && self.copy_is_due() {
+            self.read(running, hooks)?;
+            self.copy(hooks)?;
+        }
+        if running.steps.is_some() && running.agreed[1] {
+            self.read(running, hooks)?;
+            self.save(hooks)?;
+        }
+        Ok(None)
     }
 
     fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {

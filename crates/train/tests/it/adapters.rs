@@ -7,8 +7,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Params, Places, Scope, VIRTUAL};
 use fathom_model::{
-    Adapter, AdapterMethod, Caps, Init, Model, Packed, Quantized, SafeTensors, Size, Source, Spec, Targets,
-    Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32, save_peft,
+    Adapter, AdapterMethod, Caps, Init, Model, Packed, PromptEncoder, Quantized, SafeTensors, Size, Source,
+    Spec, Targets, Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32, save_peft,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
@@ -19,11 +19,13 @@ use serde_json::{Value, json};
 
 use crate::mesh::{ADAMW, Case, ONE, batches, every_rank, in_step, spec};
 
-/// Virtual tokens in three ways.
-pub const LEADING: [AdapterMethod; 3] = [
+/// Virtual tokens in five ways.
+pub const LEADING: [AdapterMethod; 5] = [
     AdapterMethod::Prompt { tokens: 3, encoder: None },
-    AdapterMethod::Prompt { tokens: 3, encoder: Some(8) },
-    AdapterMethod::Prefix { tokens: 3 },
+    AdapterMethod::Prompt { tokens: 3, encoder: Some(PromptEncoder { hidden: 8, lstm: false }) },
+    AdapterMethod::Prompt { tokens: 3, encoder: Some(PromptEncoder { hidden: 8, lstm: true }) },
+    AdapterMethod::Prefix { tokens: 3, encoder: None },
+    AdapterMethod::Prefix { tokens: 3, encoder: Some(8) },
 ];
 const LORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
 const DORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: true, singular: false };
@@ -117,6 +119,10 @@ fn ranks_give_what_one_gives() {
     let grid = Grid::default();
     for method in [LORA, DORA, AdapterMethod::Factors, AdapterMethod::Networks(8)].into_iter().chain(LEADING)
     {
+        if matches!(method, AdapterMethod::Prefix { encoder: Some(_), .. }) {
+            // Refused: what all its layers share is not summed over ranks.
+            continue;
+        }
         let one = every_rank(ONE, &|device| train(device, &ONE, method, Places::linear())).remove(0);
         for (grid, sharding) in [
             (Grid { dp: 2, ..grid }, Sharding::OptimGradsParams),
@@ -232,7 +238,7 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// Cases whose folders are read: all that PEFT wrote.
-const READ: [&str; 24] = [
+const READ: [&str; 26] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
@@ -246,7 +252,9 @@ const READ: [&str; 24] = [
     "modules_to_save",
     "prompt",
     "p_tuning",
+    "p_tuning_lstm",
     "prefix",
+    "prefix_projection",
     "lora_patterns",
     "lora_bias",
     "lora_plus",
@@ -312,7 +320,7 @@ fn three_steps_are_pefts() {
     for name in READ {
         let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
         let (mut model, mut params) = case.model(&device);
-        if name == "p_tuning" {
+        if super::leading::ENCODED.contains(&name) {
             (model, params) = super::leading::with_encoder(&case, &device);
         }
         let (trained, lead) = (case.trained(), model.spec.virtual_tokens());

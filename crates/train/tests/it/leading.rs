@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{ParamId, Params, Places, VIRTUAL};
 use fathom_model::{
-    Adapter, AdapterMethod, Model, SafeTensors, Source, Trained, begin_as, load_adapted, open, open_peft,
-    read_f32, save_peft,
+    Adapter, AdapterMethod, Model, PromptEncoder, SafeTensors, Source, Trained, begin_as, load_adapted, open,
+    open_peft, read_f32, save_peft,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Sharding;
@@ -16,30 +16,71 @@ use fathom_train::{Goal, InStep, MicroBatch, Trainer, frozen};
 use crate::adapters::{CAPS, Peft, golden};
 use crate::mesh::{ADAMW, ONE, in_step};
 
+/// Cases whose virtual tokens a network computes.
+pub const ENCODED: [&str; 3] = ["p_tuning", "p_tuning_lstm", "prefix_projection"];
+
+/// What PEFT calls the weight of an encoder that has a name here, and the rows of that which it is: keys and values of a layer of `k`
+/// columns are rows of one matrix there.
+fn of_encoder(name: &str, k: usize) -> Option<(String, Option<std::ops::Range<usize>>)> {
+    if let Some((_, name)) = name.split_once("prompt_encoder.") {
+        return Some((name.to_string(), None));
+    }
+    let (at, name) = name.split_once("prefix_encoder.")?;
+    let Some((which, term)) = name.split_once('.').filter(|(which, _)| ["keys", "values"].contains(which))
+    else {
+        return Some((name.to_string(), None));
+    };
+    let layer: usize = at.split('.').find_map(|part| part.parse().ok())?;
+    let first = (2 * layer + usize::from(which == "values")) * k;
+    Some((format!("transform.2.{term}"), Some(first..first + k)))
+}
+
 /// The base of a case with PEFT's encoder before it was trained.
 pub fn with_encoder(case: &Peft, device: &Device) -> (Model, Params) {
     let base = open(&golden(case.expected["base"].as_str().unwrap())).unwrap();
-    let method = AdapterMethod::Prompt { tokens: 5, encoder: Some(24) };
+    let [prefix, lstm] = ["prefix_projection", "p_tuning_lstm"].map(|name| case.expected["case"] == name);
+    let method = if prefix {
+        AdapterMethod::Prefix { tokens: 5, encoder: Some(24) }
+    } else {
+        let (hidden, lstm) = if lstm { (16, true) } else { (24, false) };
+        AdapterMethod::Prompt { tokens: 5, encoder: Some(PromptEncoder { hidden, lstm }) }
+    };
     let spec = base.spec.with_adapter(Adapter::leading(method)).unwrap();
     let (model, mut params) = Model::declare(device, &spec, DType::F32);
     load_adapted(device, &model, &mut params, &base.source, 1).unwrap();
     let mut seen = 0;
     for (index, pieces) in model.pieces().iter().enumerate() {
-        let Some((_, name)) = pieces[0].name.split_once("prompt_encoder.") else { continue };
-        let name = format!("before.{name}");
-        let rows = case.tensors.shape(&name).unwrap()[0];
-        let values = read_f32(&case.tensors, &name, 0..rows).unwrap();
+        let Some((name, rows)) = of_encoder(&pieces[0].name, model.spec.kv_cols()) else { continue };
+        // What reads the states of both directions is one weight in PyTorch, those of the forward one first.
+        let half = ["forwards", "backwards"].iter().position(|way| name.ends_with(way));
+        let name = format!("before.{}", name.trim_end_matches(".forwards").trim_end_matches(".backwards"));
+        let shape = case.tensors.shape(&name).unwrap();
+        let mut values = read_f32(&case.tensors, &name, rows.unwrap_or(0..shape[0])).unwrap();
+        if let Some(half) = half {
+            let width = shape[1] / 2;
+            let rows =
+                values.chunks(2 * width).flat_map(|row| row[half * width..(half + 1) * width].to_vec());
+            values = rows.collect();
+        }
         let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         device.machine.write(params.get(ParamId(index as u32)).value.resident().unwrap(), &bytes);
         seen += 1;
     }
-    assert_eq!(seen, 7);
+    // Of an LSTM 2 cells of 4 weights, 2 of 5, and an MLP of 5.
+    let weights = if lstm { 1 + 8 + 10 + 5 } else { 7 };
+    assert_eq!(seen, if prefix { 3 + 4 * model.spec.layers.len() } else { weights });
     (model, params)
 }
 
 #[test]
 fn an_encoder_leaves_pefts_folder() {
-    let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open("p_tuning"));
+    for name in ENCODED {
+        leaves_pefts_folder(name);
+    }
+}
+
+fn leaves_pefts_folder(name: &'static str) {
+    let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
     let (model, params) = with_encoder(&case, &device);
     case.close("logits", &case.logits(&device, &model, &params), "logits", 3e-6);
     let folder = tempfile::tempdir().unwrap();
@@ -50,20 +91,32 @@ fn an_encoder_leaves_pefts_folder() {
         assert_eq!(tensors.names(), ["prompt_embeddings"]);
         read_f32(&tensors, "prompt_embeddings", 0..5).unwrap()
     };
-    let (ours, theirs) = (read(folder.path()), read(&golden("p_tuning/before")));
+    let (ours, theirs) = (read(folder.path()), read(&golden(&format!("{name}/before"))));
     let apart = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(apart < 1e-6, "{apart}");
     let base = open(&golden("llama")).unwrap();
     let (spec, _) = open_peft(folder.path(), base.spec).unwrap();
     let found = spec.adapter.as_ref().unwrap().method;
-    assert_eq!(found, AdapterMethod::Prompt { tokens: 5, encoder: None });
+    let bare = match model.spec.adapter.as_ref().unwrap().method {
+        AdapterMethod::Prefix { tokens, .. } => AdapterMethod::Prefix { tokens, encoder: None },
+        _ => AdapterMethod::Prompt { tokens: 5, encoder: None },
+    };
+    assert_eq!(found, bare);
+    let said = std::fs::read_to_string(folder.path().join("adapter_config.json")).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["encoder_hidden_size"], if name == "p_tuning_lstm" { 16 } else { 24 }, "{name}");
+    match name {
+        "prefix_projection" => assert_eq!(said["prefix_projection"], true),
+        "p_tuning_lstm" => assert_eq!(said["encoder_reparameterization_type"], "LSTM"),
+        _ => assert_eq!(said["encoder_reparameterization_type"], "MLP"),
+    }
 }
 
 /// Losses and norms of four steps over some micro batches.
 fn steps(name: &'static str, micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> Vec<[f32; 2]> {
     let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
     let (mut model, mut params) =
-        if name == "p_tuning" { with_encoder(&case, &device) } else { case.model(&device) };
+        if ENCODED.contains(&name) { with_encoder(&case, &device) } else { case.model(&device) };
     let trained = Trained::adapter(&[]).unwrap();
     frozen(&mut model, &mut params, &trained).unwrap();
     let mut trainer = Trainer::sharded(&device, model, params, Sharding::Optim, ADAMW);
@@ -91,7 +144,7 @@ pub fn part(micro: &MicroBatch, docs: std::ops::Range<usize>) -> MicroBatch {
 
 #[test]
 fn packed_is_unpacked_is_accumulated() {
-    for name in ["prompt", "p_tuning", "prefix"] {
+    for name in ["prompt", "p_tuning", "p_tuning_lstm", "prefix", "prefix_projection"] {
         let packed = steps(name, &|micro| vec![micro]);
         assert!(packed[0][0] - packed[3][0] > 1e-3, "{name}: it learns: {packed:?}");
         let alone = steps(name, &|micro| (0..3).map(|doc| part(&micro, doc..doc + 1)).collect());

@@ -28,6 +28,7 @@ mod published;
 mod quantised;
 mod rewards;
 mod rounded;
+mod several;
 mod sft;
 mod solve_mesh;
 mod state;

@@ -1,0 +1,85 @@
+//! Several adapters over one base in one run: each is a job of its own, in a folder of its own inside the run's.
+
+use std::path::PathBuf;
+
+use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_train::recipe::Recipe;
+use toml::{Table, Value};
+
+use crate::adapters::FOLDER;
+use crate::error::{Context, Result};
+use crate::events::Events;
+use crate::job::Job;
+use crate::library::{LIBRARY, load};
+use crate::plan::plan;
+
+/// The folder inside a run's that has one for each of its adapters: its log, checkpoints and lessons.
+const EACH: &str = "each";
+
+/// The jobs of some of the adapters of a run of several, in the recipe's order. Their plans know of each other.
+///
+/// # Errors
+/// What is wrong with the recipe of one, which is named.
+pub fn jobs(loaded: &Loaded<Recipe>, which: &[usize], events: &dyn Events) -> Result<Vec<Job>> {
+    let recipe = &loaded.value;
+    let one = |index: &usize| {
+        let name = &recipe.adapters[*index].name;
+        let made = || -> Result<Job> {
+            let mut own = recipe_of(loaded, *index)?;
+            own.value.adapters = recipe.others(*index, which);
+            let exports = Some(recipe.run.out.join(FOLDER).join(name));
+            Ok(Job { exports, ..Job::new(own, events)? })
+        };
+        made().with_context(|| format!("adapter \"{name}\""))
+    };
+    which.iter().map(one).collect()
+}
+
+/// The recipe of one adapter alone.
+pub(crate) fn recipe_of(loaded: &Loaded<Recipe>, index: usize) -> Result<Loaded<Recipe>> {
+    let recipe = &loaded.value;
+    let one = &recipe.adapters[index];
+    let unread = "the recipe could not be taken apart";
+    let mut all: Table = loaded.text().parse().context(unread)?;
+    all.remove("adapters");
+    all.insert("adapter".into(), Value::try_from(one.over(&recipe.adapter)).context(unread)?);
+    let mut set = |table: &str, key: &str, value: Value| {
+        if let Some(table) = all.get_mut(table).and_then(Value::as_table_mut) {
+            table.insert(key.into(), value);
+        }
+    };
+    let text = |path: &PathBuf| Value::from(path.display().to_string());
+    set("run", "out", text(&recipe.run.out.join(EACH).join(&one.name)));
+    set("data", "paths", Value::Array(one.paths.iter().map(text).collect()));
+    let named = format!("the recipe of adapter {}", one.name);
+    load(Layers::with_library(LIBRARY).text(&named, &toml::to_string(&all).context(unread)?))
+}
+
+/// The job that a plan of a recipe is of: of several adapters that whose step needs most memory, beside the weights and the state of the
+/// others.
+///
+/// # Errors
+/// Those of [`Job::new`], and of a plan of several.
+pub fn planned(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
+    if loaded.value.adapters.is_empty() {
+        return Job::new(loaded, events);
+    }
+    let all: Vec<usize> = (0..loaded.value.adapters.len()).collect();
+    let mut most: Option<(u64, Job)> = None;
+    for job in jobs(&loaded, &all, events)? {
+        let plans = plan(&job, None)?;
+        let peaks = (0..job.specs.len()).map(|index| Ok(plans.draft(index).plan()?.usage.peak_reserved));
+        let peak = peaks.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
+        if most.as_ref().is_none_or(|(bytes, _)| peak > *bytes) {
+            most = Some((peak, job));
+        }
+    }
+    let (_, job) = most.context("no adapter to plan")?;
+    let name = job.exports.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+    events.line(&format!(
+        "{} adapters over one base, a step of each in turns: planned is \"{}\", which needs most, beside the others",
+        all.len(),
+        name.display()
+    ));
+    Ok(job)
+}

@@ -1,0 +1,195 @@
+//! A run of several adapters over one base: the base is read once, and a step of each is made in turns.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fathom_base::metrics::MetricsWriter;
+use fathom_base::recipe::Recipe as Loaded;
+use fathom_text::Tokenizer;
+use fathom_train::recipe::Recipe;
+use fathom_train::{Hooks, Outcome, Run, Stores, Trainer, together};
+
+use super::first::{First, Trained};
+use super::rank::{Shared, trainer_beside, trainer_of};
+use super::watch::{BEFORE, Watch};
+use super::{Order, begin_log, export, fits, folder, is_done, moments, shared};
+use crate::crew::Crew;
+use crate::error::{Context, Result, refuse};
+use crate::events::{Event, Events};
+use crate::job::Job;
+use crate::several::{jobs, recipe_of};
+use crate::text;
+
+/// One of several, before the first step.
+struct Ready<'a> {
+    job: &'a Job,
+    metrics: Option<MetricsWriter>,
+    tokenizer: Tokenizer,
+    stores: Stores,
+    flops: Vec<f64>,
+}
+
+/// What is heard of one of several: its lines begin with its name.
+struct Named<'a> {
+    events: &'a dyn Events,
+    name: String,
+}
+
+impl Events for Named<'_> {
+    fn on(&self, event: Event<'_>) {
+        let named = |text: &str| format!("{}: {text}", self.name);
+        match event {
+            Event::Note(text) => self.events.note(&named(text)),
+            Event::Line(text) => self.events.line(&named(text)),
+            Event::Warning(text) => self.events.warn(&named(text)),
+            Event::Doing(text) => self.events.doing(&named(text)),
+            other => self.events.on(other),
+        }
+    }
+}
+
+impl<'a> Named<'a> {
+    fn of(job: &Job, events: &'a dyn Events) -> Named<'a> {
+        Named { events, name: name(job) }
+    }
+}
+
+/// What an adapter is called.
+fn name(job: &Job) -> String {
+    job.folder.file_name().map(|name| name.display().to_string()).unwrap_or_default()
+}
+
+/// Refuses a run of several of which one cannot be trained.
+///
+/// # Errors
+/// The first that cannot, by name.
+pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
+    for (index, one) in loaded.value.adapters.iter().enumerate() {
+        let named = || format!("adapter \"{}\"", one.name);
+        super::check_alone(&recipe_of(loaded, index).with_context(named)?).with_context(named)?;
+    }
+    Ok(())
+}
+
+/// Runs those that are not finished to their end, or until they are asked to stop.
+///
+/// # Errors
+/// As [`super::train`], of each.
+pub(super) fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
+    let begun = Instant::now();
+    std::fs::create_dir_all(&whole.folder)
+        .with_context(|| format!("cannot create {}", whole.folder.display()))?;
+    let _claimed = folder::claim(&whole.folder, events)?;
+    folder::same_recipe(&whole.folder, &whole.loaded)?;
+    let mut left = Vec::new();
+    let which: Vec<usize> = (0..whole.recipe().adapters.len()).collect();
+    for (index, job) in jobs(&whole.loaded, &which, events)?.iter().enumerate() {
+        if is_done(job)? {
+            events.line(&format!("{}: finished already; it is {}", name(job), job.adapter().display()));
+        } else {
+            left.push(index);
+        }
+    }
+    let all = jobs(&whole.loaded, &left, events)?;
+    if all.is_empty() {
+        return Ok(Trained::without_report(Outcome::Finished));
+    }
+    let mut ready = Vec::new();
+    for job in &all {
+        let Some(one) = prepare(job, order, crew, events)? else {
+            events.line("asked to stop while the text was prepared; run the same command again to go on");
+            return Ok(Trained::without_report(Outcome::Interrupted));
+        };
+        ready.push(one);
+    }
+    steps(&mut ready, (order, crew, begun), events)
+}
+
+/// What comes before the first step of one; nothing if it was asked to stop.
+fn prepare<'a>(job: &'a Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Option<Ready<'a>>> {
+    let named = Named::of(job, events);
+    std::fs::create_dir_all(&job.folder)
+        .with_context(|| format!("cannot create {}", job.folder.display()))?;
+    folder::same_recipe(&job.folder, &job.loaded)?;
+    let mut metrics = MetricsWriter::open(job.log())?;
+    text::check(job)?;
+    let flops = fits(job, crew).map_err(|error| job.placed(error))?;
+    begin_log(job, &order.command, &mut metrics, &named)?;
+    let Some((tokenizer, corpus)) = text::corpus(job, &mut metrics, &order.stop, &named)? else {
+        return Ok(None);
+    };
+    export::check(job)?;
+    let stores = Stores::open(job.recipe(), corpus.map(Arc::new), tokenizer.vocab_size())?;
+    stores.check_tokenizer(&tokenizer)?;
+    Ok(Some(Ready { job, metrics: Some(metrics), tokenizer, stores, flops }))
+}
+
+/// The steps of all, and what each leaves.
+fn steps(
+    ready: &mut [Ready<'_>],
+    (order, crew, begun): (&Order, &Crew, Instant),
+    events: &dyn Events,
+) -> Result<Trained> {
+    let Some(first) = ready.first() else { refuse!("there is no adapter to train") };
+    let device = first.job.machine.open()?;
+    let mut trainers: Vec<Trainer> = Vec::new();
+    for Ready { job, tokenizer, .. } in &*ready {
+        let vocab = tokenizer.vocab_size();
+        trainers.push(match trainers.first() {
+            Some(other) => trainer_beside(job, other, vocab)?,
+            None => trainer_of(job, &device, vocab, events)?,
+        });
+    }
+    let mut logs: Vec<MetricsWriter> = ready.iter_mut().filter_map(|one| one.metrics.take()).collect();
+    let named: Vec<Named<'_>> = ready.iter().map(|one| Named::of(one.job, events)).collect();
+    let mut parts: Vec<Shared<'_>> = Vec::new();
+    for one in &*ready {
+        parts.push(shared(one.job, crew, (&one.stores, one.tokenizer.vocab_size()), None, order));
+    }
+    let firsts: Vec<First<'_>> = (parts.iter().zip(&*ready).zip(&named))
+        .map(|((shared, one), named)| First {
+            shared,
+            tokenizer: &one.tokenizer,
+            flops: &one.flops,
+            begun,
+            events: named,
+        })
+        .collect();
+    let (mut runs, mut boards): (Vec<Run<'_>>, Vec<_>) = (Vec::new(), Vec::new());
+    for ((one, trainer), mut metrics) in firsts.iter().zip(trainers).zip(logs.drain(..)) {
+        one.say_model(&trainer, &mut metrics)?;
+        let run = one.shared.run(metrics, trainer, None)?;
+        boards.push(one.board(one.say_begun(&run))?);
+        runs.push(run);
+    }
+    let mut watches: Vec<Watch<'_>> =
+        firsts.iter().zip(&mut boards).map(|(one, board)| one.watch(true, board)).collect();
+    for (run, watch) in runs.iter_mut().zip(&mut watches) {
+        if run.progress().step == 0 && moments::before(watch.recipe) == Some(0) {
+            run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
+        }
+    }
+    let mut hooks: Vec<&mut dyn Hooks> = watches.iter_mut().map(|watch| watch as &mut dyn Hooks).collect();
+    let outcome = together(&mut runs, &mut hooks)?;
+    drop(watches);
+    events.on(Event::Trained);
+    if outcome == Outcome::Interrupted {
+        events.line("saved; run the same command again to go on");
+        return Ok(Trained::without_report(outcome));
+    }
+    let mut unsaved = None;
+    for ((one, run), board) in firsts.iter().zip(runs).zip(&mut boards) {
+        let progress = run.progress().clone();
+        unsaved = unsaved.or_else(|| run.nothing_saved().map(str::to_owned));
+        let (trainer, metrics) = run.finish();
+        let report = one.finish(trainer, metrics, board, &progress)?;
+        let adapter = one.shared.job.adapter();
+        one.events.line(&format!(
+            "{} steps; the adapter is {}, its report {}",
+            progress.step,
+            adapter.display(),
+            report.page.display()
+        ));
+    }
+    Ok(Trained { outcome, report: None, unsaved })
+}

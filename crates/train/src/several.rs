@@ -1,0 +1,134 @@
+//! Several adapters in one run: each has a trainer of its own over the weights of one base, and they take steps in turns
+//! ([`crate::together`]). So each learns what it would alone, to the bit, and memory has the base once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fathom_base::recipe::Recipe as Loaded;
+use fathom_model::Spec;
+
+use crate::adapted::adapted;
+use crate::error::Result;
+use crate::recipe::{AdapterName, GemmName, Memory, MethodName, NamedAdapter, PlaceName, QatName, Recipe};
+use crate::reference::Refers;
+use crate::stage::refers;
+
+/// The models of the adapters that a recipe has beside its own, over the base of `spec`, as far as a plan needs them.
+///
+/// # Errors
+/// As [`adapted`].
+pub(crate) fn beside(recipe: &Recipe, spec: &Spec) -> Result<Vec<Arc<Spec>>> {
+    let base = spec.without_adapter();
+    recipe.beside().map(|other| Ok(Arc::new(adapted(&other, base.clone())?))).collect()
+}
+
+/// Refuses what several adapters in one run cannot be.
+///
+/// # Errors
+/// The key that has to be another.
+pub fn check_several(loaded: &Loaded<Recipe>) -> Result<()> {
+    check_each(loaded)?;
+    if loaded.value.adapters.is_empty() { Ok(()) } else { check_run(loaded) }
+}
+
+/// Names, lessons and methods.
+fn check_each(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
+    let mut names = BTreeSet::new();
+    for (index, one) in recipe.adapters.iter().enumerate() {
+        let refuse = |key: &str, message: String| {
+            Err(loaded.refuse(&format!("adapters.{index}.{key}"), message).into())
+        };
+        let NamedAdapter { name, paths, .. } = one;
+        let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
+        if name.is_empty() || !name.chars().all(is_plain) {
+            let message = format!("is \"{name}\", which is a folder's name: letters, digits, - and _");
+            return refuse("name", message);
+        }
+        if !names.insert(name.to_lowercase()) {
+            return refuse("name", format!("is \"{name}\", and so is another's; give each its own"));
+        }
+        if paths.is_empty() {
+            return refuse("paths", format!("is empty; give the lessons of the adapter \"{name}\""));
+        }
+        match one.over(&recipe.adapter).method {
+            AdapterName::None => {
+                return refuse(
+                    "method",
+                    "is none; give a method here, or one for all (adapter.method)".into(),
+                );
+            }
+            AdapterName::Pissa => {
+                let message =
+                    "is pissa, which changes the base that all share; take lora, or a run of its own";
+                return refuse("method", message.into());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What the run of all is.
+fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
+    let Recipe { model, mesh, machine, activations, objective, precision, data, .. } = recipe;
+    let ranks = mesh.tp * mesh.cp * mesh.dp * mesh.pp * mesh.ep;
+    let leaves = activations.memory == Memory::Auto
+        || !activations.offload_modules.is_empty()
+        || activations.places.iter().any(|rule| matches!(rule.place, PlaceName::Host | PlaceName::Disk));
+    let refused = [
+        ("model.from", model.from.is_none(), "is none, and adapters are of a model; give its folder"),
+        ("model.trained", !model.trained.is_empty(), "trains weights that all adapters share; leave it out"),
+        (
+            "data.paths",
+            !data.paths.is_empty(),
+            "is of one adapter; each of several has its own (adapters.*.paths)",
+        ),
+        (
+            "mesh.dp",
+            ranks > 1,
+            "has several ranks, over which several adapters are not trained; give 1 to each axis of mesh",
+        ),
+        (
+            "machine.offload_weights",
+            machine.offload_weights,
+            "puts weights on disk that several adapters share; set it to false",
+        ),
+        (
+            "machine.offload_optimizer",
+            machine.offload_optimizer,
+            "puts the state of each adapter on disk, where they are not counted together; set it to false",
+        ),
+        (
+            "activations.memory",
+            leaves,
+            "may put activations elsewhere, of which each of several adapters would take its own room; keep or recompute them",
+        ),
+        (
+            "run.minutes",
+            recipe.run.minutes.is_some(),
+            "is shared out by measuring one model; give stage.*.steps or stage.*.epochs",
+        ),
+        ("rl.policy", recipe.rl.is_on(), "learns from rewards, which several adapters in one run do not"),
+        (
+            "objective.method",
+            objective.method == MethodName::Distill || refers(recipe) == Refers::Copy,
+            "keeps another model in memory, which several adapters in one run do not share; train them one by one",
+        ),
+        (
+            "precision.qat",
+            precision.qat != QatName::None,
+            "rounds weights that all adapters share; leave it out",
+        ),
+        (
+            "precision.gemm",
+            precision.gemm == GemmName::Fp8Delayed,
+            "keeps a history with the weights that all adapters share; take another format",
+        ),
+    ];
+    match refused.iter().find(|(_, is_so, _)| *is_so) {
+        Some((key, _, message)) => Err(loaded.refuse(key, *message).into()),
+        None => Ok(()),
+    }
+}
