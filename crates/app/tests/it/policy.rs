@@ -174,7 +174,7 @@ fn on_policy_the_ratio_is_one() {
 }
 
 /// A model, prompts and rewards in a folder.
-fn prepare(folder: &Path) {
+pub(crate) fn prepare(folder: &Path) {
     let base = crate::small(folder, &["eval.enabled=false", "model.precision=f32"]);
     train(&base, &Order::default(), &Silent).unwrap();
     let rows: String =
@@ -185,7 +185,7 @@ fn prepare(folder: &Path) {
     fs::write(folder.join("reward.toml"), reward).unwrap();
 }
 
-fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
+pub(crate) fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut settings: Vec<String> = vec![
         "machine.kind=cpu".into(),
@@ -209,13 +209,13 @@ fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
     Job::new(library::load(library::layers("grpo", &settings)).unwrap(), &Silent).unwrap()
 }
 
-fn events(folder: &Path, kind: &str) -> Vec<Value> {
+pub(crate) fn events(folder: &Path, kind: &str) -> Vec<Value> {
     let events = read_events(folder.join("metrics.jsonl")).unwrap();
     events.into_iter().filter(|event| event["event"] == kind).collect()
 }
 
 /// Bits of losses and weights' norms of all steps, with what was measured that is not a time.
-fn bits(folder: &Path) -> Vec<String> {
+pub(crate) fn bits(folder: &Path) -> Vec<String> {
     let of = |step: &Value| {
         let metrics: Vec<String> = step["metrics"]
             .as_object()
@@ -448,9 +448,10 @@ fn episodes_have_turns() {
     let outcome = || train(&cut, &leave(), &Silent).unwrap().outcome;
     assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
     assert_eq!(bits(&folder.join("cut")), want);
-    // What is written at once changes no bit; two replicas have the same episodes.
+    // What is written at once changes no bit.
     train(&job("few", &["rl.sequences=3"]), &leave(), &Silent).unwrap();
     assert_eq!(bits(&folder.join("few")), want);
+    // Two replicas have the same episodes.
     train(&job("dp", &["mesh.dp=2"]), &leave(), &Silent).unwrap();
     let texts = |out: &str| events(&folder.join(out), "rollout").remove(0)["answers"].clone();
     assert_eq!(texts("dp"), texts("whole"));
