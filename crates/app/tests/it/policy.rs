@@ -448,8 +448,9 @@ fn episodes_have_turns() {
     let outcome = || train(&cut, &leave(), &Silent).unwrap().outcome;
     assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
     assert_eq!(bits(&folder.join("cut")), want);
-    // What is written at once changes no bit.
-    train(&job("few", &["rl.sequences=3"]), &leave(), &Silent).unwrap();
+    // What is written at once, and how many processes reply, changes no bit.
+    let few = ["rl.sequences=3", "environment.processes=4"];
+    train(&job("few", &few), &leave(), &Silent).unwrap();
     assert_eq!(bits(&folder.join("few")), want);
     // Two replicas have the same episodes.
     train(&job("dp", &["mesh.dp=2"]), &leave(), &Silent).unwrap();

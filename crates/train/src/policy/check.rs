@@ -39,6 +39,7 @@ pub(crate) const RANGES: &[(&str, Allowed)] = &[
     ("rl.value_clip", Above0(NO_END)),
     ("rl.keep", Whole(1, MANY)),
     ("rl.shown", Whole(0, MANY)),
+    ("environment.processes", Whole(1, 4096)),
     ("environment.timeout_s", Above0(1e9)),
     ("environment.weight", Real(-NO_END, NO_END)),
     ("environment.failed_reward", Real(-NO_END, NO_END)),

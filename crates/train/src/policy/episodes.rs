@@ -212,6 +212,7 @@ impl Policies {
                 messages: &episode.messages,
                 text: &episode.text,
                 turn: episode.turns() - 1,
+                episode: *at,
                 tokens: episode.ids.len() - before,
                 ended: episode.ended,
             }

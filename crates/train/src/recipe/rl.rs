@@ -190,6 +190,8 @@ recipe! {
     pub struct EnvironmentTable {
         /// The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`.
         pub command: Vec<String>,
+        /// Processes of it on each rank that plays; episodes are dealt out to them by number, and each is asked one question at a time.
+        pub processes: usize = 1,
         /// Seconds for a reply.
         pub timeout_s: f64 = 60.0,
         /// Of conversations: who says what it writes, as the chat template names it.
