@@ -7,6 +7,7 @@ mod job;
 mod panics;
 mod policy;
 mod responses;
+mod stages;
 
 use std::fmt::Write;
 use std::path::Path;
