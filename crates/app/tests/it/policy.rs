@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fathom_app::export::{Conversion, Target, export};
 use fathom_app::train::Order;
 use fathom_app::{Job, Silent, library, train};
 use fathom_base::metrics::read_events;
@@ -532,4 +533,14 @@ fn every_method_makes_steps() {
         assert_eq!(steps.len(), 2, "{name}");
         assert!(steps.iter().all(|step| step["loss"].is_number() && step["grad_norm"].is_number()), "{name}");
     }
+    // A checkpoint has the value head, which is of the training alone: what is exported is the model that the run wrote.
+    let saved = fs::read_dir(folder.join("ppo/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let saved = saved.filter(|path| path.join("state.json").is_file()).max().unwrap();
+    let to = folder.join("exported");
+    let what = Target::Q8_0.conversion(saved, to.clone());
+    export(&Conversion { gguf: None, ..what }, &Silent).unwrap();
+    let files = ["model.safetensors", "config.json"];
+    let [found, want] =
+        [to, folder.join("ppo/model")].map(|at| files.map(|file| fs::read(at.join(file)).unwrap()));
+    assert!(found == want);
 }
