@@ -1,7 +1,8 @@
 //! What methods of alignment teach a small model, over three seeds: questions about pairs of a key and a value, answered in a form
 //! that is asked for. Run by hand; the handbook's tables are its output.
 //!
-//! The base is taught to answer in any of four forms. Learning from rewards has to bring the share of right answers in the wanted form
+//! The base is taught to answer in any of four forms, first from rows that ask for the same pairs many times: most tokens of such a row
+//! can be copied, which a row with one question teaches some ten times slower. Learning from rewards has to bring the share of right answers in the wanted form
 //! from below 30 % to above 90 % on keys that it never saw; preferences have to be held by pairs that were not trained on; a reward
 //! model has to tell the better answer of such pairs, and the best of eight answers by it has to be better than any one.
 
@@ -17,9 +18,11 @@ use crate::kill_test::build;
 use crate::random::Random;
 
 /// The forms of an answer; the first is wanted.
-const FORMS: [&str; 4] = ["<{}>", "[{}]", "={}", "{}."];
+const FORMS: [&str; 4] = ["{}!", "{}.", "{};", "{}?"];
 /// Pairs of a question.
 const PAIRS: u64 = 4;
+/// Questions of a row that asks for the same pairs many times.
+const MANY: u64 = 16;
 
 /// Runs all of it; complaints name what did not hold.
 pub fn run() -> Result<Vec<String>, String> {
@@ -43,22 +46,34 @@ struct Lesson<'a> {
     seed: u64,
 }
 
+/// Pairs of a key and a value.
+fn pairs(random: &mut Random) -> Vec<(char, u64)> {
+    // No two keys are alike.
+    let first = random.below(26);
+    let key = |at: u64| char::from(b'a' + ((first + at * 7) % 26) as u8);
+    (0..PAIRS).map(|at| (key(at), 10 + random.below(90))).collect()
+}
+
+fn spelled(pairs: &[(char, u64)]) -> String {
+    pairs.iter().map(|(key, value)| format!("{key}{value} ")).collect()
+}
+
 /// A question, and the value that answers it.
 fn question(random: &mut Random) -> (String, u64) {
-    let mut text = String::new();
-    let asked = random.below(PAIRS);
-    let mut answer = (String::new(), 0);
-    // One letter each, so that no two keys are alike.
-    let first = random.below(26);
-    for at in 0..PAIRS {
-        let letter = char::from(b'a' + ((first + at * 7) % 26) as u8);
-        let (key, value) = (format!("{letter}{}", random.below(10)), 10 + random.below(90));
-        _ = write!(text, "{key}={value} ");
-        if at == asked {
-            answer = (key, value);
-        }
+    let pairs = pairs(random);
+    let (key, value) = pairs[random.below(PAIRS) as usize];
+    (format!("{}{key}", spelled(&pairs)), value)
+}
+
+/// A row that asks for the same pairs many times.
+fn many(random: &mut Random) -> (String, String) {
+    let pairs = pairs(random);
+    let mut answers = String::new();
+    for _ in 0..MANY {
+        let (key, value) = pairs[random.below(PAIRS) as usize];
+        _ = write!(answers, "{key}{} ", said(random.below(4) as usize, value));
     }
-    (format!("{text}{}?", answer.0), answer.1)
+    (spelled(&pairs), answers)
 }
 
 fn said(form: usize, value: u64) -> String {
@@ -113,8 +128,15 @@ impl Lesson<'_> {
     fn rows(&self) -> Result<(), String> {
         let mut random = Random(self.seed << 32);
         self.write(
+            "many.jsonl",
+            (0..40_000).map(|_| {
+                let (prompt, completion) = many(&mut random);
+                json!({"prompt": prompt, "completion": completion})
+            }),
+        )?;
+        self.write(
             "forms.jsonl",
-            (0..6000).map(|at| {
+            (0..12_000).map(|at| {
                 let (prompt, value) = question(&mut random);
                 json!({"prompt": prompt, "completion": said(at % 4, value)})
             }),
@@ -155,13 +177,13 @@ impl Lesson<'_> {
             })
             .collect();
         fs::write(self.path("text.txt"), text).map_err(|error| error.to_string())?;
-        let reward = "[[reward]]\nname = \"right\"\nrule = \"exact\"\nextract = '^<(\\d+)>$'\n";
+        let reward = "[[reward]]\nname = \"right\"\nrule = \"exact\"\nextract = '^(\\d+)!$'\n";
         fs::write(self.path("reward.toml"), reward).map_err(|error| error.to_string())?;
         let both =
             format!("{reward}\n[[reward]]\nname = \"model\"\nrule = \"model\"\nmodel = \"judge/model\"\n");
         fs::write(self.path("both.toml"), both).map_err(|error| error.to_string())?;
-        let base = "[model]\nhidden = 128\nlayers = 3\nheads = 4\nkv_heads = 4\nhead_dim = 32\nffn = 384\nvocab = 300\n\
-                    precision = \"f32\"\n[data]\npaths = [\"text.txt\"]\n[eval]\nenabled = false\n[[stage]]\nseq_tokens = 256\n\
+        let base = "[model]\nhidden = 64\nlayers = 2\nheads = 4\nkv_heads = 4\nhead_dim = 16\nffn = 192\nvocab = 300\n\
+                    init_std = 0.1\nprecision = \"f32\"\n[data]\npaths = [\"text.txt\"]\n[eval]\nenabled = false\n[[stage]]\nseq_tokens = 256\n\
                     steps = 2\n";
         fs::write(self.path("base.toml"), base).map_err(|error| error.to_string())
     }
@@ -184,12 +206,11 @@ impl Lesson<'_> {
 
     /// A run from the base, `words` being what its method needs.
     fn train(&self, (recipe, from, rows): (&str, &str, &str), words: &[&str]) -> Result<(), String> {
-        let out = if from == "base" {
-            "forms"
-        } else if recipe == "reward" {
-            "judge"
-        } else {
-            recipe
+        let out = match (recipe, from) {
+            ("sft", "base") => "many",
+            ("sft", _) => "forms",
+            ("reward", _) => "judge",
+            _ => recipe,
         };
         let settings = [
             format!("model.from={from}"),
@@ -205,14 +226,17 @@ impl Lesson<'_> {
     fn base(&self) -> Result<(), String> {
         self.fathom(&["train", "base.toml", "--quiet", "run.out=base", &format!("run.seed={}", self.seed)])?;
         let words = [
-            "optimizer.lr=2e-3",
             "data.held_out_share=0",
             "stage.0.seq_tokens=1024",
             "stage.0.micro_batches=1",
+            "stage.0.epochs=none",
+            "eval.enabled=false",
+            "schedule.warmup_steps=50",
         ];
-        let more =
-            ["stage.0.epochs=none", "stage.0.steps=1500", "eval.enabled=false", "schedule.warmup_steps=50"];
-        self.train(("sft", "base", "forms.jsonl"), &[&words[..], &more].concat())
+        let copying = ["optimizer.lr=4e-3", "stage.0.steps=2500"];
+        self.train(("sft", "base", "many.jsonl"), &[&words[..], &copying].concat())?;
+        let forms = ["optimizer.lr=1e-3", "stage.0.steps=200"];
+        self.train(("sft", "many/model", "forms.jsonl"), &[&words[..], &forms].concat())
     }
 
     /// The share of right answers in the first step and in the last five, and seconds.
@@ -319,8 +343,8 @@ mod tests {
         let mut random = Random(1);
         for _ in 0..100 {
             let (text, value) = question(&mut random);
-            let key = text.rsplit(' ').next().unwrap().trim_end_matches('?');
-            assert!(text.contains(&format!("{key}={value} ")), "{text}");
+            let key = text.split(' ').next_back().unwrap();
+            assert!(text.contains(&format!("{key}{value} ")), "{text}");
         }
     }
 }

@@ -294,7 +294,11 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
         Error::Refused(format!("{}: {why} ({})", found.folder().join("state.json").display(), path.display()))
     })?;
     let weights = found.weights()?;
-    let spec = spec_of(&loaded.value, progress.stage + usize::from(progress.stage_step > 0), &weights)?;
+    let mut spec = spec_of(&loaded.value, progress.stage + usize::from(progress.stage_step > 0), &weights)?;
+    if loaded.value.rl.has_values() {
+        // The value head is of the training alone.
+        spec.scores = 0;
+    }
     let tokenizer = run.join("data/tokenizer");
     let generation = generation(&loaded.value, &tokenizer)?;
     let quantized = stage::quantized(&loaded.value)?;

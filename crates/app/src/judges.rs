@@ -227,27 +227,15 @@ struct JudgeModel {
 }
 
 impl JudgeModel {
-    /// What the judge is asked of an answer. Texts are put in once, so what is in them is not looked at.
+    /// What the judge is asked of an answer.
     fn question(&self, answer: &Answered<'_>) -> std::result::Result<String, String> {
-        let (mut text, mut rest) = (String::new(), self.template.as_str());
-        while let Some((before, after)) = rest.split_once('{') {
-            text.push_str(before);
-            let Some((key, behind)) = after.split_once('}') else {
-                text.push('{');
-                rest = after;
-                continue;
-            };
-            match key {
-                "prompt" => text.push_str(answer.prompt),
-                "answer" => text.push_str(answer.text),
-                // A plan has no rows.
-                _ if !self.asked.device.machine.has_data() => {}
-                _ => text.push_str(&value(answer.row, key)?),
-            }
-            rest = behind;
-        }
-        text.push_str(rest);
-        Ok(text)
+        let rows = self.asked.device.machine.has_data();
+        put_in(&self.template, &|key| match key {
+            "prompt" => Ok(Some(answer.prompt.to_string())),
+            "answer" => Ok(Some(answer.text.to_string())),
+            // A plan has no rows.
+            _ => value(answer.row, key).or_else(|why| if rows { Err(why) } else { Ok(Some(String::new())) }),
+        })
     }
 
     fn ids(&self, question: &str) -> std::result::Result<Vec<u32>, String> {
@@ -264,12 +252,51 @@ impl JudgeModel {
     }
 }
 
-/// What a row has for a key of the template.
-fn value(row: &Map<String, Value>, key: &str) -> std::result::Result<String, String> {
+/// A template with texts in the place of `{key}`: those that `of` knows. `{{` and the `}}` that closes it are braces; every other brace
+/// stays as it is, so that JSON needs no escapes. Texts are put in once: what is in them is not looked at.
+fn put_in(
+    template: &str,
+    of: &dyn Fn(&str) -> std::result::Result<Option<String>, String>,
+) -> std::result::Result<String, String> {
+    let (mut text, mut rest, mut open) = (String::new(), template, 0);
+    while let Some(at) = rest.find(['{', '}']) {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let key = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map(|(key, _)| key);
+        let found = match key.filter(|key| !key.contains('{')) {
+            Some(key) => of(key)?.map(|found| (found, key.len() + 2)),
+            None => None,
+        };
+        let (put, taken) = match found {
+            Some(found) => found,
+            None if rest.starts_with("{{") => {
+                open += 1;
+                ("{".to_string(), 2)
+            }
+            None if rest.starts_with("}}") && open > 0 => {
+                open -= 1;
+                ("}".to_string(), 2)
+            }
+            None => (rest[..1].to_string(), 1),
+        };
+        text.push_str(&put);
+        rest = &rest[taken..];
+    }
+    text.push_str(rest);
+    Ok(text)
+}
+
+/// What a row has for a key of the template; none of what is no word.
+fn value(row: &Map<String, Value>, key: &str) -> std::result::Result<Option<String>, String> {
     match row.get(key) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(value) if !value.is_null() => Ok(value.to_string()),
-        _ => Err(format!("its template asks for {{{key}}}, which a prompt's row does not have")),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(value) if !value.is_null() => Ok(Some(value.to_string())),
+        _ if key.starts_with(char::is_alphabetic) && key.chars().all(|c| c.is_alphanumeric() || c == '_') => {
+            Err(format!(
+                "its template asks for {{{key}}}, which a prompt's row does not have; where it is to stand so, write {{{{{key}}}}}"
+            ))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -285,5 +312,40 @@ impl Reward for JudgeModel {
         let read =
             |answers: Vec<fathom_base::Generation>| answers.first().and_then(|it| self.number.read(&it.text));
         Ok(written.into_iter().map(read).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn templates_have_keys_and_other_braces() {
+        let row = json!({"n": 7, "a key": "k", "none": null});
+        let ask = |template: &str| {
+            put_in(template, &|key| match key {
+                "answer" => Ok(Some("{n}".to_string())),
+                _ => value(row.as_object().unwrap(), key),
+            })
+        };
+        for (template, want) in [
+            ("{answer} of {n}, {a key}.", "{n} of 7, k."),
+            ("{\"score\": 3, \"of\": {\"n\": {n}}}", "{\"score\": 3, \"of\": {\"n\": 7}}"),
+            ("{{n}} {{\"a\": {answer}}}", "{n} {\"a\": {n}}"),
+            ("{{\"a\": {\"b\": {n}}}}", "{\"a\": {\"b\": 7}}"),
+            ("a } b { c {} {3} {{", "a } b { c {} {3} {"),
+            ("{\"a\": {}}", "{\"a\": {}}"),
+        ] {
+            assert_eq!(ask(template).as_deref(), Ok(want), "{template}");
+        }
+        for (template, key) in [("{answr}", "answr"), ("{none}", "none")] {
+            let error = ask(template).unwrap_err();
+            assert!(
+                error.contains(&format!("{{{key}}}")) && error.contains(&format!("{{{{{key}}}}}")),
+                "{error}"
+            );
+        }
     }
 }

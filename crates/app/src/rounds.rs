@@ -60,7 +60,9 @@ pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Resul
     for round in 1..=rounds.count {
         let (pairs, folder) =
             (run.out.join(format!("round-{round}.jsonl")), run.out.join(format!("round-{round}")));
-        let settings = round_settings((&from, &pairs, &folder), (round, rounds.count));
+        let kept = round.saturating_sub(rounds.earlier).max(1)..=round;
+        let all: Vec<PathBuf> = kept.map(|round| run.out.join(format!("round-{round}.jsonl"))).collect();
+        let settings = round_settings((&from, &all, &folder), (round, rounds.count));
         let job = Job::new(load(layers(&recipe.display().to_string(), &settings))?, events)?;
         if !pairs.is_file() {
             events.line(&format!("round {round} of {}: {} writes answers", rounds.count, from.display()));
@@ -84,12 +86,15 @@ pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Resul
     Ok(last)
 }
 
-/// A round's run: the recipe over its pairs.
-fn round_settings((from, pairs, folder): (&Path, &Path, &Path), (round, count): (u64, u64)) -> Vec<String> {
+/// A round's run: the recipe over its pairs, and those of rounds before that are kept.
+fn round_settings(
+    (from, pairs, folder): (&Path, &[PathBuf], &Path),
+    (round, count): (u64, u64),
+) -> Vec<String> {
     let quoted = |path: &Path| format!("{:?}", path.display().to_string());
     vec![
         format!("model.from={}", quoted(from)),
-        format!("data.paths=[{}]", quoted(pairs)),
+        format!("data.paths=[{}]", pairs.iter().map(|pairs| quoted(pairs)).collect::<Vec<_>>().join(", ")),
         format!("run.out={}", quoted(folder)),
         format!("run.name=round {round} of {count}"),
         "rounds.write=none".to_string(),

@@ -1,10 +1,14 @@
 //! What a model says of rows: of a language model how likely it holds the answers, which a run takes as its reference, or its best tokens
-//! in place of each, which a student learns from; of a reward model their rewards.
+//! in place of each, which a student learns from; of a reward model their rewards. Of several answers to a prompt the likelihoods that
+//! SteerLM 2 learns from.
+
+mod responses;
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 use fathom_engine::{Engine, Limits};
+use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use fathom_text::lessons::{Answers, Judge, Lesson, Lessons, Rows, Teaching};
 use fathom_train::recipe::Precision;
@@ -15,6 +19,8 @@ use crate::events::Events;
 use crate::machine::Machine;
 use crate::models::{self, Ready};
 use crate::text::reference;
+use responses::Asks;
+pub use responses::Likelihood;
 
 /// What is asked.
 pub struct Request {
@@ -30,6 +36,8 @@ pub struct Request {
     pub best: Option<(usize, f64)>,
     /// Of a reward model the names of its scores: rows are conversations, and what is said of each last answer becomes its `label`.
     pub labels: Vec<String>,
+    /// Of rows with several answers to a prompt: which likelihood of each is written; of a label with this deviation of ratings from scores.
+    pub responses: Option<(Likelihood, f64)>,
 }
 
 /// Scores the rows of a file; how many there were.
@@ -75,15 +83,16 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
             }
         }
         let engine = engine.at(request.best.map_or(1.0, |(_, temperature)| temperature));
+        if let Some((which, deviation)) = request.responses {
+            let asks = Asks { which, names: &request.labels, deviation };
+            asks.check(spec.scores)?;
+            return of_responses(request, &asks, (&engine, &tokenizer, template.as_ref()));
+        }
         let model = match request.best {
             Some((k, temperature)) => reference::named(&reference::hash_of_best(&folder, k, temperature)?),
             None => reference::named(&reference::hash(&folder)?),
         };
-        let mut out = BufWriter::new(
-            std::fs::File::create(&request.out)
-                .with_context(|| format!("cannot create {}", request.out.display()))?,
-        );
-        let mut rows = 0;
+        let (mut out, mut rows) = (created(request)?, 0);
         let read = Lessons::new(vec![request.data.clone()], (&tokenizer, template.as_ref()), &teaching);
         for (row, documents) in Rows::open(&request.data)?.zip(read) {
             let (Value::Object(mut row), documents) = (row?, documents?) else { continue };
@@ -109,6 +118,34 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         out.flush()?;
         Ok(rows)
     })
+}
+
+fn created(request: &Request) -> Result<BufWriter<std::fs::File>> {
+    let file = std::fs::File::create(&request.out)
+        .with_context(|| format!("cannot create {}", request.out.display()))?;
+    Ok(BufWriter::new(file))
+}
+
+/// Rows with several answers; how many there were.
+fn of_responses(
+    request: &Request,
+    asks: &Asks<'_>,
+    (engine, tokenizer, template): (&Engine<'_>, &Tokenizer, Option<&Template>),
+) -> Result<usize> {
+    let (mut out, mut count) = (created(request)?, 0);
+    let mut rows = Rows::open(&request.data)?;
+    while let Some(row) = rows.next() {
+        let Value::Object(mut row) = row? else {
+            refuse!("{}:{}: is no JSON object with named fields", request.data.display(), rows.line());
+        };
+        if let Err(why) = asks.write(engine, (tokenizer, template), &mut row) {
+            refuse!("{}:{}: {why}", request.data.display(), rows.line());
+        }
+        write(&mut out, &row).with_context(|| format!("cannot write {}", request.out.display()))?;
+        count += 1;
+    }
+    out.flush().with_context(|| format!("cannot write {}", request.out.display()))?;
+    Ok(count)
 }
 
 /// Says of the last answer what it is like: whole numbers, as SteerLM's labels are.

@@ -49,7 +49,8 @@ pub struct Totals {
 pub struct Rolled {
     /// Answers, which are the first documents; those that were left out have no labels.
     pub answers: usize,
-    /// Log-probability of each label when it was sampled, under the distribution that it was sampled from.
+    /// Log-probability of each label when it was sampled, or before the rollout's first step, under the distribution that it was sampled
+    /// from.
     pub logps: Vec<f32>,
     /// Advantage of each label.
     pub advantages: Vec<f32>,
@@ -57,7 +58,7 @@ pub struct Rolled {
     pub values: Vec<f32>,
     /// What it should have said.
     pub returns: Vec<f32>,
-    /// The weights have not changed since.
+    /// No step of the rollout was made yet, and log-probabilities are the sampler's: how far it is from the trainer is measured.
     pub fresh: bool,
 }
 

@@ -20,7 +20,7 @@ pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveT
 pub use precision::{
     GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QatName, QuantizationName,
 };
-pub use rl::{EnvironmentTable, EstimatorName, KlIn, NanName, PolicyName, RlTable};
+pub use rl::{EnvironmentTable, EstimatorName, ImportanceName, KlIn, NanName, PolicyName, RlTable};
 pub use rounds::{RoundsTable, WriteName};
 
 choice! {

@@ -131,6 +131,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("objective.kd_ratio", Real(0.0, 1.0)),
     ("objective.jsd_beta", Real(0.001, 0.999)),
     ("rounds.count", Whole(1, MANY)),
+    ("rounds.earlier", Whole(0, MANY)),
     ("rounds.max_answer_tokens", Whole(1, MOST_TOKENS)),
     ("rounds.temperature", Real(0.0, NO_END)),
     ("objective.top_k", Whole(0, 1 << 14)),

@@ -8,7 +8,10 @@
 //! ```
 //!
 //! Either may have a `reward`, a number. It is asked one question at a time, each with all that was said, so that it need not remember
-//! anything: after a crash or a time-out another one is started for the next episode.
+//! anything: after a crash or a time-out another one is started for the next episode. Several processes of it are asked at once; an
+//! episode's turns all go to the same one, by its number, which changes nothing of what is said.
+
+use std::sync::{Mutex, PoisonError};
 
 use fathom_train::policy::environment::{Environment, Reply, Turn};
 use fathom_train::recipe::EnvironmentTable;
@@ -16,16 +19,21 @@ use serde_json::{Value, json};
 
 use super::process::{Lines, Trouble};
 
-/// The process.
-pub struct Tool(Lines);
+/// The processes.
+pub struct Tool(Vec<Mutex<Lines>>);
+
+/// Why an episode has no reply, or that no episode can have one.
+type Said = Result<Result<Reply, String>, String>;
 
 impl Tool {
-    /// The process of a recipe.
+    /// The processes of a recipe.
     ///
     /// # Errors
     /// In words: processes are not allowed.
     pub fn new(table: &EnvironmentTable, allowed: bool) -> Result<Tool, String> {
-        Lines::new(&table.command, table.timeout_s, ("the environment", allowed)).map(Tool)
+        let one =
+            |_| Lines::new(&table.command, table.timeout_s, ("the environment", allowed)).map(Mutex::new);
+        (0..table.processes.max(1)).map(one).collect::<Result<_, _>>().map(Tool)
     }
 }
 
@@ -47,20 +55,36 @@ fn reply(line: &str) -> Result<Reply, String> {
     }
 }
 
+/// Asks a process what follows an answer.
+fn ask(lines: &Lines, it: &Turn<'_>) -> Said {
+    let Turn { row, prompt, messages, text, turn, tokens, ended, .. } = *it;
+    let question = json!({
+        "prompt": prompt, "messages": messages, "answer": text, "turn": turn, "row": row, "tokens": tokens, "ended": ended,
+    });
+    match lines.ask(&[format!("{question}\n")]) {
+        Ok(lines) => Ok(lines.first().map_or(Err("said nothing".into()), |line| reply(line))),
+        Err(Trouble::Lost(why)) => Ok(Err(why)),
+        Err(Trouble::Start(why)) => Err(why),
+    }
+}
+
 impl Environment for Tool {
     fn reply(&self, turns: &[Turn<'_>]) -> Result<Vec<Result<Reply, String>>, String> {
-        let one = |it: &Turn<'_>| {
-            let Turn { row, prompt, messages, text, turn, tokens, ended } = *it;
-            let question = json!({
-                "prompt": prompt, "messages": messages, "answer": text, "turn": turn, "row": row, "tokens": tokens, "ended": ended,
-            });
-            match self.0.ask(&[format!("{question}\n")]) {
-                Ok(lines) => Ok(lines.first().map_or(Err("said nothing".into()), |line| reply(line))),
-                Err(Trouble::Lost(why)) => Ok(Err(why)),
-                Err(Trouble::Start(why)) => Err(why),
-            }
+        let processes = self.0.len();
+        // A process's episodes, in their order.
+        let own = |process: usize| -> Vec<(usize, Said)> {
+            let lines = self.0[process].lock().unwrap_or_else(PoisonError::into_inner);
+            let its = turns.iter().enumerate().filter(|(_, turn)| turn.episode % processes == process);
+            its.map(|(at, turn)| (at, ask(&lines, turn))).collect()
         };
-        turns.iter().map(one).collect()
+        let mut said: Vec<(usize, Said)> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..processes).map(|process| scope.spawn(move || own(process))).collect();
+            let lost = |_| vec![(0, Err("the thread that asks a process panicked".to_string()))];
+            let others = others.into_iter().map(|other| other.join().unwrap_or_else(lost));
+            own(0).into_iter().chain(others.flatten()).collect()
+        });
+        said.sort_by_key(|(at, _)| *at);
+        said.into_iter().map(|(_, said)| said).collect()
     }
 }
 
@@ -70,16 +94,20 @@ mod tests {
 
     use super::*;
 
-    fn tool(script: &str, timeout_s: f64) -> Tool {
+    fn tool(script: &str, timeout_s: f64, processes: usize) -> Tool {
         let command = ["sh", "-c", script].map(String::from).to_vec();
-        Tool::new(&EnvironmentTable { command, timeout_s, ..EnvironmentTable::default() }, true).unwrap()
+        let table = EnvironmentTable { command, timeout_s, processes, ..EnvironmentTable::default() };
+        Tool::new(&table, true).unwrap()
     }
 
-    fn ask(tool: &Tool, texts: &[&str]) -> Vec<Result<Reply, String>> {
+    fn first(row: &Map<String, Value>) -> Turn<'_> {
+        Turn { row, prompt: "p", messages: &[], text: "", turn: 0, episode: 0, tokens: 1, ended: true }
+    }
+
+    fn ask(tool: &Tool, texts: &[&'static str]) -> Vec<Result<Reply, String>> {
         let row = Map::new();
-        let turn =
-            |text| Turn { row: &row, prompt: "p", messages: &[], text, turn: 0, tokens: 1, ended: true };
-        tool.reply(&texts.iter().map(|text| turn(*text)).collect::<Vec<_>>()).unwrap()
+        let turn = |(episode, text): (usize, &&'static str)| Turn { text, episode, ..first(&row) };
+        tool.reply(&texts.iter().enumerate().map(turn).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
@@ -107,15 +135,32 @@ mod tests {
     fn a_crash_a_time_out_and_nonsense_end_one_episode() {
         let script = "while read -r line; do case $line in *crash*) exit 3;; *slow*) sleep 60;; *odd*) echo odd;; \
                       *) echo '{\"text\": \"t\", \"reward\": 2}';; esac; done";
-        let found = ask(&tool(script, 4.0), &["a", "crash", "b", "odd", "c", "slow", "d"]);
-        let good = Ok(Reply { text: Some("t".into()), reward: Some(2.0) });
-        for (at, found) in found.iter().enumerate() {
-            match at {
-                1 | 5 => assert!(found.as_ref().unwrap_err().contains("did not answer"), "{found:?}"),
-                3 => assert!(found.as_ref().unwrap_err().contains("no JSON object"), "{found:?}"),
-                _ => assert_eq!(*found, good),
+        for processes in [1, 3, 9] {
+            let found = ask(&tool(script, 4.0, processes), &["a", "crash", "b", "odd", "c", "slow", "d"]);
+            let good = Ok(Reply { text: Some("t".into()), reward: Some(2.0) });
+            for (at, found) in found.iter().enumerate() {
+                match at {
+                    1 | 5 => assert!(found.as_ref().unwrap_err().contains("did not answer"), "{found:?}"),
+                    3 => assert!(found.as_ref().unwrap_err().contains("no JSON object"), "{found:?}"),
+                    _ => assert_eq!(*found, good),
+                }
             }
         }
+    }
+
+    /// Each waits until another one has been asked, so that one after the other none would answer. An episode stays with its process.
+    #[test]
+    fn several_are_asked_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!(
+            "cd '{}' || exit; while read -r line; do touch $$; while [ $(ls | wc -l) -lt 2 ]; do sleep 0.02; done; \
+             echo \"{{\\\"text\\\": \\\"$$\\\"}}\"; done",
+            folder.path().display()
+        );
+        let tool = tool(&script, 60.0, 2);
+        let [found, again] = [(); 2].map(|()| ask(&tool, &["a", "b", "c", "d"]));
+        assert!(found[0] == found[2] && found[1] == found[3] && found[0] != found[1], "{found:?}");
+        assert!(found == again && found.iter().all(Result::is_ok), "{again:?}");
     }
 
     #[test]
@@ -125,8 +170,7 @@ mod tests {
         let error = Tool::new(&table, false).err().unwrap();
         assert!(error.contains("--allow-processes") && error.contains("no-such-program"), "{error}");
         let row = Map::new();
-        let turn = Turn { row: &row, prompt: "", messages: &[], text: "", turn: 0, tokens: 1, ended: true };
-        let error = Tool::new(&table, true).unwrap().reply(&[turn]).unwrap_err();
+        let error = Tool::new(&table, true).unwrap().reply(&[first(&row)]).unwrap_err();
         assert!(error.contains("cannot start no-such-program"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Jobs from outside, as a program uses them: values, events and errors, without a terminal.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
+mod behind;
 mod circles;
 mod job;
 mod panics;
@@ -8,6 +9,7 @@ mod policy;
 mod policy_mesh;
 mod responses;
 mod several;
+mod stages;
 
 use std::fmt::Write;
 use std::path::Path;

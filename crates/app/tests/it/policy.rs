@@ -6,6 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use fathom_app::export::{Conversion, Target, export};
 use fathom_app::train::Order;
 use fathom_app::{Job, Silent, library, train};
 use fathom_base::metrics::read_events;
@@ -180,12 +181,12 @@ fn on_policy_the_ratio_is_one() {
 }
 
 /// A model, prompts and rewards in a folder.
-fn prepare(folder: &Path) {
+pub(crate) fn prepare(folder: &Path) {
     prepare_with(folder, &[]);
 }
 
 /// The same of a model with further settings.
-pub fn prepare_with(folder: &Path, more: &[&str]) {
+pub(crate) fn prepare_with(folder: &Path, more: &[&str]) {
     let base = crate::small(folder, &[&["eval.enabled=false", "model.precision=f32"], more].concat());
     train(&base, &Order::default(), &Silent).unwrap();
     let rows: String =
@@ -196,7 +197,7 @@ pub fn prepare_with(folder: &Path, more: &[&str]) {
     fs::write(folder.join("reward.toml"), reward).unwrap();
 }
 
-pub fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
+pub(crate) fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut settings: Vec<String> = vec![
         "machine.kind=cpu".into(),
@@ -220,13 +221,13 @@ pub fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
     Job::new(library::load(library::layers("grpo", &settings)).unwrap(), &Silent).unwrap()
 }
 
-pub fn events(folder: &Path, kind: &str) -> Vec<Value> {
+pub(crate) fn events(folder: &Path, kind: &str) -> Vec<Value> {
     let events = read_events(folder.join("metrics.jsonl")).unwrap();
     events.into_iter().filter(|event| event["event"] == kind).collect()
 }
 
 /// Bits of losses and weights' norms of all steps, with what was measured that is not a time.
-pub fn bits(folder: &Path) -> Vec<String> {
+pub(crate) fn bits(folder: &Path) -> Vec<String> {
     let of = |step: &Value| {
         let metrics: Vec<String> = step["metrics"]
             .as_object()
@@ -459,9 +460,11 @@ fn episodes_have_turns() {
     let outcome = || train(&cut, &leave(), &Silent).unwrap().outcome;
     assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
     assert_eq!(bits(&folder.join("cut")), want);
-    // What is written at once changes no bit; two replicas have the same episodes.
-    train(&job("few", &["rl.sequences=3"]), &leave(), &Silent).unwrap();
+    // What is written at once, and how many processes reply, changes no bit.
+    let few = ["rl.sequences=3", "environment.processes=4"];
+    train(&job("few", &few), &leave(), &Silent).unwrap();
     assert_eq!(bits(&folder.join("few")), want);
+    // Two replicas have the same episodes.
     train(&job("dp", &["mesh.dp=2"]), &leave(), &Silent).unwrap();
     let texts = |out: &str| events(&folder.join(out), "rollout").remove(0)["answers"].clone();
     assert_eq!(texts("dp"), texts("whole"));
@@ -541,4 +544,14 @@ fn every_method_makes_steps() {
         assert_eq!(steps.len(), 2, "{name}");
         assert!(steps.iter().all(|step| step["loss"].is_number() && step["grad_norm"].is_number()), "{name}");
     }
+    // A checkpoint has the value head, which is of the training alone: what is exported is the model that the run wrote.
+    let saved = fs::read_dir(folder.join("ppo/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let saved = saved.filter(|path| path.join("state.json").is_file()).max().unwrap();
+    let to = folder.join("exported");
+    let what = Target::Q8_0.conversion(saved, to.clone());
+    export(&Conversion { gguf: None, ..what }, &Silent).unwrap();
+    let files = ["model.safetensors", "config.json"];
+    let [found, want] =
+        [to, folder.join("ppo/model")].map(|at| files.map(|file| fs::read(at.join(file)).unwrap()));
+    assert!(found == want);
 }

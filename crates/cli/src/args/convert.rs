@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as Group;
 use fathom_app::export::{Format, GgufName, Target};
+use fathom_app::score::Likelihood;
 use fathom_train::recipe::{Precision, QuantizationName};
 
 use super::On;
@@ -51,6 +52,12 @@ pub struct Score {
     /// Of a reward model: the names of its scores, in their order; conversations get them as the `label` of their last answer (SteerLM).
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', conflicts_with = "top_k")]
     pub labels: Vec<String>,
+    /// Of rows with `responses` (SteerLM 2): write a logarithm of each: `attributes` (of a reward model, with --labels), `answer` or `labelled`.
+    #[arg(long, value_name = "WHICH", conflicts_with = "top_k")]
+    pub responses: Option<Likelihood>,
+    /// With --responses attributes: the standard deviation of ratings from the reward model's scores.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "responses")]
+    pub deviation: f64,
     /// With --top-k: divides the logits, as objective.temperature does.
     #[arg(long, default_value_t = 1.0, requires = "top_k")]
     pub temperature: f64,

@@ -110,6 +110,7 @@ fn in_json(Planned { draft, figures }: &Planned<'_>) -> Value {
             "peak_reserved_bytes": rollout.peak_reserved,
             "kv_bytes": rollout.peak_by_category[Category::Kv],
             "peak_op": rollout.peak_op,
+            "held_bytes": draft.recipe.rl.held_bytes(draft.recipe.stage[draft.index].seq_tokens),
         });
     }
     if let Some(mesh) = &figures.mesh {
@@ -172,6 +173,10 @@ fn print(planned: &Planned<'_>) {
         );
         let verdict = if rollout.peak_reserved <= draft.budgets.memory { "fits" } else { "does NOT fit" };
         size("of it reserved", rollout.peak_reserved, &format!("{verdict} into {budget}"));
+        let held = recipe.rl.held_bytes(table.seq_tokens);
+        if held > 0 {
+            size("answers held", held, "at most, on the host and in checkpoints, from one step to the next");
+        }
     }
     if let Some(beside) = draft.profile.beside_bytes {
         size("outside pool", beside, "what libraries take of the device, as measured");

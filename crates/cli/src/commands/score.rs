@@ -18,6 +18,7 @@ pub fn run(args: &Score) -> Result<()> {
         precision: args.precision,
         best: args.top_k.map(|k| (k, args.temperature)),
         labels: args.labels.clone(),
+        responses: args.responses.map(|which| (which, args.deviation)),
     };
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
     let rows = score(&request, &machine, &listener)?;

@@ -26,7 +26,12 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     let folder = tempfile::tempdir().unwrap();
     base(folder.path());
     let at = |name: &str| folder.path().join(name);
-    let args = args_of("spin", folder.path(), "spin", &[&SMALL[..], &["rounds.count=2"]].concat());
+    let args = args_of(
+        "spin",
+        folder.path(),
+        "spin",
+        &[&SMALL[..], &["rounds.count=2", "rounds.earlier=1"]].concat(),
+    );
     let said = good(&args);
     assert!(said.contains("the model of the last round"), "{said}");
     let written = [1, 2].map(|round| rows(&at(&format!("spin/round-{round}.jsonl"))));
@@ -40,6 +45,14 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     // The second round started from the first one's model.
     let recipe = fs::read_to_string(at("spin/round-2/recipe.toml")).unwrap();
     assert!(recipe.contains("round-1/model"), "{recipe}");
+    // It learned from both rounds' pairs, the first from its own.
+    let told = |round: u64| fs::read_to_string(at(&format!("spin/round-{round}/metrics.jsonl"))).unwrap();
+    let steps = |round: u64| {
+        let last = told(round).lines().rfind(|line| line.contains("\"event\":\"step\"")).unwrap().to_string();
+        serde_json::from_str::<Value>(&last).unwrap()["step"].as_u64().unwrap()
+    };
+    assert!(recipe.contains("round-1.jsonl") && recipe.contains("round-2.jsonl"), "{recipe}");
+    assert!(steps(2) > steps(1), "{} {}", steps(1), steps(2));
     // The same command finds it done; without its last round it writes and learns the same again.
     let weights = fs::read(at("spin/model/model.safetensors")).unwrap();
     good(&args);

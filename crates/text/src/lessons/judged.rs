@@ -210,28 +210,10 @@ pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> Read<Judged> {
 /// given the answer, of the answer, and of the answer given the attributes by the model that wrote it. The prompt is `prompt`, or
 /// `prompt_turns` with the attributes (`label`), which the chat template writes before an answer.
 pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> Read<Judged> {
-    let Some(list) = present(row, "responses").and_then(Value::as_array) else {
-        return Err(format!("has the keys {}; it has `prompt` and a list `responses`", seen(row)));
-    };
+    let (prompt, answers, list) = several(row, keys, true)?;
     if list.len() != count {
         return Err(format!("has {} `responses`, and objective.responses is {count}", list.len()));
     }
-    let turns = first(row, &keys.prompt, &["prompt", "prompt_turns"]);
-    let (key, turns) = turns.ok_or_else(|| format!("has the keys {}, and no `prompt`", seen(row)))?;
-    let prompt = said(&key, turns, keys)?;
-    let text =
-        |it: &Value| it["value"].as_str().map(str::to_string).ok_or("has a response without a `value`");
-    let answer = |it: &Value| -> Read<Said> {
-        let text = text(it)?;
-        if let Said::Text(_) = prompt {
-            return Ok(Said::Text(text));
-        }
-        let mut message = Message::new("assistant", &text);
-        if let Some(label) = present(row, "label") {
-            message.said["label"] = label.clone();
-        }
-        Ok(Said::Messages(vec![message]))
-    };
     let logarithm = |it: &Value, name: &str| {
         let number = it[name].as_f64().filter(|number| number.is_finite());
         number.ok_or_else(|| format!("has a response without a number `{name}`"))
@@ -242,9 +224,39 @@ pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> Read<Judged> {
         let (given, own, then) = (given?, own?, then?);
         Ok([(given + own - then) as f32, then as f32])
     };
-    let answers = list.iter().map(answer).collect::<Read<_>>()?;
     let known = list.iter().map(known).collect::<Read<_>>()?;
     Ok(Judged::Responses { prompt, answers, known })
+}
+
+/// The prompt of such a row, its answers, behind the row's label or without it, and the list that they are from.
+pub(super) fn several<'a>(row: &'a Row, keys: &Keys, labelled: bool) -> Read<(Said, Vec<Said>, &'a [Value])> {
+    let Some(list) = present(row, "responses").and_then(Value::as_array) else {
+        return Err(format!("has the keys {}; it has `prompt` and a list `responses`", seen(row)));
+    };
+    let turns = first(row, &keys.prompt, &["prompt", "prompt_turns"]);
+    let (key, turns) = turns.ok_or_else(|| format!("has the keys {}, and no `prompt`", seen(row)))?;
+    let prompt = said(&key, turns, keys)?;
+    if let (Said::Text(_), false) = (&prompt, labelled) {
+        return Err(
+            "has a prompt that is a string, which contains its label; give messages, and a key `label`"
+                .into(),
+        );
+    }
+    let text =
+        |it: &Value| it["value"].as_str().map(str::to_string).ok_or("has a response without a `value`");
+    let answer = |it: &Value| -> Read<Said> {
+        let text = text(it)?;
+        if let Said::Text(_) = prompt {
+            return Ok(Said::Text(text));
+        }
+        let mut message = Message::new("assistant", &text);
+        if let Some(label) = present(row, "label").filter(|_| labelled) {
+            message.said["label"] = label.clone();
+        }
+        Ok(Said::Messages(vec![message]))
+    };
+    let answers = list.iter().map(answer).collect::<Read<_>>()?;
+    Ok((prompt, answers, list))
 }
 
 /// TRL's rows of steps.

@@ -8,6 +8,7 @@
 mod answers;
 mod judged;
 mod prompts;
+mod responses;
 mod rows;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use crate::error::{Error, Result};
 
 use answers::Maker;
 pub use prompts::{Prompt, prompts};
+pub use responses::{Reads, responses};
 pub use rows::{Rows, has_rows, is_lesson_file};
 
 /// A row as tokens.

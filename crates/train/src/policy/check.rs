@@ -4,7 +4,7 @@ use fathom_base::recipe::Recipe as Loaded;
 
 use super::AdvantageName;
 use crate::error::Result;
-use crate::recipe::{CpCommType, PolicyName, QuantizationName, Recipe, ShardingName};
+use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe, ShardingName};
 use crate::recipe_check::Allowed::{self, Above0, Real, Whole};
 use crate::recipe_check::{COLUMNS, MANY, MOST_TOKENS, NO_END, refuse as refuse_key};
 
@@ -20,6 +20,9 @@ pub(crate) const RANGES: &[(&str, Allowed)] = &[
     ("rl.sequences", Whole(0, COLUMNS)),
     ("rl.minibatches", Whole(1, MANY)),
     ("rl.epochs", Whole(1, MANY)),
+    ("rl.behind", Whole(0, 1)),
+    ("rl.importance_sampling_clip_max", Above0(NO_END)),
+    ("rl.importance_sampling_clip_min", Real(0.0, NO_END)),
     ("rl.epsilon", Real(0.0, 1.0)),
     ("rl.epsilon_high", Real(0.0, NO_END)),
     ("rl.delta", Above0(NO_END)),
@@ -36,6 +39,7 @@ pub(crate) const RANGES: &[(&str, Allowed)] = &[
     ("rl.value_clip", Above0(NO_END)),
     ("rl.keep", Whole(1, MANY)),
     ("rl.shown", Whole(0, MANY)),
+    ("environment.processes", Whole(1, 4096)),
     ("environment.timeout_s", Above0(1e9)),
     ("environment.weight", Real(-NO_END, NO_END)),
     ("environment.failed_reward", Real(-NO_END, NO_END)),
@@ -104,6 +108,7 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             return refuse(key, message);
         }
     }
+    behind(loaded)?;
     ranks(loaded)?;
     for (index, stage) in loaded.value.stage.iter().enumerate() {
         if stage.steps.is_none() && stage.epochs.is_some() {
@@ -116,6 +121,35 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
                 stage.seq_tokens, rl.max_answer_tokens
             );
             return refuse_key(loaded, &format!("stage.{index}.seq_tokens"), message);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses weights of answers that earlier weights wrote which cannot be, or are needed and left out.
+fn behind(loaded: &Loaded<Recipe>) -> Result<()> {
+    let rl = &loaded.value.rl;
+    let mode = rl.importance_sampling_mode;
+    let [least, most] = [rl.importance_sampling_clip_min, rl.importance_sampling_clip_max];
+    for (is, key, message) in [
+        (
+            rl.behind > 0 && rl.loss == PolicyName::Reinforce && mode == ImportanceName::None,
+            "importance_sampling_mode",
+            "is none, and rl.loss=reinforce has no ratio, so that nothing makes up for answers of earlier weights; give token_truncate",
+        ),
+        (
+            mode.truncates() && least.is_none() && most.is_none(),
+            "importance_sampling_clip_max",
+            "and rl.importance_sampling_clip_min are none, and the mode truncates; give one of them",
+        ),
+        (
+            least.zip(most).is_some_and(|(least, most)| least >= most),
+            "importance_sampling_clip_min",
+            "is not below rl.importance_sampling_clip_max",
+        ),
+    ] {
+        if is {
+            return refuse_key(loaded, &format!("rl.{key}"), message);
         }
     }
     Ok(())

@@ -18,6 +18,8 @@ pub struct Turn<'a> {
     pub text: &'a str,
     /// Its number, from 0.
     pub turn: usize,
+    /// The episode's among those that are played together.
+    pub episode: usize,
     /// Its tokens.
     pub tokens: usize,
     /// It ended by itself; one that did not is the episode's last.

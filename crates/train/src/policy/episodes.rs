@@ -62,7 +62,7 @@ pub(super) struct Episode {
     /// It ended by itself.
     pub ended: bool,
     /// What the environment gave: bits of each number, and how many tokens were written up to it.
-    earned: Vec<(usize, u64)>,
+    pub(super) earned: Vec<(usize, u64)>,
     /// Why it is over; none of a single answer without an environment.
     pub end: Option<End>,
 }
@@ -212,6 +212,7 @@ impl Policies {
                 messages: &episode.messages,
                 text: &episode.text,
                 turn: episode.turns() - 1,
+                episode: *at,
                 tokens: episode.ids.len() - before,
                 ended: episode.ended,
             }

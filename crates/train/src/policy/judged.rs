@@ -1,10 +1,9 @@
 //! What a model says of answers that are there: log-probabilities of a reference, values of a second head.
 
-use std::collections::BTreeMap;
-
+use super::kept::Rolled;
 use super::pack::{Doc, Room, bins, stream};
 use super::replicas::Replica;
-use super::rollouts::{Policies, Rolled};
+use super::rollouts::Policies;
 use super::{AdvantageName, mean_and_deviation};
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
@@ -14,7 +13,7 @@ use crate::step::Trainer;
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Question {
+pub(super) enum Question {
     /// The log-probability of each label, at a temperature.
     Logps(f64),
     /// What the second head says at each label.
@@ -51,30 +50,32 @@ fn judged(
 }
 
 impl Policies {
-    /// Asks the reference and the value head, and subtracts the divergence from rewards where it counts there.
-    pub(super) fn judge(
+    /// What a model says of each answer, token by token, on all ranks: replicas share the answers out.
+    pub(super) fn asked(
         &self,
         policy: &Trainer,
-        docs: &mut [Doc],
-        rolled: &mut Rolled,
-        seen: &mut BTreeMap<String, f64>,
-    ) -> Result<()> {
+        pass: Pass<'_>,
+        docs: &[Doc],
+        question: Question,
+    ) -> Result<Vec<Vec<f32>>> {
         let replica = Replica::of_readers(&policy.device.mesh);
-        let ask = |pass: Pass<'_>, docs: &[Doc], question| -> Result<Vec<Vec<f32>>> {
-            let own = &docs[replica.share(docs.len())];
-            let own = judged(&pass, own, self.room, &|micro| self.whole(micro), question);
-            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
-            let all = replica.all(&policy.device, Ok(own.into_iter().map(bits).collect()))?;
-            Ok(all.into_iter().map(|bits| bits.into_iter().map(f32::from_bits).collect()).collect())
-        };
+        let own = &docs[replica.share(docs.len())];
+        let own = judged(&pass, own, self.room, &|micro| self.whole(micro), question);
+        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+        let all = replica.all(&policy.device, Ok(own.into_iter().map(bits).collect()))?;
+        Ok(all.into_iter().map(|bits| bits.into_iter().map(f32::from_bits).collect()).collect())
+    }
+
+    /// Asks the reference and the value head, and subtracts the divergence from rewards where it counts there.
+    pub(super) fn judge(&self, policy: &Trainer, docs: &mut [Doc], rolled: &mut Rolled) -> Result<()> {
         let reference = policy.reference().filter(|_| self.how.has_reference());
         if let Some(reference) = reference {
-            let logps =
-                ask(reference.pass(policy, &self.asking), docs, Question::Logps(self.how.temperature))?;
+            let question = Question::Logps(self.how.temperature);
+            let logps = self.asked(policy, reference.pass(policy, &self.asking), docs, question)?;
             docs.iter_mut().zip(logps).for_each(|(doc, logps)| doc.reference = logps);
         }
         if self.how.has_values() {
-            let values = ask(policy.pass(&self.asking), docs, Question::Values)?;
+            let values = self.asked(policy, policy.pass(&self.asking), docs, Question::Values)?;
             docs.iter_mut().zip(values).for_each(|(doc, values)| doc.values = values);
         }
         if self.how.kl_in == KlIn::Loss || reference.is_none() {
@@ -82,7 +83,7 @@ impl Policies {
         }
         let kls: Vec<f64> = docs.iter().map(|doc| self.divergences(doc).sum()).collect();
         let [mean, _] = mean_and_deviation(kls.iter().copied());
-        seen.insert("objective/kl".into(), mean);
+        rolled.seen.insert("objective/kl".into(), mean);
         // What is estimated token by token counts there.
         if self.how.advantage != AdvantageName::Gae {
             rolled.sums.iter_mut().zip(kls).for_each(|(sum, kl)| *sum -= self.how.beta * kl);

@@ -300,7 +300,7 @@ impl Policy {
         seen.add("policy/approxkl_avg", log * log / 2.0);
         seen.add("approx_entropy", -logp);
         if fresh {
-            // The same weights sampled these tokens.
+            // With the weights that sampled these tokens this is exactly one.
             seen.add("token_mult_prob_error", log.abs().exp());
             seen.add("sampling_logp_difference/mean", log.abs());
         }

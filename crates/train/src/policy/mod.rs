@@ -8,7 +8,9 @@ mod advantage;
 pub(crate) mod check;
 pub mod environment;
 mod episodes;
+mod importance;
 mod judged;
+mod kept;
 mod loss;
 pub mod pack;
 mod planned;
@@ -22,6 +24,7 @@ mod writing;
 
 pub use advantage::{AdvantageName, Scored, advantages, gae, mean_and_deviation, overlong, whitened};
 pub use episodes::Playing;
+pub use importance::importance;
 pub use loss::{Divergence, Estimator, Level, Policy, Reduction, Surrogate, Values};
 pub use planned::planned;
 pub use replicas::scores;

@@ -25,7 +25,7 @@ pub struct Doc {
     pub heard: Vec<Range<usize>>,
     /// Nothing of the answer is learned.
     pub left_out: bool,
-    /// Log-probabilities when it was sampled.
+    /// Log-probabilities when it was sampled, or of the weights before the rollout's first step.
     pub logps: Vec<f32>,
     /// Those of the reference.
     pub reference: Vec<f32>,

@@ -2,9 +2,9 @@
 //! rewards and advantages, packed into micro batches.
 //!
 //! What a step is given depends on the recipe, the number of prompts drawn before, and the weights. A rollout that several steps share
-//! is kept in the cursor between them, so that a run that goes on from a checkpoint has the same answers.
+//! is kept in the cursor between them, as is one that was written a rollout ahead (`rl.behind`), so that a run that goes on from a
+//! checkpoint has the same answers.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -13,9 +13,10 @@ use fathom_tensor::mesh::{Axis, Mesh};
 use fathom_text::Rng;
 use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
-use serde::{Deserialize, Serialize};
 
 use super::episodes::{Episode, Playing};
+use super::importance::weigh;
+use super::kept::{Group, Pending, Rolled, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
 use super::reward::Part;
 use super::{Scored, advantages, gae, mean_and_deviation, whitened};
@@ -76,6 +77,7 @@ impl Sources for Rollouts {
                 held: None,
             },
             pending: None,
+            next: None,
             told: Told::default(),
             wait_s: 0.0,
         };
@@ -88,16 +90,6 @@ impl Sources for Rollouts {
     fn steps(&self, _: &Recipe, _: usize) -> Result<Option<u64>> {
         Ok(None)
     }
-}
-
-/// A rollout that steps are made of.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Pending {
-    /// Groups of documents.
-    groups: Vec<Vec<Doc>>,
-    /// Steps made of it so far.
-    made: usize,
 }
 
 /// The source of a stage.
@@ -115,29 +107,17 @@ pub(super) struct Policies {
     shuffle: bool,
     cursor: Cursor,
     pending: Option<Pending>,
+    /// Answers of the rollout after this one, where they are written a rollout ahead.
+    next: Option<Rolled>,
     pub(super) told: Told,
     wait_s: f64,
-}
-
-/// A group of answers to a prompt.
-pub(super) struct Group {
-    pub(super) prompt: usize,
-    pub(super) answers: Vec<Episode>,
-}
-
-/// Answers of a rollout with their rewards, group by group.
-#[derive(Default)]
-pub(super) struct Rolled {
-    pub(super) groups: Vec<Group>,
-    pub(super) each: Vec<Vec<f64>>,
-    pub(super) sums: Vec<f64>,
 }
 
 impl Source for Policies {
     fn step(&mut self, policy: &Trainer) -> Result<Vec<MicroBatch>> {
         let begun = Instant::now();
         if self.pending.is_none() {
-            self.pending = Some(self.roll(policy)?);
+            self.roll(policy)?;
         }
         let micro_batches = self.share_out(&policy.device.mesh);
         self.wait_s += begun.elapsed().as_secs_f64();
@@ -166,10 +146,9 @@ impl Policies {
                            another folder (run.out=FOLDER)";
             return Err(refuse(message.into()));
         }
-        let held = cursor.held.clone().map(serde_json::from_value).transpose();
         let damaged =
             |error: serde_json::Error| refuse(format!("the checkpoint's rollout is damaged: {error}"));
-        self.pending = held.map_err(damaged)?;
+        (self.pending, self.next) = kept(cursor.held.as_ref()).map_err(damaged)?;
         self.cursor = cursor.clone();
         Ok(())
     }
@@ -179,7 +158,7 @@ impl Policies {
         let Some(pending) = &mut self.pending else { return vec![nothing()] };
         let parts = self.how.minibatches.max(1);
         let part = pending.made % parts;
-        let fresh = pending.made == 0;
+        let fresh = pending.made == 0 && !pending.corrected;
         let all = pending.groups.len();
         let docs: Vec<&Doc> =
             pending.groups[part * all / parts..(part + 1) * all / parts].iter().flatten().collect();
@@ -194,8 +173,7 @@ impl Policies {
         if pending.made == self.how.steps() {
             self.pending = None;
         }
-        // Numbers and lists of them: there is nothing in it that JSON cannot say.
-        self.cursor.held = self.pending.as_ref().and_then(|pending| serde_json::to_value(pending).ok());
+        self.cursor.held = held(self.pending.as_ref(), self.next.as_ref());
         let own = micro_batches.into_iter().skip(at * each).take(each);
         own.map(|micro| self.whole(micro)).collect()
     }
@@ -230,7 +208,7 @@ impl Policies {
     }
 
     /// Answers with their rewards; with dynamic sampling until there are enough groups that differ.
-    fn answers(&mut self, policy: &Trainer, seen: &mut BTreeMap<String, f64>) -> Result<Rolled> {
+    fn answers(&mut self, policy: &Trainer) -> Result<Rolled> {
         let (mut all, mut dropped, mut asked) = (Rolled::default(), 0, 0);
         let rounds = if self.how.dynamic_sampling { self.how.dynamic_rounds.max(1) } else { 1 };
         for _ in 0..rounds {
@@ -256,33 +234,47 @@ impl Policies {
             }
         }
         if self.how.dynamic_sampling {
-            seen.insert("dynamic_sampling/dropped".into(), dropped as f64 / asked.max(1) as f64);
-            seen.insert("dynamic_sampling/groups".into(), all.groups.len() as f64);
+            all.seen.insert("dynamic_sampling/dropped".into(), dropped as f64 / asked.max(1) as f64);
+            all.seen.insert("dynamic_sampling/groups".into(), all.groups.len() as f64);
         }
         Ok(all)
     }
 
-    /// A rollout: answers, rewards, advantages.
-    fn roll(&mut self, policy: &Trainer) -> Result<Pending> {
+    /// The next rollout; with `rl.behind` also the answers of the one after it, by the weights that this one's steps are about to change.
+    fn roll(&mut self, policy: &Trainer) -> Result<()> {
         let begun = Instant::now();
         policy.device.pool.reset_peak();
-        let mut seen = BTreeMap::new();
-        let mut rolled = self.answers(policy, &mut seen)?;
+        let (rolled, late) = match self.next.take() {
+            Some(rolled) => (rolled, true),
+            None => (self.answers(policy)?, false),
+        };
+        if self.how.behind > 0 {
+            self.next = Some(self.answers(policy)?);
+        }
+        self.pending = Some(self.learnable(policy, rolled, late)?);
+        let metrics = &mut self.told.metrics;
+        metrics.insert("rollout_s".into(), begun.elapsed().as_secs_f64());
+        metrics.insert("rollout_peak_bytes".into(), policy.device.pool.usage().peak_live as f64);
+        Ok(())
+    }
+
+    /// Documents of answers, with their advantages; `late` are those that earlier weights wrote.
+    fn learnable(&mut self, policy: &Trainer, mut rolled: Rolled, late: bool) -> Result<Pending> {
         let mut docs = self.documents(&rolled);
-        self.judge(policy, &mut docs, &mut rolled, &mut seen)?;
-        self.tell(&rolled, seen);
+        let corrected = late && self.how.corrects();
+        let weights = if corrected { self.correct(policy, &mut docs, &mut rolled.seen)? } else { Vec::new() };
+        self.judge(policy, &mut docs, &mut rolled)?;
+        self.tell(&rolled);
         let group = self.how.answers.max(1);
         let groups = match self.how.loss {
             PolicyName::Rejection => self.best(&rolled, docs),
             _ => {
                 self.advance(&rolled, &mut docs)?;
+                weigh(&mut docs, &weights);
                 docs.chunks(group).map(<[Doc]>::to_vec).collect()
             }
         };
-        let metrics = &mut self.told.metrics;
-        metrics.insert("rollout_s".into(), begun.elapsed().as_secs_f64());
-        metrics.insert("rollout_peak_bytes".into(), policy.device.pool.usage().peak_live as f64);
-        Ok(Pending { groups, made: 0 })
+        Ok(Pending { groups, made: 0, corrected })
     }
 
     /// The answers behind their prompts.

@@ -1,12 +1,11 @@
 //! What the log has of a rollout.
 
-use std::collections::BTreeMap;
-
 use fathom_base::metrics::events;
 
 use super::episodes::End;
+use super::kept::Rolled;
 use super::mean_and_deviation;
-use super::rollouts::{Policies, Rolled};
+use super::rollouts::Policies;
 use crate::source::Told;
 
 /// Bytes of a prompt or answer that the log shows.
@@ -14,7 +13,8 @@ const SHOWN: usize = 2000;
 
 impl Policies {
     /// What the log has of a rollout, by TRL's names.
-    pub(super) fn tell(&mut self, rolled: &Rolled, mut seen: BTreeMap<String, f64>) {
+    pub(super) fn tell(&mut self, rolled: &Rolled) {
+        let mut seen = rolled.seen.clone();
         let [mean, deviation] = mean_and_deviation(rolled.sums.iter().copied());
         let mut insert = |name: &str, value: f64| {
             seen.insert(name.into(), value);

@@ -4,10 +4,11 @@ use fathom_text::lessons::Prompt;
 use serde::{Deserialize, Serialize};
 
 use super::episodes::{End, Episode};
+use super::kept::{Group, Rolled};
 use super::overlong;
 use super::replicas::Replica;
 use super::reward::{Answered, score};
-use super::rollouts::{Group, Policies, Rolled};
+use super::rollouts::Policies;
 use crate::error::{Error, Result};
 use crate::recipe::NanName;
 use crate::step::Trainer;

@@ -61,6 +61,35 @@ choice! {
 }
 
 choice! {
+    /// What a token's loss weighs where earlier weights sampled it: the ratio of its probability under the weights before the update and
+    /// when it was sampled, as TRL's `vllm_importance_sampling_mode` has it.
+    pub enum ImportanceName {
+        /// No weight: the ratio within the loss is of the sampler's probabilities itself.
+        None = "none",
+        /// A token's ratio, brought between the bounds.
+        TokenTruncate = "token_truncate",
+        /// A token's ratio; 0 outside the bounds.
+        TokenMask = "token_mask",
+        /// The answer's, the product over its tokens, brought between the bounds.
+        SequenceTruncate = "sequence_truncate",
+        /// The answer's; 0 outside the bounds.
+        SequenceMask = "sequence_mask",
+    }
+}
+
+impl ImportanceName {
+    /// Whether ratios are of whole answers.
+    pub fn is_of_answers(self) -> bool {
+        matches!(self, ImportanceName::SequenceTruncate | ImportanceName::SequenceMask)
+    }
+
+    /// Whether ratios are brought between the bounds.
+    pub fn truncates(self) -> bool {
+        matches!(self, ImportanceName::TokenTruncate | ImportanceName::SequenceTruncate)
+    }
+}
+
+choice! {
     /// What happens to an answer whose reward is not a number.
     pub enum NanName {
         /// It ends the run.
@@ -97,6 +126,14 @@ recipe! {
         pub minibatches: usize = 1,
         /// Passes over a rollout (TRL `num_iterations`).
         pub epochs: usize = 1,
+        /// With 1 the answers of a rollout are written by the weights before the steps of the rollout before it.
+        pub behind: usize = 0,
+        /// With `behind`: what a token's loss weighs, so that it makes up for who sampled it.
+        pub importance_sampling_mode: ImportanceName = ImportanceName::TokenTruncate,
+        /// With `behind`: the largest such weight (TRL `vllm_importance_sampling_clip_max`); none for no such limit.
+        pub importance_sampling_clip_max: Option<f64> = Some(3.0),
+        /// With `behind`: the smallest (TRL `vllm_importance_sampling_clip_min`); none for no such limit.
+        pub importance_sampling_clip_min: Option<f64>,
         /// How advantages follow from rewards.
         pub advantage: AdvantageName = AdvantageName::Trl,
         /// How far a ratio may fall below 1.
@@ -153,6 +190,8 @@ recipe! {
     pub struct EnvironmentTable {
         /// The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`.
         pub command: Vec<String>,
+        /// Processes of it on each rank that plays; episodes are dealt out to them by number, and each is asked one question at a time.
+        pub processes: usize = 1,
         /// Seconds for a reply.
         pub timeout_s: f64 = 60.0,
         /// Of conversations: who says what it writes, as the chat template names it.
@@ -228,6 +267,23 @@ impl RlTable {
             EstimatorName::K2 => Estimator::K2,
             EstimatorName::K3 => Estimator::K3,
         }
+    }
+
+    /// Whether answers that earlier weights wrote have weights.
+    pub fn corrects(&self) -> bool {
+        self.policy().is_some() && self.importance_sampling_mode != ImportanceName::None
+    }
+
+    /// Bytes of the answers that are held from one step to the next, on the host and in checkpoints, where episodes are as long as they
+    /// can be: token ids, and numbers of the tokens that were written.
+    pub fn held_bytes(&self, seq_tokens: usize) -> u64 {
+        let answers = self.prompts * self.answers;
+        let written = (self.turns.max(1) * self.max_answer_tokens).min(seq_tokens);
+        // Log-probabilities and advantages; the reference's; values and returns.
+        let columns = 2 + usize::from(self.has_reference()) + 2 * usize::from(self.has_values());
+        let learned = if self.steps() > 1 { answers * 4 * (seq_tokens + columns * written) } else { 0 };
+        let ahead = if self.behind > 0 { answers * 4 * (seq_tokens + written) } else { 0 };
+        (learned + ahead) as u64
     }
 
     /// Steps that are made of a rollout.

@@ -23,6 +23,8 @@ recipe! {
         pub write: WriteName = WriteName::None,
         /// How many.
         pub count: u64 = 3,
+        /// Rounds before each whose pairs it learns from as well (SPIN's paper has 1).
+        pub earlier: u64 = 0,
         /// For `revised`: rows (JSON lines) with `critique` and `revision`, what is asked of the model; taken in turns.
         pub principles: Option<PathBuf>,
         /// Maximum number of tokens of an answer.

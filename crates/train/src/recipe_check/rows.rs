@@ -6,8 +6,8 @@ use super::refuse;
 use crate::error::Result;
 use crate::minimised::objective;
 use crate::recipe::{
-    AdapterName, Data, GemmName, KlOverName, LossName, MethodName, ObjectiveTable, Packing, QuantizationName,
-    Recipe, ReferenceName,
+    AdapterName, Data, GemmName, LossName, MethodName, ObjectiveTable, Packing, QuantizationName, Recipe,
+    ReferenceName,
 };
 
 /// Refuses an objective that cannot be, or data that does not go with it.
@@ -25,7 +25,7 @@ pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 /// Refuses a reference that cannot be, and keys without effect on one.
 fn referred(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
-    let Recipe { objective, model, machine, precision, mesh, .. } = recipe;
+    let Recipe { objective, model, machine, precision, .. } = recipe;
     let (method, kind) = (objective.method, objective.reference);
     let (plain, found) = (ObjectiveTable::default(), recipe.reference());
     let (copies, off) = (found == ReferenceName::Copy, found == ReferenceName::AdapterOff);
@@ -72,16 +72,6 @@ fn referred(loaded: &Loaded<Recipe>) -> Result<()> {
             copies && (model.quantization != QuantizationName::None || narrow),
             "reference",
             "is a copy of the weights as they are in files; with model.quantization or precision.gemm give column or adapter_off",
-        ),
-        (
-            (copies || off) && mesh.pp > 1,
-            "reference",
-            "is asked in each step, which a pipeline does not do; give column, or mesh.pp=1",
-        ),
-        (
-            method == MethodName::Kto && objective.kl_over == KlOverName::Step && mesh.pp > 1,
-            "kl_over",
-            "reads a step's micro batches twice, which a pipeline does not do; give micro_batch, or mesh.pp=1",
         ),
         (off && !why.is_empty(), "reference", &format!("cannot be adapter_off: {why}; give column")),
         (

@@ -322,7 +322,7 @@ fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {
     assert!(moved.iter().all(|said| (said.0 - none).abs() < 1e-6), "{moved:?}");
 }
 
-/// Over ranks, their weights whole or in parts, a copy is the column, and KTO's divergence that of the whole step.
+/// Over ranks, their weights whole or in parts, or stages of a pipeline, a copy is the column, and KTO's divergence that of the whole step.
 #[test]
 fn a_copy_and_a_divergence_are_the_same_over_ranks() {
     let golden = golden("dpo");
@@ -348,6 +348,7 @@ fn a_copy_and_a_divergence_are_the_same_over_ranks() {
         for (name, grid, sharding) in [
             ("tp 2", Grid { tp: 2, ..grid }, Sharding::NoShard),
             ("dp 2", Grid { dp: 2, ..grid }, Sharding::NoShard),
+            ("pp 2", Grid { pp: 2, ..grid }, Sharding::NoShard),
             ("dp 2, whose weights are in parts", Grid { dp: 2, ..grid }, Sharding::OptimGradsParams),
         ] {
             let all = filled(&steps(&rows, 2, false, false));
@@ -372,6 +373,58 @@ fn a_copy_and_a_divergence_are_the_same_over_ranks() {
                 ranks.into_iter().for_each(|rank| same(name, &rank.join().unwrap()));
             });
         }
+    }
+}
+
+/// Within a pipeline an adapter is switched off on all stages at once, and a copy moves as on one rank.
+#[test]
+fn stages_ask_their_reference_together() {
+    let golden = golden("dpo");
+    let rows = pairs(&golden, 64);
+    let objective: Arc<dyn Objective> = Arc::new(Pairs(Settings::default()));
+    let all = filled(&steps(&rows, 2, false, false));
+    let size = Size { rank: 4, alpha: 8.0 };
+    let modules = [0, 1].map(|layer| (format!("model.layers.{layer}.self_attn.q_proj"), size)).into();
+    let method = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
+    let lora = Adapter::of(method, modules, Default::default());
+    for sync in [None, Some(Sync { alpha: 0.6, steps: 1 })] {
+        let run = |device: &Device| {
+            let adapter = sync.is_none().then_some(&lora);
+            let (mut model, mut params) = part(device, "model", adapter, Sharding::default());
+            if adapter.is_some() {
+                adapt(device, &model, &mut params, 3).unwrap();
+                frozen(&mut model, &mut params, &Trained::adapter(&[]).unwrap()).unwrap();
+            }
+            let mut trainer = Trainer::new(device, model, params);
+            let reference = match sync {
+                None => Reference::adapter_off(&trainer.model),
+                Some(_) => {
+                    let (model, params) = part(device, "reference", None, Sharding::default());
+                    Reference::copy(model, params, sync)
+                }
+            };
+            trainer.refer_to(reference);
+            train_on(&mut trainer, &all, &objective, 3e-3)
+        };
+        let expected = run(&alone());
+        std::thread::scope(|scope| {
+            let run = &run;
+            let rank = |seat: Seat| {
+                let mesh = Mesh::new(Grid { pp: 2, ..Grid::default() }, Box::new(seat.take()));
+                run(&Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 28, mesh))
+            };
+            let seats = threads(2, ThreadsOptions::default());
+            let ranks: Vec<_> = seats.into_iter().map(|seat| scope.spawn(move || rank(seat))).collect();
+            for found in ranks.into_iter().map(|rank| rank.join().unwrap()) {
+                for (found, expected) in found.iter().zip(&expected) {
+                    let near = |a: f64, b: f64| (a - b).abs() <= 2e-6 * b.abs().max(1.0);
+                    let metrics = found.2.iter().zip(&expected.2).all(|(a, b)| near(a.1, b.1));
+                    let own = [(found.0, expected.0), (found.1, expected.1)];
+                    let own = own.iter().all(|(a, b)| near((*a).into(), (*b).into()));
+                    assert!(own && metrics, "{found:?} {expected:?}");
+                }
+            }
+        });
     }
 }
 

@@ -1,0 +1,81 @@
+//! Answers that are written by the weights before an update.
+
+use std::path::Path;
+
+use fathom_app::train::Order;
+use fathom_app::{Silent, train};
+use fathom_train::Outcome;
+use serde_json::Value;
+
+use crate::policy::{bits, events, job, prepare};
+
+/// The texts of each rollout's answers.
+fn texts(folder: &Path) -> Vec<Vec<Value>> {
+    let of = |it: &Value| {
+        let answers = it["answers"].as_array().unwrap();
+        answers.iter().map(|answer| answer["text"].clone()).collect()
+    };
+    events(folder, "rollout").iter().map(of).collect()
+}
+
+/// The first rollout is on policy; the second was written by the same weights, before the first update, and has weights for it. A run
+/// that is stopped has the bits of one that was not, and so has one of several steps a rollout.
+#[test]
+fn a_rollout_is_written_before_the_update_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    let run = |out: &str, more: &[&str]| {
+        let job = job(folder, out, more);
+        assert_eq!(train(&job, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
+        events(&folder.join(out), "step")
+    };
+    let metric = |step: &Value, name: &str| step["metrics"][name].as_f64().unwrap_or(f64::NAN);
+    let steps = ["stage.0.steps=4", "rl.shown=12", "optimizer.lr=1e-2", "schedule.decay=constant"];
+    let behind = [&steps[..], &["rl.behind=1"]].concat();
+    let late = run("late", &behind);
+    // What the first weights write, whatever they learn.
+    run("still", &[&steps[..], &["optimizer.lr=0"]].concat());
+    let [written, still] = ["late", "still"].map(|out| texts(&folder.join(out)));
+    assert_eq!((written.len(), &written[..2]), (4, &still[..2]));
+    assert_ne!(written[2..], still[2..]);
+    // The first step is that of a run on policy.
+    let now = run("now", &steps);
+    assert_eq!(late[0]["loss_bits"], now[0]["loss_bits"]);
+    assert_eq!(metric(&late[0], "token_mult_prob_error"), 1.0);
+    for step in &late[1..] {
+        assert!(metric(step, "token_mult_prob_error") > 1.0, "{step}");
+        assert_eq!(metric(step, "probs_ratio"), 1.0, "{step}");
+        let name = |which: &str| format!("sampling/importance_sampling_ratio/{which}");
+        let [min, mean, max] = ["min", "mean", "max"].map(|which| metric(step, &name(which)));
+        assert!(0.0 < min && min < mean && mean < max && max <= 3.0, "{step}");
+        assert!(metric(step, "sampling/sampling_logp_difference/max") > 0.0, "{step}");
+    }
+    assert_ne!(late[1]["loss_bits"], now[1]["loss_bits"]);
+    // Without weights the ratio in the loss is of the sampler's probabilities.
+    let plain = run("plain", &[&behind[..], &["rl.importance_sampling_mode=none"]].concat());
+    let [a, b] = [&plain[1], &late[1]].map(|step| metric(step, "token_mult_prob_error"));
+    assert!((a - b).abs() < 1e-5, "{a} {b}");
+    assert!(metric(&plain[1], "probs_ratio") != 1.0, "{}", plain[1]);
+    let several = ["stage.0.steps=5", "rl.behind=1", "rl.minibatches=2", "rl.beta=0.02", "rl.shown=12"];
+    let modes = ["rl.importance_sampling_mode=sequence_truncate"];
+    for (out, more, at) in [("one", &behind[..], 2), ("two", &[&several[..], &modes].concat(), 3)] {
+        run(&format!("whole-{out}"), more);
+        let fault = format!("machine.fault=\"term rank 0 at step {at}\"");
+        let cut = job(folder, out, &[more, &[fault.as_str()]].concat());
+        let outcome = || train(&cut, &Order::default(), &Silent).unwrap().outcome;
+        assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
+        assert_eq!(bits(&folder.join(out)), bits(&folder.join(format!("whole-{out}"))));
+    }
+    // Two replicas have the same answers.
+    run("dp", &[&behind[..], &["mesh.dp=2"]].concat());
+    assert_eq!(texts(&folder.join("dp"))[..2], written[..2]);
+    for (more, said) in [
+        (&["rl.behind=2"][..], "rl.behind"),
+        (&["rl.behind=1", "rl.importance_sampling_clip_max=none"], "rl.importance_sampling_clip_max"),
+        (&["rl.behind=1", "rl.importance_sampling_clip_min=4"], "rl.importance_sampling_clip_min"),
+    ] {
+        let error = train(&job(folder, "bad", more), &Order::default(), &Silent).err().unwrap().to_string();
+        assert!(error.contains(said), "{more:?}: {error}");
+    }
+}

@@ -1,0 +1,124 @@
+//! What a source keeps from step to step, and in checkpoints: the rollout that steps are made of, and answers for the one after it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::episodes::Episode;
+use super::pack::Doc;
+
+/// A rollout that steps are made of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pending {
+    /// Groups of documents.
+    pub groups: Vec<Vec<Doc>>,
+    /// Steps made of it so far.
+    pub made: usize,
+    /// Log-probabilities are of the weights before its first step, which are not those that wrote it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub corrected: bool,
+}
+
+/// A group of answers to a prompt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Group {
+    pub prompt: usize,
+    pub answers: Vec<Episode>,
+}
+
+/// Answers of a rollout with their rewards, group by group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rolled {
+    pub groups: Vec<Group>,
+    pub each: Vec<Vec<f64>>,
+    pub sums: Vec<f64>,
+    /// What was measured while they were written, for the log.
+    pub seen: BTreeMap<String, f64>,
+}
+
+/// The same in a checkpoint: numbers, of which some are none, as their bits.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ahead {
+    groups: Vec<Group>,
+    each: Vec<Vec<u64>>,
+    sums: Vec<u64>,
+    seen: BTreeMap<String, f64>,
+}
+
+impl From<&Rolled> for Ahead {
+    fn from(of: &Rolled) -> Ahead {
+        let bits = |of: &Vec<f64>| of.iter().map(|x| x.to_bits()).collect::<Vec<u64>>();
+        let (groups, seen) = (of.groups.clone(), of.seen.clone());
+        Ahead { groups, each: of.each.iter().map(bits).collect(), sums: bits(&of.sums), seen }
+    }
+}
+
+impl From<Ahead> for Rolled {
+    fn from(of: Ahead) -> Rolled {
+        let numbers = |of: Vec<u64>| of.into_iter().map(f64::from_bits).collect::<Vec<f64>>();
+        let (groups, seen) = (of.groups, of.seen);
+        Rolled { groups, each: of.each.into_iter().map(numbers).collect(), sums: numbers(of.sums), seen }
+    }
+}
+
+/// Both, where there are answers for the rollout after this one.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    pending: Option<Pending>,
+    next: Ahead,
+}
+
+/// What a cursor holds of these.
+pub(super) fn held(pending: Option<&Pending>, next: Option<&Rolled>) -> Option<Value> {
+    // Numbers, texts and lists of them: there is nothing in it that JSON cannot say.
+    match next {
+        Some(next) => serde_json::to_value(Kept { pending: pending.cloned(), next: next.into() }).ok(),
+        None => pending.and_then(|pending| serde_json::to_value(pending).ok()),
+    }
+}
+
+/// What a cursor held.
+///
+/// # Errors
+/// It is something else.
+pub(super) fn kept(held: Option<&Value>) -> serde_json::Result<(Option<Pending>, Option<Rolled>)> {
+    let Some(held) = held else { return Ok((None, None)) };
+    if held.get("next").is_none() {
+        return Ok((Some(Pending::deserialize(held)?), None));
+    }
+    let Kept { pending, next } = Kept::deserialize(held)?;
+    Ok((pending, Some(next.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_holds_what_is_learned_and_what_is_next() {
+        let doc = Doc { ids: vec![1, 2], prompt: 1, logps: vec![-0.1], ..Doc::default() };
+        let pending = Pending { groups: vec![vec![doc]], made: 1, corrected: true };
+        let text = |value: Option<Value>| serde_json::from_str::<Value>(&value.unwrap().to_string()).unwrap();
+        let (found, next) = kept(Some(&text(held(Some(&pending), None)))).unwrap();
+        assert!(found.as_ref() == Some(&pending) && next.is_none());
+        let rolled = Rolled {
+            groups: vec![Group { prompt: 3, answers: vec![Episode { ids: vec![7], ..Episode::default() }] }],
+            each: vec![vec![f64::NAN]],
+            sums: vec![0.1 + 0.2],
+            seen: [("a".to_string(), 0.5)].into(),
+        };
+        for pending in [None, Some(&pending)] {
+            let (found, next) = kept(Some(&text(held(pending, Some(&rolled))))).unwrap();
+            let next = next.unwrap();
+            assert_eq!((found.as_ref(), next.sums[0].to_bits()), (pending, rolled.sums[0].to_bits()));
+            assert!(next.each[0][0].is_nan() && next.seen["a"] == 0.5);
+            assert_eq!((next.groups[0].prompt, &next.groups[0].answers[0].ids), (3, &vec![7]));
+        }
+        assert!(kept(Some(&serde_json::json!({"next": 1}))).is_err());
+        assert!(kept(None).unwrap().1.is_none());
+    }
+}
