@@ -182,7 +182,7 @@ impl Lesson<'_> {
         let both =
             format!("{reward}\n[[reward]]\nname = \"model\"\nrule = \"model\"\nmodel = \"judge/model\"\n");
         fs::write(self.path("both.toml"), both).map_err(|error| error.to_string())?;
-        let base = "[model]\nhidden = 64\nlayers = 2\nheads = 4\nkv_heads = 4\nhead_dim = 16\nffn = 192\nvocab = 300\n\
+        let base = "[model]\nhidden = 64\nlayers = 2\nheads = 4\nkv_heads = 4\nhead_dim = 16\nffn = 192\nvocab = 257\n\
                     init_std = 0.1\nprecision = \"f32\"\n[data]\npaths = [\"text.txt\"]\n[eval]\nenabled = false\n[[stage]]\nseq_tokens = 256\n\
                     steps = 2\n";
         fs::write(self.path("base.toml"), base).map_err(|error| error.to_string())

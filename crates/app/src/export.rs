@@ -186,6 +186,8 @@ pub struct Converted {
 /// A model on disk: where its weights are, and what they mean.
 struct Found {
     spec: Spec,
+    /// Its files have a value head besides, which is of the training alone.
+    values: bool,
     generation: GenerationConfig,
     weights: SafeTensors,
     tokenizer: PathBuf,
@@ -258,6 +260,7 @@ fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
     let HfFolder { spec, generation, source: weights, .. } = opened;
     Ok(Found {
         spec,
+        values: false,
         generation,
         weights,
         tokenizer: folder.to_path_buf(),
@@ -295,8 +298,8 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     })?;
     let weights = found.weights()?;
     let mut spec = spec_of(&loaded.value, progress.stage + usize::from(progress.stage_step > 0), &weights)?;
-    if loaded.value.rl.has_values() {
-        // The value head is of the training alone.
+    let values = loaded.value.rl.has_values();
+    if values {
         spec.scores = 0;
     }
     let tokenizer = run.join("data/tokenizer");
@@ -305,7 +308,7 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     let base = loaded.value.model.from.as_deref().map(model_folder).transpose()?;
     let (seed, trained) = (loaded.value.run.seed, stage::trained(&loaded.value)?);
     let rounded = round_to(&loaded.value).map(|how| (how, found.folder().to_path_buf()));
-    Ok(Found { spec, generation, weights, tokenizer, quantized, base, seed, trained, rounded })
+    Ok(Found { spec, values, generation, weights, tokenizer, quantized, base, seed, trained, rounded })
 }
 
 fn newest(run: &Path) -> Result<Checkpoint> {
@@ -386,8 +389,11 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
 
 /// A model as a run trained it, its adapter included.
 fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<Loaded> {
-    let (model, mut params) = declare(device, &found.spec, dtype, found.quantized.as_ref());
+    let scores = if found.values { 1 } else { found.spec.scores };
+    let held = Spec { scores, ..found.spec.clone() };
+    let (mut model, mut params) = declare(device, &held, dtype, found.quantized.as_ref());
     load_adapted(device, &model, &mut params, &found.weights, found.seed)?;
+    model.spec.scores = found.spec.scores;
     Ok(Loaded { model, params })
 }
 

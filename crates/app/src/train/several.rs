@@ -9,10 +9,11 @@ use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Hooks, Outcome, Run, Stores, Trainer, together};
 
+use super::begin::{Order, begin_log, check_alone, fits, is_done, shared};
 use super::first::{First, Trained};
 use super::rank::{Shared, trainer_beside, trainer_of};
 use super::watch::{BEFORE, Watch};
-use super::{Order, begin_log, export, fits, folder, is_done, moments, shared};
+use super::{export, folder, moments};
 use crate::crew::Crew;
 use crate::error::{Context, Result, refuse};
 use crate::events::{Event, Events};
@@ -66,7 +67,7 @@ fn name(job: &Job) -> String {
 pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     for (index, one) in loaded.value.adapters.iter().enumerate() {
         let named = || format!("adapter \"{}\"", one.name);
-        super::check_alone(&recipe_of(loaded, index).with_context(named)?).with_context(named)?;
+        check_alone(&recipe_of(loaded, index).with_context(named)?).with_context(named)?;
     }
     Ok(())
 }

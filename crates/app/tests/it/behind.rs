@@ -7,7 +7,7 @@ use fathom_app::{Silent, train};
 use fathom_train::Outcome;
 use serde_json::Value;
 
-use crate::policy::{bits, events, job, prepare};
+use crate::policy::{asked, bits, events, job, prepare};
 
 /// The texts of each rollout's answers.
 fn texts(folder: &Path) -> Vec<Vec<Value>> {
@@ -75,7 +75,8 @@ fn a_rollout_is_written_before_the_update_before_it() {
         (&["rl.behind=1", "rl.importance_sampling_clip_max=none"], "rl.importance_sampling_clip_max"),
         (&["rl.behind=1", "rl.importance_sampling_clip_min=4"], "rl.importance_sampling_clip_min"),
     ] {
-        let error = train(&job(folder, "bad", more), &Order::default(), &Silent).err().unwrap().to_string();
+        let made = asked(folder, "bad", more);
+        let error = made.and_then(|job| train(&job, &Order::default(), &Silent)).err().unwrap().to_string();
         assert!(error.contains(said), "{more:?}: {error}");
     }
 }

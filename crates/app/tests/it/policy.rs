@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fathom_app::export::{Conversion, Target, export};
 use fathom_app::train::Order;
-use fathom_app::{Job, Silent, library, train};
+use fathom_app::{Error, Job, Silent, library, train};
 use fathom_base::metrics::read_events;
 use fathom_cpu::Cpu;
 use fathom_engine::Writer;
@@ -198,6 +198,11 @@ pub(crate) fn prepare_with(folder: &Path, more: &[&str]) {
 }
 
 pub(crate) fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
+    asked(folder, out, more).unwrap()
+}
+
+/// The same, or why it is none.
+pub(crate) fn asked(folder: &Path, out: &str, more: &[&str]) -> Result<Job, Error> {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut settings: Vec<String> = vec![
         "machine.kind=cpu".into(),
@@ -218,7 +223,7 @@ pub(crate) fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
         "checkpoint.every_s=none",
     ];
     settings.extend(small.iter().chain(more).map(|setting| (*setting).to_string()));
-    Job::new(library::load(library::layers("grpo", &settings)).unwrap(), &Silent).unwrap()
+    Job::new(library::load(library::layers("grpo", &settings))?, &Silent)
 }
 
 pub(crate) fn events(folder: &Path, kind: &str) -> Vec<Value> {

@@ -208,11 +208,13 @@ fn rollouts_need_what_is_planned() {
     ];
     for mesh in [&["mesh.tp=2"][..], &["mesh.pp=2"], &["mesh.dp=2"], &["mesh.cp=2", "mesh.cp_comm_type=a2a"]]
     {
-        let settings: Vec<String> = small.iter().chain(mesh).map(|it| (*it).to_string()).collect();
-        let recipe = library::load(library::layers("grpo", &settings)).unwrap().value;
-        let grid = stage::ranks(&recipe, 0).unwrap().grid;
         for name in ["llama31", "qwen3_moe"] {
             let folder = family(name);
+            let from = format!("model.from={}", folder.display());
+            let settings = small.iter().chain(mesh).copied().chain([from.as_str()]);
+            let settings: Vec<String> = settings.map(str::to_string).collect();
+            let recipe = library::load(library::layers("grpo", &settings)).unwrap().value;
+            let grid = stage::ranks(&recipe, 0).unwrap().grid;
             let (folder, recipe) = (&folder, &recipe);
             std::thread::scope(|scope| {
                 for seat in threads(grid.ranks(), ThreadsOptions::default()) {
