@@ -84,14 +84,19 @@ impl Cell {
     }
 }
 
+/// Denormal numbers as zeros, as kernels have them.
+fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
+}
+
 /// Elements of a tensor on the host.
 fn host(x: &Exec<'_>, tensor: &Tensor) -> Vec<f64> {
-    x.device.to_f32(tensor).into_iter().map(f64::from).collect()
+    x.device.to_f32(tensor).into_iter().map(|x| f64::from(flushed(x))).collect()
 }
 
 /// Writes a row; `wide` f32 [1, its columns] is what it is made of.
 fn write(x: &Exec<'_>, to: &Tensor, row: usize, (values, wide): (&[f64], &Tensor)) {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+    let bytes: Vec<u8> = values.iter().flat_map(|x| flushed(*x as f32).to_le_bytes()).collect();
     x.device.machine.write(wide, &bytes);
     x.device.machine.copy(wide, &to.view_rows(row..row + 1));
 }
