@@ -183,7 +183,7 @@ mod tests {
     fn codes_come_back_from_where_they_are_put() {
         for codes in [Codes::Int2, Codes::Int4, Codes::Int8, Codes::E2m1, Codes::E4m3] {
             let how = Grouped { codes, group: 32 };
-            let code = |at: usize| ((at * 89 + 3) % 127 & ((1 << codes.bits()) - 1)) as u8;
+            let code = |at: usize| (((at * 89 + 3) % 127) & ((1 << codes.bits()) - 1)) as u8;
             let scale = |at: usize| (1.0 + at as f32, (at / 32 + 1) as u8);
             let mut row = vec![0xaa; how.row_bytes(96)];
             how.write_row(96, code, scale, &mut row);

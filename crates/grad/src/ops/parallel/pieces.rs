@@ -95,8 +95,12 @@ impl Piece {
             (false, Kind::Cols) => device.machine.copy(&cols(from, ranks.index()), to),
             (true, _) => {
                 let shares = self.shares(x, to);
-                let coming =
-                    ranks.begin_gather(device, "all_gather", &[from.clone()], std::slice::from_ref(&shares));
+                let coming = ranks.begin_gather(
+                    device,
+                    "all_gather",
+                    std::slice::from_ref(from),
+                    std::slice::from_ref(&shares),
+                );
                 let own = &shares[ranks.index()];
                 if !own.is_empty() {
                     device.machine.copy(from, own);
