@@ -233,7 +233,7 @@ impl Lesson<'_> {
             "eval.enabled=false",
             "schedule.warmup_steps=50",
         ];
-        let copying = ["optimizer.lr=4e-3", "stage.0.steps=2500"];
+        let copying = ["optimizer.lr=5e-3", "optimizer.beta2=0.95", "stage.0.steps=2500"];
         self.train(("sft", "base", "many.jsonl"), &[&words[..], &copying].concat())?;
         let forms = ["optimizer.lr=1e-3", "stage.0.steps=200"];
         self.train(("sft", "many/model", "forms.jsonl"), &[&words[..], &forms].concat())
