@@ -284,8 +284,8 @@ impl Lesson<'_> {
     /// Its accuracy on held-out pairs, and the share of right answers of one and of the best of eight.
     fn reward_model(&self) -> Result<(f64, [f64; 2]), String> {
         let words =
-            ["optimizer.lr=3e-4", "data.held_out_share=0", "stage.0.seq_tokens=1024", "stage.0.max_docs=64"];
-        let more = ["stage.0.micro_batches=1", "stage.0.epochs=4"];
+            ["optimizer.lr=3e-3", "data.held_out_share=0", "stage.0.seq_tokens=1024", "stage.0.max_docs=64"];
+        let more = ["stage.0.micro_batches=1", "stage.0.epochs=12"];
         self.train(("reward", "forms/model", "pairs.jsonl"), &[&words[..], &more].concat())?;
         let _ = fs::remove_file(self.path("scored.jsonl"));
         self.fathom(&["score", "judge", "held.jsonl", "--out", "scored.jsonl"])?;
@@ -314,7 +314,9 @@ impl Lesson<'_> {
 fn best_of(answers: &[Value]) -> Result<[f64; 2], String> {
     let read = |answer: &Value| {
         let part = |name: &str| answer["rewards"][name].as_f64();
-        Some((answer["prompt"].as_str()?.to_string(), part("model")?, part("right")?))
+        // An answer without a token is not scored.
+        let model = part("model").unwrap_or(f64::NEG_INFINITY);
+        Some((answer["prompt"].as_str()?.to_string(), model, part("right")?))
     };
     let read: Option<Vec<_>> = answers.iter().map(read).collect();
     let mut read = read.filter(|read| !read.is_empty()).ok_or("a rollout's answers have no rewards")?;
@@ -338,6 +340,8 @@ mod tests {
             [answer("a", 0.5, 1.0), answer("a", 0.1, 0.0), answer("b", 0.2, 0.0), answer("b", 0.1, 0.0)];
         assert_eq!(best_of(&answers).unwrap(), [0.25, 0.5]);
         assert!(best_of(&[]).is_err());
+        let empty = json!({"prompt": "a", "rewards": {"right": 0.0}});
+        assert_eq!(best_of(&[empty, answer("a", -1.0, 1.0)]).unwrap(), [0.5, 1.0]);
     }
 
     #[test]
