@@ -10,7 +10,12 @@ use fathom_tensor::{DType, Device, Tensor};
 
 use crate::files::convert_into;
 use crate::model::Model;
-use crate::walk::{Begins, Kind};
+use crate::walk::{Begins, Kind, Term};
+
+mod induction;
+
+pub use induction::lacks_for_induction;
+use induction::{Circuit, Place};
 
 /// How weights begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,26 +43,36 @@ const BLOCK: usize = 1 << 12;
 /// # Panics
 /// If `params` are not this model's.
 pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Init) {
-    initialise_kinds(device, model, params, (init, &|_| true));
+    initialise_kinds(device, model, params, (init, None, &|_| true));
+}
+
+/// The same, with an induction circuit in the first two layers: heads that attend to the token before, and heads that attend to
+/// what followed the same token and copy it. Weights of other layers are those of [`initialise`], and so are all of a model that
+/// lacks something for it ([`lacks_for_induction`]).
+///
+/// # Panics
+/// If `params` are not this model's.
+pub fn initialise_induction(device: &Device, model: &Model, params: &mut Params, init: Init) {
+    initialise_kinds(device, model, params, (init, Circuit::of(&model.spec, init), &|_| true));
 }
 
 /// The same, of an adapter's weights alone.
 pub(crate) fn initialise_adapter(device: &Device, model: &Model, params: &mut Params, init: Init) {
-    initialise_kinds(device, model, params, (init, &|kind| kind == Kind::Adapter));
+    initialise_kinds(device, model, params, (init, None, &|kind| kind == Kind::Adapter));
 }
 
 fn initialise_kinds(
     device: &Device,
     model: &Model,
     params: &mut Params,
-    (init, wanted): (Init, &dyn Fn(Kind) -> bool),
+    (init, circuit, wanted): (Init, Option<Circuit>, &dyn Fn(Kind) -> bool),
 ) {
     if !device.machine.has_data() {
         return;
     }
     let mut filled = Vec::with_capacity(params.len());
     model.visit(&mut |_, _, weight| filled.push(wanted(weight.kind)));
-    let begins = begins(model, params, init);
+    let begins = begins(model, params, init, circuit);
     let (mut jobs, mut targets) = (Vec::new(), Vec::new());
     let all = begins.iter().zip(params.iter()).zip(filled);
     for ((begin, (_, param)), _) in all.filter(|(_, filled)| *filled) {
@@ -75,10 +90,10 @@ fn initialise_kinds(
 }
 
 /// How each weight of this rank begins.
-fn begins(model: &Model, params: &Params, init: Init) -> Vec<Begin> {
+fn begins(model: &Model, params: &Params, init: Init, circuit: Option<Circuit>) -> Vec<Begin> {
     let mut all = Vec::with_capacity(params.len());
     let ending = (2.0 * model.spec.layers.len() as f64).sqrt();
-    model.visit(&mut |id, _, weight| {
+    model.visit(&mut |id, layer, weight| {
         let held = &model.holdings[id.index()];
         let key = mix(mix(init.seed) ^ u64::from(held.number));
         let values = match weight.begins {
@@ -93,7 +108,15 @@ fn begins(model: &Model, params: &Params, init: Init) -> Vec<Begin> {
         };
         let len = params.get(id).value.len();
         let runs = if held.shard.is_parted() { held.shard.runs() } else { vec![(0, 0, len)] };
-        all.push(Begin { values, runs });
+        let place = match (layer, weight.role, weight.term) {
+            (Some(0), "qkv", Term::Weight) => Some(Place::FirstQkv),
+            (Some(0), "qkv", Term::Bias) => Some(Place::FirstBias),
+            (Some(0), "attn_out", Term::Weight) => Some(Place::FirstOut),
+            (Some(1), "qkv", Term::Weight) => Some(Place::SecondQkv),
+            (Some(1), "attn_out", Term::Weight) => Some(Place::SecondOut),
+            _ => None,
+        };
+        all.push(Begin { values, circuit: circuit.zip(place), runs });
     });
     all
 }
@@ -131,6 +154,8 @@ fn fill(device: &Device, jobs: &[Job<'_>], targets: &[Vec<Tensor>]) {
 /// The first values of a weight.
 struct Begin {
     values: Values,
+    /// What changes those.
+    circuit: Option<(Circuit, Place)>,
     /// Runs of elements: where they begin in this rank's part, and in the whole weight, and how many.
     runs: Vec<(usize, usize, usize)>,
 }
@@ -161,7 +186,11 @@ impl Begin {
         let from = self.runs.partition_point(|(here, _, len)| here + len <= first);
         for &(here, at, len) in self.runs[from..].iter().take_while(|(here, ..)| *here < end) {
             let (start, stop) = (here.max(first), (here + len).min(end));
-            self.values.part(at + start - here, &mut out[start - first..stop - first]);
+            let (at, out) = (at + start - here, &mut out[start - first..stop - first]);
+            self.values.part(at, out);
+            if let Some((circuit, place)) = &self.circuit {
+                circuit.write(*place, at, out);
+            }
         }
     }
 }
@@ -214,7 +243,7 @@ mod tests {
     use super::*;
 
     fn normal(runs: Vec<(usize, usize, usize)>) -> Begin {
-        Begin { values: Values::Normal { deviation: 0.02, key: mix(7) }, runs }
+        Begin { values: Values::Normal { deviation: 0.02, key: mix(7) }, circuit: None, runs }
     }
 
     fn floats(begin: &Begin, range: Range<usize>) -> Vec<f32> {

@@ -60,7 +60,7 @@ pub use files::{
     save_hf_rounded, write_file, write_private,
 };
 pub use grouped::{Grouped, GroupedSave, InputSizes, Moments, Packing4, Zero, gptq, scales as awq_scales};
-pub use init::{Init, initialise};
+pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
 pub use latent::{Latent, LatentParams};
 pub use model::{EmbedParams, EncoderInput, LastParams, Model};
 pub use modules::MODULES;

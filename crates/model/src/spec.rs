@@ -435,6 +435,13 @@ impl Spec {
         Spec { family: Family::named("qwen2"), bias, ..self }
     }
 
+    /// A Llama's sizes as Granite with biases: embeddings are multiplied by this, so that the residual stream begins as large as what
+    /// sub-layers add to it, whatever the head's weights are.
+    pub fn into_granite(self, embed_scale: f32) -> Spec {
+        let bias = Biases { qkv: true, attn_out: true, ..Biases::default() };
+        Spec { family: Family::named("granite"), bias, embed_scale, ..self }
+    }
+
     /// A Llama's sizes as SmolLM 3: of every `interval` layers the last does not rotate, and so finds what it looks
     /// for however far away it is (0: all rotate).
     pub fn into_smollm3(mut self, interval: usize) -> Spec {

@@ -1,10 +1,10 @@
 //! From a recipe to the specification of a model made from nothing, and what training adds to experts.
 
 use fathom_grad::RouterCosts;
-use fathom_model::{Capacity, Drops, LlamaSizes, Moe, Shared, Spec};
+use fathom_model::{Capacity, Drops, LlamaSizes, Moe, Shared, Spec, lacks_for_induction};
 
 use crate::error::{Error, Result};
-use crate::recipe::{DropPolicy, FamilyName, MoeTable, Recipe};
+use crate::recipe::{DropPolicy, FamilyName, InitName, MoeTable, Recipe};
 
 fn refuse(key: &str, message: impl Into<String>) -> Error {
     Error::Recipe { key: key.into(), message: message.into() }
@@ -29,8 +29,9 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
         tied: table.tied,
     });
     let moe = || experts(&recipe.moe, table.family, &llama);
-    Ok(match table.family {
+    let spec = match table.family {
         FamilyName::Llama => llama,
+        FamilyName::Granite => llama.into_granite(table.embedding_multiplier as f32),
         FamilyName::Qwen2 => llama.into_qwen2(),
         FamilyName::Qwen3 => llama.into_qwen3(),
         FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
@@ -52,7 +53,13 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
             }
             llama.into_deepseek_v3(moe, rotated, table.kv_latent)
         }
-    })
+    };
+    match lacks_for_induction(&spec) {
+        Some(needed) if table.init == InitName::Induction => {
+            Err(refuse("model.init", format!("is induction, which needs {needed}")))
+        }
+        _ => Ok(spec),
+    }
 }
 
 fn experts(table: &MoeTable, family: FamilyName, llama: &Spec) -> Result<Moe> {

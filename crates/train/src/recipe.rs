@@ -46,6 +46,8 @@ choice! {
         Qwen2 = "qwen2",
         /// Qwen 3: Llama with normalised q and k.
         Qwen3 = "qwen3",
+        /// Granite: Llama with a factor on embeddings, and here with biases in attention.
+        Granite = "granite",
         /// SmolLM 3: Llama with some layers without rotary embedding.
         Smollm3 = "smollm3",
         /// Mixtral: Llama with experts in every layer.
@@ -56,6 +58,17 @@ choice! {
         DeepseekV3 = "deepseek_v3",
         /// Nemotron 3 and 4: LayerNorm, squared ReLU without a gate, rotary embedding in half of each head.
         Nemotron = "nemotron",
+    }
+}
+
+choice! {
+    /// First weights of a randomly initialised model.
+    pub enum InitName {
+        /// Normal with `model.init_std`, smaller where a sub-layer ends.
+        Normal = "normal",
+        /// The same with an induction circuit in the first two layers: heads that attend to the token before, and heads that attend
+        /// to what followed the same token and copy it, as trained models have. For `granite` and `qwen2`.
+        Induction = "induction",
     }
 }
 
@@ -356,6 +369,8 @@ recipe! {
         pub family: FamilyName = FamilyName::Llama,
         /// For `smollm3`: one layer in this many has no rotary embedding.
         pub no_rope_layer_interval: usize = 4,
+        /// For `granite`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one.
+        pub embedding_multiplier: f64 = 12.0,
         /// Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32.
         pub precision: Precision = Precision::Bf16,
         /// Columns of the residual stream.
@@ -382,6 +397,8 @@ recipe! {
         pub kv_latent: usize = 128,
         /// Standard deviation of the initial weights.
         pub init_std: f64 = 0.02,
+        /// What else they begin with.
+        pub init: InitName = InitName::Normal,
         /// Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\.3[01]\\.` or
         /// `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone.
         pub trained: Vec<String>,

@@ -93,6 +93,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("model.rope_dim", Whole(2, MANY)),
     ("model.kv_latent", Whole(1, COLUMNS)),
     ("model.init_std", Above0(NO_END)),
+    ("model.embedding_multiplier", Above0(NO_END)),
     ("moe.experts", Whole(1, MANY)),
     ("moe.top_k", Whole(1, MANY)),
     ("moe.ffn", Whole(1, COLUMNS)),

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_grad::Params;
-use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, share_untrained};
+use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, initialise_induction, share_untrained};
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
@@ -13,7 +13,7 @@ use fathom_train::{
 };
 
 use fathom_train::Frozen;
-use fathom_train::recipe::{AdapterName, QuantizationName};
+use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
 
 use super::rewards::rollouts;
 use crate::error::{Result, refuse};
@@ -140,7 +140,10 @@ pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events)
             let (model, mut params) =
                 Model::declare_quantized(device, &spec, dtype, disk(&spec, dtype)?, how);
             let init = Init { deviation: recipe.model.init_std, seed: recipe.run.seed };
-            initialise(device, &model, &mut params, init);
+            match recipe.model.init {
+                InitName::Normal => initialise(device, &model, &mut params, init),
+                InitName::Induction => initialise_induction(device, &model, &mut params, init),
+            }
             (model, params)
         }
     };

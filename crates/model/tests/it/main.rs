@@ -9,6 +9,7 @@ mod few_bits;
 mod gguf;
 mod golden;
 mod golden_files;
+mod induction;
 mod moe;
 mod multimodal;
 mod mxfp4;
