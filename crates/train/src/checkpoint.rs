@@ -219,7 +219,7 @@ impl Checkpoints {
     /// The name of the newest checkpoint; `None` if there never was one.
     ///
     /// # Errors
-    /// `LATEST` that cannot be read, names no checkpoint, or is missing beside some.
+    /// `LATEST` that cannot be read, names no checkpoint, or is missing next to some.
     fn newest(&self) -> Result<Option<String>> {
         let path = self.folder.join(LATEST);
         let Some(text) = read_if_there(&path)? else { return self.first() };
@@ -237,7 +237,7 @@ impl Checkpoints {
         let (Some(last), None) = (names.last(), &next) else { return Ok(next) };
         let path = self.folder.join(LATEST);
         let what = format!(
-            "is missing beside {}. Write the name of the one to go on from into it (echo {last} > {}), or remove {} to begin at \
+            "is missing next to {}. Write the name of the one to go on from into it (echo {last} > {}), or remove {} to begin at \
              step 0",
             names.join(", "),
             path.display(),
@@ -249,7 +249,7 @@ impl Checkpoints {
     /// The newest checkpoint; `None` if there never was one.
     ///
     /// # Errors
-    /// `LATEST` or `state.json` that is missing beside others, cannot be read, or is not sound; the message says what else there
+    /// `LATEST` or `state.json` that is missing next to others, cannot be read, or is not sound; the message says what else there
     /// is to go on from.
     pub fn found(&self) -> Result<Option<Checkpoint>> {
         let found =

@@ -67,7 +67,7 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
     };
     places = places.with_rules(rules(&table.places).map_err(say("places"))?);
     let away = place(table.offload_place);
-    if !away.is_away() {
+    if !away.is_offloaded() {
         return Err(say("offload_place")("must be disk or host".into()));
     }
     places = places.offload(&table.offload_modules, MODULES, away).map_err(say("offload_modules"))?;

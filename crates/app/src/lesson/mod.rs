@@ -76,7 +76,7 @@ fn cargo_home() -> Option<PathBuf> {
 /// What became of a lesson.
 pub enum Taught {
     /// The run's report, with the lesson in it.
-    Told(Box<Report>),
+    Reported(Box<Report>),
     /// The text has too few functions with docs, or the lesson was told before.
     Nothing,
     /// The same command goes on.
@@ -124,7 +124,7 @@ pub fn teach(job: &Job, length: Length, order: &Order, events: &dyn Events) -> R
     let after = look(job, Some(&folder.join(adapters::FOLDER)), &held_out, &folder, events)?;
     merge(&folder, &taught, events)?;
     let page = told(job, &lesson, [before, after], begun)?;
-    Ok(Taught::Told(Box::new(page)))
+    Ok(Taught::Reported(Box::new(page)))
 }
 
 /// The run that teaches.

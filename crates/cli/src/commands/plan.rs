@@ -178,7 +178,7 @@ fn print(planned: &Planned<'_>) {
             size("answers held", held, "at most, on the host and in checkpoints, from one step to the next");
         }
     }
-    if let Some(beside) = draft.profile.beside_bytes {
+    if let Some(beside) = draft.profile.outside_pool_bytes {
         size("outside pool", beside, "what libraries take of the device, as measured");
     }
     if plan.host_bytes > 0 {

@@ -77,7 +77,7 @@ fn an_altered_checkpoint_is_read_by_nobody() {
     fs::write(&latest, "../../elsewhere").unwrap();
     refused(["export", arg(&out), arg(&to)], &["LATEST", "should name a checkpoint"]);
     fs::remove_file(&latest).unwrap();
-    refused(["export", arg(&out), arg(&to)], &["LATEST", "is missing beside", "step-00000004"]);
+    refused(["export", arg(&out), arg(&to)], &["LATEST", "is missing next to", "step-00000004"]);
     refused(&train, &["LATEST", "echo step-00000004"]);
     assert!(state.is_file());
     fs::write(&latest, "step-00000004").unwrap();

@@ -60,7 +60,7 @@ pub fn profile(threads: usize, isa: Isa) -> Profile {
         isa,
         memory_bytes: None,
         host_bytes: None,
-        beside_bytes: None,
+        outside_pool_bytes: None,
         rates: None,
         fabric: None,
         portions: Portions::CPU,

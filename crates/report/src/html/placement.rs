@@ -76,7 +76,7 @@ fn names(placement: &Placement) -> Vec<String> {
 
 /// Bytes by name and kind. Of what is away only a share is, the rest is in memory.
 fn sum(placement: &Placement, name: Option<&str>, of: usize) -> u64 {
-    let share = placement.away_share.unwrap_or(1.0);
+    let share = placement.offloaded_share.unwrap_or(1.0);
     let here = |activation: &PlacedActivation| {
         let bytes = activation.bytes as f64;
         match kind(activation) {
@@ -98,7 +98,7 @@ pub fn map(placement: &Placement) -> KindMap {
     let columns = columns(placement);
     let mut rows = names(placement);
     let tokens = human::grouped(placement.tokens);
-    let share = placement.away_share.unwrap_or(1.0);
+    let share = placement.offloaded_share.unwrap_or(1.0);
     let draw = |(column, segment): &(String, &PlacedSegment), name: &str| -> Option<MapCell> {
         let Cell { kind, bytes, cols, dtype } = cell(segment, name)?;
         let (class, words) = KINDS[kind];

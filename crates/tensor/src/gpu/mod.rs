@@ -147,7 +147,7 @@ impl Figures {
             isa: self.isa.to_string(),
             memory_bytes: Some(self.memory_bytes),
             host_bytes: Some(HOST_BYTES),
-            beside_bytes: None,
+            outside_pool_bytes: None,
             rates: Some(rates),
             fabric: None,
             portions: portions(self.memory_bytes),

@@ -38,7 +38,7 @@ impl MeshPlaces {
             head_groups,
             ..Activations::default()
         };
-        if away.is_away() {
+        if away.is_offloaded() {
             activations.offload_modules = vec!["all".into()];
             activations.offload_place = place_name(away);
             words.push(if away == Place::Host { "kept with the host" } else { "kept on disk" }.into());

@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
     fn starts(&self) -> Vec<Table> {
         let kept = [("block.in", Place::Keep), ("attn.out", Place::Keep)];
         let mut starts = vec![self.choices.plain(), self.choices.with(Place::Recompute, &kept, true)];
-        for away in self.choices.places.iter().filter(|place| place.is_away()) {
+        for away in self.choices.places.iter().filter(|place| place.is_offloaded()) {
             starts.push(self.choices.with(Place::Recompute, &kept.map(|(name, _)| (name, *away)), true));
         }
         starts

@@ -245,7 +245,7 @@ impl ObjectiveTable {
     /// How rows become documents.
     fn answers(&self) -> Answers {
         let judge = match (self.method, self.loss) {
-            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::Nobody,
+            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::None,
             (MethodName::Kto, _) => Judge::Labels,
             (MethodName::Steerlm2, _) => Judge::Responses,
             (MethodName::Reward, LossName::Regression) => Judge::Ratings,

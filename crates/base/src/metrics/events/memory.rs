@@ -127,7 +127,8 @@ events! {
         /// Tokens of a micro batch.
         tokens: u64,
         /// Share of the tokens, the last ones, of what is away that really goes; the rest stays in memory.
-        away_share: Option<f64>,
+        #[serde(rename = "away_share")]
+        offloaded_share: Option<f64>,
         /// How what is away is written, where that is not as it is.
         codec: String,
         /// Segments in program order; neighbouring layers that are alike are one.
