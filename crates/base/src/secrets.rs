@@ -1,6 +1,6 @@
 //! Secrets inside addresses: a user with a password, and a query, in which stores sign (`X-Amz-Signature=`, `sig=`, tokens).
 //!
-//! What names an input is written beside the results and printed, so it must not hold any. A product refuses such addresses by
+//! What names an input is written next to the results and printed, so it must not hold any. A product refuses such addresses by
 //! [`in_address`] and shows what was typed through [`redacted`].
 
 use std::borrow::Cow;
