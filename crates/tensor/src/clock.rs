@@ -1,7 +1,7 @@
 //! The clock of a machine without data: what each call would take by a roofline, added up.
 //!
 //! An operation takes the longer of its arithmetic and its memory traffic. Transfers wait in queues of their own,
-//! first come first served, beside the compute; a retire point that comes before its transfer's end waits, and that is
+//! first come first served, overlapped with the compute; a retire point that comes before its transfer's end waits, and that is
 //! the predicted stall (of the disk and the host) or exposed communication (of the lines between ranks). The clock knows rates and sizes only: what is called, and when, is the program's affair.
 
 use std::ops::{Add, AddAssign, Mul, Sub};
@@ -21,13 +21,13 @@ pub struct Times {
     pub attention_s: f64,
     /// Everything that is bounded by memory.
     pub memory_s: f64,
-    /// The disk's work, beside the compute.
+    /// The disk's work, overlapped with the compute.
     pub disk_s: f64,
-    /// The host link's work, beside the compute.
+    /// The host link's work, overlapped with the compute.
     pub host_s: f64,
     /// Retire points that waited for one of these.
     pub stall_s: f64,
-    /// The work of the lines within a node, both directions, beside the compute.
+    /// The work of the lines within a node, both directions, overlapped with the compute.
     pub node_s: f64,
     /// The same between nodes.
     pub network_s: f64,
@@ -269,7 +269,7 @@ impl Clock {
             Way::HostWrite => (1, Part::Host, self.rates.host_bytes_per_s),
             Way::HostRead => (2, Part::Host, self.rates.host_bytes_per_s),
         };
-        // A rate that nobody measured costs nothing: the plan says so.
+        // A rate that was not measured costs nothing: the plan says so.
         let busy_s = if rate > 0.0 { bytes as f64 / rate } else { 0.0 };
         self.add(part, busy_s);
         let end = self.free_at[queue].get().max(self.now()) + busy_s;
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_queue_beside_the_compute_and_retire_points_wait() {
+    fn transfers_queue_next_to_the_compute_and_retire_points_wait() {
         let clock = clock();
         let first = clock.begin(Way::DiskWrite, 200);
         let second = clock.begin(Way::DiskRead, 100);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_work_beside_the_compute() {
+    fn lines_work_during_the_compute() {
         let clock = clock();
         let ride = |network, busy_s| Ride { network, busy_s, latency_s: 0.0 };
         // Directions and lines do not wait for each other, messages of one line do.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DType, Fabric, Narrow};
 
-/// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where nobody measured them.
+/// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where they were not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -16,7 +16,7 @@ pub struct Rates {
     pub attention_forward_flops_per_s: f64,
     /// Attention backward: 10 FLOPs per pair, head and column.
     pub attention_backward_flops_per_s: f64,
-    /// Beside its products, attention takes this many seconds for each pair and head (the exponential), in each
+    /// In addition to its products, attention takes this many seconds for each pair and head (the exponential), in each
     /// direction: why small heads are slower.
     pub attention_pair_s: f64,
     /// Memory, read and write together, where nothing is computed.
@@ -170,7 +170,7 @@ impl Portions {
 pub enum Hardware {
     /// The host's processor: ranks share its cores and its memory, and calls return when their work is done.
     Processor,
-    /// A graphics processor: one for each rank, beside a host; calls return before their work is done.
+    /// A graphics processor: one for each rank, next to a host; calls return before their work is done.
     Graphics,
 }
 
@@ -191,11 +191,11 @@ pub struct Profile {
     pub memory_bytes: Option<u64>,
     /// Memory of its host, for a machine that has one.
     pub host_bytes: Option<u64>,
-    /// What its libraries take of its memory beside the pool, for a machine that has such; `None` until measured.
+    /// What its libraries take of its memory outside the pool, for a machine that has such; `None` until measured.
     pub outside_pool_bytes: Option<u64>,
     /// For predicted times; `None` until measured.
     pub rates: Option<Rates>,
-    /// What connects such machines, for predicted times of a mesh; `None` if nobody said.
+    /// What connects such machines, for predicted times of a mesh; `None` if it is not known.
     pub fabric: Option<Fabric>,
     /// What it takes at a time.
     pub portions: Portions,
@@ -241,8 +241,8 @@ impl Profile {
     pub fn pool_bytes(&self, free: u64, together: u64) -> u64 {
         match (self.hardware, self.outside_pool_bytes) {
             (Hardware::Processor, _) => host_share(free) / together,
-            (Hardware::Graphics, Some(beside)) => (free / together).saturating_sub(beside),
-            // Where nobody has measured it.
+            (Hardware::Graphics, Some(outside)) => (free / together).saturating_sub(outside),
+            // Where it has not been measured.
             (Hardware::Graphics, None) => free / 100 * 95 / together,
         }
     }

@@ -41,17 +41,17 @@ impl Account {
 impl Flying {
     /// The retire point: everything has arrived and what was sent may be written again.
     pub fn wait(self) {
-        let begun = self.account.as_ref().map(|account| account.now(Tick::Wait));
+        let started = self.account.as_ref().map(|account| account.now(Tick::Wait));
         // Receives first: the other side may be waiting to be rid of what it sends.
         self.receives.into_iter().chain(self.sends).for_each(Flight::wait);
-        if let (Some(account), Some(begun)) = (self.account, begun) {
-            let seconds = account.now(Tick::Waited(account.key)) - begun;
+        if let (Some(account), Some(started)) = (self.account, started) {
+            let seconds = account.now(Tick::Waited(account.key)) - started;
             account.mesh.count_wait(account.key, seconds);
         }
     }
 }
 
-/// Sums under way, begun by [`Group::begin_reduce_scatter`].
+/// Sums under way, started by [`Group::begin_reduce_scatter`].
 #[must_use = "sums are made where they are finished"]
 pub struct Reducing {
     flying: Flying,
