@@ -63,7 +63,7 @@ fn streams(found: &Probe, grid: Grid) -> std::result::Result<(), String> {
         let ranks: Vec<_> = threads(grid.ranks(), options).into_iter().map(rank).collect();
         let ended =
             ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err("a rank panicked".into())));
-        // All of them are waited for before the first failure is told.
+        // All of them are waited for before the first failure is reported.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }

@@ -13,7 +13,7 @@ use crate::blas::{Element, GroupOperands, Groups};
 
 /// A product by expert in parts, each a product of groups.
 pub(crate) struct Grouped {
-    /// What the library is told of every part.
+    /// What the library is given for every part.
     pub groups: Groups,
     /// Before all parts.
     pub sort: Vec<Launch>,

@@ -1,4 +1,4 @@
-//! Which products by expert go to a library of groups, and what it is told of them.
+//! Which products by expert go to a library of groups, and how they are described to it.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};

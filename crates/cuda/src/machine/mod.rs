@@ -86,7 +86,7 @@ impl Cuda {
         self
     }
 
-    /// The same machine beside so much memory of the host.
+    /// The same machine with this much memory of the host.
     pub fn with_host(mut self, bytes: u64) -> Cuda {
         self.profile.host_bytes = Some(bytes);
         self

@@ -1,4 +1,4 @@
-//! Which products of narrow operands go to the library, and what it is told of them.
+//! Which low-precision GEMMs go to the library, and how they are described to it.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::blas::{self, Operands, Products, Scales, Shape};
 use crate::driver::Stream;
 use crate::driver::fake::Fake;
 
-/// Remembers products; takes those with scales if told to.
+/// Remembers products; takes those with scales if it is set to.
 struct Library {
     scaled: bool,
     seen: Arc<Mutex<Vec<(Shape, Operands)>>>,

@@ -51,7 +51,7 @@ fn what_is_written_is_read_late_and_as_it_was() {
         let cleared: Vec<f32> =
             (0..60).map(|at| if (2..9).contains(&(at % 10)) { 0.0 } else { at as f32 }).collect();
         assert_eq!(late.wait(), bytes(&cleared));
-        // One that nobody waits for, and one that is larger than a slot.
+        // One that is not waited for, and one that is larger than a slot.
         drop(device.machine.read(&whole));
         let large = device.from_f32(100, 1000, &values(100_000), Category::Data);
         assert_eq!(device.to_f32(&large), values(100_000));

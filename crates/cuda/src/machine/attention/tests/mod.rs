@@ -1,4 +1,4 @@
-//! What the library is told, and what becomes of what it makes.
+//! What the library is given, and what becomes of its results.
 #![allow(unsafe_code)]
 
 mod parts;
@@ -20,7 +20,7 @@ use crate::sdpa::uid;
 
 struct Problem {
     device: Device,
-    /// q, k and v beside each other, out, lse.
+    /// q, k and v next to each other, out, lse.
     qkv: Tensor,
     out: Tensor,
     lse: Tensor,
@@ -186,8 +186,8 @@ fn prompts_of_many_lengths_have_few_plans() {
     problem.run(0.0);
     let seen = seen.lock().unwrap();
     let [forward, backward] = &seen[..] else { panic!("{} calls", seen.len()) };
-    let told = |call: &Seen| (call.case.packed, call.case.sequences, call.case.q_tokens);
-    assert_eq!((told(forward), told(backward)), ((true, 1, 128), (false, 1, 100)));
+    let shape = |call: &Seen| (call.case.packed, call.case.sequences, call.case.q_tokens);
+    assert_eq!((shape(forward), shape(backward)), ((true, 1, 128), (false, 1, 100)));
     let address = Seen::address;
     assert_eq!(address(forward, uid::LSE), problem.lse.address());
     assert_ne!(address(backward, uid::LSE), problem.lse.address());
