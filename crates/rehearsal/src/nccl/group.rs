@@ -252,7 +252,7 @@ fn connected(call: &str, comm: &Arc<Comm>, ways: &[(Way, usize)]) -> Result<(), 
         }
     });
     match done {
-        // Aborted: what is asked for falls away.
+        // Aborted: what is asked for is dropped.
         None | Some(Ok(())) => Ok(()),
         Some(Err(peer)) => refuse(call, format!("rank {peer} is gone"), Status::Remote),
     }

@@ -1,6 +1,6 @@
 //! NCCL's functions, `nccl*`, as `nccl.h` of 2.28.9 declares them.
 //!
-//! Ranks are threads of a process or processes of a machine. A send ends when the receiver's kernel has begun: nothing is
+//! Ranks are threads of a process or processes of a machine. A send ends when the receiver's kernel has started: nothing is
 //! buffered that a device would not buffer. Operations of a communicator run in the order in which they were issued, and calls
 //! of a group as one kernel. The first message each way between two ranks, and the first collective, wait in the call until the
 //! other ranks have made theirs, as NCCL does when it connects. Where calls do not block, operations come to their streams

@@ -1,5 +1,5 @@
 //! What a group of operations does on a stream, as one kernel of one communicator: it begins, tells the peers, and ends when
-//! all of them have begun theirs and all bytes are here.
+//! all of them have started theirs and all bytes are here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Sequences one behind the other, of different lengths, between tokens that are nobody's.
+//! Sequences one behind the other, of different lengths, between unused tokens.
 
 use half::bf16;
 
@@ -6,7 +6,7 @@ use super::attention::{Packed, Shape, backward, forward, wanted};
 use super::bench::{Bench, Data, Tensor, memory, numbers, values};
 
 /// Tokens before, between and behind the sequences, which nothing may read or write.
-const NOBODY: f32 = f32::NAN;
+const UNUSED: f32 = f32::NAN;
 
 struct Sequence {
     start: usize,
@@ -14,7 +14,7 @@ struct Sequence {
     keys: usize,
 }
 
-/// Tokens of which those of sequences are of a source and the others nobody's.
+/// Tokens of which those of sequences are of a source and the others are unused.
 fn spread(
     all: &[Sequence],
     length: impl Fn(&Sequence) -> usize,
@@ -23,7 +23,7 @@ fn spread(
     seed: u32,
 ) -> Vec<f32> {
     let source = numbers(seed, total * row);
-    let mut tokens = vec![NOBODY; total * row];
+    let mut tokens = vec![UNUSED; total * row];
     for sequence in all {
         let range = sequence.start * row..(sequence.start + length(sequence)) * row;
         tokens[range.clone()].copy_from_slice(&source[range]);
@@ -55,7 +55,7 @@ fn check(found: &[f32], wanted: &[(usize, Vec<f32>)], row: usize, tolerance: f32
     }
     for (index, (found, wanted)) in found.iter().zip(left).enumerate() {
         match wanted {
-            None => assert_eq!(*found, 9.0, "{index} is nobody's"),
+            None => assert_eq!(*found, 9.0, "{index} is unused"),
             Some(wanted) => {
                 let near = (found - wanted).abs() <= tolerance * wanted.abs().max(1.0);
                 assert!(near, "{index}: {found}, not {wanted}");
