@@ -162,8 +162,8 @@ impl StateDisk {
 
     /// The elements of a part: of the tensor if it is in memory, else in a slot's buffer.
     fn view(&self, part: &Part<'_>, slot: usize) -> Tensor {
-        match part.value.away() {
-            Some(away) => self.buffer(slot, away.role, part.value.dtype(), part.range.len()),
+        match part.value.offloaded() {
+            Some(offloaded) => self.buffer(slot, offloaded.role, part.value.dtype(), part.range.len()),
             None => part.value.flat(part.range.clone()),
         }
     }
@@ -175,9 +175,9 @@ impl StateDisk {
         slot: usize,
     ) -> impl Iterator<Item = (&'a Part<'a>, &'a Stored, Tensor)> {
         parts.iter().filter_map(move |part| {
-            let away = part.value.away()?;
-            let stored = away.chunks.get(part.range.start / CHUNK)?;
-            Some((part, stored, self.buffer(slot, away.role, part.value.dtype(), part.range.len())))
+            let offloaded = part.value.offloaded()?;
+            let stored = offloaded.chunks.get(part.range.start / CHUNK)?;
+            Some((part, stored, self.buffer(slot, offloaded.role, part.value.dtype(), part.range.len())))
         })
     }
 

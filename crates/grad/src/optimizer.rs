@@ -165,7 +165,7 @@ impl AdamW {
         let room = |id: ParamId, role: Role, weight: &Value, range: &Range<usize>, dtype: DType| {
             let whole = range.len() == weight.len();
             assert!(
-                whole || weight.away().is_none(),
+                whole || weight.offloaded().is_none(),
                 "optimizer: {weight:?} is on disk and its state shared"
             );
             let [rows, cols] = if whole { weight.shape() } else { [1, range.len()] };
@@ -229,8 +229,8 @@ impl AdamW {
         for ((id, param), state) in params.iter().zip(&self.states) {
             let Some(state) = state else { continue };
             let len = state.range.len();
-            let some_away = param.value.away().is_some() || state.m.away().is_some();
-            let ranges: Vec<Range<usize>> = if some_away {
+            let some_offloaded = param.value.offloaded().is_some() || state.m.offloaded().is_some();
+            let ranges: Vec<Range<usize>> = if some_offloaded {
                 chunks(len).collect()
             } else {
                 (len > 0).then_some(0..len).into_iter().collect()

@@ -40,7 +40,7 @@ impl Maker<'_> {
         Mask { packed, ..mask(self.device, &slices, cap, [q.1, k.1], pairs) }
     }
 
-    /// As [`Maker::mask`], for some of the keys that the queries attend to. Under a window, libraries are told chunk by chunk, and
+    /// As [`Maker::mask`], for some of the keys that the queries attend to. Under a window, libraries are given chunk by chunk, and
     /// of many at a time if slices are charged for them.
     fn part_mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
         let chunks = window.map_or(0, |_| q.0.len().div_ceil(SMALLEST));
@@ -181,15 +181,15 @@ mod tests {
     use crate::context::Cut;
 
     /// Rows of queries, rows of keys, and who attends to whom.
-    type Told = Vec<(Range<usize>, Range<usize>, Band)>;
+    type Listed = Vec<(Range<usize>, Range<usize>, Band)>;
 
-    fn told(mask: &Mask) -> Told {
+    fn listed(mask: &Mask) -> Listed {
         let packed = mask.packed.as_ref().unwrap_or_else(|| panic!("nothing is known of {mask:?}"));
         packed.sequences.iter().map(|one| (one.q.clone(), one.k.clone(), one.band)).collect()
     }
 
     /// Around four ranks of 16 tokens each: what the host knows of each step of rank 1.
-    fn around(docs: &[Range<usize>]) -> Vec<Told> {
+    fn around(docs: &[Range<usize>]) -> Vec<Listed> {
         let cut = Cut { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None };
         let layout = ContextLayout::new(docs, &cut).unwrap();
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 20);
@@ -198,12 +198,12 @@ mod tests {
             Maker { device: &device, layout: &layout, windows: &[None], docs: 4, positions: &positions };
         let one = [layout.part(&[0, 1, 2, 3])];
         let whole = &maker.whole_steps(&one, 0, None)[0][0].mask;
-        let expected: Told = docs.iter().map(|doc| (doc.clone(), doc.clone(), Band::Causal)).collect();
-        assert!(!whole.partial && told(whole) == expected);
+        let expected: Listed = docs.iter().map(|doc| (doc.clone(), doc.clone(), Band::Causal)).collect();
+        assert!(!whole.partial && listed(whole) == expected);
         let parts: Vec<Part> = (0..4).map(|rank| layout.part(&[rank])).collect();
         let steps = &maker.whole_steps(&parts, 1, None)[0];
         assert!(steps.iter().all(|step| step.mask.partial));
-        steps.iter().map(|step| told(&step.mask)).collect()
+        steps.iter().map(|step| listed(&step.mask)).collect()
     }
 
     #[test]
@@ -236,12 +236,14 @@ mod tests {
         assert!(
             steps.iter().all(|step| step.mask.partial && step.mask.slices.cap() == 1 + (tokens / cp) / 128)
         );
-        let own = told(&steps[0].mask);
+        let own = listed(&steps[0].mask);
         assert!(own.len() == 16 && own.iter().all(|(q, k, band)| *band == Band::Causal && q == k));
         for step in &steps[1..] {
-            let told = told(&step.mask);
+            let found = listed(&step.mask);
             let is_known = |band: &Band| [Band::Full, Band::Left(1)].contains(band);
-            assert!(!told.is_empty() && told.iter().all(|(q, k, band)| q.len() <= k.len() && is_known(band)));
+            assert!(
+                !found.is_empty() && found.iter().all(|(q, k, band)| q.len() <= k.len() && is_known(band))
+            );
         }
     }
 }

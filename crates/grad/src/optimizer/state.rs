@@ -12,7 +12,7 @@ use crate::value::Value;
 // Ranks and chunks have whole blocks, so that the codes do not depend on who keeps them where.
 const _: () = assert!(SLOT.is_multiple_of(BLOCK) && CHUNK.is_multiple_of(BLOCK));
 
-/// What an optimizer keeps of earlier gradients, and beside narrow weights.
+/// What an optimizer keeps of earlier gradients, and next to low-precision weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
     /// f32; or bf16, or e4m3 in blocks with a scale each ([`fathom_tensor::moments`]): the types of Megatron's precision-aware
