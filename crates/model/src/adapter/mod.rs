@@ -1,5 +1,5 @@
 //! Adapters of projections, as data: which method, of which projections, of what size. A specification with one declares the adapter's
-//! weights beside those of each projection, so names in files, sharding, first values, plans and checkpoints follow.
+//! weights next to those of each projection, so names in files, sharding, first values, plans and checkpoints follow.
 //!
 //! Names in files are those of PEFT without `base_model.model.`: an adapter is of a projection as files know it (`q_proj`), also where the
 //! model has several of them in one weight.

@@ -138,7 +138,7 @@ impl Parts {
     }
 }
 
-/// Two areas that overlap, of areas in the order of their first rows. A line goes down the rows: those that it crosses lie beside
+/// Two areas that overlap, of areas in the order of their first rows. A line goes down the rows: those that it crosses are next to
 /// each other, so a new one can only meet its neighbours. A header may name more parts than could be compared pair by pair.
 fn overlap<'a>(areas: impl Iterator<Item = &'a Area>) -> Option<[&'a Area; 2]> {
     // By first column; and by the row where each ends.
@@ -197,10 +197,10 @@ mod tests {
         assert!(found.iter().all(|count| *count > 100), "{found:?}");
     }
 
-    /// Parts beside each other and parts below each other, as many as a header of 100 MiB can name.
+    /// Parts next to each other and parts below each other, as many as a header of 100 MiB can name.
     #[test]
     fn many_parts_take_no_time() {
-        let (many, begun) = (300_000, Instant::now());
+        let (many, started) = (300_000, Instant::now());
         for lying in [true, false] {
             let area = |at: usize| {
                 let (one, all) = (at..at + 1, 0..many);
@@ -223,6 +223,6 @@ mod tests {
             parts.push(part(7));
             assert!(parts.check().unwrap_err().contains("overlap"));
         }
-        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     }
 }

@@ -78,7 +78,7 @@ pub struct SafeTensors {
     path: PathBuf,
     files: Vec<(PathBuf, File)>,
     tensors: BTreeMap<String, Held>,
-    /// Tensors that are read out of several others, which are not told of.
+    /// Tensors that are read out of several others, which are not listed.
     joined: BTreeMap<String, Joined>,
     /// Tensors that bitsandbytes quantised.
     quantised: QuantisedTensors,

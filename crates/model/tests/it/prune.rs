@@ -100,7 +100,7 @@ fn parts_that_add_nothing_are_left_out_without_a_change() {
 }
 
 /// Columns of the residual stream that are always 0. A root mean square is over fewer columns then, which the weights of norms make up
-/// for; embeddings are large beside the norms' epsilon.
+/// for; embeddings are large compared with the norms' epsilon.
 #[test]
 fn columns_that_are_zero_are_left_out_up_to_the_mean() {
     for name in ["llama31", "llama32_tied", "qwen3"] {

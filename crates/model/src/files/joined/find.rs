@@ -1,4 +1,4 @@
-//! Which tensors of a file are parts of others, told by names and shapes.
+//! Which tensors of a file are parts of others, found by names and shapes.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +119,7 @@ impl Files<'_> {
         fits.then_some(Ok(joined))
     }
 
-    /// GPTQ and AWQ, told apart by shape.
+    /// GPTQ and AWQ, distinguished by shape.
     fn grouped(&self, base: &str) -> Result<Joined, String> {
         let (codes, shape) = self.need(&format!("{base}.qweight"), &[DType::I32])?;
         let (zeros, of_zeros) = self.need(&format!("{base}.qzeros"), &[DType::I32])?;
