@@ -62,7 +62,7 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
         return Ok((rendered.text, parts));
     }
     Err(format!(
-        "the chat template marks {} parts of {} messages of the assistant, so that their weights cannot be told apart",
+        "the chat template marks {} parts of {} messages of the assistant, so that their weights cannot be distinguished",
         rendered.marked.len(),
         model.len()
     ))
@@ -81,7 +81,7 @@ fn by_difference(template: &Template, conversation: &Conversation) -> Result<(St
         };
         if !(text.starts_with(&before) && text.starts_with(&with) && with.len() >= before.len()) {
             return Err(format!(
-                "which words are the model's cannot be told from this chat template: the text up to message {at} is not the \
+                "this chat template does not show which words are the model's: the text up to message {at} is not the \
                  beginning of the whole (it rewrites or drops earlier turns); name a template file with generation marks \
                  (data.chat_template), or learn the last turn alone (data.supervise=last_turn)"
             ));

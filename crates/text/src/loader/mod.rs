@@ -264,7 +264,7 @@ impl Drop for Loader {
         // Closing the channel ends the worker at its next sample.
         self.incoming = None;
         if let Some(worker) = self.worker.take() {
-            // A panic of the worker concerns nobody any more.
+            // A panic of the worker concerns no caller any more.
             let _ = worker.join();
         }
     }
