@@ -27,7 +27,7 @@ const OWN: [&str; 4] = ["shuffle", "split", "write", "tokenize"];
 /// What gathered crates are called as a source of documents.
 const GATHERED: &str = "crates";
 
-/// A curation is not told to stay below this.
+/// A curation is never asked to stay below this.
 const LEAST_MEMORY: u64 = 512 << 20;
 
 /// What of a curation decides the bytes of a corpus.
@@ -188,7 +188,7 @@ impl CuratedTexts {
             if let Some((batch, row)) = &mut self.batch {
                 if *row < batch.rows() {
                     let (id, text) = (batch.id(*row), batch.text(*row).to_owned());
-                    // Gathered crates are told apart by the beginning of their ids.
+                    // Gathered crates are distinguished by the beginning of their ids.
                     let source = if self.spec.is_gathered() { id } else { batch.source(*row) }.to_owned();
                     let whole_file = file_of(id).len() == id.len();
                     let group =

@@ -109,7 +109,7 @@ impl Decontaminator {
         let files: Vec<PathBuf> = if metadata.is_dir() {
             let mut counters = Counters::default();
             let found = below(&set.path, Links::Within, |_| false, &mut counters)?;
-            // A part of the set that nobody looks for would be learnt.
+            // A part of the set that is not looked for would be learnt.
             if let Some(lost) = counters.damage.pop() {
                 let (path, detail) = (set.path.clone(), lost.to_string());
                 return Err(Error::BadFile { path, kind: "evaluation set", detail });

@@ -122,7 +122,7 @@ impl Job<'_> {
             return Box::new(batches);
         }
         let (sender, receiver) = std::sync::mpsc::sync_channel(2);
-        // It ends when nobody receives any more.
+        // It ends when the receiver is gone.
         std::thread::spawn(move || batches.try_for_each(|batch| sender.send(batch)));
         Box::new(receiver.into_iter())
     }
@@ -474,7 +474,7 @@ pub(crate) fn written_parts(folder: &Path) -> Result<Vec<Part>, Error> {
     manifest::parts_of(folder, count)
 }
 
-/// Empties a folder that is about to be filled anew, but for what ranks have made for that.
+/// Empties a folder that is about to be refilled, but for what ranks have made for that.
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     // The table's manifest goes first: without it nothing else counts.
     durable::remove(&manifest::table_path(folder))?;

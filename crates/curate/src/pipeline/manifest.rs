@@ -87,7 +87,7 @@ pub(crate) fn part_path(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("part-{index:05}.parquet"))
 }
 
-/// The manifest beside a part.
+/// The manifest next to a part.
 pub(crate) fn manifest_path(part: &Path) -> PathBuf {
     part.with_extension("json")
 }
@@ -118,12 +118,12 @@ pub(crate) fn finished_table(folder: &Path, key: &str, is_whole: &IsWhole<'_>) -
     if manifest.key != key {
         return None;
     }
-    // All are looked at, so that each that is not is told.
+    // All are looked at, so that each that is not is reported.
     let broken = manifest.files.iter().filter(|(name, facts)| !is_whole(&folder.join(name), facts)).count();
     (broken == 0).then_some(manifest)
 }
 
-/// The files below a folder. Hidden ones are nobody's result.
+/// The files below a folder. Hidden ones belong to no result.
 pub(crate) fn files_of(folder: &Path, verified: &Verified) -> Result<BTreeMap<String, FileFacts>, Error> {
     let mut counters = Counters::default();
     let found = below_of(folder, Links::Never, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
@@ -139,7 +139,7 @@ pub(crate) fn files_of(folder: &Path, verified: &Verified) -> Result<BTreeMap<St
     }
 }
 
-/// Takes a manifest away before the part that it speaks of changes.
+/// Removes a manifest before the part that it speaks of changes.
 pub(crate) fn forget(part: &Path) -> Result<(), Error> {
     remove(&manifest_path(part))
 }

@@ -59,7 +59,7 @@ impl Pipeline {
     /// An input or a folder that cannot be read or written, or a stage that cannot do its work. [`Error::Unread`] where all
     /// parts are done but those whose files cannot be read now.
     pub fn run(&self, options: &RunOptions) -> Result<Outcome, Error> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let env = self.env(options);
         let first = env.options.rank.rank == 0;
         std::fs::create_dir_all(self.out()).map_err(|e| Error::write("create", self.out(), e))?;
@@ -87,7 +87,7 @@ impl Pipeline {
         if let Err(missing) = all_there(&parts) {
             return Ok(Outcome::Waiting { stage: None, missing });
         }
-        let stats = self.stats(&accounts, &env, begun.elapsed())?;
+        let stats = self.stats(&accounts, &env, started.elapsed())?;
         if first {
             self.remarks(&stats).iter().for_each(|remark| env.say(remark));
             let path = self.out().join("stats.json");
@@ -98,11 +98,11 @@ impl Pipeline {
         Ok(Outcome::Done(Box::new(stats)))
     }
 
-    /// Passes a batch without documents through all stages, so that a column which nobody adds is found missing before the
+    /// Passes a batch without documents through all stages, so that a column which no stage adds is found missing before the
     /// first file is read.
     fn rehearse(&self) -> Result<(), Error> {
         let Some(unit) = self.units.first() else { return Ok(()) };
-        // Nobody is told of it, and nothing can end it.
+        // It is not reported, and nothing can end it.
         let env = self.env(&RunOptions::default());
         let mut fresh = Fresh::Records(unit.open(&self.reading, None).empty());
         for segment in &self.segments {
@@ -167,7 +167,7 @@ impl Pipeline {
             work.push((index, key, source));
         }
         runner::run(rows, &work, env)?;
-        // Nobody owns what is beyond the last part, whoever made it.
+        // Nothing owns what is beyond the last part, whoever made it.
         if env.options.rank.rank == 0 {
             remove_stale(rows, sources.len())?;
         }
@@ -350,7 +350,7 @@ fn run_table(
     if !changed.is_empty() {
         return Ok(Err(changed));
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     barrier::clear(&segment.folder)?;
     std::fs::create_dir_all(&env.spill).map_err(|e| Error::write("create", &env.spill, e))?;
     let sum = |of: fn(&Part) -> u64| parts.iter().map(of).sum();
@@ -383,7 +383,7 @@ fn run_table(
     }
     let files = manifest::files_of(&segment.folder, &env.verified)?;
     let done = TableManifest { key, parts: written.len(), files, stage: tally };
-    runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![begun.elapsed().as_secs_f64()], env)?;
+    runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![started.elapsed().as_secs_f64()], env)?;
     durable::save(&manifest::table_path(&segment.folder), &done)?;
     shares::remove(&segment.folder)?;
     env.point("table")?;
@@ -392,7 +392,7 @@ fn run_table(
     Ok(Ok(done))
 }
 
-/// Removes the parts of an earlier run with more inputs, so that nobody reads them as part of this table.
+/// Removes the parts of an earlier run with more inputs, so that they are not read as part of this table.
 fn remove_stale(rows: &Rows, count: usize) -> Result<(), Error> {
     let mut index = count;
     loop {

@@ -15,7 +15,7 @@ use super::record::Columns;
 use super::{Loss, NoField, Raw, Records, Step};
 use crate::counters::Reason;
 
-/// So many names are told where the wanted one is missing.
+/// At most this many names are listed where the wanted one is missing.
 const NAMES: usize = 24;
 
 /// The lines of one file. Offsets are those of the decompressed stream.

@@ -373,7 +373,7 @@ fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Opened, Error> {
 struct How<'a> {
     /// The field of the text.
     field: &'a str,
-    /// Fields that are handed out beside it.
+    /// Fields that are handed out with it.
     columns: &'a [String],
     /// Bytes of the largest record.
     limit: usize,

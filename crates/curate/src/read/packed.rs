@@ -68,7 +68,7 @@ impl Default for Expansion {
     }
 }
 
-/// A frame of zstd asks for a larger window than is allowed. It is told as damage is, so that a reader goes on behind the frame,
+/// A frame of zstd asks for a larger window than is allowed. It is reported as damage is, so that a reader goes on behind the frame,
 /// but counted for what it is.
 #[derive(Debug)]
 struct LongWindow {
@@ -208,7 +208,7 @@ impl Packed {
                 Err(error) => {
                     self.out.clear();
                     self.close_member();
-                    return Err(self.told(error));
+                    return Err(self.classified(error));
                 }
             }
         }
@@ -226,7 +226,7 @@ impl Packed {
     }
 
     /// An error of the file stays what it is; one of the decoder becomes damage.
-    fn told(&mut self, error: io::Error) -> io::Error {
+    fn classified(&mut self, error: io::Error) -> io::Error {
         if let Stage::Between(input) = &mut self.stage
             && let Some(failure) = input.failure.take()
         {
@@ -307,7 +307,7 @@ impl Packed {
                     self.member += 1;
                     self.out.clear();
                     self.stage = Stage::Between(input);
-                    return Err(self.told(error));
+                    return Err(self.classified(error));
                 }
             }
         }
@@ -380,7 +380,7 @@ fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A buffered file that can go back to a mark as long as it is not far away.
+/// A buffered file that can go back to a mark as long as it is not far back.
 struct Marked {
     inner: Box<dyn Read + Send>,
     buffer: Vec<u8>,
@@ -438,9 +438,9 @@ impl Marked {
         match read {
             Ok(count) => Ok(count > 0),
             Err(error) => {
-                let told = io::Error::new(error.kind(), error.to_string());
+                let copy = io::Error::new(error.kind(), error.to_string());
                 self.failure = Some(error);
-                Err(told)
+                Err(copy)
             }
         }
     }

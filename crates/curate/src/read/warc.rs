@@ -18,7 +18,7 @@ use crate::counters::Reason;
 const LONGEST_LINE: usize = 64 << 10;
 /// More fields than this are not a head.
 const MOST_FIELDS: usize = 1000;
-/// Room for the HTTP head beside the largest page.
+/// Room for the HTTP head with the largest page.
 const HTTP_HEAD: u64 = 64 << 10;
 
 /// The records of one file.
