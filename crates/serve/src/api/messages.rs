@@ -44,7 +44,7 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
                 let content = text_of(&block["content"], "messages")?;
                 out.push(json!({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}));
             }
-            // Thoughts of earlier turns are not told again.
+            // Thoughts of earlier turns are not sent again.
             Some("thinking" | "redacted_thinking") => {}
             _ => words.push(block.clone()),
         }
@@ -96,7 +96,7 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     if let Some(thinking) = fields.take::<Value>("thinking")?
         && thinking["type"] == "enabled"
     {
-        return Err(Fault::field("thinking", "is not told apart by this server; leave it out"));
+        return Err(Fault::field("thinking", "is not reported separately by this server; leave it out"));
     }
     fields.need::<usize>("max_tokens").map(|tokens| to.insert("max_tokens".into(), tokens.into()))?;
     fields.keep(&mut to);
@@ -230,7 +230,7 @@ struct Blocks {
     stops: Vec<String>,
     forced: Option<String>,
     index: usize,
-    /// The block that is being told.
+    /// The block that is being sent.
     open: Option<&'static str>,
     calls: usize,
     stop: Option<Stop>,

@@ -87,7 +87,7 @@ fn chat(mut fields: Fields) -> Result<Fields, Fault> {
     {
         to.insert("reasoning_effort".into(), reasoning["effort"].clone());
     }
-    // What is told of an answer besides, and what to do with one that is too long: nothing here.
+    // What is reported of an answer besides, and what to do with one that is too long: nothing here.
     for name in ["include", "truncation", "conversation", "top_logprobs"] {
         if fields.take::<Value>(name)?.is_some_and(|value| name == "conversation" && !value.is_null()) {
             return Err(Fault::field(name, "names what this server does not keep; send the conversation"));
@@ -217,7 +217,7 @@ struct Items {
     frame: Frame,
     scanner: Scanner,
     forced: Option<Call>,
-    /// The message that is being told: its name and its text.
+    /// The message that is being sent: its name and its text.
     words: Option<(String, String)>,
     output: Vec<Value>,
     sequence: u64,
@@ -271,9 +271,9 @@ impl Items {
     fn call(&mut self, call: &Call, out: &mut Frames) {
         self.close(out);
         let (index, item) = (self.output.len(), call_item(&self.server, call));
-        let mut begun = item.clone();
-        (begun["status"], begun["arguments"]) = ("in_progress".into(), "".into());
-        self.tell("response.output_item.added", json!({"output_index": index, "item": begun}), out);
+        let mut started = item.clone();
+        (started["status"], started["arguments"]) = ("in_progress".into(), "".into());
+        self.tell("response.output_item.added", json!({"output_index": index, "item": started}), out);
         let at = |name: &str| {
             let mut event = json!({"item_id": item["id"], "output_index": index, "name": call.name});
             event[name] = call.arguments.clone().into();
