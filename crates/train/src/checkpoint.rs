@@ -2,13 +2,13 @@
 //!
 //! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: written under another name, synced,
 //! renamed. `state.json` lists every file with its size and hash, and ends with its own; a file that differs is refused by
-//! name. A checkpoint may be nobody else's to read: folders have mode 0700 and files 0600. Every rank writes what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
+//! name. A checkpoint may be for no other user to read: folders have mode 0700 and files 0600. Every rank writes what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
 //! mesh wrote loads under any other.
 //!
 //! Weights and state on disk are read from there and written there chunk by chunk.
 //!
 //! A save takes hold of the tensors as they are and a thread of each rank writes them. Steps go on meanwhile; only the next
-//! update has to wait until all of them are read ([`Saving::release`]), and nobody waits for the disk before the next save.
+//! update has to wait until all of them are read ([`Saving::release`]), and no step waits for the disk before the next save.
 //! When all ranks have written, they agree that it is well, and the first publishes.
 
 use std::fs;
@@ -152,13 +152,13 @@ impl Checkpoints {
     /// call this together.
     ///
     /// # Errors
-    /// If the system refuses a folder or a thread. What the file system refuses later is told when the saving ends; earlier
+    /// If the system refuses a folder or a thread. What the file system refuses later is reported when the saving ends; earlier
     /// checkpoints stay.
     pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Saving> {
         trainer.params.settle(&trainer.device);
         let mesh = &trainer.device.mesh;
         let temporary = self.folder.join(temporary_name(progress.step));
-        // Nobody writes before the first rank has cleared away what an earlier save left.
+        // No rank writes before the first one has removed what an earlier save left.
         let prepared = match mesh.rank() {
             0 => make_private(&temporary),
             _ => Ok(()),
@@ -295,7 +295,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// A file that cannot be read or is missing, truncated, altered, or of another model, by name; ranks that do not find the
-    /// same checkpoint; a missing `LATEST` beside checkpoints.
+    /// same checkpoint; a missing `LATEST` next to checkpoints.
     pub fn load_latest(&self, trainer: &mut Trainer) -> Result<Option<Progress>> {
         let device = trainer.device.clone();
         let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());

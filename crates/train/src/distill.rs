@@ -1,5 +1,5 @@
 //! Distillation: a student learns a teacher's distribution of the next token besides the labels. The teacher is a frozen model of the
-//! same step, whose whole vocabulary counts, or a column of its best tokens beside the text.
+//! same step, whose whole vocabulary counts, or a column of its best tokens next to the text.
 //!
 //! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence of
 //! [`fathom_tensor::Divergence`] at the temperature. It is not multiplied by the squared temperature.

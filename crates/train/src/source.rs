@@ -29,7 +29,7 @@ pub trait Source {
     /// Seconds that all calls of [`Source::step`] waited for data.
     fn wait_s(&self) -> f64;
 
-    /// What there is to tell of how the last step's micro batches were made; told once.
+    /// What there is to tell of how the last step's micro batches were made; given once.
     fn told(&mut self) -> Told {
         Told::default()
     }

@@ -1,4 +1,4 @@
-//! What a rollout needs of memory: the run's own rollout, on the machine without data, beside all that a trainer keeps.
+//! What a rollout needs of memory: the run's own rollout, on the machine without data, next to all that a trainer keeps.
 
 use std::sync::Arc;
 

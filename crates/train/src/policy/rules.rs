@@ -1,4 +1,4 @@
-//! Rewards by rule: answers that can be told right from wrong without a model. A file of rewards is TOML, one `[[reward]]` for each
+//! Rewards by rule: answers that can be judged right or wrong without a model. A file of rewards is TOML, one `[[reward]]` for each
 //! part.
 
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ recipe! {
         pub answer_file: String = "answer.py".into(),
         /// For `tests`: the file that the row's tests are written to.
         pub tests_file: String = "tests.py".into(),
-        /// For `tests`: folders that programs can read, beside those of the system; from the file's folder on.
+        /// For `tests`: folders that programs can read, besides those of the system; from the file's folder on.
         pub shown: Vec<PathBuf>,
         /// For `tests`: MiB of memory of a process.
         pub memory_mib: u64 = 1024,

@@ -177,12 +177,12 @@ impl Peft {
 
     /// What PEFT's case trains.
     fn trained(&self) -> Trained {
-        let beside = match self.name {
+        let patterns = match self.name {
             "modules_to_save" => vec![r"norm\.weight$".into(), "lm_head".into()],
             "gpt2_bias" => vec![r"\.bias$".into()],
             _ => vec![],
         };
-        Trained::adapter(&beside).unwrap()
+        Trained::adapter(&patterns).unwrap()
     }
 
     /// The documents, each behind this many virtual tokens.

@@ -276,7 +276,7 @@ fn dpo_is_trls() {
     }
 }
 
-/// The reference's log-probabilities beside the tokens, a copy of its weights, and an adapter's base: the same bits. A copy that moves by
+/// The reference's log-probabilities next to the tokens, a copy of its weights, and an adapter's base: the same bits. A copy that moves by
 /// all of the policy is the policy.
 #[test]
 fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {

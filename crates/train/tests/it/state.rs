@@ -163,7 +163,7 @@ fn with_options(dtype: DType, options: &Options) -> Trainer {
 
 /// Delays, short and interrupted operations change nothing; a fault ends the step with an error that names the file.
 #[test]
-fn an_adversary_changes_no_bit_and_faults_are_told() {
+fn an_adversary_changes_no_bit_and_faults_are_reported() {
     let how = how(EVERYWHERE[3]);
     let [files, memory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
     let mut plain = trainer(2, DType::Bf16, true, EVERYWHERE[0], memory.path());
