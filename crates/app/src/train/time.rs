@@ -22,16 +22,16 @@ pub(super) fn measure_s(recipe: &Recipe) -> Option<f64> {
 }
 
 /// When the last measurement has to be over, so that export and report end in time.
-pub(super) fn measured_by(recipe: &Recipe, begun: Instant) -> Option<Instant> {
+pub(super) fn measured_by(recipe: &Recipe, started: Instant) -> Option<Instant> {
     let seconds = whole_s(recipe)? * (1.0 - MARGIN_SHARE / 2.0);
-    begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
+    started.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
 }
 
 /// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares. Without minutes every stage has
 /// its steps (`check_training`), and none is given a time.
-pub(super) fn stage_seconds(recipe: &Recipe, begun: Instant) -> Option<Vec<f64>> {
+pub(super) fn stage_seconds(recipe: &Recipe, started: Instant) -> Option<Vec<f64>> {
     let (stages, whole_s) = (&recipe.stage, whole_s(recipe)?);
-    let left = whole_s * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - begun.elapsed().as_secs_f64();
+    let left = whole_s * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - started.elapsed().as_secs_f64();
     let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
     Some(stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect())
 }
@@ -110,12 +110,12 @@ mod tests {
 
     #[test]
     fn everything_has_its_part_of_the_minutes() {
-        let (timed, begun) = (recipe([None; 3], Some(10.0)), Instant::now());
-        let stages: f64 = stage_seconds(&timed, begun).unwrap().iter().sum();
+        let (timed, started) = (recipe([None; 3], Some(10.0)), Instant::now());
+        let stages: f64 = stage_seconds(&timed, started).unwrap().iter().sum();
         let measured = 2.0 * measure_s(&timed).unwrap();
         assert!((560.0..=565.0).contains(&(stages + measured)), "{stages} {measured}");
-        let last = measured_by(&timed, begun).unwrap() - begun;
+        let last = measured_by(&timed, started).unwrap() - started;
         assert!((580.0..600.0).contains(&last.as_secs_f64()), "{last:?}");
-        assert_eq!(measured_by(&recipe([Some(1); 3], None), begun), None);
+        assert_eq!(measured_by(&recipe([Some(1); 3], None), started), None);
     }
 }
