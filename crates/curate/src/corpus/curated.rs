@@ -17,7 +17,8 @@ use crate::document::{Document, file_of, group_of};
 use crate::error::Error;
 use crate::gather::{self, GatherOptions, Gathered};
 use crate::pipeline::{
-    Batch, Part, PartReader, Pipeline, Recipe, Stats, Tally, chosen_units, parts_of, refuse, refuse_secrets,
+    Batch, PartReader, Pipeline, Recipe, Stats, TablePart, Tally, chosen_units, parts_of, refuse,
+    refuse_secrets,
 };
 use crate::read::{InputFile, RemoteOptions};
 
@@ -143,7 +144,7 @@ pub fn curation(
 /// The documents of a finished curation's last table, in order. Whole files of a source are a group, records are not.
 pub(super) struct CuratedTexts {
     spec: CorpusSpec,
-    parts: std::vec::IntoIter<Part>,
+    parts: std::vec::IntoIter<TablePart>,
     reader: Option<PartReader>,
     /// The batch at hand, and how many of its rows are given.
     batch: Option<(Batch, usize)>,

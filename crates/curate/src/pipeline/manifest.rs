@@ -47,7 +47,7 @@ pub struct TableManifest {
 
 /// A part of a finished table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct TablePart {
     /// The Parquet file.
     pub path: PathBuf,
     /// What it holds.
@@ -145,13 +145,13 @@ pub(crate) fn forget(part: &Path) -> Result<(), Error> {
 }
 
 /// All parts of a finished table in order, from the manifests.
-pub(crate) fn parts_of(folder: &Path, count: usize) -> Result<Vec<Part>, Error> {
+pub(crate) fn parts_of(folder: &Path, count: usize) -> Result<Vec<TablePart>, Error> {
     (0..count)
         .map(|index| {
             let path = part_path(folder, index);
             let manifest: Option<Manifest> = load(&manifest_path(&path));
             let manifest = manifest.ok_or_else(|| Error::Missing { path: manifest_path(&path) })?;
-            Ok(Part { path, facts: manifest.facts })
+            Ok(TablePart { path, facts: manifest.facts })
         })
         .collect()
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::batch::Batch;
 use super::crew::{self, Lane};
 use super::env::{Env, Progress};
-use super::manifest::{self, KeyHasher, Manifest, Part, part_path};
+use super::manifest::{self, KeyHasher, Manifest, TablePart, part_path};
 use super::part::{PartReader, PartWriter};
 use super::plan::placed;
 use super::recipe::Input;
@@ -43,7 +43,7 @@ pub(crate) enum Source<'a> {
     /// Files of the input, and how they are read.
     Unit(&'a Unit, &'a Input, &'a RawOptions),
     /// A part of the table before.
-    Part(&'a Part),
+    Part(&'a TablePart),
 }
 
 impl Source<'_> {

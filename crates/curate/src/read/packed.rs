@@ -1,7 +1,7 @@
 //! Compressed files as a stream of bytes that survives damage.
 //!
 //! A gzip, zstd or bzip2 file is a row of members (frames, streams); a Common Crawl file has one a record. When one is
-//! broken, the reader reports it once and [`Packed::resync`] goes on at the next member, found by its magic bytes.
+//! broken, the reader reports it once and [`Decompressor::resync`] goes on at the next member, found by its magic bytes.
 //! A member that expands without measure is given up. Memory holds one member's last bytes, never a whole file.
 
 use std::fmt;
@@ -103,7 +103,7 @@ impl Expansion {
 }
 
 /// A decompressing reader over one file.
-pub(crate) struct Packed {
+pub(crate) struct Decompressor {
     codec: Codec,
     expansion: Expansion,
     stage: Stage,
@@ -126,9 +126,9 @@ enum Stage {
     Gone,
 }
 
-impl Packed {
-    pub(crate) fn new(input: Box<dyn Read + Send>, codec: Codec, expansion: Expansion) -> Packed {
-        Packed {
+impl Decompressor {
+    pub(crate) fn new(input: Box<dyn Read + Send>, codec: Codec, expansion: Expansion) -> Decompressor {
+        Decompressor {
             codec,
             expansion,
             stage: Stage::Between(Marked::new(input)),
@@ -338,13 +338,13 @@ fn copy_ready(from: &mut impl BufRead, into: &mut [u8]) -> io::Result<usize> {
     Ok(count)
 }
 
-impl Read for Packed {
+impl Read for Decompressor {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         copy_ready(self, into)
     }
 }
 
-impl BufRead for Packed {
+impl BufRead for Decompressor {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at >= self.out.len() {
             self.decode()?;

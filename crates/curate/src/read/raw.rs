@@ -266,7 +266,7 @@ impl InputFile {
         match self.kind {
             Kind::Html(codec) => Box::new(text::Page::raw(how.unpacked(input, codec), limit)),
             Kind::Text(codec) if options.charset == Charset::Detect => {
-                Box::new(text::Parts::detecting(how.unpacked(input, codec), limit))
+                Box::new(text::TextParts::detecting(how.unpacked(input, codec), limit))
             }
             kind => stream_records(kind, input, &how),
         }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead};
 
-use super::packed::{self, Packed};
+use super::packed::{self, Decompressor};
 use fathom_prose::extract::Content;
 
 use super::record::Columns;
@@ -23,7 +23,7 @@ const HTTP_HEAD: u64 = 64 << 10;
 
 /// The records of one file.
 pub(super) struct Warc {
-    input: Packed,
+    input: Decompressor,
     limit: usize,
     record: u64,
     line: Vec<u8>,
@@ -68,7 +68,7 @@ fn broken(detail: impl Into<String>) -> Trouble {
 }
 
 impl Warc {
-    pub(super) fn new(input: Packed, limit: usize) -> Warc {
+    pub(super) fn new(input: Decompressor, limit: usize) -> Warc {
         Warc { input, limit, record: 0, line: Vec::new(), searching: false }
     }
 
