@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::attention::{Packed, Shape, backward, forward, wanted};
+use super::attention::{PackedOffsets, Shape, backward, forward, wanted};
 use super::bench::{Bench, Data, Tensor, memory, numbers, values};
 
 /// Tokens before, between and behind the sequences, which nothing may read or write.
@@ -89,7 +89,7 @@ fn run(data: Data, tolerance: f32) {
     };
     let lengths =
         |of: fn(&Sequence) -> usize| memory(&all.iter().map(|one| of(one) as i32).collect::<Vec<_>>());
-    let bound = |packed: &Packed| -> Vec<(Tensor, u64)> {
+    let bound = |packed: &PackedOffsets| -> Vec<(Tensor, u64)> {
         vec![
             (packed.queries.clone(), offsets(wide)),
             (packed.keys.clone(), offsets(narrow)),
@@ -103,7 +103,7 @@ fn run(data: Data, tolerance: f32) {
     let at_stats = memory(&vec![9.0_f32; total * rows]);
 
     let mut bench = Bench::new();
-    let packed = Packed::new(&bench, 5);
+    let packed = PackedOffsets::new(&bench, 5);
     let tensors = forward(&mut bench, shape, Some(&packed));
     let mut places: Vec<(Tensor, u64)> =
         tensors.into_iter().zip([at_q, at_k, at_v, at_o, at_stats]).collect();
@@ -116,7 +116,7 @@ fn run(data: Data, tolerance: f32) {
     check(&values(at_stats, total * rows), &pick(|wanted| &wanted.stats), rows, tolerance);
 
     let mut bench = Bench::new();
-    let packed = Packed::new(&bench, 5);
+    let packed = PackedOffsets::new(&bench, 5);
     let tensors = backward(&mut bench, shape, Some(&packed));
     let grads = [wide, narrow, narrow].map(|row| put(&vec![9.0; total * row], data));
     let mut at = vec![at_q, at_k, at_v, at_o, at_stats, at_d_o, grads[0], grads[1], grads[2]];
