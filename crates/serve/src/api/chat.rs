@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::logprobs::{self, Spelling};
 use super::params::{Params, most};
-use super::tools::{self, Call, Part, Scanner};
+use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, schema, usage};
 use crate::answering::{Answered, Answering, collect, reason};
 use crate::fault::{Fault, Words};
@@ -57,8 +57,8 @@ impl Tools {
         let (mut words, mut calls) = (String::new(), Vec::new());
         for part in parts {
             match part {
-                Part::Text(text) => words.push_str(&text),
-                Part::Call(call) => calls.push(call),
+                AnswerPart::Text(text) => words.push_str(&text),
+                AnswerPart::Call(call) => calls.push(call),
             }
         }
         if self.single {
@@ -365,17 +365,17 @@ impl Chunks {
     }
 
     /// The deltas of parts of an answer.
-    fn deltas(&mut self, index: usize, parts: Vec<Part>) -> Vec<Value> {
+    fn deltas(&mut self, index: usize, parts: Vec<AnswerPart>) -> Vec<Value> {
         let mut deltas = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) if self.tools.forced.is_some() => {
+                AnswerPart::Text(text) if self.tools.forced.is_some() => {
                     let function = json!({ "arguments": text });
                     deltas.push(json!({"tool_calls": [{"index": 0, "function": function}]}));
                 }
-                Part::Text(text) => deltas.push(json!({ "content": text })),
-                Part::Call(_) if self.tools.single && self.sent[index].calls > 0 => {}
-                Part::Call(call) => {
+                AnswerPart::Text(text) => deltas.push(json!({ "content": text })),
+                AnswerPart::Call(_) if self.tools.single && self.sent[index].calls > 0 => {}
+                AnswerPart::Call(call) => {
                     let mut call = calls_json(&self.server, &[call])[0].take();
                     call["index"] = self.sent[index].calls.into();
                     self.sent[index].calls += 1;

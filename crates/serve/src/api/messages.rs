@@ -6,7 +6,7 @@ use fathom_base::{Event, Reading, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
-use super::tools::{self, Part, Scanner};
+use super::tools::{self, AnswerPart, Scanner};
 use super::{Answer, Asked, Server, json_answer, prepared};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -266,19 +266,19 @@ impl Blocks {
         self.open("tool_use", json!({"type": "tool_use", "id": id, "name": name, "input": {}}), out);
     }
 
-    fn tell(&mut self, parts: Vec<Part>, out: &mut Frames) {
+    fn tell(&mut self, parts: Vec<AnswerPart>, out: &mut Frames) {
         for part in parts {
             match part {
-                Part::Text(text) if self.forced.is_some() => {
+                AnswerPart::Text(text) if self.forced.is_some() => {
                     self.delta(json!({"type": "input_json_delta", "partial_json": text}), out);
                 }
-                Part::Text(text) => {
+                AnswerPart::Text(text) => {
                     if self.open != Some("text") {
                         self.open("text", json!({"type": "text", "text": ""}), out);
                     }
                     self.delta(json!({"type": "text_delta", "text": text}), out);
                 }
-                Part::Call(call) => {
+                AnswerPart::Call(call) => {
                     self.call(&call.name, out);
                     self.delta(json!({"type": "input_json_delta", "partial_json": call.arguments}), out);
                     self.close(out);

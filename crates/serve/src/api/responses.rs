@@ -6,7 +6,7 @@ use fathom_base::{Event, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::Talk;
-use super::tools::{Call, Part, Scanner};
+use super::tools::{AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, json_answer, prepared};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -285,12 +285,12 @@ impl Items {
         self.output.push(item);
     }
 
-    fn parts(&mut self, parts: Vec<Part>, out: &mut Frames) {
+    fn parts(&mut self, parts: Vec<AnswerPart>, out: &mut Frames) {
         for part in parts {
             match (part, &mut self.forced) {
-                (Part::Text(text), Some(call)) => call.arguments.push_str(&text),
-                (Part::Text(text), None) => self.text(&text, out),
-                (Part::Call(call), _) => self.call(&call, out),
+                (AnswerPart::Text(text), Some(call)) => call.arguments.push_str(&text),
+                (AnswerPart::Text(text), None) => self.text(&text, out),
+                (AnswerPart::Call(call), _) => self.call(&call, out),
             }
         }
     }
