@@ -10,8 +10,8 @@ use fathom_tensor::mesh::{Flying, Group};
 use fathom_tensor::spill::{Reading, Stored};
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Reader, Share, Tensor};
 
-use crate::disk::{Part, Role, StateDisk, chunks};
-use crate::packed::{Blocked, Packed, Rescale};
+use crate::disk::{Role, StateDisk, SweptChunk, chunks};
+use crate::packed::{Blocked, PackedValue, Rescale};
 use crate::parted::Parted;
 
 /// A matrix that is in memory always, or only while it is used. Cheap to clone; clones are the same value.
@@ -27,7 +27,7 @@ enum Home {
     Here(Tensor),
     Offloaded(Rc<Offloaded>),
     Parted(Rc<Parted>),
-    Packed(Rc<Packed>),
+    Packed(Rc<PackedValue>),
     Blocked(Rc<Blocked>),
 }
 
@@ -128,7 +128,7 @@ impl Value {
         dtype: DType,
         bytes: Value,
     ) -> Value {
-        let packed = Packed::new(device, format, shape, dtype, bytes);
+        let packed = PackedValue::new(device, format, shape, dtype, bytes);
         Value { shape, dtype, home: Home::Packed(Rc::new(packed)) }
     }
 
@@ -352,7 +352,7 @@ impl Value {
         let ranges: Vec<Range<usize>> = chunks(self.len()).collect();
         let part = |item: usize| {
             let range = ranges[item].clone();
-            vec![Part { value: self, range, read, write: !read }]
+            vec![SweptChunk { value: self, range, read, write: !read }]
         };
         offloaded.disk.sweep(ranges.len(), &part, &mut |item, views| work(ranges[item].clone(), &views[0]));
     }

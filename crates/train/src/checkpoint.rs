@@ -70,14 +70,14 @@ const LATEST: &str = "LATEST";
 const NEXT: &str = ".LATEST.next";
 
 /// The parts of a checkpoint: sub-folder, and which value of the optimizer's state it holds; none for the weights.
-type Part = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
+type Section = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
 
 /// The weights of a reference that moves.
 const REFERENCE: &str = "reference";
 /// Masters of narrow weights.
 const MASTER: &str = "master";
 
-const PARTS: [Part; 5] = [
+const PARTS: [Section; 5] = [
     ("model", None),
     (REFERENCE, None),
     ("moment1", Some(|state| Some(&state.m))),
@@ -87,7 +87,7 @@ const PARTS: [Part; 5] = [
 
 /// The parts that a trainer of this type needs: without narrow weights there are no masters, nor where none are wanted; without
 /// squares no second moments, and without a reference that moves none.
-fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
+fn parts(trainer: &Trainer) -> impl Iterator<Item = Section> {
     let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
     let moments = trainer.optimizer().moments();
     let moves = trainer.reference().is_some_and(|reference| reference.moving().is_some());
@@ -103,7 +103,7 @@ fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
 /// The values of a part that this rank holds: weights that are not trained have no state, and are in the base if there is one, as are
 /// those in few bits always. What
 /// steps change without a gradient is with the weights always.
-fn slots(trainer: &Trainer, (name, pick): Part, base: Option<&Base>) -> Vec<Slot> {
+fn slots(trainer: &Trainer, (name, pick): Section, base: Option<&Base>) -> Vec<Slot> {
     let changes: Vec<ParamId> = trainer.model.choice_biases().map(|(_, id)| id).collect();
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
         let Some(pick) = pick else {

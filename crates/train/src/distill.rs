@@ -9,7 +9,7 @@ use std::rc::Rc;
 use fathom_grad::{
     Batch, Counters, Eval, Grads, Labels, Params, Places, Scope, Sharing, Tables, Taught, Teacher,
 };
-use fathom_model::{Model, Packed};
+use fathom_model::{Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::loaded::{Loaded, Minimised};
@@ -92,7 +92,7 @@ impl Known {
     ) -> Option<Known> {
         let distill = how.goal.objective.distils()?;
         let Some(Best { tokens: k, .. }) = distill.best else {
-            let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+            let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
             let model = &teacher?.model;
             return Some(Known::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
         };

@@ -37,7 +37,7 @@ pub(super) fn stage_seconds(recipe: &Recipe, started: Instant) -> Option<Vec<f64
 }
 
 /// A stage, for the time that it takes.
-struct Part {
+struct TimedStage {
     /// Its steps, where they are fixed.
     steps: Option<u64>,
     /// Its seconds, where they are not.
@@ -48,7 +48,7 @@ struct Part {
 
 /// What a run has before it.
 pub(super) struct Ahead {
-    stages: Vec<Part>,
+    stages: Vec<TimedStage>,
     /// The stages after which is measured.
     measured: Vec<usize>,
     /// Seconds of a measurement: what it is given, or what the one before took.
@@ -60,12 +60,12 @@ impl Ahead {
     pub fn new(recipe: &Recipe, flops: &[f64], seconds: Option<&[f64]>, measures: bool) -> Ahead {
         let or_none = |figures: &[f64], index: usize| figures.get(index).copied().unwrap_or(0.0);
         let stages = recipe.stage.iter().enumerate();
-        let part = |(index, stage): (usize, &Stage)| Part {
+        let part = |(index, stage): (usize, &Stage)| TimedStage {
             steps: stage.steps,
             seconds: or_none(seconds.unwrap_or_default(), index),
             flops: or_none(flops, index),
         };
-        let stages: Vec<Part> = stages.map(part).collect();
+        let stages: Vec<TimedStage> = stages.map(part).collect();
         let last = stages.len().saturating_sub(1);
         let before = moments::before(recipe).and_then(|done| done.checked_sub(1));
         let measured = before.into_iter().chain([last]).filter(|_| measures).collect();
@@ -76,7 +76,8 @@ impl Ahead {
     pub fn after(&self, stage: usize, step_s: f64) -> f64 {
         let now = self.stages.get(stage).map_or(0.0, |part| part.flops);
         let rate = if now > 0.0 { step_s / now } else { 0.0 };
-        let seconds = |part: &Part| part.steps.map_or(part.seconds, |steps| steps as f64 * part.flops * rate);
+        let seconds =
+            |part: &TimedStage| part.steps.map_or(part.seconds, |steps| steps as f64 * part.flops * rate);
         let later: f64 = self.stages.iter().skip(stage + 1).map(seconds).sum();
         let measurements = self.measured.iter().filter(|measured| **measured >= stage).count();
         later + measurements as f64 * self.measure_s

@@ -11,7 +11,7 @@ use fathom_cuda::libs::{Library, Search, mapped, probe};
 use fathom_cuda::sdpa::Cudnn;
 use fathom_tensor::{
     Attention, AttentionBackward, Blocks, Category, DType, Device, Element, Extent, Machine, Mask, MatMul,
-    Narrow, NarrowMatMul, NarrowOperand, Packed, Rule, Slice, Tensor,
+    Narrow, NarrowMatMul, NarrowOperand, PackedMask, Rule, Slice, Tensor,
 };
 
 use super::{Lines, experts, memory};
@@ -269,7 +269,7 @@ fn attention(
     let row =
         |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi].map(|x| x.to_le_bytes()).concat();
     bench.cuda.write(&table, &slices.iter().flat_map(row).collect::<Vec<u8>>());
-    let packed = Packed::of(&slices, &numbers, &numbers);
+    let packed = PackedMask::of(&slices, &numbers, &numbers);
     let (slices, pos_q, pos_k) = (Extent::Fixed(docs), positions.clone(), positions);
     let mask = Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None };
     let op = Attention {

@@ -38,7 +38,7 @@ use crate::sdpa::Attend;
 
 pub use crate::memory::Counts as Graphs;
 #[cfg(test)]
-pub(crate) use build::Parts;
+pub(crate) use build::MachineLibraries;
 pub use build::profile;
 pub use taken::Calls;
 

@@ -9,7 +9,7 @@ use fathom_tensor::{
 };
 
 use super::Cuda;
-use super::build::Parts;
+use super::build::MachineLibraries;
 use super::tests::machine;
 use crate::Result;
 use crate::blas::{self, Operands, Products, Scales, Shape};
@@ -45,7 +45,10 @@ impl Bed {
     fn new(scaled: bool) -> Bed {
         let (fake, seen) = (Arc::new(Fake::new(256 << 20)), Arc::default());
         let library = Library { scaled, seen: Arc::clone(&seen) };
-        let cuda = machine(&fake, Parts { products: Some(Arc::new(library)), ..Parts::default() });
+        let cuda = machine(
+            &fake,
+            MachineLibraries { products: Some(Arc::new(library)), ..MachineLibraries::default() },
+        );
         let device = Device::new(cuda.clone(), 192 << 20);
         Bed { fake, cuda, device, seen }
     }

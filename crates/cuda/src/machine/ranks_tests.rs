@@ -7,7 +7,7 @@ use fathom_tensor::mesh::{Axis, Grid, Mesh, ThreadsOptions, conformance, threads
 use fathom_tensor::{Category, Device, gpu};
 
 use super::Cuda;
-use super::build::Parts;
+use super::build::MachineLibraries;
 use crate::driver::fake::Fake;
 use crate::programs::tests::Writer;
 
@@ -23,7 +23,7 @@ fn on_one_device(grid: Grid, chaos: Option<u64>, program: fn(&Device)) -> Arc<Fa
             scope.spawn(move || {
                 let compiler = Box::new(Writer(Arc::default(), "1"));
                 let sheet = gpu::named("h200").unwrap();
-                let cuda = Arc::new(Cuda::with(fake, sheet, compiler, Parts::default()).unwrap());
+                let cuda = Arc::new(Cuda::with(fake, sheet, compiler, MachineLibraries::default()).unwrap());
                 let device = Device::on_mesh(cuda, BUDGET, Mesh::new(grid, Box::new(seat.take())));
                 program(&device);
             });

@@ -15,7 +15,7 @@ use super::world::{Connect, crowded, ctas, rounds};
 use super::*;
 use crate::driver::fake::Fake;
 use crate::driver::{Rows, Stream};
-use crate::machine::Parts;
+use crate::machine::MachineLibraries;
 use crate::programs::tests::Writer;
 use crate::{Cuda, Result};
 
@@ -101,7 +101,8 @@ fn world(grid: Grid, deadline: Duration, program: impl Fn(&Device) + Sync) -> Ar
             scope.spawn(move || {
                 let compiler = Box::new(Writer(Arc::default(), "1"));
                 let sheet = gpu::named("h200").unwrap();
-                let cuda = Arc::new(Cuda::with(fake.clone(), sheet, compiler, Parts::default()).unwrap());
+                let cuda =
+                    Arc::new(Cuda::with(fake.clone(), sheet, compiler, MachineLibraries::default()).unwrap());
                 let world = World::meet(at, [rank, grid.ranks()], deadline).unwrap();
                 assert_eq!(
                     world.gather(rank as u64 + 5).unwrap(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use fathom_tensor::moments::BLOCK;
 use fathom_tensor::{DType, Tensor};
 
-use crate::disk::{CHUNK, Part};
+use crate::disk::{CHUNK, SweptChunk};
 use crate::shares::SLOT;
 use crate::value::Value;
 
@@ -66,12 +66,12 @@ impl State {
     }
 
     /// Some elements of all of it.
-    pub(super) fn parts(&self, range: &Range<usize>, read: bool) -> impl Iterator<Item = Part<'_>> {
+    pub(super) fn parts(&self, range: &Range<usize>, read: bool) -> impl Iterator<Item = SweptChunk<'_>> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let (range, moments) = (range.clone(), self.values().count() - self.scales.len());
         self.values().enumerate().map(move |(at, value)| {
             let range = if at < moments { range.clone() } else { blocks.clone() };
-            Part { value, range, read, write: true }
+            SweptChunk { value, range, read, write: true }
         })
     }
 }

@@ -10,7 +10,7 @@ use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, Places, Scope, Tape, Val};
 use fathom_model::{
     Caps, Config, Custom, Family, Ffn, InFiles, Init, LayerSpec, LinearParams, Linears, LlamaSizes, Mixer,
-    Model, Module, Names, NarrowLayers, Packed, Parallel, Portion, Projection, Residual, SafeTensors,
+    Model, Module, Names, NarrowLayers, PackedTokens, Parallel, Portion, Projection, Residual, SafeTensors,
     SaveOptions, Spec, SubLayer, SubLayerParams, Walk, export_tensors, initialise, load,
 };
 use fathom_tensor::{Category, DType, Device};
@@ -101,7 +101,7 @@ fn pass(device: &Device, (model, params): (&Model, &fathom_grad::Params), places
     let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
     let ids: Vec<i32> = (0..TOKENS as i32).map(|t| (t * 37 + t * t % 11) % 64).collect();
     let labels: Vec<i32> = ids.iter().map(|id| (id * 5 + 1) % 64).collect();
-    let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+    let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 2, seq_tokens: 97 });
     let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None };
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, params));

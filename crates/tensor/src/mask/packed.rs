@@ -10,7 +10,7 @@ use super::Slice;
 pub enum Band {
     /// Each to all.
     Full,
-    /// Of as many of both, each to those up to its own place: `key <= query`; with [`Packed::window`] to the last of them.
+    /// Of as many of both, each to those up to its own place: `key <= query`; with [`PackedMask::window`] to the last of them.
     Causal,
     /// Each to those from some place on: `key + reach > query`. There are no fewer keys than queries, and none that no query
     /// attends to.
@@ -31,16 +31,16 @@ pub struct Sequence {
 /// What the host knows of a mask in plain words: packed sequences, no pair of rows in two of them. Libraries have fused kernels
 /// for such masks and need this description; kernels read the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackedMask {
     /// In no order; rows that are in none attend to nothing.
     pub sequences: Rc<[Sequence]>,
     /// Tokens that a row of a causal sequence attends to, itself included; none for all up to its own place.
     pub window: Option<usize>,
 }
 
-impl Packed {
+impl PackedMask {
     /// The sequences, if slices are full or causal, all within one window or none, of rows at positions that ascend within each.
-    pub fn of(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> Option<Packed> {
+    pub fn of(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> Option<PackedMask> {
         let (mut sequences, mut window, mut reach) = (Vec::new(), None, None);
         for slice in slices {
             let [q, k] = [
@@ -74,7 +74,7 @@ impl Packed {
                 band,
             }));
         }
-        Some(Packed { sequences: sequences.into(), window })
+        Some(PackedMask { sequences: sequences.into(), window })
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     /// Who attends to whom, and how often that is said.
-    fn pairs(packed: &Packed, [queries, keys]: [usize; 2]) -> Vec<u32> {
+    fn pairs(packed: &PackedMask, [queries, keys]: [usize; 2]) -> Vec<u32> {
         let mut pairs = vec![0; queries * keys];
         for Sequence { q, k, band } in packed.sequences.iter() {
             assert!(!q.is_empty() && !k.is_empty(), "{packed:?}");
@@ -226,8 +226,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> Packed {
-        let packed = Packed::of(slices, pos_q, pos_k).unwrap_or_else(|| panic!("{slices:?}"));
+    fn check(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> PackedMask {
+        let packed = PackedMask::of(slices, pos_q, pos_k).unwrap_or_else(|| panic!("{slices:?}"));
         let attends = |q: usize, k: usize| {
             let apart = i64::from(pos_k[k]) - i64::from(pos_q[q]);
             let (q, k) = (q as i64, k as i64);
@@ -248,7 +248,7 @@ mod tests {
         Slice::causal(q, k, None)
     }
 
-    fn listed(packed: &Packed) -> Vec<(Range<usize>, Range<usize>, Band)> {
+    fn listed(packed: &PackedMask) -> Vec<(Range<usize>, Range<usize>, Band)> {
         packed.sequences.iter().map(|s| (s.q.clone(), s.k.clone(), s.band)).collect()
     }
 
@@ -273,7 +273,7 @@ mod tests {
             &[own(0..6, None)],
             &[Slice { hi: 1, ..own(0..3, None) }],
         ] {
-            assert_eq!(Packed::of(slices, &positions, &positions), None, "{slices:?}");
+            assert_eq!(PackedMask::of(slices, &positions, &positions), None, "{slices:?}");
         }
         // A window in positions with gaps is none in rows.
         let gaps = [0, 1, 5, 6];

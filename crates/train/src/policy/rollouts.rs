@@ -18,7 +18,7 @@ use super::episodes::{Episode, Playing};
 use super::importance::weigh;
 use super::kept::{Group, Pending, Rolled, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
-use super::reward::Part;
+use super::reward::WeightedReward;
 use super::{Scored, advantages, gae, mean_and_deviation, whitened};
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
@@ -41,7 +41,7 @@ pub struct Rolling {
     /// Who writes.
     pub rollout: Box<dyn Rollout>,
     /// What answers are worth.
-    pub rewards: Vec<Part>,
+    pub rewards: Vec<WeightedReward>,
     /// Who replies to them, so that they have several turns.
     pub playing: Option<Playing>,
 }

@@ -1,6 +1,6 @@
 //! Which calls of attention the library takes, and how they are described to it.
 //!
-//! It takes masks that the host knows in plain words ([`fathom_tensor::Packed`]) and 16-bit operands. Everything else is for
+//! It takes masks that the host knows in plain words ([`fathom_tensor::PackedMask`]) and 16-bit operands. Everything else is for
 //! kernels: other masks, sinks, capped scores.
 //!
 //! Documents one after the other are one call for some heads, whose results go where they belong. Where keys are some of those
@@ -24,7 +24,7 @@ mod tests;
 use std::sync::Arc;
 
 use fathom_tensor::gpu::AttentionScratch;
-use fathom_tensor::{Attention, AttentionBackward, Band, DType, Packed, Tensor};
+use fathom_tensor::{Attention, AttentionBackward, Band, DType, PackedMask, Tensor};
 
 use super::Cuda;
 use crate::Result;
@@ -189,7 +189,7 @@ impl<'a> Described<'a> {
     }
 
     /// Documents one after the other over all rows, each attending causally to itself: one round.
-    fn whole(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
+    fn whole(&self, packed: &PackedMask, element: Element) -> Option<Vec<Round>> {
         let (rows, mut end) = (self.op.q.rows(), 0);
         for sequence in packed.sequences.iter() {
             if sequence.band != Band::Causal || sequence.q != sequence.k || sequence.q.start != end {
@@ -215,7 +215,7 @@ impl<'a> Described<'a> {
 
     /// A round for each layer. Where documents may be many every layer is packed, whatever sequences it has: lengths are those of
     /// the data, and each length that is given would have a plan of its own.
-    fn layered(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
+    fn layered(&self, packed: &PackedMask, element: Element) -> Option<Vec<Round>> {
         let most = self.scratch.sequences;
         // A ring step may have few of the keys that there is room for.
         let rows = [self.op.q.rows(), self.op.k.rows().max(self.op.q.rows())];

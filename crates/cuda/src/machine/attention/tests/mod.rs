@@ -6,7 +6,7 @@ mod parts;
 use std::sync::{Arc, Mutex};
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Band, Category, DType, Device, Extent, Mask, OpDesc, Packed, Sequence,
+    Attention, AttentionBackward, Band, Category, DType, Device, Extent, Mask, OpDesc, PackedMask, Sequence,
     Tensor, gpu,
 };
 
@@ -14,7 +14,7 @@ use super::pretended::{Pretended, Seen};
 use super::{rounded, spanned};
 use crate::driver::fake::Fake;
 use crate::driver::{Driver, Stream};
-use crate::machine::build::Parts;
+use crate::machine::build::MachineLibraries;
 use crate::machine::tests::machine;
 use crate::sdpa::uid;
 
@@ -28,11 +28,11 @@ struct Problem {
 }
 
 /// Documents one after the other.
-fn documents(ends: &[usize], window: Option<usize>) -> Packed {
+fn documents(ends: &[usize], window: Option<usize>) -> PackedMask {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let document =
         |(start, end): (usize, &usize)| Sequence { q: start..*end, k: start..*end, band: Band::Causal };
-    Packed { sequences: starts.zip(ends).map(document).collect(), window }
+    PackedMask { sequences: starts.zip(ends).map(document).collect(), window }
 }
 
 const HEADS: usize = 4;
@@ -97,7 +97,7 @@ fn watched(budget: u64) -> (Arc<Fake>, Arc<Mutex<Vec<Seen>>>, Device) {
     let fake = Arc::new(Fake::new(8 << 30));
     let seen = Arc::default();
     let library = Pretended { seen: Arc::clone(&seen), fake: None };
-    let parts = Parts { attend: Some(Arc::new(library)), ..Parts::default() };
+    let parts = MachineLibraries { attend: Some(Arc::new(library)), ..MachineLibraries::default() };
     let device = Device::new(machine(&fake, parts), budget);
     (fake, seen, device)
 }

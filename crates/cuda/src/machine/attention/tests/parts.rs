@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_tensor::{
-    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, Packed, Slice, Tensor,
+    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, PackedMask, Slice, Tensor,
 };
 
 use super::super::pretended::{Pretended, Seen};
 use crate::driver::fake::Fake;
-use crate::machine::build::Parts;
+use crate::machine::build::MachineLibraries;
 use crate::machine::tests::machine;
 
 const HEADS: usize = 8;
@@ -54,7 +54,7 @@ impl Step {
             pos_q: device.from_i32(&self.pos_q, Category::Data),
             pos_k: device.from_i32(&self.pos_k, Category::Data),
             pairs: 0,
-            packed: Packed::of(&self.slices, &self.pos_q, &self.pos_k),
+            packed: PackedMask::of(&self.slices, &self.pos_q, &self.pos_k),
             partial: self.partial,
             pages: None,
         }
@@ -134,7 +134,7 @@ fn check(what: &str, step: &Step) -> [Vec<Seen>; 2] {
     let fake = Arc::new(Fake::new(256 << 20));
     let library = Pretended { fake: Some(fake.clone()), ..Pretended::default() };
     let seen = library.seen.clone();
-    let parts = Parts { attend: Some(Arc::new(library)), ..Parts::default() };
+    let parts = MachineLibraries { attend: Some(Arc::new(library)), ..MachineLibraries::default() };
     let device = Device::new(machine(&fake, parts), 64 << 20);
     let found = step.run(&device);
     let expected = step.run(&Device::new(Arc::new(Cpu::new(1, None)), 64 << 20));
