@@ -95,7 +95,8 @@ def main():
                     counts["refused by both" if found.returncode else "refused by Transformers alone"] += 1
                     continue
                 if found.returncode:
-                    rewrites = "cannot be told" in found.stderr or "no supervised token" in found.stderr
+                    said = ("does not show", "cannot be distinguished", "is unknown", "no supervised token")
+                    rewrites = any(words in found.stderr for words in said)
                     counts["refused: earlier turns are rewritten" if rewrites else "refused"] += 1
                     if not rewrites:
                         print(case, found.stderr.strip().splitlines()[-1:])

@@ -1,4 +1,4 @@
-//! Gives the binary the commit that it is built from. Only this crate is built anew when that changes.
+//! Gives the binary the commit that it is built from. Only this crate is rebuilt when that changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn commit(git: &Path) -> Option<String> {
     watched(common.join(branch)).or_else(|| packed(&common, branch))
 }
 
-/// A branch that git has put away with others.
+/// A branch that git has packed with others.
 fn packed(common: &Path, branch: &str) -> Option<String> {
     let all = watched(common.join("packed-refs"))?;
     let line = all.lines().find(|line| line.ends_with(&format!(" {branch}")))?;

@@ -1,4 +1,4 @@
-//! The server: any body at any route, and any answer told by every protocol. Whatever it is, the server answers, and never by a
+//! The server: any body at any route, and any answer in every protocol. Whatever it is, the server answers, and never by a
 //! defect of its own (500); what streams is whole events of JSON.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `tokenizer.json` and the configuration files beside it.
+//! `tokenizer.json` and the configuration files next to it.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

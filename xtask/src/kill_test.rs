@@ -18,12 +18,12 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
     let binary = build()?;
     let folder = std::env::temp_dir().join(format!("fathom-kill-{}", std::process::id()));
     let (alone, killed) = (folder.join("alone"), folder.join("killed"));
-    let begun = Instant::now();
+    let started = Instant::now();
     let status = quickstart(&binary, &alone).status().map_err(|error| error.to_string())?;
     if !status.success() {
         return Err(format!("the run that was left alone ended with {status}"));
     }
-    let whole = begun.elapsed();
+    let whole = started.elapsed();
     // Every life is long enough to make some steps and short enough for all kills to happen.
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut left = kills;

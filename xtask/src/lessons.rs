@@ -83,9 +83,9 @@ fn said(form: usize, value: u64) -> String {
 impl Lesson<'_> {
     fn all(&self) -> Result<Vec<String>, String> {
         self.rows()?;
-        let begun = Instant::now();
+        let started = Instant::now();
         self.base()?;
-        println!("seed {}: the base took {:.0} s", self.seed, begun.elapsed().as_secs_f64());
+        println!("seed {}: the base took {:.0} s", self.seed, started.elapsed().as_secs_f64());
         let mut complaints = Vec::new();
         for method in ["grpo", "ppo"] {
             let (first, last, seconds) = self.rewards(method)?;
@@ -243,7 +243,7 @@ impl Lesson<'_> {
 
     /// The share of right answers in the first step and in the last ten, and seconds.
     fn rewards(&self, method: &str) -> Result<(f64, f64, f64), String> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let words = ["rl.reward=reward.toml", "rl.max_answer_tokens=8", "rl.prompts=16", "rl.answers=8"];
         let more = ["optimizer.lr=1e-3", "stage.0.steps=160", "stage.0.seq_tokens=128"];
         self.train((method, "forms/model", "prompts.jsonl"), &[&words[..], &more].concat())?;
@@ -251,7 +251,7 @@ impl Lesson<'_> {
         let shares: Vec<f64> =
             events.iter().filter_map(|event| event["rewards/right/mean"].as_f64()).collect();
         let last = shares.iter().rev().take(10).sum::<f64>() / 10.0;
-        Ok((*shares.first().ok_or("no step says its reward")?, last, begun.elapsed().as_secs_f64()))
+        Ok((*shares.first().ok_or("no step says its reward")?, last, started.elapsed().as_secs_f64()))
     }
 
     /// The accuracy and the mean margin in nats of held-out pairs, before and after.

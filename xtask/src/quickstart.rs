@@ -103,7 +103,7 @@ fn check_model_file(folder: &Path, path: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// A good folder, with one file replaced, or taken away where the text is empty.
+    /// A good folder, with one file replaced, or removed where the text is empty.
     fn check_with(file: &str, text: &str, expected: &[&str]) {
         let folder = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {

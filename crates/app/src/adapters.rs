@@ -1,4 +1,4 @@
-//! Adapters in folders: written at the end of a run, read beside the base that they are of.
+//! Adapters in folders: written at the end of a run, read with the base that they are of.
 
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use fathom_engine::{Engine, Limits};
 use fathom_grad::{Counters, Params, Places, Scope, Tables, Tape};
-use fathom_model::{Caps, Model, Packed};
+use fathom_model::{Caps, Model, PackedTokens};
 use fathom_tensor::{Device, Tensor};
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
@@ -75,7 +75,7 @@ pub(crate) fn each_kept(
     let ids: Vec<i32> = sample.iter().map(|id| *id as i32).collect();
     let positions: Vec<i32> = (0..ids.len() as i32).collect();
     let docs: Vec<_> = std::iter::once(0..ids.len()).collect();
-    let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+    let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: ids.len() });
     let (counters, places) = (Counters::default(), Places::none());
     let scope = Scope { device, params, batch: Tables::Shared(Rc::new(batch)), counters: &counters };

@@ -3,7 +3,7 @@
 use fathom_base::recipe::{Key, Kind, Leaf, Shape, Table, TableSchema};
 use serde_json::{Map, Value, json};
 
-/// Keys that every recipe file may have beside those of its type, and what they are.
+/// Keys that every recipe file may have besides those of its type, and what they are.
 const OF_FILES: [(&str, &str); 2] = [
     ("about", "What the recipe is for, in a line that `fathom recipes ls` prints."),
     ("extends", "The recipe that this one changes: a shipped recipe's name."),

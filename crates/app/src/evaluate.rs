@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::measure::{ANSWER_TOKENS, held_out, needle_filler, needle_lengths};
 use crate::models::{self, Ready};
 
-/// Longest sequence unless told otherwise: a model's own may be a million.
+/// Longest sequence by default: a model's own may be a million.
 const LONGEST: usize = 32 << 10;
 /// No sequence is longer, as in training.
 const MOST: usize = 1 << 24;

@@ -272,7 +272,7 @@ fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
     })
 }
 
-/// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is told by the
+/// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is given by the
 /// run's recipe and the stages that they were trained in.
 fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     let (run, found) = if from.join("state.json").is_file() {
@@ -356,7 +356,7 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
     }
     if merges && what.quantised.is_some() {
         refuse!(
-            "merging into few bits would round away most of what was learnt; merge without --quantization, and quantise that folder \
+            "merging into few bits would round off most of what was learnt; merge without --quantization, and quantise that folder \
              if you accept the loss"
         );
     }

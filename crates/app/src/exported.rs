@@ -1,4 +1,4 @@
-//! The model that a run has exported: the hashes of its weights, beside its folder, so that a bit that flips there is seen by
+//! The model that a run has exported: the hashes of its weights, next to its folder, so that a bit that flips there is seen by
 //! whatever reads the run. They are not in the folder itself, which is Hugging Face's.
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub fn verify(model: &Path) -> Result<()> {
     let Some(path) = hashes_of(&model).filter(|path| path.is_file()) else { return Ok(()) };
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let hashes: BTreeMap<String, String> = serde_json::from_str(&text)
-        .with_context(|| format!("{}: should hold the hashes of the model beside it", path.display()))?;
+        .with_context(|| format!("{}: should hold the hashes of the model next to it", path.display()))?;
     for (name, expected) in hashes {
         let file = model.join(&name);
         if hash(&file)? != expected {

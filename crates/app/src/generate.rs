@@ -62,7 +62,7 @@ pub fn generate(
 }
 
 /// What is asked of ranks, each a thread with a part of the model.
-pub struct Parts<'a> {
+pub struct SplitModel<'a> {
     /// The folder of a run, or a Hugging Face folder.
     pub model: &'a Path,
     /// Type of the weights; none for that of the files.
@@ -75,13 +75,13 @@ pub struct Parts<'a> {
     pub pp: usize,
 }
 
-impl Parts<'_> {
+impl SplitModel<'_> {
     /// As [`generate`], by all ranks together.
     ///
     /// # Errors
     /// As [`generate`]; no model there, one that cannot be cut like that, no memory for its parts.
     pub fn generate(&self, request: &Request, stream: &mut dyn FnMut(&str) -> Flow) -> Result<Generation> {
-        let Parts { model, dtype, machine, tp, pp } = *self;
+        let SplitModel { model, dtype, machine, tp, pp } = *self;
         let grid = Grid { tp, pp, ..Grid::default() };
         let link = |error| fathom_train::Error::Link(error);
         let first = |device: Device| {

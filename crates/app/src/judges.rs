@@ -11,7 +11,7 @@ use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device, Meta, Profile};
 use fathom_text::Tokenizer;
 use fathom_text::chat::{Conversation, Keys, Message, Template};
-use fathom_train::policy::reward::{Answered, Part, Reward};
+use fathom_train::policy::reward::{Answered, Reward, WeightedReward};
 use fathom_train::policy::rules::{self, Number, RewardTable, RuleName};
 use fathom_train::policy::scores;
 use fathom_train::recipe::Recipe;
@@ -113,13 +113,13 @@ pub fn part(table: &RewardTable, file: &Path, (device, dtype): (&Device, DType))
 ///
 /// # Errors
 /// As [`part`].
-pub fn parts(recipe: &Recipe, device: &Device) -> Result<Vec<Part>> {
+pub fn parts(recipe: &Recipe, device: &Device) -> Result<Vec<WeightedReward>> {
     let Some(file) = &recipe.rl.reward else { return Ok(Vec::new()) };
     let on = (device, models::precision(recipe.model.precision));
     let tables = rules::read(file)?.into_iter().filter(RewardTable::asks_model);
     let part = |table: RewardTable| {
         let reward = part(&table, file, on)?;
-        Ok(Part { name: table.name, weight: table.weight, reward })
+        Ok(WeightedReward { name: table.name, weight: table.weight, reward })
     };
     tables.map(part).collect()
 }

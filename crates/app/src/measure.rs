@@ -197,13 +197,13 @@ fn answers(
     extent: &Extent,
     budget: Option<Duration>,
 ) -> Result<Option<events::EvalAnswers>> {
-    let (begun, stores) = (Instant::now(), subject.stores);
+    let (started, stores) = (Instant::now(), subject.stores);
     let Moment { when, step, .. } = extent.moment.clone();
     let mut sums = events::EvalAnswers { when, step, ..events::EvalAnswers::default() };
     let (mut weighed, mut nats, mut hits, mut bytes) = (0.0, 0.0, 0.0, 0u64);
     for store in stores.measured().into_iter().filter(|store| store.has(Column::Weight)) {
         for doc in held_out_documents(store, stores.held_out())? {
-            if sums.lessons > 0 && budget.is_some_and(|budget| begun.elapsed() >= budget) {
+            if sums.lessons > 0 && budget.is_some_and(|budget| started.elapsed() >= budget) {
                 break;
             }
             let (mut ids, mut weights) = (store.doc(doc)?, Vec::new());

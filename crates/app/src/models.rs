@@ -143,13 +143,13 @@ pub(crate) fn load_part(
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let had = opened.spec.scores;
     let spec = (how.adapt)(opened.spec)?;
-    let anew = spec.scores > 0 && had == 0;
+    let needs_scores = spec.scores > 0 && had == 0;
     let disk = (how.disk)(&spec, dtype)?;
     let portion = portion(device, &spec, how.ranks)?;
     quantizes(how.quantized, &spec, &portion)?;
     let how = (portion, how.quantized);
     let (model, mut params) = Model::declare_quantized(device, &spec, dtype, disk, how);
-    if anew {
+    if needs_scores {
         let source = Scored::new(&opened.source, [spec.scores, spec.hidden], SEED);
         fathom_model::load(device, &model, &mut params, &source)?;
     } else {

@@ -60,7 +60,7 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
             );
         }
         let single = request.best.is_some() || !request.labels.is_empty();
-        let judge = if single { Judge::Nobody } else { Judge::Pairs };
+        let judge = if single { Judge::None } else { Judge::Pairs };
         let answers = Answers { judge, whole: true, ..Answers::default() };
         let teaching = Teaching { max_tokens: usize::MAX, answers, ..Teaching::default() };
         let engine = {

@@ -55,7 +55,7 @@ pub(crate) fn recipe_of(loaded: &Loaded<Recipe>, index: usize) -> Result<Loaded<
     load(Layers::with_library(LIBRARY).text(&named, &toml::to_string(&all).context(unread)?))
 }
 
-/// The job that a plan of a recipe is of: of several adapters that whose step needs most memory, beside the weights and the state of the
+/// The job that a plan of a recipe is of: of several adapters that whose step needs most memory, next to the weights and the state of the
 /// others.
 ///
 /// # Errors
@@ -77,7 +77,7 @@ pub fn planned(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
     let (_, job) = most.context("no adapter to plan")?;
     let name = job.exports.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
     events.line(&format!(
-        "{} adapters over one base, a step of each in turns: planned is \"{}\", which needs most, beside the others",
+        "{} adapters over one base, a step of each in turns: planned is \"{}\", which needs most, with the others in memory",
         all.len(),
         name.display()
     ));

@@ -25,7 +25,7 @@ pub fn plain(error: Error) -> Error {
 ///
 /// # Errors
 /// The system's.
-pub fn create_anew(path: &Path) -> Result<File> {
+pub fn create_replacing(path: &Path) -> Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}

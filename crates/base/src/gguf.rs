@@ -182,7 +182,7 @@ impl Gguf {
         Ok(alignment)
     }
 
-    /// Puts tensors, which know where they begin in the data, into the file, and checks that they lie beside each other.
+    /// Puts tensors, which know where they begin in the data, into the file, and checks that they follow each other without gaps.
     fn place(&mut self, data: u64, alignment: u64, length: u64) -> Result<()> {
         let mut in_order: Vec<(&String, &mut Tensor)> = self.tensors.iter_mut().collect();
         in_order.sort_by_key(|(_, tensor)| (tensor.start, tensor.bytes));

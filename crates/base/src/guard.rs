@@ -1,4 +1,4 @@
-//! Calls of code that is not ours, on data that nobody vouches for: a panic in them is an answer about the data. It is caught, and
+//! Calls of code that is not ours, on data from untrusted sources: a panic in them is an answer about the data. It is caught, and
 //! prints nothing.
 
 use std::cell::Cell;

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_hub_are_told_from_paths() {
+    fn names_of_the_hub_are_distinguished_from_paths() {
         let says = |path: &str| advice(Path::new(path));
         let found = says("google/gemma-3-4b-it").unwrap();
         assert!(

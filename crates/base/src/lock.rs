@@ -49,7 +49,7 @@ pub fn claim(path: &Path, patience: Duration) -> io::Result<Claim> {
     Ok(Claim::Held(file))
 }
 
-/// Who holds the lock of a file, in words; `None` where nobody does, or there is no such file.
+/// Who holds the lock of a file, in words; `None` where no process does, or there is no such file.
 pub fn holder(path: &Path) -> Option<String> {
     let file = File::open(path).ok()?;
     // Shared: two that only look do not see each other.

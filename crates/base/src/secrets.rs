@@ -1,6 +1,6 @@
 //! Secrets inside addresses: a user with a password, and a query, in which stores sign (`X-Amz-Signature=`, `sig=`, tokens).
 //!
-//! What names an input is written beside the results and printed, so it must not hold any. A product refuses such addresses by
+//! What names an input is written next to the results and printed, so it must not hold any. A product refuses such addresses by
 //! [`in_address`] and shows what was typed through [`redacted`].
 
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use std::borrow::Cow;
 const HIDDEN: &str = "***";
 
 /// The parts of an address that may be secret, as byte ranges from its `://` on: user and password, and query with fragment.
-struct Parts {
+struct AddressSpans {
     /// Where the host begins; behind an `@` if there is one.
     host: usize,
     /// Where the query or the fragment begins.
@@ -18,13 +18,13 @@ struct Parts {
 }
 
 /// Looks at the address whose host, or user, begins at the start of `text`.
-fn parts(text: &str) -> Parts {
+fn parts(text: &str) -> AddressSpans {
     let ends = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>".contains(c);
     let end = text.find(ends).unwrap_or(text.len());
     let address = &text[..end];
     let authority = address.find(['/', '?', '#']).unwrap_or(end);
     let host = address[..authority].rfind('@').map_or(0, |at| at + 1);
-    Parts { host, query: address.find(['?', '#']), end }
+    AddressSpans { host, query: address.find(['?', '#']), end }
 }
 
 /// What of an address may be secret, in words; `None` where nothing is.
@@ -32,9 +32,9 @@ pub fn in_address(location: &str) -> Option<&'static str> {
     let (_, rest) = location.split_once("://")?;
     // The whole of it is one address, also where a space has come into it.
     match parts(rest) {
-        Parts { host, .. } if host > 0 => Some("a user or a password"),
-        Parts { query: Some(_), .. } => Some("a query"),
-        Parts { end, .. } if rest[end..].contains(['?', '@']) => Some("a query"),
+        AddressSpans { host, .. } if host > 0 => Some("a user or a password"),
+        AddressSpans { query: Some(_), .. } => Some("a query"),
+        AddressSpans { end, .. } if rest[end..].contains(['?', '@']) => Some("a query"),
         _ => None,
     }
 }
@@ -44,7 +44,7 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
     let (mut out, mut rest) = (String::new(), text);
     while let Some(at) = rest.find("://") {
         let (before, address) = rest.split_at(at + "://".len());
-        let Parts { host, query, end } = parts(address);
+        let AddressSpans { host, query, end } = parts(address);
         out.push_str(before);
         if host > 0 {
             out.push_str(HIDDEN);

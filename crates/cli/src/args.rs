@@ -363,7 +363,7 @@ pub struct Plan {
     /// Number of ranks for --solve mesh; default: that of the recipe's mesh.
     #[arg(long, value_name = "N", requires = "solve")]
     pub gpus: Option<usize>,
-    /// Prints the answer of --solve mesh as a row of a Markdown table, beside the recipe's own mesh.
+    /// Prints the answer of --solve mesh as a row of a Markdown table, with the recipe's own mesh.
     #[arg(long, requires = "solve", conflicts_with = "json")]
     pub markdown: bool,
     /// Writes a step of each stage on the recipe's mesh to this file, as a Chrome trace for Perfetto.

@@ -58,7 +58,7 @@ fn prompt(log: &RunLog) -> String {
 /// The first words of the first line that has enough of them.
 fn opening<'a>(lines: impl Iterator<Item = &'a str>) -> Option<String> {
     let words = |line: &str| {
-        // A line may begin with a piece of a character, which nobody can type.
+        // A line may begin with a piece of a character, which no one can type.
         let line = line.replace('\u{fffd}', "");
         let words: Vec<&str> = line.split_whitespace().take(WORDS).collect();
         (words.len() >= 2).then(|| words.join(" "))

@@ -1,4 +1,4 @@
-//! What is printed beside results: how much of it, and colours where a terminal shows them (`NO_COLOR`, `CLICOLOR_FORCE` and
+//! What is printed besides results: how much of it, and colours where a terminal shows them (`NO_COLOR`, `CLICOLOR_FORCE` and
 //! `TERM=dumb` are obeyed).
 
 use std::fmt;
@@ -11,7 +11,7 @@ use clap::builder::Styles;
 
 use crate::exit;
 
-/// As `print!`; ends the program where nobody reads, or nothing can be written.
+/// As `print!`; ends the program where no one reads, or nothing can be written.
 macro_rules! out {
     ($($text:tt)*) => { $crate::console::out(format_args!($($text)*)) };
 }

@@ -12,7 +12,7 @@ use crate::console;
 /// Exit code of a run that was asked to save and stop, and of a curation that waits for others (EX_TEMPFAIL): start it again to go
 /// on. Job systems retry it.
 pub const RESUME: u8 = 75;
-/// Exit code of a program whose reader went away (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
+/// Exit code of a program whose reader left (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
 const UNREAD: i32 = 141;
 /// Exit code of a Rust program that panicked.
 const PANICKED: u8 = 101;

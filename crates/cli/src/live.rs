@@ -77,7 +77,7 @@ pub fn painted(lesson: &events::Lesson, which: &str) -> String {
 /// The live line.
 struct Live {
     bar: Option<ProgressBar>,
-    begun: Instant,
+    started: Instant,
     last: Option<Instant>,
     stage: String,
 }
@@ -93,7 +93,7 @@ impl Live {
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(1).with_style(style)
         });
-        Live { bar, begun: Instant::now(), last: None, stage: String::new() }
+        Live { bar, started: Instant::now(), last: None, stage: String::new() }
     }
 
     /// A line that stays; with `--quiet` only a warning is one. The terminal may be gone, and the run goes on, or saves and stops.
@@ -104,9 +104,10 @@ impl Live {
         let text = console::marked(text);
         match &self.bar {
             Some(bar) => bar.suspend(|| console::line(&text)),
-            None => {
-                console::line(&format!("[{:>6}] {text}", human::seconds(self.begun.elapsed().as_secs_f64())))
-            }
+            None => console::line(&format!(
+                "[{:>6}] {text}",
+                human::seconds(self.started.elapsed().as_secs_f64())
+            )),
         }
     }
 

@@ -27,12 +27,15 @@ impl Working {
     pub fn new() -> Working {
         let at = Arc::new(Mutex::new(String::new()));
         let (done, wait) = channel();
-        let (begun, shown) = (Instant::now(), at.clone());
+        let (started, shown) = (Instant::now(), at.clone());
         let say = move || {
             while let Err(RecvTimeoutError::Timeout) = wait.recv_timeout(QUIET) {
                 let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 if !text.is_empty() {
-                    console::note(&format!("[{:>6}] {text}", human::seconds(begun.elapsed().as_secs_f64())));
+                    console::note(&format!(
+                        "[{:>6}] {text}",
+                        human::seconds(started.elapsed().as_secs_f64())
+                    ));
                 }
             }
         };

@@ -1,4 +1,4 @@
-//! The disk behind the memory: GB/s of the spill engine beside `dd` with direct IO on the same folder.
+//! The disk behind the memory: GB/s of the spill engine compared with `dd` with direct IO on the same folder.
 //!
 //! ```text
 //! cargo run --release -p fathom-cpu --example spill_bench -- [FOLDER] [MIB] [REPEATS]

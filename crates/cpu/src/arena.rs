@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_that_nobody_has_is_refused_by_name() {
+    fn a_range_that_is_not_allocated_is_refused_by_name() {
         let Err(refused) = std::panic::catch_unwind(|| drop(Mapping::reserve(1 << 60))) else {
             panic!("there is no such range")
         };

@@ -1,6 +1,6 @@
-//! A global allocator that counts: what a program holds on the heap, beside the pool that charges every tensor.
+//! A global allocator that counts: what a program holds on the heap, outside the pool that charges every tensor.
 //!
-//! The pool's memory is a mapping of its own and never passes here, so the peak is what nobody tracks: batches on
+//! The pool's memory is a mapping of its own and never passes here, so the peak is what is not tracked elsewhere: batches on
 //! the host, schedules, readers, and every external crate.
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ impl Counting {
         LIVE.load(Ordering::Relaxed) as u64
     }
 
-    /// Starts the peak anew from what is live now.
+    /// Restarts the peak from what is live now.
     pub fn reset_peak() {
         PEAK.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
     }

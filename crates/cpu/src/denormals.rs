@@ -1,7 +1,7 @@
 //! Denormal numbers are zeros while a kernel runs.
 //!
 //! A number below the smallest normal one (1.2e-38 in f32) costs an Intel core some 150 cycles an operation, and attention of a
-//! trained model makes millions of them: `exp` of a score far below the row's largest. So processors are told to read them as zeros and
+//! trained model makes millions of them: `exp` of a score far below the row's largest. So processors are set to read them as zeros and
 //! to write zeros for them ("denormals are zero" and "flush to zero"; Intel SDM vol. 1, 10.2.3 and 11.5; Arm ARM, FPCR.FZ). Kernels promise this: what they
 //! compute is what they would compute from zeros of the same sign, on every instruction set. Copies may keep the bits.
 //!

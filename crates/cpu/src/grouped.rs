@@ -160,7 +160,7 @@ struct Memory<'a> {
 }
 
 /// # Safety
-/// `workspace` is writable for [`workspace_bytes`] of the shape and nobody else uses it.
+/// `workspace` is writable for [`workspace_bytes`] of the shape and nothing else uses it.
 unsafe fn memory<'a>(place: Place<'_>, shape: &Shape, workspace: *mut u8) -> Memory<'a> {
     let [order, first, second, _] = parts(place.isa, place.threads.count(), shape);
     let start = workspace.wrapping_add(workspace.align_offset(ALIGN));

@@ -26,4 +26,4 @@ mod packed;
 pub mod threads;
 
 pub use counting::Counting;
-pub use machine::{Cpu, Packed, profile};
+pub use machine::{Cpu, PackedPanels, profile};

@@ -55,7 +55,7 @@ impl Mat {
     /// The first `cols` elements of a row.
     ///
     /// # Safety
-    /// The row exists, is readable, is stored as `T`, and nobody writes it meanwhile.
+    /// The row exists, is readable, is stored as `T`, and nothing writes it meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn row<T>(&self, row: usize, cols: usize) -> &[T] {
         // SAFETY: the caller's promise.
@@ -72,7 +72,7 @@ impl MatMut {
     /// The first `cols` elements of a row.
     ///
     /// # Safety
-    /// The row exists, is writable, is stored as `T`, and nobody else uses it meanwhile.
+    /// The row exists, is writable, is stored as `T`, and nothing else uses it meanwhile.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn row<T>(&self, row: usize, cols: usize) -> &mut [T] {

@@ -2,7 +2,7 @@
 //! [--hash-seeds N]
 //! [--shape default|permutations|datatrove|one-permutation]`. One line per range of 0.05 in
 //! Jaccard similarity; with several seeds of the hash functions, over all of them.
-#![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
+#![allow(clippy::unwrap_used)] // A measurement has no caller to report errors to.
 
 use fathom_curate::dedup::{FuzzyOptions, NearDuplicates, RECALL_BUCKETS, RecallBucket, Scheme, recall};
 

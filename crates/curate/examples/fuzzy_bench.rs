@@ -1,7 +1,7 @@
 //! Fuzzy deduplication end to end on generated near-duplicates: `fuzzy_bench [--mb N] [--threads N]
 //! [--memory-mb N] [--check T] [--shape default|permutations|datatrove|one-permutation]`. Documents are generated while they are read;
 //! the rate with and without the time that generating alone takes is printed, and the peak of memory.
-#![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
+#![allow(clippy::unwrap_used)] // A measurement has no caller to report errors to.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! MinHash signatures per second on one core: `minhash_bench [--shape default|permutations|datatrove|one-permutation]
 //! [--documents N] [--write FILE | --text FILE]`. FILE holds documents ended by NUL bytes, so that another program
 //! can hash the same.
-#![allow(clippy::unwrap_used)] // A measurement has nobody to report errors to.
+#![allow(clippy::unwrap_used)] // A measurement has no caller to report errors to.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -103,9 +103,9 @@ fn measure(stage: &'static str, texts: &[String], mut each: impl FnMut(&str)) ->
     texts.iter().take(64).for_each(|text| each(text));
     let mut seconds: Vec<f64> = (0..REPEATS)
         .map(|_| {
-            let begun = Instant::now();
+            let started = Instant::now();
             texts.iter().for_each(|text| each(text));
-            begun.elapsed().as_secs_f64()
+            started.elapsed().as_secs_f64()
         })
         .collect();
     seconds.sort_by(f64::total_cmp);
@@ -133,9 +133,9 @@ fn whole_dedup(stage: &'static str) -> Result<Row, Error> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     let pool = pool.map_err(|e| Error::Threads { detail: e.to_string() })?;
     let documents = || Ok((0u64..).zip(texts.iter().map(String::as_str)).map(Ok::<_, Error>));
-    let begun = Instant::now();
+    let started = Instant::now();
     let found = pool.install(|| fuzzy(&FuzzyOptions::default(), documents, &work, &engine))?;
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     black_box(found.documents());
     drop(engine);
     std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))?;

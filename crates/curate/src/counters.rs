@@ -161,7 +161,7 @@ pub struct Counters {
 impl Counters {
     /// So many damaged records are listed with their place, so that a broken crawl cannot fill the memory.
     pub const LISTED: usize = 256;
-    /// So many extensions without a reader are told apart.
+    /// At most this many extensions without a reader are counted separately.
     const EXTENSIONS: usize = 64;
 
     /// Documents dropped for any reason.

@@ -22,7 +22,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file could not be opened or read for a reason that may pass and says nothing about its content: a disk or a
-    /// server that is away, too many open files. It is never counted as damage.
+    /// server that is unreachable, too many open files. It is never counted as damage.
     #[error(
         "cannot read {location}{}: {detail}; this may pass: try again, and leave the file out if it stays so",
         offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default()
@@ -138,7 +138,7 @@ pub enum Error {
     /// The recipe of a curation.
     #[error(transparent)]
     Recipe(#[from] fathom_base::Error),
-    /// The run was told to end; the next one goes on from here.
+    /// The run was asked to end; the next one goes on from here.
     #[error("stopped at `{at}`; the next run with the same folder goes on from here")]
     Interrupted {
         /// The point of the run.
@@ -289,7 +289,7 @@ impl Error {
     }
 }
 
-/// Whether a failure to open or read a file may pass: a disk or network that is away (`EIO`, `ESTALE`, `ETIMEDOUT`), too many
+/// Whether a failure to open or read a file may pass: a disk or network that is unreachable (`EIO`, `ESTALE`, `ETIMEDOUT`), too many
 /// open files (`EMFILE`, `ENFILE`), no memory. What lasts is listed; all else may pass, because to try once too often costs less
 /// than a file that is left out for good.
 pub(crate) fn may_pass(error: &io::Error) -> bool {
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_may_pass_is_told_from_what_lasts() {
+    fn what_may_pass_is_distinguished_from_what_lasts() {
         // ENXIO, EIO, EAGAIN, ENOMEM, EBUSY, ENFILE, EMFILE, ENOSPC, ENOTCONN, ETIMEDOUT, EHOSTDOWN, ESTALE, EUCLEAN, EDQUOT
         for number in [6, 5, 11, 12, 16, 23, 24, 28, 107, 110, 112, 116, 117, 122] {
             let error = io::Error::from_raw_os_error(number);

@@ -59,7 +59,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Takes an adapter's name away: no later request has it, and those that have it keep it until they have ended.
+    /// Removes an adapter's name: no later request has it, and those that have it keep it until they have ended.
     ///
     /// # Errors
     /// There is none of this name.

@@ -59,7 +59,7 @@ impl Engine<'_> {
         Ok(ids)
     }
 
-    /// One forward pass over texts beside each other.
+    /// One forward pass over texts next to each other.
     fn directions(&self, texts: &[Vec<u32>], out: &mut Vec<Vec<f32>>) -> Result<(), Error> {
         let (batch, docs) = self.packed(texts, self.room());
         let hidden = self.device.to_f32(&self.packed_hidden(&batch));

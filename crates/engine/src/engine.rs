@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
-use fathom_model::{Caps, LayerSpec, Mixer, Model, Packed};
+use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
 
@@ -502,7 +502,7 @@ impl Engine<'_> {
             docs.push(from..ids.len());
             texts.push(from + lead..ids.len());
         }
-        let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+        let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
         (self.model.batch(self.device, packed, Caps { docs: docs.len(), seq_tokens }), texts)
     }
 

@@ -156,19 +156,19 @@ impl Commands {
                 }
                 Command::Embed(texts, sink) => vectors.push((texts, sink)),
                 // Who asked may be gone.
-                Command::Erase(told) => _ = told.send(scheduler.erase(None)),
-                Command::Load(name, folder, told) => {
+                Command::Erase(reply) => _ = reply.send(scheduler.erase(None)),
+                Command::Load(name, folder, reply) => {
                     let loaded = scheduler.engine.load_adapter(&name, &folder);
                     if loaded.is_ok() {
                         self.shared.adapters().push(name);
                     }
-                    _ = told.send(loaded);
+                    _ = reply.send(loaded);
                 }
-                Command::Unload(name, told) => {
+                Command::Unload(name, reply) => {
                     // Without one of this name it is dropped, and who asked hears so.
                     if let Ok(adapter) = scheduler.engine.take_adapter(&name) {
                         self.shared.adapters().retain(|other| *other != name);
-                        self.unloaded.borrow_mut().push((adapter, told));
+                        self.unloaded.borrow_mut().push((adapter, reply));
                         self.tell_unloaded();
                     }
                 }
@@ -178,11 +178,11 @@ impl Commands {
 
     /// Says of adapters whose last request has ended that they are gone.
     fn tell_unloaded(&self) {
-        self.unloaded.borrow_mut().retain(|(adapter, told)| {
+        self.unloaded.borrow_mut().retain(|(adapter, reply)| {
             let used = adapter.strong_count() > 0;
             if !used {
                 // Who asked may be gone.
-                _ = told.send(());
+                _ = reply.send(());
             }
             used
         });
@@ -327,20 +327,20 @@ impl Service for Handle {
             return Err(Error::AdapterTwice(name.into()).into());
         }
         let folder = accept(folder)?;
-        let (told, loaded) = channel();
-        self.send(Command::Load(name.into(), folder, told))?;
+        let (reply, loaded) = channel();
+        self.send(Command::Load(name.into(), folder, reply))?;
         Ok(loaded.recv().map_err(|_| stopped())??)
     }
 
     fn unload_adapter(&self, name: &str) -> Result<()> {
-        let (told, unloaded) = channel();
-        self.send(Command::Unload(name.into(), told))?;
+        let (reply, unloaded) = channel();
+        self.send(Command::Unload(name.into(), reply))?;
         Ok(unloaded.recv().map_err(|_| Error::NoAdapter(name.into()))?)
     }
 
     fn erase_prefixes(&self) -> Result<u64> {
-        let (told, erased) = channel();
-        self.send(Command::Erase(told))?;
+        let (reply, erased) = channel();
+        self.send(Command::Erase(reply))?;
         Ok(erased.recv().map_err(|_| stopped())?)
     }
 }

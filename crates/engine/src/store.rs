@@ -210,7 +210,7 @@ impl PrefixStore {
     }
 
     /// Keeps the last page of a chain. False if there is no room for it without what was used since `since`, or too much is on its way
-    /// and nobody waits.
+    /// and nothing waits.
     pub fn put(&mut self, chain: &Chain, page: impl FnOnce() -> Vec<u8>, (since, wait): (u64, bool)) -> bool {
         if !self.disk.has_room(wait) {
             return false;

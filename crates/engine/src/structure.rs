@@ -40,12 +40,12 @@ impl Structures {
             return Err(refused(format!("it has {bytes} bytes; {MOST_BYTES} are the most")));
         }
         let factory = self.factory.get_or_init(|| factory(tokenizer, vocab)).clone().map_err(refused)?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let matcher = Matcher::new(factory.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
             return Err(refused(first_line(&error)));
         }
-        if begun.elapsed() > COMPILE {
+        if started.elapsed() > COMPILE {
             return Err(refused(format!("compiling it took longer than {} s", COMPILE.as_secs())));
         }
         Ok(Structured { state: State::Ready(Box::new(matcher)) })
@@ -158,7 +158,7 @@ impl Structured {
         }
     }
 
-    /// Goes on by a token of the answer; true if the structure is complete. The next mask is begun.
+    /// Goes on by a token of the answer; true if the structure is complete. The next mask is started.
     ///
     /// # Errors
     /// The token may not follow.

@@ -1,6 +1,6 @@
 //! Tasks and metrics over anything that implements [`fathom_base::Generate`] or [`fathom_base::Score`].
 //!
-//! Three measurements: loss by position ([`loss_by_position`]), bits per byte of unseen text beside those of gzip
+//! Three measurements: loss by position ([`loss_by_position`]), bits per byte of unseen text next to those of gzip
 //! ([`bits_per_byte`]), and finding a planted fact by length and depth ([`find_needles`]). Each returns its figures
 //! with the counts behind them and turns into the event of the metrics log. All are functions of the model, the
 //! text and the seed; a time budget only decides how much is measured, and the counts say how much that was.
@@ -35,7 +35,7 @@ pub struct Moment {
 pub struct Limits {
     /// Documents at most.
     pub documents: usize,
-    /// No further document is begun that would, if it takes as long as those before it on average, end after this time; `None` sets
+    /// No further document is started that would, if it takes as long as those before it on average, end after this time; `None` sets
     /// no limit, and then two runs agree exactly.
     pub budget: Option<Duration>,
 }
@@ -47,7 +47,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Whether another document may be begun.
+    /// Whether another document may be started.
     fn allow(&self, done: usize, since: Instant) -> bool {
         self.allow_after(done, since.elapsed())
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_document_is_begun_that_would_end_too_late() {
+    fn no_document_is_started_that_would_end_too_late() {
         let [second, limits] = [Duration::from_secs(1), Duration::from_secs(10)];
         let limits = Limits { documents: 5, budget: Some(limits) };
         for (done, seconds, expected) in

@@ -27,7 +27,7 @@ pub struct NeedleSpec {
     pub seed: u64,
     /// Lines of real text between; made-up sentences when empty.
     pub filler: Vec<String>,
-    /// No prompt is begun that would, judged by those before it, end after this time.
+    /// No prompt is started that would, judged by those before it, end after this time.
     pub budget: Option<Duration>,
 }
 

@@ -80,7 +80,7 @@ pub struct StateDisk {
 }
 
 /// A chunk of a value in a sweep.
-pub(crate) struct Part<'a> {
+pub(crate) struct SweptChunk<'a> {
     pub value: &'a Value,
     /// Its elements.
     pub range: Range<usize>,
@@ -161,9 +161,9 @@ impl StateDisk {
     }
 
     /// The elements of a part: of the tensor if it is in memory, else in a slot's buffer.
-    fn view(&self, part: &Part<'_>, slot: usize) -> Tensor {
-        match part.value.away() {
-            Some(away) => self.buffer(slot, away.role, part.value.dtype(), part.range.len()),
+    fn view(&self, part: &SweptChunk<'_>, slot: usize) -> Tensor {
+        match part.value.offloaded() {
+            Some(offloaded) => self.buffer(slot, offloaded.role, part.value.dtype(), part.range.len()),
             None => part.value.flat(part.range.clone()),
         }
     }
@@ -171,22 +171,22 @@ impl StateDisk {
     /// The parts that pass through the ring, with their places.
     fn moving<'a>(
         &'a self,
-        parts: &'a [Part<'a>],
+        parts: &'a [SweptChunk<'a>],
         slot: usize,
-    ) -> impl Iterator<Item = (&'a Part<'a>, &'a Stored, Tensor)> {
+    ) -> impl Iterator<Item = (&'a SweptChunk<'a>, &'a Stored, Tensor)> {
         parts.iter().filter_map(move |part| {
-            let away = part.value.away()?;
-            let stored = away.chunks.get(part.range.start / CHUNK)?;
-            Some((part, stored, self.buffer(slot, away.role, part.value.dtype(), part.range.len())))
+            let offloaded = part.value.offloaded()?;
+            let stored = offloaded.chunks.get(part.range.start / CHUNK)?;
+            Some((part, stored, self.buffer(slot, offloaded.role, part.value.dtype(), part.range.len())))
         })
     }
 
-    fn begin_reads(&self, parts: &[Part<'_>], slot: usize) -> Vec<Reading> {
+    fn begin_reads(&self, parts: &[SweptChunk<'_>], slot: usize) -> Vec<Reading> {
         let moving = self.moving(parts, slot).filter(|(part, ..)| part.read);
         moving.filter_map(|(_, stored, buffer)| self.spill.read(stored, buffer).ok()).collect()
     }
 
-    fn begin_writes(&self, parts: &[Part<'_>], slot: usize) -> Vec<Writing> {
+    fn begin_writes(&self, parts: &[SweptChunk<'_>], slot: usize) -> Vec<Writing> {
         let moving = self.moving(parts, slot).filter(|(part, ..)| part.write);
         moving.filter_map(|(_, stored, buffer)| self.spill.rewrite(stored, buffer).ok()).collect()
     }
@@ -196,7 +196,7 @@ impl StateDisk {
     pub(crate) fn sweep<'a>(
         &self,
         items: usize,
-        parts: &dyn Fn(usize) -> Vec<Part<'a>>,
+        parts: &dyn Fn(usize) -> Vec<SweptChunk<'a>>,
         work: &mut dyn FnMut(usize, &[Tensor]),
     ) {
         let mut leaving: [Vec<Writing>; RING] = Default::default();

@@ -72,8 +72,8 @@ pub struct Grads {
     shares: Option<Rc<Shares>>,
     /// Sums under way, of one bucket: by the groups that make them.
     flying: Vec<Flying>,
-    /// By bucket: its sums were begun.
-    begun: Vec<bool>,
+    /// By bucket: its sums were started.
+    started: Vec<bool>,
     /// The micro batch at hand is the last of the step.
     last: bool,
 }
@@ -104,12 +104,12 @@ impl Grads {
             param.trainable.then(|| make((id, param.value.shape())))
         };
         let list = params.iter().map(trained).collect();
-        let begun = vec![false; shares.as_ref().map_or(0, |shares| shares.buckets.len())];
+        let started = vec![false; shares.as_ref().map_or(0, |shares| shares.buckets.len())];
         Grads {
             list,
             shares: shares.filter(|shares| !shares.is_alone()),
             flying: Vec::new(),
-            begun,
+            started,
             last: false,
         }
     }
@@ -127,7 +127,7 @@ impl Grads {
                 main.settle(device);
             }
         }
-        self.begun.fill(false);
+        self.started.fill(false);
         self.last = false;
     }
 
@@ -244,7 +244,7 @@ impl Grads {
             return;
         }
         for bucket in shares.buckets_of(ids) {
-            if self.are_parted() || !self.begun[bucket] {
+            if self.are_parted() || !self.started[bucket] {
                 self.begin(device, &shares, bucket);
             }
         }
@@ -253,7 +253,7 @@ impl Grads {
     /// Begins the sums of a bucket; those before it end here.
     fn begin(&mut self, device: &Device, shares: &Rc<Shares>, bucket: usize) {
         self.retire(device);
-        self.begun[bucket] = true;
+        self.started[bucket] = true;
         device.pool.enter("reduce gradients", -1);
         for (group, ids) in shares.by_group(&shares.buckets[bucket]) {
             let mut of = Vec::new();
@@ -318,7 +318,7 @@ impl Grads {
         let Some(shares) = self.shares.clone() else { return };
         for bucket in (0..shares.buckets.len()).rev() {
             let open = shares.buckets[bucket].iter().any(|id| self.get(*id).is_some());
-            if open && (self.are_parted() || !self.begun[bucket]) {
+            if open && (self.are_parted() || !self.started[bucket]) {
                 self.begin(device, &shares, bucket);
             }
         }

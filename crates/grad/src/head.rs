@@ -314,7 +314,7 @@ impl Head {
         (labels, losses, rows): (&Labels, &Tensor, Range<usize>),
         taught: Option<(&Taught<'_>, Option<Tensor>)>,
     ) -> Tensor {
-        // In place of the logits of a tile, or where it is told.
+        // In place of the logits of a tile, or where the caller says.
         let tile_gradient = |logits: &Tensor, tile: Range<usize>, to: &Tensor| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
             let Some((taught, x)) = &taught else {

@@ -58,7 +58,7 @@ pub(crate) struct Leaving<'a> {
 }
 
 impl<'a> Leaving<'a> {
-    /// What the table says of a tensor, if it goes away and there is a place for it.
+    /// What the table says of a tensor, if it is offloaded and there is a place for it.
     pub fn of(
         (places, codec): (&Places, Codec),
         offload: &'a Offload,
@@ -87,7 +87,7 @@ pub(crate) struct Held {
 enum At {
     Here(Tensor),
     Leaving(Writing, Tensor),
-    Away,
+    Offloaded,
     /// The rows that come, and all rows.
     Coming(Reading, Tensor),
     /// A transfer failed. The step goes on with values that mean nothing; its caller asks [`Offload::check`] before it
@@ -131,7 +131,7 @@ impl Held {
         self.at = match std::mem::replace(&mut self.at, At::Lost) {
             At::Leaving(writing, _) => writing.retire().map_or(At::Lost, |stored| {
                 self.stored = Some(stored);
-                At::Away
+                At::Offloaded
             }),
             other => other,
         };
@@ -144,7 +144,7 @@ impl Held {
                 self.stored = Some(stored);
                 At::Here(tensor)
             }),
-            At::Away => self.read(device).unwrap_or(At::Lost),
+            At::Offloaded => self.read(device).unwrap_or(At::Lost),
             other => other,
         };
     }
@@ -160,12 +160,12 @@ impl Held {
         Some(At::Coming(spill.read(stored, rest).ok()?, all))
     }
 
-    /// The value, in memory; waits for it where it is on its way. What is away can be fetched again.
+    /// The value, in memory; waits for it where it is on its way. An offloaded value can be fetched again.
     pub fn arrive(&mut self, device: &Device) -> Tensor {
-        let back = match std::mem::replace(&mut self.at, At::Away) {
+        let back = match std::mem::replace(&mut self.at, At::Offloaded) {
             At::Here(tensor) => Some(tensor),
             At::Coming(reading, all) => reading.retire().ok().map(|_| all),
-            At::Leaving(..) | At::Away | At::Lost => None,
+            At::Leaving(..) | At::Offloaded | At::Lost => None,
         };
         back.unwrap_or_else(|| {
             self.at = At::Lost;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use fathom_tensor::moments::BLOCK;
 use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, MomentScales, StepScale, Tensor};
 
-use crate::disk::{Part, Role, StateDisk, chunks};
+use crate::disk::{Role, StateDisk, SweptChunk, chunks};
 use crate::grads::Grads;
 use crate::params::{Param, ParamId, Params};
 use crate::shares::{SLOT, Shares};
@@ -93,7 +93,7 @@ impl Item<'_> {
 fn sweep<'a>(
     params: &Params,
     items: usize,
-    parts: &dyn Fn(usize) -> Vec<Part<'a>>,
+    parts: &dyn Fn(usize) -> Vec<SweptChunk<'a>>,
     work: &mut dyn FnMut(usize, &[Tensor]),
 ) {
     if let Some(disk) = params.disk() {
@@ -165,7 +165,7 @@ impl AdamW {
         let room = |id: ParamId, role: Role, weight: &Value, range: &Range<usize>, dtype: DType| {
             let whole = range.len() == weight.len();
             assert!(
-                whole || weight.away().is_none(),
+                whole || weight.offloaded().is_none(),
                 "optimizer: {weight:?} is on disk and its state shared"
             );
             let [rows, cols] = if whole { weight.shape() } else { [1, range.len()] };
@@ -206,7 +206,7 @@ impl AdamW {
         let parts = |item: usize| {
             let Item { param, state, range, .. } = &items[item];
             let of_weight = items[item].of_weight();
-            let weight = Part { value: &param.value, range: of_weight, read: true, write: false };
+            let weight = SweptChunk { value: &param.value, range: of_weight, read: true, write: false };
             std::iter::once(weight)
                 .filter(|_| state.master.is_some())
                 .chain(state.parts(range, false))
@@ -229,8 +229,8 @@ impl AdamW {
         for ((id, param), state) in params.iter().zip(&self.states) {
             let Some(state) = state else { continue };
             let len = state.range.len();
-            let some_away = param.value.away().is_some() || state.m.away().is_some();
-            let ranges: Vec<Range<usize>> = if some_away {
+            let some_offloaded = param.value.offloaded().is_some() || state.m.offloaded().is_some();
+            let ranges: Vec<Range<usize>> = if some_offloaded {
                 chunks(len).collect()
             } else {
                 (len > 0).then_some(0..len).into_iter().collect()
@@ -294,7 +294,7 @@ impl AdamW {
             let Item { param, state, range, .. } = &items[item];
             // A narrow weight is read although its master says what it is: a step that is skipped must not change it.
             let of_weight = items[item].of_weight();
-            let weight = Part { value: &param.value, range: of_weight, read: true, write: true };
+            let weight = SweptChunk { value: &param.value, range: of_weight, read: true, write: true };
             std::iter::once(weight).chain(state.parts(range, true)).collect()
         };
         sweep(params, items.len(), &parts, &mut |item, views| {

@@ -11,7 +11,7 @@ use crate::disk::CHUNK;
 use crate::value::Value;
 
 /// The bytes, and the elements while a segment needs them.
-pub(crate) struct Packed {
+pub(crate) struct PackedValue {
     device: Device,
     format: BlockFormat,
     /// Of the elements.
@@ -71,15 +71,15 @@ impl Blocked {
 /// Changes the scales of a weight, block by block.
 pub type Rescale<'a> = &'a mut dyn FnMut(&mut [f32]);
 
-impl Packed {
+impl PackedValue {
     pub fn new(
         device: &Device,
         format: BlockFormat,
         shape: [usize; 2],
         dtype: DType,
         bytes: Value,
-    ) -> Packed {
-        Packed { device: device.clone(), format, shape, dtype, bytes, visit: RefCell::default() }
+    ) -> PackedValue {
+        PackedValue { device: device.clone(), format, shape, dtype, bytes, visit: RefCell::default() }
     }
 
     pub fn format(&self) -> BlockFormat {

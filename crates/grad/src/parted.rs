@@ -24,7 +24,7 @@ struct Place {
 }
 
 impl Parted {
-    /// Nobody has anything yet.
+    /// No rank has anything yet.
     pub fn new(device: &Device) -> Parted {
         Parted { device: device.clone(), place: OnceCell::new(), visit: RefCell::default() }
     }

@@ -28,7 +28,7 @@ impl Place {
     }
 
     /// Offloaded: host or disk.
-    pub fn is_away(self) -> bool {
+    pub fn is_offloaded(self) -> bool {
         matches!(self, Place::Host | Place::Disk)
     }
 }

@@ -1,6 +1,6 @@
 //! Quantisation-aware training: what steps compute with are the numbers that a format in four bits has for some weights' f32 masters.
 //! Gradients by these numbers go to the masters (the straight-through estimator, Bengio et al., 2013), so that nothing else of a step
-//! knows of it: after an update, and once masters were loaded, the weights are written anew.
+//! knows of it: after an update, and once masters were loaded, the weights are rewritten.
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, FourBits, Tensor};

@@ -67,12 +67,12 @@ impl Counters {
         self.state.borrow().model_flops
     }
 
-    /// Starts anew; `profile` records the time of each operation.
+    /// Restarts; `profile` records the time of each operation.
     pub fn reset(&self, profile: bool) {
         *self.state.borrow_mut() = Counted { spans: profile.then(Vec::new), ..Counted::default() };
     }
 
-    /// Starts anew as [`Counters::reset`]; a profile has the machine's own times too, from this moment on.
+    /// Restarts as [`Counters::reset`]; a profile has the machine's own times too, from this moment on.
     pub fn reset_on(&self, profile: bool, machine: &Arc<dyn Machine>) {
         self.reset(profile);
         // The first moment is the profile's beginning.
@@ -196,7 +196,7 @@ pub(crate) struct Due {
 }
 
 impl<'a, 'x> Runner<'a, 'x> {
-    /// A forward pass that sends nothing away; `grads` and `far` are set for others.
+    /// A forward pass that offloads nothing; `grads` and `far` are set for others.
     pub fn new(
         at: &'a Placed,
         exec: &'a mut Exec<'x>,

@@ -436,7 +436,7 @@ impl<'a> Tape<'a> {
         }
         let mut store = Store::new(graph.values.len(), schedule.num_grads);
         for (val, held) in &mut holding.vals {
-            if !schedule.away.contains(val) {
+            if !schedule.offloaded.contains(val) {
                 store.values[val.index()] = Some(held.arrive(self.scope.device));
             }
         }
@@ -514,7 +514,7 @@ impl<'a> Segments<'a> for Tape<'a> {
         drop(weights);
         let mut store = runner.store;
         let output = take_output(&mut store, graph);
-        // Nobody may hold a value that leaves.
+        // Nothing may hold a value that leaves.
         drop(take_input(&mut store, graph));
         let device = self.scope.device;
         let leave = |val: Val, tensor: Tensor| {
@@ -523,7 +523,7 @@ impl<'a> Segments<'a> for Tape<'a> {
             // Statistics, indices and what is wider than the rest are few bytes, and the products hang on them.
             let plain = !info.differentiable || info.dtype != graph.values[graph.output.index()].dtype;
             let how = (self.places, if plain { Codec::AsIs } else { self.places.codec });
-            let offload = offload.filter(|_| schedule.away.contains(&val));
+            let offload = offload.filter(|_| schedule.offloaded.contains(&val));
             match offload.and_then(|offload| Leaving::of(how, offload, &tensor, tag)) {
                 Some(how) => (val, Held::leave(tensor, &how, device)),
                 None => (val, Held::here(tensor)),

@@ -5,7 +5,7 @@ mod case;
 use std::ops::{Index, IndexMut, Range};
 
 use fathom_cpu::isa::Isa;
-use fathom_tensor::{Category, DType, Device, Extent, Mask, Packed, RopeTable, Slice, Tensor};
+use fathom_tensor::{Category, DType, Device, Extent, Mask, PackedMask, RopeTable, Slice, Tensor};
 
 use crate::{Batch, Param, ParamId, Params};
 
@@ -202,7 +202,7 @@ impl Stream {
         let slices = Extent::UpTo { cap, count };
         let pairs = (0..self.tokens()).flat_map(|q| (0..self.tokens()).map(move |k| (q, k)));
         let pairs = pairs.filter(|(q, k)| self.attends(*q, *k)).count() as u64;
-        let packed = Packed::of(&self.slices, &self.positions, &self.positions);
+        let packed = PackedMask::of(&self.slices, &self.positions, &self.positions);
         let (pos_q, pos_k) = (positions.clone(), positions.clone());
         let mask = Mask { table, slices, pos_q, pos_k, pairs, packed, partial: false, pages: None };
         let rope = |rotation: &Rotation| {

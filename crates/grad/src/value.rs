@@ -10,8 +10,8 @@ use fathom_tensor::mesh::{Flying, Group};
 use fathom_tensor::spill::{Reading, Stored};
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Reader, Share, Tensor};
 
-use crate::disk::{Part, Role, StateDisk, chunks};
-use crate::packed::{Blocked, Packed, Rescale};
+use crate::disk::{Role, StateDisk, SweptChunk, chunks};
+use crate::packed::{Blocked, PackedValue, Rescale};
 use crate::parted::Parted;
 
 /// A matrix that is in memory always, or only while it is used. Cheap to clone; clones are the same value.
@@ -25,14 +25,14 @@ pub struct Value {
 #[derive(Clone)]
 enum Home {
     Here(Tensor),
-    Away(Rc<Away>),
+    Offloaded(Rc<Offloaded>),
     Parted(Rc<Parted>),
-    Packed(Rc<Packed>),
+    Packed(Rc<PackedValue>),
     Blocked(Rc<Blocked>),
 }
 
 /// A value on disk.
-pub(crate) struct Away {
+pub(crate) struct Offloaded {
     pub disk: Rc<StateDisk>,
     pub role: Role,
     pub chunks: Vec<Stored>,
@@ -85,7 +85,7 @@ impl fmt::Debug for Value {
         let [rows, cols] = self.shape;
         let place = match &self.home {
             Home::Here(_) => "",
-            Home::Away(_) => " on disk",
+            Home::Offloaded(_) => " on disk",
             Home::Parted(_) => " on several ranks",
             Home::Blocked(blocked) => return write!(f, "{:?}", blocked.bytes()),
             Home::Packed(packed) => {
@@ -106,8 +106,8 @@ impl Value {
         layer: i32,
     ) -> Value {
         let chunks = disk.reserve(shape[0] * shape[1], dtype, role, layer);
-        let away = Away { disk: disk.clone(), role, chunks, layer, visit: RefCell::default() };
-        Value { shape, dtype, home: Home::Away(Rc::new(away)) }
+        let offloaded = Offloaded { disk: disk.clone(), role, chunks, layer, visit: RefCell::default() };
+        Value { shape, dtype, home: Home::Offloaded(Rc::new(offloaded)) }
     }
 
     /// Whether values of this shape are offloaded at all: vectors are not.
@@ -128,7 +128,7 @@ impl Value {
         dtype: DType,
         bytes: Value,
     ) -> Value {
-        let packed = Packed::new(device, format, shape, dtype, bytes);
+        let packed = PackedValue::new(device, format, shape, dtype, bytes);
         Value { shape, dtype, home: Home::Packed(Rc::new(packed)) }
     }
 
@@ -142,7 +142,7 @@ impl Value {
     pub fn as_blocked(&self) -> Option<&Tensor> {
         match &self.home {
             Home::Blocked(blocked) => Some(blocked.bytes()),
-            Home::Here(_) | Home::Away(_) | Home::Parted(_) | Home::Packed(_) => None,
+            Home::Here(_) | Home::Offloaded(_) | Home::Parted(_) | Home::Packed(_) => None,
         }
     }
 
@@ -159,7 +159,7 @@ impl Value {
     pub fn as_packed(&self) -> Option<(BlockFormat, &Value)> {
         match &self.home {
             Home::Packed(packed) => Some((packed.format(), packed.bytes())),
-            Home::Here(_) | Home::Away(_) | Home::Parted(_) | Home::Blocked(_) => None,
+            Home::Here(_) | Home::Offloaded(_) | Home::Parted(_) | Home::Blocked(_) => None,
         }
     }
 
@@ -173,13 +173,13 @@ impl Value {
         match &self.home {
             Home::Parted(parted) => parted.place(device, self.dtype, group, ranges),
             Home::Packed(packed) => packed.bytes().part(device, group, ranges),
-            Home::Here(_) | Home::Away(_) | Home::Blocked(_) => {}
+            Home::Here(_) | Home::Offloaded(_) | Home::Blocked(_) => {}
         }
     }
 
-    pub(crate) fn away(&self) -> Option<&Away> {
+    pub(crate) fn offloaded(&self) -> Option<&Offloaded> {
         match &self.home {
-            Home::Away(away) => Some(away),
+            Home::Offloaded(offloaded) => Some(offloaded),
             Home::Here(_) | Home::Parted(_) | Home::Packed(_) | Home::Blocked(_) => None,
         }
     }
@@ -192,7 +192,7 @@ impl Value {
     fn visit(&self) -> Option<&RefCell<Visit>> {
         match &self.home {
             Home::Here(_) | Home::Packed(_) | Home::Blocked(_) => None,
-            Home::Away(away) => Some(&away.visit),
+            Home::Offloaded(offloaded) => Some(&offloaded.visit),
             Home::Parted(parted) => Some(&parted.visit),
         }
     }
@@ -202,7 +202,7 @@ impl Value {
         match &self.home {
             Home::Parted(parted) => parted.own(),
             Home::Packed(packed) => packed.bytes().own(),
-            Home::Here(_) | Home::Away(_) | Home::Blocked(_) => 0..self.len(),
+            Home::Here(_) | Home::Offloaded(_) | Home::Blocked(_) => 0..self.len(),
         }
     }
 
@@ -211,13 +211,13 @@ impl Value {
         match &self.home {
             Home::Parted(parted) => parted.tensor().clone().into(),
             Home::Packed(packed) => packed.bytes().own_part(),
-            Home::Here(_) | Home::Away(_) | Home::Blocked(_) => self.clone(),
+            Home::Here(_) | Home::Offloaded(_) | Home::Blocked(_) => self.clone(),
         }
     }
 
     /// The layer that it belongs to in messages, -1 for none.
     pub(crate) fn layer(&self) -> i32 {
-        self.held().away().map_or(-1, |away| away.layer)
+        self.held().offloaded().map_or(-1, |offloaded| offloaded.layer)
     }
 
     /// Rows x columns.
@@ -244,7 +244,7 @@ impl Value {
     pub fn resident(&self) -> Option<&Tensor> {
         match &self.home {
             Home::Here(tensor) => Some(tensor),
-            Home::Away(_) | Home::Parted(_) | Home::Packed(_) | Home::Blocked(_) => None,
+            Home::Offloaded(_) | Home::Parted(_) | Home::Packed(_) | Home::Blocked(_) => None,
         }
     }
 
@@ -258,7 +258,7 @@ impl Value {
             Home::Here(tensor) => return tensor.clone(),
             Home::Blocked(blocked) => return blocked.plain(),
             Home::Packed(packed) => packed.plain(),
-            Home::Away(_) | Home::Parted(_) => None,
+            Home::Offloaded(_) | Home::Parted(_) => None,
         };
         let here = self.visit().and_then(|visit| match &visit.borrow().at {
             At::Here(tensor) => Some(tensor.clone()),
@@ -296,11 +296,11 @@ impl Value {
         match &self.home {
             Home::Here(_) | Home::Packed(_) | Home::Blocked(_) => Coming::Disk(Vec::new()),
             Home::Parted(parted) => Coming::Ranks(parted.gather(device, flat)),
-            Home::Away(away) => {
+            Home::Offloaded(offloaded) => {
                 let read = |(range, stored): (Range<usize>, &Stored)| {
-                    away.disk.spill().read(stored, flat.view_cols(range)).ok()
+                    offloaded.disk.spill().read(stored, flat.view_cols(range)).ok()
                 };
-                Coming::Disk(chunks(self.len()).zip(&away.chunks).filter_map(read).collect())
+                Coming::Disk(chunks(self.len()).zip(&offloaded.chunks).filter_map(read).collect())
             }
         }
     }
@@ -338,7 +338,7 @@ impl Value {
     }
 
     fn sweep(&self, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
-        let away = match &self.home {
+        let offloaded = match &self.home {
             Home::Here(tensor) => return work(0..self.len(), &tensor.reshape(1, self.len())),
             Home::Parted(parted) => return self.sweep_parted(parted, read, work),
             Home::Blocked(blocked) => {
@@ -347,14 +347,14 @@ impl Value {
             }
             Home::Packed(packed) if !read => return packed.fill(work, None),
             Home::Packed(packed) => return self.read_whole(packed.device(), work),
-            Home::Away(away) => away,
+            Home::Offloaded(offloaded) => offloaded,
         };
         let ranges: Vec<Range<usize>> = chunks(self.len()).collect();
         let part = |item: usize| {
             let range = ranges[item].clone();
-            vec![Part { value: self, range, read, write: !read }]
+            vec![SweptChunk { value: self, range, read, write: !read }]
         };
-        away.disk.sweep(ranges.len(), &part, &mut |item, views| work(ranges[item].clone(), &views[0]));
+        offloaded.disk.sweep(ranges.len(), &part, &mut |item, views| work(ranges[item].clone(), &views[0]));
     }
 
     fn read_whole(&self, device: &Device, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
@@ -425,7 +425,7 @@ impl Value {
             Home::Parted(_) => panic!("{self:?} is shared as a whole"),
             Home::Packed(packed) => packed.bytes().share(device),
             Home::Blocked(blocked) => device.machine.share(blocked.bytes()),
-            Home::Away(away) => away.disk.spill().share(&away.chunks, self.shape),
+            Home::Offloaded(offloaded) => offloaded.disk.spill().share(&offloaded.chunks, self.shape),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::spec::Reach;
 
 /// A packed stream of tokens on the host.
 #[derive(Clone, Copy, Debug)]
-pub struct Packed<'a> {
+pub struct PackedTokens<'a> {
     /// Token ids.
     pub ids: &'a [i32],
     /// Position of each token.
@@ -40,7 +40,7 @@ impl Model {
     /// # Panics
     /// If lengths differ or there are more documents than the cap.
     #[track_caller]
-    pub fn batch(&self, device: &Device, packed: Packed<'_>, caps: Caps) -> Batch {
+    pub fn batch(&self, device: &Device, packed: PackedTokens<'_>, caps: Caps) -> Batch {
         let (tokens, windows) = (packed.ids.len(), &[]);
         let cut = Cut { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
         let layout =
@@ -54,8 +54,14 @@ impl Model {
     /// # Panics
     /// If lengths differ, there are more documents than the cap, or the layout is not for the device's mesh.
     #[track_caller]
-    pub fn batch_of(&self, device: &Device, packed: Packed<'_>, caps: Caps, sharing: &Sharing<'_>) -> Batch {
-        let Packed { ids, positions, docs } = packed;
+    pub fn batch_of(
+        &self,
+        device: &Device,
+        packed: PackedTokens<'_>,
+        caps: Caps,
+        sharing: &Sharing<'_>,
+    ) -> Batch {
+        let PackedTokens { ids, positions, docs } = packed;
         assert!(
             positions.len() == ids.len() && docs == sharing.layout.docs() && docs.len() <= caps.docs,
             "batch: {} ids, {} positions, {} documents of at most {}",

@@ -229,7 +229,7 @@ impl<'a> Config<'a> {
         T::deserialize(value).map_err(|error| self.refuse(key, format!("is {}: {error}", shown(value))))
     }
 
-    /// Refuses keys that nobody read.
+    /// Refuses unread keys.
     pub(crate) fn finish(&self, model_type: &str) -> Result<()> {
         for (key, wanted) in ONLY {
             // A family that read the key itself has decided.

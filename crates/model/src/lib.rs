@@ -45,7 +45,7 @@ pub use adapter::{
     load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained,
 };
 pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
-pub use batch::{Caps, Packed, causal_pairs, mask};
+pub use batch::{Caps, PackedTokens, causal_pairs, mask};
 pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, MixerParams, NormParams, block};
 pub use config::Config;
 pub use encoder::{Encoder, EncoderNames, EncoderParts, EncoderSpec, Relative, Task};

@@ -103,11 +103,11 @@ fn pool(cx: &mut Ctx<'_>, s: &Spec, p: Option<LinearParams>, x_td: Val) -> Val {
 }
 
 /// Weights of a whole model.
-type Parts = (EmbedParams, Vec<BlockParams>, LastParams);
+type WholeModel = (EmbedParams, Vec<BlockParams>, LastParams);
 
 impl Spec {
     /// Passes all weights in their fixed order: embedding, blocks, final norm, head. A tied head is the embedding.
-    pub(crate) fn walk(&self, visit: Visit<'_>) -> Parts {
+    pub(crate) fn walk(&self, visit: Visit<'_>) -> WholeModel {
         self.pass(&mut Walk::new(self, visit))
     }
 
@@ -116,7 +116,7 @@ impl Spec {
         self.pass(&mut Walk::new(self, &mut |_, _| NOWHERE).seen_by(see));
     }
 
-    fn pass(&self, w: &mut Walk<'_>) -> Parts {
+    fn pass(&self, w: &mut Walk<'_>) -> WholeModel {
         let (names, vocab) = (&self.family.names, [self.vocab]);
         let table = |role, module, cut, name| {
             let stored = InFiles::one(name, self.vocab);

@@ -56,7 +56,7 @@ impl Kept {
     }
 }
 
-/// Whether a model's parts can be told apart.
+/// Whether a model's parts can be distinguished.
 ///
 /// # Errors
 /// What cannot be pruned.

@@ -443,7 +443,7 @@ impl Spec {
     }
 
     /// A Llama's sizes as SmolLM 3: of every `interval` layers the last does not rotate, and so finds what it looks
-    /// for however far away it is (0: all rotate).
+    /// for at any distance (0: all rotate).
     pub fn into_smollm3(mut self, interval: usize) -> Spec {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if interval > 0 && (index + 1).is_multiple_of(interval) {

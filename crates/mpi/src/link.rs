@@ -147,7 +147,7 @@ impl Link for Processes {
         Box::new(Coming { end, device, from, dst, what, first, many })
     }
 
-    /// Whoever fails ends all, so nobody is left to ask.
+    /// Whoever fails ends all, so no rank is left to ask.
     fn check(&self) -> Result<(), LinkError> {
         Ok(())
     }

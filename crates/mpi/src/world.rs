@@ -53,7 +53,7 @@ pub(crate) struct End {
 }
 
 impl Mpi {
-    /// Joins the job that this process was started in; a process that nobody started with others is a job of one. A wait
+    /// Joins the job that this process was started in; a process that was not started with others is a job of one. A wait
     /// of the link takes at most `deadline`.
     ///
     /// # Errors
@@ -131,20 +131,20 @@ impl End {
     /// # Errors
     /// The seconds of the deadline, when it has passed.
     pub fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> Result<T, f64> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let deadline = self.section.get().1.unwrap_or(self.deadline);
         let mut looks = 0;
         let found = loop {
             if let Some(found) = look() {
                 break Ok(found);
             }
-            if begun.elapsed() >= deadline {
+            if started.elapsed() >= deadline {
                 break Err(deadline.as_secs_f64());
             }
             looks += 1;
             if looks < EAGER_LOOKS { std::thread::yield_now() } else { sleep(NAP) }
         };
-        self.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+        self.count(|traffic| traffic.wait_s += started.elapsed().as_secs_f64());
         found
     }
 

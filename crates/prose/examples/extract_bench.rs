@@ -2,8 +2,8 @@
 //! `run FILE [METHOD]` measures every method on a set, one JSON row each, and `misses FILE` says what the default one gets
 //! wrong. The rival is `oracle/curate/extract.py` on the same file.
 //!
-//! Two layouts of folders are known, those of the public sets: `ground-truth.json` with the articles' text beside
-//! `html/NAME.html.gz` (Scrapinghub's benchmark), and `tests/evaldata.json` with segments beside `tests/eval` and
+//! Two layouts of folders are known, those of the public sets: `ground-truth.json` with the articles' text next to
+//! `html/NAME.html.gz` (Scrapinghub's benchmark), and `tests/evaldata.json` with segments next to `tests/eval` and
 //! `tests/cache` (trafilatura's). `HALF` is `even` or `odd`, by the hash of a page's name, or `all`: rules are written with
 //! one half in view, and measured on the other.
 

@@ -19,14 +19,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (mut scratch, mut scores) = (Scratch::default(), Vec::new());
             let (mut best, mut found) = (f64::INFINITY, 0.0);
             for _ in 0..5 {
-                let begun = Instant::now();
+                let started = Instant::now();
                 found = 0.0;
                 for text in &documents {
                     // The verdict is of no interest here.
                     let _ = filters.scores(text, &mut scratch, &mut scores);
                     found += scores.iter().find(|score| score.name == "word_count").map_or(0.0, |s| s.value);
                 }
-                best = best.min(begun.elapsed().as_secs_f64());
+                best = best.min(started.elapsed().as_secs_f64());
             }
             let bytes: usize = documents.iter().map(|text| text.len()).sum();
             let row = serde_json::json!({

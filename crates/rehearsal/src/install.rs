@@ -23,7 +23,7 @@ pub fn is_possible() -> bool {
 }
 
 /// Makes a folder of links with the names of CUDA's libraries, for `FATHOM_CUDA_LIBS`. The shared library is the one that cargo
-/// builds beside the tests and programs of a target.
+/// builds next to the tests and programs of a target.
 ///
 /// # Errors
 /// If it was not built, or the folder cannot be written.

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Kernels for the processor are kept beside the libraries and not among a user's own.
+    // Kernels for the processor are kept next to the libraries and not among a user's own.
     let cache = folder.join("cache");
     let error =
         Command::new(program).args(words).env("FATHOM_CUDA_LIBS", &folder).env("FATHOM_CACHE", cache).exec();

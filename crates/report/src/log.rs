@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 
-/// Everything a log says, sorted by kind. Of things told twice (an evaluation repeated after a resume, a step
+/// Everything a log says, sorted by kind. Of things reported twice (an evaluation repeated after a resume, a step
 /// repeated after a kill) the later telling is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunLog {

@@ -28,7 +28,7 @@ struct EventProto {
     session_log: Option<SessionLogProto>,
 }
 
-/// Says that a run began anew at the event's step.
+/// Says that a run restarted at the event's step.
 #[derive(Clone, PartialEq, Message)]
 struct SessionLogProto {
     #[prost(int32, tag = "1")]

@@ -67,7 +67,7 @@ impl Drop for Permit {
 pub struct Admission {
     /// Tokens of prompts and answers that open requests ask for.
     pub tokens: Arc<Room>,
-    /// Tokens of prompts that were not begun yet.
+    /// Tokens of prompts that were not started yet.
     pub unread: Arc<Room>,
     /// Seconds to the first token that are accepted.
     pub first_token_s: f64,
@@ -82,7 +82,7 @@ pub struct Held {
 
 impl Held {
     /// A prompt of so many tokens is being read.
-    pub fn begun(&mut self, tokens: usize) {
+    pub fn started(&mut self, tokens: usize) {
         self.unread.give_back(tokens as u64);
     }
 }
@@ -147,7 +147,7 @@ mod tests {
         let mut first = admission.admit(300, 10, 100.0).unwrap();
         let fault = admission.admit(10, 10, 100.0).unwrap_err();
         assert_eq!((fault.status.as_u16(), fault.retry_after_s), (429, Some(1.0)));
-        first.begun(300);
+        first.started(300);
         let second = admission.admit(10, 10, 100.0).unwrap();
         assert_eq!(admission.unread.used(), 10);
         drop((first, second));

@@ -26,7 +26,7 @@ pub struct Answering {
     adapter: Option<String>,
     /// What the request is called.
     named: Named,
-    /// What is told of its settings, where it is traced.
+    /// What is reported of its settings, where it is traced.
     asked: Vec<(&'static str, Value)>,
     events: UnboundedReceiver<(usize, Event)>,
     _tickets: Vec<Ticket>,
@@ -37,7 +37,7 @@ pub struct Answering {
     open: usize,
     /// What they took so far, all prompts together.
     pub usage: Usage,
-    begun: Instant,
+    arrived: Instant,
     /// A prompt has been read.
     started: bool,
     first_s: Option<f64>,
@@ -120,7 +120,7 @@ impl Answering {
             _permits: permits,
             open,
             usage: Usage::default(),
-            begun: Instant::now(),
+            arrived: Instant::now(),
             started: false,
             first_s: None,
             last: BTreeMap::new(),
@@ -169,13 +169,13 @@ impl Answering {
         let name = &self.model.name;
         match &event {
             Event::Started { prompt, .. } => {
-                self.held.begun(prompt.len());
+                self.held.started(prompt.len());
                 self.adapter_is(Some(State::Running));
             }
             Event::Piece { answer, ids, .. } if !ids.is_empty() => {
                 let now = Instant::now();
                 if self.first_s.is_none() {
-                    let first_s = self.begun.elapsed().as_secs_f64();
+                    let first_s = self.arrived.elapsed().as_secs_f64();
                     self.first_s = Some(first_s);
                     self.shared.metrics.first(name, first_s);
                 }
@@ -189,7 +189,7 @@ impl Answering {
                 self.shared.metrics.finished(name, reason(*stop));
             }
             Event::Done(usage) => {
-                self.shared.metrics.answered(name, usage, self.begun.elapsed().as_secs_f64());
+                self.shared.metrics.answered(name, usage, self.arrived.elapsed().as_secs_f64());
                 self.open -= 1;
                 self.usage.prompt_tokens += usage.prompt_tokens;
                 self.usage.cached_tokens += usage.cached_tokens;
@@ -214,7 +214,7 @@ impl Answering {
             return;
         }
         let Usage { prompt_tokens, answer_tokens, cached_tokens, queue_s, prefill_s, decode_s } = self.usage;
-        let took = self.begun.elapsed();
+        let took = self.arrived.elapsed();
         let model = self.adapter.clone().unwrap_or_else(|| self.model.name.clone());
         let mut attributes = std::mem::take(&mut self.asked);
         attributes.extend([
@@ -275,7 +275,7 @@ impl Drop for Answering {
                 "failed": cause,
                 "queue_s": self.usage.queue_s,
                 "first_s": self.first_s,
-                "seconds": self.begun.elapsed().as_secs_f64(),
+                "seconds": self.arrived.elapsed().as_secs_f64(),
             })
         });
     }

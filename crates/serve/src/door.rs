@@ -34,7 +34,7 @@ const ALWAYS: [(HeaderName, &str); 5] = [
 
 /// Answers a request to a route, or to none.
 pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: Request) -> Response<Body> {
-    let begun = Instant::now();
+    let started = Instant::now();
     // A body is not to be looked at from several threads, so its head is held apart.
     let (head, body) = request.into_parts();
     let id = request_id(&server, &head.headers);
@@ -71,7 +71,7 @@ pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: 
                 "method": method.as_str(),
                 "route": name,
                 "status": response.status().as_u16(),
-                "seconds": begun.elapsed().as_secs_f64(),
+                "seconds": started.elapsed().as_secs_f64(),
             })
         });
     }

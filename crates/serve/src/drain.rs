@@ -7,9 +7,9 @@ use tokio::sync::watch;
 pub enum Phase {
     /// It answers.
     Serving,
-    /// It answers what it has begun.
+    /// It answers what it has started.
     Draining,
-    /// What it has begun ends now.
+    /// What it has started ends now.
     Cut,
 }
 

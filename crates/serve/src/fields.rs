@@ -22,7 +22,7 @@ pub const HARMLESS: &[&str] = &[
 ];
 
 /// Fields that would change the answer and that this server does not know how to follow. A value that asks for nothing (`null`, `false`,
-/// an empty list, or the one beside the name) is accepted.
+/// an empty list, or the one next to the name) is accepted.
 pub const REFUSED: &[(&str, Option<&str>)] = &[
     ("audio", None),
     ("modalities", Some(r#"["text"]"#)),
@@ -171,7 +171,7 @@ impl Fields {
         }
     }
 
-    /// The fields that nobody took and nobody knows.
+    /// The fields that were not taken and are unknown.
     ///
     /// # Errors
     /// One would change the answer and cannot be followed.

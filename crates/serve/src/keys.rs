@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_told_apart() {
+    fn keys_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys");
         assert!(Keys::read(&file).is_err());

@@ -290,7 +290,7 @@ const GAUGES: &[(&str, &str, &str, Figure)] = &[
         load.restored_tokens as f64
     }),
     ("fathom:prefix_store_bytes", "Beginnings of prompts on disk", "gauge", |load| load.stored_bytes as f64),
-    ("vllm:num_preemptions_total", "Requests whose pages were taken away", "counter", |load| {
+    ("vllm:num_preemptions_total", "Requests whose pages were preempted", "counter", |load| {
         load.preemptions as f64
     }),
     ("vllm:prompt_tokens_total", "Tokens of prompts that were computed", "counter", |load| {

@@ -38,7 +38,7 @@ pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Serves until `stop` is set or somebody drains it, and what it has begun has ended. `heard` is told where it listens.
+/// Serves until `stop` is set or it is drained, and what it has started has ended. `heard` receives where it listens.
 ///
 /// # Errors
 /// An address that cannot be had, certificates that are none, an admin listener without keys.
@@ -86,7 +86,7 @@ pub fn serve(
     Ok(())
 }
 
-/// Lets what was begun end, up to a limit, and cuts off the rest.
+/// Lets what was started end, up to a limit, and cuts off the rest.
 async fn end(server: &Shared) {
     server.drain.go(Phase::Draining);
     let limit = Duration::from_secs_f64(server.settings.drain_s.clamp(0.0, 86_400.0));
@@ -99,8 +99,8 @@ async fn end(server: &Shared) {
 
 /// Waits until no request is open, or so long.
 async fn until(server: &Shared, limit: Duration) {
-    let begun = Instant::now();
-    while server.requests.used() > 0 && begun.elapsed() < limit {
+    let started = Instant::now();
+    while server.requests.used() > 0 && started.elapsed() < limit {
         sleep(LOOK).await;
     }
 }

@@ -22,7 +22,7 @@ use crate::traces::Traces;
 /// Takes the lines of the log, JSON each: what was asked, never what was said.
 pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
 
-/// Loads the model of a name again, beside the one that is served.
+/// Loads the model of a name again, next to the one that is served.
 pub type Reload = Arc<dyn Fn(&str) -> fathom_base::Result<Arc<dyn Service>> + Send + Sync>;
 
 /// A model that is served.
@@ -220,7 +220,7 @@ impl Shared {
         })
     }
 
-    /// A name that nothing else has, and that nobody can guess.
+    /// A name that nothing else has, and that cannot be guessed.
     pub fn unique(&self, prefix: &str) -> String {
         let count = self.asked.fetch_add(1, Ordering::Relaxed);
         let [a, b] = [0u8, 1].map(|half| self.random.hash_one((count, half, self.began)));

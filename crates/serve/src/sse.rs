@@ -57,15 +57,15 @@ struct Stream<P> {
     answering: Answering,
     protocol: P,
     keep_alive: Duration,
-    begun: bool,
+    started: bool,
 }
 
 impl<P: Protocol> Stream<P> {
     /// What is written next, and whether something follows.
     async fn next(&mut self) -> (Bytes, bool) {
         let mut out = Frames::default();
-        if !self.begun {
-            self.begun = true;
+        if !self.started {
+            self.started = true;
             self.protocol.begin(&mut out);
             if !out.0.is_empty() {
                 return (out.0.into(), true);
@@ -107,7 +107,7 @@ impl<P: Protocol> Stream<P> {
 /// The answer that streams.
 pub fn stream(answering: Answering, protocol: impl Protocol, keep_alive_s: f64) -> Response<Body> {
     let keep_alive = Duration::from_secs_f64(keep_alive_s.clamp(0.05, 3600.0));
-    let stream = Stream { answering, protocol, keep_alive, begun: false };
+    let stream = Stream { answering, protocol, keep_alive, started: false };
     let body = futures::stream::unfold(Some(stream), |stream| async move {
         let mut stream = stream?;
         let (bytes, more) = stream.next().await;

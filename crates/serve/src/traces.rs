@@ -1,5 +1,5 @@
 //! Traces: a span of each request at a model, sent to a collector as OTLP over HTTP in JSON, under OpenTelemetry's names for generative
-//! models (`gen_ai.*`). What was asked is told by its settings alone, never what was said.
+//! models (`gen_ai.*`). What was asked is described by its settings alone, never what was said.
 //!
 //! Spans wait in a short queue and go in batches, a second apart at most. What a collector does not take in time is lost and counted:
 //! no request waits for it.
@@ -204,15 +204,15 @@ impl Traces {
         Ok(async move {
             let mut connection = None;
             while let Some(first) = receive.recv().await {
-                let (mut spans, mut told) = (Vec::new(), None);
+                let (mut spans, mut flushed) = (Vec::new(), None);
                 let mut next = Some(first);
                 let limit = tokio::time::Instant::now() + PACE;
                 while let Some(message) = next.take() {
                     match message {
                         Message::Ended(span) => spans.push(span.json()),
-                        Message::Flush(done) => told = Some(done),
+                        Message::Flush(done) => flushed = Some(done),
                     }
-                    if told.is_none() && spans.len() < BATCH {
+                    if flushed.is_none() && spans.len() < BATCH {
                         next = tokio::time::timeout_at(limit, receive.recv()).await.ok().flatten();
                     }
                 }
@@ -220,7 +220,7 @@ impl Traces {
                 if many > 0 && !post(&target, &mut connection, &body(spans, &version)).await {
                     self.lost.fetch_add(many, Ordering::Relaxed);
                 }
-                told.into_iter().for_each(|done| _ = done.send(()));
+                flushed.into_iter().for_each(|done| _ = done.send(()));
             }
         })
     }

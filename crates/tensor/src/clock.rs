@@ -1,7 +1,7 @@
 //! The clock of a machine without data: what each call would take by a roofline, added up.
 //!
 //! An operation takes the longer of its arithmetic and its memory traffic. Transfers wait in queues of their own,
-//! first come first served, beside the compute; a retire point that comes before its transfer's end waits, and that is
+//! first come first served, overlapped with the compute; a retire point that comes before its transfer's end waits, and that is
 //! the predicted stall (of the disk and the host) or exposed communication (of the lines between ranks). The clock knows rates and sizes only: what is called, and when, is the program's affair.
 
 use std::ops::{Add, AddAssign, Mul, Sub};
@@ -21,13 +21,13 @@ pub struct Times {
     pub attention_s: f64,
     /// Everything that is bounded by memory.
     pub memory_s: f64,
-    /// The disk's work, beside the compute.
+    /// The disk's work, overlapped with the compute.
     pub disk_s: f64,
-    /// The host link's work, beside the compute.
+    /// The host link's work, overlapped with the compute.
     pub host_s: f64,
     /// Retire points that waited for one of these.
     pub stall_s: f64,
-    /// The work of the lines within a node, both directions, beside the compute.
+    /// The work of the lines within a node, both directions, overlapped with the compute.
     pub node_s: f64,
     /// The same between nodes.
     pub network_s: f64,
@@ -41,31 +41,31 @@ impl Times {
         self.matmul_s + self.attention_s + self.memory_s + self.stall_s + self.exposed_s
     }
 
-    fn of(seconds: impl Fn(Part) -> f64) -> Times {
+    fn of(seconds: impl Fn(TimeKind) -> f64) -> Times {
         Times {
-            matmul_s: seconds(Part::MatMul),
-            attention_s: seconds(Part::Attention),
-            memory_s: seconds(Part::Memory),
-            disk_s: seconds(Part::Disk),
-            host_s: seconds(Part::Host),
-            stall_s: seconds(Part::Stall),
-            node_s: seconds(Part::Node),
-            network_s: seconds(Part::Network),
-            exposed_s: seconds(Part::Exposed),
+            matmul_s: seconds(TimeKind::MatMul),
+            attention_s: seconds(TimeKind::Attention),
+            memory_s: seconds(TimeKind::Memory),
+            disk_s: seconds(TimeKind::Disk),
+            host_s: seconds(TimeKind::Host),
+            stall_s: seconds(TimeKind::Stall),
+            node_s: seconds(TimeKind::Node),
+            network_s: seconds(TimeKind::Network),
+            exposed_s: seconds(TimeKind::Exposed),
         }
     }
 
-    fn get(&self, part: Part) -> f64 {
+    fn get(&self, part: TimeKind) -> f64 {
         match part {
-            Part::MatMul => self.matmul_s,
-            Part::Attention => self.attention_s,
-            Part::Memory => self.memory_s,
-            Part::Disk => self.disk_s,
-            Part::Host => self.host_s,
-            Part::Stall => self.stall_s,
-            Part::Node => self.node_s,
-            Part::Network => self.network_s,
-            Part::Exposed => self.exposed_s,
+            TimeKind::MatMul => self.matmul_s,
+            TimeKind::Attention => self.attention_s,
+            TimeKind::Memory => self.memory_s,
+            TimeKind::Disk => self.disk_s,
+            TimeKind::Host => self.host_s,
+            TimeKind::Stall => self.stall_s,
+            TimeKind::Node => self.node_s,
+            TimeKind::Network => self.network_s,
+            TimeKind::Exposed => self.exposed_s,
         }
     }
 }
@@ -134,7 +134,7 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Clock {
     rates: Rates,
-    times: [Seconds; Part::ALL.len()],
+    times: [Seconds; TimeKind::ALL.len()],
     /// Disk, to the host, from the host; within the node out and in, over the network out and in.
     free_at: [Seconds; 7],
     /// What is known of messages, and the log of a summary that is being made.
@@ -161,7 +161,7 @@ impl Seconds {
 
 /// What seconds are spent on: the fields of [`Times`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum TimeKind {
     MatMul,
     Attention,
     Memory,
@@ -173,17 +173,17 @@ pub(crate) enum Part {
     Exposed,
 }
 
-impl Part {
-    const ALL: [Part; 9] = [
-        Part::MatMul,
-        Part::Attention,
-        Part::Memory,
-        Part::Disk,
-        Part::Host,
-        Part::Stall,
-        Part::Node,
-        Part::Network,
-        Part::Exposed,
+impl TimeKind {
+    const ALL: [TimeKind; 9] = [
+        TimeKind::MatMul,
+        TimeKind::Attention,
+        TimeKind::Memory,
+        TimeKind::Disk,
+        TimeKind::Host,
+        TimeKind::Stall,
+        TimeKind::Node,
+        TimeKind::Network,
+        TimeKind::Exposed,
     ];
 }
 
@@ -208,7 +208,7 @@ impl Clock {
         Times::of(|part| self.times[part as usize].get())
     }
 
-    pub(crate) fn add(&self, part: Part, seconds: f64) {
+    pub(crate) fn add(&self, part: TimeKind, seconds: f64) {
         self.times[part as usize].add(seconds);
     }
 
@@ -225,7 +225,7 @@ impl Clock {
             let left = (backlog + repeats as f64 * busy_s - passed).max(backlog.min(busy_s));
             queue.set(now + passed + left);
         }
-        Part::ALL.into_iter().for_each(|part| self.add(part, more.get(part)));
+        TimeKind::ALL.into_iter().for_each(|part| self.add(part, more.get(part)));
     }
 
     /// Runs a call: the longer of its arithmetic and its traffic of `bytes` through memory.
@@ -243,19 +243,19 @@ impl Clock {
         let memory_s = bytes as f64 / rate + rates.call_s;
         let (part, work_s) = match work {
             Work::MatMul(flops, DType::Bf16 | DType::F16) => {
-                (Part::MatMul, flops / rates.matmul_bf16_flops_per_s)
+                (TimeKind::MatMul, flops / rates.matmul_bf16_flops_per_s)
             }
-            Work::MatMul(flops, _) => (Part::MatMul, flops / rates.matmul_f32_flops_per_s),
+            Work::MatMul(flops, _) => (TimeKind::MatMul, flops / rates.matmul_f32_flops_per_s),
             Work::Attention { flops, pairs, backward } => {
-                (Part::Attention, rates.attention_s(flops, pairs, backward))
+                (TimeKind::Attention, rates.attention_s(flops, pairs, backward))
             }
-            Work::Elementwise | Work::Memory => (Part::Memory, 0.0),
+            Work::Elementwise | Work::Memory => (TimeKind::Memory, 0.0),
         };
         self.spend(part, memory_s.max(work_s) * times as f64);
     }
 
     /// Adds the seconds of a call.
-    pub(crate) fn spend(&self, part: Part, seconds: f64) {
+    pub(crate) fn spend(&self, part: TimeKind, seconds: f64) {
         self.add(part, seconds);
         self.lines.log(|| Tick::Spend(part, seconds));
     }
@@ -264,12 +264,12 @@ impl Clock {
     pub fn begin(&self, way: Way, bytes: u64) -> f64 {
         self.lines.spoil();
         let (queue, part, rate) = match way {
-            Way::DiskWrite => (0, Part::Disk, self.rates.disk_write_bytes_per_s),
-            Way::DiskRead => (0, Part::Disk, self.rates.disk_read_bytes_per_s),
-            Way::HostWrite => (1, Part::Host, self.rates.host_bytes_per_s),
-            Way::HostRead => (2, Part::Host, self.rates.host_bytes_per_s),
+            Way::DiskWrite => (0, TimeKind::Disk, self.rates.disk_write_bytes_per_s),
+            Way::DiskRead => (0, TimeKind::Disk, self.rates.disk_read_bytes_per_s),
+            Way::HostWrite => (1, TimeKind::Host, self.rates.host_bytes_per_s),
+            Way::HostRead => (2, TimeKind::Host, self.rates.host_bytes_per_s),
         };
-        // A rate that nobody measured costs nothing: the plan says so.
+        // A rate that was not measured costs nothing: the plan says so.
         let busy_s = if rate > 0.0 { bytes as f64 / rate } else { 0.0 };
         self.add(part, busy_s);
         let end = self.free_at[queue].get().max(self.now()) + busy_s;
@@ -280,7 +280,7 @@ impl Clock {
     /// Moves a message over one of the rank's lines, out or in, no earlier than `from`; returns when the line will be done.
     pub fn ride(&self, ride: &Ride, inwards: bool, from: f64) -> f64 {
         let queue = &self.free_at[3 + 2 * usize::from(ride.network) + usize::from(inwards)];
-        self.add(if ride.network { Part::Network } else { Part::Node }, ride.busy_s);
+        self.add(if ride.network { TimeKind::Network } else { TimeKind::Node }, ride.busy_s);
         let end = queue.get().max(from) + ride.busy_s;
         queue.set(end);
         end
@@ -288,14 +288,14 @@ impl Clock {
 
     /// A retire point of a message that is there at `moment`.
     pub fn wait_for_rank(&self, moment: f64) {
-        self.add(Part::Exposed, (moment - self.now()).max(0.0));
+        self.add(TimeKind::Exposed, (moment - self.now()).max(0.0));
     }
 
     /// A retire point of what ends at `moment`; returns the seconds waited.
     pub fn wait_until(&self, moment: f64) -> f64 {
         self.lines.spoil();
         let stall_s = (moment - self.now()).max(0.0);
-        self.add(Part::Stall, stall_s);
+        self.add(TimeKind::Stall, stall_s);
         stall_s
     }
 }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_queue_beside_the_compute_and_retire_points_wait() {
+    fn transfers_queue_next_to_the_compute_and_retire_points_wait() {
         let clock = clock();
         let first = clock.begin(Way::DiskWrite, 200);
         let second = clock.begin(Way::DiskRead, 100);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_work_beside_the_compute() {
+    fn lines_work_during_the_compute() {
         let clock = clock();
         let ride = |network, busy_s| Ride { network, busy_s, latency_s: 0.0 };
         // Directions and lines do not wait for each other, messages of one line do.

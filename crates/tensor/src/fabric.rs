@@ -28,7 +28,7 @@ pub struct Fabric {
     pub node: Line,
     /// Between nodes; every rank has an adapter of its own.
     pub network: Line,
-    /// A receiver copies out of the sender's memory itself when it waits, so nothing travels beside its work: ranks that are
+    /// A receiver copies out of the sender's memory itself when it waits, so no transfer overlaps with its work: ranks that are
     /// threads of one process.
     #[serde(default)]
     pub copied: bool,

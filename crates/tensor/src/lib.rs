@@ -55,7 +55,9 @@ pub use machine::{
     MomentScales, Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, Spread, StepScale,
     is_whole_chunks,
 };
-pub use mask::{Band, Extent, Mask, PAGE_ROWS, PackPages, Packed, PageFormat, PageTable, Sequence, Slice};
+pub use mask::{
+    Band, Extent, Mask, PAGE_ROWS, PackPages, PackedMask, PageFormat, PageTable, Sequence, Slice,
+};
 pub use meta::Meta;
 pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
 pub use pool::{ByCategory, Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};

@@ -29,14 +29,14 @@ struct State {
     moments: Vec<[f64; 2]>,
 }
 
-/// What happened since a summary was begun.
+/// What happened since a summary was started.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub ticks: Vec<Tick>,
     /// Which log it is.
     number: u32,
-    /// Messages that were begun, and those that were waited for.
-    begun: u32,
+    /// Messages that were started, and those that were waited for.
+    started: u32,
     waited: u32,
     /// Something happened that a summary cannot repeat.
     spoiled: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Log {
 impl Log {
     /// Whether the ticks alone say what happened.
     pub fn is_whole(&self) -> bool {
-        !self.spoiled && self.begun == self.waited
+        !self.spoiled && self.started == self.waited
     }
 }
 
@@ -54,7 +54,7 @@ impl Log {
 pub(crate) struct Arrival {
     /// When it is through, and what the receiver does from then on, or from when it waits.
     moment: [f64; 2],
-    /// The log that it was begun in, and its number there.
+    /// The log that it was started in, and its number there.
     logged: Option<(u32, u32)>,
 }
 
@@ -141,8 +141,8 @@ impl Clock {
         let moment = self.travel(ride, inwards, copied, state.now)?;
         let logged = state.log.as_mut().map(|log| {
             log.ticks.push(Tick::Message { ride: *ride, inwards, copied });
-            log.begun += 1;
-            (log.number, log.begun - 1)
+            log.started += 1;
+            (log.number, log.started - 1)
         });
         Some(Arrival { moment, logged })
     }
@@ -171,7 +171,7 @@ impl Clock {
         let mut moments = std::mem::take(&mut state.moments);
         moments.clear();
         let mut marks: Vec<(Times, Vec<Option<f64>>)> = Vec::new();
-        let mut begun = 0.0;
+        let mut started = 0.0;
         for tick in ticks {
             match *tick {
                 Tick::Spend(part, seconds) => self.add(part, seconds),
@@ -180,8 +180,8 @@ impl Clock {
                     moments.extend(self.travel(&ride, inwards, copied, state.now));
                 }
                 Tick::Arrive(number) => self.land(moments[number as usize]),
-                Tick::Wait => begun = self.now(),
-                Tick::Waited(key) => mesh.count_wait(key, self.now() - begun),
+                Tick::Wait => started = self.now(),
+                Tick::Waited(key) => mesh.count_wait(key, self.now() - started),
                 Tick::Mark => marks.push((self.times(), mesh.counted().1)),
                 Tick::Repeat(times) => {
                     if let Some((passed, waits)) = marks.pop() {

@@ -1,4 +1,4 @@
-//! Elements that a transfer is using. Until it retires nobody may learn where they are, so no operation can read or
+//! Elements that a transfer is using. Until it retires no code may learn where they are, so no operation can read or
 //! reuse them: [`Tensor::address`] panics for whatever overlaps them, clones and other views included.
 
 use crate::Tensor;

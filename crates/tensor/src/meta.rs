@@ -200,7 +200,7 @@ impl Machine for Meta {
     fn grouped_matmul(&self, op: &GroupedMatMul<'_>, _: &Tensor) {
         let (t, k, inner, out) = op.sizes();
         let flops = 2.0 * (t * k) as f64 * inner as f64 * out as f64;
-        // Experts that nobody chose are not read.
+        // Experts that no token chose are not read.
         let share = (t * k).min(op.experts) as u64;
         let weights = op.weights.bytes() / op.experts as u64 * share;
         let rows = (t * k * inner * op.a.dtype().bytes()) as u64;

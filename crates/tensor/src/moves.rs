@@ -64,7 +64,7 @@ impl Run {
 pub(crate) struct Moves {
     pub list: Vec<Move>,
     pub runs: Vec<Run>,
-    /// What the pool is told to charge to afterwards: the operation, and whether that is at the layer of what ran, else at which.
+    /// What the pool is to charge to afterwards: the operation, and whether that is at the layer of what ran, else at which.
     pub last: (&'static str, Option<i32>),
 }
 

@@ -215,7 +215,7 @@ struct State {
     timeline: Option<Vec<Mark>>,
     /// The timeline has every tile of a loop, not those alone that differ.
     every_tile: bool,
-    /// Charges and releases since a summary was begun, with their offsets.
+    /// Charges and releases since a summary was started, with their offsets.
     moves: Option<Vec<(Move, u64)>>,
     /// Of what a repeated summary has charged.
     offsets: Vec<u64>,
@@ -417,7 +417,7 @@ impl Pool {
         usage
     }
 
-    /// Starts the peak of live bytes anew from what is live now; `peak_reserved` stays.
+    /// Restarts the peak of live bytes from what is live now; `peak_reserved` stays.
     pub fn reset_peak(&self) {
         let mut state = self.0.state.borrow_mut();
         state.usage.peak_live = state.usage.live;

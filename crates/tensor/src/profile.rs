@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DType, Fabric, Narrow};
 
-/// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where nobody measured them.
+/// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where they were not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -16,7 +16,7 @@ pub struct Rates {
     pub attention_forward_flops_per_s: f64,
     /// Attention backward: 10 FLOPs per pair, head and column.
     pub attention_backward_flops_per_s: f64,
-    /// Beside its products, attention takes this many seconds for each pair and head (the exponential), in each
+    /// In addition to its products, attention takes this many seconds for each pair and head (the exponential), in each
     /// direction: why small heads are slower.
     pub attention_pair_s: f64,
     /// Memory, read and write together, where nothing is computed.
@@ -170,7 +170,7 @@ impl Portions {
 pub enum Hardware {
     /// The host's processor: ranks share its cores and its memory, and calls return when their work is done.
     Processor,
-    /// A graphics processor: one for each rank, beside a host; calls return before their work is done.
+    /// A graphics processor: one for each rank, next to a host; calls return before their work is done.
     Graphics,
 }
 
@@ -191,11 +191,11 @@ pub struct Profile {
     pub memory_bytes: Option<u64>,
     /// Memory of its host, for a machine that has one.
     pub host_bytes: Option<u64>,
-    /// What its libraries take of its memory beside the pool, for a machine that has such; `None` until measured.
-    pub beside_bytes: Option<u64>,
+    /// What its libraries take of its memory outside the pool, for a machine that has such; `None` until measured.
+    pub outside_pool_bytes: Option<u64>,
     /// For predicted times; `None` until measured.
     pub rates: Option<Rates>,
-    /// What connects such machines, for predicted times of a mesh; `None` if nobody said.
+    /// What connects such machines, for predicted times of a mesh; `None` if it is not known.
     pub fabric: Option<Fabric>,
     /// What it takes at a time.
     pub portions: Portions,
@@ -215,7 +215,7 @@ impl Profile {
             isa,
             memory_bytes: None,
             host_bytes: None,
-            beside_bytes: None,
+            outside_pool_bytes: None,
             rates: None,
             fabric: None,
             portions: Portions::CPU,
@@ -239,10 +239,10 @@ impl Profile {
     /// What a pool may have of so much free memory, for one of `together` ranks that compute in it: all but what libraries take
     /// behind its back. The only answer to this question, of runs and of plans.
     pub fn pool_bytes(&self, free: u64, together: u64) -> u64 {
-        match (self.hardware, self.beside_bytes) {
+        match (self.hardware, self.outside_pool_bytes) {
             (Hardware::Processor, _) => host_share(free) / together,
-            (Hardware::Graphics, Some(beside)) => (free / together).saturating_sub(beside),
-            // Where nobody has measured it.
+            (Hardware::Graphics, Some(outside)) => (free / together).saturating_sub(outside),
+            // Where it has not been measured.
             (Hardware::Graphics, None) => free / 100 * 95 / together,
         }
     }
@@ -254,9 +254,10 @@ impl Profile {
 
     /// All of it that a file can hold.
     pub fn sheet(&self) -> Sheet {
-        let Profile { threads, granule, memory_bytes, host_bytes, beside_bytes, rates, fabric, .. } = *self;
+        let Profile { threads, granule, memory_bytes, host_bytes, outside_pool_bytes, rates, fabric, .. } =
+            *self;
         let (name, isa) = (self.name.clone(), self.isa.clone());
-        Sheet { name, isa, threads, granule, memory_bytes, host_bytes, beside_bytes, rates, fabric }
+        Sheet { name, isa, threads, granule, memory_bytes, host_bytes, outside_pool_bytes, rates, fabric }
     }
 }
 
@@ -282,9 +283,9 @@ pub struct Sheet {
     /// [`Profile::host_bytes`].
     #[serde(default)]
     pub host_bytes: Option<u64>,
-    /// [`Profile::beside_bytes`].
-    #[serde(default)]
-    pub beside_bytes: Option<u64>,
+    /// [`Profile::outside_pool_bytes`].
+    #[serde(default, rename = "beside_bytes")]
+    pub outside_pool_bytes: Option<u64>,
     /// [`Profile::rates`].
     #[serde(default)]
     pub rates: Option<Rates>,
@@ -296,8 +297,17 @@ pub struct Sheet {
 impl Sheet {
     /// The profile, with what no file holds of the machine that the name stands for.
     pub fn profile(self, of: &Profile) -> Profile {
-        let Sheet { name, isa, threads, granule, memory_bytes, host_bytes, beside_bytes, rates, fabric } =
-            self;
+        let Sheet {
+            name,
+            isa,
+            threads,
+            granule,
+            memory_bytes,
+            host_bytes,
+            outside_pool_bytes,
+            rates,
+            fabric,
+        } = self;
         Profile {
             name,
             hardware: of.hardware,
@@ -306,7 +316,7 @@ impl Sheet {
             isa,
             memory_bytes,
             host_bytes,
-            beside_bytes,
+            outside_pool_bytes,
             rates,
             fabric,
             portions: of.portions,
@@ -321,7 +331,8 @@ mod tests {
 
     #[test]
     fn a_pool_leaves_what_others_take() {
-        let of = |hardware, beside_bytes| Profile { hardware, beside_bytes, ..Profile::portable(1) };
+        let of =
+            |hardware, outside_pool_bytes| Profile { hardware, outside_pool_bytes, ..Profile::portable(1) };
         let unknown = of(Hardware::Graphics, None);
         let known = of(Hardware::Graphics, Some(30));
         assert_eq!([1, 2].map(|ranks| unknown.pool_bytes(1000, ranks)), [950, 475]);

@@ -1,6 +1,6 @@
 //! Tensors that another thread reads while the issuing thread goes on: what a checkpoint streams during the next step.
 //!
-//! A [`Share`] stays with the issuing thread. While it lives the tensor may be read by everybody and written by nobody: a
+//! A [`Share`] stays with the issuing thread. While it lives the tensor may be read by any thread and written by none: a
 //! machine's methods panic for an output that [`Tensor::is_shared`]. A [`Reader`] goes to the other thread. The share's end
 //! waits for its readers, so a reader never sees a later value, and the storage stays charged until then. A program that
 //! forgets a share keeps the tensor from being written for ever and loses nothing else.

@@ -4,7 +4,7 @@
 //!
 //! What a part leaves behind, a tensor that stays or a message that is waited for later, is not in a summary: such parts run.
 
-use crate::clock::Part;
+use crate::clock::TimeKind;
 use crate::mesh::Wire;
 use crate::moves::Moves;
 use crate::{Device, Ride};
@@ -13,7 +13,7 @@ use crate::{Device, Ride};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tick {
     /// A call.
-    Spend(Part, f64),
+    Spend(TimeKind, f64),
     /// Messages from here on are of this collective, by its number with the clock.
     Give { key: usize, keeps: bool },
     /// One of them.

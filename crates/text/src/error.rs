@@ -82,10 +82,10 @@ pub enum Error {
         /// The number of ids allowed.
         vocab_size: u64,
     },
-    /// A store beside a tokenizer that did not make it.
+    /// A store with a tokenizer that did not make it.
     #[error(
         "{}: the store's ids are those of the tokenizer {made_by}, and the one given is {given}; name the tokenizer that the \
-         store was written with, or write the store anew",
+         store was written with, or write the store again",
         path.display()
     )]
     OtherTokenizer {

@@ -59,12 +59,12 @@ fn rank(device: &Device, spec: &Spec, ranks: Ranks, batch: &[MicroBatch]) -> (u6
     };
     let (mut best, mut loss, mut waited, mut sent) = (f64::INFINITY, 0.0, 0.0, 0);
     for _ in 0..REPEATS {
-        let (begun, before) = (Instant::now(), device.mesh.traffic());
+        let (started, before) = (Instant::now(), device.mesh.traffic());
         match trainer.step(batch, &how) {
             Ok(result) => loss = result.loss.wait_f32() / result.count.wait_f32(),
             Err(error) => panic!("{error}"),
         }
-        best = best.min(begun.elapsed().as_secs_f64());
+        best = best.min(started.elapsed().as_secs_f64());
         let after = device.mesh.traffic();
         (waited, sent) = (after.wait_s - before.wait_s, after.sent_bytes - before.sent_bytes);
     }

@@ -112,7 +112,7 @@ pub fn placement_event(
     events::Placement {
         stage: stage.to_string(),
         tokens: tokens as u64,
-        away_share: Some(places.offload_fraction),
+        offloaded_share: Some(places.offload_fraction),
         codec: match places.codec {
             Codec::AsIs => String::new(),
             Codec::Fp8Block => "fp8".to_string(),
@@ -149,7 +149,7 @@ impl<'a> Segments<'a> for Recorder<'a> {
         let graph = Ctx::record(self.params, spread, input, &Memory::descs(memory), body);
         let wanted: Vec<bool> = memory.iter().map(|memory| memory.gradient.is_some()).collect();
         let (places, input_grad, memory_grads) = (self.places, self.grads, &wanted[..]);
-        let at = At { places, layer, input_grad, memory_grads, reaches: &Place::is_away, split: false };
+        let at = At { places, layer, input_grad, memory_grads, reaches: &Place::is_offloaded, split: false };
         let schedule = Schedule::new(&graph, self.params, at);
         self.grads = true;
         let index = self.device.mesh.index(Axis::Tp);

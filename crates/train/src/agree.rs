@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Nobody goes on before the last one is ready, and who is ready keeps answering.
+    /// No rank goes on before the last one is ready, and who is ready keeps answering.
     #[test]
     fn ranks_wait_for_the_last_one_together() {
         let one = |seat: Seat| {

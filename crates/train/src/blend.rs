@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_text::Tokenizer;
-use fathom_text::loader::{self, Cursor, Loader, Part, Spec, choose, is_held_out};
+use fathom_text::loader::{self, Cursor, Loader, SourceFilter, Spec, choose, is_held_out};
 use fathom_text::recall;
 use fathom_text::store::{Column, Store};
 
@@ -134,17 +134,24 @@ impl Stores {
     fn sources(&self, recipe: &Recipe, index: usize, spec: &Spec) -> Result<Vec<loader::Source>> {
         let blend = blend(recipe, index);
         if blend.is_empty() {
-            return Ok(vec![loader::Source { store: self.own(index)?, part: Part::Whole, weight: 1.0 }]);
+            return Ok(vec![loader::Source {
+                store: self.own(index)?,
+                part: SourceFilter::Whole,
+                weight: 1.0,
+            }]);
         }
         let mut sources = Vec::new();
         for named in blend {
             let (store, part) = match named.source.as_str() {
-                TEXT => (self.own(index)?, Part::Without(vec![recall::RECALL.into(), recall::DRILL.into()])),
-                RECALL => (self.own(index)?, Part::Only(recall::RECALL.into())),
-                DRILL => (self.own(index)?, Part::Only(recall::DRILL.into())),
-                prefix => (self.named[prefix].clone(), Part::Whole),
+                TEXT => (
+                    self.own(index)?,
+                    SourceFilter::Without(vec![recall::RECALL.into(), recall::DRILL.into()]),
+                ),
+                RECALL => (self.own(index)?, SourceFilter::Only(recall::RECALL.into())),
+                DRILL => (self.own(index)?, SourceFilter::Only(recall::DRILL.into())),
+                prefix => (self.named[prefix].clone(), SourceFilter::Whole),
             };
-            if !matches!(part, Part::Only(_)) || choose(&store, &part, spec).is_ok() {
+            if !matches!(part, SourceFilter::Only(_)) || choose(&store, &part, spec).is_ok() {
                 sources.push(loader::Source { store, part, weight: named.weight });
             }
         }

@@ -2,13 +2,13 @@
 //!
 //! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: written under another name, synced,
 //! renamed. `state.json` lists every file with its size and hash, and ends with its own; a file that differs is refused by
-//! name. A checkpoint may be nobody else's to read: folders have mode 0700 and files 0600. Every rank writes what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
+//! name. A checkpoint may be for no other user to read: folders have mode 0700 and files 0600. Every rank writes what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
 //! mesh wrote loads under any other.
 //!
 //! Weights and state on disk are read from there and written there chunk by chunk.
 //!
 //! A save takes hold of the tensors as they are and a thread of each rank writes them. Steps go on meanwhile; only the next
-//! update has to wait until all of them are read ([`Saving::release`]), and nobody waits for the disk before the next save.
+//! update has to wait until all of them are read ([`Saving::release`]), and no step waits for the disk before the next save.
 //! When all ranks have written, they agree that it is well, and the first publishes.
 
 use std::fs;
@@ -70,14 +70,14 @@ const LATEST: &str = "LATEST";
 const NEXT: &str = ".LATEST.next";
 
 /// The parts of a checkpoint: sub-folder, and which value of the optimizer's state it holds; none for the weights.
-type Part = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
+type Section = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
 
 /// The weights of a reference that moves.
 const REFERENCE: &str = "reference";
 /// Masters of narrow weights.
 const MASTER: &str = "master";
 
-const PARTS: [Part; 5] = [
+const PARTS: [Section; 5] = [
     ("model", None),
     (REFERENCE, None),
     ("moment1", Some(|state| Some(&state.m))),
@@ -87,7 +87,7 @@ const PARTS: [Part; 5] = [
 
 /// The parts that a trainer of this type needs: without narrow weights there are no masters, nor where none are wanted; without
 /// squares no second moments, and without a reference that moves none.
-fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
+fn parts(trainer: &Trainer) -> impl Iterator<Item = Section> {
     let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
     let moments = trainer.optimizer().moments();
     let moves = trainer.reference().is_some_and(|reference| reference.moving().is_some());
@@ -103,7 +103,7 @@ fn parts(trainer: &Trainer) -> impl Iterator<Item = Part> {
 /// The values of a part that this rank holds: weights that are not trained have no state, and are in the base if there is one, as are
 /// those in few bits always. What
 /// steps change without a gradient is with the weights always.
-fn slots(trainer: &Trainer, (name, pick): Part, base: Option<&Base>) -> Vec<Slot> {
+fn slots(trainer: &Trainer, (name, pick): Section, base: Option<&Base>) -> Vec<Slot> {
     let changes: Vec<ParamId> = trainer.model.choice_biases().map(|(_, id)| id).collect();
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
         let Some(pick) = pick else {
@@ -152,13 +152,13 @@ impl Checkpoints {
     /// call this together.
     ///
     /// # Errors
-    /// If the system refuses a folder or a thread. What the file system refuses later is told when the saving ends; earlier
+    /// If the system refuses a folder or a thread. What the file system refuses later is reported when the saving ends; earlier
     /// checkpoints stay.
     pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Saving> {
         trainer.params.settle(&trainer.device);
         let mesh = &trainer.device.mesh;
         let temporary = self.folder.join(temporary_name(progress.step));
-        // Nobody writes before the first rank has cleared away what an earlier save left.
+        // No rank writes before the first one has removed what an earlier save left.
         let prepared = match mesh.rank() {
             0 => make_private(&temporary),
             _ => Ok(()),
@@ -219,7 +219,7 @@ impl Checkpoints {
     /// The name of the newest checkpoint; `None` if there never was one.
     ///
     /// # Errors
-    /// `LATEST` that cannot be read, names no checkpoint, or is missing beside some.
+    /// `LATEST` that cannot be read, names no checkpoint, or is missing next to some.
     fn newest(&self) -> Result<Option<String>> {
         let path = self.folder.join(LATEST);
         let Some(text) = read_if_there(&path)? else { return self.first() };
@@ -237,7 +237,7 @@ impl Checkpoints {
         let (Some(last), None) = (names.last(), &next) else { return Ok(next) };
         let path = self.folder.join(LATEST);
         let what = format!(
-            "is missing beside {}. Write the name of the one to go on from into it (echo {last} > {}), or remove {} to begin at \
+            "is missing next to {}. Write the name of the one to go on from into it (echo {last} > {}), or remove {} to begin at \
              step 0",
             names.join(", "),
             path.display(),
@@ -249,7 +249,7 @@ impl Checkpoints {
     /// The newest checkpoint; `None` if there never was one.
     ///
     /// # Errors
-    /// `LATEST` or `state.json` that is missing beside others, cannot be read, or is not sound; the message says what else there
+    /// `LATEST` or `state.json` that is missing next to others, cannot be read, or is not sound; the message says what else there
     /// is to go on from.
     pub fn found(&self) -> Result<Option<Checkpoint>> {
         let found =
@@ -295,7 +295,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// A file that cannot be read or is missing, truncated, altered, or of another model, by name; ranks that do not find the
-    /// same checkpoint; a missing `LATEST` beside checkpoints.
+    /// same checkpoint; a missing `LATEST` next to checkpoints.
     pub fn load_latest(&self, trainer: &mut Trainer) -> Result<Option<Progress>> {
         let device = trainer.device.clone();
         let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());

@@ -1,5 +1,5 @@
 //! Distillation: a student learns a teacher's distribution of the next token besides the labels. The teacher is a frozen model of the
-//! same step, whose whole vocabulary counts, or a column of its best tokens beside the text.
+//! same step, whose whole vocabulary counts, or a column of its best tokens next to the text.
 //!
 //! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence of
 //! [`fathom_tensor::Divergence`] at the temperature. It is not multiplied by the squared temperature.
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use fathom_grad::{
     Batch, Counters, Eval, Grads, Labels, Params, Places, Scope, Sharing, Tables, Taught, Teacher,
 };
-use fathom_model::{Model, Packed};
+use fathom_model::{Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::loaded::{Loaded, Minimised};
@@ -92,7 +92,7 @@ impl Known {
     ) -> Option<Known> {
         let distill = how.goal.objective.distils()?;
         let Some(Best { tokens: k, .. }) = distill.best else {
-            let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+            let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
             let model = &teacher?.model;
             return Some(Known::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
         };

@@ -137,7 +137,7 @@ fn corrupt_in_words(ranks: &[usize], known: bool) -> String {
         )
     } else {
         format!(
-            "ranks {ranks:?} should have the same weights and do not; which of them is wrong cannot be told, so the run ends. Resume from the last checkpoint, and test these ranks' memory"
+            "ranks {ranks:?} should have the same weights and do not; which of them is wrong is unknown, so the run ends. Resume from the last checkpoint, and test these ranks' memory"
         )
     }
 }

@@ -114,7 +114,7 @@ impl Faults {
         self.past(|fault| *fault == Fault { kind, rank, step })
     }
 
-    /// Takes faults away that happened; says whether there were any.
+    /// Removes faults that happened; returns whether there were any.
     fn past(&mut self, which: impl Fn(&Fault) -> bool) -> bool {
         let past: Vec<Fault> = self.left.extract_if(.., |fault| which(fault)).collect();
         if let Some(path) = self.happened.as_ref().filter(|_| !past.is_empty()) {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fathom_grad::{Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Params, Scope, Sharing, Spread};
-use fathom_model::{Model, Packed};
+use fathom_model::{Model, PackedTokens};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
@@ -60,7 +60,7 @@ impl<'a> Loaded<'a> {
         micro: &'a MicroBatch,
         how: &InStep,
     ) -> Self {
-        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
         let grid = device.mesh.grid();
         let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
         let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());

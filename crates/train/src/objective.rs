@@ -244,7 +244,7 @@ pub struct Goal {
     /// Which model a step asks besides: for plans, too.
     pub refers: Refers,
     /// Models with other adapters over the same base, whose weights and optimizer state are in memory too: for plans.
-    pub beside: Vec<Arc<Spec>>,
+    pub others: Vec<Arc<Spec>>,
 }
 
 /// Noise on the embeddings of training tokens (NEFTune: Jain and others, 2023): uniform from -1 to 1, times `alpha / sqrt(L d)` with the
@@ -271,7 +271,7 @@ impl Default for Goal {
             noise: None,
             drops: None,
             refers: Refers::Not,
-            beside: Vec::new(),
+            others: Vec::new(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A model that a step's micro batches are compared with, in the run itself, and the pass over them before the step learns.
 //!
 //! The reference is a frozen copy of the weights that the run starts from, or the base of an adapter, which takes no memory. Its
-//! log-probabilities are what a column beside the tokens would have, so the objectives do not know where they are from. A copy may move
+//! log-probabilities are what a column next to the tokens would have, so the objectives do not know where they are from. A copy may move
 //! after the policy (TR-DPO: Gorbatovski and others, 2024).
 
 use std::borrow::Borrow;

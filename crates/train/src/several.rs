@@ -13,13 +13,13 @@ use crate::recipe::{AdapterName, GemmName, Memory, MethodName, NamedAdapter, Pla
 use crate::reference::Refers;
 use crate::stage::refers;
 
-/// The models of the adapters that a recipe has beside its own, over the base of `spec`, as far as a plan needs them.
+/// The models of the adapters that a recipe has besides its own, over the base of `spec`, as far as a plan needs them.
 ///
 /// # Errors
 /// As [`adapted`].
-pub(crate) fn beside(recipe: &Recipe, spec: &Spec) -> Result<Vec<Arc<Spec>>> {
+pub(crate) fn other_adapters(recipe: &Recipe, spec: &Spec) -> Result<Vec<Arc<Spec>>> {
     let base = spec.without_adapter();
-    recipe.beside().map(|other| Ok(Arc::new(adapted(&other, base.clone())?))).collect()
+    recipe.over_same_base().map(|other| Ok(Arc::new(adapted(&other, base.clone())?))).collect()
 }
 
 /// Refuses what several adapters in one run cannot be.

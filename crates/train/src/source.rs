@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use fathom_base::metrics::events;
 use fathom_text::loader::{Cursor, Loader};
-use fathom_text::pack::{IGNORE, Packed};
+use fathom_text::pack::{IGNORE, PackedSample};
 
 use crate::error::{Error, Result};
 use crate::micro_batch::{MicroBatch, Rolled, Totals};
@@ -29,7 +29,7 @@ pub trait Source {
     /// Seconds that all calls of [`Source::step`] waited for data.
     fn wait_s(&self) -> f64;
 
-    /// What there is to tell of how the last step's micro batches were made; told once.
+    /// What there is to tell of how the last step's micro batches were made; given once.
     fn told(&mut self) -> Told {
         Told::default()
     }
@@ -213,7 +213,7 @@ pub(crate) fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
 }
 
 /// Appends a sample to the stream.
-fn append(micro: &mut MicroBatch, packed: &Packed) {
+fn append(micro: &mut MicroBatch, packed: &PackedSample) {
     let start = micro.ids.len();
     micro.ids.extend(packed.tokens.iter().map(|id| *id as i32));
     micro.labels.extend(&packed.labels);

@@ -66,11 +66,11 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
         }
     };
     places = places.with_rules(rules(&table.places).map_err(say("places"))?);
-    let away = place(table.offload_place);
-    if !away.is_away() {
+    let offloaded = place(table.offload_place);
+    if !offloaded.is_offloaded() {
         return Err(say("offload_place")("must be disk or host".into()));
     }
-    places = places.offload(&table.offload_modules, MODULES, away).map_err(say("offload_modules"))?;
+    places = places.offload(&table.offload_modules, MODULES, offloaded).map_err(say("offload_modules"))?;
     places.offload_fraction = table.offload_fraction;
     places.codec = match table.offload_codec {
         OffloadCodec::AsIs => Codec::AsIs,
@@ -128,7 +128,7 @@ pub fn on_disk(recipe: &Recipe) -> OnDisk {
     }
 }
 
-/// What the optimizer keeps of earlier gradients and beside narrow weights.
+/// What the optimizer keeps of earlier gradients and next to low-precision weights.
 pub fn moments(recipe: &Recipe) -> Moments {
     let dtype = match recipe.optimizer.moments {
         MomentType::Bf16 => DType::Bf16,
@@ -178,7 +178,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             noise: noise(recipe),
             drops: recipe.adapter.dropout.map(|_| recipe.run.seed.wrapping_add(index as u64)),
             refers: refers(recipe),
-            beside: Vec::new(),
+            others: Vec::new(),
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })

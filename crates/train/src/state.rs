@@ -136,14 +136,14 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
 ///
 /// # Errors
 /// As [`frozen`].
-pub(crate) fn planned_beside(trainer: &Trainer, how: &InStep) -> Result<Vec<Trainer>> {
+pub(crate) fn planned_others(trainer: &Trainer, how: &InStep) -> Result<Vec<Trainer>> {
     let Trainer { device, model, params, .. } = trainer;
     let other = |spec: &Arc<Spec>| {
         let (mut model, mut params) = share_untrained(device, (model, params), spec);
         frozen(&mut model, &mut params, &how.goal.trained)?;
         Ok(Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments))
     };
-    how.goal.beside.iter().map(other).collect()
+    how.goal.others.iter().map(other).collect()
 }
 
 /// Opens a file for a rank's weights and optimizer state in a folder; `None` if none of them is on disk. The rank is the device's.

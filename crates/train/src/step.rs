@@ -67,9 +67,9 @@ pub struct InStep {
     pub caps: Caps,
     /// Over which ranks: for plans. A trainer's own are its device's.
     pub ranks: Ranks,
-    /// Products of narrow operands: for plans. A trainer's own are what [`Trainer::narrow`] was told.
+    /// Low-precision GEMMs: for plans. A trainer's own are what [`Trainer::narrow`] was given.
     pub narrow: Option<NarrowLayers>,
-    /// What projections are rounded to: for plans. A trainer's own is what [`Trainer::round_to`] was told.
+    /// What projections are rounded to: for plans. A trainer's own is what [`Trainer::round_to`] was given.
     pub round_to: Option<RoundTo>,
     /// Weight of the z-loss.
     pub z_loss: f32,
@@ -381,7 +381,7 @@ impl Trainer {
         let (order, arrived) = (how.ranks.order, Cell::new(None));
         let watch = match (device.machine.clock(), *watch) {
             (Some(clock), _) => Watch::Planned(clock),
-            (None, Some(begun)) => Watch::Since(begun),
+            (None, Some(started)) => Watch::Since(started),
             (None, None) => Watch::Off,
         };
         let pipeline = Pipeline {

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::Session;
 use super::losses::{compare_means, read};
 
-/// `precision.gemm`, beside bf16.
+/// `precision.gemm`, next to bf16.
 pub const FORMATS: [&str; 2] = ["fp8_delayed", "fp8_block"];
 /// The Llama-3-8B shape with half of its layers, so that the optimizer's state stays on the device and the step is one of products.
 const SHAPE: &str = "model.hidden=4096 model.layers=16 model.heads=32 model.kv_heads=8 model.head_dim=128 model.ffn=14336 model.vocab=128256";

@@ -1,5 +1,5 @@
 //! What a GPU is asked before anything is claimed of it, in one command that is meant for eight minutes: its libraries and rates,
-//! every operation and training steps against the CPU machine, the figures that have bars, beside PyTorch's, ranks on one device,
+//! every operation and training steps against the CPU machine, the figures that have bars, next to PyTorch's, ranks on one device,
 //! NCCL, graphs. Each stage has a time limit, and the failure of one does not stop the others. What it found is printed as a dated
 //! table, for `LOG.md`. Each stage can also be run alone.
 
@@ -51,7 +51,7 @@ impl Programs {
 /// The stages so far.
 struct Session {
     programs: Programs,
-    begun: Instant,
+    started: Instant,
     limit: Duration,
     patience: u32,
     results: Results,
@@ -61,14 +61,14 @@ struct Session {
 impl Session {
     /// Runs a program within its limit and what is left of all.
     fn stage(&mut self, name: &str, limit_s: u64, command: &mut Command) -> Ran {
-        let left = self.limit.saturating_sub(self.begun.elapsed());
+        let left = self.limit.saturating_sub(self.started.elapsed());
         if left.is_zero() {
             self.complaints.push(format!("{name}: not run, the time is up"));
             return Ran { lines: Vec::new(), failed: Some("not run".into()), ended: false, seconds: 0.0 };
         }
         println!("== {name}");
         let ran = stage::run(command, left.min(self.patience * Duration::from_secs(limit_s)));
-        println!("== {name}: {:.0} s, {:.0} s in all", ran.seconds, self.begun.elapsed().as_secs_f64());
+        println!("== {name}: {:.0} s, {:.0} s in all", ran.seconds, self.started.elapsed().as_secs_f64());
         if let Some(failed) = &ran.failed {
             self.complaints.push(format!("{name}: {failed}"));
         }
@@ -141,9 +141,9 @@ pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
     // Alone, or with the long ones, each has its own limit and no more.
     let limits = stages.iter().map(|stage| stage.limit_s).sum::<u64>() + DEVICE_S;
     let limit = Duration::from_secs(if alone || asked.long { limits } else { ALL_S });
-    let (begun, patience) = (Instant::now(), asked.patience as u32);
+    let (started, patience) = (Instant::now(), asked.patience as u32);
     let (results, complaints) = (Results::default(), Vec::new());
-    let mut session = Session { programs, begun, limit: patience * limit, patience, results, complaints };
+    let mut session = Session { programs, started, limit: patience * limit, patience, results, complaints };
     if !session.gpu("device", DEVICE_S) {
         return Err("gpu-run: no GPU to run on; the lines above say why".to_string());
     }

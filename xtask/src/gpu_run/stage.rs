@@ -22,7 +22,7 @@ pub struct Ran {
 
 /// Runs a program for at most so long; one that takes longer is ended.
 pub fn run(command: &mut Command, limit: Duration) -> Ran {
-    let begun = Instant::now();
+    let started = Instant::now();
     let lines = Arc::new(Mutex::new(Vec::new()));
     let (failed, ended) = match command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn() {
         Err(error) => (Some(format!("{}: {error}", command.get_program().display())), false),
@@ -37,7 +37,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Ran {
                     }
                 })
             });
-            let (failed, ended) = wait(&mut child, begun, limit);
+            let (failed, ended) = wait(&mut child, started, limit);
             let until = Instant::now() + Duration::from_secs(2);
             while reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < until {
                 std::thread::sleep(LOOK);
@@ -46,16 +46,16 @@ pub fn run(command: &mut Command, limit: Duration) -> Ran {
         }
     };
     let lines = lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ran { lines, failed, ended, seconds: begun.elapsed().as_secs_f64() }
+    Ran { lines, failed, ended, seconds: started.elapsed().as_secs_f64() }
 }
 
 /// How a program failed, if it did, and whether it was ended.
-fn wait(child: &mut Child, begun: Instant, limit: Duration) -> (Option<String>, bool) {
+fn wait(child: &mut Child, started: Instant, limit: Duration) -> (Option<String>, bool) {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return ((!status.success()).then(|| status.to_string()), false),
             Err(error) => return (Some(error.to_string()), false),
-            Ok(None) if begun.elapsed() > limit => {
+            Ok(None) if started.elapsed() > limit => {
                 // One that has just ended by itself is no failure of this.
                 let _ = child.kill();
                 let _ = child.wait();

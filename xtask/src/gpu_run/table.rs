@@ -1,4 +1,4 @@
-//! Lines of programs to a dated table for `LOG.md`, with the bars of the issue beside the figures.
+//! Lines of programs to a dated table for `LOG.md`, with the bars of the issue next to the figures.
 
 use serde_json::Value;
 
@@ -163,7 +163,7 @@ impl Results {
             "device to host",
             "both ways, each",
             "taken without a tensor",
-            "taken beside the pool",
+            "taken outside the pool",
         ] {
             out += &format!("{what}: {}. ", self.found(what).unwrap_or("-"));
         }
@@ -189,13 +189,13 @@ impl Results {
         format!("| {tokens} tokens | {} | {} | {ratio} | {share} | {memory} |\n", text(ours), text(theirs))
     }
 
-    /// What the device says that a step took, less what libraries take beside any pool, as a share of what the plan reserves.
+    /// What the device says that a step took, less what libraries take outside any pool, as a share of what the plan reserves.
     fn memory(&self, row: &Value) -> Option<f64> {
-        let beside = self.number("taken beside the pool")?;
-        Some((row["device_used_bytes"].as_f64()? - beside) / row["planned_reserved_bytes"].as_f64()?)
+        let outside = self.number("taken outside the pool")?;
+        Some((row["device_used_bytes"].as_f64()? - outside) / row["planned_reserved_bytes"].as_f64()?)
     }
 
-    /// Attention beside PyTorch's, in both directions.
+    /// Attention next to PyTorch's, in both directions.
     fn attention(&self, bars: &mut Bars) -> String {
         let ours = self.found(&format!("causal attention, {ATTENTION_TOKENS} tokens")).unwrap_or_default();
         let theirs = self.bench("attention", ATTENTION_TOKENS, true);
@@ -260,7 +260,7 @@ mod tests {
             r#"{"what":"device","ok":true,"found":"NVIDIA H200"}"#.to_string(),
             r#"{"what":"product, 8192 cubed, bf16","ok":true,"found":"700 TFLOP/s"}"#.to_string(),
             r#"{"bench":"step","tokens":8192,"model_tflops":300.0,"device_used_bytes":1113,"planned_reserved_bytes":1000}"#.to_string(),
-            r#"{"what":"taken beside the pool","ok":true,"found":"100 bytes beside 2000"}"#.to_string(),
+            r#"{"what":"taken outside the pool","ok":true,"found":"100 bytes outside 2000"}"#.to_string(),
             r#"{"what":"causal attention, 32768 tokens","ok":true,"found":"600 TFLOP/s forward by cuDNN, 450 backward by cuDNN"}"#.to_string(),
             r#"{"bench":"attention","tokens":32768,"forward_tflops":605.0,"backward_tflops":500.0,"rival":"torch"}"#.to_string(),
             r#"{"bench":"longest","tokens":300000,"too_long":320000,"rival":"torch"}"#.to_string(),

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loads_are_told_from_links_and_names() {
+    fn loads_are_distinguished_from_links_and_names() {
         let cases: [(&str, usize); 14] = [
             ("<a href=\"https://site.org\">site</a> https://site.org", 0),
             ("<svg xmlns='http://www.w3.org/2000/svg'><use href='#a'/></svg>", 0),

@@ -27,7 +27,7 @@ pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
     ready(client, Duration::from_secs(120))?;
     let first = token_ids(client).ok_or("the server does not answer")?;
 
-    let (mut random, begun) = (Random(1), Instant::now());
+    let (mut random, started) = (Random(1), Instant::now());
     let seconds = 60.0 * minutes;
     // One in each of so many equal parts of the time, the last of them left alone.
     let part = seconds / f64::from(FAULTS + 1);
@@ -36,8 +36,8 @@ pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
     faults.reverse();
     let (mut asked, mut failed, mut longest, mut down) = (0u32, 0u32, 0.0f64, None);
     let mut last = Vec::new();
-    while begun.elapsed().as_secs_f64() < seconds {
-        let now = begun.elapsed().as_secs_f64();
+    while started.elapsed().as_secs_f64() < seconds {
+        let now = started.elapsed().as_secs_f64();
         if faults.last().is_some_and(|at| *at < now) {
             faults.pop();
             let kill = faults.len().is_multiple_of(2);
@@ -51,7 +51,7 @@ pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
             failed += 1;
         } else if let Some(since) = down.take() {
             let took = since.elapsed().as_secs_f64();
-            println!("{:.0} s: answers again after {took:.1} s", begun.elapsed().as_secs_f64());
+            println!("{:.0} s: answers again after {took:.1} s", started.elapsed().as_secs_f64());
             longest = longest.max(took);
         }
         last.push(ids);

@@ -77,13 +77,13 @@ pub fn run(model: &str, aborts: u64, minutes: f64) -> Result<Vec<String>, String
                 }
             });
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let (mut early, mut most) = (0.0f64, 0.0f64);
         while Instant::now() < end {
             sleep(Duration::from_secs(1));
             let now = gauge(client, "fathom:anonymous_memory_bytes").unwrap_or(0.0);
             most = most.max(now);
-            if begun.elapsed().as_secs_f64() < 6.0 * minutes {
+            if started.elapsed().as_secs_f64() < 6.0 * minutes {
                 early = early.max(now);
             }
         }
@@ -109,7 +109,7 @@ pub fn run(model: &str, aborts: u64, minutes: f64) -> Result<Vec<String>, String
     Ok(complaints)
 }
 
-/// A port that nobody listens at.
+/// A port that nothing listens at.
 fn free_port() -> Result<u16, String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
@@ -247,12 +247,12 @@ fn mixed(client: Client, random: &mut Random, counts: &Counts, over: &AtomicBool
     };
 }
 
-/// A request that nobody should answer with 200, nor with 500.
+/// A request that should be answered neither with 200 nor with 500.
 fn garbage(client: Client, random: &mut Random) -> Vec<u8> {
     let body = match random.below(6) {
         0 => "[".repeat(20_000),
         1 => r#"{"model":"m","prompt":"#.to_string(),
-        2 => r#"{"model":"nobody","prompt":"a"}"#.to_string(),
+        2 => r#"{"model":"absent","prompt":"a"}"#.to_string(),
         3 => r#"{"model":"m","prompt":[1e99],"max_tokens":-1}"#.to_string(),
         4 => format!(r#"{{"model":"m","prompt":"a","max_tokens":4,"stop":{:?}}}"#, vec!["a"; 1000]),
         _ => return (0..random.below(4000)).map(|_| random.word() as u8).chain(*b"\r\n\r\n").collect(),

@@ -5,6 +5,7 @@ mod budget;
 mod lex;
 mod rules;
 mod source;
+mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,8 +69,11 @@ fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Re
         };
         source.is_test_file() || test_modules.iter().any(declared)
     };
+    let page = read(&root.join(words::PAGE))?;
+    let refused = words::listed(&page)?;
     for source in &sources {
         found.extend(rules::check_rust(source, is_test(source)));
+        found.extend(words::check(source, is_test(source), &refused));
         found.extend(budget.check_rust(source));
     }
     let code: Vec<&Source> = sources.iter().filter(|source| !is_test(source)).collect();

@@ -17,7 +17,7 @@ const KNOW_RANKS: [&str; 3] = ["portion.rs", "model.rs", "narrow.rs"];
 /// What prints. Programs do, and a build script talks to cargo.
 const PRINTS: [&str; 5] = ["println", "print", "eprintln", "eprint", "dbg"];
 const PROGRAMS: [&str; 4] = ["crates/cli/", "crates/rehearsal/", "fuzz/", "xtask/"];
-/// What a `static` is kept by that changes while the program runs, beside atomics.
+/// What a `static` is kept by that changes while the program runs, besides atomics.
 const CELLS: [&str; 9] =
     ["OnceLock", "LazyLock", "Once", "OnceCell", "LazyCell", "Mutex", "RwLock", "Cell", "RefCell"];
 /// Who may keep such a thing for the whole process: the allocator's counts, the panic hook of guarded calls, libraries of CUDA,
@@ -128,7 +128,7 @@ fn is_program(path: &str) -> bool {
     PROGRAMS.iter().any(|folder| path.starts_with(folder))
 }
 
-/// The program `fathom` too prints by way of its console, which knows when nobody reads.
+/// The program `fathom` too prints by way of its console, which knows when no one reads.
 fn may_print(path: &str) -> bool {
     path.ends_with("/build.rs") || is_program(path) && !path.starts_with("crates/cli/src/")
 }

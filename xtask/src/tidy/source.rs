@@ -24,7 +24,7 @@ pub struct Function {
     pub line: usize,
     /// From `fn` to the closing brace.
     pub lines: usize,
-    /// Arguments beside a `self` receiver.
+    /// Arguments besides a `self` receiver.
     pub arguments: usize,
 }
 

@@ -73,14 +73,14 @@ impl Curation {
     /// # Errors
     /// Those of its stages; what was made before stays valid.
     pub fn run(&self, order: &Order, events: &Arc<dyn Events>) -> Result<Curated> {
-        let (stop, told, said) = (order.stop.clone(), events.clone(), events.clone());
+        let (stop, reports, said) = (order.stop.clone(), events.clone(), events.clone());
         let options = RunOptions {
             threads: 0,
             rank: order.rank,
             engine: order.engine.clone(),
             on_read: None,
             stop: Some(Arc::new(move |_: &str| stop.load(Ordering::Relaxed))),
-            progress: Some(Arc::new(move |progress: &Progress| told.on(Event::Curating(progress)))),
+            progress: Some(Arc::new(move |progress: &Progress| reports.on(Event::Curating(progress)))),
             say: Some(Arc::new(move |text: &str| said.line(text))),
             models: Some(Arc::new(Engines(events.clone()))),
         };
@@ -88,7 +88,7 @@ impl Curation {
     }
 
     fn until_it_ends(&self, order: &Order, options: &RunOptions) -> Result<Curated> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let ran = match self.0.run(options) {
                 Err(stopped @ CurateError::Interrupted { .. }) => {
@@ -104,7 +104,7 @@ impl Curation {
                     return Ok(Curated::Done(stats));
                 }
                 Outcome::Waiting { stage, missing } => {
-                    if stage.is_none() || begun.elapsed().as_secs_f64() >= order.wait_s {
+                    if stage.is_none() || started.elapsed().as_secs_f64() >= order.wait_s {
                         return Ok(Curated::Waiting { stage, missing });
                     }
                     std::thread::sleep(LOOK);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fathom_grad::{Batch, Counters, Scope};
-use fathom_model::{Caps, Packed, Spec, open_config};
+use fathom_model::{Caps, PackedTokens, Spec, open_config};
 use fathom_tensor::{DType, Device};
 
 use crate::error::{Result, caught, refuse};
@@ -43,7 +43,8 @@ impl Subject {
             let document: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
             let positions: Vec<i32> = (0..ids.len() as i32).collect();
             let whole = 0..ids.len();
-            let packed = Packed { ids: &document, positions: &positions, docs: std::slice::from_ref(&whole) };
+            let packed =
+                PackedTokens { ids: &document, positions: &positions, docs: std::slice::from_ref(&whole) };
             let batch = loaded.model.batch(&device, packed, Caps { docs: 1, seq_tokens: ids.len() });
             Ok(Subject { device, loaded, ids: ids.to_vec(), batch, counters: Counters::default() })
         })

@@ -76,8 +76,8 @@ fn cargo_home() -> Option<PathBuf> {
 /// What became of a lesson.
 pub enum Taught {
     /// The run's report, with the lesson in it.
-    Told(Box<Report>),
-    /// The text has too few functions with docs, or the lesson was told before.
+    Reported(Box<Report>),
+    /// The text has too few functions with docs, or the lesson was reported before.
     Nothing,
     /// The same command goes on.
     Interrupted,
@@ -88,7 +88,7 @@ pub enum Taught {
 /// # Errors
 /// Those of training; files that cannot be written.
 pub fn teach(job: &Job, length: Length, order: &Order, events: &dyn Events) -> Result<Taught> {
-    let (begun, folder) = (Instant::now(), job.folder.join("lesson"));
+    let (started, folder) = (Instant::now(), job.folder.join("lesson"));
     let taught = job.folder.join("taught");
     if taught.join("config.json").exists() {
         return Ok(Taught::Nothing);
@@ -117,14 +117,14 @@ pub fn teach(job: &Job, length: Length, order: &Order, events: &dyn Events) -> R
     let lesson = lesson_job(job, &folder, length, events)?;
     let before = look(job, None, &held_out, &folder, events)?;
     let trained = train(&lesson, order, events)?;
-    // One that has ended before has no report of its own any more; it may have been stopped before it was told.
+    // One that has ended before has no report of its own any more; it may have been stopped before it was reported.
     if trained.outcome == Outcome::Interrupted {
         return Ok(Taught::Interrupted);
     }
     let after = look(job, Some(&folder.join(adapters::FOLDER)), &held_out, &folder, events)?;
     merge(&folder, &taught, events)?;
-    let page = told(job, &lesson, [before, after], begun)?;
-    Ok(Taught::Told(Box::new(page)))
+    let page = report_of(job, &lesson, [before, after], started)?;
+    Ok(Taught::Reported(Box::new(page)))
 }
 
 /// The run that teaches.
@@ -218,7 +218,7 @@ fn merge(lesson: &Path, to: &Path, events: &dyn Events) -> Result<()> {
 }
 
 /// Writes what the lesson came to into the run's log and report.
-fn told(job: &Job, lesson: &Job, seen: [Seen; 2], begun: Instant) -> Result<Report> {
+fn report_of(job: &Job, lesson: &Job, seen: [Seen; 2], started: Instant) -> Result<Report> {
     let known = read_events(job.log())?;
     let mut done = known.iter().rev().find_map(|event| match Event::from_value(event) {
         Some(Event::Done(done)) => Some(done),
@@ -252,7 +252,7 @@ fn told(job: &Job, lesson: &Job, seen: [Seen; 2], begun: Instant) -> Result<Repo
         }
     }
     if let Some(done) = &mut done {
-        done.time_s += begun.elapsed().as_secs_f64();
+        done.time_s += started.elapsed().as_secs_f64();
         metrics.write(&Event::Done(done.clone()))?;
     }
     metrics.sync()?;

@@ -15,5 +15,7 @@ pub fn cuda() -> Probe {
 
 /// What libraries take of the first device outside a pool, if it was measured on such a device.
 pub fn outside_pool_bytes() -> Option<u64> {
-    fathom_cuda::driver::Real::describe(0).ok().and_then(|facts| fathom_cuda::profile(&facts).beside_bytes)
+    fathom_cuda::driver::Real::describe(0)
+        .ok()
+        .and_then(|facts| fathom_cuda::profile(&facts).outside_pool_bytes)
 }

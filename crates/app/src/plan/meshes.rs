@@ -1,4 +1,4 @@
-//! The best meshes of so many ranks, beside the recipe's own.
+//! The best meshes of so many ranks, and the recipe's own.
 
 use fathom_train::{Candidate, Draft, MeshPlan, MeshSolution};
 

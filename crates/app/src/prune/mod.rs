@@ -64,9 +64,9 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         models::open(&request.model, Some(dtype), machine, events)?;
     caught(|| {
         let Loaded { model, params } = &loaded;
-        let told = |message: String| format!("{}: the model {message}", folder.display());
+        let refusal = |message: String| format!("{}: the model {message}", folder.display());
         if let Err(message) = prunable(&model.spec) {
-            refuse!("{}", told(message));
+            refuse!("{}", refusal(message));
         }
         let wanted = Choice::new(&model.spec, &request.sizes)?;
         let samples =
@@ -82,7 +82,7 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         let pruned = prune(&device, (model, params), &kept);
         let (smaller, slices) = match pruned {
             Ok(pruned) => pruned,
-            Err(message) => refuse!("{}", told(message)),
+            Err(message) => refuse!("{}", refusal(message)),
         };
         let loss = |model, params| mean_loss((&device, &tokenizer), (model, params), &samples);
         let losses = [loss(model, params)?, loss(&smaller, &slices)?];

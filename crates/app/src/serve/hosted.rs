@@ -33,7 +33,7 @@ pub(super) struct Hosted {
     pub thread: JoinHandle<()>,
 }
 
-/// Before an engine that broke is begun again.
+/// Before an engine that broke is started again.
 const AGAIN: Duration = Duration::from_millis(100);
 
 type Started = Result<(Handle, Sizes)>;
@@ -68,7 +68,7 @@ fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, O
     let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
     drop(opened);
     if order.again {
-        beside(name, &sizes)?;
+        fits_next_to_served(name, &sizes)?;
     }
     let load = if order.has_adapters() { models::load } else { models::load_stored };
     let loaded = caught(|| load(&device, &folder, Some(dtype), &Silent))?;
@@ -129,7 +129,7 @@ fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, O
     Ok(())
 }
 
-/// Answers until nobody can ask any more. A step that panics fails what it worked on, and the next request is answered.
+/// Answers until all askers are gone. A step that panics fails what it worked on, and the next request is answered.
 fn answer(
     commands: &Commands,
     engine: &Engine<'_>,
@@ -155,13 +155,13 @@ fn answer(
     }
 }
 
-/// Refuses a model that is loaded again where the memory that is free does not hold it beside the one that answers.
-fn beside(name: &str, sizes: &Sizes) -> Result<()> {
+/// Refuses a model that is loaded again where the memory that is free does not hold it next to the one that answers.
+fn fits_next_to_served(name: &str, sizes: &Sizes) -> Result<()> {
     let Some(memory) = Memory::read().filter(|memory| memory.available_bytes < sizes.bytes()) else {
         return Ok(());
     };
     refuse!(
-        "{name} takes {} beside the one that answers, and {} are free; it is served as it was: give both less memory (--memory), or \
+        "{name} takes {} next to the one that answers, and {} are free; it is served as it was: give both less memory (--memory), or \
          start the server again",
         human::bytes(sizes.bytes()),
         human::bytes(memory.available_bytes)

@@ -113,7 +113,7 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
     order.named()?.into_iter().enumerate().map(one).collect()
 }
 
-/// Serves models until it is asked to end, and what it has begun has ended.
+/// Serves models until it is asked to end, and what it has started has ended.
 ///
 /// # Errors
 /// No model there, no memory for it, two of one name, keys that open nothing, a port in use.
@@ -159,8 +159,8 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
     fathom_serve::serve(&server, &order.at, around.stop, around.heard)?;
     drop(server);
     // An engine ends with its last handle; one that a request still holds is not waited for.
-    let begun = Instant::now();
-    while !ended(&threads) && begun.elapsed() < LAST {
+    let began = Instant::now();
+    while !ended(&threads) && began.elapsed() < LAST {
         sleep(Duration::from_millis(5));
     }
     Ok(())

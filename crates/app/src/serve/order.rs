@@ -43,7 +43,7 @@ pub struct Order {
     pub keys: Option<PathBuf>,
     /// The program's version.
     pub version: String,
-    /// It is served already, and loaded beside that.
+    /// It is served already, and loaded next to that.
     pub again: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Around<'a> {
     pub stop: &'a AtomicBool,
     /// Takes lines of the log.
     pub log: Option<Log>,
-    /// Is told where it listens.
+    /// Receives where it listens.
     pub heard: &'a dyn Fn(&[SocketAddr]),
     /// Hears what there is to say.
     pub events: &'a dyn Events,

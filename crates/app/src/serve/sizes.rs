@@ -175,7 +175,7 @@ pub(super) fn of(
                 human::bytes(budget_bytes)
             );
         };
-        // What else runs on this machine has a say where nobody said how much.
+        // What else runs on this machine has a say where the order does not say how much.
         let room = if order.memory_bytes.is_some() { left } else { left / 2 };
         let own = page_bytes(spec, dtype, order.kv);
         let each =

@@ -51,8 +51,8 @@ pub fn run(job: &Job, spec: &CorpusSpec, stop: &Arc<AtomicBool>, events: &dyn Ev
     let Some(name) = name(&job.recipe().data) else { return Ok(true) };
     let machine = &job.recipe().machine;
     let pipeline = pipeline_of(spec, layers(name), machine.memory_bytes, remote())?;
-    let (told, said, asked) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())), stop.clone());
-    let (tell, say) = (told.clone(), said.clone());
+    let (latest, said, asked) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())), stop.clone());
+    let (tell, say) = (latest.clone(), said.clone());
     let options = RunOptions {
         threads: machine.threads,
         stop: Some(Arc::new(move |_: &str| asked.load(Ordering::Relaxed))),
@@ -74,7 +74,7 @@ pub fn run(job: &Job, spec: &CorpusSpec, stop: &Arc<AtomicBool>, events: &dyn Ev
         while !running.is_finished() {
             thread::sleep(LOOK);
             pass_on();
-            if let Some(progress) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(progress) = latest.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let (done, all) = (progress.parts_done as u64, progress.parts as u64);
                 events.on(Event::Progress { text: &words(&progress), done, all });
             }

@@ -82,7 +82,7 @@ pub fn corpus(
         _ => {
             return Err(job
                 .loaded
-                .refuse("data.held_out_share", "has to be above 0 and at most 0.5 beside data.held_out_paths")
+                .refuse("data.held_out_share", "has to be above 0 and at most 0.5 with data.held_out_paths")
                 .into());
         }
     };
@@ -136,7 +136,7 @@ pub fn corpus(
     Ok(Some((given, Store::open(store_prefix(&out))?, report, example)))
 }
 
-/// Keeps the chat template that the recipe names beside the tokenizer: what the model is taught by is what it is asked by.
+/// Keeps the chat template that the recipe names next to the tokenizer: what the model is taught by is what it is asked by.
 ///
 /// # Errors
 /// A file that cannot be copied.
@@ -163,7 +163,7 @@ fn write(
     (out, stop): (&Path, &AtomicBool),
     (reference, events): (&mut Given, &dyn Events),
 ) -> Result<Option<(Data, events::Lesson)>> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let answers = &made.teaching.answers;
     let (group, values) = (answers.group() as u32, answers.values() as u32);
     let header = Header { group, values, ..Header::for_tokenizer(tokenizer)? };
@@ -228,7 +228,7 @@ fn write(
     report.dropped.extend((cut > 0).then(|| dropped_text("rows of which a part was cut off", cut)));
     let (name, documents, bytes) = (names.join(", "), report.documents, report.bytes);
     report.sources = vec![DataSource { name, documents, bytes }];
-    report.seconds = begun.elapsed().as_secs_f64();
+    report.seconds = started.elapsed().as_secs_f64();
     Ok(Some((report, example)))
 }
 

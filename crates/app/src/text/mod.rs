@@ -121,12 +121,12 @@ fn check_remade(job: &Job, spec: &CorpusSpec, events: &dyn Events) -> Result<()>
     match altered(&spec.out) {
         Some(path) if trained => refuse!(
             "{}: was altered since the run made it (its hash differs), and the run has trained on what it was; remove {} to have \
-             it made anew from the text",
+             it rebuilt from the text",
             path.display(),
             spec.out.join("corpus.json").display()
         ),
         Some(path) => events.warn(&format!(
-            "{} was altered since the run made it (its hash differs); it is made anew from the text",
+            "{} was altered since the run made it (its hash differs); it is rebuilt from the text",
             path.display()
         )),
         None => {}

@@ -1,4 +1,4 @@
-//! What another model says of the tokens of a store, in a column beside them, computed once, whole and on one rank, before the first step:
+//! What another model says of the tokens of a store, in a column next to them, computed once, whole and on one rank, before the first step:
 //! the log-probabilities of the reference that a run starts from, or the best tokens of a teacher.
 
 use std::path::{Path, PathBuf};

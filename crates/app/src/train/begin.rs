@@ -78,7 +78,7 @@ pub(super) fn is_done(job: &Job) -> Result<bool> {
 pub(super) fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     let (recipe, device) = (job.recipe(), job.machine.open()?);
     let profile = device.machine.profile();
-    // What predictions were made with, to be read beside them.
+    // What predictions were made with, to be read with them.
     let path = job.folder.join("machine.json");
     let sheet = format!("{:#}\n", serde_json::to_value(profile.sheet())?);
     fathom_base::files::write(&path, sheet.as_bytes())

@@ -56,7 +56,7 @@ pub(super) struct First<'a> {
     pub tokenizer: &'a Tokenizer,
     /// FLOPs of a step of each stage, as planned.
     pub flops: &'a [f64],
-    pub begun: Instant,
+    pub started: Instant,
     pub events: &'a dyn Events,
 }
 
@@ -94,10 +94,10 @@ impl First<'_> {
     /// The steps of all stages, and what follows them.
     fn steps(&self, mut run: Run<'_>, alone: bool, gap: Option<(Gap<'_>, f64)>) -> Result<Trained> {
         let (recipe, events) = (self.shared.job.recipe(), self.events);
-        let begun_at = self.say_begun(&run);
-        let mut board = self.board(begun_at)?;
+        let steps_done = self.say_resumed(&run);
+        let mut board = self.board(steps_done)?;
         let mut watch = self.watch(alone, &mut board);
-        if begun_at == 0 && alone && moments::before(recipe) == Some(0) {
+        if steps_done == 0 && alone && moments::before(recipe) == Some(0) {
             run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
         }
         let mut rounded = None;
@@ -128,24 +128,24 @@ impl First<'_> {
     }
 
     /// Says where the run goes on; the step after which it does.
-    pub fn say_begun(&self, run: &Run<'_>) -> u64 {
+    pub fn say_resumed(&self, run: &Run<'_>) -> u64 {
         if self.shared.stores.held_out() != self.shared.job.recipe().data.held_out_share {
             self.events.line(
                 "no document's hash falls into the held-out share; the one with the lowest is held out",
             );
         }
-        let begun_at = run.progress().step;
-        if begun_at > 0 {
-            self.events.line(&format!("resumed after step {begun_at}"));
+        let steps_done = run.progress().step;
+        if steps_done > 0 {
+            self.events.line(&format!("resumed after step {steps_done}"));
         }
-        begun_at
+        steps_done
     }
 
     /// The file for TensorBoard, if the recipe asks for one.
-    pub fn board(&self, begun_at: u64) -> Result<Option<EventFile>> {
+    pub fn board(&self, steps_done: u64) -> Result<Option<EventFile>> {
         let job = self.shared.job;
         let folder = job.folder.join("tensorboard");
-        let open = || EventFile::resume(&folder, report::unix_s() as u64, begun_at);
+        let open = || EventFile::resume(&folder, report::unix_s() as u64, steps_done);
         Ok(job.recipe().run.tensorboard.then(open).transpose()?)
     }
 
@@ -159,7 +159,7 @@ impl First<'_> {
     ) -> Result<Report> {
         let job = self.shared.job;
         let alone = trainer.device.mesh.grid().ranks() == 1;
-        // Without what training keeps beside the weights: of all ranks together one of them may have no room for it.
+        // Without what training keeps next to the weights: of all ranks together one of them may have no room for it.
         let (mut device, mut model, mut params) = trainer.into_model();
         if job.recipe().rl.has_values() {
             // The value head is of the training alone; its weight is the last.
@@ -245,7 +245,7 @@ impl First<'_> {
             stores,
             measures,
             measure_s: time::measure_s(recipe),
-            measured_by: time::measured_by(recipe, self.begun),
+            measured_by: time::measured_by(recipe, self.started),
             took_s: None,
             ahead: Ahead::new(recipe, self.flops, seconds, measures),
             events: self.events,
@@ -258,7 +258,7 @@ impl First<'_> {
         let job = self.shared.job;
         metrics.write(&Event::Done(events::Done {
             step: progress.step,
-            time_s: self.begun.elapsed().as_secs_f64(),
+            time_s: self.started.elapsed().as_secs_f64(),
             tokens_total: progress.tokens,
             peak_rss_bytes: rss::peak_bytes().unwrap_or(0),
             model_path: if job.trained.adapter.is_some() { FOLDER } else { "model" }.into(),
@@ -266,6 +266,6 @@ impl First<'_> {
         metrics.sync()?;
         let page = job.page();
         let log = report::write(&job.folder, &page)?;
-        Ok(Report { log, page, seconds: self.begun.elapsed().as_secs_f64() })
+        Ok(Report { log, page, seconds: self.started.elapsed().as_secs_f64() })
     }
 }

@@ -116,7 +116,7 @@ fn remove(folder: &Path, name: &str) -> Result<()> {
 /// The log of a run that has trained nothing: no step, no checkpoint. Text that it made is made again where that has to be.
 fn untrained(folder: &Path) -> Result<Option<Vec<Value>>> {
     let log = folder.join("metrics.jsonl");
-    // A recipe without a log is nobody's run, so not ours to replace.
+    // A recipe without a log is not known to be a run, so not ours to replace.
     if !log.exists() || folder.join("checkpoints").exists() {
         return Ok(None);
     }
@@ -164,7 +164,7 @@ fn grows(change: &Difference, position: Option<&Progress>) -> Growth {
     let at_end = progress.stage_step == 0 && index.is_none_or(|index| index + 1 == progress.stage);
     match index {
         Some(index) if index >= progress.stage => Growth::Allowed,
-        Some(_) if !at_end => Growth::Impossible("a later stage has begun"),
+        Some(_) if !at_end => Growth::Impossible("a later stage has started"),
         _ if at_end && progress.stage > 0 && progress.ended.is_none() => {
             Growth::Impossible("an earlier version ended the stage, and did not keep where its data was")
         }
@@ -197,8 +197,8 @@ mod tests {
         check("stage.1.steps", ["4", "8"], [0, 0], Growth::Allowed);
         check("stage.1.steps", ["8", "4"], [1, 2], Growth::None);
         check("stage.1.steps", ["none", "4"], [1, 2], Growth::None);
-        check("stage.1.steps", ["4", "8"], [2, 1], Growth::Impossible("a later stage has begun"));
-        check("stage.0.steps", ["4", "8"], [2, 0], Growth::Impossible("a later stage has begun"));
+        check("stage.1.steps", ["4", "8"], [2, 1], Growth::Impossible("a later stage has started"));
+        check("stage.0.steps", ["4", "8"], [2, 0], Growth::Impossible("a later stage has started"));
         check("run.minutes", ["3.0", "6.0"], [2, 0], Growth::Allowed);
         check("run.minutes", ["3.0", "6.0"], [1, 5], Growth::Allowed);
         check("run.minutes", ["6.0", "3.0"], [1, 5], Growth::None);

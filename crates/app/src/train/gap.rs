@@ -29,7 +29,7 @@ pub(super) struct Gap<'a> {
 pub(super) type Rounded = [f64; 2];
 
 impl<'a> Gap<'a> {
-    /// Of a run on one rank that has not begun, has no limit of time and measures; `None` of others.
+    /// Of a run on one rank that has not started, has no limit of time and measures; `None` of others.
     pub fn of(
         job: &'a Job,
         (tokenizer, stores): (&'a Tokenizer, &'a Stores),

@@ -2,7 +2,7 @@
 //! for a folder of their own in memory, and with limits of time, memory, processes and files.
 //!
 //! The jail is made of Linux's namespaces by programs of util-linux (`unshare`, `mount`, `pivot_root`, `prlimit`, `setpriv`), without
-//! root: inside, the command is root of a user namespace without any capability. Started by root it is nobody's outside.
+//! root: inside, the command is root of a user namespace without any capability. Started by root it is an unprivileged user's outside.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,12 +20,12 @@ const KEPT: usize = 64 << 10;
 /// What the script prints before the program does.
 const READY: &[u8] = b"ready\n";
 /// Who root is outside of the jail.
-const NOBODY: &str = "65534";
+const UNPRIVILEGED: &str = "65534";
 
 /// Limits of a program.
 #[derive(Clone, Debug)]
 pub struct Jail {
-    /// Folders that it can read, beside those of the system (`/usr`, `/bin`, `/lib`, `/etc`).
+    /// Folders that it can read, besides those of the system (`/usr`, `/bin`, `/lib`, `/etc`).
     pub shown: Vec<PathBuf>,
     /// Bytes of memory of a process.
     pub memory_bytes: u64,
@@ -132,7 +132,7 @@ impl Jail {
         if of_root {
             // Limits of processes do not hold for root itself.
             words.extend(["setpriv", "--clear-groups"].map(String::from));
-            words.extend(["reuid", "regid"].map(|id| format!("--{id}={NOBODY}")));
+            words.extend(["reuid", "regid"].map(|id| format!("--{id}={UNPRIVILEGED}")));
         }
         words.extend(unshare.split(' ').map(String::from));
         words.extend(["sh", "-c", SCRIPT, "jail"].map(String::from));
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_system_without_a_jail_is_told_what_is_missing() {
+    fn what_a_jail_lacks_on_a_system_is_reported() {
         let jail = Jail {
             shown: Vec::new(),
             memory_bytes: 1 << 30,

@@ -78,7 +78,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 
 /// The part of the first of several processes, or of the only one.
 fn lead(job: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
-    let (begun, folder) = (Instant::now(), &job.folder);
+    let (started, folder) = (Instant::now(), &job.folder);
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let _claimed = folder::claim(folder, events)?;
     folder::same_recipe(folder, &job.loaded)?;
@@ -107,9 +107,9 @@ fn lead(job: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Tr
     let vocab = tokenizer.vocab_size();
     let stores = &Stores::open(job.recipe(), corpus.map(Arc::new), vocab)?;
     stores.check_tokenizer(&tokenizer)?;
-    let seconds = time::stage_seconds(job.recipe(), begun);
+    let seconds = time::stage_seconds(job.recipe(), started);
     let shared = shared(job, crew, (stores, vocab), seconds.as_deref(), order);
-    let first = First { shared: &shared, tokenizer: &tokenizer, flops: &flops, begun, events };
+    let first = First { shared: &shared, tokenizer: &tokenizer, flops: &flops, started, events };
     if job.world() == 1 {
         return first.run(job.machine.open()?, metrics);
     }

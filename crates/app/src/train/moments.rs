@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_runs_are_told_beforehand() {
+    fn short_runs_are_reported_beforehand() {
         let run = |steps: Option<u64>, minutes: Option<f64>| {
             let mut recipe = Recipe { stage: vec![Stage { steps, ..Stage::default() }], ..Recipe::default() };
             recipe.run.minutes = minutes;

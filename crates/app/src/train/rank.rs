@@ -58,7 +58,7 @@ impl Shared<'_> {
         work(self.run(metrics, trainer, Some(&rebuild))?)
     }
 
-    /// A rank's part of the run, in its folder; `anew` makes its trainer again, where ranks may fail.
+    /// A rank's part of the run, in its folder; `anew` rebuilds its trainer, where ranks may fail.
     ///
     /// # Errors
     /// A damaged checkpoint.
@@ -164,7 +164,7 @@ pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events)
 ///
 /// # Errors
 /// A model that has no rows for all tokens.
-pub fn trainer_beside(job: &Job, other: &Trainer, vocab: usize) -> Result<Trainer> {
+pub fn trainer_of_other(job: &Job, other: &Trainer, vocab: usize) -> Result<Trainer> {
     let (recipe, ranks, device) = (job.recipe(), &job.ranks[0], &other.device);
     let (mut model, mut params) = share_untrained(device, (&other.model, &other.params), &job.specs[0]);
     has_rows(&model, vocab)?;

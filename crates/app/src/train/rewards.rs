@@ -8,7 +8,7 @@ use fathom_text::Tokenizer;
 use fathom_text::chat::Follow;
 use fathom_text::lessons::{Prompt, prompts};
 use fathom_train::policy::environment::Earned;
-use fathom_train::policy::reward::Part;
+use fathom_train::policy::reward::WeightedReward;
 use fathom_train::policy::rules::RuleName;
 use fathom_train::policy::{Playing, Rolling, Rollouts, rules};
 use serde_json::Value;
@@ -48,7 +48,11 @@ pub fn rollouts(job: &Job, device: &Device, allow_processes: bool) -> Result<Rol
     let tokenizer = Rc::new(tokenizer);
     let playing = playing(job, (&tokenizer, &prompts), allow_processes)?;
     if let Some(playing) = &playing {
-        rewards.push(Part { name: "environment".into(), weight: playing.weight, reward: Box::new(Earned) });
+        rewards.push(WeightedReward {
+            name: "environment".into(),
+            weight: playing.weight,
+            reward: Box::new(Earned),
+        });
     }
     let writer = writer(tokenizer, recipe.rl.sequences);
     Ok(Rollouts(Rc::new(Rolling {

@@ -11,7 +11,7 @@ use fathom_train::{Hooks, Outcome, Run, Stores, Trainer, together};
 
 use super::begin::{Order, begin_log, check_alone, fits, is_done, shared};
 use super::first::{First, Trained};
-use super::rank::{Shared, trainer_beside, trainer_of};
+use super::rank::{Shared, trainer_of, trainer_of_other};
 use super::watch::{BEFORE, Watch};
 use super::{export, folder, moments};
 use crate::crew::Crew;
@@ -77,7 +77,7 @@ pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 /// # Errors
 /// As [`super::train`], of each.
 pub(super) fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
-    let begun = Instant::now();
+    let started = Instant::now();
     std::fs::create_dir_all(&whole.folder)
         .with_context(|| format!("cannot create {}", whole.folder.display()))?;
     let _claimed = folder::claim(&whole.folder, events)?;
@@ -103,7 +103,7 @@ pub(super) fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events)
         };
         ready.push(one);
     }
-    steps(&mut ready, (order, crew, begun), events)
+    steps(&mut ready, (order, crew, started), events)
 }
 
 /// What comes before the first step of one; nothing if it was asked to stop.
@@ -128,7 +128,7 @@ fn prepare<'a>(job: &'a Job, order: &Order, crew: &Crew, events: &dyn Events) ->
 /// The steps of all, and what each leaves.
 fn steps(
     ready: &mut [Ready<'_>],
-    (order, crew, begun): (&Order, &Crew, Instant),
+    (order, crew, started): (&Order, &Crew, Instant),
     events: &dyn Events,
 ) -> Result<Trained> {
     let Some(first) = ready.first() else { refuse!("there is no adapter to train") };
@@ -137,7 +137,7 @@ fn steps(
     for Ready { job, tokenizer, .. } in &*ready {
         let vocab = tokenizer.vocab_size();
         trainers.push(match trainers.first() {
-            Some(other) => trainer_beside(job, other, vocab)?,
+            Some(other) => trainer_of_other(job, other, vocab)?,
             None => trainer_of(job, &device, vocab, events)?,
         });
     }
@@ -152,7 +152,7 @@ fn steps(
             shared,
             tokenizer: &one.tokenizer,
             flops: &one.flops,
-            begun,
+            started,
             events: named,
         })
         .collect();
@@ -160,7 +160,7 @@ fn steps(
     for ((one, trainer), mut metrics) in firsts.iter().zip(trainers).zip(logs.drain(..)) {
         one.say_model(&trainer, &mut metrics)?;
         let run = one.shared.run(metrics, trainer, None)?;
-        boards.push(one.board(one.say_begun(&run))?);
+        boards.push(one.board(one.say_resumed(&run))?);
         runs.push(run);
     }
     let mut watches: Vec<Watch<'_>> =

@@ -22,22 +22,22 @@ pub(super) fn measure_s(recipe: &Recipe) -> Option<f64> {
 }
 
 /// When the last measurement has to be over, so that export and report end in time.
-pub(super) fn measured_by(recipe: &Recipe, begun: Instant) -> Option<Instant> {
+pub(super) fn measured_by(recipe: &Recipe, started: Instant) -> Option<Instant> {
     let seconds = whole_s(recipe)? * (1.0 - MARGIN_SHARE / 2.0);
-    begun.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
+    started.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
 }
 
 /// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares. Without minutes every stage has
 /// its steps (`check_training`), and none is given a time.
-pub(super) fn stage_seconds(recipe: &Recipe, begun: Instant) -> Option<Vec<f64>> {
+pub(super) fn stage_seconds(recipe: &Recipe, started: Instant) -> Option<Vec<f64>> {
     let (stages, whole_s) = (&recipe.stage, whole_s(recipe)?);
-    let left = whole_s * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - begun.elapsed().as_secs_f64();
+    let left = whole_s * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - started.elapsed().as_secs_f64();
     let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
     Some(stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect())
 }
 
 /// A stage, for the time that it takes.
-struct Part {
+struct TimedStage {
     /// Its steps, where they are fixed.
     steps: Option<u64>,
     /// Its seconds, where they are not.
@@ -48,7 +48,7 @@ struct Part {
 
 /// What a run has before it.
 pub(super) struct Ahead {
-    stages: Vec<Part>,
+    stages: Vec<TimedStage>,
     /// The stages after which is measured.
     measured: Vec<usize>,
     /// Seconds of a measurement: what it is given, or what the one before took.
@@ -60,12 +60,12 @@ impl Ahead {
     pub fn new(recipe: &Recipe, flops: &[f64], seconds: Option<&[f64]>, measures: bool) -> Ahead {
         let or_none = |figures: &[f64], index: usize| figures.get(index).copied().unwrap_or(0.0);
         let stages = recipe.stage.iter().enumerate();
-        let part = |(index, stage): (usize, &Stage)| Part {
+        let part = |(index, stage): (usize, &Stage)| TimedStage {
             steps: stage.steps,
             seconds: or_none(seconds.unwrap_or_default(), index),
             flops: or_none(flops, index),
         };
-        let stages: Vec<Part> = stages.map(part).collect();
+        let stages: Vec<TimedStage> = stages.map(part).collect();
         let last = stages.len().saturating_sub(1);
         let before = moments::before(recipe).and_then(|done| done.checked_sub(1));
         let measured = before.into_iter().chain([last]).filter(|_| measures).collect();
@@ -76,7 +76,8 @@ impl Ahead {
     pub fn after(&self, stage: usize, step_s: f64) -> f64 {
         let now = self.stages.get(stage).map_or(0.0, |part| part.flops);
         let rate = if now > 0.0 { step_s / now } else { 0.0 };
-        let seconds = |part: &Part| part.steps.map_or(part.seconds, |steps| steps as f64 * part.flops * rate);
+        let seconds =
+            |part: &TimedStage| part.steps.map_or(part.seconds, |steps| steps as f64 * part.flops * rate);
         let later: f64 = self.stages.iter().skip(stage + 1).map(seconds).sum();
         let measurements = self.measured.iter().filter(|measured| **measured >= stage).count();
         later + measurements as f64 * self.measure_s
@@ -110,12 +111,12 @@ mod tests {
 
     #[test]
     fn everything_has_its_part_of_the_minutes() {
-        let (timed, begun) = (recipe([None; 3], Some(10.0)), Instant::now());
-        let stages: f64 = stage_seconds(&timed, begun).unwrap().iter().sum();
+        let (timed, started) = (recipe([None; 3], Some(10.0)), Instant::now());
+        let stages: f64 = stage_seconds(&timed, started).unwrap().iter().sum();
         let measured = 2.0 * measure_s(&timed).unwrap();
         assert!((560.0..=565.0).contains(&(stages + measured)), "{stages} {measured}");
-        let last = measured_by(&timed, begun).unwrap() - begun;
+        let last = measured_by(&timed, started).unwrap() - started;
         assert!((580.0..600.0).contains(&last.as_secs_f64()), "{last:?}");
-        assert_eq!(measured_by(&recipe([Some(1); 3], None), begun), None);
+        assert_eq!(measured_by(&recipe([Some(1); 3], None), started), None);
     }
 }

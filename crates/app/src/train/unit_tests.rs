@@ -1,4 +1,4 @@
-//! A reward by unit tests: what is code in an answer is written beside the tests of its prompt's row, and a command is run on them in a
+//! A reward by unit tests: what is code in an answer is written next to the tests of its prompt's row, and a command is run on them in a
 //! jail ([`super::jail`]).
 
 use std::path::{Path, PathBuf};
@@ -175,8 +175,8 @@ mod tests {
             DOUBLES,
             &[(good, 1.0), ("```sh\ndouble() { echo 8; }\n```", 0.0), ("", 0.0), (early, 1.0)],
         );
-        let told = RewardTable { pattern: Some("(?m)^passed$".into()), ..table() };
-        check(&told, DOUBLES, &[(good, 1.0), (early, 0.0)]);
+        let by_pattern = RewardTable { pattern: Some("(?m)^passed$".into()), ..table() };
+        check(&by_pattern, DOUBLES, &[(good, 1.0), (early, 0.0)]);
     }
 
     /// Each of these would harm the system or take for ever.

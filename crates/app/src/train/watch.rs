@@ -36,7 +36,7 @@ pub(super) fn if_there_is_room<T>(
         }
         Ok(done) => done.map(Some),
         Err(panic) if panic.is::<OutOfMemory>() => {
-            events.warn("not measured: there is no room for it beside what is in memory; `fathom eval` can do it later");
+            events.warn("not measured: there is no room for it next to what is in memory; `fathom eval` can do it later");
             Ok(None)
         }
         Err(panic) => resume_unwind(panic),
@@ -97,10 +97,10 @@ impl Watch<'_> {
         let extent = Extent { moment, tokens, context, seconds: self.seconds(when) };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
         self.events.doing(&format!("measuring {}", when.replace('_', " ")));
-        let begun = Instant::now();
+        let started = Instant::now();
         let measured = if_there_is_room(self.events, || measure(&subject, self.recipe, &extent, metrics))
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;
-        let took_s = begun.elapsed().as_secs_f64();
+        let took_s = started.elapsed().as_secs_f64();
         self.took_s = Some(took_s);
         self.ahead.measure_s = took_s;
         let Some(figures) = measured else { return Ok(()) };

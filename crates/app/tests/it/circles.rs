@@ -86,7 +86,7 @@ fn files_use_each_other_without_a_circle() {
         all.iter().map(|(module, code)| (module.clone(), uses(module, code, &all))).collect();
     assert!(left["train"].contains("train/first") && left["train/first"].contains("train/rank"), "{left:?}");
     assert!(left["job"].contains("machine") && left["crew/run"].contains("crew/members"), "{left:?}");
-    // Files that use none that is left are taken away, again and again.
+    // Files that use none that is left are removed, again and again.
     while let Some(free) = left.iter().find(|(_, uses)| uses.is_empty()).map(|(module, _)| module.clone()) {
         left.remove(&free);
         left.values_mut().for_each(|uses| {

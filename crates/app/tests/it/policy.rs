@@ -146,7 +146,7 @@ pub fn off_policy(
     })
 }
 
-/// What the engine said of each token that it sampled is what the trainer says of it, bit for bit: whatever was written beside it, in
+/// What the engine said of each token that it sampled is what the trainer says of it, bit for bit: whatever was written with it, in
 /// whatever chunks, and however it is packed; also behind words of others in an episode of two turns.
 #[test]
 fn on_policy_the_ratio_is_one() {
@@ -371,7 +371,7 @@ fn models_judge_answers() {
     let metric = |name: &str| step["metrics"][name].as_f64().unwrap();
     assert_eq!(metric("rewards/judge/failed"), 16.0, "{step}");
     assert!(metric("rewards/score/std") > 0.0 && metric("reward") == metric("rewards/score/mean"), "{step}");
-    // What a model says of an answer depends in its last bits on those that are read beside it.
+    // What a model says of an answer depends in its last bits on those that are read with it.
     let near = |(a, b): (&(Value, f64), &(Value, f64))| a.0 == b.0 && (a.1 - b.1).abs() < 1e-5;
     let found = run("dp", "mesh.dp=2").1;
     assert!(found.len() == answers.len() && found.iter().zip(&answers).all(near), "{found:?} {answers:?}");

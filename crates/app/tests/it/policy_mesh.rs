@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fathom_app::generate::{Parts, Request};
+use fathom_app::generate::{Request, SplitModel};
 use fathom_app::train::Order;
 use fathom_app::{Machine, Silent, library, train};
 use fathom_base::{Flow, Sampling};
@@ -18,7 +18,7 @@ use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_text::lessons::Prompt;
 use fathom_train::parallel::Ranks;
-use fathom_train::policy::reward::{Answered, Part, Reward};
+use fathom_train::policy::reward::{Answered, Reward, WeightedReward};
 use fathom_train::policy::{Rolling, Rollouts, planned};
 use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{Outcome, Share, Sources, Trainer, Workload, stage};
@@ -179,7 +179,7 @@ fn peaks(device: &Device, folder: &Path, recipe: &Recipe) -> [u64; 2] {
         prompts: (0..6).map(prompt).collect(),
         fingerprint: "prompts".into(),
         rollout: Box::new(writer()),
-        rewards: vec![Part { name: "length".into(), weight: 1.0, reward: Box::new(Length) }],
+        rewards: vec![WeightedReward { name: "length".into(), weight: 1.0, reward: Box::new(Length) }],
         playing: None,
     };
     let mut source = Rollouts(Rc::new(rolling)).open(recipe, 0, Share { all: 1, own: 0..1 }, None).unwrap();
@@ -247,7 +247,7 @@ fn ranks_generate_together() {
         context_tokens: None,
     };
     let over = |tp, pp, flow: Flow| {
-        let parts = Parts { model: &run, dtype: Some(DType::F32), machine: &machine, tp, pp };
+        let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, tp, pp };
         parts.generate(&request, &mut |_| flow)
     };
     let one = over(1, 1, Flow::Continue).unwrap();

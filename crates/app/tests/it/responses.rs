@@ -151,7 +151,7 @@ fn likelihoods_are_written_by_models() {
     let known: Vec<f64> = (0..3).flat_map(of).map(|(at, which)| number(&rows[2], at, which)).collect();
     assert!(known.iter().all(|number| *number < 0.0), "{known:?}");
     assert!(known.chunks(3).all(|of| of[1] != of[2]), "a label makes a difference: {known:?}");
-    // The shares that are wanted, beside even ones.
+    // The shares that are wanted, next to even ones.
     let wanted: Vec<f64> = known.chunks(3).map(|of| of[0] + of[1] - of[2]).collect();
     let all: f64 = wanted.iter().map(|wanted| wanted.exp()).sum();
     let kl: f64 = wanted.iter().map(|wanted| wanted.exp() / all * (wanted.exp() / all * 3.0).ln()).sum();

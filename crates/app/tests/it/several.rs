@@ -105,7 +105,7 @@ fn two_adapters_are_what_each_is_alone() {
 
 /// What a plan is of, and what is refused.
 fn plans_and_refusals(folder: &Path, lessons: &str) {
-    // A plan is of the one that needs most, beside the other.
+    // A plan is of the one that needs most, with the other in memory.
     let peak = |job: &Job| plan(job, None).unwrap().draft(0).plan().unwrap().usage.peak_live;
     let most = planned(job(folder, "two.toml", "both", &[]).unwrap().loaded, &Silent).unwrap();
     let data = format!("data.paths={lessons}");

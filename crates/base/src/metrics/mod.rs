@@ -15,7 +15,7 @@ use serde_json::Value;
 pub use events::Event;
 
 use crate::error::{Error, Result};
-use crate::files::{create_anew, no_follow, plain};
+use crate::files::{create_replacing, no_follow, plain};
 
 /// Appends events to a file.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl MetricsWriter {
         let to_io = |error| Error::io("rewrite", &self.path, error);
         let temporary = self.path.with_extension("jsonl.tmp");
         let reader = File::open(&self.path).map(BufReader::new).map_err(to_io)?;
-        let mut writer = create_anew(&temporary).map(BufWriter::new).map_err(to_io)?;
+        let mut writer = create_replacing(&temporary).map(BufWriter::new).map_err(to_io)?;
         let mut past = false;
         for line in reader.split(b'\n') {
             let line = line.map_err(to_io)?;

@@ -156,7 +156,7 @@ pub struct Load {
     pub restored_tokens: u64,
     /// Bytes of beginnings of prompts on disk, of all models.
     pub stored_bytes: u64,
-    /// Requests whose pages were taken away, to be computed again.
+    /// Requests whose pages were preempted, to be recomputed.
     pub preemptions: u64,
     /// Tokens of prompts that were computed, since the start.
     pub prompt_tokens: u64,

@@ -60,7 +60,7 @@ pub enum Verdict {
     Absent,
     /// It decides.
     Won,
-    /// It decides nothing and contradicts nobody.
+    /// It decides nothing and contradicts nothing.
     Agrees,
     /// It does not count, for this reason.
     PassedOver(String),
@@ -93,7 +93,7 @@ pub struct Resolution {
 /// What a process is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Everything: nobody launched it with others.
+    /// Everything: it was not launched with others.
     Alone,
     /// It is one rank.
     Rank {
@@ -222,7 +222,7 @@ impl Claim {
     }
 }
 
-/// Finds out who this process is. `flags` are what the user says; they win, and contradict nobody.
+/// Finds out who this process is. `flags` are what the user says; they win, and contradict nothing.
 pub fn resolve(flags: &Claim, environment: &Environment) -> Resolution {
     let mut refused = (flags.rank.is_some() != flags.world_size.is_some())
         .then(|| "--rank and --world-size go together".to_string());

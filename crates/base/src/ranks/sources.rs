@@ -93,7 +93,7 @@ fn torchrun(environment: &Environment) -> Result<Claim, String> {
 }
 
 /// `OMPI_COMM_WORLD_NODE_RANK` is the rank among the processes of one machine, not the machine's number, and is left out.
-/// Processes of one machine meet there, at a port that follows from the job's name; of others nobody says where the first is.
+/// Processes of one machine meet there, at a port that follows from the job's name; for others nothing says where the first is.
 fn open_mpi(environment: &Environment) -> Result<Claim, String> {
     let number = |name| number(environment, &[name]);
     let world_size = number("OMPI_COMM_WORLD_SIZE")?;

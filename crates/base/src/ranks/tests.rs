@@ -64,7 +64,7 @@ fn every_launcher_of_the_table() {
         "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS=10.0.0.1;10.0.0.2 SKYPILOT_NUM_GPUS_PER_NODE=4",
         "4 local ranks, node 1 of 2, at 10.0.0.1:29500 (from SkyPilot)",
     );
-    // A pod is not told how many there are.
+    // A pod does not know how many there are.
     check("JOB_COMPLETION_INDEX=2", "a process alone: no launcher says otherwise");
     check("JOB_COMPLETION_INDEX=2 RANK=1 WORLD_SIZE=4", "rank 1 of 4, node 2 (from torchrun)");
 }

@@ -150,7 +150,7 @@ impl<T> Recipe<T> {
         &self.rows
     }
 
-    /// The whole recipe as TOML, the source of each value beside it. Loads to the same values.
+    /// The whole recipe as TOML, the source of each value next to it. Loads to the same values.
     pub fn text(&self) -> &str {
         &self.text
     }

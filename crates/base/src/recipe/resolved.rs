@@ -56,7 +56,7 @@ pub fn diff(left: &[Row], right: &[Row]) -> Vec<Difference> {
     out
 }
 
-/// Every key with its value, and the typed sources beside.
+/// Every key with its value, and the typed sources with them.
 pub(crate) fn rows(schema: &TableSchema, nodes: &[Node]) -> (Vec<Row>, Vec<(String, Source)>) {
     let (mut rows, mut sources) = (Vec::new(), Vec::new());
     walk(schema, nodes, "", &mut |path, value, source| {

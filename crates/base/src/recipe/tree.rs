@@ -208,7 +208,7 @@ impl Walk<'_> {
     }
 
     /// Element `number` of an array of tables. One past the end appends, if the key that is set is one of the first two, by which
-    /// an element is told: another was meant for an element that is not there. A text is the name of the one element whose first
+    /// an element is identified: another was meant for an element that is not there. A text is the name of the one element whose first
     /// or second key has it as its value.
     fn element<'n>(
         &self,

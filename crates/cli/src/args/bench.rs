@@ -27,7 +27,7 @@ pub enum Bench {
     /// Requests to a server, this or another: time to the first token and between tokens, what was refused. Without an address: the
     /// cost of the server itself, over a model that is pretended.
     Serve(Offer),
-    /// From cold files to the first token, beside reading the files.
+    /// From cold files to the first token, compared with reading the files.
     Load(Load),
     /// This machine's rates, as a plan wants them.
     Profile(Profile),

@@ -36,7 +36,7 @@ const SLOW: f64 = 0.5;
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Ok,
-    /// Absent, and nobody needs it.
+    /// Absent, and not needed.
     None,
     Warn,
     Fail,
@@ -182,7 +182,7 @@ fn write_probe(path: &Path) -> std::io::Result<bool> {
     Ok(options.open(path).is_ok())
 }
 
-/// CUDA's libraries and devices. Where there is no driver, nobody misses the rest.
+/// CUDA's libraries and devices. Where there is no driver, the rest is not missed.
 fn cuda(findings: &mut Findings) {
     let probe = machine::cuda();
     let (driver, device) = (probe.has(Library::Driver), !probe.devices.is_empty());
@@ -205,10 +205,10 @@ fn cuda(findings: &mut Findings) {
     }
     match &probe.why_not {
         None => {
-            let beside = machine::outside_pool_bytes()
+            let outside = machine::outside_pool_bytes()
                 .map(|bytes| format!("; libraries take {}", human::bytes(bytes)));
             let devices = probe.devices.join(", ");
-            findings.say(Verdict::Ok, "GPU", format!("{devices}{}", beside.unwrap_or_default()));
+            findings.say(Verdict::Ok, "GPU", format!("{devices}{}", outside.unwrap_or_default()));
         }
         Some(why) => findings.say(Verdict::None, "GPU", format!("the processor computes: {why}")),
     }
@@ -229,14 +229,14 @@ fn text(findings: &mut Findings) {
     }
 }
 
-/// Rates of the kernels that a run takes, beside what plans expect of such a processor.
+/// Rates of the kernels that a run takes, and what plans expect of such a processor.
 fn speed(findings: &mut Findings) -> Result<()> {
     let (rates, loaded) = bench::rates()?;
-    let beside = if loaded { "; other processes computed meanwhile" } else { "" };
+    let busy = if loaded { "; other processes computed meanwhile" } else { "" };
     for rate in rates {
         let [measured, planned] = [rate.flops_per_s, rate.planned_flops_per_s].map(|flops| flops * 1e-9);
         let verdict = if loaded || measured >= SLOW * planned { Verdict::Ok } else { Verdict::Warn };
-        let found = format!("{measured:.0} GFLOP/s in bf16; plans expect {planned:.0}{beside}");
+        let found = format!("{measured:.0} GFLOP/s in bf16; plans expect {planned:.0}{busy}");
         findings.say(verdict, rate.kernel, found);
     }
     Ok(())
@@ -244,13 +244,13 @@ fn speed(findings: &mut Findings) -> Result<()> {
 
 /// A matrix product and an attention against sums in f64.
 fn self_test(findings: &mut Findings, isa: Isa) {
-    let begun = Instant::now();
+    let started = Instant::now();
     let device = Device::new(Arc::new(Cpu::new(0, Some(isa))), TEST_BYTES);
     let title = format!("self test {}", isa.name());
     let errors = selftest::errors(&device);
     let text: Vec<String> = errors.iter().map(|(name, error, _)| format!("{name} {error:.1e}")).collect();
     let within = errors.iter().all(|(_, error, bound)| error <= bound);
     let verdict = if within { Verdict::Ok } else { Verdict::Fail };
-    let took = human::seconds(begun.elapsed().as_secs_f64());
+    let took = human::seconds(started.elapsed().as_secs_f64());
     findings.say(verdict, &title, format!("largest errors: {} ({took})", text.join(", ")));
 }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, bail};
-use fathom_app::generate::Parts;
+use fathom_app::generate::SplitModel;
 use fathom_app::{Machine, generate, models};
 use fathom_base::{Flow, Sampling};
 
@@ -36,7 +36,7 @@ pub fn run(args: &args::Generate) -> Result<()> {
     };
     let answer = if over_ranks {
         let (model, tp, pp) = (args.model.as_path(), args.tp, args.pp);
-        Parts { model, dtype, machine: &machine, tp, pp }.generate(&request, &mut stream)?
+        SplitModel { model, dtype, machine: &machine, tp, pp }.generate(&request, &mut stream)?
     } else {
         let model = models::open_with(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
         generate(&model, &request, &mut stream)?

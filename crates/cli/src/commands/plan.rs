@@ -178,8 +178,8 @@ fn print(planned: &Planned<'_>) {
             size("answers held", held, "at most, on the host and in checkpoints, from one step to the next");
         }
     }
-    if let Some(beside) = draft.profile.beside_bytes {
-        size("outside pool", beside, "what libraries take of the device, as measured");
+    if let Some(outside) = draft.profile.outside_pool_bytes {
+        size("outside pool", outside, "what libraries take of the device, as measured");
     }
     if plan.host_bytes > 0 {
         let moved = format!("{} to the host and back in a step", human::bytes(plan.host_bytes));
@@ -225,13 +225,13 @@ fn print_times(Planned { draft, figures }: &Planned<'_>) {
         .filter(|(_, seconds)| *seconds > 0.0)
         .map(|(name, seconds)| format!("{name} {}", human::seconds(seconds)))
         .collect();
-    let beside = [("disk", times.disk_s), ("host link", times.host_s)]
+    let overlapped = [("disk", times.disk_s), ("host link", times.host_s)]
         .into_iter()
         .filter(|(_, seconds)| *seconds > 0.0)
-        .map(|(name, seconds)| format!("; {name} {} beside", human::seconds(seconds)))
+        .map(|(name, seconds)| format!("; {name} {} overlapped", human::seconds(seconds)))
         .collect::<String>();
     let on = &draft.profile.name;
-    line("step time", &human::seconds(times.elapsed_s()), &format!("{}{beside}", parts.join(", ")));
+    line("step time", &human::seconds(times.elapsed_s()), &format!("{}{overlapped}", parts.join(", ")));
     line("tokens/s", &rounded(rate), &format!("by the rates of {on} ({})", draft.profile.isa));
 }
 

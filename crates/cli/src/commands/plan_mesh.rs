@@ -1,4 +1,4 @@
-//! `fathom plan --solve mesh`: the best meshes of so many ranks, beside the recipe's own.
+//! `fathom plan --solve mesh`: the best meshes of so many ranks, and the recipe's own.
 
 use anyhow::Result;
 use fathom_app::plan::{Mesh, Meshes, Plans};

@@ -1,4 +1,4 @@
-//! The plans of a mesh: one of each kind of rank, run as that rank would run, with nobody at the other end, and the step that all
+//! The plans of a mesh: one of each kind of rank, run as that rank would run, with no rank at the other end, and the step that all
 //! stages of the pipeline make together.
 
 use fathom_base::human;

@@ -51,7 +51,7 @@ fn find(command: Command, words: &[String]) -> Result<Command> {
     Ok(found.clone())
 }
 
-/// Writes all of it; println's own handling of a reader that went away holds here too.
+/// Writes all of it; println's own handling of a reader that left holds here too.
 fn print(bytes: &[u8]) -> Result<()> {
     out!("{}", String::from_utf8_lossy(bytes));
     std::io::stdout().flush().context("cannot write to standard output")

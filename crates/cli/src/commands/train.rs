@@ -126,7 +126,7 @@ fn run(
     if let (Some(length), Outcome::Finished) = (lesson, trained.outcome) {
         let order = Order { claim: Claim::default(), ..order.clone() };
         match teach(&job, length, &order, &listener)? {
-            Taught::Told(report) => trained.report = Some(*report),
+            Taught::Reported(report) => trained.report = Some(*report),
             Taught::Nothing => {}
             Taught::Interrupted => return Ok(ExitCode::from(RESUME)),
         }

@@ -28,7 +28,7 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[test]
-fn a_run_leaves_an_adapter_that_merges_and_goes_away_again() {
+fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
     let folder = tempfile::tempdir().unwrap();
     let (at, base) = (|name: &str| folder.path().join(name), base(folder.path()));
     for (recipe, out, more) in [

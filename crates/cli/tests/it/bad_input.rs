@@ -125,7 +125,7 @@ fn names_of_the_hub_are_answered_by_its_own_client() {
 
 /// A folder with SentencePiece's file alone is answered by what converts it, before any text is read.
 #[test]
-fn a_model_without_a_tokenizer_json_is_told_how_to_get_one() {
+fn a_model_without_a_tokenizer_json_is_refused_with_how_to_get_one() {
     let folder = tempfile::tempdir().unwrap();
     copy(folder.path());
     fs::write(folder.path().join("tokenizer.model"), "pieces").unwrap();
@@ -236,7 +236,7 @@ fn refused_run(settings: &[&str], names: &[&str]) -> String {
 }
 
 #[test]
-fn a_run_that_does_not_fit_is_told_by_the_plan() {
+fn a_run_that_does_not_fit_is_reported_by_the_plan() {
     refused_run(
         &["machine.memory_bytes=100000"],
         &["stage `warm` needs", "of memory and the budget is 97.7 KiB; its memory peaks in "],
@@ -271,9 +271,9 @@ fn plans_of_many_stages_alike_are_made_once() {
     let stages: String = (0..2000).map(stage).collect();
     let sizes = "hidden = 64\nlayers = 2\nheads = 2\nkv_heads = 1\nhead_dim = 32\nffn = 128\nvocab = 512";
     std::fs::write(&path, format!("[model]\n{sizes}\n{stages}")).unwrap();
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let out = crate::good(["plan", arg(&path), "--json"]);
     assert_eq!(out.lines().count(), 2000);
     // Each alone takes hundreds of milliseconds.
-    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
 }

@@ -189,12 +189,12 @@ fn a_cluster_that_loses_an_executor_gives_the_same_bytes() {
 
 #[test]
 fn a_scheduler_that_does_not_answer_is_named() {
-    let [nobody] = free_ports();
+    let [unused] = free_ports();
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("data")).unwrap();
     fs::write(folder.path().join("recipe.toml"), "[[stage]]\nuse = \"shuffle\"\n").unwrap();
     fs::write(folder.path().join("data/a.jsonl"), "{\"text\":\"one\"}\n").unwrap();
-    let url = format!("df://127.0.0.1:{nobody}");
+    let url = format!("df://127.0.0.1:{unused}");
     let mut args = args(&["--engine", "ballista", "--scheduler", &url]);
     args[1] = folder.path().join("recipe.toml").display().to_string();
     args[2] = format!("input.paths={}", folder.path().join("data").display());

@@ -78,7 +78,7 @@ fn the_plan_of_a_step_is_its_peak() {
     }
 }
 
-/// Every stage, with its documents and micro batches, on the ranks of its mesh, with what is away in a folder.
+/// Every stage, with its documents and micro batches, on the ranks of its mesh, with what is offloaded in a folder.
 #[test]
 fn steps_of_a_recipe() {
     let folder = tempfile::tempdir().unwrap();
@@ -93,12 +93,12 @@ fn steps_of_a_recipe() {
     let alone = run(&[&keys[..], &SMALL, &["stage.0.samples_per_micro_batch=2"]].concat());
     let found: Vec<_> = alone.iter().map(|row| (row["tokens"].as_u64(), row["docs"].as_u64())).collect();
     assert_eq!(found, [(Some(256), Some(2)), (Some(512), Some(2))]);
-    let away = ["activations.offload_modules=all", "machine.offload_optimizer=true", &spill];
-    let away = run(&[&keys[..], &SMALL, &away, &["stage.0.samples_per_micro_batch=2"]].concat());
-    for (away, here) in away.iter().zip(&alone) {
-        assert_eq!(away["loss"], here["loss"]);
-        assert!(away["spill_bytes"].as_u64() > Some(0), "{away}");
-        assert_eq!(away["peak_pool_bytes"], away["planned_peak_bytes"]);
+    let offloaded = ["activations.offload_modules=all", "machine.offload_optimizer=true", &spill];
+    let offloaded = run(&[&keys[..], &SMALL, &offloaded, &["stage.0.samples_per_micro_batch=2"]].concat());
+    for (offloaded, here) in offloaded.iter().zip(&alone) {
+        assert_eq!(offloaded["loss"], here["loss"]);
+        assert!(offloaded["spill_bytes"].as_u64() > Some(0), "{offloaded}");
+        assert_eq!(offloaded["peak_pool_bytes"], offloaded["planned_peak_bytes"]);
     }
     let mesh = ["step", "mesh-parity", "mesh.dp=2", "--once", "--ops", "--scores", "flat"];
     let mesh = run(&mesh);

@@ -2,7 +2,7 @@
 //! it is a warning, and the run goes on.
 //!
 //! The disk is full from the limit of a file's size on: the shell sets one, and lets the program see the refusal instead of
-//! a signal. Nobody needs rights for that.
+//! a signal. That needs no rights.
 
 use std::fs;
 use std::path::Path;
@@ -43,9 +43,9 @@ fn killed(folder: &Path) -> (Vec<String>, Vec<(u64, u64)>) {
     write_text(&at("text"));
     good(args(&at("text"), &at("alone")));
     let mut child = start(&at("text"), &at("run"));
-    let begun = Instant::now();
+    let started = Instant::now();
     while !at("run/checkpoints/LATEST").is_file() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "no checkpoint");
+        assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint");
         sleep(Duration::from_millis(2));
     }
     child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Runs of a student with a teacher: in the same run, from a column beside the lessons, from rows that bring it.
+//! Runs of a student with a teacher: in the same run, from a column next to the lessons, from rows that bring it.
 
 use std::fs;
 use std::path::Path;
@@ -121,10 +121,10 @@ fn a_pruned_model_is_smaller_and_learns_back() {
     let judge = ["--data", arg(&text), "--precision", "f32", "--samples", "8"];
     let [model, to] = [at("wide"), at("small")];
     let out = good([&["prune", arg(&model), arg(&to), "--json"][..], &judge, &sizes].concat());
-    let told: Value = serde_json::from_str(&out).unwrap();
-    let [before, after] = [0, 1].map(|at| told["weights"][at].as_u64().unwrap());
-    assert!(after < before && told["kept"]["hidden"].as_array().unwrap().len() == 48, "{told}");
-    assert_eq!(told["kept"]["layers"].as_array().unwrap().len(), 2);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let [before, after] = [0, 1].map(|at| report["weights"][at].as_u64().unwrap());
+    assert!(after < before && report["kept"]["hidden"].as_array().unwrap().len() == 48, "{report}");
+    assert_eq!(report["kept"]["layers"].as_array().unwrap().len(), 2);
     // Nothing is left out of all.
     let whole = at("whole");
     let same = good([&["prune", arg(&model), arg(&whole), "--json"][..], &judge].concat());

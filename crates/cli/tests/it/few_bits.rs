@@ -23,10 +23,10 @@ fn folders_in_few_bits_are_written_and_read() {
     let model = at("wide");
     let rise = |method: &str| {
         let to = at(method);
-        let told = good([&["quantize", arg(&model), arg(&to), "--to", method][..], &judge].concat());
-        let told: Value = serde_json::from_str(&told).unwrap();
+        let report = good([&["quantize", arg(&model), arg(&to), "--to", method][..], &judge].concat());
+        let report: Value = serde_json::from_str(&report).unwrap();
         let group = [("fp8", 0), ("nvfp4", 16)].into_iter().find(|(name, _)| *name == method);
-        assert_eq!(told["group"], group.map_or(32, |(_, group)| group), "{told}");
+        assert_eq!(report["group"], group.map_or(32, |(_, group)| group), "{report}");
         let config = fs::read_to_string(to.join("config.json")).unwrap();
         let config: Value = serde_json::from_str(&config).unwrap();
         let name =
@@ -34,7 +34,7 @@ fn folders_in_few_bits_are_written_and_read() {
         assert_eq!(config["quantization_config"]["quant_method"], name);
         let answer = good(["generate", arg(&to), "the old", "--max-tokens", "2", "--temperature", "0"]);
         assert!(!answer.is_empty());
-        let [before, after] = [0, 1].map(|at| told["losses"][at].as_f64().unwrap());
+        let [before, after] = [0, 1].map(|at| report["losses"][at].as_f64().unwrap());
         after - before
     };
     let [int4, fp8, gptq, awq] = ["int4", "fp8", "gptq", "awq"].map(rise);
@@ -78,10 +78,10 @@ fn runs_that_round_are_exported_in_their_format() {
     };
     let measured = |model: &Path| {
         let data = at("text/00.txt");
-        let told =
+        let report =
             ["eval", arg(model), "--data", arg(&data), "--tokens", "64", "--needle-trials", "0", "--json"];
-        let told: Value = serde_json::from_str(good(told).lines().next().unwrap()).unwrap();
-        told["bits_per_byte"].as_f64().unwrap()
+        let report: Value = serde_json::from_str(good(report).lines().next().unwrap()).unwrap();
+        report["bits_per_byte"].as_f64().unwrap()
     };
     let alike = |one: &Path, other: &Path| {
         let [found, want] = [one, other].map(measured);
@@ -91,8 +91,8 @@ fn runs_that_round_are_exported_in_their_format() {
         let qat = format!("precision.qat={format}");
         let (run, exported) = (at(format), at(&format!("{format}-folder")));
         train(format, &[&qat]);
-        let told = good(["export", arg(&run), arg(&exported)]);
-        assert!(told.trim_end().ends_with(&format!("weights as {format}")), "{told}");
+        let report = good(["export", arg(&run), arg(&exported)]);
+        assert!(report.trim_end().ends_with(&format!("weights as {format}")), "{report}");
         let config: Value =
             serde_json::from_str(&fs::read_to_string(exported.join("config.json")).unwrap()).unwrap();
         assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors");

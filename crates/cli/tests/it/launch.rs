@@ -1,4 +1,4 @@
-//! `fathom launch`: what it prints is kept in `tests/golden/launch`; FATHOM_BLESS=1 writes it anew.
+//! `fathom launch`: what it prints is kept in `tests/golden/launch`; FATHOM_BLESS=1 rewrites it.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn check(file: &str, args: &[&str]) {
         fs::write(&path, &found).unwrap();
     }
     let expected = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == expected, "{file} differs; FATHOM_BLESS=1 writes it anew:\n{found}");
+    assert!(found == expected, "{file} differs; FATHOM_BLESS=1 rewrites it:\n{found}");
 }
 
 const EIGHT: [&str; 2] = ["mesh.tp=4", "mesh.pp=2"];
@@ -228,7 +228,7 @@ fn an_evicted_pod_lets_its_ranks_save() {
     // What stands for sshd, and for a rank.
     let folder = tempfile::tempdir().unwrap();
     fs::copy("/bin/sh", folder.path().join("fathom-pod")).unwrap();
-    let rank = "trap 'echo saved > saved; exit 75' USR1; echo > begun; while :; do sleep 0.02; done";
+    let rank = "trap 'echo saved > saved; exit 75' USR1; echo > started; while :; do sleep 0.02; done";
     fs::write(folder.path().join("sshd"), format!("./fathom-pod -c \"{rank}\"")).unwrap();
     // As the kubelet hands it over.
     let script = script
@@ -239,7 +239,7 @@ fn an_evicted_pod_lets_its_ranks_save() {
     let mut pod = Command::new("sh");
     pod.args(["-euc", &script]).env("JOB_COMPLETION_INDEX", "1").current_dir(folder.path());
     let mut pod = pod.spawn().unwrap();
-    while !folder.path().join("begun").exists() {
+    while !folder.path().join("started").exists() {
         sleep(Duration::from_millis(5));
     }
     let evict = format!("kill -TERM {}", pod.id());

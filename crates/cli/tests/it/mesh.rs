@@ -52,16 +52,16 @@ fn meshes_compute_what_one_rank_does() {
     }
 }
 
-/// A model that no rank has room for, with all that training keeps beside it, is exported all the same, as one rank's would be.
+/// A model that no rank has room for, with all that training keeps next to it, is exported all the same, as one rank's would be.
 #[test]
 fn a_model_larger_than_a_rank_is_exported() {
     let folder = tempfile::tempdir().unwrap();
     write_text(&folder.path().join("text"));
     let large = ["model.hidden=512", "model.ffn=4096", "model.precision=bf16", "stage.0.micro_batches=2"];
     let short = ["stage.0.seq_tokens=128", "stage.0.steps=1", "activations.offload_modules=all"];
-    let away = ["machine.offload_optimizer=true", "machine.offload_weights=true"];
+    let offloaded = ["machine.offload_optimizer=true", "machine.offload_weights=true"];
     let tight = ["mesh.pp=2", "machine.memory_bytes=330MiB"];
-    let keys = [&large[..], &short, &away].concat();
+    let keys = [&large[..], &short, &offloaded].concat();
     let one = train(folder.path(), "one", &keys);
     assert_eq!(train(folder.path(), "two", &[&keys[..], &tight].concat()), one);
     let file = |run: &str, name: &str| fs::read(folder.path().join(run).join("model").join(name)).unwrap();

@@ -191,7 +191,7 @@ fn a_reference_may_be_in_the_run() {
     let with = |reference: &'static str| [&lora[..], &[reference]].concat();
     let off = run("off", "dpo", &with("objective.reference=auto"));
     assert!(!at("off/data/store/train.ref").exists());
-    near(&off, &run("beside", "dpo", &with("objective.reference=column")));
+    near(&off, &run("stored", "dpo", &with("objective.reference=column")));
     assert_eq!(off, run("twice", "dpo", &with("objective.reference=copy")));
     let moves = ["objective.sync_ref_model=true", "objective.ref_model_sync_steps=2"];
     let whole = run("moves", "dpo", &moves);

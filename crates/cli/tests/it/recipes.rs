@@ -126,7 +126,7 @@ fn activations_have_names_and_places() {
 }
 
 #[test]
-fn a_reader_may_go_away() {
+fn a_reader_may_leave() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fathom"));

@@ -131,7 +131,7 @@ fn training_on_the_pretended_gpu_is_training() {
     }
 }
 
-/// Groups of cuBLASLt, kernels where it is too old for them, and kernels where it is told so.
+/// Groups of cuBLASLt, kernels where it is too old for them, and kernels where it is set so.
 #[test]
 fn experts_learn_the_same_whoever_multiplies() {
     let Some(bench) = Bench::new() else { return };
@@ -292,6 +292,6 @@ fn a_plan_is_what_the_pretended_device_gives() {
     let bytes = |key: &str| row[key].as_u64().unwrap();
     assert_eq!(bytes("peak_pool_bytes"), bytes("planned_peak_bytes"));
     assert_eq!(bytes("peak_reserved_bytes"), bytes("planned_reserved_bytes"));
-    let beside = bytes("device_used_bytes") - bytes("planned_reserved_bytes");
-    assert!(beside < 64 << 20, "{beside} bytes beside the plan");
+    let outside = bytes("device_used_bytes") - bytes("planned_reserved_bytes");
+    assert!(outside < 64 << 20, "{outside} bytes outside the plan");
 }

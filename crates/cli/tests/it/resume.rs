@@ -38,9 +38,9 @@ pub fn losses(out: &Path) -> Vec<(u64, u64)> {
 
 /// Waits until the run has logged `steps` steps, or has ended.
 fn wait_for(child: &mut Child, out: &Path, steps: usize) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while losses(out).len() < steps && child.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "no step {steps}");
+        assert!(started.elapsed() < Duration::from_secs(120), "no step {steps}");
         sleep(Duration::from_millis(5));
     }
 }

@@ -46,9 +46,9 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     let recipe = fs::read_to_string(at("spin/round-2/recipe.toml")).unwrap();
     assert!(recipe.contains("round-1/model"), "{recipe}");
     // It learned from both rounds' pairs, the first from its own.
-    let told = |round: u64| fs::read_to_string(at(&format!("spin/round-{round}/metrics.jsonl"))).unwrap();
+    let log = |round: u64| fs::read_to_string(at(&format!("spin/round-{round}/metrics.jsonl"))).unwrap();
     let steps = |round: u64| {
-        let last = told(round).lines().rfind(|line| line.contains("\"event\":\"step\"")).unwrap().to_string();
+        let last = log(round).lines().rfind(|line| line.contains("\"event\":\"step\"")).unwrap().to_string();
         serde_json::from_str::<Value>(&last).unwrap()["step"].as_u64().unwrap()
     };
     assert!(recipe.contains("round-1.jsonl") && recipe.contains("round-2.jsonl"), "{recipe}");
@@ -115,8 +115,9 @@ fn labels_stand_before_answers() {
     fs::write(at("lessons.jsonl"), (0..20).map(row).collect::<String>()).unwrap();
     good(args_of("steerlm", folder.path(), "out", &["stage.0.epochs=1", "stage.0.seq_tokens=128"]));
     assert!(fs::read_to_string(at("out/model/chat_template.jinja")).unwrap().contains("SteerLM"));
-    let told = good(["data", "check", arg(&at("lessons.jsonl")), "--model", arg(&at("out/model")), "--json"]);
-    let first: Value = serde_json::from_str(told.lines().next().unwrap()).unwrap();
+    let report =
+        good(["data", "check", arg(&at("lessons.jsonl")), "--model", arg(&at("out/model")), "--json"]);
+    let first: Value = serde_json::from_str(report.lines().next().unwrap()).unwrap();
     let text = first["text"].as_str().unwrap();
     assert!(text.contains("<extra_id_2>helpfulness:0,verbosity:0\nIt is one."), "{text}");
     let supervised = first["supervised"].as_array().unwrap().iter().filter(|one| **one == 1).count();

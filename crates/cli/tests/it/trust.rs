@@ -38,7 +38,7 @@ fn flip(path: &Path) {
 }
 
 #[test]
-fn an_altered_checkpoint_is_read_by_nobody() {
+fn an_altered_checkpoint_is_never_read() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
@@ -77,7 +77,7 @@ fn an_altered_checkpoint_is_read_by_nobody() {
     fs::write(&latest, "../../elsewhere").unwrap();
     refused(["export", arg(&out), arg(&to)], &["LATEST", "should name a checkpoint"]);
     fs::remove_file(&latest).unwrap();
-    refused(["export", arg(&out), arg(&to)], &["LATEST", "is missing beside", "step-00000004"]);
+    refused(["export", arg(&out), arg(&to)], &["LATEST", "is missing next to", "step-00000004"]);
     refused(&train, &["LATEST", "echo step-00000004"]);
     assert!(state.is_file());
     fs::write(&latest, "step-00000004").unwrap();
@@ -85,7 +85,7 @@ fn an_altered_checkpoint_is_read_by_nobody() {
 }
 
 #[test]
-fn altered_text_is_made_anew_or_refused() {
+fn altered_text_is_rebuilt_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
@@ -119,7 +119,7 @@ fn links_in_a_runs_folder_are_not_followed() {
     for (name, followed) in
         [("metrics.jsonl", false), (".lock", false), ("machine.json", false), ("recipe.toml.tmp", true)]
     {
-        // Written anew each time.
+        // Rewritten each time.
         let _ = (fs::remove_file(out.join("recipe.toml")), fs::remove_file(out.join(name)));
         symlink(&precious, out.join(name)).unwrap();
         if followed {
@@ -176,7 +176,7 @@ fn a_finished_run_goes_on_when_it_has_more_minutes() {
     );
 }
 
-/// The terminal goes: what was trained is saved, and the words that nobody reads are no error.
+/// The terminal goes: what was trained is saved, and the words that are unread are no error.
 #[test]
 fn a_hang_up_saves() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,9 +194,9 @@ fn a_hang_up_saves() {
         ]);
         command.args(run(&at("text"), &at(out), 100_000, &[])).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         while losses(&at(out)).len() < 3 && child.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(120), "no step");
+            assert!(started.elapsed() < Duration::from_secs(120), "no step");
             sleep(Duration::from_millis(5));
         }
         let kill =

@@ -5,7 +5,7 @@
 //!
 //! Order of addition: a row of `out`, `lse` or `dq` is one chain over ascending keys, a row of `dk` or `dv` one chain
 //! over ascending queries (heads of a group ascending within a token). No result depends on the number of threads, on
-//! the rows computed beside it, or on where a call starts: one row alone has the bits it has in a long prefill.
+//! the rows computed with it, or on where a call starts: one row alone has the bits it has in a long prefill.
 //!
 //! The kernels allocate nothing: the caller gives `workspace_bytes_*` of memory. Tensors must be finite also where the
 //! mask hides them (a hidden score weighs exactly zero, but zero times NaN is NaN).

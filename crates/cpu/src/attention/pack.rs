@@ -225,13 +225,13 @@ pub unsafe fn both<S: Simd>(b: &Both) {
             rows[i] = p.from.row(p.first + base + i);
         }
         soon::<S>(p, base + LANES);
-        let (to, beside) = (p.to.add(base * p.depth), b.along.add(base / step * LANES));
+        let (to, along) = (p.to.add(base * p.depth), b.along.add(base / step * LANES));
         let mut w = 0;
         while w < p.depth {
             let mut block = block_of::<S>(&rows, p, w);
             let panel = w * step / LANES;
             for i in (0..LANES).step_by(step) {
-                let at = beside.add(panel * b.depth + i / step * LANES);
+                let at = along.add(panel * b.depth + i / step * LANES);
                 if !S::PAIRS {
                     S::store(at.cast(), block[i]);
                     continue;

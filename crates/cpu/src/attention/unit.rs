@@ -13,7 +13,7 @@ use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{avx2::Avx2, avx512::Avx512};
 
-/// One kernel family. The functions are those of the same name in the modules beside this one.
+/// One kernel family. The functions are those of the same name in the sibling modules.
 ///
 /// # Safety
 /// As the functions named; and the processor has the family's instruction set. `begin` comes before and `end`

@@ -201,7 +201,7 @@ impl<T: Float> Kernel for Weight<'_, T> {
 /// Adds `sums` to columns from `at` of a row of f32.
 ///
 /// # Safety
-/// The columns exist and are nobody else's.
+/// The columns exist and are used by nothing else.
 #[inline(always)]
 pub(super) unsafe fn add_to(to: &MatMut, at: usize, sums: &[f32]) {
     // SAFETY: the caller's promise.

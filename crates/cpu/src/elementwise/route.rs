@@ -8,7 +8,7 @@ use crate::mat::{Elem, Mat, MatMut};
 use fathom_tensor::{Groups, MOST_EXPERTS, Routing, Scores};
 use std::ops::Range;
 
-/// Keeps a sum of weights away from zero, as DeepSeek-V3's code does.
+/// Keeps a sum of weights above zero, as DeepSeek-V3's code does.
 const TINY: f32 = 1e-20;
 
 /// Chooses experts; see [`fathom_tensor::Route`].

@@ -8,7 +8,7 @@ use crate::mat::{Mat, MatMut};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Columns of a row when contiguous tensors are cut anew, so that one long row is shared by the threads too.
+/// Columns of a row when contiguous tensors are cut into new rows, so that one long row is shared by the threads too.
 const PIECE: usize = 4096;
 
 /// The rows that a kernel walks; the last may be shorter.
@@ -97,7 +97,7 @@ impl<F: Fn(f32, f32) -> f32 + Sync, T: Float, U: Float, V: Float> Kernel for Zip
     }
 }
 
-/// The function of [`Each`], told the instruction set.
+/// The function of [`Each`], for an instruction set.
 trait Map: Sync {
     fn at<L: Level>(&self, x: f32) -> f32;
 }

@@ -27,7 +27,7 @@ fn places(mut f: impl FnMut(Place<'_>)) {
     }
 }
 
-/// A matrix in memory with unused columns beside it, `[rows, cols]`.
+/// A matrix in memory with unused columns next to it, `[rows, cols]`.
 #[derive(Clone, PartialEq)]
 struct Stored {
     bytes: Vec<u8>,

@@ -86,7 +86,7 @@ unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut 
 ///
 /// # Safety
 /// A and B are readable and C is writable for their extents and strides, C overlaps neither; `workspace` is
-/// writable for [`workspace_bytes`] of `g.shape()`, these `isa` and `threads.count()`, and used by nobody else.
+/// writable for [`workspace_bytes`] of `g.shape()`, these `isa` and `threads.count()`, and used by nothing else.
 /// The processor has `isa`.
 ///
 /// # Panics
@@ -339,7 +339,7 @@ unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, mut panels: Panel
         // SAFETY: panels and tiles lie in the extents that `slice_parts` and `packed_at` are made for.
         unsafe {
             if ks.k0 == 0 && g.accumulate {
-                // Tile by tile, beside the arithmetic: a pass of its own would wait for memory.
+                // Tile by tile, interleaved with the arithmetic: a pass of its own would wait for memory.
                 (kind.load)(&tile, &g.c);
                 prefetch(&c, tile.row + mr..tile.row + 2 * mr, tile.col..tile.col + nr);
             }

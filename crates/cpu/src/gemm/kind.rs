@@ -88,7 +88,7 @@ pub(super) struct Kind {
     pub edges: (usize, usize),
     /// Panels of B packed together when its columns are contiguous, so that each row is read in long runs.
     pub group: usize,
-    /// Packing B again for each block of C costs much beside a fast unit: where C has more rows than a block, B is
+    /// Packing B again for each block of C costs much next to a fast unit: where C has more rows than a block, B is
     /// packed first, in parts of at most this many bytes. Zero where it is packed per block.
     pub pack_first_bytes: usize,
     pub pack_a: Pack,

@@ -260,7 +260,7 @@ unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst:
                 let o = cut.o0 + panel * W;
                 let valid = first(source.outer.saturating_sub(o));
                 let to = dst.add(panel * steps * W);
-                let beside = if two == 2 { to.add(steps * W) } else { to.add(16) };
+                let second = if two == 2 { to.add(steps * W) } else { to.add(16) };
                 let both = two == 1 || panel + 1 < cut.panels;
                 for step in from..(from + STEPS).min(steps) {
                     let k = cut.k0 + 2 * step;
@@ -278,7 +278,7 @@ unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst:
                     _mm512_mask_storeu_epi32(to.add(step * W), lanes, dwords);
                     if both {
                         let dwords = _mm512_permutex2var_epi16(here, high, below);
-                        _mm512_mask_storeu_epi32(beside.add(step * W), lanes, dwords);
+                        _mm512_mask_storeu_epi32(second.add(step * W), lanes, dwords);
                     }
                 }
             }

@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// A matrix in memory with unused columns beside it.
+/// A matrix in memory with unused columns next to it.
 #[derive(Clone)]
 struct Stored {
     bytes: Vec<u8>,

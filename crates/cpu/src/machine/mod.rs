@@ -37,7 +37,7 @@ use crate::mat::Elem;
 use crate::threads::Threads;
 use crate::{attention, gemm, packed};
 use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
-pub use panels::Packed;
+pub use panels::PackedPanels;
 
 /// Processor cores with one thread pool.
 pub struct Cpu {
@@ -60,7 +60,7 @@ pub fn profile(threads: usize, isa: Isa) -> Profile {
         isa,
         memory_bytes: None,
         host_bytes: None,
-        beside_bytes: None,
+        outside_pool_bytes: None,
         rates: None,
         fabric: None,
         portions: Portions::CPU,

@@ -7,14 +7,14 @@ use super::operands::{elem, mat, mat_mut, scratch};
 use super::{Cpu, gemm};
 
 /// A weight `[n, k]` in panels. It serves products `A W^T` with an A of the same element type.
-pub struct Packed {
+pub struct PackedPanels {
     panels: Tensor,
     n: usize,
     k: usize,
     dtype: DType,
 }
 
-impl Packed {
+impl PackedPanels {
     /// Bytes of the panels; without a bf16 unit up to twice those of the weight.
     pub fn bytes(&self) -> u64 {
         self.panels.bytes()
@@ -27,7 +27,7 @@ impl Cpu {
     /// # Panics
     /// If the kernels have no such type.
     #[track_caller]
-    pub fn pack(&self, device: &Device, weight: &Tensor) -> Packed {
+    pub fn pack(&self, device: &Device, weight: &Tensor) -> PackedPanels {
         let (dtype, [n, k]) = (weight.dtype(), weight.shape());
         let of = elem(dtype);
         let bytes = gemm::packed_bytes(self.isa, of, of, k, n);
@@ -35,11 +35,11 @@ impl Cpu {
         // SAFETY: `weight` is a live tensor of n rows and k columns; the panels are a fresh page-aligned piece of the
         // pool with the bytes that the packing asks for.
         unsafe { gemm::pack_b(&self.threads, self.isa, of, &mat(weight), true, k, n, scratch(&panels)) };
-        Packed { panels, n, k, dtype }
+        PackedPanels { panels, n, k, dtype }
     }
 
     /// Scratch bytes of [`Cpu::matmul_packed`] for `m` rows and results of type `c`.
-    pub fn packed_workspace(&self, m: usize, weight: &Packed, c: DType) -> u64 {
+    pub fn packed_workspace(&self, m: usize, weight: &PackedPanels, c: DType) -> u64 {
         let of = elem(weight.dtype);
         let shape = gemm::Shape { m, n: weight.n, k: weight.k, a: of, b: of, b_packed: true };
         gemm::workspace_bytes(self.isa, self.threads.count(), &shape, elem(c)) as u64
@@ -50,8 +50,8 @@ impl Cpu {
     /// # Panics
     /// If shapes, types or the scratch do not fit.
     #[track_caller]
-    pub fn matmul_packed(&self, a: &Tensor, weight: &Packed, c: &Tensor, ws: &Tensor) {
-        let Packed { panels, n, k, dtype } = weight;
+    pub fn matmul_packed(&self, a: &Tensor, weight: &PackedPanels, c: &Tensor, ws: &Tensor) {
+        let PackedPanels { panels, n, k, dtype } = weight;
         let (m, n, k) = (a.rows(), *n, *k);
         let fits = a.cols() == k && c.shape() == [m, n] && a.dtype() == *dtype;
         assert!(fits, "matmul_packed: {a:?} by a packed [{n}, {k}] into {c:?}");

@@ -14,7 +14,7 @@ struct Source {
     stride: usize,
 }
 
-// SAFETY: the memory is read only, and nobody writes to it while the reader that holds this lives: every operand that is
+// SAFETY: the memory is read only, and nothing writes to it while the reader that holds this lives: every operand that is
 // written to comes from `operands::start_mut`, which panics for the storage of a shared tensor, and the issuing thread
 // ends the share after the reader is gone.
 unsafe impl Send for Source {}

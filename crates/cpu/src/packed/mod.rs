@@ -96,7 +96,7 @@ fn tile_bytes(rows: usize) -> usize {
 /// Computes a product.
 ///
 /// # Safety
-/// Operands are as [`Product`] says, `scratch` is writable for [`workspace_bytes`] and used by nobody else, the processor has
+/// Operands are as [`Product`] says, `scratch` is writable for [`workspace_bytes`] and used by nothing else, the processor has
 /// `place.isa`.
 pub unsafe fn product(place: Place<'_>, op: &Product<'_>, scratch: *mut u8) {
     let scratch = scratch.wrapping_add(scratch.align_offset(ALIGN));

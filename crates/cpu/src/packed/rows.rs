@@ -19,7 +19,7 @@ const ROUND: f32 = 12_582_912.0;
 /// What a group's sums are multiplied with.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Part {
+pub(super) struct GroupSums {
     /// f32.
     pub scale: f32,
     /// Sums of the integers of each half.
@@ -35,7 +35,7 @@ pub(super) struct Rows {
     /// widened by halves.
     pub codes: *mut i16,
     /// [rows, k / 32].
-    pub parts: *mut Part,
+    pub parts: *mut GroupSums,
     /// Columns.
     pub k: usize,
     /// Integers from one row to the next: more than k, so that neighbouring rows are in different sets of a cache.
@@ -52,7 +52,7 @@ impl Rows {
 
     /// Bytes of so many rows.
     pub fn bytes(rows: usize, k: usize) -> usize {
-        rows * (2 * Rows::stride(k) + size_of::<Part>() * (k / GROUP))
+        rows * (2 * Rows::stride(k) + size_of::<GroupSums>() * (k / GROUP))
     }
 
     /// Rows in memory that is aligned to 64 bytes.
@@ -97,7 +97,7 @@ pub(super) unsafe fn quantise(x: &Mat, from: usize, rows: Rows, to: usize) {
 
 /// Quantises a group.
 #[inline(always)]
-fn one(x: &[f32; GROUP]) -> ([i16; GROUP], Part) {
+fn one(x: &[f32; GROUP]) -> ([i16; GROUP], GroupSums) {
     // As integers magnitudes are in their order, and NaN is the largest.
     let mut most = [0u32; 8];
     for (at, x) in x.iter().enumerate() {
@@ -122,7 +122,7 @@ fn one(x: &[f32; GROUP]) -> ([i16; GROUP], Part) {
     let halves = [0, 16].map(|at| codes[at..at + 16].iter().map(|code| i32::from(*code)).sum::<i32>());
     let (second, third) = codes[8..24].split_at_mut(8);
     second.swap_with_slice(third);
-    (codes, Part { scale, halves, sum: halves[0] + halves[1] })
+    (codes, GroupSums { scale, halves, sum: halves[0] + halves[1] })
 }
 
 /// Which element is the one at this place of a group; and the other way round.

@@ -85,7 +85,7 @@ fn packed_rows(format: BlockFormat, (n, k): (usize, usize), random: &mut Random)
     bytes
 }
 
-/// A in either storage, with columns beside it that are no numbers.
+/// A in either storage, with columns next to it that are no numbers.
 struct Rowed {
     bytes: Vec<u8>,
     elem: Elem,
@@ -93,13 +93,13 @@ struct Rowed {
     k: usize,
 }
 
-const BESIDE: usize = 3;
+const UNUSED: usize = 3;
 
 impl Rowed {
     fn new(m: usize, k: usize, elem: Elem, value: impl Fn(usize, &mut Random) -> f32) -> Rowed {
         let (mut random, mut bytes, mut values) = (Random(77), Vec::new(), Vec::new());
         for _ in 0..m {
-            for col in 0..k + BESIDE {
+            for col in 0..k + UNUSED {
                 let x = if col < k { value(col, &mut random) } else { f32::NAN };
                 match elem {
                     Elem::F32 => bytes.extend(x.to_le_bytes()),
@@ -114,12 +114,12 @@ impl Rowed {
     }
 
     fn mat(&self, row: usize) -> Mat {
-        let stride = self.k + BESIDE;
+        let stride = self.k + UNUSED;
         Mat { ptr: self.bytes[row * stride * self.elem.bytes()..].as_ptr(), elem: self.elem, stride }
     }
 }
 
-/// Rows `first..first + m` of the product, with a column beside them that must stay.
+/// Rows `first..first + m` of the product, with a column next to them that must stay.
 fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs: &[Run]) -> Vec<u32> {
     let n: usize = runs.iter().map(|run| run.rows).sum();
     let threads = Threads::new(threads);
@@ -129,7 +129,7 @@ fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs:
     let op = Product { m, k: a.k, a: a.mat(first), runs, c: out };
     // SAFETY: the operands have these extents, and the level is one of this machine's.
     unsafe { product(Place { threads: &threads, isa }, &op, scratch.as_mut_ptr()) };
-    assert!(c.chunks(n + 1).all(|row| row[n] == -7.0), "written beside the result");
+    assert!(c.chunks(n + 1).all(|row| row[n] == -7.0), "written outside the result");
     c.chunks(n + 1).flat_map(|row| row[..n].iter().map(|x| x.to_bits()).collect::<Vec<_>>()).collect()
 }
 
@@ -169,7 +169,7 @@ fn bound(x: &[f32], w: &[f32]) -> f64 {
         .map(|(x, w)| {
             let most = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             let size: f64 = w.iter().map(|w| f64::from(w.abs())).sum();
-            // Offsets are taken away from sums that are larger than what is left.
+            // Offsets are subtracted from sums that are larger than what is left.
             let held = size + 32.0 * w.iter().fold(0.0f32, |most, w| most.max(w.abs())) as f64;
             f64::from(most) * (0.51 / 32767.0 * size + held * (x.len() as f64 + 8.0) * 6e-8)
         })
@@ -221,7 +221,7 @@ fn bits_are_the_same_everywhere() {
     }
 }
 
-/// Products with ggml's own blocks, beside the elements that ggml's library made of them (`oracle/gguf_blocks.py`).
+/// Products with ggml's own blocks, compared with the elements that ggml's library made of them (`oracle/gguf_blocks.py`).
 #[test]
 fn products_with_golden_blocks() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_gguf");

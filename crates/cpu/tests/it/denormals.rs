@@ -1,5 +1,5 @@
 //! Denormal operands give what zeros give, on every instruction set: what has no graph of its own. Operations of graphs have the
-//! same check beside their references.
+//! same check next to their references.
 
 use std::sync::Arc;
 

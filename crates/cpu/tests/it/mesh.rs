@@ -1,4 +1,4 @@
-//! Ranks as threads: every collective on every axis, the same bits under an adversary, and failures that are told.
+//! Ranks as threads: every collective on every axis, the same bits under an adversary, and failures that are reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +91,7 @@ fn a_rank_that_is_gone_is_named_in_time() {
 }
 
 #[test]
-fn ranks_that_went_apart_are_told() {
+fn ranks_that_went_apart_are_reported() {
     let grid = Grid { dp: 2, ..Grid::default() };
     let failures = world(grid, ThreadsOptions::default(), |device| {
         let len = 9 + device.mesh.rank();
@@ -120,9 +120,9 @@ fn an_abort_wakes_everybody() {
     assert!(failures.iter().all(|text| text == "rank 0 ended the run: the disk is full"), "{failures:?}");
 }
 
-/// After a failure ranks that come together go on as if nothing had been; without one of them nobody does.
+/// After a failure ranks that come together go on as if nothing had been; without one of them no rank does.
 #[test]
-fn ranks_begin_anew_together() {
+fn ranks_restart_together() {
     let grid = Grid { dp: 3, ..Grid::default() };
     let all_have_seen = std::sync::Barrier::new(3);
     let seen = world(grid, ThreadsOptions::default(), |device| {

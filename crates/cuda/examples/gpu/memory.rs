@@ -1,4 +1,4 @@
-//! Between the host and the device: rates of pinned copies, alone and beside a product, and how much can be pinned.
+//! Between the host and the device: rates of pinned copies, alone and overlapped with a product, and how much can be pinned.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -59,9 +59,9 @@ pub fn pinned(lines: &mut Lines, cuda: &Cuda) -> Result<()> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let free = line.and_then(|line| line.trim().split(' ').next()?.parse::<usize>().ok()).unwrap_or(0) * 1024;
-    let (driver, begun, mut held) = (cuda.driver().as_ref(), Instant::now(), Vec::new());
+    let (driver, started, mut held) = (cuda.driver().as_ref(), Instant::now(), Vec::new());
     let mut refused = String::new();
-    while (held.len() + 1) * PIECE <= MOST.min(free / 2) && begun.elapsed() < LONGEST {
+    while (held.len() + 1) * PIECE <= MOST.min(free / 2) && started.elapsed() < LONGEST {
         match driver.pin(PIECE) {
             Ok(address) => held.push(address),
             Err(error) => {
@@ -70,7 +70,7 @@ pub fn pinned(lines: &mut Lines, cuda: &Cuda) -> Result<()> {
             }
         }
     }
-    let (gib, seconds) = (held.len() * (PIECE >> 30), begun.elapsed().as_secs_f64());
+    let (gib, seconds) = (held.len() * (PIECE >> 30), started.elapsed().as_secs_f64());
     lines.say(
         "pinned",
         refused.is_empty(),
@@ -79,8 +79,8 @@ pub fn pinned(lines: &mut Lines, cuda: &Cuda) -> Result<()> {
     held.into_iter().try_for_each(|address| driver.unpin(address))
 }
 
-/// A product alone and with copies both ways beside it.
-pub fn beside(lines: &mut Lines, bench: &Bench) -> Result<()> {
+/// A product alone and overlapped with copies both ways.
+pub fn with_copies(lines: &mut Lines, bench: &Bench) -> Result<()> {
     let driver = bench.cuda.driver().as_ref();
     let (a, b, c) =
         (bench.numbers(8192, 8192), bench.numbers(8192, 8192), bench.empty(8192, 8192, DType::Bf16));
@@ -112,6 +112,6 @@ pub fn beside(lines: &mut Lines, bench: &Bench) -> Result<()> {
     driver.unpin(host)?;
     driver.unpin(back)?;
     let share = 100.0 * alone / with;
-    lines.say("products beside copies both ways", true, format!("{share:.0} % of their rate alone"));
+    lines.say("products overlapped with copies both ways", true, format!("{share:.0} % of their rate alone"));
     Ok(())
 }

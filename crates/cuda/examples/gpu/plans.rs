@@ -33,7 +33,7 @@ fn plain([tokens, heads, kv_heads, head_dim]: Sizes) -> Case {
     }
 }
 
-/// As attention has it in a block: q, k and v beside each other in one tensor, and their gradients in another, but for packed
+/// As attention has it in a block: q, k and v next to each other in one tensor, and their gradients in another, but for packed
 /// ones, which have their own.
 fn fused(mut case: Case) -> Case {
     let stride = (case.heads + 2 * case.kv_heads) * case.head_dim;
@@ -223,12 +223,12 @@ pub fn run(lines: &mut Lines) {
     };
     for (name, case) in cases().into_iter().chain(parts()).chain(windows()) {
         for (direction, backward) in [("forward", false), ("backward", true)] {
-            let begun = Instant::now();
+            let started = Instant::now();
             let graph = if backward { case.backward() } else { case.forward() };
             let (ok, text) = match graph.and_then(|graph| Plan::new(graph, &target)) {
                 Ok(plan) => {
                     let allowed = allowed(&case, backward);
-                    let seconds = begun.elapsed().as_secs_f64();
+                    let seconds = started.elapsed().as_secs_f64();
                     let text = format!(
                         "engine {} tried, scratch {} of {allowed} bytes, {seconds:.2} s",
                         plan.tried, plan.workspace_bytes

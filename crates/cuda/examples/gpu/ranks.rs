@@ -12,8 +12,8 @@ use fathom_cuda::nccl::{Communicator, Kind, Nccl, World};
 use fathom_cuda::{Cuda, Result};
 use fathom_tensor::mesh::{Grid, Mesh, ThreadsOptions, conformance, threads};
 use fathom_tensor::{
-    Attention, Category, DType, Device, Extent, Machine as _, Mask, MatMul, Norm, NormKind, Packed, Slice,
-    Tensor,
+    Attention, Category, DType, Device, Extent, Machine as _, Mask, MatMul, Norm, NormKind, PackedMask,
+    Slice, Tensor,
 };
 
 use super::Lines;
@@ -63,7 +63,7 @@ fn streams(found: &Probe, grid: Grid) -> std::result::Result<(), String> {
         let ranks: Vec<_> = threads(grid.ranks(), options).into_iter().map(rank).collect();
         let ended =
             ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err("a rank panicked".into())));
-        // All of them are waited for before the first failure is told.
+        // All of them are waited for before the first failure is reported.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }
@@ -177,7 +177,7 @@ fn mask(device: &Device, tokens: usize) -> Mask {
     let table = device.empty(1, 6, DType::I64, Category::Data);
     device.machine.write(&table, &row);
     let positions = device.from_i32(&numbers, Category::Data);
-    let packed = Packed::of(&slices, &numbers, &numbers);
+    let packed = PackedMask::of(&slices, &numbers, &numbers);
     let (slices, pos_q, pos_k) = (Extent::Fixed(1), positions.clone(), positions);
     Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None }
 }

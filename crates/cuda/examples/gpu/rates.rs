@@ -11,7 +11,7 @@ use fathom_cuda::libs::{Library, Search, mapped, probe};
 use fathom_cuda::sdpa::Cudnn;
 use fathom_tensor::{
     Attention, AttentionBackward, Blocks, Category, DType, Device, Element, Extent, Machine, Mask, MatMul,
-    Narrow, NarrowMatMul, NarrowOperand, Packed, Rule, Slice, Tensor,
+    Narrow, NarrowMatMul, NarrowOperand, PackedMask, Rule, Slice, Tensor,
 };
 
 use super::{Lines, experts, memory};
@@ -120,12 +120,12 @@ fn files(lines: &mut Lines) {
 
 /// Waits until nearly all of the device's memory is free, as after a process that was ended.
 pub fn free(lines: &mut Lines) {
-    let begun = Instant::now();
+    let started = Instant::now();
     let wait = || -> fathom_cuda::Result<(u64, u64)> {
         let driver = Real::open(0)?;
         loop {
             let (free, total) = driver.memory()?;
-            if free >= total / 20 * 19 || begun.elapsed() > LONGEST_WAIT {
+            if free >= total / 20 * 19 || started.elapsed() > LONGEST_WAIT {
                 return Ok((free, total));
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -168,12 +168,12 @@ fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     experts::run(lines, &bench)?;
     let (after, _) = bench.cuda.driver().memory()?;
     let (reserved, taken) = (bench.device.pool.usage().peak_reserved, before - after);
-    let beside = taken as i64 - reserved as i64;
-    lines.say("taken beside the pool", true, format!("{beside} bytes beside {reserved}"));
+    let outside = taken as i64 - reserved as i64;
+    lines.say("taken outside the pool", true, format!("{outside} bytes outside {reserved}"));
     bench.cuda.refusals().into_iter().for_each(|line| lines.say("refused", true, line));
     files(lines);
     memory::copies(lines, &bench.cuda)?;
-    memory::beside(lines, &bench)
+    memory::with_copies(lines, &bench)
 }
 
 /// How much of the host's memory can be pinned, and how fast.
@@ -269,7 +269,7 @@ fn attention(
     let row =
         |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi].map(|x| x.to_le_bytes()).concat();
     bench.cuda.write(&table, &slices.iter().flat_map(row).collect::<Vec<u8>>());
-    let packed = Packed::of(&slices, &numbers, &numbers);
+    let packed = PackedMask::of(&slices, &numbers, &numbers);
     let (slices, pos_q, pos_k) = (Extent::Fixed(docs), positions.clone(), positions);
     let mask = Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None };
     let op = Attention {
@@ -285,7 +285,7 @@ fn attention(
         sinks: None,
         resume: false,
     };
-    let [_, begun] = bench.cuda.calls();
+    let [_, started] = bench.cuda.calls();
     let ws = bench.scratch(&op.desc(false));
     let forward = bench.seconds(|| bench.cuda.attention(&op, &ws))?;
     let [_, between] = bench.cuda.calls();
@@ -298,7 +298,7 @@ fn attention(
     let rate = |per_pair: f64, seconds: f64| per_pair * pairs * (heads * dim) as f64 / seconds / 1e12;
     let (forward, backward) = (rate(4.0, forward), rate(10.0, backward));
     let [_, ended] = bench.cuda.calls();
-    let by = [between.since(begun, "cuDNN"), ended.since(between, "cuDNN")];
+    let by = [between.since(started, "cuDNN"), ended.since(between, "cuDNN")];
     let text = format!("{forward:.0} TFLOP/s forward by {}, {backward:.0} backward by {}", by[0], by[1]);
     let packed = if docs > 1 { format!(" in {docs} documents") } else { String::new() };
     let ok = by.iter().all(|by| bench.is_by(by, "cuDNN"));

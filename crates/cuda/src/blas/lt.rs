@@ -349,7 +349,7 @@ unsafe impl Products for CublasLt {
     }
 
     unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()> {
-        // The descriptor is of the shape, the scales are of the call: nobody else may call meanwhile.
+        // The descriptor is of the shape, the scales are of the call: no other thread may call meanwhile.
         let mut plans = self.plans();
         let plan = plans.get(*shape, || self.make(shape, operands.scales))?.ok_or_else(|| refused(shape))?;
         if shape.scales.is_some() {

@@ -1,4 +1,4 @@
-//! What cuBLASLt is told of a product: three matrices by columns, and how their bytes are aligned.
+//! How cuBLASLt is given a product: three matrices by columns, and how their bytes are aligned.
 
 use fathom_tensor::{DType, MatMul, Narrow, Tensor};
 
@@ -103,7 +103,7 @@ fn stored(tensor: &Tensor) -> Layout {
 }
 
 impl Shape {
-    /// What cuBLASLt is told of `C = A B^T`, A [m, k] and B [n, k] of 8 bits with scales, k a multiple of 16. `None` if it has no
+    /// What cuBLASLt is given for `C = A B^T`, A [m, k] and B [n, k] of 8 bits with scales, k a multiple of 16. `None` if it has no
     /// such sizes or types (its manual, "cublasLtMatmul()" and "Tensor Core Usage").
     ///
     /// Sums are fast where both operands are E4M3 with one scale each, as of a forward pass; gradients, whose sums go on over
@@ -135,7 +135,7 @@ impl Shape {
         })
     }
 
-    /// What cuBLASLt is told of an operation; `None` if it has no such types.
+    /// What cuBLASLt is given for an operation; `None` if it has no such types.
     ///
     /// # Panics
     /// If the shapes do not fit.

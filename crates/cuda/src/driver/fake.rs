@@ -33,7 +33,7 @@ enum Op {
 /// Bytes on their way from one stream to another, as a library for several ranks carries them.
 #[derive(Default)]
 struct Line {
-    /// Where in which stream bytes were given and nobody has asked for them.
+    /// Where in which stream bytes were given and nothing has asked for them.
     given: VecDeque<(Stream, u64)>,
     /// How often bytes were given.
     total: usize,
@@ -91,7 +91,7 @@ fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Memory that nobody has touched costs nothing, so devices may be large: alignment beyond the allocator's own would have
+/// Memory that was never touched costs nothing, so devices may be large: alignment beyond the allocator's own would have
 /// it cleared by hand.
 fn layout(bytes: u64) -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(bytes as usize + 4096, 16).unwrap()

@@ -140,7 +140,7 @@ pub unsafe trait Driver: Send + Sync {
     fn release(&self, address: u64, bytes: u64) -> Result<()>;
     /// Memory behind addresses of a reserved range.
     fn back(&self, address: u64, bytes: u64) -> Result<Backing>;
-    /// Takes it away.
+    /// Takes the memory from behind them.
     fn unback(&self, address: u64, bytes: u64, backing: Backing) -> Result<()>;
     /// Addresses with memory behind all of them, where ranges cannot be reserved.
     fn allocate(&self, bytes: u64) -> Result<u64>;
@@ -176,7 +176,7 @@ pub unsafe trait Driver: Send + Sync {
     /// pinned or not.
     ///
     /// # Safety
-    /// Both sides live until the copy is over, and nobody else uses what is written.
+    /// Both sides live until the copy is over, and nothing else uses what is written.
     unsafe fn copy(&self, way: Way, from: Rows, to: Rows, stream: Stream) -> Result<()>;
     /// All bytes zero.
     ///
@@ -186,7 +186,7 @@ pub unsafe trait Driver: Send + Sync {
 
     /// Loads machine code for the chip.
     fn load(&self, cubin: &[u8]) -> Result<Module>;
-    /// Unloads it.
+    /// Takes the memory from behind them.
     fn unload(&self, module: Module) -> Result<()>;
     /// A kernel by name.
     fn function(&self, module: Module, name: &str) -> Result<Function>;

@@ -99,7 +99,7 @@ impl Real {
     pub fn open(ordinal: usize) -> Result<Real> {
         let device = device(ordinal)?;
         let mut context = std::ptr::null_mut();
-        // SAFETY: the driver writes a context where it is told to.
+        // SAFETY: the driver writes a context to the given address.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
         let facts = facts(device)?;
         let context = context.expose_provenance();
@@ -142,7 +142,7 @@ fn device(ordinal: usize) -> Result<CUdevice> {
         return Err(Error::NoDevice(format!("number {ordinal} of {count} (from 0)")));
     }
     let mut device: CUdevice = 0;
-    // SAFETY: the driver writes a device where it is told to.
+    // SAFETY: the driver writes a device to the given address.
     check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) })?;
     Ok(device)
 }
@@ -168,7 +168,7 @@ fn number<T>(pointer: *mut T) -> u64 {
 fn facts(device: CUdevice) -> Result<Facts> {
     let mut name = [0 as std::ffi::c_char; 128];
     let (mut bytes, mut driver) = (0usize, 0 as c_int);
-    // SAFETY: the driver writes at most as many characters as it is told, and two numbers.
+    // SAFETY: the driver writes at most the given number of characters, and two numbers.
     unsafe {
         check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int - 1, device))?;
         check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut bytes, device))?;
@@ -268,7 +268,7 @@ unsafe impl Driver for Real {
 
     fn unback(&self, address: u64, bytes: u64, backing: Backing) -> Result<()> {
         self.bind()?;
-        // SAFETY: the part was backed by this memory; the caller says that nobody uses it any more.
+        // SAFETY: the part was backed by this memory; the caller says that nothing uses it any more.
         unsafe {
             check("cuMemUnmap", sys::cuMemUnmap(address, bytes as usize))?;
             check("cuMemRelease", sys::cuMemRelease(backing.0))

@@ -13,16 +13,16 @@ use crate::blas::{Element, GroupOperands, Groups};
 
 /// A product by expert in parts, each a product of groups.
 pub(crate) struct Grouped {
-    /// What the library is told of every part.
+    /// What the library is given for every part.
     pub groups: Groups,
     /// Before all parts.
     pub sort: Vec<Launch>,
     /// One after the other, in the same memory.
-    pub parts: Vec<Part>,
+    pub parts: Vec<GroupStep>,
 }
 
 /// One part.
-pub(crate) struct Part {
+pub(crate) struct GroupStep {
     /// Gathers and writes the tables.
     pub before: Vec<Launch>,
     /// The product's.
@@ -165,7 +165,7 @@ pub(crate) fn groups_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Option<Group
         Side { base: results, of_group: 0, of_row: place.row_bytes[1], ld: out },
     ];
     let sheet = Sheet::new(place.rows, out);
-    let part = |first: usize| Part {
+    let part = |first: usize| GroupStep {
         before: vec![
             place.gather(first, op.a, inner, slots, 0),
             place.tables(first, sides, [Some(out), None, Some(inner)], 0.0),
@@ -209,7 +209,7 @@ pub(crate) fn groups_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Option<Group
         Side { base: left, of_group: 0, of_row: of_left, ld: m },
         Side { base: start_mut(op.c), of_group, of_row: 0, ld: op.c.stride() },
     ];
-    let part = |first: usize| Part {
+    let part = |first: usize| GroupStep {
         before: vec![
             place.gather(first, op.a, m, slots, 0),
             place.gather(first, op.b, n, slots, 1),

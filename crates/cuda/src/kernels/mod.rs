@@ -57,7 +57,7 @@ pub const SCRATCH_BYTES: u64 = 4 << 20;
 /// The chips that kernels are checked for.
 pub const CHIPS: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
 
-/// What NVRTC is told for a chip. Products and sums are not contracted, so that kernels have the bits of the CPU machine
+/// NVRTC's options for a chip. Products and sums are not contracted, so that kernels have the bits of the CPU machine
 /// wherever they do the same operations in the same order; where one instruction is meant, the text says `fmaf`.
 pub fn options(chip: &str) -> Vec<String> {
     let chip = format!("--gpu-architecture={chip}");

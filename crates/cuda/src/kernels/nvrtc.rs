@@ -79,7 +79,7 @@ pub struct Usage {
 }
 
 impl Nvrtc {
-    /// Opens `libnvrtc.so.*` at this path, with the builtins beside it.
+    /// Opens `libnvrtc.so.*` at this path, with the builtins in the same folder.
     ///
     /// # Errors
     /// If it cannot be opened.
@@ -90,9 +90,9 @@ impl Nvrtc {
         let load = |path: &Path| unsafe { Library::new(path) };
         let library = load(path).map_err(|error| failed(&error))?;
         let folder = path.parent().unwrap_or(Path::new("."));
-        let beside = std::fs::read_dir(folder).map_err(|error| failed(&error))?;
+        let entries = std::fs::read_dir(folder).map_err(|error| failed(&error))?;
         let mut builtins = Vec::new();
-        for file in beside.flatten() {
+        for file in entries.flatten() {
             if file.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so") {
                 builtins.push(load(&file.path()).map_err(|error| failed(&error))?);
             }

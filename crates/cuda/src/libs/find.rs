@@ -13,7 +13,7 @@ pub struct Search {
     pub python: Vec<PathBuf>,
     /// Of the system.
     pub system: Vec<PathBuf>,
-    /// A Python that is asked where its packages are, as no wheel lies beside it.
+    /// A Python that is asked where its packages are, as no wheel lies next to it.
     pub interpreter: Option<PathBuf>,
 }
 
@@ -27,7 +27,7 @@ const SYSTEM: [&str; 9] = [
     "/usr/lib64",
     "/usr/lib",
     "/lib64",
-    // Drivers of other builds than the host's, for hosts that are told to use them.
+    // Drivers of other builds than the host's, for hosts that are set to use them.
     "/usr/local/cuda/compat",
 ];
 
@@ -41,8 +41,8 @@ impl Search {
         let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
         let mut interpreter = list("PATH").into_iter().map(|folder| folder.join("python3"));
         let interpreter = interpreter.find(|path| path.is_file());
-        let beside = interpreter.as_deref().and_then(|path| Some(path.parent()?.parent()?.to_path_buf()));
-        let python: Vec<PathBuf> = prefixes.chain(beside).flat_map(|prefix| wheels(&prefix)).collect();
+        let own_prefix = interpreter.as_deref().and_then(|path| Some(path.parent()?.parent()?.to_path_buf()));
+        let python: Vec<PathBuf> = prefixes.chain(own_prefix).flat_map(|prefix| wheels(&prefix)).collect();
         // A package of conda's own has no folder below the environment's.
         let conda = std::env::var_os("CONDA_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib"));
         let system = list("LD_LIBRARY_PATH").into_iter().chain(conda);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_python_without_wheels_beside_it_is_asked() {
+    fn a_python_without_wheels_next_to_it_is_asked() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let packages = dir.path().join("elsewhere/packages");

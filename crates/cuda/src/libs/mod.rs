@@ -201,7 +201,7 @@ fn said((major, minor, patch): Version) -> String {
     format!("{major}.{minor}.{patch}")
 }
 
-/// A version for readers: the driver's own beside that of the CUDA it is of.
+/// A version for readers: the driver's own and that of the CUDA it is of.
 fn named(library: Library, version: Version) -> String {
     match (library, find::kernel_module()) {
         (Library::Driver, Some(build)) => format!("{build}, of CUDA {}", said(version)),

@@ -72,19 +72,19 @@ pub fn version(library: Library, path: &Path) -> Result<Version> {
         return Err(Error::Load { path: path.to_path_buf(), message });
     }
     let before = if library == Library::Nvrtc { companions(library) } else { &[] };
-    before.iter().for_each(|name| beside(path, name));
+    before.iter().for_each(|name| open_companion(path, name));
     let handle = open(path)?;
     let version =
         ask(library, &handle).map_err(|message| Error::Load { path: path.to_path_buf(), message })?;
     all.push(Open { library, path: path.to_path_buf(), handle, version });
     if library == Library::CublasLt {
-        companions(library).iter().for_each(|name| beside(path, name));
+        companions(library).iter().for_each(|name| open_companion(path, name));
     }
     Ok(version)
 }
 
 /// Opens a library of the same folder if it is there.
-fn beside(path: &Path, name: &str) {
+fn open_companion(path: &Path, name: &str) {
     let file = path.parent().and_then(|folder| in_folder(folder, name));
     if let Some(handle) = file.and_then(|file| open(&file).ok()) {
         std::mem::forget(handle);

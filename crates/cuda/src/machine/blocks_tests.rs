@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_tensor::{Category, DType, Device, FourBits, RoundWeights, Tensor, gpu};
 
-use super::build::Parts;
+use super::build::MachineLibraries;
 use super::{Cuda, Graphs};
 use crate::driver::fake::Fake;
 use crate::programs::tests::Writer;
@@ -12,7 +12,8 @@ use crate::programs::tests::Writer;
 fn machine(fake: &Arc<Fake>, graphs: bool) -> (Arc<Cuda>, Device) {
     let compiler = Box::new(Writer(Arc::default(), "1"));
     let sheet = gpu::named("h200").unwrap();
-    let cuda = Cuda::with(fake.clone(), sheet, compiler, Parts::default()).unwrap().with_graphs(graphs);
+    let cuda =
+        Cuda::with(fake.clone(), sheet, compiler, MachineLibraries::default()).unwrap().with_graphs(graphs);
     let cuda = Arc::new(cuda);
     (cuda.clone(), Device::new(cuda, 16 << 20))
 }

@@ -39,16 +39,16 @@ pub fn profile(facts: &Facts) -> Profile {
 }
 
 /// Libraries that take what they can.
-pub(crate) struct Parts {
+pub(crate) struct MachineLibraries {
     pub products: Option<Arc<dyn Products>>,
     /// Or why there is none.
     pub grouped: std::result::Result<Arc<dyn GroupedProducts>, String>,
     pub attend: Option<Arc<dyn Attend>>,
 }
 
-impl Default for Parts {
-    fn default() -> Parts {
-        Parts { products: None, grouped: Err(String::new()), attend: None }
+impl Default for MachineLibraries {
+    fn default() -> MachineLibraries {
+        MachineLibraries { products: None, grouped: Err(String::new()), attend: None }
     }
 }
 
@@ -130,7 +130,7 @@ impl Cuda {
         } else {
             None
         };
-        let parts = Parts { products: Some(products), grouped, attend };
+        let parts = MachineLibraries { products: Some(products), grouped, attend };
         for library in [Library::CublasLt, Library::Cudnn] {
             if let copies @ [_, _, ..] = &*mapped(library.file()) {
                 log::warn!(
@@ -151,9 +151,9 @@ impl Cuda {
         driver: Arc<dyn Driver>,
         profile: Profile,
         compiler: Box<dyn Compiler>,
-        parts: Parts,
+        parts: MachineLibraries,
     ) -> Result<Cuda> {
-        let Parts { products, grouped, attend } = parts;
+        let MachineLibraries { products, grouped, attend } = parts;
         let scratch = driver.allocate(SCRATCH_BYTES)?;
         let streams = Arc::new(Streams::new(driver.clone())?);
         let reads = Arc::new(Reads::new(streams.clone())?);

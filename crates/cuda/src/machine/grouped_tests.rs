@@ -1,4 +1,4 @@
-//! Which products by expert go to a library of groups, and what it is told of them.
+//! Which products by expert go to a library of groups, and how they are described to it.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use fathom_tensor::gpu::{GroupedScratch, MATMUL_SCRATCH};
 use fathom_tensor::{Category, DType, Device, GroupedMatMul, GroupedWeight, Machine, OpDesc, Tensor};
 
 use super::Cuda;
-use super::build::Parts;
+use super::build::MachineLibraries;
 use super::tests::machine;
 use crate::Result;
 use crate::blas::{Element, GroupOperands, GroupedProducts, Groups};
@@ -47,7 +47,10 @@ impl Bed {
     fn new(grouped: std::result::Result<(), String>) -> Bed {
         let (fake, seen) = (Arc::new(Fake::new(256 << 20)), Seen::default());
         let library: Arc<dyn GroupedProducts> = Arc::new(Library(Arc::clone(&seen)));
-        let cuda = machine(&fake, Parts { grouped: grouped.map(|()| library), ..Parts::default() });
+        let cuda = machine(
+            &fake,
+            MachineLibraries { grouped: grouped.map(|()| library), ..MachineLibraries::default() },
+        );
         let device = Device::new(cuda.clone(), 192 << 20);
         Bed { fake, cuda, device, seen }
     }

@@ -38,7 +38,7 @@ use crate::sdpa::Attend;
 
 pub use crate::memory::Counts as Graphs;
 #[cfg(test)]
-pub(crate) use build::Parts;
+pub(crate) use build::MachineLibraries;
 pub use build::profile;
 pub use taken::Calls;
 
@@ -86,7 +86,7 @@ impl Cuda {
         self
     }
 
-    /// The same machine beside so much memory of the host.
+    /// The same machine with this much memory of the host.
     pub fn with_host(mut self, bytes: u64) -> Cuda {
         self.profile.host_bytes = Some(bytes);
         self

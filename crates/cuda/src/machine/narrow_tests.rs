@@ -1,4 +1,4 @@
-//! Which products of narrow operands go to the library, and what it is told of them.
+//! Which low-precision GEMMs go to the library, and how they are described to it.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -9,14 +9,14 @@ use fathom_tensor::{
 };
 
 use super::Cuda;
-use super::build::Parts;
+use super::build::MachineLibraries;
 use super::tests::machine;
 use crate::Result;
 use crate::blas::{self, Operands, Products, Scales, Shape};
 use crate::driver::Stream;
 use crate::driver::fake::Fake;
 
-/// Remembers products; takes those with scales if told to.
+/// Remembers products; takes those with scales if it is set to.
 struct Library {
     scaled: bool,
     seen: Arc<Mutex<Vec<(Shape, Operands)>>>,
@@ -45,7 +45,10 @@ impl Bed {
     fn new(scaled: bool) -> Bed {
         let (fake, seen) = (Arc::new(Fake::new(256 << 20)), Arc::default());
         let library = Library { scaled, seen: Arc::clone(&seen) };
-        let cuda = machine(&fake, Parts { products: Some(Arc::new(library)), ..Parts::default() });
+        let cuda = machine(
+            &fake,
+            MachineLibraries { products: Some(Arc::new(library)), ..MachineLibraries::default() },
+        );
         let device = Device::new(cuda.clone(), 192 << 20);
         Bed { fake, cuda, device, seen }
     }

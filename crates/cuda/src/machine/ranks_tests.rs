@@ -7,7 +7,7 @@ use fathom_tensor::mesh::{Axis, Grid, Mesh, ThreadsOptions, conformance, threads
 use fathom_tensor::{Category, Device, gpu};
 
 use super::Cuda;
-use super::build::Parts;
+use super::build::MachineLibraries;
 use crate::driver::fake::Fake;
 use crate::programs::tests::Writer;
 
@@ -23,7 +23,7 @@ fn on_one_device(grid: Grid, chaos: Option<u64>, program: fn(&Device)) -> Arc<Fa
             scope.spawn(move || {
                 let compiler = Box::new(Writer(Arc::default(), "1"));
                 let sheet = gpu::named("h200").unwrap();
-                let cuda = Arc::new(Cuda::with(fake, sheet, compiler, Parts::default()).unwrap());
+                let cuda = Arc::new(Cuda::with(fake, sheet, compiler, MachineLibraries::default()).unwrap());
                 let device = Device::on_mesh(cuda, BUDGET, Mesh::new(grid, Box::new(seat.take())));
                 program(&device);
             });
@@ -47,7 +47,7 @@ fn ranks_of_one_device_exchange_rightly_and_without_the_host() {
     }
 }
 
-/// What is received is what was there when it was sent, though the sender writes on at once and nobody has computed yet.
+/// What is received is what was there when it was sent, though the sender writes on at once and no rank has computed yet.
 #[test]
 fn a_sender_writes_again_after_the_copy_and_a_receiver_gets_what_was_sent() {
     on_one_device(Grid { tp: 2, ..Grid::default() }, None, |device| {

@@ -18,7 +18,7 @@ impl Calls {
             (true, false) => library.to_string(),
             (false, true) => "kernels".to_string(),
             (true, true) => format!("{library} and kernels"),
-            (false, false) => "nobody".to_string(),
+            (false, false) => "nothing".to_string(),
         }
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_told_by_who_did_them() {
+    fn calls_are_counted_by_who_did_them() {
         let taken = Taken::default();
         let before = taken.calls();
         taken.product(true);
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(attention.since(before[1], "cuDNN"), "kernels");
         taken.attention(true);
         assert_eq!(taken.calls()[1].since(before[1], "cuDNN"), "cuDNN and kernels");
-        assert_eq!(taken.calls()[0].since(products, "cuBLASLt"), "nobody");
+        assert_eq!(taken.calls()[0].since(products, "cuBLASLt"), "nothing");
         taken.narrow(false);
         assert_eq!(taken.narrow_calls().since(Calls::default(), "FP8 units"), "kernels");
         assert_eq!(taken.calls()[0], products);

@@ -10,7 +10,7 @@ use fathom_tensor::{
 };
 
 use super::Cuda;
-use super::build::Parts;
+use super::build::MachineLibraries;
 use crate::Result;
 use crate::blas::{Operands, Products, Shape};
 use crate::driver::Stream;
@@ -21,13 +21,13 @@ fn sheet() -> Profile {
     gpu::named("h200").unwrap()
 }
 
-pub(super) fn machine(fake: &Arc<Fake>, parts: Parts) -> Arc<Cuda> {
+pub(super) fn machine(fake: &Arc<Fake>, parts: MachineLibraries) -> Arc<Cuda> {
     let compiler = Box::new(Writer(Arc::default(), "1"));
     Arc::new(Cuda::with(fake.clone(), sheet(), compiler, parts).unwrap())
 }
 
 fn device(fake: &Arc<Fake>) -> Device {
-    Device::new(machine(fake, Parts::default()), 16 << 20)
+    Device::new(machine(fake, MachineLibraries::default()), 16 << 20)
 }
 
 fn values(count: usize) -> Vec<f32> {
@@ -51,7 +51,7 @@ fn what_is_written_is_read_late_and_as_it_was() {
         let cleared: Vec<f32> =
             (0..60).map(|at| if (2..9).contains(&(at % 10)) { 0.0 } else { at as f32 }).collect();
         assert_eq!(late.wait(), bytes(&cleared));
-        // One that nobody waits for, and one that is larger than a slot.
+        // One that is not waited for, and one that is larger than a slot.
         drop(device.machine.read(&whole));
         let large = device.from_f32(100, 1000, &values(100_000), Category::Data);
         assert_eq!(device.to_f32(&large), values(100_000));
@@ -91,7 +91,7 @@ fn more_reads_than_slots_are_waited_for() {
 #[test]
 fn memory_comes_as_the_pool_grows_and_goes_with_it() {
     let fake = Arc::new(Fake::new(256 << 20));
-    let cuda = machine(&fake, Parts::default());
+    let cuda = machine(&fake, MachineLibraries::default());
     let device = Device::new(cuda.clone(), 200 << 20);
     assert_eq!(fake.used(), 0);
     let a = device.empty(1, 1 << 20, DType::U8, Category::Data);
@@ -187,7 +187,7 @@ fn tensors_go_to_disk_and_to_the_host_and_the_plan_knows() {
     let folder = tempfile::tempdir().unwrap();
     for options in [Options::new(folder.path(), 8 << 20), Options::in_memory(8 << 20)] {
         let fake = Arc::new(Fake::new(128 << 20));
-        let (usage, stats, back) = spill_step(machine(&fake, Parts::default()), &options);
+        let (usage, stats, back) = spill_step(machine(&fake, MachineLibraries::default()), &options);
         let (planned, plan, nothing) = spill_step(Arc::new(Meta::new(sheet())), &options);
         assert_eq!((usage, stats), (planned, plan));
         assert!(nothing.is_empty() && back == [values(130_000), values(130_000)].concat());
@@ -215,7 +215,8 @@ unsafe impl Products for Even {
 fn products_that_the_library_refuses_are_for_kernels() {
     let fake = Arc::new(Fake::new(128 << 20));
     let seen = Arc::default();
-    let parts = Parts { products: Some(Arc::new(Even(Arc::clone(&seen)))), ..Parts::default() };
+    let parts =
+        MachineLibraries { products: Some(Arc::new(Even(Arc::clone(&seen)))), ..MachineLibraries::default() };
     let cuda = machine(&fake, parts);
     let device = Device::new(cuda.clone(), 64 << 20);
     for k in [8, 9] {

@@ -21,10 +21,10 @@ pub struct Growing {
     /// A multiple of the driver's chunk.
     bytes: u64,
     /// None where the driver cannot reserve: then all of it has memory.
-    parts: Option<RefCell<Vec<Part>>>,
+    parts: Option<RefCell<Vec<BackedRange>>>,
 }
 
-struct Part {
+struct BackedRange {
     start: u64,
     bytes: u64,
     backing: Backing,
@@ -48,11 +48,11 @@ impl Growing {
     }
 
     /// Bytes that have memory.
-    fn backed(parts: &[Part]) -> u64 {
+    fn backed(parts: &[BackedRange]) -> u64 {
         parts.last().map_or(0, |part| part.start + part.bytes)
     }
 
-    fn extend(&self, parts: &mut Vec<Part>, end: u64) -> Result<()> {
+    fn extend(&self, parts: &mut Vec<BackedRange>, end: u64) -> Result<()> {
         let start = Growing::backed(parts);
         if end <= start {
             return Ok(());
@@ -69,7 +69,7 @@ impl Growing {
             Err(error) => return Err(error),
         };
         self.streams.backed.fetch_add(bytes, Ordering::Relaxed);
-        parts.push(Part { start, bytes, backing });
+        parts.push(BackedRange { start, bytes, backing });
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! The work of a block as one graph: what is issued between the ends of a block is collected, and where the same work came
-//! before, to the last address, the driver is told once instead of for each operation.
+//! before, to the last address, the driver is called once instead of for each operation.
 //!
 //! The same work means the same operations with the same arguments. Memory is given out in the order of the program, so a
 //! step repeats its predecessor's addresses, and nothing has to be changed in a graph. What comes the first time is issued

@@ -1,4 +1,4 @@
-//! Results on their way to the host: small ones through pinned slots, so that nobody waits before the retire point.
+//! Results on their way to the host: small ones through pinned slots, so that no thread waits before the retire point.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,7 +64,7 @@ impl Landing {
             panic!("read: {error}");
         }
         let start: *const u8 = std::ptr::with_exposed_provenance(self.address() as usize);
-        // SAFETY: the slot is pinned memory of this process, `bytes` of which the copy has written, and nobody else
+        // SAFETY: the slot is pinned memory of this process, `bytes` of which the copy has written, and nothing else
         // has it until this is dropped.
         unsafe { std::slice::from_raw_parts(start, self.bytes) }.to_vec()
     }

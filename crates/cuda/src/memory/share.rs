@@ -54,7 +54,7 @@ impl Source {
     fn give_back(&self) {
         let driver = &self.streams.driver;
         for event in self.taken().drain(..) {
-            // A device that has failed says so where somebody waits for results; here nobody could be told.
+            // A device that has failed reports it where results are waited for; here there is no caller to report to.
             let compute = self.streams.compute("another rank has read");
             let _ = compute
                 .and_then(|compute| driver.wait(compute, event))

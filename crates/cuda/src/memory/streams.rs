@@ -123,7 +123,7 @@ impl Drop for Streams {
     fn drop(&mut self) {
         // Memory of what was not issued may be gone.
         self.blocks().clear(self.driver.as_ref());
-        // There is nobody left to report to; the driver gives everything back when the process ends.
+        // There is no caller left to report to; the driver gives everything back when the process ends.
         for stream in [self.compute, self.up, self.down, self.exchange] {
             let _ = self.driver.synchronise(stream).and_then(|()| self.driver.end_stream(stream));
         }

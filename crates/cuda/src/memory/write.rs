@@ -55,7 +55,7 @@ impl Writes {
             let address = self.start + (slot * SLOT_BYTES) as u64;
             let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
             // SAFETY: the slot is pinned memory of this process with room for the piece; the copy that read it last is over, and
-            // the lock keeps others away.
+            // the lock keeps others out.
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), start, piece.len()) };
             for (rows, position) in cut(&to, index * SLOT_BYTES, piece.len()) {
                 let from = rows.packed_at(address + position as u64);

@@ -96,7 +96,7 @@ impl Communicator {
 
     /// Waits until NCCL has taken a call, which the caller has the turn for.
     fn settle(&self, call: &'static str, status: c_int) -> Result<()> {
-        let (begun, raw, mut status) = (Instant::now(), self.handle.raw(), status);
+        let (started, raw, mut status) = (Instant::now(), self.handle.raw(), status);
         let given_up = loop {
             if status != IN_PROGRESS {
                 break None;
@@ -104,8 +104,8 @@ impl Communicator {
             if self.nccl.is_aborting() {
                 break Some("the communicator was ended meanwhile".to_string());
             }
-            if begun.elapsed() > self.deadline {
-                break Some(format!("not taken within {:.0} s", begun.elapsed().as_secs_f64()));
+            if started.elapsed() > self.deadline {
+                break Some(format!("not taken within {:.0} s", started.elapsed().as_secs_f64()));
             }
             std::thread::sleep(NAP);
             let mut now = SUCCESS;
@@ -177,12 +177,12 @@ impl Communicator {
         // SAFETY: the caller's promise.
         let swapped = self.with("ncclGroupEnd", |raw| unsafe {
             let queue = pointer(stream.0);
-            let begun = (call.group_start)();
+            let started = (call.group_start)();
             let sent = (call.send)(pointer(from), bytes, BYTES, to as c_int, raw, queue);
             let received = (call.receive)(pointer(into), bytes, BYTES, of as c_int, raw, queue);
             let ended = (call.group_end)();
             let failed = |status: &c_int| *status != SUCCESS && *status != IN_PROGRESS;
-            [begun, sent, received].into_iter().find(failed).unwrap_or(ended)
+            [started, sent, received].into_iter().find(failed).unwrap_or(ended)
         });
         // A wrong argument is the call's alone: the other half is launched, and would wait for ever.
         swapped.inspect_err(|_| self.abort())
@@ -312,7 +312,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // Nobody is left to be told of a failure.
+        // No caller is left to report a failure to.
         if self.close().is_err() {
             self.abort();
         }

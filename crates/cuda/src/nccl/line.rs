@@ -31,7 +31,7 @@ pub unsafe trait Carrier: Send + Sync {
     /// Bytes from the other rank.
     ///
     /// # Safety
-    /// As for sending; and nobody else uses the memory until then.
+    /// As for sending; and nothing else uses the memory until then.
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()>;
 }
 
@@ -71,7 +71,7 @@ impl Point {
 
 impl Drop for Point {
     fn drop(&mut self) {
-        // There is nobody left to report to.
+        // There is no caller left to report to.
         let _ = self.driver.end_event(self.event);
     }
 }
@@ -148,7 +148,7 @@ impl Line {
     /// both until it has.
     ///
     /// # Errors
-    /// If nobody is there.
+    /// If no process answers there.
     pub fn warm(&self, sends: bool) -> Result<()> {
         let at = self.memory(&self.first, 1)?;
         // SAFETY: memory of a byte, which lives as long as the stream.
@@ -182,7 +182,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let driver = &self.driver;
-        // There is nobody left to report to.
+        // There is no caller left to report to.
         let _ = self.finish().and_then(|()| driver.end_stream(self.stream));
         for at in [&self.staging, &self.first].into_iter().filter_map(OnceLock::get) {
             let _ = driver.free(*at);

@@ -31,7 +31,7 @@ pub(super) struct Lines {
     pub from: Line,
 }
 
-/// A message that was asked for, and that the device has not been told of.
+/// A message that was asked for, and that was not issued to the device yet.
 struct Pending {
     number: u64,
     address: u64,
@@ -58,7 +58,7 @@ pub(super) struct End {
 /// The link.
 pub(super) struct Ranks(pub Rc<End>);
 
-/// What a receiver is told of a message: whether it comes in pieces, and its name.
+/// What a receiver learns of a message: whether it comes in pieces, and its name.
 fn label(what: &What, is_cut: bool) -> Vec<u8> {
     let mut label = vec![u8::from(is_cut)];
     label.extend(what.to_string().into_bytes());
@@ -113,7 +113,7 @@ impl End {
 
     /// Tells the device of a rank's messages up to this one, in their order: NCCL knows no other.
     fn land(&self, from: usize, number: u64) {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let next = {
                 let mut pending = self.pending.borrow_mut();
@@ -126,7 +126,7 @@ impl End {
                 break;
             }
         }
-        self.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+        self.count(|traffic| traffic.wait_s += started.elapsed().as_secs_f64());
     }
 
     fn take(&self, from: usize, next: &Pending) -> std::result::Result<(), LinkError> {
@@ -212,7 +212,7 @@ impl Drop for Coming {
         drop(pending);
         drop(dst);
         if given_up {
-            // Whoever sends it cannot be told, and the device would wait for ever.
+            // Its sender cannot be notified, and the device would wait for ever.
             let (rank, reason) =
                 (self.end.shared.rank, "it gave up a message that it had asked for".to_string());
             self.end.fail(LinkError::Aborted { rank, reason });

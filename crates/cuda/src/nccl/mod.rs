@@ -5,7 +5,7 @@
 //! sums on threads and on processes. What goes over is messages, each pair of ranks and each direction with a
 //! communicator of its own: messages of one pair arrive in the order of their sending, and none waits for those of
 //! another pair, as the link's contract wants. A message's label goes by socket ([`control`]): a receiver knows that its
-//! sender has come there, and that it sends what is expected, before the device is told to wait for it.
+//! sender has come there, and that it sends what is expected, before the device is made to wait for it.
 //!
 //! A thread of its own watches what is under way ([`watch`]), from the first meeting until all have left: a failure of NCCL, a rank
 //! that is gone or ended the run, or a message that takes longer than the deadline ends all communicators, so no device waits for

@@ -77,7 +77,7 @@ impl DerefMut for Turn<'_> {
 }
 
 impl Nccl {
-    /// Waits until nobody else calls NCCL. A turn lasts until NCCL has taken the call: before that no other may be made
+    /// Waits until no other thread calls NCCL. A turn lasts until NCCL has taken the call: before that no other may be made
     /// (`ncclCommGetAsyncError`).
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn::new(lock(&self.table.live), &self.table.since)
@@ -89,7 +89,7 @@ impl Nccl {
     }
 
     /// Ends all communicators of the process and all that they do on the device, in one group: alone, each may wait for kernels of
-    /// the others when it frees memory (NVIDIA/nccl issue 1013; groups of this from 2.22 on). Nobody else is in a call then, as
+    /// the others when it frees memory (NVIDIA/nccl issue 1013; groups of this from 2.22 on). No other thread is in a call then, as
     /// "Fault Tolerance" of NCCL's guide wants. Calls of the communicators fail from here on.
     pub(super) fn abort(&self, driver: &dyn Driver) {
         self.table.aborting.fetch_add(1, Ordering::SeqCst);

@@ -15,7 +15,7 @@ use super::world::{Connect, crowded, ctas, rounds};
 use super::*;
 use crate::driver::fake::Fake;
 use crate::driver::{Rows, Stream};
-use crate::machine::Parts;
+use crate::machine::MachineLibraries;
 use crate::programs::tests::Writer;
 use crate::{Cuda, Result};
 
@@ -35,9 +35,9 @@ unsafe impl Carrier for FakeLine {
     }
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()> {
         // A device would wait; this one does its work when it is asked for results.
-        let (number, begun) = (self.asked.fetch_add(1, Ordering::Relaxed), Instant::now());
+        let (number, started) = (self.asked.fetch_add(1, Ordering::Relaxed), Instant::now());
         while self.fake.given(self.line) <= number && !self.cut.load(Ordering::Relaxed) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody sends");
+            assert!(started.elapsed() < Duration::from_secs(60), "no rank sends");
             std::thread::yield_now();
         }
         self.fake.get(self.line, Rows::flat(into, bytes), stream);
@@ -86,7 +86,7 @@ impl Connect for OverFake {
 /// Set where what is under way does not end.
 const HANGS: &str = "FATHOM_TEST_HANGS";
 
-/// A place where nobody listens now.
+/// An address where nothing listens now.
 fn place() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("127.0.0.1:{}", listener.local_addr().unwrap().port())
@@ -101,7 +101,8 @@ fn world(grid: Grid, deadline: Duration, program: impl Fn(&Device) + Sync) -> Ar
             scope.spawn(move || {
                 let compiler = Box::new(Writer(Arc::default(), "1"));
                 let sheet = gpu::named("h200").unwrap();
-                let cuda = Arc::new(Cuda::with(fake.clone(), sheet, compiler, Parts::default()).unwrap());
+                let cuda =
+                    Arc::new(Cuda::with(fake.clone(), sheet, compiler, MachineLibraries::default()).unwrap());
                 let world = World::meet(at, [rank, grid.ranks()], deadline).unwrap();
                 assert_eq!(
                     world.gather(rank as u64 + 5).unwrap(),
@@ -113,7 +114,7 @@ fn world(grid: Grid, deadline: Duration, program: impl Fn(&Device) + Sync) -> Ar
                 let link = world.link_by(cuda.streams(), by).unwrap();
                 let device = Device::on_mesh(cuda.clone(), 64 << 20, Mesh::new(grid, link));
                 program(&device);
-                // Nobody leaves before all have what was sent; after a failure there is nothing to wait for.
+                // No rank leaves before all have what was sent; after a failure there is nothing to wait for.
                 cuda.synchronise().unwrap();
                 let _ = world.gather(0);
             });
@@ -162,7 +163,7 @@ fn long_messages_with_gaps_go_in_pieces() {
 }
 
 #[test]
-fn programs_that_differ_are_told_so() {
+fn programs_that_differ_are_reported() {
     world(Grid { tp: 2, ..Grid::default() }, SOON, |device| {
         let group = device.mesh.group(&[Axis::Tp]);
         let other = 1 - group.index();
@@ -170,11 +171,11 @@ fn programs_that_differ_are_told_so() {
         let mine = device.zeros(1, len, DType::F32, Category::Data);
         let theirs = device.zeros(1, len, DType::F32, Category::Data);
         group.exchange(device, "shift", &[(other, &mine)], &[(other, &theirs)]).wait();
-        let begun = Instant::now();
+        let started = Instant::now();
         let error = loop {
             match device.mesh.check() {
                 Err(error) => break error.to_string(),
-                Ok(()) => assert!(begun.elapsed() < SOON),
+                Ok(()) => assert!(started.elapsed() < SOON),
             }
         };
         assert!(error.contains("their programs differ"), "{error}");
@@ -206,7 +207,7 @@ fn who_does_not_come_is_said() {
 }
 
 #[test]
-fn a_message_that_nobody_sends_is_late() {
+fn a_message_that_no_rank_sends_is_late() {
     world(Grid { tp: 2, ..Grid::default() }, Duration::from_secs(2), |device| {
         let group = device.mesh.group(&[Axis::Tp]);
         let link = device.mesh.link().unwrap();
@@ -219,9 +220,9 @@ fn a_message_that_nobody_sends_is_late() {
                 link.check()
             );
         } else {
-            let begun = Instant::now();
+            let started = Instant::now();
             while link.check().is_ok() {
-                assert!(begun.elapsed() < SOON);
+                assert!(started.elapsed() < SOON);
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -258,7 +259,7 @@ fn messages_take_no_more_of_the_device_than_they_may() {
 }
 
 #[test]
-fn streams_that_share_queues_are_told_of() {
+fn streams_that_share_queues_are_reported() {
     assert_eq!(crowded(3, None), None);
     assert!(crowded(4, None).unwrap().contains("CUDA_DEVICE_MAX_CONNECTIONS=10 "));
     assert_eq!(crowded(4, Some(10)), None);

@@ -55,7 +55,7 @@ pub(super) struct Shared {
     pub control: Mutex<Control>,
     failure: Mutex<Option<LinkError>>,
     flying: Mutex<Vec<Flying>>,
-    told: AtomicBool,
+    reported: AtomicBool,
     /// Somebody watches, and ends what is under way if the run fails.
     watched: AtomicBool,
 }
@@ -73,7 +73,7 @@ impl Shared {
             control: Mutex::new(control),
             failure: Mutex::default(),
             flying: Mutex::default(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             watched: AtomicBool::new(false),
         }
     }
@@ -118,18 +118,18 @@ impl Shared {
     /// Ends the run, here by whoever watches, and tells the others, with the first reason.
     pub fn fail(&self, error: LinkError) {
         let reason = match lock(&self.failure).get_or_insert(error) {
-            // That this rank ends the run is what the others are told.
+            // That this rank ends the run is what is reported to the others.
             LinkError::Aborted { rank, reason } if *rank == self.rank => reason.clone(),
             error => error.to_string(),
         };
-        if self.told.swap(true, Ordering::AcqRel) {
+        if self.reported.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut control = self.control();
         (0..control.ranks()).for_each(|other| control.say(other, Topic::End, reason.as_bytes()));
     }
 
-    /// The first failure, once nothing is under way here any more: memory that NCCL was told of may go then.
+    /// The first failure, once nothing is under way here any more: memory that NCCL was given may be freed then.
     pub fn ended(&self) -> Option<LinkError> {
         let failure = self.failure()?;
         while self.watched.load(Ordering::Acquire) {
@@ -159,7 +159,7 @@ impl Shared {
         what: &str,
         mut look: impl FnMut(&mut Control) -> Result<Option<T>, Lost>,
     ) -> Result<T, LinkError> {
-        let (begun, deadline) = (Instant::now(), self.patience());
+        let (started, deadline) = (Instant::now(), self.patience());
         loop {
             if let Some(failure) = self.failure() {
                 return Err(failure);
@@ -170,7 +170,7 @@ impl Shared {
                 Err(lost) => return Err(self.lost(lost, what)),
                 Ok(None) => {}
             }
-            let seconds = begun.elapsed();
+            let seconds = started.elapsed();
             if seconds > deadline {
                 let (rank, section) = (self.rank, lock(&self.section).0);
                 let (what, seconds) = (format!("{what} ({section})"), seconds.as_secs_f64());
@@ -216,7 +216,7 @@ impl Shared {
         }
         let mut flying = lock(&self.flying);
         flying.retain(|message| match &message.until {
-            // A device that cannot be asked has failed, which whoever waits for results is told.
+            // A device that cannot be asked has failed, which is reported where results are waited for.
             Until::Done(point) => !driver.is_over(point.event).unwrap_or(true),
             Until::Dropped(dropped) => !dropped.load(Ordering::Acquire),
         });
@@ -239,8 +239,8 @@ impl Shared {
 
     /// What a failure of NCCL here means: that a rank is gone, if one is, which the connections say within a moment.
     pub fn explained(&self, reason: String, what: &str) -> LinkError {
-        let begun = Instant::now();
-        while begun.elapsed() < MOMENT {
+        let started = Instant::now();
+        while started.elapsed() < MOMENT {
             let mut control = self.control();
             if let Err(lost) = control.ended() {
                 return self.lost(lost, what);
@@ -257,7 +257,7 @@ impl Shared {
     /// Ends everything here, by a thread of its own. The device may have failed so that NCCL waits for it for ever, or somebody may
     /// not come back from a call of NCCL; nothing but the end of the process ends that.
     fn end(&self, by: Arc<dyn Connect>) {
-        let begun = Instant::now();
+        let started = Instant::now();
         // Without a thread for it there is nothing but the end of the process.
         let spawned = std::thread::Builder::new().spawn(move || by.abort());
         let ending = spawned.unwrap_or_else(|error| {
@@ -265,7 +265,7 @@ impl Shared {
             std::process::abort()
         });
         while !ending.is_finished() {
-            if begun.elapsed() > self.deadline {
+            if started.elapsed() > self.deadline {
                 let reason = self.failure().map(|error| error.to_string()).unwrap_or_default();
                 log::error!(
                     "{reason}; NCCL does not end its work on rank {}, so the process is ended",

@@ -24,7 +24,7 @@ const ALL_CTAS: usize = 64;
 const MOST_CTAS: usize = 8;
 /// With more ranks than this, messages that wait for each other might not all have a place on the device.
 const MOST_RANKS: usize = 64;
-/// Streams of a device beside those of messages.
+/// Streams of a device other than those of messages.
 const OWN_STREAMS: usize = 4;
 /// The driver's queues, if `CUDA_DEVICE_MAX_CONNECTIONS` does not say otherwise, and the most that it may say.
 const QUEUES: [usize; 2] = [8, 32];
@@ -120,7 +120,7 @@ pub(super) fn ctas(ranks: usize) -> i32 {
 /// Whom a rank meets in each round of a tournament, in which every rank meets each other once: so pairs meet at the same time and
 /// none waits for those before it.
 pub(super) fn rounds(rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
-    // One of an odd number of ranks has nobody in each round.
+    // One of an odd number of ranks has no partner in each round.
     let all = ranks.next_multiple_of(2).max(2);
     let turn = all - 1;
     let other = move |round: usize| match rank {

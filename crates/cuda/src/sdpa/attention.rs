@@ -1,10 +1,10 @@
 //! Attention and its gradient as graphs, operation by operation, in the form that cuDNN from 9.11 on knows as its fused
 //! kernels. (`reference/gpu.md` of the project's notes: one spelling for all versions.)
 //!
-//! Tensors in memory are rows of tokens with heads beside each other; cuDNN is told (sequences, heads, tokens, columns) with
-//! the strides that follow. Keys and values are told transposed where a product wants them so.
+//! Tensors in memory are rows of tokens with heads next to each other; cuDNN is given (sequences, heads, tokens, columns) with
+//! the strides that follow. Keys and values are given transposed where a product wants them so.
 //!
-//! What lies in memory between two kernels is told as cuDNN's own frontend tells it (cudnn-frontend,
+//! What lies in memory between two kernels is described as cuDNN's own frontend describes it (cudnn-frontend,
 //! `scaled_dot_product_flash_attention.h`), as engines rely on that and say nothing: of one sequence head after head, without
 //! gaps; of packed ones like the tensor that it becomes, with the list of that tensor.
 
@@ -126,7 +126,7 @@ impl Case {
         Ok(x)
     }
 
-    /// `S = scale Q K^T`, masked; `O = softmax(S) V`; beside it the logarithm of each row's sum.
+    /// `S = scale Q K^T`, masked; `O = softmax(S) V`; with it the logarithm of each row's sum.
     ///
     /// # Errors
     /// If cuDNN refuses a descriptor.

@@ -17,7 +17,7 @@ pub fn check(status: Status, call: impl FnOnce() -> String) -> Result<()> {
         return Ok(());
     }
     let mut text: [c_char; 512] = [0; 512];
-    // SAFETY: the library writes at most as many characters as it is told, a zero at the end.
+    // SAFETY: the library writes at most the given number of characters, a zero at the end.
     let message = unsafe {
         sys::cudnnGetLastErrorString(text.as_mut_ptr(), text.len());
         CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned()

@@ -14,7 +14,7 @@ use super::plan::{Plan, Target};
 use crate::Result;
 use crate::driver::Stream;
 
-/// What a call of attention is given beside its case.
+/// What a call of attention is given besides its case.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Every tensor in memory, by number.

@@ -96,7 +96,7 @@ fn start(case: &Case) -> Vec<Process> {
     };
     let mut processes: Vec<Process> = (0..RANKS).map(one).collect();
     // The libraries are open once this is said, and need no folder. Their waits begin when all are there.
-    processes.iter_mut().for_each(|process| assert!(process.until("begun").is_some()));
+    processes.iter_mut().for_each(|process| assert!(process.until("started").is_some()));
     for process in &mut processes {
         process.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     }
@@ -109,7 +109,7 @@ fn work(at: &str, [rank, ranks]: [usize; 2], moment: &str, deadline: Duration) -
     let cuda = Arc::new(Cuda::open(&found, rank).unwrap());
     let library = found.libraries.iter().find(|found| found.library == Library::Nccl).unwrap();
     let nccl = Arc::new(Nccl::open(library.path.as_ref().unwrap()).unwrap());
-    println!("\nbegun");
+    println!("\nstarted");
     std::io::stdin().read_line(&mut String::new()).unwrap();
     if moment == "Start" && rank == LOST {
         std::thread::park();
@@ -165,12 +165,12 @@ fn check(case: &Case) {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-    let (begun, number) = (Instant::now(), processes[LOST].child.id().to_string());
+    let (started, number) = (Instant::now(), processes[LOST].child.id().to_string());
     assert!(Command::new("kill").args([case.signal, &number]).status().unwrap().success());
     for rank in (0..RANKS).filter(|rank| *rank != LOST) {
         let said = processes[rank].until("ended: ");
         let status = processes[rank].child.wait().unwrap();
-        let (took, moment) = (begun.elapsed(), case.moment);
+        let (took, moment) = (started.elapsed(), case.moment);
         let said = said.unwrap_or_else(|| panic!("rank {rank}, {moment:?}: {status}"));
         let errors = std::fs::read_to_string(processes[rank].errors.path()).unwrap();
         let wrong = errors.lines().find(|line| !KNOWN.iter().any(|known| line.contains(known)));

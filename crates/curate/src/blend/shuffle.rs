@@ -45,7 +45,7 @@ pub fn shuffle_key(seed: u64, id: &str) -> u64 {
 #[derive(Debug)]
 pub struct Shuffler {
     options: ShuffleOptions,
-    parts: Parts,
+    parts: ShuffleFiles,
 }
 
 impl Shuffler {
@@ -56,7 +56,7 @@ impl Shuffler {
     /// The files cannot be created.
     pub fn create(folder: &Path, expected_bytes: u64, options: &ShuffleOptions) -> Result<Self, Error> {
         let parts =
-            Parts::create(&folder.join("shuffle"), 0, bits_for(expected_bytes, options.memory_bytes))?;
+            ShuffleFiles::create(&folder.join("shuffle"), 0, bits_for(expected_bytes, options.memory_bytes))?;
         Ok(Self { options: options.clone(), parts })
     }
 
@@ -89,7 +89,7 @@ impl Shuffler {
 pub struct Shuffled {
     memory_bytes: u64,
     /// Files still to read, the next one last.
-    waiting: Vec<Part>,
+    waiting: Vec<ShuffleFile>,
     bytes: Vec<u8>,
     /// Records of the file in memory, the next one last.
     places: Vec<std::ops::Range<usize>>,
@@ -114,10 +114,10 @@ impl Iterator for Shuffled {
 
 impl Shuffled {
     /// Loads a file, or divides it if it is too large.
-    fn open(&mut self, part: Part) -> Result<(), Error> {
+    fn open(&mut self, part: ShuffleFile) -> Result<(), Error> {
         let bits = bits_for(part.bytes, self.memory_bytes).min(64 - part.first_bit);
         if part.bytes > self.memory_bytes && part.records > 1 && bits > 0 {
-            let mut parts = Parts::create(&part.path, part.first_bit, bits)?;
+            let mut parts = ShuffleFiles::create(&part.path, part.first_bit, bits)?;
             let file = File::open(&part.path).map_err(|e| Error::read(&part.path, e))?;
             let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
             let mut record = Vec::new();
@@ -163,7 +163,7 @@ fn head(input: &mut impl Read) -> std::io::Result<(u64, usize)> {
 
 /// A closed file; dropping it removes it.
 #[derive(Debug)]
-struct Part {
+struct ShuffleFile {
     path: PathBuf,
     /// Bits of the key that all its records share.
     first_bit: u32,
@@ -171,7 +171,7 @@ struct Part {
     records: u64,
 }
 
-impl Drop for Part {
+impl Drop for ShuffleFile {
     fn drop(&mut self) {
         // Already gone is as good as removed.
         let _ = std::fs::remove_file(&self.path);
@@ -180,20 +180,20 @@ impl Drop for Part {
 
 /// Files that are being written, by rising key.
 #[derive(Debug)]
-struct Parts {
+struct ShuffleFiles {
     first_bit: u32,
     bits: u32,
-    files: Vec<(Part, BufWriter<File>)>,
+    files: Vec<(ShuffleFile, BufWriter<File>)>,
 }
 
-impl Parts {
+impl ShuffleFiles {
     fn create(prefix: &Path, first_bit: u32, bits: u32) -> Result<Self, Error> {
         let files = (0..1u32 << bits).map(|number| {
             let mut name = prefix.as_os_str().to_owned();
             name.push(format!(".{number:03}"));
             let path = PathBuf::from(name);
             let file = File::create(&path).map_err(|e| Error::write("create", &path, e))?;
-            let part = Part { path, first_bit: first_bit + bits, bytes: 0, records: 0 };
+            let part = ShuffleFile { path, first_bit: first_bit + bits, bytes: 0, records: 0 };
             Ok((part, BufWriter::with_capacity(BUFFER_BYTES, file)))
         });
         Ok(Self { first_bit, bits, files: files.collect::<Result<_, Error>>()? })
@@ -213,8 +213,8 @@ impl Parts {
             .map_err(|e| Error::write("write", &part.path, e))
     }
 
-    fn close(self) -> Result<Vec<Part>, Error> {
-        let close = |(part, mut file): (Part, BufWriter<File>)| {
+    fn close(self) -> Result<Vec<ShuffleFile>, Error> {
+        let close = |(part, mut file): (ShuffleFile, BufWriter<File>)| {
             file.flush().map_err(|e| Error::write("write", &part.path, e))?;
             Ok(part)
         };

@@ -17,7 +17,8 @@ use crate::document::{Document, file_of, group_of};
 use crate::error::Error;
 use crate::gather::{self, GatherOptions, Gathered};
 use crate::pipeline::{
-    Batch, Part, PartReader, Pipeline, Recipe, Stats, Tally, chosen_units, parts_of, refuse, refuse_secrets,
+    Batch, PartReader, Pipeline, Recipe, Stats, TablePart, Tally, chosen_units, parts_of, refuse,
+    refuse_secrets,
 };
 use crate::read::{InputFile, RemoteOptions};
 
@@ -27,7 +28,7 @@ const OWN: [&str; 4] = ["shuffle", "split", "write", "tokenize"];
 /// What gathered crates are called as a source of documents.
 const GATHERED: &str = "crates";
 
-/// A curation is not told to stay below this.
+/// A curation is never asked to stay below this.
 const LEAST_MEMORY: u64 = 512 << 20;
 
 /// What of a curation decides the bytes of a corpus.
@@ -143,7 +144,7 @@ pub fn curation(
 /// The documents of a finished curation's last table, in order. Whole files of a source are a group, records are not.
 pub(super) struct CuratedTexts {
     spec: CorpusSpec,
-    parts: std::vec::IntoIter<Part>,
+    parts: std::vec::IntoIter<TablePart>,
     reader: Option<PartReader>,
     /// The batch at hand, and how many of its rows are given.
     batch: Option<(Batch, usize)>,
@@ -188,7 +189,7 @@ impl CuratedTexts {
             if let Some((batch, row)) = &mut self.batch {
                 if *row < batch.rows() {
                     let (id, text) = (batch.id(*row), batch.text(*row).to_owned());
-                    // Gathered crates are told apart by the beginning of their ids.
+                    // Gathered crates are distinguished by the beginning of their ids.
                     let source = if self.spec.is_gathered() { id } else { batch.source(*row) }.to_owned();
                     let whole_file = file_of(id).len() == id.len();
                     let group =

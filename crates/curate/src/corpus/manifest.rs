@@ -1,5 +1,5 @@
 //! The manifest: what the folder was made from. It is written last and removed first, so its presence means that the
-//! files beside it are whole and belong together.
+//! files next to it are whole and belong together.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -84,7 +84,7 @@ pub(super) fn made_otherwise(spec: &CorpusSpec) -> bool {
     wanted.is_ok_and(|wanted: serde_json::Value| manifest.get("spec").is_some_and(|spec| *spec != wanted))
 }
 
-/// Makes the folder and takes an older manifest away, durably, before the files that it speaks of change.
+/// Makes the folder and removes an older manifest, durably, before the files that it speaks of change.
 pub(super) fn begin(out: &Path) -> Result<(), Error> {
     fs::create_dir_all(tokenizer_dir(out)).map_err(|e| Error::write("create", &tokenizer_dir(out), e))?;
     match fs::remove_file(path_of(out)) {

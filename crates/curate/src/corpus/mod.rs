@@ -48,7 +48,7 @@ use synthetic::Synthetic;
 /// The special token of a trained tokenizer; it ends every document.
 const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// Texts are encoded in batches of about this size: enough for all threads, small beside the store.
+/// Texts are encoded in batches of about this size: enough for all threads, small compared with the store.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// What is being done.
@@ -124,14 +124,14 @@ pub fn build(spec: &CorpusSpec, progress: &mut dyn FnMut(Progress)) -> Result<Co
         return Ok(report);
     }
     manifest::begin(&spec.out)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let sample = Sample::draw(spec, progress)?;
-    let read_s = begun.elapsed().as_secs_f64();
+    let read_s = started.elapsed().as_secs_f64();
     let tokenizer = make_tokenizer(spec, &sample, progress)?;
     tokenizer.save_dir(tokenizer_dir(&spec.out))?;
-    let tokenizer_s = begun.elapsed().as_secs_f64() - read_s;
+    let tokenizer_s = started.elapsed().as_secs_f64() - read_s;
     let mut report = encode(spec, &sample, &tokenizer, progress)?;
-    let total_s = begun.elapsed().as_secs_f64();
+    let total_s = started.elapsed().as_secs_f64();
     report.seconds =
         Seconds { read_s, tokenizer_s, encode_s: total_s - read_s - tokenizer_s, total_s }.to_ms();
     manifest::publish(spec, &report)?;

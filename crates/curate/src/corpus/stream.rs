@@ -128,7 +128,7 @@ impl Iterator for Texts {
             }
         };
         let length = document.text.len() as u64;
-        // The first text is taken whatever its size: a corpus of nothing helps nobody.
+        // The first text is taken whatever its size: an empty corpus is of no use.
         if self.given_bytes > 0 && self.given_bytes.saturating_add(length) > self.max_bytes {
             self.ended = true;
             let rest = self.documents.inner();

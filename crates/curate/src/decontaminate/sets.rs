@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::files::{Kind, Links, below};
 use crate::pipeline::split_name;
 use crate::read::lenient::leniently;
-use crate::read::packed::{Codec, Expansion, Packed};
+use crate::read::packed::{Codec, Decompressor, Expansion};
 use crate::read::{ReadOptions, open};
 
 /// A JSON file that is one value, and a line of JSON lines, are at most so large.
@@ -109,7 +109,7 @@ impl Decontaminator {
         let files: Vec<PathBuf> = if metadata.is_dir() {
             let mut counters = Counters::default();
             let found = below(&set.path, Links::Within, |_| false, &mut counters)?;
-            // A part of the set that nobody looks for would be learnt.
+            // A part of the set that is not looked for would be learnt.
             if let Some(lost) = counters.damage.pop() {
                 let (path, detail) = (set.path.clone(), lost.to_string());
                 return Err(Error::BadFile { path, kind: "evaluation set", detail });
@@ -192,7 +192,7 @@ impl Decontaminator {
         texts: &mut Texts,
     ) -> Result<(), Error> {
         let file = File::open(path).map_err(|e| Error::read(path, e))?;
-        let mut input = Packed::new(Box::new(file), codec, Expansion::default());
+        let mut input = Decompressor::new(Box::new(file), codec, Expansion::default());
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();

@@ -1,4 +1,4 @@
-//! Embeddings of documents in a file: rows of numbers, and beside them an account of how many are whole, so that a run that
+//! Embeddings of documents in a file: rows of numbers, and next to them an account of how many are whole, so that a run that
 //! was ended goes on behind those.
 
 use std::fs::File;

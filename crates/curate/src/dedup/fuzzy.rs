@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 8 << 20;
 /// What a run will need at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Bytes of memory beside the program and the document being read.
+    /// Bytes of memory besides the program and the document being read.
     pub memory_bytes: u64,
     /// Bytes on disk in the work folder and the engine's folder for spills.
     pub disk_bytes: u64,

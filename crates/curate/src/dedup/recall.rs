@@ -1,4 +1,4 @@
-//! How many similar pairs a choice of bands finds: all pairs of a set of texts compared exactly, beside what the bands
+//! How many similar pairs a choice of bands finds: all pairs of a set of texts compared exactly, and what the bands
 //! say and what theory expects of them.
 
 use rayon::prelude::*;

@@ -84,7 +84,7 @@ pub struct SubstringReport {
 }
 
 /// Marks the bytes of `pieces` that lie in some stretch of `min_bytes` which stands at an earlier place of the same or
-/// an earlier piece. Returns ascending ranges for each piece. Memory: 9 bytes for each of text, beside the pieces.
+/// an earlier piece. Returns ascending ranges for each piece. Memory: 9 bytes for each of text, besides the pieces.
 fn repeats(pieces: &[&[u8]], min_bytes: usize) -> Result<Vec<Vec<Range<usize>>>, Error> {
     let mut text = Vec::with_capacity(pieces.iter().map(|piece| piece.len() + 1).sum());
     for piece in pieces {

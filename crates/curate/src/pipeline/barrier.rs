@@ -12,7 +12,7 @@ use super::batch::Batch;
 use super::crew::{self, Lane};
 use super::env::Env;
 use super::histogram::Histogram;
-use super::manifest::{self, Manifest, Part, part_path};
+use super::manifest::{self, Manifest, TablePart, part_path};
 use super::models::{Models, Tools};
 use super::part::{PartReader, PartWriter};
 use super::shares::{self, ShareOf};
@@ -26,7 +26,7 @@ const PART_TEXT_BYTES: u64 = 256 << 20;
 
 /// The work of one stage over the whole table.
 pub struct Job<'a> {
-    pub(crate) parts: &'a [Part],
+    pub(crate) parts: &'a [TablePart],
     pub(crate) folder: &'a Path,
     pub(crate) key: &'a str,
     pub(crate) env: &'a Env,
@@ -37,14 +37,14 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    pub(crate) fn new(parts: &'a [Part], folder: &'a Path, key: &'a str, env: &'a Env) -> Job<'a> {
+    pub(crate) fn new(parts: &'a [TablePart], folder: &'a Path, key: &'a str, env: &'a Env) -> Job<'a> {
         Job { parts, folder, key, env, lengths: Mutex::default(), shared: false }
     }
 }
 
 impl Job<'_> {
     /// The parts of the table before, in order.
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[TablePart] {
         self.parts
     }
 
@@ -122,7 +122,7 @@ impl Job<'_> {
             return Box::new(batches);
         }
         let (sender, receiver) = std::sync::mpsc::sync_channel(2);
-        // It ends when nobody receives any more.
+        // It ends when the receiver is gone.
         std::thread::spawn(move || batches.try_for_each(|batch| sender.send(batch)));
         Box::new(receiver.into_iter())
     }
@@ -206,13 +206,13 @@ impl Job<'_> {
     }
 
     /// Writes new parts one after the other.
-    pub fn writer(&self) -> Parts<'_> {
-        Parts { job: self, next: 0, open: None, text_bytes: 0 }
+    pub fn writer(&self) -> PartsWriter<'_> {
+        PartsWriter { job: self, next: 0, open: None, text_bytes: 0 }
     }
 
     fn first_numbers(&self) -> Vec<u64> {
         let mut next = 0;
-        let number = |part: &Part| {
+        let number = |part: &TablePart| {
             let first = next;
             next += part.facts.documents;
             first
@@ -242,7 +242,7 @@ pub type Change<'a> = dyn Fn(u64, Batch, &mut Tally) -> Result<Batch, Error> + S
 
 /// The batches of a table, each with the number of its first document.
 pub struct Batches {
-    parts: Vec<Part>,
+    parts: Vec<TablePart>,
     env: Env,
     next_part: usize,
     reader: Option<PartReader>,
@@ -321,14 +321,14 @@ impl Iterator for Documents {
 }
 
 /// New parts of a table, closed at a size that depends on the text alone.
-pub struct Parts<'a> {
+pub struct PartsWriter<'a> {
     job: &'a Job<'a>,
     next: usize,
     open: Option<PartWriter>,
     text_bytes: u64,
 }
 
-impl Parts<'_> {
+impl PartsWriter<'_> {
     /// Appends a batch; all batches have the same columns.
     ///
     /// # Errors
@@ -466,7 +466,7 @@ impl Lane for Rewrite<'_> {
 }
 
 /// The parts of a folder that a stage over the whole table wrote: those with manifests, from 0 on.
-pub(crate) fn written_parts(folder: &Path) -> Result<Vec<Part>, Error> {
+pub(crate) fn written_parts(folder: &Path) -> Result<Vec<TablePart>, Error> {
     let mut count = 0;
     while manifest::manifest_path(&part_path(folder, count)).exists() {
         count += 1;
@@ -474,7 +474,7 @@ pub(crate) fn written_parts(folder: &Path) -> Result<Vec<Part>, Error> {
     manifest::parts_of(folder, count)
 }
 
-/// Empties a folder that is about to be filled anew, but for what ranks have made for that.
+/// Empties a folder that is about to be refilled, but for what ranks have made for that.
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     // The table's manifest goes first: without it nothing else counts.
     durable::remove(&manifest::table_path(folder))?;

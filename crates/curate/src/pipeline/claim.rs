@@ -12,7 +12,7 @@ use crate::durable;
 use crate::error::Error;
 
 /// Keeps other processes of the same rank, and those of other worlds, out of `out` for as long as the file is open; `None`
-/// where the file system has no locks, which `say` is told.
+/// where the file system has no locks, which is reported to `say`.
 ///
 /// # Errors
 /// [`Error::InUse`], or the file of the lock cannot be opened.

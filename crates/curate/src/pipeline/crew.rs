@@ -37,11 +37,11 @@ pub(crate) struct Limits {
     pub batches: usize,
     /// Their bytes. Where nothing else is in memory there may be one batch of any size.
     pub bytes: u64,
-    /// Bytes that a batch may have. So many are set aside while one is read, whose size nobody knows yet.
+    /// Bytes that a batch may have. So many are set aside while one is read, whose size is not known yet.
     pub largest: u64,
 }
 
-/// Opens lanes 0 to `count` and works on all of them. After an error no new work is begun, and the error of the first
+/// Opens lanes 0 to `count` and works on all of them. After an error no new work is started, and the error of the first
 /// lane that has one is given.
 ///
 /// # Errors
@@ -219,7 +219,7 @@ impl<L: Lane> Crew<'_, L> {
         self.changed.notify_all();
     }
 
-    /// Queues a job. While there are files to take nobody waits for single batches, and the job is done here and now.
+    /// Queues a job. While there are files to take no thread waits for single batches, and the job is done here and now.
     fn queue(&self, job: L::Job, slots: &mut VecDeque<(Slot<L::Done>, u64)>) {
         let slot = Slot::<L::Done>::default();
         let bytes = L::bytes(&job);

@@ -51,10 +51,10 @@ pub struct Progress {
 /// there and then, leaving everything as a kill would.
 pub type Stop = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Is told how far a run is, from any thread.
+/// Receives how far a run is, from any thread.
 pub type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 
-/// Is told a line for people, from any thread.
+/// Receives a line for people, from any thread.
 pub type OnLine = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How a run is carried out. Nothing here decides a byte of the results.
@@ -70,9 +70,9 @@ pub struct RunOptions {
     pub stop: Option<Stop>,
     /// Asked before every access to an input file.
     pub on_read: Option<OnRead>,
-    /// Told after every batch and part.
+    /// Called after every batch and part.
     pub progress: Option<OnProgress>,
-    /// Told what a stage has to say before it starts, such as its needs.
+    /// Receives what a stage has to say before it starts, such as its needs.
     pub say: Option<OnLine>,
     /// Opens the models that stages name; such stages cannot run without.
     pub models: Option<Arc<dyn Models>>,

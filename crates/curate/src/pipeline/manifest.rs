@@ -47,7 +47,7 @@ pub struct TableManifest {
 
 /// A part of a finished table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct TablePart {
     /// The Parquet file.
     pub path: PathBuf,
     /// What it holds.
@@ -87,7 +87,7 @@ pub(crate) fn part_path(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("part-{index:05}.parquet"))
 }
 
-/// The manifest beside a part.
+/// The manifest next to a part.
 pub(crate) fn manifest_path(part: &Path) -> PathBuf {
     part.with_extension("json")
 }
@@ -118,12 +118,12 @@ pub(crate) fn finished_table(folder: &Path, key: &str, is_whole: &IsWhole<'_>) -
     if manifest.key != key {
         return None;
     }
-    // All are looked at, so that each that is not is told.
+    // All are looked at, so that each that is not is reported.
     let broken = manifest.files.iter().filter(|(name, facts)| !is_whole(&folder.join(name), facts)).count();
     (broken == 0).then_some(manifest)
 }
 
-/// The files below a folder. Hidden ones are nobody's result.
+/// The files below a folder. Hidden ones belong to no result.
 pub(crate) fn files_of(folder: &Path, verified: &Verified) -> Result<BTreeMap<String, FileFacts>, Error> {
     let mut counters = Counters::default();
     let found = below_of(folder, Links::Never, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
@@ -139,19 +139,19 @@ pub(crate) fn files_of(folder: &Path, verified: &Verified) -> Result<BTreeMap<St
     }
 }
 
-/// Takes a manifest away before the part that it speaks of changes.
+/// Removes a manifest before the part that it speaks of changes.
 pub(crate) fn forget(part: &Path) -> Result<(), Error> {
     remove(&manifest_path(part))
 }
 
 /// All parts of a finished table in order, from the manifests.
-pub(crate) fn parts_of(folder: &Path, count: usize) -> Result<Vec<Part>, Error> {
+pub(crate) fn parts_of(folder: &Path, count: usize) -> Result<Vec<TablePart>, Error> {
     (0..count)
         .map(|index| {
             let path = part_path(folder, index);
             let manifest: Option<Manifest> = load(&manifest_path(&path));
             let manifest = manifest.ok_or_else(|| Error::Missing { path: manifest_path(&path) })?;
-            Ok(Part { path, facts: manifest.facts })
+            Ok(TablePart { path, facts: manifest.facts })
         })
         .collect()
 }

@@ -52,11 +52,11 @@ mod tally;
 mod units;
 mod verify;
 
-pub use barrier::{Batches, Change, Documents, Job, Parts, Text};
+pub use barrier::{Batches, Change, Documents, Job, PartsWriter, Text};
 pub use batch::{Batch, COLUMNS};
 pub use env::{OnLine, OnProgress, Progress, Rank, RunOptions, Stop};
 pub use histogram::Histogram;
-pub use manifest::{Manifest, Part, TableManifest};
+pub use manifest::{Manifest, TableManifest, TablePart};
 pub use models::{ModelKind, ModelSettings, Models, Tools, WithClassify, WithEmbed, WithScore};
 pub use option_docs::{ChoiceDoc, OptionDoc};
 pub use options::Mistake;

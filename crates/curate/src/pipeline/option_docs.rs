@@ -86,7 +86,7 @@ fn own_defaults(schema: &Json) -> Table {
     fields(schema).filter_map(default).collect()
 }
 
-/// A default as one writes it: a number of 32 bits is not told with the digits of 64.
+/// A default as one writes it: a number of 32 bits is not printed with the digits of 64.
 fn shown(value: &Value) -> String {
     match value {
         Value::Float(number) if f64::from(*number as f32) == *number => format!("{:?}", *number as f32),
@@ -205,7 +205,7 @@ mod tests {
         /// The first of them
         /// all.
         ///
-        /// Not told.
+        /// Not documented.
         zeta: u64,
         /// Ways.
         ways: Vec<Way>,
@@ -222,11 +222,11 @@ mod tests {
     #[test]
     fn declarations_become_words() {
         let docs = option_docs::<Options>();
-        let told: Vec<[&str; 4]> =
+        let documented: Vec<[&str; 4]> =
             docs.iter().map(|doc| [&*doc.name, &*doc.default, &*doc.takes, &*doc.about]).collect();
         let way = "a list, each text or { steps = a whole number of 0 or more }";
         assert_eq!(
-            told,
+            documented,
             [
                 ["zeta", "0", "a whole number of 0 or more", "The first of them all."],
                 ["ways", "[]", way, "Ways."],

@@ -48,7 +48,7 @@ where
         }
         insert(&mut table, &defaults, path, value.clone())
             .map_err(|message| Mistake { key: path.clone(), message })?;
-        // One key at a time, so that a value which does not fit is told with its own key.
+        // One key at a time, so that a value which does not fit is reported with its own key.
         T::deserialize(Lenient(Value::Table(table.clone())))
             .map_err(|e| Mistake { key: path.clone(), message: plain(e.message(), takes(path)) })?;
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn none_unsets_and_is_told() {
+    fn none_unsets_and_is_reported() {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(default, deny_unknown_fields)]
         struct Rule {

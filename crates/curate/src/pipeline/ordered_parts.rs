@@ -332,7 +332,7 @@ mod tests {
     use arrow::array::StringArray;
 
     use super::super::env::{Env, RunOptions};
-    use super::super::manifest::{Part, parts_of};
+    use super::super::manifest::{TablePart, parts_of};
     use super::*;
     use crate::blend::shuffle_key;
 
@@ -350,7 +350,7 @@ mod tests {
     }
 
     /// A part of documents of different lengths, some of which have the same id.
-    fn table(folder: &Path, documents: usize) -> Vec<Part> {
+    fn table(folder: &Path, documents: usize) -> Vec<TablePart> {
         let path = part_path(folder, 0);
         let mut writer = PartWriter::create(&path, Batch::schema(&[])).unwrap();
         let numbers: Vec<usize> = (0..documents).collect();
@@ -363,7 +363,7 @@ mod tests {
             writer.write(&batch).unwrap();
         }
         let facts = writer.close().unwrap().publish().unwrap();
-        vec![Part { path, facts }]
+        vec![TablePart { path, facts }]
     }
 
     fn files(folder: &Path) -> Vec<Vec<u8>> {

@@ -58,7 +58,7 @@ pub(crate) struct PartWriter {
 }
 
 impl PartWriter {
-    /// Starts the part at `path`, under a temporary name beside it.
+    /// Starts the part at `path`, under a temporary name next to it.
     pub fn create(path: &Path, schema: SchemaRef) -> Result<PartWriter, Error> {
         let temporary = temporary_of(path);
         let file = create(&temporary)?;
@@ -183,7 +183,7 @@ fn properties() -> Result<WriterProperties, Error> {
         .set_created_by("fathom".to_owned())
         .set_compression(Compression::ZSTD(level))
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        // Long texts are rarely the same, and their least and greatest value helps nobody.
+        // Long texts are rarely the same, and their least and greatest value are of no use.
         .set_column_dictionary_enabled(text(), false)
         .set_column_statistics_enabled(text(), EnabledStatistics::None)
         .set_column_dictionary_enabled(ColumnPath::from("id"), false)

@@ -133,7 +133,7 @@ impl Pipeline {
         Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved, verified })
     }
 
-    /// The recipe with every option of every stage, as TOML; what was set has its source beside it.
+    /// The recipe with every option of every stage, as TOML; what was set has its source next to it.
     pub fn resolved(&self) -> &str {
         &self.resolved
     }

@@ -1,4 +1,4 @@
-//! Rows in files by ranges of their keys, in the order of nobody: what a sort in bounded memory begins with.
+//! Rows in files by ranges of their keys, in no order: what a sort in bounded memory begins with.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -15,7 +15,7 @@ use arrow::ipc::writer::StreamWriter;
 use super::batch::Batch;
 use crate::error::Error;
 
-/// What a row costs in memory beside its columns: its key, its places before and behind the sort.
+/// What a row costs in memory besides its columns: its key, its places before and behind the sort.
 const ROW_BYTES: u64 = 64;
 
 /// Keys from `first` to `last`, both included.

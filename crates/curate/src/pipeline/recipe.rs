@@ -77,7 +77,7 @@ impl Input {
     }
 }
 
-/// Refuses inputs whose addresses carry secrets: what is read is written into the recipe, the ids and the accounts beside the
+/// Refuses inputs whose addresses carry secrets: what is read is written into the recipe, the ids and the accounts next to the
 /// results.
 ///
 /// # Errors

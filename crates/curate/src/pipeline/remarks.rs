@@ -32,8 +32,8 @@ impl Pipeline {
 /// The first damaged record or file of each kind, so that what is wrong need not be looked up in the account.
 fn first_losses(stats: &Stats) -> Vec<String> {
     let Some(read) = stats.stages.first() else { return Vec::new() };
-    let mut told = BTreeSet::new();
-    let first = read.tally.damage.iter().filter(|damage| told.insert(damage.reason));
+    let mut reported = BTreeSet::new();
+    let first = read.tally.damage.iter().filter(|damage| reported.insert(damage.reason));
     let line = |damage: &Damage| {
         let more =
             read.tally.dropped.get(&reason_name(damage.reason)).map_or(0, |d| d.documents.saturating_sub(1));

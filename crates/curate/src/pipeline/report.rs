@@ -62,7 +62,7 @@ pub fn save_page(out: &Path, stats: &Stats) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// One bar a stage: what went on, and what was dropped by reason. A copy of a document goes on beside it, so a stage can
+/// One bar a stage: what went on, and what was dropped by reason. A copy of a document goes on with it, so a stage can
 /// hand on more than came in.
 fn funnel(stats: &Stats) -> String {
     let wide = |stage: &StageStats| stage.tally.documents_in.max(stage.tally.documents_out);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::barrier::{self, Job};
 use super::claim;
 use super::env::{Env, Progress, Rank, RunOptions};
-use super::manifest::{self, KeyHasher, Manifest, Part, TableManifest, part_path};
+use super::manifest::{self, KeyHasher, Manifest, TableManifest, TablePart, part_path};
 use super::plan::{Pipeline, Segment, SegmentWork, placed};
 use super::runner::{self, Fresh, Rows, Source};
 use super::shares;
@@ -47,10 +47,10 @@ enum Account {
 }
 
 /// The parts that the next segment reads; before the first segment there are none, but files.
-type Parts = Option<Vec<Result<Part, Owed>>>;
+type InputParts = Option<Vec<Result<TablePart, Owed>>>;
 
 /// The parts of a segment with their manifests, or who owes them.
-type Found = Vec<Result<(Part, Manifest), Owed>>;
+type Found = Vec<Result<(TablePart, Manifest), Owed>>;
 
 impl Pipeline {
     /// Does what is missing. Killed at any moment, the next call goes on, with the same bytes as result.
@@ -59,7 +59,7 @@ impl Pipeline {
     /// An input or a folder that cannot be read or written, or a stage that cannot do its work. [`Error::Unread`] where all
     /// parts are done but those whose files cannot be read now.
     pub fn run(&self, options: &RunOptions) -> Result<Outcome, Error> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let env = self.env(options);
         let first = env.options.rank.rank == 0;
         std::fs::create_dir_all(self.out()).map_err(|e| Error::write("create", self.out(), e))?;
@@ -72,7 +72,7 @@ impl Pipeline {
         if first {
             self.take_over(&env)?;
         }
-        let mut parts: Parts = None;
+        let mut parts: InputParts = None;
         let mut accounts = Vec::new();
         for segment in &self.segments {
             match self.run_segment(segment, &mut parts, &env)? {
@@ -87,7 +87,7 @@ impl Pipeline {
         if let Err(missing) = all_there(&parts) {
             return Ok(Outcome::Waiting { stage: None, missing });
         }
-        let stats = self.stats(&accounts, &env, begun.elapsed())?;
+        let stats = self.stats(&accounts, &env, started.elapsed())?;
         if first {
             self.remarks(&stats).iter().for_each(|remark| env.say(remark));
             let path = self.out().join("stats.json");
@@ -98,11 +98,11 @@ impl Pipeline {
         Ok(Outcome::Done(Box::new(stats)))
     }
 
-    /// Passes a batch without documents through all stages, so that a column which nobody adds is found missing before the
+    /// Passes a batch without documents through all stages, so that a column which no stage adds is found missing before the
     /// first file is read.
     fn rehearse(&self) -> Result<(), Error> {
         let Some(unit) = self.units.first() else { return Ok(()) };
-        // Nobody is told of it, and nothing can end it.
+        // It is not reported, and nothing can end it.
         let env = self.env(&RunOptions::default());
         let mut fresh = Fresh::Records(unit.open(&self.reading, None).empty());
         for segment in &self.segments {
@@ -121,7 +121,7 @@ impl Pipeline {
     fn run_segment(
         &self,
         segment: &Segment,
-        parts: &mut Parts,
+        parts: &mut InputParts,
         env: &Env,
     ) -> Result<Result<Account, Vec<String>>, Error> {
         let (stage, key, sink) = match &segment.work {
@@ -151,7 +151,7 @@ impl Pipeline {
     }
 
     /// Runs a row-wise segment and gives what is there of all ranks' parts.
-    fn run_rows(&self, rows: &Rows, parts: &Parts, env: &Env) -> Result<Found, Error> {
+    fn run_rows(&self, rows: &Rows, parts: &InputParts, env: &Env) -> Result<Found, Error> {
         let sources: Vec<Result<Source<'_>, Owed>> = match parts {
             None => self
                 .units
@@ -167,7 +167,7 @@ impl Pipeline {
             work.push((index, key, source));
         }
         runner::run(rows, &work, env)?;
-        // Nobody owns what is beyond the last part, whoever made it.
+        // Nothing owns what is beyond the last part, whoever made it.
         if env.options.rank.rank == 0 {
             remove_stale(rows, sources.len())?;
         }
@@ -185,7 +185,7 @@ impl Pipeline {
                 if mine { env.is_whole(path, facts) } else { manifest::has_size(path, facts) }
             };
             if let Some(manifest) = manifest::finished(&path, &key, &is_whole) {
-                let part = Part { path, facts: manifest.facts.clone() };
+                let part = TablePart { path, facts: manifest.facts.clone() };
                 found[index] = Ok((part, manifest));
             }
         }
@@ -260,8 +260,8 @@ impl Pipeline {
     }
 }
 
-fn table_stats(segment: &Segment, parts: &[Part]) -> TableStats {
-    let sum = |of: fn(&Part) -> u64| parts.iter().map(of).sum();
+fn table_stats(segment: &Segment, parts: &[TablePart]) -> TableStats {
+    let sum = |of: fn(&TablePart) -> u64| parts.iter().map(of).sum();
     TableStats {
         name: segment.name.clone(),
         folder: segment.folder.clone(),
@@ -273,7 +273,7 @@ fn table_stats(segment: &Segment, parts: &[Part]) -> TableStats {
 }
 
 /// The parts, or the list of those that others owe.
-fn all_there(parts: &Parts) -> Result<Vec<Part>, Vec<String>> {
+fn all_there(parts: &InputParts) -> Result<Vec<TablePart>, Vec<String>> {
     let none = Vec::new();
     let parts = parts.as_ref().unwrap_or(&none);
     let owed = |owed: &Owed| format!("{} (rank {})", owed.path.display(), owed.rank);
@@ -282,7 +282,7 @@ fn all_there(parts: &Parts) -> Result<Vec<Part>, Vec<String>> {
 }
 
 /// The key of a stage's work on the table of these parts.
-fn table_key<'p>(key: &str, parts: impl Iterator<Item = &'p Part>, env: &Env) -> String {
+fn table_key<'p>(key: &str, parts: impl Iterator<Item = &'p TablePart>, env: &Env) -> String {
     let hasher = KeyHasher::new().with(key).with(&env.seed.to_string());
     parts.fold(hasher, |hasher, part| hasher.with(&part.facts.hash)).finish()
 }
@@ -292,14 +292,14 @@ fn share_out(
     segment: &Segment,
     stage: &dyn Barrier,
     key: &str,
-    parts: &Parts,
+    parts: &InputParts,
     env: &Env,
 ) -> Result<Vec<String>, Error> {
     let Rank { rank, world_size } = env.options.rank;
     let (Some(share), Some(parts), true) = (stage.share(), parts, world_size > 1) else {
         return Ok(Vec::new());
     };
-    let there: Vec<(usize, &Part)> =
+    let there: Vec<(usize, &TablePart)> =
         parts.iter().enumerate().filter_map(|(number, part)| Some((number, part.as_ref().ok()?))).collect();
     let whole = table_key(key, there.iter().map(|(_, part)| *part), env);
     if there.len() == parts.len() && finished(segment, &whole, env).is_some() {
@@ -309,9 +309,9 @@ fn share_out(
         return Ok(Vec::new());
     }
     shares::make(&segment.folder, key, &there, &*share, env)?;
-    let made = |number, part: &Part| shares::made(&segment.folder, key, (number, part), env);
+    let made = |number, part: &TablePart| shares::made(&segment.folder, key, (number, part), env);
     let missing = there.iter().filter(|(number, part)| !made(*number, part));
-    let owed = |(number, _): &(usize, &Part)| {
+    let owed = |(number, _): &(usize, &TablePart)| {
         format!("{} (rank {})", shares::path(&segment.folder, *number).display(), number % world_size)
     };
     Ok(missing.map(owed).collect())
@@ -331,7 +331,7 @@ fn run_table(
     segment: &Segment,
     stage: &dyn Barrier,
     key: &str,
-    parts: &[Part],
+    parts: &[TablePart],
     env: &Env,
 ) -> Result<Result<TableManifest, Vec<String>>, Error> {
     let key = table_key(key, parts.iter(), env);
@@ -343,17 +343,17 @@ fn run_table(
         return Ok(Err(vec![format!("{} (rank 0)", path.display())]));
     }
     let changed = parts.iter().enumerate().filter(|(_, part)| !env.is_whole(&part.path, &part.facts.file()));
-    let owed = |(number, part): (usize, &Part)| {
+    let owed = |(number, part): (usize, &TablePart)| {
         format!("{} (rank {})", part.path.display(), number % env.options.rank.world_size.max(1))
     };
     let changed: Vec<String> = changed.map(owed).collect();
     if !changed.is_empty() {
         return Ok(Err(changed));
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     barrier::clear(&segment.folder)?;
     std::fs::create_dir_all(&env.spill).map_err(|e| Error::write("create", &env.spill, e))?;
-    let sum = |of: fn(&Part) -> u64| parts.iter().map(of).sum();
+    let sum = |of: fn(&TablePart) -> u64| parts.iter().map(of).sum();
     let mut tally = Tally {
         documents_in: sum(|part| part.facts.documents),
         bytes_in: sum(|part| part.facts.text_bytes),
@@ -383,7 +383,7 @@ fn run_table(
     }
     let files = manifest::files_of(&segment.folder, &env.verified)?;
     let done = TableManifest { key, parts: written.len(), files, stage: tally };
-    runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![begun.elapsed().as_secs_f64()], env)?;
+    runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![started.elapsed().as_secs_f64()], env)?;
     durable::save(&manifest::table_path(&segment.folder), &done)?;
     shares::remove(&segment.folder)?;
     env.point("table")?;
@@ -392,7 +392,7 @@ fn run_table(
     Ok(Ok(done))
 }
 
-/// Removes the parts of an earlier run with more inputs, so that nobody reads them as part of this table.
+/// Removes the parts of an earlier run with more inputs, so that they are not read as part of this table.
 fn remove_stale(rows: &Rows, count: usize) -> Result<(), Error> {
     let mut index = count;
     loop {

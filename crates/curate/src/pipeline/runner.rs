@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::batch::Batch;
 use super::crew::{self, Lane};
 use super::env::{Env, Progress};
-use super::manifest::{self, KeyHasher, Manifest, Part, part_path};
+use super::manifest::{self, KeyHasher, Manifest, TablePart, part_path};
 use super::part::{PartReader, PartWriter};
 use super::plan::placed;
 use super::recipe::Input;
@@ -43,7 +43,7 @@ pub(crate) enum Source<'a> {
     /// Files of the input, and how they are read.
     Unit(&'a Unit, &'a Input, &'a RawOptions),
     /// A part of the table before.
-    Part(&'a Part),
+    Part(&'a TablePart),
 }
 
 impl Source<'_> {
@@ -66,7 +66,7 @@ impl Source<'_> {
         let key = match self {
             Source::Part(part) => key.with("part").with(&part.facts.hash),
             Source::Unit(unit, input, _) => {
-                // Where the files are is told by the unit itself.
+                // Where the files are is given by the unit itself.
                 let how = Input {
                     paths: Vec::new(),
                     snapshot: Snapshot::default(),
@@ -142,7 +142,7 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
     };
     // Each is read, so several at once.
     let missing: Vec<_> = env.pool()?.install(|| mine.par_iter().filter(undone).collect());
-    let told = Mutex::new(Progress {
+    let current = Mutex::new(Progress {
         segment: rows.stages.last().map_or("read".to_owned(), |(name, _)| name.clone()),
         parts_done: mine.len() - missing.len(),
         parts: mine.len(),
@@ -150,7 +150,7 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
         text_bytes: 0,
     });
     let tell = |change: &dyn Fn(&mut Progress)| {
-        let mut progress = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = current.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut progress);
         env.progress(&progress);
     };
@@ -250,9 +250,9 @@ impl Lane for PartLane<'_> {
 
     fn next(&mut self) -> Result<Option<Fresh>, Error> {
         self.shared.env.point("batch")?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let batch = self.reader.next();
-        self.read_s += begun.elapsed().as_secs_f64();
+        self.read_s += started.elapsed().as_secs_f64();
         match batch {
             // Other parts may be readable, so that this ends the part and not the run.
             Err(error @ Error::Unavailable { .. }) => {
@@ -316,7 +316,7 @@ impl Lane for PartLane<'_> {
 fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
     let mut done = begin(rows, fresh)?;
     for (_, stage) in &rows.stages {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut tally = Tally {
             documents_in: done.batch.rows() as u64,
             bytes_in: done.batch.text_bytes(),
@@ -337,7 +337,7 @@ fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
         tally.documents_out = done.batch.rows() as u64;
         tally.bytes_out = done.batch.text_bytes();
         done.tallies.push(tally);
-        done.seconds.push(begun.elapsed().as_secs_f64());
+        done.seconds.push(started.elapsed().as_secs_f64());
     }
     // Only behind the last stage of the segment: that is the table that is written.
     if let (Some(last), false) = (done.tallies.last_mut(), rows.stages.is_empty()) {
@@ -349,7 +349,7 @@ fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
 
 /// The batch before the first stage: as it is, or extracted.
 fn begin(rows: &Rows, fresh: Fresh) -> Result<Processed, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let records = match fresh {
         Fresh::Records(records) => records,
         Fresh::Batch(batch) => {
@@ -364,7 +364,7 @@ fn begin(rows: &Rows, fresh: Fresh) -> Result<Processed, Error> {
     let batch = records.extract(extraction, &mut tally);
     (tally.documents_out, tally.bytes_out) = (batch.rows() as u64, batch.text_bytes());
     let (documents_in, bytes_in) = (tally.documents_in, tally.bytes_in);
-    let seconds = vec![begun.elapsed().as_secs_f64()];
+    let seconds = vec![started.elapsed().as_secs_f64()];
     Ok(Processed { documents_in, bytes_in, batch, tallies: vec![tally], seconds })
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::barrier::Job;
 use super::batch::Batch;
 use super::env::Env;
-use super::manifest::{KeyHasher, Part, has_size};
+use super::manifest::{KeyHasher, TablePart, has_size};
 use super::verify::FileFacts;
 use crate::durable;
 use crate::error::Error;
@@ -33,12 +33,12 @@ struct Made {
 pub(super) fn make(
     folder: &Path,
     key: &str,
-    parts: &[(usize, &Part)],
+    parts: &[(usize, &TablePart)],
     share: &ShareOf<'_>,
     env: &Env,
 ) -> Result<(), Error> {
     let mine = parts.iter().filter(|(number, _)| env.options.rank.owns(*number));
-    let missing: Vec<&(usize, &Part)> =
+    let missing: Vec<&(usize, &TablePart)> =
         mine.filter(|(n, part)| !made(folder, key, (*n, part), env)).collect();
     if missing.is_empty() {
         return Ok(());
@@ -48,7 +48,7 @@ pub(super) fn make(
     for (number, _) in &missing {
         durable::remove(&account(folder, *number))?;
     }
-    let parts: Vec<Part> = missing.iter().map(|(_, part)| (*part).clone()).collect();
+    let parts: Vec<TablePart> = missing.iter().map(|(_, part)| (*part).clone()).collect();
     let job = Job::new(&parts, folder, key, env);
     job.export(&|index| path(folder, missing[index].0), share)?;
     for (number, part) in &missing {
@@ -61,7 +61,7 @@ pub(super) fn make(
 
 /// Whether the file of a part (number, part) is there, made from this part by this stage. Who made it and who takes it look at
 /// every byte.
-pub(super) fn made(folder: &Path, key: &str, (number, part): (usize, &Part), env: &Env) -> bool {
+pub(super) fn made(folder: &Path, key: &str, (number, part): (usize, &TablePart), env: &Env) -> bool {
     let Some(made) = durable::load::<Made>(&account(folder, number)) else { return false };
     let path = path(folder, number);
     let looks = env.options.rank.owns(number) || env.options.rank.rank == 0;
@@ -103,6 +103,6 @@ fn account(folder: &Path, number: usize) -> PathBuf {
     path(folder, number).with_extension("json")
 }
 
-fn key_of(key: &str, part: &Part) -> String {
+fn key_of(key: &str, part: &TablePart) -> String {
     KeyHasher::new().with(key).with(&part.facts.hash).finish()
 }

@@ -62,7 +62,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Documents that were read, or should have been: without files that nobody opened.
+    /// Documents that were read, or should have been: without files that were not opened.
     pub fn documents_read(&self) -> u64 {
         let Some(read) = self.stages.first().map(|stage| &stage.tally) else { return 0 };
         let unopened = ["no_reader", "over_budget"].iter().filter_map(|reason| read.dropped.get(*reason));

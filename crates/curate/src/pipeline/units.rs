@@ -44,7 +44,7 @@ pub(crate) struct Unit {
 
 impl Unit {
     /// Adds the files to a key: local ones by name, path, size and time of change, remote ones by name, address and size if
-    /// a listing told it.
+    /// a listing gave it.
     pub fn key(&self, mut key: KeyHasher) -> Result<KeyHasher, Error> {
         key = key.with(&self.source);
         for file in &self.files {
@@ -133,7 +133,7 @@ pub(crate) fn chosen(files: Vec<InputFile>, source: &str, unit_bytes: u64) -> Ve
 }
 
 /// The first files, up to the one with which their bytes pass what is left of a budget; the others are counted. A file whose
-/// size nobody knows before it is read takes nothing of the budget.
+/// size is not known before it is read takes nothing of the budget.
 fn within(left: &mut u64, mut files: Vec<InputFile>, counters: &mut Counters) -> Vec<InputFile> {
     let bytes_of = |file: &InputFile| file.bytes().unwrap_or(0);
     let mut fits = |file: &&InputFile| {
@@ -157,7 +157,7 @@ pub(crate) fn split_name(written: &str) -> Option<(&str, &str)> {
     named.then_some((name, location))
 }
 
-/// Refuses files of the same name: what is drawn by id would be drawn twice, and nobody could tell the documents apart.
+/// Refuses files of the same name: what is drawn by id would be drawn twice, and the documents could not be distinguished.
 fn check_names(units: &[Unit]) -> Result<(), Error> {
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
     for file in units.iter().flat_map(|unit| &unit.files) {

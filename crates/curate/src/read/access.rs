@@ -1,6 +1,6 @@
 //! Access to a file, watched where it is read: below all decoders, which wrap its errors or make damage of their own of them.
 //!
-//! The first failure that may pass ([`may_pass`]) is kept beside the readers. Whatever a decoder makes of it, and whatever it
+//! The first failure that may pass ([`may_pass`]) is kept next to the readers. Whatever a decoder makes of it, and whatever it
 //! still finds to read, [`Opened::step`] gives that failure: a file is counted as damaged only where its bytes were there.
 
 use std::fs::File;
@@ -55,7 +55,7 @@ impl Access {
     }
 
     /// `error`, unless it comes from a failure that may pass: then that.
-    pub(super) fn told(&self, error: Error) -> Error {
+    pub(super) fn or_failure(&self, error: Error) -> Error {
         self.failure().unwrap_or(error)
     }
 
@@ -151,7 +151,7 @@ impl Seekable {
 
 impl Length for Seekable {
     fn len(&self) -> u64 {
-        // The interface has no place for an error: without a length nothing can be decoded, and the failure is told then.
+        // The interface has no place for an error: without a length nothing can be decoded, and the failure is reported then.
         self.inner.size().map_err(|e| self.access.note(0, e)).unwrap_or(0)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::packed::{self, Expansion, Packed};
+use super::packed::{self, Decompressor, Expansion};
 use super::tarball::{CUT_OFF, Member, Next, Problem, Tarball, is_tar};
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
@@ -10,7 +10,7 @@ use fathom_prose::extract::{Content, LatexFile};
 
 /// The papers of one archive.
 pub(super) struct Papers {
-    archive: Tarball<Packed>,
+    archive: Tarball<Decompressor>,
     /// The sources of a paper are at most so many bytes; its figures do not count, they are passed over unread.
     limit: usize,
     number: u64,
@@ -20,7 +20,7 @@ pub(super) struct Papers {
 type Unusable = (Reason, String);
 
 impl Papers {
-    pub(super) fn new(input: Packed, limit: usize) -> Papers {
+    pub(super) fn new(input: Decompressor, limit: usize) -> Papers {
         Papers { archive: Tarball::new(input), limit, number: 0 }
     }
 

@@ -25,7 +25,7 @@ const CHUNK: usize = 16 << 10;
 pub(super) struct Transcoded {
     file: Box<dyn Read + Send>,
     /// Whether the beginning was looked at.
-    begun: bool,
+    started: bool,
     from: Option<(&'static Encoding, Decoder)>,
     /// Bytes to hand out first.
     ready: Vec<u8>,
@@ -36,12 +36,12 @@ pub(super) struct Transcoded {
 impl Transcoded {
     /// A file that begins with a byte order mark of UTF-16 is transcoded.
     pub(super) fn by_mark(file: Box<dyn Read + Send>) -> Transcoded {
-        Transcoded { file, begun: false, from: None, ready: Vec::new(), at: 0, ended: false }
+        Transcoded { file, started: false, from: None, ready: Vec::new(), at: 0, ended: false }
     }
 
     /// The file as it is.
     pub(super) fn never(file: Box<dyn Read + Send>) -> Transcoded {
-        Transcoded { begun: true, ..Transcoded::by_mark(file) }
+        Transcoded { started: true, ..Transcoded::by_mark(file) }
     }
 
     /// The name of the charset that the file was transcoded from.
@@ -64,7 +64,7 @@ impl Transcoded {
 
 impl Read for Transcoded {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if !std::mem::replace(&mut self.begun, true) {
+        if !std::mem::replace(&mut self.started, true) {
             self.begin()?;
         }
         while self.at == self.ready.len() && !self.ended {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::packed::{Codec, Expansion, Packed};
+use super::packed::{Codec, Decompressor, Expansion};
 use super::remote::{Remote, RemoteOptions, is_remote};
 use crate::error::Error;
 
@@ -101,7 +101,7 @@ impl Snapshot {
             Box::new(std::fs::File::open(path).map_err(|e| Error::read(path, e))?)
         };
         let lines =
-            BufReader::new(Packed::new(input, Codec::Gzip, Expansion::default()).take(LARGEST_LISTING))
+            BufReader::new(Decompressor::new(input, Codec::Gzip, Expansion::default()).take(LARGEST_LISTING))
                 .lines();
         if self.stride == 0 {
             return Err(Error::Setting {

@@ -8,19 +8,19 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::lenient::leniently;
-use super::packed::{self, Packed};
+use super::packed::{self, Decompressor};
 use fathom_prose::extract::Content;
 
 use super::record::Columns;
 use super::{Loss, NoField, Raw, Records, Step};
 use crate::counters::Reason;
 
-/// So many names are told where the wanted one is missing.
+/// At most this many names are listed where the wanted one is missing.
 const NAMES: usize = 24;
 
 /// The lines of one file. Offsets are those of the decompressed stream.
 pub(super) struct Lines {
-    input: Packed,
+    input: Decompressor,
     field: String,
     columns: Vec<String>,
     limit: usize,
@@ -45,7 +45,7 @@ enum Line {
 
 impl Lines {
     /// `field` holds the text; `columns` are other fields to hand out where they are there.
-    pub(super) fn new(input: Packed, field: &str, columns: &[String], limit: usize) -> Lines {
+    pub(super) fn new(input: Decompressor, field: &str, columns: &[String], limit: usize) -> Lines {
         let (field, columns) = (field.to_string(), columns.to_vec());
         let (line, buffer, ended) = (0, Vec::new(), false);
         let (without, names) = (0, Some(BTreeSet::new()));

@@ -54,7 +54,7 @@ pub(crate) use remote::NO_SECRETS;
 pub use remote::{RemoteOptions, is_remote};
 
 use access::{Access, Opened};
-use packed::{Codec, Expansion, Packed};
+use packed::{Codec, Decompressor, Expansion};
 
 /// How the user's own data is read.
 #[derive(Clone, Debug)]
@@ -373,7 +373,7 @@ fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Opened, Error> {
 struct How<'a> {
     /// The field of the text.
     field: &'a str,
-    /// Fields that are handed out beside it.
+    /// Fields that are handed out with it.
     columns: &'a [String],
     /// Bytes of the largest record.
     limit: usize,
@@ -387,8 +387,8 @@ impl How<'_> {
     }
 
     /// A decompressing reader.
-    fn packed(&self, input: Box<dyn Read + Send>, codec: Codec) -> Packed {
-        Packed::new(input, codec, self.expansion)
+    fn packed(&self, input: Box<dyn Read + Send>, codec: Codec) -> Decompressor {
+        Decompressor::new(input, codec, self.expansion)
     }
 
     /// The bytes of a file, decompressed where it is compressed.
@@ -404,8 +404,8 @@ impl How<'_> {
 fn stream_records(kind: Kind, input: Box<dyn Read + Send>, how: &How<'_>) -> Box<dyn Records> {
     let How { field, columns, limit, .. } = *how;
     match kind {
-        Kind::Parquet => Box::new(text::Parts::new(input, limit)),
-        Kind::Text(codec) => Box::new(text::Parts::new(how.unpacked(input, codec), limit)),
+        Kind::Parquet => Box::new(text::TextParts::new(input, limit)),
+        Kind::Text(codec) => Box::new(text::TextParts::new(how.unpacked(input, codec), limit)),
         Kind::Html(codec) => Box::new(text::Page::new(how.unpacked(input, codec), limit)),
         Kind::Jsonl(codec) => Box::new(jsonl::Lines::new(how.packed(input, codec), field, columns, limit)),
         Kind::Warc(codec) => Box::new(warc::Warc::new(how.packed(input, codec), limit)),

@@ -1,7 +1,7 @@
 //! Compressed files as a stream of bytes that survives damage.
 //!
 //! A gzip, zstd or bzip2 file is a row of members (frames, streams); a Common Crawl file has one a record. When one is
-//! broken, the reader reports it once and [`Packed::resync`] goes on at the next member, found by its magic bytes.
+//! broken, the reader reports it once and [`Decompressor::resync`] goes on at the next member, found by its magic bytes.
 //! A member that expands without measure is given up. Memory holds one member's last bytes, never a whole file.
 
 use std::fmt;
@@ -68,7 +68,7 @@ impl Default for Expansion {
     }
 }
 
-/// A frame of zstd asks for a larger window than is allowed. It is told as damage is, so that a reader goes on behind the frame,
+/// A frame of zstd asks for a larger window than is allowed. It is reported as damage is, so that a reader goes on behind the frame,
 /// but counted for what it is.
 #[derive(Debug)]
 struct LongWindow {
@@ -103,7 +103,7 @@ impl Expansion {
 }
 
 /// A decompressing reader over one file.
-pub(crate) struct Packed {
+pub(crate) struct Decompressor {
     codec: Codec,
     expansion: Expansion,
     stage: Stage,
@@ -126,9 +126,9 @@ enum Stage {
     Gone,
 }
 
-impl Packed {
-    pub(crate) fn new(input: Box<dyn Read + Send>, codec: Codec, expansion: Expansion) -> Packed {
-        Packed {
+impl Decompressor {
+    pub(crate) fn new(input: Box<dyn Read + Send>, codec: Codec, expansion: Expansion) -> Decompressor {
+        Decompressor {
             codec,
             expansion,
             stage: Stage::Between(Marked::new(input)),
@@ -208,7 +208,7 @@ impl Packed {
                 Err(error) => {
                     self.out.clear();
                     self.close_member();
-                    return Err(self.told(error));
+                    return Err(self.classified(error));
                 }
             }
         }
@@ -226,7 +226,7 @@ impl Packed {
     }
 
     /// An error of the file stays what it is; one of the decoder becomes damage.
-    fn told(&mut self, error: io::Error) -> io::Error {
+    fn classified(&mut self, error: io::Error) -> io::Error {
         if let Stage::Between(input) = &mut self.stage
             && let Some(failure) = input.failure.take()
         {
@@ -307,7 +307,7 @@ impl Packed {
                     self.member += 1;
                     self.out.clear();
                     self.stage = Stage::Between(input);
-                    return Err(self.told(error));
+                    return Err(self.classified(error));
                 }
             }
         }
@@ -338,13 +338,13 @@ fn copy_ready(from: &mut impl BufRead, into: &mut [u8]) -> io::Result<usize> {
     Ok(count)
 }
 
-impl Read for Packed {
+impl Read for Decompressor {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         copy_ready(self, into)
     }
 }
 
-impl BufRead for Packed {
+impl BufRead for Decompressor {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at >= self.out.len() {
             self.decode()?;
@@ -380,7 +380,7 @@ fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A buffered file that can go back to a mark as long as it is not far away.
+/// A buffered file that can go back to a mark as long as it is not far back.
 struct Marked {
     inner: Box<dyn Read + Send>,
     buffer: Vec<u8>,
@@ -438,9 +438,9 @@ impl Marked {
         match read {
             Ok(count) => Ok(count > 0),
             Err(error) => {
-                let told = io::Error::new(error.kind(), error.to_string());
+                let copy = io::Error::new(error.kind(), error.to_string());
                 self.failure = Some(error);
-                Err(told)
+                Err(copy)
             }
         }
     }

@@ -65,7 +65,8 @@ impl Rows {
         limit: usize,
     ) -> Result<Rows, Error> {
         let access = file.access().clone();
-        let bad = |detail| access.told(Error::BadFile { path: path.to_path_buf(), kind: "Parquet", detail });
+        let bad =
+            |detail| access.or_failure(Error::BadFile { path: path.to_path_buf(), kind: "Parquet", detail });
         let reader = fenced(|| SerializedFileReader::new(file)).map_err(bad)?;
         let schema = reader.metadata().file_metadata().schema_descr();
         let index = text_column(schema, field).map_err(|problem| Error::NoTextColumn {

@@ -266,7 +266,7 @@ impl InputFile {
         match self.kind {
             Kind::Html(codec) => Box::new(text::Page::raw(how.unpacked(input, codec), limit)),
             Kind::Text(codec) if options.charset == Charset::Detect => {
-                Box::new(text::Parts::detecting(how.unpacked(input, codec), limit))
+                Box::new(text::TextParts::detecting(how.unpacked(input, codec), limit))
             }
             kind => stream_records(kind, input, &how),
         }
@@ -323,7 +323,7 @@ impl Iterator for RawRecords {
                 Step::Lost(loss) => loss.count(&self.location, &mut self.counters),
                 Step::Failed(source) => {
                     self.ended = true;
-                    // The window of a frame; everything else that may pass was told where the file is read.
+                    // The window of a frame; everything else that may pass was reported where the file is read.
                     if source.kind() == ErrorKind::OutOfMemory {
                         return Some(Err(Error::access(&self.location, None, source)));
                     }

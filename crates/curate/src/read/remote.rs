@@ -104,13 +104,15 @@ impl Place {
     pub(super) fn of(location: &str, options: &RemoteOptions) -> Result<Place, Error> {
         refuse_secrets(location)?;
         let url = Url::parse(location).map_err(|e| refused(location, e, "give a whole address"))?;
-        let told = |(name, value): &(String, String)| {
+        let allows_http = |(name, value): &(String, String)| {
             name.eq_ignore_ascii_case("aws_allow_http") && matches!(value.as_str(), "true" | "1")
         };
         let client = ClientOptions::new()
             .with_timeout(Duration::from_secs(options.timeout_seconds.max(1)))
             .with_connect_timeout(Duration::from_secs(options.timeout_seconds.clamp(1, 20)))
-            .with_allow_http(options.allow_http || (url.scheme() == "s3" && options.s3.iter().any(told)));
+            .with_allow_http(
+                options.allow_http || (url.scheme() == "s3" && options.s3.iter().any(allows_http)),
+            );
         // Ranges are tried again here, where also the body counts; the client's own retries would only multiply.
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let path = Path::from_url_path(url.path()).map_err(|e| refused(location, e, "check the address"))?;
@@ -144,7 +146,7 @@ impl Place {
     }
 }
 
-/// Without any credentials the client would ask a metadata service that outside of AWS nobody answers.
+/// Without any credentials the client would ask a metadata service that does not exist outside of AWS.
 fn require_credentials(location: &str, settings: &[(String, String)]) -> Result<(), Error> {
     const ENOUGH: [&str; 6] = [
         "access_key_id",
@@ -220,7 +222,7 @@ pub(super) fn ask(place: &Place, from: u64, options: &RemoteOptions) -> io::Resu
     let (sender, receiver) = sync_channel(1);
     let (place, options) = (place.clone(), options.clone());
     network()?.spawn(async move {
-        // Nobody waits any more if this fails.
+        // The receiver is gone if this fails.
         let _ = sender.send(fetch(&place, from, &options).await);
     });
     Ok(receiver)

@@ -52,7 +52,7 @@ pub(super) struct Tarball<R> {
     searching: bool,
     /// A name given by the header before.
     long_name: Option<Vec<u8>>,
-    /// Bytes of the current entry that nobody has read yet, and those that fill its last block.
+    /// Bytes of the current entry that were not read yet, and those that fill its last block.
     left: u64,
     padding: u64,
     /// What the input said while the current entry was read.
@@ -71,9 +71,9 @@ impl<R: Read> Read for Tarball<R> {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
             Err(error) => {
-                let told = io::Error::new(error.kind(), error.to_string());
+                let copy = io::Error::new(error.kind(), error.to_string());
                 self.failure.get_or_insert(error);
-                Err(told)
+                Err(copy)
             }
         }
     }

@@ -15,7 +15,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 type Decoded = (String, Option<&'static str>);
 
 /// A plain text file in parts of at most `limit` bytes.
-pub(super) struct Parts {
+pub(super) struct TextParts {
     file: Transcoded,
     /// Makes text of the bytes at an offset.
     decode: fn(Vec<u8>, u64) -> Result<Decoded, Loss>,
@@ -28,20 +28,20 @@ pub(super) struct Parts {
     finished: bool,
 }
 
-impl Parts {
+impl TextParts {
     /// All that is not UTF-8 is lost.
-    pub(super) fn new(file: Box<dyn Read + Send>, limit: usize) -> Parts {
+    pub(super) fn new(file: Box<dyn Read + Send>, limit: usize) -> TextParts {
         let (file, carry) = (Transcoded::never(file), Vec::new());
         let decode = |bytes, offset| utf8(bytes, offset).map(|text| (text, None));
-        Parts { file, decode, limit, carry, offset: 0, part: 0, finished: false }
+        TextParts { file, decode, limit, carry, offset: 0, part: 0, finished: false }
     }
 
     /// Charsets other than UTF-8 are detected.
-    pub(super) fn detecting(file: Box<dyn Read + Send>, limit: usize) -> Parts {
-        Parts {
+    pub(super) fn detecting(file: Box<dyn Read + Send>, limit: usize) -> TextParts {
+        TextParts {
             file: Transcoded::by_mark(file),
             decode: detected,
-            ..Parts::new(Box::new(io::empty()), limit)
+            ..TextParts::new(Box::new(io::empty()), limit)
         }
     }
 
@@ -70,7 +70,7 @@ fn character_start(bytes: &[u8], at: usize) -> usize {
     (at.saturating_sub(3).max(1)..=at).rev().find(is_start).unwrap_or(at)
 }
 
-impl Records for Parts {
+impl Records for TextParts {
     fn step(&mut self) -> Step {
         if self.finished {
             return Step::End;

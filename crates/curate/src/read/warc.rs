@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead};
 
-use super::packed::{self, Packed};
+use super::packed::{self, Decompressor};
 use fathom_prose::extract::Content;
 
 use super::record::Columns;
@@ -18,12 +18,12 @@ use crate::counters::Reason;
 const LONGEST_LINE: usize = 64 << 10;
 /// More fields than this are not a head.
 const MOST_FIELDS: usize = 1000;
-/// Room for the HTTP head beside the largest page.
+/// Room for the HTTP head with the largest page.
 const HTTP_HEAD: u64 = 64 << 10;
 
 /// The records of one file.
 pub(super) struct Warc {
-    input: Packed,
+    input: Decompressor,
     limit: usize,
     record: u64,
     line: Vec<u8>,
@@ -68,7 +68,7 @@ fn broken(detail: impl Into<String>) -> Trouble {
 }
 
 impl Warc {
-    pub(super) fn new(input: Packed, limit: usize) -> Warc {
+    pub(super) fn new(input: Decompressor, limit: usize) -> Warc {
         Warc { input, limit, record: 0, line: Vec::new(), searching: false }
     }
 

@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 use memchr::memmem;
 use quick_xml::events::Event;
 
-use super::packed::{self, Packed};
+use super::packed::{self, Decompressor};
 use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 use fathom_prose::extract::Content;
@@ -18,7 +18,7 @@ const END: &[u8] = b"</page>";
 
 /// The pages of one dump.
 pub(super) struct Dump {
-    input: Packed,
+    input: Decompressor,
     limit: usize,
     page: u64,
     buffer: Vec<u8>,
@@ -46,7 +46,7 @@ enum Cut {
 }
 
 impl Dump {
-    pub(super) fn new(input: Packed, limit: usize) -> Dump {
+    pub(super) fn new(input: Decompressor, limit: usize) -> Dump {
         Dump { input, limit, page: 0, buffer: Vec::new() }
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Queue<Q, A> {
 }
 
 impl<Q, A> Queue<Q, A> {
-    /// Says that the model is open, and answers until nobody can ask.
+    /// Says that the model is open, and answers until all askers are gone.
     pub fn serve(&self, mut answer: impl FnMut(Q) -> Result<A, Error>) {
         let _ = self.ready.send(Ok(()));
         while let Ok(Question { asked, answer: to }) = self.questions.recv() {
@@ -55,7 +55,7 @@ impl<Q: Send + 'static, A: Send + 'static> Asked<Q, A> {
         std::thread::spawn(move || {
             let queue = Queue { ready, questions };
             let done = open(&queue);
-            // Nobody waits any more where the model was opened.
+            // The receiver is gone where the model was opened.
             let _ = queue.ready.send(done);
         });
         opened.recv().unwrap_or_else(|_| Err(self.gone()))?;

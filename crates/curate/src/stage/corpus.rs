@@ -177,7 +177,7 @@ impl Maker for BlendSources {
         let first = open.next();
         if options.target == 0 && open.any(|weight| Some(weight) != first) {
             let advice = "without a size each source is taken once and weights decide nothing: give `target`, or equal weights";
-            return refuse("target", "0 beside different weights", advice);
+            return refuse("target", "0 with different weights", advice);
         }
         Ok(Work::Table(Box::new(BlendSources(options))))
     }

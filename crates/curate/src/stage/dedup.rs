@@ -323,7 +323,7 @@ impl Barrier for Substrings {
 fn write_cut(
     batch: &Batch,
     texts: &[String],
-    parts: &mut crate::pipeline::Parts<'_>,
+    parts: &mut crate::pipeline::PartsWriter<'_>,
     tally: &mut Tally,
 ) -> Result<(), Error> {
     let blank: Vec<bool> = texts.iter().map(|text| text.trim().is_empty()).collect();

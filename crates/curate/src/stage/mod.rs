@@ -87,7 +87,7 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
     };
     match M::make(options) {
         Ok(work) => Ok(Ok((work, table))),
-        // The stage itself refused a value; the recipe's place is told with it.
+        // The stage itself refused a value; the recipe's place is reported with it.
         Err(Error::Setting { key, found, advice }) => {
             Ok(Err(Mistake { key: key.to_string(), message: refusal(&found, &advice) }))
         }

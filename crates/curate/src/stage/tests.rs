@@ -54,8 +54,8 @@ fn every_option_says_what_it_takes_and_means() {
         for OptionDoc { name, takes, about, choices, .. } in &options {
             let at = format!("{}.{name}", kind.name);
             assert_ne!(takes, "any value", "{at}");
-            let told = choices.iter().map(|choice| &choice.about).chain([about]);
-            for text in told {
+            let texts = choices.iter().map(|choice| &choice.about).chain([about]);
+            for text in texts {
                 assert!(text.ends_with(['.', ')']) && text.len() > 3, "{at} says `{text}`");
                 // Links of the code's own documentation lead nowhere here.
                 assert!(!text.contains("[`"), "{at} says `{text}`");
@@ -64,7 +64,7 @@ fn every_option_says_what_it_takes_and_means() {
     }
 }
 
-/// Values just beyond the range that is told of an option.
+/// Values just beyond the documented range of an option.
 fn beyond(takes: &str) -> Vec<f64> {
     let takes = takes.strip_suffix(", or none").unwrap_or(takes);
     let words: Vec<&str> = takes.split(' ').collect();
@@ -75,13 +75,13 @@ fn beyond(takes: &str) -> Vec<f64> {
         "of" if takes.ends_with("or more") => bound - 1.0,
         "to" | "of" => bound + 1.0,
         "above" | "below" => bound,
-        other => panic!("a range is told by `{other}`: {takes}"),
+        other => panic!("a range is documented by `{other}`: {takes}"),
     });
     if is_number { beyond.collect() } else { Vec::new() }
 }
 
 #[test]
-fn what_is_told_of_ranges_holds() {
+fn what_is_documented_of_ranges_holds() {
     assert_eq!(beyond("a number from 0 to below 1, or none"), [-1.0, 1.0]);
     for kind in kinds() {
         for OptionDoc { name, takes, .. } in kind.options() {

@@ -1,5 +1,5 @@
 //! The table as token stores, one for each part of a split: `.bin` and `.idx` as Megatron reads them, and what is known of
-//! each document beside.
+//! each document next to them.
 
 use std::collections::BTreeMap;
 use std::fs::File;

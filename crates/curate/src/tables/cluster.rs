@@ -92,7 +92,7 @@ pub struct ExecutorOptions {
     pub memory_bytes: Option<u64>,
 }
 
-/// Runs a scheduler until the process is ended. `ready` is told its address.
+/// Runs a scheduler until the process is ended. `ready` receives its address.
 ///
 /// # Errors
 /// An address that cannot be listened on.

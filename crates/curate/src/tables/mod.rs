@@ -138,7 +138,7 @@ pub(crate) fn within(memory_bytes: u64, spill: &Path) -> Result<Arc<RuntimeEnv>,
         .build_arc()
 }
 
-/// The functions that queries have beside DataFusion's own. Every process that runs or plans a query knows them.
+/// The functions that queries have besides DataFusion's own. Every process that runs or plans a query knows them.
 pub(crate) fn functions() -> Vec<ScalarUDF> {
     vec![OrderKey::udf()]
 }

@@ -26,7 +26,7 @@ impl TableEngine {
     /// The cluster of this scheduler, `df://host:port`.
     ///
     /// # Errors
-    /// Not such an address, or nobody answers there.
+    /// Not such an address, or no server answers there.
     #[cfg(feature = "ballista")]
     pub fn ballista(scheduler: &str) -> Result<TableEngine, Error> {
         super::cluster::reach(scheduler)?;

@@ -1,4 +1,4 @@
-//! What may pass is not damage: disks that fail once, servers that are away, results that are half gone.
+//! What may pass is not damage: disks that fail once, servers that are unreachable, results that are half gone.
 
 use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -117,7 +117,7 @@ fn a_read_that_fails_leaves_its_part_to_the_next_run() {
 }
 
 #[test]
-fn several_parts_are_told_in_one_message_and_no_other_is_made_again() {
+fn several_parts_are_reported_in_one_message_and_no_other_is_made_again() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let pipeline = curation(input.path(), out.path());
     let (first, second) = (failing("c.jsonl.zst", 1, EIO), failing("f.tar", 0, EMFILE));
@@ -126,9 +126,9 @@ fn several_parts_are_told_in_one_message_and_no_other_is_made_again() {
         second(location, offset)
     });
     let said = pipeline.run(&disturbed(3, both)).err().unwrap().to_string();
-    let told =
+    let expected =
         format!("2 of 9 parts are not made: cannot read {}/c.jsonl.zst at byte 0: ", input.path().display());
-    assert!(said.starts_with(&told), "{said}");
+    assert!(said.starts_with(&expected), "{said}");
     let made = |index| std::fs::metadata(part(out.path(), index, "parquet")).unwrap().modified().unwrap();
     let before = [made(0), made(8)];
     run(&pipeline, &options(3)).unwrap();
@@ -196,7 +196,7 @@ fn no_decoder_makes_damage_of_a_failed_read() {
 }
 
 #[test]
-fn a_server_that_is_away_is_asked_again_by_the_next_run() {
+fn a_server_that_is_unreachable_is_asked_again_by_the_next_run() {
     const WELL: usize = 0;
     let lines = |from: usize| -> Vec<u8> {
         (from..from + 80).map(|n| format!("{{\"text\":\"line {n} of a text\"}}\n")).collect::<String>().into()
@@ -244,8 +244,8 @@ fn a_server_that_is_away_is_asked_again_by_the_next_run() {
         for out in &outs {
             let stats = run_in(out.path(), answer, offset).unwrap();
             let damage = &stats.stages[0].tally.damage[0];
-            let told = format!("the server said {answer} ");
-            assert!(unreadable(&stats) == 1 && damage.detail.contains(&told), "{damage:?}");
+            let expected = format!("the server said {answer} ");
+            assert!(unreadable(&stats) == 1 && damage.detail.contains(&expected), "{damage:?}");
         }
         assert!(bytes_of(outs[0].path()) == bytes_of(outs[1].path()), "{answer} from {offset} on");
     }

@@ -222,7 +222,7 @@ fn the_default_corpus_names_its_crates_and_keeps_the_budget() {
 
 /// One file of many lines, of which some are broken, some lack the field, and some are beyond the budget.
 #[test]
-fn what_is_not_read_is_told() {
+fn what_is_not_read_is_reported() {
     let line = |n: usize| format!("{{\"text\": {:?}}}\n", chapter(n));
     let mut text: String = (1..200).map(line).collect();
     text.insert_str(0, "{\"text\": \n{\"body\": \"x\"}\n");

@@ -55,7 +55,7 @@ fn curate(spec: &CorpusSpec, recipe: &str) -> fathom_curate::pipeline::Stats {
     let pipeline = curation(spec, layers(recipe), None, RemoteOptions::default()).unwrap();
     match pipeline.run(&RunOptions::default()).unwrap() {
         Outcome::Done(stats) => *stats,
-        Outcome::Waiting { .. } => panic!("nobody else is there"),
+        Outcome::Waiting { .. } => panic!("no other process is there"),
     }
 }
 

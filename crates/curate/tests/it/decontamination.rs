@@ -176,7 +176,7 @@ fn sets_are_read_from_files_of_every_kind() {
 }
 
 #[test]
-fn sets_that_find_nothing_are_told() {
+fn sets_that_find_nothing_are_reported() {
     let dir = folder(&[
         (
             "quiz.jsonl",
@@ -199,7 +199,7 @@ fn sets_that_find_nothing_are_told() {
     assert!(error.contains("min_ngram_words") && error.contains("quiz"), "{error}");
     let error = refused(json!([at("long.jsonl"), format!("long={}", at("quiz.jsonl"))]));
     assert!(error.contains("two sets called `long`"), "{error}");
-    // Beside a set that can be found a short one stands in the report.
+    // Next to a set that can be found a short one stands in the report.
     let options: DecontaminateOptions =
         serde_json::from_value(json!({ "sets": [quiz, at("long.jsonl")] })).unwrap();
     let decontaminator = Decontaminator::new(&options).unwrap();

@@ -136,7 +136,7 @@ fn a_folder_of_programs_is_read_as_written() {
 }
 
 #[test]
-fn what_has_no_reader_is_told_by_extension() {
+fn what_has_no_reader_is_reported_by_extension() {
     let (found, stats) = ids(&PROGRAMS, &[]);
     // Pages and JSON have readers of their own here; the object over several lines is a loss.
     assert_eq!(found, ["Dockerfile", "Makefile", "app/index.html", "app/main.py"]);
@@ -243,7 +243,7 @@ fn a_column_that_is_in_no_record_ends_the_run() {
         assert!(matches!(error, Error::NoTextColumn { .. }), "{error}");
         assert!(error.to_string().contains(wanted) && error.to_string().contains(name), "{error}");
     }
-    // One record that has it is enough, and beside it a file of one record proves nothing.
+    // One record that has it is enough, and next to it a file of one record proves nothing.
     let (found, stats) = ids(
         &[("a.jsonl", b"{\"x\":1}\n{\"x\":2}\n{\"text\":\"t\"}\n{\"x\":3}\n"), ("meta.json", b"{\"x\":1}")],
         &[],

@@ -126,7 +126,7 @@ fn changed_files_end_in_records_counts_or_errors() {
             let bytes = mutate(sound.clone(), &files, &mut random);
             let mut reader = InputFile::read_from(name, Box::new(Cursor::new(bytes)), &options).unwrap();
             for record in reader.by_ref().flatten() {
-                // A page or a paper keeps its headers and its files' names beside its text, and one byte of another
+                // A page or a paper keeps its headers and its files' names next to its text, and one byte of another
                 // charset is up to three of UTF-8.
                 assert!(record.content.len() <= 3 * LIMIT, "{name}: {} bytes", record.content.len());
                 records += 1;

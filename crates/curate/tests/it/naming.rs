@@ -77,7 +77,7 @@ fn with_a_name_nothing_depends_on_where_the_text_lies() {
         assert_eq!(ids.len(), 221);
         assert!(has("sea/a.jsonl#1", "sea") && has("sea/deep/b.jsonl#40", "sea"), "{ids:?}");
         assert!(has("sea/note.txt", "sea") && has("land/land.jsonl#100", "land"), "{ids:?}");
-        // What is damaged is told with the file that is there.
+        // What is damaged is reported with the file that is there.
         let damage = &stats.stages[0].tally.damage[0];
         assert_eq!(damage.file, input.path().join("data/sea/deep/b.jsonl").display().to_string());
         assert!(damage.place.contains("line 41"), "{damage}");
@@ -102,16 +102,16 @@ fn without_a_name_the_path_is_the_name_as_it_was_written() {
 fn two_files_of_one_name_are_refused_before_anything_is_read() {
     let (input, other, out) = (inputs(), inputs(), tempfile::tempdir().unwrap());
     let at = |dir: &tempfile::TempDir, name: &str| dir.path().join("data").join(name).display().to_string();
-    let told = |paths: &[String]| plan("", out.path(), paths).err().unwrap().to_string();
+    let refusal = |paths: &[String]| plan("", out.path(), paths).err().unwrap().to_string();
     // One name for two folders with a file in common.
     let (first, second) = (at(&input, "sea"), at(&other, "sea"));
-    let said = told(&[format!("sea={first}"), format!("sea={second}")]);
+    let said = refusal(&[format!("sea={first}"), format!("sea={second}")]);
     assert!(said.contains(&format!("{first}/a.jsonl and {second}/a.jsonl")), "{said}");
     assert!(said.contains("`sea/a.jsonl`") && said.contains("different names"), "{said}");
     // A file that its folder has too, named and unnamed.
     let (folder, file) = (at(&input, "sea"), at(&input, "sea/note.txt"));
     for name in ["", "x="] {
-        let said = told(&[format!("{name}{folder}"), format!("{name}{file}")]);
+        let said = refusal(&[format!("{name}{folder}"), format!("{name}{file}")]);
         assert!(said.contains(&format!("{file} and {file} would both be called")), "{said}");
     }
     assert!(plan("", out.path(), &[format!("a={folder}"), format!("b={file}")]).is_ok());

@@ -188,24 +188,24 @@ fn only_what_changed_is_made_again() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_place() {
+fn mistakes_are_reported_with_their_place() {
     let input = inputs();
     let out = tempfile::tempdir().unwrap();
-    let told = |settings: &[&str]| pipeline(input.path(), out.path(), settings).err().unwrap().to_string();
-    let said = told(&["stage.0.use=lenght"]);
+    let refusal = |settings: &[&str]| pipeline(input.path(), out.path(), settings).err().unwrap().to_string();
+    let said = refusal(&["stage.0.use=lenght"]);
     assert!(said.contains("no stage is called `lenght`; did you mean `length`?"), "{said}");
-    let said = told(&["stage.length.min_char=3"]);
+    let said = refusal(&["stage.length.min_char=3"]);
     assert!(said.contains("`stage.length.min_char`: unknown option; did you mean `min_chars`"), "{said}");
     assert!(said.starts_with("command line"), "{said}");
-    let said = told(&["stage.length.min_chars=many"]);
+    let said = refusal(&["stage.length.min_chars=many"]);
     assert!(said.contains("`stage.length.min_chars`") && said.contains("whole number"), "{said}");
-    let said = told(&["stage.0.min_chars=many"]);
+    let said = refusal(&["stage.0.min_chars=many"]);
     assert!(said.contains("`stage.0.min_chars`"), "as it was typed: {said}");
-    let said = told(&[r#"stage=[{use="length", name="short", min_chars=9, max_chars=3}]"#]);
+    let said = refusal(&[r#"stage=[{use="length", name="short", min_chars=9, max_chars=3}]"#]);
     assert!(said.contains("`stage.short.min_chars`") && said.contains("above `max_chars`"), "{said}");
-    let said = told(&["stage.2.use=length"]);
+    let said = refusal(&["stage.2.use=length"]);
     assert!(said.contains("two stages are called `length`"), "{said}");
-    let said = told(&["input.paths=[\"/nowhere/at-all\"]"]);
+    let said = refusal(&["input.paths=[\"/nowhere/at-all\"]"]);
     assert!(said.contains("/nowhere/at-all"), "{said}");
 }
 
@@ -423,14 +423,14 @@ fn a_folder_keeps_only_what_its_recipe_makes() {
     run(&pipeline(input.path(), out.path(), &[]).unwrap(), &options(2)).unwrap();
     std::fs::create_dir(out.path().join("07-notes")).unwrap();
     std::fs::write(out.path().join("07-notes/mine.txt"), "kept").unwrap();
-    // The same stages under another name: the table of the old name goes, what nobody here wrote stays.
+    // The same stages under another name: the table of the old name goes, what was not written here stays.
     let said = Arc::new(std::sync::Mutex::new(Vec::new()));
     let lines = said.clone();
-    let told = RunOptions {
+    let run_options = RunOptions {
         say: Some(Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()))),
         ..options(2)
     };
-    run(&pipeline(input.path(), out.path(), &["stage.exact.name=unique"]).unwrap(), &told).unwrap();
+    run(&pipeline(input.path(), out.path(), &["stage.exact.name=unique"]).unwrap(), &run_options).unwrap();
     let mut names: Vec<String> = std::fs::read_dir(out.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -449,7 +449,7 @@ fn a_folder_keeps_only_what_its_recipe_makes() {
 }
 
 #[test]
-fn a_column_that_nobody_adds_is_missed_before_anything_is_read() {
+fn a_column_that_no_stage_adds_is_missed_before_anything_is_read() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let recipe = format!("{RECIPE}\n[[stage]]\nuse = \"write\"\ncolumns = [\"id\", \"txet\"]\n");
     let layers = Layers::new()

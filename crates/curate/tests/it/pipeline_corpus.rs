@@ -194,12 +194,13 @@ fn what_a_blend_cannot_do_is_said() {
 
     let said = Arc::new(std::sync::Mutex::new(String::new()));
     let lines = said.clone();
-    let told = RunOptions {
+    let run_options = RunOptions {
         say: Some(Arc::new(move |line: &str| lines.lock().unwrap().push_str(line))),
         ..options(2)
     };
     let weights = "stage.blend.weights={ wiki = 2, web = 1 }";
-    run(&made(&[weights, "stage.blend.target=1000", "stage.blend.once=true"]).unwrap(), &told).unwrap();
+    run(&made(&[weights, "stage.blend.target=1000", "stage.blend.once=true"]).unwrap(), &run_options)
+        .unwrap();
     assert!(said.lock().unwrap().contains("300 documents of 1\u{202f}000"), "{said:?}");
 
     // Copies are on the side of their original.

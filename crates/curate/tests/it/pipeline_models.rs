@@ -312,21 +312,21 @@ fn threads_ranks_and_stops_change_no_byte() {
 }
 
 #[test]
-fn what_cannot_be_is_told_before_anything_is_read() {
+fn what_cannot_be_is_reported_before_anything_is_read() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
-    let told = |recipe: &str| load(recipe, input.path(), out.path()).err().unwrap().to_string();
+    let refusal = |recipe: &str| load(recipe, input.path(), out.path()).err().unwrap().to_string();
     for kind in ["semantic", "perplexity", "classify"] {
-        let said = told(&format!("[[stage]]\nuse = {kind:?}\n"));
+        let said = refusal(&format!("[[stage]]\nuse = {kind:?}\n"));
         assert!(
             said.contains(&format!("stage.{kind}.model")) && said.contains("Hugging Face folder"),
             "{said}"
         );
-        let said = told(&format!("[[stage]]\nuse = {kind:?}\nmodel = \"/nowhere\"\n"));
+        let said = refusal(&format!("[[stage]]\nuse = {kind:?}\nmodel = \"/nowhere\"\n"));
         assert!(said.contains("/nowhere") && said.contains("config.json"), "{said}");
     }
-    let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 2\n");
+    let said = refusal("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 2\n");
     assert!(said.contains("stage.classify.max_tokens") && said.contains("framed"), "{said}");
-    let said = told("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\ncolumn = \"text\"\n");
+    let said = refusal("[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\ncolumn = \"text\"\n");
     assert!(said.contains("stage.classify.column"), "{said}");
     let recipe = "[[stage]]\nuse = \"classify\"\nmodel = \"MODEL\"\nmax_tokens = 256\nkeep = [\"Longish\"]\n";
     let pipeline = load(recipe, input.path(), out.path()).unwrap();
@@ -335,9 +335,9 @@ fn what_cannot_be_is_told_before_anything_is_read() {
         said.contains("`stage.classify.keep`: is `Longish`") && said.contains("Short, Middling, Long"),
         "{said}"
     );
-    let said = told("[[stage]]\nuse = \"perplexity\"\nmodel = \"MODEL\"\nmax = 0.5\n");
+    let said = refusal("[[stage]]\nuse = \"perplexity\"\nmodel = \"MODEL\"\nmax = 0.5\n");
     assert!(said.contains("stage.perplexity.max") && said.contains("below 1"), "{said}");
-    let said = told("[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 3.0\n");
+    let said = refusal("[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 3.0\n");
     assert!(said.contains("stage.semantic.eps"), "{said}");
 
     let pipeline = load(RECIPE, input.path(), out.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Larger than memory, and told truly: shuffles that must not depend on `memory`, what memory is refused, who has which seed,
+//! Larger than memory, and reported truly: shuffles that must not depend on `memory`, what memory is refused, who has which seed,
 //! what the account says.
 
 use std::collections::BTreeSet;
@@ -73,15 +73,15 @@ fn a_shuffle_gives_the_same_bytes_whatever_the_memory_and_the_threads() {
 #[test]
 fn too_little_memory_for_the_documents_is_refused_with_what_is_enough() {
     let (input, out) = (lines(10, 5), tempfile::tempdir().unwrap());
-    let told =
+    let refusal =
         |settings: &[&str]| load(SHUFFLE, input.path(), out.path(), settings).err().map(|e| e.to_string());
-    let said = told(&["memory=100MiB"]).unwrap();
+    let said = refusal(&["memory=100MiB"]).unwrap();
     assert!(
         said.contains("`memory`") && said.contains("max_document_bytes") && said.contains("160"),
         "{said}"
     );
-    assert!(told(&["memory=160MiB"]).is_none());
-    assert!(told(&["memory=40MiB", "input.max_document_bytes=2000000"]).is_none());
+    assert!(refusal(&["memory=160MiB"]).is_none());
+    assert!(refusal(&["memory=40MiB", "input.max_document_bytes=2000000"]).is_none());
 }
 
 #[test]

@@ -51,8 +51,8 @@ fn links_lead_no_further_than_their_folder() {
     let tally = &stats.stages[0].tally;
     // `c.txt`, `d`, and `g` below `deep` and below `e`.
     assert_eq!(tally.dropped["unsafe_path"].documents, 4, "{:?}", tally.damage);
-    let told = tally.damage.iter().find(|damage| damage.file.ends_with("/c.txt")).unwrap();
-    assert!(told.detail.contains("secret.txt") && told.detail.contains("input.follow_links"), "{told}");
+    let damage = tally.damage.iter().find(|damage| damage.file.ends_with("/c.txt")).unwrap();
+    assert!(damage.detail.contains("secret.txt") && damage.detail.contains("input.follow_links"), "{damage}");
     // What the user names is followed, and with the option everything but circles.
     let named = folder(&[]);
     symlink(input.path(), named.path().join("data")).unwrap();

@@ -97,7 +97,7 @@ impl<'a> Feeding<'a> {
                 self.pages.classes[class].window,
             ));
             pages.extend(seen.clone().map(|index| self.page(class, feed, index) as i32));
-            // Tokens behind a sequence's end, up to the end of its last page, are nobody's.
+            // Tokens behind a sequence's end, up to the end of its last page, are unused.
             pos_k.extend((first..seen.end * PAGE_ROWS).map(|at| at as i32));
             pairs += (rows.len() * (end - first)) as u64;
         }

@@ -128,7 +128,7 @@ impl Tree {
         if let Some((node, rows)) = found.part {
             for class in 0..pages.classes() {
                 let Some(from) = self.node(node).pages[class] else { continue };
-                // Another call of `take` below must not give this page away.
+                // Another call of `take` below must not evict this page.
                 let Some(to) = pages.take(class) else {
                     pages.clear(&mut table);
                     return Err(Short { class, pages: 1 });

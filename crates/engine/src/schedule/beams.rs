@@ -24,7 +24,7 @@ pub(super) struct Beam {
     /// Log-probabilities of what may follow, when all of it is read.
     next: Option<Vec<f32>>,
     /// What is reported of its tokens.
-    told: Vec<TokenLogprob>,
+    logprobs: Vec<TokenLogprob>,
 }
 
 impl Beam {
@@ -51,7 +51,7 @@ pub(super) struct Search {
 struct Found {
     score: f64,
     ids: Vec<u32>,
-    told: Vec<TokenLogprob>,
+    logprobs: Vec<TokenLogprob>,
     stop: Stop,
 }
 
@@ -184,29 +184,29 @@ impl<'e> Scheduler<'e> {
             .collect();
         let tokens = beams.first().map_or(0, |beam| beam.ids.len() - beam.prompt) + 1;
         let Turn { ended, open } = search.turn(&rows, tokens);
-        let told = |next: &Next| -> Vec<TokenLogprob> {
+        let logprobs = |next: &Next| -> Vec<TokenLogprob> {
             let (Some(top), Some(beam)) = (top, &beams[order[next.beam]].beam) else { return Vec::new() };
             let row = rows[next.beam].1;
-            let mut told = beam.told.clone();
-            told.push(ranked(next.id, row[next.id as usize], row, top));
-            told
+            let mut logprobs = beam.logprobs.clone();
+            logprobs.push(ranked(next.id, row[next.id as usize], row, top));
+            logprobs
         };
         for next in ended {
             let parent = &beams[order[next.beam]];
-            let (mut ids, mut told) = (parent.ids[parent.prompt..].to_vec(), told(&next));
+            let (mut ids, mut logprobs) = (parent.ids[parent.prompt..].to_vec(), logprobs(&next));
             let ends = search.ends.contains(&next.id);
             if ends {
-                told.truncate(ids.len());
+                logprobs.truncate(ids.len());
             } else {
                 ids.push(next.id);
             }
             let stop = if ends { Stop::EndOfText } else { Stop::Length };
-            search.finish(Found { score: search.score(next.sum, tokens), ids, told, stop });
+            search.finish(Found { score: search.score(next.sum, tokens), ids, logprobs, stop });
         }
         let is_over = search.is_over(open.first().map(|next| next.sum), tokens);
         let mut children: Vec<Vec<Child>> = beams.iter().map(|_| Vec::new()).collect();
         for (answer, next) in open.iter().enumerate() {
-            let beam = Beam { sum: next.sum, next: None, told: told(next) };
+            let beam = Beam { sum: next.sum, next: None, logprobs: logprobs(next) };
             children[order[next.beam]].push(Child { answer, id: next.id, beam });
         }
         if is_over {
@@ -269,7 +269,7 @@ impl<'e> Scheduler<'e> {
             let ids = it.ids[it.prompt..].to_vec();
             if let (Some(beam), false) = (&it.beam, ids.is_empty()) {
                 let score = search.score(beam.sum, ids.len());
-                search.finish(Found { score, ids, told: beam.told.clone(), stop: Stop::Deadline });
+                search.finish(Found { score, ids, logprobs: beam.logprobs.clone(), stop: Stop::Deadline });
             }
         }
         self.conclude(request);
@@ -283,7 +283,7 @@ impl<'e> Scheduler<'e> {
         let (how, answers) = (request.asked.sampling.clone(), request.asked.answers);
         let mut found = finished.into_iter();
         for answer in 0..answers {
-            let Some(Found { ids, told, stop, .. }) = found.next() else {
+            let Some(Found { ids, logprobs, stop, .. }) = found.next() else {
                 // Fewer than were asked for: the vocabulary has no more, or the time was up.
                 self.tell(id, Event::Ended { answer, stop: Stop::Length });
                 continue;
@@ -295,7 +295,7 @@ impl<'e> Scheduler<'e> {
             if let Some(request) = self.requests.get_mut(&id) {
                 request.usage.answer_tokens += ids.len();
             }
-            self.tell(id, Event::Piece { answer, text, ids, logprobs: told });
+            self.tell(id, Event::Piece { answer, text, ids, logprobs });
             self.tell(id, Event::Ended { answer, stop });
         }
         self.finish(id);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn found(score: f64) -> Found {
-        Found { score, ids: Vec::new(), told: Vec::new(), stop: Stop::EndOfText }
+        Found { score, ids: Vec::new(), logprobs: Vec::new(), stop: Stop::EndOfText }
     }
 
     #[test]

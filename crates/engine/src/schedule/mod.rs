@@ -2,8 +2,8 @@
 //! of tokens in chunks, all as rows of one packed stream. Requests join and leave between steps.
 //!
 //! A sequence is its tokens and how many of them are *held* in pages; a step reads some of those that are not, and the one after the
-//! last is chosen when none is left. So a prompt, an answer, and a sequence whose pages were taken away are the same thing. The bits of
-//! an answer do not depend on what runs beside it, on chunks, on pages, or on which beginning was there before.
+//! last is chosen when none is left. So a prompt, an answer, and a sequence whose pages were preempted are the same thing. The bits of
+//! an answer do not depend on what runs with it, on chunks, on pages, or on which beginning was there before.
 
 mod beams;
 mod draft;
@@ -272,7 +272,7 @@ impl<'e> Scheduler<'e> {
         if chosen.is_empty() {
             return false;
         }
-        let begun = Instant::now();
+        let began = Instant::now();
         let hidden = self.read(&chosen);
         let mut read = 0;
         let mut row = 0;
@@ -293,7 +293,7 @@ impl<'e> Scheduler<'e> {
             }
         }
         self.answer(&hidden, &ready);
-        self.count(&chosen, read, begun.elapsed().as_secs_f64());
+        self.count(&chosen, read, began.elapsed().as_secs_f64());
         if let Some(drafter) = &mut self.drafter {
             let tokens = self.totals.answer_tokens - answered;
             drafter.took(chosen.len(), tokens, started.elapsed().as_secs_f64());
@@ -494,7 +494,7 @@ impl<'e> Scheduler<'e> {
         self.pages.counts(class)[1] >= before + pages
     }
 
-    /// Takes a running sequence's pages away; it is read again when there are some.
+    /// Preempts a running sequence's pages; it is read again when there are some.
     fn preempt(&mut self, index: usize) {
         let mut sequence = self.running.remove(index);
         self.remember(&mut sequence);

@@ -1,4 +1,4 @@
-//! Several adapters over one base: an answer has the bits that the adapter's own model gives it alone, whatever runs beside it, and
+//! Several adapters over one base: an answer has the bits that the adapter's own model gives it alone, whatever runs with it, and
 //! nothing that is remembered of one is used for another.
 
 use std::cell::RefCell;
@@ -56,7 +56,7 @@ fn alone(beds: &[Bed], request: &GenerateRequest) -> Heard {
 }
 
 #[test]
-fn answers_beside_other_adapters_have_the_bits_of_the_adapters_own_models() {
+fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
     for dtype in [DType::F32, DType::Bf16] {
         let mut beds: Vec<Bed> = CASES.iter().map(|case| adapted(case, dtype)).collect();
         beds.push(Bed::new(BASE, dtype));
@@ -120,7 +120,7 @@ fn beginnings_of_one_adapter_are_not_used_for_another() {
         assert_eq!(cached(&mut scheduler, &greedy(adapter)), 0, "{adapter:?}");
         assert_eq!(cached(&mut scheduler, &greedy(adapter)), 199, "{adapter:?}");
     }
-    // The name says nothing: another adapter under it begins anew, and one that comes back under another name does not.
+    // The name says nothing: another adapter under it starts afresh, and one that comes back under another name does not.
     engine.unload_adapter("a").unwrap();
     engine.load_adapter("a", &folder("lora_layers")).unwrap();
     assert_eq!(cached(&mut scheduler, &greedy(Some("a"))), 0);

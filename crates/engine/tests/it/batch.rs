@@ -1,4 +1,4 @@
-//! The bits of an answer do not depend on what runs beside it, on chunks, pages, prefixes or preemption; and no page is lost.
+//! The bits of an answer do not depend on what runs with it, on chunks, pages, prefixes or preemption; and no page is lost.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -129,7 +129,7 @@ pub fn steady(bed: &Bed, what: &str, ways: &[(usize, usize, usize)]) {
         let engine = bed.engine(chunk_tokens);
         let what = format!("{what}, chunks of {chunk_tokens}, {sequences} sequences");
         assert_eq!(together(&engine, engine.capacity(8, 600), &requests, apart), alone, "{what}");
-        // Pages for two of the longest: sequences have to give theirs away.
+        // Pages for two of the longest: sequences have to give theirs up.
         let capacity = Capacity { sequences, ..engine.capacity(2, 600) };
         assert_eq!(together(&engine, capacity, &requests, apart), alone, "{what}, few pages");
     }

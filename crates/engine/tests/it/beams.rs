@@ -1,4 +1,4 @@
-//! Beam search against what Transformers' finds, whatever runs beside it; and no page is lost.
+//! Beam search against what Transformers' finds, whatever runs with it; and no page is lost.
 
 use std::cell::RefCell;
 use std::fs;
@@ -96,7 +96,7 @@ fn neighbours_chunks_and_preemption_change_no_bit() {
         all.splice(2..2, [request.clone(), searching(&bed, 3)]);
         for chunk_tokens in [4096, 37] {
             let engine = bed.engine(chunk_tokens);
-            // Beside others; then with pages for about two sequences, so that beams have to give theirs away.
+            // Among others; then with pages for about two sequences, so that beams have to give theirs up.
             for (capacity, apart) in [
                 (engine.capacity(16, 400), 1),
                 (Capacity { sequences: 5, ..engine.capacity(2, 600) }, 0),

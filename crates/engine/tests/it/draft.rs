@@ -1,4 +1,4 @@
-//! A draft model guesses, and changes no answer: neither a token nor a bit, greedy or drawn, whatever runs beside it.
+//! A draft model guesses, and changes no answer: neither a token nor a bit, greedy or drawn, whatever runs with it.
 
 use std::cell::RefCell;
 

@@ -6,7 +6,7 @@ use fathom_base::Embed;
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
 use fathom_grad::{Counters, Eval, Params, Scope};
-use fathom_model::{Caps, Init, LlamaSizes, Model, Packed, Spec, initialise};
+use fathom_model::{Caps, Init, LlamaSizes, Model, PackedTokens, Spec, initialise};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
@@ -55,7 +55,7 @@ fn a_vector_is_the_direction_of_the_mean_hidden_state() {
         let host: Vec<i32> = tokenizer.encode(TEXTS[0]).unwrap().into_iter().map(|id| id as i32).collect();
         let positions: Vec<i32> = (0..host.len() as i32).collect();
         let whole = 0..host.len();
-        let packed = Packed { ids: &host, positions: &positions, docs: std::slice::from_ref(&whole) };
+        let packed = PackedTokens { ids: &host, positions: &positions, docs: std::slice::from_ref(&whole) };
         let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: host.len() });
         let scope = Scope { device, params, batch: (&batch).into(), counters: &Counters::default() };
         let hidden = device.to_f32(&model.forward(&mut Eval::new(scope, None, None)));

@@ -24,7 +24,7 @@ use fathom_model::{Model, load, open};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
-/// Prompts in chunks of `chunk_tokens`; sequences beside each other must not change each other.
+/// Prompts in chunks of `chunk_tokens`; sequences in one batch must not change each other.
 fn check(folder: &Path, golden: &serde_json::Value, chunk_tokens: usize) {
     let ids = |key: &str| -> Vec<u32> { serde_json::from_value(golden[key].clone()).unwrap() };
     let (prompt, expected) = (ids("prompt"), ids("new_tokens"));
@@ -42,7 +42,7 @@ fn check(folder: &Path, golden: &serde_json::Value, chunk_tokens: usize) {
         engine.greedy(&[prompt.clone(), prompt[..4].to_vec(), prompt, other], expected.len()).unwrap();
     let what = format!("{} in chunks of {chunk_tokens}", folder.display());
     assert_eq!(answers[0], expected, "{what}");
-    assert_eq!(answers[2], expected, "{what}, beside others");
+    assert_eq!(answers[2], expected, "{what}, among others");
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn a_full_queue_and_a_late_request_are_refused() {
 }
 
 #[test]
-fn adapters_are_loaded_and_unloaded_beside_requests() {
+fn adapters_are_loaded_and_unloaded_during_requests() {
     let (handle, thread) = start(2, 64);
     let folder = |case: &str| golden(case).join("after");
     let with =

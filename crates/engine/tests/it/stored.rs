@@ -57,7 +57,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_conversation_goes_on_from_disk_with_the_same_bits() {
-    // All the way back, and windows of 64 tokens beside that.
+    // All the way back, and windows of 64 tokens besides that.
     for (case, kv) in
         [("llama2", PageFormat::Plain), ("llama2", PageFormat::Int8), ("gemma3", PageFormat::Plain)]
     {
@@ -171,7 +171,7 @@ fn a_full_store_gives_up_what_was_used_least_recently() {
     let restored = |salt| ask(&bed, PageFormat::Plain, Some(&at), &salted(salt)).1.restored_tokens;
     // Of the one before the last two the beginning is left.
     assert_eq!([restored(3), restored(2), restored(1)], [512, 512, 256]);
-    // A conversation that has no room beside itself keeps its beginning.
+    // A conversation that has no room next to itself keeps its beginning.
     let small = Stored { most_bytes: page * 3, ..at };
     ask(&bed, PageFormat::Plain, Some(&small), &salted(9));
     assert_eq!(files(folder.path()).len(), 3);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::part::Part;
+use super::part::StreamPart;
 
 /// Pairs that attend in a causal document of `tokens`, within a window if given.
 pub fn causal_pairs(tokens: usize, window: Option<usize>) -> u64 {
@@ -20,7 +20,7 @@ pub(super) fn of_queries(queries: Range<usize>, start: usize, window: Option<usi
 }
 
 /// Pairs of the queries of one part with the keys of another, of the same documents, within a window if given.
-pub(super) fn between(docs: &[Range<usize>], q: &Part, k: &Part, window: Option<usize>) -> u64 {
+pub(super) fn between(docs: &[Range<usize>], q: &StreamPart, k: &StreamPart, window: Option<usize>) -> u64 {
     let of_doc = |doc: &Range<usize>| -> u64 {
         let keys: Vec<Range<usize>> = k.within(doc).collect();
         q.within(doc)

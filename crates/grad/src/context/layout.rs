@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::part::Part;
+use super::part::StreamPart;
 use super::{area, dynamic};
 
 /// Exchanges tried for each rank.
@@ -78,7 +78,7 @@ impl ContextLayout {
             _ if cp == 1 => vec![whole(tokens)],
             Some(token) => {
                 let (hands, _) = dynamic::deal(docs, cut, token);
-                hands.into_iter().map(|rows| Part::new(rows).ranges().to_vec()).collect()
+                hands.into_iter().map(|rows| StreamPart::new(rows).ranges().to_vec()).collect()
             }
             None => balance(docs, cut),
         };
@@ -151,8 +151,8 @@ impl ContextLayout {
     }
 
     /// The tokens of some ranks.
-    pub(crate) fn part(&self, ranks: &[usize]) -> Part {
-        Part::new(ranks.iter().flat_map(|rank| self.ranges(*rank)).cloned().collect())
+    pub(crate) fn part(&self, ranks: &[usize]) -> StreamPart {
+        StreamPart::new(ranks.iter().flat_map(|rank| self.ranges(*rank)).cloned().collect())
     }
 }
 
@@ -213,7 +213,7 @@ fn balance(docs: &[Range<usize>], cut: &Cut<'_>) -> Vec<Vec<Range<usize>>> {
         }
     }
     let rows = |hand: Hand| hand.equal.into_iter().chain(hand.rest).map(|chunk| chunk.rows).collect();
-    best.into_iter().map(|hand| Part::new(rows(hand)).ranges().to_vec()).collect()
+    best.into_iter().map(|hand| StreamPart::new(rows(hand)).ranges().to_vec()).collect()
 }
 
 /// How much more than the mean the fullest hand has, as a share of it.

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use fathom_tensor::mesh::Group;
-use fathom_tensor::{Category, DType, Device, Extent, Mask, Packed, Slice, Tensor};
+use fathom_tensor::{Category, DType, Device, Extent, Mask, PackedMask, Slice, Tensor};
 
 use super::layout::SMALLEST;
-use super::part::Part;
+use super::part::StreamPart;
 use super::{Circle, ContextLayout, Gathered, Ring, Step, area};
 
 /// What masks are made of.
@@ -22,33 +22,39 @@ pub(super) struct Maker<'a> {
 
 impl Maker<'_> {
     /// Who attends to whom, among rows that are all that the queries attend to.
-    pub fn mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
+    pub fn mask(&self, q: (&StreamPart, &Tensor), k: (&StreamPart, &Tensor), window: Option<usize>) -> Mask {
         self.mask_of(self.docs, q, k, window)
     }
 
     /// The same, charged for this number of slices.
-    fn mask_of(&self, cap: usize, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
+    fn mask_of(
+        &self,
+        cap: usize,
+        q: (&StreamPart, &Tensor),
+        k: (&StreamPart, &Tensor),
+        window: Option<usize>,
+    ) -> Mask {
         let docs = self.layout.docs();
         let slices = q.0.slices(k.0, docs, window);
         let pairs = area::between(docs, q.0, k.0, window);
         // A plan looks at no data.
         let packed = if self.device.machine.has_data() {
-            Packed::of(&slices, &self.rows(q.0), &self.rows(k.0))
+            PackedMask::of(&slices, &self.rows(q.0), &self.rows(k.0))
         } else {
             None
         };
         Mask { packed, ..mask(self.device, &slices, cap, [q.1, k.1], pairs) }
     }
 
-    /// As [`Maker::mask`], for some of the keys that the queries attend to. Under a window, libraries are told chunk by chunk, and
+    /// As [`Maker::mask`], for some of the keys that the queries attend to. Under a window, libraries are given chunk by chunk, and
     /// of many at a time if slices are charged for them.
-    fn part_mask(&self, q: (&Part, &Tensor), k: (&Part, &Tensor), window: Option<usize>) -> Mask {
+    fn part_mask(&self, q: (&StreamPart, &Tensor), k: (&StreamPart, &Tensor), window: Option<usize>) -> Mask {
         let chunks = window.map_or(0, |_| q.0.len().div_ceil(SMALLEST));
         Mask { partial: true, ..self.mask_of(self.docs + chunks, q, k, window) }
     }
 
     /// Positions of a part's rows.
-    fn rows(&self, part: &Part) -> Cow<'_, [i32]> {
+    fn rows(&self, part: &StreamPart) -> Cow<'_, [i32]> {
         match part.ranges() {
             [range] => Cow::Borrowed(&self.positions[range.clone()]),
             ranges => ranges.iter().flat_map(|range| &self.positions[range.clone()]).copied().collect(),
@@ -56,7 +62,7 @@ impl Maker<'_> {
     }
 
     /// The same on the device.
-    fn positions(&self, part: &Part) -> Tensor {
+    fn positions(&self, part: &StreamPart) -> Tensor {
         if !self.device.machine.has_data() {
             // A plan looks at how many there are.
             return self.device.from_i32(&self.positions[..part.len()], Category::Data);
@@ -69,7 +75,7 @@ impl Maker<'_> {
         let (cp, index) = (axis.size(), axis.index());
         let (circle, place, circles) = (index / inner, index % inner, cp / inner);
         let members = |circle: usize| (circle * inner..(circle + 1) * inner).collect::<Vec<usize>>();
-        let parts: Vec<Part> = (0..circles).map(|circle| self.layout.part(&members(circle))).collect();
+        let parts: Vec<StreamPart> = (0..circles).map(|circle| self.layout.part(&members(circle))).collect();
         let steps = if self.layout.is_dynamic() {
             self.needed_steps(&parts, circle, own)
         } else {
@@ -86,7 +92,7 @@ impl Maker<'_> {
     }
 
     /// All keys of one circle after the other.
-    fn whole_steps(&self, parts: &[Part], circle: usize, own: Option<&Tensor>) -> Vec<Vec<Step>> {
+    fn whole_steps(&self, parts: &[StreamPart], circle: usize, own: Option<&Tensor>) -> Vec<Vec<Step>> {
         let tables = parts.iter().enumerate().map(|(at, part)| match own {
             Some(own) if at == circle => own.clone(),
             _ => self.positions(part),
@@ -104,7 +110,7 @@ impl Maker<'_> {
     }
 
     /// The keys that are attended to, of one rank after the other. Tables are as large as if those were all.
-    fn needed_steps(&self, parts: &[Part], index: usize, own: &Tensor) -> Vec<Vec<Step>> {
+    fn needed_steps(&self, parts: &[StreamPart], index: usize, own: &Tensor) -> Vec<Vec<Step>> {
         let (cp, docs, mine) = (parts.len(), self.layout.docs(), &parts[index]);
         let step = |step: usize, window: Option<usize>| {
             if step == 0 {
@@ -181,15 +187,15 @@ mod tests {
     use crate::context::Cut;
 
     /// Rows of queries, rows of keys, and who attends to whom.
-    type Told = Vec<(Range<usize>, Range<usize>, Band)>;
+    type Listed = Vec<(Range<usize>, Range<usize>, Band)>;
 
-    fn told(mask: &Mask) -> Told {
+    fn listed(mask: &Mask) -> Listed {
         let packed = mask.packed.as_ref().unwrap_or_else(|| panic!("nothing is known of {mask:?}"));
         packed.sequences.iter().map(|one| (one.q.clone(), one.k.clone(), one.band)).collect()
     }
 
     /// Around four ranks of 16 tokens each: what the host knows of each step of rank 1.
-    fn around(docs: &[Range<usize>]) -> Vec<Told> {
+    fn around(docs: &[Range<usize>]) -> Vec<Listed> {
         let cut = Cut { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None };
         let layout = ContextLayout::new(docs, &cut).unwrap();
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 20);
@@ -198,12 +204,12 @@ mod tests {
             Maker { device: &device, layout: &layout, windows: &[None], docs: 4, positions: &positions };
         let one = [layout.part(&[0, 1, 2, 3])];
         let whole = &maker.whole_steps(&one, 0, None)[0][0].mask;
-        let expected: Told = docs.iter().map(|doc| (doc.clone(), doc.clone(), Band::Causal)).collect();
-        assert!(!whole.partial && told(whole) == expected);
-        let parts: Vec<Part> = (0..4).map(|rank| layout.part(&[rank])).collect();
+        let expected: Listed = docs.iter().map(|doc| (doc.clone(), doc.clone(), Band::Causal)).collect();
+        assert!(!whole.partial && listed(whole) == expected);
+        let parts: Vec<StreamPart> = (0..4).map(|rank| layout.part(&[rank])).collect();
         let steps = &maker.whole_steps(&parts, 1, None)[0];
         assert!(steps.iter().all(|step| step.mask.partial));
-        steps.iter().map(|step| told(&step.mask)).collect()
+        steps.iter().map(|step| listed(&step.mask)).collect()
     }
 
     #[test]
@@ -231,17 +237,19 @@ mod tests {
         let positions: Vec<i32> = stream.map(|at| at as i32).collect();
         let maker =
             Maker { device: &device, layout: &layout, windows: &windows, docs: 1, positions: &positions };
-        let parts: Vec<Part> = (0..cp).map(|rank| layout.part(&[rank])).collect();
+        let parts: Vec<StreamPart> = (0..cp).map(|rank| layout.part(&[rank])).collect();
         let steps = &maker.whole_steps(&parts, 1, None)[0];
         assert!(
             steps.iter().all(|step| step.mask.partial && step.mask.slices.cap() == 1 + (tokens / cp) / 128)
         );
-        let own = told(&steps[0].mask);
+        let own = listed(&steps[0].mask);
         assert!(own.len() == 16 && own.iter().all(|(q, k, band)| *band == Band::Causal && q == k));
         for step in &steps[1..] {
-            let told = told(&step.mask);
+            let found = listed(&step.mask);
             let is_known = |band: &Band| [Band::Full, Band::Left(1)].contains(band);
-            assert!(!told.is_empty() && told.iter().all(|(q, k, band)| q.len() <= k.len() && is_known(band)));
+            assert!(
+                !found.is_empty() && found.iter().all(|(q, k, band)| q.len() <= k.len() && is_known(band))
+            );
         }
     }
 }

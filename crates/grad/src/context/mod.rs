@@ -3,7 +3,7 @@
 //! A [`ContextLayout`] deals the tokens. A rank's batch has its own tokens in the order of the stream, and a [`Context`]:
 //! who attends whom between its rows and those of others, and how keys and values travel ([`CpComm`]). Only attention
 //! asks for it. What a context charges depends on the tokens, the cap of documents, the number of ranks and of windows,
-//! never on the documents. What goes over the wire does where documents stay on few ranks ([`Cut::dynamic`]): keys that nobody
+//! never on the documents. What goes over the wire does where documents stay on few ranks ([`Cut::dynamic`]): keys that no rank
 //! attends to stay where they are.
 
 mod area;

@@ -9,15 +9,15 @@ use fathom_tensor::Slice;
 
 /// Ranges of the stream, ascending, with gaps between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct StreamPart {
     ranges: Vec<Range<usize>>,
     /// The row that each range begins at, and the number of rows.
     rows: Vec<usize>,
 }
 
-impl Part {
+impl StreamPart {
     /// Of ranges that do not overlap, in any order.
-    pub fn new(mut ranges: Vec<Range<usize>>) -> Part {
+    pub fn new(mut ranges: Vec<Range<usize>>) -> StreamPart {
         ranges.sort_by_key(|range| range.start);
         let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
         for range in ranges {
@@ -31,7 +31,7 @@ impl Part {
             *row += range.len();
             Some(*row)
         }));
-        Part { ranges: merged, rows }
+        StreamPart { ranges: merged, rows }
     }
 
     /// Its ranges.
@@ -64,7 +64,7 @@ impl Part {
     }
 
     /// What of other rows this part's rows attend to, in documents that are causal within a window if given.
-    pub fn needed(&self, keys: &Part, docs: &[Range<usize>], window: Option<usize>) -> Part {
+    pub fn needed(&self, keys: &StreamPart, docs: &[Range<usize>], window: Option<usize>) -> StreamPart {
         let mut wanted: Vec<Range<usize>> = Vec::new();
         for doc in docs {
             for queries in self.within(doc) {
@@ -76,11 +76,11 @@ impl Part {
                 }
             }
         }
-        Part::new(wanted.iter().flat_map(|wanted| keys.within(wanted)).collect())
+        StreamPart::new(wanted.iter().flat_map(|wanted| keys.within(wanted)).collect())
     }
 
     /// The rows that another part's tokens, all of them its own, have here: ranges with gaps between them.
-    pub fn runs(&self, some: &Part) -> Vec<Range<usize>> {
+    pub fn runs(&self, some: &StreamPart) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for rows in some.ranges.iter().map(|range| self.rows(range)) {
             match runs.last_mut() {
@@ -92,7 +92,7 @@ impl Part {
     }
 
     /// Who attends: this part's rows are the queries, another's the keys, documents causal within a window if given.
-    pub fn slices(&self, keys: &Part, docs: &[Range<usize>], window: Option<usize>) -> Vec<Slice> {
+    pub fn slices(&self, keys: &StreamPart, docs: &[Range<usize>], window: Option<usize>) -> Vec<Slice> {
         let slice = |doc: &Range<usize>| Slice::causal(self.rows(doc), keys.rows(doc), window);
         let some = |slice: &Slice| slice.q_start < slice.q_end && slice.k_start < slice.k_end;
         docs.iter().map(slice).filter(some).collect()
@@ -105,13 +105,13 @@ mod tests {
 
     #[test]
     fn rows_follow_the_stream() {
-        let part = Part::new(vec![20..24, 4..6, 6..9]);
+        let part = StreamPart::new(vec![20..24, 4..6, 6..9]);
         assert_eq!((part.ranges(), part.len()), (&[4..9, 20..24][..], 9));
         assert_eq!([0, 4, 5, 9, 15, 20, 23, 24, 99].map(|at| part.before(at)), [0, 0, 1, 5, 5, 5, 8, 9, 9]);
         assert_eq!(part.within(&(5..22)).collect::<Vec<_>>(), [5..9, 20..22]);
         let docs = [0..3, 3..7, 7..21, 21..30];
-        let slices = part.slices(&Part::new(vec![0..5, 21..22]), &docs, Some(2));
-        let keys = Part::new(vec![0..4, 9..18, 22..23, 26..30]);
+        let slices = part.slices(&StreamPart::new(vec![0..5, 21..22]), &docs, Some(2));
+        let keys = StreamPart::new(vec![0..4, 9..18, 22..23, 26..30]);
         assert_eq!(part.needed(&keys, &docs, None).ranges(), [3..4, 9..18, 22..23]);
         assert_eq!(part.needed(&keys, &docs, Some(4)).ranges(), [3..4, 17..18, 22..23]);
         assert_eq!(keys.runs(&part.needed(&keys, &docs, None)), std::slice::from_ref(&(3..14)));

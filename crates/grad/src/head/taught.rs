@@ -1,5 +1,5 @@
 //! A head that learns from a teacher besides its labels: of each tile of logits the divergence from the teacher's distribution, and
-//! its gradient beside that of the cross-entropy. The teacher's logits exist for the same tile alone.
+//! its gradient with that of the cross-entropy. The teacher's logits exist for the same tile alone.
 
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 use fathom_tensor::{Device, RoundWeights};
 
 use super::{AdamW, Item, sweep};
-use crate::disk::Part;
+use crate::disk::SweptChunk;
 use crate::params::Params;
 use crate::shares::Sharding;
 use crate::value::Value;
@@ -51,7 +51,7 @@ impl AdamW {
             .collect();
         let master = |at: usize| {
             let Rounded { item, master } = &own[at];
-            Part { value: master, range: item.range.clone(), read: true, write: false }
+            SweptChunk { value: master, range: item.range.clone(), read: true, write: false }
         };
         if rounding.begin(device) {
             sweep(params, own.len(), &|at| vec![master(at)], &mut |at, views| {
@@ -64,7 +64,7 @@ impl AdamW {
         let parts = |at: usize| {
             let Item { param, .. } = own[at].item;
             let weight =
-                Part { value: &param.value, range: own[at].item.of_weight(), read: false, write: true };
+                SweptChunk { value: &param.value, range: own[at].item.of_weight(), read: false, write: true };
             vec![weight, master(at)]
         };
         sweep(params, own.len(), &parts, &mut |at, views| {

@@ -5,14 +5,14 @@ use std::ops::Range;
 use fathom_tensor::moments::BLOCK;
 use fathom_tensor::{DType, Tensor};
 
-use crate::disk::{CHUNK, Part};
+use crate::disk::{CHUNK, SweptChunk};
 use crate::shares::SLOT;
 use crate::value::Value;
 
 // Ranks and chunks have whole blocks, so that the codes do not depend on who keeps them where.
 const _: () = assert!(SLOT.is_multiple_of(BLOCK) && CHUNK.is_multiple_of(BLOCK));
 
-/// What an optimizer keeps of earlier gradients, and beside narrow weights.
+/// What an optimizer keeps of earlier gradients, and next to low-precision weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
     /// f32; or bf16, or e4m3 in blocks with a scale each ([`fathom_tensor::moments`]): the types of Megatron's precision-aware
@@ -66,12 +66,12 @@ impl State {
     }
 
     /// Some elements of all of it.
-    pub(super) fn parts(&self, range: &Range<usize>, read: bool) -> impl Iterator<Item = Part<'_>> {
+    pub(super) fn parts(&self, range: &Range<usize>, read: bool) -> impl Iterator<Item = SweptChunk<'_>> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let (range, moments) = (range.clone(), self.values().count() - self.scales.len());
         self.values().enumerate().map(move |(at, value)| {
             let range = if at < moments { range.clone() } else { blocks.clone() };
-            Part { value, range, read, write: true }
+            SweptChunk { value, range, read, write: true }
         })
     }
 }

@@ -4,9 +4,9 @@
 //! Backward runs the units (rows regions and single operations) in reverse; what a unit needs and no longer
 //! finds is made again by the smallest slice of operations that yields it.
 
-mod away;
 mod backward;
 mod lifetimes;
+mod offloaded;
 mod replay;
 
 use std::collections::BTreeSet;
@@ -52,7 +52,7 @@ pub enum Step {
     Loop(Vec<Step>),
     /// The last use has passed.
     Free(Slot),
-    /// Gives a value that is away memory again and begins to read it.
+    /// Gives an offloaded value memory again and begins to read it.
     Fetch(Val),
     /// Waits for a value that was fetched.
     Await(Val),
@@ -89,7 +89,7 @@ pub struct Schedule {
     /// The backward pass reads the segment's input.
     pub keeps_input: bool,
     /// What of these is elsewhere between forward and backward.
-    pub away: Vec<Val>,
+    pub offloaded: Vec<Val>,
     /// What of those the backward pass reads first: fetched by the segment above.
     pub first_reads: Vec<Val>,
     /// Backward steps; empty if nothing wants a gradient.
@@ -217,7 +217,7 @@ impl Schedule {
             info.producer.is_some() && (info.total || places.place(layer, info.name) != Place::Recompute)
         };
         let kept: Vec<Val> = needed.iter().copied().filter(is_kept).collect();
-        let forward = away::with_settle(graph, forward(&analysis, &kept));
+        let forward = offloaded::with_settle(graph, forward(&analysis, &kept));
         let mut schedule = Schedule { forward, kept, ..Schedule::default() };
         if !analysis.wants[graph.output.index()] {
             return schedule;
@@ -238,8 +238,8 @@ impl Schedule {
             let info = &graph.values[val.index()];
             *val != graph.output && !info.total && reaches(places.place(layer, info.name))
         };
-        schedule.away = held.filter(leaves).collect();
-        (schedule.backward, schedule.first_reads) = away::with_reads(graph, steps, &schedule.away);
+        schedule.offloaded = held.filter(leaves).collect();
+        (schedule.backward, schedule.first_reads) = offloaded::with_reads(graph, steps, &schedule.offloaded);
         schedule
     }
 }

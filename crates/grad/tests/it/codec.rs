@@ -78,7 +78,7 @@ fn values_are_coded_whatever_their_type_and_indices_are_not() {
         assert!(part < whole * 3 / 4, "{dtype:?}: {part} of {whole} bytes are written");
         let largest = exact.iter().fold(0.0f32, |most, x| x.abs().max(most));
         let apart = exact.iter().zip(&coded).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
-        assert!(apart > 0.0 && apart < 0.2 * largest, "{dtype:?}: {apart} beside {largest}");
+        assert!(apart > 0.0 && apart < 0.2 * largest, "{dtype:?}: {apart} of {largest}");
         let plan = run(Arc::new(Meta::new(cpu().profile().clone())), dtype, Codec::Fp8Block);
         assert_eq!((part, usage), (plan.1, plan.2), "{dtype:?}");
     }

@@ -387,7 +387,7 @@ fn memory_is_the_same_for_all_documents() {
 }
 
 #[test]
-fn heads_that_cannot_be_dealt_are_told() {
+fn heads_that_cannot_be_dealt_are_reported() {
     let message = CpComm::A2a.check(8, 24, 6).unwrap_err();
     assert!(message.contains("24 query heads and 6 key heads") && message.ends_with("1, 2"), "{message}");
     assert_eq!(CpComm::A2aP2p { inner: 2 }.check(8, 24, 6), Ok(()));

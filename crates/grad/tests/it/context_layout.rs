@@ -157,7 +157,7 @@ fn documents_lie_on_few_ranks() {
 }
 
 #[test]
-fn tokens_that_cannot_be_dealt_are_told() {
+fn tokens_that_cannot_be_dealt_are_reported() {
     let message = ContextLayout::new(&[], &cut(100, 8, 512, &[])).unwrap_err();
     assert!(message.contains("100 tokens") && message.contains("96 or 104"), "{message}");
 }

@@ -73,9 +73,9 @@ fn a_step_after_the_first_reserves_no_more() {
 #[test]
 fn counted_tiles_are_those_that_run() {
     const DOCS: [usize; 2] = [900, 190];
-    let away = [Places::none(), Places::linear()].map(|places| places.offload_all(Place::Disk));
+    let offloaded = [Places::none(), Places::linear()].map(|places| places.offload_all(Place::Disk));
     let tables: Vec<Places> =
-        [Places::none(), Places::linear(), Places::full()].into_iter().chain(away).collect();
+        [Places::none(), Places::linear(), Places::full()].into_iter().chain(offloaded).collect();
     for variant in Variant::ALL {
         for places in tables.clone().into_iter().map(|places| places.with_tiles(Some(128))) {
             let setup = Setup { places, ..Setup::new(variant, DType::Bf16) }.plan();

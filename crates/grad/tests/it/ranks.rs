@@ -1,5 +1,5 @@
 //! The stack on several ranks of a context axis: loss and gradients are the sum of the ranks', and a step's memory and
-//! wire are the plan's, whatever is recomputed, sent away or tiled.
+//! wire are the plan's, whatever is recomputed, offloaded or tiled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,9 +81,13 @@ fn check(setup: &Setup) {
 
 #[test]
 fn a_stack_over_ranks_is_the_stack() {
-    let away = Places::linear().offload_all(Place::Host);
-    let tables =
-        [Places::none(), Places::linear().with_tiles(Some(128)), Places::full(), away.with_head_groups(2)];
+    let offloaded = Places::linear().offload_all(Place::Host);
+    let tables = [
+        Places::none(),
+        Places::linear().with_tiles(Some(128)),
+        Places::full(),
+        offloaded.with_head_groups(2),
+    ];
     for variant in Variant::ALL {
         for (places, comm) in
             tables.clone().into_iter().zip([CpComm::A2a, CpComm::P2p, CpComm::AllGather, CpComm::P2p])

@@ -14,7 +14,11 @@ use crate::spec::Spec;
 const VERSION: &str = "0.21.2";
 
 /// `adapter_config.json`, with the keys that PEFT needs and those that say what it does by default.
-pub(super) fn config(spec: &Spec, adapter: &Adapter, (base, trained): (&str, &Beside)) -> Map<String, Value> {
+pub(super) fn config(
+    spec: &Spec,
+    adapter: &Adapter,
+    (base, trained): (&str, &AlsoTrained),
+) -> Map<String, Value> {
     if adapter.virtual_tokens() > 0 {
         return leading_config(spec, adapter, base);
     }
@@ -58,8 +62,8 @@ pub(super) fn config(spec: &Spec, adapter: &Adapter, (base, trained): (&str, &Be
     joined([common, own])
 }
 
-/// The weights of the model itself that are trained beside an adapter.
-pub(super) struct Beside {
+/// The weights of the model itself that are trained with an adapter.
+pub(super) struct AlsoTrained {
     /// All of these modules.
     pub modules: BTreeSet<String>,
     /// Which biases, in PEFT's words.

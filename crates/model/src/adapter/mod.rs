@@ -1,5 +1,5 @@
 //! Adapters of projections, as data: which method, of which projections, of what size. A specification with one declares the adapter's
-//! weights beside those of each projection, so names in files, sharding, first values, plans and checkpoints follow.
+//! weights next to those of each projection, so names in files, sharding, first values, plans and checkpoints follow.
 //!
 //! Names in files are those of PEFT without `base_model.model.`: an adapter is of a projection as files know it (`q_proj`), also where the
 //! model has several of them in one weight.
@@ -146,25 +146,25 @@ pub enum AdapterParams {
 }
 
 /// A tensor of files that an adapter can be of.
-struct Part {
+struct StoredRows {
     name: std::borrow::Cow<'static, str>,
     /// Its rows of the weight.
     rows: Range<usize>,
 }
 
 /// The tensors of files that are all of a projection's weight.
-fn parts(p: &Projection<'_>) -> Vec<Part> {
+fn parts(p: &Projection<'_>) -> Vec<StoredRows> {
     let out: usize = p.out.iter().sum();
     match &p.stored {
         InFiles::Stack(list) => {
             let mut first = 0;
             let part = |(name, rows): &(std::borrow::Cow<'static, str>, usize)| {
                 first += rows;
-                Part { name: name.clone(), rows: first - rows..first }
+                StoredRows { name: name.clone(), rows: first - rows..first }
             };
             list.iter().map(part).collect()
         }
-        InFiles::Rows(name, all, _) if *all == out => vec![Part { name: (*name).into(), rows: 0..out }],
+        InFiles::Rows(name, all, _) if *all == out => vec![StoredRows { name: (*name).into(), rows: 0..out }],
         InFiles::Rows(..) | InFiles::Whole(..) | InFiles::Experts(..) | InFiles::Unnamed => Vec::new(),
     }
 }
@@ -212,8 +212,8 @@ impl Adapter {
         if p.kind != Kind::Linear {
             return None;
         }
-        let size = |part: &Part| self.modules.get(&format!("{at}{}", part.name)).copied();
-        let chosen: Vec<Part> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
+        let size = |part: &StoredRows| self.modules.get(&format!("{at}{}", part.name)).copied();
+        let chosen: Vec<StoredRows> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
         let sizes: Vec<Size> = chosen.iter().filter_map(size).collect();
         // Those of lower rank are filled up with zeros, which stay.
         let rank = sizes.iter().map(|size| size.rank).max()?;
@@ -234,7 +234,7 @@ impl Adapter {
 struct Declared<'a, 'w, 'p> {
     w: &'a mut Walk<'w>,
     p: &'a Projection<'p>,
-    chosen: &'a [Part],
+    chosen: &'a [StoredRows],
     of: &'a Adapter,
 }
 

@@ -9,7 +9,7 @@ use fathom_tensor::{DType, Device};
 use serde_json::Value;
 
 use super::begin::{load_adapted, values};
-use super::config::{Beside, config};
+use super::config::{AlsoTrained, config};
 use super::leading::columns;
 use super::read::{read_factors, read_lora};
 use super::targets::last;
@@ -195,7 +195,7 @@ pub fn load_peft(
     load_adapted(device, model, params, &Over { own: tensors, base }, 0)
 }
 
-/// Writes the adapter of a whole model as PEFT does, with the weights of the model itself that were `trained` beside it; `base` is what
+/// Writes the adapter of a whole model as PEFT does, with the weights of the model itself that were `trained` with it; `base` is what
 /// its configuration calls the base.
 ///
 /// # Errors
@@ -213,10 +213,10 @@ pub fn save_peft(
 ) -> Result<SavedAdapter> {
     let Some(adapter) = model.spec.adapter.as_deref() else { panic!("save_peft: there is no adapter") };
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let (tensors, beside) = collect(device, (model, params), adapter, trained);
+    let (tensors, also_trained) = collect(device, (model, params), adapter, trained);
     let saved = write_tensors(&folder.join(TENSORS), &tensors, model.dtype(params))?;
-    let beside = said(&model.spec, adapter, &beside);
-    let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &beside))));
+    let also_trained = said(&model.spec, adapter, &also_trained);
+    let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &also_trained))));
     let write = |name: &str, text: &str| write_file(&folder.join(name), text.as_bytes());
     write(CONFIG, &config)?;
     write("README.md", &readme(adapter, base))?;
@@ -252,8 +252,8 @@ fn collect(
     trained: &Trained,
 ) -> (Tensors, BTreeSet<String>) {
     let (pieces, tables) = (model.pieces(), model.spec.table_names());
-    let (mut tensors, mut beside) = (Tensors::new(), BTreeSet::new());
-    // PEFT writes embeddings and heads that have terms beside these.
+    let (mut tensors, mut also_trained) = (Tensors::new(), BTreeSet::new());
+    // PEFT writes embeddings and heads that have low-rank terms next to these.
     let has_terms = |piece: &str| {
         let table = tables.iter().find(|name| piece.strip_suffix(".weight") == Some(name.as_str()));
         table.is_some_and(|name| adapter.modules.contains_key(name))
@@ -274,7 +274,7 @@ fn collect(
             if weight.kind != Kind::Adapter {
                 assert!(!piece.transpose, "save_peft: {} lies otherwise in files", piece.name);
                 name = format!("{BEFORE}{}", under(adapter, &piece.name));
-                beside.extend(trained.names(&piece.name).then(|| piece.name.clone()));
+                also_trained.extend(trained.names(&piece.name).then(|| piece.name.clone()));
             }
             let (_, all) = tensors.entry(name).or_insert_with(|| {
                 let shape = shape_in_file(adapter, weight.term, &piece.name, &piece.shape);
@@ -301,7 +301,7 @@ fn collect(
     if let Some((shape, rows)) = model.prompt_embeddings(device, params) {
         tensors.insert(EMBEDDINGS.to_string(), (shape.to_vec(), rows));
     }
-    (tensors, beside)
+    (tensors, also_trained)
 }
 
 /// What PEFT calls a tensor of the base: one of a module with terms is under these.
@@ -313,7 +313,7 @@ fn under(adapter: &Adapter, name: &str) -> String {
 }
 
 /// What PEFT says of the tensors of the base that are trained: biases, of all or of the modules with terms, or else all of modules.
-fn said(spec: &Spec, adapter: &Adapter, trained: &BTreeSet<String>) -> Beside {
+fn said(spec: &Spec, adapter: &Adapter, trained: &BTreeSet<String>) -> AlsoTrained {
     let is_bias = |name: &&String| name.ends_with(".bias");
     let own: BTreeSet<&String> = trained.iter().filter(is_bias).collect();
     let stored = spec.without_adapter().stored_names();
@@ -330,7 +330,7 @@ fn said(spec: &Spec, adapter: &Adapter, trained: &BTreeSet<String>) -> Beside {
     };
     let modules = trained.iter().filter(|name| biases == "none" || !is_bias(name));
     let module = |name: &String| name.trim_end_matches(".weight").trim_end_matches(".bias").to_string();
-    Beside { modules: modules.map(module).collect(), biases }
+    AlsoTrained { modules: modules.map(module).collect(), biases }
 }
 
 /// Puts tensors that lie otherwise in files as they lie there.

@@ -38,7 +38,7 @@ pub fn share_base(
     }
     if spec.virtual_tokens() > 0 {
         return refuse(
-            "puts virtual tokens before every text, which others beside it do not have; talk with it by `fathom chat --adapter`",
+            "puts virtual tokens before every text, which others next to it do not have; talk with it by `fathom chat --adapter`",
         );
     }
     if params.iter().any(|(_, param)| param.value.as_blocked().is_some()) {

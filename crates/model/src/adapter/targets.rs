@@ -269,7 +269,7 @@ impl Spec {
         let also = adapter.modules.contains_key(&self.table_names()[0]);
         let refused = [
             (known.len() < tokens.len(), "a token is named twice"),
-            (!plain, "rows of tokens are trained beside low-rank terms that leave the base as it is"),
+            (!plain, "rows of tokens are trained next to low-rank terms that leave the base as it is"),
             (also, "the embedding has low-rank terms already; train rows of tokens or these, not both"),
             (self.encoder.is_some(), "is not trained of encoders"),
             (

@@ -16,7 +16,7 @@ use std::path::Path;
 use fathom_grad::{Batch, Counters, Eval, Params, Scope};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use crate::batch::{Caps, Packed};
+use crate::batch::{Caps, PackedTokens};
 use crate::error::Result;
 use crate::files::{SafeTensors, Source, load};
 use crate::model::Model;
@@ -66,7 +66,7 @@ impl Encoder {
         let positions: Vec<i32> = texts.iter().flat_map(|text| first..first + text.len() as i32).collect();
         let ids: Vec<i32> = texts.iter().flatten().map(|id| *id as i32).collect();
         let seq_tokens = docs.iter().map(Range::len).max().unwrap_or(0);
-        let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+        let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
         (self.model.batch(&self.device, packed, Caps { docs: docs.len(), seq_tokens }), docs)
     }
 

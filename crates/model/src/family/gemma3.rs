@@ -32,7 +32,7 @@ pub(super) static FAMILY: Family = Family {
     read: |c| {
         let _: Option<String> = c.nullable("hidden_act", None)?;
         let pattern: usize = c.or("sliding_window_pattern", 6)?;
-        // Transformers writes this one beside `layer_types` and does not read it.
+        // Transformers writes this one next to `layer_types` and does not read it.
         let _: Option<usize> = c.nullable("_sliding_window_pattern", None)?;
         // The configuration knows it, the attention does not.
         c.only("attn_logit_softcapping", "null")?;
@@ -78,7 +78,7 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
         ("num_attention_heads", 8),
         ("max_position_embeddings", 131_072),
     ],
-    beside: &[
+    outer_keys: &[
         "vision_config",
         "mm_tokens_per_image",
         "boi_token_index",

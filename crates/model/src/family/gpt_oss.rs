@@ -75,7 +75,7 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
-/// Weights in MXFP4 say what they are by their names; which other weights are not has been told by their types.
+/// Weights in MXFP4 say what they are by their names; which other weights are not follows from their types.
 fn read_quantization(c: &Config<'_>) -> Result<()> {
     const KEY: &str = "quantization_config";
     let Some(config) = c.raw(KEY).filter(|value| !value.is_null()) else { return Ok(()) };

@@ -53,7 +53,7 @@ pub struct Names {
     pub moe: Option<MoeNames>,
     /// Weights of projections in blocks are stored [in, out].
     pub transposed: bool,
-    /// Ends of names of buffers that older files carry and nobody needs.
+    /// Ends of names of buffers that older files carry and that are unused.
     pub ignored: &'static [&'static str],
     /// Beginnings of names of tensors that folders have for other uses.
     pub ignored_starts: &'static [&'static str],

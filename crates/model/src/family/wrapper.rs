@@ -20,8 +20,8 @@ pub struct Wrapper {
     pub text: &'static str,
     /// Sizes that published files leave out, as Transformers takes them.
     pub defaults: &'static [(&'static str, usize)],
-    /// Keys beside the text part's that change nothing of it.
-    pub beside: &'static [&'static str],
+    /// Keys next to the text part's that change nothing of it.
+    pub outer_keys: &'static [&'static str],
     /// What names of the text part's tensors begin with, and what stands there in its own folders.
     pub prefixes: &'static [(&'static str, &'static str)],
     /// What names of the other parts' tensors begin with.
@@ -44,7 +44,7 @@ impl Wrapper {
     /// The configuration of the text part, as in a folder of its own.
     ///
     /// # Errors
-    /// If there is none, it is of another family, or a key beside it is unknown.
+    /// If there is none, it is of another family, or a key next to it is unknown.
     pub(crate) fn text_config(&self, file: &Path, map: &Map<String, Value>) -> Result<Map<String, Value>> {
         let config = Config::new(file, map);
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
@@ -60,12 +60,12 @@ impl Wrapper {
         }
         // Written there by some versions; they name no class with a head.
         text.remove("architectures");
-        // The key beside the text part's decides.
+        // The key next to the text part's decides.
         text.insert("tie_word_embeddings".into(), json!(config.or("tie_word_embeddings", true)?));
         for (key, size) in self.defaults {
             text.entry(*key).or_insert(json!(size));
         }
-        for key in self.beside {
+        for key in self.outer_keys {
             config.raw(key);
         }
         config.finish(self.model_type)?;

@@ -62,7 +62,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// Name of the codes of a tensor, beside its own.
+/// Name of the codes of a tensor, next to its own.
 pub(super) fn codes_name(name: &str) -> String {
     format!("{name}.codes")
 }

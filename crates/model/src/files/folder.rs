@@ -1,4 +1,4 @@
-//! Hugging Face folders: `config.json`, weights, `generation_config.json`, and the tokenizer's files beside them.
+//! Hugging Face folders: `config.json`, weights, `generation_config.json`, and the tokenizer's files next to them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     Ok((spec, GenerationConfig { others: map, ..inner.or(outer) }))
 }
 
-/// Defaults of generation beside a configuration.
+/// Defaults of generation next to a configuration.
 const GENERATION: &str = "generation_config.json";
 /// Keys of special tokens in both files: they begin a sequence, end it, fill it up.
 const SPECIAL: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
@@ -160,7 +160,7 @@ pub struct FolderOptions<'a> {
     pub weights: SaveOptions,
     /// Special tokens and defaults of generation.
     pub generation: &'a GenerationConfig,
-    /// Files to copy beside the weights under their own names: the tokenizer's.
+    /// Files to copy next to the weights under their own names: the tokenizer's.
     pub copy: &'a [PathBuf],
 }
 

@@ -1,4 +1,4 @@
-//! The header of a safetensors file, from files that nobody vouches for.
+//! The header of a safetensors file, from untrusted files.
 //!
 //! Layout: u64 header length (little-endian), that many bytes of JSON, then the data. Every tensor's bytes follow the
 //! one before it without gaps, as the format demands. Nothing is allocated by a number from the file before it was

@@ -21,7 +21,7 @@ pub(super) use find::find;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Joined {
     /// What it is read out of. The first stands for all in the file's order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<JoinedPart>,
     /// [out, in] of a linear, [experts, in, out] of experts.
     pub shape: Vec<usize>,
     /// The type that it is read as.
@@ -31,7 +31,7 @@ pub(super) struct Joined {
 
 /// A tensor of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct JoinedPart {
     pub name: String,
     pub dtype: DType,
     pub bytes: u64,
@@ -87,7 +87,7 @@ impl Joined {
 
     /// With other names of its parts; `None` if one has none.
     pub fn rename(self, name: &dyn Fn(&str) -> Option<String>) -> Option<Joined> {
-        let part = |part: Part| Some(Part { name: name(&part.name)?, ..part });
+        let part = |part: JoinedPart| Some(JoinedPart { name: name(&part.name)?, ..part });
         Some(Joined { parts: self.parts.into_iter().map(part).collect::<Option<_>>()?, ..self })
     }
 
@@ -99,7 +99,7 @@ impl Joined {
     /// How rows lie that products take as they are, if this is a linear whose scales are those of neighbours.
     pub fn grouped(&self) -> Option<Grouped> {
         let [rows, cols] = self.shape[..] else { return None };
-        let inputs = |scales: &Part| cols.div_ceil(scales.bytes as usize / scales.dtype.bytes() / rows);
+        let inputs = |scales: &JoinedPart| cols.div_ceil(scales.bytes as usize / scales.dtype.bytes() / rows);
         let size = match self.layout {
             Layout::Gptq { ordered: false, .. } | Layout::Awq => inputs(&self.parts[2]),
             Layout::Integers { ordered: false, .. } => inputs(&self.parts[1]),
@@ -154,7 +154,7 @@ fn common(x: usize, y: usize) -> usize {
     if y == 0 { x } else { common(y, x % y) }
 }
 
-impl Part {
+impl JoinedPart {
     /// Some of its bytes, of which those of halves are widened to f32.
     fn read(&self, of: Range<u64>, stream: &mut dyn Stream) -> Result<Vec<u8>> {
         let mut bytes = vec![0; (of.end - of.start) as usize];

@@ -199,7 +199,7 @@ pub fn load_slots(device: &Device, model: &Model, slots: &[Slot], source: &dyn S
     let groups = groups(&jobs, slots);
     let (parts, targets): (Vec<_>, Vec<_>) =
         groups.into_iter().map(|group| (group.parts, group.targets)).unzip();
-    // Of several failures the first in the order of the file is told, whichever thread met one first.
+    // Of several failures the first in the order of the file is reported, whichever thread met one first.
     let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
     let failure = || failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     device.machine.fill(&targets, &|index, elements| {

@@ -19,7 +19,7 @@ use crate::model::Model;
 const STRETCHES: usize = 4;
 
 /// A patch of a weight, with its elements if they had to be transposed.
-pub(super) struct Part<'a> {
+pub(super) struct WeightPatch<'a> {
     job: &'a Job,
     turned: Option<Vec<u8>>,
 }
@@ -80,7 +80,7 @@ pub(super) fn load_chunks(
 /// If the source cannot be read.
 pub(super) fn fill_chunk(
     device: &Device,
-    parts: &[Part<'_>],
+    parts: &[WeightPatch<'_>],
     source: &dyn Source,
     (range, chunk): (Range<usize>, &Tensor),
 ) -> Result<()> {
@@ -101,7 +101,7 @@ pub(super) fn fill_chunk(
 /// Makes the codes of a chunk of a value, which begins with a block.
 fn encode(
     device: &Device,
-    parts: &[Part<'_>],
+    parts: &[WeightPatch<'_>],
     source: &dyn Source,
     coded: &Coded,
     (range, chunk): (Range<usize>, &Tensor),
@@ -128,7 +128,10 @@ fn encode(
 ///
 /// # Errors
 /// If the source cannot be read.
-pub(super) fn parts<'a>(jobs: impl Iterator<Item = &'a Job>, source: &dyn Source) -> Result<Vec<Part<'a>>> {
+pub(super) fn parts<'a>(
+    jobs: impl Iterator<Item = &'a Job>,
+    source: &dyn Source,
+) -> Result<Vec<WeightPatch<'a>>> {
     let mut parts = Vec::new();
     for job in jobs {
         let mut turned = None;
@@ -139,14 +142,14 @@ pub(super) fn parts<'a>(jobs: impl Iterator<Item = &'a Job>, source: &dyn Source
             let into = turned.insert(Vec::new());
             transpose(&bytes, [area.rows.len(), area.cols.len()], job.dtype.bytes(), into);
         }
-        parts.push(Part { job, turned });
+        parts.push(WeightPatch { job, turned });
     }
     Ok(parts)
 }
 
 /// Elements of a value, as elements of type `to`.
 fn read(
-    parts: &[Part<'_>],
+    parts: &[WeightPatch<'_>],
     source: &dyn Source,
     range: Range<usize>,
     to: DType,
@@ -154,7 +157,7 @@ fn read(
 ) -> Result<()> {
     let mut stream = source.stream();
     let mut buffer = Vec::new();
-    for Part { job, turned } in parts {
+    for WeightPatch { job, turned } in parts {
         let first = job.first;
         let (from, end) = (range.start.max(first), range.end.min(first + job.patch.area.len()));
         if from >= end {

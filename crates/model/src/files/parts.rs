@@ -15,7 +15,7 @@ const ALONE_BYTES: usize = 16 << 10;
 
 /// A part: rows and columns that lie row by row in a file.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct TensorPart {
     /// Which file.
     pub file: usize,
     /// Its first byte there.
@@ -25,11 +25,11 @@ pub(super) struct Part {
 }
 
 /// All parts of a tensor.
-pub(super) struct Parts {
+pub(super) struct TensorParts {
     size: [usize; 2],
     element_bytes: usize,
     /// At least one.
-    parts: Vec<Part>,
+    parts: Vec<TensorPart>,
     /// One of them is everything.
     whole: bool,
 }
@@ -37,17 +37,17 @@ pub(super) struct Parts {
 /// Reads bytes of a file: its number, where, and into what.
 pub(super) type ReadAt<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]) -> Result<()>;
 
-impl Parts {
+impl TensorParts {
     /// The first part of a tensor.
-    pub fn new(stored: &Stored, part: Part) -> Parts {
+    pub fn new(stored: &Stored, part: TensorPart) -> TensorParts {
         // Shapes that cannot be counted were refused when the part was read.
         let size = super::area::matrix(&stored.shape).unwrap_or_default();
         let whole = part.area == Area::of(size);
-        Parts { size, element_bytes: stored.element_bytes, parts: vec![part], whole }
+        TensorParts { size, element_bytes: stored.element_bytes, parts: vec![part], whole }
     }
 
     /// One more.
-    pub fn push(&mut self, part: Part) {
+    pub fn push(&mut self, part: TensorPart) {
         self.whole |= part.area == Area::of(self.size);
         self.parts.push(part);
     }
@@ -63,7 +63,7 @@ impl Parts {
     }
 
     /// The part that begins first.
-    pub fn first(&self) -> &Part {
+    pub fn first(&self) -> &TensorPart {
         &self.parts[0]
     }
 
@@ -105,7 +105,14 @@ impl Parts {
     }
 
     /// What is in a part and in the area that is read.
-    fn copy(&self, part: &Part, both: &Area, area: &Area, out: &mut [u8], read_at: ReadAt<'_>) -> Result<()> {
+    fn copy(
+        &self,
+        part: &TensorPart,
+        both: &Area,
+        area: &Area,
+        out: &mut [u8],
+        read_at: ReadAt<'_>,
+    ) -> Result<()> {
         let bytes = |cols: &Range<usize>| cols.len() * self.element_bytes;
         let (width, want, stride) = (bytes(&part.area.cols), bytes(&both.cols), bytes(&area.cols));
         let rows = both.rows.len();
@@ -138,7 +145,7 @@ impl Parts {
     }
 }
 
-/// Two areas that overlap, of areas in the order of their first rows. A line goes down the rows: those that it crosses lie beside
+/// Two areas that overlap, of areas in the order of their first rows. A line goes down the rows: those that it crosses are next to
 /// each other, so a new one can only meet its neighbours. A header may name more parts than could be compared pair by pair.
 fn overlap<'a>(areas: impl Iterator<Item = &'a Area>) -> Option<[&'a Area; 2]> {
     // By first column; and by the row where each ends.
@@ -197,16 +204,16 @@ mod tests {
         assert!(found.iter().all(|count| *count > 100), "{found:?}");
     }
 
-    /// Parts beside each other and parts below each other, as many as a header of 100 MiB can name.
+    /// Parts next to each other and parts below each other, as many as a header of 100 MiB can name.
     #[test]
     fn many_parts_take_no_time() {
-        let (many, begun) = (300_000, Instant::now());
+        let (many, started) = (300_000, Instant::now());
         for lying in [true, false] {
             let area = |at: usize| {
                 let (one, all) = (at..at + 1, 0..many);
                 if lying { Area { rows: one, cols: all } } else { Area { rows: all, cols: one } }
             };
-            let part = |at: usize| Part { file: 0, start: 0, area: area(at) };
+            let part = |at: usize| TensorPart { file: 0, start: 0, area: area(at) };
             let stored = Stored {
                 dtype_name: "F32".into(),
                 element_bytes: 4,
@@ -214,7 +221,7 @@ mod tests {
                 start: 0,
                 bytes: 0,
             };
-            let mut parts = Parts::new(&stored, part(0));
+            let mut parts = TensorParts::new(&stored, part(0));
             for at in 1..many {
                 assert!(!parts.is_whole());
                 parts.push(part(at));
@@ -223,6 +230,6 @@ mod tests {
             parts.push(part(7));
             assert!(parts.check().unwrap_err().contains("overlap"));
         }
-        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     }
 }

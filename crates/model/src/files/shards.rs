@@ -6,7 +6,7 @@ use std::path::Path;
 use super::area::{Area, matrix};
 use super::header::Stored;
 use super::json;
-use super::parts::Part;
+use super::parts::TensorPart;
 use crate::error::{Error, Result};
 
 /// How many ranks wrote a folder; `None` if none did.
@@ -36,7 +36,7 @@ pub(super) fn whole_of(
     area: Area,
     shape: &str,
     file: usize,
-) -> std::result::Result<(Stored, Part), String> {
+) -> std::result::Result<(Stored, TensorPart), String> {
     let shape: Vec<usize> =
         serde_json::from_str(shape).map_err(|_| format!("has the shape {shape} in the file's metadata"))?;
     let elements = shape.iter().try_fold(stored.element_bytes as u64, |n, size| n.checked_mul(*size as u64));
@@ -49,7 +49,7 @@ pub(super) fn whole_of(
         return Err(format!("of shape {shape:?} has a part {area:?} stored with shape {:?}", stored.shape));
     }
     let start = stored.start;
-    Ok((Stored { shape, bytes, ..stored.clone() }, Part { file, start, area }))
+    Ok((Stored { shape, bytes, ..stored.clone() }, TensorPart { file, start, area }))
 }
 
 /// The index's tensor-to-file map. File names may not leave the folder.

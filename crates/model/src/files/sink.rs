@@ -1,4 +1,4 @@
-//! A file that is written from its beginning to its end, past the system's cache as long as nobody waits: what goes through the
+//! A file that is written from its beginning to its end, past the system's cache as long as nothing waits: what goes through the
 //! cache is copied once more by the processor, which a training step needs.
 
 use std::fs::File;

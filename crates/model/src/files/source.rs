@@ -19,7 +19,7 @@ use super::few_bits;
 use super::gguf::{self, Blocks};
 use super::header::{Header, Stored, header_bytes, parse_header};
 use super::joined::{self, Cache, Joined};
-use super::parts::{Part, Parts};
+use super::parts::{TensorPart, TensorParts};
 use super::shards::{ranks_of, weight_map, whole_of};
 use crate::error::{Error, Result};
 use stream::FileStream;
@@ -78,7 +78,7 @@ pub struct SafeTensors {
     path: PathBuf,
     files: Vec<(PathBuf, File)>,
     tensors: BTreeMap<String, Held>,
-    /// Tensors that are read out of several others, which are not told of.
+    /// Tensors that are read out of several others, which are not listed.
     joined: BTreeMap<String, Joined>,
     /// Tensors that bitsandbytes quantised.
     quantised: QuantisedTensors,
@@ -90,7 +90,7 @@ pub struct SafeTensors {
 struct Held {
     /// Of the whole; `start` is that of the first part.
     stored: Stored,
-    parts: Parts,
+    parts: TensorParts,
 }
 
 /// Most bytes that are read of a tensor that says how another is quantised.
@@ -231,7 +231,7 @@ impl SafeTensors {
                     let Some(size) = matrix(&stored.shape) else {
                         return Err(Error::tensor(path, &name, "has more rows than can be counted"));
                     };
-                    let part = Part { file: index, start: stored.start, area: Area::of(size) };
+                    let part = TensorPart { file: index, start: stored.start, area: Area::of(size) };
                     (name.clone(), stored, part)
                 }
                 Some((name, area, shape)) => {
@@ -247,9 +247,9 @@ impl SafeTensors {
     }
 
     /// One more part of a tensor.
-    fn hold(&mut self, path: &Path, name: String, stored: Stored, part: Part) -> Result<()> {
+    fn hold(&mut self, path: &Path, name: String, stored: Stored, part: TensorPart) -> Result<()> {
         let Some(held) = self.tensors.get_mut(&name) else {
-            let parts = Parts::new(&stored, part);
+            let parts = TensorParts::new(&stored, part);
             self.tensors.insert(name, Held { stored, parts });
             return Ok(());
         };
@@ -404,7 +404,7 @@ impl Source for SafeTensors {
         names.sort_by_key(|(_, held)| (held.parts.first().file, held.stored.start, held.stored.bytes));
         // Of what is read out of several the first stands for all.
         let parts = self.joined.iter().flat_map(|(name, joined)| {
-            let named = |(at, part): (usize, &'_ joined::Part)| {
+            let named = |(at, part): (usize, &'_ joined::JoinedPart)| {
                 (part.name.clone(), (at == 0).then_some(name.as_str()))
             };
             joined.parts.iter().enumerate().map(named)

@@ -228,7 +228,7 @@ fn indices_that_lie_are_refused() {
 }
 
 #[test]
-fn folders_without_weights_are_told_apart() {
+fn folders_without_weights_are_distinguished() {
     let folder = tempfile::tempdir().unwrap();
     assert!(load_error(folder.path()).contains("config.json"));
     std::fs::copy(root().join("llama2/config.json"), folder.path().join("config.json")).unwrap();

@@ -142,10 +142,10 @@ fn encoders_have_gradients() {
             assert!(gradients == all(&pass(&encoder, &texts, &places).1), "{name}: places change bits");
         }
         let square: f64 = gradients.iter().flatten().map(|x| f64::from(*x).powi(2)).sum();
-        let begun: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
+        let started: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
         let step = 1e-2 / square.sqrt();
         let [more, less] = [step, -step].map(|step| {
-            for ((id, _), (values, grads)) in params.iter().zip(begun.iter().zip(&gradients)) {
+            for ((id, _), (values, grads)) in params.iter().zip(started.iter().zip(&gradients)) {
                 let moved: Vec<f32> =
                     values.iter().zip(grads).map(|(x, g)| x + (step * f64::from(*g)) as f32).collect();
                 let weight = params.tensor(id);

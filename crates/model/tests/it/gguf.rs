@@ -63,7 +63,7 @@ fn families_go_through_a_file() {
         let mut elements = 0;
         for name in after.source.names() {
             let (theirs, ours) = (floats(&before.source, name), floats(&after.source, name));
-            // One was added to Gemma's norms and taken away again.
+            // One was added to Gemma's norms and subtracted again.
             let rounding =
                 if before.spec.norm.plus_one && name.ends_with("norm.weight") { 3e-7 } else { 0.0 };
             assert!(theirs.len() == ours.len(), "{case}: {name}");

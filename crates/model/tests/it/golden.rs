@@ -9,7 +9,7 @@ use fathom_cpu::isa::Isa;
 use fathom_grad::{
     AdamW, AdamWSettings, Batch, Counters, Eval, Grads, Labels, Params, Places, Scope, Tape, Update,
 };
-use fathom_model::{Caps, Model, Packed, SafeTensors, SaveOptions, Source, export_tensors, load, open};
+use fathom_model::{Caps, Model, PackedTokens, SafeTensors, SaveOptions, Source, export_tensors, load, open};
 use fathom_tensor::{Category, DType, Device, Tensor};
 use serde_json::{Map, Value};
 
@@ -62,7 +62,7 @@ impl Run {
         let folder = open(case).unwrap();
         let (model, mut params) = Model::declare(&device, &folder.spec, DType::F32);
         load(&device, &model, &mut params, &folder.source).unwrap();
-        let packed = Packed { ids: &input.ids, positions: &input.positions, docs: &input.docs };
+        let packed = PackedTokens { ids: &input.ids, positions: &input.positions, docs: &input.docs };
         let seq_tokens = input.docs.iter().map(Range::len).max().unwrap();
         let batch = model.batch(&device, packed, Caps { docs: 4, seq_tokens });
         let labels = Labels { ids: device.from_i32(&input.labels, Category::Data), weights: None };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, Places, RouterCosts, Scope, Tape};
-use fathom_model::{Capacity, Caps, Drops, Init, MODULES, Model, Moe, Packed, Spec, initialise, open};
+use fathom_model::{Capacity, Caps, Drops, Init, MODULES, Model, Moe, PackedTokens, Spec, initialise, open};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
 
 use crate::golden_files::root;
@@ -33,7 +33,7 @@ fn pass(machine: Arc<dyn Machine>, spec: &Spec, dtype: DType, places: &Places) -
     let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
     let ids: Vec<i32> = (0..TOKENS as i32).map(|t| (t * 37 + t * t % 11) % 96).collect();
     let labels: Vec<i32> = ids.iter().map(|id| (id * 5 + 1) % 96).collect();
-    let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+    let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 4, seq_tokens: 170 });
     let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None };
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, &params));

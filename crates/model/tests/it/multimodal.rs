@@ -41,7 +41,7 @@ fn the_text_part_is_the_model_of_its_own_folder() {
     }
 }
 
-/// Special tokens stand beside the text part, or within.
+/// Special tokens stand next to the text part, or within.
 #[test]
 fn special_tokens_are_found_on_both_levels() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, Places, Scope, Tape, Val};
 use fathom_model::{
     Caps, Config, Custom, Family, Ffn, InFiles, Init, LayerSpec, LinearParams, Linears, LlamaSizes, Mixer,
-    Model, Module, Names, NarrowLayers, Packed, Parallel, Portion, Projection, Residual, SafeTensors,
+    Model, Module, Names, NarrowLayers, PackedTokens, Parallel, Portion, Projection, Residual, SafeTensors,
     SaveOptions, Spec, SubLayer, SubLayerParams, Walk, export_tensors, initialise, load,
 };
 use fathom_tensor::{Category, DType, Device};
@@ -101,7 +101,7 @@ fn pass(device: &Device, (model, params): (&Model, &fathom_grad::Params), places
     let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
     let ids: Vec<i32> = (0..TOKENS as i32).map(|t| (t * 37 + t * t % 11) % 64).collect();
     let labels: Vec<i32> = ids.iter().map(|id| (id * 5 + 1) % 64).collect();
-    let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+    let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 2, seq_tokens: 97 });
     let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None };
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, params));
@@ -140,10 +140,10 @@ fn its_gradients_are_those_of_the_loss() {
         assert!(gradients == all(&again), "{residual:?}: places change bits");
         assert!(gradients.iter().all(|grad| grad.iter().any(|x| *x != 0.0)), "{residual:?}");
         let square: f64 = gradients.iter().flatten().map(|x| f64::from(*x).powi(2)).sum();
-        let begun: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
+        let started: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
         let step = 1e-2 / square.sqrt();
         let [more, less] = [step, -step].map(|step| {
-            for ((id, _), (values, grads)) in params.iter().zip(begun.iter().zip(&gradients)) {
+            for ((id, _), (values, grads)) in params.iter().zip(started.iter().zip(&gradients)) {
                 let moved: Vec<f32> =
                     values.iter().zip(grads).map(|(x, g)| x + (step * f64::from(*g)) as f32).collect();
                 let weight = params.tensor(id);
@@ -204,9 +204,9 @@ fn its_weights_are_saved_loaded_and_cut_over_ranks() {
         let portion = Portion { tp: 2, tp_index, ..Portion::whole(&spec) };
         let (part, mut held) = Model::declare_part(&device, &spec, DType::F32, None, portion.clone());
         load(&device, &part, &mut held, &source).unwrap();
-        let (made, mut begun) = Model::declare_part(&device, &spec, DType::F32, None, portion);
-        initialise(&device, &made, &mut begun, Init::new(5));
-        assert_eq!(values(&held), values(&begun));
+        let (made, mut started) = Model::declare_part(&device, &spec, DType::F32, None, portion);
+        initialise(&device, &made, &mut started, Init::new(5));
+        assert_eq!(values(&held), values(&started));
         for piece in part.pieces().into_iter().flatten().filter(|piece| piece.name.contains("twin_down")) {
             assert!(seen.insert((piece.name.clone(), piece.cols.start)));
             assert_eq!(piece.cols.len(), spec.ffn / 2);

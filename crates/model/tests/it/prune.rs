@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Eval, ParamId, Params, Scope};
-use fathom_model::{Caps, FfnParams, Kept, MixerParams, Model, Packed, load, open, prunable, prune};
+use fathom_model::{Caps, FfnParams, Kept, MixerParams, Model, PackedTokens, load, open, prunable, prune};
 use fathom_tensor::{DType, Device};
 
 fn golden(name: &str) -> PathBuf {
@@ -16,7 +16,7 @@ fn logits(device: &Device, model: &Model, params: &Params) -> Vec<f32> {
     let ids: Vec<i32> = (0..24).map(|at| at * 7 % 61).collect();
     let positions: Vec<i32> = (0..24).collect();
     let docs: Vec<_> = std::iter::once(0..24).collect();
-    let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+    let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: 24 });
     let counters = Counters::default();
     let scope = &Scope { device, params, batch: (&batch).into(), counters: &counters };
@@ -100,7 +100,7 @@ fn parts_that_add_nothing_are_left_out_without_a_change() {
 }
 
 /// Columns of the residual stream that are always 0. A root mean square is over fewer columns then, which the weights of norms make up
-/// for; embeddings are large beside the norms' epsilon.
+/// for; embeddings are large compared with the norms' epsilon.
 #[test]
 fn columns_that_are_zero_are_left_out_up_to_the_mean() {
     for name in ["llama31", "llama32_tied", "qwen3"] {

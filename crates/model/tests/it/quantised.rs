@@ -8,8 +8,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Eval, Params, Scope};
 use fathom_model::{
-    Caps, FolderOptions, Init, Model, Packed, Portion, QuantisedSave, Quantized, SafeTensors, SaveOptions,
-    Source, Trained, initialise, load, open, read_f32, save, save_hf_quantised,
+    Caps, FolderOptions, Init, Model, PackedTokens, Portion, QuantisedSave, Quantized, SafeTensors,
+    SaveOptions, Source, Trained, initialise, load, open, read_f32, save, save_hf_quantised,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Meta};
@@ -99,7 +99,7 @@ fn hidden(device: &Device, model: &Model, params: &Params) -> Vec<u8> {
     let positions: Vec<i32> = (0..150).collect();
     let counters = Counters::default();
     let docs: &[Range<usize>] = &[0..100, 100..150];
-    let packed = Packed { ids: &ids, positions: &positions, docs };
+    let packed = PackedTokens { ids: &ids, positions: &positions, docs };
     let batch = model.batch(device, packed, Caps { docs: 4, seq_tokens: 150 });
     let scope = Scope { device, params, batch: (&batch).into(), counters: &counters };
     let out = model.forward(&mut Eval::new(scope, Some(128), None));

@@ -126,7 +126,7 @@ fn on_disk_a_model_is_loaded_and_exported_as_in_memory() {
     for case in cases() {
         for dtype in [DType::F32, DType::Bf16] {
             let (model, params) = loaded(&device, &case, dtype);
-            let [files, here, away] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
+            let [files, here, spilled] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
             let options = Options::new(files.path(), 64 << 20);
             let what = OnDisk { weights: true, ..OnDisk::default() };
             let disk = StateDisk::open(&device, &options, what, dtype).unwrap();
@@ -137,9 +137,9 @@ fn on_disk_a_model_is_loaded_and_exported_as_in_memory() {
             assert_eq!(device.pool.usage().live, before);
             assert_eq!(bits(&device, &params), bits(&device, &on_disk), "{}", name(&case));
             save(&device, &model, &params, here.path(), SaveOptions::new(dtype)).unwrap();
-            save(&device, &model, &on_disk, away.path(), SaveOptions::new(dtype)).unwrap();
-            let [here, away] = [here, away].map(|out| std::fs::read(out.path().join(SINGLE)).unwrap());
-            assert!(here == away, "{}", name(&case));
+            save(&device, &model, &on_disk, spilled.path(), SaveOptions::new(dtype)).unwrap();
+            let [here, spilled] = [here, spilled].map(|out| std::fs::read(out.path().join(SINGLE)).unwrap());
+            assert!(here == spilled, "{}", name(&case));
         }
     }
 }
@@ -188,7 +188,7 @@ fn shards_follow_the_limit_and_replace_each_other() {
 
 #[test]
 fn names_may_lack_the_prefix() {
-    // GPT-2's published file has no `transformer.`, and buffers that nobody needs.
+    // GPT-2's published file has no `transformer.`, and unused buffers.
     let device = cpu(1, None);
     let (model, params) = loaded(&device, &root().join("gpt2"), DType::F32);
     let bytes = std::fs::read(root().join("gpt2").join(SINGLE)).unwrap();

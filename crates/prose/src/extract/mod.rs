@@ -94,7 +94,7 @@ pub struct Extracted {
     pub text: String,
     /// The charset that a page was decoded with.
     pub charset: Option<&'static str>,
-    /// The language and script of a page, as `en_Latn`, where [`Extraction::finds_language`] and something told it.
+    /// The language and script of a page, as `en_Latn`, where [`Extraction::finds_language`] and something indicates it.
     pub language: Option<String>,
 }
 

@@ -49,7 +49,7 @@ pub struct CodeOptions {
     pub language_column: Option<String>,
 }
 
-/// What is known of a source file beside its text.
+/// What is known of a source file besides its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeFile<'a> {
     /// Its path, name or extension.

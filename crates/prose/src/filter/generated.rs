@@ -1,4 +1,4 @@
-//! Source code that a program wrote, or nobody reads.
+//! Source code that a program wrote, or that is unread.
 
 use super::comments::extension;
 

@@ -1,4 +1,4 @@
-//! Bounds between which nothing lies: a filter with them would drop every text, which nobody asks for.
+//! Bounds between which nothing lies: a filter with them would drop every text, which no recipe asks for.
 
 use super::options::{FilterOptions, NGramLimit};
 use crate::Error;

@@ -58,7 +58,7 @@ impl Draws {
     }
 }
 
-/// A value of the same kind that belongs to nobody: reserved hosts, networks and numbers where they exist.
+/// A value of the same kind that has no owner: reserved hosts, networks and numbers where they exist.
 fn invented(entity: Entity, value: &str, key: &[u8; 32]) -> String {
     let mut draws = Draws { bytes: *hash(entity, value, key).as_bytes(), next: 0 };
     match entity {

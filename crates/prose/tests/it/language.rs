@@ -109,7 +109,7 @@ fn a_quality_model_is_trained_and_judges() {
             .unwrap();
     assert!(model.score("the proof follows\nfrom the lemma") > 0.5);
     assert_eq!(model.check("x", "buy cheap pills now").unwrap_err().reason, "quality");
-    // A lowest score holds beside the rule of chance, which alone keeps some of everything.
+    // A lowest score holds next to the rule of chance, which alone keeps some of everything.
     let kept = |min_score| {
         let options = QualityOptions { model: path.clone(), min_score, ..Default::default() };
         let model = QualityModel::new(&options).unwrap();

@@ -1,4 +1,4 @@
-//! Small pages, one for each way in which text was lost, glued or taken from beside the article.
+//! Small pages, one for each way in which text was lost, glued or taken from next to the article.
 
 use fathom_prose::extract::{Html, HtmlOptions, Method};
 
@@ -133,7 +133,7 @@ fn names_that_hold_most_of_a_page_are_not_believed() {
 #[test]
 fn other_articles_are_left_out() {
     let teaser =
-        "<p>What the mayor said about the bridge, and why nobody in the town believed a word of it.</p>";
+        "<p>What the mayor said about the bridge, and why no one in the town believed a word of it.</p>";
     for heading in ["Related articles", "Das könnte dich auch interessieren", "À lire aussi"] {
         let body = format!("<article>{}<h3>{heading}</h3>{teaser}</article>", article());
         check(&body, &["village was the first"], &["the mayor", heading]);

@@ -231,7 +231,7 @@ fn planted_values_are_found_and_innocent_text_is_left() {
     let options = PiiOptions { entities: Entity::ALL.to_vec(), ..PiiOptions::default() };
     let pii = Pii::new(&options).unwrap();
     let mut random = Random(11);
-    // Per kind: planted, found exactly, and detections that nobody planted.
+    // Per kind: planted, found exactly, and detections of what was not planted.
     let mut table: BTreeMap<Entity, (u32, u32, u32)> = BTreeMap::new();
     let mut misses = BTreeMap::new();
     for round in 0..300 {

@@ -155,7 +155,7 @@ impl Given {
     }
 }
 
-/// What is written must be nobody else's.
+/// What is written must be used by nothing else.
 fn check_overlaps(job: &Job, given: &Given) -> Checked<()> {
     let Problem { a, b, c, d, .. } = &job.problem;
     let [at_a, at_b, at_c, at_d] = given.addresses;

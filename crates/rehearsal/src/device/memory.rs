@@ -56,7 +56,7 @@ fn addresses(bytes: u64) -> Result<u64, CUresult> {
 }
 
 fn forget(address: u64, bytes: u64) {
-    // SAFETY: a mapping of `addresses`, of which nobody has a part any more.
+    // SAFETY: a mapping of `addresses`, no part of which is in use any more.
     unsafe { libc::munmap(pointer(address), bytes as usize) };
 }
 
@@ -68,13 +68,13 @@ fn open(address: u64, bytes: u64) -> Result<(), CUresult> {
         return refuse("memory", std::io::Error::last_os_error(), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     }
     if computes() {
-        // SAFETY: just made writable, and nobody else's yet.
+        // SAFETY: just made writable, and not yet shared.
         unsafe { std::ptr::write_bytes(pointer(address).cast::<u8>(), FRESH, bytes as usize) };
     }
     Ok(())
 }
 
-/// Takes it away: what is touched now ends the process.
+/// Unmaps it: an access ends the process from now on.
 fn close(address: u64, bytes: u64) {
     // SAFETY: a part of a mapping of `addresses`; its contents are of no use to anybody.
     unsafe {
@@ -212,7 +212,7 @@ impl State {
         open(address, bytes)
     }
 
-    /// Takes what is behind addresses away.
+    /// Unmaps what is behind addresses.
     ///
     /// # Errors
     /// If it is not what was mapped.
@@ -240,7 +240,7 @@ impl State {
         if taken > self.info(device).0 {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         }
-        // A page beside it that nobody may touch.
+        // An adjacent page that must not be touched.
         let behind = bytes.next_multiple_of(4096) + 4096;
         let start = addresses(behind)?;
         open(start, behind - 4096)?;

@@ -101,7 +101,7 @@ fn no_target(set: &Set, name: Name) -> Outcome {
     })
 }
 
-/// The value of an attribute that nobody sets; None for those that are set.
+/// The value of an attribute that is not set; None for those that are set.
 ///
 /// # Errors
 /// If the descriptor got its attributes from the library, and this one cannot be asked for.

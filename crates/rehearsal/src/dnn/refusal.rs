@@ -19,7 +19,7 @@ pub struct Refusal {
 pub type Outcome<T = ()> = Result<T, Refusal>;
 
 thread_local! {
-    /// The words of the last refusal of this thread that nobody has asked for yet.
+    /// The words of the last refusal of this thread that was not asked for yet.
     static LAST: RefCell<String> = const { RefCell::new(String::new()) };
 }
 

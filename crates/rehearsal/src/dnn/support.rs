@@ -40,13 +40,13 @@ pub fn check(graph: &Graph) -> Outcome {
     Ok(())
 }
 
-/// A factor or product of attention: columns beside each other, a multiple of eight, and not too many.
+/// A factor or product of attention: contiguous columns, a multiple of eight, and not too many.
 fn columns(tensor: &Tensor) -> Outcome {
     let Tensor { uid, dims, strides, .. } = tensor;
-    let beside = (dims.len() - 2..dims.len()).find(|dim| strides[*dim] == 1 && dims[*dim] > 1);
-    let count = beside.map(|dim| dims[dim]);
+    let innermost = (dims.len() - 2..dims.len()).find(|dim| strides[*dim] == 1 && dims[*dim] > 1);
+    let count = innermost.map(|dim| dims[dim]);
     require(count.is_some(), CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, || {
-        format!("tensor {uid}: columns of a head do not lie beside each other")
+        format!("tensor {uid}: columns of a head are not contiguous")
     })?;
     let fits = count.is_some_and(|count| count % 8 == 0 && count <= COLUMNS);
     require(fits, CUDNN_STATUS_NOT_SUPPORTED_SHAPE, || {

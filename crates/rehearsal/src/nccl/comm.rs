@@ -98,7 +98,7 @@ impl Drop for Using {
 }
 
 impl Comm {
-    /// A communicator that nobody has met yet.
+    /// A communicator that no rank has joined yet.
     pub fn new(rank: usize, ranks: usize, device: usize, blocking: bool) -> Arc<Comm> {
         let mut registry = registry();
         registry.last += 1;
@@ -197,7 +197,7 @@ impl Comm {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody finds it any more.
+    /// No rank finds it any more.
     pub fn forget(&self) {
         let mut registry = registry();
         registry.live.remove(&self.handle);
@@ -224,9 +224,9 @@ impl Comm {
 
     /// Work in the background ends as late as a caller could see: when its state was asked for twice, or a while has passed.
     pub fn linger(&self) {
-        let (before, begun) = (self.polls.load(Ordering::SeqCst), Instant::now());
+        let (before, started) = (self.polls.load(Ordering::SeqCst), Instant::now());
         let asked = || self.polls.load(Ordering::SeqCst) >= before + 2;
-        while !asked() && begun.elapsed() < Duration::from_millis(20) && !self.inbox.is_aborted() {
+        while !asked() && started.elapsed() < Duration::from_millis(20) && !self.inbox.is_aborted() {
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -271,7 +271,7 @@ impl Comm {
         Link::through(socket, peer, self.inbox.clone())
     }
 
-    /// Gives up: queued operations fall away, and peers lose this rank.
+    /// Gives up: queued operations are dropped, and peers lose this rank.
     pub fn abort(&self) {
         self.inbox.abort();
         for socket in self.sockets.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -300,7 +300,7 @@ impl Comm {
         }
     }
 
-    /// A device goes on when nobody waits for it: if a peer has waited for a while, this rank's streams run.
+    /// A device goes on when no thread waits for it: if a peer has waited for a while, this rank's streams run.
     pub fn keep_moving(self: &Arc<Comm>) {
         let (inbox, weak) = (self.inbox.clone(), Arc::downgrade(self));
         let patience = Duration::from_millis(2);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use half::{bf16, f16};
 
 use super::types::Kind;
-use super::work::Part;
+use super::work::GroupedCall;
 
 /// Bytes of memory.
 ///
@@ -38,7 +38,7 @@ unsafe fn put(at: u64, bytes: &[u8]) {
 /// # Errors
 /// If it wants what is not done here.
 pub unsafe fn reduce(
-    part: &Part,
+    part: &GroupedCall,
     own: usize,
     ranks: usize,
     pieces: &BTreeMap<usize, &[u8]>,
@@ -131,7 +131,7 @@ macro_rules! integers {
     }};
 }
 
-fn sum(part: &Part, all: &[&[u8]]) -> Result<Vec<u8>, String> {
+fn sum(part: &GroupedCall, all: &[&[u8]]) -> Result<Vec<u8>, String> {
     Ok(match part.dtype.0 {
         0 => integers!(part, all, i8),
         1 => integers!(part, all, u8),

@@ -9,13 +9,13 @@ use super::comm::{Comm, Issuing, Using};
 use super::meet;
 use super::types::{Status, refuse};
 use super::wire::{Frame, Way};
-use super::work::{Kernel, Part};
+use super::work::{GroupedCall, Kernel};
 use crate::device::{Ready, Work, state, submit_when};
 
 /// What a group has of one communicator.
 struct Share {
     comm: Arc<Comm>,
-    parts: Vec<Part>,
+    parts: Vec<GroupedCall>,
     /// In the order of their first use.
     streams: Vec<u64>,
 }
@@ -91,7 +91,7 @@ pub fn within(call: &str, ask: impl FnOnce() -> Result<(), Status>) -> Result<()
 ///
 /// # Errors
 /// If it cannot be in this one.
-pub fn add(using: Using, part: Part, stream: u64) -> Result<(), Status> {
+pub fn add(using: Using, part: GroupedCall, stream: u64) -> Result<(), Status> {
     GROUP.with_borrow_mut(|group| {
         let call = part.call;
         if !group.joins.is_empty() {
@@ -124,7 +124,7 @@ fn same_kind(call: &str, one: Option<&Arc<Comm>>, two: &Arc<Comm>) -> Result<(),
 }
 
 /// Operations of a group go on at the same time, so none may write what another touches.
-fn overlaps(shares: &[Share], comm: &Arc<Comm>, part: &Part) -> Result<(), Status> {
+fn overlaps(shares: &[Share], comm: &Arc<Comm>, part: &GroupedCall) -> Result<(), Status> {
     let [reads, writes] = part.ranges(comm.ranks);
     let meet = |one: (u64, u64), two: (u64, u64)| {
         one.0 != 0 && two.0 != 0 && one.0 < two.0 + two.1 && two.0 < one.0 + one.1
@@ -252,7 +252,7 @@ fn connected(call: &str, comm: &Arc<Comm>, ways: &[(Way, usize)]) -> Result<(), 
         }
     });
     match done {
-        // Aborted: what is asked for falls away.
+        // Aborted: what is asked for is dropped.
         None | Some(Ok(())) => Ok(()),
         Some(Err(peer)) => refuse(call, format!("rank {peer} is gone"), Status::Remote),
     }

@@ -1,5 +1,5 @@
 //! How ranks find each other: the maker of an id listens under the name that the id carries, each rank tells it who it is, and
-//! is told who all are. Then each rank has a way to every other.
+//! learns who all are. Then each rank has a way to every other.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -106,7 +106,7 @@ fn introduce(listener: UnixListener) -> io::Result<()> {
         cards.push(card);
         sockets.push(socket);
     }
-    // An id is for one communicator: who comes now finds nobody.
+    // An id is for one communicator: who comes now finds no peer.
     drop(listener);
     cards.sort_by_key(|card| card.rank);
     let answer = match wrong {
@@ -136,7 +136,7 @@ fn conflict(one: &Card, two: &Card) -> Option<String> {
 static NEAR: LazyLock<Mutex<Boxes>> = LazyLock::new(Mutex::default);
 type Boxes = HashMap<(String, usize), Weak<Inbox>>;
 
-/// This process, told from others that had its number.
+/// This process, distinguished from others that had its number.
 static PROCESS: LazyLock<String> = LazyLock::new(fresh);
 
 /// The number of a device that all processes of a machine have for it.

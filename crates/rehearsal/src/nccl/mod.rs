@@ -1,6 +1,6 @@
 //! NCCL's functions, `nccl*`, as `nccl.h` of 2.28.9 declares them.
 //!
-//! Ranks are threads of a process or processes of a machine. A send ends when the receiver's kernel has begun: nothing is
+//! Ranks are threads of a process or processes of a machine. A send ends when the receiver's kernel has started: nothing is
 //! buffered that a device would not buffer. Operations of a communicator run in the order in which they were issued, and calls
 //! of a group as one kernel. The first message each way between two ranks, and the first collective, wait in the call until the
 //! other ranks have made theirs, as NCCL does when it connects. Where calls do not block, operations come to their streams
@@ -25,7 +25,7 @@ use comm::Comm;
 use config::Config;
 pub use meet::UniqueId;
 use types::{Kind, Status, Type, code, refuse};
-use work::Part;
+use work::GroupedCall;
 
 use crate::device::{check_memory, state};
 use crate::driver::current;
@@ -206,7 +206,7 @@ impl Asked {
         }))
     }
 
-    fn checked(self, comm: &Comm) -> Result<Part, Status> {
+    fn checked(self, comm: &Comm) -> Result<GroupedCall, Status> {
         let Asked { call, kind, sends, .. } = self;
         let wrong = |why: String| refuse(call, why, Status::Argument);
         let dtype = Type::of(call, self.dtype)?;
@@ -225,7 +225,7 @@ impl Asked {
             return wrong(format!("{} values", self.count));
         }
         let address = |at: *const c_void| at.expose_provenance() as u64;
-        let mut part = Part {
+        let mut part = GroupedCall {
             kind,
             sends,
             call,
@@ -281,7 +281,7 @@ fn memory(call: &str, comm: &Comm, at: u64, bytes: u64, aligned: u64) -> Result<
 }
 
 /// What is read and what is written may be the same only where the header says so.
-fn in_place(part: &Part, comm: &Comm) -> Result<(), Status> {
+fn in_place(part: &GroupedCall, comm: &Comm) -> Result<(), Status> {
     let [(reads, read), (writes, written)] = part.ranges(comm.ranks);
     if reads == 0 || writes == 0 || reads + read <= writes || writes + written <= reads {
         return Ok(());

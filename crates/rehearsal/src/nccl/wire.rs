@@ -34,9 +34,9 @@ pub type Place = (u8, u64);
 pub enum Frame {
     /// A first use.
     Connect(Way),
-    /// A receiver's kernel has begun.
+    /// A receiver's kernel has started.
     Want(Place, Header),
-    /// A sender's kernel has begun: its bytes.
+    /// A sender's kernel has started: its bytes.
     Data(Place, Header, Arc<[u8]>),
     /// No more follows.
     Bye,
@@ -47,7 +47,7 @@ pub enum Frame {
 pub struct Mail {
     /// By way.
     pub connected: [bool; 3],
-    /// Receivers that have begun.
+    /// Receivers that have started.
     pub wants: HashMap<Place, Header>,
     /// Bytes.
     pub data: HashMap<Place, (Header, Arc<[u8]>)>,
@@ -63,7 +63,7 @@ pub struct Mail {
 pub struct Inbox {
     mail: Mutex<Vec<Mail>>,
     moved: Condvar,
-    /// The communicator is aborted: nobody waits any more.
+    /// The communicator is aborted: no thread waits any more.
     pub aborted: AtomicBool,
 }
 
@@ -184,7 +184,7 @@ impl Link {
     }
 }
 
-/// Writes until there is nobody who could send.
+/// Writes until no rank is left that could send.
 fn write_all(mut socket: UnixStream, queue: Receiver<Frame>, rest: &AtomicUsize) {
     let mut whole = true;
     for frame in queue {

@@ -1,5 +1,5 @@
 //! What a group of operations does on a stream, as one kernel of one communicator: it begins, tells the peers, and ends when
-//! all of them have begun theirs and all bytes are here.
+//! all of them have started theirs and all bytes are here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ type Pieces = BTreeMap<(usize, usize), Arc<[u8]>>;
 
 /// One operation, as it was called.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct GroupedCall {
     /// What.
     pub kind: Kind,
     /// Of a message between two: this rank sends it.
@@ -37,7 +37,7 @@ pub struct Part {
     pub peer: usize,
 }
 
-impl Part {
+impl GroupedCall {
     /// Bytes of `count` elements.
     pub fn bytes(&self) -> u64 {
         self.count * self.dtype.bytes()
@@ -109,7 +109,7 @@ struct Instance {
 /// A kernel.
 pub struct Kernel {
     comm: Arc<Comm>,
-    parts: Vec<Part>,
+    parts: Vec<GroupedCall>,
     /// Its place in the order of its communicator; none if it is of a graph.
     ticket: Option<u64>,
     /// Other streams of the group, which it waits for and which wait for it.
@@ -157,7 +157,7 @@ pub fn none_runs(comm: &Comm) {
 
 impl Kernel {
     /// A kernel of these operations.
-    pub fn new(comm: Arc<Comm>, parts: Vec<Part>, ticket: Option<u64>, others: usize) -> Arc<Kernel> {
+    pub fn new(comm: Arc<Comm>, parts: Vec<GroupedCall>, ticket: Option<u64>, others: usize) -> Arc<Kernel> {
         if ticket.is_none() {
             comm.captured.fetch_add(1, Ordering::SeqCst);
         }

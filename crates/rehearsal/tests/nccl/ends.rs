@@ -54,7 +54,7 @@ fn what_is_asked_for_too_early_is_refused() {
 }
 
 #[test]
-fn operations_fall_away_when_a_communicator_is_aborted_and_peers_see_it() {
+fn operations_are_dropped_when_a_communicator_is_aborted_and_peers_see_it() {
     let _turn = turn();
     ranks(2, |rank| {
         let buffer = rank.buffer(&[7.0; 3]);
@@ -125,7 +125,7 @@ fn all_are_aborted_in_one_group() {
         group(|| {
             assert_eq!((rank.send(out, other), rank.receive(buffer, other)), (SUCCESS, SUCCESS));
         });
-        // Nobody sends this one.
+        // No rank sends this one.
         assert_eq!(rank.receive(buffer, other), SUCCESS);
         let handle = Sent(rank.stream.addr() as u64);
         let waiter = std::thread::spawn(move || drive({ handle }.0));

@@ -156,9 +156,9 @@ impl Rank {
 }
 
 fn until(so: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !so() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "waited in vain");
+        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain");
         std::thread::sleep(Duration::from_micros(300));
     }
 }

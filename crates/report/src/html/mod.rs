@@ -90,16 +90,16 @@ fn assemble(
     sections: &[(&str, &str, String)],
     foot: &str,
 ) -> String {
-    let told: Vec<_> = sections.iter().filter(|(_, _, body)| !body.is_empty()).collect();
+    let shown: Vec<_> = sections.iter().filter(|(_, _, body)| !body.is_empty()).collect();
     let mut main = head.to_owned();
     let links: String =
-        told.iter().map(|(id, title, _)| format!(r##"<a href="#{id}">{title}</a>"##)).collect();
+        shown.iter().map(|(id, title, _)| format!(r##"<a href="#{id}">{title}</a>"##)).collect();
     let _ = write!(main, "<nav>{links}</nav>");
     main.push_str(cards);
-    if told.is_empty() {
+    if shown.is_empty() {
         main.push_str("<p class=\"note\">The log holds no event yet.</p>");
     }
-    for (id, title, body) in told {
+    for (id, title, body) in shown {
         let _ = write!(main, "<section id=\"{id}\"><h2>{title}</h2>\n{body}</section>\n");
     }
     format!(

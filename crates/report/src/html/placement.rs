@@ -74,13 +74,13 @@ fn names(placement: &Placement) -> Vec<String> {
     names
 }
 
-/// Bytes by name and kind. Of what is away only a share is, the rest is in memory.
+/// Bytes by name and kind. Of what is offloaded only a share is, the rest is in memory.
 fn sum(placement: &Placement, name: Option<&str>, of: usize) -> u64 {
-    let share = placement.away_share.unwrap_or(1.0);
+    let share = placement.offloaded_share.unwrap_or(1.0);
     let here = |activation: &PlacedActivation| {
         let bytes = activation.bytes as f64;
         match kind(activation) {
-            away @ (2 | 3) if away == of => bytes * share,
+            offloaded @ (2 | 3) if offloaded == of => bytes * share,
             2 | 3 if of == 0 => bytes * (1.0 - share),
             same if same == of => bytes,
             _ => 0.0,
@@ -98,7 +98,7 @@ pub fn map(placement: &Placement) -> KindMap {
     let columns = columns(placement);
     let mut rows = names(placement);
     let tokens = human::grouped(placement.tokens);
-    let share = placement.away_share.unwrap_or(1.0);
+    let share = placement.offloaded_share.unwrap_or(1.0);
     let draw = |(column, segment): &(String, &PlacedSegment), name: &str| -> Option<MapCell> {
         let Cell { kind, bytes, cols, dtype } = cell(segment, name)?;
         let (class, words) = KINDS[kind];
@@ -123,8 +123,8 @@ pub fn map(placement: &Placement) -> KindMap {
         let some = |bytes: u64| if bytes > 0 { human::bytes(bytes) } else { String::new() };
         homes.iter().map(|(_, kind)| some(sum(placement, name, *kind))).collect()
     };
-    let mut beside: Vec<Vec<String>> = rows.iter().map(|name| figures(Some(name))).collect();
-    beside.push(figures(None));
+    let mut figures_of_rows: Vec<Vec<String>> = rows.iter().map(|name| figures(Some(name))).collect();
+    figures_of_rows.push(figures(None));
     rows.push("sum".into());
     let classes = || {
         cells
@@ -144,7 +144,7 @@ pub fn map(placement: &Placement) -> KindMap {
         rows,
         cells,
         heads: homes.iter().map(|(name, _)| name.to_string()).collect(),
-        figures: beside,
+        figures: figures_of_rows,
         kinds,
     }
 }
@@ -156,8 +156,10 @@ fn note(placement: &Placement, share: f64) -> String {
         human::grouped(placement.tokens)
     );
     if share < 1.0 {
-        let (away, here) = (human::percent(share), human::percent(1.0 - share));
-        note += &format!(" Of what is away, the last {away} of the tokens go and {here} stay in memory.");
+        let (offloaded, here) = (human::percent(share), human::percent(1.0 - share));
+        note += &format!(
+            " Of what is offloaded, the last {offloaded} of the tokens go and {here} stay in memory."
+        );
     }
     if !placement.codec.is_empty() {
         note += &format!(" It is written as {}; bytes are those before that.", placement.codec);

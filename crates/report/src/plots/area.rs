@@ -120,7 +120,7 @@ impl StackedArea {
         Some(lane)
     }
 
-    /// A line where a part begins, and its name where there is room for it beside the peak's line.
+    /// A line where a part begins, and its name where there is room for it next to the peak's line.
     fn draw_phases(&self, svg: &mut Svg, frame: &Frame, x: (&Scale, usize, Option<usize>)) {
         let ends = self.phases.iter().skip(1).map(|phase| phase.0).chain([x.1.saturating_sub(1)]);
         for ((from, name), end) in self.phases.iter().zip(ends) {

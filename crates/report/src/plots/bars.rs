@@ -1,4 +1,4 @@
-//! Horizontal bars in groups: a figure of ours beside one to compare it with.
+//! Horizontal bars in groups: a figure of ours next to one to compare it with.
 
 use super::{Figure, LegendEntry};
 use crate::svg::{Anchor, Rect, Svg};

@@ -20,7 +20,7 @@ impl Frame {
         Frame { width, height, plot }
     }
 
-    /// Moves the left edge so that the ticks of the axis upwards have room beside its label.
+    /// Moves the left edge so that the ticks of the axis upwards have room next to its label.
     pub fn make_room(&mut self, axis: &Axis, scale: &Scale) {
         let (ticks, step) = self.ticks_upwards(scale);
         let longest = ticks.iter().map(|tick| (axis.tick)(*tick, step).chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! A map of kinds: rows by columns, each cell one of a few kinds with a colour, and figures beside the rows. For where
+//! A map of kinds: rows by columns, each cell one of a few kinds with a colour, and figures next to the rows. For where
 //! activations live; two columns or eighty.
 
 use super::{Figure, LegendEntry};
@@ -32,7 +32,7 @@ pub struct KindMap {
     pub rows: Vec<String>,
     /// `cells[row][column]`; none is nothing.
     pub cells: Vec<Vec<Option<MapCell>>>,
-    /// Heads of the figures beside the rows.
+    /// Heads of the figures next to the rows.
     pub heads: Vec<String>,
     /// `figures[row][head]`.
     pub figures: Vec<Vec<String>>,

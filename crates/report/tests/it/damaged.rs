@@ -129,14 +129,14 @@ fn numbers(value: &Value, by: &Value) -> Value {
 
 #[test]
 fn a_log_without_order_is_drawn_soon() {
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let mut events: Vec<Value> = (0..60_000)
         .map(|i| json!({"event": "step", "step": i + 1, "stage": i % 7_000, "loss": 1.0}))
         .collect();
     events.extend((0..20_000).map(|i| json!({"event": "resume", "step": i})));
     let log = RunLog::from_events(&events);
     assert!(html::page(&log).len() > 1000);
-    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }
 
 #[test]

@@ -171,7 +171,7 @@ pub fn placement(stage: &str, layers: i64) -> Event {
     Event::Placement(ev::Placement {
         stage: stage.into(),
         tokens: 32_768,
-        away_share: Some(0.75),
+        offloaded_share: Some(0.75),
         codec: "fp8".into(),
         segments,
     })

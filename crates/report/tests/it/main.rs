@@ -68,7 +68,7 @@ fn the_page_of_a_whole_run_holds_everything_and_loads_nothing() {
         "Plan and measurement agree to the byte at every point.",
         "Where activations live between forward and backward, long",
         "computed again where needed",
-        "Of what is away, the last 75.0 % of the tokens go and 25.0 % stay in memory. It is written as fp8",
+        "Of what is offloaded, the last 75.0 % of the tokens go and 25.0 % stay in memory. It is written as fp8",
         "The first two of 4 micro batches; the others are like the second.",
         "What the step itself holds at its peak: 195 MiB",
         "gradient of value 0",
@@ -177,7 +177,7 @@ fn a_plan_has_a_page_of_its_own() {
 }
 
 #[test]
-fn a_plan_that_drifted_is_told() {
+fn a_plan_that_drifted_is_reported() {
     let mut events = fixture::run(1);
     events.push(fixture::planned(true, 1 << 20));
     let (page, _) = page_of(&events);
@@ -224,7 +224,7 @@ fn two_runs_are_compared_to_the_bit() {
 }
 
 #[test]
-fn ranks_and_their_failures_are_told() {
+fn ranks_and_their_failures_are_reported() {
     let mut events = fixture::run(1);
     let axis = |path: &str| Row { path: path.into(), value: "2".into(), source: "command line".into() };
     let Event::Run(run) = &mut events[0] else { panic!("a log begins with its run") };
@@ -254,7 +254,7 @@ fn values(events: &[Event]) -> Vec<serde_json::Value> {
     events.iter().map(|event| serde_json::to_value(event).unwrap()).collect()
 }
 
-/// What a run is too short for is not held against it, and is told beforehand.
+/// What a run is too short for is not held against it, and is reported beforehand.
 #[test]
 fn a_short_run_has_no_red_crosses() {
     let needle = |share: f64| {

@@ -53,7 +53,7 @@ pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
     done(asked, work, "loading the adapter failed").await
 }
 
-/// `/v1/unload_lora_adapter`: takes an adapter's name away at once, and answers when the requests that had it have ended.
+/// `/v1/unload_lora_adapter`: removes an adapter's name at once, and answers when the requests that had it have ended.
 ///
 /// # Errors
 /// There is none of this name.
@@ -75,7 +75,7 @@ pub async fn unload_adapter(server: Server, asked: Asked) -> Answer {
     done(asked, work, "unloading the adapter failed").await
 }
 
-/// Does what a model does between two of its steps, or waits for, beside the threads that drive connections; answers with vLLM's text.
+/// Does what a model does between two of its steps, or waits for, outside the threads that drive connections; answers with vLLM's text.
 async fn done(
     asked: Asked,
     work: impl FnOnce(Asked) -> Result<String, Fault> + Send + 'static,
@@ -108,7 +108,7 @@ pub async fn erase_prefixes(server: Server, asked: Asked) -> Answer {
     Ok(json_answer(&body))
 }
 
-/// `/reload`: loads a model's folder again beside the model that is served, which answers what it has begun.
+/// `/reload`: loads a model's folder again next to the model that is served, which answers what it has started.
 ///
 /// # Errors
 /// There is no such model; it cannot be loaded, so the old one is served on.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::logprobs::{self, Spelling};
 use super::params::{Params, most};
-use super::tools::{self, Call, Part, Scanner};
+use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, schema, usage};
 use crate::answering::{Answered, Answering, collect, reason};
 use crate::fault::{Fault, Words};
@@ -57,8 +57,8 @@ impl Tools {
         let (mut words, mut calls) = (String::new(), Vec::new());
         for part in parts {
             match part {
-                Part::Text(text) => words.push_str(&text),
-                Part::Call(call) => calls.push(call),
+                AnswerPart::Text(text) => words.push_str(&text),
+                AnswerPart::Call(call) => calls.push(call),
             }
         }
         if self.single {
@@ -316,7 +316,7 @@ async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
 
 fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
     let Talk { answering, params, tools, logprobs, .. } = talk;
-    let told = (0..params.answers()).map(|_| Told { scanner: tools.scanner(), calls: 0 }).collect();
+    let sent = (0..params.answers()).map(|_| Sent { scanner: tools.scanner(), calls: 0 }).collect();
     let frame = json!({
         "id": id,
         "object": "chat.completion.chunk",
@@ -324,12 +324,12 @@ fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
         "model": params.name,
         "system_fingerprint": params.card.fingerprint,
     });
-    let protocol = Chunks { server: server.clone(), params, tools, logprobs, frame, told, prompt: None };
+    let protocol = Chunks { server: server.clone(), params, tools, logprobs, frame, sent, prompt: None };
     stream(answering, protocol, server.settings.keep_alive_s)
 }
 
-/// What was told of an answer.
-struct Told {
+/// What was sent of an answer.
+struct Sent {
     scanner: Scanner,
     calls: usize,
 }
@@ -341,7 +341,7 @@ struct Chunks {
     tools: Tools,
     logprobs: Option<usize>,
     frame: Value,
-    told: Vec<Told>,
+    sent: Vec<Sent>,
     prompt: Option<Vec<u32>>,
 }
 
@@ -365,20 +365,20 @@ impl Chunks {
     }
 
     /// The deltas of parts of an answer.
-    fn deltas(&mut self, index: usize, parts: Vec<Part>) -> Vec<Value> {
+    fn deltas(&mut self, index: usize, parts: Vec<AnswerPart>) -> Vec<Value> {
         let mut deltas = Vec::new();
         for part in parts {
             match part {
-                Part::Text(text) if self.tools.forced.is_some() => {
+                AnswerPart::Text(text) if self.tools.forced.is_some() => {
                     let function = json!({ "arguments": text });
                     deltas.push(json!({"tool_calls": [{"index": 0, "function": function}]}));
                 }
-                Part::Text(text) => deltas.push(json!({ "content": text })),
-                Part::Call(_) if self.tools.single && self.told[index].calls > 0 => {}
-                Part::Call(call) => {
+                AnswerPart::Text(text) => deltas.push(json!({ "content": text })),
+                AnswerPart::Call(_) if self.tools.single && self.sent[index].calls > 0 => {}
+                AnswerPart::Call(call) => {
                     let mut call = calls_json(&self.server, &[call])[0].take();
-                    call["index"] = self.told[index].calls.into();
-                    self.told[index].calls += 1;
+                    call["index"] = self.sent[index].calls.into();
+                    self.sent[index].calls += 1;
                     deltas.push(json!({"tool_calls": [call]}));
                 }
             }
@@ -387,7 +387,7 @@ impl Chunks {
     }
 
     fn piece(&mut self, index: usize, text: &str, ids: &[u32], logprobs: &[TokenLogprob], out: &mut Frames) {
-        let parts = self.told[index].scanner.push(text);
+        let parts = self.sent[index].scanner.push(text);
         let mut deltas = self.deltas(index, parts);
         if deltas.is_empty() && (self.logprobs.is_some() || self.params.token_ids) {
             deltas.push(json!({}));
@@ -407,7 +407,7 @@ impl Chunks {
 
 impl Protocol for Chunks {
     fn begin(&mut self, out: &mut Frames) {
-        for index in 0..self.told.len() {
+        for index in 0..self.sent.len() {
             self.delta(index, json!({"role": "assistant", "content": ""}), (Value::Null, &[]), out);
             if let Some(name) = &self.tools.forced {
                 let function = json!({"name": name, "arguments": ""});
@@ -422,12 +422,12 @@ impl Protocol for Chunks {
             Event::Started { prompt, .. } if self.params.token_ids => self.prompt = Some(prompt),
             Event::Piece { answer, text, ids, logprobs } => self.piece(answer, &text, &ids, &logprobs, out),
             Event::Ended { answer, stop } => {
-                let parts = self.told[answer].scanner.finish();
+                let parts = self.sent[answer].scanner.finish();
                 for delta in self.deltas(answer, parts) {
                     self.delta(answer, delta, (Value::Null, &[]), out);
                 }
                 let why = match reason(stop) {
-                    "stop" if self.told[answer].calls > 0 && self.tools.offered() => "tool_calls",
+                    "stop" if self.sent[answer].calls > 0 && self.tools.offered() => "tool_calls",
                     why => why,
                 };
                 let choice = json!({"index": answer, "delta": {}, "logprobs": null, "finish_reason": why});

@@ -26,12 +26,12 @@ struct Asking {
     unknown: Vec<String>,
 }
 
-/// How it is told.
+/// How it is answered.
 #[derive(Clone, Copy)]
 struct How {
     echo: bool,
     logprobs: Option<usize>,
-    /// The prompt alone is told.
+    /// The prompt alone is sent.
     nothing_new: bool,
 }
 
@@ -73,7 +73,7 @@ fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
     let how = how(server, &mut fields, params.max_tokens)?;
     let prompt_logprobs: Option<usize> = fields.take("prompt_logprobs")?;
     if prompt_logprobs.is_some() {
-        return Err(Fault::field("prompt_logprobs", "is not told apart; ask for `echo` and `logprobs`"));
+        return Err(Fault::field("prompt_logprobs", "is not given apart; ask for `echo` and `logprobs`"));
     }
     let reading = if fields.or("add_special_tokens", true)? { Reading::Prompt } else { Reading::Rendered };
     let value: Value = fields.need("prompt")?;
@@ -85,7 +85,7 @@ fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
         request.logprobs = how.logprobs;
         request.prompt_logprobs = how.logprobs.filter(|_| how.echo);
         if how.nothing_new {
-            // A model writes at least one token; it is not told.
+            // A model writes at least one token; it is not sent.
             request.sampling.max_tokens = 1;
         }
         Ok(request)
@@ -128,9 +128,9 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     Ok(ignored(response, &unknown))
 }
 
-/// What was told of an answer before: its end in the text, in characters.
+/// What was sent of an answer before: its end in the text, in characters.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct Sent {
     offset: usize,
 }
 
@@ -145,11 +145,11 @@ fn joined(mut first: Value, second: Value) -> Value {
 }
 
 impl How {
-    fn legacy(self, params: &Params, tokens: &[TokenLogprob], told: &mut Told) -> Value {
+    fn legacy(self, params: &Params, tokens: &[TokenLogprob], sent: &mut Sent) -> Value {
         let spelling = Spelling { as_ids: params.tokens_as_ids };
         let service = &*params.model.service;
         match self.logprobs {
-            Some(top) => logprobs::legacy(service, tokens, spelling, top, &mut told.offset),
+            Some(top) => logprobs::legacy(service, tokens, spelling, top, &mut sent.offset),
             None => Value::Null,
         }
     }
@@ -167,14 +167,14 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
             String::new()
         };
         for answer in answers {
-            let mut told = Told::default();
-            let shown = if how.echo { how.legacy(params, logprobs, &mut told) } else { Value::Null };
+            let mut sent = Sent::default();
+            let shown = if how.echo { how.legacy(params, logprobs, &mut sent) } else { Value::Null };
             let mut ids = answer.ids.clone();
             let (text, new) = if how.nothing_new {
                 ids.clear();
                 (before.clone(), Value::Null)
             } else {
-                (before.clone() + &answer.text, how.legacy(params, &answer.logprobs, &mut told))
+                (before.clone() + &answer.text, how.legacy(params, &answer.logprobs, &mut sent))
             };
             let logprobs = match (shown.is_null(), new.is_null()) {
                 (true, _) => new,
@@ -215,8 +215,8 @@ fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
         "model": params.name,
         "system_fingerprint": params.card.fingerprint,
     });
-    let told = vec![Told::default(); prompts * params.answers()];
-    stream(answering, Chunks { params, how, frame, told }, server.settings.keep_alive_s)
+    let sent = vec![Sent::default(); prompts * params.answers()];
+    stream(answering, Chunks { params, how, frame, sent }, server.settings.keep_alive_s)
 }
 
 /// A completion in chunks.
@@ -224,7 +224,7 @@ struct Chunks {
     params: Params,
     how: How,
     frame: Value,
-    told: Vec<Told>,
+    sent: Vec<Sent>,
 }
 
 impl Chunks {
@@ -255,17 +255,17 @@ impl Protocol for Chunks {
             Event::Started { prompt: ids, logprobs, .. } if self.how.echo => {
                 let text = self.params.model.service.decode(&ids).unwrap_or_default();
                 for index in first..first + self.params.answers() {
-                    let mut told = self.told[index];
-                    let shown = self.how.legacy(&self.params, &logprobs, &mut told);
-                    self.told[index] = told;
+                    let mut sent = self.sent[index];
+                    let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
+                    self.sent[index] = sent;
                     self.text(index, &text, (shown, &[]), out);
                 }
             }
             Event::Piece { answer, text, ids, logprobs } if !self.how.nothing_new => {
                 let index = first + answer;
-                let mut told = self.told[index];
-                let shown = self.how.legacy(&self.params, &logprobs, &mut told);
-                self.told[index] = told;
+                let mut sent = self.sent[index];
+                let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
+                self.sent[index] = sent;
                 if !text.is_empty() || !shown.is_null() || self.params.token_ids {
                     self.text(index, &text, (shown, &ids), out);
                 }

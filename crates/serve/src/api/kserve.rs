@@ -82,7 +82,7 @@ fn ask(
     Ok((answering, params))
 }
 
-/// The text and the parameters of a request to generate; what is beside them counts as a parameter.
+/// The text and the parameters of a request to generate; what is next to them counts as a parameter.
 fn generation(asked: &Asked) -> Result<(String, Map<String, Value>), Fault> {
     let mut fields = asked.fields()?;
     let text: String = fields.need("text_input")?;

@@ -6,7 +6,7 @@ use fathom_base::{Event, Reading, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
-use super::tools::{self, Part, Scanner};
+use super::tools::{self, AnswerPart, Scanner};
 use super::{Answer, Asked, Server, json_answer, prepared};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -44,7 +44,7 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
                 let content = text_of(&block["content"], "messages")?;
                 out.push(json!({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}));
             }
-            // Thoughts of earlier turns are not told again.
+            // Thoughts of earlier turns are not sent again.
             Some("thinking" | "redacted_thinking") => {}
             _ => words.push(block.clone()),
         }
@@ -96,7 +96,7 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     if let Some(thinking) = fields.take::<Value>("thinking")?
         && thinking["type"] == "enabled"
     {
-        return Err(Fault::field("thinking", "is not told apart by this server; leave it out"));
+        return Err(Fault::field("thinking", "is not reported separately by this server; leave it out"));
     }
     fields.need::<usize>("max_tokens").map(|tokens| to.insert("max_tokens".into(), tokens.into()))?;
     fields.keep(&mut to);
@@ -230,7 +230,7 @@ struct Blocks {
     stops: Vec<String>,
     forced: Option<String>,
     index: usize,
-    /// The block that is being told.
+    /// The block that is being sent.
     open: Option<&'static str>,
     calls: usize,
     stop: Option<Stop>,
@@ -266,19 +266,19 @@ impl Blocks {
         self.open("tool_use", json!({"type": "tool_use", "id": id, "name": name, "input": {}}), out);
     }
 
-    fn tell(&mut self, parts: Vec<Part>, out: &mut Frames) {
+    fn tell(&mut self, parts: Vec<AnswerPart>, out: &mut Frames) {
         for part in parts {
             match part {
-                Part::Text(text) if self.forced.is_some() => {
+                AnswerPart::Text(text) if self.forced.is_some() => {
                     self.delta(json!({"type": "input_json_delta", "partial_json": text}), out);
                 }
-                Part::Text(text) => {
+                AnswerPart::Text(text) => {
                     if self.open != Some("text") {
                         self.open("text", json!({"type": "text", "text": ""}), out);
                     }
                     self.delta(json!({"type": "text_delta", "text": text}), out);
                 }
-                Part::Call(call) => {
+                AnswerPart::Call(call) => {
                     self.call(&call.name, out);
                     self.delta(json!({"type": "input_json_delta", "partial_json": call.arguments}), out);
                     self.close(out);

@@ -94,7 +94,7 @@ impl Asked {
     }
 }
 
-/// Runs what prepares an answer, where it may take long beside the threads that drive connections.
+/// Runs what prepares an answer, where it may take long outside the threads that drive connections.
 ///
 /// # Errors
 /// Its own.
@@ -121,7 +121,7 @@ pub fn typed(kind: &'static str, text: impl Into<Body>) -> Response<Body> {
     response
 }
 
-/// Names the fields that nobody knows, in a header: they had no effect.
+/// Names the unknown fields, in a header: they had no effect.
 pub fn ignored(mut response: Response<Body>, unknown: &[String]) -> Response<Body> {
     let plain = |name: &&String| {
         name.len() < 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -27,9 +27,9 @@ pub struct Params {
     pub stream: bool,
     /// A stream ends with what it took.
     pub include_usage: bool,
-    /// Ids of tokens are told.
+    /// Ids of tokens are sent.
     pub token_ids: bool,
-    /// Tokens are told by their ids (`token_id:5`).
+    /// Tokens are given by their ids (`token_id:5`).
     pub tokens_as_ids: bool,
     answers: usize,
     beams: Option<Beams>,

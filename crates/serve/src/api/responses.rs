@@ -6,7 +6,7 @@ use fathom_base::{Event, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::Talk;
-use super::tools::{Call, Part, Scanner};
+use super::tools::{AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, json_answer, prepared};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -87,7 +87,7 @@ fn chat(mut fields: Fields) -> Result<Fields, Fault> {
     {
         to.insert("reasoning_effort".into(), reasoning["effort"].clone());
     }
-    // What is told of an answer besides, and what to do with one that is too long: nothing here.
+    // What is reported of an answer besides, and what to do with one that is too long: nothing here.
     for name in ["include", "truncation", "conversation", "top_logprobs"] {
         if fields.take::<Value>(name)?.is_some_and(|value| name == "conversation" && !value.is_null()) {
             return Err(Fault::field(name, "names what this server does not keep; send the conversation"));
@@ -217,7 +217,7 @@ struct Items {
     frame: Frame,
     scanner: Scanner,
     forced: Option<Call>,
-    /// The message that is being told: its name and its text.
+    /// The message that is being sent: its name and its text.
     words: Option<(String, String)>,
     output: Vec<Value>,
     sequence: u64,
@@ -271,9 +271,9 @@ impl Items {
     fn call(&mut self, call: &Call, out: &mut Frames) {
         self.close(out);
         let (index, item) = (self.output.len(), call_item(&self.server, call));
-        let mut begun = item.clone();
-        (begun["status"], begun["arguments"]) = ("in_progress".into(), "".into());
-        self.tell("response.output_item.added", json!({"output_index": index, "item": begun}), out);
+        let mut started = item.clone();
+        (started["status"], started["arguments"]) = ("in_progress".into(), "".into());
+        self.tell("response.output_item.added", json!({"output_index": index, "item": started}), out);
         let at = |name: &str| {
             let mut event = json!({"item_id": item["id"], "output_index": index, "name": call.name});
             event[name] = call.arguments.clone().into();
@@ -285,12 +285,12 @@ impl Items {
         self.output.push(item);
     }
 
-    fn parts(&mut self, parts: Vec<Part>, out: &mut Frames) {
+    fn parts(&mut self, parts: Vec<AnswerPart>, out: &mut Frames) {
         for part in parts {
             match (part, &mut self.forced) {
-                (Part::Text(text), Some(call)) => call.arguments.push_str(&text),
-                (Part::Text(text), None) => self.text(&text, out),
-                (Part::Call(call), _) => self.call(&call, out),
+                (AnswerPart::Text(text), Some(call)) => call.arguments.push_str(&text),
+                (AnswerPart::Text(text), None) => self.text(&text, out),
+                (AnswerPart::Call(call), _) => self.call(&call, out),
             }
         }
     }

@@ -15,7 +15,7 @@ pub struct Call {
 
 /// What a text is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum AnswerPart {
     /// Words.
     Text(String),
     /// A call.
@@ -73,7 +73,7 @@ impl Scanner {
     }
 
     /// More of the text; what is certain.
-    pub fn push(&mut self, text: &str) -> Vec<Part> {
+    pub fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         self.held.push_str(text);
         let mut parts = Vec::new();
         while self.advance(&mut parts) {}
@@ -81,7 +81,7 @@ impl Scanner {
     }
 
     /// The end of the text.
-    pub fn finish(&mut self) -> Vec<Part> {
+    pub fn finish(&mut self) -> Vec<AnswerPart> {
         let held = std::mem::take(&mut self.held);
         let (body, open) = match self.state {
             State::Whole => (held.as_str(), ""),
@@ -89,13 +89,13 @@ impl Scanner {
             State::Start | State::Text => return text(held),
         };
         match self.calls(body) {
-            Some(calls) => calls.into_iter().map(Part::Call).collect(),
+            Some(calls) => calls.into_iter().map(AnswerPart::Call).collect(),
             None => text(format!("{open}{held}")),
         }
     }
 
     /// Takes a step; false where more text is needed.
-    fn advance(&mut self, parts: &mut Vec<Part>) -> bool {
+    fn advance(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
         match self.state {
             State::Whole => false,
             State::Start => {
@@ -116,7 +116,7 @@ impl Scanner {
                 let mut body: String = self.held.drain(..end + CLOSE.len()).collect();
                 body.truncate(end);
                 match self.calls(&body) {
-                    Some(calls) => parts.extend(calls.into_iter().map(Part::Call)),
+                    Some(calls) => parts.extend(calls.into_iter().map(AnswerPart::Call)),
                     None => parts.extend(text(format!("{OPEN}{body}{CLOSE}"))),
                 }
                 self.state = State::Start;
@@ -126,7 +126,7 @@ impl Scanner {
     }
 
     /// Words up to the next mark.
-    fn begin(&mut self, parts: &mut Vec<Part>) -> bool {
+    fn begin(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
         let first = self.marks().iter().filter_map(|mark| Some((self.held.find(mark)?, *mark))).min();
         if let Some((at, mark)) = first {
             let before: String = self.held.drain(..at).collect();
@@ -199,8 +199,8 @@ impl Scanner {
     }
 }
 
-fn text(text: String) -> Vec<Part> {
-    if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] }
+fn text(text: String) -> Vec<AnswerPart> {
+    if text.is_empty() { Vec::new() } else { vec![AnswerPart::Text(text)] }
 }
 
 /// Names of the tools of a request.
@@ -237,16 +237,16 @@ pub fn as_object(arguments: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn parts(format: ToolFormat, text: &str, step: usize) -> Vec<Part> {
+    fn parts(format: ToolFormat, text: &str, step: usize) -> Vec<AnswerPart> {
         let mut scanner = Scanner::new(format, vec!["add".into(), "now".into()]);
         let chars: Vec<char> = text.chars().collect();
-        let mut all: Vec<Part> =
+        let mut all: Vec<AnswerPart> =
             chars.chunks(step).flat_map(|some| scanner.push(&some.iter().collect::<String>())).collect();
         all.extend(scanner.finish());
-        let mut joined: Vec<Part> = Vec::new();
+        let mut joined: Vec<AnswerPart> = Vec::new();
         for part in all {
             match (joined.last_mut(), part) {
-                (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
+                (Some(AnswerPart::Text(before)), AnswerPart::Text(text)) => before.push_str(&text),
                 (_, part) => joined.push(part),
             }
         }
@@ -257,8 +257,8 @@ mod tests {
     fn check(text: &str, expected: &[&str]) {
         for step in [1, 3, 1000] {
             let found = parts(ToolFormat::Auto, text, step).into_iter().map(|part| match part {
-                Part::Text(text) => text,
-                Part::Call(call) => format!("{}({})", call.name, call.arguments),
+                AnswerPart::Text(text) => text,
+                AnswerPart::Call(call) => format!("{}({})", call.name, call.arguments),
             });
             assert_eq!(found.collect::<Vec<_>>(), expected, "{text:?} by {step}");
         }
@@ -298,11 +298,11 @@ mod tests {
             "<tool_",
         ] {
             let found = parts(ToolFormat::Auto, text, 2);
-            let calls = found.iter().any(|part| matches!(part, Part::Call(_)));
+            let calls = found.iter().any(|part| matches!(part, AnswerPart::Call(_)));
             assert!(!calls || text.contains("\"add\""), "{text}: {found:?}");
         }
         check("[TOOL", &["[TOOL"]);
         check("<tool_call>nothing</tool_call>", &["<tool_call>nothing</tool_call>"]);
-        assert_eq!(parts(ToolFormat::None, "<tool_call>x", 1), [Part::Text("<tool_call>x".into())]);
+        assert_eq!(parts(ToolFormat::None, "<tool_call>x", 1), [AnswerPart::Text("<tool_call>x".into())]);
     }
 }

@@ -152,7 +152,7 @@ pub async fn embeddings(server: Server, asked: Asked) -> Answer {
 struct Ranking {
     documents: Vec<String>,
     most: usize,
-    told: bool,
+    with_documents: bool,
 }
 
 /// `/v1/rerank`: documents by how well they answer a query, by a classifier's first number, or else by the cosine of vectors.
@@ -171,7 +171,7 @@ pub async fn rerank(server: Server, asked: Asked) -> Answer {
         let documents =
             documents.iter().map(|it| text(it).ok_or_else(wrong)).collect::<Result<Vec<_>, _>>()?;
         let most = fields.take::<usize>("top_n")?.filter(|most| *most > 0).unwrap_or(documents.len());
-        let told = fields.or("return_documents", true)?;
+        let with_documents = fields.or("return_documents", true)?;
         let unknown = fields.rest()?;
         let classify = !of.model(name.as_deref())?.0.service.card().labels.is_empty();
         let mut texts: Vec<TextPair> = if classify { Vec::new() } else { vec![(query.clone(), None)] };
@@ -182,7 +182,7 @@ pub async fn rerank(server: Server, asked: Asked) -> Answer {
         );
         let mut asking = hold(&of, &mut asked, name, texts)?;
         asking.classify = classify;
-        Ok((asking, Ranking { documents, most, told }, unknown))
+        Ok((asking, Ranking { documents, most, with_documents }, unknown))
     })
     .await?;
     let rows = numbers(&mut asking).await?;
@@ -198,7 +198,7 @@ pub async fn rerank(server: Server, asked: Asked) -> Answer {
     order.truncate(ranking.most);
     let result = |index: &usize| {
         let mut result = json!({"index": index, "relevance_score": scores[*index]});
-        if ranking.told {
+        if ranking.with_documents {
             result["document"] = json!({"text": ranking.documents[*index]});
         }
         result

@@ -117,14 +117,14 @@ pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &st
         *connection = Connection::open(target).await.ok();
     }
     let Some(open) = connection else { return seen };
-    let begun = Instant::now();
+    let started = Instant::now();
     let Some(response) = open.send(target, "/v1/completions", body).await else {
         *connection = None;
         return seen;
     };
     seen.status = response.status().as_u16();
-    let whole = read(response, (&mut seen, target.clock.as_deref()), begun).await;
-    seen.whole_s = begun.elapsed().as_secs_f64();
+    let whole = read(response, (&mut seen, target.clock.as_deref()), started).await;
+    seen.whole_s = started.elapsed().as_secs_f64();
     if !whole {
         seen.failed = true;
         *connection = None;
@@ -136,7 +136,7 @@ pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &st
 async fn read(
     response: Response<Incoming>,
     (seen, clock): (&mut Seen, Option<&Clock>),
-    begun: Instant,
+    started: Instant,
 ) -> bool {
     let streams = response
         .headers()
@@ -155,7 +155,7 @@ async fn read(
             if let (Some(clock), Some(text)) = (clock, value["choices"][0]["text"].as_str()) {
                 clock.heard(text);
             }
-            see(&value, seen, begun, &mut last);
+            see(&value, seen, started, &mut last);
         }
     }
     if !streams && let Ok(value) = serde_json::from_slice::<Value>(&rest) {
@@ -164,12 +164,12 @@ async fn read(
     true
 }
 
-fn see(value: &Value, seen: &mut Seen, begun: Instant, last: &mut Option<Instant>) {
+fn see(value: &Value, seen: &mut Seen, started: Instant, last: &mut Option<Instant>) {
     seen.failed |= value["error"].is_object();
     if value["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty()) {
         let now = Instant::now();
         match last.replace(now) {
-            None => seen.first_s = Some((now - begun).as_secs_f64()),
+            None => seen.first_s = Some((now - started).as_secs_f64()),
             Some(before) => seen.gaps.push((now - before).as_secs_f64()),
         }
         seen.tokens = seen.tokens.max(seen.gaps.len() + 1);

@@ -142,9 +142,9 @@ fn spread(mut values: Vec<f64>) -> Value {
 /// The server cannot be reached.
 pub fn run(target: &Target, load: &Load) -> Result<Value, Error> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let seen = runtime.block_on(offer(target, load))?;
-    Ok(report(load, &seen, begun.elapsed().as_secs_f64()))
+    Ok(report(load, &seen, started.elapsed().as_secs_f64()))
 }
 
 async fn offer(target: &Target, load: &Load) -> Result<Vec<Seen>, Error> {

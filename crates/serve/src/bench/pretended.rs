@@ -105,7 +105,7 @@ impl Writing {
     }
 }
 
-/// Writes what is asked for until nobody can ask any more.
+/// Writes what is asked for until all askers are gone.
 fn write(asked: &Receiver<Writing>, pace: Duration) {
     let mut all: Vec<Option<Writing>> = Vec::new();
     let mut due: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();

@@ -110,7 +110,7 @@ fn line(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn a_drained_server_ends_what_it_has_begun_and_takes_nothing_new() {
+fn a_drained_server_ends_what_it_has_started_and_takes_nothing_new() {
     let mock = Mock { pace: Duration::from_millis(100), ..Mock::saying("0123456789") };
     let (stop, port, thread) = start(mock, Settings::default());
     let mut running =
@@ -128,11 +128,11 @@ fn a_drained_server_ends_what_it_has_begun_and_takes_nothing_new() {
 }
 
 #[test]
-fn what_takes_too_long_is_told_so() {
+fn what_takes_too_long_is_reported() {
     let mock = Mock { hangs: true, ..Mock::default() };
     let (stop, port, thread) =
         start(mock, Settings { drain_s: 0.2, keep_alive_s: 0.05, ..Settings::default() });
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut running = write(port, "POST /v1/completions", r#"{"prompt": "a", "stream": true}"#);
     let mut whole = write(port, "POST /v1/completions", r#"{"prompt": "a"}"#);
     assert!(line(&mut running).starts_with("HTTP/1.1 200"));
@@ -147,7 +147,7 @@ fn what_takes_too_long_is_told_so() {
     );
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     thread.join().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

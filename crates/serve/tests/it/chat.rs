@@ -58,7 +58,7 @@ async fn a_stream_joins_to_the_answer_and_ends_with_what_it_took() {
 }
 
 #[tokio::test]
-async fn tools_are_rendered_and_their_calls_told() {
+async fn tools_are_rendered_and_their_calls_reported() {
     let answer = "Wait. <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
     let bed = Bed::new(Mock::saying(answer));
     let tool = json!({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}});

@@ -49,7 +49,7 @@ fn any_body_is_answered() {
 }
 
 #[test]
-fn any_answer_is_told_whole() {
+fn any_answer_is_reported_whole() {
     let text = "<think>a</think>I call <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call> [TOOL_CALLS][{\"name\": \"f\", \
                 \"arguments\": {}}] {\"name\": \"f\", \"parameters\": {\"a\": \u{e9}\"\\n\"}}";
     for how in 0..10 {

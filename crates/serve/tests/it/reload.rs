@@ -26,7 +26,7 @@ fn bed(answers: Vec<Option<&'static str>>) -> (Bed, Router, Arc<Mutex<Vec<Arc<Mo
                 kept.lock().unwrap().push(mock.clone());
                 Ok(mock as Arc<dyn Service>)
             }
-            None => Err(Error::product("mock takes 8 GiB beside the one that answers, and 2 GiB are free")),
+            None => Err(Error::product("mock takes 8 GiB next to the one that answers, and 2 GiB are free")),
         }
     });
     let settings = Settings { adapters: Some(std::env::temp_dir()), ..Settings::default() };
@@ -104,7 +104,7 @@ async fn running_streams_end_with_the_old_model_and_new_requests_have_the_new() 
 }
 
 #[tokio::test]
-async fn what_cannot_be_loaded_again_is_told() {
+async fn what_cannot_be_loaded_again_is_reported() {
     let bed = Bed::new(Mock::saying("a"));
     let admin = router(&bed.server, ADMIN);
     let (status, body) = ask(&admin, "/reload", json!({})).await;

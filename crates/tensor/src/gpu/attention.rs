@@ -5,7 +5,7 @@ use crate::profile::OpDesc;
 /// Scratch of one call of attention by cuDNN (seen at 9.19 and 9.26 for a described H200), which takes some key heads at a
 /// time so that it stays bounded.
 ///
-/// Packed documents are told by lists of beginnings, and there cuDNN lays what it keeps between its kernels like the tensor
+/// Packed documents are described by lists of starts, and there cuDNN lays what it keeps between its kernels like the tensor
 /// that it becomes: the sums like the rows' logarithms, the f32 gradient of the queries like theirs, and the gradients of every
 /// query head like those of keys and values, rows as many times wider (cudnn-frontend, `scaled_dot_product_flash_attention.h`).
 /// So packed gradients are made without gaps here, and copied to where they belong.
@@ -32,7 +32,7 @@ pub struct AttentionScratch {
     pub queries: u64,
     /// Gradients of keys, and as many of values, of packed sequences, or that join others.
     pub keys: u64,
-    /// What an engine may have for itself beside those.
+    /// What an engine may have for itself in addition to those.
     pub own: u64,
     /// What kernels of our own need instead of all that.
     pub fallback: u64,

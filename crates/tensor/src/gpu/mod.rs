@@ -34,7 +34,7 @@ pub const GRANULE: u64 = 512;
 /// Scratch that NVIDIA recommends for cuBLASLt on Hopper and later.
 pub const MATMUL_SCRATCH: u64 = 32 << 20;
 
-/// Memory of the host of a single device, where nobody says how much there is (`machine.host_bytes`).
+/// Memory of the host of a single device, where nothing says how much there is (`machine.host_bytes`).
 const HOST_BYTES: u64 = 128 << 30;
 
 /// One device and its share of a host.
@@ -147,7 +147,7 @@ impl Figures {
             isa: self.isa.to_string(),
             memory_bytes: Some(self.memory_bytes),
             host_bytes: Some(HOST_BYTES),
-            beside_bytes: None,
+            outside_pool_bytes: None,
             rates: Some(rates),
             fabric: None,
             portions: portions(self.memory_bytes),

@@ -4,7 +4,7 @@ mod packed;
 
 use crate::{DType, Tensor};
 
-pub use packed::{Band, Packed, Sequence};
+pub use packed::{Band, PackedMask, Sequence};
 
 /// Query row i and key row j attend iff `q` holds i, `k` holds j and `lo <= pos_k[j] - pos_q[i] <= hi`.
 /// At most one slice of a mask covers a pair. Causal, windowed, full and cross attention, packed documents
@@ -84,7 +84,7 @@ pub struct Mask {
     /// Pairs that attend; the host's count, for FLOPs only.
     pub pairs: u64,
     /// The same mask in plain words, where it has them and the host knows.
-    pub packed: Option<Packed>,
+    pub packed: Option<PackedMask>,
     /// Ring steps and gathered keys: what a library makes under it are parts that join each other, or those of other keys, and it
     /// needs scratch for them ([`crate::OpDesc::Attention`]). Plans know this, and no sequences.
     pub partial: bool,

@@ -1,4 +1,4 @@
-//! What the host knows of a mask in plain words: rows that attend to rows, as libraries want it told.
+//! What the host knows of a mask in plain words: rows that attend to rows, as libraries require it.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,9 +10,9 @@ use super::Slice;
 pub enum Band {
     /// Each to all.
     Full,
-    /// Of as many of both, each to those up to its own place: `key <= query`; with [`Packed::window`] to the last of them.
+    /// Of as many of both, each to those up to its own place: `key <= query`; with [`PackedMask::window`] to the last of them.
     Causal,
-    /// Each to those from some place on: `key + reach > query`. There are no fewer keys than queries, and none that nobody
+    /// Each to those from some place on: `key + reach > query`. There are no fewer keys than queries, and none that no query
     /// attends to.
     Left(usize),
 }
@@ -29,18 +29,18 @@ pub struct Sequence {
 }
 
 /// What the host knows of a mask in plain words: packed sequences, no pair of rows in two of them. Libraries have fused kernels
-/// for such masks and need to be told; kernels read the table.
+/// for such masks and need this description; kernels read the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackedMask {
     /// In no order; rows that are in none attend to nothing.
     pub sequences: Rc<[Sequence]>,
     /// Tokens that a row of a causal sequence attends to, itself included; none for all up to its own place.
     pub window: Option<usize>,
 }
 
-impl Packed {
+impl PackedMask {
     /// The sequences, if slices are full or causal, all within one window or none, of rows at positions that ascend within each.
-    pub fn of(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> Option<Packed> {
+    pub fn of(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> Option<PackedMask> {
         let (mut sequences, mut window, mut reach) = (Vec::new(), None, None);
         for slice in slices {
             let [q, k] = [
@@ -74,7 +74,7 @@ impl Packed {
                 band,
             }));
         }
-        Some(Packed { sequences: sequences.into(), window })
+        Some(PackedMask { sequences: sequences.into(), window })
     }
 }
 
@@ -162,7 +162,7 @@ fn within(window: i64, pos_q: &[i32], pos_k: &[i32]) -> Vec<Sequence> {
             for (of_q, of_k, band) in found {
                 let step = sequence(of_q, of_k, band);
                 match steps.last_mut() {
-                    Some(last) if last.is_beside(&step) => last.k.end = step.k.end,
+                    Some(last) if last.is_followed_by(&step) => last.k.end = step.k.end,
                     _ => steps.push(step),
                 }
             }
@@ -174,13 +174,13 @@ fn within(window: i64, pos_q: &[i32], pos_k: &[i32]) -> Vec<Sequence> {
 
 impl Sequence {
     /// Of the same queries, which attend to all of both.
-    fn is_beside(&self, next: &Sequence) -> bool {
+    fn is_followed_by(&self, next: &Sequence) -> bool {
         let full = self.band == Band::Full && next.band == Band::Full;
         full && self.q == next.q && self.k.end == next.k.start
     }
 }
 
-/// Positions of queries, those of keys before them all, and what of that is within a window: keys that nobody reaches and queries
+/// Positions of queries, those of keys before them all, and what of that is within a window: keys that no query reaches and queries
 /// that reach none are left out, and queries in front of the rest that reach all are apart where there are more of them than keys.
 fn left(window: i64, q: Range<i64>, k: Range<i64>) -> Vec<(Range<i64>, Range<i64>, Band)> {
     let k = k.start.max(q.start - window + 1)..k.end;
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     /// Who attends to whom, and how often that is said.
-    fn pairs(packed: &Packed, [queries, keys]: [usize; 2]) -> Vec<u32> {
+    fn pairs(packed: &PackedMask, [queries, keys]: [usize; 2]) -> Vec<u32> {
         let mut pairs = vec![0; queries * keys];
         for Sequence { q, k, band } in packed.sequences.iter() {
             assert!(!q.is_empty() && !k.is_empty(), "{packed:?}");
@@ -226,8 +226,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> Packed {
-        let packed = Packed::of(slices, pos_q, pos_k).unwrap_or_else(|| panic!("{slices:?}"));
+    fn check(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> PackedMask {
+        let packed = PackedMask::of(slices, pos_q, pos_k).unwrap_or_else(|| panic!("{slices:?}"));
         let attends = |q: usize, k: usize| {
             let apart = i64::from(pos_k[k]) - i64::from(pos_q[q]);
             let (q, k) = (q as i64, k as i64);
@@ -248,17 +248,17 @@ mod tests {
         Slice::causal(q, k, None)
     }
 
-    fn told(packed: &Packed) -> Vec<(Range<usize>, Range<usize>, Band)> {
+    fn listed(packed: &PackedMask) -> Vec<(Range<usize>, Range<usize>, Band)> {
         packed.sequences.iter().map(|s| (s.q.clone(), s.k.clone(), s.band)).collect()
     }
 
     #[test]
-    fn packed_documents_are_told_from_other_masks() {
+    fn packed_documents_are_distinguished_from_other_masks() {
         let own = |rows: Range<usize>, window| Slice::causal(rows.clone(), rows, window);
         let positions = [0, 1, 2, 0, 1];
         let packed = check(&[own(0..3, Some(2)), own(3..5, Some(2))], &positions, &positions);
         assert_eq!(
-            (told(&packed), packed.window),
+            (listed(&packed), packed.window),
             (vec![(0..3, 0..3, Causal), (3..5, 3..5, Causal)], Some(2))
         );
         // A window that reaches everything is none.
@@ -267,19 +267,19 @@ mod tests {
         check(&[Slice::full(0..3, 0..3), Slice::full(3..5, 2..5)], &positions, &positions);
         assert!(check(&[], &positions, &positions).sequences.is_empty());
         for slices in [
-            // Positions begin anew, windows differ, rows that are not there, neither causal nor full.
+            // Positions restart, windows differ, rows that are not there, neither causal nor full.
             &[own(0..5, None)][..],
             &[own(0..3, None), own(3..5, Some(2))],
             &[own(0..6, None)],
             &[Slice { hi: 1, ..own(0..3, None) }],
         ] {
-            assert_eq!(Packed::of(slices, &positions, &positions), None, "{slices:?}");
+            assert_eq!(PackedMask::of(slices, &positions, &positions), None, "{slices:?}");
         }
         // A window in positions with gaps is none in rows.
         let gaps = [0, 1, 5, 6];
         let packed = check(&[own(0..4, Some(3))], &gaps, &gaps);
-        assert_eq!(told(&packed), [(0..2, 0..2, Causal), (2..4, 2..4, Causal)]);
-        assert_eq!(told(&check(&[own(0..4, None)], &gaps, &gaps)), [(0..4, 0..4, Causal)]);
+        assert_eq!(listed(&packed), [(0..2, 0..2, Causal), (2..4, 2..4, Causal)]);
+        assert_eq!(listed(&check(&[own(0..4, None)], &gaps, &gaps)), [(0..4, 0..4, Causal)]);
     }
 
     /// Four ranks with two of eight chunks of four tokens each, as the zigzag deals them.
@@ -287,7 +287,7 @@ mod tests {
     fn chunks_of_ranks_meet_as_whole_blocks() {
         let chunk = |at: i32| 4 * at..4 * at + 4;
         let rank = |at: i32| chunk(at).chain(chunk(7 - at)).collect::<Vec<i32>>();
-        let of = |q: &[i32], k: &[i32]| told(&check(&[causal(0..q.len(), 0..k.len())], q, k));
+        let of = |q: &[i32], k: &[i32]| listed(&check(&[causal(0..q.len(), 0..k.len())], q, k));
         let mine = rank(1);
         assert_eq!(of(&mine, &mine), [(0..8, 0..8, Causal)]);
         assert_eq!(of(&mine, &rank(0)), [(0..8, 0..4, Full)]);
@@ -310,7 +310,7 @@ mod tests {
         let of = |window, q: &[i32], k: &[i32]| {
             let packed = check(&[Slice::causal(0..q.len(), 0..k.len(), Some(window))], q, k);
             assert_eq!(packed.window.unwrap_or(window), window);
-            told(&packed)
+            listed(&packed)
         };
         let mine = rank(1);
         assert_eq!(of(3, &mine, &mine), [(0..4, 0..4, Causal), (4..8, 4..8, Causal)]);
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(of(3, &mine, &rank(3)), []);
         assert_eq!(of(6, &mine, &rank(0)), [(0..4, 0..4, Left(2))]);
         assert_eq!(of(7, &mine, &rank(3)), [(4..6, 6..8, Left(1))]);
-        // Chunks 3 and 4 lie beside each other.
+        // Chunks 3 and 4 are adjacent.
         assert_eq!(of(11, &mine, &rank(3)), [(4..8, 2..8, Left(1))]);
         let all: Vec<i32> = (0..32).collect();
         assert_eq!(

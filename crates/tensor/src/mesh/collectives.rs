@@ -41,26 +41,26 @@ impl Account {
 impl Flying {
     /// The retire point: everything has arrived and what was sent may be written again.
     pub fn wait(self) {
-        let begun = self.account.as_ref().map(|account| account.now(Tick::Wait));
+        let started = self.account.as_ref().map(|account| account.now(Tick::Wait));
         // Receives first: the other side may be waiting to be rid of what it sends.
         self.receives.into_iter().chain(self.sends).for_each(Flight::wait);
-        if let (Some(account), Some(begun)) = (self.account, begun) {
-            let seconds = account.now(Tick::Waited(account.key)) - begun;
+        if let (Some(account), Some(started)) = (self.account, started) {
+            let seconds = account.now(Tick::Waited(account.key)) - started;
             account.mesh.count_wait(account.key, seconds);
         }
     }
 }
 
-/// Sums under way, begun by [`Group::begin_reduce_scatter`].
+/// Sums under way, started by [`Group::begin_reduce_scatter`].
 #[must_use = "sums are made where they are finished"]
 pub struct Reducing {
     flying: Flying,
-    sums: Vec<Parts>,
+    sums: Vec<ReduceParts>,
     index: usize,
 }
 
 /// This member's part of a tensor, and those of the others, in their order.
-struct Parts {
+struct ReduceParts {
     mine: Tensor,
     theirs: Vec<Tensor>,
 }
@@ -71,7 +71,7 @@ impl Reducing {
     pub fn finish(self, device: &Device, take: &mut dyn FnMut(usize, &Tensor)) {
         let Reducing { flying, sums, index } = self;
         flying.wait();
-        for (which, Parts { mine, theirs }) in sums.into_iter().enumerate() {
+        for (which, ReduceParts { mine, theirs }) in sums.into_iter().enumerate() {
             if mine.is_empty() {
                 continue;
             }
@@ -101,9 +101,9 @@ impl Group {
             let len = mine.len();
             let room = device.empty(size - 1, len, DType::F32, Category::Comm);
             let theirs = (0..size - 1).map(|row| room.view_rows(row..row + 1)).collect();
-            Parts { mine: mine.reshape(1, len), theirs }
+            ReduceParts { mine: mine.reshape(1, len), theirs }
         };
-        let sums: Vec<Parts> = tensors.iter().map(sum).collect();
+        let sums: Vec<ReduceParts> = tensors.iter().map(sum).collect();
         let sends: Vec<(usize, &Tensor)> =
             tensors.iter().flat_map(|parts| self.others().map(move |to| (to, &parts[to]))).collect();
         // A member's place among the others.

@@ -1,6 +1,6 @@
 //! A link without anybody at the other end: one rank of any mesh on the machine without data.
 //!
-//! Where the machine's profile says what connects ranks, messages take their time beside the compute: all ranks run the same
+//! Where the machine's profile says what connects ranks, messages overlap with the compute: all ranks run the same
 //! program at the same pace, so what this rank sends at some point others send to it at that point. Only stages of a pipeline
 //! are at different points; what they hand on is timed by the simulation of all stages, and here it takes no time.
 

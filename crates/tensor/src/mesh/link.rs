@@ -1,7 +1,7 @@
 //! What carries tensors between ranks.
 //!
 //! A rank is one thread with its machine and pool. The n-th message sent to a rank is the n-th that it begins to receive from
-//! there, in whatever order they are waited for; each says what it is, so that ranks whose programs went apart are told so
+//! there, in whatever order they are waited for; each says what it is, so that ranks whose programs went apart get an error
 //! instead of mixing up data.
 //!
 //! A wait has a deadline and ends when somebody gives up. After a failure nothing is moved any more and every wait ends at
@@ -168,7 +168,7 @@ pub trait Link {
     /// From here on this rank is in a section of the run that has a deadline of its own (`None`: the link's). A link that has one
     /// deadline for everything takes no notice.
     fn section(&self, _name: &'static str, _deadline: Option<Duration>) {}
-    /// After a failure: waits for all ranks to come here and begins anew, with nothing under way and no failure.
+    /// After a failure: waits for all ranks to come here and restarts, with nothing under way and no failure.
     ///
     /// # Errors
     /// The failure, if the link cannot do this or a rank does not come: then the run is over.

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_meet_or_nobody_does() {
+    fn all_meet_or_no_rank_does() {
         let meeting = Meeting::new(3);
         let long = Duration::from_secs(600);
         for round in 0..3 {

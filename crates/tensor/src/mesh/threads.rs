@@ -194,7 +194,7 @@ struct Sent {
 impl Flight for Sent {
     fn wait(mut self: Box<Self>) {
         let Some(share) = self.share.take() else { return };
-        let begun = Instant::now();
+        let started = Instant::now();
         let (world, rank) = (&self.end.world, self.end.rank);
         world.presence.waits(rank, &self.what);
         let gone = world.wait(self.to, self.end.deadline(), |_| (!share.is_read()).then_some(()));
@@ -203,13 +203,13 @@ impl Flight for Sent {
             self.end.timed_out(self.to, &self.what);
         }
         self.share = Some(share);
-        self.end.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+        self.end.count(|traffic| traffic.wait_s += started.elapsed().as_secs_f64());
     }
 }
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        // What was not taken yet never will be; a copy that has begun is waited for by the share.
+        // What was not taken yet never will be; a copy that has started is waited for by the share.
         let mut mailbox = lock(&self.end.world.boxes[self.to]);
         mailbox.queues[self.end.rank].retain(|parcel| parcel.number != self.number);
         drop(mailbox);
@@ -241,7 +241,7 @@ impl Flight for Coming {
     fn wait(self: Box<Self>) {
         let Coming { end, device, from, number, dst, fence, what } = *self;
         let world = &end.world;
-        let begun = Instant::now();
+        let started = Instant::now();
         world.presence.waits(end.rank, &what);
         let parcel = world.wait(end.rank, end.deadline(), |mailbox| {
             let at = mailbox.queues[from].iter().position(|parcel| parcel.number == number)?;
@@ -274,7 +274,7 @@ impl Flight for Coming {
         // The sender waits at this rank's bell for its tensor.
         drop(lock(&world.boxes[end.rank]));
         world.bells[end.rank].notify_all();
-        end.count(|traffic| traffic.wait_s += begun.elapsed().as_secs_f64());
+        end.count(|traffic| traffic.wait_s += started.elapsed().as_secs_f64());
     }
 }
 
@@ -349,7 +349,7 @@ impl Link for Threads {
         self.0.sent.borrow_mut().fill(0);
         self.0.expected.borrow_mut().fill(0);
         let clear = || {
-            // All ranks are here, so nothing is under way and nobody else looks.
+            // All ranks are here, so nothing is under way and no other thread looks.
             for mailbox in &world.boxes {
                 lock(mailbox).queues.iter_mut().for_each(VecDeque::clear);
             }

@@ -88,13 +88,13 @@ pub unsafe trait Copies: Send + Sync {
     /// Fills `into` with bytes `at..at + into.len()` of the region's rows laid end to end, and returns when done.
     ///
     /// # Safety
-    /// The region's storage lives, and nobody writes it meanwhile.
+    /// The region's storage lives, and nothing writes it meanwhile.
     unsafe fn fetch(&self, from: &Region, at: usize, into: &mut [u8]);
 
     /// Sets bytes `at..at + from.len()` of the region's rows laid end to end, and returns when done.
     ///
     /// # Safety
-    /// The region's storage lives, and nobody reads or writes it meanwhile.
+    /// The region's storage lives, and nothing reads or writes it meanwhile.
     unsafe fn store(&self, into: &Region, at: usize, from: &[u8]);
 }
 

@@ -22,7 +22,7 @@ pub(super) trait Backing: Send + Sync {
     fn write_at(&self, bytes: &[u8], offset: u64, step: Step) -> io::Result<usize>;
     fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize>;
     /// Where so many bytes lie in memory that a machine copies from and to without a stop in between: the address of the
-    /// first. Nobody else uses them while a transfer of theirs is under way.
+    /// first. Nothing else uses them while a transfer of theirs is under way.
     fn place(&self, _offset: u64, _len: usize) -> Option<usize> {
         None
     }

@@ -16,7 +16,7 @@ pub enum Codec {
     #[default]
     AsIs,
     /// f32 or bf16 in blocks of 128 columns, each an f32 scale (largest magnitude / 448) and one e4m3 code per element.
-    /// Blocks start anew in each row, so the codes do not depend on how rows are cut into tiles. The error of an
+    /// Blocks restart in each row, so the codes do not depend on how rows are cut into tiles. The error of an
     /// element is at most 1/16 of its magnitude or 1/1024 of its block's scale; infinities come back as NaN.
     Fp8Block,
 }

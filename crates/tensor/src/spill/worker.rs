@@ -77,13 +77,13 @@ pub(super) struct Staging {
 impl Staging {
     /// The first page of the far buffer, before any worker has started.
     pub fn first_page(&mut self) -> &mut [u8] {
-        // SAFETY: the buffer has a page, and until the workers start nobody else knows of it.
+        // SAFETY: the buffer has a page, and until the workers start no other thread knows of it.
         unsafe { bytes_mut(self.far, PAGE as usize) }
     }
 }
 
 /// # Safety
-/// `len` bytes at `address` are readable and writable, and nobody else uses them for `'a`.
+/// `len` bytes at `address` are readable and writable, and nothing else uses them for `'a`.
 unsafe fn bytes_mut<'a>(address: usize, len: usize) -> &'a mut [u8] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) }

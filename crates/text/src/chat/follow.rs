@@ -86,7 +86,10 @@ impl Follow {
         let shown = render(&[with(ANSWER)], false)?.text;
         let close = shown.rfind(ANSWER).map(|at| &shown[at + ANSWER.len()..]);
         let Some(close) = close.filter(|close| answered.ends_with(close)) else {
-            return Err("the chat template does not show an answer as it is, so that what ends its turn cannot be told".into());
+            return Err(
+                "the chat template does not show an answer as it is, so that what ends its turn is unknown"
+                    .into(),
+            );
         };
         // The model wrote the beginning of that itself.
         let own = end.and_then(|end| self.tokenizer.token(end)).unwrap_or_default();

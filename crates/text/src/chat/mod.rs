@@ -47,7 +47,7 @@ impl Template {
     /// The tokens of a conversation, and which of them are learned.
     ///
     /// # Errors
-    /// In words: what the template refuses, what it makes of turns that cannot be told apart, no learned token.
+    /// In words: what the template refuses, what it makes of turns that cannot be distinguished, no learned token.
     pub fn lesson(
         &self,
         conversation: &Conversation,

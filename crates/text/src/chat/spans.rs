@@ -7,7 +7,7 @@ use super::conversation::{Conversation, Said};
 use super::template::Template;
 
 /// A part of a text, and what its tokens count.
-pub(super) struct Part {
+pub(super) struct WeightedSpan {
     pub bytes: Range<usize>,
     pub weight: f32,
 }
@@ -17,11 +17,11 @@ pub(super) fn spans(
     template: &Template,
     conversation: &Conversation,
     turns: Turns,
-) -> Result<(String, Vec<Part>), String> {
+) -> Result<(String, Vec<WeightedSpan>), String> {
     let all = conversation.messages.len();
     if turns == Turns::All {
         let text = template.render(conversation, all, false)?.text;
-        let part = Part { bytes: 0..text.len(), weight: 1.0 };
+        let part = WeightedSpan { bytes: 0..text.len(), weight: 1.0 };
         return Ok((text, vec![part]));
     }
     let (text, mut parts) = if template.has_marks() {
@@ -42,7 +42,7 @@ fn answers(conversation: &Conversation) -> impl Iterator<Item = (usize, f32)> {
 }
 
 /// By the template's own marks, one for each message of the model.
-fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String, Vec<Part>), String> {
+fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String, Vec<WeightedSpan>), String> {
     let rendered = template.render(conversation, conversation.messages.len(), false)?;
     let model: Vec<f32> = conversation
         .messages
@@ -53,23 +53,26 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
         .collect();
     if model.len() == rendered.marked.len() {
         let parts = rendered.marked.into_iter().zip(model);
-        let parts = parts.map(|(bytes, weight)| Part { bytes, weight }).collect();
+        let parts = parts.map(|(bytes, weight)| WeightedSpan { bytes, weight }).collect();
         return Ok((rendered.text, parts));
     }
     // Some templates join messages, or mark more than one part of each.
     if model.iter().all(|weight| *weight == 1.0) && !rendered.marked.is_empty() {
-        let parts = rendered.marked.into_iter().map(|bytes| Part { bytes, weight: 1.0 }).collect();
+        let parts = rendered.marked.into_iter().map(|bytes| WeightedSpan { bytes, weight: 1.0 }).collect();
         return Ok((rendered.text, parts));
     }
     Err(format!(
-        "the chat template marks {} parts of {} messages of the assistant, so that their weights cannot be told apart",
+        "the chat template marks {} parts of {} messages of the assistant, so that their weights cannot be distinguished",
         rendered.marked.len(),
         model.len()
     ))
 }
 
 /// By what each answer adds to the text before it.
-fn by_difference(template: &Template, conversation: &Conversation) -> Result<(String, Vec<Part>), String> {
+fn by_difference(
+    template: &Template,
+    conversation: &Conversation,
+) -> Result<(String, Vec<WeightedSpan>), String> {
     let text = template.render(conversation, conversation.messages.len(), false)?.text;
     let mut parts = Vec::new();
     for (at, weight) in answers(conversation) {
@@ -81,12 +84,12 @@ fn by_difference(template: &Template, conversation: &Conversation) -> Result<(St
         };
         if !(text.starts_with(&before) && text.starts_with(&with) && with.len() >= before.len()) {
             return Err(format!(
-                "which words are the model's cannot be told from this chat template: the text up to message {at} is not the \
+                "this chat template does not show which words are the model's: the text up to message {at} is not the \
                  beginning of the whole (it rewrites or drops earlier turns); name a template file with generation marks \
                  (data.chat_template), or learn the last turn alone (data.supervise=last_turn)"
             ));
         }
-        parts.push(Part { bytes: before.len()..with.len(), weight });
+        parts.push(WeightedSpan { bytes: before.len()..with.len(), weight });
     }
     Ok((text, parts))
 }

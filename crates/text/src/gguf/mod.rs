@@ -1,4 +1,4 @@
-//! Tokenizers in GGUF files: read as the files that Transformers would have beside a model, and written as llama.cpp wants them.
+//! Tokenizers in GGUF files: read as the files that Transformers would have next to a model, and written as llama.cpp wants them.
 //!
 //! A pre-tokenizer has a name in such a file (`tokenizer.ggml.pre`), which stands for expressions in llama.cpp's code. Names whose
 //! expressions are not known here are refused, as is a tokenizer that has none of these names: what is guessed cuts texts wrongly.

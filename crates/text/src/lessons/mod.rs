@@ -82,7 +82,8 @@ pub enum Truncation {
 pub enum Judge {
     /// Lessons: one document, without values.
     #[default]
-    Nobody,
+    #[serde(rename = "nobody")]
+    None,
     /// Two answers: the better one, then the other. Values: where the answer begins, its reward, the margin.
     Pairs,
     /// An answer that is wanted or not: it, then its prompt with another row's answer. Values: where the answer begins, and 1 if it
@@ -133,7 +134,7 @@ impl Answers {
     /// Values of a document.
     pub fn values(&self) -> usize {
         match self.judge {
-            Judge::Nobody => 0,
+            Judge::None => 0,
             Judge::Pairs | Judge::Responses => 3,
             Judge::Labels => 2,
             Judge::Ratings => 1 + self.ratings.len(),
@@ -236,7 +237,7 @@ impl<'a> Lessons<'a> {
     fn documents(&mut self, row: &Value) -> std::result::Result<Vec<Lesson>, String> {
         let (teaching, maker) = (self.teaching, self.maker());
         let (answers, keys) = (&teaching.answers, teaching.columns.keys());
-        if answers.judge == Judge::Nobody {
+        if answers.judge == Judge::None {
             let mut lesson = lesson(row, (self.tokenizer, self.template), teaching)?;
             judged::learn_from(object(row)?, &mut lesson)?;
             return Ok(vec![lesson]);

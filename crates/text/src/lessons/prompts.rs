@@ -89,7 +89,7 @@ fn prompt(
     match ids.len() {
         0 => Err("has an empty prompt, and the tokenizer has no begin-of-text token to start from".into()),
         tokens if tokens > max_tokens => Err(format!(
-            "has a prompt of {tokens} tokens, and beside the answer there is room for {max_tokens}; raise stage.*.seq_tokens, or \
+            "has a prompt of {tokens} tokens, and with the answer there is room for {max_tokens}; raise stage.*.seq_tokens, or \
              lower rl.max_answer_tokens"
         )),
         _ => Ok(Prompt { ids, text, row, conversation }),

@@ -1,6 +1,6 @@
 //! One pass over one store: which documents, in what order, in which samples.
 
-use super::{LengthWeight, Part, Shuffle, Spec, Split};
+use super::{LengthWeight, Shuffle, SourceFilter, Spec, Split};
 use crate::error::{Error, Result};
 use crate::pack::{Doc, Packing, Sample, pack_led};
 use crate::rng::Rng;
@@ -27,16 +27,16 @@ pub fn is_held_out(hash: u128, fraction: f64) -> bool {
 ///
 /// # Errors
 /// None is left; the message says why.
-pub fn choose(store: &Store, part: &Part, spec: &Spec) -> Result<Vec<Doc>> {
+pub fn choose(store: &Store, part: &SourceFilter, spec: &Spec) -> Result<Vec<Doc>> {
     let number = |name: &String| store.header()?.sources.iter().position(|source| source == name);
     let is_of = |doc: usize, name: &String| {
         number(name)
             .is_some_and(|number| store.doc_meta(doc).is_some_and(|meta| meta.source as usize == number))
     };
     let belongs = |doc: usize| match part {
-        Part::Whole => true,
-        Part::Only(name) => is_of(doc, name),
-        Part::Without(names) => !names.iter().any(|name| is_of(doc, name)),
+        SourceFilter::Whole => true,
+        SourceFilter::Only(name) => is_of(doc, name),
+        SourceFilter::Without(names) => !names.iter().any(|name| is_of(doc, name)),
     };
     let admits = |doc: usize| -> Result<bool> {
         Ok(match spec.split {
@@ -73,9 +73,9 @@ pub fn choose(store: &Store, part: &Part, spec: &Spec) -> Result<Vec<Doc>> {
             store.prefix().display(),
             store.num_documents(),
             match part {
-                Part::Whole => "of the store".to_string(),
-                Part::Only(name) => format!("of the source `{name}`"),
-                Part::Without(names) => format!("of a source other than {}", names.join(", ")),
+                SourceFilter::Whole => "of the store".to_string(),
+                SourceFilter::Only(name) => format!("of the source `{name}`"),
+                SourceFilter::Without(names) => format!("of a source other than {}", names.join(", ")),
             },
             match spec.split {
                 Split::All => "in it".to_string(),

@@ -11,7 +11,7 @@ pub use blend::next_source;
 pub use epoch::{choose, is_held_out, samples};
 
 use crate::error::{Error, Result};
-use crate::pack::{Boundaries, Doc, Packed, Packing, Sample, materialise};
+use crate::pack::{Boundaries, Doc, PackedSample, Packing, Sample, materialise};
 use crate::store::Store;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Spec {
 
 /// Documents of a store, by the name of the source that they carry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Part {
+pub enum SourceFilter {
     /// All.
     #[default]
     Whole,
@@ -118,7 +118,7 @@ pub struct Source {
     /// The store.
     pub store: Arc<Store>,
     /// Which of its documents.
-    pub part: Part,
+    pub part: SourceFilter,
     /// Its weight, above zero.
     pub weight: f64,
 }
@@ -126,7 +126,7 @@ pub struct Source {
 impl Source {
     /// A whole store.
     pub fn whole(store: Arc<Store>, weight: f64) -> Self {
-        Self { store, part: Part::Whole, weight }
+        Self { store, part: SourceFilter::Whole, weight }
     }
 }
 
@@ -176,7 +176,7 @@ pub struct SourceCursor {
 }
 
 /// What the thread that prepares samples gives: one, and the position after it.
-type Given = Result<(Packed, Cursor)>;
+type Given = Result<(PackedSample, Cursor)>;
 
 /// Gives samples without end, prepared by a thread of its own.
 #[derive(Debug)]
@@ -225,7 +225,7 @@ impl Loader {
     /// # Errors
     /// A store that cannot be read any more, such as one that was truncated.
     #[allow(clippy::should_implement_trait)] // The sequence has no end; an Option would only be unwrapped.
-    pub fn next(&mut self) -> Result<Packed> {
+    pub fn next(&mut self) -> Result<PackedSample> {
         let began = Instant::now();
         let received = self.incoming.as_ref().and_then(|incoming| incoming.recv().ok());
         self.last_wait_s = began.elapsed().as_secs_f64();
@@ -264,7 +264,7 @@ impl Drop for Loader {
         // Closing the channel ends the worker at its next sample.
         self.incoming = None;
         if let Some(worker) = self.worker.take() {
-            // A panic of the worker concerns nobody any more.
+            // A panic of the worker concerns no caller any more.
             let _ = worker.join();
         }
     }
@@ -325,7 +325,7 @@ impl Feed {
         }
     }
 
-    fn next(&mut self) -> Result<Packed> {
+    fn next(&mut self) -> Result<PackedSample> {
         let drawn: Vec<u64> = self.cursor.sources.iter().map(|source| source.drawn).collect();
         let number = next_source(&self.weights, &drawn);
         let (lane, at) = (&mut self.lanes[number], &mut self.cursor.sources[number]);

@@ -6,7 +6,7 @@
 //! still fits in (Ding et al. 2024, arXiv:2404.10830): samples are nearly full and no document is cut for want of room.
 //!
 //! There is no padding: a sample is as long as its spans. A trainer with fixed shapes fills it up itself with
-//! [`Packed::pad_to`].
+//! [`PackedSample::pad_to`].
 
 mod best_fit;
 
@@ -59,7 +59,7 @@ pub type Sample = Vec<Span>;
 
 /// A sample as a training step takes it: rows of equal length and the document ranges.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Packed {
+pub struct PackedSample {
     /// Token ids.
     pub tokens: Vec<u32>,
     /// The id to predict after each token, or [`IGNORE`].
@@ -114,7 +114,7 @@ impl Facts {
     }
 }
 
-impl Packed {
+impl PackedSample {
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
@@ -127,11 +127,11 @@ impl Packed {
 
     /// The same with `lead` virtual tokens before each document, which no loss is computed for: ids from [`VIRTUAL`] on, at the
     /// first positions.
-    pub fn led(self, lead: usize) -> Packed {
+    pub fn led(self, lead: usize) -> PackedSample {
         if lead == 0 {
             return self;
         }
-        let mut led = Packed { facts: self.facts.clone(), ..Packed::default() };
+        let mut led = PackedSample { facts: self.facts.clone(), ..PackedSample::default() };
         for (from, to) in self.docs.iter().map(|(from, to)| (*from as usize, *to as usize)) {
             let start = led.len() as u32;
             led.tokens.extend(VIRTUAL..VIRTUAL + lead as u32);
@@ -243,14 +243,14 @@ fn members<'a>(store: &Store, sample: &'a [Span]) -> Cow<'a, [Span]> {
 ///
 /// # Errors
 /// As [`Store::token_range`].
-pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Result<Packed> {
+pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Result<PackedSample> {
     let sample = &*members(store, sample);
     let total: usize = sample.iter().map(|span| span.len as usize).sum();
-    let mut packed = Packed {
+    let mut packed = PackedSample {
         tokens: Vec::with_capacity(total + 1),
         labels: Vec::with_capacity(total),
         positions: Vec::with_capacity(total),
-        ..Packed::default()
+        ..PackedSample::default()
     };
     for (at, span) in sample.iter().enumerate() {
         let (doc, start, len) = (span.doc as usize, span.start as usize, span.len as usize);

@@ -97,15 +97,15 @@ const FACTS_PER_SECTION: [usize; 6] = [1, 1, 2, 2, 2, 4];
 /// Questions until a section is over.
 const QUESTIONS_PER_SECTION: usize = 12;
 /// Lines of filler between two rounds or questions of every second drill, drawn evenly from these: copying from near is
-/// learned first, and from near alone if nothing is further away; but with gaps in all of them hardly anything.
+/// learned first, and from near alone if nothing is more distant; but with gaps in all of them hardly anything.
 const GAPS: [usize; 6] = [0, 0, 1, 2, 4, 8];
 /// Facts of a round of a drill, drawn evenly from these.
 const FACTS_PER_DRILL: [usize; 4] = [2, 3, 5, 8];
 /// Words of a list, drawn evenly from these.
 const WORDS_PER_LIST: [usize; 4] = [6, 12, 20, 32];
-/// How often a list is told.
+/// How often a list is stated.
 const REPEATS: usize = 4;
-/// How often a set is told.
+/// How often a set is stated.
 const ROUNDS_PER_DRILL: usize = 5;
 /// Facts of a document at most; their second words stay distinct.
 const MOST_FACTS: usize = NOUNS.len() / 2;
@@ -127,7 +127,7 @@ impl RecallGenerator {
     }
 
     /// A document of about `target_bytes` (at least a few lines): filler with facts spread over it, as in a needle
-    /// test, and questions in between. How far back a fact was last told is spread over all orders of magnitude, the
+    /// test, and questions in between. How far back a fact was last stated is spread over all orders of magnitude, the
     /// larger ones more often, so that a window of any length holds questions whose facts it holds too.
     pub fn document(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(1, index);
@@ -143,10 +143,10 @@ impl RecallGenerator {
                 facts.push((line, fact));
             } else if line % LINES_PER_QUESTION == LINES_PER_QUESTION - 1 {
                 let back = (line as f64).powf(rng.unit().sqrt());
-                let distance = |told: usize| ((line - told) as f64 / back).ln().abs();
+                let distance = |stated: usize| ((line - stated) as f64 / back).ln().abs();
                 let nearest = facts.iter_mut().min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)));
-                if let Some((told, fact)) = nearest {
-                    *told = line;
+                if let Some((stated, fact)) = nearest {
+                    *stated = line;
                     push_line(&mut text, &fact.answered());
                 }
             } else {
@@ -159,7 +159,7 @@ impl RecallGenerator {
 
     /// A dense document of about `target_bytes`. By index in turn: lists of words that are repeated, so that from the second time on every
     /// word can be known by looking the one before it up, which is the first thing that a model learns to copy (with such sequences
-    /// Olsson et al., 2022, arXiv:2209.11895, find the heads that do); sets of facts, each told several times in another order; and facts with questions about them.
+    /// Olsson et al., 2022, arXiv:2209.11895, find the heads that do); sets of facts, each stated several times in another order; and facts with questions about them.
     pub fn drill(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(3, index);
         let mut filler = Filler::new(&self.filler, &mut rng);
@@ -249,20 +249,21 @@ impl RecallGenerator {
         lines
     }
 
-    /// A set of facts, told again and again.
+    /// A set of facts, stated again and again.
     fn rounds(&self, rng: &mut Rng) -> Vec<String> {
         let (mut used, count) = (Vec::new(), *rng.pick(&FACTS_PER_DRILL));
         let mut facts: Vec<Fact> = (0..count).map(|_| self.fact(rng, &mut used)).collect();
         let round = |_| {
-            let told: Vec<String> = facts.iter().map(|fact| format!("{} {}", fact.key, fact.value)).collect();
+            let stated: Vec<String> =
+                facts.iter().map(|fact| format!("{} {}", fact.key, fact.value)).collect();
             rng.shuffle(&mut facts);
-            format!("The words {}.", told.join(", "))
+            format!("The words {}.", stated.join(", "))
         };
         (0..ROUNDS_PER_DRILL).map(round).collect()
     }
 }
 
-/// A list of distinct words, no key among them, told again and again.
+/// A list of distinct words, no key among them, stated again and again.
 fn repeats(rng: &mut Rng) -> Vec<String> {
     let mut words: Vec<&str> = NOUNS.iter().chain(&VALUES).copied().collect();
     rng.shuffle(&mut words);

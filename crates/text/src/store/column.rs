@@ -1,6 +1,6 @@
-//! Numbers beside the tokens of a store: what each counts when it is to be predicted, or how likely another model held it.
+//! Numbers next to the tokens of a store: what each counts when it is to be predicted, or how likely another model held it.
 //!
-//! A column is a file `PREFIX.weight`, `PREFIX.ref`, `PREFIX.best` or `PREFIX.values` beside `.bin` and `.idx`, little endian:
+//! A column is a file `PREFIX.weight`, `PREFIX.ref`, `PREFIX.best` or `PREFIX.values` next to `.bin` and `.idx`, little endian:
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
@@ -177,7 +177,7 @@ pub struct ColumnWriter {
 }
 
 impl ColumnWriter {
-    /// Begins a column beside `PREFIX.bin`. `made_by` names what the values come from.
+    /// Begins a column next to `PREFIX.bin`. `made_by` names what the values come from.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -251,7 +251,7 @@ impl ColumnWriter {
 impl Drop for ColumnWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // Never begun, or already gone: nothing is left to clean up.
+            // Never started, or already gone: nothing is left to clean up.
             let _ = std::fs::remove_file(file(&self.path, ".tmp"));
         }
     }

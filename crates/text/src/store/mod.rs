@@ -16,7 +16,7 @@
 //! | then | S or 0 | sequence modes, i8, multimodal stores only; ignored here |
 //!
 //! This crate writes one sequence per document and ends each document with the end-of-text id, so a packed label
-//! can say "the text ends here". Beside the pair lie `PREFIX.json` ([`Header`]) and `PREFIX.docs` ([`DocMeta`] per
+//! can say "the text ends here". Next to the pair lie `PREFIX.json` ([`Header`]) and `PREFIX.docs` ([`DocMeta`] per
 //! document); stores of other tools lack both and are read all the same.
 
 mod column;

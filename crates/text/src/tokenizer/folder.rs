@@ -24,11 +24,11 @@ pub const FILES: [&str; 9] = [
 ];
 
 impl Tokenizer {
-    /// Writes `tokenizer.json` and a `tokenizer_config.json` with which Transformers' `AutoTokenizer` loads it. What lay beside a
+    /// Writes `tokenizer.json` and a `tokenizer_config.json` with which Transformers' `AutoTokenizer` loads it. What lay next to a
     /// tokenizer that was read from a folder goes with it: chat templates, padding, and what else Fathom has no use for.
     ///
     /// # Errors
-    /// The folder cannot be written, or what lay beside the tokenizer cannot be read any more.
+    /// The folder cannot be written, or what lay next to the tokenizer cannot be read any more.
     pub fn save_dir(&self, dir: impl AsRef<Path>) -> Result<()> {
         let dir = dir.as_ref();
         let mut config = json!({

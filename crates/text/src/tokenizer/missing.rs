@@ -8,7 +8,7 @@ use fathom_base::hub;
 const OTHERS: [&str; 5] =
     ["tokenizer.model", "spiece.model", "tokenizer.tiktoken", "vocab.json", "vocab.txt"];
 
-/// What to do about a missing file, if that can be told from what lies beside it, or from its folder's name.
+/// What to do about a missing file, if that follows from what lies next to it, or from its folder's name.
 pub(super) fn advice(path: &Path) -> Option<String> {
     if path.exists() {
         return None;

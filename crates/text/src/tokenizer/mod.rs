@@ -4,7 +4,7 @@
 //! by an engine of our own that gives the same ids ([`fast`]). What else this module adds: long texts are cut into
 //! pieces where the pre-tokenizer would cut anyway ([`pieces`]), text never turns into special tokens by accident,
 //! a stream of ids becomes a stream of whole characters ([`Stream`]), the ids of special roles are read from the
-//! files beside the tokenizer, and whatever a file holds, the crate answers and does not panic ([`foreign`]).
+//! files next to the tokenizer, and whatever a file holds, the crate answers and does not panic ([`foreign`]).
 
 mod fast;
 mod folder;
@@ -48,7 +48,7 @@ pub struct Tokenizer {
     asked_bytes: AtomicUsize,
     roles: roles::Roles,
     path: PathBuf,
-    /// The folder that it was read from with the files beside it.
+    /// The folder that it was read from with the files next to it.
     folder: Option<PathBuf>,
     vocab_size: usize,
     /// Tokens are spelled in the alphabet of bytes.
@@ -302,7 +302,7 @@ impl Tokenizer {
         self.eos().ok_or_else(|| Error::NoEos {
             path: self.path.clone(),
             reason: format!(
-                "looked in the files beside it and for {}; name one in tokenizer_config.json under eos_token",
+                "looked in the files next to it and for {}; name one in tokenizer_config.json under eos_token",
                 roles::KNOWN_EOS.join(", ")
             ),
         })

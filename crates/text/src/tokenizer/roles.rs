@@ -1,4 +1,4 @@
-//! Which ids begin and end a text: read from the files beside a tokenizer, or known by spelling.
+//! Which ids begin and end a text: read from the files next to a tokenizer, or known by spelling.
 
 use crate::error::{Error, Result};
 use crate::gguf::side_file;

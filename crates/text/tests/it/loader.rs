@@ -2,9 +2,9 @@
 
 use crate::store::write;
 use fathom_text::loader::{
-    Cursor, LengthWeight, Loader, Part, Shuffle, Source, Spec, Split, choose, samples,
+    Cursor, LengthWeight, Loader, Shuffle, Source, SourceFilter, Spec, Split, choose, samples,
 };
-use fathom_text::pack::{Boundaries, IGNORE, Packed, Packing, Span, materialise};
+use fathom_text::pack::{Boundaries, IGNORE, PackedSample, Packing, Span, materialise};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn labels_positions_and_ranges() {
     assert_eq!(open.labels, [102, 1, 200, 201, 1, 300, 301, 302]);
     assert_eq!(open.positions, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(open.docs, [(0, 8)]);
-    assert_eq!(materialise(&store, &[], Boundaries::Masked).unwrap(), Packed::default());
+    assert_eq!(materialise(&store, &[], Boundaries::Masked).unwrap(), PackedSample::default());
 }
 
 fn spec(packing: Packing) -> Spec {
@@ -44,7 +44,7 @@ fn spec(packing: Packing) -> Spec {
 
 /// Tokens of one epoch, sorted.
 fn epoch_tokens(store: &Store, spec: &Spec, epoch: u64) -> Vec<u32> {
-    let docs = choose(store, &Part::Whole, spec).unwrap();
+    let docs = choose(store, &SourceFilter::Whole, spec).unwrap();
     let plan = samples(&docs, spec, 0, epoch);
     let mut ids: Vec<u32> =
         plan.iter().flat_map(|sample| materialise(store, sample, spec.boundaries).unwrap().tokens).collect();
@@ -74,7 +74,7 @@ fn every_cursor_resumes_exactly() {
     };
     for packing in [Packing::Concatenate, Packing::BestFit] {
         let mut loader = Loader::new(sources(), spec(packing)).unwrap();
-        let mut given: Vec<Packed> = Vec::new();
+        let mut given: Vec<PackedSample> = Vec::new();
         let mut cursors: Vec<Cursor> = vec![loader.cursor().clone()];
         for _ in 0..60 {
             given.push(loader.next().unwrap());
@@ -122,7 +122,7 @@ fn splits_part_the_documents() {
     std::fs::remove_file(format!("{}.docs", prefix.display())).unwrap();
     let store = Store::open(prefix).unwrap();
     let numbers = |split| -> BTreeSet<u64> {
-        choose(&store, &Part::Whole, &Spec { split, ..Spec::new(8) })
+        choose(&store, &SourceFilter::Whole, &Spec { split, ..Spec::new(8) })
             .unwrap()
             .iter()
             .map(|doc| doc.doc)
@@ -139,10 +139,12 @@ fn long_documents_only() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), &[4, 30, 5, 9, 2, 14]);
     let long = Spec { min_doc_tokens: 9, shuffle: Shuffle::None, ..Spec::new(8) };
-    let docs: Vec<u64> = choose(&store, &Part::Whole, &long).unwrap().iter().map(|doc| doc.doc).collect();
+    let docs: Vec<u64> =
+        choose(&store, &SourceFilter::Whole, &long).unwrap().iter().map(|doc| doc.doc).collect();
     assert_eq!(docs, [1, 3, 5]);
-    let error =
-        choose(&store, &Part::Whole, &Spec { min_doc_tokens: 31, ..Spec::new(8) }).unwrap_err().to_string();
+    let error = choose(&store, &SourceFilter::Whole, &Spec { min_doc_tokens: 31, ..Spec::new(8) })
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("the longest has 30 tokens") && error.contains("at least 31"), "{error}");
 }
 
@@ -159,7 +161,7 @@ fn parts_of_a_store_are_blended_by_weight() {
     writer.finish().unwrap();
     let store = Arc::new(Store::open(&prefix).unwrap());
     let part = |part, weight| Source { store: store.clone(), part, weight };
-    let (verse, rest) = (Part::Only("verse".into()), Part::Without(vec!["verse".into()]));
+    let (verse, rest) = (SourceFilter::Only("verse".into()), SourceFilter::Without(vec!["verse".into()]));
     let first = |sources| {
         let mut loader = Loader::new(sources, Spec::new(8)).unwrap();
         (0..40).map(|_| loader.next().unwrap().tokens[0]).collect::<Vec<u32>>()
@@ -167,7 +169,7 @@ fn parts_of_a_store_are_blended_by_weight() {
     let blended = first(vec![part(verse.clone(), 3.0), part(rest.clone(), 1.0)]);
     assert_eq!(blended.iter().filter(|doc| **doc % 4 == 0).count(), 30);
     assert!(first(vec![part(rest.clone(), 1.0)]).iter().all(|doc| doc % 4 != 0));
-    let error = choose(&store, &Part::Only("epic".into()), &Spec::new(8)).unwrap_err().to_string();
+    let error = choose(&store, &SourceFilter::Only("epic".into()), &Spec::new(8)).unwrap_err().to_string();
     assert!(error.contains("epic"), "{error}");
     // A cursor of one part is refused by the other.
     let cursor = Loader::new(vec![part(rest, 1.0)], Spec::new(8)).unwrap().cursor().clone();

@@ -65,7 +65,7 @@ fn drill_repeats_its_lists(text: &str) {
     }
 }
 
-/// Every set of facts is told several times, and says the same each time.
+/// Every set of facts is stated several times, and says the same each time.
 fn drill_repeats_its_facts(text: &str, split: Split) {
     let rounds: Vec<BTreeMap<&str, &str>> = text
         .lines()

@@ -161,7 +161,7 @@ fn foreign_stores_are_read() {
 }
 
 #[test]
-fn broken_indexes_are_told_by_field() {
+fn broken_indexes_are_reported_by_field() {
     let dir = tempfile::tempdir().unwrap();
     let prefix = write(dir.path(), 100, &[vec![1, 2, 3], vec![4, 5]]);
     let path = with(&prefix, ".idx");
@@ -260,7 +260,7 @@ proptest! {
     }
 }
 
-/// Weights stand beside the tokens, come with the labels that they are of, and weightless labels are not trained on.
+/// Weights stand next to the tokens, come with the labels that they are of, and weightless labels are not trained on.
 #[test]
 fn columns_come_with_their_labels() {
     let dir = tempfile::tempdir().unwrap();

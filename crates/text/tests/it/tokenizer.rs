@@ -79,7 +79,7 @@ fn a_folder_written_here_reads_back_with_its_roles() {
 }
 
 #[test]
-fn what_lies_beside_a_tokenizer_goes_with_it() {
+fn what_lies_next_to_a_tokenizer_goes_with_it() {
     let [from, to] = [0; 2].map(|_| tempfile::tempdir().unwrap());
     tokenizer().save(from.path().join("tokenizer.json")).unwrap();
     let write = |name: &str, text: &str| std::fs::write(from.path().join(name), text).unwrap();
@@ -107,7 +107,7 @@ fn what_lies_beside_a_tokenizer_goes_with_it() {
 }
 
 #[test]
-fn roles_come_from_the_files_beside_it() {
+fn roles_come_from_the_files_next_to_it() {
     let dir = tempfile::tempdir().unwrap();
     tokenizer().save(dir.path().join("tokenizer.json")).unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
@@ -212,7 +212,7 @@ fn an_added_token_is_named_as_its_file_spells_it() {
 
 /// A folder with another form of tokenizer says how to convert it, and a name of the hub how to fetch it.
 #[test]
-fn a_tokenizer_of_another_form_is_told_how_to_convert() {
+fn a_tokenizer_of_another_form_is_refused_with_how_to_convert() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tokenizer.model"), "pieces").unwrap();
     let file = dir.path().join("tokenizer.json");

@@ -126,7 +126,7 @@ fn hash_file(path: &Path) -> Result<FileState> {
     }
 }
 
-/// Makes an empty folder that nobody else may look into, whatever was there.
+/// Makes an empty folder that no other user may look into, whatever was there.
 pub(super) fn make_private(path: &Path) -> Result<()> {
     remove(path)?;
     let parent = path.parent().map_or(Ok(()), fs::create_dir_all);

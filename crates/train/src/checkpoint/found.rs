@@ -42,7 +42,7 @@ impl Checkpoint {
         &self.state.progress
     }
 
-    /// What is to be known of it beside its contents: that an older layout has no hash of `state.json`.
+    /// What is to be known of it besides its contents: that an older layout has no hash of `state.json`.
     pub fn note(&self) -> Option<String> {
         let unsealed = !self.state.is_sealed();
         unsealed.then(|| {

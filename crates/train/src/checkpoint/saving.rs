@@ -101,12 +101,12 @@ impl Job {
 
     /// The whole work of the thread. What a failure leaves behind is removed: the disk may be full.
     fn run(mut self, written: &Written, verdict: &Receiver<bool>) -> Result<Saved> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let exports = std::mem::take(&mut self.exports);
         let files = self.place.write(exports, written);
         let failure = files.as_ref().err().map(ToString::to_string);
         written.over.store(true, Ordering::Release);
-        // Nobody listens any more if the run has ended or goes back to an earlier step.
+        // The receiver is gone if the run has ended or goes back to an earlier step.
         let _ = written.sender.send(failure);
         let agreed = verdict.recv().unwrap_or(false);
         let (rank, temporary) = (self.place.rank, self.place.temporary.clone());
@@ -123,7 +123,7 @@ impl Job {
         if saved.is_err() && rank == 0 {
             let _ = fs::remove_dir_all(&temporary);
         }
-        saved.map(|saved| Saved { seconds: begun.elapsed().as_secs_f64(), ..saved })
+        saved.map(|saved| Saved { seconds: started.elapsed().as_secs_f64(), ..saved })
     }
 }
 
@@ -197,11 +197,11 @@ impl Saving {
 
     /// Waits until every tensor was read; from here on weights and optimizer may be updated.
     pub fn release(&mut self) {
-        let begun = Instant::now();
+        let started = Instant::now();
         self.hurry.store(true, Ordering::Relaxed);
         self.shares.clear();
         self.released = true;
-        self.stall_s += begun.elapsed().as_secs_f64();
+        self.stall_s += started.elapsed().as_secs_f64();
     }
 
     /// As [`Saving::release`], on all ranks: they call this together.
@@ -219,10 +219,10 @@ impl Saving {
 
     /// Waits until something is so on all ranks, in a hurry.
     fn wait_together(&mut self, device: &Device, is_so: &dyn Fn(&Saving) -> bool) -> Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         self.hurry.store(true, Ordering::Relaxed);
         let waited = until(device, &|| is_so(self));
-        self.stall_s += begun.elapsed().as_secs_f64();
+        self.stall_s += started.elapsed().as_secs_f64();
         waited
     }
 
@@ -245,7 +245,7 @@ impl Saving {
         let Some(verdict) = self.verdict.take() else { return Ok(()) };
         self.wait_together(device, &Saving::is_written)?;
         self.release();
-        let begun = Instant::now();
+        let started = Instant::now();
         let failure = self.written.recv().unwrap_or_else(|_| Some("the thread that writes is gone".into()));
         let mine = match failure {
             None => Ok(()),
@@ -254,7 +254,7 @@ impl Saving {
         let agreed = outcome(device, mine);
         // The thread waits for this or has ended.
         let _ = verdict.send(agreed.is_ok());
-        self.stall_s += begun.elapsed().as_secs_f64();
+        self.stall_s += started.elapsed().as_secs_f64();
         agreed
     }
 
@@ -264,13 +264,13 @@ impl Saving {
     /// If the file system refused a rank; earlier checkpoints are as they were.
     pub fn finish(&mut self, device: &Device) -> Result<Saved> {
         let settled = self.settle(device);
-        let begun = Instant::now();
+        let started = Instant::now();
         let saved = match self.thread.take().map(JoinHandle::join) {
             None => Ok(Saved::default()),
             Some(Ok(saved)) => saved,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         };
-        self.stall_s += begun.elapsed().as_secs_f64();
+        self.stall_s += started.elapsed().as_secs_f64();
         settled.and(saved)
     }
 }

@@ -48,7 +48,7 @@ impl Watch<'_> {
         match self {
             Watch::Off => None,
             Watch::Planned(clock) => Some([clock.now(), clock.times().exposed_s]),
-            Watch::Since(begun) => Some([begun.elapsed().as_secs_f64(), mesh.traffic().wait_s]),
+            Watch::Since(started) => Some([started.elapsed().as_secs_f64(), mesh.traffic().wait_s]),
         }
     }
 }

@@ -230,8 +230,8 @@ mod tests {
                 let count =
                     |wanted: fn(&Act) -> bool| all[rank][..at[rank]].iter().filter(|act| wanted(act)).count();
                 let made = count(|act| matches!(act, Act::Weights { .. }));
-                let begun = count(|act| matches!(act, Act::Forward { .. }));
-                most = most.max(if order == Order::ZeroBubble { begun - made } else { 0 });
+                let started = count(|act| matches!(act, Act::Forward { .. }));
+                most = most.max(if order == Order::ZeroBubble { started - made } else { 0 });
             }
         }
         (now.into_iter().max().unwrap(), most)

@@ -14,7 +14,7 @@ use super::{Change, Plan, Record, Solution, Workload};
 use crate::error::{Error, Result};
 use crate::parallel::Ranks;
 use crate::recipe::{Memory, Precision, Recipe};
-use crate::several::beside;
+use crate::several::other_adapters;
 use crate::stage;
 use crate::state::check_weights;
 use crate::step::InStep;
@@ -159,7 +159,7 @@ impl<'a> Draft<'a> {
         let spec = Cow::Owned(stage::extend(self.spec, table, self.index)?);
         let mut how = stage::in_step(&self.recipe, self.index)?;
         how.ranks.rank = self.rank;
-        how.goal.beside = beside(&self.recipe, self.spec)?;
+        how.goal.others = other_adapters(&self.recipe, self.spec)?;
         how.ranks.check(&spec)?;
         check_whole(&spec, &how)?;
         check_teacher(&spec, &how)?;

@@ -3,7 +3,7 @@
 use fathom_base::human;
 use fathom_tensor::Usage;
 
-/// What a step took beside what was planned, in a sentence that names the category that differs most; `None` if the
+/// What a step took compared with what was planned, in a sentence that names the category that differs most; `None` if the
 /// peak is the planned one.
 pub fn drift(planned: &Usage, found: &Usage) -> Option<String> {
     if planned.peak_live == found.peak_live {

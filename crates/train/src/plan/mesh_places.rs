@@ -27,7 +27,7 @@ struct Cuts {
 }
 
 impl MeshPlaces {
-    fn preset(granularity: Granularity, cuts: Cuts, away: Place) -> MeshPlaces {
+    fn preset(granularity: Granularity, cuts: Cuts, place: Place) -> MeshPlaces {
         let Cuts { tile_rows, head_groups } = cuts;
         let mut words = vec![granularity.to_string()];
         words.extend(cut(tile_rows, head_groups));
@@ -38,10 +38,10 @@ impl MeshPlaces {
             head_groups,
             ..Activations::default()
         };
-        if away.is_away() {
+        if place.is_offloaded() {
             activations.offload_modules = vec!["all".into()];
-            activations.offload_place = place_name(away);
-            words.push(if away == Place::Host { "kept with the host" } else { "kept on disk" }.into());
+            activations.offload_place = place_name(place);
+            words.push(if place == Place::Host { "kept with the host" } else { "kept on disk" }.into());
         }
         MeshPlaces { name: words.join(", "), activations }
     }
@@ -111,7 +111,7 @@ fn cut(tile_rows: Option<usize>, head_groups: usize) -> impl Iterator<Item = Str
 }
 
 /// Where the work of a rank may put activations, the host before disk.
-fn away(work: &Workload<'_>, budgets: &Budgets) -> Vec<Place> {
+fn offload_places(work: &Workload<'_>, budgets: &Budgets) -> Vec<Place> {
     let has_host = budgets.host > 0 && work.profile.host_bytes.is_some();
     let host = has_host.then_some(Place::Host);
     host.into_iter().chain((budgets.disk > 0).then_some(Place::Disk)).collect()
@@ -124,15 +124,15 @@ pub(super) fn presets(work: &Workload<'_>, budgets: &Budgets) -> Vec<MeshPlaces>
     let tiled = |rows: usize| Some(rows).filter(|rows| *rows < tokens);
     let high = Cuts { tile_rows: tiled(4096), ..WHOLE };
     let low = Cuts { tile_rows: tiled(1024), head_groups: 1 << kv_heads.trailing_zeros() };
-    let away = away(work, budgets);
+    let offload_places = offload_places(work, budgets);
     let mut all = vec![MeshPlaces::preset(Granularity::None, WHOLE, Place::Keep)];
     all.extend(high.tile_rows.map(|_| MeshPlaces::preset(Granularity::None, high, Place::Keep)));
     for granularity in [Granularity::Linear, Granularity::Full] {
         all.push(MeshPlaces::preset(granularity, high, Place::Keep));
-        let host = away.first().filter(|place| **place == Place::Host);
+        let host = offload_places.first().filter(|place| **place == Place::Host);
         all.extend(host.map(|host| MeshPlaces::preset(granularity, high, *host)));
     }
-    let lowest = if away.is_empty() { vec![Place::Keep] } else { away };
+    let lowest = if offload_places.is_empty() { vec![Place::Keep] } else { offload_places };
     for place in lowest {
         for (cuts, granularity) in [
             (high, Granularity::Linear),
@@ -157,8 +157,10 @@ pub(super) fn solve(
 ) -> Option<MeshPlaces> {
     let grid = work.how.ranks.grid;
     // Disk where there is no host: with both the tables would be many more, and hardly a better one among them.
-    let places =
-        [Place::Keep, Place::Recompute].into_iter().chain(away(work, budgets).into_iter().take(1)).collect();
+    let places = [Place::Keep, Place::Recompute]
+        .into_iter()
+        .chain(offload_places(work, budgets).into_iter().take(1))
+        .collect();
     let choices = Choices::new(places, work.tokens / grid.cp, work.spec.kv_heads / grid.tp);
     let figures = |places: &Places| {
         let most = Needs { step_s: f64::INFINITY, peak_bytes: u64::MAX, host_bytes: 0, disk_bytes: 0 };

@@ -50,7 +50,7 @@ pub use solve_mesh::{Candidate, MeshSolution, Say};
 
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
-use crate::state::{planned_beside, planned_trainer};
+use crate::state::{planned_others, planned_trainer};
 use crate::step::{InStep, Trainer};
 
 /// What a step will need.
@@ -200,7 +200,7 @@ impl Workload<'_> {
         let ranks = &self.how.ranks;
         let device = Device::on_mesh(machine.clone(), u64::MAX, ranks.imagined());
         let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how)?;
-        let _beside = planned_beside(&trainer, &self.how)?;
+        let _others = planned_others(&trainer, &self.how)?;
         if way == Way::Whole {
             trainer.params.remember_nothing();
         }
@@ -211,7 +211,7 @@ impl Workload<'_> {
         }
         let blank = MicroBatch::shape(self.tokens, self.how.caps.seq_tokens);
         let blank = vec![&blank; run];
-        // The first step makes the memory that later ones find. Where a period is told by what a step has more than the one before,
+        // The first step makes the memory that later ones find. Where a period is found by what a step has more than the one before,
         // that one has to find updated weights on their way, too.
         if repeats > 0 {
             watch(&mut trainer, &*machine, &blank[..period], &self.how)?;
@@ -225,11 +225,11 @@ impl Workload<'_> {
             Record::Peak => device.pool.record_peak(),
             Record::Timeline => device.pool.record(),
         }
-        let begun = machine.clock().map(Clock::now);
+        let started = machine.clock().map(Clock::now);
         let second = look(&mut trainer, run)?;
         let rehearsed = Rehearsed { micro_batches: run, all: micro_batches, period };
-        let lane = begun.zip(machine.clock()).map(|(begun, clock)| {
-            Arc::new(Lane::of(&trainer.laps.borrow(), [begun, clock.now()], &rehearsed))
+        let lane = started.zip(machine.clock()).map(|(started, clock)| {
+            Arc::new(Lane::of(&trainer.laps.borrow(), [started, clock.now()], &rehearsed))
         });
         let marks = device.pool.recorded();
         let usage = device.pool.usage();

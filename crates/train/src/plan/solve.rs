@@ -1,4 +1,4 @@
-//! The solver behind `activations.memory = "auto"`: which activations to keep, to compute again and to send away, and how
+//! The solver behind `activations.memory = "auto"`: which activations to keep, to recompute and to offload, and how
 //! high tiles are, so that a step fits and is predicted to be fastest.
 //!
 //! It asks the plan itself and has no model of its own. A table of choices for all layers is improved by the best
@@ -96,14 +96,14 @@ impl Workload<'_> {
     /// The tables that need least memory, for lengths at the limit.
     pub(super) fn thrifty(&self, budgets: &Budgets) -> Vec<Places> {
         let choices = self.choices(budgets);
-        let away = match (budgets.disk, self.profile.host_bytes) {
+        let offloaded = match (budgets.disk, self.profile.host_bytes) {
             (1.., _) => Place::Disk,
             (0, Some(_)) if budgets.host > 0 => Place::Host,
             _ => Place::Keep,
         };
-        [away, Place::Recompute]
+        [offloaded, Place::Recompute]
             .map(|attention| {
-                let but = [("block.in", away), ("attn.out", attention)];
+                let but = [("block.in", offloaded), ("attn.out", attention)];
                 let table = choices.lowest(choices.with(Place::Recompute, &but, true));
                 choices.places(&table, 0..usize::MAX, &table)
             })
@@ -214,8 +214,8 @@ impl<'a> Search<'a> {
     fn starts(&self) -> Vec<Table> {
         let kept = [("block.in", Place::Keep), ("attn.out", Place::Keep)];
         let mut starts = vec![self.choices.plain(), self.choices.with(Place::Recompute, &kept, true)];
-        for away in self.choices.places.iter().filter(|place| place.is_away()) {
-            starts.push(self.choices.with(Place::Recompute, &kept.map(|(name, _)| (name, *away)), true));
+        for offloaded in self.choices.places.iter().filter(|place| place.is_offloaded()) {
+            starts.push(self.choices.with(Place::Recompute, &kept.map(|(name, _)| (name, *offloaded)), true));
         }
         starts
     }

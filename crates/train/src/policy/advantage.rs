@@ -1,4 +1,4 @@
-//! How good an answer was beside others: advantages from rewards, by the conventions of the field's libraries. All of it in f64 on the
+//! How good an answer was compared with others: advantages from rewards, by the conventions of the field's libraries. All of it in f64 on the
 //! host. Answers come group by group, those to one prompt together. A reward that is not a number is one that was left out: it is in
 //! no mean, and its answer has the advantage 0.
 
@@ -90,8 +90,8 @@ pub fn advantages(name: AdvantageName, of: &Scored<'_>) -> Result<Vec<f64>, Stri
             let [_, deviation] = mean_and_deviation(of.iter().copied());
             centred(of, deviation, 1e-6)
         }),
-        A::NemoRl => by_group(rewards, group, |of| beside_others(of, Some(1e-6))),
-        A::LeaveOneOut => by_group(rewards, group, |of| beside_others(of, None)),
+        A::NemoRl => by_group(rewards, group, |of| against_others(of, Some(1e-6))),
+        A::LeaveOneOut => by_group(rewards, group, |of| against_others(of, None)),
         A::ReinforcePp => whitened_by_token(rewards, of.tokens),
         A::ReinforcePpBaseline => {
             let centred = by_group(rewards, group, |of| centred(of, 0.0, 1.0));
@@ -113,9 +113,9 @@ fn centred(rewards: &[f64], deviation: f64, least: f64) -> Vec<f64> {
     rewards.iter().map(|reward| (reward - mean) / (deviation + least)).collect()
 }
 
-/// Beside the other answers of the group: their mean is subtracted, and with `least` what is left is divided by their deviation plus it,
+/// Compared with the other answers of the group: their mean is subtracted, and with `least` what is left is divided by their deviation plus it,
 /// unless that is 0. An answer without others has the advantage 0.
-fn beside_others(rewards: &[f64], least: Option<f64>) -> Vec<f64> {
+fn against_others(rewards: &[f64], least: Option<f64>) -> Vec<f64> {
     let one = |at: usize| {
         let others = rewards.iter().enumerate().filter(move |(other, _)| *other != at);
         let others = others.map(|(_, reward)| *reward);

@@ -31,7 +31,7 @@ pub struct Turn<'a> {
 pub struct Reply {
     /// What follows it; none ends the episode.
     pub text: Option<String>,
-    /// What the answer is worth, beside what the episode is.
+    /// What the answer is worth, besides what the episode is.
     pub reward: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a rollout needs of memory: the run's own rollout, on the machine without data, beside all that a trainer keeps.
+//! What a rollout needs of memory: the run's own rollout, on the machine without data, next to all that a trainer keeps.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use fathom_tensor::{Device, Meta, Usage};
 use serde_json::Map;
 
 use super::replicas::scores;
-use super::reward::{Answered, Part, score};
+use super::reward::{Answered, WeightedReward, score};
 use crate::error::{Error, Result};
 use crate::plan::Workload;
 use crate::recipe::RlTable;
@@ -28,7 +28,7 @@ pub fn planned(
     rl: &RlTable,
     room: usize,
     rollout: &dyn Rollout,
-    judges: &dyn Fn(&Device) -> Result<Vec<Part>>,
+    judges: &dyn Fn(&Device) -> Result<Vec<WeightedReward>>,
 ) -> Result<Usage> {
     let machine = Arc::new(Meta::new(work.profile.clone()));
     let device = Device::on_mesh(machine, u64::MAX, work.how.ranks.imagined());

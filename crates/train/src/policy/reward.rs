@@ -31,7 +31,7 @@ pub trait Reward {
 }
 
 /// A part with its name and weight.
-pub struct Part {
+pub struct WeightedReward {
     /// Its name in logs.
     pub name: String,
     /// Its weight in the sum.
@@ -55,10 +55,10 @@ pub struct Scores {
 ///
 /// # Errors
 /// As [`Reward::score`], by the part's name.
-pub fn score(parts: &[Part], answers: &[Answered<'_>]) -> Result<Scores, String> {
+pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Scores, String> {
     let mut scores = Scores { each: Vec::new(), sums: vec![f64::NAN; answers.len()], wrong: Vec::new() };
     let mut wrong = vec![false; answers.len()];
-    for Part { name, weight, reward } in parts {
+    for WeightedReward { name, weight, reward } in parts {
         let found = reward.score(answers).map_err(|why| format!("reward `{name}`: {why}"))?;
         if found.len() != answers.len() {
             return Err(format!(

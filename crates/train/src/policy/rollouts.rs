@@ -18,7 +18,7 @@ use super::episodes::{Episode, Playing};
 use super::importance::weigh;
 use super::kept::{Group, Pending, Rolled, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
-use super::reward::Part;
+use super::reward::WeightedReward;
 use super::{Scored, advantages, gae, mean_and_deviation, whitened};
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
@@ -28,7 +28,7 @@ use crate::source::{Share, Source, Sources, Told, fill};
 use crate::stage;
 use crate::step::{InStep, Trainer};
 
-/// What the two kinds of random numbers are keyed by, beside the run's seed.
+/// What the two kinds of random numbers are keyed by, besides the run's seed.
 const ORDER: u64 = 1;
 const DRAWS: u64 = 2;
 
@@ -41,7 +41,7 @@ pub struct Rolling {
     /// Who writes.
     pub rollout: Box<dyn Rollout>,
     /// What answers are worth.
-    pub rewards: Vec<Part>,
+    pub rewards: Vec<WeightedReward>,
     /// Who replies to them, so that they have several turns.
     pub playing: Option<Playing>,
 }
@@ -115,12 +115,12 @@ pub(super) struct Policies {
 
 impl Source for Policies {
     fn step(&mut self, policy: &Trainer) -> Result<Vec<MicroBatch>> {
-        let begun = Instant::now();
+        let started = Instant::now();
         if self.pending.is_none() {
             self.roll(policy)?;
         }
         let micro_batches = self.share_out(&policy.device.mesh);
-        self.wait_s += begun.elapsed().as_secs_f64();
+        self.wait_s += started.elapsed().as_secs_f64();
         Ok(micro_batches)
     }
 
@@ -242,7 +242,7 @@ impl Policies {
 
     /// The next rollout; with `rl.behind` also the answers of the one after it, by the weights that this one's steps are about to change.
     fn roll(&mut self, policy: &Trainer) -> Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         policy.device.pool.reset_peak();
         let (rolled, late) = match self.next.take() {
             Some(rolled) => (rolled, true),
@@ -253,7 +253,7 @@ impl Policies {
         }
         self.pending = Some(self.learnable(policy, rolled, late)?);
         let metrics = &mut self.told.metrics;
-        metrics.insert("rollout_s".into(), begun.elapsed().as_secs_f64());
+        metrics.insert("rollout_s".into(), started.elapsed().as_secs_f64());
         metrics.insert("rollout_peak_bytes".into(), policy.device.pool.usage().peak_live as f64);
         Ok(())
     }

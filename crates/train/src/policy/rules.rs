@@ -1,4 +1,4 @@
-//! Rewards by rule: answers that can be told right from wrong without a model. A file of rewards is TOML, one `[[reward]]` for each
+//! Rewards by rule: answers that can be judged right or wrong without a model. A file of rewards is TOML, one `[[reward]]` for each
 //! part.
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use fathom_base::{choice, recipe};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::reward::{Answered, Part, Reward};
+use super::reward::{Answered, Reward, WeightedReward};
 use super::schema::Schema;
 use crate::error::{Error, Result};
 
@@ -87,7 +87,7 @@ recipe! {
         pub answer_file: String = "answer.py".into(),
         /// For `tests`: the file that the row's tests are written to.
         pub tests_file: String = "tests.py".into(),
-        /// For `tests`: folders that programs can read, beside those of the system; from the file's folder on.
+        /// For `tests`: folders that programs can read, besides those of the system; from the file's folder on.
         pub shown: Vec<PathBuf>,
         /// For `tests`: MiB of memory of a process.
         pub memory_mib: u64 = 1024,
@@ -131,7 +131,10 @@ impl RewardTable {
 ///
 /// # Errors
 /// As [`read`]; patterns that are none, schemas that cannot be read, and those of `outside`.
-pub fn parts(path: &Path, outside: &dyn Fn(&RewardTable) -> Result<Box<dyn Reward>>) -> Result<Vec<Part>> {
+pub fn parts(
+    path: &Path,
+    outside: &dyn Fn(&RewardTable) -> Result<Box<dyn Reward>>,
+) -> Result<Vec<WeightedReward>> {
     let part = |table: RewardTable| {
         let reward: Box<dyn Reward> = match table.rule {
             RuleName::Process | RuleName::Tests | RuleName::Model | RuleName::Judge => outside(&table)?,
@@ -140,7 +143,7 @@ pub fn parts(path: &Path, outside: &dyn Fn(&RewardTable) -> Result<Box<dyn Rewar
                 Box::new(rule.map_err(|why| refuse(path, &format!("reward `{}`: {why}", table.name)))?)
             }
         };
-        Ok(Part { name: table.name, weight: table.weight, reward })
+        Ok(WeightedReward { name: table.name, weight: table.weight, reward })
     };
     read(path)?.into_iter().map(part).collect()
 }
@@ -461,7 +464,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_counts_as_nothing_and_what_is_no_number_as_none() {
-        let part = |number, weight| Part { name: "p".into(), weight, reward: Box::new(Fixed(number)) };
+        let part =
+            |number, weight| WeightedReward { name: "p".into(), weight, reward: Box::new(Fixed(number)) };
         let row = Map::new();
         let answered = [Answered {
             row: &row,
@@ -472,7 +476,7 @@ mod tests {
             tokens: 0,
             ended: false,
         }];
-        let sum = |parts: &[Part]| score(parts, &answered).unwrap().sums[0];
+        let sum = |parts: &[WeightedReward]| score(parts, &answered).unwrap().sums[0];
         assert_eq!(sum(&[part(Some(1.0), 0.5), part(None, 1.0), part(Some(2.0), 2.0)]), 4.5);
         assert!(sum(&[part(Some(1.0), 0.5), part(Some(f64::NAN), 1.0)]).is_nan());
         assert!(sum(&[part(Some(f64::INFINITY), 1.0)]).is_nan());

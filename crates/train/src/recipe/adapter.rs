@@ -1,4 +1,4 @@
-//! What is trained beside a frozen model.
+//! What is trained with a frozen model.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ impl AdapterName {
 }
 
 recipe! {
-    /// An adapter: trained alone, beside a model of which nothing changes.
+    /// An adapter: trained alone, with a model of which nothing changes.
     pub struct AdapterTable {
         /// The method.
         pub method: AdapterName = AdapterName::None,
@@ -184,14 +184,14 @@ impl NamedAdapter {
 
 impl Recipe {
     /// The other adapters of a run of several, each saying all of itself, for the recipe of the one at `index`
-    /// ([`Recipe::beside`] reads them): those at `others`.
+    /// ([`Recipe::over_same_base`] reads them): those at `others`.
     pub fn others(&self, index: usize, others: &[usize]) -> Vec<NamedAdapter> {
         let others = others.iter().filter(|other| **other != index).map(|other| &self.adapters[*other]);
         others.map(|other| NamedAdapter::saying(&other.name, other.over(&self.adapter))).collect()
     }
 
     /// Of the recipe of one of several adapters those of the others, as far as their weights and state go.
-    pub fn beside(&self) -> impl Iterator<Item = Recipe> + '_ {
+    pub fn over_same_base(&self) -> impl Iterator<Item = Recipe> + '_ {
         let alone = |other: &NamedAdapter| {
             let adapter = other.over(&AdapterTable::default());
             Recipe { adapter, adapters: Vec::new(), ..self.clone() }

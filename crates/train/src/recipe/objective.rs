@@ -115,7 +115,7 @@ choice! {
         /// Of methods that have a reference: `copy` where it moves (`sync_ref_model`), `adapter_off` of a run that trains an adapter
         /// alone whose base stays what it is, else `column`.
         Auto = "auto",
-        /// Computed once, before the first step, and kept beside the tokens.
+        /// Computed once, before the first step, and kept next to the tokens.
         Column = "column",
         /// From a frozen copy of the weights in memory, in each step.
         Copy = "copy",
@@ -199,7 +199,7 @@ recipe! {
         pub kd_ratio: f64 = 0.5,
         /// Of the loss `jsd`: share of the teacher in the mixture; towards 0 like `fwd_kl`, towards 1 like `bwd_kl`.
         pub jsd_beta: f64 = 0.5,
-        /// Of `distill`: the teacher's best tokens for each token, found once before the first step and kept beside the text. 0: the
+        /// Of `distill`: the teacher's best tokens for each token, found once before the first step and kept next to the text. 0: the
         /// teacher runs in every step, and its whole vocabulary counts.
         pub top_k: usize = 0,
         /// With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one.
@@ -245,7 +245,7 @@ impl ObjectiveTable {
     /// How rows become documents.
     fn answers(&self) -> Answers {
         let judge = match (self.method, self.loss) {
-            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::Nobody,
+            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::None,
             (MethodName::Kto, _) => Judge::Labels,
             (MethodName::Steerlm2, _) => Judge::Responses,
             (MethodName::Reward, LossName::Regression) => Judge::Ratings,

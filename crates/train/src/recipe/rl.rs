@@ -31,7 +31,7 @@ choice! {
         Rloo = "rloo",
         /// Log-probabilities times advantages (REINFORCE), a mean over the tokens of the whole step.
         Reinforce = "reinforce",
-        /// PPO: as `dapo`, with a value head that is trained beside.
+        /// PPO: as `dapo`, with a value head that is trained with the policy.
         Ppo = "ppo",
         /// The cross-entropy of the best `keep` answers of each group (rejection sampling).
         Rejection = "rejection",

@@ -96,7 +96,7 @@ fn sorts(objective: &ObjectiveTable) -> bool {
 /// Refuses data that an objective cannot compare.
 fn judged(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { objective, data, stage, .. } = &loaded.value;
-    // A column beside the text is of the run's own rows.
+    // A column next to the text is of the run's own rows.
     if !objective.method.judges() && (objective.method != MethodName::Distill || objective.top_k == 0) {
         return Ok(());
     }
@@ -159,7 +159,7 @@ fn lessons(loaded: &Loaded<Recipe>) -> Result<()> {
         }
     }
     if let Some(index) = stage.iter().position(|stage| !stage.masked) {
-        let message = "is false: a lesson would see those beside it; give true";
+        let message = "is false: a lesson would see those next to it; give true";
         return refuse(loaded, &format!("stage.{index}.masked"), message);
     }
     Ok(())

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Params, Places, Scope, VIRTUAL};
 use fathom_model::{
-    Adapter, AdapterMethod, Caps, Init, Model, Packed, PromptEncoder, Quantized, SafeTensors, Size, Source,
-    Spec, Targets, Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32, save_peft,
+    Adapter, AdapterMethod, Caps, Init, Model, PackedTokens, PromptEncoder, Quantized, SafeTensors, Size,
+    Source, Spec, Targets, Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32,
+    save_peft,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
@@ -177,12 +178,12 @@ impl Peft {
 
     /// What PEFT's case trains.
     fn trained(&self) -> Trained {
-        let beside = match self.name {
+        let patterns = match self.name {
             "modules_to_save" => vec![r"norm\.weight$".into(), "lm_head".into()],
             "gpt2_bias" => vec![r"\.bias$".into()],
             _ => vec![],
         };
-        Trained::adapter(&beside).unwrap()
+        Trained::adapter(&patterns).unwrap()
     }
 
     /// The documents, each behind this many virtual tokens.
@@ -192,9 +193,14 @@ impl Peft {
         let docs: Vec<_> = starts.windows(2).map(|pair| (pair[0] as u32, pair[1] as u32)).collect();
         let tokens = ints("input_ids").into_iter().map(|id| id as u32).collect();
         let positions = docs.iter().flat_map(|(start, end)| 0..(end - start) as i32).collect();
-        let packed =
-            pack::Packed { tokens, labels: ints("labels"), positions, docs, ..pack::Packed::default() };
-        let pack::Packed { tokens, labels, positions, docs, .. } = packed.led(lead);
+        let packed = pack::PackedSample {
+            tokens,
+            labels: ints("labels"),
+            positions,
+            docs,
+            ..pack::PackedSample::default()
+        };
+        let pack::PackedSample { tokens, labels, positions, docs, .. } = packed.led(lead);
         MicroBatch {
             ids: tokens.into_iter().map(|id| id as i32).collect(),
             labels,
@@ -214,7 +220,7 @@ impl Peft {
 
     pub fn logits(&self, device: &Device, model: &Model, params: &Params) -> Vec<f32> {
         let micro = self.micro(model.spec.virtual_tokens());
-        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
         let batch = model.batch(device, packed, CAPS);
         let counters = Counters::default();
         let scope = Scope { device, params, batch: (&batch).into(), counters: &counters };

@@ -204,7 +204,7 @@ fn what_cannot_be_read_is_not_taken_for_a_new_run() {
     std::fs::create_dir(&latest).unwrap();
     assert!(load(folder.path()).unwrap_err().contains("LATEST"));
     std::fs::remove_dir(&latest).unwrap();
-    assert!(load(folder.path()).unwrap_err().contains("LATEST: is missing beside step-00000001"));
+    assert!(load(folder.path()).unwrap_err().contains("LATEST: is missing next to step-00000001"));
 }
 
 #[test]

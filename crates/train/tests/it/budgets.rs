@@ -134,9 +134,9 @@ fn ranks_with_unequal_memory_choose_the_same_places() {
 fn ranks_share_the_disk_that_a_recipe_allows() {
     for (lack, fits) in [(0, true), (1, false)] {
         let folder = tempfile::tempdir().unwrap();
-        let away = |recipe: &mut Recipe| recipe.activations.offload_modules = vec!["all".into()];
+        let offloaded = |recipe: &mut Recipe| recipe.activations.offload_modules = vec!["all".into()];
         let isa = Isa::detect();
-        let (mut recipe, plan) = planned(folder.path(), isa, away);
+        let (mut recipe, plan) = planned(folder.path(), isa, offloaded);
         recipe.machine.disk_bytes = Some(2 * plan.disk_peak_bytes - lack);
         let found = run(folder.path(), &recipe, isa, [1 << 28; 2]);
         assert_eq!(found[0].is_ok(), fits, "{found:?}");

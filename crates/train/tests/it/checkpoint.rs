@@ -89,7 +89,7 @@ fn two(folder: &std::path::Path) -> (Checkpoints, Trainer) {
     (checkpoints, trainer)
 }
 
-/// Nothing says which checkpoint is the newest: the run is not begun anew over them.
+/// Nothing says which checkpoint is the newest: the run is not restarted over them.
 #[test]
 fn a_missing_latest_is_refused_with_the_choice() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ fn an_earlier_layout_is_read_and_noted() {
     assert!(checkpoints.note().is_none());
 }
 
-/// Weights may be secret: nobody else of the machine reads a checkpoint.
+/// Weights may be secret: no other user of the machine reads a checkpoint.
 #[test]
 fn a_checkpoint_is_its_owners() {
     use std::os::unix::fs::PermissionsExt;

@@ -26,7 +26,7 @@ fn phi(tied: bool) -> Spec {
     }
 }
 
-/// Cohere 2's: one norm without bias, windows that rotate neighbouring columns beside layers that see everything and do not.
+/// Cohere 2's: one norm without bias, windows that rotate neighbouring columns, and layers that see everything and do not.
 fn cohere2(tied: bool) -> Spec {
     let mut spec = Spec {
         family: Family::named("cohere2"),

@@ -201,7 +201,7 @@ fn messages_take_the_time_of_the_line_they_are_on() {
         let plan = plan(&profile(None), &spec(), DType::Bf16, &how, 1, TOKENS).unwrap();
         plan.wires.iter().find(|((_, key), _)| *key == name).map_or(0, |(_, wire)| wire.bytes) as f64
     };
-    // Little computes beside what is gathered: nearly all of it is waited for, on two nodes at the network's rate.
+    // Little computation overlaps with what is gathered: nearly all of it is waited for, on two nodes at the network's rate.
     let name = "tp all_gather";
     let [inside, outside] =
         [2, 1].map(|node_ranks| of(&waits(grid, fabric(node_ranks, 1e6), &Places::none()), name));
@@ -238,7 +238,7 @@ fn a_mesh_s_step_is_that_of_all_stages() {
     let stages = |virtual_stages| MeshTable { pp: 4, virtual_stages, ..MeshTable::default() };
     let (plain, interleaved) = (plan(stages(1), None), plan(stages(3), None));
     assert_eq!(plain.tokens, one.tokens);
-    // The same products, and the head's once more for nobody: FLOPs of all ranks are those of one.
+    // The same products, and the head's once more, unused: FLOPs of all ranks are those of one.
     assert_eq!(plain.model_flops, one.model_flops);
     let bubble = |mesh: &fathom_train::MeshPlan| mesh.gantt.as_ref().unwrap().bubble();
     assert!(bubble(&interleaved) < bubble(&plain), "{} {}", bubble(&interleaved), bubble(&plain));

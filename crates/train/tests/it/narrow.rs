@@ -158,7 +158,7 @@ fn what_does_not_go_together_is_refused_by_name() {
 }
 
 #[test]
-fn experts_are_refused_and_attention_beside_them_is_not() {
+fn experts_are_refused_and_attention_next_to_them_is_not() {
     let device = fathom_tensor::Device::new(std::sync::Arc::new(fathom_cpu::Cpu::new(1, None)), 1 << 30);
     let mut spec = spec();
     spec.moe = Some(fathom_model::Moe::new(4, 2, 64));

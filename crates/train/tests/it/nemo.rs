@@ -1,4 +1,4 @@
-//! Published throughput over lengths and meshes, told by plans.
+//! Published throughput over lengths and meshes, from plans.
 
 use fathom_model::{LlamaSizes, Spec};
 use fathom_tensor::{Profile, gpu};

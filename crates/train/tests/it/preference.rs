@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Labels, Moments, Params, Places, Scope};
-use fathom_model::{Adapter, AdapterMethod, Caps, Model, Packed, Size, Trained, adapt, load, open};
+use fathom_model::{Adapter, AdapterMethod, Caps, Model, PackedTokens, Size, Trained, adapt, load, open};
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Category, DType, Device};
 use fathom_text::pack::Facts;
@@ -63,7 +63,7 @@ fn refer(micros: &mut [MicroBatch]) {
     let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
     load(&device, &model, &mut params, &opened.source).unwrap();
     for micro in micros {
-        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
         let batch = model.batch(&device, packed, CAPS);
         let counters = Counters::default();
         let scope =
@@ -276,7 +276,7 @@ fn dpo_is_trls() {
     }
 }
 
-/// The reference's log-probabilities beside the tokens, a copy of its weights, and an adapter's base: the same bits. A copy that moves by
+/// The reference's log-probabilities next to the tokens, a copy of its weights, and an adapter's base: the same bits. A copy that moves by
 /// all of the policy is the policy.
 #[test]
 fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {

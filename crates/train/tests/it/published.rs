@@ -1,4 +1,4 @@
-//! Published figures of activation memory, told by the program itself.
+//! Published figures of activation memory, from the program itself.
 
 use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
 use fathom_model::{Caps, LlamaSizes, MODULES, Spec};
@@ -100,11 +100,11 @@ fn without_state(plan: &Plan) -> f64 {
 #[test]
 fn the_rungs_of_a_single_h200() {
     let fused_loss = rung(300_000, false, None);
-    let inputs_away = rung(650_000, true, None);
+    let inputs_offloaded = rung(650_000, true, None);
     close(without_state(&fused_loss), 135.0, 0.1);
-    close(without_state(&inputs_away), 126.8, 0.1);
+    close(without_state(&inputs_offloaded), 126.8, 0.1);
     // Their last rung tiles the MLP alone; here projections and norms are tiled with it, and the gradients, which they
-    // send away, have room as well.
+    // offload, have room as well.
     let tiled = rung(1_200_000, true, Some(4096));
     assert!(without_state(&tiled) < 136.2 && tiled.usage.peak_live as f64 * 1e-9 < 136.2);
 }

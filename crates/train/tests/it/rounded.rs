@@ -303,8 +303,8 @@ fn what_does_not_go_together_is_refused() {
         });
         for answer in answers {
             assert_eq!(answer.is_ok(), fits, "{to:?}: {answer:?}");
-            let told = |error: &String| error.contains("mesh.tp=2") && error.contains("blocks of 32");
-            assert!(answer.as_ref().err().is_none_or(told), "{answer:?}");
+            let named = |error: &String| error.contains("mesh.tp=2") && error.contains("blocks of 32");
+            assert!(answer.as_ref().err().is_none_or(named), "{answer:?}");
         }
     }
 }

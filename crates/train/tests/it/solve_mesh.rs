@@ -97,9 +97,13 @@ fn what_changes_numbers_comes_last_and_is_marked() {
     let narrow = solve(120, 0);
     assert!(narrow.state.changes_numbers && narrow.words().contains("(changes numbers)"));
     assert!(narrow.settings.contains(&"optimizer.moments=bf16".to_string()), "{:?}", narrow.settings);
-    let away = solve(120, u64::MAX);
-    assert!(!away.state.changes_numbers, "{}", away.words());
-    assert!(away.settings.contains(&"machine.offload_optimizer=true".to_string()), "{:?}", away.settings);
+    let offloaded = solve(120, u64::MAX);
+    assert!(!offloaded.state.changes_numbers, "{}", offloaded.words());
+    assert!(
+        offloaded.settings.contains(&"machine.offload_optimizer=true".to_string()),
+        "{:?}",
+        offloaded.settings
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Eval, Moments, OnDisk, Places, Scope, StateDisk};
-use fathom_model::{Init, LlamaSizes, Model, Packed, SaveOptions, Spec, initialise, save};
+use fathom_model::{Init, LlamaSizes, Model, PackedTokens, SaveOptions, Spec, initialise, save};
 use fathom_tensor::spill::{Chaos, Options};
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Ranks;
@@ -163,7 +163,7 @@ fn with_options(dtype: DType, options: &Options) -> Trainer {
 
 /// Delays, short and interrupted operations change nothing; a fault ends the step with an error that names the file.
 #[test]
-fn an_adversary_changes_no_bit_and_faults_are_told() {
+fn an_adversary_changes_no_bit_and_faults_are_reported() {
     let how = how(EVERYWHERE[3]);
     let [files, memory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
     let mut plain = trainer(2, DType::Bf16, true, EVERYWHERE[0], memory.path());
@@ -205,7 +205,7 @@ fn evaluation_streams_from_disk() {
         let one = trainer(2, DType::Bf16, true, on_disk, files.path());
         let before = one.device.pool.usage().live;
         let micro = micro(TOKENS);
-        let packed = Packed { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
+        let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
         let batch = one.model.batch(&one.device, packed, how(on_disk).caps);
         let scope = || Scope {
             device: &one.device,

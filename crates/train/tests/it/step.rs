@@ -1,4 +1,4 @@
-//! Steps on the CPU: the loss falls, and the plan told the truth.
+//! Steps on the CPU: the loss falls, and the plan was right.
 
 use std::sync::Arc;
 

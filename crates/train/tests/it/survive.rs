@@ -241,7 +241,7 @@ fn goes_on(grid: Grid, table: MeshTable, checkpoint: Checkpoint, fault: &str, lo
 }
 
 #[test]
-fn a_rank_that_dies_is_begun_anew_from_its_partner() {
+fn a_rank_that_dies_is_restarted_from_its_partner() {
     let grids = [
         Grid { dp: 2, ..Grid::default() },
         Grid { tp: 2, ..Grid::default() },
@@ -294,9 +294,9 @@ fn without_copies_in_memory_the_last_checkpoint_is_used() {
 }
 
 #[test]
-fn a_rank_that_hangs_is_begun_anew() {
+fn a_rank_that_hangs_is_restarted() {
     let grid = Grid { dp: 2, ..Grid::default() };
-    // On a busy machine an innocent rank may be late too: then it is begun anew as well.
+    // On a busy machine an innocent rank may be late too: then it is restarted as well.
     let table = MeshTable { step_timeout_s: Some(2.0), ..mesh(grid, 100) };
     let (calm, seen) = (calm(grid), with(table, no_saves(), "hang rank 1 at step 5"));
     for rank in &seen {
@@ -408,7 +408,7 @@ fn a_save_that_fails_is_a_warning() {
     }
 }
 
-/// Optimizer state may be on disk beside a mesh, in checkpoints and in copies too.
+/// Optimizer state may be on disk with a mesh, in checkpoints and in copies too.
 #[test]
 fn state_on_disk_survives_as_well() {
     let grid = Grid { pp: 2, dp: 2, ..Grid::default() };

@@ -126,9 +126,10 @@ events! {
         stage: String,
         /// Tokens of a micro batch.
         tokens: u64,
-        /// Share of the tokens, the last ones, of what is away that really goes; the rest stays in memory.
-        away_share: Option<f64>,
-        /// How what is away is written, where that is not as it is.
+        /// Share of the tokens, the last ones, of which activations are offloaded; those of the rest stay in memory.
+        #[serde(rename = "away_share")]
+        offloaded_share: Option<f64>,
+        /// The format that offloaded activations are written in, where it is not their own.
         codec: String,
         /// Segments in program order; neighbouring layers that are alike are one.
         segments: Vec<PlacedSegment>,

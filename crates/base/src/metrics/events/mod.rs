@@ -2,7 +2,7 @@
 //!
 //! A reader takes missing fields as their defaults and ignores unknown fields and events, so that old logs and
 //! new readers get on. Real numbers that are not finite are written `null` and read as NaN. Where the same
-//! thing is told twice (an evaluation repeated after a resume), the later event counts.
+//! thing is reported twice (an evaluation repeated after a resume), the later event counts.
 //!
 //! `step` is the number of finished updates: the first step of a run is step 1. `time_s` is time spent training
 //! since the run began, pauses between a kill and its resume not included.
@@ -289,7 +289,7 @@ events! {
         /// What the objective measured, by name: means over the step.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         metrics: BTreeMap<String, f64>,
-        /// The same beside the other keys, where scripts look for TRL's names; not read back.
+        /// The same next to the other keys, where scripts look for TRL's names; not read back.
         #[serde(flatten, skip_deserializing)]
         named: BTreeMap<String, f64>,
         /// Bytes written to that disk and read from it.
@@ -433,7 +433,7 @@ events! {
         /// From the moment when this rank noticed to the next step's beginning.
         #[serde(with = "nullable")]
         seconds: f64,
-        /// Ranks that were begun anew.
+        /// Ranks that were restarted.
         lost: Vec<u64>,
         /// What failed.
         why: String,

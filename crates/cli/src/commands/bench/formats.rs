@@ -2,7 +2,7 @@
 //!
 //! A token is a byte of generated text (`fathom_text::recall`), and no text comes twice, so the mean over the last steps is a loss
 //! on what was not trained on. Every format starts from several first weights, and its differences from bf16 from the same ones have
-//! a standard error. Beside the formats a run in f32 throughout says what rounding in bf16 does.
+//! a standard error. Next to the formats a run in f32 throughout says what rounding in bf16 does.
 
 use anyhow::{Result, bail};
 use fathom_base::recipe::{Layers, Recipe as Loaded};

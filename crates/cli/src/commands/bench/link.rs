@@ -52,7 +52,7 @@ fn seconds(device: &Device, bytes: u64, messages: usize) -> f64 {
         [(); 2].map(|()| device.zeros(1024, bytes as usize / 1024, DType::U8, Category::Comm));
     let once = || group.exchange(device, "bench", &[(other, &mine)], &[(other, &theirs)]).wait();
     once();
-    let begun = Instant::now();
+    let started = Instant::now();
     (0..messages).for_each(|_| once());
-    begun.elapsed().as_secs_f64() / messages as f64
+    started.elapsed().as_secs_f64() / messages as f64
 }

@@ -1,4 +1,4 @@
-//! From files to the first token, beside the time of reading the same files and nothing else: once with the files out of
+//! From files to the first token, compared with the time of reading the same files and nothing else: once with the files out of
 //! the kernel's cache and once with them in it.
 
 use std::fs::{self, File};
@@ -117,20 +117,20 @@ fn forget(files: &[File]) -> Result<()> {
 
 /// Seconds to read all files from beginning to end.
 fn cat(folder: &Path) -> Result<f64> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut buffer = vec![0u8; CAT_BYTES];
     for mut file in files(folder)? {
         while file.read(&mut buffer).context("cannot read the model's files")? > 0 {}
     }
-    Ok(begun.elapsed().as_secs_f64())
+    Ok(started.elapsed().as_secs_f64())
 }
 
 /// Seconds from nothing in memory to all weights in place, and to the first token of an answer.
 fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let bed = Bed::new(args.timing.threads, args.dtype)?;
     let loaded = models::load(&bed.device, folder, Some(bed.dtype), &Plain::default())?;
-    let load_s = begun.elapsed().as_secs_f64();
+    let load_s = started.elapsed().as_secs_f64();
     let tokenizer = if folder.join("tokenizer.json").is_file() {
         models::tokenizer(folder)?
     } else {
@@ -140,7 +140,7 @@ fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
     let mut engine = Engine::new(&bed.device, &loaded.model, &loaded.params, &tokenizer, limits);
     let ids: Vec<u32> = (0..PROMPT).map(|at| (at * 7 % loaded.model.spec.vocab) as u32).collect();
     engine.generate(&GenerateRequest::greedy(ids, 1), &mut |_| Flow::Continue)?;
-    Ok([load_s, begun.elapsed().as_secs_f64()])
+    Ok([load_s, started.elapsed().as_secs_f64()])
 }
 
 /// A model of 2.2 GB in a temporary folder, removed at the end.

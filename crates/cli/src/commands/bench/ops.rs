@@ -22,9 +22,9 @@ pub fn print(subject: &mut Subject, repeat: usize) -> Result<()> {
     // The first step of `measure` warms up and is profiled as well.
     let mut wall = 0.0;
     let timed = measure(repeat, || {
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         subject.step();
-        wall += begun.elapsed().as_secs_f64();
+        wall += started.elapsed().as_secs_f64();
     });
     subject.check()?;
     let spans = subject.trainer.counters.get().spans.unwrap_or_default();

@@ -135,15 +135,15 @@ fn disk(bed: &Bed, folder: &Path) -> Result<[f64; 2]> {
     let spill = Spill::open(&bed.device, &options)?;
     let values: Vec<Tensor> = (0..count).map(|seed| bed.random(bytes / 8192, 4096, seed as u64)).collect();
     let moved = (values.len() as u64 * values[0].bytes()) as f64;
-    let begun = Instant::now();
+    let started = Instant::now();
     let tag = Tag { name: "profile", layer: -1 };
     let writing: Vec<_> =
         values.into_iter().map(|value| spill.write(value, Codec::AsIs, tag)).collect::<Result<_, _>>()?;
     let stored = writing.into_iter().map(|writing| writing.retire_with()).collect::<Result<Vec<_>, _>>()?;
-    let written_s = begun.elapsed().as_secs_f64();
-    let begun = Instant::now();
+    let written_s = started.elapsed().as_secs_f64();
+    let started = Instant::now();
     let reading: Vec<_> =
         stored.into_iter().map(|(stored, into)| spill.read(&stored, into)).collect::<Result<_, _>>()?;
     reading.into_iter().try_for_each(|reading| reading.retire().map(drop))?;
-    Ok([moved / written_s, moved / begun.elapsed().as_secs_f64()])
+    Ok([moved / written_s, moved / started.elapsed().as_secs_f64()])
 }

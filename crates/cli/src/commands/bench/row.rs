@@ -23,7 +23,7 @@ impl Row {
         self.with(key, rounded)
     }
 
-    /// Prints the row; says so if it was measured beside other work.
+    /// Prints the row; says so if it was measured during other work.
     pub fn print(self, loaded: bool) {
         let row = if loaded { self.with("loaded", true) } else { self };
         outln!("{}", row.text());

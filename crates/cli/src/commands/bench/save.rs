@@ -68,7 +68,7 @@ fn steps(
 ) -> Result<(f64, Option<(Saved, f64)>)> {
     let (trainer, batch, how) = subject.parts();
     let device = trainer.device.clone();
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut saving = match save {
         None => None,
         Some((checkpoints, progress)) => Some(checkpoints.begin(trainer, progress)?),
@@ -83,7 +83,7 @@ fn steps(
             saving.settle(&device)?;
         }
     }
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     let saved = match saving {
         None => None,
         Some(mut saving) => Some((saving.finish(&device)?, saving.stall_s())),

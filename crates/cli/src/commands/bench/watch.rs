@@ -25,9 +25,9 @@ const OTHERS: f64 = 0.1;
 /// Runs `work` once to warm up, then up to `repeat` times.
 pub fn measure(repeat: usize, mut work: impl FnMut()) -> Timed {
     let mut once = || {
-        let begun = Instant::now();
+        let started = Instant::now();
         work();
-        begun.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     };
     let warm_s = once();
     let watch = Watch::begin();
@@ -58,19 +58,19 @@ pub fn median(sorted: &[f64]) -> f64 {
 
 /// Processor time of everybody and of this process since a moment.
 pub struct Watch {
-    begun: Instant,
+    started: Instant,
     busy: Option<(u64, u64)>,
 }
 
 impl Watch {
     /// Starts.
     pub fn begin() -> Watch {
-        Watch { begun: Instant::now(), busy: busy() }
+        Watch { started: Instant::now(), busy: busy() }
     }
 
     /// Seconds since.
     pub fn seconds(&self) -> f64 {
-        self.begun.elapsed().as_secs_f64()
+        self.started.elapsed().as_secs_f64()
     }
 
     /// True when others used more than a tenth of a core since; warns once on standard error. False where the system
@@ -86,7 +86,7 @@ impl Watch {
             let cores = others as f64 / 100.0 / self.seconds();
             WARNED.call_once(|| {
                 console::line(&format!(
-                    "warning: other processes use {cores:.1} cores; rows with \"loaded\":true are measured beside them and judge nothing"
+                    "warning: other processes use {cores:.1} cores; rows with \"loaded\":true were measured meanwhile and judge nothing"
                 ));
             });
         }

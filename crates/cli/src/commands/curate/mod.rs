@@ -145,7 +145,7 @@ fn document_lists(out: &Path) -> Vec<(String, PathBuf)> {
 /// What the user reads while a curation runs.
 struct Lines {
     json: bool,
-    begun: Instant,
+    started: Instant,
     last: Mutex<(Instant, Option<Progress>)>,
     plain: Plain,
 }
@@ -163,7 +163,7 @@ impl Events for Lines {
 impl Lines {
     fn new(json: bool) -> Lines {
         let now = Instant::now();
-        Lines { json, begun: now, last: Mutex::new((now, None)), plain: Plain::default() }
+        Lines { json, started: now, last: Mutex::new((now, None)), plain: Plain::default() }
     }
 
     /// A line every two seconds, and one when a segment ends.
@@ -178,11 +178,11 @@ impl Lines {
         let Progress { segment, parts_done, parts, documents, text_bytes } = progress;
         if self.json {
             let line = json!({"event": "progress", "segment": segment, "parts_done": parts_done, "parts": parts,
-                "documents": documents, "text_bytes": text_bytes, "seconds": self.begun.elapsed().as_secs_f64()});
+                "documents": documents, "text_bytes": text_bytes, "seconds": self.started.elapsed().as_secs_f64()});
             outln!("{line}");
             return;
         }
-        let time = human::duration(self.begun.elapsed());
+        let time = human::duration(self.started.elapsed());
         let (count, size) = (human::count(*documents), human::bytes(*text_bytes));
         console::note(&format!(
             "{time:>8}  {segment}: {parts_done} of {parts} parts, {count} documents, {size}"
@@ -238,6 +238,6 @@ impl Lines {
                 shown.join(", "),
             );
         }
-        outln!("{} in {}", out.display(), human::seconds(self.begun.elapsed().as_secs_f64()));
+        outln!("{} in {}", out.display(), human::seconds(self.started.elapsed().as_secs_f64()));
     }
 }

@@ -51,7 +51,7 @@ fn stage(name: &str, about: &str, options: &[OptionDoc]) -> String {
     out
 }
 
-/// Whether an option can be written beside all others: not a table whose options are, and not one of a table that is unset.
+/// Whether an option can be written next to all others: not a table whose options are, and not one of a table that is unset.
 fn stands_alone(option: &OptionDoc, options: &[OptionDoc]) -> bool {
     const UNSET: &str = "\"none\"";
     let within = |table: &OptionDoc, name: &str| {

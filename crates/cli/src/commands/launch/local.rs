@@ -40,7 +40,7 @@ pub fn mpirun(ranks: usize) -> Vec<String> {
     words.split(' ').map(String::from).collect()
 }
 
-/// mpirun refuses to run as root unless told that this is meant, as it is in a container.
+/// mpirun refuses to run as root unless an option says that this is meant, as it is in a container.
 fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();

@@ -52,9 +52,9 @@ pub fn run(args: &Supervise) -> Result<ExitCode> {
     let mut watch = Watch { args, job, signals, restarts: 0, idle: 0, stopped: false };
     loop {
         let before = watch.job.saved();
-        let begun = Instant::now();
+        let started = Instant::now();
         let ended = watch.until_it_ends(start(&args.command)?)?;
-        if let Some(code) = watch.judge(ended, before, begun.elapsed()) {
+        if let Some(code) = watch.judge(ended, before, started.elapsed()) {
             return Ok(code);
         }
     }

@@ -55,7 +55,7 @@ impl Address {
 
 /// What is known of a server since it was started.
 pub struct Pulse {
-    begun: Instant,
+    started: Instant,
     seen: Arc<Seen>,
 }
 
@@ -71,19 +71,19 @@ struct Seen {
 impl Pulse {
     /// Begins to ask.
     pub fn start(address: &Address) -> Pulse {
-        let (begun, seen, address) = (Instant::now(), Arc::new(Seen::default()), address.clone());
+        let (started, seen, address) = (Instant::now(), Arc::new(Seen::default()), address.clone());
         let own = seen.clone();
         thread::spawn(move || {
             while !own.over.load(Ordering::Relaxed) {
                 // Any answer is a sign of life; a server that ends says 503.
                 if let Some(status) = address.ask() {
-                    own.answered_ms.store(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+                    own.answered_ms.store(started.elapsed().as_millis() as u64, Ordering::Relaxed);
                     own.ready.fetch_or((200..300).contains(&status), Ordering::Relaxed);
                 }
                 thread::sleep(EACH);
             }
         });
-        Pulse { begun, seen }
+        Pulse { started, seen }
     }
 
     /// It was ready once.
@@ -93,7 +93,7 @@ impl Pulse {
 
     /// Since its last answer, or since it was started.
     pub fn silent(&self) -> Duration {
-        self.begun
+        self.started
             .elapsed()
             .saturating_sub(Duration::from_millis(self.seen.answered_ms.load(Ordering::Relaxed)))
     }

@@ -1,4 +1,4 @@
-//! The formulas of the handbook beside the code.
+//! The formulas of the handbook against the code.
 
 use fathom_model::{LlamaSizes, RopeScaling, RopeSpec};
 use fathom_train::{Decay, Schedule};

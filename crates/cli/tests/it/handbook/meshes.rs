@@ -1,4 +1,4 @@
-//! The table of meshes in `docs/clusters.md` beside what the solver says.
+//! The table of meshes in `docs/clusters.md` against what the solver says.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ const HEAD: &str = "\
 |---|---|---|---|---|---|---|---|---|---|
 ";
 
-/// Recipes of the table, and what is given beside them; those that a test asks every time.
+/// Recipes of the table, and what is given with them; those that a test asks every time.
 const ROWS: [(&str, &[&str], bool); 18] = [
     ("llama3-8b-16k-nvidia", &[], true),
     ("llama3-8b-64k-nvidia", &[], true),
@@ -56,7 +56,7 @@ fn meshes_are_what_the_solver_takes() {
         let shown = shown.unwrap_or_else(|| panic!("{recipe} is not in the table of docs/clusters.md"));
         if asked {
             let found = row(recipe, more);
-            assert_eq!(found.trim_end(), shown, "docs/clusters.md; FATHOM_BLESS=1 writes the table anew");
+            assert_eq!(found.trim_end(), shown, "docs/clusters.md; FATHOM_BLESS=1 rewrites the table");
         }
     }
 }

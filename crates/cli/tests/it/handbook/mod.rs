@@ -293,7 +293,7 @@ fn keys_are_those_of_the_schema() {
             let text = format!("{}{expected}{}", &page[..start], &page[end..]);
             fs::write(docs().join(format!("{name}.md")), text).unwrap();
         } else if page[start..end] != expected {
-            panic!("docs/{name}.md is behind the schema; FATHOM_BLESS=1 writes it anew:\n{expected}");
+            panic!("docs/{name}.md is behind the schema; FATHOM_BLESS=1 rewrites it:\n{expected}");
         }
     }
 }

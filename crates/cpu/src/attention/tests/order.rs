@@ -1,4 +1,4 @@
-//! The order rules: no result depends on threads or on what is computed beside it.
+//! The order rules: no result depends on threads or on what is computed with it.
 
 use super::*;
 

@@ -101,6 +101,6 @@ pub(super) unsafe fn integers<F: Format>(block: *const u8, (group, plane): (usiz
     let signed = _mm256_sign_epi8(sizes, _mm256_or_si256(codes, _mm256_set1_epi8(1)));
     let factors = _mm256_shuffle_epi8(twice(SHIFTS[plane]), exponents);
     let ([x, y], [low, high]) = (widened(factors), widened(signed));
-    // Each product beside one of zeros.
+    // Each product next to one of zeros.
     [_mm256_maddubs_epi16(x, low), _mm256_maddubs_epi16(y, high)]
 }

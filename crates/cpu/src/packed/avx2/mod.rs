@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 
 use super::format::{Columns, Format, GROUP, OCTET, Table, span};
 use super::panel::{COLS, Panel, Tile};
-use super::rows::{Part, Rows, quantise};
+use super::rows::{GroupSums, Rows, quantise};
 use crate::mat::Mat;
 use codes::integers;
 use table::table;
@@ -60,7 +60,7 @@ unsafe fn added<F: Format>(
     sum: __m256,
     [first, second]: [__m256i; 2],
     (factors, apart, offsets): (*const f32, usize, *const f32),
-    part: &Part,
+    part: &GroupSums,
 ) -> __m256 {
     // SAFETY: the caller's promise.
     unsafe {

@@ -1,7 +1,8 @@
 //! Attention by the library, where the host knows the mask, and by kernels, where it does not.
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Category, DType, Extent, Mask, OpDesc, Packed, SinksBackward, Slice, Tensor,
+    Attention, AttentionBackward, Category, DType, Extent, Mask, OpDesc, PackedMask, SinksBackward, Slice,
+    Tensor,
 };
 
 use super::{Bed, Case, Made};
@@ -60,7 +61,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "attention by kernels",
         bounds: BOUNDS,
-        run: |bed| attend(bed, &Problem { ends: &[100, 130, 384], told: false, ..PLAIN }),
+        run: |bed| attend(bed, &Problem { ends: &[100, 130, 384], packed: false, ..PLAIN }),
     },
     Case {
         name: "attention, capped",
@@ -79,7 +80,7 @@ struct Problem {
     window: Option<usize>,
     dim: usize,
     /// The host knows.
-    told: bool,
+    packed: bool,
     softcap: f32,
     sinks: bool,
     /// Scratch is for one key head at a time, where a library wants some.
@@ -90,7 +91,7 @@ const PLAIN: Problem = Problem {
     ends: &[384],
     window: None,
     dim: 128,
-    told: true,
+    packed: true,
     softcap: 0.0,
     sinks: false,
     by_groups: false,
@@ -110,7 +111,7 @@ fn mask(bed: &Bed, problem: &Problem) -> Mask {
     let row = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
     let bytes: Vec<u8> = slices.iter().flat_map(row).flat_map(i64::to_le_bytes).collect();
     bed.machine().write(&table, &bytes);
-    let packed = problem.told.then(|| Packed::of(&slices, &positions, &positions)).flatten();
+    let packed = problem.packed.then(|| PackedMask::of(&slices, &positions, &positions)).flatten();
     let positions = bed.device.from_i32(&positions, Category::Data);
     let (pos_q, pos_k) = (positions.clone(), positions);
     let slices = Extent::Fixed(slices.len());

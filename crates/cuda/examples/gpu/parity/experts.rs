@@ -113,14 +113,14 @@ fn products(bed: &Bed) -> Made {
     vec![("forward", result), ("backward", back), ("gradient", gradient)]
 }
 
-/// Operands with gaps between their rows, one of them at an odd place; experts that nobody chose, and one that all did.
+/// Operands with gaps between their rows, one of them at an odd place; experts that no token chose, and one that all did.
 fn uneven(bed: &Bed) -> Made {
     let (inner, out) = (64, 72);
     let mut made = Vec::new();
     for (name, expert) in [
         ("some without", (|at| if at % 5 == 0 { -1 } else { (at % 3 * 3) as i32 }) as fn(usize) -> i32),
         ("all to one", |_| 5),
-        ("nobody", |_| -1),
+        ("none", |_| -1),
     ] {
         let index = bed.ints([TOKENS, SLOTS], expert);
         let a = bed.data(1, [TOKENS, SLOTS * inner + 3]).view_cols(3..3 + SLOTS * inner);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{Attention, AttentionBackward, Category, DType, Extent, Mask, Packed, Slice, Tensor};
+use fathom_tensor::{Attention, AttentionBackward, Category, DType, Extent, Mask, PackedMask, Slice, Tensor};
 
 use super::{Bed, Case, Made};
 
@@ -124,7 +124,7 @@ impl Context {
         let table = bed.device.empty(self.cap(), 6, DType::I64, Category::Data);
         bed.machine().write(&table, &bytes);
         let count = bed.device.from_i32(&[slices.len() as i32], Category::Data);
-        let packed = Packed::of(&slices, pos_q, pos_k);
+        let packed = PackedMask::of(&slices, pos_q, pos_k);
         let [pos_q, pos_k] = [pos_q, pos_k].map(|positions| bed.device.from_i32(positions, Category::Data));
         let slices = Extent::UpTo { cap: self.cap(), count };
         Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: true, pages: None }

@@ -1,6 +1,6 @@
-//! Which calls of attention the library takes, and what it is told of them.
+//! Which calls of attention the library takes, and how they are described to it.
 //!
-//! It takes masks that the host knows in plain words ([`fathom_tensor::Packed`]) and 16-bit operands. Everything else is for
+//! It takes masks that the host knows in plain words ([`fathom_tensor::PackedMask`]) and 16-bit operands. Everything else is for
 //! kernels: other masks, sinks, capped scores.
 //!
 //! Documents one after the other are one call for some heads, whose results go where they belong. Where keys are some of those
@@ -24,7 +24,7 @@ mod tests;
 use std::sync::Arc;
 
 use fathom_tensor::gpu::AttentionScratch;
-use fathom_tensor::{Attention, AttentionBackward, Band, DType, Packed, Tensor};
+use fathom_tensor::{Attention, AttentionBackward, Band, DType, PackedMask, Tensor};
 
 use super::Cuda;
 use crate::Result;
@@ -38,7 +38,7 @@ use layers::Layer;
 use operands::Operands;
 use parts::Progress;
 
-/// Below so many tokens, lengths of one document that are none of a few are told as packed ones of the next such length: each
+/// Below so many tokens, lengths of one document that are none of a few are described as packed ones of the next such length: each
 /// length has a plan of its own, which takes up to two seconds to make, and prompts come in every length.
 const EXACT_FROM: usize = 8192;
 /// Lengths of which every multiple has a plan of its own.
@@ -83,7 +83,7 @@ impl Layer {
 }
 
 impl Round {
-    /// The first query and the first key that the library is told of; of packed sequences the lists say where they are.
+    /// The first query and the first key that the library is given; of packed sequences the lists say where they are.
     fn first_rows(&self) -> [usize; 2] {
         match &self.layer.sequences[..] {
             [one] if !self.case.packed => [one.q.start, one.k.start],
@@ -93,7 +93,7 @@ impl Round {
 }
 
 /// One call of attention or of its gradient.
-struct Told<'a> {
+struct Described<'a> {
     op: &'a Attention<'a>,
     /// For the gradient: where it goes.
     gradients: Option<[&'a Tensor; 3]>,
@@ -104,7 +104,7 @@ struct Told<'a> {
     ws: &'a Tensor,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Described<'a> {
     /// The call, if it is of a kind that the library may take.
     fn of(op: &'a Attention<'a>, backward: Option<&AttentionBackward<'a>>, ws: &'a Tensor) -> Option<Self> {
         let plain = op.softcap == 0.0 && op.sinks.is_none() && op.head_dim.is_multiple_of(8);
@@ -115,7 +115,7 @@ impl<'a> Told<'a> {
             Some(backward) => (Operands::backward(backward), &[uid::DQ, uid::DK, uid::DV]),
             None => (Operands::forward(op, true), &[uid::OUT, uid::LSE]),
         };
-        Some(Told {
+        Some(Described {
             op,
             gradients: backward.map(|backward| [backward.dq, backward.dk, backward.dv]),
             goes_on: backward.map_or(op.resume, |backward| backward.accumulate),
@@ -189,7 +189,7 @@ impl<'a> Told<'a> {
     }
 
     /// Documents one after the other over all rows, each attending causally to itself: one round.
-    fn whole(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
+    fn whole(&self, packed: &PackedMask, element: Element) -> Option<Vec<Round>> {
         let (rows, mut end) = (self.op.q.rows(), 0);
         for sequence in packed.sequences.iter() {
             if sequence.band != Band::Causal || sequence.q != sequence.k || sequence.q.start != end {
@@ -214,8 +214,8 @@ impl<'a> Told<'a> {
     }
 
     /// A round for each layer. Where documents may be many every layer is packed, whatever sequences it has: lengths are those of
-    /// the data, and each length that is told would have a plan of its own.
-    fn layered(&self, packed: &Packed, element: Element) -> Option<Vec<Round>> {
+    /// the data, and each length that is given would have a plan of its own.
+    fn layered(&self, packed: &PackedMask, element: Element) -> Option<Vec<Round>> {
         let most = self.scratch.sequences;
         // A ring step may have few of the keys that there is room for.
         let rows = [self.op.q.rows(), self.op.k.rows().max(self.op.q.rows())];
@@ -268,37 +268,38 @@ impl Cuda {
     /// Issues attention if the library takes it.
     #[track_caller]
     pub(super) fn attended(&self, op: &Attention<'_>, ws: &Tensor) -> bool {
-        Told::of(op, None, ws).is_some_and(|told| self.told(&told))
+        Described::of(op, None, ws).is_some_and(|described| self.issue_described(&described))
     }
 
     /// Issues its gradient if the library takes it.
     #[track_caller]
     pub(super) fn attended_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) -> bool {
-        Told::of(&op.forward, Some(op), ws).is_some_and(|told| self.told(&told))
+        Described::of(&op.forward, Some(op), ws).is_some_and(|described| self.issue_described(&described))
     }
 
     /// Tells the library, if there is one and it takes all of it.
     #[track_caller]
-    fn told(&self, told: &Told<'_>) -> bool {
-        let mask = told.op.mask;
+    fn issue_described(&self, described: &Described<'_>) -> bool {
+        let mask = described.op.mask;
         let (Some(library), Some(packed)) = (&self.attend, &mask.packed) else { return false };
-        let Some(element) = told.operands.element() else { return false };
-        let rounds = if mask.partial { told.layered(packed, element) } else { told.whole(packed, element) };
+        let Some(element) = described.operands.element() else { return false };
+        let rounds =
+            if mask.partial { described.layered(packed, element) } else { described.whole(packed, element) };
         let Some(rounds) = rounds else { return false };
-        let backward = told.gradients.is_some();
+        let backward = described.gradients.is_some();
         let takes = |round: &Round| {
-            let (_, [_, bytes]) = told.in_scratch(round.case.packed);
+            let (_, [_, bytes]) = described.in_scratch(round.case.packed);
             self.within(|| Ok(library.takes(&round.case, backward, bytes))).unwrap_or(false)
         };
-        let mut progress = Progress::of(told);
-        if !progress.fills(told, &rounds) || !rounds.iter().all(takes) {
+        let mut progress = Progress::of(described);
+        if !progress.fills(described, &rounds) || !rounds.iter().all(takes) {
             return false;
         }
         for round in &rounds {
-            self.must("attention", self.by_heads(library, told, round, &progress));
+            self.must("attention", self.by_heads(library, described, round, &progress));
             progress.made(round);
         }
-        self.clear_gradients(told, &progress);
+        self.clear_gradients(described, &progress);
         true
     }
 
@@ -306,35 +307,35 @@ impl Cuda {
     fn by_heads(
         &self,
         library: &Arc<dyn Attend>,
-        told: &Told<'_>,
+        described: &Described<'_>,
         round: &Round,
         progress: &Progress,
     ) -> Result<()> {
-        let (case, backward) = (round.case, told.gradients.is_some());
-        let (mut named, workspace) = told.in_scratch(case.packed);
+        let (case, backward) = (round.case, described.gradients.is_some());
+        let (mut named, workspace) = described.in_scratch(case.packed);
         if case.packed {
             let last = if backward { uid::DV } else { uid::LSE };
             let (bytes, places) = round.layer.lists(&case, &(uid::Q..=last).collect::<Vec<_>>());
-            let lists_at = output(told.ws) + told.scratch.parts().lists;
+            let lists_at = output(described.ws) + described.scratch.parts().lists;
             let to = Rows::flat(lists_at, bytes.len());
             self.writes.write("lists of packed documents", &bytes, to)?;
             named.extend(places.iter().map(|(number, at)| (*number, lists_at + at)));
         }
-        let groups = told.op.k.cols() / told.op.head_dim / told.scratch.kv_heads;
+        let groups = described.op.k.cols() / described.op.head_dim / described.scratch.kv_heads;
         for group in 0..groups {
-            let firsts = told.heads().map(|heads| group * heads);
+            let firsts = described.heads().map(|heads| group * heads);
             let mut tensors = named.clone();
-            let elsewhere = told.operands.addresses(firsts, round.first_rows(), told.op.head_dim);
+            let elsewhere = described.operands.addresses(firsts, round.first_rows(), described.op.head_dim);
             tensors.extend(elsewhere.filter(|(number, _)| named.iter().all(|(of, _)| of != number)));
             if backward && !case.packed {
-                let [theirs, ours] = told.logarithms(round, group);
+                let [theirs, ours] = described.logarithms(round, group);
                 self.run(&kernels::transpose(&theirs, &ours));
             }
-            let (scale, window) = (told.op.scale, round.window.unwrap_or_default());
+            let (scale, window) = (described.op.scale, round.window.unwrap_or_default());
             let call = Attended { case, backward, tensors, workspace, scale, window };
             // SAFETY: the case was made of these tensors, which live; see `Cuda::run` for their storage.
             unsafe { self.streams.issue(Work::Attend(library.clone(), Box::new(call)))? };
-            self.place(told, round, group, progress);
+            self.place(described, round, group, progress);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use fathom_tensor::{DType, Machine, Tensor};
 
 use super::held::Held;
-use super::{Round, Told};
+use super::{Described, Round};
 use crate::kernels;
 use crate::machine::Cuda;
 
@@ -15,8 +15,8 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Before the first round: what the call goes on with.
-    pub fn of(told: &Told<'_>) -> Progress {
-        let all = told.goes_on.then_some(0..told.op.q.rows());
+    pub fn of(described: &Described<'_>) -> Progress {
+        let all = described.goes_on.then_some(0..described.op.q.rows());
         Progress { queries: Held::of(all), keys: Held::default() }
     }
 
@@ -28,9 +28,9 @@ impl Progress {
     }
 
     /// Every row has a result after these rounds; gradients are cleared where there are none.
-    pub fn fills(&self, told: &Told<'_>, rounds: &[Round]) -> bool {
+    pub fn fills(&self, described: &Described<'_>, rounds: &[Round]) -> bool {
         let made = rounds.iter().fold(self.queries.clone(), |made, round| made.and(&rows(round)[0]));
-        told.gradients.is_some() || made.gaps(told.op.q.rows()).next().is_none()
+        described.gradients.is_some() || made.gaps(described.op.q.rows()).next().is_none()
     }
 }
 
@@ -45,26 +45,26 @@ fn rows(round: &Round) -> [Held; 2] {
 
 impl Cuda {
     /// What a round made of a group of heads goes where it belongs.
-    pub(super) fn place(&self, told: &Told<'_>, round: &Round, group: usize, progress: &Progress) {
-        match told.gradients {
-            Some(gradients) => self.place_gradients(told, round, (group, gradients), progress),
-            None if told.op.mask.partial => self.join_results(told, round, group, progress),
+    pub(super) fn place(&self, described: &Described<'_>, round: &Round, group: usize, progress: &Progress) {
+        match described.gradients {
+            Some(gradients) => self.place_gradients(described, round, (group, gradients), progress),
+            None if described.op.mask.partial => self.join_results(described, round, group, progress),
             None if !round.case.packed => {
-                let [theirs, ours] = told.logarithms(round, group);
+                let [theirs, ours] = described.logarithms(round, group);
                 self.run(&kernels::transpose(&ours, &theirs));
             }
             None => {}
         }
     }
 
-    fn join_results(&self, told: &Told<'_>, round: &Round, group: usize, progress: &Progress) {
-        let (op, packed, parts) = (told.op, round.case.packed, told.scratch.parts());
-        let (heads, [first, _]) = (told.heads()[0], round.first_rows());
+    fn join_results(&self, described: &Described<'_>, round: &Round, group: usize, progress: &Progress) {
+        let (op, packed, parts) = (described.op, round.case.packed, described.scratch.parts());
+        let (heads, [first, _]) = (described.heads()[0], round.first_rows());
         let tokens = if packed { op.q.rows() } else { round.case.q_tokens as usize };
-        let part = told.ws.part(parts.gradients[0], tokens, heads * op.head_dim, op.q.dtype());
+        let part = described.ws.part(parts.gradients[0], tokens, heads * op.head_dim, op.q.dtype());
         let shape = if packed { [tokens, heads] } else { [heads, tokens] };
-        let of_part = told.ws.part(parts.lse, shape[0], shape[1], DType::F32);
-        let out = op.out.view_cols(told.columns(group, heads));
+        let of_part = described.ws.part(parts.lse, shape[0], shape[1], DType::F32);
+        let out = op.out.view_cols(described.columns(group, heads));
         let lse = op.lse.view_cols(group * heads..(group + 1) * heads);
         for run in rows(round)[0].runs() {
             for (rows, held) in progress.queries.cut(run) {
@@ -81,33 +81,35 @@ impl Cuda {
     /// Gradients that were made in scratch: the first of a row is copied, more are added.
     fn place_gradients(
         &self,
-        told: &Told<'_>,
+        described: &Described<'_>,
         round: &Round,
         (group, [dq, dk, dv]): (usize, [&Tensor; 3]),
         progress: &Progress,
     ) {
         let packed = round.case.packed;
-        if !packed && !told.op.mask.partial {
+        if !packed && !described.op.mask.partial {
             return;
         }
-        let ([heads, kv_heads], [q_first, k_first]) = (told.heads(), round.first_rows());
+        let ([heads, kv_heads], [q_first, k_first]) = (described.heads(), round.first_rows());
         let [queries, keys] = rows(round);
         let of_keys = (kv_heads, k_first, &keys, &progress.keys);
         let kinds = [(dq, (heads, q_first, &queries, &progress.queries)), (dk, of_keys), (dv, of_keys)];
-        for ((to, (heads, first, made, held)), at) in kinds.into_iter().zip(told.scratch.parts().gradients) {
-            let to = to.view_cols(told.columns(group, heads));
+        for ((to, (heads, first, made, held)), at) in
+            kinds.into_iter().zip(described.scratch.parts().gradients)
+        {
+            let to = to.view_cols(described.columns(group, heads));
             for (rows, held) in made.runs().iter().flat_map(|run| held.cut(run)) {
-                let from = at + ((rows.start - first) * to.cols() * told.op.q.dtype().bytes()) as u64;
-                let part = told.ws.part(from, rows.len(), to.cols(), told.op.q.dtype());
+                let from = at + ((rows.start - first) * to.cols() * described.op.q.dtype().bytes()) as u64;
+                let part = described.ws.part(from, rows.len(), to.cols(), described.op.q.dtype());
                 let to = to.view_rows(rows);
                 self.run(&if held { kernels::add(&to, &part, &to) } else { kernels::copy(&part, &to) });
             }
         }
     }
 
-    /// Zeros for rows that attend to nothing, or that nobody attends to.
-    pub(super) fn clear_gradients(&self, told: &Told<'_>, progress: &Progress) {
-        let Some([dq, dk, dv]) = told.gradients else { return };
+    /// Zeros for rows that attend to nothing, or that no row attends to.
+    pub(super) fn clear_gradients(&self, described: &Described<'_>, progress: &Progress) {
+        let Some([dq, dk, dv]) = described.gradients else { return };
         for (gradient, held) in [(dq, &progress.queries), (dk, &progress.keys), (dv, &progress.keys)] {
             held.gaps(gradient.rows()).for_each(|gap| self.zero(&gradient.view_rows(gap)));
         }

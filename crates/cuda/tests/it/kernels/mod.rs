@@ -47,7 +47,7 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// An operand with unused columns beside it.
+/// An operand with unused columns next to it.
 fn random(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: u64) -> Tensor {
     let wide = device.empty(rows, cols + 5, dtype, Category::Data);
     let view = wide.view_cols(0..cols);
@@ -60,7 +60,7 @@ fn set(device: &Device, tensor: &Tensor, data: &[f32]) {
     device.machine.copy(&plain, tensor);
 }
 
-/// A result, with unused columns beside it that must stay as they are: they are filled with one number.
+/// A result, with unused columns next to it that must stay as they are: they are filled with one number.
 fn blank(device: &Device, [rows, cols]: [usize; 2], dtype: DType) -> Tensor {
     let wide = device.empty(rows, cols + 3, dtype, Category::Data);
     set(device, &wide, &vec![-7.0; rows * (cols + 3)]);

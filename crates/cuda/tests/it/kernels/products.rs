@@ -86,7 +86,7 @@ fn cutting_the_sum_changes_no_bit() {
     }
 }
 
-/// Numbers whose size differs from block to block, with infinities beside them.
+/// Numbers whose size differs from block to block, with infinities among them.
 fn uneven(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: u64) -> Tensor {
     let x = blank(device, [rows, cols], dtype);
     let sized =

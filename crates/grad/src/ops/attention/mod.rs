@@ -170,7 +170,7 @@ fn own(x: &Exec<'_>, lse: &Tensor, heads: &Range<usize>) -> Tensor {
     }
 }
 
-/// Room for a gradient that nobody reads.
+/// Room for an unread gradient.
 fn scratch(x: &Exec<'_>, like: &Tensor) -> Tensor {
     x.device.empty(like.rows(), like.cols(), like.dtype(), Category::Workspace)
 }
@@ -223,7 +223,7 @@ impl Op for Attention {
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let Some(dout) = &dy[0] else { return };
-        // All three come together; what nobody wants (v, where only a norm of q is trained) goes to scratch.
+        // All three come together; what is unused (v, where only a norm of q is trained) goes to scratch.
         let target = |index: usize| match &dx[index] {
             Some(dx) => dx.tensor.clone(),
             None => scratch(x, saved.input(index)),

@@ -4,7 +4,7 @@
 //!
 //! Results go on from circle to circle in f32, own keys first, then those of the circles before, in a fixed order. In the
 //! backward pass keys go round again; their gradients go straight to whom they belong, who adds them in f32, its own
-//! first, then those of the circles after it, as they are computed. Keys that nobody attends to may stay where they are: then
+//! first, then those of the circles after it, as they are computed. Keys that no rank attends to may stay where they are: then
 //! transfers have fewer rows, or none, in buffers of the same size.
 
 use std::ops::Range;

@@ -3,7 +3,7 @@
 //!
 //! Owners are the ranks along `ep`; of each expert the ranks along `etp` have some columns inside, and what they make is summed
 //! where it came from. Everything that waits for the backward pass stays with the rank that has the token: its input and which
-//! experts it chose. The backward pass sends the input once more, beside the gradient, and owners make the rest again.
+//! experts it chose. The backward pass sends the input once more, with the gradient, and owners make the rest again.
 //!
 //! Messages have fixed sizes, so memory does not depend on what tokens choose: a rank has [`Exchange::cap`] places at each owner,
 //! an eighth of the rank's slots' even share more than that, and what does not fit goes in another round. An expert sees its tokens
@@ -255,7 +255,7 @@ impl Op for Spreads {
         Backward::PLAIN
     }
 
-    /// With tokens spread evenly over owners: what a rank sends away others send to it.
+    /// With tokens spread evenly over owners: what a rank sends to others they send to it.
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
         let (d, wide, narrow) = self.widths(params);
         let row = 2 * (rows * ins[1].cols * self.spread.etp) as u64 * d as u64;

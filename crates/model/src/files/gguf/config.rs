@@ -313,7 +313,7 @@ fn llama3(factors: &[f32], theta: f64, head_dim: u64, original: Option<u64>) -> 
         wanted.len() == factors.len()
             && wanted.iter().zip(factors).all(|(x, y)| (x - y).abs() <= 1e-3 * x.abs())
     };
-    // The length before extension is told by few files; powers of two are tried.
+    // The length before extension is given by few files; powers of two are tried.
     let named = original.map(|original| original as usize);
     let lengths = named.into_iter().chain([first]).chain((6..20).map(|bits| 1 << bits));
     let factor = short_of(factor);

@@ -177,7 +177,7 @@ fn check(spec: &Spec, path: &Path, values: &[(String, Key)], outs: &[Out]) -> Re
             Error::config(
                 path,
                 key,
-                format!("is {value}, which llama.cpp cannot be told: it would be read as {other}"),
+                format!("is {value}, which a file cannot tell llama.cpp: it would be read as {other}"),
             )
         }
         None => {

@@ -1,4 +1,4 @@
-//! Which tensors of a file are parts of others, told by names and shapes.
+//! Which tensors of a file are parts of others, found by names and shapes.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use fathom_tensor::DType;
 
 use super::super::bitsandbytes::{ReadAll, codes_name};
 use super::super::header::Stored;
-use super::{FourScales, Joined, Layout, Part};
+use super::{FourScales, Joined, JoinedPart, Layout};
 
 /// Side of a block of FP8, and inputs under one scale where only counts tell.
 const SIDE: usize = 128;
@@ -89,14 +89,16 @@ fn side(size: usize, count: usize) -> Option<usize> {
 }
 
 impl Files<'_> {
-    fn part(&self, name: &str, dtypes: &[DType]) -> Option<(Part, &[usize])> {
+    fn part(&self, name: &str, dtypes: &[DType]) -> Option<(JoinedPart, &[usize])> {
         let stored = self.all.get(name)?;
         let dtype = stored.dtype().filter(|dtype| dtypes.contains(dtype))?;
         let fits = product(&stored.shape) > 0 || stored.shape.is_empty();
-        fits.then(|| (Part { name: name.to_string(), dtype, bytes: stored.bytes }, stored.shape.as_slice()))
+        fits.then(|| {
+            (JoinedPart { name: name.to_string(), dtype, bytes: stored.bytes }, stored.shape.as_slice())
+        })
     }
 
-    fn need(&self, name: &str, dtypes: &[DType]) -> Result<(Part, &[usize]), String> {
+    fn need(&self, name: &str, dtypes: &[DType]) -> Result<(JoinedPart, &[usize]), String> {
         self.part(name, dtypes).ok_or_else(|| {
             let kinds: Vec<String> = dtypes.iter().map(|dtype| format!("{dtype:?}")).collect();
             format!("is in few bits, and {name} is missing, empty or not of {}", kinds.join(", "))
@@ -104,7 +106,7 @@ impl Files<'_> {
     }
 
     /// The type that a linear is read as: its scales', but bf16 for those of f32.
-    fn read_as(scales: &Part) -> DType {
+    fn read_as(scales: &JoinedPart) -> DType {
         if scales.dtype == DType::F32 { DType::Bf16 } else { scales.dtype }
     }
 
@@ -119,7 +121,7 @@ impl Files<'_> {
         fits.then_some(Ok(joined))
     }
 
-    /// GPTQ and AWQ, told apart by shape.
+    /// GPTQ and AWQ, distinguished by shape.
     fn grouped(&self, base: &str) -> Result<Joined, String> {
         let (codes, shape) = self.need(&format!("{base}.qweight"), &[DType::I32])?;
         let (zeros, of_zeros) = self.need(&format!("{base}.qzeros"), &[DType::I32])?;
@@ -153,7 +155,7 @@ impl Files<'_> {
     }
 
     /// Whether groups of inputs are not those of neighbours; each must be one.
-    fn ordered(&self, order: Option<&Part>, (inputs, groups): (usize, usize)) -> Result<bool, String> {
+    fn ordered(&self, order: Option<&JoinedPart>, (inputs, groups): (usize, usize)) -> Result<bool, String> {
         let Some(order) = order else { return Ok(false) };
         let bytes = (self.read)(&order.name).map_err(|error| error.to_string())?;
         let all = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word) as usize);
@@ -208,7 +210,7 @@ impl Files<'_> {
 
     fn fours(
         &self,
-        codes: Part,
+        codes: JoinedPart,
         [out, inputs]: [usize; 2],
         scale: &str,
         (one, how): (&str, FourScales),
@@ -237,7 +239,7 @@ impl Files<'_> {
             .find(|name| self.all.contains_key(name.as_str()))?;
         let [out, inputs] = *shape else { return Some(Err(format!("is of shape {shape:?}"))) };
         let float = codes.dtype == DType::F8E4M3;
-        let moved = Part { name: codes_name(name), ..codes };
+        let moved = JoinedPart { name: codes_name(name), ..codes };
         if moved.dtype == DType::U8 {
             let all = format!("{stem}weight_scale_2");
             return Some(self.fours(moved, [out, 2 * inputs], &scale, (&all, FourScales::Times)));
@@ -247,7 +249,7 @@ impl Files<'_> {
 
     fn bytes(
         &self,
-        codes: Part,
+        codes: JoinedPart,
         ([out, inputs], float): ([usize; 2], bool),
         scale: &str,
         zero: &str,

@@ -20,7 +20,7 @@ const READ_BYTES: usize = 512 << 10;
 /// Files that one stream holds open at most.
 const MOST_OPEN: usize = 16;
 
-/// A stream over files. It opens them anew: read-ahead follows each open file, and streams would disturb each other's.
+/// A stream over files. It opens them again: read-ahead follows each open file, and streams would disturb each other's.
 pub(super) struct FileStream<'a> {
     pub(super) source: &'a SafeTensors,
     pub(super) open: BTreeMap<usize, File>,

@@ -1,4 +1,4 @@
-//! Whether text looks like mojibake: sequences of characters that nobody writes, after ftfy's heuristic (Speer 2021,
+//! Whether text looks like mojibake: sequences of characters that are never written, after ftfy's heuristic (Speer 2021,
 //! version 6), and runs of characters that read as UTF-8 seen through a one-byte encoding.
 
 use super::classes::*;

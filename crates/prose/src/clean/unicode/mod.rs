@@ -155,7 +155,7 @@ impl UnicodeFixer {
         text
     }
 
-    /// Reads mojibake anew until nothing more is found.
+    /// Reads mojibake again until nothing more is found.
     fn fix_encoding<'a>(&self, text: &'a str, o: &UnicodeOptions) -> Cow<'a, str> {
         let mut current = Cow::Borrowed(text);
         for _ in 0..ROUNDS {

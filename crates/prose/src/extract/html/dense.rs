@@ -41,7 +41,7 @@ pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<Stri
     add_lead(&all, &mut keep);
     drop_link_boxes(&dom, &all, container, &mut keep);
     judge(&all, &mut keep);
-    edges::drop_beside(&all, &mut keep);
+    edges::drop_surroundings(&all, &mut keep);
     drop_lonely_headings(&all, &mut keep);
     let kept = sum_kept(&all, &keep);
     if kept < ENOUGH {
@@ -112,7 +112,7 @@ fn choose(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums) -> u32 {
     0
 }
 
-/// The innermost box that holds nearly all good text of `container`: what is beside it there is not the article.
+/// The innermost box that holds nearly all good text of `container`: what is next to it there is not the article.
 fn narrowed(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums, container: u32) -> u32 {
     const SHARE: f32 = 0.97;
     let value = |node: u32| good.inside(all.inside(dom, node)) as f32;

@@ -6,7 +6,7 @@ use super::dense::is_sure;
 use super::phrases;
 
 /// Drops all of it from the blocks that are kept so far.
-pub(super) fn drop_beside(all: &Blocks, keep: &mut [bool]) {
+pub(super) fn drop_surroundings(all: &Blocks, keep: &mut [bool]) {
     drop_lead(all, keep);
     drop_related(all, keep);
     drop_loose_text(all, keep);

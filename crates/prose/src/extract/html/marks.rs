@@ -29,7 +29,7 @@ impl Marks {
     pub(super) const META: u16 = 128;
     /// A short introduction to another article.
     pub(super) const TEASER: u16 = 256;
-    /// A box of a content management system, beside the article or inside it.
+    /// A box of a content management system, next to the article or inside it.
     pub(super) const WIDGET: u16 = 1024;
     /// A line under a picture.
     pub(super) const CAPTION: u16 = 512;

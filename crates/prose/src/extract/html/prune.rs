@@ -137,7 +137,7 @@ fn weigh(dom: &Dom<'_>) -> Weights {
 
 impl Weights {
     /// Whether a node holds so much of the page's prose (of all its text where the page has hardly any prose) that it
-    /// cannot be beside the content.
+    /// cannot be next to the content.
     fn is_most(&self, node: usize) -> bool {
         let (part, all, percent) = if self.prose[0] >= PROSE {
             (self.prose[node], self.prose[0], 40)

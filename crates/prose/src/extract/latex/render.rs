@@ -14,8 +14,8 @@ pub(super) struct Render<'a> {
     macros: Macros,
     out: Writer,
     title: Option<String>,
-    /// Whether the text has begun: not before `\begin{document}`.
-    begun: bool,
+    /// Whether the text has started: not before `\begin{document}`.
+    started: bool,
     /// Depth of floats, of which only captions and tables are kept.
     floats: usize,
     /// Depth of tables.
@@ -46,7 +46,7 @@ impl<'a> Render<'a> {
             macros: Macros::default(),
             out: Writer::default(),
             title: None,
-            begun: !preamble,
+            started: !preamble,
             floats: 0,
             tables: 0,
             captions: 0,
@@ -61,7 +61,7 @@ impl<'a> Render<'a> {
                 let run = self.input.run(|b| {
                     matches!(b, b'\\' | b'$' | b'{' | b'}' | b'~' | b'&' | b'`' | b'\'' | b'-' | b'\n')
                 });
-                if self.begun && (self.floats == 0 || self.tables > 0 || self.captions > 0) {
+                if self.started && (self.floats == 0 || self.tables > 0 || self.captions > 0) {
                     self.out.text(run);
                 }
                 continue;
@@ -74,7 +74,7 @@ impl<'a> Render<'a> {
 
     /// Whether what is read now is part of the text.
     fn shown(&self) -> bool {
-        self.begun && (self.floats == 0 || self.tables > 0 || self.captions > 0)
+        self.started && (self.floats == 0 || self.tables > 0 || self.captions > 0)
     }
 
     fn put(&mut self, text: &str) {
@@ -171,7 +171,7 @@ impl<'a> Render<'a> {
             "title" => {
                 self.input.optional()?;
                 self.title = Some(self.input.argument()?);
-                if self.begun { self.make_title() } else { Ok(()) }
+                if self.started { self.make_title() } else { Ok(()) }
             }
             "maketitle" => self.make_title(),
             "caption" => self.caption(),
@@ -230,7 +230,7 @@ impl<'a> Render<'a> {
                 let text = self.input.argument()?;
                 self.input.push(format!(" ({})", text.trim()))?;
             }
-            Some(Use::Stop) if self.begun && self.options.cut_appendix => self.ended = true,
+            Some(Use::Stop) if self.started && self.options.cut_appendix => self.ended = true,
             Some(Use::Stop) => {}
             // Unknown: the name goes, what is in its braces stays.
             None => {}
@@ -240,7 +240,7 @@ impl<'a> Render<'a> {
 
     fn heading(&mut self, level: u8) -> Result<(), Refusal> {
         let text = self.input.argument()?;
-        if !self.begun {
+        if !self.started {
             return Ok(());
         }
         self.out.line(2);
@@ -256,7 +256,7 @@ impl<'a> Render<'a> {
     }
 
     fn make_title(&mut self) -> Result<(), Refusal> {
-        self.begun = true;
+        self.started = true;
         let Some(title) = self.title.take() else { return Ok(()) };
         self.out.line(2);
         self.put("# ");
@@ -269,7 +269,7 @@ impl<'a> Render<'a> {
         self.input.take("*");
         self.input.optional()?;
         let text = self.input.argument()?;
-        if !self.begun {
+        if !self.started {
             return Ok(());
         }
         // Captions are text although the float around them is not.
@@ -280,7 +280,7 @@ impl<'a> Render<'a> {
 
     fn begin(&mut self, name: &str) -> Result<(), Refusal> {
         if name == "document" {
-            self.begun = true;
+            self.started = true;
             return Ok(());
         }
         if self.macros.has_environment(name) {
@@ -315,7 +315,7 @@ impl<'a> Render<'a> {
                 self.tables += 1;
                 self.out.line(2);
             }
-            Some(Around::Stop) if self.options.cut_appendix => self.ended = self.begun,
+            Some(Around::Stop) if self.options.cut_appendix => self.ended = self.started,
             Some(Around::Stop) => {}
             None => {
                 // Theorems and the like have an optional name in brackets, which is text.
@@ -328,7 +328,7 @@ impl<'a> Render<'a> {
                         self.input.argument()?;
                     }
                 }
-                if name == "abstract" && self.begun {
+                if name == "abstract" && self.started {
                     self.out.line(2);
                     self.put("## Abstract");
                 }
@@ -340,7 +340,7 @@ impl<'a> Render<'a> {
 
     fn end(&mut self, name: &str) -> Result<(), Refusal> {
         if name == "document" {
-            self.ended = self.begun;
+            self.ended = self.started;
             return Ok(());
         }
         if self.macros.has_environment(name) {

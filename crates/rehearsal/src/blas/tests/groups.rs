@@ -207,7 +207,7 @@ fn what_a_call_must_not_say() {
     };
     check("an array that is not aligned", INVALID, |_, given| given.addresses[1] += 8);
     check("no array", INVALID, |_, given| given.addresses[2] = 0);
-    check("an array that is nobody's", INVALID, |_, given| given.addresses[0] = 1 << 40);
+    check("an array that is not allocated", INVALID, |_, given| given.addresses[0] = 1 << 40);
     check("no factor", INVALID, |factors, _| factors[1] = std::ptr::null());
     check("a factor of the host", INVALID, |factors, _| {
         static ONE: f32 = 1.0;

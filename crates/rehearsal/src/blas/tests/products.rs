@@ -315,7 +315,7 @@ fn blocks_of_eight_bits_have_factors() {
 
 #[test]
 fn a_part_of_a_wider_buffer_can_be_written() {
-    // Rows of D beside those of A, in columns of both.
+    // Rows of D next to those of A, in columns of both.
     let Sides { mut a, b, c, mut d, .. } = sides([Kind::Bf16; 4], [true, false], [12, 12, 12], [20; 4]);
     let whole = room(32 * 12 * 2 + 512);
     (a.address, d.address) = (whole, whole + 32);

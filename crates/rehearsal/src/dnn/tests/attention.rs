@@ -19,7 +19,7 @@ pub struct Shape {
 }
 
 /// Where sequences begin: of queries, of keys, of statistics; and their lengths.
-pub struct Packed {
+pub struct PackedOffsets {
     pub queries: Tensor,
     pub keys: Tensor,
     pub stats: Tensor,
@@ -27,12 +27,12 @@ pub struct Packed {
     pub key_lengths: Tensor,
 }
 
-impl Packed {
-    pub fn new(bench: &Bench, batch: i64) -> Packed {
+impl PackedOffsets {
+    pub fn new(bench: &Bench, batch: i64) -> PackedOffsets {
         let offsets = || bench.real(Data::CUDNN_DATA_INT64, &[batch + 1, 1, 1, 1]);
         let lengths = || bench.real(Data::CUDNN_DATA_INT32, &[batch, 1, 1, 1]);
         let [queries, keys, stats] = [offsets(), offsets(), offsets()];
-        Packed { queries, keys, stats, query_lengths: lengths(), key_lengths: lengths() }
+        PackedOffsets { queries, keys, stats, query_lengths: lengths(), key_lengths: lengths() }
     }
 }
 
@@ -55,15 +55,15 @@ impl Shape {
         bench.tensor(Place::Device, self.data, &dims, &strides, ragged)
     }
 
-    pub fn queries(&self, bench: &Bench, packed: Option<&Packed>) -> Tensor {
+    pub fn queries(&self, bench: &Bench, packed: Option<&PackedOffsets>) -> Tensor {
         self.tokens(bench, self.heads, self.queries, false, packed.map(|packed| &packed.queries))
     }
 
-    pub fn keys(&self, bench: &Bench, turned: bool, packed: Option<&Packed>) -> Tensor {
+    pub fn keys(&self, bench: &Bench, turned: bool, packed: Option<&PackedOffsets>) -> Tensor {
         self.tokens(bench, self.shared, self.keys, turned, packed.map(|packed| &packed.keys))
     }
 
-    pub fn stats(&self, bench: &Bench, packed: Option<&Packed>) -> Tensor {
+    pub fn stats(&self, bench: &Bench, packed: Option<&PackedOffsets>) -> Tensor {
         let dims = [self.batch, self.heads, self.queries, 1];
         let strides = [self.heads * self.queries, 1, self.heads, 1];
         bench.tensor(Place::Device, SINGLE, &dims, &strides, packed.map(|packed| &packed.stats))
@@ -83,7 +83,7 @@ impl Shape {
 }
 
 /// Leaves what is within the lengths, or up to the diagonal.
-fn masked(bench: &mut Bench, scores: &Tensor, packed: Option<&Packed>, causal: bool) -> Tensor {
+fn masked(bench: &mut Bench, scores: &Tensor, packed: Option<&PackedOffsets>, causal: bool) -> Tensor {
     let mut last = scores.clone();
     let nothing = bench.scalar(f32::NEG_INFINITY);
     if let Some(packed) = packed {
@@ -102,7 +102,7 @@ fn masked(bench: &mut Bench, scores: &Tensor, packed: Option<&Packed>, causal: b
 }
 
 /// Queries, keys, values, output and statistics of a forward pass.
-pub fn forward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> [Tensor; 5] {
+pub fn forward(bench: &mut Bench, shape: Shape, packed: Option<&PackedOffsets>) -> [Tensor; 5] {
     let q = shape.queries(bench, packed);
     let kt = shape.keys(bench, true, packed);
     let v = shape.keys(bench, false, packed);
@@ -128,7 +128,7 @@ pub fn forward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> [Ten
 }
 
 /// The same, the output's gradient, gradients of queries, keys and values, and what is in memory between operations.
-pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&Packed>) -> Vec<Tensor> {
+pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&PackedOffsets>) -> Vec<Tensor> {
     let q = shape.queries(bench, packed);
     let [kt, vt] = [(); 2].map(|()| shape.keys(bench, true, packed));
     let [o, d_o, dq] = [(); 3].map(|()| shape.queries(bench, packed));
@@ -178,7 +178,7 @@ fn turned_product(
     bench: &mut Bench,
     shape: Shape,
     [scores, by, to]: [&Tensor; 3],
-    packed: Option<&Packed>,
+    packed: Option<&PackedOffsets>,
 ) -> Option<Tensor> {
     let (h, q, k, d) = (shape.heads, shape.queries, shape.keys, shape.width);
     let lengths =

@@ -1,12 +1,12 @@
-//! Sequences one behind the other, of different lengths, between tokens that are nobody's.
+//! Sequences one behind the other, of different lengths, between unused tokens.
 
 use half::bf16;
 
-use super::attention::{Packed, Shape, backward, forward, wanted};
+use super::attention::{PackedOffsets, Shape, backward, forward, wanted};
 use super::bench::{Bench, Data, Tensor, memory, numbers, values};
 
 /// Tokens before, between and behind the sequences, which nothing may read or write.
-const NOBODY: f32 = f32::NAN;
+const UNUSED: f32 = f32::NAN;
 
 struct Sequence {
     start: usize,
@@ -14,7 +14,7 @@ struct Sequence {
     keys: usize,
 }
 
-/// Tokens of which those of sequences are of a source and the others nobody's.
+/// Tokens of which those of sequences are of a source and the others are unused.
 fn spread(
     all: &[Sequence],
     length: impl Fn(&Sequence) -> usize,
@@ -23,7 +23,7 @@ fn spread(
     seed: u32,
 ) -> Vec<f32> {
     let source = numbers(seed, total * row);
-    let mut tokens = vec![NOBODY; total * row];
+    let mut tokens = vec![UNUSED; total * row];
     for sequence in all {
         let range = sequence.start * row..(sequence.start + length(sequence)) * row;
         tokens[range.clone()].copy_from_slice(&source[range]);
@@ -55,7 +55,7 @@ fn check(found: &[f32], wanted: &[(usize, Vec<f32>)], row: usize, tolerance: f32
     }
     for (index, (found, wanted)) in found.iter().zip(left).enumerate() {
         match wanted {
-            None => assert_eq!(*found, 9.0, "{index} is nobody's"),
+            None => assert_eq!(*found, 9.0, "{index} is unused"),
             Some(wanted) => {
                 let near = (found - wanted).abs() <= tolerance * wanted.abs().max(1.0);
                 assert!(near, "{index}: {found}, not {wanted}");
@@ -89,7 +89,7 @@ fn run(data: Data, tolerance: f32) {
     };
     let lengths =
         |of: fn(&Sequence) -> usize| memory(&all.iter().map(|one| of(one) as i32).collect::<Vec<_>>());
-    let bound = |packed: &Packed| -> Vec<(Tensor, u64)> {
+    let bound = |packed: &PackedOffsets| -> Vec<(Tensor, u64)> {
         vec![
             (packed.queries.clone(), offsets(wide)),
             (packed.keys.clone(), offsets(narrow)),
@@ -103,7 +103,7 @@ fn run(data: Data, tolerance: f32) {
     let at_stats = memory(&vec![9.0_f32; total * rows]);
 
     let mut bench = Bench::new();
-    let packed = Packed::new(&bench, 5);
+    let packed = PackedOffsets::new(&bench, 5);
     let tensors = forward(&mut bench, shape, Some(&packed));
     let mut places: Vec<(Tensor, u64)> =
         tensors.into_iter().zip([at_q, at_k, at_v, at_o, at_stats]).collect();
@@ -116,7 +116,7 @@ fn run(data: Data, tolerance: f32) {
     check(&values(at_stats, total * rows), &pick(|wanted| &wanted.stats), rows, tolerance);
 
     let mut bench = Bench::new();
-    let packed = Packed::new(&bench, 5);
+    let packed = PackedOffsets::new(&bench, 5);
     let tensors = backward(&mut bench, shape, Some(&packed));
     let grads = [wide, narrow, narrow].map(|row| put(&vec![9.0; total * row], data));
     let mut at = vec![at_q, at_k, at_v, at_o, at_stats, at_d_o, grads[0], grads[1], grads[2]];

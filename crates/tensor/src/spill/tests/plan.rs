@@ -10,7 +10,7 @@ enum Slot {
     Empty,
     Here(Tensor),
     Leaving(Writing),
-    Away(Stored),
+    Offloaded(Stored),
     Coming(Stored, Reading),
 }
 
@@ -34,8 +34,8 @@ pub(super) fn program(device: &Device, spill: &Spill, seed: u64, steps: u64) -> 
                 let tag = Tag { name: "value", layer: index as i32 };
                 Slot::Leaving(spill.write(tensor, codec, tag)?)
             }
-            Slot::Leaving(writing) => Slot::Away(writing.retire()?),
-            Slot::Away(stored) => {
+            Slot::Leaving(writing) => Slot::Offloaded(writing.retire()?),
+            Slot::Offloaded(stored) => {
                 let [rows, cols] = [stored.rows(), stored.cols()];
                 let into = device.empty(rows, cols, stored.dtype(), Category::Activations);
                 let reading = spill.read(&stored, into)?;

@@ -7,7 +7,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::AddedToken;
 
 /// A part of a text.
-pub(super) enum Part<'t> {
+pub(super) enum TextPart<'t> {
     /// Ordinary text, not empty.
     Text(&'t str),
     /// An added token.
@@ -55,25 +55,25 @@ impl Added {
     }
 
     /// Gives the parts of `text` in order.
-    pub(super) fn parts<'t>(&self, text: &'t str, mut give: impl FnMut(Part<'t>)) {
+    pub(super) fn parts<'t>(&self, text: &'t str, mut give: impl FnMut(TextPart<'t>)) {
         parts(self.raw.as_ref(), text, &mut |part| match part {
-            Part::Text(text) => parts(self.normalized.as_ref(), text, &mut give),
+            TextPart::Text(text) => parts(self.normalized.as_ref(), text, &mut give),
             token => give(token),
         });
     }
 }
 
-fn parts<'t>(finder: Option<&Finder>, text: &'t str, give: &mut impl FnMut(Part<'t>)) {
+fn parts<'t>(finder: Option<&Finder>, text: &'t str, give: &mut impl FnMut(TextPart<'t>)) {
     let mut from = 0;
     for found in finder.iter().flat_map(|finder| finder.automaton.find_iter(text)) {
         let Some(id) = finder.and_then(|finder| finder.ids[found.pattern().as_usize()]) else { continue };
         if from < found.start() {
-            give(Part::Text(&text[from..found.start()]));
+            give(TextPart::Text(&text[from..found.start()]));
         }
-        give(Part::Token(id));
+        give(TextPart::Token(id));
         from = found.end();
     }
     if from < text.len() {
-        give(Part::Text(&text[from..]));
+        give(TextPart::Text(&text[from..]));
     }
 }

@@ -26,7 +26,7 @@ struct Guard {
     after: [u64; 4],
 }
 
-/// The lowest rank of a merge with something outside, by the part of a character that it takes and the byte beside it.
+/// The lowest rank of a merge with something outside, by the part of a character that it takes and the byte next to it.
 #[derive(Debug, Default)]
 pub(super) struct Crossings {
     /// Parts at a character's beginning, which stand at the end of a merge's right side.
@@ -42,9 +42,9 @@ impl Crossings {
             // It joins parts of one character.
             return;
         }
-        let note = |parts: &mut HashMap<Vec<u8>, Vec<u32>>, part: &[u8], beside: u8| {
+        let note = |parts: &mut HashMap<Vec<u8>, Vec<u32>>, part: &[u8], neighbour: u8| {
             let ranks = parts.entry(part.to_vec()).or_insert_with(|| vec![NONE; 256]);
-            let known = &mut ranks[usize::from(beside)];
+            let known = &mut ranks[usize::from(neighbour)];
             *known = rank.min(*known);
         };
         let tail = left.iter().take_while(|&&byte| is_inner(byte)).count();
@@ -142,7 +142,7 @@ fn bytes_of_char(first: u8) -> usize {
 mod tests {
     use super::*;
 
-    /// Whether é, whose own merges end with rank 5, is closed in a text beside one other merge.
+    /// Whether é, whose own merges end with rank 5, is closed in a text with one other merge.
     fn closed(left: &[u8], right: &[u8], rank: u32, text: &str) -> bool {
         let mut crossings = Crossings::default();
         crossings.add(left, right, rank);
@@ -166,7 +166,7 @@ mod tests {
         assert!(closed(e, b"t", 4, "ét"));
         assert!(closed(b" ", &[0xC2], 4, " é"));
         assert!(closed(&e[..1], &e[1..], 4, "ééé"));
-        // A part behind whole characters: what stands beside the part decides.
+        // A part behind whole characters: what stands next to the part decides.
         assert!(!closed(b" ", &[b't', e[0]], 4, " té"));
         assert!(closed(b" ", &[b't', e[0]], 4, "t é"));
         assert!(!closed(&[e[1], b't'], b"u", 4, "étu"));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_longer_characters_are_told_apart() {
+    fn parts_of_longer_characters_are_distinguished() {
         let c = "中".as_bytes();
         let mut crossings = Crossings::default();
         crossings.add(b" ", &c[..2], 9);

@@ -16,7 +16,7 @@ mod tree;
 mod whole;
 
 use super::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
-use added::{Added, Part};
+use added::{Added, TextPart};
 pub(super) use alphabet::bytes_of;
 use alphabet::char_of;
 use bpe::{Bpe, Chain};
@@ -101,8 +101,8 @@ impl Fast {
         let mut scratch = spare.unwrap_or_else(Scratch::new);
         let mut ids = Vec::with_capacity(text.len() / 3);
         added.parts(text, |part| match part {
-            Part::Token(id) => ids.push(id),
-            Part::Text(text) => self.encode_text(text, &mut scratch, &mut ids),
+            TextPart::Token(id) => ids.push(id),
+            TextPart::Text(text) => self.encode_text(text, &mut scratch, &mut ids),
         });
         if let Ok(mut spare) = self.spare.lock() {
             spare.push(scratch);

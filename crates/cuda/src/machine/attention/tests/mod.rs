@@ -1,4 +1,4 @@
-//! What the library is told, and what becomes of what it makes.
+//! What the library is given, and what becomes of its results.
 #![allow(unsafe_code)]
 
 mod parts;
@@ -6,7 +6,7 @@ mod parts;
 use std::sync::{Arc, Mutex};
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Band, Category, DType, Device, Extent, Mask, OpDesc, Packed, Sequence,
+    Attention, AttentionBackward, Band, Category, DType, Device, Extent, Mask, OpDesc, PackedMask, Sequence,
     Tensor, gpu,
 };
 
@@ -14,13 +14,13 @@ use super::pretended::{Pretended, Seen};
 use super::{rounded, spanned};
 use crate::driver::fake::Fake;
 use crate::driver::{Driver, Stream};
-use crate::machine::build::Parts;
+use crate::machine::build::MachineLibraries;
 use crate::machine::tests::machine;
 use crate::sdpa::uid;
 
 struct Problem {
     device: Device,
-    /// q, k and v beside each other, out, lse.
+    /// q, k and v next to each other, out, lse.
     qkv: Tensor,
     out: Tensor,
     lse: Tensor,
@@ -28,11 +28,11 @@ struct Problem {
 }
 
 /// Documents one after the other.
-fn documents(ends: &[usize], window: Option<usize>) -> Packed {
+fn documents(ends: &[usize], window: Option<usize>) -> PackedMask {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let document =
         |(start, end): (usize, &usize)| Sequence { q: start..*end, k: start..*end, band: Band::Causal };
-    Packed { sequences: starts.zip(ends).map(document).collect(), window }
+    PackedMask { sequences: starts.zip(ends).map(document).collect(), window }
 }
 
 const HEADS: usize = 4;
@@ -97,7 +97,7 @@ fn watched(budget: u64) -> (Arc<Fake>, Arc<Mutex<Vec<Seen>>>, Device) {
     let fake = Arc::new(Fake::new(8 << 30));
     let seen = Arc::default();
     let library = Pretended { seen: Arc::clone(&seen), fake: None };
-    let parts = Parts { attend: Some(Arc::new(library)), ..Parts::default() };
+    let parts = MachineLibraries { attend: Some(Arc::new(library)), ..MachineLibraries::default() };
     let device = Device::new(machine(&fake, parts), budget);
     (fake, seen, device)
 }
@@ -186,8 +186,8 @@ fn prompts_of_many_lengths_have_few_plans() {
     problem.run(0.0);
     let seen = seen.lock().unwrap();
     let [forward, backward] = &seen[..] else { panic!("{} calls", seen.len()) };
-    let told = |call: &Seen| (call.case.packed, call.case.sequences, call.case.q_tokens);
-    assert_eq!((told(forward), told(backward)), ((true, 1, 128), (false, 1, 100)));
+    let shape = |call: &Seen| (call.case.packed, call.case.sequences, call.case.q_tokens);
+    assert_eq!((shape(forward), shape(backward)), ((true, 1, 128), (false, 1, 100)));
     let address = Seen::address;
     assert_eq!(address(forward, uid::LSE), problem.lse.address());
     assert_ne!(address(backward, uid::LSE), problem.lse.address());

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_tensor::{
-    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, Packed, Slice, Tensor,
+    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, PackedMask, Slice, Tensor,
 };
 
 use super::super::pretended::{Pretended, Seen};
 use crate::driver::fake::Fake;
-use crate::machine::build::Parts;
+use crate::machine::build::MachineLibraries;
 use crate::machine::tests::machine;
 
 const HEADS: usize = 8;
@@ -54,7 +54,7 @@ impl Step {
             pos_q: device.from_i32(&self.pos_q, Category::Data),
             pos_k: device.from_i32(&self.pos_k, Category::Data),
             pairs: 0,
-            packed: Packed::of(&self.slices, &self.pos_q, &self.pos_k),
+            packed: PackedMask::of(&self.slices, &self.pos_q, &self.pos_k),
             partial: self.partial,
             pages: None,
         }
@@ -134,7 +134,7 @@ fn check(what: &str, step: &Step) -> [Vec<Seen>; 2] {
     let fake = Arc::new(Fake::new(256 << 20));
     let library = Pretended { fake: Some(fake.clone()), ..Pretended::default() };
     let seen = library.seen.clone();
-    let parts = Parts { attend: Some(Arc::new(library)), ..Parts::default() };
+    let parts = MachineLibraries { attend: Some(Arc::new(library)), ..MachineLibraries::default() };
     let device = Device::new(machine(&fake, parts), 64 << 20);
     let found = step.run(&device);
     let expected = step.run(&Device::new(Arc::new(Cpu::new(1, None)), 64 << 20));
@@ -233,13 +233,13 @@ fn windowed(window: usize, ends: &[i32], q: Vec<i32>, k: Vec<i32>, goes_on: bool
 #[test]
 fn windows_reach_keys_of_other_ranks() {
     let of = |rank| zigzag(rank, 4, 8);
-    let told = |calls: &[Seen]| -> Vec<(i64, i64, bool, usize)> {
+    let shapes = |calls: &[Seen]| -> Vec<(i64, i64, bool, usize)> {
         calls
             .iter()
             .map(|call| (call.case.q_tokens, call.case.k_tokens, call.case.causal, call.window))
             .collect()
     };
-    // Less than a chunk, more, and more than two; rank 3's chunks lie beside each other.
+    // Less than a chunk, more, and more than two; rank 3's chunks are adjacent.
     for (window, rank, from, expected) in [
         (5, 1, 1, &[(8, 8, true, 5), (8, 8, true, 5)][..]),
         (5, 1, 0, &[(4, 4, false, 1)]),
@@ -254,15 +254,15 @@ fn windows_reach_keys_of_other_ranks() {
         let goes_on = rank != from;
         let step = windowed(window, &[64], of(rank), of(from), goes_on);
         let [forward, backward] = check("window", &step);
-        assert_eq!(told(&forward), expected, "{window} tokens, {rank} to {from}");
-        assert_eq!(told(&backward), expected, "{window} tokens, {rank} to {from}");
+        assert_eq!(shapes(&forward), expected, "{window} tokens, {rank} to {from}");
+        assert_eq!(shapes(&backward), expected, "{window} tokens, {rank} to {from}");
         let packed = check("packed window", &Step { docs: 4, ..step });
         assert!(packed.iter().flatten().all(|call| call.case.packed));
     }
     let all: Vec<i32> = (0..64).collect();
     let [forward, _] = check("gathered window", &windowed(12, &[64], of(1), all, false));
     let left = (8, 11, false, 1);
-    assert_eq!(told(&forward), [(8, 8, true, 12), (8, 8, true, 12), (8, 8, false, 4), left]);
+    assert_eq!(shapes(&forward), [(8, 8, true, 12), (8, 8, true, 12), (8, 8, false, 4), left]);
 }
 
 #[test]
@@ -283,11 +283,11 @@ fn documents_within_windows_are_packed_sequences() {
     let turn = |of: i32| (0..64).filter(|at| at / 4 % 2 == of).collect::<Vec<i32>>();
     let step = Step { docs: 8, ..windowed(6, &[64], turn(1), turn(0), true) };
     let [forward, backward] = check("turns", &step);
-    let told = |calls: &[Seen]| -> Vec<(i64, bool, usize)> {
+    let shapes = |calls: &[Seen]| -> Vec<(i64, bool, usize)> {
         calls.iter().map(|call| (call.case.sequences, call.case.window, call.window)).collect()
     };
-    assert_eq!(told(&forward), [(8, true, 2)]);
-    assert_eq!(told(&backward), [(8, true, 2)]);
+    assert_eq!(shapes(&forward), [(8, true, 2)]);
+    assert_eq!(shapes(&backward), [(8, true, 2)]);
     let own = Step { docs: 8, wide: true, ..windowed(5, &[64], turn(1), turn(1), false) };
     assert_eq!(check("own turns", &own).map(|calls| calls.len()), [1, 1]);
 }
@@ -335,8 +335,8 @@ fn documents_of_one_rank_are_whole() {
         (Step { kv_heads: 1, ..of(&[50, 96], None, 2) }, [(2, 128, true), (2, 128, true)]),
     ] {
         let calls = check("whole", &step);
-        let told = |seen: &Seen| (seen.case.sequences, seen.case.q_tokens, seen.case.packed);
-        assert_eq!(calls.each_ref().map(|calls| told(&calls[0])), expected, "{:?}", step.slices);
+        let shapes = |seen: &Seen| (seen.case.sequences, seen.case.q_tokens, seen.case.packed);
+        assert_eq!(calls.each_ref().map(|calls| shapes(&calls[0])), expected, "{:?}", step.slices);
         let window = if step.slices[0].lo > -100 { 10 } else { 0 };
         assert!(calls.iter().flatten().all(|call| (call.case.window, call.window) == (window > 0, window)));
         assert_eq!(calls[1].len(), KV_HEADS / step.kv_heads);

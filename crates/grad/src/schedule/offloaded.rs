@@ -10,15 +10,15 @@ use super::lifetimes::touches;
 use super::{Slot, Step};
 use crate::graph::{Graph, Val};
 
-/// Backward steps with reads of `away`, and the values to be fetched before the first of them.
-pub(super) fn with_reads(graph: &Graph, steps: Vec<Step>, away: &[Val]) -> (Vec<Step>, Vec<Val>) {
+/// Backward steps with reads of `offloaded`, and the values to be fetched before the first of them.
+pub(super) fn with_reads(graph: &Graph, steps: Vec<Step>, offloaded: &[Val]) -> (Vec<Step>, Vec<Val>) {
     let work: Vec<usize> = (0..steps.len()).filter(|step| works(&steps[*step])).collect();
     let reads = |val: Val, at: usize| touches(graph, &steps[at..=at], Slot::Value(val));
     // Steps to insert before and after the step at an index.
     let mut before: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
     let mut after: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
     let mut first = Vec::new();
-    for val in away.iter().copied() {
+    for val in offloaded.iter().copied() {
         let uses: Vec<usize> = (0..work.len()).filter(|at| reads(val, work[*at])).collect();
         for run in runs(&uses, |at| !local(graph, &steps[work[at]])) {
             let (start, end) = (work[run.0], work[run.1]);
@@ -36,7 +36,7 @@ pub(super) fn with_reads(graph: &Graph, steps: Vec<Step>, away: &[Val]) -> (Vec<
         }
     }
     let last = work.last().copied().filter(|last| local(graph, &steps[*last]));
-    let mut out = Vec::with_capacity(steps.len() + 4 * away.len());
+    let mut out = Vec::with_capacity(steps.len() + 4 * offloaded.len());
     for (index, step) in steps.into_iter().enumerate() {
         let mut reads = before.remove(&index).unwrap_or_default();
         // Reads that others wait for go first.
