@@ -179,6 +179,7 @@ fn losses(memory: &mut Memory<'_>) {
             softcap,
             z_loss: 0.0,
             spread: None,
+            measures: None,
         };
         let place = *place;
         show(&format!("cross entropy{name} {tile}x{VOCAB}"), tile * VOCAB * 4, || unsafe {

@@ -39,7 +39,7 @@ pub use context::{Context, ContextLayout, CpComm, Cut, Sharing, causal_pairs, ma
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
-pub use head::{Head, HeadTerm, HeadUse, Labels, Scores, Taught, Teacher};
+pub use head::{Head, HeadTerm, HeadUse, Labels, Measures, Scores, Taught, Teacher};
 pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};

@@ -241,7 +241,7 @@ impl Machine for Meta {
     }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();
-        let written = stats.chain(op.dlogits).map(Tensor::bytes).sum::<u64>();
+        let written = stats.chain(op.dlogits).chain(op.measures).map(Tensor::bytes).sum::<u64>();
         self.run(Work::Elementwise, bytes(&[op.logits, op.labels, op.loss]) + written);
     }
     fn divergence(&self, op: &Divergence<'_>) {

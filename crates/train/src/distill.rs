@@ -14,7 +14,7 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{CrossEntropy, Objective, Weigh};
+use crate::objective::{CrossEntropy, Measured, Objective, Weigh};
 use crate::step::InStep;
 
 /// A teacher: a model that is not trained.
@@ -69,6 +69,10 @@ impl Objective for Distill {
 
     fn measures(&self) -> &[&'static str] {
         &METRICS
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::Both
     }
 }
 
@@ -157,7 +161,8 @@ impl Loaded<'_> {
         let row = || device.empty(1, weights.cols(), DType::F32, Category::Data);
         let (own, losses) = (row(), row());
         machine.scale(weights, (1.0 - distill.ratio) as f32, &own);
-        let labels = Labels { ids: self.labels.ids.clone(), weights: Some(own) };
+        let measures = self.measures(device, minimised);
+        let labels = Labels { ids: self.labels.ids.clone(), weights: Some(own), measures };
         let of_teacher = match (known, minimised.teacher) {
             (Known::Model(batch), Some(Frozen { params, .. })) => {
                 Some(Scope { device, params, batch: Tables::Shared(batch.clone()), counters })
@@ -199,7 +204,7 @@ impl Loaded<'_> {
         }
         if machine.has_data() && device.mesh.index(fathom_tensor::mesh::Axis::Cp) == 0 {
             let count = CrossEntropy.count(self.micro);
-            minimised.metrics.borrow_mut().iter_mut().for_each(|sum| sum[1] += count);
+            minimised.metrics.borrow_mut()[..METRICS.len()].iter_mut().for_each(|sum| sum[1] += count);
         }
         dy
     }

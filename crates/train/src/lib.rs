@@ -48,7 +48,7 @@ pub use distill::{Best, Distill, Frozen};
 pub use error::{Error, Result};
 pub use micro_batch::{MicroBatch, Rolled, Totals};
 pub use new_model::{new_model, train_experts};
-pub use objective::{Answers, Asks, CrossEntropy, Dft, Goal, Noise, Objective, Weigh, Weighed};
+pub use objective::{Answers, Asks, CrossEntropy, Dft, Goal, Measured, Noise, Objective, Weigh, Weighed};
 pub use picture::{Subject, longest_stage};
 pub use place_rules::check_places;
 pub use plan::{

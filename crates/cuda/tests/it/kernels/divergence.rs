@@ -24,6 +24,7 @@ fn statistics(device: &Device, sides: &[Tensor], labels: &Tensor, [scale, softca
             softcap,
             z_loss: 0.0,
             spread: Some(Spread { first, stats: Some(&all.view_rows(2 * rank..2 * rank + 2)), all: None }),
+            measures: None,
         });
         first += logits.cols();
     }
