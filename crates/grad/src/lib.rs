@@ -59,5 +59,5 @@ pub use places::{Modules, Place, Places, Rule};
 pub use rounding::Rounding;
 pub use run::{Counted, Counters, Span};
 pub use shares::{ParamShares, SLOT, Sharding, Shares, deal, deal_buckets};
-pub use tape::{Body, Eval, Jitter, Memory, Owed, Scope, Segments, Tape};
+pub use tape::{Body, Eval, Jitter, Memory, Owed, Pull, Scope, Segments, Tape};
 pub use value::Value;

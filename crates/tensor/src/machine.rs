@@ -12,6 +12,7 @@ use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::blocks::{Pack, Unpack};
 use crate::choice::{self, Choose};
 use crate::clock::Clock;
+use crate::distance::RowDistance;
 use crate::divergence::Divergence;
 use crate::dropout::Dropout;
 use crate::experts::{
@@ -564,6 +565,8 @@ pub trait Machine: Send + Sync {
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
     /// Divergence from a teacher, of a tile.
     fn divergence(&self, op: &Divergence<'_>);
+    /// Distances of rows from others.
+    fn row_distance(&self, op: &RowDistance<'_>);
     /// Chooses tokens.
     fn choose(&self, op: &Choose<'_>) {
         let logits = floats(op.logits.dtype(), &self.read(op.logits).wait());

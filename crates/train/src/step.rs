@@ -258,7 +258,7 @@ impl Trainer {
         self.device.machine.write(&self.count, &(count as f32).to_le_bytes());
         self.grads.complete(&self.device);
         parallel::sums(&self.device, &self.loss, &self.count);
-        let metrics = self.metrics(how);
+        let metrics = self.metrics();
         // Every rank counted the tokens that it had, of its layers.
         self.loads.iter().for_each(|loads| self.device.mesh.everybody().all_reduce(&self.device, loads));
         self.device.mesh.everybody().all_reduce(&self.device, &self.flops);
@@ -288,7 +288,7 @@ impl Trainer {
     }
 
     /// The sums of the objective's metrics over all ranks, f32 [metrics, 2]; `None` without any.
-    fn metrics(&mut self, how: &InStep) -> Option<Tensor> {
+    fn metrics(&mut self) -> Option<Tensor> {
         let mine = std::mem::take(&mut *self.metrics.borrow_mut());
         if mine.is_empty() {
             return None;

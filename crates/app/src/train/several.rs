@@ -16,7 +16,7 @@ use super::rank::{Shared, Unwatched, trainer_beside, trainer_of};
 use super::watch::{BEFORE, Watch};
 use super::{export, folder, moments, prepared};
 use crate::crew::{self, Crew, Word};
-use crate::error::{Context, Result, refuse};
+use crate::error::{Context, Result};
 use crate::events::{Event, Events, Silent};
 use crate::job::Job;
 use crate::several::{jobs, recipe_of};

@@ -1,7 +1,7 @@
 //! Losses of a tile of logits.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, Known, Tensor};
+use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, Known, RowDistance, Tensor};
 
 use super::operands::{f32s, f32s_mut, i32s, mat, mat_mut};
 use super::{Cpu, expect};
@@ -85,4 +85,26 @@ pub fn divergence(cpu: &Cpu, op: &Divergence<'_>) {
     };
     // SAFETY: see the module above; the kernel allows dlogits to be the teacher's logits.
     unsafe { elementwise::divergence(cpu.place(), &call) }
+}
+
+pub fn row_distance(cpu: &Cpu, op: &RowDistance<'_>) {
+    let [rows, cols] = op.x.shape();
+    expect("row_distance", "target", op.target, [rows, cols]);
+    expect("row_distance", "dx", op.dx, [rows, cols]);
+    for (name, x) in [("labels", op.labels), ("weights", op.weights), ("loss", op.loss)] {
+        expect("row_distance", name, x, [1, rows]);
+    }
+    let call = elementwise::RowDistance {
+        distance: op.distance,
+        cols,
+        x: mat(op.x),
+        target: mat(op.target),
+        labels: i32s(op.labels),
+        weights: f32s(op.weights),
+        factor: op.factor,
+        loss: MatMut { ptr: f32s_mut(op.loss).cast(), elem: Elem::F32, stride: op.loss.stride() },
+        dx: mat_mut(op.dx),
+    };
+    // SAFETY: see the module above; the kernel allows dx to be the target.
+    unsafe { elementwise::row_distance(cpu.place(), &call) }
 }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Measured, Objective, Weigh, Weighed};
+use crate::objective::{self, Answers, Asks, Objective, Weigh, Weighed};
 
 /// What of a token's ratio `r` (now to then) and advantage `A` is minimised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -345,8 +345,8 @@ impl Objective for Policy {
         Some(self)
     }
 
-    fn measured(&self) -> Measured {
-        Measured::Entropy
+    fn measured(&self) -> objective::Measured {
+        objective::Measured::Entropy
     }
 }
 

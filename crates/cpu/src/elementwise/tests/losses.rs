@@ -281,6 +281,64 @@ fn measures_of_parts_are_those_of_the_whole() {
     });
 }
 
+/// Distances of rows and their gradients, in place of the target and beside it.
+#[test]
+fn distances_agree_with_f64() {
+    let (rows, cols) = (5, 77);
+    let (labels, weights) = ([3, -1, 0, 9, 1], [0.5, 1.0, 2.0, 0.0, 1.5]);
+    for elem in ELEMS {
+        let (x, target) = (Stored::random(rows, cols, elem, 1), Stored::random(rows, cols, elem, 2));
+        for distance in [Distance::Mse, Distance::Cosine] {
+            for in_place in [false, true] {
+                let mut bits = Bits::default();
+                places(|place| {
+                    let mut loss = Stored::blank(1, rows, Elem::F32);
+                    let mut dx = if in_place { target.clone() } else { Stored::blank(rows, cols, elem) };
+                    let to = dx.mat_mut(0);
+                    let op = RowDistance {
+                        distance,
+                        cols,
+                        x: x.mat(0),
+                        target: if in_place { to.as_mat() } else { target.mat(0) },
+                        labels: &labels,
+                        weights: &weights,
+                        factor: 0.7,
+                        loss: loss.mat_mut(0),
+                        dx: to,
+                    };
+                    // SAFETY: the operands are `Stored`s of these extents.
+                    unsafe { row_distance(place, &op) };
+                    bits.check("distance", place.isa, &[&loss.bytes[..], &dx.bytes[..]].concat());
+                    let sum = |row: usize, of: &dyn Fn(f64, f64) -> f64| -> f64 {
+                        (0..cols).map(|col| of(x.get(row, col), target.get(row, col))).sum()
+                    };
+                    let n = cols as f64;
+                    let lengths = |row| [sum(row, &|x, _| x * x).sqrt(), sum(row, &|_, t| t * t).sqrt()];
+                    let cosine = |row: usize| sum(row, &|x, t| x * t) / lengths(row).iter().product::<f64>();
+                    let want = |row: usize| match distance {
+                        _ if labels[row] < 0 => 0.0,
+                        Distance::Mse => sum(row, &|x, t| (x - t) * (x - t)) / n,
+                        Distance::Cosine => 1.0 - cosine(row),
+                    };
+                    let slope = |row: usize, col: usize| {
+                        let (x, t, by) =
+                            (x.get(row, col), target.get(row, col), 0.7 * f64::from(weights[row]));
+                        let [of_x, of_t] = lengths(row);
+                        match distance {
+                            _ if labels[row] < 0 => 0.0,
+                            Distance::Mse => by * 2.0 * (x - t) / n,
+                            Distance::Cosine => by * (cosine(row) * x / of_x - t / of_t) / of_x,
+                        }
+                    };
+                    loss.check("distance", &Stored::blank(1, rows, Elem::F32), 1e-6, |_, row| want(row));
+                    let before = if in_place { target.clone() } else { Stored::blank(rows, cols, elem) };
+                    dx.check("its gradient", &before, 1e-6, slope);
+                });
+            }
+        }
+    }
+}
+
 #[test]
 #[should_panic(expected = "label 9 at 1 is not below 8")]
 fn a_label_beyond_the_vocabulary_is_named() {
