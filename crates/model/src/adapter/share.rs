@@ -97,6 +97,7 @@ pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec
         whole.push(Param { name: name.clone(), value, decays: *decays, trainable });
     });
     assert!(base.next().is_none(), "share_untrained: the base has more weights");
+    whole.set_walk_of(&declared);
     (model, whole)
 }
 

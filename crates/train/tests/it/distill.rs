@@ -273,7 +273,7 @@ fn gradients_of_hidden_states_are_slopes() {
                 // Along the gradient itself.
                 let norm =
                     grads.iter().flat_map(|(_, grad)| grad).map(|x| f64::from(x * x)).sum::<f64>().sqrt();
-                let step = 0.02;
+                let step = 0.002;
                 let at = |sign: f64| {
                     let mut moved = with_states(device, &ONE);
                     for (id, grad) in &grads {
