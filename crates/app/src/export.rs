@@ -408,19 +408,18 @@ pub(crate) fn load_checkpoint(device: &Device, folder: &Path, events: &dyn Event
     adapted(device, &found, dtype)
 }
 
-/// Writes the model of a run's newest checkpoint to its folder `model`: from the files, through the memory of the host, for no
-/// rank of the run need have room for a whole model.
+/// Writes the model of a run's newest checkpoint to its folder `model`, or the adapter alone to `adapter`: from the files, through the
+/// memory of the host, for no rank of the run need have room for a whole model.
 ///
 /// # Errors
 /// No such checkpoint; a model that this machine has no memory for.
-pub(crate) fn write_model(run: &Path, events: &dyn Events) -> Result<()> {
+pub(crate) fn write_model(run: &Path, adapter: &Path, events: &dyn Events) -> Result<()> {
     let found = checkpoint(run, events)?;
     let dtype = stored_type(&found.weights);
     if found.spec.adapter.is_some() {
         let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
         let Loaded { model, params } = adapted(&device, &found, dtype)?;
-        let folder = run.join(adapters::FOLDER);
-        return adapters::write(&folder, &device, (&model, &params), (found.base.as_deref(), &found.trained));
+        return adapters::write(adapter, &device, (&model, &params), (found.base.as_deref(), &found.trained));
     }
     let (options, model) = (SaveOptions::new(dtype), run.join("model"));
     exported::forget(&model)?;

@@ -165,8 +165,10 @@ fn losses(memory: &mut Memory<'_>) {
     let Memory { place, rows, x, y, .. } = memory;
     let tile = (*rows * 2 * F / VOCAB).min(512);
     let labels: Vec<i32> = (0..tile as i32).map(|i| i * 13 % VOCAB as i32).collect();
-    let mut loss = vec![0f32; tile];
-    for (name, softcap) in [("", 0.0), (" softcap", 30.0)] {
+    let (mut loss, mut found) = (vec![0f32; tile], vec![0f32; 2 * tile]);
+    for (name, softcap, measured) in
+        [("", 0.0, false), (" measured", 0.0, true), (" softcap", 30.0, false), (" softcap measured", 30.0, true)]
+    {
         let op = CrossEntropy {
             vocab: VOCAB,
             logits: bf(x, VOCAB),
@@ -179,6 +181,7 @@ fn losses(memory: &mut Memory<'_>) {
             softcap,
             z_loss: 0.0,
             spread: None,
+            measures: measured.then(|| f32_mut(&mut found, tile)),
         };
         let place = *place;
         show(&format!("cross entropy{name} {tile}x{VOCAB}"), tile * VOCAB * 4, || unsafe {

@@ -520,7 +520,8 @@ impl Engine<'_> {
         let hidden = self.packed_hidden(batch);
         let scope =
             Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
-        let labels = Labels { ids: self.device.from_i32(labels, Category::Data), weights: None };
+        let labels =
+            Labels { ids: self.device.from_i32(labels, Category::Data), weights: None, measures: None };
         let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
         self.model.head(0.0).losses(&scope, &hidden, &labels, &losses);
         self.device.to_f32(&losses)

@@ -97,6 +97,7 @@ impl Engine<'_> {
                 softcap: 0.0,
                 z_loss: 0.0,
                 spread,
+                measures: None,
             });
         };
         let ranks = self.model.portion.tp;

@@ -53,6 +53,17 @@ pub struct Labels {
     pub ids: Tensor,
     /// f32 [1, t]: weight of each token's loss; one if absent.
     pub weights: Option<Tensor>,
+    /// What is measured at them besides.
+    pub measures: Option<Measures>,
+}
+
+/// Sums over tokens with labels of what the pass over their logits finds besides the loss.
+#[derive(Clone, Debug)]
+pub struct Measures {
+    /// f32 [2, 1], to which they are added: the entropy of the softmax in nats, and 1 where the label is its largest.
+    pub sums: Tensor,
+    /// f32 [1, t], in the order of the labels: multiplies the second; one if absent.
+    pub of: Option<Tensor>,
 }
 
 /// A low-rank term of the output projection (LoRA; Hu et al., 2021): `scale (x A^T) B^T` is added to the logits.
@@ -369,27 +380,60 @@ impl Head {
         let HeadUse { scale, softcap, z_loss } = self.how;
         let loss = &losses.view_cols(rows.clone());
         let ids = &labels.ids.view_cols(rows.clone());
-        let weights = labels.weights.as_ref().map(|weights| weights.view_cols(rows));
+        let weights = labels.weights.as_ref().map(|weights| weights.view_cols(rows.clone()));
         let weights = weights.as_ref();
-        let spread = self.statistics(scope, ids, logits);
+        let measured = labels.measures.as_ref().map(|measures| (measures, self.found(scope, rows.len())));
+        let measures = measured.as_ref().map(|(_, found)| found);
+        let spread = self.statistics(scope, (ids, measures), logits);
         let spread = spread.as_ref().map(|all| Vocabulary { first: self.first, stats: None, all: Some(all) });
-        let op = CrossEntropy { logits, labels: ids, weights, loss, dlogits, scale, softcap, z_loss, spread };
-        scope.counters.span("head", " loss", -1, || scope.device.machine.cross_entropy(&op));
+        let op = CrossEntropy {
+            logits,
+            labels: ids,
+            weights,
+            loss,
+            dlogits,
+            scale,
+            softcap,
+            z_loss,
+            spread,
+            measures,
+        };
+        let machine = &scope.device.machine;
+        scope.counters.span("head", " loss", -1, || machine.cross_entropy(&op));
+        let Some((Measures { sums, of }, found)) = &measured else { return };
+        let [entropies, hits] = [0, 1].map(|row| found.view_rows(row..row + 1));
+        if let Some(of) = of {
+            machine.multiply(&hits, &of.view_cols(rows), &hits);
+        }
+        machine.sum(&entropies, &sums.view_rows(0..1));
+        machine.sum(&hits, &sums.view_rows(1..2));
     }
 
-    /// What all ranks know of a tile's tokens, f32 [2 x ranks, r]; `None` where one rank has the whole vocabulary.
-    fn statistics(&self, scope: &Scope<'_>, labels: &Tensor, logits: &Tensor) -> Option<Tensor> {
+    /// Room for what is measured of a tile's tokens.
+    fn found(&self, scope: &Scope<'_>, tokens: usize) -> Tensor {
+        scope.device.empty(2, tokens, DType::F32, Category::Activations)
+    }
+
+    /// What all ranks know of a tile's tokens, f32 [2 x ranks, r], with measures [4 x ranks, r]; `None` where one rank has the whole
+    /// vocabulary.
+    fn statistics(
+        &self,
+        scope: &Scope<'_>,
+        (labels, measures): (&Tensor, Option<&Tensor>),
+        logits: &Tensor,
+    ) -> Option<Tensor> {
         let (device, group) = (scope.device, scope.device.mesh.group(&[Axis::Tp]));
         if group.size() == 1 {
             return None;
         }
         let tokens = logits.rows();
         let empty = |rows| device.empty(rows, tokens, DType::F32, Category::Comm);
-        let (stats, all, loss) = (empty(2), empty(2 * group.size()), empty(1));
+        let each = if measures.is_some() { 4 } else { 2 };
+        let (stats, all, loss) = (empty(each), empty(each * group.size()), empty(1));
         let spread = Vocabulary { first: self.first, stats: Some(&stats), all: None };
-        self.own_statistics(scope, (labels, logits, &loss), spread);
+        self.own_statistics(scope, (labels, logits, &loss), (spread, measures));
         let parts: Vec<Tensor> =
-            (0..group.size()).map(|rank| all.view_rows(2 * rank..2 * rank + 2)).collect();
+            (0..group.size()).map(|rank| all.view_rows(each * rank..each * (rank + 1))).collect();
         group.all_gather(device, &stats, &parts).wait();
         Some(all)
     }
@@ -399,11 +443,12 @@ impl Head {
         &self,
         scope: &Scope<'_>,
         (labels, logits, loss): (&Tensor, &Tensor, &Tensor),
-        spread: Vocabulary<'_>,
+        (spread, measures): (Vocabulary<'_>, Option<&Tensor>),
     ) {
         let HeadUse { scale, softcap, z_loss } = self.how;
         let (weights, dlogits, spread) = (None, None, Some(spread));
-        let op = CrossEntropy { logits, labels, weights, loss, dlogits, scale, softcap, z_loss, spread };
+        let op =
+            CrossEntropy { logits, labels, weights, loss, dlogits, scale, softcap, z_loss, spread, measures };
         scope.counters.span("head", " loss", -1, || scope.device.machine.cross_entropy(&op));
     }
 }

@@ -39,7 +39,7 @@ pub use context::{Context, ContextLayout, CpComm, Cut, Sharing, causal_pairs, ma
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
-pub use head::{Head, HeadTerm, HeadUse, Labels, Scores, Taught, Teacher};
+pub use head::{Head, HeadTerm, HeadUse, Labels, Measures, Scores, Taught, Teacher};
 pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
@@ -59,5 +59,5 @@ pub use places::{Modules, Place, Places, Rule};
 pub use rounding::Rounding;
 pub use run::{Counted, Counters, Span};
 pub use shares::{ParamShares, SLOT, Sharding, Shares, deal, deal_buckets};
-pub use tape::{Body, Eval, Jitter, Memory, Owed, Scope, Segments, Tape};
+pub use tape::{Body, Eval, Jitter, Memory, Owed, Pull, Scope, Segments, Tape};
 pub use value::Value;

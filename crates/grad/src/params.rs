@@ -148,6 +148,11 @@ impl Params {
         (self.walk, self.tied) = (runs, tied);
     }
 
+    /// Says the same as was said of the weights of the same model.
+    pub fn set_walk_of(&mut self, other: &Params) {
+        (self.walk, self.tied) = (other.walk.clone(), other.tied);
+    }
+
     /// The embedding to which the head is tied.
     pub fn tied(&self) -> Option<ParamId> {
         self.tied

@@ -1,5 +1,6 @@
 //! One tape per micro batch: segments run forward one after the other, and backward in reverse.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_tensor::spill::{Codec, Tag};
@@ -68,7 +69,13 @@ pub struct Eval<'a> {
     kv: Option<&'a mut dyn LayerMemory>,
     /// Weights of the next segment, being fetched.
     ahead: Option<Weights<'a>>,
+    /// After how many blocks the residual stream is left behind, and what it was.
+    taps: (Vec<usize>, BTreeMap<usize, Tensor>),
 }
+
+/// Looks at the residual stream after so many blocks, on its way forward. What it gives, of the stream's shape and type, is added to the
+/// gradient there.
+pub type Pull = Box<dyn Fn(usize, &Tensor) -> Option<Tensor>>;
 
 /// Runs segments and remembers what their backward passes need.
 pub struct Tape<'a> {
@@ -86,6 +93,10 @@ pub struct Tape<'a> {
     split: bool,
     /// Of each row of the embedding's output.
     jitter: Option<Jitter>,
+    /// Who looks at the residual stream.
+    pull: Option<Pull>,
+    /// What was given for the output of a segment, of which so many are before.
+    pulls: Vec<(usize, Tensor)>,
 }
 
 /// Noise on the embedding's output, the same however often that is read.
@@ -162,6 +173,9 @@ pub trait Segments<'a> {
 
     /// Sees the output of the embedding before the first block reads it: where training adds noise.
     fn embedded(&self, _x: &Tensor) {}
+
+    /// Sees the residual stream after so many of the model's blocks; 0 for what the first reads.
+    fn passed(&mut self, _blocks: usize, _x: &Tensor) {}
 }
 
 /// What a segment starts from: which it is, its input, and what it reads besides.
@@ -259,13 +273,32 @@ impl<'a> Eval<'a> {
     /// An evaluation pass; rows regions run in tiles of `tile_rows`.
     pub fn new(scope: Scope<'a>, tile_rows: Option<usize>, kv: Option<&'a mut dyn LayerMemory>) -> Eval<'a> {
         let batch = batch_number(&scope);
-        Eval { scope, places: Places::none().with_tiles(tile_rows), batch, kv, ahead: None }
+        let taps = Default::default();
+        Eval { scope, places: Places::none().with_tiles(tile_rows), batch, kv, ahead: None, taps }
+    }
+
+    /// The same pass, which leaves behind the residual stream after so many blocks, for each of these.
+    pub fn with_taps(mut self, blocks: Vec<usize>) -> Eval<'a> {
+        self.taps.0 = blocks;
+        self
+    }
+
+    /// What it left behind, by blocks.
+    pub fn into_taps(self) -> BTreeMap<usize, Tensor> {
+        self.taps.1
     }
 }
 
 impl<'a> Segments<'a> for Eval<'a> {
     fn layers_per_segment(&self) -> usize {
         1
+    }
+
+    fn passed(&mut self, blocks: usize, x: &Tensor) {
+        let (wanted, found) = &mut self.taps;
+        if wanted.contains(&blocks) {
+            found.insert(blocks, x.clone());
+        }
     }
 
     fn segment_with(
@@ -310,8 +343,8 @@ impl<'a> Tape<'a> {
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
         let numbers = [scope.params.memo().places(places), batch_number(&scope)];
         let (done, input_grad, split) = (Vec::new(), false, false);
-        let jitter = None;
-        Tape { scope, places, numbers, offload: None, done, ahead: None, input_grad, split, jitter }
+        let (offload, ahead, jitter, pull, pulls) = (None, None, None, None, Vec::new());
+        Tape { scope, places, numbers, offload, done, ahead, input_grad, split, jitter, pull, pulls }
     }
 
     /// What the tape runs with.
@@ -328,6 +361,12 @@ impl<'a> Tape<'a> {
     /// The same tape, with noise on the embedding's output.
     pub fn with_jitter(mut self, jitter: Option<&Jitter>) -> Tape<'a> {
         self.jitter = jitter.cloned();
+        self
+    }
+
+    /// The same tape, with someone who looks at the residual stream.
+    pub fn with_pull(mut self, pull: Option<Pull>) -> Tape<'a> {
+        self.pull = pull;
         self
     }
 
@@ -405,6 +444,11 @@ impl<'a> Tape<'a> {
         let mut dy = Some(dy);
         self.ahead = None;
         while let Some(done) = self.done.pop() {
+            if let (Some(dy), Some((_, more))) =
+                (&dy, self.pulls.pop_if(|(before, _)| *before == self.done.len()))
+            {
+                self.scope.device.machine.add(dy, &more, dy);
+            }
             let weights = self.scope.params.fetch(self.scope.device, done.at.reread());
             let below = self.done.last().into_iter().flat_map(|below| below.at.reread());
             self.ahead = Some(self.scope.params.fetch(self.scope.device, below));
@@ -473,6 +517,11 @@ impl<'a> Tape<'a> {
 impl<'a> Segments<'a> for Tape<'a> {
     fn layers_per_segment(&self) -> usize {
         self.places.segment_layers.max(1)
+    }
+
+    fn passed(&mut self, blocks: usize, x: &Tensor) {
+        let more = self.pull.as_ref().and_then(|pull| pull(blocks, x));
+        self.pulls.extend(more.map(|more| (self.done.len() - 1, more)));
     }
 
     fn embedded(&self, x: &Tensor) {

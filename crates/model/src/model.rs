@@ -451,6 +451,7 @@ impl Model {
                 let rows = (self.holdings[p.tokens.index()].shard.rows[0].start, self.portion.tp_index == 0);
                 let x_td = run.segment(alone(EMBED), None, &|cx, _| self.embed(cx, p, rows));
                 run.embedded(&x_td);
+                run.passed(0, &x_td);
                 x_td
             }
             (_, Some(x_td)) => x_td,
@@ -469,6 +470,7 @@ impl Model {
             x_td = run.segment(which, Some(x_td), &|cx, x_td| {
                 blocks.iter().fold(x_td, |x_td, (_, (layer, params))| block(cx, s, layer, params, x_td))
             });
+            run.passed(blocks[0].0 + blocks.len(), &x_td);
         }
         let ends =
             |p: &LastParams| *last && chunk + 1 == chunks.len() && (p.norm.is_some() || p.pool.is_some());

@@ -12,6 +12,7 @@ use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::blocks::{Pack, Unpack};
 use crate::choice::{self, Choose};
 use crate::clock::Clock;
+use crate::distance::RowDistance;
 use crate::divergence::Divergence;
 use crate::dropout::Dropout;
 use crate::experts::{
@@ -296,6 +297,9 @@ pub struct CrossEntropy<'a> {
     pub z_loss: f32,
     /// The logits are some columns of a vocabulary that is spread over several ranks.
     pub spread: Option<Spread<'a>>,
+    /// f32 [2, r]: the entropy of the softmax in nats, and 1 where the label is its largest (the first of equals), else 0; zeros where
+    /// ignored. With it a rank's statistics have four rows.
+    pub measures: Option<&'a Tensor>,
 }
 
 /// Cross-entropy over a vocabulary that is spread over ranks: first each rank makes its statistics, then with those of all
@@ -304,10 +308,11 @@ pub struct CrossEntropy<'a> {
 pub struct Spread<'a> {
     /// The label that the first column is.
     pub first: usize,
-    /// f32 [2, r]: the logarithm of the sum over these columns, and the label's logit where it is one of them, else 0. If
-    /// given, it is written and nothing else.
+    /// f32 [2, r]: the logarithm of the sum over these columns, and the label's logit where it is one of them, else 0. Where
+    /// measures are asked for two more rows: the entropy of the softmax over these columns, and what the label's logit has to be
+    /// at least, for all that these columns have, to be the first of the largest. If given, it is written and nothing else.
     pub stats: Option<&'a Tensor>,
-    /// f32 [2 x ranks, r]: the statistics of all ranks, in their order.
+    /// f32 [2 x ranks, r], or [4 x ranks, r]: the statistics of all ranks, in their order.
     pub all: Option<&'a Tensor>,
 }
 
@@ -560,6 +565,8 @@ pub trait Machine: Send + Sync {
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
     /// Divergence from a teacher, of a tile.
     fn divergence(&self, op: &Divergence<'_>);
+    /// Distances of rows from others.
+    fn row_distance(&self, op: &RowDistance<'_>);
     /// Chooses tokens.
     fn choose(&self, op: &Choose<'_>) {
         let logits = floats(op.logits.dtype(), &self.read(op.logits).wait());

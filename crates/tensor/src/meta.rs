@@ -4,6 +4,7 @@ use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::blocks::{BlockFormat, Pack, Unpack};
 use crate::choice::Choose;
 use crate::clock::{Clock, Work};
+use crate::distance::RowDistance;
 use crate::divergence::{Divergence, Known};
 use crate::dropout::Dropout;
 use crate::experts::*;
@@ -241,7 +242,7 @@ impl Machine for Meta {
     }
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {
         let stats = op.spread.into_iter().flat_map(|spread| [spread.stats, spread.all]).flatten();
-        let written = stats.chain(op.dlogits).map(Tensor::bytes).sum::<u64>();
+        let written = stats.chain(op.dlogits).chain(op.measures).map(Tensor::bytes).sum::<u64>();
         self.run(Work::Elementwise, bytes(&[op.logits, op.labels, op.loss]) + written);
     }
     fn divergence(&self, op: &Divergence<'_>) {
@@ -256,6 +257,13 @@ impl Machine for Meta {
             _ => op.logits.bytes(),
         };
         self.run(Work::Elementwise, logits + bytes(&known) + bytes(&[op.stats, op.labels, op.parts]) + out);
+    }
+    fn row_distance(&self, op: &RowDistance<'_>) {
+        // Both are read twice.
+        self.run(
+            Work::Elementwise,
+            2 * bytes(&[op.x, op.target]) + bytes(&[op.labels, op.weights, op.loss, op.dx]),
+        );
     }
     fn choose(&self, op: &Choose<'_>) {
         self.moves(&[op.logits, op.ids]);

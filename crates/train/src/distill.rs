@@ -2,8 +2,10 @@
 //! same step, whose whole vocabulary counts, or a column of its best tokens next to the text.
 //!
 //! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence of
-//! [`fathom_tensor::Divergence`] at the temperature. It is not multiplied by the squared temperature.
+//! [`fathom_tensor::Divergence`] at the temperature. It is not multiplied by the squared temperature. Distances of hidden states
+//! ([`Hidden`]) are added to it.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_grad::{
@@ -12,9 +14,10 @@ use fathom_grad::{
 use fathom_model::{Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
+use crate::hidden::Hidden;
 use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{CrossEntropy, Objective, Weigh};
+use crate::objective::{CrossEntropy, Measured, Objective, Weigh};
 use crate::step::InStep;
 
 /// A teacher: a model that is not trained.
@@ -36,6 +39,8 @@ pub struct Distill {
     pub ratio: f64,
     /// The teacher's best tokens alone, from the micro batch.
     pub best: Option<Best>,
+    /// Hidden states that are compared besides, of a teacher that runs with the step.
+    pub hidden: Option<Hidden>,
 }
 
 /// Best tokens.
@@ -47,7 +52,18 @@ pub struct Best {
     pub rest: bool,
 }
 
-const METRICS: [&str; 2] = ["cross_entropy", "divergence"];
+const METRICS: [&str; 3] = ["cross_entropy", "divergence", "hidden_distance"];
+
+/// Which of them is of hidden states.
+pub(crate) const HIDDEN: usize = 2;
+
+/// What a teacher said of a micro batch.
+pub(crate) struct Asked {
+    /// Its hidden states before the head, [t, d].
+    pub y: Tensor,
+    /// Its residual stream after so many blocks.
+    pub states: BTreeMap<usize, Tensor>,
+}
 
 impl Objective for Distill {
     fn name(&self) -> &'static str {
@@ -68,7 +84,11 @@ impl Objective for Distill {
     }
 
     fn measures(&self) -> &[&'static str] {
-        &METRICS
+        if self.hidden.is_some() { &METRICS } else { &METRICS[..HIDDEN] }
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::Both
     }
 }
 
@@ -118,14 +138,14 @@ impl Known {
 }
 
 impl Loaded<'_> {
-    /// Hidden states of a teacher that runs with the step, of this rank's rows: before the student's forward pass, so that no
+    /// What a teacher that runs with the step says, of this rank's rows: before the student's forward pass, so that no
     /// activation of that is there yet.
     pub fn ask(
         &self,
         device: &Device,
         minimised: &Minimised<'_>,
         (places, counters): (&Places, &Counters),
-    ) -> Option<Tensor> {
+    ) -> Option<Asked> {
         let (Some(Known::Model(batch)), Some(Frozen { model, params })) = (&self.known, minimised.teacher)
         else {
             return None;
@@ -133,10 +153,14 @@ impl Loaded<'_> {
         // Of its own: experts of the teacher are not the student's.
         let own = Counters::default();
         let scope = Scope { device, params, batch: Tables::Shared(batch.clone()), counters: &own };
-        let y = model.forward(&mut Eval::new(scope, places.tile_rows, None));
+        let hidden = minimised.goal.objective.distils().and_then(|distill| distill.hidden.as_ref());
+        let mut run = Eval::new(scope, places.tile_rows, None)
+            .with_taps(hidden.map_or_else(Vec::new, Hidden::of_teacher));
+        let y = model.forward(&mut run);
+        let states = run.into_taps();
         let counted = own.get();
         counters.add(counted.model_flops as u64, counted.hardware_flops as u64);
-        Some(y)
+        Some(Asked { y, states })
     }
 
     /// As [`Loaded::judge`], of an objective with a teacher; `asked` is what [`Loaded::ask`] gave.
@@ -157,7 +181,8 @@ impl Loaded<'_> {
         let row = || device.empty(1, weights.cols(), DType::F32, Category::Data);
         let (own, losses) = (row(), row());
         machine.scale(weights, (1.0 - distill.ratio) as f32, &own);
-        let labels = Labels { ids: self.labels.ids.clone(), weights: Some(own) };
+        let measures = self.measures(device, minimised);
+        let labels = Labels { ids: self.labels.ids.clone(), weights: Some(own), measures };
         let of_teacher = match (known, minimised.teacher) {
             (Known::Model(batch), Some(Frozen { params, .. })) => {
                 Some(Scope { device, params, batch: Tables::Shared(batch.clone()), counters })
@@ -199,7 +224,9 @@ impl Loaded<'_> {
         }
         if machine.has_data() && device.mesh.index(fathom_tensor::mesh::Axis::Cp) == 0 {
             let count = CrossEntropy.count(self.micro);
-            minimised.metrics.borrow_mut().iter_mut().for_each(|sum| sum[1] += count);
+            minimised.metrics.borrow_mut()[..distill.measures().len()]
+                .iter_mut()
+                .for_each(|sum| sum[1] += count);
         }
         dy
     }

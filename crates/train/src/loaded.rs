@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Params, Scope, Sharing, Spread};
+use fathom_grad::{
+    Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Measures, Params, Scope, Sharing, Spread,
+};
 use fathom_model::{Model, PackedTokens};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -12,7 +14,7 @@ use fathom_text::Rng;
 use crate::distill::Frozen;
 use crate::distill::Known;
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Goal, Noise, Weigh, Weighed};
+use crate::objective::{Answers, Goal, Measured, Noise, Weigh, Weighed};
 use crate::step::InStep;
 
 /// Most tokens that are dealt to context parallel ranks together where layers differ in their windows: what is balanced is the sum
@@ -45,7 +47,7 @@ pub(crate) struct Minimised<'a> {
     pub loss: &'a Tensor,
     /// Of its metrics.
     pub metrics: &'a RefCell<Vec<[f64; 2]>>,
-    /// f32 [metrics, 1]: the same of an objective with a teacher, on the machine.
+    /// f32 [sums, 1]: the same where the machine adds them up, of an objective with a teacher and of what is measured at labels.
     pub terms: Option<&'a Tensor>,
     /// The teacher, if one runs with the step.
     pub teacher: Option<&'a Frozen>,
@@ -97,7 +99,7 @@ impl<'a> Loaded<'a> {
         let known = Known::new((device, how), teacher, micro, (&sharing, &head_order), batch.tokens);
         let noise = how.goal.noise.filter(|_| model.portion.first);
         let jitter = noise.map(|noise| jitter(device, noise, micro, (&sharing, &order), model.spec.hidden));
-        let (batch, labels) = (Rc::new(batch), Labels { ids, weights });
+        let (batch, labels) = (Rc::new(batch), Labels { ids, weights, measures: None });
         Loaded { batch, labels, losses, micro, known, jitter, layout, order }
     }
 
@@ -116,8 +118,10 @@ impl<'a> Loaded<'a> {
         if let Some(distill) = goal.objective.distils() {
             return self.learn((model, distill), minimised, scope, (y, asked), grads);
         }
+        let (ids, weights) = (self.labels.ids.clone(), self.labels.weights.clone());
+        let labels = Labels { ids, weights, measures: self.measures(device, minimised) };
         let Some(weigh) = goal.objective.weigh() else {
-            let dy = model.head(z_loss).loss(scope, y, &self.labels, &self.losses, grads);
+            let dy = model.head(z_loss).loss(scope, y, &labels, &self.losses, grads);
             device.machine.sum(&self.losses, loss);
             return dy;
         };
@@ -126,12 +130,12 @@ impl<'a> Loaded<'a> {
         let values = asks.scores().then(|| model.scores().values(scope, y));
         let also = weigh.also_at().map_or_else(Vec::new, |other| self.losses(model, scope, y, other));
         if asks.vocabulary() {
-            head().losses(scope, y, &self.labels, &self.losses);
+            head().losses(scope, y, &labels, &self.losses);
         }
         let weighed = self.weigh(scope, weigh, (&also, values.as_ref()), minimised);
         let dy = if asks.vocabulary() {
             let weights = self.own(device, &weighed.weights, self.losses.cols());
-            let labels = Labels { ids: self.labels.ids.clone(), weights: Some(weights) };
+            let labels = Labels { ids: labels.ids, weights: Some(weights), measures: None };
             head().weighted_backward(scope, y, &labels, grads)
         } else {
             device.zeros(y.rows(), y.cols(), y.dtype(), Category::Activations)
@@ -141,6 +145,26 @@ impl<'a> Loaded<'a> {
             model.scores().backward(scope, y, &dvalues, &dy, grads);
         }
         dy
+    }
+
+    /// Where what is measured at labels is added up, if anything is; adds to what that is divided by.
+    pub fn measures(&self, device: &Device, minimised: &Minimised<'_>) -> Option<Measures> {
+        let Minimised { goal, metrics, terms: Some(terms), .. } = *minimised else { return None };
+        let (measured, micro) = (goal.measured(), self.micro);
+        if measured == Measured::Nothing {
+            return None;
+        }
+        let (first, chosen) = (goal.sums() - 2, measured.chosen(micro));
+        if device.machine.has_data() && device.mesh.index(Axis::Cp) == 0 {
+            let labelled = |at: &usize| micro.labels[*at] >= 0;
+            let counts = |at: &usize| chosen.as_ref().is_none_or(|chosen| chosen[*at] != 0.0);
+            let all = (0..micro.labels.len()).filter(labelled);
+            let mut sums = metrics.borrow_mut();
+            sums[first][1] += all.clone().count() as f64;
+            sums[first + 1][1] += all.filter(counts).count() as f64;
+        }
+        let of = chosen.map(|chosen| self.own(device, &chosen, self.losses.cols()));
+        Some(Measures { sums: terms.view_rows(first..first + 2), of })
     }
 
     /// Minus the log-probabilities of all labels of the stream at a temperature, in its order; nothing on a machine without data.

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
+use fathom_tensor::Distance;
+
 use crate::distill::{Best, Distill};
+use crate::hidden::Hidden;
 use crate::objective::{CrossEntropy, Dft, Objective};
 use crate::preference::{Divergence, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings, Wanted};
-use crate::recipe::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe};
+use crate::recipe::{
+    DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe,
+};
 
 /// A key of the table and what is wrong with its value.
 type Wrong = (&'static str, String);
@@ -43,6 +48,7 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
 fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
     let plain = ObjectiveTable::default();
     let (distills, best) = (table.method == MethodName::Distill, table.top_k > 0);
+    let pairs = distills && !table.hidden_pairs.is_empty();
     let set = [
         ("teacher", distills, table.teacher != plain.teacher),
         ("temperature", distills, table.temperature != plain.temperature),
@@ -50,11 +56,18 @@ fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
         ("top_k", distills, table.top_k != plain.top_k),
         ("jsd_beta", distills && table.loss == LossName::Jsd, table.jsd_beta != plain.jsd_beta),
         ("top_k_rest", distills && best, table.top_k_rest != plain.top_k_rest),
+        ("hidden_pairs", distills && !best, !table.hidden_pairs.is_empty()),
+        ("hidden_loss", pairs, table.hidden_loss != plain.hidden_loss),
+        ("hidden_weight", pairs, table.hidden_weight != plain.hidden_weight),
     ];
     let Some((key, ..)) = set.into_iter().find(|(_, counts, set)| *set && !counts) else { return Ok(()) };
     let needs = match key {
         "jsd_beta" => "objective.loss = \"jsd\" of objective.method = \"distill\"",
         "top_k_rest" => "objective.top_k above 0",
+        "hidden_pairs" => {
+            "a teacher that runs in every step (objective.method = \"distill\", objective.top_k = 0)"
+        }
+        "hidden_loss" | "hidden_weight" => "objective.hidden_pairs",
         _ => "objective.method = \"distill\"",
     };
     Err((key, format!("has no effect here: it is of {needs}; leave it out")))
@@ -79,7 +92,13 @@ fn distill(recipe: &Recipe) -> Result<Distill, Wrong> {
                        found beforehand (objective.top_k=64)";
         return Err(("teacher", message.into()));
     }
-    Ok(Distill { beta, temperature: table.temperature, ratio: table.kd_ratio, best })
+    let pairs = Hidden::parse(&table.hidden_pairs).map_err(|message| ("hidden_pairs", message))?;
+    let distance = match table.hidden_loss {
+        HiddenLossName::Mse => Distance::Mse,
+        HiddenLossName::Cosine => Distance::Cosine,
+    };
+    let hidden = (!pairs.is_empty()).then_some(Hidden { pairs, distance, weight: table.hidden_weight });
+    Ok(Distill { beta, temperature: table.temperature, ratio: table.kd_ratio, best, hidden })
 }
 
 fn not_its_own(table: &ObjectiveTable) -> Wrong {

@@ -38,6 +38,47 @@ pub trait Objective: fmt::Debug + Send + Sync {
     fn measures(&self) -> &[&'static str] {
         self.weigh().map_or(&[], Weigh::metrics)
     }
+
+    /// What a run whose [`Goal::measured`] is set reports of the distributions at its labels.
+    fn measured(&self) -> Measured {
+        Measured::Nothing
+    }
+}
+
+/// What steps report of the distributions of the vocabulary at labels, by TRL's names: the mean of their entropies in nats, and the share
+/// of the labels that are the likeliest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measured {
+    /// Nothing.
+    Nothing,
+    /// The entropy.
+    Entropy,
+    /// Both.
+    Both,
+    /// Both, the share of the labels of the first of each pair of documents.
+    OfChosen,
+}
+
+impl Measured {
+    /// The names.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Measured::Nothing => &[],
+            Measured::Entropy => &["entropy"],
+            Measured::Both | Measured::OfChosen => &["entropy", "mean_token_accuracy"],
+        }
+    }
+
+    /// Of each token of a stream one if it counts for the second, else zero; nothing if all count.
+    pub(crate) fn chosen(self, micro: &MicroBatch) -> Option<Vec<f32>> {
+        (self == Measured::OfChosen).then(|| {
+            let mut chosen = vec![0.0; micro.ids.len()];
+            for doc in micro.docs[..micro.facts.documents().min(micro.docs.len())].iter().step_by(2) {
+                chosen[doc.clone()].fill(1.0);
+            }
+            chosen
+        })
+    }
 }
 
 /// An objective whose weights depend on the log-probabilities.
@@ -174,6 +215,10 @@ impl Objective for CrossEntropy {
     fn weigh(&self) -> Option<&dyn Weigh> {
         None
     }
+
+    fn measured(&self) -> Measured {
+        Measured::Both
+    }
 }
 
 /// The loss of dynamic fine-tuning (Wu and others, 2025; TRL's `dft`): of each label `-p log p`, its probability `p` constant for the
@@ -192,6 +237,10 @@ impl Objective for Dft {
 
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::Both
     }
 }
 
@@ -245,6 +294,25 @@ pub struct Goal {
     pub refers: Refers,
     /// Models with other adapters over the same base, whose weights and optimizer state are in memory too: for plans.
     pub others: Vec<Arc<Spec>>,
+    /// Steps report of the distributions at labels what [`Objective::measured`] says.
+    pub measured: bool,
+}
+
+impl Goal {
+    /// What is reported of the distributions at labels.
+    pub(crate) fn measured(&self) -> Measured {
+        if self.measured { self.objective.measured() } else { Measured::Nothing }
+    }
+
+    /// Names of the means that a step reports besides the objective's.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        [self.objective.measures(), self.measured().names()].concat()
+    }
+
+    /// Sums that are kept for them: what is measured at labels is the last two.
+    pub(crate) fn sums(&self) -> usize {
+        self.objective.measures().len() + if self.measured() == Measured::Nothing { 0 } else { 2 }
+    }
 }
 
 /// Noise on the embeddings of training tokens (NEFTune: Jain and others, 2023): uniform from -1 to 1, times `alpha / sqrt(L d)` with the
@@ -272,6 +340,7 @@ impl Default for Goal {
             drops: None,
             refers: Refers::Not,
             others: Vec::new(),
+            measured: false,
         }
     }
 }

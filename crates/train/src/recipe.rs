@@ -16,7 +16,9 @@ mod rounds;
 
 pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
-pub use objective::{DivergenceName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName};
+pub use objective::{
+    DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName,
+};
 pub use precision::{
     GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QatName, QuantizationName,
 };

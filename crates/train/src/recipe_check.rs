@@ -130,6 +130,7 @@ const RANGES: &[(&str, Allowed)] = &[
     ("objective.neftune_alpha", Real(0.0, NO_END)),
     ("objective.temperature", Real(0.01, 1000.0)),
     ("objective.kd_ratio", Real(0.0, 1.0)),
+    ("objective.hidden_weight", Real(0.0, NO_END)),
     ("objective.jsd_beta", Real(0.001, 0.999)),
     ("rounds.count", Whole(1, MANY)),
     ("rounds.earlier", Whole(0, MANY)),

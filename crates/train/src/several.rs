@@ -9,7 +9,9 @@ use fathom_model::Spec;
 
 use crate::adapted::adapted;
 use crate::error::Result;
-use crate::recipe::{AdapterName, GemmName, Memory, MethodName, NamedAdapter, PlaceName, QatName, Recipe};
+use crate::recipe::{
+    AdapterName, GemmName, Memory, MethodName, NamedAdapter, PlaceName, QatName, Recipe, ShardingName,
+};
 use crate::reference::Refers;
 use crate::stage::refers;
 
@@ -73,7 +75,6 @@ fn check_each(loaded: &Loaded<Recipe>) -> Result<()> {
 fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let Recipe { model, mesh, machine, activations, objective, precision, data, .. } = recipe;
-    let ranks = mesh.tp * mesh.cp * mesh.dp * mesh.pp * mesh.ep;
     let leaves = activations.memory == Memory::Auto
         || !activations.offload_modules.is_empty()
         || activations.places.iter().any(|rule| matches!(rule.place, PlaceName::Host | PlaceName::Disk));
@@ -86,9 +87,14 @@ fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
             "is of one adapter; each of several has its own (adapters.*.paths)",
         ),
         (
-            "mesh.dp",
-            ranks > 1,
-            "has several ranks, over which several adapters are not trained; give 1 to each axis of mesh",
+            "mesh.sharding",
+            mesh.sharding == ShardingName::OptimGradsParams,
+            "shards weights that several adapters share, each of which would gather them for itself; take optim_grads",
+        ),
+        (
+            "mesh.restarts",
+            mesh.restarts > 0,
+            "goes on when a rank fails, whose several adapters are not rebuilt together; give 0, and run the same command again",
         ),
         (
             "machine.offload_weights",

@@ -179,6 +179,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             drops: recipe.adapter.dropout.map(|_| recipe.run.seed.wrapping_add(index as u64)),
             refers: refers(recipe),
             others: Vec::new(),
+            measured: recipe.data.is_lessons() || recipe.rl.is_on(),
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })

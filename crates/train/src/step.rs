@@ -15,7 +15,7 @@ use crate::distill::Frozen;
 use crate::error::Result;
 use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
-use crate::objective::Goal;
+use crate::objective::{Goal, Measured};
 use crate::parallel::pipeline::{Lap, Pipeline, Watch};
 use crate::parallel::{self, Ranks, Sharding, shares};
 use crate::reference::Reference;
@@ -49,7 +49,7 @@ pub struct Trainer {
     count: Tensor,
     /// What the objective's metrics add up to on this rank.
     metrics: RefCell<Vec<[f64; 2]>>,
-    /// f32 [metrics, 1]: the same of an objective with a teacher, while a step runs.
+    /// f32 [sums, 1]: the same where the machine adds them up, while a step runs.
     terms: Option<Tensor>,
     /// f32 [layers, experts]: what routers chose in the step.
     loads: Option<Tensor>,
@@ -90,7 +90,8 @@ pub struct StepResult {
     pub skipped: InFlight,
     /// What the sum of the losses is divided by, of all ranks: see [`crate::Objective::count`].
     pub count: InFlight,
-    /// f32 [metrics, 2]: of each of the objective's metrics a sum and what it is divided by, of all ranks; none without.
+    /// f32 [sums, 2]: of each of the objective's metrics, and of what is measured at labels, a sum and what it is divided by, of all
+    /// ranks; none without.
     pub metrics: Option<InFlight>,
     /// FLOPs of the model, of all ranks.
     pub model_flops: InFlight,
@@ -207,11 +208,12 @@ impl Trainer {
         self.device.machine.zero(&self.loss);
         self.loads.iter().for_each(|loads| self.device.machine.zero(loads));
         self.laps.borrow_mut().clear();
-        let metrics = how.goal.objective.measures().len();
-        *self.metrics.borrow_mut() = vec![[0.0; 2]; metrics];
-        self.terms = how.goal.objective.distils().map(|_| {
+        let sums = how.goal.sums();
+        *self.metrics.borrow_mut() = vec![[0.0; 2]; sums];
+        let adds = how.goal.objective.distils().is_some() || how.goal.measured() != Measured::Nothing;
+        self.terms = adds.then(|| {
             self.device.pool.enter("metrics", -1);
-            self.device.zeros(metrics, 1, DType::F32, Category::Data)
+            self.device.zeros(sums, 1, DType::F32, Category::Data)
         });
         if std::mem::take(&mut self.poisoned) {
             self.poison();
@@ -256,7 +258,7 @@ impl Trainer {
         self.device.machine.write(&self.count, &(count as f32).to_le_bytes());
         self.grads.complete(&self.device);
         parallel::sums(&self.device, &self.loss, &self.count);
-        let metrics = self.metrics(how);
+        let metrics = self.metrics();
         // Every rank counted the tokens that it had, of its layers.
         self.loads.iter().for_each(|loads| self.device.mesh.everybody().all_reduce(&self.device, loads));
         self.device.mesh.everybody().all_reduce(&self.device, &self.flops);
@@ -286,9 +288,9 @@ impl Trainer {
     }
 
     /// The sums of the objective's metrics over all ranks, f32 [metrics, 2]; `None` without any.
-    fn metrics(&mut self, how: &InStep) -> Option<Tensor> {
+    fn metrics(&mut self) -> Option<Tensor> {
         let mine = std::mem::take(&mut *self.metrics.borrow_mut());
-        if how.goal.objective.measures().is_empty() {
+        if mine.is_empty() {
             return None;
         }
         let flat: Vec<f32> = mine.iter().flatten().map(|x| *x as f32).collect();

@@ -54,5 +54,5 @@ pub fn of_ranks(job: &Job, step: u64, events: &dyn Events) -> Result<()> {
     if saved != Some(step) {
         refuse!("step {step} was not saved, so the model cannot be exported; run the same command again");
     }
-    write_model(&job.folder, events)
+    write_model(&job.folder, &job.adapter(), events)
 }

@@ -54,7 +54,11 @@ pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
         let crew = Crew::assemble(&order.claim, job, events)?;
         crew.together(|| {
             if !job.recipe().adapters.is_empty() {
-                several::lead(job, order, &crew, events)
+                if crew.is_first() {
+                    several::lead(job, order, &crew, events)
+                } else {
+                    several::follow_first(job, order, &crew)
+                }
             } else if crew.is_first() {
                 lead(job, order, &crew, events)
             } else {
@@ -123,6 +127,14 @@ fn follow_first(job: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
         Word::NothingToDo => return Ok(Trained::without_report(Outcome::Finished)),
         Word::Interrupted => return Ok(Trained::without_report(Outcome::Interrupted)),
     }
+    let (stores, vocab) = prepared(job)?;
+    // The first rank alone decides what takes how long.
+    let shared = shared(job, crew, (&stores, vocab), None, order);
+    crew::run(job, crew, |device| follow(&shared, device), &|_| Ok(())).map(Trained::without_report)
+}
+
+/// The data that the first process has prepared in a run's folder, and the tokens of its tokenizer.
+fn prepared(job: &Job) -> Result<(Stores, usize)> {
     let seen = || format!("{}: every machine has to see the run's folder", job.folder.display());
     let vocab = Tokenizer::from_dir(text::tokenizer_dir(&job.data())).with_context(seen)?.vocab_size();
     let store = if needs_corpus(job.recipe()) {
@@ -130,10 +142,7 @@ fn follow_first(job: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
     } else {
         None
     };
-    let stores = &Stores::open(job.recipe(), store, vocab)?;
-    // The first rank alone decides what takes how long.
-    let shared = shared(job, crew, (stores, vocab), None, order);
-    crew::run(job, crew, |device| follow(&shared, device), &|_| Ok(())).map(Trained::without_report)
+    Ok((Stores::open(job.recipe(), store, vocab)?, vocab))
 }
 
 /// The report of a run that was killed between its last event and its page.

@@ -270,7 +270,7 @@ pub fn follow(shared: &Shared<'_>, device: Device) -> Result<Outcome> {
 }
 
 /// Shows and measures nothing.
-struct Unwatched;
+pub struct Unwatched;
 
 impl Hooks for Unwatched {
     fn stage(&mut self, _: &events::Stage, _: &Settled) {}

@@ -37,8 +37,12 @@ fn job(folder: &Path, recipe: &str, out: &str, more: &[&str]) -> fathom_app::Res
 fn two_adapters_are_what_each_is_alone() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    train(&crate::small(folder, &["eval.enabled=false", "model.precision=f32"]), &Order::default(), &Silent)
-        .unwrap();
+    train(
+        &crate::small(folder, &["eval.enabled=false", "model.precision=f32", "model.kv_heads=2"]),
+        &Order::default(),
+        &Silent,
+    )
+    .unwrap();
     for (name, word, rows) in [("a", "stone", 24), ("b", "river", 40)] {
         let row =
             |n: usize| format!("{{\"prompt\": \"What is {n}?\", \"completion\": \" the {word} {n}\"}}\n");
@@ -74,7 +78,7 @@ fn two_adapters_are_what_each_is_alone() {
         ("first", "a", vec!["adapter.rank=4", "adapter.alpha=12"]),
         ("second", "b", vec!["adapter.method=dora", "adapter.targets=q_proj,down_proj"]),
     ];
-    for (name, rows, more) in alone {
+    for (name, rows, more) in &alone {
         let data = format!("data.paths={}", paths(rows));
         let one = job(folder, "lora", name, &[&more[..], &[data.as_str()]].concat()).unwrap();
         train(&one, &Order::default(), &Silent).unwrap();
@@ -100,7 +104,26 @@ fn two_adapters_are_what_each_is_alone() {
             );
         }
     }
+    over_ranks(folder, &alone.map(|(name, rows, more)| (name, paths(rows), more)));
     plans_and_refusals(folder, &paths("b"));
+}
+
+/// Over ranks each is what it is alone over them.
+fn over_ranks(folder: &Path, alone: &[(&str, String, Vec<&str>)]) {
+    for mesh in ["mesh.dp=2", "mesh.tp=2"] {
+        let named = |name: &str| format!("{name} {mesh}");
+        let both = job(folder, "two.toml", &named("both"), &[mesh]).unwrap();
+        assert_eq!(train(&both, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
+        for (name, rows, more) in alone {
+            let data = format!("data.paths={rows}");
+            let one =
+                job(folder, "lora", &named(name), &[&more[..], &[mesh, data.as_str()]].concat()).unwrap();
+            train(&one, &Order::default(), &Silent).unwrap();
+            let read = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).unwrap();
+            let found = read(&folder.join(named("both")).join("adapter").join(name));
+            assert!(found == read(&folder.join(named(name)).join("adapter")), "{mesh} {name}");
+        }
+    }
 }
 
 /// What a plan is of, and what is refused.
@@ -115,7 +138,8 @@ fn plans_and_refusals(folder: &Path, lessons: &str) {
         ("adapters.0.method=pissa", "pissa"),
         ("adapters.1.name=first", "give each its own"),
         ("adapters.1.paths=[]", "lessons"),
-        ("mesh.dp=2", "several ranks"),
+        ("mesh.sharding=optim_grads_params", "optim_grads"),
+        ("mesh.restarts=1", "not rebuilt together"),
         ("data.paths=x.jsonl", "adapters.*.paths"),
     ] {
         let error = job(folder, "two.toml", "bad", &[bad]).err().unwrap().to_string();

@@ -218,7 +218,7 @@ impl Rows<'_> {
         let (student, beta) = (&op.student, op.beta);
         // SAFETY: rows and columns named by the descriptor; the teacher's row is copied before it is written where they are apart.
         unsafe {
-            let lse = |side: &Side| spread_stats(&side.stats.0, side.stats.1, row).0;
+            let lse = |side: &Side| spread_stats(&side.stats.0, side.stats.1, 2, row).0;
             let (of_student, of_teacher) = (lse(student), lse(teacher));
             let logs = |x: f32, y: f32| {
                 let (q, slope) = through::<L, CAP>(x, student);
@@ -267,7 +267,7 @@ impl Rows<'_> {
                 }
                 return;
             };
-            let lse = spread_stats(&student.stats.0, student.stats.1, row).0;
+            let lse = spread_stats(&student.stats.0, student.stats.1, 2, row).0;
             let known: Vec<f64> =
                 (0..best.ids.len()).map(|index| f64::from(*self.part(index, row) - lse)).collect();
             let found = best.compare(&known, f64::from(op.beta));

@@ -184,6 +184,34 @@ pub(super) fn sum_one<T: Float>(x: &[T], term: impl Fn(f32) -> f32) -> f32 {
     fold_one(x, 0.0, |a, b| a + b, term)
 }
 
+/// Two sums over `x` in one pass, each as [`sum_one`] has it.
+#[inline(always)]
+pub(super) fn sum_two<T: Float>(x: &[T], term: impl Fn(f32) -> (f32, f32)) -> (f32, f32) {
+    let (mut a, mut b) = ([0.0f32; LANES], [0.0f32; LANES]);
+    let (whole, rest) = x.as_chunks::<LANES>();
+    for x in whole {
+        for i in 0..LANES {
+            let (more_a, more_b) = term(x[i].wide());
+            a[i] += more_a;
+            b[i] += more_b;
+        }
+    }
+    for (i, x) in rest.iter().enumerate() {
+        let (more_a, more_b) = term(x.wide());
+        a[i] += more_a;
+        b[i] += more_b;
+    }
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            a[i] += a[i + half];
+            b[i] += b[i + half];
+        }
+        half /= 2;
+    }
+    (a[0], b[0])
+}
+
 /// The sum of `term` over three slices of one length, in the same lanes.
 #[inline(always)]
 pub(super) fn sum_three<T: Float, W: Float>(

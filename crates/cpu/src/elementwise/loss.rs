@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Place;
-use super::level::{Float, Kernel, Level, by_elem, fold_one, madd, run, sum_one};
+use super::level::{Float, Kernel, Level, by_elem, fold_one, madd, run, sum_one, sum_two};
 use super::math::{exp, tanh};
 use crate::mat::{Elem, Mat, MatMut};
 use std::marker::PhantomData;
@@ -34,6 +34,8 @@ pub struct CrossEntropy<'a> {
     pub z_loss: f32,
     /// The logits are some columns of those of a larger vocabulary.
     pub spread: Option<Spread>,
+    /// f32 `[2, rows]`: the entropy of the softmax, and 1 where the label is the first of its largest, else 0.
+    pub measures: Option<MatMut>,
 }
 
 /// Some columns of a vocabulary that is spread over several ranks.
@@ -41,10 +43,10 @@ pub struct CrossEntropy<'a> {
 pub struct Spread {
     /// The label that the first column is.
     pub first: usize,
-    /// f32 `[2, rows]`: of these columns `log sum exp f`, and `f[label]` where it is one of them, else 0. Written; then
-    /// nothing else is.
+    /// f32 `[2, rows]`: of these columns `log sum exp f`, and `f[label]` where it is one of them, else 0. With measures `[4, rows]`:
+    /// also the entropy of their softmax, and their bound (see [`Measures`]). Written; then nothing else is.
     pub stats: Option<MatMut>,
-    /// f32 `[2 x ranks, rows]`: those of all ranks, in their order.
+    /// f32 `[2 x ranks, rows]`, or `[4 x ranks, rows]`: those of all ranks, in their order.
     pub all: Option<(Mat, usize)>,
 }
 
@@ -122,6 +124,7 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
     unsafe fn rows<L: Level, const CAP: bool>(&self, part: Range<usize>) {
         let op = self.0;
         let value = |x: f32| capped::<L, CAP>(x, op.scale, op.softcap).0;
+        let each = if op.measures.is_some() { 4 } else { 2 };
         for row in part {
             let label = op.labels[row];
             // SAFETY: one element of each, this row's.
@@ -131,32 +134,46 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
             let put = |to: &MatMut, x: f32| put_in(to, 0, x);
             if label < 0 {
                 if let Some(stats) = op.spread.and_then(|spread| spread.stats) {
-                    (0..2).for_each(|index| put_in(&stats, index, 0.0));
+                    (0..each).for_each(|index| put_in(&stats, index, 0.0));
                     continue;
                 }
                 put(&op.loss, 0.0);
+                op.measures.iter().for_each(|to| (0..2).for_each(|index| put_in(to, index, 0.0)));
                 op.logp.iter().for_each(|logp| put(logp, 0.0));
                 // SAFETY: rows and columns named by the descriptor.
                 op.dlogits.iter().for_each(|d| unsafe { d.row::<U>(row, op.vocab) }.fill(U::narrow(0.0)));
                 continue;
             }
             let first = op.spread.map_or(0, |spread| spread.first);
+            // Columns before the label's.
+            let before = (label as usize).saturating_sub(first).min(op.vocab);
             let label = (label as usize).checked_sub(first).filter(|label| *label < op.vocab);
+            let all = op.spread.and_then(|spread| spread.all);
             // SAFETY: rows and columns named by the descriptor; the slice ends before the gradient is written.
-            let (lse, target) = unsafe {
-                match op.spread.and_then(|spread| spread.all) {
-                    Some((all, ranks)) => spread_stats(&all, ranks, row),
-                    None => {
-                        let x = op.logits.row::<T>(row, op.vocab);
-                        let target = label.map_or(0.0, |label| value(x[label].wide()));
-                        (log_sum_exp::<L, T>(x, value), target)
+            let (lse, target, measures) = unsafe {
+                let x = op.logits.row::<T>(row, op.vocab);
+                let target = || label.map_or(0.0, |label| value(x[label].wide()));
+                match (all, op.measures) {
+                    (Some((all, ranks)), measures) => {
+                        let (lse, target) = spread_stats(&all, ranks, each, row);
+                        let of_all = measures.map_or(Measures::NONE, |_| Measures::of(&all, ranks, row, lse));
+                        (lse, target, of_all)
                     }
+                    (None, Some(_)) => {
+                        let (lse, measures) = measured::<L, T>(x, before, value);
+                        (lse, target(), measures)
+                    }
+                    (None, None) => (log_sum_exp::<L, T>(x, value), target(), Measures::NONE),
                 }
             };
             if let Some(stats) = op.spread.and_then(|spread| spread.stats) {
-                put_in(&stats, 0, lse);
-                put_in(&stats, 1, target);
+                let found = [lse, target, measures.entropy, measures.bound];
+                (0..each).for_each(|index| put_in(&stats, index, found[index]));
                 continue;
+            }
+            if let Some(to) = &op.measures {
+                put_in(to, 0, measures.entropy);
+                put_in(to, 1, f32::from(target >= measures.bound));
             }
             put(&op.loss, lse - target + op.z_loss * lse * lse);
             op.logp.iter().for_each(|logp| put(logp, target - lse));
@@ -204,16 +221,75 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
     }
 }
 
+/// What is measured of a row.
+#[derive(Clone, Copy)]
+struct Measures {
+    /// Of its softmax, in nats.
+    entropy: f32,
+    /// The label is the first of the largest if its logit is at least this.
+    bound: f32,
+}
+
+impl Measures {
+    const NONE: Measures = Measures { entropy: 0.0, bound: f32::INFINITY };
+
+    /// Of all ranks: with `w` the share of a rank's columns in the sum of exponentials, `H = sum w (H_rank - log w)`.
+    ///
+    /// # Safety
+    /// `all` has four rows for each rank, with an element for `row` in each.
+    unsafe fn of(all: &Mat, ranks: usize, row: usize, lse: f32) -> Measures {
+        // SAFETY: the caller's promise.
+        let at = |index: usize| unsafe { all.row::<f32>(index, row + 1)[row] };
+        let term = |rank: usize| {
+            let log = at(4 * rank) - lse;
+            log.exp() * (at(4 * rank + 2) - log.max(LEAST))
+        };
+        let bound = (0..ranks).fold(f32::NEG_INFINITY, |bound, rank| bound.max(at(4 * rank + 3)));
+        Measures { entropy: (0..ranks).map(term).sum(), bound }
+    }
+}
+
+/// The exponential of this is zero: a finite place of minus infinity.
+const LEAST: f32 = -200.0;
+
+/// The next number above a finite one; above zero the first that is normal.
+#[inline(always)]
+fn above(x: f32) -> f32 {
+    if x == 0.0 { f32::MIN_POSITIVE } else { x.next_up() }
+}
+
+/// [`log_sum_exp`], to the bit, and what is measured in the same two passes. `before` columns are before the label's; all if that is
+/// another rank's behind these.
+#[inline(always)]
+fn measured<L: Level, T: Float>(x: &[T], before: usize, value: impl Fn(f32) -> f32) -> (f32, Measures) {
+    let most = |x: &[T]| fold_one(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a }, &value);
+    let (first, rest) = (most(&x[..before]), most(&x[before..]));
+    let top = if rest > first { rest } else { first };
+    let (sum, mean) = sum_two(x, |x| {
+        let from = value(x) - top;
+        let e = exp::<L>(from);
+        (e, e * if from > LEAST { from } else { LEAST })
+    });
+    let bound = if before == x.len() {
+        above(top)
+    } else if first >= rest {
+        f32::INFINITY
+    } else {
+        top
+    };
+    (top + sum.ln(), Measures { entropy: sum.ln() - mean / sum, bound })
+}
+
 /// A row's `log sum exp` over all ranks and its label's logit, from what each has of them, in the order of the ranks.
 ///
 /// # Safety
-/// `all` has two rows for each rank, with an element for `row` in each.
-pub(super) unsafe fn spread_stats(all: &Mat, ranks: usize, row: usize) -> (f32, f32) {
+/// `all` has `each` rows for each rank, two or more, with an element for `row` in each.
+pub(super) unsafe fn spread_stats(all: &Mat, ranks: usize, each: usize, row: usize) -> (f32, f32) {
     // SAFETY: the caller's promise.
     let at = |index: usize| unsafe { all.row::<f32>(index, row + 1)[row] };
-    let top = (0..ranks).fold(f32::NEG_INFINITY, |top, rank| top.max(at(2 * rank)));
-    let sum: f32 = (0..ranks).map(|rank| (at(2 * rank) - top).exp()).sum();
-    (top + sum.ln(), (0..ranks).map(|rank| at(2 * rank + 1)).sum())
+    let top = (0..ranks).fold(f32::NEG_INFINITY, |top, rank| top.max(at(each * rank)));
+    let sum: f32 = (0..ranks).map(|rank| (at(each * rank) - top).exp()).sum();
+    (top + sum.ln(), (0..ranks).map(|rank| at(each * rank + 1)).sum())
 }
 
 /// `log sum exp` of `value(x)`: the maximum first, then the sum in lanes.

@@ -4,7 +4,7 @@ use super::*;
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat, MatMut};
 use crate::threads::Threads;
-use fathom_tensor::{Activation, NormKind};
+use fathom_tensor::{Activation, Distance, NormKind};
 use half::bf16;
 
 mod losses;

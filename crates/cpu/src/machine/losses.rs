@@ -1,7 +1,7 @@
 //! Losses of a tile of logits.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, Known, Tensor};
+use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, Known, RowDistance, Tensor};
 
 use super::operands::{f32s, f32s_mut, i32s, mat, mat_mut};
 use super::{Cpu, expect};
@@ -9,15 +9,16 @@ use crate::elementwise::{self, Side};
 use crate::mat::{Elem, MatMut};
 
 /// What all ranks know of a tile, and how many they are.
-fn stats(name: &str, all: &Tensor, rows: usize) -> (crate::mat::Mat, usize) {
+fn stats(name: &str, all: &Tensor, rows: usize, each: usize) -> (crate::mat::Mat, usize) {
     assert!(all.cols() == rows && all.dtype() == DType::F32, "{name}: statistics {all:?}");
-    (mat(all), all.rows() / 2)
+    (mat(all), all.rows() / each)
 }
 
 pub fn cross_entropy(cpu: &Cpu, op: &CrossEntropy<'_>) {
     let rows = op.logits.rows();
     expect("cross_entropy", "labels", op.labels, [1, rows]);
     expect("cross_entropy", "loss", op.loss, [1, rows]);
+    let each = if op.measures.is_some() { 4 } else { 2 };
     let call = elementwise::CrossEntropy {
         vocab: op.logits.cols(),
         logits: mat(op.logits),
@@ -31,10 +32,14 @@ pub fn cross_entropy(cpu: &Cpu, op: &CrossEntropy<'_>) {
         z_loss: op.z_loss,
         spread: op.spread.map(|spread| {
             if let Some(stats) = spread.stats {
-                expect("cross_entropy", "stats", stats, [2, rows]);
+                expect("cross_entropy", "stats", stats, [each, rows]);
             }
-            let all = spread.all.map(|all| stats("cross_entropy", all, rows));
+            let all = spread.all.map(|all| stats("cross_entropy", all, rows, each));
             elementwise::Spread { first: spread.first, stats: spread.stats.map(mat_mut), all }
+        }),
+        measures: op.measures.map(|measures| {
+            expect("cross_entropy", "measures", measures, [2, rows]);
+            mat_mut(measures)
         }),
     };
     // SAFETY: see the module above; the kernel allows dlogits to be logits.
@@ -48,7 +53,7 @@ pub fn divergence(cpu: &Cpu, op: &Divergence<'_>) {
     let side = |logits: &Tensor, all: &Tensor, scale, softcap| {
         expect("divergence", "logits", logits, [rows, vocab]);
         assert!(logits.dtype() == DType::F32, "divergence: {logits:?}");
-        Side { logits: mat(logits), stats: stats("divergence", all, rows), scale, softcap }
+        Side { logits: mat(logits), stats: stats("divergence", all, rows, 2), scale, softcap }
     };
     let teacher = match op.teacher {
         Known::Whole { logits, stats, scale, softcap } => {
@@ -80,4 +85,26 @@ pub fn divergence(cpu: &Cpu, op: &Divergence<'_>) {
     };
     // SAFETY: see the module above; the kernel allows dlogits to be the teacher's logits.
     unsafe { elementwise::divergence(cpu.place(), &call) }
+}
+
+pub fn row_distance(cpu: &Cpu, op: &RowDistance<'_>) {
+    let [rows, cols] = op.x.shape();
+    expect("row_distance", "target", op.target, [rows, cols]);
+    expect("row_distance", "dx", op.dx, [rows, cols]);
+    for (name, x) in [("labels", op.labels), ("weights", op.weights), ("loss", op.loss)] {
+        expect("row_distance", name, x, [1, rows]);
+    }
+    let call = elementwise::RowDistance {
+        distance: op.distance,
+        cols,
+        x: mat(op.x),
+        target: mat(op.target),
+        labels: i32s(op.labels),
+        weights: f32s(op.weights),
+        factor: op.factor,
+        loss: MatMut { ptr: f32s_mut(op.loss).cast(), elem: Elem::F32, stride: op.loss.stride() },
+        dx: mat_mut(op.dx),
+    };
+    // SAFETY: see the module above; the kernel allows dx to be the target.
+    unsafe { elementwise::row_distance(cpu.place(), &call) }
 }

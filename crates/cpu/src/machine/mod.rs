@@ -25,8 +25,8 @@ use fathom_tensor::{
     BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
     GroupedMatMul, GroupedWeight, Hardware, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm,
     NormBackward, OpDesc, Pack, PackPages, PackedMatMul, Packing, Portions, Profile, Rates, Reader, Rope,
-    RopeTable, RoundWeights, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor,
-    Unpack,
+    RopeTable, RoundWeights, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward,
+    StepScale, Tensor, Unpack,
 };
 
 use crate::arena::Mapping;
@@ -523,6 +523,9 @@ impl Machine for Cpu {
 
     fn divergence(&self, op: &Divergence<'_>) {
         losses::divergence(self, op);
+    }
+    fn row_distance(&self, op: &RowDistance<'_>) {
+        losses::row_distance(self, op);
     }
 
     fn sum(&self, x: &Tensor, out: &Tensor) {

@@ -90,6 +90,7 @@ fn losses() {
                 softcap: 0.0,
                 z_loss: 1e-4,
                 spread: None,
+                measures: None,
             });
             vec![bed.bits(&loss), bed.bits(&dlogits)]
         });

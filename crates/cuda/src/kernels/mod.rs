@@ -11,6 +11,7 @@
 mod activate;
 mod attention;
 mod blocks;
+mod distance;
 mod divergence;
 mod embed;
 mod experts;
@@ -32,6 +33,7 @@ mod table;
 pub use activate::{activate, activate_backward};
 pub use attention::{attention, attention_backward, attention_join, attention_scratch_bytes, sinks_backward};
 pub use blocks::{pack, unpack};
+pub use distance::row_distance;
 pub use divergence::divergence;
 pub use embed::{embed, embed_backward};
 pub use experts::{

@@ -77,6 +77,7 @@ kernels! {
     embed { embed 256, embed_backward 256 }
     blocks { pack_nf4 256, pack_int8 256, unpack 256 }
     loss { cross_entropy 512 }
+    distance { row_distance 256 }
     divergence { divergence 512, divergence_of_best 512 }
     optimizer { adamw 256 }
     route { route 128, route_backward 128, router_losses 128 }

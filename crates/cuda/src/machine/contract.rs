@@ -9,7 +9,8 @@ use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, Dispatch, Divergence, Dropout, Embed, GroupedMatMul, GroupedWeight,
     InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope,
-    RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
+    RopeTable, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor,
+    Unpack,
 };
 
 use super::Cuda;
@@ -247,6 +248,10 @@ impl Machine for Cuda {
 
     fn divergence(&self, op: &Divergence<'_>) {
         self.run(&kernels::divergence(op));
+    }
+
+    fn row_distance(&self, op: &RowDistance<'_>) {
+        self.run(&kernels::row_distance(op));
     }
 
     fn choose(&self, op: &Choose<'_>) {

@@ -155,13 +155,13 @@ impl Head {
 
     /// What all ranks know of a tile, f32 [2 x ranks, r], also where one rank has the whole vocabulary.
     fn known(&self, scope: &Scope<'_>, labels: &Tensor, logits: &Tensor) -> Tensor {
-        if let Some(all) = self.statistics(scope, labels, logits) {
+        if let Some(all) = self.statistics(scope, (labels, None), logits) {
             return all;
         }
         let empty = |rows| scope.device.empty(rows, logits.rows(), DType::F32, Category::Comm);
         let (stats, loss) = (empty(2), empty(1));
         let spread = Vocabulary { first: self.first, stats: Some(&stats), all: None };
-        self.own_statistics(scope, (labels, logits, &loss), spread);
+        self.own_statistics(scope, (labels, logits, &loss), (spread, None));
         stats
     }
 }

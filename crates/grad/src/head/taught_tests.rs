@@ -73,7 +73,8 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let given = load(&numbers.weights, DType::F32);
     let own = device.empty(1, tokens, DType::F32, Category::Data);
     device.machine.scale(&given, 1.0 - case.ratio, &own);
-    let labels = Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: Some(own) };
+    let labels =
+        Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: Some(own), measures: None };
     let [losses, divergences] = [0; 2].map(|_| device.empty(1, tokens, DType::F32, Category::Data));
     let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term: None };
     let other = Head { weight: ids[1], bias: None, how: case.of_teacher, first: 0, term: None };

@@ -120,6 +120,7 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let labels = Labels {
         ids: device.from_i32(&numbers.labels, Category::Data),
         weights: numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false)),
+        measures: None,
     };
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
     let head =
@@ -240,7 +241,8 @@ fn low_rank_terms() {
     let (mut grads, counters) = (Grads::zeros(device, &params), Counters::default());
     let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
-    let labels = Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: None };
+    let labels =
+        Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: None, measures: None };
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
     let term = Some(HeadTerm { a: ids[1], b: ids[2], scale });
     let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term };

@@ -68,15 +68,16 @@ pub fn share_base(
 }
 
 /// The model of `spec` over the base of another, which has an adapter of its own: nothing of the base is copied. The adapter's weights
-/// are uninitialised, and nothing is frozen yet.
+/// are uninitialised, and nothing is frozen yet. The rank has of both models the same layers, and the same part of each weight.
 ///
 /// # Panics
-/// If the models have other bases, or ranks have parts of them.
+/// If the models have other bases, or ranks keep parts of what is the same on all of them (ZeRO-3).
 #[track_caller]
 pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec: &Spec) -> (Model, Params) {
-    assert!(other.portion == Portion::whole(&other.spec), "share_untrained: of a whole model");
+    assert!(!other.portion.parted, "share_untrained: of weights that are whole between segments");
     let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-    let (mut model, declared) = Model::declare(&nowhere, spec, other.dtype(params));
+    let (dtype, portion) = (other.dtype(params), other.portion.clone());
+    let (mut model, declared) = Model::declare_part(&nowhere, spec, dtype, None, portion);
     model.quantized = other.quantized.clone();
     device.pool.enter("weights", -1);
     let mut base = Vec::new();
@@ -96,6 +97,7 @@ pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec
         whole.push(Param { name: name.clone(), value, decays: *decays, trainable });
     });
     assert!(base.next().is_none(), "share_untrained: the base has more weights");
+    whole.set_walk_of(&declared);
     (model, whole)
 }
 

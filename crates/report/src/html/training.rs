@@ -66,8 +66,8 @@ pub fn section(log: &RunLog) -> String {
     format!("<div class=\"tabs\">{inputs}{panes}</div>\n{small}{measured}{}", events_note(log))
 }
 
-/// What objectives measure, two charts side by side: margins with the rewards that they are between, and how often they have the right
-/// sign.
+/// What objectives measure, two charts side by side: how often the label of a token is the likeliest, with the entropy of that token's
+/// distribution; margins with the rewards that they are between, with how often they have the right sign.
 fn measured(log: &RunLog) -> String {
     let line = |name: &str, class: &str| -> Option<Series> {
         let along = Along::steps();
@@ -89,8 +89,12 @@ fn measured(log: &RunLog) -> String {
     };
     let charts =
         [chart("Rewards", "mean over the step", rewards), chart("Accuracy", "mean over the step", right)];
-    let charts: Vec<_> = charts.into_iter().flatten().collect();
-    if charts.is_empty() { String::new() } else { row(&charts) }
+    let one = |name: &str| line(name, "s1").into_iter().collect::<Vec<_>>();
+    let tokens = [
+        chart("Token accuracy", "share of the labels", one("mean_token_accuracy")),
+        chart("Entropy", "nats per token", one("entropy")),
+    ];
+    [tokens, charts].map(|charts| row(&charts.into_iter().flatten().collect::<Vec<_>>())).concat()
 }
 
 fn loss(log: &RunLog, along: &Along) -> LineChart {

@@ -12,6 +12,7 @@ use fathom_tensor::{DType, Label, Profile, live_at_peak, spill};
 use super::mesh::fullest;
 use super::{Change, Plan, Record, Solution, Workload};
 use crate::error::{Error, Result};
+use crate::hidden::check_hidden;
 use crate::parallel::Ranks;
 use crate::recipe::{Memory, Precision, Recipe};
 use crate::several::other_adapters;
@@ -138,6 +139,7 @@ fn check_whole(spec: &Spec, how: &InStep) -> Result<()> {
 fn check_teacher(spec: &Spec, how: &InStep) -> Result<()> {
     let Some(teacher) = how.goal.teacher.as_deref() else { return Ok(()) };
     how.ranks.check(teacher)?;
+    check_hidden(spec, teacher, how)?;
     if how.ranks.grid.tp == 1 || teacher.vocab == spec.vocab {
         return Ok(());
     }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+use crate::objective::{self, Answers, Asks, Objective, Weigh, Weighed};
 
 /// What of a token's ratio `r` (now to then) and advantage `A` is minimised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -343,6 +343,10 @@ impl Objective for Policy {
 
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
+    }
+
+    fn measured(&self) -> objective::Measured {
+        objective::Measured::Entropy
     }
 }
 

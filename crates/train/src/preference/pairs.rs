@@ -4,7 +4,7 @@ use super::losses::{Pair, transported};
 use super::slope::Slope;
 use super::{Settings, answer, length};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+use crate::objective::{Answers, Asks, Measured, Objective, Weigh, Weighed};
 
 /// The objective of a run on pairs.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,6 +109,10 @@ impl Objective for Pairs {
 
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::OfChosen
     }
 }
 

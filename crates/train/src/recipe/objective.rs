@@ -127,6 +127,16 @@ choice! {
 }
 
 choice! {
+    /// How far a student's hidden states are from the teacher's.
+    pub enum HiddenLossName {
+        /// The mean of the squared differences of the columns.
+        Mse = "mse",
+        /// One less the cosine of the angle between them.
+        Cosine = "cosine",
+    }
+}
+
+choice! {
     /// Over which answers a divergence is a mean.
     pub enum KlOverName {
         /// Those of the whole step, on all ranks: its micro batches are read twice, and their number changes nothing.
@@ -204,6 +214,13 @@ recipe! {
         pub top_k: usize = 0,
         /// With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one.
         pub top_k_rest: bool = true,
+        /// Of `distill` with a teacher that runs in every step: hidden states that are compared besides, as blocks of the student and of the
+        /// teacher that are before them, `["4:8", "8:16"]`; 0 is what the first block reads. Both models have to be of one width.
+        pub hidden_pairs: Vec<String>,
+        /// With `hidden_pairs`: how far they are from each other.
+        pub hidden_loss: HiddenLossName = HiddenLossName::Mse,
+        /// With `hidden_pairs`: weight of the mean over the pairs, which is added to what is minimised.
+        pub hidden_weight: f64 = 1.0,
         /// Of `reward` with `regression`: the names of the ratings, in their order.
         pub attributes: Vec<String>,
     }

@@ -180,7 +180,7 @@ impl Run<'_> {
         event.expert_load = result.loads.map_or(0.0, |loads| self.worst_load(&loads.wait()));
         if let Some(sums) = result.metrics {
             let objective = &running.how.goal.objective;
-            let mut means = means(objective.measures(), &sums.wait());
+            let mut means = means(&running.how.goal.names(), &sums.wait());
             objective.weigh().iter().for_each(|weigh| weigh.derive(&mut means));
             event.metrics.extend(means);
         }

@@ -24,7 +24,10 @@ impl Turn<'_, '_> {
             *running = Some(run.enter(run.progress.stage, *hooks)?);
         }
         let Some(at) = running.as_mut() else { return Ok(()) };
-        match run.turn(at, *hooks)? {
+        let outcome = run.turn(at, *hooks)?;
+        // The next one's step has the memory of its plan: nothing of this one's is under way meanwhile.
+        run.trainer.params.settle(&run.trainer.device);
+        match outcome {
             None => {}
             Some(Outcome::Finished) => {
                 if let Some(at) = running.take() {

@@ -6,10 +6,10 @@ use fathom_cpu::Cpu;
 use fathom_grad::Places;
 use fathom_model::{Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
-use fathom_tensor::{DType, Device, InFlight, Machine, Meta};
-use fathom_train::Frozen;
+use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{Best, Distill, Goal, InStep, MicroBatch, Objective, Trainer, plan};
+use fathom_train::{Frozen, Hidden};
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, spec, trainer};
 
@@ -40,7 +40,7 @@ fn teacher(device: &Device, case: &Case, vocab: usize) -> Frozen {
 }
 
 fn distill(beta: f64, best: Option<Best>) -> Distill {
-    Distill { beta, temperature: 1.7, ratio: 0.6, best }
+    Distill { beta, temperature: 1.7, ratio: 0.6, best, hidden: None }
 }
 
 const BEST: Option<Best> = Some(Best { tokens: 5, rest: true });
@@ -199,4 +199,101 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
     });
     assert!(own[0].iter().all(|x| x.abs() < 1e-5), "{own:?}");
     assert_eq!(distill(0.0, None).name(), "distill");
+}
+
+/// The objective with the states of these pairs of layers beside the divergence.
+fn of_states(distance: Distance, pairs: &[[usize; 2]]) -> Distill {
+    Distill { hidden: Some(Hidden { pairs: pairs.to_vec(), distance, weight: 0.8 }), ..distill(0.0, None) }
+}
+
+/// A student with a teacher of its own width: one of the same sizes with other first values.
+fn with_states(device: &Device, case: &Case) -> Trainer {
+    let mut student = trainer(device, case);
+    let Trainer { model, mut params, .. } = trainer(device, case);
+    initialise(device, &model, &mut params, Init { deviation: 0.3, seed: 12 });
+    student.teacher = Some(Frozen { model, params });
+    student
+}
+
+fn how_of_states(case: &Case, objective: &Distill) -> InStep {
+    let goal = Goal {
+        objective: Arc::new(objective.clone()),
+        weighted: true,
+        teacher: Some(Arc::new(spec(case.tied))),
+        ..Goal::default()
+    };
+    InStep { goal, z_loss: 0.0, ..in_step(case) }
+}
+
+const PAIRS: [[usize; 2]; 4] = [[0, 1], [1, 2], [2, 2], [2, 3]];
+
+/// Distances of hidden states are the same on every mesh, as planned, and become smaller.
+#[test]
+fn hidden_states_are_learned_the_same_on_every_mesh() {
+    let grid = Grid::default();
+    for distance in [Distance::Mse, Distance::Cosine] {
+        let objective = of_states(distance, &PAIRS);
+        let train = |device: &Device, case: &Case| {
+            let mut trainer = with_states(device, case);
+            steps(device, &mut trainer, &batches(device, case, 4), &how_of_states(case, &objective))
+        };
+        let one = &every_rank(ONE, &|device| train(device, &ONE))[0];
+        let distances: Vec<f32> = one.1.chunks(6).map(|sums| sums[4] / sums[5]).collect();
+        assert!(distances[0] > 0.01 && distances[3] < distances[0], "{distances:?}");
+        for (grid, most) in
+            [(Grid { cp: 2, ..grid }, 1e-6), (Grid { dp: 2, ..grid }, 1e-6), (Grid { tp: 2, ..grid }, 2e-5)]
+        {
+            let case = Case { grid, ..ONE };
+            for (rank, found) in every_rank(case, &|device| train(device, &case)).iter().enumerate() {
+                check(&format!("{grid}, {distance:?}"), found, one, most);
+                let machine = Meta::new(Cpu::new(1, None).profile().clone());
+                let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
+                let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
+                assert_eq!(train(&device, &case).2, found.2, "{grid}: the plan of rank {rank}");
+            }
+        }
+    }
+}
+
+/// The gradient of the whole objective is its slope, and places change no bit of it.
+#[test]
+fn gradients_of_hidden_states_are_slopes() {
+    for distance in [Distance::Mse, Distance::Cosine] {
+        let objective = of_states(distance, &PAIRS);
+        let mut bits = None;
+        for places in [Places::none(), Places::linear().with_tiles(Some(128)), Places::full()] {
+            let seen = every_rank(ONE, &|device| {
+                let how = InStep { places: places.clone(), ..how_of_states(&ONE, &objective) };
+                let mut trainer = with_states(device, &ONE);
+                let micros = batches(device, &ONE, 2);
+                trainer.accumulate(&micros, &how);
+                let grads: Vec<_> =
+                    trainer.grads().iter().map(|(id, grad)| (id, device.to_f32(grad))).collect();
+                let all: Vec<u32> = grads.iter().flat_map(|(_, grad)| grad).map(|x| x.to_bits()).collect();
+                // Along the gradient itself.
+                let norm =
+                    grads.iter().flat_map(|(_, grad)| grad).map(|x| f64::from(x * x)).sum::<f64>().sqrt();
+                let step = 0.002;
+                let at = |sign: f64| {
+                    let mut moved = with_states(device, &ONE);
+                    for (id, grad) in &grads {
+                        let weight = moved.params.tensor(*id);
+                        let old = device.to_f32(&weight);
+                        let by = sign * step / norm;
+                        let new =
+                            old.iter().zip(grad).map(|(x, g)| (f64::from(*x) + by * f64::from(*g)) as f32);
+                        let bytes: Vec<u8> = new.flat_map(f32::to_le_bytes).collect();
+                        device.machine.write(&weight, &bytes);
+                    }
+                    moved.accumulate(&micros, &how);
+                    f64::from(moved.loss_sum())
+                };
+                let slope = (at(1.0) - at(-1.0)) / (2.0 * step);
+                (all, slope / norm)
+            });
+            let (all, ratio) = &seen[0];
+            assert!((ratio - 1.0).abs() < 5e-3, "{distance:?}: {ratio}");
+            assert!(bits.get_or_insert_with(|| all.clone()) == all, "{distance:?}, {places:?}");
+        }
+    }
 }

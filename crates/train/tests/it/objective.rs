@@ -7,7 +7,9 @@ use fathom_model::Spec;
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
-use fathom_train::{Answers, Asks, Goal, InStep, MicroBatch, Objective, Weigh, Weighed};
+use fathom_train::{
+    Answers, Asks, CrossEntropy, Goal, InStep, Measured, MicroBatch, Objective, Weigh, Weighed,
+};
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, trainer};
 
@@ -76,6 +78,10 @@ impl Objective for Sure {
 
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::Both
     }
 }
 
@@ -174,7 +180,11 @@ fn with_scores(tied: bool) -> Spec {
 }
 
 fn how(case: &Case, objective: Arc<dyn Objective>, weighted: bool) -> InStep {
-    InStep { goal: Goal { objective, weighted, ..Goal::default() }, z_loss: 0.0, ..in_step(case) }
+    InStep {
+        goal: Goal { objective, weighted, measured: true, ..Goal::default() },
+        z_loss: 0.0,
+        ..in_step(case)
+    }
 }
 
 /// Documents with something of another model.
@@ -210,7 +220,8 @@ type Asked = (Arc<dyn Objective>, fn(bool) -> Spec);
 #[test]
 fn sums_over_documents_are_the_same_on_every_mesh() {
     let grid = Grid::default();
-    let objectives: [Asked; 4] = [
+    let objectives: [Asked; 5] = [
+        (Arc::new(CrossEntropy), crate::mesh::spec),
         (Arc::new(Pairs), crate::mesh::spec),
         (Arc::new(Sure), crate::mesh::spec),
         (Arc::new(Values(Asks::Scores)), with_scores),
@@ -278,6 +289,7 @@ fn constant_weights_have_the_bits_of_the_fused_way() {
             })
             .remove(0)
         };
+        // Measuring the distributions besides, as all of these do, changes nothing.
         let fused = run(Goal::default().objective, false);
         assert_eq!(run(Goal::default().objective, true), fused, "{dtype:?}");
         let slow = run(Arc::new(Slow), false);

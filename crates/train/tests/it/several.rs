@@ -1,23 +1,24 @@
 //! Several adapters over one base, in turns: each is the run that it would be alone.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, read_events};
-use fathom_cpu::Cpu;
 use fathom_model::{Init, LlamaSizes, Model, Spec, adapt, initialise, share_untrained};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::{AdapterName, AdapterTable, Checkpoint, NamedAdapter, Precision, Recipe};
-use fathom_train::{Hooks, Outcome, Parts, Run, Stores, Trainer, adapted, frozen, stage, together};
+use fathom_train::{
+    Hooks, Outcome, Parts, Run, Stores, Trainer, adapted, frozen, rank_folder, stage, together,
+};
 
+use crate::mesh::{Case, ONE, every_rank};
 use crate::survive::{VOCAB, Watch, mesh, recipe, write_store};
 
 /// The recipes of two adapters that know of each other, in folders of their own.
-fn recipes(folder: &Path) -> Vec<Recipe> {
+fn recipes(folder: &Path, grid: Grid) -> Vec<Recipe> {
     let saves = Checkpoint { every_s: None, every_steps: Some(2), ..Checkpoint::default() };
-    let mut all = recipe(folder, mesh(Grid::default(), 0), saves);
+    let mut all = recipe(folder, mesh(grid, 0), saves);
     all.adapter = AdapterTable { method: AdapterName::Lora, ..AdapterTable::default() };
     all.optimizer.lr = 3e-3;
     all.model.precision = Precision::F32;
@@ -61,20 +62,35 @@ fn trainers(device: &Device, recipes: &[&Recipe]) -> Vec<Trainer> {
     recipes.iter().map(one).collect()
 }
 
-/// Runs them to their end, or until the first has made so many steps; what each step of each was.
+/// Runs them on all ranks to their end, or until the first has made so many steps; what each step of each was on the first rank.
 fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> (Outcome, Vec<Vec<String>>) {
-    let (device, stop) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), AtomicBool::new(false));
+    let grid = stage::ranks(recipes[0], 0).unwrap().grid;
+    let on_rank = |device: &Device| rank(device, folder, recipes, stop_at);
+    every_rank(Case { grid, ..ONE }, &on_rank).remove(0)
+}
+
+fn rank(
+    device: &Device,
+    folder: &Path,
+    recipes: &[&Recipe],
+    stop_at: Option<u64>,
+) -> (Outcome, Vec<Vec<String>>) {
+    let stop = AtomicBool::new(false);
+    let own = |folder: &Path| match device.mesh.rank() {
+        0 => folder.to_path_buf(),
+        rank => rank_folder(folder, rank),
+    };
     let names = |recipe: &Recipe| folder.join(format!("{}", recipe.run.seed));
     let folders: Vec<_> = recipes.iter().map(|recipe| names(recipe)).collect();
     let mut runs = Vec::new();
-    for ((recipe, folder), trainer) in recipes.iter().zip(&folders).zip(trainers(&device, recipes)) {
-        std::fs::create_dir_all(folder).unwrap();
+    for ((recipe, folder), trainer) in recipes.iter().zip(&folders).zip(trainers(device, recipes)) {
+        std::fs::create_dir_all(own(folder)).unwrap();
         let parts = Parts {
             recipe,
             folder,
             trainer,
             sources: Box::new(Stores::open(recipe, None, VOCAB).unwrap()),
-            metrics: MetricsWriter::open(folder.join("metrics.jsonl")).unwrap(),
+            metrics: MetricsWriter::open(own(folder).join("metrics.jsonl")).unwrap(),
             seconds: Vec::new(),
             disk_sharers: 1,
             stop: &stop,
@@ -85,7 +101,7 @@ fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> (Outcome, Ve
     }
     let mut watches: Vec<Watch<'_>> =
         recipes.iter().map(|_| Watch { warnings: Vec::new(), stop_at: None, stop: &stop }).collect();
-    watches[0].stop_at = stop_at;
+    watches[0].stop_at = stop_at.filter(|_| device.mesh.rank() == 0);
     let mut hooks: Vec<&mut dyn Hooks> = watches.iter_mut().map(|watch| watch as &mut dyn Hooks).collect();
     let outcome = together(&mut runs, &mut hooks).unwrap();
     // The first step of each has the memory that its plan says, with what the other has in it.
@@ -93,7 +109,7 @@ fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> (Outcome, Ve
     assert!(warnings.is_empty(), "{warnings:?}");
     drop(runs);
     let steps = |folder: &std::path::PathBuf| {
-        let events = read_events(folder.join("metrics.jsonl")).unwrap();
+        let events = read_events(own(folder).join("metrics.jsonl")).unwrap();
         let steps = events.iter().filter(|event| event["event"] == "step");
         steps.map(|step| format!("{} {}", step["loss_bits"], step["grad_norm"])).collect()
     };
@@ -102,16 +118,29 @@ fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> (Outcome, Ve
 
 #[test]
 fn adapters_in_turns_are_what_each_is_alone() {
+    let one = Grid::default();
+    for grid in [
+        one,
+        Grid { dp: 2, ..one },
+        Grid { tp: 2, sequence_parallel: true, ..one },
+        Grid { cp: 2, ..one },
+        Grid { pp: 2, ..one },
+    ] {
+        on_mesh(grid);
+    }
+}
+
+fn on_mesh(grid: Grid) {
     let folder = tempfile::tempdir().unwrap();
     write_store(&folder.path().join("store"));
-    let recipes = recipes(folder.path());
+    let recipes = recipes(folder.path(), grid);
     let both: Vec<&Recipe> = recipes.iter().collect();
     let at = |name: &str| folder.path().join(name);
     let (outcome, steps) = run(&at("both"), &both, None);
     assert!(outcome == Outcome::Finished && steps[0] != steps[1] && steps[0].len() > 4);
     for (index, recipe) in recipes.iter().enumerate() {
         let alone = Recipe { adapters: Vec::new(), ..recipe.clone() };
-        assert_eq!(run(&at("alone"), &[&alone], None).1, [steps[index].clone()], "{index}");
+        assert_eq!(run(&at("alone"), &[&alone], None).1, [steps[index].clone()], "{grid} {index}");
     }
     // Interrupted between two steps, and gone on with: each from where it was.
     let (outcome, some) = run(&at("cut"), &both, Some(3));

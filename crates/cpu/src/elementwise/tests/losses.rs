@@ -93,11 +93,11 @@ struct Entropy {
 }
 
 impl Entropy {
-    /// Loss, log-probability and gradient of a row, in f64.
-    fn reference(&self, row: usize) -> (f64, f64, Vec<f64>) {
+    /// Loss, log-probability, entropy and whether the label is the first of the largest; and the gradient of a row, in f64.
+    fn reference(&self, row: usize) -> ([f64; 4], Vec<f64>) {
         let vocab = self.logits.cols;
         if self.labels[row] < 0 {
-            return (0.0, 0.0, vec![0.0; vocab]);
+            return ([0.0; 4], vec![0.0; vocab]);
         }
         let label = self.labels[row] as usize;
         let (scale, cap, z) = (self.scale as f64, self.softcap as f64, self.z_loss as f64);
@@ -113,13 +113,22 @@ impl Entropy {
             let t = tanh(self.logits.get(row, i));
             self.weights[row] as f64 * by_f * scale * (1.0 - t * t)
         });
-        (lse - f[label] + z * lse * lse, f[label] - lse, gradient.collect())
+        let entropy = f.iter().map(|f| (f - lse).exp() * (lse - f)).sum();
+        let largest =
+            f.iter().all(|other| *other <= f[label]) && f[..label].iter().all(|other| *other < f[label]);
+        let values = [lse - f[label] + z * lse * lse, f[label] - lse, entropy, f64::from(u8::from(largest))];
+        (values, gradient.collect())
     }
 
-    /// Loss and log-probability as rows, and the gradient; `None`: in place of the logits.
-    fn run(&self, place: Place<'_>, cuts: &[usize], gradient: Option<Elem>) -> (Stored, Stored) {
+    /// Loss, log-probability and what is `measured` as rows, and the gradient; `None`: in place of the logits.
+    fn run(
+        &self,
+        place: Place<'_>,
+        (cuts, measured): (&[usize], bool),
+        gradient: Option<Elem>,
+    ) -> (Stored, Stored) {
         let rows = self.labels.len();
-        let mut values = Stored::blank(2, rows, Elem::F32);
+        let mut values = Stored::blank(4, rows, Elem::F32);
         let mut logits = self.logits.clone();
         let mut dlogits = Stored::blank(rows, logits.cols, gradient.unwrap_or(logits.elem));
         for cut in cuts.windows(2) {
@@ -137,6 +146,10 @@ impl Entropy {
                 softcap: self.softcap,
                 z_loss: self.z_loss,
                 spread: None,
+                measures: measured.then(|| {
+                    let all = values.mat_mut(0);
+                    at(MatMut { ptr: all.ptr.wrapping_add(4 * 2 * all.stride), ..all })
+                }),
             };
             // SAFETY: the operands are `Stored`s of these extents.
             unsafe { cross_entropy(place, &op) };
@@ -148,30 +161,178 @@ impl Entropy {
 #[test]
 fn cross_entropy_agrees_with_f64() {
     let (rows, vocab) = (11, 333);
-    let labels: Vec<i32> =
-        (0..rows as i32).map(|i| if i % 4 == 3 { -100 } else { i * 29 % vocab as i32 }).collect();
     let weights: Vec<f32> = (0..rows).map(|i| 0.25 + i as f32 / 7.0).collect();
     for elem in ELEMS {
         for (scale, softcap, z_loss) in
             [(1.0, 0.0, 0.0), (3.0, 0.0, 1e-2), (0.5, 1.5, 1e-3), (20.0, 30.0, 0.0)]
         {
+            // In bf16 and under a cap several are the largest; the first of them counts.
             let logits = Stored::random(rows, vocab, elem, 5);
-            let case =
-                Entropy { logits, labels: labels.clone(), weights: weights.clone(), scale, softcap, z_loss };
-            let want: Vec<(f64, f64, Vec<f64>)> = (0..rows).map(|row| case.reference(row)).collect();
+            let largest = |row: usize| {
+                let most = (0..vocab).map(|col| logits.get(row, col)).fold(f64::NEG_INFINITY, f64::max);
+                (0..vocab).position(|col| logits.get(row, col) == most).unwrap() as i32
+            };
+            let label = |row: usize| match row % 4 {
+                3 => -100,
+                2 => largest(row),
+                _ => (row * 29 % vocab) as i32,
+            };
+            let labels: Vec<i32> = (0..rows).map(label).collect();
+            let case = Entropy { logits, labels, weights: weights.clone(), scale, softcap, z_loss };
+            let want: Vec<([f64; 4], Vec<f64>)> = (0..rows).map(|row| case.reference(row)).collect();
             for gradient in [Some(Elem::F32), Some(Elem::Bf16), None] {
                 let mut bits = Bits::default();
                 places(|place| {
-                    let (values, dlogits) = case.run(place, &[0, rows], gradient);
-                    let cut = case.run(place, &[0, 1, 5, rows], gradient);
+                    let (values, dlogits) = case.run(place, (&[0, rows], true), gradient);
+                    let cut = case.run(place, (&[0, 1, 5, rows], true), gradient);
                     assert!(cut.0 == values && cut.1 == dlogits);
+                    let (plain, alone) = case.run(place, (&[0, rows], false), gradient);
+                    let of_loss = |values: &Stored| -> Vec<f64> {
+                        (0..2)
+                            .flat_map(|row| (0..rows).map(move |i| (row, i)))
+                            .map(|(row, i)| values.get(row, i))
+                            .collect()
+                    };
+                    assert!(
+                        of_loss(&plain) == of_loss(&values) && alone == dlogits,
+                        "measuring changes nothing"
+                    );
                     let both = [&values.bytes[..], &dlogits.bytes[..]].concat();
                     bits.check("cross entropy", place.isa, &both);
-                    let value = |row: usize, i: usize| if row == 0 { want[i].0 } else { want[i].1 };
-                    values.check("cross entropy", &Stored::blank(2, rows, Elem::F32), 1e-6, value);
+                    let value = |row: usize, i: usize| want[i].0[row];
+                    values.check("cross entropy", &Stored::blank(4, rows, Elem::F32), 1e-6, value);
                     let blank = Stored::blank(rows, vocab, dlogits.elem);
                     let before = if gradient.is_some() { &blank } else { &case.logits };
-                    dlogits.check("dlogits", before, 1e-6 * scale as f64, |row, i| want[row].2[i]);
+                    dlogits.check("dlogits", before, 1e-6 * scale as f64, |row, i| want[row].1[i]);
+                });
+            }
+        }
+    }
+}
+
+/// A vocabulary in parts has the measures of the whole; of equal logits the first is the largest.
+#[test]
+fn measures_of_parts_are_those_of_the_whole() {
+    let (vocab, labels) = (96, vec![0i32, 40, 50, 95, -1, 64, 63]);
+    let rows = labels.len();
+    let logits = Stored::new(rows, vocab, Elem::F32, |row, col| match row {
+        0 | 1 => 0.0,
+        2 => {
+            if col == 50 || col == 90 {
+                3.0
+            } else {
+                (col % 7) as f32 / 4.0
+            }
+        }
+        3 => {
+            if col == 95 || col == 10 {
+                -1.0
+            } else {
+                -2.0
+            }
+        }
+        5 => {
+            if col == 63 || col == 64 {
+                0.0
+            } else {
+                -4.0
+            }
+        }
+        _ => (col * 13 % 31) as f32 / 3.0 + if col == 63 { 20.0 } else { 0.0 },
+    });
+    let hits = [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
+    places(|place| {
+        let mut whole = Stored::blank(3, rows, Elem::F32);
+        let mut parts = Stored::blank(3, rows, Elem::F32);
+        let mut stats = Stored::blank(8, rows, Elem::F32);
+        let below =
+            |all: MatMut, row: usize| MatMut { ptr: all.ptr.wrapping_add(4 * row * all.stride), ..all };
+        let run = |(first, width): (usize, usize), to: MatMut, spread: Option<Spread>| {
+            let logits = logits.mat(0);
+            let op = CrossEntropy {
+                vocab: width,
+                logits: Mat { ptr: logits.ptr.wrapping_add(4 * first), ..logits },
+                labels: &labels,
+                weights: None,
+                loss: to,
+                logp: None,
+                dlogits: None,
+                scale: 1.0,
+                softcap: 0.0,
+                z_loss: 0.0,
+                spread,
+                measures: Some(below(to, 1)),
+            };
+            // SAFETY: the operands are `Stored`s of these extents.
+            unsafe { cross_entropy(place, &op) };
+        };
+        run((0, vocab), whole.mat_mut(0), None);
+        for (rank, (first, width)) in [(0, 64), (64, 32)].into_iter().enumerate() {
+            let spread = Spread { first, stats: Some(below(stats.mat_mut(0), 4 * rank)), all: None };
+            run((first, width), parts.mat_mut(0), Some(spread));
+        }
+        let all = Some((stats.mat(0), 2));
+        run((64, 32), parts.mat_mut(0), Some(Spread { first: 64, stats: None, all }));
+        for (row, hit) in hits.into_iter().enumerate() {
+            assert_eq!((whole.get(2, row), parts.get(2, row)), (hit, hit), "row {row}");
+            assert!((whole.get(1, row) - parts.get(1, row)).abs() < 2e-6, "row {row}");
+        }
+        assert!((whole.get(1, 0) - f64::ln(96.0)).abs() < 1e-6);
+    });
+}
+
+/// Distances of rows and their gradients, in place of the target and beside it.
+#[test]
+fn distances_agree_with_f64() {
+    let (rows, cols) = (5, 77);
+    let (labels, weights) = ([3, -1, 0, 9, 1], [0.5, 1.0, 2.0, 0.0, 1.5]);
+    for elem in ELEMS {
+        let (x, target) = (Stored::random(rows, cols, elem, 1), Stored::random(rows, cols, elem, 2));
+        for distance in [Distance::Mse, Distance::Cosine] {
+            for in_place in [false, true] {
+                let mut bits = Bits::default();
+                places(|place| {
+                    let mut loss = Stored::blank(1, rows, Elem::F32);
+                    let mut dx = if in_place { target.clone() } else { Stored::blank(rows, cols, elem) };
+                    let to = dx.mat_mut(0);
+                    let op = RowDistance {
+                        distance,
+                        cols,
+                        x: x.mat(0),
+                        target: if in_place { to.as_mat() } else { target.mat(0) },
+                        labels: &labels,
+                        weights: &weights,
+                        factor: 0.7,
+                        loss: loss.mat_mut(0),
+                        dx: to,
+                    };
+                    // SAFETY: the operands are `Stored`s of these extents.
+                    unsafe { row_distance(place, &op) };
+                    bits.check("distance", place.isa, &[&loss.bytes[..], &dx.bytes[..]].concat());
+                    let sum = |row: usize, of: &dyn Fn(f64, f64) -> f64| -> f64 {
+                        (0..cols).map(|col| of(x.get(row, col), target.get(row, col))).sum()
+                    };
+                    let n = cols as f64;
+                    let lengths = |row| [sum(row, &|x, _| x * x).sqrt(), sum(row, &|_, t| t * t).sqrt()];
+                    let cosine = |row: usize| sum(row, &|x, t| x * t) / lengths(row).iter().product::<f64>();
+                    let want = |row: usize| match distance {
+                        _ if labels[row] < 0 => 0.0,
+                        Distance::Mse => sum(row, &|x, t| (x - t) * (x - t)) / n,
+                        Distance::Cosine => 1.0 - cosine(row),
+                    };
+                    let slope = |row: usize, col: usize| {
+                        let (x, t, by) =
+                            (x.get(row, col), target.get(row, col), 0.7 * f64::from(weights[row]));
+                        let [of_x, of_t] = lengths(row);
+                        match distance {
+                            _ if labels[row] < 0 => 0.0,
+                            Distance::Mse => by * 2.0 * (x - t) / n,
+                            Distance::Cosine => by * (cosine(row) * x / of_x - t / of_t) / of_x,
+                        }
+                    };
+                    loss.check("distance", &Stored::blank(1, rows, Elem::F32), 1e-6, |_, row| want(row));
+                    let before = if in_place { target.clone() } else { Stored::blank(rows, cols, elem) };
+                    dx.check("its gradient", &before, 1e-6, slope);
                 });
             }
         }
@@ -189,5 +350,5 @@ fn a_label_beyond_the_vocabulary_is_named() {
         softcap: 0.0,
         z_loss: 0.0,
     };
-    case.run(Place { threads: &Threads::new(1), isa: Isa::Portable }, &[0, 2], None);
+    case.run(Place { threads: &Threads::new(1), isa: Isa::Portable }, (&[0, 2], false), None);
 }

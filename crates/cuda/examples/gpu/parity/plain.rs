@@ -175,6 +175,7 @@ fn loss(bed: &Bed) -> Made {
         softcap: 20.0,
         z_loss: 1e-3,
         spread: None,
+        measures: None,
     });
     vec![("loss", loss), ("gradient", gradient)]
 }
@@ -206,8 +207,19 @@ fn spread_loss(bed: &Bed) -> Made {
 
 fn part_loss(bed: &Bed, [logits, labels, loss]: [&Tensor; 3], dlogits: Option<&Tensor>, spread: Spread<'_>) {
     let (scale, softcap, z_loss) = (3.0, 20.0, 1e-3);
-    let spread = Some(spread);
-    let op = CrossEntropy { logits, labels, weights: None, loss, dlogits, scale, softcap, z_loss, spread };
+    let (spread, measures) = (Some(spread), None);
+    let op = CrossEntropy {
+        logits,
+        labels,
+        weights: None,
+        loss,
+        dlogits,
+        scale,
+        softcap,
+        z_loss,
+        spread,
+        measures,
+    };
     bed.machine().cross_entropy(&op);
 }
 

@@ -1,7 +1,8 @@
 //! Divergences from a teacher: whole distributions and best tokens, the vocabulary on one rank and on two.
 
 use fathom_tensor::{
-    Category, CrossEntropy, DType, Device, Diverged, Divergence, Dropout, Known, Spread, Tensor,
+    Category, CrossEntropy, DType, Device, Distance, Diverged, Divergence, Dropout, Known, RowDistance,
+    Spread, Tensor,
 };
 
 use super::{blank, random, same};
@@ -24,6 +25,7 @@ fn statistics(device: &Device, sides: &[Tensor], labels: &Tensor, [scale, softca
             softcap,
             z_loss: 0.0,
             spread: Some(Spread { first, stats: Some(&all.view_rows(2 * rank..2 * rank + 2)), all: None }),
+            measures: None,
         });
         first += logits.cols();
     }
@@ -102,6 +104,36 @@ fn divergences() {
                     same("divergence", |device| run(device, widths, beta, softcap, best));
                 }
             }
+        }
+    }
+}
+
+/// Distances of hidden states, the gradient in place of the target and beside it.
+#[test]
+fn row_distances() {
+    for dtype in [DType::F32, DType::Bf16] {
+        for (distance, in_place) in [
+            (Distance::Mse, false),
+            (Distance::Mse, true),
+            (Distance::Cosine, false),
+            (Distance::Cosine, true),
+        ] {
+            same("row distance", |device| {
+                let [x, target] = [1, 2].map(|seed| random(device, [ROWS, 300], dtype, seed));
+                let dx = if in_place { target.clone() } else { blank(device, [ROWS, 300], dtype) };
+                let loss = device.zeros(1, ROWS, DType::F32, Category::Data);
+                device.machine.row_distance(&RowDistance {
+                    distance,
+                    x: &x,
+                    target: &target,
+                    labels: &device.from_i32(&[3, -1, 0, 7], Category::Data),
+                    weights: &device.from_f32(1, ROWS, &[0.5, 1.0, 2.0, 1.0], Category::Data),
+                    factor: 0.7,
+                    loss: &loss,
+                    dx: &dx,
+                });
+                vec![loss, dx]
+            });
         }
     }
 }

@@ -195,6 +195,7 @@ fn entropy(device: &Device, dtype: DType, settings: [f32; 3], in_place: bool) ->
     let loss = device.zeros(1, rows, DType::F32, Category::Data);
     let weights = device.from_f32(1, rows, &[0.5, 1.0, 2.0, 0.0], Category::Data);
     let dlogits = if in_place { logits.clone() } else { blank(device, [rows, vocab], DType::F32) };
+    let measures = blank(device, [2, rows], DType::F32);
     let [scale, softcap, z_loss] = settings;
     device.machine.cross_entropy(&CrossEntropy {
         logits: &logits,
@@ -206,8 +207,9 @@ fn entropy(device: &Device, dtype: DType, settings: [f32; 3], in_place: bool) ->
         softcap,
         z_loss,
         spread: None,
+        measures: in_place.then_some(&measures),
     });
-    vec![loss, dlogits]
+    vec![loss, dlogits, measures]
 }
 
 #[test]
@@ -225,13 +227,14 @@ fn a_spread_vocabulary() {
     same("spread loss", |device| {
         let (rows, vocab) = (3, 40);
         let labels = device.from_i32(&[5, 70, -1], Category::Data);
-        let all = device.zeros(4, rows, DType::F32, Category::Data);
+        let all = device.zeros(8, rows, DType::F32, Category::Data);
+        let measures = blank(device, [2, rows], DType::F32);
         let loss = device.zeros(1, rows, DType::F32, Category::Data);
         let parts = [0u64, 1].map(|rank| random(device, [rows, vocab], DType::F32, 1 + rank));
         let mut results = Vec::new();
         for round in 0..2 {
             for (rank, logits) in parts.iter().enumerate() {
-                let stats = all.view_rows(2 * rank..2 * rank + 2);
+                let stats = all.view_rows(4 * rank..4 * rank + 4);
                 let dlogits = blank(device, [rows, vocab], DType::F32);
                 let spread = Spread {
                     first: rank * vocab,
@@ -248,9 +251,10 @@ fn a_spread_vocabulary() {
                     softcap: 0.0,
                     z_loss: 1e-3,
                     spread: Some(spread),
+                    measures: Some(&measures),
                 });
                 if round == 1 {
-                    results.extend([dlogits, loss.clone()]);
+                    results.extend([dlogits, loss.clone(), measures.clone()]);
                 }
             }
         }
@@ -273,6 +277,7 @@ fn a_label_or_id_that_does_not_exist_gives_nan() {
         softcap: 0.0,
         z_loss: 0.0,
         spread: None,
+        measures: None,
     });
     assert!(floats(&device, &loss)[0].is_nan());
     let out = blank(&device, [1, 4], DType::Bf16);

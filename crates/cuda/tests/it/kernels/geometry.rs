@@ -95,6 +95,7 @@ fn nothing_is_a_launch_without_blocks() {
         softcap: 0.0,
         z_loss: 0.0,
         spread: None,
+        measures: None,
     };
     assert!(kernels::cross_entropy(&loss).is_empty() && kernels::sum(&row, &of(1, 1, DType::F32)).is_empty());
 }

@@ -8,8 +8,8 @@ use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
     CombineBackward, CrossEntropy, Dispatch, Divergence, Dropout, Embed, GroupedMatMul, GroupedWeight,
     InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader,
-    Rope, RopeTable, Route, RouteBackward, RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
-    gpu,
+    Rope, RopeTable, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale,
+    Tensor, Unpack, gpu,
 };
 
 use super::emulator;
@@ -233,6 +233,10 @@ impl Machine for Emulated {
 
     fn divergence(&self, op: &Divergence<'_>) {
         one(kernels::divergence(op));
+    }
+
+    fn row_distance(&self, op: &RowDistance<'_>) {
+        one(kernels::row_distance(op));
     }
 
     fn sum(&self, x: &Tensor, out: &Tensor) {

@@ -174,6 +174,7 @@ impl Machine for Plain {
     fn dropout(&self, _: &Tensor, _: &Tensor, _: Dropout) {}
     fn cross_entropy(&self, _: &CrossEntropy<'_>) {}
     fn divergence(&self, _: &crate::Divergence<'_>) {}
+    fn row_distance(&self, _: &crate::RowDistance<'_>) {}
     fn sum(&self, _: &Tensor, _: &Tensor) {}
     fn sum_squares(&self, _: &Tensor, _: &Tensor) {}
     fn step_scale(&self, _: &StepScale<'_>) {}

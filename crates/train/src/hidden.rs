@@ -1,0 +1,169 @@
+//! Distillation of hidden states: at named pairs of layers the student's residual stream learns to be like the teacher's, which are of one
+//! width (TinyBERT, Jiao and others, 2020; the intermediate states of Minitron's distillation). The distance and its gradient are
+//! computed while the student's stream passes, and added to its gradient there on the way back.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use fathom_grad::Pull;
+use fathom_model::Spec;
+use fathom_tensor::{Category, DType, Device, Distance, RowDistance, Tensor};
+
+use crate::distill::{Asked, HIDDEN};
+use crate::error::{Error, Result};
+use crate::loaded::{Loaded, Minimised};
+use crate::step::InStep;
+
+/// Which hidden states are compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hidden {
+    /// Blocks before the student's and before the teacher's, ascending; 0 for what the first block reads.
+    pub pairs: Vec<[usize; 2]>,
+    /// How.
+    pub distance: Distance,
+    /// Multiplies the mean over the pairs in what is minimised.
+    pub weight: f64,
+}
+
+impl Hidden {
+    /// Pairs as `student:teacher`.
+    ///
+    /// # Errors
+    /// What is no pair.
+    pub fn parse(pairs: &[String]) -> std::result::Result<Vec<[usize; 2]>, String> {
+        let one = |text: &String| {
+            let (student, teacher) = text.split_once(':')?;
+            Some([student.trim().parse().ok()?, teacher.trim().parse().ok()?])
+        };
+        let read = |text: &String| {
+            one(text).ok_or_else(|| {
+                format!("has \"{text}\"; give numbers of blocks, the student's and the teacher's, as \"4:8\"")
+            })
+        };
+        let mut pairs = pairs.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
+        pairs.sort_unstable();
+        pairs.dedup();
+        Ok(pairs)
+    }
+
+    /// The teacher's sides.
+    pub(crate) fn of_teacher(&self) -> Vec<usize> {
+        self.pairs.iter().map(|[_, teacher]| *teacher).collect()
+    }
+}
+
+/// Refuses pairs of states that cannot be compared in a step.
+///
+/// # Errors
+/// Layers that a model does not have, other widths, ranks that have some of the rows, and several blocks recomputed as one.
+pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<()> {
+    let Some(hidden) = how.goal.objective.distils().and_then(|distill| distill.hidden.as_ref()) else {
+        return Ok(());
+    };
+    let refuse = |key: &str, message: String| Err(Error::Recipe { key: key.into(), message });
+    let layers = [spec.layers.len(), teacher.layers.len()];
+    for pair in &hidden.pairs {
+        if pair.iter().zip(&layers).any(|(blocks, layers)| blocks > layers) {
+            let [student, of_teacher] = *pair;
+            let message = format!(
+                "has \"{student}:{of_teacher}\", and the student has {} blocks and the teacher {}",
+                layers[0], layers[1]
+            );
+            return refuse("objective.hidden_pairs", message);
+        }
+    }
+    if spec.hidden != teacher.hidden {
+        let message = format!(
+            "compares states of {} columns with the teacher's of {}, for which no projection is trained; leave it out, or prune layers, \
+             heads and columns of MLPs alone",
+            spec.hidden, teacher.hidden
+        );
+        return refuse("objective.hidden_pairs", message);
+    }
+    if how.ranks.grid.tp > 1 && how.ranks.grid.sequence_parallel {
+        let message = "gives each rank some of the rows, and hidden states are compared row by row of whole ones; give false";
+        return refuse("mesh.sequence_parallel", message.into());
+    }
+    if how.places.segment_layers > 1 {
+        let message = "recomputes several blocks as one, between which no hidden state is seen; give 1";
+        return refuse("activations.recompute_num_layers", message.into());
+    }
+    Ok(())
+}
+
+impl Loaded<'_> {
+    /// Who compares the student's hidden states with those that the teacher was `asked` for, if the objective does.
+    pub fn pull(
+        &self,
+        device: &Device,
+        minimised: &Minimised<'_>,
+        asked: Option<&mut Asked>,
+    ) -> Option<Pull> {
+        let hidden = minimised.goal.objective.distils()?.hidden.clone()?;
+        let (labels, weights) = (self.labels.ids.clone(), self.labels.weights.clone()?);
+        let states = RefCell::new(std::mem::take(&mut asked?.states));
+        let (loss, term) = (minimised.loss.clone(), minimised.terms?.view_rows(HIDDEN..HIDDEN + 1));
+        let device = device.clone();
+        Some(Box::new(move |blocks, x| {
+            let row = [&labels, &weights];
+            let compared = Compared { hidden: &hidden, device: &device, row, sums: [&loss, &term] };
+            compared.at(blocks, x, &mut states.borrow_mut())
+        }))
+    }
+}
+
+/// What a comparison needs.
+struct Compared<'a> {
+    hidden: &'a Hidden,
+    device: &'a Device,
+    /// Labels and weights.
+    row: [&'a Tensor; 2],
+    /// Of what is minimised, and of the mean distance.
+    sums: [&'a Tensor; 2],
+}
+
+impl Compared<'_> {
+    /// The gradient by the stream `x` after so many blocks, if it is compared there. A state takes its place where it is not asked for again.
+    fn at(&self, blocks: usize, x: &Tensor, states: &mut BTreeMap<usize, Tensor>) -> Option<Tensor> {
+        let Compared { hidden, device, row: [labels, weights], sums: [loss, term] } = *self;
+        let (machine, each) = (&device.machine, 1.0 / hidden.pairs.len() as f64);
+        let mut gradient: Option<Tensor> = None;
+        for (index, [_, teacher]) in hidden.pairs.iter().enumerate().filter(|(_, pair)| pair[0] == blocks) {
+            device.pool.enter("distill", -1);
+            let again = hidden.pairs[index + 1..].iter().any(|[_, other]| other == teacher);
+            let target = if again { states.get(teacher).cloned() } else { states.remove(teacher) };
+            let target = target
+                .unwrap_or_else(|| panic!("distillation: the teacher was not asked for block {teacher}"));
+            let dx = if again {
+                device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations)
+            } else {
+                target.clone()
+            };
+            let (rows, sum) = (
+                device.empty(1, x.rows(), DType::F32, Category::Data),
+                device.zeros(1, 1, DType::F32, Category::Data),
+            );
+            machine.row_distance(&RowDistance {
+                distance: hidden.distance,
+                x,
+                target: &target,
+                labels,
+                weights,
+                factor: (hidden.weight * each) as f32,
+                loss: &rows,
+                dx: &dx,
+            });
+            machine.multiply(&rows, weights, &rows);
+            machine.sum(&rows, &sum);
+            machine.scale(&sum, each as f32, &sum);
+            machine.add(term, &sum, term);
+            machine.scale(&sum, hidden.weight as f32, &sum);
+            machine.add(loss, &sum, loss);
+            match &gradient {
+                Some(all) => machine.add(all, &dx, all),
+                None => gradient = Some(dx),
+            }
+        }
+        gradient
+    }
+}
