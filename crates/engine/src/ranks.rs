@@ -67,17 +67,17 @@ impl Follower {
     /// # Panics
     /// What a step panics with.
     pub fn follow(&self, engine: &Engine<'_>, capacity: Capacity) -> Result<Load, Error> {
-        let mut scheduler = Scheduler::new(engine, capacity).led()?;
+        let mut scheduler = Scheduler::new(engine, capacity).over_ranks()?;
         for word in &self.words {
             match word {
                 Word::Join(id, request, now) => {
-                    scheduler.tell(now);
+                    scheduler.set_time(now);
                     scheduler.queue(id, *request, Box::new(|_| Flow::Continue))?;
                 }
                 Word::Leave(id) => scheduler.cancel(id),
                 Word::Erase => _ = scheduler.erase(None),
                 Word::Step(now) => {
-                    scheduler.tell(now);
+                    scheduler.set_time(now);
                     scheduler.step();
                     engine.check_ranks()?;
                 }

@@ -106,7 +106,7 @@ impl Commands {
     fn say(&self, scheduler: &mut Scheduler<'_>, word: impl FnOnce(Duration) -> Word) {
         if let Some((leader, begun)) = &self.leader {
             let now = begun.elapsed();
-            scheduler.tell(now);
+            scheduler.set_time(now);
             leader.say(word(now));
         }
     }
@@ -131,7 +131,7 @@ impl Commands {
             scheduler = scheduler.keeping(at)?;
         }
         if self.leader.is_some() {
-            scheduler = scheduler.led()?;
+            scheduler = scheduler.over_ranks()?;
         }
         loop {
             self.tell_unloaded();

@@ -106,16 +106,16 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// The same on one of several ranks that take the same steps, each of which is told the time by the first ([`Scheduler::tell`]).
+    /// The same on one of several ranks that take the same steps, each of which is told the time by the first ([`Scheduler::set_time`]).
     ///
     /// # Errors
     /// A draft model, or beginnings on disk: what they do is decided by how fast a rank is.
-    pub(crate) fn led(mut self) -> Result<Scheduler<'e>, Error> {
+    pub(crate) fn over_ranks(mut self) -> Result<Scheduler<'e>, Error> {
         let what = match (&self.drafter, &self.store) {
             (Some(_), _) => "a draft model (--draft)",
             (None, Some(_)) => "a folder for beginnings of prompts (--prefix-store)",
             (None, None) => {
-                self.tell(Duration::ZERO);
+                self.set_time(Duration::ZERO);
                 return Ok(self);
             }
         };
@@ -125,7 +125,7 @@ impl<'e> Scheduler<'e> {
     }
 
     /// It is this late, on all ranks that take the same steps.
-    pub(crate) fn tell(&mut self, now: Duration) {
+    pub(crate) fn set_time(&mut self, now: Duration) {
         self.clock.tell(now);
     }
 
