@@ -66,7 +66,8 @@ fn metric(at: SocketAddr, name: &str) -> f64 {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    let line = answer.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {answer}"));
+    let line =
+        answer.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {answer}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
@@ -95,7 +96,9 @@ fn answers(order: &Order) -> Vec<String> {
             let late = json!({"prompt": "late", "max_tokens": 150, "deadline_s": 1e-6, "ignore_eos": true});
             let late = ask(at, "/v1/completions", &late);
             assert_eq!(late["usage"]["completion_tokens"].as_u64().unwrap_or(0), 0, "{late}");
-            let text = |answer: Value| answer["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_string();
+            let text = |answer: Value| {
+                answer["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_string()
+            };
             asked.into_iter().map(|one| text(one.join().unwrap())).collect()
         });
         if order.tp * order.pp > 1 {
@@ -152,9 +155,14 @@ fn a_server_over_ranks_answers_as_one_rank() {
     refused(order(&run, 1, 3), "3 stages");
     refused(order(&run, 4, 1), "tp");
     let two = || order(&run, 2, 1);
-    refused(Order { adapters: vec![("a".into(), run.clone())], ..two() }, "--adapter is for a model on one rank");
+    refused(
+        Order { adapters: vec![("a".into(), run.clone())], ..two() },
+        "--adapter is for a model on one rank",
+    );
     refused(Order { prefixes: Some(run.clone()), ..two() }, "--prefix-store is for");
-    for (key, part) in [("serve.draft=x", "--draft (serve.draft) is for"), ("serve.adapters=x", "serve.adapters is for")] {
+    for (key, part) in
+        [("serve.draft=x", "--draft (serve.draft) is for"), ("serve.adapters=x", "serve.adapters is for")]
+    {
         refused(Order { settings: settings(None, &[key.into()]).unwrap(), ..two() }, part);
     }
 }
