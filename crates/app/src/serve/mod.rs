@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use fathom_base::Service;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_serve::{Keys, Log, Opening, Recipe, Reload, Settings, Shared, is_loopback};
+use fathom_serve::{Keys, Opening, Recipe, Reload, Settings, Shared, is_loopback};
 use hosted::{Hosted, Watch};
 
 use crate::error::{Result, refuse};
