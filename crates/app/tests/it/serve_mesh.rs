@@ -46,7 +46,7 @@ fn send(at: SocketAddr, route: &str, body: &Value) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let body = body.to_string();
     let head = format!(
-        "POST {route} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "POST {route} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
@@ -56,19 +56,28 @@ fn send(at: SocketAddr, route: &str, body: &Value) -> TcpStream {
 fn ask(at: SocketAddr, route: &str, body: &Value) -> Value {
     let mut answer = String::new();
     send(at, route, body).read_to_string(&mut answer).unwrap();
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{route}: {answer}"));
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
 }
 
 /// The lines of `/metrics` that begin so.
 fn metric(at: SocketAddr, name: &str) -> f64 {
     let mut stream = TcpStream::connect(at).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let line =
         answer.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {answer}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Asks a server to end, also where a test fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Answers of a server: of requests at once, beside a client that leaves and one without time.
@@ -80,6 +89,7 @@ fn answers(order: &Order) -> Vec<String> {
             let heard = |all: &[SocketAddr]| send_address.send(all[0]).unwrap();
             serve(order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
         });
+        let ending = Ending(&stop);
         let at = address.recv_timeout(Duration::from_secs(60)).unwrap();
         let long = json!({"prompt": "Long", "max_tokens": 150, "ignore_eos": true, "stream": true});
         let mut leaves = send(at, "/v1/completions", &long);
@@ -109,7 +119,7 @@ fn answers(order: &Order) -> Vec<String> {
         while metric(at, "vllm:num_requests_running") > 0.0 || metric(at, "vllm:num_requests_waiting") > 0.0 {
             thread::sleep(Duration::from_millis(5));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         serving.join().unwrap().unwrap();
         texts
     })

@@ -406,8 +406,12 @@ impl<'e> Scheduler<'e> {
             let Some(index) = waits.filter(|_| chosen.is_empty()) else { break };
             self.preempt(index);
         }
-        // The rows of an adapter are next to each other.
-        chosen.sort_by(|(a, _), (b, _)| self.running[*a].identity().cmp(self.running[*b].identity()));
+        // The rows of a pass are next to each other, and in it those of an adapter.
+        let place = |(index, _): &(usize, usize)| {
+            let sequence = &self.running[*index];
+            (sequence.pass(), sequence.identity())
+        };
+        chosen.sort_by(|a, b| place(a).cmp(&place(b)));
         chosen
     }
 
@@ -559,20 +563,21 @@ impl<'e> Scheduler<'e> {
         let drafted: Vec<Vec<u32>> = chosen.iter().map(with_drafts).collect();
         let mut feeds = Vec::with_capacity(chosen.len());
         for ((index, count), drafted) in chosen.iter().zip(&drafted) {
-            let Sequence { ids, held, table, prompt, slot, long, .. } = &self.running[*index];
+            let sequence = &self.running[*index];
+            let Sequence { ids, held, table, prompt, slot, long, .. } = sequence;
             let known = if *long { ids.len() } else { *prompt };
             let ids = if drafted.is_empty() { &ids[*held..held + count] } else { drafted };
-            feeds.push(Feed { ids, held: *held, table, known, slot: *slot });
+            feeds.push(Feed { ids, held: *held, table, known, slot: *slot, terms: sequence.terms() });
         }
-        let same = |a: &(usize, usize), b: &(usize, usize)| {
-            self.running[a.0].identity() == self.running[b.0].identity()
-        };
+        let same =
+            |a: &(usize, usize), b: &(usize, usize)| self.running[a.0].pass() == self.running[b.0].pass();
         let (mut groups, mut rest) = (Vec::new(), feeds.as_slice());
         for group in chosen.chunk_by(same) {
             let (own, others) = rest.split_at(group.len());
             rest = others;
             let states = (&mut self.states, self.bounds.capacity.sequences);
-            groups.push(match &self.running[group[0].0].adapter {
+            let first = &self.running[group[0].0];
+            groups.push(match first.adapter.as_ref().filter(|_| first.terms().is_none()) {
                 None => self.engine.forward(&self.pages, own, states),
                 Some(adapted) => self.engine.over(adapted).forward(&self.pages, own, states),
             });

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use fathom_base::{Event, Flow, GenerateRequest, TokenLogprob, Usage};
+use fathom_grad::Terms;
 
 use super::beams::{Beam, Search};
 use super::draft::Drafting;
@@ -129,6 +130,16 @@ impl<'e> Sequence<'e> {
     /// The hash of its adapter; empty for the base's.
     pub fn identity(&self) -> &str {
         self.adapter.as_ref().map_or("", |adapter| &adapter.identity)
+    }
+
+    /// What its rows add to the products of the pass that they go through with others.
+    pub fn terms(&self) -> Option<&Rc<Terms>> {
+        self.adapter.as_ref().and_then(|adapter| adapter.terms.as_ref())
+    }
+
+    /// The pass that its rows go through: an adapter's own, or, if this is empty, the base's.
+    pub fn pass(&self) -> &str {
+        if self.terms().is_some() { "" } else { self.identity() }
     }
 
     /// Its prompt is read, and its last token alone is not.
