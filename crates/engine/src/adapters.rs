@@ -1,13 +1,14 @@
 //! Adapters of an engine: models of their own over the weights of one base, which all of them share.
 //!
-//! A request names its adapter, and holds it until it has ended. The rows of a step are grouped by adapter, each group a forward pass
-//! over the same pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
+//! A request names its adapter, and holds it until it has ended. The rows of a step are grouped by adapter. Those of the base and of
+//! adapters that add low-rank terms to its products go through the base together, and each projection adds to the rows of an adapter its
+//! term; any other adapter's rows are a forward pass of its own over the same pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
 
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
 use fathom_base::human;
-use fathom_grad::{Counters, Params};
+use fathom_grad::{Counters, Params, Terms};
 use fathom_model::{Model, open_peft, share_base};
 use fathom_tensor::{Category, Tensor};
 
@@ -21,6 +22,8 @@ const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 pub(crate) struct Adapted {
     model: Model,
     params: Params,
+    /// What it adds to the base's products, if that is all that it does.
+    pub terms: Option<Rc<Terms>>,
     /// The hash of the adapter's files.
     pub identity: String,
 }
@@ -55,7 +58,8 @@ impl<'a> Engine<'a> {
         }
         let identity = identity(folder)?;
         let (model, params) = share_base(self.device, base, (&spec, &tensors))?;
-        self.adapters.borrow_mut().insert(name.into(), Rc::new(Adapted { model, params, identity }));
+        let terms = model.terms(&params).map(Rc::new);
+        self.adapters.borrow_mut().insert(name.into(), Rc::new(Adapted { model, params, terms, identity }));
         Ok(())
     }
 

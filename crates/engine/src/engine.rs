@@ -172,7 +172,8 @@ impl<'a> Engine<'a> {
         let none = self.device.from_i32(&[0], Category::Data);
         let (ids, positions) = (none.clone(), none);
         let (masks, ropes) = (vec![], vec![]);
-        let batch = Batch { tokens: 0, ids, positions, masks, ropes, context: None, text: None, keys: None };
+        let (context, text, keys, terms) = (None, None, None, vec![]);
+        let batch = Batch { tokens: 0, ids, positions, masks, ropes, context, text, keys, terms };
         work(&Scope {
             device: self.device,
             params: self.params,

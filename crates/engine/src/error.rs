@@ -94,6 +94,9 @@ pub enum Error {
         /// What the encoder has positions for.
         room: usize,
     },
+    /// A rank that has a part of the model.
+    #[error("a rank failed, and the others have parts of the model alone: {0}")]
+    Rank(#[from] fathom_tensor::mesh::LinkError),
     /// A request that failed on its way.
     #[error(transparent)]
     Failed(fathom_base::Error),

@@ -1,8 +1,8 @@
 //! An engine on the ranks of a mesh that have parts of the model each: tensor parallel ranks some heads and columns, stages of a
 //! pipeline some layers. Its keys and values are those of the rank's heads and layers. All of these ranks take the same steps for the
-//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Time decides nothing there: every
-//! rank has a clock of its own, and would run other sequences first. Replicas of the model know nothing of
-//! each other here.
+//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Every rank has a clock of its own, and
+//! would run other sequences first, so time decides nothing there unless one of them tells it to the others ([`crate::ranks`]). Replicas
+//! of the model know nothing of each other here.
 
 use std::time::Duration;
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use fathom_base::{
     Conversation, Event, Flow, GenerateRequest, Load, ModelCard, Reading, Result, Service, Sink, TextPair,
@@ -19,6 +20,7 @@ use crate::adapters::Unloaded;
 use crate::bounds::Bounds;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::ranks::{Leader, Word};
 use crate::schedule::{Capacity, Checked, Scheduler};
 use crate::store::Stored;
 use crate::structure::Structures;
@@ -71,6 +73,8 @@ pub struct Commands {
     shared: Arc<Shared>,
     /// Adapters that are unloaded, and who waits for the end of their requests.
     unloaded: RefCell<Vec<(Unloaded, Sender<()>)>>,
+    /// Where other ranks have parts of the model: the way to them, and since when this one tells them the time.
+    leader: Option<(Leader, Instant)>,
 }
 
 enum Command {
@@ -88,15 +92,29 @@ pub fn service(facts: Facts) -> (Handle, Commands) {
     let shared = Arc::new(Shared::default());
     (
         Handle { facts, commands: Arc::new(sender), shared: shared.clone() },
-        Commands { commands: receiver, shared, unloaded: RefCell::default() },
+        Commands { commands: receiver, shared, unloaded: RefCell::default(), leader: None },
     )
 }
 
 impl Commands {
+    /// The same on the first of several ranks, each of which has a part of the model.
+    pub fn leading(self, leader: Leader) -> Commands {
+        Commands { leader: Some((leader, Instant::now())), ..self }
+    }
+
+    /// Says to other ranks, if there are some, what they are to do at this time too.
+    fn say(&self, scheduler: &mut Scheduler<'_>, word: impl FnOnce(Duration) -> Word) {
+        if let Some((leader, begun)) = &self.leader {
+            let now = begun.elapsed();
+            scheduler.set_time(now);
+            leader.say(word(now));
+        }
+    }
+
     /// Serves until all handles are gone and every request has ended; with beginnings on disk, if there is a place for them.
     ///
     /// # Errors
-    /// The place cannot be used.
+    /// The place cannot be used; a rank failed, after which nothing is served any more; over ranks, what is for one rank alone.
     ///
     /// # Panics
     /// What a step panics with. Its requests end without an answer; called again, this serves those that come.
@@ -112,14 +130,19 @@ impl Commands {
         if let Some(at) = at {
             scheduler = scheduler.keeping(at)?;
         }
+        if self.leader.is_some() {
+            scheduler = scheduler.over_ranks()?;
+        }
         loop {
             self.tell_unloaded();
             let busy = !scheduler.is_idle() || !vectors.is_empty();
             gone |= !self.take(busy, &mut scheduler, &mut vectors);
             for (texts, sink) in vectors.drain(..) {
-                sink(engine.vectors(&texts));
+                sink(if engine.is_whole() { engine.vectors(&texts) } else { Err(vectorless().into()) });
             }
+            self.say(&mut scheduler, Word::Step);
             let worked = scheduler.step();
+            engine.check_ranks()?;
             *self.shared.load.lock().unwrap_or_else(PoisonError::into_inner) = scheduler.load();
             if gone && !worked && scheduler.is_idle() {
                 return Ok(());
@@ -152,11 +175,15 @@ impl Commands {
             match command {
                 Command::Submit(id, request, sink) => self.submit(scheduler, id, *request, sink),
                 Command::Cancel(id) => {
+                    self.say(scheduler, |_| Word::Leave(id));
                     scheduler.cancel(id);
                 }
                 Command::Embed(texts, sink) => vectors.push((texts, sink)),
                 // Who asked may be gone.
-                Command::Erase(reply) => _ = reply.send(scheduler.erase(None)),
+                Command::Erase(reply) => {
+                    self.say(scheduler, |_| Word::Erase);
+                    _ = reply.send(scheduler.erase(None));
+                }
                 Command::Load(name, folder, reply) => {
                     let loaded = scheduler.engine.load_adapter(&name, &folder);
                     if loaded.is_ok() {
@@ -188,7 +215,7 @@ impl Commands {
         });
     }
 
-    fn submit(&self, scheduler: &mut Scheduler<'_>, id: u64, request: Checked, sink: Sink) {
+    fn submit(&self, scheduler: &mut Scheduler<'_>, id: u64, mut request: Checked, sink: Sink) {
         let mut listening = Listening { sink, shared: self.shared.clone() };
         // Its adapter may have gone since it was checked.
         if let Some(Err(error)) = request.asked.adapter.as_deref().map(|name| scheduler.engine.adapter(name))
@@ -196,8 +223,13 @@ impl Commands {
             (listening.sink)(Event::Failed(error.into()));
             return;
         }
+        self.say(scheduler, |now| Word::Join(id, Box::new(request.again()), now));
+        let engine = scheduler.engine;
         let listener = move |event| {
-            (listening.sink)(event);
+            // Where a rank failed, what was computed since is no answer.
+            if engine.check_ranks().is_ok() {
+                (listening.sink)(event);
+            }
             Flow::Continue
         };
         // The handle has checked it.
@@ -244,6 +276,10 @@ impl Handle {
     fn send(&self, command: Command) -> Result<()> {
         Ok(self.commands.send(command).map_err(|_| stopped())?)
     }
+}
+
+fn vectorless() -> Error {
+    Error::Unsupported("vectors are for a model on one rank; serve it without --tp and --pp".to_string())
 }
 
 fn stopped() -> Error {

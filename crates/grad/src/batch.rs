@@ -6,6 +6,7 @@ use std::rc::Rc;
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 
 use crate::context::Context;
+use crate::ops::lora::RowTerms;
 
 /// Ids from here on are of virtual tokens: rows of an adapter that stand before a document.
 pub const VIRTUAL: usize = 1 << 30;
@@ -29,6 +30,8 @@ pub struct Batch {
     pub text: Option<Tensor>,
     /// i32 [1, t]: a number of each token that dropout depends on; none where nothing is dropped.
     pub keys: Option<Tensor>,
+    /// Rows that have low-rank terms of their own; of models whose weights are all here, in generation.
+    pub terms: Vec<RowTerms>,
 }
 
 /// A batch, borrowed, or freed with the last tape that needs it.
@@ -72,6 +75,7 @@ impl Batch {
         sizes.extend(self.ropes.iter().map(by_tile));
         sizes.extend(self.context.iter().flat_map(Context::sizes));
         sizes.push(u64::from(self.keys.is_some()));
+        sizes.extend(self.terms.iter().flat_map(RowTerms::sizes));
         sizes
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use fathom_tensor::{DType, Device, MatMul, Tensor};
 
 use crate::batch::Batch;
-use crate::params::Params;
+use crate::params::{ParamId, Params};
 
 /// Columns and type of a value; its rows are the segment's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +174,8 @@ pub struct Exec<'a> {
     pub kv: Option<&'a mut dyn LayerMemory>,
     /// The token rows of the tile at hand.
     pub rows: Range<usize>,
+    /// The first weight of the operation at hand, in a forward pass.
+    pub weight: Option<ParamId>,
     /// The segment's layer.
     pub layer: i32,
     /// Layers between the one that the operations were recorded for and this one.

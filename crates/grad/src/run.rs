@@ -371,6 +371,7 @@ impl Runner<'_, '_> {
         self.counters.add(if replay { 0 } else { flops }, flops);
         self.counters.state.borrow_mut().replayed += u128::from(replay);
         let part = if replay { " replay" } else { "" };
+        self.exec.weight = node.params.first().map(|id| self.at.id(*id));
         self.known(step, 0, |runner| {
             let Runner { exec, counters, .. } = runner;
             let layer = exec.layer;

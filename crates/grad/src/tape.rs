@@ -240,7 +240,21 @@ fn exec<'a>(scope: &'a Scope<'_>, at: &Placed, head_groups: usize) -> Exec<'a> {
     let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
     let (layer, layers_on) = (at.layer, at.layers_on());
     let (rows, kv, adds, carry, loads, trains) = (0..batch.tokens, None, true, None, None, true);
-    Exec { device, params, batch, kv, rows, layer, layers_on, head_groups, adds, carry, loads, trains }
+    Exec {
+        device,
+        params,
+        batch,
+        kv,
+        rows,
+        weight: None,
+        layer,
+        layers_on,
+        head_groups,
+        adds,
+        carry,
+        loads,
+        trains,
+    }
 }
 
 /// What a pass finds, of those that its steps depend on.

@@ -85,7 +85,8 @@ impl Model {
             Context::new(device, sharing, &self.spec.windows(), caps.docs, positions, &own_positions)
         };
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
-        Batch { tokens: ids.cols(), ids, positions: own_positions, masks, ropes, context, text, keys: None }
+        let (tokens, positions) = (ids.cols(), own_positions);
+        Batch { tokens, ids, positions, masks, ropes, context, text, keys: None, terms: vec![] }
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.

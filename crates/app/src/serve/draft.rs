@@ -58,7 +58,7 @@ impl Draft {
 
     /// Bytes of a page of each of its classes.
     pub fn page_bytes(&self, kv: PageFormat) -> Vec<u64> {
-        page_bytes(&self.loaded.model.spec, self.dtype, kv)
+        page_bytes(&self.loaded.model, self.dtype, kv)
     }
 
     /// The engine that guesses for one of these sizes.

@@ -2,8 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SendError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -11,15 +12,17 @@ use fathom_base::memory::Memory;
 use fathom_base::{Conversation, ModelCard, human};
 use fathom_engine::{Accept, Capacity, Commands, Engine, Facts, Handle, Render, Stored, Structures, service};
 use fathom_serve::Log;
+use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use serde_json::{Value, json};
 
 use super::draft::Draft;
 use super::order::Order;
+use super::ranks;
 use super::sizes::{self, Sizes};
 use crate::adapters;
-use crate::error::{Error, Result, caught, refuse};
+use crate::error::{Error, Result, caught, in_full, refuse};
 use crate::events::Silent;
 use crate::models;
 
@@ -36,19 +39,51 @@ pub(super) struct Hosted {
 /// Before an engine that broke is started again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-type Started = Result<(Handle, Sizes)>;
+pub(super) type Started = Result<(Handle, Sizes)>;
+
+/// What hears of engines while they run.
+#[derive(Clone)]
+pub(super) struct Watch {
+    /// Takes lines of the log.
+    pub log: Option<Log>,
+    /// Asks the server to end.
+    pub stop: Arc<AtomicBool>,
+    /// Why it has to.
+    pub failed: Arc<Mutex<Option<Error>>>,
+}
+
+impl Watch {
+    /// An engine is gone for good, and the server ends.
+    fn ended(&self, name: &str, error: Error) {
+        self.step_failed(name, &in_full(&error));
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.get_or_insert(error);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn step_failed(&self, name: &str, why: &str) {
+        if let Some(log) = &self.log {
+            log(&json!({"event": "failed_step", "model": name, "why": why}));
+        }
+    }
+}
 
 /// Starts a model; returns when it can be asked.
 ///
 /// # Errors
 /// No model there, no memory for it.
-pub(super) fn start(name: &str, path: &Path, order: &Order, log: Option<&Log>) -> Result<Hosted> {
+pub(super) fn start(name: &str, path: &Path, order: &Order, watch: &Watch) -> Result<Hosted> {
     let (send, receive) = channel();
-    let (own, path, order, log) = (name.to_string(), path.to_path_buf(), order.clone(), log.cloned());
+    let (own, path, order, watch) = (name.to_string(), path.to_path_buf(), order.clone(), watch.clone());
     // Devices stay on the thread that opened them.
     let work = move || {
-        if let Err(error) = run(&own, &path, &order, (&send, log.as_ref())) {
-            _ = send.send(Err(error));
+        let run = if order.grid().ranks() > 1 { ranks::run } else { run };
+        let ended = run(&own, &path, &order, (&send, &watch));
+        // Who started it waits until it can be asked.
+        if let Err(error) = ended
+            && let Err(SendError(Err(error))) = send.send(Err(error))
+        {
+            watch.ended(&own, error);
         }
     };
     let thread = thread::Builder::new().name(format!("model {name}")).spawn(work)?;
@@ -59,7 +94,7 @@ pub(super) fn start(name: &str, path: &Path, order: &Order, log: Option<&Log>) -
     }
 }
 
-fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, Option<&Log>)) -> Result<()> {
+fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>, &Watch)) -> Result<()> {
     let folder = models::model_folder(path)?;
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let device = order.machine(&Silent).open()?;
@@ -67,9 +102,7 @@ fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, O
     let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
     let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
     drop(opened);
-    if order.again {
-        fits_next_to_served(name, &sizes)?;
-    }
+    fits_next_to_served(name, &sizes, order)?;
     let load = if order.has_adapters() { models::load } else { models::load_stored };
     let loaded = caught(|| load(&device, &folder, Some(dtype), &Silent))?;
     let draft = Draft::load(&device, order)?;
@@ -90,43 +123,59 @@ fn run(name: &str, path: &Path, order: &Order, (send, log): (&Sender<Started>, O
         }
         None => None,
     };
-    let template = match &order.template {
-        Some(file) => Some(Template::from_file(file, &tokenizer)?),
-        None => Template::from_dir(&folder, &tokenizer)?,
-    };
-    let spec = &loaded.model.spec;
-    let card = ModelCard {
-        name: name.to_string(),
-        fingerprint: fingerprint(&folder, &tokenizer, (format!("{dtype:?}"), format!("{:?}", order.kv)))?,
-        context_tokens: sizes.limits.context_tokens,
-        vocabulary: spec.vocab,
-        generates: true,
-        converses: template.is_some(),
-        labels: Vec::new(),
-        embedding: spec.hidden,
-        adapters: Vec::new(),
-        eos: tokenizer.stops().to_vec(),
-        bos: tokenizer.bos(),
-    };
-    let (handle, commands) = service(Facts {
-        card,
-        tokenizer: tokenizer.clone(),
-        bounds: engine.bounds(sizes.capacity.clone()),
-        render: template.map(rendered),
-        adapters: Some(accepting(folder)),
-        queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
-        structures: Structures::default(),
-    });
     let capacity = sizes.capacity.clone();
+    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype };
+    let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
     if send.send(Ok((handle, sizes))).is_err() {
         return Ok(());
     }
-    answer(&commands, &engine, (&capacity, stored), |why| {
-        if let Some(log) = log {
-            log(&json!({"event": "failed_step", "model": name, "why": why}));
-        }
-    });
+    answer(&commands, &engine, (&capacity, stored), |why| watch.step_failed(name, why));
     Ok(())
+}
+
+/// A model where it was found.
+pub(super) struct Named<'a> {
+    pub name: &'a str,
+    pub folder: &'a Path,
+    pub tokenizer: &'a Arc<Tokenizer>,
+    pub dtype: DType,
+}
+
+impl Named<'_> {
+    /// What is known of it where it is asked.
+    ///
+    /// # Errors
+    /// A chat template or files that cannot be read.
+    pub fn facts(&self, engine: &Engine<'_>, capacity: &Capacity, order: &Order) -> Result<Facts> {
+        let Named { name, folder, tokenizer, dtype } = *self;
+        let template = match &order.template {
+            Some(file) => Some(Template::from_file(file, tokenizer)?),
+            None => Template::from_dir(folder, tokenizer)?,
+        };
+        let (spec, bounds) = (engine.spec(), engine.bounds(capacity.clone()));
+        let card = ModelCard {
+            name: name.to_string(),
+            fingerprint: fingerprint(folder, tokenizer, (format!("{dtype:?}"), format!("{:?}", order.kv)))?,
+            context_tokens: bounds.limits.context_tokens,
+            vocabulary: spec.vocab,
+            generates: true,
+            converses: template.is_some(),
+            labels: Vec::new(),
+            embedding: spec.hidden,
+            adapters: Vec::new(),
+            eos: tokenizer.stops().to_vec(),
+            bos: tokenizer.bos(),
+        };
+        Ok(Facts {
+            card,
+            tokenizer: tokenizer.clone(),
+            bounds,
+            render: template.map(rendered),
+            adapters: (order.grid().ranks() == 1).then(|| accepting(folder.to_path_buf())),
+            queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
+            structures: Structures::default(),
+        })
+    }
 }
 
 /// Answers until all askers are gone. A step that panics fails what it worked on, and the next request is answered.
@@ -156,7 +205,10 @@ fn answer(
 }
 
 /// Refuses a model that is loaded again where the memory that is free does not hold it next to the one that answers.
-fn fits_next_to_served(name: &str, sizes: &Sizes) -> Result<()> {
+pub(super) fn fits_next_to_served(name: &str, sizes: &Sizes, order: &Order) -> Result<()> {
+    if !order.again {
+        return Ok(());
+    }
     let Some(memory) = Memory::read().filter(|memory| memory.available_bytes < sizes.bytes()) else {
         return Ok(());
     };

@@ -3,6 +3,7 @@
 mod draft;
 mod hosted;
 mod order;
+mod ranks;
 mod sizes;
 
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use fathom_base::Service;
 use fathom_base::recipe::{Layers, Recipe as Loaded};
-use fathom_serve::{Keys, Log, Opening, Recipe, Reload, Settings, Shared, is_loopback};
-use hosted::Hosted;
+use fathom_serve::{Keys, Opening, Recipe, Reload, Settings, Shared, is_loopback};
+use hosted::{Hosted, Watch};
 
 use crate::error::{Result, refuse};
 use crate::events::Events;
@@ -43,8 +44,8 @@ struct Served {
 
 impl Served {
     /// Starts its engine, with its adapters.
-    fn start(&self, log: Option<&Log>, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
-        let Hosted { service, sizes, thread } = hosted::start(&self.name, &self.path, &self.order, log)?;
+    fn start(&self, watch: &Watch, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
+        let Hosted { service, sizes, thread } = hosted::start(&self.name, &self.path, &self.order, watch)?;
         threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         for (adapter, folder) in &self.order.adapters {
             service.load_adapter(adapter, folder)?;
@@ -54,7 +55,7 @@ impl Served {
 }
 
 /// What loads models again, each into as much memory as it has now.
-fn reloading(models: Vec<(Served, u64)>, log: Option<Log>, threads: Arc<Threads>) -> Reload {
+fn reloading(models: Vec<(Served, u64)>, watch: Watch, threads: Arc<Threads>) -> Reload {
     Arc::new(move |name| {
         let found = models.iter().find(|(served, _)| served.name == name);
         let (served, bytes) =
@@ -63,7 +64,7 @@ fn reloading(models: Vec<(Served, u64)>, log: Option<Log>, threads: Arc<Threads>
         again.order.again = true;
         again.order.memory_bytes = again.order.memory_bytes.or(Some(*bytes));
         threads.lock().unwrap_or_else(PoisonError::into_inner).retain(|thread| !thread.is_finished());
-        let (service, _) = again.start(log.as_ref(), &threads).map_err(fathom_base::Error::product)?;
+        let (service, _) = again.start(&watch, &threads).map_err(fathom_base::Error::product)?;
         Ok(service)
     })
 }
@@ -79,8 +80,7 @@ fn ended(threads: &Threads) -> bool {
 pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     if let Some(key) = settings.iter().find(|setting| setting.starts_with("mesh.")) {
         refuse!(
-            "{key}: a server is one rank: what time decides (deadlines, waiting, drafts) each rank would decide for itself; \
-             `fathom generate --tp N --pp N` runs over ranks"
+            "{key}: a server has its ranks by flags; write --tp N for tensor parallel ranks, --pp N for stages of a pipeline"
         );
     }
     let layers = file.iter().fold(Layers::new(), |layers, file| layers.file(file));
@@ -102,15 +102,24 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
 /// # Errors
 /// No model there, no memory for it.
 pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>> {
-    let one = |(at, (name, path)): (usize, (String, PathBuf))| {
+    order.check_ranks()?;
+    let one = |(at, (name, path)): (usize, (String, PathBuf))| -> Result<Vec<(String, Sizes)>> {
         let folder = models::model_folder(&path)?;
-        let device = order.machine(events).open()?;
+        let machine = order.machine(events);
         let opened = fathom_model::open(&folder)?;
         let tokenizer = models::tokenizer(&folder)?;
         let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
-        Ok((name, sizes::of(&device, (&folder, &opened, dtype), &tokenizer, &order.of(at))?))
+        let (own, ranks) = (order.of(at), order.grid().ranks());
+        if ranks > 1 {
+            let (each, _) = ranks::planned(&machine, (&folder, &opened, dtype), &tokenizer, &own)?;
+            let named = |rank: usize| format!("{name}, rank {rank} of {ranks}");
+            return Ok(each.into_iter().enumerate().map(|(rank, sizes)| (named(rank), sizes)).collect());
+        }
+        let sizes = sizes::of(&machine.open()?, (&folder, &opened, dtype), &tokenizer, &own)?;
+        Ok(vec![(name, sizes)])
     };
-    order.named()?.into_iter().enumerate().map(one).collect()
+    let all = order.named()?.into_iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
+    Ok(all.into_iter().flatten().collect())
 }
 
 /// Serves models until it is asked to end, and what it has started has ended.
@@ -118,6 +127,7 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
 /// # Errors
 /// No model there, no memory for it, two of one name, keys that open nothing, a port in use.
 pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
+    order.check_ranks()?;
     let named = order.named()?;
     let keys = match &order.keys {
         Some(file) => Keys::read(file)?,
@@ -136,10 +146,12 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         .map(|(at, (name, path))| Served { name, path, order: order.of(at) })
         .collect();
     let (log, threads) = (around.log.clone(), Arc::new(Threads::default()));
+    let watch = Watch { log: log.clone(), stop: around.stop.clone(), failed: Arc::default() };
     let mut started = Vec::new();
     for served in models {
-        let (service, sizes) = served.start(log.as_ref(), &threads)?;
-        around.events.note(&format!("{}: {}", served.name, sizes.said()));
+        let (service, sizes) = served.start(&watch, &threads)?;
+        let over = if order.grid().ranks() > 1 { format!(" over {}", order.grid()) } else { String::new() };
+        around.events.note(&format!("{}{over}: {}", served.name, sizes.said()));
         started.push((served, service, sizes));
     }
     let again: Vec<(Served, u64)> =
@@ -150,7 +162,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         open,
         log: log.clone(),
         version: order.version.clone(),
-        reload: Some(reloading(again, log, threads.clone())),
+        reload: Some(reloading(again, watch.clone(), threads.clone())),
     };
     let server = Arc::new(Shared::new(opening));
     for (served, service, _) in started {
@@ -163,5 +175,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
     while !ended(&threads) && began.elapsed() < LAST {
         sleep(Duration::from_millis(5));
     }
-    Ok(())
+    // It was not asked to end, but had to.
+    let failed = watch.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    failed.map_or(Ok(()), Err)
 }

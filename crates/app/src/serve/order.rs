@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fathom_serve::{Listening, Log, Settings};
 use fathom_tensor::PageFormat;
+use fathom_tensor::mesh::Grid;
 use fathom_train::recipe::{Machine as Asked, MachineKind, Precision};
 
 use crate::error::{Result, refuse};
@@ -31,6 +33,10 @@ pub struct Order {
     pub machine: MachineKind,
     /// Threads of each model; 0 for all cores.
     pub threads: usize,
+    /// Tensor parallel ranks of each model.
+    pub tp: usize,
+    /// Stages of each model's pipeline.
+    pub pp: usize,
     /// Bytes that each model may use, with its weights; none for what is there.
     pub memory_bytes: Option<u64>,
     /// A folder where beginnings of prompts are kept; none keeps none.
@@ -50,7 +56,7 @@ pub struct Order {
 /// What the program does while a server goes on.
 pub struct Around<'a> {
     /// Asks it to end.
-    pub stop: &'a AtomicBool,
+    pub stop: &'a Arc<AtomicBool>,
     /// Takes lines of the log.
     pub log: Option<Log>,
     /// Receives where it listens.
@@ -97,6 +103,25 @@ impl Order {
     /// Whether adapters are served, now or later: weights under them are unpacked.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty() || self.settings.adapters.is_some()
+    }
+
+    /// The ranks of each model.
+    pub(super) fn grid(&self) -> Grid {
+        Grid { tp: self.tp, pp: self.pp, ..Grid::default() }
+    }
+
+    /// Refuses what a model over ranks does not have.
+    pub(super) fn check_ranks(&self) -> Result<()> {
+        let asks = [
+            ("--adapter", !self.adapters.is_empty()),
+            ("serve.adapters", self.settings.adapters.is_some()),
+            ("--draft (serve.draft)", self.settings.draft.is_some()),
+            ("--prefix-store", self.prefixes.is_some()),
+        ];
+        if let Some((what, _)) = asks.iter().find(|(_, asked)| *asked && self.grid().ranks() > 1) {
+            refuse!("{what} is for a model on one rank; leave it out, or serve without --tp and --pp");
+        }
+        Ok(())
     }
 
     /// The machine of each model.

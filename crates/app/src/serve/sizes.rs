@@ -7,6 +7,7 @@ use fathom_base::{GenerateRequest, human};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, page_bytes};
 use fathom_grad::Params;
 use fathom_model::{HfFolder, Model, SafeTensors, Spec, open_peft, share_base};
+use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
 
@@ -32,6 +33,8 @@ pub struct Sizes {
     pub draft_pages_bytes: u64,
     /// Bytes that it may use.
     pub budget_bytes: u64,
+    /// Bytes of a page of each class.
+    page_bytes: Vec<u64>,
     /// Sequences at once, and their pages.
     pub capacity: Capacity,
     /// Tokens that the pages hold, of all sequences together.
@@ -63,6 +66,29 @@ impl Sizes {
             self.capacity.sequences
         )
     }
+}
+
+/// Gives ranks with parts of one model the pages that each of them has room for; returns what all take together.
+pub(super) fn agreed(ranks: &mut [Sizes]) -> Option<Sizes> {
+    let classes = ranks.first()?.capacity.pages.len();
+    let least =
+        |class: usize| ranks.iter().filter_map(|sizes| sizes.capacity.pages.get(class)).min().copied();
+    let pages: Vec<usize> = (0..classes).filter_map(least).collect();
+    let context_tokens = ranks.iter().map(|sizes| sizes.limits.context_tokens).min()?;
+    for sizes in ranks.iter_mut() {
+        sizes.capacity.pages.clone_from(&pages);
+        sizes.limits.context_tokens = context_tokens;
+        sizes.tokens = pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
+        sizes.pages_bytes = sum(&sizes.capacity, &sizes.page_bytes);
+    }
+    let all = |bytes: fn(&Sizes) -> u64| ranks.iter().map(bytes).sum();
+    Some(Sizes {
+        weights_bytes: all(|sizes| sizes.weights_bytes),
+        workspace_bytes: all(|sizes| sizes.workspace_bytes),
+        pages_bytes: all(|sizes| sizes.pages_bytes),
+        budget_bytes: all(|sizes| sizes.budget_bytes),
+        ..ranks.first()?.clone()
+    })
 }
 
 /// The largest number up to `most` for which `fits` holds, if it holds for all smaller ones; 0 if for none.
@@ -120,14 +146,32 @@ fn declare(
     (spec, dtype, source): (&Spec, DType, &SafeTensors),
     order: &Order,
 ) -> (Model, Params) {
-    if order.has_adapters() {
+    // Ranks have parts of weights, which are cut when they are unpacked.
+    if order.has_adapters() || order.grid().ranks() > 1 {
         Model::declare(meta, spec, dtype)
     } else {
         Model::declare_stored(meta, spec, dtype, source)
     }
 }
 
-/// What a model takes on a device.
+/// A rank of a mesh without data, which plans as the device of that rank would.
+fn imagined(device: &Device) -> Device {
+    let (grid, machine) = (*device.mesh.grid(), Arc::new(Meta::new(device.machine.profile().clone())));
+    match grid.ranks() {
+        1 => Device::new(machine, u64::MAX),
+        ranks => {
+            let link = Box::new(Imagined::new(device.mesh.rank(), ranks));
+            Device::on_mesh(machine, u64::MAX, Mesh::new(grid, link))
+        }
+    }
+}
+
+/// The end of one of a grid's ranks, of which there are no others.
+pub(super) fn lone(grid: Grid, rank: usize) -> Mesh {
+    Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())))
+}
+
+/// What a model takes on a device, or the part of it that a rank of a mesh has.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -149,7 +193,7 @@ pub(super) fn of(
             draft_tokens: settings.draft_tokens as usize,
             kv: order.kv,
         };
-        let meta = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+        let meta = imagined(device);
         let (declared, params) = declare(&meta, (spec, dtype, source), order);
         let weights_bytes = meta.pool.usage().live;
         let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
@@ -177,9 +221,11 @@ pub(super) fn of(
         };
         // What else runs on this machine has a say where the order does not say how much.
         let room = if order.memory_bytes.is_some() { left } else { left / 2 };
-        let own = page_bytes(spec, dtype, order.kv);
-        let each =
-            PageBytes { own, draft: drafting.as_ref().zip(draft.as_ref().map(|it| it.page_bytes(order.kv))) };
+        let own = page_bytes(&declared, dtype, order.kv);
+        let each = PageBytes {
+            own: own.clone(),
+            draft: drafting.as_ref().zip(draft.as_ref().map(|it| it.page_bytes(order.kv))),
+        };
         let capacity = fitting(&engine, &each, (sequences, context_tokens), room);
         let fits = |tokens: usize| {
             let needed = engine.capacity(1, tokens).pages;
@@ -205,6 +251,7 @@ pub(super) fn of(
             pages_bytes,
             draft_pages_bytes,
             budget_bytes,
+            page_bytes: own,
             capacity,
             tokens,
             limits,
@@ -262,6 +309,8 @@ fn workspace(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, u
         scheduler.step();
     }
     let step = meta.pool.usage().peak_live.saturating_sub(before);
-    let logits = sequences * (1 + limits.draft_tokens) * (4 * spec.vocab + 8 * spec.hidden);
+    // Over ranks there are own columns, all of them by rank and side by side.
+    let copies = if meta.mesh.grid().ranks() > 1 { 4 } else { 1 };
+    let logits = sequences * (1 + limits.draft_tokens) * (4 * copies * spec.vocab + 8 * spec.hidden);
     Ok(step + logits as u64)
 }

@@ -8,6 +8,7 @@ mod panics;
 mod policy;
 mod policy_mesh;
 mod responses;
+mod serve_mesh;
 mod several;
 mod stages;
 

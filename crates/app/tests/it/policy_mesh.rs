@@ -259,7 +259,7 @@ fn ranks_generate_together() {
     let error = over(1, 64, Flow::Continue).err().unwrap().to_string();
     assert!(error.contains("64 stages"), "{error}");
     let error = fathom_app::serve::settings(None, &["mesh.tp=2".into()]).err().unwrap().to_string();
-    assert!(error.contains("a server is one rank"), "{error}");
+    assert!(error.contains("--tp N"), "{error}");
 }
 
 /// Runs over parts of a model: the ratio is one, a pipeline has the answers of one rank, and a run that is stopped goes on with the

@@ -64,6 +64,8 @@ fn order(args: &args::Serve) -> Result<Order> {
         template: args.chat_template.clone(),
         machine: args.machine.kind(),
         threads: args.threads,
+        tp: args.tp,
+        pp: args.pp,
         memory_bytes: memory.map_err(anyhow::Error::msg).context("--memory")?,
         prefixes: args.prefix_store.clone(),
         settings: settings(args.recipe.as_deref(), &keys)?,

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
-use fathom_grad::{Batch, LayerMemory};
+use fathom_grad::{Batch, LayerMemory, RowTerms, Terms};
 use fathom_model::{Model, mask};
 use fathom_tensor::{
     Category, DType, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor,
@@ -12,7 +13,7 @@ use fathom_tensor::{
 use super::{Pages, Table};
 
 /// New tokens of one sequence.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Feed<'a> {
     /// The tokens, following those that are held.
     pub ids: &'a [u32],
@@ -25,6 +26,8 @@ pub(crate) struct Feed<'a> {
     pub known: usize,
     /// Where recurrences keep what they have of it.
     pub slot: usize,
+    /// What an adapter adds to its rows.
+    pub terms: Option<&'a Rc<Terms>>,
 }
 
 impl Feed<'_> {
@@ -75,7 +78,23 @@ impl<'a> Feeding<'a> {
         let ropes = model.rope_tables(device, &positions, &sequences);
         let feeding = Feeding { pages, feeds, rows, states, slots };
         let masks = (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
-        (Batch { tokens, ids, positions, masks, ropes, context: None, text, keys: None }, feeding)
+        let (context, keys, terms) = (None, None, feeding.terms());
+        (Batch { tokens, ids, positions, masks, ropes, context, text, keys, terms }, feeding)
+    }
+
+    /// Rows that are next to each other and have the same adapter's terms, with these.
+    fn terms(&self) -> Vec<RowTerms> {
+        let mut all: Vec<RowTerms> = Vec::new();
+        for (feed, rows) in self.feeds.iter().zip(&self.rows) {
+            let Some(terms) = feed.terms else { continue };
+            match all.last_mut() {
+                Some(last) if Rc::ptr_eq(&last.terms, terms) && last.rows.end == rows.start => {
+                    last.rows.end = rows.end;
+                }
+                _ => all.push(RowTerms { rows: rows.clone(), terms: terms.clone() }),
+            }
+        }
+        all
     }
 
     /// The pages of a class that a feed's tokens see, from the first that they reach.

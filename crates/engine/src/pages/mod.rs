@@ -8,7 +8,7 @@ mod tree;
 
 use std::ops::Range;
 
-use fathom_model::{Model, Spec};
+use fathom_model::Model;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 
 pub(crate) use feed::{Feed, Feeding, States};
@@ -97,14 +97,15 @@ pub(crate) fn pages_for(
     windows.iter().map(|window| sequences * of(*window)).collect()
 }
 
-/// Bytes of one page of each class.
-pub fn page_bytes(spec: &Spec, dtype: DType, format: PageFormat) -> Vec<u64> {
+/// Bytes of one page of each class: of the heads and layers that are here.
+pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
+    let spec = model.portion.local(&model.spec);
     let bytes = (2 * PAGE_ROWS * spec.kv_heads * format.head_bytes(spec.head_dim, dtype)) as u64;
     let windows = spec.windows();
     let layers = |window: &Option<usize>| {
         let alike =
             |layer: &&fathom_model::LayerSpec| layer.reach().map(|reach| reach.window()) == Some(*window);
-        spec.layers.iter().filter(alike).count() as u64
+        model.portion.layers().map(|layer| &spec.layers[layer]).filter(alike).count() as u64
     };
     windows.iter().map(|window| bytes * layers(window)).collect()
 }

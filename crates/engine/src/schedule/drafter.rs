@@ -194,7 +194,7 @@ impl<'e> Drafter<'e> {
         let mut feeds = Vec::with_capacity(open.len());
         for Guessing { index, ids, .. } in open {
             let Some(Draft { table, held }) = &running[*index].draft else { continue };
-            feeds.push(Feed { ids, held: *held, table, known: held + ids.len(), slot: 0 });
+            feeds.push(Feed { ids, held: *held, table, known: held + ids.len(), slot: 0, terms: None });
         }
         self.engine.forward(&self.pages, &feeds, (&mut self.states, 1))
     }

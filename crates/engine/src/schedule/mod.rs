@@ -6,6 +6,7 @@
 //! an answer do not depend on what runs with it, on chunks, on pages, or on which beginning was there before.
 
 mod beams;
+mod clock;
 mod draft;
 mod drafter;
 mod next;
@@ -14,7 +15,7 @@ mod stored;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fathom_base::{Event, GenerateRequest, Load, Sampling, Stop, Usage};
 use fathom_grad::VIRTUAL;
@@ -28,10 +29,12 @@ use crate::error::Error;
 use crate::pages::{Feed, Pages, Root, Short, States, Tree, pages_for, pages_of};
 use crate::sampler::Sampler;
 use crate::store::{PrefixStore, Stored};
-use crate::structure::{Structured, Structures};
+use crate::structure::Structures;
 use beams::{Beam, Search};
+use clock::Clock;
 use draft::Drafting;
 use drafter::Drafter;
+pub(crate) use sequence::Checked;
 pub use sequence::Listener;
 use sequence::{Request, Sequence, rank};
 use stored::Kept;
@@ -46,14 +49,6 @@ pub struct Capacity {
     pub sequences: usize,
     /// Pages for each of the model's windows, in their order.
     pub pages: Vec<usize>,
-}
-
-/// A request that may be queued.
-pub(crate) struct Checked {
-    /// Its prompt.
-    pub ids: Vec<u32>,
-    pub asked: GenerateRequest,
-    pub structure: Option<Structured>,
 }
 
 /// A sequence of which a step has read everything: where it runs, and the rows of the hidden states behind its last token and behind
@@ -82,6 +77,7 @@ pub struct Scheduler<'e> {
     prefilled: [f64; 2],
     /// Where the engine has a draft model.
     drafter: Option<Drafter<'e>>,
+    clock: Clock,
 }
 
 impl<'e> Scheduler<'e> {
@@ -106,7 +102,31 @@ impl<'e> Scheduler<'e> {
             requested: 0,
             totals: Load { page_tokens: PAGE_ROWS, ..Load::default() },
             prefilled: [0.0; 2],
+            clock: if engine.is_whole() { Clock::own() } else { Clock::told() },
         }
+    }
+
+    /// The same on one of several ranks that take the same steps, each of which is told the time by the first ([`Scheduler::set_time`]).
+    ///
+    /// # Errors
+    /// A draft model, or beginnings on disk: what they do is decided by how fast a rank is.
+    pub(crate) fn over_ranks(mut self) -> Result<Scheduler<'e>, Error> {
+        let what = match (&self.drafter, &self.store) {
+            (Some(_), _) => "a draft model (--draft)",
+            (None, Some(_)) => "a folder for beginnings of prompts (--prefix-store)",
+            (None, None) => {
+                self.set_time(Duration::ZERO);
+                return Ok(self);
+            }
+        };
+        Err(Error::Unsupported(format!(
+            "{what} is for a model on one rank; leave it out, or serve without --tp and --pp"
+        )))
+    }
+
+    /// It is this late, on all ranks that take the same steps.
+    pub(crate) fn set_time(&mut self, now: Duration) {
+        self.clock.tell(now);
     }
 
     /// The same with beginnings that are kept on disk.
@@ -142,12 +162,13 @@ impl<'e> Scheduler<'e> {
         Checked { ids, asked, structure }: Checked,
         listener: Listener<'e>,
     ) -> Result<(), Error> {
-        if asked.deadline_s.is_some() && !self.engine.is_whole() {
+        self.clock.look();
+        if asked.deadline_s.is_some() && !self.clock.runs() {
             return Err(Error::Unsupported(
                 "a deadline is for a model on one rank: each rank has a clock of its own".into(),
             ));
         }
-        let (how, now, prompt_tokens) = (&asked.sampling, Instant::now(), ids.len());
+        let (how, arrived, prompt_tokens) = (&asked.sampling, self.clock.now(), ids.len());
         let (sampler, writer) = self.answerer(how, &ids)?;
         let search = Search::of(&asked, &ids, sampler.ends());
         let ids: Vec<u32> = self.led().chain(ids).collect();
@@ -173,7 +194,7 @@ impl<'e> Scheduler<'e> {
             guessed: false,
             beam: search.as_ref().map(|_| Beam::default()),
             kept: Kept::default(),
-            arrived: self.engine.is_whole().then_some(now),
+            arrived,
             priority: asked.priority,
         });
         let record = Request {
@@ -181,7 +202,8 @@ impl<'e> Scheduler<'e> {
             open: asked.answers,
             asked,
             usage: Usage { prompt_tokens, ..Usage::default() },
-            submitted: now,
+            arrived,
+            submitted: Instant::now(),
             started: None,
             first: None,
             logprobs: Vec::new(),
@@ -266,6 +288,7 @@ impl<'e> Scheduler<'e> {
 
     /// Reads the next tokens of the sequences; false if there are none. Where the model gives no numbers, the request fails.
     pub fn step(&mut self) -> bool {
+        self.clock.look();
         self.expire();
         let (started, answered) = (Instant::now(), self.totals.answer_tokens);
         let chosen = self.choose();
@@ -318,8 +341,10 @@ impl<'e> Scheduler<'e> {
 
     /// Ends the requests whose time is up.
     fn expire(&mut self) {
+        let now = self.clock.now();
         let late = |request: &Request<'_>| {
-            request.asked.deadline_s.is_some_and(|limit| request.submitted.elapsed().as_secs_f64() > limit)
+            let open_s = now.saturating_sub(request.arrived).as_secs_f64();
+            request.asked.deadline_s.is_some_and(|limit| open_s > limit)
         };
         let late: Vec<u64> = self.requests.iter().filter(|(_, it)| late(it)).map(|(id, _)| *id).collect();
         for id in late {
@@ -349,7 +374,8 @@ impl<'e> Scheduler<'e> {
         let mut left = self.engine.limits.chunk_tokens.max(1);
         let mut chosen = Vec::new();
         // Answers first: a prompt may wait a step.
-        self.running.sort_by_key(|sequence| (!sequence.answers(), std::cmp::Reverse(rank(sequence))));
+        let now = self.clock.now();
+        self.running.sort_by_key(|sequence| (!sequence.answers(), std::cmp::Reverse(rank(sequence, now))));
         self.guess();
         let mut index = 0;
         while index < self.running.len() {
@@ -380,16 +406,21 @@ impl<'e> Scheduler<'e> {
             let Some(index) = waits.filter(|_| chosen.is_empty()) else { break };
             self.preempt(index);
         }
-        // The rows of an adapter are next to each other.
-        chosen.sort_by(|(a, _), (b, _)| self.running[*a].identity().cmp(self.running[*b].identity()));
+        // The rows of a pass are next to each other, and in it those of an adapter.
+        let place = |(index, _): &(usize, usize)| {
+            let sequence = &self.running[*index];
+            (sequence.pass(), sequence.identity())
+        };
+        chosen.sort_by(|a, b| place(a).cmp(&place(b)));
         chosen
     }
 
     /// Lets the next sequence in that waits; returns the tokens that it reads. None if none waits, or there are too few pages.
     fn admit(&mut self, left: usize) -> Option<usize> {
+        let now = self.clock.now();
         let best = (0..self.waiting.len())
             .filter(|index| !self.waiting[*index].waits())
-            .max_by_key(|index| (rank(&self.waiting[*index]), std::cmp::Reverse(*index)))?;
+            .max_by_key(|index| (rank(&self.waiting[*index], now), std::cmp::Reverse(*index)))?;
         let mut sequence = self.waiting.remove(best);
         let cached = self.begin(&mut sequence);
         let unread = sequence.ids.len() - sequence.held;
@@ -532,20 +563,21 @@ impl<'e> Scheduler<'e> {
         let drafted: Vec<Vec<u32>> = chosen.iter().map(with_drafts).collect();
         let mut feeds = Vec::with_capacity(chosen.len());
         for ((index, count), drafted) in chosen.iter().zip(&drafted) {
-            let Sequence { ids, held, table, prompt, slot, long, .. } = &self.running[*index];
+            let sequence = &self.running[*index];
+            let Sequence { ids, held, table, prompt, slot, long, .. } = sequence;
             let known = if *long { ids.len() } else { *prompt };
             let ids = if drafted.is_empty() { &ids[*held..held + count] } else { drafted };
-            feeds.push(Feed { ids, held: *held, table, known, slot: *slot });
+            feeds.push(Feed { ids, held: *held, table, known, slot: *slot, terms: sequence.terms() });
         }
-        let same = |a: &(usize, usize), b: &(usize, usize)| {
-            self.running[a.0].identity() == self.running[b.0].identity()
-        };
+        let same =
+            |a: &(usize, usize), b: &(usize, usize)| self.running[a.0].pass() == self.running[b.0].pass();
         let (mut groups, mut rest) = (Vec::new(), feeds.as_slice());
         for group in chosen.chunk_by(same) {
             let (own, others) = rest.split_at(group.len());
             rest = others;
             let states = (&mut self.states, self.bounds.capacity.sequences);
-            groups.push(match &self.running[group[0].0].adapter {
+            let first = &self.running[group[0].0];
+            groups.push(match first.adapter.as_ref().filter(|_| first.terms().is_none()) {
                 None => self.engine.forward(&self.pages, own, states),
                 Some(adapted) => self.engine.over(adapted).forward(&self.pages, own, states),
             });

@@ -1,9 +1,10 @@
 //! A request, and the sequences that answer it.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fathom_base::{Event, Flow, GenerateRequest, TokenLogprob, Usage};
+use fathom_grad::Terms;
 
 use super::beams::{Beam, Search};
 use super::draft::Drafting;
@@ -21,6 +22,22 @@ const AGE_S: f64 = 10.0;
 /// Receives a request's events.
 pub type Listener<'e> = Box<dyn FnMut(Event) -> Flow + 'e>;
 
+/// A request that may be queued.
+pub(crate) struct Checked {
+    /// Its prompt.
+    pub ids: Vec<u32>,
+    pub asked: GenerateRequest,
+    pub structure: Option<Structured>,
+}
+
+impl Checked {
+    /// The same for another rank.
+    pub fn again(&mut self) -> Checked {
+        let structure = self.structure.as_mut().map(Structured::again);
+        Checked { ids: self.ids.clone(), asked: self.asked.clone(), structure }
+    }
+}
+
 /// A request's part that its answers share.
 pub(super) struct Request<'e> {
     pub listener: Listener<'e>,
@@ -28,6 +45,8 @@ pub(super) struct Request<'e> {
     /// Answers that have not ended.
     pub open: usize,
     pub usage: Usage,
+    /// By the scheduler's clock, which decides; the instants are measured and decide nothing.
+    pub arrived: Duration,
     pub submitted: Instant,
     pub started: Option<Instant>,
     pub first: Option<Instant>,
@@ -68,8 +87,8 @@ pub(super) struct Sequence<'e> {
     pub beam: Option<Beam>,
     /// How far its pages are on disk.
     pub kept: Kept,
-    /// None where time decides nothing: on ranks that take the same steps.
-    pub arrived: Option<Instant>,
+    /// By the scheduler's clock.
+    pub arrived: Duration,
     pub priority: i32,
 }
 
@@ -113,6 +132,16 @@ impl<'e> Sequence<'e> {
         self.adapter.as_ref().map_or("", |adapter| &adapter.identity)
     }
 
+    /// What its rows add to the products of the pass that they go through with others.
+    pub fn terms(&self) -> Option<&Rc<Terms>> {
+        self.adapter.as_ref().and_then(|adapter| adapter.terms.as_ref())
+    }
+
+    /// The pass that its rows go through: an adapter's own, or, if this is empty, the base's.
+    pub fn pass(&self) -> &str {
+        if self.terms().is_some() { "" } else { self.identity() }
+    }
+
     /// Its prompt is read, and its last token alone is not.
     pub fn answers(&self) -> bool {
         self.ids.len() - self.held == 1 && self.held >= self.prompt
@@ -120,7 +149,7 @@ impl<'e> Sequence<'e> {
 }
 
 /// The order in which sequences run: by priority and how long they have waited, in tenths of a step of priority.
-pub(super) fn rank(sequence: &Sequence<'_>) -> i64 {
-    let waited = sequence.arrived.map_or(0.0, |arrived| arrived.elapsed().as_secs_f64());
+pub(super) fn rank(sequence: &Sequence<'_>, now: Duration) -> i64 {
+    let waited = now.saturating_sub(sequence.arrived).as_secs_f64();
     i64::from(sequence.priority) * 10 + (waited / AGE_S * 10.0) as i64
 }

@@ -12,8 +12,10 @@ use fathom_tensor::{DType, PageFormat};
 use crate::batch::{Bed, Heard, listen, together};
 
 const BASE: &str = "../golden_adapters/llama";
-/// Low-rank terms, of attention alone and of everything; lengths of rows; factors.
-const CASES: [&str; 4] = ["lora_attention", "lora_all_linear", "dora", "ia3"];
+/// Low-rank terms, of attention alone and of everything; lengths of rows; factors; terms of other ranks by projection, with biases, of
+/// one layer.
+const CASES: [&str; 7] =
+    ["lora_attention", "lora_all_linear", "dora", "ia3", "lora_patterns", "lora_bias", "lora_layers"];
 
 pub fn golden(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_adapters").join(case)
@@ -45,7 +47,7 @@ fn requests(vocab: usize) -> Vec<GenerateRequest> {
         let adapter = CASES.get(index as usize % (CASES.len() + 1)).map(|case| case.to_string());
         GenerateRequest { adapter, logprobs: Some(0), ..GenerateRequest::new(ids, sampling) }
     };
-    (0..8).map(request).collect()
+    (0..10).map(request).collect()
 }
 
 fn alone(beds: &[Bed], request: &GenerateRequest) -> Heard {
@@ -64,7 +66,9 @@ fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
         let requests = requests(bed.model.spec.vocab);
         let alone: Vec<Heard> = requests.iter().map(|request| alone(&beds, request)).collect();
         // They say different things.
-        assert!(alone[0] != alone[5] && requests[0].adapter == requests[5].adapter);
+        assert!(alone[0] != alone[8] && requests[0].adapter == requests[8].adapter);
+        let plain = |at: usize| GenerateRequest { adapter: None, ..requests[at].clone() };
+        (0..7).for_each(|at| assert!(alone[at] != self::alone(&beds, &plain(at)), "{}", CASES[at]));
         for (chunk_tokens, sequences, apart) in [(4096, 8, 0), (37, 3, 1)] {
             let engine = bed.engine(chunk_tokens);
             CASES.iter().for_each(|case| engine.load_adapter(case, &folder(case)).unwrap());
@@ -73,6 +77,23 @@ fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
                 assert_eq!(together(&engine, capacity, &requests, apart), alone, "{dtype:?} {chunk_tokens}");
             }
         }
+    }
+}
+
+/// Adapters that add low-rank terms, and those alone, are answered in the base's own pass.
+#[test]
+fn terms_join_the_products_of_the_base() {
+    for (case, terms) in [
+        ("lora_attention", Some(4)),
+        ("lora_all_linear", Some(8)),
+        ("lora_patterns", Some(4)),
+        ("lora_bias", Some(4)),
+        ("lora_layers", Some(2)),
+        ("dora", None),
+        ("ia3", None),
+    ] {
+        let Bed { model, params, .. } = adapted(case, DType::F32);
+        assert_eq!(model.terms(&params).map(|terms| terms.len()), terms, "{case}");
     }
 }
 

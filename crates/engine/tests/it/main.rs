@@ -9,6 +9,7 @@ mod embed;
 mod few_bits;
 mod fuzz;
 mod packed;
+mod ranks;
 mod service;
 mod stored;
 mod structure;

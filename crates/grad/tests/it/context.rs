@@ -118,6 +118,7 @@ impl Case {
             context,
             text: None,
             keys: None,
+            terms: vec![],
         };
 
         let [q, k] = self.widths();

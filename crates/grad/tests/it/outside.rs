@@ -39,6 +39,7 @@ fn batch(device: &Device, tokens: usize, slices: &[Slice], keys: usize) -> Batch
         context: None,
         text: None,
         keys: None,
+        terms: vec![],
     }
 }
 

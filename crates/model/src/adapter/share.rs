@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fathom_grad::{Param, Params};
+use fathom_grad::{Param, ParamId, Params, RowTerm, Terms};
 use fathom_tensor::{Category, Device, Meta};
 
-use super::{AdapterMethod, PeftTensors};
+use super::{AdapterMethod, AdapterParams, PeftTensors};
 use crate::error::{Error, Result};
 use crate::files::load_slots;
 use crate::model::Model;
@@ -99,6 +99,30 @@ pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec
     assert!(base.next().is_none(), "share_untrained: the base has more weights");
     whole.set_walk_of(&declared);
     (model, whole)
+}
+
+impl Model {
+    /// What its adapter adds to products of the base, by the base's weights, if that is all that the adapter does: low-rank terms of
+    /// projections, of a model whose projections are read by products alone.
+    pub fn terms(&self, params: &Params) -> Option<Terms> {
+        if self.spec.latent.is_some() || self.spec.encoder.is_some() {
+            return None;
+        }
+        // The number that each weight has in the base.
+        let (mut numbers, mut adapters) = (Vec::new(), 0);
+        self.visit(&mut |id, _, weight| {
+            numbers.push(ParamId(id.0 - adapters));
+            adapters += u32::from(weight.kind == Kind::Adapter);
+        });
+        let (mut terms, mut used) = (Terms::new(), 0);
+        self.see_projections(&mut |_, _, projection| {
+            if let Some(AdapterParams::Lora(lora, None)) = projection.adapter {
+                used += 2 + u32::from(lora.bias.is_some());
+                terms.insert(numbers[projection.weight.index()], RowTerm::new(lora, params));
+            }
+        });
+        (used == adapters).then_some(terms)
+    }
 }
 
 impl Spec {

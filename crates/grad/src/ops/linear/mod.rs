@@ -91,9 +91,11 @@ impl Op for Linear {
         let (a, b, c) = (&ins[0], &params[0], &outs[0]);
         let op = MatMul { a, a_trans: false, b, b_trans: true, c, accumulate: false };
         x.product(self.narrow.as_ref(), Pass::Forward, op);
+        x.add_row_terms(a, c);
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(c, bias);
         }
+        x.add_row_biases(c);
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {

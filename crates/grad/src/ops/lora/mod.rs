@@ -17,6 +17,10 @@ use crate::narrow::{NarrowLinear, Pass};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
+mod rows;
+
+pub use rows::{RowTerm, RowTerms, Terms};
+
 #[cfg(test)]
 pub(crate) mod reference;
 #[cfg(test)]
@@ -301,10 +305,25 @@ impl Lora {
     /// `c = x W^T + scale (x A^T) B^T`.
     fn project(&self, x: &Exec<'_>, rows: &Tensor, [a, b, weight]: [&Tensor; 3], c: &Tensor) {
         x.product(self.narrow.as_ref(), Pass::Forward, into(rows, weight, true, c));
+        self.add_term(x, rows, [a, b], c);
+    }
+
+    /// `c += scale (x A^T) B^T`.
+    fn add_term(&self, x: &Exec<'_>, rows: &Tensor, [a, b]: [&Tensor; 2], c: &Tensor) {
         let u = self.low(x, rows, a);
         for [columns, rows, low] in self.parts(b.cols()) {
             let (u, b, c) = (&u.view_cols(low), &b.view_rows(rows), &c.view_cols(columns));
             x.matmul(MatMul { accumulate: true, ..into(u, b, true, c) });
+        }
+    }
+
+    /// Adds the adapters' own bias, scaled, to their columns.
+    fn add_low_bias(&self, x: &Exec<'_>, bias: &Tensor, to: &Tensor) {
+        let scaled = x.device.empty(1, bias.cols(), bias.dtype(), Category::Workspace);
+        for (index, [columns, own, _]) in self.parts(0).enumerate() {
+            let scaled = scaled.view_cols(own.clone());
+            x.device.machine.scale(&bias.view_cols(own), self.scales[index], &scaled);
+            x.device.machine.add_bias(&to.view_cols(columns), &scaled);
         }
     }
 
@@ -382,13 +401,7 @@ impl Op for Lora {
             x.device.machine.add_bias(to, &params[3]);
         }
         if let Some(low) = self.low_bias {
-            let bias = &params[low];
-            let scaled = x.device.empty(1, bias.cols(), bias.dtype(), Category::Workspace);
-            for (index, [columns, own, _]) in self.parts(0).enumerate() {
-                let scaled = scaled.view_cols(own.clone());
-                x.device.machine.scale(&bias.view_cols(own), self.scales[index], &scaled);
-                x.device.machine.add_bias(&to.view_cols(columns), &scaled);
-            }
+            self.add_low_bias(x, &params[low], to);
         }
     }
 

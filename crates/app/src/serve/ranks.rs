@@ -1,0 +1,117 @@
+//! A served model over ranks: threads, each with a part of the model and of its keys and values, and with its share of the machine. The
+//! first has the queue and the clients; the others take its steps.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fathom_engine::{Engine, Follower, ranks, service};
+use fathom_model::HfFolder;
+use fathom_tensor::mesh::Mesh;
+use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
+use fathom_train::parallel::Ranks;
+
+use super::hosted::{Named, Started, Watch, beside};
+use super::order::Order;
+use super::sizes::{self, Sizes};
+use crate::crew::{Crew, on_threads};
+use crate::error::{Context, Result, caught, refuse};
+use crate::events::Silent;
+use crate::machine::Machine;
+use crate::models;
+use crate::place::Place;
+
+/// How long a rank waits for another one in a step, at most.
+const WAIT: Duration = Duration::from_secs(600);
+/// How often the first rank looks whether one that loads its part has failed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What each rank would take, planned in its place: all have the same pages.
+///
+/// # Errors
+/// A model that cannot be cut like that; no memory for a part of it.
+pub(super) fn planned(
+    machine: &Machine,
+    (folder, opened, dtype): (&Path, &HfFolder, DType),
+    tokenizer: &Tokenizer,
+    order: &Order,
+) -> Result<(Vec<Sizes>, Sizes)> {
+    let grid = order.grid();
+    let own = Crew::Threads.place(machine, grid.ranks());
+    let of = |rank: usize| -> Result<Sizes> {
+        Ranks { grid, rank, ..Ranks::default() }.check(&opened.spec)?;
+        let device = machine.rank(sizes::lone(grid, rank), Place { local: rank, ..own })?;
+        sizes::of(&device, (folder, opened, dtype), tokenizer, order)
+            .with_context(|| format!("rank {rank} of {}", grid.ranks()))
+    };
+    let mut all = (0..grid.ranks()).map(of).collect::<Result<Vec<_>>>()?;
+    let together = sizes::agreed(&mut all).context("a mesh without ranks")?;
+    Ok((all, together))
+}
+
+/// Serves a model until nobody can ask any more.
+///
+/// # Errors
+/// Before it can be asked: no model there, one that cannot be cut like that, no memory for its parts. After that: a rank failed, and
+/// with it all.
+pub(super) fn run(
+    name: &str,
+    path: &Path,
+    order: &Order,
+    (send, _): (&Sender<Started>, &Watch),
+) -> Result<()> {
+    let folder = models::model_folder(path)?;
+    let tokenizer = Arc::new(models::tokenizer(&folder)?);
+    let machine = order.machine(&Silent);
+    let opened = fathom_model::open(&folder)?;
+    let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
+    let (each, sizes) = planned(&machine, (&folder, &opened, dtype), &tokenizer, order)?;
+    drop(opened);
+    fits_next_to_served(name, &sizes, order)?;
+    let (grid, limits, capacity) = (order.grid(), sizes.limits, sizes.capacity.clone());
+    let (leader, followers) = ranks(each.len().saturating_sub(1));
+    let followers: Vec<Mutex<Option<Follower>>> =
+        followers.into_iter().map(|follower| Mutex::new(Some(follower))).collect();
+    let (ready, loaded) = channel();
+    let first = |device: Device| {
+        let part = caught(|| models::open_part(path, Some(dtype), device))?;
+        let engine =
+            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits);
+        let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype };
+        let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
+        let commands = commands.leading(leader);
+        followers.iter().try_for_each(|_| heard(&loaded, &part.device.mesh))?;
+        if send.send(Ok((handle, sizes))).is_err() {
+            return Ok(());
+        }
+        caught(|| Ok(commands.serve(&engine, capacity.clone(), None)?))
+            .with_context(|| format!("{name}, served over {} ranks, cannot go on", grid.ranks()))
+    };
+    let other = |device: Device| {
+        let own = device.mesh.rank().checked_sub(1).and_then(|at| followers.get(at));
+        let own = own.and_then(|own| own.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let follower = own.context("a rank that nobody leads")?;
+        let part = caught(|| models::open_part(path, Some(dtype), device))?;
+        let engine =
+            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits);
+        // Who waits for it may have failed, and says so itself.
+        _ = ready.send(());
+        caught(|| Ok(follower.follow(&engine, capacity.clone())?)).map(drop)
+    };
+    on_threads((&machine, grid), WAIT, first, &other)
+}
+
+/// Waits until another rank has loaded its part.
+fn heard(loaded: &Receiver<()>, mesh: &Mesh) -> Result<()> {
+    loop {
+        match loaded.recv_timeout(LOOK) {
+            Ok(()) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => mesh.check().map_err(fathom_engine::Error::from)?,
+            Err(RecvTimeoutError::Disconnected) => {
+                refuse!("a rank ended before it had its part of the model")
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A server whose model is on several ranks, over HTTP.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use fathom_app::generate::Parts;
+use fathom_app::serve::{Around, Order, serve, settings, sizes};
+use fathom_app::{Machine, Silent, generate, train};
+use fathom_base::{Flow, Sampling};
+use fathom_serve::Listening;
+use fathom_tensor::{DType, PageFormat};
+use fathom_train::recipe::{MachineKind, Precision};
+use serde_json::{Value, json};
+
+fn order(model: &Path, tp: usize, pp: usize) -> Order {
+    Order {
+        models: vec![model.to_path_buf()],
+        names: vec!["small".into()],
+        adapters: Vec::new(),
+        precision: Some(Precision::F32),
+        kv: PageFormat::Plain,
+        template: None,
+        machine: MachineKind::Cpu,
+        threads: 2,
+        tp,
+        pp,
+        memory_bytes: Some(64 << 20),
+        prefixes: None,
+        settings: settings(None, &["serve.sequences=3".into()]).unwrap(),
+        at: Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None },
+        keys: None,
+        version: "test".into(),
+        again: false,
+    }
+}
+
+/// A request on a connection of its own, which is closed after the answer.
+fn send(at: SocketAddr, route: &str, body: &Value) -> TcpStream {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let body = body.to_string();
+    let head = format!(
+        "POST {route} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    stream
+}
+
+fn ask(at: SocketAddr, route: &str, body: &Value) -> Value {
+    let mut answer = String::new();
+    send(at, route, body).read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{route}: {answer}"));
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+/// The lines of `/metrics` that begin so.
+fn metric(at: SocketAddr, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let line =
+        answer.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {answer}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Asks a server to end, also where a test fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Answers of a server: of requests at once, beside a client that leaves and one without time.
+fn answers(order: &Order) -> Vec<String> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (send_address, address) = channel();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let heard = |all: &[SocketAddr]| send_address.send(all[0]).unwrap();
+            serve(order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
+        });
+        let ending = Ending(&stop);
+        let at = address.recv_timeout(Duration::from_secs(60)).unwrap();
+        let long = json!({"prompt": "Long", "max_tokens": 150, "ignore_eos": true, "stream": true});
+        let mut leaves = send(at, "/v1/completions", &long);
+        let mut some = [0; 64];
+        assert!(leaves.read(&mut some).unwrap() > 0);
+        let texts = thread::scope(|inner| {
+            let one = |first: usize| {
+                let prompt = ["the ", "of the ", "a"][first];
+                let body = json!({"prompt": prompt, "max_tokens": 24, "temperature": 0, "logprobs": 1});
+                inner.spawn(move || ask(at, "/v1/completions", &body))
+            };
+            let asked: Vec<_> = (0..3).map(one).collect();
+            drop(leaves);
+            let late = json!({"prompt": "late", "max_tokens": 150, "deadline_s": 1e-6, "ignore_eos": true});
+            let late = ask(at, "/v1/completions", &late);
+            assert!(late["usage"]["completion_tokens"].as_u64().unwrap() < 150, "{late}");
+            let text = |answer: Value| {
+                answer["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_string()
+            };
+            asked.into_iter().map(|one| text(one.join().unwrap())).collect()
+        });
+        if order.tp * order.pp > 1 {
+            let vectors = ask(at, "/v1/embeddings", &json!({"input": "a"}));
+            assert!(vectors.to_string().contains("one rank"), "{vectors}");
+        }
+        // Whoever left holds nothing.
+        while metric(at, "vllm:num_requests_running") > 0.0 || metric(at, "vllm:num_requests_waiting") > 0.0 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(ending);
+        serving.join().unwrap().unwrap();
+        texts
+    })
+}
+
+#[test]
+fn a_server_over_ranks_answers_as_one_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let base =
+        crate::small(folder.path(), &["eval.enabled=false", "model.precision=f32", "model.kv_heads=2"]);
+    train(&base, &train::Order::default(), &Silent).unwrap();
+    let run: PathBuf = folder.path().join("run");
+    let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
+    let request = generate::Request {
+        prompt: "the ".into(),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        max_tokens: Some(24),
+        context_tokens: None,
+    };
+    let parts = Parts { model: &run, dtype: Some(DType::F32), machine: &machine, tp: 1, pp: 1 };
+    let said = parts.generate(&request, &mut |_| Flow::Continue).unwrap().text;
+    let one = answers(&order(&run, 1, 1));
+    assert_eq!(one[0], said);
+    for (tp, pp) in [(2, 1), (1, 2)] {
+        assert_eq!(answers(&order(&run, tp, pp)), one, "tp {tp}, pp {pp}");
+    }
+    // The plan of each rank: a part of the weights, and the same pages.
+    let whole = sizes(&order(&run, 1, 1), &Silent).unwrap().remove(0).1;
+    for (tp, pp) in [(2, 1), (1, 2), (2, 2)] {
+        let ranks = sizes(&order(&run, tp, pp), &Silent).unwrap();
+        assert_eq!(ranks.len(), tp * pp);
+        assert_eq!(ranks[1].0, format!("small, rank 1 of {}", tp * pp));
+        for (name, sizes) in &ranks {
+            assert!(sizes.weights_bytes < whole.weights_bytes, "{name}");
+            assert_eq!((&sizes.capacity, sizes.limits), (&ranks[0].1.capacity, ranks[0].1.limits), "{name}");
+            assert!(sizes.bytes() <= sizes.budget_bytes, "{name}");
+        }
+    }
+    let refused = |order: Order, part: &str| {
+        let error = sizes(&order, &Silent).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(order(&run, 1, 3), "3 stages");
+    refused(order(&run, 4, 1), "tp");
+    let two = || order(&run, 2, 1);
+    refused(
+        Order { adapters: vec![("a".into(), run.clone())], ..two() },
+        "--adapter is for a model on one rank",
+    );
+    refused(Order { prefixes: Some(run.clone()), ..two() }, "--prefix-store is for");
+    for (key, part) in
+        [("serve.draft=x", "--draft (serve.draft) is for"), ("serve.adapters=x", "serve.adapters is for")]
+    {
+        refused(Order { settings: settings(None, &[key.into()]).unwrap(), ..two() }, part);
+    }
+}

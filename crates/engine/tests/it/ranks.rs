@@ -1,0 +1,245 @@
+//! A service over ranks that have parts of a model: what it answers is what one rank answers, whatever comes and goes meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fathom_base::{
+    Beams, EarlyStopping, Event, GenerateRequest, Load, ModelCard, Sampling, Service, Stop, Structure,
+};
+use fathom_cpu::Cpu;
+use fathom_engine::{
+    Commands, Engine, Error, Facts, Follower, Handle, Leader, Limits, Structures, ranks, service,
+};
+use fathom_grad::Params;
+use fathom_model::{Model, load, open};
+use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
+use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
+
+/// A rank's part of a small model.
+struct Part {
+    device: Device,
+    model: Model,
+    params: Params,
+    tokenizer: Tokenizer,
+}
+
+impl Part {
+    fn new(case: &str, mesh: Mesh) -> Part {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
+        let device = Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 30, mesh);
+        let opened = open(&folder).unwrap();
+        let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
+        load(&device, &model, &mut params, &opened.source).unwrap();
+        let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+        Part { device, model, params, tokenizer }
+    }
+
+    fn engine(&self) -> Engine<'_> {
+        let limits = Limits { context_tokens: 1024, chunk_tokens: 37, draft_tokens: 3, ..Limits::default() };
+        Engine::new(&self.device, &self.model, &self.params, &self.tokenizer, limits)
+    }
+}
+
+type Ended = Result<Load, Error>;
+
+/// Sequences at once, and tokens of each that the pages hold: fewer than come.
+const CAPACITY: (usize, usize) = (3, 300);
+
+fn leads(case: &str, mesh: Mesh, leader: Option<Leader>, send: impl FnOnce(Handle)) -> Ended {
+    let part = Part::new(case, mesh);
+    let engine = part.engine();
+    let capacity = engine.capacity(CAPACITY.0, CAPACITY.1);
+    let (handle, commands) = service(Facts {
+        card: ModelCard { name: "small".into(), vocabulary: 96, ..ModelCard::default() },
+        tokenizer: Arc::new(Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap()),
+        bounds: engine.bounds(capacity.clone()),
+        render: None,
+        adapters: None,
+        queue: 64,
+        structures: Structures::default(),
+    });
+    send(handle);
+    let commands: Commands = match leader {
+        Some(leader) => commands.leading(leader),
+        None => commands,
+    };
+    commands.serve(&engine, capacity, None).map(|()| Load::default())
+}
+
+fn follows(case: &str, mesh: Mesh, follower: &Follower) -> Ended {
+    let part = Part::new(case, mesh);
+    let engine = part.engine();
+    follower.follow(&engine, engine.capacity(CAPACITY.0, CAPACITY.1))
+}
+
+/// Serves a model over ranks; ends when its handle is dropped.
+fn start(case: &'static str, grid: Grid) -> (Handle, Vec<JoinHandle<Ended>>) {
+    let (send, receive) = channel();
+    if grid.ranks() == 1 {
+        let one =
+            thread::spawn(move || leads(case, Mesh::alone(), None, |handle| send.send(handle).unwrap()));
+        return (receive.recv().unwrap(), vec![one]);
+    }
+    let options = ThreadsOptions { deadline: Duration::from_secs(60), ..ThreadsOptions::default() };
+    let mut seats = threads(grid.ranks(), options).into_iter();
+    let mesh = move |seat: Seat| Mesh::new(grid, Box::new(seat.take()));
+    let (leader, followers) = ranks(grid.ranks() - 1);
+    let first = seats.next().unwrap();
+    let first = move || leads(case, mesh(first), Some(leader), |handle| send.send(handle).unwrap());
+    let mut all = vec![thread::spawn(first)];
+    for (seat, follower) in seats.zip(followers) {
+        all.push(thread::spawn(move || follows(case, mesh(seat), &follower)));
+    }
+    (receive.recv().unwrap(), all)
+}
+
+fn ask(handle: &Handle, request: GenerateRequest) -> (fathom_base::Ticket, Receiver<Event>) {
+    let (send, receive) = channel();
+    let ticket = handle.submit(request, Box::new(move |event| _ = send.send(event))).unwrap();
+    (ticket, receive)
+}
+
+/// Of each answer its ids, and log-probabilities: those of the prompt come first.
+type Heard = (Vec<Vec<u32>>, Vec<f32>);
+
+fn heard(events: &Receiver<Event>) -> (Heard, Vec<Stop>) {
+    let ((mut ids, mut logprobs), mut stops) = (Heard::default(), Vec::new());
+    let mut by_answer = std::collections::BTreeMap::<usize, Vec<f32>>::new();
+    for event in events {
+        match event {
+            Event::Started { logprobs: of, .. } => {
+                logprobs.extend(of.iter().filter_map(|token| token.logprob))
+            }
+            Event::Piece { answer, ids: more, logprobs: of, .. } => {
+                ids.resize(ids.len().max(answer + 1), Vec::new());
+                ids[answer].extend(more);
+                by_answer.entry(answer).or_default().extend(of.iter().filter_map(|token| token.logprob));
+            }
+            Event::Ended { stop, .. } => stops.push(stop),
+            Event::Failed(error) => panic!("{error}"),
+            Event::Done(_) => {}
+        }
+    }
+    logprobs.extend(by_answer.into_values().flatten());
+    ((ids, logprobs), stops)
+}
+
+/// Greedy, drawn, several answers, structures, beams; prompts that begin alike, of different priority.
+fn requests() -> Vec<GenerateRequest> {
+    let word = |at: u32| (at * 7919 + 13) % 90;
+    let prompt = |index: u32| {
+        let own = (0..20 + 17 * index).map(|at| word(at * 31 + index));
+        (0..40 * (index % 3)).map(word).chain(own).collect::<Vec<u32>>()
+    };
+    let request = |index: u32| {
+        let temperature = if index.is_multiple_of(2) { 0.0 } else { 0.8 };
+        let sampling = Sampling {
+            temperature,
+            seed: index.into(),
+            max_tokens: 20,
+            ignore_eos: true,
+            ..Sampling::default()
+        };
+        let request = GenerateRequest::new(prompt(index), sampling);
+        GenerateRequest {
+            logprobs: Some(1),
+            priority: (index % 2) as i32,
+            deadline_s: Some(600.0),
+            ..request
+        }
+    };
+    let mut all: Vec<GenerateRequest> = (0..8).map(request).collect();
+    all[2].prompt_logprobs = Some(0);
+    all[3].answers = 2;
+    all[4].structure = Some(Structure::Regex("[0-9]{12}".into()));
+    let how = Beams { width: 2, length_penalty: 1.0, early_stopping: EarlyStopping::Likely };
+    all[6] = GenerateRequest { beams: Some(how), ..all[6].clone() };
+    all
+}
+
+/// What all requests were answered over a grid, beside one that is cancelled and one whose time is up.
+fn answers(case: &'static str, grid: Grid) -> Vec<Heard> {
+    let (handle, threads) = start(case, grid);
+    let asked: Vec<_> = requests().into_iter().map(|request| ask(&handle, request)).collect();
+    let long = GenerateRequest::greedy((1..80).collect::<Vec<u32>>(), 200);
+    let (given_up, gone) = ask(&handle, GenerateRequest { priority: 5, ..long.clone() });
+    let (_late, late) = ask(&handle, GenerateRequest { deadline_s: Some(0.0), ..long });
+    assert!(matches!(gone.recv().unwrap(), Event::Started { .. }));
+    drop(given_up);
+    assert!(gone.iter().all(|event| matches!(event, Event::Piece { .. })));
+    assert_eq!(heard(&late), (Heard::default(), vec![Stop::Deadline]));
+    let all: Vec<Heard> = asked.iter().map(|(_, events)| heard(events).0).collect();
+    if grid.ranks() > 1 {
+        let (send, vectors) = channel();
+        let texts = vec![("a".to_string(), None)];
+        let _ticket = handle.embed(texts, false, Box::new(move |it| send.send(it).unwrap())).unwrap();
+        let error = vectors.recv().unwrap().unwrap_err().to_string();
+        assert!(error.contains("one rank"), "{error}");
+    }
+    handle.erase_prefixes().unwrap();
+    // The last step's load is known a moment after its events.
+    while handle.load().pages_used > 0 || handle.load().pages_cached > 0 {
+        thread::yield_now();
+    }
+    let answered = handle.load().answer_tokens;
+    drop((asked, handle));
+    for (rank, thread) in threads.into_iter().enumerate() {
+        let load = thread.join().unwrap().unwrap();
+        if rank > 0 {
+            let left = [load.running, load.waiting, load.pages_used, load.pages_cached];
+            assert_eq!((left, load.answer_tokens), ([0; 4], answered), "{case} on {grid}, rank {rank}");
+        }
+    }
+    all
+}
+
+#[test]
+fn ranks_answer_what_one_does() {
+    let one = Grid::default();
+    // Windows and their pages, and neither.
+    for case in ["gemma2", "llama31"] {
+        let alone = answers(case, one);
+        for grid in [Grid { pp: 2, ..one }, Grid { tp: 2, ..one }, Grid { tp: 2, pp: 2, ..one }] {
+            let found = answers(case, grid);
+            for (index, (own, all)) in found.iter().zip(&alone).enumerate() {
+                let what = format!("{case} on {grid}, request {index}");
+                assert_eq!(own.0, all.0, "{what}");
+                assert_eq!(own.1.len(), all.1.len(), "{what}");
+                // Sums over parts of a row are rounded otherwise; stages of a pipeline sum nothing.
+                let most = if grid.tp == 1 { 0.0 } else { 2e-4 };
+                let apart = own.1.iter().zip(&all.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(apart <= most, "{what}: {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_service() {
+    let grid = Grid { tp: 2, ..Grid::default() };
+    let mut seats = threads(2, ThreadsOptions::default()).into_iter();
+    let (leader, followers) = ranks(1);
+    let (send, receive) = channel();
+    let first = seats.next().unwrap();
+    let first = thread::spawn(move || {
+        let mesh = Mesh::new(grid, Box::new(first.take()));
+        leads("llama31", mesh, Some(leader), |handle| send.send(handle).unwrap())
+    });
+    let handle = receive.recv().unwrap();
+    let second = seats.next().unwrap();
+    thread::spawn(move || {
+        let mesh = Mesh::new(grid, Box::new(second.take()));
+        mesh.link().unwrap().abort("it has no memory left");
+        drop(followers);
+    });
+    let (_ticket, events) = ask(&handle, GenerateRequest::greedy(vec![1, 2, 3], 5));
+    // Nothing that was computed without it is an answer.
+    assert_eq!(events.iter().count(), 0);
+    let error = first.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("a rank failed") && error.contains("no memory left"), "{error}");
+    assert!(handle.submit(GenerateRequest::greedy(vec![1], 1), Box::new(|_| ())).is_err());
+}
