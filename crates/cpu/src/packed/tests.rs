@@ -280,19 +280,25 @@ fn the_largest_products() {
         let octet = bytes.len();
         interleave(kind, &mut bytes[..octet]);
         // 1 is 32639, 127 twice; the second is -32512 - 128, of which the upper byte is -127 and the lower -128 or 127.
-        for (first, second) in [(1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (1.0, 32384.0 / 32639.0), (-1.0, -0.9922)] {
+        for (first, second) in
+            [(1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (1.0, 32384.0 / 32639.0), (-1.0, -0.9922)]
+        {
             let value = |col: usize, _: &mut Random| if col % 2 == 0 { first } else { second };
             let a = Rowed::new(5, k, Elem::F32, value);
             let runs = [Run { format: BlockFormat::Octets(kind), rows: OCTET, bytes: bytes.as_ptr() }];
             let wanted = product_of(Isa::Portable, 1, &a, 0, 5, &runs);
             for isa in levels() {
                 for m in [1, 4, 5] {
-                    assert!(product_of(isa, 1, &a, 0, m, &runs) == wanted[..m * OCTET], "{kind:?}, {isa:?}, {m}");
+                    assert!(
+                        product_of(isa, 1, &a, 0, m, &runs) == wanted[..m * OCTET],
+                        "{kind:?}, {isa:?}, {m}"
+                    );
                 }
             }
             for (at, bits) in wanted.iter().enumerate() {
                 let w = &plain[at % OCTET * k..][..k];
-                let exact: f64 = a.values[..k].iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                let exact: f64 =
+                    a.values[..k].iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
                 let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
                 assert!(off <= bound(&a.values[..k], w), "{kind:?}: {off:e} from {exact:e}");
             }

@@ -128,7 +128,8 @@ mod tests {
     #[test]
     fn words_of_eight_rows_are_neighbours() {
         let bytes = Kind::Q4K.block_bytes();
-        let mut rows: Vec<u8> = (0..OCTET * bytes).map(|at| (at / bytes * 16 + at % bytes % 16) as u8).collect();
+        let mut rows: Vec<u8> =
+            (0..OCTET * bytes).map(|at| (at / bytes * 16 + at % bytes % 16) as u8).collect();
         interleave(Kind::Q4K, &mut rows);
         for word in 0..2 {
             for row in 0..OCTET {

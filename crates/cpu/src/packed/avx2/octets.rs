@@ -70,9 +70,8 @@ fn nibbles(bytes: __m256i, upper: bool) -> __m256i {
 #[inline]
 unsafe fn codes<F: Format, const PART: usize>(block: *const u8, group: usize, quad: usize) -> __m256i {
     // SAFETY: the caller's promise.
-    let load = |at: usize, word: usize| unsafe {
-        _mm256_loadu_si256(block.add(OCTET * (at + 4 * word)).cast())
-    };
+    let load =
+        |at: usize, word: usize| unsafe { _mm256_loadu_si256(block.add(OCTET * (at + 4 * word)).cast()) };
     match F::LIES {
         Lies::Within(Kind::Q4K) => nibbles(load(16, group / 2 * QUADS + quad), PART % 2 == 1),
         Lies::Within(Kind::Q5K) => {
@@ -156,7 +155,8 @@ impl Scales {
         let eight = |from: *const u8| unsafe { _mm_loadl_epi64(from.cast()) };
         match F::LIES {
             Lies::Within(Kind::Q4K | Kind::Q5K) => {
-                let of = |row: usize| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(self.bytes[row].as_ptr())));
+                let of =
+                    |row: usize| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(self.bytes[row].as_ptr())));
                 let factor = _mm256_mul_ps(unit, of(group));
                 ([factor; 2], _mm256_mul_ps(least, of(8 + group)))
             }
@@ -260,11 +260,12 @@ pub(super) unsafe fn fill<F: Format>(
     let block = columns.first.wrapping_add(index * OCTET * F::BYTES);
     let bias = _mm256_set1_epi16(F::BIAS as i16);
     // The first two and the last two of four bytes, as 16 bits each.
-    let pairs = [0u8, 2].map(|byte| {
-        twice(std::array::from_fn(|at| {
-            if at % 2 == 0 { (at / 4 * 4 + at % 4 / 2) as u8 + byte } else { 0x80 }
-        }))
-    });
+    let pairs =
+        [0u8, 2].map(|byte| {
+            twice(std::array::from_fn(|at| {
+                if at % 2 == 0 { (at / 4 * 4 + at % 4 / 2) as u8 + byte } else { 0x80 }
+            }))
+        });
     // SAFETY: the caller's promise.
     unsafe {
         let scales = Scales::of::<F>(block);
