@@ -42,6 +42,18 @@ pub(super) struct Bytes {
     pub lower: [i8; GROUP],
 }
 
+impl Bytes {
+    #[inline(always)]
+    fn of(codes: &[i16; GROUP]) -> Bytes {
+        let mut bytes = Bytes { upper: [0; GROUP], lower: [0; GROUP] };
+        for at in 0..GROUP {
+            bytes.upper[at] = (codes[at].wrapping_add(128) >> 8) as i8;
+            bytes.lower[at] = codes[at] as i8;
+        }
+        bytes
+    }
+}
+
 /// Quantised rows in scratch memory.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
@@ -112,9 +124,7 @@ pub(super) unsafe fn quantise(x: &Mat, from: usize, rows: Rows, to: usize) {
             };
             let (mut codes, part) = one(&values);
             if apart {
-                let lower = codes.map(|code| code as i8);
-                let upper = std::array::from_fn(|at| ((codes[at] - i16::from(lower[at])) >> 8) as i8);
-                rows.bytes.add(group).write(Bytes { upper, lower });
+                rows.bytes.add(group).write(Bytes::of(&codes));
             }
             let (second, third) = codes[8..24].split_at_mut(8);
             second.swap_with_slice(third);

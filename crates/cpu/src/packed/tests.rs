@@ -277,13 +277,11 @@ fn the_largest_products() {
         }
         let mut plain = vec![0.0; OCTET * k];
         dequantise(kind, &bytes, &mut plain);
-        let octet = bytes.len();
-        interleave(kind, &mut bytes[..octet]);
-        // 1 is 32639, 127 twice; the second is -32512 - 128, of which the upper byte is -127 and the lower -128 or 127.
-        for (first, second) in
-            [(1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (1.0, 32384.0 / 32639.0), (-1.0, -0.9922)]
-        {
-            let value = |col: usize, _: &mut Random| if col % 2 == 0 { first } else { second };
+        interleave(kind, &mut bytes);
+        // Bytes of 32639 are 127 and 127, those of 32384 are 127 and -128.
+        let near = 32384.0 / 32639.0;
+        for (first, rest) in [(1.0, 1.0), (-1.0, -1.0), (1.0, near), (-1.0, -near), (1.0, -near)] {
+            let value = |col: usize, _: &mut Random| if col % GROUP == 0 { first } else { rest };
             let a = Rowed::new(5, k, Elem::F32, value);
             let runs = [Run { format: BlockFormat::Octets(kind), rows: OCTET, bytes: bytes.as_ptr() }];
             let wanted = product_of(Isa::Portable, 1, &a, 0, 5, &runs);

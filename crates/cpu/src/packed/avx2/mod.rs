@@ -47,7 +47,12 @@ fn unbiased<F: Format>(sum: __m256i, integers: i32, zeros: &[i32; OCTET]) -> __m
         let zeros = unsafe { _mm256_loadu_si256(zeros.as_ptr().cast()) };
         return _mm256_sub_epi32(sum, _mm256_mullo_epi32(zeros, _mm256_set1_epi32(integers)));
     }
-    if F::BIAS == 0 { sum } else { _mm256_sub_epi32(sum, _mm256_set1_epi32(F::BIAS * integers)) }
+    if F::BIAS == 0 {
+        return sum;
+    }
+    // Multiplied as a vector: a scalar would go through two more registers.
+    let integers = pinned(_mm256_set1_epi32(integers));
+    _mm256_sub_epi32(sum, _mm256_mullo_epi32(integers, _mm256_set1_epi32(F::BIAS)))
 }
 
 /// What a group adds to eight columns of a row: factors of its halves, or of all of it the first, and offsets if the type has them.

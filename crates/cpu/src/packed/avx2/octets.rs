@@ -54,6 +54,15 @@ macro_rules! groups {
     )*};
 }
 
+/// Calls each of a group's vectors.
+macro_rules! quads {
+    (|$quad:ident| $call:expr) => { quads!(@ |$quad| $call, 0 1 2 3 4 5 6 7) };
+    (@ |$quad:ident| $call:expr, $($at:literal)*) => {$(
+        let $quad: usize = $at;
+        $call;
+    )*};
+}
+
 /// The lower or the upper halves of bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -186,7 +195,8 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
     let mut sums = [[_mm256_setzero_si256(); 2]; M];
     let mut held = [[_mm256_setzero_si256(); 2]; M];
     let places = [_mm256_set1_epi16(256), _mm256_set1_epi16(1)];
-    for quad in 0..QUADS {
+    // Written out, because the compiler keeps larger loops.
+    quads!(|quad| {
         // SAFETY: the caller's promise.
         let w = unsafe { codes::<F, PART>(block, group, quad) };
         let fresh = quad % narrow::<F>() == 0;
@@ -205,7 +215,7 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
                 sums[half] = _mm256_add_epi32(sums[half], _mm256_add_epi32(upper, lower));
             }
         }
-    }
+    });
     sums
 }
 
@@ -271,14 +281,14 @@ pub(super) unsafe fn fill<F: Format>(
         let scales = Scales::of::<F>(block);
         groups!(F, |group, PART| {
             let to = panel.codes[at + group].as_mut_ptr();
-            for quad in 0..QUADS {
+            quads!(|quad| {
                 let w = codes::<F, PART>(block, group, quad);
                 for (half, pair) in pairs.into_iter().enumerate() {
                     let value = _mm256_sub_epi16(_mm256_shuffle_epi8(w, pair), bias);
                     let to = to.add(2 * quad + half).cast::<i16>().add(2 * first);
                     _mm256_store_si256(to.cast(), value);
                 }
-            }
+            });
             let (factors, offset) = scales.at::<F>(block, group);
             for (to, factor) in panel.factors[at + group][..F::FACTORS].iter_mut().zip(factors) {
                 _mm256_storeu_ps(to.as_mut_ptr().add(first), factor);
