@@ -13,6 +13,7 @@
 
 use half::f16;
 
+use crate::ggml::octets::{OCTET, interleaves};
 use crate::ggml::{self, Kind};
 use crate::grouped::Grouped;
 use crate::{DType, Tensor};
@@ -67,6 +68,8 @@ pub enum BlockFormat {
     Int8,
     /// A block type of ggml's, not one of plain numbers.
     Ggml(Kind),
+    /// The same, of whole eights of rows that are interleaved ([`crate::ggml::octets`]): never made, and no row can be read alone.
+    Octets(Kind),
     /// Codes with scales and zeros of groups, as other tools leave them: read out of files, never made.
     Grouped(Grouped),
 }
@@ -77,7 +80,7 @@ impl BlockFormat {
         match self {
             BlockFormat::Nf4 => "nf4",
             BlockFormat::Int8 => "int8",
-            BlockFormat::Ggml(kind) => kind.name(),
+            BlockFormat::Ggml(kind) | BlockFormat::Octets(kind) => kind.name(),
             BlockFormat::Grouped(grouped) => grouped.name(),
         }
     }
@@ -87,14 +90,14 @@ impl BlockFormat {
         match self {
             BlockFormat::Nf4 => NF4_BLOCK,
             BlockFormat::Int8 => cols.max(1),
-            BlockFormat::Ggml(kind) => kind.block(),
+            BlockFormat::Ggml(kind) | BlockFormat::Octets(kind) => kind.block(),
             BlockFormat::Grouped(grouped) => grouped.group,
         }
     }
 
     /// Whether a row's scales are among its codes, as far as others than its own kernels know.
     fn has_scales_within(self) -> bool {
-        matches!(self, BlockFormat::Ggml(_) | BlockFormat::Grouped(_))
+        matches!(self, BlockFormat::Ggml(_) | BlockFormat::Octets(_) | BlockFormat::Grouped(_))
     }
 
     /// Scales of a row behind its codes.
@@ -107,7 +110,7 @@ impl BlockFormat {
         match self {
             BlockFormat::Nf4 => cols.div_ceil(2),
             BlockFormat::Int8 => cols,
-            BlockFormat::Ggml(kind) => kind.bytes(cols),
+            BlockFormat::Ggml(kind) | BlockFormat::Octets(kind) => kind.bytes(cols),
             BlockFormat::Grouped(grouped) => grouped.row_bytes(cols),
         }
     }
@@ -160,11 +163,17 @@ impl BlockFormat {
                 scales.copy_from_slice(&scale.to_le_bytes());
             }
             BlockFormat::Ggml(_) => {}
-            BlockFormat::Grouped(_) => panic!("pack: rows of {} are read and never made", self.name()),
+            BlockFormat::Grouped(_) | BlockFormat::Octets(_) => {
+                panic!("pack: rows of {} are read and never made", self.name())
+            }
         }
     }
 
     /// What a packed row stands for: the definition.
+    ///
+    /// # Panics
+    /// If rows of this format are interleaved with others.
+    #[track_caller]
     pub fn unpack_row(self, packed: &[u8], out: &mut [f32]) {
         if let BlockFormat::Ggml(kind) = self {
             return ggml::dequantise(kind, packed, out);
@@ -183,6 +192,7 @@ impl BlockFormat {
                     NF4_VALUES[usize::from(if index % 2 == 0 { pair >> 4 } else { pair & 15 })] * scale
                 }
                 BlockFormat::Int8 => int8_value(codes[index].cast_signed(), scale),
+                BlockFormat::Octets(_) => panic!("unpack: a row of {} alone is interleaved", self.name()),
                 BlockFormat::Ggml(_) | BlockFormat::Grouped(_) => 0.0,
             };
         }
@@ -209,7 +219,24 @@ impl Packing {
         self.runs.iter().map(|(format, rows)| rows * format.row_bytes(self.cols)).sum()
     }
 
-    /// Where a row's bytes begin, and its format.
+    /// The same rows, of which every whole eight of a run are interleaved where their kind allows it: as many bytes.
+    pub fn interleaved(self) -> Packing {
+        let mut runs = Vec::new();
+        for (format, rows) in self.runs {
+            match format {
+                BlockFormat::Ggml(kind) if interleaves(kind) => {
+                    let whole = rows / OCTET * OCTET;
+                    runs.push((BlockFormat::Octets(kind), whole));
+                    runs.push((format, rows - whole));
+                }
+                _ => runs.push((format, rows)),
+            }
+        }
+        runs.retain(|(_, rows)| *rows > 0);
+        Packing { cols: self.cols, runs }
+    }
+
+    /// Where a row's bytes begin, before rows are interleaved, and its format.
     ///
     /// # Panics
     /// If there is no such row.
@@ -330,6 +357,17 @@ mod tests {
         assert_eq!(Nf4.packed_shape([3, 128]), [3, 64 + 8]);
         assert_eq!(Nf4.packed_shape([3, 35]), [1, 56 + 8]);
         assert_eq!(Int8.packed_shape([3, 35]), [3, 36 + 4]);
+    }
+
+    #[test]
+    fn interleaved_rows_have_the_bytes_of_the_others() {
+        let (q4, q8) = (BlockFormat::Ggml(Kind::Q4K), BlockFormat::Ggml(Kind::Q8_0));
+        let plain = Packing { cols: 512, runs: vec![(q4, 21), (q8, 9), (q4, 3), (q4, 8)] };
+        let together = plain.clone().interleaved();
+        let octets = BlockFormat::Octets(Kind::Q4K);
+        assert_eq!(together.runs, [(octets, 16), (q4, 5), (q8, 9), (q4, 3), (octets, 8)]);
+        assert_eq!((together.rows(), together.bytes()), (plain.rows(), plain.bytes()));
+        assert!((0..41).all(|row| together.row(row).0 == plain.row(row).0));
     }
 
     #[test]

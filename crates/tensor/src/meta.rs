@@ -102,7 +102,7 @@ impl Machine for Meta {
         self.run(Work::MatMul(flops, op.a.dtype()), bytes(&[op.a, op.b]) + into(op.c, op.accumulate));
     }
     fn multiplies(&self, format: BlockFormat) -> bool {
-        let own = matches!(format, BlockFormat::Ggml(_) | BlockFormat::Grouped(_));
+        let own = matches!(format, BlockFormat::Ggml(_) | BlockFormat::Octets(_) | BlockFormat::Grouped(_));
         own && matches!(self.profile().hardware, Hardware::Processor)
     }
     fn packed_matmul(&self, op: &PackedMatMul<'_>, _: &Tensor) {

@@ -11,6 +11,7 @@ mod tests;
 use std::ops::Range;
 
 use fathom_tensor::blocks::{NF4_BLOCK, NF4_BOUNDS, NF4_LEAST, int8_code, int8_scale, int8_value};
+use fathom_tensor::ggml::octets::{OCTET, dequantise_row};
 use fathom_tensor::ggml::{Kind, dequantise, quantise};
 use fathom_tensor::{BlockFormat, Grouped};
 use half::bf16;
@@ -116,7 +117,7 @@ pub unsafe fn pack(place: Place<'_>, op: &Rows) {
             match op.format {
                 BlockFormat::Int8 => pack_int8(x, codes, &mut scales[0]),
                 BlockFormat::Ggml(kind) => quantise(kind, x, codes),
-                BlockFormat::Grouped(_) => {
+                BlockFormat::Grouped(_) | BlockFormat::Octets(_) => {
                     panic!("pack: rows of {} are read and never made", op.format.name())
                 }
                 BlockFormat::Nf4 => match place.isa {
@@ -143,6 +144,18 @@ pub unsafe fn unpack(place: Place<'_>, op: &Rows) {
                 match op.elem {
                     Elem::F32 => unpack_grouped::<f32>(op, grouped, row),
                     Elem::Bf16 => unpack_grouped::<bf16>(op, grouped, row),
+                }
+            }
+        });
+    }
+    if let BlockFormat::Octets(kind) = op.format {
+        assert!(op.rows.is_multiple_of(OCTET), "unpack: {} interleaved rows", op.rows);
+        return place.threads.run(op.rows, &|row, _| {
+            // SAFETY: the caller's promise; rows are disjoint.
+            unsafe {
+                match op.elem {
+                    Elem::F32 => unpack_interleaved::<f32>(op, kind, row),
+                    Elem::Bf16 => unpack_interleaved::<bf16>(op, kind, row),
                 }
             }
         });
@@ -214,7 +227,7 @@ unsafe fn unpack_part<T: Out>(
             }
             (BlockFormat::Nf4, _) => unpack_nf4(codes, scales, out, T::look_up),
             (BlockFormat::Ggml(kind), _) => unpack_ggml(kind, codes, out),
-            (BlockFormat::Grouped(_), _) => {}
+            (BlockFormat::Grouped(_) | BlockFormat::Octets(_), _) => {}
         }
     }
 }
@@ -292,6 +305,25 @@ unsafe fn unpack_grouped<T: Out>(op: &Rows, grouped: Grouped, row: usize) {
     for first in (0..op.cols).step_by(MOST_BLOCK) {
         let part = &mut part[..MOST_BLOCK.min(op.cols - first)];
         grouped.unpack(packed, (op.cols, first), part);
+        out[first..].iter_mut().zip(&*part).for_each(|(out, x)| *out = T::of(*x));
+    }
+}
+
+/// A row of eight that are interleaved.
+///
+/// # Safety
+/// The eight exist on both sides, and nothing else uses the row's elements.
+unsafe fn unpack_interleaved<T: Out>(op: &Rows, kind: Kind, row: usize) {
+    let bytes = OCTET * op.format.row_bytes(op.cols);
+    // SAFETY: the caller's promise.
+    let (packed, out) = unsafe {
+        let octet = op.packed.add(row / OCTET * bytes);
+        (std::slice::from_raw_parts(octet, bytes), plain::<T>(op, row, 0..op.cols))
+    };
+    let mut part = [0.0; MOST_BLOCK];
+    for first in (0..op.cols).step_by(MOST_BLOCK) {
+        let part = &mut part[..MOST_BLOCK.min(op.cols - first)];
+        dequantise_row(kind, packed, (row % OCTET, first), part);
         out[first..].iter_mut().zip(&*part).for_each(|(out, x)| *out = T::of(*x));
     }
 }

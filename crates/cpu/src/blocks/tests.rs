@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use fathom_tensor::ggml::octets::{OCTET, interleave};
+use fathom_tensor::ggml::{Kind, dequantise, quantise};
 use fathom_tensor::{BlockFormat, Category, DType, Device, FourBits, Pack, RoundWeights, Unpack};
 
 use crate::Cpu;
@@ -63,6 +65,33 @@ fn kernels_are_the_definition() {
                     check(format, shape, threads, isa);
                 }
             }
+        }
+    }
+}
+
+/// Rows that are interleaved stand for what they stood for before.
+#[test]
+fn interleaved_rows_are_unpacked() {
+    let (rows, cols) = (16, 512);
+    let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 26);
+    for kind in [Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K] {
+        let width = kind.bytes(cols);
+        let (mut bytes, mut plain) = (vec![0; rows * width], vec![0.0; rows * cols]);
+        quantise(kind, &numbers(rows * cols, 5), &mut bytes);
+        dequantise(kind, &bytes, &mut plain);
+        bytes.chunks_mut(OCTET * width).for_each(|rows| interleave(kind, rows));
+        let packed = device.zeros(rows, width, DType::U8, Category::Data);
+        device.machine.write(&packed, &bytes);
+        for dtype in [DType::F32, DType::Bf16] {
+            let out = device.zeros(rows, cols, dtype, Category::Data);
+            let format = BlockFormat::Octets(kind);
+            device.machine.unpack(&Unpack { format, packed: &packed, out: &out });
+            let rounded = |x: &f32| match dtype {
+                DType::Bf16 => half::bf16::from_f32(*x).to_f32(),
+                _ => *x,
+            };
+            let found = device.to_f32(&out);
+            assert!(found.iter().zip(&plain).all(|(x, y)| *x == rounded(y)), "{kind:?} to {dtype:?}");
         }
     }
 }

@@ -18,6 +18,7 @@ mod spill;
 
 use std::sync::Arc;
 
+use fathom_tensor::ggml::octets::interleaves;
 use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
@@ -272,6 +273,7 @@ impl Machine for Cpu {
     fn multiplies(&self, format: BlockFormat) -> bool {
         match format {
             BlockFormat::Ggml(kind) => kind.block() > 1,
+            BlockFormat::Octets(kind) => interleaves(kind),
             BlockFormat::Grouped(_) => true,
             BlockFormat::Nf4 | BlockFormat::Int8 => false,
         }

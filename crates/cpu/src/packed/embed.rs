@@ -3,6 +3,7 @@
 
 use fathom_tensor::BlockFormat;
 use fathom_tensor::ggml::dequantise;
+use fathom_tensor::ggml::octets::{OCTET, dequantise_row};
 use half::bf16;
 
 use super::Run;
@@ -55,8 +56,15 @@ pub unsafe fn embed(place: Place<'_>, op: &Embed<'_>) {
                 match found {
                     Some((run, at)) => {
                         let wide = run.format.row_bytes(op.k);
-                        let row = std::slice::from_raw_parts(run.bytes.add(at * wide), wide);
+                        let rows = |first, count| {
+                            std::slice::from_raw_parts(run.bytes.add(first * wide), count * wide)
+                        };
+                        let row = rows(at, 1);
                         match run.format {
+                            BlockFormat::Octets(kind) => {
+                                let rows = rows(at / OCTET * OCTET, OCTET);
+                                dequantise_row(kind, rows, (at % OCTET, start), block);
+                            }
                             BlockFormat::Ggml(kind) => {
                                 dequantise(kind, &row[kind.bytes(start)..][..kind.bytes(block.len())], block);
                             }

@@ -46,6 +46,8 @@ pub(super) trait Format: Sync {
     const PLANES: usize = if matches!(Self::LIES, Lies::Behind(Codes::E4m3)) { 2 } else { 1 };
     /// Factors lie behind a row's codes.
     const BEHIND: bool = matches!(Self::LIES, Lies::Behind(_));
+    /// Columns are interleaved by eight.
+    const OCTETS: bool = false;
     /// Each group of a column has a code of zero.
     const ZEROS: bool = matches!(Self::LIES, Lies::Behind(Codes::Int2 | Codes::Int4 | Codes::Int8));
 }
@@ -92,6 +94,10 @@ macro_rules! by_format {
             BlockFormat::Ggml(Kind::Q4K) => by_format!(@ Q4K, $type => $call),
             BlockFormat::Ggml(Kind::Q5K) => by_format!(@ Q5K, $type => $call),
             BlockFormat::Ggml(Kind::Q6K) => by_format!(@ Q6K, $type => $call),
+            BlockFormat::Octets(Kind::Q4_0) => by_format!(@@ Q4_0, $type => $call),
+            BlockFormat::Octets(Kind::Q4K) => by_format!(@@ Q4K, $type => $call),
+            BlockFormat::Octets(Kind::Q5K) => by_format!(@@ Q5K, $type => $call),
+            BlockFormat::Octets(Kind::Q6K) => by_format!(@@ Q6K, $type => $call),
             BlockFormat::Grouped(grouped) => match (grouped.codes, grouped.group) {
                 (Codes::Int2, _) => by_format!(@ Int2, $type => $call),
                 (Codes::Int4, _) => by_format!(@ Int4, $type => $call),
@@ -105,6 +111,10 @@ macro_rules! by_format {
     };
     (@ $name:ident, $type:ident => $call:expr) => {{
         type $type = format::$name;
+        $call
+    }};
+    (@@ $name:ident, $type:ident => $call:expr) => {{
+        type $type = octets::Octets<format::$name>;
         $call
     }};
 }

@@ -10,14 +10,16 @@
 //! ```
 //!
 //! So the bits of a row depend on nothing but its own elements and the weight, whichever kernel computes it, and are the same on every
-//! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]); for many rows sixteen columns at a
-//! time are unpacked to 16 bits in the first cache and used for all of them ([`panel`]).
+//! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]), which for blocks of four to six
+//! bits are interleaved in memory ([`octets`]); for many rows sixteen columns at a time are unpacked to 16 bits in the first cache and
+//! used for all of them ([`panel`]).
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod embed;
 mod format;
+mod octets;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod portable;

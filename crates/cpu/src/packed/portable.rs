@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::format::{Columns, Format, GROUP, OCTET, Table, codes, table};
+use super::octets::Apart;
 use super::rows::{Rows, swapped};
 
 /// Rows by the first `count` of eight columns, into `sums`, a row each.
@@ -11,11 +12,19 @@ use super::rows::{Rows, swapped};
 pub(super) unsafe fn octet<F: Format>(columns: Columns, count: usize, rows: Rows, sums: &mut [[f32; OCTET]]) {
     sums.fill([0.0; OCTET]);
     let mut found = Table::new();
-    let whole = columns.each(count);
+    let (whole, mut apart) = (columns.each(count), Apart::new());
     for index in 0..rows.k / GROUP / F::GROUPS {
-        let blocks = columns.block::<F>(index).each(count);
         // SAFETY: the caller's promise.
-        unsafe { table::<F>(&whole, (columns.behind, index), &mut found) };
+        let blocks = unsafe {
+            if F::OCTETS {
+                let blocks = apart.take::<F>(columns, index);
+                table::<F>(&blocks, (columns.behind, 0), &mut found);
+                blocks
+            } else {
+                table::<F>(&whole, (columns.behind, index), &mut found);
+                columns.block::<F>(index).each(count)
+            }
+        };
         for group in 0..F::GROUPS {
             for col in 0..count {
                 // SAFETY: the caller's promise.

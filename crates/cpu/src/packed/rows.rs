@@ -1,16 +1,18 @@
 //! The other operand: rows of f32 or bf16 as integers of 16 bits, each 32 neighbours under one f32 scale.
 //!
-//! The scale is the largest magnitude over 32767, so an integer is within 1.6e-5 of that magnitude of what it stands for: less than
-//! bf16 rounds by. A group whose largest magnitude is below 2^-100 is zeros; one with an infinity or a NaN has the scale NaN.
+//! The scale is the largest magnitude over 32639, so an integer is within 1.6e-5 of that magnitude of what it stands for: less than
+//! bf16 rounds by. Its bytes are two signed ones, since 32639 is 256 x 127 + 127, and a few rows have them apart too, for kernels that
+//! multiply bytes. A group whose largest magnitude is below 2^-100 is zeros; one with an infinity or a NaN has the scale NaN.
 #![allow(unsafe_code)]
 
 use half::bf16;
 
+use super::FEW;
 use super::format::GROUP;
 use crate::mat::{Elem, Mat};
 
 /// What codes reach to.
-const MOST: f32 = 32767.0;
+const MOST: f32 = 32639.0;
 /// Below it a group is zeros.
 const LEAST: f32 = f32::from_bits((127 - 100) << 23);
 /// `x + ROUND` has the integer nearest to x, ties to even, in its lowest bits, if |x| < 2^22.
@@ -26,6 +28,30 @@ pub(super) struct GroupSums {
     pub halves: [i32; 2],
     /// The sum of all.
     pub sum: i32,
+    /// The same, rounded to f32.
+    pub total: f32,
+}
+
+/// The bytes of a group's integers, in the order of its elements: each is `256 upper + lower`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Bytes {
+    /// -127..=127.
+    pub upper: [i8; GROUP],
+    /// -128..=127.
+    pub lower: [i8; GROUP],
+}
+
+impl Bytes {
+    #[inline(always)]
+    fn of(codes: &[i16; GROUP]) -> Bytes {
+        let mut bytes = Bytes { upper: [0; GROUP], lower: [0; GROUP] };
+        for at in 0..GROUP {
+            bytes.upper[at] = (codes[at].wrapping_add(128) >> 8) as i8;
+            bytes.lower[at] = codes[at] as i8;
+        }
+        bytes
+    }
 }
 
 /// Quantised rows in scratch memory.
@@ -36,6 +62,8 @@ pub(super) struct Rows {
     pub codes: *mut i16,
     /// [rows, k / 32].
     pub parts: *mut GroupSums,
+    /// [rows, k / 32] if there are at most [`FEW`]; else nowhere.
+    pub bytes: *mut Bytes,
     /// Columns.
     pub k: usize,
     /// Integers from one row to the next: more than k, so that neighbouring rows are in different sets of a cache.
@@ -52,19 +80,24 @@ impl Rows {
 
     /// Bytes of so many rows.
     pub fn bytes(rows: usize, k: usize) -> usize {
-        rows * (2 * Rows::stride(k) + size_of::<GroupSums>() * (k / GROUP))
+        let bytes = rows.min(FEW) * size_of::<Bytes>() * (k / GROUP);
+        rows * (2 * Rows::stride(k) + size_of::<GroupSums>() * (k / GROUP)) + bytes
     }
 
     /// Rows in memory that is aligned to 64 bytes.
     pub fn at(memory: *mut u8, rows: usize, k: usize) -> Rows {
         let stride = Rows::stride(k);
-        Rows { codes: memory.cast(), parts: memory.wrapping_add(2 * rows * stride).cast(), k, stride }
+        let parts = memory.wrapping_add(2 * rows * stride);
+        let bytes = parts.wrapping_add(rows * size_of::<GroupSums>() * (k / GROUP)).cast();
+        let bytes = if rows <= FEW { bytes } else { std::ptr::null_mut() };
+        Rows { codes: memory.cast(), parts: parts.cast(), bytes, k, stride }
     }
 
     /// From this row on.
     pub fn from(self, row: usize) -> Rows {
-        let parts = self.parts.wrapping_add(row * (self.k / GROUP));
-        Rows { codes: self.codes.wrapping_add(row * self.stride), parts, ..self }
+        let groups = row * (self.k / GROUP);
+        let (parts, bytes) = (self.parts.wrapping_add(groups), self.bytes.wrapping_add(groups));
+        Rows { codes: self.codes.wrapping_add(row * self.stride), parts, bytes, ..self }
     }
 }
 
@@ -74,6 +107,7 @@ impl Rows {
 /// Both rows exist, and nothing else uses the latter.
 #[inline(always)]
 pub(super) unsafe fn quantise(x: &Mat, from: usize, rows: Rows, to: usize) {
+    let apart = !rows.bytes.is_null();
     let rows = rows.from(to);
     for group in 0..rows.k / GROUP {
         // SAFETY: the caller's promise.
@@ -88,14 +122,19 @@ pub(super) unsafe fn quantise(x: &Mat, from: usize, rows: Rows, to: usize) {
                     bits.map(|bits| f32::from_bits(u32::from(bits.to_bits()) << 16))
                 }
             };
-            let (codes, part) = one(&values);
+            let (mut codes, part) = one(&values);
+            if apart {
+                rows.bytes.add(group).write(Bytes::of(&codes));
+            }
+            let (second, third) = codes[8..24].split_at_mut(8);
+            second.swap_with_slice(third);
             rows.codes.cast::<[i16; GROUP]>().add(group).write(codes);
             rows.parts.add(group).write(part);
         }
     }
 }
 
-/// Quantises a group.
+/// Quantises a group: integers in the order of elements.
 #[inline(always)]
 fn one(x: &[f32; GROUP]) -> ([i16; GROUP], GroupSums) {
     // As integers magnitudes are in their order, and NaN is the largest.
@@ -120,9 +159,8 @@ fn one(x: &[f32; GROUP]) -> ([i16; GROUP], GroupSums) {
         *code = (x * factor + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i16;
     }
     let halves = [0, 16].map(|at| codes[at..at + 16].iter().map(|code| i32::from(*code)).sum::<i32>());
-    let (second, third) = codes[8..24].split_at_mut(8);
-    second.swap_with_slice(third);
-    (codes, GroupSums { scale, halves, sum: halves[0] + halves[1] })
+    let sum = halves[0] + halves[1];
+    (codes, GroupSums { scale, halves, sum, total: sum as f32 })
 }
 
 /// Which element is the one at this place of a group; and the other way round.
@@ -132,5 +170,32 @@ pub(super) const fn swapped(at: usize) -> usize {
         1 => at + 8,
         2 => at - 8,
         _ => at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_those_of_the_integers() {
+        for k in [32, 96] {
+            let values: Vec<f32> = (0..k).map(|at| (at as f32 * 1.7).sin() * [1.0, -3e4][at % 2]).collect();
+            let x = Mat { ptr: values.as_ptr().cast(), elem: Elem::F32, stride: k };
+            let mut memory = vec![0u64; Rows::bytes(1, k) / 8 + 8];
+            let memory: *mut u8 = memory.as_mut_ptr().cast();
+            let rows = Rows::at(memory.wrapping_add(memory.align_offset(64)), 1, k);
+            // SAFETY: both rows have these elements.
+            unsafe { quantise(&x, 0, rows, 0) };
+            for at in 0..k {
+                // SAFETY: what was written.
+                let (code, bytes) = unsafe {
+                    (*rows.codes.add(at / GROUP * GROUP + swapped(at % GROUP)), *rows.bytes.add(at / GROUP))
+                };
+                let of = |bytes: &[i8; GROUP]| i32::from(bytes[at % GROUP]);
+                assert_eq!(256 * of(&bytes.upper) + of(&bytes.lower), i32::from(code), "{at} of {k}");
+                assert!(code.abs() <= 32639 && of(&bytes.upper).abs() <= 127, "{code}");
+            }
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use fathom_tensor::Grouped;
 use fathom_tensor::ggml::Kind;
+use fathom_tensor::ggml::dequantise;
+use fathom_tensor::ggml::octets::{dequantise_row, interleave, interleaves};
 use half::{bf16, f16};
 
 use super::*;
@@ -24,7 +26,9 @@ const GROUPED: [(Codes, usize); 8] = [
 fn formats() -> impl Iterator<Item = (BlockFormat, usize)> {
     let grouped =
         GROUPED.map(|(codes, group)| (BlockFormat::Grouped(Grouped { codes, group }), group.max(32)));
-    KINDS.into_iter().map(|kind| (BlockFormat::Ggml(kind), kind.block())).chain(grouped)
+    let octets = KINDS.into_iter().filter(|kind| interleaves(*kind)).map(BlockFormat::Octets);
+    let blocks = KINDS.map(BlockFormat::Ggml).into_iter().chain(octets);
+    blocks.map(|format| (format, format.block(0))).chain(grouped)
 }
 
 /// Every level this machine has.
@@ -70,6 +74,11 @@ fn blocks(kind: Kind, elements: usize, random: &mut Random) -> Vec<u8> {
 fn packed_rows(format: BlockFormat, (n, k): (usize, usize), random: &mut Random) -> Vec<u8> {
     let grouped = match format {
         BlockFormat::Ggml(kind) => return blocks(kind, n * k, random),
+        BlockFormat::Octets(kind) => {
+            let mut bytes = blocks(kind, n * k, random);
+            bytes.chunks_mut(OCTET * format.row_bytes(k)).for_each(|rows| interleave(kind, rows));
+            return bytes;
+        }
         BlockFormat::Grouped(grouped) => grouped,
         other => panic!("{other:?}"),
     };
@@ -140,9 +149,15 @@ fn weights(formats: &[(BlockFormat, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32
         formats.iter().map(|(format, n)| packed_rows(*format, (*n, k), &mut random)).collect();
     let mut plain = Vec::new();
     for ((format, _), bytes) in formats.iter().zip(&all) {
-        for row in bytes.chunks(format.row_bytes(k)) {
+        for (at, row) in bytes.chunks(format.row_bytes(k)).enumerate() {
             let mut out = vec![0.0; k];
-            format.unpack_row(row, &mut out);
+            match *format {
+                BlockFormat::Octets(kind) => {
+                    let wide = OCTET * format.row_bytes(k);
+                    dequantise_row(kind, &bytes[at / OCTET * wide..][..wide], (at % OCTET, 0), &mut out);
+                }
+                _ => format.unpack_row(row, &mut out),
+            }
             plain.extend(out);
         }
     }
@@ -158,6 +173,11 @@ fn runs(formats: &[(BlockFormat, usize)], bytes: &[Vec<u8>]) -> Vec<Run> {
     formats.iter().zip(bytes).map(run).collect()
 }
 
+/// As many rows as a format may have.
+fn fitting(format: BlockFormat, n: usize) -> usize {
+    if matches!(format, BlockFormat::Octets(_)) { n.next_multiple_of(OCTET) } else { n }
+}
+
 fn ggml(kinds: &[(Kind, usize)]) -> Vec<(BlockFormat, usize)> {
     kinds.iter().map(|(kind, n)| (BlockFormat::Ggml(*kind), *n)).collect()
 }
@@ -171,7 +191,7 @@ fn bound(x: &[f32], w: &[f32]) -> f64 {
             let size: f64 = w.iter().map(|w| f64::from(w.abs())).sum();
             // Offsets are subtracted from sums that are larger than what is left.
             let held = size + 32.0 * w.iter().fold(0.0f32, |most, w| most.max(w.abs())) as f64;
-            f64::from(most) * (0.51 / 32767.0 * size + held * (x.len() as f64 + 8.0) * 6e-8)
+            f64::from(most) * (0.51 / 32639.0 * size + held * (x.len() as f64 + 8.0) * 6e-8)
         })
         .sum::<f64>()
         + 1e-30
@@ -215,7 +235,70 @@ fn bits_are_the_same_everywhere() {
             (33, 64, 9),
         ] {
             for elem in [Elem::F32, Elem::Bf16] {
-                check(&[(format, n)], m, blocks * block, elem);
+                check(&[(format, fitting(format, n))], m, blocks * block, elem);
+            }
+        }
+    }
+}
+
+/// Interleaved rows have the products of those that are not.
+#[test]
+fn interleaved_rows_have_the_same_products() {
+    for kind in KINDS.into_iter().filter(|kind| interleaves(*kind)) {
+        let (n, k) = (72, 3 * 256);
+        let plain = blocks(kind, n * k, &mut Random(91));
+        let mut together = plain.clone();
+        let octet = OCTET * kind.bytes(k);
+        together.chunks_mut(octet).for_each(|rows| interleave(kind, rows));
+        for m in [1, 3, 4, 5, 19] {
+            let a = Rowed::new(m, k, Elem::F32, |_, random| random.next());
+            let product = |format, bytes: &Vec<u8>| {
+                let runs = [Run { format, rows: n, bytes: bytes.as_ptr() }];
+                product_of(Isa::detect(), 2, &a, 0, m, &runs)
+            };
+            let found = product(BlockFormat::Octets(kind), &together);
+            assert!(found == product(BlockFormat::Ggml(kind), &plain), "{kind:?}, {m} rows");
+        }
+    }
+}
+
+/// The largest codes with the largest integers of both signs, whose sums of products come closest to the ends of 16 bits.
+#[test]
+fn the_largest_products() {
+    for kind in KINDS.into_iter().filter(|kind| interleaves(*kind)) {
+        let k = 256;
+        let mut bytes = vec![0xff; OCTET * kind.bytes(k)];
+        for block in bytes.chunks_mut(kind.block_bytes()) {
+            let at = if kind == Kind::Q6K { 208 } else { 0 };
+            block[at..at + 2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
+            if matches!(kind, Kind::Q4K | Kind::Q5K) {
+                block[2..4].copy_from_slice(&f16::from_f32(0.25).to_le_bytes());
+            }
+        }
+        let mut plain = vec![0.0; OCTET * k];
+        dequantise(kind, &bytes, &mut plain);
+        interleave(kind, &mut bytes);
+        // Bytes of 32639 are 127 and 127, those of 32384 are 127 and -128.
+        let near = 32384.0 / 32639.0;
+        for (first, rest) in [(1.0, 1.0), (-1.0, -1.0), (1.0, near), (-1.0, -near), (1.0, -near)] {
+            let value = |col: usize, _: &mut Random| if col % GROUP == 0 { first } else { rest };
+            let a = Rowed::new(5, k, Elem::F32, value);
+            let runs = [Run { format: BlockFormat::Octets(kind), rows: OCTET, bytes: bytes.as_ptr() }];
+            let wanted = product_of(Isa::Portable, 1, &a, 0, 5, &runs);
+            for isa in levels() {
+                for m in [1, 4, 5] {
+                    assert!(
+                        product_of(isa, 1, &a, 0, m, &runs) == wanted[..m * OCTET],
+                        "{kind:?}, {isa:?}, {m}"
+                    );
+                }
+            }
+            for (at, bits) in wanted.iter().enumerate() {
+                let w = &plain[at % OCTET * k..][..k];
+                let exact: f64 =
+                    a.values[..k].iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
+                assert!(off <= bound(&a.values[..k], w), "{kind:?}: {off:e} from {exact:e}");
             }
         }
     }
@@ -250,6 +333,7 @@ fn products_with_golden_blocks() {
 fn more_rows_than_are_quantised_at_a_time() {
     check(&ggml(&[(Kind::Q4K, 24)]), ROWS + 6, 512, Elem::F32);
     check(&ggml(&[(Kind::Q8_0, 17)]), 2 * ROWS + 1, 96, Elem::Bf16);
+    check(&[(BlockFormat::Octets(Kind::Q6K), 24)], ROWS + 2, 256, Elem::F32);
     let e4m3 = BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 640 });
     check(&[(e4m3, 17)], ROWS + 6, 640, Elem::Bf16);
 }
@@ -260,6 +344,7 @@ fn runs_of_several_kinds() {
     let mut kinds = ggml(&kinds);
     kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::Int4, group: 512 }), 40));
     kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 128 }), 17));
+    kinds.extend([(BlockFormat::Octets(Kind::Q4K), 72), (BlockFormat::Octets(Kind::Q6K), 8)]);
     for m in [1, 4, 6] {
         check(&kinds, m, 512, Elem::F32);
     }
@@ -270,14 +355,15 @@ fn runs_of_several_kinds() {
 fn numbers_at_the_ends() {
     for (kind, block) in formats() {
         let k = 3 * block.max(64);
-        let kinds = [(kind, 11)];
+        let n = fitting(kind, 11);
+        let kinds = [(kind, n)];
         let (bytes, plain) = weights(&kinds, k);
         let runs = runs(&kinds, &bytes);
         let sizes = [0.0, 1e-40, 1e-33, 1.0, 1e33];
         let a = Rowed::new(7, k, Elem::F32, |col, random| random.next() * sizes[col / GROUP % sizes.len()]);
         let first = product_of(Isa::Portable, 1, &a, 0, 7, &runs);
         for (at, bits) in first.iter().enumerate() {
-            let (x, w) = (&a.values[at / 11 * k..][..k], &plain[at % 11 * k..][..k]);
+            let (x, w) = (&a.values[at / n * k..][..k], &plain[at % n * k..][..k]);
             let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
             let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
             assert!(off <= bound(x, w), "{kind:?}: {off:e} from {exact:e}");
@@ -286,7 +372,7 @@ fn numbers_at_the_ends() {
             if col == 40 && random.bits() % 3 == 0 { f32::INFINITY } else { random.next() }
         });
         let lost = product_of(Isa::Portable, 1, &broken, 0, 7, &runs);
-        for (row, bits) in lost.chunks(11).enumerate() {
+        for (row, bits) in lost.chunks(n).enumerate() {
             let finite = broken.values[row * k..][..k].iter().all(|x| x.is_finite());
             assert!(bits.iter().all(|bits| f32::from_bits(*bits).is_nan() != finite), "{kind:?}: row {row}");
         }
@@ -303,19 +389,19 @@ fn numbers_at_the_ends() {
 #[test]
 fn rows_of_a_table() {
     let int4 = BlockFormat::Grouped(Grouped { codes: Codes::Int4, group: 64 });
-    let kinds = [(BlockFormat::Ggml(Kind::Q4K), 3), (int4, 1), (BlockFormat::Ggml(Kind::Q6K), 1)];
+    let kinds = [(BlockFormat::Ggml(Kind::Q4K), 3), (int4, 1), (BlockFormat::Octets(Kind::Q6K), 8)];
     let k = 512;
     let (bytes, plain) = weights(&kinds, k);
     let runs = runs(&kinds, &bytes);
     let threads = Threads::new(2);
-    for (ids, first) in [(vec![4, 0, 2, 4], None), (vec![12, 9, 14, 10, 3], Some(10))] {
+    for (ids, first) in [(vec![4, 0, 11, 4], None), (vec![12, 9, 14, 10, 3, 22, 20], Some(10))] {
         let mut out = vec![1.0f32; ids.len() * k];
         let to = MatMut { ptr: out.as_mut_ptr().cast(), elem: Elem::F32, stride: k };
         let op = Embed { ids: &ids, k, runs: &runs, scale: 2.0, out: to, accumulate: true, first };
         // SAFETY: the table and the rows have these extents.
         unsafe { embed(Place { threads: &threads, isa: Isa::Portable }, &op) };
         for (id, row) in ids.iter().zip(out.chunks(k)) {
-            let at = (*id as usize).checked_sub(first.unwrap_or(0)).filter(|at| *at < 5);
+            let at = (*id as usize).checked_sub(first.unwrap_or(0)).filter(|at| *at < 12);
             let wanted = |col: usize| at.map_or(1.0, |at| 2.0 * plain[at * k + col] + 1.0);
             assert!(row.iter().enumerate().all(|(col, x)| *x == wanted(col)), "id {id} of {first:?}");
         }

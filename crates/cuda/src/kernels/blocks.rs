@@ -21,7 +21,7 @@ pub fn pack(op: &Pack<'_>) -> Launch {
             Launch::new(entries::pack_nf4, blocks, sizes(args.long(rows)))
         }
         BlockFormat::Int8 => Launch::new(entries::pack_int8, if cols == 0 { 0 } else { rows }, sizes(args)),
-        BlockFormat::Ggml(_) | BlockFormat::Grouped(_) => {
+        BlockFormat::Ggml(_) | BlockFormat::Octets(_) | BlockFormat::Grouped(_) => {
             panic!("pack: a GPU has no kernel for {}", format.name())
         }
     }
@@ -35,7 +35,7 @@ pub fn pack(op: &Pack<'_>) -> Launch {
 pub fn unpack(op: &Unpack<'_>) -> Launch {
     op.check();
     let ([rows, cols], format) = (op.out.shape(), op.format);
-    if matches!(format, BlockFormat::Ggml(_) | BlockFormat::Grouped(_)) {
+    if matches!(format, BlockFormat::Ggml(_) | BlockFormat::Octets(_) | BlockFormat::Grouped(_)) {
         panic!("unpack: a GPU has no kernel for {}", format.name());
     }
     let sheet = Sheet::new(rows, cols);

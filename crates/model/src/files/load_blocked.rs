@@ -1,8 +1,10 @@
-//! Loads weights that are held as a file has them: rows of blocks, or of codes with scales, none of them unpacked.
+//! Loads weights that are held as a file has them: rows of blocks, or of codes with scales, none of them unpacked. Rows that products
+//! read by eight are interleaved where they are, with room for eight of them beside.
 
 use std::sync::Mutex;
 
-use fathom_tensor::{Device, Tensor};
+use fathom_tensor::ggml::octets::{OCTET, interleave};
+use fathom_tensor::{BlockFormat, Device, Packing, Tensor};
 
 use super::load::{Job, Slot, split};
 use super::source::Source;
@@ -38,5 +40,32 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
             failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
         }
     });
-    failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(true), Err)
+    if let Some(error) = failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+        return Err(error);
+    }
+    interleave_rows(device, bytes, packing);
+    Ok(true)
+}
+
+/// Interleaves the rows of runs that are to be, of which all bytes are there in their order.
+fn interleave_rows(device: &Device, bytes: &Tensor, packing: &Packing) {
+    let (mut parts, mut targets): (Vec<_>, Vec<Vec<Tensor>>) = Default::default();
+    let mut row = 0;
+    for (format, rows) in &packing.runs {
+        if let BlockFormat::Octets(kind) = *format {
+            let (octet, (mut at, _)) = (OCTET * format.row_bytes(packing.cols), packing.row(row));
+            let (end, most) = (at + rows / OCTET * octet, (TOGETHER_BYTES / octet).max(1) * octet);
+            while at < end {
+                let part = most.min(end - at);
+                targets.push(vec![bytes.view_cols(at..at + part)]);
+                parts.push((kind, octet));
+                at += part;
+            }
+        }
+        row += rows;
+    }
+    device.machine.fill(&targets, &|index, out| {
+        let (kind, octet) = parts[index];
+        out[0].chunks_exact_mut(octet).for_each(|rows| interleave(kind, rows));
+    });
 }

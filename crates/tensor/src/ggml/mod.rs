@@ -4,6 +4,7 @@
 //! Q8_0 and Q4_0: 32 elements under one f16 scale. The K types have 256 elements: Q4_K and Q5_K eight groups of 32, each with a scale and
 //! an offset of six bits in units of two f16; Q6_K sixteen groups of 16, each with a scale of eight bits in units of one f16.
 
+pub mod octets;
 mod quantise;
 #[cfg(test)]
 mod tests;

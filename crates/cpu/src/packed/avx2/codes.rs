@@ -11,7 +11,7 @@ use super::super::format::{DOUBLED, Format, Lies};
 /// Sixteen bytes in both lanes.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn twice(bytes: [u8; 16]) -> __m256i {
+pub(super) fn twice(bytes: [u8; 16]) -> __m256i {
     // SAFETY: sixteen bytes.
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod codes;
+mod octets;
 mod table;
 
 use std::arch::asm;
@@ -46,34 +47,46 @@ fn unbiased<F: Format>(sum: __m256i, integers: i32, zeros: &[i32; OCTET]) -> __m
         let zeros = unsafe { _mm256_loadu_si256(zeros.as_ptr().cast()) };
         return _mm256_sub_epi32(sum, _mm256_mullo_epi32(zeros, _mm256_set1_epi32(integers)));
     }
-    if F::BIAS == 0 { sum } else { _mm256_sub_epi32(sum, _mm256_set1_epi32(F::BIAS * integers)) }
+    if F::BIAS == 0 {
+        return sum;
+    }
+    // Multiplied as a vector: a scalar would go through two more registers.
+    let integers = pinned(_mm256_set1_epi32(integers));
+    _mm256_sub_epi32(sum, _mm256_mullo_epi32(integers, _mm256_set1_epi32(F::BIAS)))
 }
 
-/// What a group adds to eight columns of a row.
-///
-/// # Safety
-/// `at` points to the factors of the group's columns, `offset` to their offsets if the type has them; the second factors lie `apart`
-/// f32s behind the first.
+/// What a group adds to eight columns of a row: factors of its halves, or of all of it the first, and offsets if the type has them.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn added<F: Format>(
+fn added<F: Format>(
     sum: __m256,
     [first, second]: [__m256i; 2],
-    (factors, apart, offsets): (*const f32, usize, *const f32),
+    (factors, offsets): ([__m256; 2], __m256),
     part: &GroupSums,
 ) -> __m256 {
+    let of = |sum: __m256i, factor: __m256| _mm256_mul_ps(factor, _mm256_cvtepi32_ps(sum));
+    let mut term = of(first, factors[0]);
+    if F::FACTORS == 2 {
+        term = _mm256_add_ps(term, of(second, factors[1]));
+    }
+    if F::OFFSET {
+        term = _mm256_sub_ps(term, _mm256_mul_ps(offsets, _mm256_set1_ps(part.total)));
+    }
+    _mm256_add_ps(sum, _mm256_mul_ps(_mm256_set1_ps(part.scale), term))
+}
+
+/// Factors and offsets of eight columns; the second factors lie `apart` f32s behind the first.
+///
+/// # Safety
+/// They are there, if the type has them.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn held<F: Format>(factors: *const f32, apart: usize, offsets: *const f32) -> ([__m256; 2], __m256) {
     // SAFETY: the caller's promise.
     unsafe {
-        let of = |sum: __m256i, at: usize| {
-            _mm256_mul_ps(_mm256_loadu_ps(factors.add(at)), _mm256_cvtepi32_ps(sum))
-        };
-        let mut term =
-            if F::FACTORS == 2 { _mm256_add_ps(of(first, 0), of(second, apart)) } else { of(first, 0) };
-        if F::OFFSET {
-            let integers = _mm256_cvtepi32_ps(_mm256_set1_epi32(part.sum));
-            term = _mm256_sub_ps(term, _mm256_mul_ps(_mm256_loadu_ps(offsets), integers));
-        }
-        _mm256_add_ps(sum, _mm256_mul_ps(_mm256_set1_ps(part.scale), term))
+        let first = _mm256_loadu_ps(factors);
+        let second = if F::FACTORS == 2 { _mm256_loadu_ps(factors.add(apart)) } else { first };
+        ([first, second], if F::OFFSET { _mm256_loadu_ps(offsets) } else { _mm256_setzero_ps() })
     }
 }
 
@@ -83,6 +96,10 @@ unsafe fn added<F: Format>(
 /// The columns have the blocks of the rows' k, the rows exist.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Rows) -> [[f32; OCTET]; M] {
+    if F::OCTETS {
+        // SAFETY: passed on; few rows have their bytes.
+        return unsafe { octets::octet::<F, M>(columns, rows) }.map(|x| stored(x));
+    }
     let blocks = rows.k / GROUP / F::GROUPS;
     let code_bytes = blocks * F::BYTES;
     let mut sums = [_mm256_setzero_ps(); M];
@@ -150,16 +167,22 @@ pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Ro
                         [unbiased::<F>(whole(0), part.sum, &found.zeros); 2]
                     };
                     let factors = found.factors[F::FACTORS * group].as_ptr();
-                    *sum = added::<F>(*sum, parts, (factors, OCTET, found.offsets[group].as_ptr()), part);
+                    let held = held::<F>(factors, OCTET, found.offsets[group].as_ptr());
+                    *sum = added::<F>(*sum, parts, held, part);
                 }
             }
         }
     }
-    let mut out = [[0.0; OCTET]; M];
-    for (out, sum) in out.iter_mut().zip(sums) {
-        // SAFETY: eight f32.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), sum) };
-    }
+    sums.map(|x| stored(x))
+}
+
+/// Eight numbers.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn stored(x: __m256) -> [f32; OCTET] {
+    let mut out = [0.0; OCTET];
+    // SAFETY: eight f32.
+    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };
     out
 }
 
@@ -174,6 +197,10 @@ pub(super) unsafe fn fill<F: Format>(
     index: usize,
     (panel, first, at): (&mut Panel, usize, usize),
 ) {
+    if F::OCTETS {
+        // SAFETY: passed on.
+        return unsafe { octets::fill::<F>(columns, index, (panel, first, at)) };
+    }
     let (mut found, blocks) = (Table::new(), columns.block::<F>(index));
     // SAFETY: the caller's promise.
     unsafe {
@@ -287,7 +314,7 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
                 let tile = (*tile.add(row)).as_mut_ptr();
                 for half in 0..2 {
                     let (tile, at) = (tile.add(OCTET * half), OCTET * half);
-                    let held = (factors.add(at), COLS, offsets.add(at));
+                    let held = held::<F>(factors.add(at), COLS, offsets.add(at));
                     let sum = added::<F>(_mm256_loadu_ps(tile), [first[half], second[half]], held, part);
                     _mm256_storeu_ps(tile, sum);
                 }

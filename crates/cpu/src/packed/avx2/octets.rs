@@ -1,0 +1,301 @@
+//! Eight columns whose blocks are interleaved: a vector has the same four elements of all of them, so nothing is summed across lanes.
+//!
+//! Codes are multiplied with the upper and with the lower bytes of integers by `vpmaddubsw`, and the products are added up in 16 bits as
+//! far as they fit ([`narrow`]): all sums are exact, and so are those of the other kernels.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use fathom_tensor::ggml::Kind;
+
+use super::super::format::{Columns, Format, GROUP, Lies, OCTET};
+use super::super::panel::Panel;
+use super::super::rows::Rows;
+use super::codes::twice;
+use super::{added, pinned, unbiased};
+
+/// Vectors of a group: each has four elements of eight columns.
+const QUADS: usize = GROUP / 4;
+/// How far ahead of its use an octet's block is fetched, in bytes.
+const AHEAD: usize = 1536;
+
+/// After how many of its groups a block's codes lie in the same way.
+const fn period<F: Format>() -> usize {
+    match F::LIES {
+        Lies::Within(Kind::Q4K) => 2,
+        Lies::Within(Kind::Q5K) => 8,
+        Lies::Within(Kind::Q6K) => 4,
+        _ => 1,
+    }
+}
+
+/// How many vectors of products with bytes, of at most 128, add up in 16 bits.
+const fn narrow<F: Format>() -> usize {
+    match F::LIES {
+        Lies::Within(Kind::Q5K) => 4,
+        Lies::Within(Kind::Q6K) => 2,
+        _ => 8,
+    }
+}
+
+/// Calls a block's groups one after the other, with where their codes lie as a constant.
+macro_rules! groups {
+    ($format:ident, |$group:ident, $part:ident| $call:expr) => {
+        for first in (0..$format::GROUPS).step_by(const { period::<$format>() }) {
+            groups!(@ $format, first, |$group, $part| $call, 0 1 2 3 4 5 6 7);
+        }
+    };
+    (@ $format:ident, $first:ident, |$group:ident, $part:ident| $call:expr, $($at:literal)*) => {$(
+        if const { $at < period::<$format>() } {
+            const $part: usize = $at;
+            let $group = $first + $at;
+            $call
+        }
+    )*};
+}
+
+/// Calls each of a group's vectors.
+macro_rules! quads {
+    (|$quad:ident| $call:expr) => { quads!(@ |$quad| $call, 0 1 2 3 4 5 6 7) };
+    (@ |$quad:ident| $call:expr, $($at:literal)*) => {$(
+        let $quad: usize = $at;
+        $call;
+    )*};
+}
+
+/// The lower or the upper halves of bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn nibbles(bytes: __m256i, upper: bool) -> __m256i {
+    let bytes = if upper { _mm256_srli_epi16::<4>(bytes) } else { bytes };
+    _mm256_and_si256(bytes, _mm256_set1_epi8(15))
+}
+
+/// Codes of elements `4 quad..4 quad + 4` of a group: four bytes of each column. `PART` is the group's place in the [`period`].
+///
+/// # Safety
+/// The block is of this type.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn codes<F: Format, const PART: usize>(block: *const u8, group: usize, quad: usize) -> __m256i {
+    // SAFETY: the caller's promise.
+    let load =
+        |at: usize, word: usize| unsafe { _mm256_loadu_si256(block.add(OCTET * (at + 4 * word)).cast()) };
+    match F::LIES {
+        Lies::Within(Kind::Q4K) => nibbles(load(16, group / 2 * QUADS + quad), PART % 2 == 1),
+        Lies::Within(Kind::Q5K) => {
+            let fifths = load(16, quad);
+            let fifths = match PART {
+                0 => _mm256_slli_epi16::<4>(fifths),
+                1 => _mm256_slli_epi16::<3>(fifths),
+                2 => _mm256_slli_epi16::<2>(fifths),
+                3 => _mm256_slli_epi16::<1>(fifths),
+                4 => fifths,
+                5 => _mm256_srli_epi16::<1>(fifths),
+                6 => _mm256_srli_epi16::<2>(fifths),
+                _ => _mm256_srli_epi16::<3>(fifths),
+            };
+            let fours = nibbles(load(48, group / 2 * QUADS + quad), PART % 2 == 1);
+            _mm256_or_si256(fours, _mm256_and_si256(fifths, _mm256_set1_epi8(16)))
+        }
+        Lies::Within(Kind::Q6K) => {
+            let upper = load(128, group / 4 * QUADS + quad);
+            let upper = match PART {
+                0 => _mm256_slli_epi16::<4>(upper),
+                1 => _mm256_slli_epi16::<2>(upper),
+                2 => upper,
+                _ => _mm256_srli_epi16::<2>(upper),
+            };
+            let fours = nibbles(load(0, group / 4 * 16 + PART % 2 * QUADS + quad), PART >= 2);
+            _mm256_or_si256(fours, _mm256_and_si256(upper, _mm256_set1_epi8(48)))
+        }
+        _ => nibbles(load(2, quad % 4), quad >= 4),
+    }
+}
+
+/// What a block's groups are multiplied with.
+struct Scales {
+    /// Of scales and of offsets.
+    units: [__m256; 2],
+    /// Scales, then offsets, of each group, if they are bytes that lie otherwise in the block.
+    bytes: [[u8; OCTET]; 16],
+}
+
+impl Scales {
+    /// # Safety
+    /// The block is of this type.
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn of<F: Format>(block: *const u8) -> Scales {
+        // SAFETY: the caller's promise.
+        let half = |at: usize| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(block.add(OCTET * at).cast())) };
+        let mut bytes = [[0; OCTET]; 16];
+        let units = match F::LIES {
+            Lies::Within(Kind::Q4K | Kind::Q5K) => {
+                // SAFETY: the caller's promise.
+                let load = |at: usize| unsafe { _mm256_loadu_si256(block.add(OCTET * at).cast()) };
+                let (scales, mins, rest) = (load(4), load(8), load(12));
+                let six = |x| _mm256_and_si256(x, _mm256_set1_epi8(63));
+                // The upper two bits of each byte, as its bits four and five.
+                let upper = |x| _mm256_and_si256(_mm256_srli_epi16::<2>(x), _mm256_set1_epi8(48));
+                let late = |x, up| _mm256_or_si256(nibbles(rest, up), upper(x));
+                let all = [six(scales), late(scales, false), six(mins), late(mins, true)];
+                for (to, all) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(all) {
+                    // SAFETY: 32 bytes.
+                    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), all) };
+                }
+                [half(0), half(2)]
+            }
+            Lies::Within(Kind::Q6K) => [half(208); 2],
+            _ => [half(0); 2],
+        };
+        Scales { units, bytes }
+    }
+
+    /// The factors of a group's halves, or of all of it, and its offsets.
+    ///
+    /// # Safety
+    /// The block is of this type, and the one that these are of.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn at<F: Format>(&self, block: *const u8, group: usize) -> ([__m256; 2], __m256) {
+        let [unit, least] = self.units;
+        // SAFETY: eight bytes.
+        let eight = |from: *const u8| unsafe { _mm_loadl_epi64(from.cast()) };
+        match F::LIES {
+            Lies::Within(Kind::Q4K | Kind::Q5K) => {
+                let of =
+                    |row: usize| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight(self.bytes[row].as_ptr())));
+                let factor = _mm256_mul_ps(unit, of(group));
+                ([factor; 2], _mm256_mul_ps(least, of(8 + group)))
+            }
+            Lies::Within(Kind::Q6K) => {
+                let of = |half: usize| {
+                    let bytes = eight(block.wrapping_add(OCTET * (192 + 2 * group + half)));
+                    _mm256_mul_ps(unit, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)))
+                };
+                ([of(0), of(1)], _mm256_setzero_ps())
+            }
+            _ => ([unit; 2], _mm256_setzero_ps()),
+        }
+    }
+}
+
+/// The sums of products of a group's halves if those have factors of their own, else of all of it first, for each row.
+///
+/// # Safety
+/// The block is of this type; the rows have the group's bytes at `x`.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn products<F: Format, const PART: usize, const M: usize>(
+    block: *const u8,
+    group: usize,
+    x: [*const u8; M],
+) -> [[__m256i; 2]; M] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; M];
+    let mut held = [[_mm256_setzero_si256(); 2]; M];
+    let places = [_mm256_set1_epi16(256), _mm256_set1_epi16(1)];
+    // Written out, because the compiler keeps larger loops.
+    quads!(|quad| {
+        // SAFETY: the caller's promise.
+        let w = unsafe { codes::<F, PART>(block, group, quad) };
+        let fresh = quad % narrow::<F>() == 0;
+        for (held, x) in held.iter_mut().zip(x) {
+            for (which, held) in held.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                let x = unsafe { x.add(GROUP * which + 4 * quad).cast::<i32>().read_unaligned() };
+                let product = _mm256_maddubs_epi16(w, _mm256_set1_epi32(x));
+                *held = if fresh { product } else { pinned(_mm256_add_epi16(*held, product)) };
+            }
+        }
+        if quad % narrow::<F>() + 1 == narrow::<F>() {
+            let half = if F::FACTORS == 2 { quad / (QUADS / 2) } else { 0 };
+            for (sums, held) in sums.iter_mut().zip(held) {
+                let [upper, lower] = [0, 1].map(|at| _mm256_madd_epi16(held[at], places[at]));
+                sums[half] = _mm256_add_epi32(sums[half], _mm256_add_epi32(upper, lower));
+            }
+        }
+    });
+    sums
+}
+
+/// As [`super::octet`], of columns that are interleaved.
+///
+/// # Safety
+/// As there; the rows have their bytes apart.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Rows) -> [__m256; M] {
+    let (groups, wide) = (rows.k / GROUP, OCTET * F::BYTES);
+    let mut sums = [_mm256_setzero_ps(); M];
+    for index in 0..groups / F::GROUPS {
+        let block = columns.first.wrapping_add(index * wide);
+        for line in (0..wide).step_by(64) {
+            _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD + line).cast());
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scales = Scales::of::<F>(block);
+            groups!(F, |group, PART| {
+                let place = index * F::GROUPS + group;
+                let x: [*const u8; M] =
+                    std::array::from_fn(|row| rows.bytes.add(row * groups + place).cast_const().cast());
+                let found = products::<F, PART, M>(block, group, x);
+                let (factors, offset) = scales.at::<F>(block, group);
+                for (row, (sum, found)) in sums.iter_mut().zip(found).enumerate() {
+                    let part = &*rows.parts.add(row * groups + place);
+                    let parts = if F::FACTORS == 2 {
+                        [0, 1].map(|half| unbiased::<F>(found[half], part.halves[half], &[0; OCTET]))
+                    } else {
+                        [unbiased::<F>(found[0], part.sum, &[0; OCTET]); 2]
+                    };
+                    *sum = added::<F>(*sum, parts, (factors, offset), part);
+                }
+            });
+        }
+    }
+    sums
+}
+
+/// As [`super::fill`], of columns that are interleaved.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn fill<F: Format>(
+    columns: Columns,
+    index: usize,
+    (panel, first, at): (&mut Panel, usize, usize),
+) {
+    let block = columns.first.wrapping_add(index * OCTET * F::BYTES);
+    let bias = _mm256_set1_epi16(F::BIAS as i16);
+    // The first two and the last two of four bytes, as 16 bits each.
+    let pairs =
+        [0u8, 2].map(|byte| {
+            twice(std::array::from_fn(|at| {
+                if at % 2 == 0 { (at / 4 * 4 + at % 4 / 2) as u8 + byte } else { 0x80 }
+            }))
+        });
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scales = Scales::of::<F>(block);
+        groups!(F, |group, PART| {
+            let to = panel.codes[at + group].as_mut_ptr();
+            quads!(|quad| {
+                let w = codes::<F, PART>(block, group, quad);
+                for (half, pair) in pairs.into_iter().enumerate() {
+                    let value = _mm256_sub_epi16(_mm256_shuffle_epi8(w, pair), bias);
+                    let to = to.add(2 * quad + half).cast::<i16>().add(2 * first);
+                    _mm256_store_si256(to.cast(), value);
+                }
+            });
+            let (factors, offset) = scales.at::<F>(block, group);
+            for (to, factor) in panel.factors[at + group][..F::FACTORS].iter_mut().zip(factors) {
+                _mm256_storeu_ps(to.as_mut_ptr().add(first), factor);
+            }
+            if F::OFFSET {
+                _mm256_storeu_ps(panel.offsets[at + group].as_mut_ptr().add(first), offset);
+            }
+        });
+    }
+}

@@ -1,0 +1,46 @@
+//! Formats whose rows are interleaved by eight ([`fathom_tensor::ggml::octets`]).
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+use fathom_tensor::ggml::octets::{MOST_BYTES, block};
+
+use super::format::{Columns, Format, Lies, OCTET};
+
+/// A format of rows that are interleaved.
+pub(super) struct Octets<F>(PhantomData<F>);
+
+impl<F: Format> Format for Octets<F> {
+    const LIES: Lies = F::LIES;
+    const BYTES: usize = F::BYTES;
+    const GROUPS: usize = F::GROUPS;
+    const FACTORS: usize = F::FACTORS;
+    const OFFSET: bool = F::OFFSET;
+    const BIAS: i32 = F::BIAS;
+    const OCTETS: bool = true;
+}
+
+/// Blocks of eight columns, each by itself again.
+pub(super) struct Apart([[u8; MOST_BYTES]; OCTET]);
+
+impl Apart {
+    /// Room for them.
+    pub fn new() -> Apart {
+        Apart([[0; MOST_BYTES]; OCTET])
+    }
+
+    /// Takes block `index` of eight columns.
+    ///
+    /// # Safety
+    /// They have it, and their rows are interleaved.
+    pub unsafe fn take<F: Format>(&mut self, columns: Columns, index: usize) -> [*const u8; OCTET] {
+        let Lies::Within(kind) = F::LIES else { return columns.each(OCTET) };
+        let bytes = OCTET * F::BYTES;
+        // SAFETY: the caller's promise.
+        let octet = unsafe { std::slice::from_raw_parts(columns.first.add(index * bytes), bytes) };
+        for (row, out) in self.0.iter_mut().enumerate() {
+            block(kind, octet, row, &mut out[..F::BYTES]);
+        }
+        std::array::from_fn(|col| self.0[col].as_ptr())
+    }
+}

@@ -1,0 +1,142 @@
+//! Rows of blocks interleaved by eight: the same bytes in another order, so that a vector has the same elements of eight rows.
+//!
+//! The blocks that eight rows have of the same columns are together. A block is a few fields of equal units (words of codes, f16
+//! numbers, bytes of scales); unit `i` of row `r` is unit `8 i + r` of the eight blocks' field, and fields keep their order. Whatever
+//! is exact for a block is exact for what [`block`] puts together again.
+
+use super::{Kind, dequantise};
+
+/// Rows that are interleaved.
+pub const OCTET: usize = 8;
+/// Bytes of the largest block that is interleaved.
+pub const MOST_BYTES: usize = 210;
+
+/// Units of a block: where the first is, their bytes, their count.
+type Field = (usize, usize, usize);
+
+/// A block's fields, ascending and without gaps; none if rows of this kind are not interleaved.
+const fn fields(kind: Kind) -> &'static [Field] {
+    match kind {
+        Kind::Q4_0 => &[(0, 2, 1), (2, 4, 4)],
+        Kind::Q4K => &[(0, 2, 2), (4, 1, 12), (16, 4, 32)],
+        Kind::Q5K => &[(0, 2, 2), (4, 1, 12), (16, 4, 40)],
+        Kind::Q6K => &[(0, 4, 48), (192, 1, 16), (208, 2, 1)],
+        Kind::F32 | Kind::F16 | Kind::Bf16 | Kind::Q8_0 => &[],
+    }
+}
+
+/// Whether rows of this kind may be interleaved.
+pub const fn interleaves(kind: Kind) -> bool {
+    !fields(kind).is_empty()
+}
+
+/// Interleaves eight rows, which are one behind the other.
+///
+/// # Panics
+/// If they are not whole blocks of a kind whose rows are interleaved.
+#[track_caller]
+pub fn interleave(kind: Kind, rows: &mut [u8]) {
+    let (bytes, old) = (kind.block_bytes(), rows.to_vec());
+    let fits = interleaves(kind) && rows.len().is_multiple_of(OCTET * bytes);
+    assert!(fits, "interleave {}: {} bytes are not eight rows", kind.name(), rows.len());
+    for (index, block) in rows.chunks_exact_mut(OCTET * bytes).enumerate() {
+        for (at, unit, count) in fields(kind).iter().copied() {
+            let to = &mut block[OCTET * at..][..OCTET * unit * count];
+            let from = |row: usize| &old[row * old.len() / OCTET + index * bytes + at..][..unit * count];
+            match unit {
+                1 => turn::<1>(from, to),
+                2 => turn::<2>(from, to),
+                _ => turn::<4>(from, to),
+            }
+        }
+    }
+}
+
+/// A field of eight rows' blocks.
+fn turn<'a, const UNIT: usize>(from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
+    let rows: [&[[u8; UNIT]]; OCTET] = std::array::from_fn(|row| from(row).as_chunks::<UNIT>().0);
+    for (index, units) in to.as_chunks_mut::<UNIT>().0.chunks_exact_mut(OCTET).enumerate() {
+        for (unit, row) in units.iter_mut().zip(rows) {
+            *unit = row[index];
+        }
+    }
+}
+
+/// Puts a row's block together again, from the eight that are interleaved. `out` has the bytes of a block.
+///
+/// # Panics
+/// If there is no such row, or `octet` is not eight blocks.
+pub fn block(kind: Kind, octet: &[u8], row: usize, out: &mut [u8]) {
+    for (at, unit, count) in fields(kind).iter().copied() {
+        for index in 0..count {
+            let from = OCTET * at + unit * (OCTET * index + row);
+            for byte in 0..unit {
+                out[at + unit * index + byte] = octet[from + byte];
+            }
+        }
+    }
+}
+
+/// What elements of a row stand for, from element `first` on: whole blocks. `rows` are eight rows, interleaved.
+///
+/// # Panics
+/// If the row does not have the elements.
+#[track_caller]
+pub fn dequantise_row(kind: Kind, rows: &[u8], (row, first): (usize, usize), out: &mut [f32]) {
+    let (mut held, bytes) = ([0; MOST_BYTES], kind.block_bytes());
+    for (index, out) in out.chunks_mut(kind.block()).enumerate() {
+        let octet = &rows[OCTET * bytes * (first / kind.block() + index)..][..OCTET * bytes];
+        block(kind, octet, row, &mut held[..bytes]);
+        dequantise(kind, &held[..bytes], out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back() {
+        for kind in [Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K] {
+            let (bytes, blocks) = (kind.block_bytes(), 3);
+            assert!(bytes <= MOST_BYTES);
+            let covered: usize = fields(kind).iter().map(|(_, unit, count)| unit * count).sum();
+            assert_eq!(covered, bytes, "{kind:?}");
+            let row_bytes = blocks * bytes;
+            // No exponent of an f16 is that of an infinity.
+            let rows: Vec<u8> =
+                (0..OCTET * row_bytes).map(|at| (at * 89 + at / 251 + 3) as u8 & 0xbb).collect();
+            let mut together = rows.clone();
+            interleave(kind, &mut together);
+            for (row, plain) in rows.chunks(row_bytes).enumerate() {
+                let (mut held, mut found) = (vec![0; bytes], Vec::new());
+                for octet in together.chunks(OCTET * bytes) {
+                    block(kind, octet, row, &mut held);
+                    found.extend_from_slice(&held);
+                }
+                assert_eq!(found, plain, "{kind:?}, row {row}");
+                let mut wanted = vec![0.0; blocks * kind.block()];
+                let mut part = vec![0.0; kind.block()];
+                dequantise(kind, plain, &mut wanted);
+                dequantise_row(kind, &together, (row, kind.block()), &mut part);
+                assert_eq!(part, wanted[kind.block()..][..kind.block()], "{kind:?}, row {row}");
+            }
+        }
+    }
+
+    /// What vectors expect: words of eight rows are neighbours.
+    #[test]
+    fn words_of_eight_rows_are_neighbours() {
+        let bytes = Kind::Q4K.block_bytes();
+        let mut rows: Vec<u8> =
+            (0..OCTET * bytes).map(|at| (at / bytes * 16 + at % bytes % 16) as u8).collect();
+        interleave(Kind::Q4K, &mut rows);
+        for word in 0..2 {
+            for row in 0..OCTET {
+                let at = OCTET * 16 + 4 * (OCTET * word + row);
+                let wanted: [u8; 4] = std::array::from_fn(|byte| (16 * row + 4 * word + byte) as u8);
+                assert_eq!(rows[at..at + 4], wanted);
+            }
+        }
+    }
+}
