@@ -314,7 +314,7 @@ impl Lesson<'_> {
 fn best_of(answers: &[Value]) -> Result<[f64; 2], String> {
     let read = |answer: &Value| {
         let part = |name: &str| answer["rewards"][name].as_f64();
-        // An answer without a token is not scored.
+        // What is not scored is the worst.
         let model = part("model").unwrap_or(f64::NEG_INFINITY);
         Some((answer["prompt"].as_str()?.to_string(), model, part("right")?))
     };

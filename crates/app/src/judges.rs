@@ -93,7 +93,10 @@ pub fn part(table: &RewardTable, file: &Path, (device, dtype): (&Device, DType))
         if output >= scores {
             refuse!("rl.reward: reward `{name}`: output is {output}, and the model has {scores}, from 0");
         }
-        return Ok(Box::new(Scorer { asked, output }));
+        if table.empty.is_some_and(|score| !score.is_finite()) {
+            refuse!("rl.reward: reward `{name}`: empty is not a finite number; give one, or leave it out");
+        }
+        return Ok(Box::new(Scorer { asked, output, empty: table.empty }));
     }
     let Some(template) = table.template.clone().filter(|text| text.contains("{answer}")) else {
         refuse!(
@@ -156,7 +159,7 @@ pub fn scorer(ready: Ready) -> Result<Box<dyn Reward>> {
         );
     }
     let template = Template::from_dir(&folder, &tokenizer)?;
-    Ok(Box::new(Scorer { asked: Asked { device, loaded, tokenizer, template }, output: 0 }))
+    Ok(Box::new(Scorer { asked: Asked { device, loaded, tokenizer, template }, output: 0, empty: None }))
 }
 
 /// A trained reward model.
@@ -164,15 +167,15 @@ struct Scorer {
     asked: Asked,
     /// Which of its scores.
     output: usize,
+    /// The score of an answer without text; of none the model is asked.
+    empty: Option<f64>,
 }
 
 impl Scorer {
-    /// A prompt with an answer, as reward models are taught; none of an empty answer.
-    fn ids(&self, answer: &Answered<'_>) -> std::result::Result<Option<Vec<u32>>, String> {
+    /// A prompt with an answer, as reward models are taught: the score is that of the last token, which ends the text. So an answer
+    /// without text has one as well, as in verl; TRL's PPO takes the one before it, the prompt's last.
+    fn ids(&self, answer: &Answered<'_>) -> std::result::Result<Vec<u32>, String> {
         let (tokenizer, text) = (&self.asked.tokenizer, answer.text);
-        if text.is_empty() {
-            return Ok(None);
-        }
         let said = |error: fathom_text::Error| error.to_string();
         let ids = match Conversation::asked(answer.row, &Keys::default()) {
             Ok(mut conversation) => {
@@ -188,24 +191,26 @@ impl Scorer {
                 tokenizer.encode_prompt(&format!("{}{text}{end}", answer.prompt))
             }
         };
-        ids.map(Some).map_err(said)
+        ids.map_err(said)
     }
 }
 
 impl Reward for Scorer {
     fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
-        let ids: Vec<Option<Vec<u32>>> =
+        let given = |it: &Answered<'_>| self.empty.filter(|_| it.text.is_empty());
+        let mut scores: Vec<Option<f64>> = answers.iter().map(given).collect();
+        let asked = |at: &usize| scores[*at].is_none();
+        let mut waiting: Vec<usize> = (0..answers.len()).filter(asked).rev().collect();
+        let ids: Vec<Vec<u32>> =
             answers.iter().map(|it| self.ids(it)).collect::<std::result::Result<_, _>>()?;
-        let mut scores = vec![None; answers.len()];
-        let mut waiting: Vec<usize> = (0..answers.len()).filter(|at| ids[*at].is_some()).rev().collect();
-        let tokens = |at: usize| ids[at].as_ref().map_or(0, Vec::len);
+        let tokens = |at: usize| ids[at].len();
         while let Some(first) = waiting.pop() {
             let (mut bin, mut held) = (vec![first], tokens(first));
             while let Some(next) = waiting.pop_if(|next| held + tokens(*next) <= TOKENS) {
                 held += tokens(next);
                 bin.push(next);
             }
-            let documents: Vec<Vec<u32>> = bin.iter().filter_map(|at| ids[*at].clone()).collect();
+            let documents: Vec<Vec<u32>> = bin.iter().map(|at| ids[*at].clone()).collect();
             let engine = self.asked.engine(usize::MAX >> 1);
             let found = engine.scores_of(&documents).map_err(|error| error.to_string())?;
             for (at, found) in bin.into_iter().zip(found) {
@@ -317,9 +322,45 @@ impl Reward for JudgeModel {
 
 #[cfg(test)]
 mod tests {
+    use fathom_cpu::Cpu;
+    use fathom_model::{Init, initialise};
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_answer_without_text_has_the_score_of_the_end_behind_its_prompt() {
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden_preferences/reward");
+        let spec = Spec { vocab: 320, ..open_config(Path::new(golden)).unwrap().0 };
+        let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 26);
+        let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+        initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
+        let tokenizer = Tokenizer::train_bpe(std::iter::empty(), 257, &["<|endoftext|>"]).unwrap();
+        let asked = Asked { device, loaded: Loaded { model, params }, tokenizer, template: None };
+        let mut scorer = Scorer { asked, output: 0, empty: None };
+        let (row, plain) = (Map::new(), ["one", "", "three"]);
+        let answer = |text| Answered {
+            row: &row,
+            prompt: "p",
+            text,
+            messages: &[],
+            earned: None,
+            tokens: 1,
+            ended: true,
+        };
+        let found = scorer.score(&plain.map(answer)).unwrap().into_iter().flatten().collect::<Vec<f64>>();
+        let (tokenizer, engine) = (&scorer.asked.tokenizer, scorer.asked.engine(64));
+        let [prompt, end] = [tokenizer.encode_prompt("p").unwrap(), vec![tokenizer.eos().unwrap()]];
+        let want = f64::from(engine.scores_of(&[[prompt, end].concat()]).unwrap()[0][0]);
+        assert!(
+            found.len() == 3 && (found[1] - want).abs() < 1e-5 && found[0] != found[1],
+            "{found:?} {want}"
+        );
+        scorer.empty = Some(-2.0);
+        let given = scorer.score(&plain.map(answer)).unwrap();
+        let near = |at: usize| given[at].is_some_and(|score| (score - found[at]).abs() < 1e-5);
+        assert!(given[1] == Some(-2.0) && near(0) && near(2), "{given:?} {found:?}");
+    }
 
     #[test]
     fn templates_have_keys_and_other_braces() {

@@ -39,7 +39,7 @@ pub fn state_disk_bytes(
     let shares = shares(&meta, &model, &params, ranks.sharding);
     let _state = AdamW::shared(&meta, &params, Rc::new(shares), moments);
     let _copy = (refers == Refers::Copy).then(|| {
-        let spec = spec.without_adapter();
+        let spec = compared(spec);
         Model::declare_part(&meta, &spec, dtype, Some(disk.clone()), ranks.portion(&spec, &meta.mesh))
     });
     Ok(disk.stats().peak_reserved_bytes)
@@ -93,6 +93,11 @@ pub(crate) fn narrowed(
     model.narrow(device, params, how).map_err(refuse)
 }
 
+/// The model that a copy to compare with is of: neither an adapter nor a value head is part of it.
+fn compared(spec: &Spec) -> Spec {
+    Spec { scores: 0, ..spec.without_adapter() }
+}
+
 /// A trainer on a machine without data, with disks as large as they have to be.
 ///
 /// # Errors
@@ -122,7 +127,7 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
         Refers::Not => {}
         Refers::AdapterOff => trainer.refer_to(Reference::adapter_off(&trainer.model)),
         Refers::Copy => {
-            let spec = spec.without_adapter();
+            let spec = compared(spec);
             let disk = trainer.params.disk().cloned();
             let (model, params) =
                 Model::declare_part(device, &spec, dtype, disk, how.ranks.portion(&spec, &device.mesh));

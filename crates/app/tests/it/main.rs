@@ -7,6 +7,7 @@ mod job;
 mod panics;
 mod policy;
 mod policy_mesh;
+mod policy_values;
 mod responses;
 mod serve_mesh;
 mod several;

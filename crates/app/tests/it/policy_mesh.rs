@@ -25,6 +25,7 @@ use fathom_train::{Outcome, Share, Sources, Trainer, Workload, stage};
 use serde_json::Value;
 
 use crate::policy::{PROMPTS, bits, events, job, off_policy, prepare_with, written};
+use crate::policy_values::with_values;
 
 /// What a rank saw: log-probabilities that are not those of the trainer, and tokens of greedy answers.
 type Seen = (Vec<String>, Vec<Vec<u32>>);
@@ -44,7 +45,7 @@ fn families() -> Vec<PathBuf> {
     all
 }
 
-fn family(name: &str) -> PathBuf {
+pub(crate) fn family(name: &str) -> PathBuf {
     families().into_iter().find(|folder| folder.ends_with(name)).unwrap()
 }
 
@@ -168,7 +169,10 @@ fn writer() -> Writer {
 
 /// Bytes of a rank's first rollout, and of its plan: of prompts and answers that are as long as they may be.
 fn peaks(device: &Device, folder: &Path, recipe: &Recipe) -> [u64; 2] {
-    let trainer = part(device, folder, DType::F32).unwrap();
+    let mut how = stage::in_step(recipe, 0).unwrap();
+    how.ranks.rank = device.mesh.rank();
+    let scores = usize::from(recipe.rl.has_values());
+    let trainer = with_values(device, folder, scores, (how.ranks.sharding, how.goal.refers));
     let prompt = |index: u32| Prompt {
         ids: (0..52).map(|at| (at * 7 + index * 3) % 50).collect(),
         text: "p".into(),
@@ -185,10 +189,8 @@ fn peaks(device: &Device, folder: &Path, recipe: &Recipe) -> [u64; 2] {
     let mut source = Rollouts(Rc::new(rolling)).open(recipe, 0, Share { all: 1, own: 0..1 }, None).unwrap();
     source.step(&trainer).unwrap();
     let peak = source.told().metrics["rollout_peak_bytes"] as u64;
-    let mut how = stage::in_step(recipe, 0).unwrap();
-    how.ranks.rank = device.mesh.rank();
     let profile = &device.machine.profile().clone();
-    let spec = Cow::Owned(open(folder).unwrap().spec);
+    let spec = Cow::Owned(trainer.model.spec.clone());
     let work = Workload { profile, spec, dtype: DType::F32, how, micro_batches: 1, tokens: 128 };
     [peak, planned(&work, &recipe.rl, 64, &writer(), &|_| Ok(Vec::new())).unwrap().peak_live]
 }
@@ -206,8 +208,18 @@ fn rollouts_need_what_is_planned() {
         "stage.0.samples_per_micro_batch=2",
         "stage.0.max_docs=4",
     ];
-    for mesh in [&["mesh.tp=2"][..], &["mesh.pp=2"], &["mesh.dp=2"], &["mesh.cp=2", "mesh.cp_comm_type=a2a"]]
-    {
+    let parts = "mesh.sharding=optim_grads_params";
+    let values = ["rl.loss=ppo", "rl.advantage=gae", "rl.beta=0.05"];
+    for mesh in [
+        &["mesh.tp=2"][..],
+        &["mesh.pp=2"],
+        &["mesh.dp=2"],
+        &["mesh.cp=2", "mesh.cp_comm_type=a2a"],
+        &[&values[..], &["mesh.tp=2"]].concat(),
+        &[&values[..], &["mesh.pp=2"]].concat(),
+        &[&values[..], &["mesh.dp=2", parts]].concat(),
+        &["mesh.cp=2", "mesh.cp_comm_type=a2a", parts],
+    ] {
         for name in ["llama31", "qwen3_moe"] {
             let folder = family(name);
             let from = format!("model.from={}", folder.display());

@@ -4,7 +4,7 @@ use fathom_base::recipe::Recipe as Loaded;
 
 use super::AdvantageName;
 use crate::error::Result;
-use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe, ShardingName};
+use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe};
 use crate::recipe_check::Allowed::{self, Above0, Real, Whole};
 use crate::recipe_check::{COLUMNS, MANY, MOST_TOKENS, NO_END, refuse as refuse_key};
 
@@ -157,8 +157,7 @@ fn behind(loaded: &Loaded<Recipe>) -> Result<()> {
 
 /// Refuses ranks that cannot write together.
 fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
-    let Recipe { rl, mesh, .. } = &loaded.value;
-    let shards = mesh.sharding == ShardingName::OptimGradsParams;
+    let mesh = &loaded.value.mesh;
     let ring = matches!(mesh.cp_comm_type, CpCommType::P2p | CpCommType::A2aP2p);
     for (is, key, message) in [
         (
@@ -172,16 +171,6 @@ fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
             "ep",
             "has experts on ranks that write other answers, each at its own pace; let mesh.ep * mesh.etp divide mesh.tp, whose ranks \
              write the same ones",
-        ),
-        (
-            shards && mesh.dp * mesh.cp > 1,
-            "sharding",
-            "has weights in parts that ranks fetch from each other in step, and each replica writes at its own pace; give optim_grads",
-        ),
-        (
-            rl.has_values() && mesh.dp * mesh.cp * mesh.tp * mesh.pp > 1,
-            "dp",
-            "is of runs without a value head; rl.loss=ppo learns on one rank",
         ),
     ] {
         if is {

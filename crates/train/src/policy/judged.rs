@@ -1,14 +1,16 @@
 //! What a model says of answers that are there: log-probabilities of a reference, values of a second head.
 
+use std::ops::Range;
+
 use super::kept::Rolled;
-use super::pack::{Doc, Room, bins, stream};
-use super::replicas::Replica;
+use super::pack::{Doc, Room, bins, nothing, stream};
+use super::replicas::{Replica, fetches};
 use super::rollouts::Policies;
 use super::{AdvantageName, mean_and_deviation};
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
 use crate::pass::Pass;
-use crate::recipe::KlIn;
+use crate::recipe::{KlIn, RlTable};
 use crate::step::Trainer;
 
 /// What is asked of a model.
@@ -20,25 +22,46 @@ pub(super) enum Question {
     Values,
 }
 
+impl Question {
+    /// What a model says of each token of a stream; nothing of ranks that do not have the model's end.
+    pub fn ask(self, pass: &Pass<'_>, micro: &MicroBatch) -> Vec<f32> {
+        match self {
+            Question::Values => pass.values(micro),
+            Question::Logps(temperature) => {
+                pass.losses(micro, temperature).into_iter().map(|loss| -loss).collect()
+            }
+        }
+    }
+
+    /// What a rollout asks of models in memory before its first step: of the present weights, and of a reference.
+    pub fn of(how: &RlTable) -> [Vec<Question>; 2] {
+        let logps = |is: bool| is.then_some(Question::Logps(how.temperature));
+        let values = how.has_values().then_some(Question::Values);
+        let late = how.behind > 0 && how.corrects();
+        [logps(late).into_iter().chain(values).collect(), logps(how.has_reference()).into_iter().collect()]
+    }
+}
+
 /// The model's answers for each document's answer, token by token, in streams that `fill` fills up; of ranks that do not have the model's
-/// end, nothing of each.
+/// end, nothing of each. At least `passes` streams are asked, the last without documents.
 fn judged(
     pass: &Pass<'_>,
     docs: &[Doc],
-    room: Room,
+    (room, passes): (Room, usize),
     fill: &dyn Fn(MicroBatch) -> MicroBatch,
     question: Question,
 ) -> Vec<Vec<f32>> {
     let docs: Vec<&Doc> = docs.iter().collect();
     let mut found = vec![Vec::new(); docs.len()];
-    for bin in bins(&docs, room) {
-        let micro = fill(stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), false));
-        let all = match question {
-            Question::Values => pass.values(&micro),
-            Question::Logps(temperature) => {
-                pass.losses(&micro, temperature).into_iter().map(|loss| -loss).collect()
-            }
+    let mut bins = bins(&docs, room);
+    bins.resize(bins.len().max(passes), Vec::new());
+    for bin in bins {
+        let micro = match bin[..] {
+            [] => nothing(),
+            _ => stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), false),
         };
+        let micro = fill(micro);
+        let all = question.ask(pass, &micro);
         if all.is_empty() {
             continue;
         }
@@ -59,8 +82,12 @@ impl Policies {
         question: Question,
     ) -> Result<Vec<Vec<f32>>> {
         let replica = Replica::of_readers(&policy.device.mesh);
+        // Replicas that fetch weights from each other pass as many streams through the model.
+        let together = fetches(&policy.device.mesh, &self.asking.ranks);
+        let streams = |share: Range<usize>| bins(&docs[share].iter().collect::<Vec<_>>(), self.room).len();
+        let passes = if together { replica.shares(docs.len()).map(streams).max().unwrap_or(0) } else { 0 };
         let own = &docs[replica.share(docs.len())];
-        let own = judged(&pass, own, self.room, &|micro| self.whole(micro), question);
+        let own = judged(&pass, own, (self.room, passes), &|micro| self.whole(micro), question);
         let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
         let all = replica.all(&policy.device, Ok(own.into_iter().map(bits).collect()))?;
         Ok(all.into_iter().map(|bits| bits.into_iter().map(f32::from_bits).collect()).collect())

@@ -7,9 +7,11 @@ use fathom_tensor::{Device, Meta, Usage};
 
 use serde_json::Map;
 
-use super::replicas::scores;
+use super::judged::Question;
+use super::replicas::{gathered, scores};
 use super::reward::{Answered, WeightedReward, score};
 use crate::error::{Error, Result};
+use crate::micro_batch::MicroBatch;
 use crate::plan::Workload;
 use crate::recipe::RlTable;
 use crate::state::planned_trainer;
@@ -19,7 +21,8 @@ const WRITTEN: usize = 64;
 
 /// Peaks of the pool while a rollout is written: weights, gradients, the optimizer's state and the reference as they lie, pages for as
 /// many sequences as run at once, each as long as it can be, and what a chunk of tokens takes on its way; then while models score the
-/// answers, of as many words as they may have tokens. `judges` makes those parts of the reward that ask a model.
+/// answers, of as many words as they may have tokens; then while the value head, the reference and, of answers that earlier weights wrote,
+/// the present weights are asked, of a whole stream. `judges` makes those parts of the reward that ask a model.
 ///
 /// # Errors
 /// Those of a trainer, of the rollout, and of the judges.
@@ -49,7 +52,9 @@ pub fn planned(
         top_p: rl.top_p,
     };
     let weights = Weights { device: &device, model: &trainer.model, params: &trainer.params };
+    let gathered = gathered(&trainer, &work.how.ranks);
     rollout.rollout(weights, &asked).map_err(Error::Hook)?;
+    drop(gathered);
     let [prompt, text] =
         [room - rl.max_answer_tokens.min(room), rl.max_answer_tokens].map(|words| "a ".repeat(words));
     let (row, tokens) = (Map::new(), rl.max_answer_tokens);
@@ -65,6 +70,16 @@ pub fn planned(
     let refuse = |message: String| Error::Recipe { key: "rl.reward".into(), message };
     if scores(&device.mesh) {
         score(&judges, &vec![answer; prompts * rl.answers]).map_err(refuse)?;
+    }
+    let stream = MicroBatch::shape(work.tokens, work.how.caps.seq_tokens);
+    let [present, of_reference] = Question::of(rl);
+    for question in present {
+        question.ask(&trainer.pass(&work.how), &stream);
+    }
+    if let Some(reference) = trainer.reference() {
+        for question in of_reference {
+            question.ask(&reference.pass(&trainer, &work.how), &stream);
+        }
     }
     Ok(device.pool.usage())
 }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use fathom_grad::{ParamId, Sharding, Weights};
 use fathom_tensor::Device;
 use fathom_tensor::mesh::{Axis, Mesh};
 use serde::Serialize;
@@ -10,6 +11,28 @@ use serde::de::DeserializeOwned;
 
 use crate::agree::{gather_texts, outcome};
 use crate::error::{Error, Result};
+use crate::parallel::Ranks;
+use crate::step::Trainer;
+
+/// Whether ranks fetch weights from each other while they compute (ZeRO-3): then replicas have to take the same steps.
+pub(super) fn fetches(mesh: &Mesh, ranks: &Ranks) -> bool {
+    ranks.sharding == Sharding::OptimGradsParams && mesh.group(&[Axis::Cp, Axis::Dp]).size() > 1
+}
+
+/// All weights of a rank's part of the model, in memory until this is dropped, where they are sharded: each replica writes answers at its
+/// own pace, so none could wait for the others in each segment. Empty where they are in memory or on disk anyway. Collective.
+pub(super) fn gathered<'a>(trainer: &'a Trainer, ranks: &Ranks) -> Vec<Weights<'a>> {
+    let Trainer { device, params, .. } = trainer;
+    if !fetches(&device.mesh, ranks) {
+        return Vec::new();
+    }
+    let gather = |bucket: Vec<ParamId>| {
+        let weights = params.fetch(device, bucket);
+        weights.wait();
+        weights
+    };
+    params.buckets().into_iter().map(gather).collect()
+}
 
 /// Whether a rank scores the answers that its replica of the model writes.
 pub fn scores(mesh: &Mesh) -> bool {
@@ -44,7 +67,16 @@ impl Replica {
 
     /// Its run of a list of this length.
     pub fn share(&self, len: usize) -> Range<usize> {
-        len * self.index / self.replicas..len * (self.index + 1) / self.replicas
+        self.of(self.index, len)
+    }
+
+    /// The runs of all replicas.
+    pub fn shares(&self, len: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..self.replicas).map(move |index| self.of(index, len))
+    }
+
+    fn of(&self, index: usize, len: usize) -> Range<usize> {
+        len * index / self.replicas..len * (index + 1) / self.replicas
     }
 
     /// The whole list, of which this replica has made its run. All ranks call this together; none goes on where one has failed.
@@ -81,6 +113,7 @@ mod tests {
             let of = |index| Replica { index, replicas, speaks: true }.share(len);
             let all: Vec<usize> = (0..replicas).flat_map(of).collect();
             assert_eq!(all, (0..len).collect::<Vec<_>>());
+            assert!(Replica { index: 0, replicas, speaks: true }.shares(len).flatten().eq(0..len));
         }
     }
 }

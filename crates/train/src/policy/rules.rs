@@ -77,6 +77,8 @@ recipe! {
         pub model: Option<PathBuf>,
         /// For `model`: which of its scores, from 0.
         pub output: usize = 0,
+        /// For `model`: the score of an answer without text, in place of what the model says of the prompt and the end of a text.
+        pub empty: Option<f64>,
         /// For `judge`: what it is asked, with `{prompt}`, `{answer}` and `{KEY}` of the prompt's row in it.
         pub template: Option<String>,
         /// For `process` and `tests`: the program and its arguments.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::episodes::{End, Episode};
 use super::kept::{Group, Rolled};
 use super::overlong;
-use super::replicas::Replica;
+use super::replicas::{Replica, gathered};
 use super::reward::{Answered, score};
 use super::rollouts::Policies;
 use crate::error::{Error, Result};
@@ -31,7 +31,9 @@ impl Policies {
         let replica = Replica::of_writers(&policy.device.mesh);
         // Ranks hand each other what the last update changed, before each goes its own way.
         policy.params.settle(&policy.device);
+        let weights = gathered(policy, &self.asking.ranks);
         let own = self.play(policy, &drawn, replica);
+        drop(weights);
         let share = &drawn[replica.share(drawn.len())];
         let own = own.and_then(|own| if replica.speaks { self.scored(share, own) } else { Ok(Vec::new()) });
         let said: Vec<Said> = replica.all(&policy.device, own)?;
