@@ -100,9 +100,9 @@ mod tests {
     fn shipped_recipes_have_no_other_keys() {
         let schema = json_schema::<Recipe>("recipe");
         let mut found = Vec::new();
-        for name in LIBRARY.names() {
-            let file: toml::Table = LIBRARY.text(name).unwrap().parse().unwrap();
-            strangers(&serde_json::to_value(file).unwrap(), &schema, name, &mut found);
+        for name in LIBRARY.names().unwrap() {
+            let file: toml::Table = LIBRARY.text(&name).unwrap().unwrap().parse().unwrap();
+            strangers(&serde_json::to_value(file).unwrap(), &schema, &name, &mut found);
         }
         assert_eq!(found, Vec::<String>::new());
         strangers(&json!({"run": {"nmae": 1}}), &schema, "x", &mut found);

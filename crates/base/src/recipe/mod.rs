@@ -15,6 +15,7 @@
 //!
 //! This module knows no key of any recipe.
 
+mod form;
 mod load;
 #[macro_use]
 mod macros;
@@ -28,6 +29,7 @@ mod tests;
 mod tree;
 mod value;
 
+pub use form::{Form, Group};
 pub use load::{Layers, Library, Recipe};
 pub use resolved::{Difference, Row, diff};
 pub use schema::{Field, Key, KeyDoc, Kind, Leaf, Shape, Table, TableSchema, keys};
