@@ -15,6 +15,7 @@
 //!
 //! This module knows no key of any recipe.
 
+mod allowed;
 mod form;
 mod load;
 #[macro_use]
@@ -29,6 +30,7 @@ mod tests;
 mod tree;
 mod value;
 
+pub use allowed::Allowed;
 pub use form::{Form, Group};
 pub use load::{Layers, Library, Recipe};
 pub use resolved::{Difference, Row, diff};
