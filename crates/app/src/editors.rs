@@ -1,6 +1,6 @@
 //! The keys of recipes as a JSON schema, by which editors complete, explain and check a TOML file (draft 7, as taplo reads it).
 
-use fathom_base::recipe::{Key, Kind, Leaf, Shape, Table, TableSchema};
+use fathom_base::recipe::{Allowed, Key, Kind, Leaf, Shape, Table, TableSchema};
 use serde_json::{Map, Value, json};
 
 /// Keys that every recipe file may have besides those of its type, and what they are.
@@ -25,7 +25,7 @@ pub fn json_schema<T: Table>(title: &str) -> Value {
 
 fn table(schema: &TableSchema) -> Value {
     let of = |key: &Key| {
-        let mut of = shape(&key.shape);
+        let mut of = shape(&key.shape, key.allowed);
         of["description"] = key.doc.into();
         if let (Shape::Leaf(_), Some(default)) = (&key.shape, schema.defaults.get(key.name)) {
             of["default"] = serde_json::to_value(default).unwrap_or(Value::Null);
@@ -36,39 +36,74 @@ fn table(schema: &TableSchema) -> Value {
     let keys = schema.keys.iter().filter(|key| Some(key.name) != schema.rest);
     let properties: Map<String, Value> = keys.map(of).collect();
     let more = match rest.map(|key| &key.shape) {
-        Some(Shape::Map(leaf)) => self::leaf(leaf),
+        Some(Shape::Map(leaf)) => self::leaf(leaf, None),
         _ => false.into(),
     };
     json!({"type": "object", "properties": properties, "additionalProperties": more})
 }
 
-fn shape(shape: &Shape) -> Value {
+fn shape(shape: &Shape, allowed: Option<Allowed>) -> Value {
     match shape {
-        Shape::Leaf(of) => leaf(of),
+        Shape::Leaf(of) => leaf(of, allowed),
         Shape::Table { schema, .. } => table(schema),
         Shape::Tables(schema) => json!({"type": "array", "items": table(schema)}),
-        Shape::Map(of) => json!({"type": "object", "additionalProperties": leaf(of)}),
+        Shape::Map(of) => json!({"type": "object", "additionalProperties": leaf(of, allowed)}),
     }
 }
 
-fn leaf(leaf: &Leaf) -> Value {
-    let of = kind(&leaf.kind);
+fn leaf(leaf: &Leaf, allowed: Option<Allowed>) -> Value {
+    let of = kind(&leaf.kind, allowed);
     let takes_text = matches!(leaf.kind, Kind::Text | Kind::Any);
     if leaf.optional && !takes_text { json!({"anyOf": [of, {"const": "none"}]}) } else { of }
 }
 
-fn kind(of: &Kind) -> Value {
+fn kind(of: &Kind, allowed: Option<Allowed>) -> Value {
     match of {
         Kind::Bool => json!({"type": "boolean"}),
         Kind::Integer => {
-            json!({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^[0-9][0-9_]*[kKmMgG]?$"}]})
+            let text = json!({"type": "string", "pattern": "^[0-9][0-9_]*[kKmMgG]?$"});
+            json!({"anyOf": [number("integer", allowed), text]})
         }
-        Kind::Float => json!({"type": "number"}),
+        Kind::Float => number("number", allowed),
         Kind::Text => json!({"type": "string"}),
         Kind::Choice(names) => json!({"enum": names}),
-        Kind::List(of) => json!({"type": "array", "items": kind(of)}),
+        Kind::List(of) => json!({"type": "array", "items": kind(of, allowed)}),
         Kind::Any => json!({}),
     }
+}
+
+/// A number with its ends. What ends where its type does has none.
+fn number(name: &str, allowed: Option<Allowed>) -> Value {
+    let mut of = json!({"type": name});
+    let mut end = |key: &str, end: Value| of[key] = end;
+    match allowed.unwrap_or(Allowed::Any) {
+        Allowed::Any => {}
+        Allowed::Whole(from, to) => {
+            end("minimum", from.into());
+            if to < u64::MAX {
+                end("maximum", to.into());
+            }
+        }
+        Allowed::Real(from, to) => {
+            if from > -Allowed::NO_END {
+                end("minimum", from.into());
+            }
+            if to < Allowed::NO_END {
+                end("maximum", to.into());
+            }
+        }
+        Allowed::Above0(to) => {
+            end("exclusiveMinimum", 0.into());
+            if to < Allowed::NO_END {
+                end("maximum", to.into());
+            }
+        }
+        Allowed::Below1 => {
+            end("minimum", 0.into());
+            end("exclusiveMaximum", 1.into());
+        }
+    }
+    of
 }
 
 #[cfg(test)]
@@ -100,9 +135,9 @@ mod tests {
     fn shipped_recipes_have_no_other_keys() {
         let schema = json_schema::<Recipe>("recipe");
         let mut found = Vec::new();
-        for name in LIBRARY.names() {
-            let file: toml::Table = LIBRARY.text(name).unwrap().parse().unwrap();
-            strangers(&serde_json::to_value(file).unwrap(), &schema, name, &mut found);
+        for name in LIBRARY.names().unwrap() {
+            let file: toml::Table = LIBRARY.text(&name).unwrap().unwrap().parse().unwrap();
+            strangers(&serde_json::to_value(file).unwrap(), &schema, &name, &mut found);
         }
         assert_eq!(found, Vec::<String>::new());
         strangers(&json!({"run": {"nmae": 1}}), &schema, "x", &mut found);
@@ -116,7 +151,19 @@ mod tests {
         assert!(
             of("optimizer", "kind")["enum"].as_array().is_some_and(|names| names.contains(&"adamw".into()))
         );
-        assert_eq!(of("optimizer", "lr")["type"], "number");
+        let lr = of("optimizer", "lr");
+        assert_eq!((&lr["type"], &lr["minimum"], lr.get("maximum")), (&json!("number"), &json!(0.0), None));
+        let ends = |of: &Value| {
+            json!([of["minimum"], of["exclusiveMinimum"], of["maximum"], of["exclusiveMaximum"]])
+        };
+        assert_eq!(ends(&of("optimizer", "beta1")), json!([0, null, null, 1]));
+        assert_eq!(ends(&of("mesh", "tp")["anyOf"][0]), json!([1, null, 65536, null]));
+        assert_eq!(ends(&of("activations", "offload_fraction")), json!([null, 0, 1.0, null]));
+        assert_eq!(ends(&of("optimizer", "clip")["anyOf"][0]), json!([null, 0, null, null]));
+        assert_eq!(
+            ends(&schema["properties"]["stages"]["items"]["anyOf"][0]),
+            json!([2, null, 1 << 24, null])
+        );
         assert!(of("optimizer", "lr")["description"].as_str().is_some_and(|doc| !doc.is_empty()));
         assert_eq!(schema["properties"]["stage"]["items"]["additionalProperties"], false);
         assert_eq!(schema["properties"]["about"]["type"], "string");

@@ -1,7 +1,7 @@
 //! The recipes inside the binary.
 
 use fathom_base::Error as Unloadable;
-use fathom_base::recipe::{Layers, Library, Recipe as Loaded, header};
+use fathom_base::recipe::{Form, Group, Layers, Library, Recipe as Loaded, header};
 use fathom_train::recipe::Recipe;
 
 use crate::error::{Error, Result};
@@ -12,12 +12,9 @@ macro_rules! shipped {
     ($entries:ident, $groups:ident, $folder:literal: $($heading:literal: $($name:literal)*;)*) => {
         const $entries: &[(&str, &str)] =
             &[$($(($name, include_str!(concat!("../../../recipes/", $folder, $name, ".toml")))),*),*];
-        const $groups: &[Group] = &[$(($heading, &[$($name),*])),*];
+        const $groups: &[(&str, &[&str])] = &[$(($heading, &[$($name),*])),*];
     };
 }
-
-/// A heading, and the names of the recipes below it.
-pub type Group = (&'static str, &'static [&'static str]);
 
 shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
     "Start here":
@@ -61,52 +58,6 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "llama3-1b-dpo-nemo"
         "llama3-8b-grpo-nemo"
         "llama3-8b-grpo-20k";
-    "Pretraining":
-        "llama3-1b"
-        "llama3-8b"
-        "llama3-70b"
-        "llama3-405b"
-        "mixtral-8x7b"
-        "mixtral-8x22b"
-        "nemotron3-22b"
-        "nemotron4-15b"
-        "nemotron4-340b";
-    "Context extension (give model.from)":
-        "llama3-1b-16k"
-        "llama3-1b-64k"
-        "llama3-1b-128k"
-        "llama3-1b-1m"
-        "llama3-8b-16k"
-        "llama3-8b-64k"
-        "llama3-8b-128k"
-        "llama3-8b-1m"
-        "llama3-70b-16k"
-        "llama3-70b-64k"
-        "llama3-70b-128k"
-        "llama3-70b-1m"
-        "nemotron3-22b-16k"
-        "nemotron3-22b-64k"
-        "nemotron3-22b-128k"
-        "nemotron3-22b-1m";
-    "Clusters (-nvidia: on the mesh that NVIDIA published)":
-        "llama3-8b-nvidia"
-        "llama3-8b-16k-nvidia"
-        "llama3-8b-64k-nvidia"
-        "llama3-8b-128k-nvidia"
-        "llama3-70b-nvidia"
-        "llama3-70b-16k-nvidia"
-        "llama3-70b-64k-nvidia"
-        "llama3-405b-128k-nvidia"
-        "mixtral-8x7b-nvidia"
-        "mixtral-8x7b-16k-nvidia"
-        "mixtral-8x7b-64k-nvidia"
-        "mixtral-8x22b-64k-nvidia"
-        "nemotron3-22b-16k-nvidia"
-        "nemotron3-22b-64k-nvidia"
-        "nemotron4-15b-16k-nvidia"
-        "nemotron4-15b-64k-nvidia"
-        "nemotron4-340b-nvidia"
-        "dense-48l-10m";
     "Self-test":
         "mesh-parity";
 );
@@ -120,26 +71,49 @@ shipped!(CURATE_ENTRIES, CURATE_GROUPS, "curate/":
         "arxiv";
 );
 
+/// The recipes of one form: what differs by a model, a length or a mesh.
+const MODELS: Form<'static> = Form {
+    text: include_str!("../../../recipes/models/form.txt"),
+    sizes: include_str!("../../../recipes/models/sizes.toml"),
+    runs: include_str!("../../../recipes/models/runs.toml"),
+};
+
 /// The recipes of `fathom train` and `fathom plan`.
-pub const LIBRARY: Library<'static> = Library::new(TRAIN_ENTRIES);
+pub const LIBRARY: Library<'static> = Library::new(TRAIN_ENTRIES).with_form(MODELS);
 
 /// The recipes of `fathom curate`.
 pub const CURATE: Library<'static> = Library::new(CURATE_ENTRIES);
 
 /// All recipes by group, in the order in which they are listed.
-pub fn groups() -> impl Iterator<Item = (Library<'static>, &'static Group)> {
-    let of = |library: Library<'static>, groups: &'static [Group]| {
-        groups.iter().map(move |group| (library, group))
+///
+/// # Errors
+/// A table of recipes that cannot be read.
+pub fn groups() -> Result<Vec<(Library<'static>, Group)>> {
+    let named = |library, groups: &[(&str, &[&str])]| {
+        let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        let group =
+            |(heading, names): &(&str, &[&str])| Group { heading: heading.to_string(), names: owned(names) };
+        groups.iter().map(|of| (library, group(of))).collect::<Vec<_>>()
     };
-    of(LIBRARY, TRAIN_GROUPS).chain(of(CURATE, CURATE_GROUPS))
+    let mut all = named(LIBRARY, TRAIN_GROUPS);
+    let self_test = all.pop();
+    all.extend(MODELS.groups()?.into_iter().map(|group| (LIBRARY, group)));
+    all.extend(self_test);
+    all.extend(named(CURATE, CURATE_GROUPS));
+    Ok(all)
 }
 
 /// The shipped recipes of `fathom curate` with what they are for, as its help shows them.
 pub fn curations() -> String {
-    let about = |name: &str| header(name, CURATE.text(name).unwrap_or_default(), "about").ok().flatten();
-    let line = |name: &&str| format!("\n  {name:<14}  {}", about(name).unwrap_or_default());
-    let lines: String = CURATE.names().iter().map(line).collect();
+    let about = |name: &str, text: &str| header(name, text, "about").ok().flatten().unwrap_or_default();
+    let line = |(name, text): &(&str, &str)| format!("\n  {name:<14}  {}", about(name, text));
+    let lines: String = CURATE_ENTRIES.iter().map(line).collect();
     format!("Shipped recipes (`fathom recipes show NAME` prints one):{lines}")
+}
+
+/// Whether a name is a shipped recipe of `fathom curate`.
+pub fn is_curation(name: &str) -> bool {
+    CURATE_ENTRIES.iter().any(|(known, _)| *known == name)
 }
 
 /// A named recipe or file with settings over it.
@@ -175,13 +149,11 @@ pub fn placed(loaded: &Loaded<Recipe>, error: Error) -> Error {
 /// As [`load`].
 pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     let mut loaded: Loaded<Recipe> = Loaded::load(layers).map_err(|error| match error {
-        Unloadable::UnknownRecipe { name, place, .. } if CURATE.text(&name).is_some() => {
-            Unloadable::UnknownRecipe {
-                hint: format!("it is a recipe of `fathom curate {name}`"),
-                name,
-                place,
-            }
-        }
+        Unloadable::UnknownRecipe { name, place, .. } if is_curation(&name) => Unloadable::UnknownRecipe {
+            hint: format!("it is a recipe of `fathom curate {name}`"),
+            name,
+            place,
+        },
         // All names are too many for a message.
         Unloadable::UnknownRecipe { name, place, hint } if !hint.starts_with("did you mean") => {
             let hint = "`fathom recipes ls` lists them (a file's name ends in .toml)".to_string();
@@ -191,4 +163,37 @@ pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     })?;
     loaded.value.expand_stages()?;
     Ok(loaded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row that does not fit the form is refused when it is looked up; what no row fills or names would stay.
+    #[test]
+    fn shipped_recipes_resolve_and_their_tables_have_nothing_else() {
+        let listed: Vec<String> = groups()
+            .unwrap()
+            .into_iter()
+            .flat_map(|(_, group)| group.names)
+            .filter(|name| !is_curation(name))
+            .collect();
+        let mut names = LIBRARY.names().unwrap();
+        assert_eq!(names.len(), listed.len());
+        for name in &listed {
+            assert!(LIBRARY.text(name).unwrap().is_some(), "{name}");
+            resolve(layers(name, &[])).unwrap();
+        }
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), listed.len(), "a name is given twice");
+        let columns = MODELS.text.split('{').skip(1).filter_map(|rest| rest.split_once("?}"));
+        for (column, _) in columns {
+            let filled = |table: &str| table.contains(&format!("{column} = "));
+            assert!(filled(MODELS.sizes) || filled(MODELS.runs), "no row fills {column}");
+        }
+        for model in MODELS.sizes.parse::<toml::Table>().unwrap().keys() {
+            assert!(MODELS.runs.contains(&format!("model = \"{model}\"")), "no run is of {model}");
+        }
+    }
 }

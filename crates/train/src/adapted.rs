@@ -8,28 +8,6 @@ use toml::Value;
 
 use crate::error::{Error, Result};
 use crate::recipe::{AdapterName, EncoderName, MethodName, Recipe};
-use crate::recipe_check::Allowed::{self, Above0, Below1, Whole};
-use crate::recipe_check::{COLUMNS, NO_END};
-
-/// What numbers of adapters may be.
-pub(crate) const RANGES: &[(&str, Allowed)] = &[
-    ("adapter.rank", Whole(1, COLUMNS)),
-    ("adapter.virtual_tokens", Whole(1, COLUMNS)),
-    ("adapter.encoder_hidden_size", Whole(2, COLUMNS)),
-    ("adapter.alpha", Above0(NO_END)),
-    ("adapter.lr_ratio", Above0(NO_END)),
-    ("adapter.embedding_lr_ratio", Above0(NO_END)),
-    ("adapter.dropout", Below1),
-    ("adapter.token_rows", Whole(0, COLUMNS)),
-    ("adapters.*.rank", Whole(1, COLUMNS)),
-    ("adapters.*.virtual_tokens", Whole(1, COLUMNS)),
-    ("adapters.*.encoder_hidden_size", Whole(2, COLUMNS)),
-    ("adapters.*.alpha", Above0(NO_END)),
-    ("adapters.*.lr_ratio", Above0(NO_END)),
-    ("adapters.*.embedding_lr_ratio", Above0(NO_END)),
-    ("adapters.*.dropout", Below1),
-    ("adapters.*.token_rows", Whole(0, COLUMNS)),
-];
 
 /// A model with the adapter that the recipe asks for, if it does.
 ///

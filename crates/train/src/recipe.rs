@@ -4,15 +4,19 @@ use std::path::PathBuf;
 
 use fathom_base::{choice, recipe};
 
-use crate::error::Error;
 use crate::schedule::Decay;
+use limits::{
+    Above0, Any, BYTES, Below1, COLUMNS, MANY, MOST_DOCS, MOST_TOKENS, NO_END, Real, SECONDS, Whole,
+};
 
 mod adapter;
 mod data;
+pub(crate) mod limits;
 mod objective;
 mod precision;
 mod rl;
 mod rounds;
+mod stages;
 
 pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
@@ -258,7 +262,7 @@ recipe! {
         /// The stages, in order.
         pub stage: Vec<Stage>,
         /// Short form of `stage`: sequence lengths. The last `stage` is repeated with each of them.
-        pub stages: Vec<usize>,
+        pub stages: Vec<usize> [Whole(2, MOST_TOKENS)],
         /// Checkpoints.
         pub checkpoint: Checkpoint,
         /// Evaluation.
@@ -270,11 +274,11 @@ recipe! {
         /// The run's name in reports.
         pub name: String = "train".into(),
         /// Seed of all randomness.
-        pub seed: u64 = 0,
+        pub seed: u64 [Any] = 0,
         /// Folder for checkpoints, metrics, report and model.
         pub out: PathBuf = PathBuf::from("out"),
         /// Minutes for the whole run; stages share the training time by `minutes_share`. None: stages give their steps.
-        pub minutes: Option<f64>,
+        pub minutes: Option<f64> [Above0(SECONDS / 60.0)],
         /// Writes a Chrome trace of one step of each stage.
         pub profile: bool = false,
         /// Writes TensorBoard event files.
@@ -286,7 +290,7 @@ recipe! {
         /// `cpu`, `cuda` for a GPU, `auto` for a GPU if there is one, or `meta` for a plan.
         pub kind: MachineKind = MachineKind::Auto,
         /// Threads; 0 for all cores.
-        pub threads: usize = 0,
+        pub threads: usize [Whole(0, 4096)] = 0,
         /// Folder for what is offloaded to disk, on each machine's own disk; none for the run's folder, which all ranks share.
         pub spill: Option<PathBuf>,
         /// Offloads the weights of each block, of the embedding and of the head while no operation needs them.
@@ -296,25 +300,25 @@ recipe! {
         /// Where `offload_weights` and `offload_optimizer` store them: `disk`, or `host` for host memory (GPU runs).
         pub offload_to: OffloadTo = OffloadTo::Disk,
         /// With `offload_optimizer`: percent of the optimizer state that stays in device memory.
-        pub optimizer_stays_percent: u32 = 0,
+        pub optimizer_stays_percent: u32 [Real(0.0, 100.0)] = 0,
         /// For tests: seed of injected disk disorder (delays, short operations, reordering).
-        pub chaos: Option<u64>,
+        pub chaos: Option<u64> [Any],
         /// For tests: with `chaos`, about one disk operation in this many fails; 0 for none.
-        pub chaos_faults: u32 = 0,
+        pub chaos_faults: u32 [Any] = 0,
         /// For tests: injected faults, such as `kill rank 1 at step 3, flip rank 2 at step 5`; `kill`, `hang`, `slow`, `term`,
         /// `nan` or `flip`, once each.
         pub fault: Option<String>,
         /// Memory budget in bytes, shared by the ranks that compute in the same memory (of a GPU, or of the machine); none for what
         /// there is.
-        pub memory_bytes: Option<u64>,
+        pub memory_bytes: Option<u64> [Whole(1, BYTES)],
         /// Host memory in bytes for what GPU runs offload to it, shared by the ranks of one machine; none for most of what there is.
-        pub host_bytes: Option<u64>,
+        pub host_bytes: Option<u64> [Whole(0, BYTES)],
         /// Folders of CUDA's libraries, separated by colons, searched before those of `FATHOM_CUDA_LIBS`.
         pub cuda_libs: Option<String>,
         /// On a GPU: captures each block as a CUDA graph and replays it.
         pub graphs: bool = false,
         /// Maximum bytes of activations on disk, shared by the ranks that use it; none for most of the free space.
-        pub disk_bytes: Option<u64>,
+        pub disk_bytes: Option<u64> [Whole(0, BYTES)],
         /// The rates that predict times: `cpu` (nominal), a file of `fathom bench profile --out`, or for plans `h100`, `h200`,
         /// `b200`, and with their interconnect `dgx-h100`, `dgx-h200`, `dgx-b200`.
         pub profile: String = "cpu".into(),
@@ -323,44 +327,44 @@ recipe! {
     /// The mesh: `pp x dp x cp x tp` ranks. On one machine they are threads that share its cores.
     pub struct MeshTable {
         /// Tensor parallel: each rank has a shard of every block's weights.
-        pub tp: usize = 1,
+        pub tp: usize [Whole(1, MANY)] = 1,
         /// Context parallel: each rank has a part of every sequence.
-        pub cp: usize = 1,
+        pub cp: usize [Whole(1, MANY)] = 1,
         /// How keys and values travel between context parallel ranks.
         pub cp_comm_type: CpCommType = CpCommType::P2p,
         /// Ranks per `a2a` group of `a2a+p2p`.
-        pub cp_inner: usize = 1,
+        pub cp_inner: usize [Whole(1, MANY)] = 1,
         /// Dynamic context parallel, with `p2p`: each document is on as few ranks as load balance allows, and only keys that are
         /// attended to travel.
         pub cp_dynamic: bool = false,
         /// Data parallel: each rank has some of the micro batches.
-        pub dp: usize = 1,
+        pub dp: usize [Whole(1, MANY)] = 1,
         /// Pipeline parallel: each rank has some of the layers.
-        pub pp: usize = 1,
+        pub pp: usize [Whole(1, MANY)] = 1,
         /// Expert parallel: each rank has some of the experts; folded, with `etp`, over the ranks of `dp`, `cp` and `tp`.
-        pub ep: usize = 1,
+        pub ep: usize [Whole(1, MANY)] = 1,
         /// Tensor parallel within an expert: each rank has some of an expert's columns.
-        pub etp: usize = 1,
+        pub etp: usize [Whole(1, MANY)] = 1,
         /// Pipeline stages per rank (interleaved schedule); with more than 1, the micro batches of a step must be a multiple of `pp`.
-        pub virtual_stages: usize = 1,
+        pub virtual_stages: usize [Whole(1, 4096)] = 1,
         /// The pipeline schedule.
         pub schedule: PipelineSchedule = PipelineSchedule::OneByOne,
         /// Layers of each pipeline stage, in forward order; empty: balanced so that all stages take equally long, counting the
         /// head.
-        pub layout: Vec<usize>,
+        pub layout: Vec<usize> [Whole(0, 4096)],
         /// Sequence parallel: tensor parallel ranks shard the activations between sub-layers by rows.
         pub sequence_parallel: bool = true,
         /// What is sharded over ranks with the same weights.
         pub sharding: ShardingName = ShardingName::Optim,
         /// Seconds that a rank waits for another before the run fails.
-        pub timeout_s: f64 = 600.0,
+        pub timeout_s: f64 [Above0(SECONDS)] = 600.0,
         /// The same limit during steps; none for `timeout_s`.
-        pub step_timeout_s: Option<f64>,
+        pub step_timeout_s: Option<f64> [Above0(SECONDS)],
         /// How many rank failures to survive by going back to the last common step. Ranks as processes survive NaN and bit flips
         /// only.
-        pub restarts: u64 = 0,
+        pub restarts: u64 [Any] = 0,
         /// Steps between comparisons of replicated weights; they are compared before each checkpoint too. 0 for none.
-        pub check_every_steps: u64 = 100,
+        pub check_every_steps: u64 [Any] = 100,
     }
 
     /// The model: a Hugging Face folder, or a randomly initialised decoder of these sizes.
@@ -370,35 +374,35 @@ recipe! {
         /// Family of the model.
         pub family: FamilyName = FamilyName::Llama,
         /// For `smollm3`: one layer in this many has no rotary embedding.
-        pub no_rope_layer_interval: usize = 4,
+        pub no_rope_layer_interval: usize [Whole(1, MANY)] = 4,
         /// For `granite`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one.
-        pub embedding_multiplier: f64 = 12.0,
+        pub embedding_multiplier: f64 [Above0(NO_END)] = 12.0,
         /// Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32.
         pub precision: Precision = Precision::Bf16,
         /// Columns of the residual stream.
-        pub hidden: usize = 256,
+        pub hidden: usize [Whole(1, COLUMNS)] = 256,
         /// Blocks.
-        pub layers: usize = 6,
+        pub layers: usize [Whole(1, 4096)] = 6,
         /// Query heads.
-        pub heads: usize = 4,
+        pub heads: usize [Whole(1, MANY)] = 4,
         /// Key and value heads.
-        pub kv_heads: usize = 2,
+        pub kv_heads: usize [Whole(1, MANY)] = 2,
         /// Columns of one head.
-        pub head_dim: usize = 64,
+        pub head_dim: usize [Whole(8, 512)] = 64,
         /// Columns inside the MLP, or inside an expert.
-        pub ffn: usize = 704,
+        pub ffn: usize [Whole(1, COLUMNS)] = 704,
         /// Rows of the embedding; also the size of a tokenizer that the run trains.
-        pub vocab: usize = 4096,
+        pub vocab: usize [Whole(2, 1 << 24)] = 4096,
         /// Base of the rotary frequencies.
-        pub rope_theta: f64 = 10000.0,
+        pub rope_theta: f64 [Above0(NO_END)] = 10000.0,
         /// Ties the head to the embedding.
         pub tied: bool = true,
         /// For `deepseek_v3`: rotated columns of a head, shared by all keys.
-        pub rope_dim: usize = 16,
+        pub rope_dim: usize [Whole(2, MANY)] = 16,
         /// For `deepseek_v3`: columns of the key-value latent.
-        pub kv_latent: usize = 128,
+        pub kv_latent: usize [Whole(1, COLUMNS)] = 128,
         /// Standard deviation of the initial weights.
-        pub init_std: f64 = 0.02,
+        pub init_std: f64 [Above0(NO_END)] = 0.02,
         /// What else they begin with.
         pub init: InitName = InitName::Normal,
         /// Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\.3[01]\\.` or
@@ -415,23 +419,23 @@ recipe! {
     /// Experts: their sizes in a randomly initialised model, and the training settings of any model with experts.
     pub struct MoeTable {
         /// Experts per layer.
-        pub experts: usize = 8,
+        pub experts: usize [Whole(1, MANY)] = 8,
         /// Experts per token.
-        pub top_k: usize = 2,
+        pub top_k: usize [Whole(1, MANY)] = 2,
         /// Columns inside one expert; none for `model.ffn`.
-        pub ffn: Option<usize>,
+        pub ffn: Option<usize> [Whole(1, COLUMNS)],
         /// For `deepseek_v3`: shared experts, which process every token.
-        pub shared: usize = 0,
+        pub shared: usize [Whole(0, 4096)] = 0,
         /// First layers with a dense MLP.
-        pub dense_layers: usize = 0,
+        pub dense_layers: usize [Whole(0, 4096)] = 0,
         /// Weight of the load-balancing loss over each micro batch (Megatron's `moe_aux_loss_coeff`).
-        pub aux_loss: f64 = 0.0,
+        pub aux_loss: f64 [Real(0.0, NO_END)] = 0.0,
         /// Weight of the router z-loss.
-        pub z_loss: f64 = 0.0,
+        pub z_loss: f64 [Real(0.0, NO_END)] = 0.0,
         /// How far a step moves each expert's selection bias towards balanced load, without a loss.
-        pub bias_update_rate: f64 = 0.0,
+        pub bias_update_rate: f64 [Real(0.0, NO_END)] = 0.0,
         /// Capacity of an expert, as a multiple of its even share of a rank's slots in a micro batch; none for no limit.
-        pub capacity_factor: Option<f64>,
+        pub capacity_factor: Option<f64> [Above0(NO_END)],
         /// Which slots are dropped beyond the capacity.
         pub drop_policy: DropPolicy = DropPolicy::Probs,
     }
@@ -446,19 +450,19 @@ recipe! {
         /// (torchao's `bf16_stochastic_round`).
         pub master_weights: bool = true,
         /// Peak learning rate.
-        pub lr: f64 = 1e-3,
+        pub lr: f64 [Real(0.0, NO_END)] = 1e-3,
         /// Decay of the first moment; the momentum of `sgd`.
-        pub beta1: f64 = 0.9,
+        pub beta1: f64 [Below1] = 0.9,
         /// Decay of the second moment.
-        pub beta2: f64 = 0.95,
+        pub beta2: f64 [Below1] = 0.95,
         /// Added to the root of the second moment.
-        pub eps: f64 = 1e-8,
+        pub eps: f64 [Real(0.0, NO_END)] = 1e-8,
         /// Decoupled weight decay of matrices; norms and biases have none.
-        pub weight_decay: f64 = 0.1,
+        pub weight_decay: f64 [Real(0.0, NO_END)] = 0.1,
         /// Maximum global gradient norm; none for no clipping.
-        pub clip: Option<f64> = Some(1.0),
+        pub clip: Option<f64> [Above0(NO_END)] = Some(1.0),
         /// Weight of the squared log-partition in the loss.
-        pub z_loss: f64 = 0.0,
+        pub z_loss: f64 [Real(0.0, NO_END)] = 0.0,
     }
 
     /// The learning rate schedule, which restarts with each stage.
@@ -466,11 +470,11 @@ recipe! {
         /// Shape after warm-up.
         pub decay: Decay = Decay::Cosine,
         /// Steps of linear warm-up.
-        pub warmup_steps: u64 = 20,
+        pub warmup_steps: u64 [Any] = 20,
         /// Final learning rate, as a fraction of the peak.
-        pub final_share: f64 = 0.1,
+        pub final_share: f64 [Real(0.0, 1.0)] = 0.1,
         /// Fraction of a stage's steps after warm-up over which `wsd` decays.
-        pub decay_share: f64 = 0.2,
+        pub decay_share: f64 [Real(0.0, 1.0)] = 0.2,
     }
 
     /// Where activations are stored between forward and backward.
@@ -484,7 +488,7 @@ recipe! {
         /// For `full`: which layers.
         pub recompute_method: Method = Method::Uniform,
         /// For `full`: layers per group (`uniform`), or number of layers (`block`).
-        pub recompute_num_layers: usize = 1,
+        pub recompute_num_layers: usize [Whole(1, MANY)] = 1,
         /// Rules that take precedence over the other keys; the first match decides.
         pub places: Vec<PlaceRule>,
         /// Which kept activations are offloaded: modules as in `recompute_modules`, block (each block's input), or all.
@@ -492,19 +496,19 @@ recipe! {
         /// Where they are offloaded to: `disk`, or `host` (GPU runs).
         pub offload_place: PlaceName = PlaceName::Disk,
         /// Fraction of the tokens whose activations are offloaded.
-        pub offload_fraction: f64 = 1.0,
+        pub offload_fraction: f64 [Above0(1.0)] = 1.0,
         /// How offloaded values are written.
         pub offload_codec: OffloadCodec = OffloadCodec::AsIs,
         /// Groups of key and value heads that attention processes one after the other.
-        pub head_groups: usize = 1,
+        pub head_groups: usize [Whole(1, MANY)] = 1,
         /// Tokens per tile of token-wise operations, a multiple of 128; none for no tiling.
-        pub tile_rows: Option<usize>,
+        pub tile_rows: Option<usize> [Any],
     }
 
     /// The place of some activations of some layers.
     pub struct PlaceRule {
         /// First layer and end of the range (exclusive); empty for all layers.
-        pub layers: Vec<usize>,
+        pub layers: Vec<usize> [Any],
         /// An activation's name, as `fathom inspect activations` prints it; a prefix ending in `*`; or `*`.
         pub name: String = "*".into(),
         /// Its place.
@@ -516,22 +520,22 @@ recipe! {
         /// Its name; a number is appended if an earlier stage has the same name.
         pub name: String = "pretrain".into(),
         /// Tokens per sample.
-        pub seq_tokens: usize = 2048,
+        pub seq_tokens: usize [Whole(2, MOST_TOKENS)] = 2048,
         /// Samples per micro batch, packed into one stream.
-        pub samples_per_micro_batch: usize = 1,
+        pub samples_per_micro_batch: usize [Whole(1, MANY)] = 1,
         /// Micro batches per step.
-        pub micro_batches: usize = 4,
+        pub micro_batches: usize [Whole(1, COLUMNS)] = 4,
         /// Number of steps; none if `run.minutes` or `epochs` is given.
-        pub steps: Option<u64>,
+        pub steps: Option<u64> [Whole(1, u64::MAX)],
         /// In place of `steps`: passes over all samples of the stage's one source. The last step of a pass may have
         /// fewer samples.
-        pub epochs: Option<u64>,
+        pub epochs: Option<u64> [Whole(1, COLUMNS)],
         /// With `run.minutes`: weight of this stage in the run's training time.
-        pub minutes_share: f64 = 1.0,
+        pub minutes_share: f64 [Real(0.0, NO_END)] = 1.0,
         /// Multiplies `optimizer.lr`.
-        pub lr_scale: f64 = 1.0,
+        pub lr_scale: f64 [Real(0.0, NO_END)] = 1.0,
         /// Overrides `schedule.warmup_steps`.
-        pub warmup_steps: Option<u64>,
+        pub warmup_steps: Option<u64> [Any],
         /// How documents are packed into samples.
         pub packing: Packing = Packing::Cut,
         /// Restricts attention to a token's own document.
@@ -539,80 +543,49 @@ recipe! {
         /// Overrides `data.blend`.
         pub blend: Vec<Blend>,
         /// Minimum length of a document, in tokens.
-        pub min_doc_tokens: usize = 0,
+        pub min_doc_tokens: usize [Any] = 0,
         /// Draws documents more or less often by their length.
         pub length_weights: Vec<LengthWeight>,
         /// Maximum number of documents per sample, which sizes the masks.
-        pub max_docs: usize = 64,
+        pub max_docs: usize [Whole(1, MOST_DOCS)] = 64,
         /// New base of the rotary frequencies; none for that of the model.
-        pub rope_theta: Option<f64>,
+        pub rope_theta: Option<f64> [Above0(NO_END)],
         /// `rope_type` of the stage's rotary scaling.
         pub rope_type: RopeType = RopeType::Keep,
         /// New length over old length; none for `seq_tokens` over the model's length.
-        pub rope_factor: Option<f64>,
+        pub rope_factor: Option<f64> [Real(1.0, NO_END)],
         /// Overrides `activations.recompute_granularity`.
         pub recompute_granularity: Option<Granularity>,
         /// Overrides `activations.tile_rows`.
-        pub tile_rows: Option<usize>,
+        pub tile_rows: Option<usize> [Any],
     }
 
     /// Checkpoints.
     pub struct Checkpoint {
         /// Seconds between checkpoints; none for the end of each stage only.
-        pub every_s: Option<f64> = Some(60.0),
+        pub every_s: Option<f64> [Real(0.0, SECONDS)] = Some(60.0),
         /// Steps between checkpoints.
-        pub every_steps: Option<u64>,
+        pub every_steps: Option<u64> [Whole(1, u64::MAX)],
         /// Steps between in-memory copies of every rank's state, on the rank itself and on a partner; none for no copies.
-        pub memory_every_steps: Option<u64>,
+        pub memory_every_steps: Option<u64> [Whole(1, u64::MAX)],
         /// Folder on each machine's local disk to which these copies are also written. A run on the same mesh resumes from them if
         /// they are newer than its last checkpoint.
         pub local: Option<PathBuf>,
         /// Leave frozen weights out of checkpoints, which name and hash `model.from` instead.
         pub trained_only: bool = false,
         /// Number of checkpoints to keep; the last of each stage is always kept.
-        pub keep: usize = 2,
+        pub keep: usize [Any] = 2,
     }
 
     /// Evaluation.
     pub struct Eval {
         /// Tokens of held-out text to score for loss by position.
-        pub tokens: usize = 256 << 10,
+        pub tokens: usize [Whole(0, BYTES)] = 256 << 10,
         /// Trials per length and depth of the needle test.
-        pub needle_trials: usize = 5,
+        pub needle_trials: usize [Whole(0, MANY)] = 5,
         /// Number of depths of the needle test.
-        pub needle_depths: usize = 5,
+        pub needle_depths: usize [Whole(1, MANY)] = 5,
         /// Evaluates before and after context extension.
         pub enabled: bool = true,
-    }
-}
-
-impl Recipe {
-    /// Replaces the short form `stages` by stages proper, and numbers those whose name an earlier one has.
-    ///
-    /// # Errors
-    /// If there is no stage at all.
-    pub fn expand_stages(&mut self) -> Result<(), Error> {
-        if !self.stages.is_empty() {
-            let model = self.stage.last().cloned().unwrap_or_default();
-            let name = |tokens: usize| fathom_base::tokens::format(tokens as u64);
-            self.stage = std::mem::take(&mut self.stages)
-                .into_iter()
-                .map(|seq_tokens| Stage { name: name(seq_tokens), seq_tokens, ..model.clone() })
-                .collect();
-        }
-        for index in 1..self.stage.len() {
-            let name = &self.stage[index].name;
-            let taken = |name: &str| self.stage.iter().any(|stage| stage.name == name);
-            let again = self.stage[..index].iter().any(|stage| stage.name == *name);
-            let numbered = (2..).map(|number| format!("{name}-{number}")).find(|name| !taken(name));
-            if let (true, Some(name)) = (again, numbered) {
-                self.stage[index].name = name;
-            }
-        }
-        if self.stage.is_empty() {
-            Err(Error::Recipe { key: "stage".into(), message: "a run needs at least one [[stage]]".into() })
-        } else {
-            Ok(())
-        }
     }
 }

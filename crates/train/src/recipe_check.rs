@@ -1,222 +1,35 @@
-//! What the numbers of a recipe may be: a range for each key, and the few relations between keys. Checked in one place, before
+//! Whether the numbers of a recipe are within what their keys allow, and the few relations between keys. Checked in one place, before
 //! anything is planned or run. Knows no model's files and no text; of a model that is read from a folder the sizes are not the
 //! recipe's.
 
 mod addresses;
 mod rows;
 
-use std::fmt;
+use std::collections::BTreeMap;
 
 use fathom_base::human;
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::{Allowed, Recipe as Loaded, keys};
 
-use crate::adapted::{RANGES as OF_ADAPTERS, check_adapter};
+use crate::adapted::check_adapter;
 use crate::error::Result;
 use crate::needs_corpus;
-use crate::policy::check::{RANGES as OF_POLICY, check as of_policy};
+use crate::policy::check::check as of_policy;
+use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
 use crate::rounded;
 use crate::several::check_several;
-
-/// What a number may be.
-#[derive(Clone, Copy)]
-pub(crate) enum Allowed {
-    /// Anything that its type holds.
-    Any,
-    /// From the first to the second, whole.
-    Whole(u64, u64),
-    /// From the first to the second.
-    Real(f64, f64),
-    /// Above 0, up to this.
-    Above0(f64),
-    /// 0 or more, below 1.
-    Below1,
-}
-
-/// Without an upper end but that of the type that kernels compute with.
-pub(crate) const NO_END: f64 = f32::MAX as f64;
-/// Tokens of a micro batch: FLOPs of one operation are counted in 64 bits.
-pub(crate) const MOST_TOKENS: u64 = 1 << 24;
-/// Documents of a micro batch, which have a slot each whether they come or not.
-const MOST_DOCS: u64 = 1 << 22;
-/// Draws of a document in an epoch, whose list of them is in memory.
-const MOST_DRAWS: f64 = 1024.0;
-/// Ranks of a mesh.
-const MOST_RANKS: u64 = 1 << 24;
-/// Ranks of an axis, and what a rank has of something.
-pub(crate) const MANY: u64 = 1 << 16;
-/// Columns of a matrix.
-pub(crate) const COLUMNS: u64 = 1 << 20;
-/// Bytes: an exbibyte.
-const BYTES: u64 = 1 << 60;
-/// Seconds: thirty years.
-const SECONDS: f64 = 1e9;
-
-use Allowed::{Above0, Any, Below1, Real, Whole};
-
-/// Every key that holds numbers, lists included; `*` stands for an index.
-const RANGES: &[(&str, Allowed)] = &[
-    ("run.seed", Any),
-    ("run.minutes", Above0(SECONDS / 60.0)),
-    ("machine.threads", Whole(0, 4096)),
-    ("machine.chaos", Any),
-    ("machine.chaos_faults", Any),
-    ("machine.memory_bytes", Whole(1, BYTES)),
-    ("machine.host_bytes", Whole(0, BYTES)),
-    ("machine.disk_bytes", Whole(0, BYTES)),
-    ("machine.optimizer_stays_percent", Real(0.0, 100.0)),
-    ("precision.num_layers_at_start_in_bf16", Whole(0, 4096)),
-    ("precision.num_layers_at_end_in_bf16", Whole(0, 4096)),
-    ("precision.amax_history", Whole(1, 1 << 20)),
-    ("mesh.tp", Whole(1, MANY)),
-    ("mesh.cp", Whole(1, MANY)),
-    ("mesh.cp_inner", Whole(1, MANY)),
-    ("mesh.dp", Whole(1, MANY)),
-    ("mesh.pp", Whole(1, MANY)),
-    ("mesh.ep", Whole(1, MANY)),
-    ("mesh.etp", Whole(1, MANY)),
-    ("mesh.virtual_stages", Whole(1, 4096)),
-    ("mesh.layout", Whole(0, 4096)),
-    ("mesh.timeout_s", Above0(SECONDS)),
-    ("mesh.step_timeout_s", Above0(SECONDS)),
-    ("mesh.restarts", Any),
-    ("mesh.check_every_steps", Any),
-    ("model.no_rope_layer_interval", Whole(1, MANY)),
-    ("model.hidden", Whole(1, COLUMNS)),
-    ("model.layers", Whole(1, 4096)),
-    ("model.heads", Whole(1, MANY)),
-    ("model.kv_heads", Whole(1, MANY)),
-    ("model.head_dim", Whole(8, 512)),
-    ("model.ffn", Whole(1, COLUMNS)),
-    ("model.vocab", Whole(2, 1 << 24)),
-    ("model.rope_theta", Above0(NO_END)),
-    ("model.rope_dim", Whole(2, MANY)),
-    ("model.kv_latent", Whole(1, COLUMNS)),
-    ("model.init_std", Above0(NO_END)),
-    ("model.embedding_multiplier", Above0(NO_END)),
-    ("moe.experts", Whole(1, MANY)),
-    ("moe.top_k", Whole(1, MANY)),
-    ("moe.ffn", Whole(1, COLUMNS)),
-    ("moe.shared", Whole(0, 4096)),
-    ("moe.dense_layers", Whole(0, 4096)),
-    ("moe.aux_loss", Real(0.0, NO_END)),
-    ("moe.z_loss", Real(0.0, NO_END)),
-    ("moe.bias_update_rate", Real(0.0, NO_END)),
-    ("moe.capacity_factor", Above0(NO_END)),
-    ("data.max_rows_dropped", Any),
-    ("data.max_bytes", Whole(1, BYTES)),
-    ("data.recall_share", Below1),
-    ("data.held_out_share", Below1),
-    ("data.document_bytes", Whole(1024, BYTES)),
-    ("data.tokenizer_bytes", Whole(1, BYTES)),
-    ("data.blend.*.weight", Above0(NO_END)),
-    ("data.ahead", Whole(0, MANY)),
-    ("objective.beta", Above0(NO_END)),
-    ("objective.ref_model_mixup_alpha", Above0(1.0)),
-    ("objective.ref_model_sync_steps", Whole(1, u64::MAX)),
-    ("objective.label_smoothing", Real(0.0, 0.499)),
-    ("objective.f_alpha", Any),
-    ("objective.ld_alpha", Real(0.0, 1.0)),
-    ("objective.sft_weight", Real(0.0, NO_END)),
-    ("objective.loss_weights", Real(0.0, NO_END)),
-    ("objective.gamma", Real(0.0, NO_END)),
-    ("objective.alpha", Any),
-    ("objective.discopop_tau", Above0(NO_END)),
-    ("objective.desirable_weight", Real(0.0, NO_END)),
-    ("objective.undesirable_weight", Real(0.0, NO_END)),
-    ("objective.mismatched_rows", Whole(2, COLUMNS)),
-    ("objective.responses", Whole(2, 4096)),
-    ("objective.reward_scale", Above0(NO_END)),
-    ("objective.neftune_alpha", Real(0.0, NO_END)),
-    ("objective.temperature", Real(0.01, 1000.0)),
-    ("objective.kd_ratio", Real(0.0, 1.0)),
-    ("objective.hidden_weight", Real(0.0, NO_END)),
-    ("objective.jsd_beta", Real(0.001, 0.999)),
-    ("rounds.count", Whole(1, MANY)),
-    ("rounds.earlier", Whole(0, MANY)),
-    ("rounds.max_answer_tokens", Whole(1, MOST_TOKENS)),
-    ("rounds.temperature", Real(0.0, NO_END)),
-    ("objective.top_k", Whole(0, 1 << 14)),
-    ("objective.center_rewards", Real(0.0, NO_END)),
-    ("optimizer.lr", Real(0.0, NO_END)),
-    ("optimizer.beta1", Below1),
-    ("optimizer.beta2", Below1),
-    ("optimizer.eps", Real(0.0, NO_END)),
-    ("optimizer.weight_decay", Real(0.0, NO_END)),
-    ("optimizer.clip", Above0(NO_END)),
-    ("optimizer.z_loss", Real(0.0, NO_END)),
-    ("schedule.warmup_steps", Any),
-    ("schedule.final_share", Real(0.0, 1.0)),
-    ("schedule.decay_share", Real(0.0, 1.0)),
-    ("activations.recompute_num_layers", Whole(1, MANY)),
-    ("activations.places.*.layers", Any),
-    ("activations.offload_fraction", Above0(1.0)),
-    ("activations.head_groups", Whole(1, MANY)),
-    // Multiples of 128, which a stage's places tell.
-    ("activations.tile_rows", Any),
-    ("stage.*.seq_tokens", Whole(2, MOST_TOKENS)),
-    ("stage.*.samples_per_micro_batch", Whole(1, MANY)),
-    ("stage.*.micro_batches", Whole(1, COLUMNS)),
-    ("stage.*.steps", Whole(1, u64::MAX)),
-    ("stage.*.epochs", Whole(1, COLUMNS)),
-    ("stage.*.minutes_share", Real(0.0, NO_END)),
-    ("stage.*.lr_scale", Real(0.0, NO_END)),
-    ("stage.*.warmup_steps", Any),
-    ("stage.*.blend.*.weight", Above0(NO_END)),
-    ("stage.*.min_doc_tokens", Any),
-    ("stage.*.length_weights.*.min_tokens", Any),
-    ("stage.*.length_weights.*.weight", Real(0.0, MOST_DRAWS)),
-    ("stage.*.max_docs", Whole(1, MOST_DOCS)),
-    ("stage.*.rope_theta", Above0(NO_END)),
-    ("stage.*.rope_factor", Real(1.0, NO_END)),
-    ("stage.*.tile_rows", Any),
-    ("stages", Whole(2, MOST_TOKENS)),
-    ("checkpoint.every_s", Real(0.0, SECONDS)),
-    ("checkpoint.every_steps", Whole(1, u64::MAX)),
-    ("checkpoint.memory_every_steps", Whole(1, u64::MAX)),
-    ("checkpoint.keep", Any),
-    ("eval.tokens", Whole(0, BYTES)),
-    ("eval.needle_trials", Whole(0, MANY)),
-    ("eval.needle_depths", Whole(1, MANY)),
-];
-
-impl Allowed {
-    fn holds(self, number: f64) -> bool {
-        match self {
-            Any => true,
-            Whole(from, to) => (from as f64..=to as f64).contains(&number),
-            Real(from, to) => (from..=to).contains(&number),
-            Above0(to) => number > 0.0 && number <= to,
-            Below1 => (0.0..1.0).contains(&number),
-        }
-    }
-}
-
-impl fmt::Display for Allowed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let up_to = |end: f64| if end < NO_END { format!(" and at most {end}") } else { String::new() };
-        match *self {
-            Any => f.write_str("a number"),
-            Whole(from, u64::MAX) => write!(f, "{from} or more"),
-            Whole(from, to) => write!(f, "from {} to {}", human::grouped(from), human::grouped(to)),
-            Real(from, to) => write!(f, "{from} or more{}", up_to(to)),
-            Above0(to) => write!(f, "above 0{}", up_to(to)),
-            Below1 => f.write_str("0 or more and below 1"),
-        }
-    }
-}
 
 /// Refuses numbers that a run cannot be made with. The recipe's stages are expanded.
 ///
 /// # Errors
 /// The first such key, with its place, its value and what it may be.
 pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
+    let allowed: BTreeMap<String, Allowed> =
+        keys::<Recipe>().into_iter().filter_map(|key| Some((key.path, key.allowed?))).collect();
     for row in loaded.rows() {
-        for (text, number) in numbers(&row.value) {
-            let allowed = allowed(&row.path);
-            if !allowed.holds(number) {
-                return refuse(loaded, &row.path, format!("is {text}; it must be {allowed}"));
-            }
+        let Some(allowed) = allowed.get(&starred(&row.path)) else { continue };
+        if let Some((text, _)) = numbers(&row.value).find(|(_, number)| !allowed.holds(*number)) {
+            return refuse(loaded, &row.path, format!("is {text}; it must be {allowed}"));
         }
     }
     addresses::check(loaded)?;
@@ -337,16 +150,12 @@ fn numbers(value: &str) -> impl Iterator<Item = (&str, f64)> {
     parts.filter_map(|text| Some((text, text.replace('_', "").parse().ok()?)))
 }
 
-fn ranges() -> impl Iterator<Item = &'static (&'static str, Allowed)> {
-    RANGES.iter().chain(OF_ADAPTERS).chain(OF_POLICY)
-}
-
-fn allowed(path: &str) -> Allowed {
+/// A path as the list of keys has it: `*` stands for an index.
+fn starred(path: &str) -> String {
     let star = |part: &str| {
         if part.bytes().all(|byte| byte.is_ascii_digit()) { "*".into() } else { part.to_string() }
     };
-    let path = path.split('.').map(star).collect::<Vec<_>>().join(".");
-    ranges().find(|(key, _)| *key == path).map_or(Any, |(_, allowed)| *allowed)
+    path.split('.').map(star).collect::<Vec<_>>().join(".")
 }
 
 pub(crate) fn refuse(loaded: &Loaded<Recipe>, key: &str, message: impl Into<String>) -> Result<()> {
@@ -440,7 +249,7 @@ fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use fathom_base::recipe::{Layers, keys};
+    use fathom_base::recipe::Layers;
 
     use super::*;
 
@@ -457,13 +266,9 @@ mod tests {
 
     #[test]
     fn every_number_has_a_range() {
-        let numeric = keys::<Recipe>().into_iter().filter(|key| key.expected.contains("number"));
-        let numeric: Vec<String> = numeric.map(|key| key.path).collect();
-        let missing: Vec<_> = numeric.iter().filter(|path| !ranges().any(|(key, _)| key == path)).collect();
-        assert!(missing.is_empty(), "{missing:?}");
-        let unknown: Vec<_> =
-            ranges().filter(|(key, _)| !numeric.iter().any(|path| path == key)).map(|(key, _)| key).collect();
-        assert!(unknown.is_empty(), "{unknown:?}");
+        for key in keys::<Recipe>() {
+            assert_eq!(key.expected.contains("number"), key.allowed.is_some(), "{}", key.path);
+        }
     }
 
     #[test]

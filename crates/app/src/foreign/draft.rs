@@ -94,7 +94,7 @@ impl Draft {
         if let Some(loss) = self.loss.take() {
             self.set("objective.loss", loss);
         }
-        let text = LIBRARY.text(base).unwrap_or_default();
+        let text = LIBRARY.text(base)?.unwrap_or_default();
         let Ok(mut document) = text.parse::<DocumentMut>() else { refuse!("the recipe {base} is no TOML") };
         document.insert("about", value(format!("Translated from {tool}'s settings, over the recipe {base}")));
         for (path, to) in &self.set {

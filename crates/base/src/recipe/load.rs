@@ -1,11 +1,13 @@
 //! Loading: the layers in order, `extends` resolved, the result typed.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use toml::Value;
 
+use super::form::Form;
 use super::raw::{Raw, RawValue};
 use super::resolved::{Row, rows, text};
 use super::schema::{Table, TableSchema, keys};
@@ -15,26 +17,44 @@ use super::tree::{Node, Walk, defaults, join, to_table};
 use crate::error::{Error, Result};
 use crate::secrets::redacted;
 
-/// Recipes that a binary carries: pairs of name and TOML text.
+/// Recipes that a binary carries: pairs of name and TOML text, and rows of tables that are filled into a form.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Library<'a> {
     entries: &'a [(&'a str, &'a str)],
+    form: Option<Form<'a>>,
 }
 
 impl<'a> Library<'a> {
     /// A library of (name, text) pairs.
     pub const fn new(entries: &'a [(&'a str, &'a str)]) -> Library<'a> {
-        Library { entries }
+        Library { entries, form: None }
     }
 
-    /// The text of a recipe.
-    pub fn text(&self, name: &str) -> Option<&'a str> {
-        self.entries.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+    /// The same, and a form whose rows are recipes.
+    pub const fn with_form(self, form: Form<'a>) -> Library<'a> {
+        Library { form: Some(form), ..self }
     }
 
-    /// Every name, in the order given.
-    pub fn names(&self) -> Vec<&'a str> {
-        self.entries.iter().map(|(name, _)| *name).collect()
+    /// The text of a recipe; none where no recipe has this name.
+    ///
+    /// # Errors
+    /// A row that does not fit its form.
+    pub fn text(&self, name: &str) -> Result<Option<Cow<'a, str>>> {
+        if let Some((_, text)) = self.entries.iter().find(|(known, _)| *known == name) {
+            return Ok(Some(Cow::Borrowed(text)));
+        }
+        let row = self.form.map_or(Ok(None), |form| form.recipe(name))?;
+        Ok(row.map(Cow::Owned))
+    }
+
+    /// Every name, in the order given; those of rows come last.
+    ///
+    /// # Errors
+    /// A table of runs that cannot be read.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let rows = self.form.map_or(Ok(Vec::new()), |form| form.groups())?;
+        let entries = self.entries.iter().map(|(name, _)| name.to_string());
+        Ok(entries.chain(rows.into_iter().flat_map(|group| group.names)).collect())
     }
 }
 
@@ -228,12 +248,14 @@ impl Loader<'_> {
     }
 
     fn named(&mut self, name: &str, place: &str, chain: &mut Vec<String>) -> Result<()> {
-        let Some(text) = self.library.text(name) else {
-            let hint = suggest::name(name, &self.library.names(), "there are");
+        let Some(text) = self.library.text(name)? else {
+            let names = self.library.names()?;
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let hint = suggest::name(name, &names, "there are");
             let hint = format!("{hint} (a file's name ends in .toml)");
             return Err(Error::UnknownRecipe { place: place.to_string(), name: name.to_string(), hint });
         };
-        self.layer(text, Origin::Recipe { name: name.to_string() }, chain)
+        self.layer(&text, Origin::Recipe { name: name.to_string() }, chain)
     }
 
     fn file(&mut self, path: &Path, chain: &mut Vec<String>) -> Result<()> {

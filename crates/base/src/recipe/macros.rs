@@ -1,20 +1,23 @@
 //! The macros [`recipe!`](crate::recipe!) and [`choice!`](crate::choice!): one declaration per recipe table and
 //! per closed set of names.
 
-/// Declares recipe tables. Each key is declared once, with its documentation, type and default; without
-/// `= default` the type's own default holds (`None`, empty).
+/// Declares recipe tables. Each key is declared once, with its documentation, type, default, and in brackets what its number may be
+/// (an [`Allowed`](crate::recipe::Allowed)); without `= default` the type's own default holds (`None`, empty). Whoever owns the recipe
+/// checks the numbers.
 ///
 /// A field may be `bool`, an integer, `f64`, `String`, `PathBuf`, a [`choice!`](crate::choice!) enum, another
 /// recipe table, or `Option`, `Vec` and `BTreeMap<String, _>` of these.
 ///
 /// ```
+/// use fathom_base::recipe::Allowed::{Above0, Below1};
+///
 /// fathom_base::recipe! {
 ///     /// What the optimizer does.
 ///     pub struct Optimizer {
 ///         /// Peak learning rate.
-///         pub lr: f64 = 3e-4,
+///         pub lr: f64 [Below1] = 3e-4,
 ///         /// Largest global gradient norm; none does not clip.
-///         pub clip: Option<f64> = Some(1.0),
+///         pub clip: Option<f64> [Above0(1e9)] = Some(1.0),
 ///     }
 /// }
 /// assert_eq!(Optimizer::default().lr, 3e-4);
@@ -24,7 +27,7 @@ macro_rules! recipe {
     ($(
         $(#[doc = $about:literal])*
         $vis:vis struct $name:ident {
-            $( $(#[doc = $doc:literal])* $field_vis:vis $field:ident : $type:ty $(= $default:expr)? ),* $(,)?
+            $( $(#[doc = $doc:literal])* $field_vis:vis $field:ident : $type:ty $([$allowed:expr])? $(= $default:expr)? ),* $(,)?
         }
     )*) => { $(
         $(#[doc = $about])*
@@ -44,7 +47,8 @@ macro_rules! recipe {
         impl $crate::recipe::Table for $name {
             fn keys() -> ::std::vec::Vec<$crate::recipe::Key> {
                 ::std::vec![ $(
-                    $crate::recipe::Key::of::<$type>(::core::stringify!($field), ::core::concat!($($doc, "\n"),*)),
+                    $crate::recipe::Key::of::<$type>(::core::stringify!($field), ::core::concat!($($doc, "\n"),*))
+                        $(.allowing($allowed))?,
                 )* ]
             }
         }

@@ -15,6 +15,8 @@
 //!
 //! This module knows no key of any recipe.
 
+mod allowed;
+mod form;
 mod load;
 #[macro_use]
 mod macros;
@@ -28,6 +30,8 @@ mod tests;
 mod tree;
 mod value;
 
+pub use allowed::Allowed;
+pub use form::{Form, Group};
 pub use load::{Layers, Library, Recipe};
 pub use resolved::{Difference, Row, diff};
 pub use schema::{Field, Key, KeyDoc, Kind, Leaf, Shape, Table, TableSchema, keys};

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::allowed::Allowed;
+
 /// What a value looks like in TOML.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
@@ -83,6 +85,8 @@ pub struct Key {
     pub doc: &'static str,
     /// What it holds.
     pub shape: Shape,
+    /// What its number may be, where its declaration says so.
+    pub allowed: Option<Allowed>,
 }
 
 /// The keys of a table and the values they have when nothing is said.
@@ -144,7 +148,12 @@ impl TableSchema {
 impl Key {
     /// A key of a given type; a raw identifier (`r#type`) loses its mark.
     pub fn of<T: Field>(name: &'static str, doc: &'static str) -> Key {
-        Key { name: name.strip_prefix("r#").unwrap_or(name), doc, shape: T::shape() }
+        Key { name: name.strip_prefix("r#").unwrap_or(name), doc, shape: T::shape(), allowed: None }
+    }
+
+    /// The same, its number being within what is allowed.
+    pub fn allowing(self, allowed: Allowed) -> Key {
+        Key { allowed: Some(allowed), ..self }
     }
 }
 
@@ -229,6 +238,9 @@ pub struct KeyDoc {
     pub expected: String,
     /// Its default as TOML; `none` when unset.
     pub default: String,
+    /// What its number may be, where its declaration says so.
+    #[serde(skip)]
+    pub allowed: Option<Allowed>,
     /// Its documentation in one line.
     pub doc: String,
 }
@@ -248,7 +260,7 @@ fn list_keys(schema: &TableSchema, defaults: &toml::Table, prefix: &str, out: &m
             let expected = format!("{}{}", kind.describe(), if optional { ", or none" } else { "" });
             let default = default.map_or("none".to_string(), |value| value.to_string());
             let doc = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
-            out.push(KeyDoc { path, expected, default, doc });
+            out.push(KeyDoc { path, expected, default, allowed: key.allowed, doc });
         };
         match &key.shape {
             Shape::Leaf(leaf) => push(path, &leaf.kind, leaf.optional, defaults.get(key.name)),

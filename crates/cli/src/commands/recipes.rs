@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use fathom_app::editors::json_schema;
 use fathom_app::foreign::{Translated, translate};
-use fathom_app::library::{CURATE, LIBRARY, groups, layers, resolve};
+use fathom_app::library::{CURATE, LIBRARY, groups, is_curation, layers, resolve};
 use fathom_base::recipe::header;
 use fathom_train::recipe::Recipe;
 
@@ -17,7 +17,7 @@ use crate::console;
 pub fn run(action: &Recipes) -> Result<()> {
     match action {
         Recipes::Ls => list(),
-        Recipes::Show { name, settings } if CURATE.text(name).is_some() => curate::show(name, settings),
+        Recipes::Show { name, settings } if is_curation(name) => curate::show(name, settings),
         Recipes::Show { name, settings } => {
             out!("{}", resolve(layers(name, settings))?.text());
             Ok(())
@@ -33,11 +33,11 @@ pub fn run(action: &Recipes) -> Result<()> {
 }
 
 fn list() -> Result<()> {
-    for (number, (library, (heading, names))) in groups().enumerate() {
+    for (number, (library, group)) in groups()?.into_iter().enumerate() {
         let gap = if number == 0 { "" } else { "\n" };
-        outln!("{gap}{}", console::painted(console::HEAD, heading));
-        for name in *names {
-            let about = header(name, library.text(name).unwrap_or_default(), "about")?;
+        outln!("{gap}{}", console::painted(console::HEAD, &group.heading));
+        for name in &group.names {
+            let about = header(name, &library.text(name)?.unwrap_or_default(), "about")?;
             outln!("  {name:<24}  {}", about.unwrap_or_default());
         }
     }
@@ -45,14 +45,15 @@ fn list() -> Result<()> {
 }
 
 fn copy(name: &str, file: Option<&Path>) -> Result<()> {
-    let Some(text) = LIBRARY.text(name).or_else(|| CURATE.text(name)) else {
+    let library = if is_curation(name) { CURATE } else { LIBRARY };
+    let Some(text) = library.text(name)? else {
         bail!("no recipe `{name}`; `fathom recipes ls` lists them");
     };
     let file = file.map_or_else(|| PathBuf::from(format!("{name}.toml")), Path::to_path_buf);
     if file.symlink_metadata().is_ok() {
         bail!("{} exists; name another file", file.display());
     }
-    std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    std::fs::write(&file, text.as_bytes()).with_context(|| format!("cannot write {}", file.display()))?;
     outln!("{}", file.display());
     Ok(())
 }

@@ -1,49 +1,11 @@
-//! What the numbers of `[rl]` may be, and what does not go together.
+//! What of `[rl]` does not go together.
 
 use fathom_base::recipe::Recipe as Loaded;
 
 use super::AdvantageName;
 use crate::error::Result;
-use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe};
-use crate::recipe_check::Allowed::{self, Above0, Real, Whole};
-use crate::recipe_check::{COLUMNS, MANY, MOST_TOKENS, NO_END, refuse as refuse_key};
-
-/// Every key that holds numbers.
-pub(crate) const RANGES: &[(&str, Allowed)] = &[
-    ("rl.prompts", Whole(1, MANY)),
-    ("rl.answers", Whole(1, MANY)),
-    ("rl.max_answer_tokens", Whole(1, MOST_TOKENS)),
-    ("rl.turns", Whole(1, MANY)),
-    ("rl.temperature", Above0(NO_END)),
-    ("rl.top_k", Whole(0, 1 << 24)),
-    ("rl.top_p", Above0(1.0)),
-    ("rl.sequences", Whole(0, COLUMNS)),
-    ("rl.minibatches", Whole(1, MANY)),
-    ("rl.epochs", Whole(1, MANY)),
-    ("rl.behind", Whole(0, 1)),
-    ("rl.importance_sampling_clip_max", Above0(NO_END)),
-    ("rl.importance_sampling_clip_min", Real(0.0, NO_END)),
-    ("rl.epsilon", Real(0.0, 1.0)),
-    ("rl.epsilon_high", Real(0.0, NO_END)),
-    ("rl.delta", Above0(NO_END)),
-    ("rl.dual_clip", Real(1.0, NO_END)),
-    ("rl.sapo_positive", Above0(NO_END)),
-    ("rl.sapo_negative", Above0(NO_END)),
-    ("rl.beta", Real(0.0, NO_END)),
-    ("rl.dynamic_rounds", Whole(1, MANY)),
-    ("rl.overlong_tokens", Whole(0, MOST_TOKENS)),
-    ("rl.overlong_penalty", Real(0.0, NO_END)),
-    ("rl.gamma", Real(0.0, 1.0)),
-    ("rl.lambda", Real(0.0, 1.0)),
-    ("rl.value_coefficient", Real(0.0, NO_END)),
-    ("rl.value_clip", Above0(NO_END)),
-    ("rl.keep", Whole(1, MANY)),
-    ("rl.shown", Whole(0, MANY)),
-    ("environment.processes", Whole(1, 4096)),
-    ("environment.timeout_s", Above0(1e9)),
-    ("environment.weight", Real(-NO_END, NO_END)),
-    ("environment.failed_reward", Real(-NO_END, NO_END)),
-];
+use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe, ShardingName};
+use crate::recipe_check::refuse as refuse_key;
 
 /// Refuses what cannot be learned from rewards.
 pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {

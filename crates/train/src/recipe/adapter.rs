@@ -6,6 +6,7 @@ use fathom_base::{choice, recipe};
 use toml::Value;
 
 use super::Recipe;
+use super::limits::{Above0, Below1, COLUMNS, NO_END, Whole};
 
 choice! {
     /// An adapter.
@@ -61,9 +62,9 @@ recipe! {
         /// The method.
         pub method: AdapterName = AdapterName::None,
         /// For methods with low-rank terms columns between A and B, 16 where nothing is said; for `houlsby` the width of the networks, 32.
-        pub rank: Option<usize>,
+        pub rank: Option<usize> [Whole(1, COLUMNS)],
         /// Their weight is `alpha / rank`, with `rslora` `alpha / sqrt(rank)`. None: twice the rank, with `pissa` the rank.
-        pub alpha: Option<f64>,
+        pub alpha: Option<f64> [Above0(NO_END)],
         /// Which projections: a list of ends of names, as `["q_proj", "v_proj"]`; a regular expression that whole names match;
         /// or `all-linear` for every projection of the blocks but those of experts. With low-rank terms also the embedding (`embed_tokens`),
         /// the head (`lm_head`), and experts: each by its name in files (`w1`), or all of a layer as they are stacked
@@ -71,15 +72,15 @@ recipe! {
         /// methods with virtual tokens have none.
         pub targets: Option<Value>,
         /// Of methods with low-rank terms but `pissa`: tokens of which the rows of the embedding are trained too.
-        pub token_rows: Vec<usize>,
+        pub token_rows: Vec<usize> [Whole(0, COLUMNS)],
         /// Of `lora`, `rslora` and `pissa`: the share of what low-rank terms read that each step drops.
-        pub dropout: Option<f64>,
+        pub dropout: Option<f64> [Below1],
         /// LoRA+ (Hayou and others, 2024): how many times the learning rate of A that of B is; none for the same.
-        pub lr_ratio: Option<f64>,
+        pub lr_ratio: Option<f64> [Above0(NO_END)],
         /// LoRA+: how many times the learning rate that of the embedding's low-rank terms is; none for the same.
-        pub embedding_lr_ratio: Option<f64>,
+        pub embedding_lr_ratio: Option<f64> [Above0(NO_END)],
         /// Of `prompt`, `p_tuning` and `prefix`: virtual tokens before each document, which `seq_tokens` count. None: 20.
-        pub virtual_tokens: Option<usize>,
+        pub virtual_tokens: Option<usize> [Whole(1, COLUMNS)],
         /// Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random.
         pub prompt_text: Option<String>,
         /// Of `p_tuning`: what computes the virtual tokens, as in PEFT.
@@ -88,7 +89,7 @@ recipe! {
         pub prefix_projection: bool,
         /// Of `p_tuning`: hidden columns of the network, of an LSTM in each direction. None: the model's columns. Of `prefix` with
         /// `prefix_projection`: those of its MLP of two layers. None: the columns of the model's keys.
-        pub encoder_hidden_size: Option<usize>,
+        pub encoder_hidden_size: Option<usize> [Whole(2, COLUMNS)],
     }
 }
 
@@ -110,21 +111,21 @@ recipe! {
         /// As `adapter.method`, but `pissa`, which changes the base.
         pub method: Option<AdapterName>,
         /// As `adapter.rank`.
-        pub rank: Option<usize>,
+        pub rank: Option<usize> [Whole(1, COLUMNS)],
         /// As `adapter.alpha`.
-        pub alpha: Option<f64>,
+        pub alpha: Option<f64> [Above0(NO_END)],
         /// As `adapter.targets`.
         pub targets: Option<Value>,
         /// As `adapter.token_rows`.
-        pub token_rows: Vec<usize>,
+        pub token_rows: Vec<usize> [Whole(0, COLUMNS)],
         /// As `adapter.dropout`.
-        pub dropout: Option<f64>,
+        pub dropout: Option<f64> [Below1],
         /// As `adapter.lr_ratio`.
-        pub lr_ratio: Option<f64>,
+        pub lr_ratio: Option<f64> [Above0(NO_END)],
         /// As `adapter.embedding_lr_ratio`.
-        pub embedding_lr_ratio: Option<f64>,
+        pub embedding_lr_ratio: Option<f64> [Above0(NO_END)],
         /// As `adapter.virtual_tokens`.
-        pub virtual_tokens: Option<usize>,
+        pub virtual_tokens: Option<usize> [Whole(1, COLUMNS)],
         /// As `adapter.prompt_text`.
         pub prompt_text: Option<String>,
         /// As `adapter.encoder_reparameterization_type`.
@@ -132,7 +133,7 @@ recipe! {
         /// As `adapter.prefix_projection`.
         pub prefix_projection: Option<bool>,
         /// As `adapter.encoder_hidden_size`.
-        pub encoder_hidden_size: Option<usize>,
+        pub encoder_hidden_size: Option<usize> [Whole(2, COLUMNS)],
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use fathom_base::{choice, recipe};
 use fathom_text::lessons::{self, is_lesson_file};
 
+use super::limits::{Above0, Any, BYTES, Below1, MANY, MOST_DRAWS, NO_END, Real, Whole};
 use super::{Recipe, Stage};
 
 choice! {
@@ -80,28 +81,28 @@ recipe! {
         /// Of lessons: what happens to those that are too long.
         pub truncation: TruncationName = TruncationName::KeepStart,
         /// Of lessons: maximum number of rows that are left out because they cannot be taught.
-        pub max_rows_dropped: u64 = 0,
+        pub max_rows_dropped: u64 [Any] = 0,
         /// Maximum bytes of text to read; none for all of it. What is not read is reported.
-        pub max_bytes: Option<u64>,
+        pub max_bytes: Option<u64> [Whole(1, BYTES)],
         /// Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none.
-        pub recall_share: f64 = 0.0,
+        pub recall_share: f64 [Below1] = 0.0,
         /// Fraction of the documents held out from training.
-        pub held_out_share: f64 = 0.02,
+        pub held_out_share: f64 [Below1] = 0.02,
         /// Of lessons: files and folders whose rows are held out; then those of `paths` are all learned, whatever the share is.
         pub held_out_paths: Vec<PathBuf>,
         /// Maximum bytes of one document; files of one folder (of one crate) are joined up to this size.
-        pub document_bytes: u64 = 128 << 10,
+        pub document_bytes: u64 [Whole(1024, BYTES)] = 128 << 10,
         /// The tokenizer.json to use; none for the model's, or else a newly trained one.
         pub tokenizer: Option<PathBuf>,
         /// Bytes of text that the tokenizer is trained on.
-        pub tokenizer_bytes: u64 = 8 << 20,
+        pub tokenizer_bytes: u64 [Whole(1, BYTES)] = 8 << 20,
         /// The sources of samples and their weights; empty for the gathered text and synthetic documents in their natural
         /// proportions.
         pub blend: Vec<Blend>,
         /// Draws documents and samples in a new random order in each pass; if false, in the order of the files.
         pub shuffle: bool = true,
         /// Number of samples that the loader prefetches.
-        pub ahead: usize = 4,
+        pub ahead: usize [Whole(0, MANY)] = 4,
     }
 
     /// Keys of a row, where they are not the usual ones.
@@ -134,15 +135,15 @@ recipe! {
         /// or the prefix of a token store (`PREFIX.bin`, `PREFIX.idx`) made with the same tokenizer.
         pub source: String = "text".into(),
         /// Its relative weight; weights need not add up to 1.
-        pub weight: f64 = 1.0,
+        pub weight: f64 [Above0(NO_END)] = 1.0,
     }
 
     /// How often documents of some length are drawn.
     pub struct LengthWeight {
         /// Applies to documents of at least this many tokens; of several entries, the largest that a document reaches.
-        pub min_tokens: usize = 0,
+        pub min_tokens: usize [Any] = 0,
         /// Times per epoch; 2.5 means twice, and a third time in half of the cases.
-        pub weight: f64 = 1.0,
+        pub weight: f64 [Real(0.0, MOST_DRAWS)] = 1.0,
     }
 }
 

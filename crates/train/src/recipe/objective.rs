@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use fathom_base::{choice, recipe};
 use fathom_text::lessons::{Answers, Judge, Teaching};
 
+use super::limits::{Above0, Any, COLUMNS, NO_END, Real, Whole};
 use super::{AdapterName, GemmName, Recipe};
 use crate::reference::Sync;
 
@@ -156,62 +157,62 @@ recipe! {
         /// Of `dpo`: several losses in place of one, as TRL's list.
         pub losses: Vec<LossName>,
         /// Their weights.
-        pub loss_weights: Vec<f64>,
+        pub loss_weights: Vec<f64> [Real(0.0, NO_END)],
         /// How strongly the model is kept near the reference; of `orpo` the weight of the ratio.
-        pub beta: f64 = 0.1,
+        pub beta: f64 [Above0(NO_END)] = 0.1,
         /// Where the reference's log-probabilities come from; the reference is the model that the run starts from.
         pub reference: ReferenceName = ReferenceName::Auto,
         /// The reference moves after the policy (TR-DPO).
         pub sync_ref_model: bool = false,
         /// With `sync_ref_model`: the policy's share of what the reference becomes, the rest being what it was; 1 replaces it. None for 0.6.
-        pub ref_model_mixup_alpha: Option<f64>,
+        pub ref_model_mixup_alpha: Option<f64> [Above0(1.0)],
         /// With `sync_ref_model`: steps from one move to the next. None for 512.
-        pub ref_model_sync_steps: Option<usize>,
+        pub ref_model_sync_steps: Option<usize> [Whole(1, u64::MAX)],
         /// Of `dpo`: a pair weighs as much as the policy's own answers are like it (WPO). Computes the logits a third time.
         pub use_weighting: bool = false,
         /// Fraction of the labels that are taken for wrong.
-        pub label_smoothing: f64 = 0.0,
+        pub label_smoothing: f64 [Real(0.0, 0.499)] = 0.0,
         /// Of `dpo`: the divergence from the reference.
         pub f_divergence: DivergenceName = DivergenceName::ReverseKl,
         /// Coefficient of the alpha divergence.
-        pub f_alpha: f64 = 0.5,
+        pub f_alpha: f64 [Any] = 0.5,
         /// Of `dpo`: factor of the log-probabilities of the tokens by which an answer is longer than the other (LD-DPO); none for 1.
-        pub ld_alpha: Option<f64>,
+        pub ld_alpha: Option<f64> [Real(0.0, 1.0)],
         /// Weight of the cross-entropy of chosen answers; none for the method's own: 1 of `cpo` and `orpo`, else 0.
-        pub sft_weight: Option<f64>,
+        pub sft_weight: Option<f64> [Real(0.0, NO_END)],
         /// Of `simpo`: the margin, as TRL's `simpo_gamma`.
-        pub gamma: f64 = 0.5,
+        pub gamma: f64 [Real(0.0, NO_END)] = 0.5,
         /// Of `simpo`: AlphaPO's exponent; 0 for plain log-probabilities.
-        pub alpha: f64 = 0.0,
+        pub alpha: f64 [Any] = 0.0,
         /// Of the loss `discopop`: its temperature.
-        pub discopop_tau: f64 = 0.05,
+        pub discopop_tau: f64 [Above0(NO_END)] = 0.05,
         /// Of `kto`: weight of the losses of wanted answers.
-        pub desirable_weight: f64 = 1.0,
+        pub desirable_weight: f64 [Real(0.0, NO_END)] = 1.0,
         /// Of `kto`: weight of the losses of unwanted answers.
-        pub undesirable_weight: f64 = 1.0,
+        pub undesirable_weight: f64 [Real(0.0, NO_END)] = 1.0,
         /// Of `kto`: rows, in the order of the files, whose answers change places for the estimate of the divergence; TRL's batch size.
-        pub mismatched_rows: usize = 8,
+        pub mismatched_rows: usize [Whole(2, COLUMNS)] = 8,
         /// Of `kto`: over which mismatched answers the divergence is a mean.
         pub kl_over: KlOverName = KlOverName::Step,
         /// Of `steerlm2`: answers of each row.
-        pub responses: usize = 4,
+        pub responses: usize [Whole(2, 4096)] = 4,
         /// Of `rpo`: factor of the given rewards.
-        pub reward_scale: f64 = 1.0,
+        pub reward_scale: f64 [Above0(NO_END)] = 1.0,
         /// Of `reward`: weight of the squared sum of a pair's rewards, which keeps their mean at 0.
-        pub center_rewards: f64 = 0.0,
+        pub center_rewards: f64 [Real(0.0, NO_END)] = 0.0,
         /// Size of the noise on the embeddings of training tokens (NEFTune), as TRL's `neftune_noise_alpha`; 5 is usual, 0 is none.
-        pub neftune_alpha: f64 = 0.0,
+        pub neftune_alpha: f64 [Real(0.0, NO_END)] = 0.0,
         /// Of `distill`: the teacher, a folder as of `model.from`, with the student's tokenizer.
         pub teacher: Option<PathBuf>,
         /// Of `distill`: divides the logits of teacher and student. The divergence is not multiplied by its square.
-        pub temperature: f64 = 1.0,
+        pub temperature: f64 [Real(0.01, 1000.0)] = 1.0,
         /// Of `distill`: share of the divergence in what is minimised; the rest is the cross-entropy's.
-        pub kd_ratio: f64 = 0.5,
+        pub kd_ratio: f64 [Real(0.0, 1.0)] = 0.5,
         /// Of the loss `jsd`: share of the teacher in the mixture; towards 0 like `fwd_kl`, towards 1 like `bwd_kl`.
-        pub jsd_beta: f64 = 0.5,
+        pub jsd_beta: f64 [Real(0.001, 0.999)] = 0.5,
         /// Of `distill`: the teacher's best tokens for each token, found once before the first step and kept next to the text. 0: the
         /// teacher runs in every step, and its whole vocabulary counts.
-        pub top_k: usize = 0,
+        pub top_k: usize [Whole(0, 1 << 14)] = 0,
         /// With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one.
         pub top_k_rest: bool = true,
         /// Of `distill` with a teacher that runs in every step: hidden states that are compared besides, as blocks of the student and of the
@@ -220,7 +221,7 @@ recipe! {
         /// With `hidden_pairs`: how far they are from each other.
         pub hidden_loss: HiddenLossName = HiddenLossName::Mse,
         /// With `hidden_pairs`: weight of the mean over the pairs, which is added to what is minimised.
-        pub hidden_weight: f64 = 1.0,
+        pub hidden_weight: f64 [Real(0.0, NO_END)] = 1.0,
         /// Of `reward` with `regression`: the names of the ratings, in their order.
         pub attributes: Vec<String>,
     }

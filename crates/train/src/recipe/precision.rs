@@ -1,5 +1,6 @@
 //! Number formats: the keys of `precision`, and the type of moments.
 
+use super::limits::Whole;
 use fathom_base::{choice, recipe};
 
 choice! {
@@ -94,11 +95,11 @@ recipe! {
         /// Which linear layers.
         pub linears: LinearsName = LinearsName::All,
         /// First layers that are not affected (Megatron's key).
-        pub num_layers_at_start_in_bf16: usize = 0,
+        pub num_layers_at_start_in_bf16: usize [Whole(0, 4096)] = 0,
         /// Last layers that are not affected (Megatron's key).
-        pub num_layers_at_end_in_bf16: usize = 0,
+        pub num_layers_at_end_in_bf16: usize [Whole(0, 4096)] = 0,
         /// For `fp8_delayed`: steps of history that set the scale (Transformer Engine's `amax_history_len`).
-        pub amax_history: usize = 16,
+        pub amax_history: usize [Whole(1, 1 << 20)] = 16,
         /// Quantisation-aware training: projections of the blocks are what this format makes of their f32 masters, and gradients go to the masters. `fathom export` writes that format.
         pub qat: QatName = QatName::None,
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use fathom_base::{choice, recipe};
 
+use super::limits::{Above0, COLUMNS, MANY, MOST_TOKENS, NO_END, Real, SECONDS, Whole};
 use crate::policy::{AdvantageName, Divergence, Estimator, Level, Policy, Reduction, Surrogate, Values};
 
 choice! {
@@ -107,49 +108,49 @@ recipe! {
         /// The file that says what an answer is worth (TOML, a table `[[reward]]` for each part).
         pub reward: Option<PathBuf>,
         /// Prompts of a rollout.
-        pub prompts: usize = 8,
+        pub prompts: usize [Whole(1, MANY)] = 8,
         /// Answers to each prompt: a group (TRL `num_generations`).
-        pub answers: usize = 8,
+        pub answers: usize [Whole(1, MANY)] = 8,
         /// Maximum number of tokens of an answer; of each, where an episode has several.
-        pub max_answer_tokens: usize = 256,
+        pub max_answer_tokens: usize [Whole(1, MOST_TOKENS)] = 256,
         /// Divides the logits of the distribution that answers are sampled from; log-probabilities are of that distribution.
-        pub temperature: f64 = 1.0,
+        pub temperature: f64 [Above0(NO_END)] = 1.0,
         /// Answers of an episode at most; more than one with an environment (`environment.command`) alone.
-        pub turns: usize = 1,
+        pub turns: usize [Whole(1, MANY)] = 1,
         /// For `rejection`: samples from the k most likely tokens alone; 0 from all.
-        pub top_k: usize = 0,
+        pub top_k: usize [Whole(0, 1 << 24)] = 0,
         /// For `rejection`: samples from the fewest tokens whose probability reaches this.
-        pub top_p: f64 = 1.0,
+        pub top_p: f64 [Above0(1.0)] = 1.0,
         /// Answers that are written at once, each with pages of keys and values; 0 for all of a rollout.
-        pub sequences: usize = 0,
+        pub sequences: usize [Whole(0, COLUMNS)] = 0,
         /// Steps that a rollout's groups are shared out to.
-        pub minibatches: usize = 1,
+        pub minibatches: usize [Whole(1, MANY)] = 1,
         /// Passes over a rollout (TRL `num_iterations`).
-        pub epochs: usize = 1,
+        pub epochs: usize [Whole(1, MANY)] = 1,
         /// With 1 the answers of a rollout are written by the weights before the steps of the rollout before it.
-        pub behind: usize = 0,
+        pub behind: usize [Whole(0, 1)] = 0,
         /// With `behind`: what a token's loss weighs, so that it makes up for who sampled it.
         pub importance_sampling_mode: ImportanceName = ImportanceName::TokenTruncate,
         /// With `behind`: the largest such weight (TRL `vllm_importance_sampling_clip_max`); none for no such limit.
-        pub importance_sampling_clip_max: Option<f64> = Some(3.0),
+        pub importance_sampling_clip_max: Option<f64> [Above0(NO_END)] = Some(3.0),
         /// With `behind`: the smallest (TRL `vllm_importance_sampling_clip_min`); none for no such limit.
-        pub importance_sampling_clip_min: Option<f64>,
+        pub importance_sampling_clip_min: Option<f64> [Real(0.0, NO_END)],
         /// How advantages follow from rewards.
         pub advantage: AdvantageName = AdvantageName::Trl,
         /// How far a ratio may fall below 1.
-        pub epsilon: f64 = 0.2,
+        pub epsilon: f64 [Real(0.0, 1.0)] = 0.2,
         /// How far it may rise above 1; none for `epsilon`. For `cispo` the largest ratio itself.
-        pub epsilon_high: Option<f64>,
+        pub epsilon_high: Option<f64> [Real(0.0, NO_END)],
         /// Largest ratio that is not clipped (TRL `delta`); none for no such limit.
-        pub delta: Option<f64>,
+        pub delta: Option<f64> [Above0(NO_END)],
         /// Dual clip: the loss of a token with an advantage A below 0 is at most `-dual_clip A`; none for no such limit.
-        pub dual_clip: Option<f64>,
+        pub dual_clip: Option<f64> [Real(1.0, NO_END)],
         /// For `sapo`: temperature of tokens with an advantage above 0.
-        pub sapo_positive: f64 = 1.0,
+        pub sapo_positive: f64 [Above0(NO_END)] = 1.0,
         /// For `sapo`: temperature of the others.
-        pub sapo_negative: f64 = 1.05,
+        pub sapo_negative: f64 [Above0(NO_END)] = 1.05,
         /// Weight of the divergence from the reference; 0 for none, and no reference is loaded.
-        pub beta: f64 = 0.0,
+        pub beta: f64 [Real(0.0, NO_END)] = 0.0,
         /// How it is estimated.
         pub kl: EstimatorName = EstimatorName::K3,
         /// Where it counts.
@@ -161,29 +162,29 @@ recipe! {
         /// Drops groups whose rewards are all the same, and samples others in their place (DAPO).
         pub dynamic_sampling: bool = false,
         /// With `dynamic_sampling`: rollouts that a step is made of at most.
-        pub dynamic_rounds: usize = 4,
+        pub dynamic_rounds: usize [Whole(1, MANY)] = 4,
         /// The reward of an answer falls in a line over the last so many of `max_answer_tokens` (DAPO's overlong penalty); 0 for none.
-        pub overlong_tokens: usize = 0,
+        pub overlong_tokens: usize [Whole(0, MOST_TOKENS)] = 0,
         /// By how much it falls.
-        pub overlong_penalty: f64 = 1.0,
+        pub overlong_penalty: f64 [Real(0.0, NO_END)] = 1.0,
         /// Leaves answers that did not end by themselves out of the loss.
         pub mask_truncated: bool = false,
         /// What happens to rewards that are not numbers.
         pub nan_rewards: NanName = NanName::Refuse,
         /// For `gae`: discount of later rewards.
-        pub gamma: f64 = 1.0,
+        pub gamma: f64 [Real(0.0, 1.0)] = 1.0,
         /// For `gae`: weight of longer sums of them.
-        pub lambda: f64 = 0.95,
+        pub lambda: f64 [Real(0.0, 1.0)] = 0.95,
         /// For `gae`: brings the advantages of a rollout to mean 0 and deviation 1.
         pub whiten: bool = true,
         /// For `ppo`: weight of the value head's loss.
-        pub value_coefficient: f64 = 0.1,
+        pub value_coefficient: f64 [Real(0.0, NO_END)] = 0.1,
         /// For `ppo`: how far a value may go from what it was; none for no limit.
-        pub value_clip: Option<f64> = Some(0.2),
+        pub value_clip: Option<f64> [Above0(NO_END)] = Some(0.2),
         /// For `rejection`: answers of each group that are learned.
-        pub keep: usize = 1,
+        pub keep: usize [Whole(1, MANY)] = 1,
         /// Answers of a rollout that the log shows.
-        pub shown: usize = 4,
+        pub shown: usize [Whole(0, MANY)] = 4,
     }
 
     /// Who replies to a policy's answers, so that they have several turns.
@@ -191,16 +192,16 @@ recipe! {
         /// The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`.
         pub command: Vec<String>,
         /// Processes of it on each rank that plays; episodes are dealt out to them by number, and each is asked one question at a time.
-        pub processes: usize = 1,
+        pub processes: usize [Whole(1, 4096)] = 1,
         /// Seconds for a reply.
-        pub timeout_s: f64 = 60.0,
+        pub timeout_s: f64 [Above0(SECONDS)] = 60.0,
         /// Of conversations: who says what it writes, as the chat template names it.
         pub role: String = "tool".into(),
         /// Weight of its rewards in the sum.
-        pub weight: f64 = 1.0,
+        pub weight: f64 [Real(-NO_END, NO_END)] = 1.0,
         /// Its reward for an episode that ends without a reply (a crash, a time-out, a line that is not understood); none leaves the
         /// episode out of its group and of the loss.
-        pub failed_reward: Option<f64>,
+        pub failed_reward: Option<f64> [Real(-NO_END, NO_END)],
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::limits::{MANY, MOST_TOKENS, NO_END, Real, Whole};
 use fathom_base::{choice, recipe};
 
 choice! {
@@ -22,14 +23,14 @@ recipe! {
         /// What the model writes before each round.
         pub write: WriteName = WriteName::None,
         /// How many.
-        pub count: u64 = 3,
+        pub count: u64 [Whole(1, MANY)] = 3,
         /// Rounds before each whose pairs it learns from as well (SPIN's paper has 1).
-        pub earlier: u64 = 0,
+        pub earlier: u64 [Whole(0, MANY)] = 0,
         /// For `revised`: rows (JSON lines) with `critique` and `revision`, what is asked of the model; taken in turns.
         pub principles: Option<PathBuf>,
         /// Maximum number of tokens of an answer.
-        pub max_answer_tokens: usize = 256,
+        pub max_answer_tokens: usize [Whole(1, MOST_TOKENS)] = 256,
         /// Divides the logits that answers are sampled from; 0 for the most likely tokens.
-        pub temperature: f64 = 1.0,
+        pub temperature: f64 [Real(0.0, NO_END)] = 1.0,
     }
 }

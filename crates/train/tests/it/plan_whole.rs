@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fathom_base::recipe::{Layers, Library, Recipe as Loaded};
+use fathom_base::recipe::{Form, Layers, Library, Recipe as Loaded};
 use fathom_model::open_config;
 use fathom_tensor::{Profile, gpu};
 use fathom_train::recipe::Recipe;
@@ -11,7 +11,11 @@ use fathom_train::{Budgets, Draft, Plan, adapted, distinct, new_model, stage, tr
 /// Layers times micro batches that are recorded and run in the suite; the test of the giants has no limit.
 const SOME: usize = 6000;
 
-/// The shipped recipes of training: names and texts.
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(path)).unwrap()
+}
+
+/// The shipped recipes of training that are files: names and texts.
 fn shipped() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -19,7 +23,7 @@ fn shipped() -> Vec<(String, String)> {
         files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     files.sort();
     let name = |path: &PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
-    files.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+    files.iter().map(|path| (name(path), read(path))).collect()
 }
 
 /// The machine of a recipe; a processor has the rates of a GPU, so that seconds are compared too.
@@ -103,7 +107,10 @@ fn compare_all(most: usize) -> usize {
     let texts = shipped();
     let entries: Vec<(&str, &str)> =
         texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    entries.iter().map(|(name, _)| compare(name, Library::new(&entries), most)).sum()
+    let [form, sizes, runs] =
+        ["form.txt", "sizes.toml", "runs.toml"].map(|file| read(format!("models/{file}")));
+    let library = Library::new(&entries).with_form(Form { text: &form, sizes: &sizes, runs: &runs });
+    library.names().unwrap().iter().map(|name| compare(name, library, most)).sum()
 }
 
 #[test]

@@ -109,7 +109,8 @@ impl<'a> Work<'a> {
 
     /// Whether the recipe is a file rather than a name that the binary knows.
     fn is_file(&self) -> bool {
-        LIBRARY.text(&self.job.recipe).is_none()
+        // It was loaded: what no name is, is a file.
+        !matches!(LIBRARY.text(&self.job.recipe), Ok(Some(_)))
     }
 }
 
