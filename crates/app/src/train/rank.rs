@@ -1,5 +1,6 @@
 //! A rank of a run: its part of the model, and what the ranks after the first do.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, events};
@@ -8,8 +9,8 @@ use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, share_untrain
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
-    Anew, Base, Hooks, Outcome, Parts, Reference, Refers, Run, Settled, Sources, Stores, Trainer, frozen,
-    open_state_disk, quantizes, rank_folder, round_to, stage, train_experts,
+    Anew, Base, Hooks, Outcome, Parts, Reference, Refers, Run, Settled, Sources, Stores, Trainer, fault,
+    frozen, open_state_disk, quantizes, rank_folder, round_to, stage, train_experts,
 };
 
 use fathom_train::Frozen;
@@ -35,7 +36,7 @@ pub struct Shared<'a> {
     /// Ranks whose files are on the same disk.
     pub disk_sharers: usize,
     /// Set to save and stop; the first rank looks.
-    pub stop: &'a AtomicBool,
+    pub stop: &'a Arc<AtomicBool>,
     /// Rewards may start processes.
     pub allow_processes: bool,
 }
@@ -82,7 +83,7 @@ impl Shared<'_> {
             anew,
             base: self.base(rank)?,
         };
-        Ok(Run::open(parts)?)
+        Ok(Run::open(fault::around(parts, self.stop)?)?)
     }
 
     /// Where the steps' micro batches come from.

@@ -10,9 +10,9 @@ use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::{Category, DType, Device};
 use serde::{Deserialize, Serialize};
 
-use super::Progress;
 use crate::error::{Error, Result};
 use crate::reference::Reference;
+use crate::run::Progress;
 use crate::step::Trainer;
 
 /// Bytes of a message between partners.

@@ -2,12 +2,12 @@
 
 use fathom_tensor::mesh::Axis;
 
-use super::Run;
+use super::Stepper;
 use crate::agree::gather_bytes;
 use crate::error::Result;
 use crate::plan::{Budgets, Draft, Settled};
 
-impl Run<'_> {
+impl Stepper<'_> {
     /// How a stage runs, if it fits. All ranks call this together.
     pub(super) fn settle(&self, index: usize) -> Result<Settled> {
         let device = &self.trainer.device;
