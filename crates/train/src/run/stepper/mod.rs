@@ -26,7 +26,7 @@ use crate::recipe::Recipe;
 use crate::source::{Share, Source, Sources, Told};
 use crate::stage;
 use crate::step::{InStep, StepResult, Trainer};
-pub(super) use timed::Timed;
+use timed::Timed;
 
 /// See the module.
 pub(super) struct Stepper<'a> {

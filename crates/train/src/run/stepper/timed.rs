@@ -17,7 +17,7 @@ const PROBE_SHARE: f64 = 0.3;
 const LEAST_SHARE: f64 = 0.5;
 
 /// Seconds of stages, and the numbers of steps that were decided from them.
-pub(in crate::run) struct Timed {
+pub(super) struct Timed {
     /// Has the decided numbers, so that a resumed run has the same schedule.
     path: PathBuf,
     /// Seconds of each stage, for stages without steps.
