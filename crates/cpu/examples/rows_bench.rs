@@ -166,9 +166,12 @@ fn losses(memory: &mut Memory<'_>) {
     let tile = (*rows * 2 * F / VOCAB).min(512);
     let labels: Vec<i32> = (0..tile as i32).map(|i| i * 13 % VOCAB as i32).collect();
     let (mut loss, mut found) = (vec![0f32; tile], vec![0f32; 2 * tile]);
-    for (name, softcap, measured) in
-        [("", 0.0, false), (" measured", 0.0, true), (" softcap", 30.0, false), (" softcap measured", 30.0, true)]
-    {
+    for (name, softcap, measured) in [
+        ("", 0.0, false),
+        (" measured", 0.0, true),
+        (" softcap", 30.0, false),
+        (" softcap measured", 30.0, true),
+    ] {
         let op = CrossEntropy {
             vocab: VOCAB,
             logits: bf(x, VOCAB),

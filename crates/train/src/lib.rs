@@ -61,9 +61,9 @@ pub use plan::{
 pub use recipe_check::{check, check_training};
 pub use reference::{Reference, Refers, Sync};
 pub use rounded::round_to;
-pub use run::{Amax, Anew, Ended, Hooks, Outcome, Parts, Progress, Run, rank_folder, together};
+pub use run::{Amax, Ended, Hooks, Outcome, Progress, Rebuild, Run, RunParts, rank_folder, together};
 pub use schedule::{Decay, Schedule};
 pub use several::check_several;
-pub use source::{Share, Source, Sources, Told};
+pub use source::{Reported, Share, Source, Sources};
 pub use state::{frozen, open_state_disk, quantizes, state_disk_bytes};
 pub use step::{InStep, StepResult, Trainer};

@@ -30,14 +30,14 @@ pub trait Source {
     fn wait_s(&self) -> f64;
 
     /// What there is to tell of how the last step's micro batches were made; given once.
-    fn told(&mut self) -> Told {
-        Told::default()
+    fn reported(&mut self) -> Reported {
+        Reported::default()
     }
 }
 
 /// What a source tells of a step.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct Reported {
     /// Numbers for the step's line in the log, by name.
     pub metrics: BTreeMap<String, f64>,
     /// Answers that the policy wrote.

@@ -14,7 +14,6 @@ use fathom_text::pack::{self, Boundaries};
 
 use crate::blend::weighted;
 use crate::error::{Error, Result};
-use crate::fault::Faults;
 use crate::minimised::objective;
 use crate::objective::{Goal, Noise};
 use crate::parallel::stages::Order;
@@ -83,17 +82,6 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
 pub(crate) fn chaos(recipe: &Recipe) -> Option<Chaos> {
     let fault_one_in = recipe.machine.chaos_faults;
     recipe.machine.chaos.map(|seed| Chaos { seed, fault_one_in })
-}
-
-/// The faults that the recipe asks for.
-///
-/// # Errors
-/// What is no fault.
-pub fn faults(recipe: &Recipe) -> Result<Faults> {
-    let parse = |text: &String| {
-        text.parse().map_err(|message| Error::Recipe { key: "machine.fault".into(), message })
-    };
-    recipe.machine.fault.as_ref().map_or(Ok(Faults::default()), parse)
 }
 
 fn place(name: PlaceName) -> Place {

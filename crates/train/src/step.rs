@@ -39,8 +39,8 @@ pub struct Trainer {
     pub(crate) laps: RefCell<Vec<Lap>>,
     /// Whom an objective with a teacher asks: its weights are frozen, and no checkpoint has them.
     pub teacher: Option<Frozen>,
-    /// An adversary for tests: the next step's gradient is not a number here.
-    pub poisoned: bool,
+    /// The step of the run that is made or comes next, from 1: sources may ask.
+    pub number: u64,
     /// The model that micro batches are compared with, if the run has it in memory.
     pub(crate) reference: Option<Reference>,
     grads: Grads,
@@ -135,7 +135,7 @@ impl Trainer {
             watch: None,
             laps,
             teacher: None,
-            poisoned: false,
+            number: 1,
             reference: None,
             grads,
             optimizer,
@@ -215,9 +215,6 @@ impl Trainer {
             self.device.pool.enter("metrics", -1);
             self.device.zeros(sums, 1, DType::F32, Category::Data)
         });
-        if std::mem::take(&mut self.poisoned) {
-            self.poison();
-        }
         match self.look_ahead(micro_batches, how) {
             Some(micro_batches) => self.run(&micro_batches, how),
             None => self.run(micro_batches, how),
@@ -336,16 +333,6 @@ impl Trainer {
         self.spills().map(Spill::stats).fold((0, 0.0), |(bytes, stall_s), stats| {
             (bytes + stats.written_bytes + stats.read_bytes, stall_s + stats.stall_s)
         })
-    }
-
-    /// Makes an element of the gradient that is about to be added up something that is not a number.
-    fn poison(&mut self) {
-        self.grads.settle(&self.device);
-        let whole = self.grads.iter().map(|(_, grad)| grad.reshape(1, grad.len()));
-        let own = self.grads.ids().filter_map(|id| self.grads.own(id));
-        if let Some(grad) = whole.chain(own).find(|grad| !grad.is_empty()) {
-            self.device.machine.write(&grad.view_cols(0..1), &f32::NAN.to_le_bytes());
-        }
     }
 
     /// The first failure of the disk behind weights and optimizer state.

@@ -56,7 +56,7 @@ pub(super) fn shared<'a>(
     order: &'a Order,
 ) -> Shared<'a> {
     let disk_sharers = crew.place(&job.machine, job.world()).disk;
-    let (stop, allow_processes) = (&*order.stop, order.allow_processes);
+    let (stop, allow_processes) = (&order.stop, order.allow_processes);
     Shared { job, stores, vocab, seconds, disk_sharers, stop, allow_processes }
 }
 

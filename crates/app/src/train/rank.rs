@@ -1,5 +1,6 @@
 //! A rank of a run: its part of the model, and what the ranks after the first do.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::{MetricsWriter, events};
@@ -8,8 +9,8 @@ use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, initialise_in
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
-    Anew, Base, Hooks, Outcome, Parts, Reference, Refers, Run, Settled, Sources, Stores, Trainer, frozen,
-    open_state_disk, quantizes, rank_folder, round_to, stage, train_experts,
+    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Settled, Sources, Stores, Trainer,
+    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, train_experts,
 };
 
 use fathom_train::Frozen;
@@ -35,7 +36,7 @@ pub struct Shared<'a> {
     /// Ranks whose files are on the same disk.
     pub disk_sharers: usize,
     /// Set to save and stop; the first rank looks.
-    pub stop: &'a AtomicBool,
+    pub stop: &'a Arc<AtomicBool>,
     /// Rewards may start processes.
     pub allow_processes: bool,
 }
@@ -58,7 +59,7 @@ impl Shared<'_> {
         work(self.run(metrics, trainer, Some(&rebuild))?)
     }
 
-    /// A rank's part of the run, in its folder; `anew` rebuilds its trainer, where ranks may fail.
+    /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail.
     ///
     /// # Errors
     /// A damaged checkpoint.
@@ -66,11 +67,11 @@ impl Shared<'_> {
         &'r self,
         metrics: MetricsWriter,
         trainer: Trainer,
-        anew: Option<Anew<'r>>,
+        rebuild: Option<Rebuild<'r>>,
     ) -> Result<Run<'r>> {
         let rank = trainer.device.mesh.rank();
         let sources = self.sources(&trainer.device)?;
-        let parts = Parts {
+        let parts = RunParts {
             recipe: self.job.recipe(),
             folder: &self.job.folder,
             trainer,
@@ -79,10 +80,10 @@ impl Shared<'_> {
             seconds: self.seconds.unwrap_or_default().to_vec(),
             disk_sharers: self.disk_sharers,
             stop: self.stop,
-            anew,
+            rebuild,
             base: self.base(rank)?,
         };
-        Ok(Run::open(parts)?)
+        Ok(Run::open(fault::around(parts, self.stop)?)?)
     }
 
     /// Where the steps' micro batches come from.

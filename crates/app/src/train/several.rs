@@ -12,7 +12,7 @@ use fathom_train::{Hooks, Outcome, Run, Stores, Trainer, rank_folder, together};
 
 use super::begin::{Order, begin_log, check_alone, fits, is_done, shared};
 use super::first::{First, Trained};
-use super::rank::{Shared, Unwatched, trainer_of_other, trainer_of};
+use super::rank::{Shared, Unwatched, trainer_of, trainer_of_other};
 use super::watch::{BEFORE, Watch};
 use super::{export, folder, moments, prepared};
 use crate::crew::{self, Crew, Word};

@@ -188,7 +188,7 @@ fn peaks(device: &Device, folder: &Path, recipe: &Recipe) -> [u64; 2] {
     };
     let mut source = Rollouts(Rc::new(rolling)).open(recipe, 0, Share { all: 1, own: 0..1 }, None).unwrap();
     source.step(&trainer).unwrap();
-    let peak = source.told().metrics["rollout_peak_bytes"] as u64;
+    let peak = source.reported().metrics["rollout_peak_bytes"] as u64;
     let profile = &device.machine.profile().clone();
     let spec = Cow::Owned(trainer.model.spec.clone());
     let work = Workload { profile, spec, dtype: DType::F32, how, micro_batches: 1, tokens: 128 };

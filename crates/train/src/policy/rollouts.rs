@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::policy::AdvantageName;
 use crate::recipe::{KlIn, PolicyName, Recipe, RlTable};
-use crate::source::{Share, Source, Sources, Told, fill};
+use crate::source::{Reported, Share, Source, Sources, fill};
 use crate::stage;
 use crate::step::{InStep, Trainer};
 
@@ -78,7 +78,7 @@ impl Sources for Rollouts {
             },
             pending: None,
             next: None,
-            told: Told::default(),
+            reported: Reported::default(),
             wait_s: 0.0,
         };
         if let Some(cursor) = cursor {
@@ -109,7 +109,7 @@ pub(super) struct Policies {
     pending: Option<Pending>,
     /// Answers of the rollout after this one, where they are written a rollout ahead.
     next: Option<Rolled>,
-    pub(super) told: Told,
+    pub(super) reported: Reported,
     wait_s: f64,
 }
 
@@ -132,8 +132,8 @@ impl Source for Policies {
         self.wait_s
     }
 
-    fn told(&mut self) -> Told {
-        std::mem::take(&mut self.told)
+    fn reported(&mut self) -> Reported {
+        std::mem::take(&mut self.reported)
     }
 }
 
@@ -252,7 +252,7 @@ impl Policies {
             self.next = Some(self.answers(policy)?);
         }
         self.pending = Some(self.learnable(policy, rolled, late)?);
-        let metrics = &mut self.told.metrics;
+        let metrics = &mut self.reported.metrics;
         metrics.insert("rollout_s".into(), started.elapsed().as_secs_f64());
         metrics.insert("rollout_peak_bytes".into(), policy.device.pool.usage().peak_live as f64);
         Ok(())

@@ -6,7 +6,7 @@ use super::episodes::End;
 use super::kept::Rolled;
 use super::mean_and_deviation;
 use super::rollouts::Policies;
-use crate::source::Told;
+use crate::source::Reported;
 
 /// Bytes of a prompt or answer that the log shows.
 const SHOWN: usize = 2000;
@@ -62,7 +62,7 @@ impl Policies {
         }
         insert("num_valid_samples", rolled.sums.iter().filter(|sum| !sum.is_nan()).count() as f64);
         seen.retain(|_, value| value.is_finite());
-        self.told = Told { metrics: seen, rollout: Some(self.shown(rolled)) };
+        self.reported = Reported { metrics: seen, rollout: Some(self.shown(rolled)) };
     }
 
     /// The first answers of the first groups, for people.

@@ -1,230 +1,59 @@
 //! The loop: stages of steps, with metrics, saves and resumption.
 //!
-//! This file begins and ends stages; `budget` says what one may use, `steps` makes its steps, `timed` decides their number where it
-//! has seconds, `more` reopens one that ended and has more of them now, `watched` looks closely at one step of each, `lanes` at who does what when in it, `saves` writes checkpoints. What
-//! keeps a run of several ranks alive: `pulse` (what ranks tell each other after a step), `memory` and `local` (copies of their
-//! state), `recover` (going back to one), `corrupt` and `stragglers` (ranks that compute something else, or slowly).
+//! A [`Run`] has three owners and passes plain values between them. `stepper` steps: it has the model, the optimizer and the data,
+//! and makes the next step. `keeper` keeps: checkpoints, copies of ranks' states, and what of them is restored. `watcher` watches: the
+//! log, what steps take, and the health of ranks. The run itself knows how far it is (`progress`), and in which order
+//! they have their turns: begin, steps, leave. `pulse` is what ranks tell each other after a step, `recover` brings them back to an
+//! earlier one when a rank fails, and `together` has several runs take turns.
 
-mod budget;
-mod corrupt;
-mod lanes;
-mod local;
-mod memory;
-mod more;
+mod keeper;
+mod parts;
+mod progress;
 mod pulse;
 mod recover;
-mod saves;
-mod steps;
-mod stragglers;
-mod timed;
+mod stepper;
 mod together;
-mod watched;
+mod watcher;
 
-use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use fathom_base::metrics::{Event, MetricsWriter, events};
-use fathom_model::Spec;
+use fathom_base::metrics::{Event, MetricsWriter};
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Device, Usage};
-use fathom_text::loader::Cursor;
-use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Base, Checkpoints, Saving};
 use crate::error::{Error, Result};
-use crate::fault::Faults;
-use crate::offload::{self, Room};
-use crate::picture::Subject;
-use crate::plan::{Plan, Settled, Workload};
 use crate::recipe::Recipe;
-use crate::source::{Share, Source, Sources};
-use crate::stage;
-use crate::step::{InStep, StepResult, Trainer};
-use local::Local;
-use memory::Memory;
-use recover::{Failed, Recovering};
-use stragglers::Stragglers;
+use crate::step::Trainer;
+use keeper::Keeper;
+pub use parts::{Hooks, Outcome, Rebuild, RunParts};
+pub use progress::{Amax, Ended, Progress};
+use pulse::Pulse;
+use recover::Failed;
+use stepper::{InStage, Stepper, Supplies};
 pub use together::together;
-
-/// How far a run is; saved with every checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Finished updates.
-    pub step: u64,
-    /// Index of the stage.
-    pub stage: usize,
-    /// Finished updates of this stage.
-    pub stage_step: u64,
-    /// Tokens trained on.
-    pub tokens: u64,
-    /// Time spent in steps.
-    pub time_s: f64,
-    /// Of it in this stage's.
-    #[serde(default)]
-    pub stage_time_s: f64,
-    /// Position in the stage's data; `None` at its beginning.
-    pub cursor: Option<Cursor>,
-    /// Where the stage before ended, until this one has made a step: more steps of it go on from there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<Ended>,
-    /// What delayed scaling looks back on, in what is saved of a run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub amax: Option<Amax>,
-}
-
-/// The end of a stage.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Ended {
-    /// Finished updates of the stage.
-    pub stage_step: u64,
-    /// Time spent in them.
-    pub stage_time_s: f64,
-    /// Position in the stage's data.
-    pub cursor: Option<Cursor>,
-    /// `run.minutes` of then.
-    pub minutes: Option<f64>,
-}
-
-/// Largest elements of operands in earlier steps (`precision.gemm = "fp8_delayed"`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Amax {
-    /// The row that the next step will be.
-    pub row: usize,
-    /// The bits of f32 [steps, operands], row by row.
-    pub bits: Vec<u32>,
-}
-
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All stages are done.
-    Finished,
-    /// Asked to stop; a checkpoint was saved.
-    Interrupted,
-}
-
-/// What the program around a run sees of it.
-pub trait Hooks {
-    /// A stage begins, or goes on after a resume.
-    fn stage(&mut self, stage: &events::Stage, settled: &Settled);
-    /// Something is not as it should be, and the run goes on.
-    fn warn(&mut self, text: &str);
-    /// A step ended.
-    ///
-    /// # Errors
-    /// Ends the run.
-    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) -> Result<()>;
-    /// Seconds of a timed run that are set aside for what follows the steps of a stage. What it takes more or less changes the steps
-    /// of later stages.
-    fn aside_s(&self, _index: usize) -> f64 {
-        0.0
-    }
-    /// A stage ended after `step` updates; the model is as it is now, and saved. Called again if the run is killed before it
-    /// returns.
-    ///
-    /// # Errors
-    /// Ends the run.
-    fn stage_done(
-        &mut self,
-        trainer: &Trainer,
-        index: usize,
-        step: u64,
-        metrics: &mut MetricsWriter,
-    ) -> Result<()>;
-}
+use watcher::{Made, Pending, Seen, Watcher};
 
 /// A run in its folder.
 pub struct Run<'a> {
     recipe: &'a Recipe,
-    folder: PathBuf,
-    trainer: Trainer,
-    sources: Box<dyn Sources + 'a>,
-    metrics: MetricsWriter,
-    checkpoints: Checkpoints,
+    /// How far it is.
     progress: Progress,
-    /// Seconds of each stage, for stages without steps.
-    seconds: Vec<f64>,
-    /// Ranks that share the disk behind this one's memory.
-    disk_sharers: usize,
-    /// Seconds that earlier stages of this process left over (negative: overran): a stage's first steps decide the number of its
-    /// steps, and the machine's speed changes.
-    unspent_s: f64,
-    /// The specification before any stage.
-    spec: Spec,
+    stepper: Stepper<'a>,
+    keeper: Keeper<'a>,
+    watcher: Watcher<'a>,
+    /// Set from outside to save and stop.
     stop: &'a AtomicBool,
-    last_save: Instant,
-    /// The step's memory timeline is short enough to record.
-    recordable: bool,
-    /// The save that is being written.
-    saving: Option<Saving>,
-    /// Why the last save failed.
-    unsaved: Option<String>,
-    /// What the first warnings are: of the checkpoint that the run goes on from.
-    notes: Vec<String>,
-    /// Makes this rank's part of the model as it was before the first step.
-    anew: Option<Anew<'a>>,
     /// Failures after which the run may still go on.
     restarts: u64,
-    /// Copies of ranks' states.
-    memory: Memory,
-    /// Copies of this rank's on its machine's own disk.
-    local: Option<Local>,
-    recovering: Option<Recovering>,
-    stragglers: Stragglers,
-    faults: Faults,
-    /// What this rank's last step took without waiting for others.
-    busy_s: f64,
 }
 
-/// Makes a rank's part of the model on a device as it was before the first step.
-pub type Anew<'a> = &'a dyn Fn(&Device) -> Result<Trainer>;
-
-/// What a run is made of.
-pub struct Parts<'a> {
-    /// Its recipe.
-    pub recipe: &'a Recipe,
-    /// Its folder.
-    pub folder: &'a Path,
-    /// The model, as initialised or imported.
-    pub trainer: Trainer,
-    /// Its data.
-    pub sources: Box<dyn Sources + 'a>,
-    /// Its log.
-    pub metrics: MetricsWriter,
-    /// Seconds of each stage, for stages without steps.
-    pub seconds: Vec<f64>,
-    /// Ranks that share the disk behind this one's memory, itself among them.
-    pub disk_sharers: usize,
-    /// Set from outside to save and stop.
-    pub stop: &'a AtomicBool,
-    /// Makes the trainer again, for ranks that fail; `None`: a failure ends the run.
-    pub anew: Option<Anew<'a>>,
-    /// Checkpoints have the trained part alone, over this model; `None`: the whole model.
-    pub base: Option<Base>,
-}
-
-/// A step whose results have not been read yet.
-struct Pending {
-    result: StepResult,
-    event: events::Step,
-}
-
-/// What a stage holds while it runs.
+/// A stage while it runs.
 struct Running {
-    index: usize,
-    how: InStep,
-    source: Box<dyn Source>,
-    steps: Option<u64>,
-    times: Vec<f64>,
+    stage: InStage,
     /// Whether some rank wanted to stop, and the first to save, after the last step.
     agreed: [bool; 2],
-    pending: Option<Pending>,
-    planned: Usage,
 }
 
 impl<'a> Run<'a> {
@@ -232,90 +61,44 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// A damaged checkpoint, by name.
-    pub fn open(parts: Parts<'a>) -> Result<Run<'a>> {
-        let Parts {
+    pub fn open(parts: RunParts<'a>) -> Result<Run<'a>> {
+        let RunParts {
             recipe,
             folder,
             mut trainer,
             sources,
-            mut metrics,
+            metrics,
             seconds,
             disk_sharers,
             stop,
-            anew,
+            rebuild,
             base,
         } = parts;
-        let faults = stage::faults(recipe)?;
-        let checkpoints = Checkpoints::new(&folder.join("checkpoints"), recipe.checkpoint.keep).over(base);
-        let spec = trainer.model.spec.clone();
-        let device = trainer.device.clone();
-        let local = recipe.checkpoint.local.as_deref();
-        let local = local.map(|local| Local::open(&device, local, folder)).transpose()?;
-        let saved = checkpoints.load_latest(&mut trainer)?;
-        let notes = checkpoints.note().into_iter().collect();
-        let copy = match &local {
-            Some(local) => local.newest(&device, saved.as_ref().map(|saved| saved.step))?,
-            None => None,
-        };
-        let progress = match (copy, saved) {
-            (Some(copy), _) => Some(copy.restore(&mut trainer)?),
-            (None, saved) => saved,
-        };
+        let (keeper, saved) = Keeper::open(recipe, folder, base, &mut trainer)?;
         trainer.round();
-        let stages = recipe.stage.len();
-        if let Some(Err(message)) = progress.as_ref().map(|progress| progress.check_stage(stages)) {
-            return Err(Error::Checkpoint { path: folder.join("checkpoints"), message });
-        }
-        let progress = match progress {
-            Some(progress) => {
-                metrics.truncate_after_step(progress.step)?;
-                let unix_s = unix_s();
-                metrics.write(&Event::Resume(events::Resume { step: progress.step, unix_s }))?;
-                progress
-            }
-            None => {
-                metrics.truncate_after_step(0)?;
-                Progress::default()
-            }
-        };
-        let last_save = Instant::now();
-        let stragglers = Stragglers::new(*trainer.device.mesh.grid());
-        let folder = own_folder(folder, trainer.device.mesh.rank());
-        let faults = faults.remember(&folder.join("faults"));
-        let mut run = Run {
-            recipe,
-            folder,
-            trainer,
-            sources,
-            metrics,
-            checkpoints,
-            progress,
-            seconds,
-            disk_sharers,
-            unspent_s: 0.0,
-            spec,
-            stop,
-            last_save,
-            recordable: true,
-            saving: None,
-            unsaved: None,
-            notes,
-            anew,
-            restarts: recipe.mesh.restarts,
-            memory: Memory::default(),
-            local,
-            recovering: None,
-            stragglers,
-            faults,
-            busy_s: 0.0,
-        };
+        let mesh = trainer.device.mesh.clone();
+        let own = own_folder(folder, mesh.rank());
+        let resumed = saved.as_ref().map(|saved| saved.step);
+        let watcher = Watcher::open(recipe, own.clone(), metrics, &mesh, resumed)?;
+        let supplies = Supplies { sources, rebuild, disk_sharers, seconds };
+        let stepper = Stepper::new(recipe, own, trainer, supplies);
+        let (progress, restarts) = (saved.unwrap_or_default(), recipe.mesh.restarts);
+        let mut run = Run { recipe, progress, stepper, keeper, watcher, stop, restarts };
         run.reopen()?;
         Ok(run)
     }
 
+    /// Goes back into the stage that ended last if there is more of it to do.
+    fn reopen(&mut self) -> Result<()> {
+        let Some(progress) = self.progress.reopened(self.recipe) else { return Ok(()) };
+        self.stepper.reopen(&progress)?;
+        self.progress = progress;
+        Ok(())
+    }
+
     /// Why no checkpoint could be saved, if none ever was.
     pub fn nothing_saved(&self) -> Option<&str> {
-        self.unsaved.as_deref().filter(|_| self.checkpoints.latest().is_none())
+        self.keeper.unsaved().filter(|_| self.keeper.latest().is_none())
     }
 
     /// How far the run is.
@@ -328,9 +111,13 @@ impl<'a> Run<'a> {
     /// # Errors
     /// Those of `work`.
     pub fn before(&mut self, work: &mut dyn FnMut(&Trainer, &mut MetricsWriter) -> Result<()>) -> Result<()> {
-        let spec = self.spec_after(self.progress.stage)?;
-        self.trainer.set_spec(spec);
-        work(&self.trainer, &mut self.metrics)
+        self.stepper.set_stages(self.progress.stage)?;
+        work(self.stepper.trainer(), self.watcher.log())
+    }
+
+    /// The trained model and the log, after the last stage.
+    pub fn finish(self) -> (Trainer, MetricsWriter) {
+        (self.stepper.into_trainer(), self.watcher.into_log())
     }
 
     /// Runs all stages that are left.
@@ -344,7 +131,7 @@ impl<'a> Run<'a> {
 
     /// How the run ended, if what it was asked to save is saved.
     fn ended(&self, outcome: Outcome) -> Result<Outcome> {
-        match (&self.unsaved, outcome) {
+        match (self.keeper.unsaved(), outcome) {
             (Some(why), Outcome::Interrupted) => {
                 let step = self.progress.step;
                 Err(Error::Save(format!("asked to stop after step {step}, which could not be saved: {why}")))
@@ -356,11 +143,11 @@ impl<'a> Run<'a> {
     /// Runs the stages; goes back a few steps when a rank fails, as often as the recipe allows.
     fn stages_in_spite_of_failures(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
         loop {
-            let device = self.trainer.device.clone();
-            if self.restarts == 0 || self.anew.is_none() {
+            if self.restarts == 0 || !self.stepper.can_rebuild() {
                 return self.stages(hooks);
             }
-            // A rank that is begun anew keeps nothing of what a panic may have left half made.
+            let device = self.stepper.device().clone();
+            // A rank that is rebuilt keeps nothing of what a panic may have left half made.
             let ended = catch_unwind(AssertUnwindSafe(|| self.stages(hooks)));
             let failed = match ended {
                 Ok(Ok(outcome)) => return Ok(outcome),
@@ -376,7 +163,12 @@ impl<'a> Run<'a> {
         self.begin(hooks)?;
         while self.progress.stage < self.recipe.stage.len() {
             let mut running = self.enter(self.progress.stage, hooks)?;
-            if self.steps(&mut running, hooks)? == Outcome::Interrupted {
+            let outcome = loop {
+                if let Some(outcome) = self.turn(&mut running, hooks)? {
+                    break outcome;
+                }
+            };
+            if outcome == Outcome::Interrupted {
                 self.end_save(hooks)?;
                 return Ok(Outcome::Interrupted);
             }
@@ -389,127 +181,175 @@ impl<'a> Run<'a> {
     /// What comes before the first stage.
     fn begin(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         // There may be no stage left to enter, and what is exported is the model as it is after the last.
-        let spec = self.spec_after(self.progress.stage)?;
-        self.trainer.set_spec(spec);
-        std::mem::take(&mut self.notes).iter().for_each(|note| hooks.warn(note));
-        self.section("setup", None);
-        self.copy_if_first()
+        self.stepper.set_stages(self.progress.stage)?;
+        self.keeper.notes().iter().for_each(|note| hooks.warn(note));
+        self.stepper.section("setup", None);
+        self.keeper.copy_if_first(self.stepper.trainer(), &self.progress)
+    }
+
+    /// What comes before the steps of a stage.
+    fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<Running> {
+        let Run { stepper, watcher, progress, .. } = self;
+        watcher.enter(&stepper.device().mesh);
+        let (stage, settled) = stepper.enter(index, progress)?;
+        let event = watcher.stage_event(index, progress.step, stage.steps(), &stepper.trainer().model.spec);
+        hooks.stage(&event, &settled);
+        if progress.stage_step == 0 {
+            watcher.log().write(&Event::Stage(event))?;
+            let budget = stepper.device().pool.budget();
+            watcher.foretell(index, &stepper.subject(&stage), &settled.plan, progress.step, budget)?;
+        }
+        watcher.expect(&settled.plan);
+        Ok(Running { stage, agreed: [false; 2] })
+    }
+
+    /// One step of a stage, or how the stage ended.
+    fn turn(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
+        if running.stage.is_done(&self.progress) {
+            self.read(running, hooks)?;
+            return Ok(Some(Outcome::Finished));
+        }
+        // Beyond the first step of a stage ranks agree at the end of each.
+        if running.agreed[0] || (running.stage.is_fresh() && self.pulse()?.stop()) {
+            self.read(running, hooks)?;
+            self.save(hooks)?;
+            return Ok(Some(Outcome::Interrupted));
+        }
+        self.stepper.section("step", self.recipe.mesh.step_timeout_s);
+        self.step(running, hooks)?;
+        self.stepper.decide(&mut running.stage, &self.progress)?;
+        let pulse = self.pulse()?;
+        self.watcher.score(&self.stepper.device().mesh, self.progress.step, &pulse.busy_s(), hooks)?;
+        self.stepper.section("checkpoint", None);
+        let saved = self.keeper.look_after_save(self.stepper.device(), pulse.written(), hooks)?;
+        self.watcher.saved(saved)?;
+        running.agreed = [pulse.stop(), pulse.save_is_due()];
+        if running.stage.steps().is_some() && self.keeper.copy_is_due(self.progress.step) {
+            self.read(running, hooks)?;
+            self.copy(hooks)?;
+        }
+        if running.stage.steps().is_some() && running.agreed[1] {
+            self.read(running, hooks)?;
+            self.save(hooks)?;
+        }
+        Ok(None)
+    }
+
+    /// The next step, and the line of the one before.
+    fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
+        let (Run { stepper, keeper, watcher, progress, .. }, Running { stage, .. }) =
+            (&mut *self, &mut *running);
+        watcher.recovered(progress)?;
+        let started = Instant::now();
+        let fed = stepper.feed(stage, progress)?;
+        let look = watcher.begin_step(stepper.trainer(), started, progress);
+        let number = progress.step + 1;
+        let compared = watcher.compared(stepper.trainer(), number);
+        let result = stepper.step(stage, &fed, look.since(), |device, params| {
+            if let Some(compared) = &compared {
+                Watcher::compare(device, params, compared, number)?;
+            }
+            keeper.release(device)
+        })?;
+        let seen = Seen { trainer: stepper.trainer(), stage: stage.index(), how: stage.how() };
+        let took = watcher.end_step(&look, seen, progress, hooks)?;
+        let reported = stage.end_step(took.step_s);
+        let metrics = watcher.reported(reported, number, took.step_s)?;
+        let mesh = &stepper.device().mesh;
+        let tokens = result.tokens * (mesh.size(Axis::Dp) * mesh.size(Axis::Cp)) as u64;
+        progress.add_step(tokens, took.step_s, stage.cursor().clone());
+        let made =
+            Made { stage: stage.index(), lr: fed.lr, data_wait_s: fed.data_wait_s, tokens, metrics, took };
+        let before = watcher.note(result, made, stepper.device(), progress);
+        self.report(running, before, hooks)
+    }
+
+    /// Reads what the last step left on the device.
+    fn read(&mut self, running: &Running, hooks: &mut dyn Hooks) -> Result<()> {
+        let last = self.watcher.last();
+        self.report(running, last, hooks)
+    }
+
+    /// The line of a step; ends the run where its loss or gradient is not a number.
+    fn report(&mut self, running: &Running, step: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
+        let Some(step) = step else { return Ok(()) };
+        let (event, is_finite) = self.watcher.read(step, running.stage.how(), self.stepper.trainer())?;
+        if !is_finite {
+            return Err(Error::NotFinite {
+                step: event.step,
+                loss: event.loss,
+                norm: event.grad_norm,
+                saved: self.keeper.latest(),
+                clipped: self.recipe.optimizer.clip.is_some(),
+            });
+        }
+        let stage_step = self.progress.stage_step - (self.progress.step - event.step);
+        hooks.step(&event, stage_step, running.stage.steps())
+    }
+
+    /// What all ranks tell after a step. All ranks call this together.
+    fn pulse(&mut self) -> Result<Pulse> {
+        let due = self.keeper.save_is_due(self.progress.step);
+        let reported = [self.stop.load(Ordering::Relaxed), due, self.keeper.has_written()];
+        let pulse = Pulse::gather(self.stepper.device(), reported, self.watcher.busy_s())?;
+        // Every rank that speaks here has made the copies of the steps before.
+        self.keeper.confirm();
+        Ok(pulse)
+    }
+
+    /// Copies this rank's state; of weights that are what they should be, as far as ranks can tell.
+    fn copy(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+        self.watcher.compare_all(self.stepper.trainer(), self.progress.step)?;
+        if self.keeper.copy(self.stepper.trainer(), &self.progress)? {
+            // What the copy counts as done must be in the log before the copy is on disk.
+            self.watcher.sync()?;
+            self.keeper.write_copy(hooks);
+        }
+        Ok(())
+    }
+
+    /// Begins a save; an earlier one ends first. All ranks call this together.
+    fn save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+        self.end_save(hooks)?;
+        let started = Instant::now();
+        // What the checkpoint counts as done must be in the log before the checkpoint is there.
+        self.watcher.sync()?;
+        if self.keeper.advance(self.stepper.device(), &self.progress, hooks)? {
+            return Ok(());
+        }
+        self.watcher.compare_all(self.stepper.trainer(), self.progress.step)?;
+        self.keeper.save(self.stepper.trainer(), &self.progress, started, hooks)
+    }
+
+    /// Waits for the save that is being written, if there is one. All ranks call this together.
+    fn end_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+        let saved = self.keeper.end_save(self.stepper.device(), hooks)?;
+        self.watcher.saved(saved)
     }
 
     /// What follows the steps of a stage.
     fn leave(&mut self, running: Running, hooks: &mut dyn Hooks) -> Result<()> {
-        let index = running.index;
-        let given = self.seconds.get(index).copied().unwrap_or(0.0);
-        self.unspent_s += given - self.progress.stage_time_s;
+        let index = running.stage.index();
+        self.stepper.leave(index, self.progress.stage_time_s);
         let ended = Instant::now();
         drop(running);
         self.save(hooks)?;
-        // Published before anybody measures, which may take longer than what asks the run to end waits.
+        // Published before anything is measured, which may take longer than what asks the run to end waits.
         self.end_save(hooks)?;
-        hooks.stage_done(&self.trainer, index, self.progress.step, &mut self.metrics)?;
+        hooks.stage_done(self.stepper.trainer(), index, self.progress.step, self.watcher.log())?;
         self.progress = self.progress.after_stage(self.recipe.run.minutes);
         self.save(hooks)?;
-        self.unspent_s += hooks.aside_s(index) - ended.elapsed().as_secs_f64();
+        self.stepper.set_aside(hooks.aside_s(index) - ended.elapsed().as_secs_f64());
         Ok(())
-    }
-
-    /// The trained model and the log, after the last stage.
-    pub fn finish(self) -> (Trainer, MetricsWriter) {
-        (self.trainer, self.metrics)
-    }
-
-    /// The specification at the end of `stages` stages.
-    fn spec_after(&self, stages: usize) -> Result<Spec> {
-        (0..stages)
-            .try_fold(self.spec.clone(), |spec, index| stage::extend(&spec, &self.recipe.stage[index], index))
-    }
-
-    fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<Running> {
-        let recipe = self.recipe;
-        let table = &recipe.stage[index];
-        let spec = self.spec_after(index + 1)?;
-        self.trainer.set_spec(spec);
-        // The old file goes before the new one is planned. Other lengths take other times.
-        self.trainer.offload = None;
-        self.stragglers = Stragglers::new(*self.trainer.device.mesh.grid());
-        let settled = self.settle(index)?;
-        let Settled { how, plan, .. } = &settled;
-        let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
-        let room = Room::of(plan, folder, stage::chaos(recipe));
-        self.trainer.offload = offload::open(&self.trainer.device, &how.places, room)?;
-        let source = self.sources.open(recipe, index, self.share(index), self.progress.cursor.as_ref())?;
-        let steps = match table.steps.or(self.sources.steps(recipe, index)?) {
-            Some(steps) => Some(steps),
-            None => self.agree_steps(self.decided(index)?),
-        };
-        let event = events::Stage {
-            name: table.name.clone(),
-            index: index as u64,
-            seq_len_tokens: table.seq_tokens as u64,
-            start_step: self.progress.step,
-            steps: steps.unwrap_or(0),
-            rope: describe_rope(&self.trainer.model.spec),
-        };
-        hooks.stage(&event, &settled);
-        if self.progress.stage_step == 0 {
-            self.metrics.write(&Event::Stage(event))?;
-            self.foretell(index, how, plan)?;
-        }
-        let Settled { how, plan: Plan { usage: planned, .. }, .. } = settled;
-        Ok(Running {
-            index,
-            how,
-            source,
-            steps,
-            times: Vec::new(),
-            agreed: [false; 2],
-            pending: None,
-            planned,
-        })
-    }
-
-    /// This rank's micro batches of each step of a stage.
-    fn share(&self, index: usize) -> Share {
-        let mesh = &self.trainer.device.mesh;
-        let all = self.recipe.stage[index].micro_batches.max(1);
-        let (share, at) = (all / mesh.size(Axis::Dp), mesh.index(Axis::Dp));
-        Share { all, own: at * share..(at + 1) * share }
-    }
-
-    /// The step of a stage, for plans.
-    fn subject<'b>(&'b self, index: usize, how: &InStep) -> Subject<'b> {
-        let (table, trainer) = (&self.recipe.stage[index], &self.trainer);
-        let work = Workload {
-            profile: trainer.device.machine.profile(),
-            spec: Cow::Borrowed(&trainer.model.spec),
-            dtype: trainer.model.dtype(&trainer.params),
-            how: how.clone(),
-            micro_batches: table.micro_batches.max(1),
-            tokens: table.seq_tokens * table.samples_per_micro_batch.max(1),
-        };
-        Subject { stage: &table.name, work }
     }
 }
 
 /// What a rank has to itself: everything but the checkpoints, which ranks share.
-fn own_folder(folder: &Path, rank: usize) -> PathBuf {
+pub(crate) fn own_folder(folder: &Path, rank: usize) -> PathBuf {
     if rank == 0 { folder.to_path_buf() } else { rank_folder(folder, rank) }
 }
 
 /// The folder of a rank other than the first, inside a run's.
 pub fn rank_folder(folder: &Path, rank: usize) -> PathBuf {
     folder.join("ranks").join(rank.to_string())
-}
-
-/// A rotary setting in words, e.g. `yarn, base 500000, up to 32768 tokens`.
-fn describe_rope(spec: &Spec) -> String {
-    let Some(rope) = spec.ropes.first() else { return "none".into() };
-    let kind = serde_json::to_value(&rope.scaling)
-        .ok()
-        .and_then(|value| Some(value.get("rope_type")?.as_str()?.to_string()));
-    format!("{}, base {}, up to {} tokens", kind.unwrap_or_default(), rope.theta, spec.max_positions)
-}
-
-pub(crate) fn unix_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,26 +1,16 @@
-//! What a run does when a rank fails: the ranks that are well keep their state, the failed one is begun anew, and all go back to
+//! What a run does when a rank fails: the ranks that are well keep their state, the failed one is rebuilt, and all go back to
 //! the last step that every one of them has.
 
 use std::any::Any;
 use std::time::Instant;
 
-use fathom_base::metrics::{Event, events};
-use fathom_model::{LlamaSizes, Model, Spec};
 use fathom_tensor::mesh::LinkError;
-use fathom_tensor::{DType, Device, Meta, OutOfMemory};
+use fathom_tensor::{Device, OutOfMemory};
 
-use super::memory::common;
+use super::watcher::Recovering;
 use super::{Hooks, Progress, Run};
 use crate::agree::gather;
 use crate::error::{Error, Result};
-use crate::step::Trainer;
-
-/// A recovery that has not made a step yet.
-pub(super) struct Recovering {
-    begun: Instant,
-    why: String,
-    lost: Vec<usize>,
-}
 
 /// What happened to this rank.
 pub(super) struct Failed {
@@ -74,102 +64,36 @@ impl Run<'_> {
     /// # Errors
     /// The failure itself, if there is nothing to go back to or a rank does not come.
     pub(super) fn recover(&mut self, failed: Failed, hooks: &mut dyn Hooks) -> Result<()> {
-        let begun = Instant::now();
-        let why = failed.error.to_string();
-        // Given up; its readers are gone after this.
-        self.saving = None;
-        if let Error::NotFinite { .. } = failed.error {
-            // Nobody is gone, so what is under way comes; a link between processes cannot forget it.
-            self.trainer.params.settle(&self.trainer.device);
+        let Failed { error, lost, panicked } = failed;
+        let (started, why) = (Instant::now(), error.to_string());
+        self.keeper.give_up_save();
+        self.watcher.forget_step();
+        self.stepper.abandon(&error);
+        if lost {
+            self.keeper.lose();
         }
-        self.trainer.abandon();
-        self.trainer.offload = None;
-        self.trainer.poisoned = false;
-        let device = self.trainer.device.clone();
-        if failed.lost {
-            self.memory.lose();
+        if lost || panicked {
+            self.stepper.rebuild()?;
         }
-        if failed.lost || failed.panicked {
-            self.begin_anew(&device)?;
-        }
+        let device = self.stepper.device().clone();
         if let Some(link) = device.mesh.link() {
             link.rejoin()?;
         }
-        let lost = gather(&device, [i32::from(failed.lost)])?;
+        let lost = gather(&device, [i32::from(lost)])?;
         let lost: Vec<usize> = (0..lost.len()).filter(|rank| lost[*rank] == [1]).collect();
-        let steps = gather(&device, self.memory.steps())?;
-        let on_disk = gather(&device, [self.checkpoints.latest().map_or(-1, |step| step as i32)])?[0][0];
-        let progress = match common(&steps) {
-            Some((step, have)) if step as i64 >= i64::from(on_disk) => {
-                self.memory.give_back(&device, step, &have)?;
-                self.memory.keep_up_to(step);
-                match self.memory.own(step) {
-                    Some(copy) => copy.restore(&mut self.trainer)?,
-                    None => return Err(failed.error),
-                }
-            }
-            _ => {
-                self.memory.lose();
-                match self.checkpoints.load_latest(&mut self.trainer)? {
-                    Some(progress) => progress,
-                    None => return Err(failed.error),
-                }
-            }
-        };
+        let Some(progress) = self.keeper.go_back(self.stepper.trainer_mut())? else { return Err(error) };
         self.go_on_from(progress)?;
-        // Whoever was begun anew has no copies of its partner's yet.
-        self.memory.trade(&device)?;
+        // Whoever was rebuilt has no copies of its partner's yet.
+        self.keeper.trade(&device)?;
         hooks.warn(&format!("went back to step {}: {why}", self.progress.step));
-        self.recovering = Some(Recovering { begun, why, lost });
+        self.watcher.recovering(Recovering { started, why, lost });
         Ok(())
     }
 
     fn go_on_from(&mut self, progress: Progress) -> Result<()> {
-        self.metrics.truncate_after_step(progress.step)?;
+        self.watcher.go_back(progress.step)?;
         self.progress = progress;
-        self.unsaved = None;
-        self.last_save = Instant::now();
+        self.keeper.go_on();
         self.reopen()
     }
-
-    /// A trainer as after the start of the run, in the memory that the old one gives up.
-    fn begin_anew(&mut self, device: &Device) -> Result<()> {
-        let Some(anew) = self.anew else {
-            return Err(Error::Save("this run cannot begin a rank anew".into()));
-        };
-        self.trainer = nobody(device);
-        self.trainer = anew(device)?;
-        Ok(())
-    }
-
-    /// Says how long it took, once the first step begins.
-    pub(super) fn recovered(&mut self) -> Result<()> {
-        let Some(Recovering { begun, why, lost }) = self.recovering.take() else { return Ok(()) };
-        let event = events::Recovery {
-            step: self.progress.step,
-            seconds: begun.elapsed().as_secs_f64(),
-            lost: lost.into_iter().map(|rank| rank as u64).collect(),
-            why,
-        };
-        Ok(self.metrics.write(&Event::Recovery(event))?)
-    }
-}
-
-/// A trainer of next to nothing on a machine without data, which keeps the place while a rank is begun anew.
-fn nobody(device: &Device) -> Trainer {
-    let meta = Device::new(std::sync::Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-    let sizes = LlamaSizes {
-        hidden: 2,
-        layers: 1,
-        heads: 1,
-        kv_heads: 1,
-        head_dim: 2,
-        ffn: 2,
-        vocab: 2,
-        rope_theta: 1e4,
-        max_positions: 2,
-        tied: true,
-    };
-    let (model, params) = Model::declare(&meta, &Spec::llama(sizes), DType::F32);
-    Trainer::new(&meta, model, params)
 }

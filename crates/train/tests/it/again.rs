@@ -10,7 +10,7 @@ use fathom_model::{Biases, Family, LayerSpec, Mlp, RopeScaling, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, Device, NormKind};
 use fathom_train::recipe::{Checkpoint, FamilyName, Packing, Recipe, RopeType, Stage};
-use fathom_train::{Checkpoints, Hooks, Outcome, Parts, Progress, Run, Settled, Stores, Trainer};
+use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, RunParts, Settled, Stores, Trainer};
 
 use crate::mesh::{Case, ONE, every_rank, resume, save_again};
 use crate::survive::{VOCAB, Watch, mesh, recipe, run, trainer, write_store};
@@ -35,7 +35,7 @@ fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn
     let metrics = MetricsWriter::open(folder.join("metrics.jsonl")).unwrap();
     let trainer = trainer(recipe, &device).unwrap();
     let (stores, seconds) = (Stores::open(recipe, None, VOCAB).unwrap(), vec![60.0; recipe.stage.len()]);
-    let parts = Parts {
+    let parts = RunParts {
         recipe,
         folder,
         trainer,
@@ -44,7 +44,7 @@ fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn
         seconds,
         disk_sharers: 1,
         stop,
-        anew: None,
+        rebuild: None,
         base: None,
     };
     let mut run = Run::open(parts).unwrap();
@@ -162,7 +162,7 @@ fn what_follows_a_stage_is_taken_from_the_next() {
     let (device, stop) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), AtomicBool::new(false));
     let metrics = MetricsWriter::open(folder.path().join("metrics.jsonl")).unwrap();
     let (trainer, stores) = (trainer(&recipe, &device).unwrap(), Stores::open(&recipe, None, VOCAB).unwrap());
-    let parts = Parts {
+    let parts = RunParts {
         recipe: &recipe,
         folder: folder.path(),
         trainer,
@@ -171,7 +171,7 @@ fn what_follows_a_stage_is_taken_from_the_next() {
         seconds: vec![0.2, 6.0],
         disk_sharers: 1,
         stop: &stop,
-        anew: None,
+        rebuild: None,
         base: None,
     };
     let mut hooks = Late { sleep_s: 3.0, second_s: 0.0 };

@@ -11,7 +11,7 @@ use fathom_grad::Places;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Device, Rates};
 use fathom_train::recipe::{Checkpoint, Memory, Precision, Recipe};
-use fathom_train::{Budgets, Draft, Hooks, Parts, Plan, Run, Settled, Stores, Trainer, rank_folder};
+use fathom_train::{Budgets, Draft, Hooks, Plan, Run, RunParts, Settled, Stores, Trainer, rank_folder};
 
 use crate::survive::{VOCAB, mesh, recipe, trainer, write_store};
 
@@ -68,7 +68,7 @@ fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result
             (trainer(recipe, &device).unwrap(), Stores::open(recipe, None, VOCAB).unwrap());
         // Asked to stop before its first step.
         let (seconds, stop) = (vec![60.0], &AtomicBool::new(true));
-        let parts = Parts {
+        let parts = RunParts {
             recipe,
             folder,
             trainer,
@@ -77,7 +77,7 @@ fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result
             seconds,
             disk_sharers: 2,
             stop,
-            anew: None,
+            rebuild: None,
             base: None,
         };
         let ended = Run::open(parts).and_then(|mut run| run.train(&mut chosen));

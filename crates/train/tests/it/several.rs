@@ -9,7 +9,7 @@ use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::{AdapterName, AdapterTable, Checkpoint, NamedAdapter, Precision, Recipe};
 use fathom_train::{
-    Hooks, Outcome, Parts, Run, Stores, Trainer, adapted, frozen, rank_folder, stage, together,
+    Hooks, Outcome, Run, RunParts, Stores, Trainer, adapted, frozen, rank_folder, stage, together,
 };
 
 use crate::mesh::{Case, ONE, every_rank};
@@ -85,7 +85,7 @@ fn rank(
     let mut runs = Vec::new();
     for ((recipe, folder), trainer) in recipes.iter().zip(&folders).zip(trainers(device, recipes)) {
         std::fs::create_dir_all(own(folder)).unwrap();
-        let parts = Parts {
+        let parts = RunParts {
             recipe,
             folder,
             trainer,
@@ -94,7 +94,7 @@ fn rank(
             seconds: Vec::new(),
             disk_sharers: 1,
             stop: &stop,
-            anew: None,
+            rebuild: None,
             base: None,
         };
         runs.push(Run::open(parts).unwrap());

@@ -14,7 +14,7 @@ use fathom_tensor::{DType, Device};
 use fathom_text::store::{DocMeta, Header, StoreWriter};
 use fathom_train::recipe::{Blend, Checkpoint, FamilyName, MeshTable, Recipe, ShardingName, Stage};
 use fathom_train::{
-    Hooks, Outcome, Parts, Run, Settled, Stores, Trainer, open_state_disk, rank_folder, stage,
+    Hooks, Outcome, Run, RunParts, Settled, Stores, Trainer, fault, open_state_disk, rank_folder, stage,
 };
 
 const STEPS: u64 = 8;
@@ -146,17 +146,16 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
         let own = if rank == 0 { folder.to_path_buf() } else { rank_folder(folder, rank) };
         std::fs::create_dir_all(&own).unwrap();
         let log = own.join("metrics.jsonl");
-        let stop = AtomicBool::new(false);
+        let stop = Arc::new(AtomicBool::new(false));
         let stop_at = stop_at.filter(|(of, _)| *of == rank).map(|(_, step)| step);
         let mut watch = Watch { warnings: Vec::new(), stop_at, stop: &stop };
-        let anew = |device: &Device| trainer(recipe, device);
+        let rebuild = |device: &Device| trainer(recipe, device);
         let go = || -> fathom_train::Result<Outcome> {
             let metrics = MetricsWriter::open(&log)?;
             let trainer = trainer(recipe, &device)?;
             let (stores, seconds) = (Stores::open(recipe, None, VOCAB)?, vec![60.0]);
-            let (anew, disk_sharers) = (Some(&anew as fathom_train::Anew<'_>), grid.ranks());
-            let stop = &stop;
-            Run::open(Parts {
+            let (rebuild, disk_sharers) = (Some(&rebuild as fathom_train::Rebuild<'_>), grid.ranks());
+            let parts = RunParts {
                 recipe,
                 folder,
                 trainer,
@@ -164,11 +163,11 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
                 metrics,
                 seconds,
                 disk_sharers,
-                stop,
-                anew,
+                stop: &stop,
+                rebuild,
                 base: None,
-            })?
-            .train(&mut watch)
+            };
+            Run::open(fault::around(parts, &stop)?)?.train(&mut watch)
         };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(go));
         let ended = match ended {

@@ -7,11 +7,11 @@ use fathom_base::metrics::{Event, events};
 use fathom_report::trace::{self, Lanes, TraceWriter};
 use fathom_tensor::spill;
 
-use super::{Run, Running};
+use super::Watcher;
 use crate::error::Result;
-use crate::picture::longest_stage;
+use crate::picture::{Subject, longest_stage};
 use crate::plan::Plan;
-use crate::step::InStep;
+use crate::step::Trainer;
 use crate::timeline;
 
 /// Most points of a recording: it lies outside the pool.
@@ -28,56 +28,69 @@ const SPILL: u64 = 100;
 /// See [`SPILL`].
 const PREFETCH: u64 = 200;
 
-impl Run<'_> {
-    /// Writes what a stage will need.
-    pub(super) fn foretell(&mut self, index: usize, how: &InStep, plan: &Plan) -> Result<()> {
-        let subject = self.subject(index, how);
-        let (mut events, points) = subject.events(plan, self.progress.step)?;
+impl Watcher<'_> {
+    /// Writes what a stage will need that begins after a step, on a device with a budget in bytes.
+    pub fn foretell(
+        &mut self,
+        index: usize,
+        subject: &Subject<'_>,
+        plan: &Plan,
+        step: u64,
+        budget: u64,
+    ) -> Result<()> {
+        let (mut events, points) = subject.events(plan, step)?;
         if longest_stage(self.recipe) == Some(index) {
-            events.push(Event::Lengths(subject.lengths(self.trainer.device.pool.budget())?));
+            events.push(Event::Lengths(subject.lengths(budget)?));
         }
         self.recordable = points <= MOST_POINTS;
         Ok(events.iter().try_for_each(|event| self.metrics.write(event))?)
     }
 
     /// Begins to look closely at a step.
-    pub(super) fn watch(&self) {
+    pub(super) fn record(&self, trainer: &Trainer) {
         if self.recordable {
-            self.trainer.device.pool.record();
+            trainer.device.pool.record();
         }
         if self.recipe.run.profile {
-            self.trainer.spills().for_each(|spill| spill.record());
+            trainer.spills().for_each(|spill| spill.record());
         }
     }
 
     /// Writes the memory of the step that is being looked at.
-    pub(super) fn timeline(&mut self, running: &Running) -> Result<()> {
+    pub(super) fn timeline(&mut self, trainer: &Trainer, index: usize, step: u64) -> Result<()> {
         if !self.recordable {
             return Ok(());
         }
+        let table = &self.recipe.stage[index];
         let event = events::MemoryTimeline {
-            step: self.progress.step + 1,
-            stage: self.recipe.stage[running.index].name.clone(),
-            micro_batches: self.recipe.stage[running.index].micro_batches.max(1) as u64,
-            planned_peak_bytes: running.planned.peak_live,
-            ..timeline::of(self.trainer.device.pool.recorded())
+            step,
+            stage: table.name.clone(),
+            micro_batches: table.micro_batches.max(1) as u64,
+            planned_peak_bytes: self.planned.peak_live,
+            ..timeline::of(trainer.device.pool.recorded())
         };
         Ok(self.metrics.write(&Event::MemoryTimeline(event))?)
     }
 
     /// Writes `trace-STAGE.json`: what was computed, what went to disk and came from there, and what waited for it.
-    pub(super) fn trace(&self, index: usize, begun: Instant, spans: &[fathom_grad::Span]) -> Result<()> {
+    pub(super) fn trace(
+        &self,
+        trainer: &Trainer,
+        index: usize,
+        started: Instant,
+        spans: &[fathom_grad::Span],
+    ) -> Result<()> {
         let name = self.recipe.stage[index].name.replace('/', "-");
         let mut trace = TraceWriter::create(self.folder.join(format!("trace-{name}.json")))?;
         trace.name_stream(0, COMPUTE, "compute")?;
-        let micros = |at: Instant| at.saturating_duration_since(begun).as_secs_f64() * 1e6;
+        let micros = |at: Instant| at.saturating_duration_since(started).as_secs_f64() * 1e6;
         for span in spans {
             let (name, start_us, duration_us) = (span.name.clone(), micros(span.start), span.seconds * 1e6);
             let args = vec![("layer".to_string(), span.layer.into())];
             trace.span(&trace::Span { name, start_us, duration_us, args, ..trace::Span::default() })?;
         }
         // Where operations are only issued here, the device says when they ran.
-        let moments = self.trainer.device.machine.stamps();
+        let moments = trainer.device.machine.stamps();
         let moment = |number: u64| moments.get(usize::try_from(number).ok()?).copied();
         let ran = spans.iter().filter_map(|span| {
             let [from, to] = span.stamps?;
@@ -92,8 +105,7 @@ impl Run<'_> {
             let args = vec![("layer".to_string(), span.layer.into())];
             trace.span(&trace::Span { name, category, stream, start_us, duration_us, args, rank: 0 })?;
         }
-        let mut transfers: Vec<spill::Span> =
-            self.trainer.spills().flat_map(|spill| spill.recorded()).collect();
+        let mut transfers: Vec<spill::Span> = trainer.spills().flat_map(|spill| spill.recorded()).collect();
         transfers.sort_by_key(|span| (span.began, span.ended));
         let mut lanes = [
             Lanes::new(0, WAITS, "waits for disk"),

@@ -2,12 +2,12 @@
 
 use fathom_tensor::mesh::Axis;
 
-use super::Run;
+use super::Stepper;
 use crate::agree::gather_bytes;
 use crate::error::Result;
 use crate::plan::{Budgets, Draft, Settled};
 
-impl Run<'_> {
+impl Stepper<'_> {
     /// How a stage runs, if it fits. All ranks call this together.
     pub(super) fn settle(&self, index: usize) -> Result<Settled> {
         let device = &self.trainer.device;
@@ -20,7 +20,7 @@ impl Run<'_> {
     fn budgets(&self) -> Result<Budgets> {
         let device = &self.trainer.device;
         let mesh = &device.mesh;
-        // What is free is so beside the weights and the optimizer's state that are on disk already: of a stage of the pipeline the
+        // What is free is so besides the weights and the optimizer's state that are on disk already: of a stage of the pipeline the
         // rank that is planned for all has most of them.
         let state = self.trainer.params.disk().filter(|disk| !disk.what().in_host);
         let state = gather_bytes(device, state.map_or(0, |disk| disk.stats().peak_reserved_bytes))?;

@@ -35,7 +35,7 @@ impl Local {
     /// If the run's folder or this one cannot be written to.
     pub fn open(device: &Device, folder: &Path, run: &Path) -> Result<Local> {
         let rank = device.mesh.rank();
-        // A run that begins anew in the same folder does not take the copies of the one before it.
+        // A run that restarts in the same folder does not take the copies of the one before it.
         let name = run.join("checkpoints/ID");
         let made = match rank {
             0 if !name.is_file() => make_id(&name),
@@ -65,7 +65,7 @@ impl Local {
         steps
     }
 
-    /// Begins to write a copy on a thread; the one before it ends first. What its disk refused is told.
+    /// Begins to write a copy on a thread; the one before it ends first. What its disk refused is reported.
     ///
     /// # Errors
     /// Those of the copy before.

@@ -1,14 +1,13 @@
 //! Which rank did what when, in the step of a stage that is looked at closely: timed on every rank, collected on the first. Ranks
 //! begin a step together, so each counts from its own begin.
 
-use std::time::Instant;
-
 use fathom_base::metrics::{Event, events};
 use fathom_tensor::mesh::{Axis, Grid};
-use fathom_tensor::{Category, DType, Hardware};
+use fathom_tensor::{Category, DType, Device, Hardware};
 
-use super::{Run, Running};
+use super::{Look, Seen, Watcher};
 use crate::error::Result;
+use crate::parallel::Ranks;
 use crate::parallel::pipeline::Lap;
 use crate::parallel::stages::Act;
 use crate::plan::{Bar, SHOWN, renumbered, shown};
@@ -21,22 +20,20 @@ const HEAD: usize = 5;
 /// Numbers of a pass: begin, end, waited.
 const EACH: usize = 3;
 
-impl Run<'_> {
-    /// Times the passes of a step that begins at `begun`, if there are several ranks; on a graphics processor calls return before
-    /// their work is done, so nothing is timed there.
-    pub(super) fn time_passes(&mut self, begun: Instant) {
-        let device = &self.trainer.device;
-        let timed =
-            device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor;
-        self.trainer.watch = timed.then_some(begun);
-    }
+/// Whether the passes of steps are timed: where there are several ranks; on a graphics processor calls return before their work is
+/// done, so nothing is timed there.
+pub(super) fn are_timed(device: &Device) -> bool {
+    device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor
+}
 
-    /// Writes the passes of all ranks into the first one's log. All ranks call this together.
-    pub(super) fn collect_passes(&mut self, running: &Running) -> Result<()> {
-        let Some(begun) = self.trainer.watch.take() else { return Ok(()) };
-        let device = &self.trainer.device;
+impl Watcher<'_> {
+    /// Writes the passes of all ranks in a step into the first one's log. All ranks call this together.
+    pub(super) fn collect_passes(&mut self, look: &Look, seen: Seen<'_>, step: u64) -> Result<()> {
+        let Some(started) = look.since() else { return Ok(()) };
+        let Seen { trainer, stage, how } = seen;
+        let device = &trainer.device;
         let waited_s = device.mesh.traffic().wait_s;
-        let own = numbers(&self.trainer.laps.borrow(), begun.elapsed().as_secs_f64(), waited_s);
+        let own = numbers(&trainer.laps.borrow(), started.elapsed().as_secs_f64(), waited_s);
         device.pool.enter("passes", -1);
         let (grid, len) = (*device.mesh.grid(), own.len());
         let mine = device.from_f32(1, len, &own, Category::Comm);
@@ -49,42 +46,39 @@ impl Run<'_> {
         }
         let all = device.to_f32(&room);
         let ranks: Vec<&[f32]> = all.chunks_exact(len).collect();
-        let table = &self.recipe.stage[running.index];
+        let table = &self.recipe.stage[stage];
         let sum = |at: usize| ranks.iter().map(|rank| f64::from(rank[at])).sum::<f64>();
         let most = |at: usize| ranks.iter().map(|rank| f64::from(rank[at])).fold(0.0, f64::max);
         let first = ranks.iter().map(|rank| f64::from(rank[0])).fold(f64::INFINITY, f64::min);
         let window = (most(1) - first) * grid.ranks() as f64;
         let lanes = ranks.iter().enumerate().filter(|(rank, _)| is_shown(&grid, *rank));
+        let micro_batches = table.micro_batches.max(1) / grid.dp;
         let lanes = lanes.map(|(rank, numbers)| events::PipelineLane {
             name: place(&grid, rank),
-            passes: passes(&self.acts(running, &grid, rank), numbers),
+            passes: passes(&acts(&how.ranks, micro_batches, &grid, rank), numbers),
         });
         let event = events::Pipeline {
             stage: table.name.clone(),
             mesh: grid.to_string(),
-            step: Some(self.progress.step + 1),
+            step: Some(step),
             step_s: most(3),
             bubble_share: if window > 0.0 { (1.0 - sum(2) / window).max(0.0) } else { 0.0 },
             lanes: lanes.collect(),
         };
         Ok(self.metrics.write(&Event::Pipeline(event))?)
     }
+}
 
-    /// What a rank runs in a step, in its order.
-    fn acts(&self, running: &Running, grid: &Grid, rank: usize) -> Vec<Act> {
-        let ranks = &running.how.ranks;
-        let micro_batches = self.recipe.stage[running.index].micro_batches.max(1) / grid.dp;
-        let of = |micro| ranks.order.acts(grid.index(rank, Axis::Pp), grid.pp, ranks.virtual_stages, micro);
-        match grid.pp {
-            // One micro batch after the other, as many pipelines of one stage.
-            1 => {
-                let one = of(1).unwrap_or_default();
-                (0..micro_batches)
-                    .flat_map(|micro| one.iter().map(move |act| renumbered(*act, micro)))
-                    .collect()
-            }
-            _ => of(micro_batches).unwrap_or_default(),
+/// What a rank runs in a step of so many micro batches, in its order.
+fn acts(ranks: &Ranks, micro_batches: usize, grid: &Grid, rank: usize) -> Vec<Act> {
+    let of = |micro| ranks.order.acts(grid.index(rank, Axis::Pp), grid.pp, ranks.virtual_stages, micro);
+    match grid.pp {
+        // One micro batch after the other, as many pipelines of one stage.
+        1 => {
+            let one = of(1).unwrap_or_default();
+            (0..micro_batches).flat_map(|micro| one.iter().map(move |act| renumbered(*act, micro))).collect()
         }
+        _ => of(micro_batches).unwrap_or_default(),
     }
 }
 

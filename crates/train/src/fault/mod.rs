@@ -4,23 +4,52 @@
 //! where a wait can be ended (`hang`), is slow from that step on (`slow`), is asked to stop as by SIGTERM (`term`), has a gradient
 //! that is not a number (`nan`), or a weight with one bit flipped (`flip`). Each happens once, however often the step is made
 //! again, and however often the run is started again.
+//!
+//! A run knows nothing of them: [`around`] wraps what it is made of. Its `source` is asked for every step, its `link` is asked
+//! whether all is well before every update, and its `machine` writes every gradient.
+
+mod link;
+mod machine;
+mod source;
 
 use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use fathom_base::files::no_follow;
-use fathom_grad::Params;
 use fathom_tensor::Device;
+use fathom_tensor::mesh::Mesh;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::run::{RunParts, own_folder};
+use source::Injector;
 
-/// How much longer a slow rank's steps take.
-const SLOW: Duration = Duration::from_millis(100);
+/// What a run is made of, with the faults around it that its recipe asks for (`machine.fault`): without any, as it is. `stop` is
+/// what asks the run to stop.
+///
+/// # Errors
+/// What is no fault.
+pub fn around<'a>(parts: RunParts<'a>, stop: &Arc<AtomicBool>) -> Result<RunParts<'a>> {
+    let Some(text) = &parts.recipe.machine.fault else { return Ok(parts) };
+    let faults: Faults =
+        text.parse().map_err(|message| Error::Recipe { key: "machine.fault".into(), message })?;
+    let RunParts { mut trainer, sources, .. } = parts;
+    let rank = trainer.device.mesh.rank();
+    let faults = faults.remember(&own_folder(parts.folder, rank).join("faults"));
+    let hits =
+        |kinds: &[Kind]| faults.left.iter().any(|fault| fault.rank == rank && kinds.contains(&fault.kind));
+    let (ends, spoils) = (hits(&[Kind::Kill, Kind::Hang]), hits(&[Kind::Nan]));
+    let injector = Arc::new(Injector::new(faults, rank, stop.clone()));
+    let Device { machine, pool, mesh } = trainer.device;
+    let machine = if spoils { machine::around(machine, &injector) } else { machine };
+    let mesh = if ends { Mesh::new(*mesh.grid(), link::around(mesh, &injector)) } else { mesh };
+    trainer.device = Device { machine, pool, mesh };
+    Ok(RunParts { trainer, sources: source::around(sources, &injector), ..parts })
+}
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,63 +157,6 @@ impl Faults {
     /// Whether a bit flips in a step, on any rank.
     fn flips(&self, step: u64) -> bool {
         self.left.iter().any(|fault| (fault.kind, fault.step) == (Kind::Flip, step))
-    }
-
-    /// Before a rank's step: slowness, a request to stop, and a flipped bit. Says whether the gradient is to be poisoned.
-    pub(crate) fn before_step(
-        &mut self,
-        device: &Device,
-        params: &Params,
-        stop: &AtomicBool,
-        step: u64,
-    ) -> bool {
-        let rank = device.mesh.rank();
-        if self.strike(Kind::Term, rank, step) {
-            stop.store(true, Ordering::Relaxed);
-        }
-        if self.strike(Kind::Slow, rank, step) {
-            std::thread::sleep(SLOW);
-        }
-        if self.flips(step) {
-            // What other ranks owe would put the bit right; they take part in this wait.
-            params.settle(device);
-            if self.strike(Kind::Flip, rank, step) {
-                flip(device, params);
-            }
-            self.past(|fault| (fault.kind, fault.step) == (Kind::Flip, step));
-        }
-        self.strike(Kind::Nan, rank, step)
-    }
-
-    /// Between a rank's gradients and its update: death, and a wait without end.
-    ///
-    /// # Errors
-    /// What ended the wait.
-    ///
-    /// # Panics
-    /// If the rank is killed.
-    pub(crate) fn before_update(&mut self, device: &Device, step: u64) -> Result<()> {
-        let rank = device.mesh.rank();
-        assert!(!self.strike(Kind::Kill, rank, step), "the fault plan kills rank {rank} at step {step}");
-        if self.strike(Kind::Hang, rank, step) {
-            loop {
-                device.mesh.check()?;
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Flips a bit of the first weight's first element.
-fn flip(device: &Device, params: &Params) {
-    let first = params.iter().map(|(_, param)| param.value.own_part());
-    let first = first.filter(|value| !value.is_empty()).find_map(|value| value.resident().cloned());
-    if let Some(weight) = first {
-        let element = weight.reshape(1, weight.len()).view_cols(0..1);
-        let mut bytes = device.machine.read(&element).wait();
-        bytes[0] ^= 1 << 3;
-        device.machine.write(&element, &bytes);
     }
 }
 

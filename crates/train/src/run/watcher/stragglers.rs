@@ -8,7 +8,7 @@ use fathom_tensor::mesh::{Axis, Grid};
 
 /// Steps that a score is of.
 const WINDOW: usize = 8;
-/// A rank below this score is told of, once until it is above it again.
+/// A rank below this score is reported, once until it is above it again.
 const SLOW: f64 = 0.5;
 /// Steps shorter than this are not judged: their times are the system's, not the rank's.
 const LEAST_S: f64 = 0.05;
@@ -19,7 +19,7 @@ pub(super) struct Stragglers {
     times: Vec<VecDeque<f64>>,
     /// The lowest mean of a window so far.
     best: Vec<f64>,
-    told: Vec<bool>,
+    reported: Vec<bool>,
     steps: usize,
 }
 
@@ -27,7 +27,7 @@ impl Stragglers {
     pub fn new(grid: Grid) -> Stragglers {
         let ranks = grid.ranks();
         let (times, best) = (vec![VecDeque::new(); ranks], vec![f64::INFINITY; ranks]);
-        Stragglers { grid, times, best, told: vec![false; ranks], steps: 0 }
+        Stragglers { grid, times, best, reported: vec![false; ranks], steps: 0 }
     }
 
     /// One more step, with each rank's own seconds; every [`WINDOW`] steps the scores after it, and what there is to warn of.
@@ -60,7 +60,7 @@ impl Stragglers {
         for rank in 0..means.len() {
             let least = relative[rank].min(individual[rank]);
             let slow = least < SLOW && means[rank] >= LEAST_S;
-            if slow && !self.told[rank] {
+            if slow && !self.reported[rank] {
                 warnings.push(format!(
                     "rank {rank} is slow: {:.0} ms of its own a step, {:.2} of the fastest rank's speed and {:.2} of its own best",
                     means[rank] * 1e3,
@@ -68,7 +68,7 @@ impl Stragglers {
                     individual[rank]
                 ));
             }
-            self.told[rank] = slow;
+            self.reported[rank] = slow;
         }
         Some((events::Ranks { step, busy_s: means, relative, individual }, warnings))
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_rank_is_told_of_once() {
+    fn a_slow_rank_is_reported_once() {
         let grid = Grid { dp: 2, pp: 2, ..Grid::default() };
         let mut ranks = Stragglers::new(grid);
         let mut seen = Vec::new();
@@ -106,7 +106,7 @@ mod tests {
             (0..16).filter_map(|step| ranks.add(step, &[if step < 8 { 0.1 } else { 0.5 }; 2])).last();
         assert_eq!(warned.map(|(_, warned)| warned.len()), Some(2));
         let mut short = Stragglers::new(grid);
-        let told = (0..8).filter_map(|step| short.add(step, &[0.001, 0.01, 0.01, 0.01])).last();
-        assert!(told.is_some_and(|(_, warned)| warned.is_empty()), "steps too short to judge");
+        let reported = (0..8).filter_map(|step| short.add(step, &[0.001, 0.01, 0.01, 0.01])).last();
+        assert!(reported.is_some_and(|(_, warned)| warned.is_empty()), "steps too short to judge");
     }
 }

@@ -10,9 +10,9 @@ use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::{Category, DType, Device};
 use serde::{Deserialize, Serialize};
 
-use super::Progress;
 use crate::error::{Error, Result};
 use crate::reference::Reference;
+use crate::run::Progress;
 use crate::step::Trainer;
 
 /// Bytes of a message between partners.
@@ -41,7 +41,7 @@ pub(super) struct Memory {
     room: Vec<u8>,
 }
 
-/// The rank that keeps the copies of `rank`: half of all ranks away, so that neighbours may fail together.
+/// The rank that keeps the copies of `rank`: half of all ranks further, so that neighbours may fail together.
 pub(super) fn partner(rank: usize, ranks: usize) -> usize {
     (rank + (ranks / 2).max(1)) % ranks
 }
@@ -153,7 +153,7 @@ impl Memory {
         self.own.is_empty()
     }
 
-    /// Forgets everything: the rank is begun anew.
+    /// Forgets everything: the rank is restarted.
     pub fn lose(&mut self) {
         *self = Memory::default();
     }

@@ -1,0 +1,147 @@
+//! What happens before a step, where its micro batches are asked for; what happens in it is prepared there.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fathom_grad::Params;
+use fathom_tensor::Device;
+use fathom_text::loader::Cursor;
+
+use super::{Faults, Kind};
+use crate::error::Result;
+use crate::micro_batch::MicroBatch;
+use crate::recipe::Recipe;
+use crate::source::{Reported, Share, Source, Sources};
+use crate::step::Trainer;
+
+/// How much longer a slow rank's steps take.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// The faults of one rank, and which of them are about to happen.
+pub(super) struct Injector {
+    faults: Mutex<Faults>,
+    rank: usize,
+    stop: Arc<AtomicBool>,
+    /// The step whose update has not begun; 0 for none.
+    step: AtomicU64,
+    /// The next gradient that is written is not a number.
+    spoils: AtomicBool,
+}
+
+impl Injector {
+    /// Of a rank, which `stop` asks to stop.
+    pub fn new(faults: Faults, rank: usize, stop: Arc<AtomicBool>) -> Injector {
+        let (step, spoils) = (AtomicU64::new(0), AtomicBool::new(false));
+        Injector { faults: Mutex::new(faults), rank, stop, step, spoils }
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this happens to the rank in a step.
+    pub fn strikes(&self, kind: Kind, step: u64) -> bool {
+        self.faults().strike(kind, self.rank, step)
+    }
+
+    /// The update of a step is the next.
+    pub fn set_step(&self, step: u64) {
+        self.step.store(step, Ordering::Relaxed);
+    }
+
+    /// The step whose update is about to begin, once; 0 for none.
+    pub fn take_step(&self) -> u64 {
+        self.step.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether the gradient that was just written is to be spoiled: one in a step that this happens to.
+    pub fn takes_gradient(&self) -> bool {
+        self.spoils.load(Ordering::Relaxed) && self.spoils.swap(false, Ordering::Relaxed)
+    }
+
+    /// Slowness, a request to stop, and a flipped bit.
+    fn before_step(&self, policy: &Trainer) {
+        let (device, params, step) = (&policy.device, &policy.params, policy.number);
+        if self.strikes(Kind::Term, step) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        if self.strikes(Kind::Slow, step) {
+            std::thread::sleep(SLOW);
+        }
+        if self.faults().flips(step) {
+            // What other ranks owe would put the bit right; they take part in this wait.
+            params.settle(device);
+            if self.strikes(Kind::Flip, step) {
+                flip(device, params);
+            }
+            self.faults().past(|fault| (fault.kind, fault.step) == (Kind::Flip, step));
+        }
+        self.spoils.store(self.strikes(Kind::Nan, step), Ordering::Relaxed);
+        self.set_step(step);
+    }
+}
+
+/// Flips a bit of the first weight's first element.
+fn flip(device: &Device, params: &Params) {
+    let first = params.iter().map(|(_, param)| param.value.own_part());
+    let first = first.filter(|value| !value.is_empty()).find_map(|value| value.resident().cloned());
+    if let Some(weight) = first {
+        let element = weight.reshape(1, weight.len()).view_cols(0..1);
+        let mut bytes = device.machine.read(&element).wait();
+        bytes[0] ^= 1 << 3;
+        device.machine.write(&element, &bytes);
+    }
+}
+
+/// Sources around those of a run.
+pub(super) fn around<'a>(inner: Box<dyn Sources + 'a>, injector: &Arc<Injector>) -> Box<dyn Sources + 'a> {
+    Box::new(FaultySources { inner, injector: injector.clone() })
+}
+
+struct FaultySources<'a> {
+    inner: Box<dyn Sources + 'a>,
+    injector: Arc<Injector>,
+}
+
+impl Sources for FaultySources<'_> {
+    fn open(
+        &self,
+        recipe: &Recipe,
+        index: usize,
+        share: Share,
+        cursor: Option<&Cursor>,
+    ) -> Result<Box<dyn Source>> {
+        let inner = self.inner.open(recipe, index, share, cursor)?;
+        Ok(Box::new(FaultySource { inner, injector: self.injector.clone() }))
+    }
+
+    fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {
+        self.inner.steps(recipe, index)
+    }
+}
+
+struct FaultySource {
+    inner: Box<dyn Source>,
+    injector: Arc<Injector>,
+}
+
+impl Source for FaultySource {
+    fn step(&mut self, policy: &Trainer) -> Result<Vec<MicroBatch>> {
+        let micro_batches = self.inner.step(policy)?;
+        self.injector.before_step(policy);
+        Ok(micro_batches)
+    }
+
+    fn cursor(&self) -> &Cursor {
+        self.inner.cursor()
+    }
+
+    fn wait_s(&self) -> f64 {
+        self.inner.wait_s()
+    }
+
+    fn reported(&mut self) -> Reported {
+        self.inner.reported()
+    }
+}

@@ -1,0 +1,80 @@
+//! What a run is given, and what the program around it sees of it.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use fathom_base::metrics::{MetricsWriter, events};
+use fathom_tensor::Device;
+
+use crate::checkpoint::Base;
+use crate::error::Result;
+use crate::plan::Settled;
+use crate::recipe::Recipe;
+use crate::source::Sources;
+use crate::step::Trainer;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All stages are done.
+    Finished,
+    /// Asked to stop; a checkpoint was saved.
+    Interrupted,
+}
+
+/// What the program around a run sees of it.
+pub trait Hooks {
+    /// A stage begins, or goes on after a resume.
+    fn stage(&mut self, stage: &events::Stage, settled: &Settled);
+    /// Something is not as it should be, and the run goes on.
+    fn warn(&mut self, text: &str);
+    /// A step ended.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) -> Result<()>;
+    /// Seconds of a timed run that are set aside for what follows the steps of a stage. What it takes more or less changes the steps
+    /// of later stages.
+    fn aside_s(&self, _index: usize) -> f64 {
+        0.0
+    }
+    /// A stage ended after `step` updates; the model is as it is now, and saved. Called again if the run is killed before it
+    /// returns.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn stage_done(
+        &mut self,
+        trainer: &Trainer,
+        index: usize,
+        step: u64,
+        metrics: &mut MetricsWriter,
+    ) -> Result<()>;
+}
+
+/// Makes a rank's part of the model on a device as it was before the first step.
+pub type Rebuild<'a> = &'a dyn Fn(&Device) -> Result<Trainer>;
+
+/// What a run is made of.
+pub struct RunParts<'a> {
+    /// Its recipe.
+    pub recipe: &'a Recipe,
+    /// Its folder.
+    pub folder: &'a Path,
+    /// The model, as initialised or imported.
+    pub trainer: Trainer,
+    /// Its data.
+    pub sources: Box<dyn Sources + 'a>,
+    /// Its log.
+    pub metrics: MetricsWriter,
+    /// Seconds of each stage, for stages without steps.
+    pub seconds: Vec<f64>,
+    /// Ranks that share the disk behind this one's memory, itself among them.
+    pub disk_sharers: usize,
+    /// Set from outside to save and stop.
+    pub stop: &'a AtomicBool,
+    /// Makes the trainer again, for ranks that fail; `None`: a failure ends the run.
+    pub rebuild: Option<Rebuild<'a>>,
+    /// Checkpoints have the trained part alone, over this model; `None`: the whole model.
+    pub base: Option<Base>,
+}

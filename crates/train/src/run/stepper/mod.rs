@@ -1,0 +1,309 @@
+//! Who steps: the model with its optimizer, its data, and how the steps of a stage are made. It makes the next step, and knows
+//! nothing of checkpoints and logs. `budget` says what a stage may use, `timed` decides the number of its steps where it has
+//! seconds.
+
+mod budget;
+mod timed;
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fathom_grad::Params;
+use fathom_model::{LlamaSizes, Model, Spec};
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{DType, Device, Meta};
+use fathom_text::loader::Cursor;
+
+use super::{Progress, Rebuild};
+use crate::error::{Error, Result};
+use crate::micro_batch::MicroBatch;
+use crate::offload::{self, Room};
+use crate::picture::Subject;
+use crate::plan::{Settled, Workload};
+use crate::recipe::Recipe;
+use crate::source::{Reported, Share, Source, Sources};
+use crate::stage;
+use crate::step::{InStep, StepResult, Trainer};
+use timed::Timed;
+
+/// See the module.
+pub(super) struct Stepper<'a> {
+    recipe: &'a Recipe,
+    /// What this rank has to itself: offloaded values go there, unless the recipe names another folder.
+    folder: PathBuf,
+    trainer: Trainer,
+    sources: Box<dyn Sources + 'a>,
+    /// The specification before any stage.
+    spec: Spec,
+    /// Makes this rank's part of the model as it was before the first step.
+    rebuild: Option<Rebuild<'a>>,
+    /// Ranks that share the disk behind this one's memory.
+    disk_sharers: usize,
+    timed: Timed,
+}
+
+/// What a stepper is made of, besides its model.
+pub(super) struct Supplies<'a> {
+    /// Where steps' micro batches come from.
+    pub sources: Box<dyn Sources + 'a>,
+    /// See [`super::Parts::anew`].
+    pub rebuild: Option<Rebuild<'a>>,
+    /// See [`super::Parts::disk_sharers`].
+    pub disk_sharers: usize,
+    /// See [`super::Parts::seconds`].
+    pub seconds: Vec<f64>,
+}
+
+/// A stage whose steps are made.
+pub(super) struct InStage {
+    index: usize,
+    how: InStep,
+    source: Box<dyn Source>,
+    /// How many there are; not known yet of a timed one.
+    steps: Option<u64>,
+    /// Seconds of those that this process made.
+    times: Vec<f64>,
+}
+
+/// What the next step is made of.
+pub(super) struct Fed {
+    micro_batches: Vec<MicroBatch>,
+    /// Its learning rate.
+    pub lr: f64,
+    /// Seconds that its data was waited for.
+    pub data_wait_s: f64,
+}
+
+impl InStage {
+    /// Its place among the recipe's.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// How its steps are made.
+    pub fn how(&self) -> &InStep {
+        &self.how
+    }
+
+    /// How many there are, if that is known.
+    pub fn steps(&self) -> Option<u64> {
+        self.steps
+    }
+
+    /// This process has not made a step of it.
+    pub fn is_fresh(&self) -> bool {
+        self.times.is_empty()
+    }
+
+    /// All its steps are made.
+    pub fn is_done(&self, progress: &Progress) -> bool {
+        self.steps.is_some_and(|steps| progress.stage_step >= steps)
+    }
+
+    /// The position of its data after the last step.
+    pub fn cursor(&self) -> &Cursor {
+        self.source.cursor()
+    }
+
+    /// Ends a step of so many seconds: what the source tells of it.
+    pub fn end_step(&mut self, step_s: f64) -> Reported {
+        self.times.push(step_s);
+        self.source.reported()
+    }
+}
+
+impl<'a> Stepper<'a> {
+    /// Of a model that is as the run goes on with it; `folder` is this rank's own.
+    pub fn new(recipe: &'a Recipe, folder: PathBuf, trainer: Trainer, supplies: Supplies<'a>) -> Stepper<'a> {
+        let Supplies { sources, rebuild, disk_sharers, seconds } = supplies;
+        let (spec, timed) = (trainer.model.spec.clone(), Timed::new(&folder, seconds));
+        Stepper { recipe, folder, trainer, sources, spec, rebuild, disk_sharers, timed }
+    }
+
+    /// The model and its optimizer.
+    pub fn trainer(&self) -> &Trainer {
+        &self.trainer
+    }
+
+    /// The model and its optimizer, to be given another state.
+    pub fn trainer_mut(&mut self) -> &mut Trainer {
+        &mut self.trainer
+    }
+
+    /// Where it computes.
+    pub fn device(&self) -> &Device {
+        &self.trainer.device
+    }
+
+    /// The trained model, after the last stage.
+    pub fn into_trainer(self) -> Trainer {
+        self.trainer
+    }
+
+    /// Gives the model the architecture that it has at the end of `stages` stages.
+    pub fn set_stages(&mut self, stages: usize) -> Result<()> {
+        let spec = self.spec_after(stages)?;
+        self.trainer.set_spec(spec);
+        Ok(())
+    }
+
+    /// The specification at the end of `stages` stages.
+    fn spec_after(&self, stages: usize) -> Result<Spec> {
+        (0..stages)
+            .try_fold(self.spec.clone(), |spec, index| stage::extend(&spec, &self.recipe.stage[index], index))
+    }
+
+    /// Says which section of the run this is, and how long others may take in it.
+    pub fn section(&self, name: &'static str, deadline_s: Option<f64>) {
+        let deadline = deadline_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        if let Some(link) = self.device().mesh.link() {
+            link.section(name, deadline);
+        }
+    }
+
+    /// Begins a stage, or goes on with it, and says how its steps are made. All ranks call this together.
+    pub fn enter(&mut self, index: usize, progress: &Progress) -> Result<(InStage, Settled)> {
+        let recipe = self.recipe;
+        self.set_stages(index + 1)?;
+        // The old file goes before the new one is planned.
+        self.trainer.offload = None;
+        let settled = self.settle(index)?;
+        let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
+        let room = Room::of(&settled.plan, folder, stage::chaos(recipe));
+        self.trainer.offload = offload::open(&self.trainer.device, &settled.how.places, room)?;
+        let source = self.sources.open(recipe, index, self.share(index), progress.cursor.as_ref())?;
+        let steps = match recipe.stage[index].steps.or(self.sources.steps(recipe, index)?) {
+            Some(steps) => Some(steps),
+            None => timed::agree(self.device(), self.timed.decided(index)?),
+        };
+        let stage = InStage { index, how: settled.how.clone(), source, steps, times: Vec::new() };
+        Ok((stage, settled))
+    }
+
+    /// Takes the next step's micro batches from the source, and its learning rate from the schedule.
+    pub fn feed(&mut self, stage: &mut InStage, progress: &Progress) -> Result<Fed> {
+        self.trainer.number = progress.step + 1;
+        let waited_s = stage.source.wait_s();
+        let micro_batches = stage.source.step(&self.trainer)?;
+        let data_wait_s = stage.source.wait_s() - waited_s;
+        // Before a timed stage knows its steps it is warming up, and the rate does not depend on their number.
+        let steps = stage.steps.unwrap_or(u64::from(u32::MAX));
+        let lr = stage::schedule(self.recipe, stage.index, steps).rate(progress.stage_step);
+        stage.how.adamw.lr = lr as f32;
+        Ok(Fed { micro_batches, lr, data_wait_s })
+    }
+
+    /// Makes a step, whose passes are timed from `since`; `before_update` is called when its gradients are there and nothing was
+    /// updated yet.
+    pub fn step(
+        &mut self,
+        stage: &InStage,
+        fed: &Fed,
+        since: Option<Instant>,
+        before_update: impl FnOnce(&Device, &Params) -> Result<()>,
+    ) -> Result<StepResult> {
+        self.trainer.watch = since;
+        let result = self.trainer.step_with(&fed.micro_batches, &stage.how, before_update)?;
+        self.trainer.move_reference(self.trainer.number);
+        Ok(result)
+    }
+
+    /// Decides the number of a timed stage's steps from those so far, if they are enough. All ranks call this together.
+    pub fn decide(&self, stage: &mut InStage, progress: &Progress) -> Result<()> {
+        if stage.steps.is_none() {
+            let decided = match self.device().mesh.rank() {
+                0 => self.timed.decide(stage.index, &stage.times, progress)?,
+                _ => None,
+            };
+            stage.steps = timed::agree(self.device(), decided);
+        }
+        Ok(())
+    }
+
+    /// Counts the seconds that a stage took, for those after it.
+    pub fn leave(&mut self, index: usize, stage_time_s: f64) {
+        self.timed.leave(index, stage_time_s);
+    }
+
+    /// Counts seconds that were set aside and not used (negative: overrun).
+    pub fn set_aside(&mut self, seconds: f64) {
+        self.timed.set_aside(seconds);
+    }
+
+    /// Goes back into a stage that had ended: a timed one decides its steps again.
+    pub fn reopen(&mut self, progress: &Progress) -> Result<()> {
+        match self.recipe.stage[progress.stage].steps {
+            Some(_) => Ok(()),
+            None => self.timed.reopen(progress),
+        }
+    }
+
+    /// A failed rank can be rebuilt.
+    pub fn can_rebuild(&self) -> bool {
+        self.rebuild.is_some()
+    }
+
+    /// Gives up what a step that failed left under way.
+    pub fn abandon(&mut self, why: &Error) {
+        if let Error::NotFinite { .. } = why {
+            // No rank is gone, so what is under way comes; a link between processes cannot forget it.
+            self.trainer.params.settle(&self.trainer.device);
+        }
+        self.trainer.abandon();
+        self.trainer.offload = None;
+    }
+
+    /// Makes the model as after the start of the run, in the memory that the old one gives up.
+    pub fn rebuild(&mut self) -> Result<()> {
+        let Some(rebuild) = self.rebuild else {
+            return Err(Error::Save("this run cannot restart a rank".into()));
+        };
+        let device = self.trainer.device.clone();
+        self.trainer = placeholder(&device);
+        self.trainer = rebuild(&device)?;
+        Ok(())
+    }
+
+    /// This rank's micro batches of each step of a stage.
+    fn share(&self, index: usize) -> Share {
+        let mesh = &self.trainer.device.mesh;
+        let all = self.recipe.stage[index].micro_batches.max(1);
+        let (share, at) = (all / mesh.size(Axis::Dp), mesh.index(Axis::Dp));
+        Share { all, own: at * share..(at + 1) * share }
+    }
+
+    /// The step of a stage, for plans.
+    pub fn subject<'b>(&'b self, stage: &InStage) -> Subject<'b> {
+        let (table, trainer) = (&self.recipe.stage[stage.index], &self.trainer);
+        let work = Workload {
+            profile: trainer.device.machine.profile(),
+            spec: Cow::Borrowed(&trainer.model.spec),
+            dtype: trainer.model.dtype(&trainer.params),
+            how: stage.how.clone(),
+            micro_batches: table.micro_batches.max(1),
+            tokens: table.seq_tokens * table.samples_per_micro_batch.max(1),
+        };
+        Subject { stage: &table.name, work }
+    }
+}
+
+/// A trainer of next to nothing on a machine without data, which keeps the place while a rank is rebuilt.
+fn placeholder(device: &Device) -> Trainer {
+    let meta = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    let sizes = LlamaSizes {
+        hidden: 2,
+        layers: 1,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: 2,
+        ffn: 2,
+        vocab: 2,
+        rope_theta: 1e4,
+        max_positions: 2,
+        tied: true,
+    };
+    let (model, params) = Model::declare(&meta, &Spec::llama(sizes), DType::F32);
+    Trainer::new(&meta, model, params)
+}
