@@ -13,9 +13,10 @@ use crate::graph::{Ctx, Graph, Spread, Val};
 use crate::held::{Far, Held, Holding, Leaving, Offload};
 use crate::memo::{Found, Key, Pass, Placed, Segment, Which};
 use crate::op::{Desc, Exec, LayerMemory};
+use crate::owed::{Debt, Owed};
 use crate::params::{ParamId, Params, Weights};
 use crate::places::{Place, Places};
-use crate::run::{Counters, Due, Runner, Store};
+use crate::run::{Counters, Runner, Store};
 use crate::schedule::{At, Schedule};
 
 /// The inputs of a forward pass; cheap to clone. It borrows the weights, so they cannot change while a tape lives.
@@ -106,42 +107,6 @@ pub struct Jitter {
     pub keys: Tensor,
     /// f32 [1, rows]: its size.
     pub scales: Tensor,
-}
-
-/// Deferred weight gradients ([`Tape::backward_input`]), as zero-bubble schedules need them.
-#[must_use = "weight gradients are made where they are added"]
-pub struct Owed<'a> {
-    scope: Scope<'a>,
-    head_groups: usize,
-    /// In the order of the backward pass.
-    segments: Vec<Debt>,
-}
-
-/// The deferred weight gradients of one segment.
-struct Debt {
-    at: Placed,
-    due: Vec<Due>,
-}
-
-impl Owed<'_> {
-    /// Adds them to the main gradients.
-    pub fn add(self, grads: &mut Grads) {
-        let Owed { scope, head_groups, segments } = self;
-        for Debt { at, due } in segments {
-            let named: Vec<ParamId> = at.weights().collect();
-            let read = at.graph().nodes.iter().filter(|node| node.rereads_weights());
-            let read = read.flat_map(|node| node.params.iter().map(|id| at.id(*id)));
-            let weights = scope.params.fetch(scope.device, read);
-            weights.wait();
-            grads.enter(scope.device, &named);
-            let mut exec = exec(&scope, &at, head_groups);
-            let mut runner = Runner::new(&at, &mut exec, scope.counters, None, Store::new(0, 0));
-            runner.grads = Some(&mut *grads);
-            runner.make_due(due);
-            drop(runner);
-            grads.leave(scope.device, &named);
-        }
-    }
 }
 
 /// Names the operations of a segment: from its input and what it reads besides.
@@ -236,7 +201,7 @@ fn weights<'a>(
     weights
 }
 
-fn exec<'a>(scope: &'a Scope<'_>, at: &Placed, head_groups: usize) -> Exec<'a> {
+pub(crate) fn exec<'a>(scope: &'a Scope<'_>, at: &Placed, head_groups: usize) -> Exec<'a> {
     let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
     let (layer, layers_on) = (at.layer, at.layers_on());
     let (rows, kv, adds, carry, loads, trains) = (0..batch.tokens, None, true, None, None, true);

@@ -21,6 +21,7 @@ mod four_bits;
 pub mod ggml;
 pub mod gpu;
 pub mod grouped;
+mod in_flight;
 mod lines;
 mod loan;
 mod machine;
@@ -51,10 +52,11 @@ pub use experts::{
 pub use fabric::{Fabric, Line, Ride, Ring};
 pub use four_bits::{BlockScale, FourBits, RoundWeights, int4_scale};
 pub use grouped::Grouped;
+pub use in_flight::InFlight;
 pub use loan::Lent;
 pub use machine::{
-    Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, InFlight, Machine, MatMul,
-    MomentScales, Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, Spread, StepScale,
+    Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, Machine, MatMul, MomentScales,
+    Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, Spread, StepScale,
     is_whole_chunks,
 };
 pub use mask::{

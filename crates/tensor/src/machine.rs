@@ -5,7 +5,6 @@
 //! what the output holds, so that cutting the rows at multiples of [`SUM_CHUNK`] changes no bit. A machine that is slow with
 //! denormal numbers reads them as zeros, and writes zeros for them, in all its arithmetic.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::attend::{Attention, AttentionBackward, SinksBackward};
@@ -20,6 +19,7 @@ use crate::experts::{
     RouteBackward, RouterLosses,
 };
 use crate::four_bits::RoundWeights;
+use crate::in_flight::InFlight;
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
@@ -382,38 +382,6 @@ pub struct StepScale<'a> {
     pub norm: &'a Tensor,
     /// i32 [1, 1]: one more unless skipped.
     pub updates: &'a Tensor,
-}
-
-/// A result on its way to the host. The buffer stays charged until [`InFlight::wait`].
-pub struct InFlight {
-    keep: Tensor,
-    fetch: Box<dyn FnOnce() -> Vec<u8>>,
-}
-
-impl InFlight {
-    /// A transfer of `tensor` that `fetch` completes.
-    pub fn new(tensor: &Tensor, fetch: impl FnOnce() -> Vec<u8> + 'static) -> InFlight {
-        InFlight { keep: tensor.clone(), fetch: Box::new(fetch) }
-    }
-
-    /// The retire point: the elements row by row, little-endian. Empty from a machine without data.
-    pub fn wait(self) -> Vec<u8> {
-        let InFlight { keep, fetch } = self;
-        let bytes = fetch();
-        drop(keep);
-        bytes
-    }
-
-    /// The retire point of one f32; zero from a machine without data.
-    pub fn wait_f32(self) -> f32 {
-        self.wait().first_chunk::<4>().map_or(0.0, |bytes| f32::from_le_bytes(*bytes))
-    }
-}
-
-impl fmt::Debug for InFlight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "InFlight({:?})", self.keep)
-    }
 }
 
 /// A kind of hardware, or the count of one. Methods panic with the operation's name and shapes if those do not

@@ -9,6 +9,7 @@ use crate::divergence::{Divergence, Known};
 use crate::dropout::Dropout;
 use crate::experts::*;
 use crate::four_bits::RoundWeights;
+use crate::in_flight::InFlight;
 use crate::machine::*;
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};

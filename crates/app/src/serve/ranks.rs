@@ -13,7 +13,7 @@ use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
 
-use super::hosted::{Named, Started, Watch, beside};
+use super::hosted::{Named, Started, Watch, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{self, Sizes};
 use crate::crew::{Crew, on_threads};

@@ -198,12 +198,11 @@ pub(super) fn of(
         let weights_bytes = meta.pool.usage().live;
         let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);
-        let base = (folder, &declared, &params);
         let draft = Draft::planned(&meta, order)?;
         let draft_bytes = meta.pool.usage().live - weights_bytes;
         let drafting = draft.as_ref().map(|draft| draft.engine(&meta, limits));
         let (adapters_bytes, mut workspace_bytes) =
-            with_adapters(&meta, base, tokenizer, order, (limits, sequences))?;
+            with_adapters(&meta, (folder, &declared, &params), tokenizer, order, (limits, sequences))?;
         if let Some(drafting) = &drafting {
             engine = engine.drafting(drafting)?;
             workspace_bytes = workspace_bytes.max(guessing(&meta, drafting, (limits, sequences))?);
@@ -211,12 +210,10 @@ pub(super) fn of(
         let budget_bytes = device.pool.budget();
         let taken_bytes = weights_bytes + draft_bytes + adapters_bytes + workspace_bytes;
         let Some(left) = budget_bytes.checked_sub(taken_bytes) else {
+            let all = [weights_bytes + draft_bytes, adapters_bytes, workspace_bytes, budget_bytes];
+            let [weights, adapters, step, there] = all.map(human::bytes);
             refuse!(
-                "the weights take {}, adapters {} and a step {}, and there are {} (--memory)",
-                human::bytes(weights_bytes + draft_bytes),
-                human::bytes(adapters_bytes),
-                human::bytes(workspace_bytes),
-                human::bytes(budget_bytes)
+                "the weights take {weights}, adapters {adapters} and a step {step}, and there are {there} (--memory)"
             );
         };
         // What else runs on this machine has a say where the order does not say how much.

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use fathom_app::generate::RunParts;
+use fathom_app::generate::SplitModel;
 use fathom_app::serve::{Around, Order, serve, settings, sizes};
 use fathom_app::{Machine, Silent, generate, train};
 use fathom_base::{Flow, Sampling};
@@ -139,7 +139,7 @@ fn a_server_over_ranks_answers_as_one_rank() {
         max_tokens: Some(24),
         context_tokens: None,
     };
-    let parts = RunParts { model: &run, dtype: Some(DType::F32), machine: &machine, tp: 1, pp: 1 };
+    let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, tp: 1, pp: 1 };
     let said = parts.generate(&request, &mut |_| Flow::Continue).unwrap().text;
     let one = answers(&order(&run, 1, 1));
     assert_eq!(one[0], said);

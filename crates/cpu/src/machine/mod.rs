@@ -13,6 +13,7 @@ mod narrow;
 mod operands;
 mod panels;
 mod share;
+mod sheet;
 #[cfg(test)]
 mod spill;
 
@@ -24,10 +25,9 @@ use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
     BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
-    GroupedMatMul, GroupedWeight, Hardware, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm,
-    NormBackward, OpDesc, Pack, PackPages, PackedMatMul, Packing, Portions, Profile, Rates, Reader, Rope,
-    RopeTable, RoundWeights, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward,
-    StepScale, Tensor, Unpack,
+    GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
+    Pack, PackPages, PackedMatMul, Packing, Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route,
+    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Unpack,
 };
 
 use crate::arena::Mapping;
@@ -39,60 +39,14 @@ use crate::threads::Threads;
 use crate::{attention, gemm, packed};
 use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
 pub use panels::PackedPanels;
+pub use sheet::profile;
+use sheet::workspace;
 
 /// Processor cores with one thread pool.
 pub struct Cpu {
     profile: Profile,
     threads: Threads,
     isa: Isa,
-}
-
-/// Charges are multiples of a page.
-const GRANULE: u64 = 4096;
-
-/// The data sheet of a CPU with these threads and this instruction set; needs no such processor.
-pub fn profile(threads: usize, isa: Isa) -> Profile {
-    let (name, isa) = ("cpu".to_string(), isa.name().to_string());
-    Profile {
-        name,
-        hardware: Hardware::Processor,
-        granule: GRANULE,
-        threads,
-        isa,
-        memory_bytes: None,
-        host_bytes: None,
-        outside_pool_bytes: None,
-        rates: None,
-        fabric: None,
-        portions: Portions::CPU,
-        workspace,
-    }
-}
-
-/// Scratch bytes of an operation, from the same functions that the kernels use.
-fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
-    let isa = Isa::from_name(&profile.isa).unwrap_or(Isa::Portable);
-    let bytes = match *op {
-        OpDesc::MatMul { m, n, k, input, output, .. } => {
-            let (a, c) = (elem(input), elem(output));
-            gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
-        }
-        OpDesc::Packed { m, k, .. } => packed::workspace_bytes(profile.threads, m, k),
-        OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
-        OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
-        OpDesc::Attention {
-            q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward, ..
-        } => {
-            let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
-            let dtype = elem(dtype);
-            if backward {
-                attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices)
-            } else {
-                attention::workspace_bytes_forward(isa, profile.threads, &shape, dtype, slices)
-            }
-        }
-    };
-    bytes as u64
 }
 
 impl Cpu {

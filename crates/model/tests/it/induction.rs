@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, Places, Scope, Tape};
 use fathom_model::{
-    Caps, Init, LlamaSizes, Model, Packed, Spec, initialise, initialise_induction, lacks_for_induction,
+    Caps, Init, LlamaSizes, Model, PackedTokens, Spec, initialise, initialise_induction, lacks_for_induction,
 };
 use fathom_tensor::{Category, DType, Device};
 
@@ -36,12 +36,13 @@ fn repeated(spec: &Spec, start: impl Fn(&Device, &Model, &mut fathom_grad::Param
     let labels: Vec<i32> = ids.iter().cycle().skip(1).take(ids.len()).copied().collect();
     let positions: Vec<i32> = (0..ids.len() as i32).collect();
     let docs = Vec::from_iter(std::iter::once(0..ids.len()));
-    let packed = Packed { ids: &ids, positions: &positions, docs: &docs };
+    let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: ids.len() });
-    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None };
+    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None, measures: None };
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, &params));
     let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
-    let mut tape = Tape::new(scope, &Places::none());
+    let places = Places::none();
+    let mut tape = Tape::new(scope, &places);
     let losses = device.zeros(1, ids.len(), DType::F32, Category::Activations);
     let x = model.forward(&mut tape);
     drop(model.head(0.0).loss(tape.scope(), &x, &labels, &losses, &mut grads));

@@ -9,7 +9,7 @@ use fathom_tensor::{
     Category, Clock, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
     GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
     Pack, PackPages, PackedMatMul, Profile, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward,
-    RouterLosses, Share, SinksBackward, StepScale, Tensor, Unpack,
+    RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Unpack,
 };
 
 use super::source::Injector;
@@ -132,6 +132,7 @@ impl Machine for FaultyMachine {
         fn sinks_backward(&self, op: &SinksBackward<'_>);
         fn cross_entropy(&self, op: &CrossEntropy<'_>);
         fn divergence(&self, op: &Divergence<'_>);
+        fn row_distance(&self, op: &RowDistance<'_>);
         fn choose(&self, op: &Choose<'_>);
         fn sum(&self, x: &Tensor, out: &Tensor);
         fn sum_squares(&self, x: &Tensor, out: &Tensor);

@@ -4,7 +4,7 @@ use fathom_base::recipe::Recipe as Loaded;
 
 use super::AdvantageName;
 use crate::error::Result;
-use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe, ShardingName};
+use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe};
 use crate::recipe_check::refuse as refuse_key;
 
 /// Refuses what cannot be learned from rewards.

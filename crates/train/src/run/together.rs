@@ -26,7 +26,7 @@ impl Turn<'_, '_> {
         let Some(at) = running.as_mut() else { return Ok(()) };
         let outcome = run.turn(at, *hooks)?;
         // The next one's step has the memory of its plan: nothing of this one's is under way meanwhile.
-        run.steps.settle();
+        run.stepper.await_weights();
         match outcome {
             None => {}
             Some(Outcome::Finished) => {

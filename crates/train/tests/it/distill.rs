@@ -201,7 +201,7 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
     assert_eq!(distill(0.0, None).name(), "distill");
 }
 
-/// The objective with the states of these pairs of layers beside the divergence.
+/// The objective with the states of these pairs of layers and the divergence.
 fn of_states(distance: Distance, pairs: &[[usize; 2]]) -> Distill {
     Distill { hidden: Some(Hidden { pairs: pairs.to_vec(), distance, weight: 0.8 }), ..distill(0.0, None) }
 }

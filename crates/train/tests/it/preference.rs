@@ -1,7 +1,6 @@
 //! Learning from preferences with a tiny model, against TRL: `tests/golden_preferences`, written by `oracle/preferences.py`.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Labels, Moments, Params, Places, Scope};

@@ -48,7 +48,7 @@ pub(super) struct Stepper<'a> {
 pub(super) struct Supplies<'a> {
     /// Where steps' micro batches come from.
     pub sources: Box<dyn Sources + 'a>,
-    /// See [`super::Parts::anew`].
+    /// See [`super::RunParts::rebuild`].
     pub rebuild: Option<Rebuild<'a>>,
     /// See [`super::Parts::disk_sharers`].
     pub disk_sharers: usize,
@@ -130,6 +130,11 @@ impl<'a> Stepper<'a> {
     /// The model and its optimizer, to be given another state.
     pub fn trainer_mut(&mut self) -> &mut Trainer {
         &mut self.trainer
+    }
+
+    /// Waits for the exchanges of weights that are under way.
+    pub fn await_weights(&self) {
+        self.trainer.params.settle(&self.trainer.device);
     }
 
     /// Where it computes.

@@ -75,7 +75,7 @@ pub(in crate::run) struct Made {
 }
 
 impl Watcher<'_> {
-    /// Begins to look at a step; `begun` is when its data was asked for.
+    /// Begins to look at a step; `started` is when its data was asked for.
     pub fn begin_step(&self, trainer: &Trainer, started: Instant, progress: &Progress) -> Look {
         trainer.device.pool.reset_peak();
         let traffic = trainer.disk_traffic();
@@ -183,7 +183,7 @@ impl Watcher<'_> {
         event.expert_load = result.loads.map_or(0.0, |loads| worst_load(&loads.wait(), experts));
         if let Some(sums) = result.metrics {
             let objective = &how.goal.objective;
-            let mut means = means(&running.how.goal.names(), &sums.wait());
+            let mut means = means(&how.goal.names(), &sums.wait());
             objective.weigh().iter().for_each(|weigh| weigh.derive(&mut means));
             event.metrics.extend(means);
         }

@@ -1,0 +1,56 @@
+//! The data sheet of a CPU: what its operations need, without the processor.
+
+use fathom_tensor::{Hardware, OpDesc, Portions, Profile};
+
+use super::operands::elem;
+use super::{experts, narrow};
+use crate::isa::Isa;
+use crate::{attention, gemm, packed};
+
+/// Charges are multiples of a page.
+const GRANULE: u64 = 4096;
+
+/// The data sheet of a CPU with these threads and this instruction set; needs no such processor.
+pub fn profile(threads: usize, isa: Isa) -> Profile {
+    let (name, isa) = ("cpu".to_string(), isa.name().to_string());
+    Profile {
+        name,
+        hardware: Hardware::Processor,
+        granule: GRANULE,
+        threads,
+        isa,
+        memory_bytes: None,
+        host_bytes: None,
+        outside_pool_bytes: None,
+        rates: None,
+        fabric: None,
+        portions: Portions::CPU,
+        workspace,
+    }
+}
+
+/// Scratch bytes of an operation, from the same functions that the kernels use.
+pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
+    let isa = Isa::from_name(&profile.isa).unwrap_or(Isa::Portable);
+    let bytes = match *op {
+        OpDesc::MatMul { m, n, k, input, output, .. } => {
+            let (a, c) = (elem(input), elem(output));
+            gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
+        }
+        OpDesc::Packed { m, k, .. } => packed::workspace_bytes(profile.threads, m, k),
+        OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
+        OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
+        OpDesc::Attention {
+            q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward, ..
+        } => {
+            let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
+            let dtype = elem(dtype);
+            if backward {
+                attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices)
+            } else {
+                attention::workspace_bytes_forward(isa, profile.threads, &shape, dtype, slices)
+            }
+        }
+    };
+    bytes as u64
+}

@@ -1,0 +1,43 @@
+//! Weight gradients that are made after the backward pass of their segments.
+
+use crate::grads::Grads;
+use crate::memo::Placed;
+use crate::params::ParamId;
+use crate::run::{Due, Runner, Store};
+use crate::tape::{Scope, exec};
+
+/// Deferred weight gradients ([`Tape::backward_input`]), as zero-bubble schedules need them.
+#[must_use = "weight gradients are made where they are added"]
+pub struct Owed<'a> {
+    pub(crate) scope: Scope<'a>,
+    pub(crate) head_groups: usize,
+    /// In the order of the backward pass.
+    pub(crate) segments: Vec<Debt>,
+}
+
+/// The deferred weight gradients of one segment.
+pub(crate) struct Debt {
+    pub at: Placed,
+    pub due: Vec<Due>,
+}
+
+impl Owed<'_> {
+    /// Adds them to the main gradients.
+    pub fn add(self, grads: &mut Grads) {
+        let Owed { scope, head_groups, segments } = self;
+        for Debt { at, due } in segments {
+            let named: Vec<ParamId> = at.weights().collect();
+            let read = at.graph().nodes.iter().filter(|node| node.rereads_weights());
+            let read = read.flat_map(|node| node.params.iter().map(|id| at.id(*id)));
+            let weights = scope.params.fetch(scope.device, read);
+            weights.wait();
+            grads.enter(scope.device, &named);
+            let mut exec = exec(&scope, &at, head_groups);
+            let mut runner = Runner::new(&at, &mut exec, scope.counters, None, Store::new(0, 0));
+            runner.grads = Some(&mut *grads);
+            runner.make_due(due);
+            drop(runner);
+            grads.leave(scope.device, &named);
+        }
+    }
+}
