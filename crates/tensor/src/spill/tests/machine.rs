@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::experts::*;
+use crate::in_flight::InFlight;
 use crate::machine::*;
 use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
