@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 
 use super::draft::Draft;
 use super::order::Order;
-use super::ranks;
 use super::sizes::{self, Sizes};
 use crate::adapters;
 use crate::error::{Error, Result, caught, in_full, refuse};
@@ -40,6 +39,9 @@ pub(super) struct Hosted {
 const AGAIN: Duration = Duration::from_millis(100);
 
 pub(super) type Started = Result<(Handle, Sizes)>;
+
+/// Opens a model, sends what it is asked through, and answers until all askers are gone.
+pub(super) type Answers = fn(&str, &Path, &Order, (&Sender<Started>, &Watch)) -> Result<()>;
 
 /// What hears of engines while they run.
 #[derive(Clone)]
@@ -72,12 +74,18 @@ impl Watch {
 ///
 /// # Errors
 /// No model there, no memory for it.
-pub(super) fn start(name: &str, path: &Path, order: &Order, watch: &Watch) -> Result<Hosted> {
+pub(super) fn start(
+    name: &str,
+    path: &Path,
+    order: &Order,
+    watch: &Watch,
+    over_ranks: Answers,
+) -> Result<Hosted> {
     let (send, receive) = channel();
     let (own, path, order, watch) = (name.to_string(), path.to_path_buf(), order.clone(), watch.clone());
     // Devices stay on the thread that opened them.
     let work = move || {
-        let run = if order.grid().ranks() > 1 { ranks::run } else { run };
+        let run = if order.grid().ranks() > 1 { over_ranks } else { run };
         let ended = run(&own, &path, &order, (&send, &watch));
         // Who started it waits until it can be asked.
         if let Err(error) = ended

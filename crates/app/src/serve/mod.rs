@@ -45,7 +45,8 @@ struct Served {
 impl Served {
     /// Starts its engine, with its adapters.
     fn start(&self, watch: &Watch, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
-        let Hosted { service, sizes, thread } = hosted::start(&self.name, &self.path, &self.order, watch)?;
+        let Hosted { service, sizes, thread } =
+            hosted::start(&self.name, &self.path, &self.order, watch, ranks::run)?;
         threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         for (adapter, folder) in &self.order.adapters {
             service.load_adapter(adapter, folder)?;

@@ -7,8 +7,10 @@ use fathom_base::human;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::ranks::Claim;
 use fathom_base::recipe::Recipe as Loaded;
+use fathom_text::Tokenizer;
+use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Recipe};
-use fathom_train::{Checkpoints, Draft, Stores, check_places, check_training, distinct};
+use fathom_train::{Checkpoints, Draft, Stores, check_places, check_training, distinct, needs_corpus};
 
 use super::moments;
 use super::rank::Shared;
@@ -19,7 +21,7 @@ use crate::events::Events;
 use crate::job::Job;
 use crate::judges;
 use crate::plan::rollout_of;
-use crate::report;
+use crate::{report, text};
 
 /// How a run is asked for.
 #[derive(Clone, Default)]
@@ -145,4 +147,16 @@ pub(super) fn begin_log(
     let run = report::run_event(&job.loaded, command);
     metrics.write(&Event::Run(events::Run { short, ..run }))?;
     Ok(())
+}
+
+/// The data that the first process has prepared in a run's folder, and the tokens of its tokenizer.
+pub(super) fn prepared(job: &Job) -> Result<(Stores, usize)> {
+    let seen = || format!("{}: every machine has to see the run's folder", job.folder.display());
+    let vocab = Tokenizer::from_dir(text::tokenizer_dir(&job.data())).with_context(seen)?.vocab_size();
+    let store = if needs_corpus(job.recipe()) {
+        Some(Arc::new(Store::open(text::store_prefix(&job.data())).with_context(seen)?))
+    } else {
+        None
+    };
+    Ok((Stores::open(job.recipe(), store, vocab)?, vocab))
 }

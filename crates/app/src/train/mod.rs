@@ -24,10 +24,8 @@ use std::time::Instant;
 
 use fathom_base::metrics::MetricsWriter;
 use fathom_base::recipe::Recipe as Loaded;
-use fathom_text::Tokenizer;
-use fathom_text::store::Store;
 use fathom_train::recipe::Recipe;
-use fathom_train::{Outcome, Stores, needs_corpus};
+use fathom_train::{Outcome, Stores};
 
 pub use begin::Order;
 pub use first::{Report, Trained};
@@ -37,7 +35,7 @@ use crate::error::{Context, Result, caught};
 use crate::events::Events;
 use crate::job::Job;
 use crate::{report, text};
-use begin::{begin_log, check_alone, fits, is_done, shared};
+use begin::{begin_log, check_alone, fits, is_done, prepared, shared};
 use first::First;
 use rank::follow;
 
@@ -131,18 +129,6 @@ fn follow_first(job: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
     // The first rank alone decides what takes how long.
     let shared = shared(job, crew, (&stores, vocab), None, order);
     crew::run(job, crew, |device| follow(&shared, device), &|_| Ok(())).map(Trained::without_report)
-}
-
-/// The data that the first process has prepared in a run's folder, and the tokens of its tokenizer.
-fn prepared(job: &Job) -> Result<(Stores, usize)> {
-    let seen = || format!("{}: every machine has to see the run's folder", job.folder.display());
-    let vocab = Tokenizer::from_dir(text::tokenizer_dir(&job.data())).with_context(seen)?.vocab_size();
-    let store = if needs_corpus(job.recipe()) {
-        Some(Arc::new(Store::open(text::store_prefix(&job.data())).with_context(seen)?))
-    } else {
-        None
-    };
-    Ok((Stores::open(job.recipe(), store, vocab)?, vocab))
 }
 
 /// The report of a run that was killed between its last event and its page.

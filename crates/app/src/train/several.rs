@@ -10,11 +10,11 @@ use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Hooks, Outcome, Run, Stores, Trainer, rank_folder, together};
 
-use super::begin::{Order, begin_log, check_alone, fits, is_done, shared};
+use super::begin::{Order, begin_log, check_alone, fits, is_done, prepared, shared};
 use super::first::{First, Trained};
 use super::rank::{Shared, Unwatched, trainer_of, trainer_of_other};
 use super::watch::{BEFORE, Watch};
-use super::{export, folder, moments, prepared};
+use super::{export, folder, moments};
 use crate::crew::{self, Crew, Word};
 use crate::error::{Context, Result};
 use crate::events::{Event, Events, Silent};

@@ -46,7 +46,7 @@ fn numbers_are_refused_before_anything_runs() {
         ("stages=100000000000000", "`stages`"),
         ("stage.0.max_docs=0", "`stage.0.max_docs`"),
         ("mesh.cp=0", "`mesh.cp`"),
-        ("moe.experts=4", "`moe.experts`: a llama model"),
+        ("moe.experts=4", "`moe.experts`: a granite model"),
         ("activations.places=[{ name = \"attn.outt\" }]", "attn.out"),
         ("activations.places=[{ name = \"embed\" }]", "rules may speak of attn.k, attn.lse"),
         ("activations.places=[{ name = \"block.out\" }]", "no backward pass of a block reads `block.out`"),

@@ -125,7 +125,12 @@ fn training_on_the_pretended_gpu_is_training() {
             ],
         ),
         ("fp8", [1e-2, 1e-1], &["late"], &["model.precision=bf16", "precision.gemm=fp8_block"]),
-        ("experts", BF16, &["late", "7"], &["model.precision=bf16", "model.family=mixtral", "moe.experts=4"]),
+        (
+            "experts",
+            BF16,
+            &["late", "7"],
+            &["model.precision=bf16", "model.family=mixtral", "model.init=normal", "moe.experts=4"],
+        ),
     ] {
         bench.check(name, bounds, schedules, keys);
     }
@@ -140,6 +145,7 @@ fn experts_learn_the_same_whoever_multiplies() {
         "machine.graphs=true",
         "model.precision=bf16",
         "model.family=mixtral",
+        "model.init=normal",
         "moe.experts=4",
         "stage.0.micro_batches=2",
     ];
@@ -204,7 +210,7 @@ fn meshes_on_the_pretended_gpu_are_meshes() {
         ("cp", &["mesh.cp=2"]),
         ("a2a", &["mesh.cp=2", "mesh.cp_comm_type=a2a", "model.kv_heads=2"]),
         ("pp", &["mesh.pp=2"]),
-        ("ep", &["mesh.dp=2", "mesh.ep=2", "model.family=mixtral", "moe.experts=4"]),
+        ("ep", &["mesh.dp=2", "mesh.ep=2", "model.family=mixtral", "model.init=normal", "moe.experts=4"]),
     ] {
         let keys = [keys, &["model.precision=bf16"], &twice].concat();
         bench.check(name, BF16, &["late", "5"], &keys);

@@ -48,11 +48,21 @@ fn new_models_of_every_family() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
-    for family in ["llama", "qwen2", "qwen3", "smollm3"] {
+    for family in ["llama", "qwen2", "qwen3", "smollm3", "granite"] {
         let (text, out) = (at("text"), at(family));
         let [family, interval] = [format!("model.family={family}"), "model.no_rope_layer_interval=2".into()];
-        let run =
-            ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&out), &family, &interval];
+        let run = [
+            "quickstart",
+            "--steps",
+            "1",
+            "--data",
+            arg(&text),
+            "--out",
+            arg(&out),
+            &family,
+            &interval,
+            "model.init=normal",
+        ];
         good(run.into_iter().chain(TINY));
         good(["generate", arg(&out), "the old", "--max-tokens", "4"]);
         let config = fs::read_to_string(out.join("model/config.json")).unwrap();

@@ -13,14 +13,14 @@ use super::{Init, mix, normals};
 const FAST_PAIRS: usize = 8;
 /// What a head that finds the token before adds to the score of that token, by each of those pairs.
 const BIAS_SCORE: f64 = 8.0;
-/// What is left of the projections next to those biases.
+/// What is left of projections that have no part in it: of those next to biases, and of columns that turn fast.
 const PROJECTED: f32 = 0.1;
 /// Deviation of the rows that compare tokens, of what is normalised.
 const COMPARED: f64 = 2.0;
 /// Length of what says the token before, in lengths of an embedding.
-const WRITTEN: f64 = 0.5;
-/// How much of a normalised token a head copies.
-const COPIED: f64 = 0.25;
+const WRITTEN: f64 = 1.0;
+/// How much of a normalised token the heads that look for it copy together.
+const COPIED: f64 = 0.5;
 
 /// Keys of the matrices that both layers read: values and outputs of the first, values of the second.
 const VALUES: u64 = 0x76_61_6c_75;
@@ -180,20 +180,23 @@ impl Circuit {
         if head >= self.group() {
             return usual;
         }
-        // Values have the length of rows with the usual deviation over what is normalised.
-        let deviation = WRITTEN * self.embed_scale / ((self.head_dim * self.hidden) as f64).sqrt();
+        // Heads write the same together; values have the length of rows with the usual deviation over what is normalised.
+        let length = WRITTEN * self.embed_scale / self.group() as f64;
+        let deviation = length / ((self.head_dim * self.hidden) as f64).sqrt();
         self.shared(WRITES, row * self.head_dim + column, deviation)
     }
 
     fn second_qkv(&self, at: usize, usual: f32) -> f32 {
         let (row, col) = (at / self.hidden, at % self.hidden);
         match self.row(row) {
-            Row::Query(head, column) if head < self.group() => self
-                .slow(column)
-                .map_or(0.0, |number| self.shared(VALUES, number * self.hidden + col, self.compared())),
-            Row::Key(0, column) => self
-                .slow(column)
-                .map_or(0.0, |number| self.shared(WRITES, col * self.head_dim + number, self.compared())),
+            Row::Query(head, column) if head < self.group() => {
+                self.slow(column).map_or(PROJECTED * usual, |number| {
+                    self.shared(VALUES, number * self.hidden + col, self.compared())
+                })
+            }
+            Row::Key(0, column) => self.slow(column).map_or(PROJECTED * usual, |number| {
+                self.shared(WRITES, col * self.head_dim + number, self.compared())
+            }),
             Row::Value(head, column) => {
                 let row = head * self.head_dim + column;
                 self.shared(COPIES, row * self.hidden + col, self.init.deviation)
@@ -206,7 +209,7 @@ impl Circuit {
         let width = self.heads * self.head_dim;
         let (row, head, column) = (at / width, at % width / self.head_dim, at % self.head_dim);
         let of_values = head / self.group() * self.head_dim + column;
-        let factor = COPIED / (self.head_dim as f64 * self.init.deviation.powi(2));
+        let factor = COPIED / ((self.group() * self.head_dim) as f64 * self.init.deviation.powi(2));
         self.shared(COPIES, of_values * self.hidden + row, self.init.deviation * factor)
     }
 }

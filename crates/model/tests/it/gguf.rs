@@ -51,6 +51,7 @@ fn families_go_through_a_file() {
         "gemma3",
         "phi3",
         "phi3_plain",
+        "granite",
     ];
     for case in cases {
         let path = folder.path().join(format!("{case}.gguf"));

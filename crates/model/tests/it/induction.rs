@@ -57,7 +57,7 @@ fn what_was_read_is_copied() {
     for spec in [llama(2).into_granite(16.0), llama(1).into_granite(16.0), llama(4).into_granite(16.0)] {
         assert_eq!(lacks_for_induction(&spec), None);
         let [first, again] = repeated(&spec, |d, m, p| initialise_induction(d, m, p, init));
-        assert!(again < first - 1.5, "{} key heads: {first} and {again} nats", spec.kv_heads);
+        assert!(again < first - 1.0, "{} key heads: {first} and {again} nats", spec.kv_heads);
         let [first, again] = repeated(&spec, |d, m, p| initialise(d, m, p, init));
         assert!(again > first - 0.5, "usual weights: {first} and {again} nats");
     }

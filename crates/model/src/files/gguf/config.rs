@@ -6,8 +6,9 @@ use fathom_base::gguf::{Fault, Gguf, Result};
 use serde_json::{Map, Value, json};
 
 /// llama.cpp's architecture with Hugging Face's `model_type`, without and with experts.
-pub(super) const ARCHITECTURES: [(&str, &str, &str); 9] = [
+pub(super) const ARCHITECTURES: [(&str, &str, &str); 10] = [
     ("llama", "llama", "mixtral"),
+    ("granite", "granite", ""),
     ("qwen2", "qwen2", ""),
     ("qwen2moe", "", "qwen2_moe"),
     ("qwen3", "qwen3", ""),
@@ -16,6 +17,14 @@ pub(super) const ARCHITECTURES: [(&str, &str, &str); 9] = [
     ("gemma2", "gemma2", ""),
     ("gemma3", "gemma3_text", ""),
     ("phi3", "phi3", ""),
+];
+
+/// Granite's factors: of its configuration, and of a file. Logits are divided by theirs.
+pub(super) const SCALES: [(&str, &str); 4] = [
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("attention_multiplier", "attention.scale"),
+    ("logits_scaling", "logit_scale"),
 ];
 
 /// The last setting of Llama 3's frequencies: low and high factor and the first length, which the factors in a file do not tell.
@@ -48,10 +57,10 @@ pub(super) fn config(gguf: &Gguf, factors: Factors<'_>) -> Result<Map<String, Va
     let gemma = arch.starts_with("gemma");
     put("hidden_act", json!(if gemma { "gelu_pytorch_tanh" } else { "silu" }));
     let there = |name: &str| gguf.tensors.contains_key(name);
-    if matches!(arch, "llama" | "qwen3") && experts == 0 {
+    if matches!(arch, "llama" | "qwen3" | "granite") && experts == 0 {
         put("attention_bias", json!(there("blk.0.attn_q.bias")));
     }
-    if arch == "llama" && experts == 0 {
+    if matches!(arch, "llama" | "granite") && experts == 0 {
         put("mlp_bias", json!(there("blk.0.ffn_up.bias")));
     }
     if gemma {
@@ -74,6 +83,11 @@ pub(super) fn config(gguf: &Gguf, factors: Factors<'_>) -> Result<Map<String, Va
         }
         "phi3" => {
             put("sliding_window", window.map_or(Value::Null, Value::from));
+        }
+        "granite" => {
+            for (theirs, ours) in SCALES {
+                put(theirs, json!(c.float(ours)?.unwrap_or(1.0)));
+            }
         }
         // llama.cpp attends to everything.
         "llama" if experts > 0 => {

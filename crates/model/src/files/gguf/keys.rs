@@ -2,7 +2,7 @@
 
 use fathom_base::gguf::Value as Key;
 
-use super::config::{ARCHITECTURES, llama3_factors};
+use super::config::{ARCHITECTURES, SCALES, llama3_factors};
 use crate::rope::{RopeScaling, RopeSpec};
 use crate::spec::Spec;
 
@@ -47,6 +47,12 @@ pub(super) fn keys(spec: &Spec) -> Result<Named, String> {
     for (name, cap) in [("attn", spec.attention_softcap), ("final", spec.logit_softcap)] {
         if cap != 0.0 {
             put(&format!("{name}_logit_softcapping"), Key::Float(cap.into()));
+        }
+    }
+    if *arch == "granite" {
+        let scales = [spec.embed_scale, spec.residual_scale, spec.attention_scale, 1.0 / spec.logit_scale];
+        for ((_, name), scale) in SCALES.iter().zip(scales) {
+            put(name, Key::Float(scale.into()));
         }
     }
     if let Some(moe) = &spec.moe {

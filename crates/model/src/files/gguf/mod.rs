@@ -115,7 +115,7 @@ fn source(path: &Path, gguf: &Gguf, spec: &Spec) -> Result<SafeTensors> {
         outer: names::outer(&spec.family.names),
         block: names::block(&spec.family.names),
         experts: names::experts(&spec.family.names),
-        permutes: gguf.text("general.architecture").map_err(at(path))? == Some("llama"),
+        permutes: matches!(gguf.text("general.architecture").map_err(at(path))?, Some("llama" | "granite")),
         spec,
     };
     for (name, tensor) in &gguf.tensors {

@@ -197,7 +197,7 @@ fn outs(spec: &Spec, source: &dyn Source, path: &Path, how: GgufType) -> Result<
         return Err(Error::file(path, format!("llama.cpp has no name for weights of {}", spec.family)));
     }
     let mut outs = made(spec);
-    let permutes = matches!(spec.family.model_type, "llama" | "mistral" | "mixtral");
+    let permutes = matches!(spec.family.model_type, "llama" | "mistral" | "mixtral" | "granite");
     let mut take =
         |name: String, (layer, stem): (Option<usize>, &str), from: Vec<String>, shape: Vec<usize>| {
             let shape = if stem == "ffn_gate_inp_shexp" { vec![shape[1]] } else { shape };
