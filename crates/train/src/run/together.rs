@@ -25,8 +25,9 @@ impl Turn<'_, '_> {
         }
         let Some(at) = running.as_mut() else { return Ok(()) };
         let outcome = run.turn(at, *hooks)?;
-        // The next one's step has the memory of its plan: nothing of this one's is under way meanwhile.
+        // The next one's step has the memory of its plan: nothing of this one's is under way or unread meanwhile.
         run.stepper.await_weights();
+        run.read(at, *hooks)?;
         match outcome {
             None => {}
             Some(Outcome::Finished) => {
