@@ -52,7 +52,7 @@ pub fn ranks(others: usize) -> (Leader, Vec<Follower>) {
 }
 
 impl Leader {
-    /// Says something to all others. One that is gone has told the link why, which the next step finds.
+    /// Says something to all others. One that is gone has given the link the reason, which the next step finds.
     pub(crate) fn say(&self, mut word: Word) {
         self.others.iter().for_each(|other| _ = other.send(word.again()));
     }

@@ -104,8 +104,8 @@ impl Commands {
 
     /// Says to other ranks, if there are some, what they are to do at this time too.
     fn say(&self, scheduler: &mut Scheduler<'_>, word: impl FnOnce(Duration) -> Word) {
-        if let Some((leader, begun)) = &self.leader {
-            let now = begun.elapsed();
+        if let Some((leader, started)) = &self.leader {
+            let now = started.elapsed();
             scheduler.set_time(now);
             leader.say(word(now));
         }

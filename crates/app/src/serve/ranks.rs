@@ -51,7 +51,7 @@ pub(super) fn planned(
     Ok((all, together))
 }
 
-/// Serves a model until nobody can ask any more.
+/// Serves a model until all askers are gone.
 ///
 /// # Errors
 /// Before it can be asked: no model there, one that cannot be cut like that, no memory for its parts. After that: a rank failed, and
@@ -92,7 +92,7 @@ pub(super) fn run(
     let other = |device: Device| {
         let own = device.mesh.rank().checked_sub(1).and_then(|at| followers.get(at));
         let own = own.and_then(|own| own.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let follower = own.context("a rank that nobody leads")?;
+        let follower = own.context("a rank without a leader")?;
         let part = caught(|| models::open_part(path, Some(dtype), device))?;
         let engine =
             Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits);

@@ -1,4 +1,4 @@
-//! A value head beside the model over ranks: it learns and estimates there what it does on one.
+//! A model with a value head over ranks: it learns and estimates there what it does on one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::policy_mesh::family;
 /// Tokens of a stream.
 const TOKENS: usize = 128;
 
-/// A rank's part of a model with `scores` numbers a token beside its vocabulary's head, and of a copy of it if the run compares.
+/// A rank's part of a model with `scores` numbers a token besides its vocabulary's head, and of a copy of it if the run compares.
 pub(crate) fn with_values(
     device: &Device,
     folder: &Path,

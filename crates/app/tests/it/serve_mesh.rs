@@ -80,7 +80,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Answers of a server: of requests at once, beside a client that leaves and one without time.
+/// Answers of a server: of requests at once, with a client that leaves and one without time.
 fn answers(order: &Order) -> Vec<String> {
     let stop = Arc::new(AtomicBool::new(false));
     let (send_address, address) = channel();

@@ -281,7 +281,7 @@ fn the_largest_products() {
         // Bytes of 32639 are 127 and 127, those of 32384 are 127 and -128.
         let near = 32384.0 / 32639.0;
         for (first, rest) in [(1.0, 1.0), (-1.0, -1.0), (1.0, near), (-1.0, -near), (1.0, -near)] {
-            let value = |col: usize, _: &mut Random| if col % GROUP == 0 { first } else { rest };
+            let value = |col: usize, _: &mut Random| if col.is_multiple_of(GROUP) { first } else { rest };
             let a = Rowed::new(5, k, Elem::F32, value);
             let runs = [Run { format: BlockFormat::Octets(kind), rows: OCTET, bytes: bytes.as_ptr() }];
             let wanted = product_of(Isa::Portable, 1, &a, 0, 5, &runs);

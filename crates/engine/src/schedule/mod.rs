@@ -102,11 +102,11 @@ impl<'e> Scheduler<'e> {
             requested: 0,
             totals: Load { page_tokens: PAGE_ROWS, ..Load::default() },
             prefilled: [0.0; 2],
-            clock: if engine.is_whole() { Clock::own() } else { Clock::told() },
+            clock: if engine.is_whole() { Clock::own() } else { Clock::following() },
         }
     }
 
-    /// The same on one of several ranks that take the same steps, each of which is told the time by the first ([`Scheduler::set_time`]).
+    /// The same on one of several ranks that take the same steps, each of which is given the time by the first ([`Scheduler::set_time`]).
     ///
     /// # Errors
     /// A draft model, or beginnings on disk: what they do is decided by how fast a rank is.

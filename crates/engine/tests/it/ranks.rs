@@ -161,7 +161,7 @@ fn requests() -> Vec<GenerateRequest> {
     all
 }
 
-/// What all requests were answered over a grid, beside one that is cancelled and one whose time is up.
+/// What all requests were answered over a grid, with one that is cancelled and one whose time is up.
 fn answers(case: &'static str, grid: Grid) -> Vec<Heard> {
     let (handle, threads) = start(case, grid);
     let asked: Vec<_> = requests().into_iter().map(|request| ask(&handle, request)).collect();

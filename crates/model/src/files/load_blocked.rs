@@ -1,5 +1,5 @@
 //! Loads weights that are held as a file has them: rows of blocks, or of codes with scales, none of them unpacked. Rows that products
-//! read by eight are interleaved where they are, with room for eight of them beside.
+//! read by eight are interleaved where they are, with room for eight more of them.
 
 use std::sync::Mutex;
 

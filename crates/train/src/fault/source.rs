@@ -23,7 +23,7 @@ pub(super) struct Injector {
     faults: Mutex<Faults>,
     rank: usize,
     stop: Arc<AtomicBool>,
-    /// The step whose update has not begun; 0 for none.
+    /// The step whose update has not started; 0 for none.
     step: AtomicU64,
     /// The next gradient that is written is not a number.
     spoils: AtomicBool,

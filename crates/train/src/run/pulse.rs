@@ -17,7 +17,7 @@ fn beat([stop, due, written]: [bool; 3], busy_s: f64) -> Beat {
 pub(super) struct Pulse(Vec<Beat>);
 
 impl Pulse {
-    /// What all ranks tell, this one that it was asked to stop, wants a checkpoint and has written its part of one (`told`), and
+    /// What all ranks report, this one that it was asked to stop, wants a checkpoint and has written its part of one (`reported`), and
     /// the seconds of its last step that it did not wait for others. All ranks call this together.
     pub fn gather(device: &Device, reported: [bool; 3], busy_s: f64) -> Result<Pulse> {
         Ok(Pulse(gather(device, beat(reported, busy_s))?))

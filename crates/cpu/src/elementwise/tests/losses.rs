@@ -281,7 +281,7 @@ fn measures_of_parts_are_those_of_the_whole() {
     });
 }
 
-/// Distances of rows and their gradients, in place of the target and beside it.
+/// Distances of rows and their gradients, in place of the target and next to it.
 #[test]
 fn distances_agree_with_f64() {
     let (rows, cols) = (5, 77);

@@ -199,7 +199,7 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
     quads!(|quad| {
         // SAFETY: the caller's promise.
         let w = unsafe { codes::<F, PART>(block, group, quad) };
-        let fresh = quad % narrow::<F>() == 0;
+        let fresh = quad.is_multiple_of(narrow::<F>());
         for (held, x) in held.iter_mut().zip(x) {
             for (which, held) in held.iter_mut().enumerate() {
                 // SAFETY: the caller's promise.

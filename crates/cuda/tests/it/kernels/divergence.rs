@@ -108,7 +108,7 @@ fn divergences() {
     }
 }
 
-/// Distances of hidden states, the gradient in place of the target and beside it.
+/// Distances of hidden states, the gradient in place of the target and next to it.
 #[test]
 fn row_distances() {
     for dtype in [DType::F32, DType::Bf16] {

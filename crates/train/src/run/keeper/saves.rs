@@ -43,7 +43,7 @@ impl Keeper<'_> {
         Ok(advanced)
     }
 
-    /// Begins a save, for which steps stand still since `begun`; an earlier one has ended. All ranks call this together.
+    /// Begins a save, for which steps stand still since `started`; an earlier one has ended. All ranks call this together.
     pub fn save(
         &mut self,
         trainer: &Trainer,
