@@ -56,7 +56,7 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
     };
     match lacks_for_induction(&spec) {
         Some(needed) if table.init == InitName::Induction => {
-            Err(refuse("model.init", format!("is induction, which needs {needed}")))
+            Err(refuse("model.init", format!("is induction, which needs {needed}; take normal for others")))
         }
         _ => Ok(spec),
     }
