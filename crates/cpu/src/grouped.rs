@@ -211,8 +211,7 @@ pub unsafe fn product(place: Place<'_>, op: &Product<'_>, workspace: *mut u8) {
                 a: a.as_mat(),
                 a_trans: false,
                 b: weight,
-                b_trans: op.trans,
-                b_packed: false,
+                b_layout: gemm::Layout::of(op.trans),
                 c,
                 accumulate: false,
             };
@@ -299,8 +298,7 @@ unsafe fn add(
         a: a.as_mat(),
         a_trans: true,
         b: b.as_mat(),
-        b_trans: false,
-        b_packed: false,
+        b_layout: gemm::Layout::Rows,
         c: MatMut { ptr: op.c.ptr.wrapping_add(row), ..op.c },
         accumulate: true,
     };

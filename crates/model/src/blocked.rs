@@ -1,13 +1,13 @@
-//! Which weights of a model are held as a file has them, in blocks (GGUF) or in few bits with scales of groups (GPTQ, AWQ and others):
-//! projections, the embedding and the head, where all of their tensors are in formats that the machine multiplies with. Experts are
-//! unpacked while they are loaded, as is everything else. Rows of GGUF's blocks in four to six bits are interleaved by eight, which takes
-//! no more bytes.
+//! Which weights of a model are held as a file has them, in blocks (GGUF), in few bits with scales of groups (GPTQ, AWQ and others) or
+//! as bf16: projections, the embedding and the head, where all of their tensors are in formats that the machine multiplies with. Experts
+//! are unpacked while they are loaded, as is everything else. Rows of GGUF's blocks in four to six bits, and of bf16 where the processor
+//! has no unit for it, are interleaved by eight, which takes no more bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fathom_grad::Params;
-use fathom_tensor::{DType, Device, Machine, Meta, Packing, Profile};
+use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
 use crate::files::Source;
 use crate::model::Model;
@@ -44,13 +44,23 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
         let is_matrix = weight.term == Term::Weight && weight.shape[0] > 1;
         if is_matrix && (weight.kind == Kind::Linear || looked_up) {
             let packing = packing(&pieces[id.index()], weight.shape, source);
-            let packing =
-                packing.filter(|all| all.runs.iter().all(|(format, _)| machine.multiplies(*format)));
-            let packing = packing.map(Packing::interleaved);
+            let packing = packing.map(Packing::interleaved).filter(|all| {
+                let multiplied = all.runs.iter().all(|(format, _)| machine.multiplies(*format));
+                // Numbers are multiplied by another kernel than blocks are.
+                let numbers =
+                    |(format, _): &(BlockFormat, _)| *format == BlockFormat::Octets(ggml::Kind::Bf16);
+                multiplied && (all.is_numbers() || !all.runs.iter().any(numbers))
+            });
             found.extend(packing.map(|packing| (model.holdings[id.index()].number, packing)));
         }
     });
     found
+}
+
+/// The format of a tensor's rows, as they are stored.
+pub(crate) fn rows_format(source: &dyn Source, name: &str) -> Option<BlockFormat> {
+    let is_bf16 = || source.dtype(name) == Some(DType::Bf16) && source.quantised(name).is_none();
+    source.blocks(name).or_else(|| is_bf16().then_some(BlockFormat::Ggml(ggml::Kind::Bf16)))
 }
 
 /// How a weight is packed whose tensors are, all of them.
@@ -63,7 +73,7 @@ fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> O
         if !whole_rows || piece.param_row != packing.rows() {
             return None;
         }
-        let format = source.blocks(&piece.name)?;
+        let format = rows_format(source, &piece.name)?;
         match packing.runs.last_mut() {
             Some((last, rows)) if *last == format => *rows += piece.rows.len(),
             _ => packing.runs.push((format, piece.rows.len())),

@@ -68,7 +68,8 @@ pub enum BlockFormat {
     Int8,
     /// A block type of ggml's, not one of plain numbers.
     Ggml(Kind),
-    /// The same, of whole eights of rows that are interleaved ([`crate::ggml::octets`]): never made, and no row can be read alone.
+    /// The same, or bf16, of whole eights of rows that are interleaved ([`crate::ggml::octets`]): never made, and no row can be read
+    /// alone.
     Octets(Kind),
     /// Codes with scales and zeros of groups, as other tools leave them: read out of files, never made.
     Grouped(Grouped),
@@ -219,11 +220,13 @@ impl Packing {
         self.runs.iter().map(|(format, rows)| rows * format.row_bytes(self.cols)).sum()
     }
 
-    /// The same rows, of which every whole eight of a run are interleaved where their kind allows it: as many bytes.
+    /// The same rows, of which every whole eight of a run are interleaved where their kind allows it: as many bytes. bf16 is
+    /// interleaved as a whole or not at all.
     pub fn interleaved(self) -> Packing {
         let mut runs = Vec::new();
-        for (format, rows) in self.runs {
+        for (format, rows) in self.runs.iter().copied() {
             match format {
+                BlockFormat::Ggml(Kind::Bf16) if !self.is_pairs_of_eights(rows) => runs.push((format, rows)),
                 BlockFormat::Ggml(kind) if interleaves(kind) => {
                     let whole = rows / OCTET * OCTET;
                     runs.push((BlockFormat::Octets(kind), whole));
@@ -234,6 +237,16 @@ impl Packing {
         }
         runs.retain(|(_, rows)| *rows > 0);
         Packing { cols: self.cols, runs }
+    }
+
+    /// Whether rows of numbers are whole eights of whole pairs.
+    fn is_pairs_of_eights(&self, rows: usize) -> bool {
+        rows.is_multiple_of(OCTET) && self.cols.is_multiple_of(2)
+    }
+
+    /// Whether it is of numbers alone: one run of bf16 whose rows are interleaved.
+    pub fn is_numbers(&self) -> bool {
+        matches!(self.runs[..], [(BlockFormat::Octets(Kind::Bf16), _)])
     }
 
     /// Where a row's bytes begin, before rows are interleaved, and its format.

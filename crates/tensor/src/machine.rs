@@ -130,7 +130,8 @@ impl PackedMatMul<'_> {
     #[track_caller]
     pub fn desc(&self) -> crate::OpDesc {
         let packing = self.packing();
-        crate::OpDesc::Packed { m: self.a.rows(), n: packing.rows(), k: packing.cols }
+        let numbers = packing.is_numbers().then(|| (self.a.dtype(), self.c.dtype()));
+        crate::OpDesc::Packed { m: self.a.rows(), n: packing.rows(), k: packing.cols, numbers }
     }
 }
 

@@ -103,8 +103,7 @@ impl Machine for Meta {
         self.run(Work::MatMul(flops, op.a.dtype()), bytes(&[op.a, op.b]) + into(op.c, op.accumulate));
     }
     fn multiplies(&self, format: BlockFormat) -> bool {
-        let own = matches!(format, BlockFormat::Ggml(_) | BlockFormat::Octets(_) | BlockFormat::Grouped(_));
-        own && matches!(self.profile().hardware, Hardware::Processor)
+        self.profile().multiplies(format)
     }
     fn packed_matmul(&self, op: &PackedMatMul<'_>, _: &Tensor) {
         let packing = op.packing();

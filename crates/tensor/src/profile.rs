@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DType, Fabric, Narrow};
+use crate::ggml::Kind;
+use crate::ggml::octets::interleaves;
+use crate::{BlockFormat, DType, Fabric, Narrow};
 
 /// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where they were not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -87,6 +89,8 @@ pub enum OpDesc {
         n: usize,
         /// The summed size.
         k: usize,
+        /// Storage of A and C, of a W of bf16 whose rows are interleaved; of others what they need does not depend on it.
+        numbers: Option<(DType, DType)>,
     },
     /// The same of operands that are narrowed first.
     Narrow {
@@ -250,6 +254,19 @@ impl Profile {
     /// Scratch bytes an operation needs.
     pub fn workspace(&self, op: &OpDesc) -> u64 {
         (self.workspace)(self, op)
+    }
+
+    /// Whether such a machine multiplies with packed weights of this format. bf16 whose rows are interleaved is for processors that
+    /// have no unit for products of it.
+    pub fn multiplies(&self, format: BlockFormat) -> bool {
+        self.hardware == Hardware::Processor
+            && match format {
+                BlockFormat::Octets(Kind::Bf16) => matches!(self.isa.as_str(), "portable" | "avx2"),
+                BlockFormat::Octets(kind) => interleaves(kind),
+                BlockFormat::Ggml(kind) => kind.block() > 1,
+                BlockFormat::Grouped(_) => true,
+                BlockFormat::Nf4 | BlockFormat::Int8 => false,
+            }
     }
 
     /// All of it that a file can hold.

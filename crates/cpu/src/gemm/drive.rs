@@ -8,7 +8,7 @@ use super::block::Tile;
 use super::kind::{Cut, Few, Kind, Lines, Panels, Source, kind};
 use super::plan::{ALIGN, Plan, depth, pack_first, packed_at, packed_of, round_up, slice_parts};
 use super::prefetch::{self, Shares, prefetch};
-use super::{Elem, Gemm, Mat};
+use super::{Elem, Gemm, Layout, Mat};
 use crate::isa::Isa;
 use crate::threads::Threads;
 use std::ops::Range;
@@ -42,11 +42,12 @@ impl<T: Copy> Shared<T> {
 
 fn source_a(g: &Gemm) -> Source {
     let Mat { ptr, elem, stride } = g.a;
-    Source { ptr, elem, stride, k_contiguous: !g.a_trans, outer: g.m, k: g.k }
+    Source { ptr, elem, stride, k_contiguous: !g.a_trans, octets: false, outer: g.m, k: g.k }
 }
 
-fn source_b(b: &Mat, trans: bool, k: usize, n: usize) -> Source {
-    Source { ptr: b.ptr, elem: b.elem, stride: b.stride, k_contiguous: trans, outer: n, k }
+fn source_b(b: &Mat, layout: Layout, k: usize, n: usize) -> Source {
+    let (octets, k_contiguous) = (layout == Layout::Octets, layout != Layout::Rows);
+    Source { ptr: b.ptr, elem: b.elem, stride: b.stride, k_contiguous, octets, outer: n, k }
 }
 
 /// Packs `b`, `[k,n]` or with `trans` `[n,k]`, for products with an A stored as `a`; the output serves every m.
@@ -64,7 +65,7 @@ pub unsafe fn pack_b(
     dst: *mut u8,
 ) {
     // SAFETY: passed on.
-    unsafe { pack_of(threads, kind(isa, a, b.elem), &source_b(b, trans, k, n), dst) }
+    unsafe { pack_of(threads, kind(isa, a, b.elem), &source_b(b, Layout::of(trans), k, n), dst) }
 }
 
 unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut u8) {
@@ -107,7 +108,11 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
     }
     if let Some((rows, few)) = kind.few {
         let as_stored = kind.size == g.a.elem.bytes() && kind.size == g.b.elem.bytes();
-        if g.m <= rows && (as_stored || kind.few_widens) && !g.a_trans && g.b_trans && !g.b_packed {
+        if g.m <= rows
+            && (as_stored || kind.few_widens)
+            && !g.a_trans
+            && matches!(g.b_layout, Layout::Columns | Layout::Octets)
+        {
             // SAFETY: passed on.
             return unsafe { few_rows(threads, few, g) };
         }
@@ -127,13 +132,13 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
                 ..*matrix
             };
             part.a = if g.a_trans { shift(&g.a, k0, 0) } else { shift(&g.a, 0, k0) };
-            let b = if g.b_trans { shift(&g.b, n0, k0) } else { shift(&g.b, k0, n0) };
+            let b = if g.b_layout == Layout::Rows { shift(&g.b, k0, n0) } else { shift(&g.b, n0, k0) };
             part.c.ptr = g.c.ptr.wrapping_add(n0 * g.c.elem.bytes());
             // SAFETY: the parts lie inside the operands; the workspace holds the packed part first.
             unsafe {
-                pack_of(threads, kind, &source_b(&b, g.b_trans, k, n), workspace);
+                pack_of(threads, kind, &source_b(&b, g.b_layout, k, n), workspace);
                 part.b.ptr = workspace;
-                part.b_packed = true;
+                part.b_layout = Layout::Panels;
                 tasks(threads, kind, &part, workspace.add(rest));
             }
         }
@@ -141,9 +146,15 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
 }
 
 fn check(g: &Gemm) {
-    let (a_cols, b_cols) = (if g.a_trans { g.m } else { g.k }, if g.b_trans { g.k } else { g.n });
+    let a_cols = if g.a_trans { g.m } else { g.k };
+    let b_fits = match g.b_layout {
+        Layout::Rows => g.b.stride >= g.n,
+        Layout::Columns => g.b.stride >= g.k,
+        Layout::Panels => true,
+        Layout::Octets => g.b.stride == g.k && g.k.is_multiple_of(2) && g.n.is_multiple_of(8),
+    };
     assert!(
-        g.a.stride >= a_cols && (g.b_packed || g.b.stride >= b_cols) && g.c.stride >= g.n,
+        g.a.stride >= a_cols && b_fits && g.c.stride >= g.n,
         "gemm m {} n {} k {}: strides a {} b {} c {} are shorter than the rows",
         g.m,
         g.n,
@@ -193,7 +204,7 @@ unsafe fn tasks(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *mu
             let memory =
                 Memory { a: slice, b: slice.add(parts[0]), tiles: slice.add(parts[0] + parts[1]).cast() };
             let (rows, cols) = (row..(row + plan.mc).min(g.m), col..(col + plan.nc).min(g.n));
-            let (a, b) = (source_a(&g), source_b(&g.b, g.b_trans, g.k, g.n));
+            let (a, b) = (source_a(&g), source_b(&g.b, g.b_layout, g.k, g.n));
             Task { kind, g: &g, plan, a, b, rows, cols, memory }.run();
         }
     });
@@ -259,13 +270,13 @@ impl Task<'_> {
 
     /// What one block of k adds to one block of columns.
     unsafe fn block(&self, cols: Range<usize>, ks: &Depth) {
-        let Task { kind, g, memory, .. } = self;
+        let Task { kind, g, b, memory, .. } = self;
         let (high, wide) = (self.rows.len().div_ceil(kind.mr), cols.len().div_ceil(kind.nr));
         let (first, kept) = (cols.start == self.cols.start, self.plan.kept(kind, g.k));
         let a = memory.a.wrapping_add(if kept { ks.k0 * high * kind.mr * kind.size } else { 0 });
         let single = ks.k0 == 0 && ks.last;
         let stream = !g.accumulate && g.m * g.n * g.c.elem.bytes() >= STREAM_BYTES;
-        let group = if g.b_trans && !g.b_packed { 1 } else { kind.group };
+        let group = if b.k_contiguous && g.b_layout != Layout::Panels { 1 } else { kind.group };
         let after = if kept && !first { ks.k1..ks.k1 } else { ks.after() };
         let mut a_after = Shares::new(self.a, self.rows.clone(), after, wide * high);
         // SAFETY: panels, tiles and blocks lie in the extents that `slice_parts` and `packed_at` are made for.
@@ -309,7 +320,7 @@ impl Task<'_> {
         let (o0, width) = (cols.start + panels.start * kind.nr, panels.len() * kind.nr);
         // SAFETY: the panels lie in a packed B, or in the thread's memory, which holds a group of them.
         unsafe {
-            if g.b_packed {
+            if g.b_layout == Layout::Panels {
                 return (g.b.ptr.add(packed_at(kind, g.k, g.n, ks.k0, o0 / kind.nr)), None);
             }
             (kind.pack_b)(b, Cut { o0, panels: panels.len(), k0: ks.k0, k1: ks.k1 }, memory.b);
@@ -330,8 +341,15 @@ unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, mut panels: Panel
     let single = ks.k0 == 0 && ks.last;
     let fresh = ks.k0 == 0 && !g.accumulate;
     let steps = ks.steps(kind);
-    let c =
-        Source { ptr: g.c.ptr, elem: g.c.elem, stride: g.c.stride, k_contiguous: true, outer: g.m, k: g.n };
+    let c = Source {
+        ptr: g.c.ptr,
+        elem: g.c.elem,
+        stride: g.c.stride,
+        k_contiguous: true,
+        octets: false,
+        outer: g.m,
+        k: g.n,
+    };
     let mut tile = Tile { rows: 0, ..all };
     for first in (0..all.rows).step_by(mr) {
         tile.row = all.row + first;

@@ -15,8 +15,22 @@ pub(super) struct Source {
     pub stride: usize,
     /// The k direction is contiguous; otherwise the outer one is.
     pub k_contiguous: bool,
+    /// Eight outer indices are interleaved ([`super::Layout::Octets`]).
+    pub octets: bool,
     pub outer: usize,
     pub k: usize,
+}
+
+impl Source {
+    /// Where element `k` of an outer index is, in elements.
+    #[inline(always)]
+    pub fn at(&self, outer: usize, k: usize) -> usize {
+        match (self.octets, self.k_contiguous) {
+            (true, _) => outer / 8 * 8 * self.stride + k / 2 * 16 + outer % 8 * 2 + k % 2,
+            (false, true) => outer * self.stride + k,
+            (false, false) => k * self.stride + outer,
+        }
+    }
 }
 
 /// A range of an operand to pack: outer indices `o0..o0 + outer`, sums `k0..k1`. Both may end past the

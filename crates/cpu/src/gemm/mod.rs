@@ -55,6 +55,27 @@ pub struct Shape {
     pub b_packed: bool,
 }
 
+/// How B is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `[k,n]`.
+    Rows,
+    /// `[n,k]`: a weight W of `y = x W^T`.
+    Columns,
+    /// What [`pack_b`] wrote for this k, n and pair of storage types; the stride is ignored.
+    Panels,
+    /// bf16, `[n/8][k/2][8][2]`: a weight whose rows are interleaved by eight ([`fathom_tensor::ggml::octets`]). n is whole eights, k
+    /// even and the stride. Not for kernels with units for bf16.
+    Octets,
+}
+
+impl Layout {
+    /// `[k,n]`, or `[n,k]` with `trans`.
+    pub fn of(trans: bool) -> Layout {
+        if trans { Layout::Columns } else { Layout::Rows }
+    }
+}
+
 /// One product: `C[m,n] (+)= op(A)[m,k] * op(B)[k,n]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm {
@@ -68,12 +89,10 @@ pub struct Gemm {
     pub a: Mat,
     /// A is stored transposed, `[k,m]`.
     pub a_trans: bool,
-    /// Stored `[k,n]`, or `[n,k]` with `b_trans`; the output of [`pack_b`] with `b_packed`.
+    /// Stored as `b_layout` says.
     pub b: Mat,
-    /// B is stored `[n,k]`: a weight W of `y = x W^T`. Ignored with `b_packed`.
-    pub b_trans: bool,
-    /// `b.ptr` is what [`pack_b`] wrote for this k, n and pair of storage types; `b.stride` is ignored.
-    pub b_packed: bool,
+    /// How.
+    pub b_layout: Layout,
     /// The result.
     pub c: MatMut,
     /// Add to C instead of replacing it.
@@ -83,6 +102,7 @@ pub struct Gemm {
 impl Gemm {
     /// The extents and storage of this product.
     pub fn shape(&self) -> Shape {
-        Shape { m: self.m, n: self.n, k: self.k, a: self.a.elem, b: self.b.elem, b_packed: self.b_packed }
+        let b_packed = self.b_layout == Layout::Panels;
+        Shape { m: self.m, n: self.n, k: self.k, a: self.a.elem, b: self.b.elem, b_packed }
     }
 }

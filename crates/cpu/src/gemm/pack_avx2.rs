@@ -26,7 +26,13 @@ pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u
         let end = cut.k1.min(source.k).max(cut.k0);
         // SAFETY: rows o0..o0 + W and sums below `end` exist; the panel is this one's.
         let done = unsafe {
-            if source.k_contiguous && o0 + W <= source.outer {
+            if source.octets {
+                if W.is_multiple_of(LANES) && o0 + W <= source.outer && cut.k0.is_multiple_of(2) {
+                    apart::<W>(source, (o0, cut.k0, end), dst)
+                } else {
+                    0
+                }
+            } else if source.k_contiguous && o0 + W <= source.outer {
                 turned::<W>(source, (o0, cut.k0, end), dst)
             } else if !source.k_contiguous && o0 + reach <= source.outer {
                 copied::<W>(source, (o0, cut.k0, end), dst)
@@ -75,6 +81,34 @@ unsafe fn turned<const W: usize>(
                         }
                     }
                 }
+            }
+        }
+    }
+    count
+}
+
+/// Sums `k0..end` of rows that are interleaved by eight, whole pairs of them; says how many.
+///
+/// # Safety
+/// `W` rows from `o0` on have them, and `k0` is even; `dst` takes them.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+unsafe fn apart<const W: usize>(
+    source: &Source,
+    (o0, k0, end): (usize, usize, usize),
+    dst: *mut f32,
+) -> usize {
+    let count = (end - k0) / 2 * 2;
+    let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+    for first in (0..W).step_by(LANES) {
+        let from = source.ptr.wrapping_add(2 * source.at(o0 + first, k0));
+        for k in (0..count).step_by(2) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let pairs = _mm256_loadu_si256(from.add(k * LANES * 2).cast());
+                let to = dst.add(k * W + first);
+                _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs)));
+                _mm256_storeu_ps(to.add(W), _mm256_castsi256_ps(_mm256_and_si256(pairs, upper)));
             }
         }
     }
@@ -140,7 +174,8 @@ mod tests {
             for k_contiguous in [true, false] {
                 for (outer, k) in [(6, 16), (16, 16), (37, 53), (64, 64), (7, 3), (31, 48)] {
                     let stride = if k_contiguous { k } else { outer } + 3;
-                    let source = Source { ptr: words.as_ptr().cast(), elem, stride, k_contiguous, outer, k };
+                    let ptr = words.as_ptr().cast();
+                    let source = Source { ptr, elem, stride, k_contiguous, octets: false, outer, k };
                     for (k0, k1) in [(0, k), (0, k + 5), (k / 3, k), (k / 2, k / 2 + 9)] {
                         let cut = |width: usize| Cut { o0: 0, panels: outer.div_ceil(width), k0, k1 };
                         let narrow = [true, false].map(|by| panels::<6>(&source, cut(6), by));

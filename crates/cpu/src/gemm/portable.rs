@@ -72,9 +72,8 @@ pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u
             let k = cut.k0 + step;
             *dst = [0.0; W];
             for o in 0..if k < source.k { width } else { 0 } {
-                let (major, minor) = if source.k_contiguous { (o0 + o, k) } else { (k, o0 + o) };
                 // SAFETY: o0 + o < outer and k < source.k: an element of the operand.
-                dst[o] = unsafe { read(source, major * source.stride + minor) };
+                dst[o] = unsafe { read(source, source.at(o0 + o, k)) };
             }
         }
     }

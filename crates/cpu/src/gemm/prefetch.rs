@@ -14,20 +14,33 @@ const LINE: usize = 64;
 pub(super) fn prefetch(source: &Source, outer: Range<usize>, k: Range<usize>) {
     let clip = |range: Range<usize>, end: usize| range.start.min(end)..range.end.min(end);
     let (outer, k) = (clip(outer, source.outer), clip(k, source.k));
+    if source.octets {
+        let eight = 8 * source.elem.bytes();
+        let lines = outer.step_by(8).flat_map(|row| {
+            let from = row * source.stride * source.elem.bytes();
+            (k.start * eight..k.end * eight).step_by(LINE).map(move |byte| from + byte)
+        });
+        return lines.for_each(|at| ask(source.ptr.wrapping_add(at)));
+    }
     let (rows, run) = if source.k_contiguous { (outer, k) } else { (k, outer) };
     let size = source.elem.bytes();
     for row in rows {
         for byte in (run.start * size..run.end * size).step_by(LINE) {
-            let line = source.ptr.wrapping_add(row * source.stride * size + byte);
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch reads nothing that the program sees and does not fault.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = line;
+            ask(source.ptr.wrapping_add(row * source.stride * size + byte));
         }
     }
+}
+
+/// Asks for a line, into the second-level cache.
+#[inline(always)]
+fn ask(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program sees and does not fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// The lines from `from` on, for `steps` units of k a tile.

@@ -3,6 +3,8 @@ use super::*;
 use crate::isa::Isa;
 use crate::threads::Threads;
 use fathom_tensor::SUM_CHUNK;
+use fathom_tensor::ggml::Kind;
+use fathom_tensor::ggml::octets::interleave;
 use half::bf16;
 
 /// Every level this machine has.
@@ -111,8 +113,7 @@ impl Case {
             a,
             a_trans: self.a_trans,
             b,
-            b_trans: self.b_trans,
-            b_packed: false,
+            b_layout: Layout::of(self.b_trans),
             c: c.mat_mut(rows[0], cols[0]),
             accumulate,
         }
@@ -321,7 +322,7 @@ fn a_packed_weight_has_the_same_bits() {
             for rows in [1, case.m] {
                 let mut c = case.c.clone();
                 let mut g = case.part(&mut c, [0, rows], [0, case.n], [0, case.k], false);
-                (g.b.ptr, g.b_packed) = (memory[skip..].as_ptr(), true);
+                (g.b.ptr, g.b_layout) = (memory[skip..].as_ptr(), Layout::Panels);
                 run(2, isa, &g);
                 let end = rows * c.stride * c.elem.bytes();
                 let same = if rows == case.m {
@@ -330,6 +331,29 @@ fn a_packed_weight_has_the_same_bits() {
                     c.bytes[..case.n] == whole.bytes[..case.n]
                 };
                 assert!(same, "{isa:?} {} rows {rows} end {end}", name(&case));
+            }
+        }
+    }
+}
+
+/// A weight of bf16 whose rows are interleaved gives the bits that it gives as it is, with few rows and many.
+#[test]
+fn interleaved_rows_have_the_same_bits() {
+    let wholes =
+        [[1, 8, 2], [1, 72, 258], [2, 40, 64], [3, 96, 514], [4, 24, 30], [7, 80, 300], [33, 160, 128]];
+    for isa in levels().filter(|isa| matches!(isa, Isa::Portable | Isa::Avx2)) {
+        for (size, elem) in wholes.into_iter().flat_map(|size| [(size, F), (size, B)]) {
+            let case = Case::new(size, [elem, B, F], (false, true), 0);
+            let [_, n, k] = size;
+            let mut octets = case.b.bytes.clone();
+            octets.chunks_exact_mut(8 * k * 2).for_each(|rows| interleave(Kind::Bf16, rows));
+            for accumulate in [false, true] {
+                let whole = case.run(2, isa, accumulate);
+                let mut c = case.c.clone();
+                let mut g = case.part(&mut c, [0, case.m], [0, n], [0, k], accumulate);
+                (g.b.ptr, g.b_layout) = (octets.as_ptr(), Layout::Octets);
+                run(2, isa, &g);
+                assert!(c.bytes == whole.bytes, "{isa:?} {} {accumulate}", name(&case));
             }
         }
     }

@@ -19,7 +19,6 @@ mod spill;
 
 use std::sync::Arc;
 
-use fathom_tensor::ggml::octets::interleaves;
 use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
@@ -34,7 +33,7 @@ use crate::arena::Mapping;
 use crate::denormals::AsZeros;
 use crate::elementwise::{self, Place};
 use crate::isa::Isa;
-use crate::mat::Elem;
+use crate::mat::{Elem, Mat};
 use crate::threads::Threads;
 use crate::{attention, gemm, packed};
 use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
@@ -215,8 +214,7 @@ impl Machine for Cpu {
             a: mat(op.a),
             a_trans: op.a_trans,
             b: mat(op.b),
-            b_trans: op.b_trans,
-            b_packed: false,
+            b_layout: gemm::Layout::of(op.b_trans),
             c: mat_mut(op.c),
             accumulate: op.accumulate,
         };
@@ -225,12 +223,7 @@ impl Machine for Cpu {
     }
 
     fn multiplies(&self, format: BlockFormat) -> bool {
-        match format {
-            BlockFormat::Ggml(kind) => kind.block() > 1,
-            BlockFormat::Octets(kind) => interleaves(kind),
-            BlockFormat::Grouped(_) => true,
-            BlockFormat::Nf4 | BlockFormat::Int8 => false,
-        }
+        self.profile.multiplies(format)
     }
 
     fn packed_matmul(&self, op: &PackedMatMul<'_>, ws: &Tensor) {
@@ -239,6 +232,14 @@ impl Machine for Cpu {
         assert!(ws.bytes() >= needed, "packed_matmul: scratch {ws:?} is too small for {op:?}");
         let runs = operands::runs(op.weight, packing);
         let [m, k] = op.a.shape();
+        if packing.is_numbers() {
+            let b = Mat { ptr: runs[0].bytes, elem: Elem::Bf16, stride: k };
+            let n = packing.rows();
+            let (a, b_layout, c) = (mat(op.a), gemm::Layout::Octets, mat_mut(op.c));
+            let call = gemm::Gemm { m, n, k, a, a_trans: false, b, b_layout, c, accumulate: false };
+            // SAFETY: as below.
+            return unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) };
+        }
         let call = packed::Product { m, k, a: mat(op.a), runs: &runs, c: mat_mut(op.c) };
         // SAFETY: see the module; the packing was checked against the bytes, and the scratch has those that the profile named.
         unsafe { packed::product(self.place(), &call, operands::scratch(ws)) }

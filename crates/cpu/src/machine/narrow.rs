@@ -88,7 +88,8 @@ pub fn matmul(cpu: &Cpu, op: &NarrowMatMul<'_>, ws: &Tensor) {
     let (b_start, rest) = unsafe { (start.add(a_bytes), start.add(a_bytes + b_bytes)) };
     let a = round(cpu, &op.a, a, !a_trans, start);
     let b = round(cpu, &op.b, b, b_trans, b_start);
-    let call = gemm::Gemm { m, n, k, a, a_trans, b, b_trans, b_packed: false, c: mat_mut(c), accumulate };
+    let call =
+        gemm::Gemm { m, n, k, a, a_trans, b, b_layout: gemm::Layout::of(b_trans), c: mat_mut(c), accumulate };
     // SAFETY: see the machine's module; what is left of the scratch has the bytes that the product asks for.
     unsafe { gemm::gemm(&cpu.threads, cpu.isa, &call, rest) }
 }

@@ -66,8 +66,7 @@ impl Cpu {
             a: mat(a),
             a_trans: false,
             b: gemm::Mat { ptr: scratch(panels), elem: elem(*dtype), stride: k },
-            b_trans: true,
-            b_packed: true,
+            b_layout: gemm::Layout::Panels,
             c: mat_mut(c),
             accumulate: false,
         };

@@ -37,6 +37,10 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
             let (a, c) = (elem(input), elem(output));
             gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
         }
+        OpDesc::Packed { m, n, k, numbers: Some((input, output)) } => {
+            let shape = gemm::Shape { m, n, k, a: elem(input), b: gemm::Elem::Bf16, b_packed: false };
+            gemm::workspace_bytes(isa, profile.threads, &shape, elem(output))
+        }
         OpDesc::Packed { m, k, .. } => packed::workspace_bytes(profile.threads, m, k),
         OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),

@@ -129,10 +129,14 @@ fn folders_in_few_bits_answer_as_their_elements_do() {
             load(&device, &model, &mut params, &Exact(&opened.source)).unwrap();
             losses(&bed(device, model, params))
         });
-        let off = |x: &[f32]| x.iter().zip(&elements).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        // The root mean square: the largest of these losses' errors is luck.
+        let off = |x: &[f32]| {
+            let squares = x.iter().zip(&elements).map(|(x, y)| (x - y).powi(2)).sum::<f32>();
+            (squares / x.len() as f32).sqrt()
+        };
         let by_bf16 = off(&by_bf16);
-        // As blocks of GGUF do; in bf16 both sides round what they compute, and one model has more luck than another.
-        for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 2.0)] {
+        // As blocks of GGUF do; in bf16 both sides round what they compute.
+        for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.25)] {
             let packed = held(&opened, dtype, true);
             let few = packed.params.iter().filter(|(_, param)| param.value.as_blocked().is_some()).count();
             assert_eq!(few, 4 * 3, "{name}: weights in few bits");

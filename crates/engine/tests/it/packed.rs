@@ -13,7 +13,7 @@ use fathom_model::{
     Size, Trained, adapt, initialise, load, open, save_gguf, save_hf, save_peft,
 };
 use fathom_tensor::ggml::Kind;
-use fathom_tensor::{DType, Device, Machine, Meta};
+use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 use fathom_text::Tokenizer;
 
 use crate::batch::{Bed, WAYS, steady};
@@ -24,17 +24,22 @@ pub fn cpu() -> Device {
     Device::new(Arc::new(Cpu::new(2, None)), BUDGET)
 }
 
-/// A folder of a Llama whose rows are whole blocks of every type, with random weights.
+/// A folder of a Llama whose rows are whole blocks of every type, with random weights. Rows of the embedding and of the head are no
+/// whole eights.
 pub fn folder(at: &Path, tied: bool) {
+    folder_of(at, tied, 99, DType::F32);
+}
+
+/// The same with so many tokens, stored as `dtype`.
+fn folder_of(at: &Path, tied: bool, vocab: usize, dtype: DType) {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama31/config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&fs::read(golden).unwrap()).unwrap();
-    // Rows of the embedding and of the head that are no whole eights.
     for (key, value) in [
         ("hidden_size", 256),
         ("intermediate_size", 512),
         ("head_dim", 64),
         ("num_hidden_layers", 3),
-        ("vocab_size", 99),
+        ("vocab_size", vocab),
     ] {
         config[key] = value.into();
     }
@@ -45,7 +50,7 @@ pub fn folder(at: &Path, tied: bool) {
     let (model, mut params) = Model::declare(&device, &spec, DType::F32);
     initialise(&device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
     let generation = GenerationConfig::default();
-    let options = FolderOptions { weights: SaveOptions::new(DType::F32), generation: &generation, copy: &[] };
+    let options = FolderOptions { weights: SaveOptions::new(dtype), generation: &generation, copy: &[] };
     save_hf(&device, &model, &params, at, options).unwrap();
 }
 
@@ -69,6 +74,42 @@ pub fn bed(device: Device, model: Model, params: Params) -> Bed {
 
 pub fn text(seed: usize, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|at| ((at * at + 7 * seed * at + seed) % 96) as u32).collect()
+}
+
+/// Weights stored as bf16 are held so in either precision, interleaved where the processor has no unit for them, with the bits of
+/// weights that are not.
+#[test]
+fn numbers_answer_to_the_bit() {
+    for (tied, vocab) in [(false, 104), (true, 104), (true, 99)] {
+        let at = tempfile::tempdir().unwrap();
+        folder_of(at.path(), tied, vocab, DType::Bf16);
+        let opened = open(at.path()).unwrap();
+        let documents: Vec<Vec<u32>> = (1..7).map(|seed| text(seed, 5 + 9 * seed)).collect();
+        for dtype in [DType::Bf16, DType::F32] {
+            let [stored, plain] = [true, false].map(|stored| held(&opened, dtype, stored));
+            let interleaves = stored.device.machine.multiplies(BlockFormat::Octets(Kind::Bf16));
+            let few = stored.params.iter().filter(|(_, param)| param.value.as_blocked().is_some()).count();
+            let around = if vocab == 99 {
+                0
+            } else if tied {
+                1
+            } else {
+                2
+            };
+            assert_eq!(few, if interleaves { 4 * 3 + around } else { 0 }, "tied {tied}, {vocab} tokens");
+            let losses = |bed: &Bed| bed.engine(64).losses_of(&documents).unwrap();
+            assert_eq!(losses(&stored), losses(&plain), "tied {tied}, {vocab} tokens, {dtype:?}");
+            if !tied {
+                steady(&stored, "numbers", &WAYS[1..2]);
+            }
+            let live = |bed: &Bed| bed.device.pool.usage().live;
+            assert!(live(&stored) <= live(&plain), "tied {tied}, {vocab} tokens, {dtype:?}");
+            let meta = Device::new(Arc::new(Meta::new(Cpu::new(2, None).profile().clone())), BUDGET);
+            let declared = Model::declare_stored(&meta, &opened.spec, dtype, &opened.source);
+            assert_eq!(meta.pool.usage().live, live(&held(&opened, dtype, true)), "{dtype:?}");
+            drop(declared);
+        }
+    }
 }
 
 #[test]

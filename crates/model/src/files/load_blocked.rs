@@ -36,7 +36,12 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     device.machine.fill(&targets, &|index, out| {
         let (name, rows) = &parts[index];
-        if let Err(error) = source.read_blocks(name, rows.clone(), out[0]) {
+        let read = if source.blocks(name).is_some() {
+            source.read_blocks(name, rows.clone(), out[0])
+        } else {
+            source.stream().read(name, (rows.start * out[0].len() / rows.len()) as u64, out[0])
+        };
+        if let Err(error) = read {
             failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
         }
     });

@@ -2,7 +2,7 @@
 //!
 //! The blocks that eight rows have of the same columns are together. A block is a few fields of equal units (words of codes, f16
 //! numbers, bytes of scales); unit `i` of row `r` is unit `8 i + r` of the eight blocks' field, and fields keep their order. Whatever
-//! is exact for a block is exact for what [`block`] puts together again.
+//! is exact for a block is exact for what [`block`] puts together again. Of bf16, two elements count as a block.
 
 use super::{Kind, dequantise};
 
@@ -21,7 +21,8 @@ const fn fields(kind: Kind) -> &'static [Field] {
         Kind::Q4K => &[(0, 2, 2), (4, 1, 12), (16, 4, 32)],
         Kind::Q5K => &[(0, 2, 2), (4, 1, 12), (16, 4, 40)],
         Kind::Q6K => &[(0, 4, 48), (192, 1, 16), (208, 2, 1)],
-        Kind::F32 | Kind::F16 | Kind::Bf16 | Kind::Q8_0 => &[],
+        Kind::Bf16 => &[(0, 4, 1)],
+        Kind::F32 | Kind::F16 | Kind::Q8_0 => &[],
     }
 }
 
@@ -30,15 +31,31 @@ pub const fn interleaves(kind: Kind) -> bool {
     !fields(kind).is_empty()
 }
 
+/// Elements and bytes of what keeps together: a block, or a pair of bf16.
+pub fn together(kind: Kind) -> (usize, usize) {
+    match kind {
+        Kind::Bf16 => (2, 4),
+        _ => (kind.block(), kind.block_bytes()),
+    }
+}
+
 /// Interleaves eight rows, which are one behind the other.
 ///
 /// # Panics
 /// If they are not whole blocks of a kind whose rows are interleaved.
 #[track_caller]
 pub fn interleave(kind: Kind, rows: &mut [u8]) {
-    let (bytes, old) = (kind.block_bytes(), rows.to_vec());
+    let ((_, bytes), old) = (together(kind), rows.to_vec());
     let fits = interleaves(kind) && rows.len().is_multiple_of(OCTET * bytes);
     assert!(fits, "interleave {}: {} bytes are not eight rows", kind.name(), rows.len());
+    if kind == Kind::Bf16 {
+        let rows = rows.as_chunks_mut::<4>().0;
+        let (old, pairs) = (old.as_chunks::<4>().0, rows.len() / OCTET);
+        for (index, eight) in rows.as_chunks_mut::<OCTET>().0.iter_mut().enumerate() {
+            *eight = std::array::from_fn(|row| old[row * pairs + index]);
+        }
+        return;
+    }
     for (index, block) in rows.chunks_exact_mut(OCTET * bytes).enumerate() {
         for (at, unit, count) in fields(kind).iter().copied() {
             let to = &mut block[OCTET * at..][..OCTET * unit * count];
@@ -83,9 +100,9 @@ pub fn block(kind: Kind, octet: &[u8], row: usize, out: &mut [u8]) {
 /// If the row does not have the elements.
 #[track_caller]
 pub fn dequantise_row(kind: Kind, rows: &[u8], (row, first): (usize, usize), out: &mut [f32]) {
-    let (mut held, bytes) = ([0; MOST_BYTES], kind.block_bytes());
-    for (index, out) in out.chunks_mut(kind.block()).enumerate() {
-        let octet = &rows[OCTET * bytes * (first / kind.block() + index)..][..OCTET * bytes];
+    let (mut held, (elements, bytes)) = ([0; MOST_BYTES], together(kind));
+    for (index, out) in out.chunks_mut(elements).enumerate() {
+        let octet = &rows[OCTET * bytes * (first / elements + index)..][..OCTET * bytes];
         block(kind, octet, row, &mut held[..bytes]);
         dequantise(kind, &held[..bytes], out);
     }
@@ -97,8 +114,8 @@ mod tests {
 
     #[test]
     fn rows_come_back() {
-        for kind in [Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K] {
-            let (bytes, blocks) = (kind.block_bytes(), 3);
+        for kind in [Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K, Kind::Bf16] {
+            let ((elements, bytes), blocks) = (together(kind), 3);
             assert!(bytes <= MOST_BYTES);
             let covered: usize = fields(kind).iter().map(|(_, unit, count)| unit * count).sum();
             assert_eq!(covered, bytes, "{kind:?}");
@@ -115,11 +132,11 @@ mod tests {
                     found.extend_from_slice(&held);
                 }
                 assert_eq!(found, plain, "{kind:?}, row {row}");
-                let mut wanted = vec![0.0; blocks * kind.block()];
-                let mut part = vec![0.0; kind.block()];
+                let mut wanted = vec![0.0; blocks * elements];
+                let mut part = vec![0.0; elements];
                 dequantise(kind, plain, &mut wanted);
-                dequantise_row(kind, &together, (row, kind.block()), &mut part);
-                assert_eq!(part, wanted[kind.block()..][..kind.block()], "{kind:?}, row {row}");
+                dequantise_row(kind, &together, (row, elements), &mut part);
+                assert_eq!(part, wanted[elements..][..elements], "{kind:?}, row {row}");
             }
         }
     }
