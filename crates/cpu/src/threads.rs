@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -18,24 +18,31 @@ type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 /// half a millisecond.
 const SPINS: u32 = 20_000;
 
+/// One more thread in the current job, in [`Shared::gate`]; the lower half of it counts them.
+const INSIDE: u64 = 1;
+const COUNT: u64 = OPEN - 1;
+/// The current job may be joined.
+const OPEN: u64 = 1 << 31;
+/// One more job: the upper half counts them.
+const JOB: u64 = 1 << 32;
+
 struct Shared {
     /// [`SPINS`], or 0 where there are fewer cores than threads: who spins there keeps somebody from working.
     spins: u32,
-    /// Counts the jobs; odd or even does not matter, a change wakes the helpers.
-    generation: AtomicUsize,
-    /// The body of the current job and its number of tasks. Written by the caller before `generation`
-    /// is advanced, read by helpers after they saw the advance.
+    /// How many jobs there were, whether the last may still be joined, and how many helpers are in it. A helper that comes too late,
+    /// because others had its core, is not waited for.
+    gate: AtomicU64,
+    /// The body of the current job and its number of tasks. Written by the caller while the gate is shut and nobody is inside, read by
+    /// helpers inside.
     job: UnsafeCell<Option<(*const Body<'static>, usize)>>,
     next: AtomicUsize,
-    done: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
 }
 
-// SAFETY: `job` is written only while every helper waits (the previous `run` returned after all of them
-// had counted themselves into `done`), and the release store of `generation` publishes it.
+// SAFETY: `job` is written only while the gate is shut and no helper is inside, and the release store that opens the gate publishes it.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is only followed during `run`, which outlives every use.
+// SAFETY: the pointer in `job` is only followed by helpers inside, for whom `run` waits.
 unsafe impl Send for Shared {}
 
 /// `count` threads in all, the caller included.
@@ -52,10 +59,9 @@ impl Threads {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let shared = Arc::new(Shared {
             spins: if count > cores { 0 } else { SPINS },
-            generation: AtomicUsize::new(0),
+            gate: AtomicU64::new(0),
             job: UnsafeCell::new(None),
             next: AtomicUsize::new(0),
-            done: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -85,22 +91,27 @@ impl Threads {
         }
         let _turn = self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let shared = &*self.shared;
-        // SAFETY: the lifetime is erased for the time of this call only: `run` returns, or unwinds, after
-        // every helper has counted itself into `done` and so no longer holds the pointer.
+        // SAFETY: the lifetime is erased for the time of this call only: `run` returns, or unwinds, after the gate was shut and every
+        // helper inside has left, and so no longer holds the pointer.
         let erased: *const Body<'static> = unsafe { std::mem::transmute(body as *const Body<'_>) };
         // SAFETY: no helper reads `job` now, see `Shared`.
         unsafe { *shared.job.get() = Some((erased, tasks)) };
         shared.next.store(0, Ordering::Relaxed);
-        shared.done.store(0, Ordering::Relaxed);
-        shared.generation.fetch_add(1, Ordering::AcqRel);
+        shared.gate.fetch_add(JOB | OPEN, Ordering::AcqRel);
         for helper in &self.helpers {
             helper.thread().unpark();
         }
         work(shared, body, tasks, 0);
         let mut spins = 0u32;
-        while shared.done.load(Ordering::Acquire) < self.helpers.len() {
+        let mut inside = shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
+        while inside & COUNT > 0 {
             spins = spins.saturating_add(1);
-            if spins < shared.spins { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if spins < shared.spins {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
+            inside = shared.gate.load(Ordering::Acquire);
         }
         assert!(!shared.panicked.swap(false, Ordering::AcqRel), "a worker thread panicked");
     }
@@ -125,31 +136,38 @@ fn work(shared: &Shared, body: &Body<'_>, tasks: usize, thread: usize) {
 
 fn helper(shared: &Shared, thread: usize) {
     let _zeros = AsZeros::new();
-    let mut seen = 0;
+    let (mut seen, mut spins) = (0, 0u32);
     loop {
-        let mut spins = 0u32;
-        while shared.generation.load(Ordering::Acquire) == seen {
-            spins = spins.saturating_add(1);
-            // A spinning helper hurts its neighbours. Whoever advances `generation` unparks all helpers after it.
-            if spins < shared.spins { std::hint::spin_loop() } else { std::thread::park() }
-        }
-        seen += 1;
+        let gate = shared.gate.load(Ordering::Acquire);
         if shared.stop.load(Ordering::Acquire) {
             return;
         }
-        // SAFETY: the caller wrote `job` before it advanced `generation`, and waits in `run` for `done`.
+        if gate & OPEN == 0 || gate / JOB == seen {
+            spins = spins.saturating_add(1);
+            // A spinning helper hurts its neighbours. Whoever opens the gate unparks all helpers after it.
+            if spins < shared.spins {
+                std::hint::spin_loop()
+            } else {
+                std::thread::park()
+            }
+            continue;
+        }
+        if shared.gate.compare_exchange(gate, gate + INSIDE, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        (seen, spins) = (gate / JOB, 0);
+        // SAFETY: the caller wrote `job` before it opened the gate, and waits in `run` for those inside.
         if let Some((body, tasks)) = unsafe { *shared.job.get() } {
             // SAFETY: as above, the body outlives this call.
             work(shared, unsafe { &*body }, tasks, thread);
         }
-        shared.done.fetch_add(1, Ordering::AcqRel);
+        shared.gate.fetch_sub(INSIDE, Ordering::AcqRel);
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.generation.fetch_add(1, Ordering::AcqRel);
         for helper in self.helpers.drain(..) {
             helper.thread().unpark();
             let _ = helper.join();
@@ -174,6 +192,23 @@ mod tests {
                 assert!(hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1));
             }
         }
+    }
+
+    /// Jobs one after the other, of a few callers, each of which sees all of its own done.
+    #[test]
+    fn jobs_follow_each_other() {
+        let threads = Threads::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for tasks in (0..4000).map(|at| at % 7 + 2) {
+                        let hits = AtomicUsize::new(0);
+                        threads.run(tasks, &|_, _| _ = hits.fetch_add(1, Ordering::Relaxed));
+                        assert_eq!(hits.load(Ordering::Relaxed), tasks);
+                    }
+                });
+            }
+        });
     }
 
     #[test]
