@@ -8,6 +8,9 @@ use crate::error::{Result, refuse};
 /// The memory budget where the system does not say what there is.
 pub const UNKNOWN_MEMORY: u64 = 8 << 30;
 
+/// The most threads that a process may be given.
+const MAX_THREADS: usize = 4096;
+
 /// The instruction-set mask that the environment asks for (`FATHOM_ISA`).
 ///
 /// # Errors
@@ -22,10 +25,21 @@ pub fn isa_mask() -> Result<Option<Isa>> {
     Ok(isa)
 }
 
-/// A number of threads; 0 for all cores.
-pub fn threads(threads: usize) -> usize {
-    let all = std::thread::available_parallelism().map_or(1, |n| n.get());
-    if threads == 0 { all } else { threads }
+/// A number of threads; for 0 what the environment says (`FATHOM_THREADS`), else all cores.
+///
+/// # Errors
+/// A variable that is no number of threads.
+pub fn threads(threads: usize) -> Result<usize> {
+    if threads > 0 {
+        return Ok(threads);
+    }
+    let Ok(text) = std::env::var("FATHOM_THREADS") else {
+        return Ok(std::thread::available_parallelism().map_or(1, |n| n.get()));
+    };
+    match text.parse() {
+        Ok(threads @ 1..=MAX_THREADS) => Ok(threads),
+        _ => refuse!("FATHOM_THREADS={text}: give a number of threads, from 1 to {MAX_THREADS}"),
+    }
 }
 
 /// Nine tenths of the memory that is available now.

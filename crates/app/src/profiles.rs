@@ -16,7 +16,7 @@ use crate::host;
 /// An unknown name, or a file that is no profile.
 pub fn of(machine: &Machine) -> Result<Profile> {
     let isa = Isa::select(host::isa_mask()?);
-    named(&machine.profile, host::threads(machine.threads), isa)
+    named(&machine.profile, host::threads(machine.threads)?, isa)
 }
 
 /// `cpu`, a graphics processor's name, or a file; `threads` and `isa` are those of `cpu`.

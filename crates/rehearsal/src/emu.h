@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <type_traits>
 #include <ucontext.h>
 #include <utility>
@@ -29,13 +28,14 @@ namespace emu {
 constexpr int SHARE = 16;
 struct Barrier { unsigned live = 0, arrived = 0; unsigned long generation = 0; };
 struct Warp { Barrier barrier; uint32_t slots[2][32 * SHARE]; };
-struct Fiber { jmp_buf at; std::unique_ptr<char[]> stack; bool done; };
+struct Fiber { jmp_buf at; char* stack; bool done; };
 constexpr size_t STACK = 128 << 10;
 
 struct Block {
   std::vector<Fiber> fibers; std::vector<Warp> warps; std::vector<uint64_t> dynamic;
   Barrier barrier; jmp_buf home; unsigned count = 0, now = 0, idle = 0; int vote = 0;
   void (*body)(void*) = nullptr; void* argument = nullptr;
+  ~Block() { for (Fiber& f : fibers) delete[] f.stack; }
 };
 inline thread_local Block* block;
 
@@ -82,13 +82,13 @@ inline void run() {
 }
 inline void begin(unsigned index) {
   Fiber& f = block->fibers[index];
-  f.stack.reset(new char[STACK]);
+  f.stack = new char[STACK];
   f.done = false;
   if (_setjmp(block->home)) return;
   block->now = index;
   ucontext_t start;
   getcontext(&start);
-  start.uc_stack.ss_sp = f.stack.get(); start.uc_stack.ss_size = STACK; start.uc_link = nullptr;
+  start.uc_stack.ss_sp = f.stack; start.uc_stack.ss_size = STACK; start.uc_link = nullptr;
   makecontext(&start, (void (*)())run, 0);
   setcontext(&start);
   std::abort();

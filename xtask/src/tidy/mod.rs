@@ -2,6 +2,7 @@
 
 mod arrows;
 mod budget;
+mod idle;
 mod lex;
 mod rules;
 mod source;
@@ -61,6 +62,7 @@ fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Re
         }
     }
     let sources: Vec<Source> = rust.iter().map(|(path, text)| Source::new(path, text)).collect();
+    found.extend(idle::check(metadata, &sources));
     let test_modules: Vec<&String> = sources.iter().flat_map(|source| &source.test_modules).collect();
     let is_test = |source: &Source| {
         let declared = |module: &&String| {

@@ -37,10 +37,11 @@ impl Machine {
     /// The processor with a memory budget: what the recipe says, or most of what is available.
     ///
     /// # Errors
-    /// A machine profile that cannot be read.
+    /// A machine profile that cannot be read, or a variable of the environment that is none of its values.
     pub fn cpu(&self) -> Result<Device> {
         let rates = profiles::cpu_rates(&self.asked, 1)?;
-        let cpu = Cpu::new(self.asked.threads, host::isa_mask()?).with_rates(rates);
+        let threads = host::threads(self.asked.threads)?;
+        let cpu = Cpu::new(threads, host::isa_mask()?).with_rates(rates);
         Ok(Device::new(Arc::new(cpu), self.host_budget()))
     }
 
@@ -52,7 +53,7 @@ impl Machine {
         if let Some(opened) = self.gpu(place)? {
             return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
         }
-        let cores = (host::threads(self.asked.threads) / place.cores).max(1);
+        let cores = (host::threads(self.asked.threads)? / place.cores).max(1);
         let rates = profiles::cpu_rates(&self.asked, place.cores)?;
         let cpu = Cpu::new(cores, host::isa_mask()?).with_rates(rates);
         Ok(Device::on_mesh(Arc::new(cpu), self.host_budget() / place.host as u64, mesh))

@@ -62,6 +62,7 @@ fn small(folder: &Path, settings: &[&str]) -> Job {
     }
     let keys = [
         "machine.kind=cpu",
+        "machine.threads=1",
         "model.hidden=64",
         "model.layers=2",
         "model.heads=2",

@@ -182,7 +182,7 @@ fn on_policy_the_ratio_is_one() {
             continue;
         }
         for dtype in [DType::F32, DType::Bf16] {
-            let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 30);
+            let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
             let (model, mut params) = Model::declare(&device, &opened.spec, dtype);
             load(&device, &model, &mut params, &opened.source).unwrap();
             let mut trainer = Trainer::new(&device, model, params);
@@ -228,6 +228,7 @@ pub(crate) fn asked(folder: &Path, out: &str, more: &[&str]) -> Result<Job, Erro
     let at = |name: &str| folder.join(name).display().to_string();
     let mut settings: Vec<String> = vec![
         "machine.kind=cpu".into(),
+        "machine.threads=1".into(),
         format!("model.from={}", at("run")),
         format!("data.paths=[{:?}]", at("prompts.jsonl")),
         format!("rl.reward={}", at("reward.toml")),
@@ -360,6 +361,7 @@ fn models_judge_answers() {
     fs::write(folder.join("pairs.jsonl"), (0..8).map(row).collect::<String>()).unwrap();
     let settings = [
         "machine.kind=cpu".into(),
+        "machine.threads=1".into(),
         format!("model.from={}", at("run")),
         format!("data.paths=[{:?}]", at("pairs.jsonl")),
         format!("run.out={}", at("scorer")),
@@ -419,6 +421,7 @@ fn with_turns(folder: &Path) -> Vec<String> {
     fs::write(folder.join("short.jsonl"), (0..12).map(row).collect::<String>()).unwrap();
     let settings = [
         "machine.kind=cpu".into(),
+        "machine.threads=1".into(),
         format!("model.from={}", at("run")),
         format!("data.paths=[{:?}]", at("short.jsonl")),
         format!("run.out={}", at("ends")),

@@ -31,6 +31,7 @@ fn shares_of_answers_are_learned() {
     let run = |out: &str, more: &[&str]| {
         let own = [
             "machine.kind=cpu".to_string(),
+            "machine.threads=1".to_string(),
             format!("model.from={}", at("run")),
             format!("data.paths=[{:?}]", at("rows.jsonl")),
             format!("run.out={}", at(out)),
@@ -105,6 +106,7 @@ fn likelihoods_are_written_by_models() {
     let job = |recipe: &str, data: &str, out: &str, more: &[&str]| {
         let own = [
             "machine.kind=cpu".to_string(),
+            "machine.threads=1".to_string(),
             format!("model.from={}", at("run")),
             format!("data.paths=[{:?}]", at(data)),
             format!("run.out={}", at(out)),

@@ -17,6 +17,7 @@ fn job(folder: &Path, recipe: &str, out: &str, more: &[&str]) -> fathom_app::Res
     let own = [format!("model.from={}", at("run")), format!("run.out={}", at(out))];
     let small = [
         "machine.kind=cpu",
+        "machine.threads=1",
         "model.precision=f32",
         "data.held_out_share=0",
         "optimizer.lr=3e-3",

@@ -24,6 +24,7 @@ fn a_pipeline_compares_as_one_rank() {
     let run = |recipe: &str, out: &str, more: &[&str]| {
         let own = [
             "machine.kind=cpu".to_string(),
+            "machine.threads=1".to_string(),
             format!("model.from={}", at("run")),
             format!("data.paths=[{:?}]", at("pairs.jsonl")),
             format!("run.out={}", at(out)),

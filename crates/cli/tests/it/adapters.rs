@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -119,12 +119,8 @@ fn a_killed_adapter_run_goes_on_with_the_same_bits() {
         let alone = losses(&folder.path().join(&alone));
         let args = args_of("lora", folder.path(), &killed, &more);
         let out = folder.path().join(&killed);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_fathom"))
-            .args(&args)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child =
+            crate::program().args(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         while !out.join("checkpoints/LATEST").exists() && child.try_wait().unwrap().is_none() {
             sleep(Duration::from_millis(2));
         }

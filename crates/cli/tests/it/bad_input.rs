@@ -82,7 +82,7 @@ fn flags_without_use_are_refused() {
 
 #[test]
 fn a_pod_has_to_know_how_many_there_are() {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let mut command = crate::program();
     let pod = command.args(["curate", "books"]).env("JOB_COMPLETION_INDEX", "3").env_remove("WORLD_SIZE");
     let output = pod.output().unwrap();
     let err = crate::text(&output.stderr);

@@ -50,7 +50,7 @@ impl Drop for Running {
 /// Starts the binary in `folder`; what it says goes to `name.log` there.
 fn start(folder: &Path, name: &str, args: &[String]) -> Running {
     let log = fs::File::create(folder.join(format!("{name}.log"))).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let mut command = crate::program();
     command.current_dir(folder).args(args).stdin(Stdio::null());
     Running(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
 }
@@ -146,8 +146,7 @@ fn a_cluster_that_loses_an_executor_gives_the_same_bytes() {
         fs::create_dir(folder).unwrap();
     }
 
-    let alone =
-        Command::new(env!("CARGO_BIN_EXE_fathom")).current_dir(&embedded).args(args(&[])).output().unwrap();
+    let alone = crate::program().current_dir(&embedded).args(args(&[])).output().unwrap();
     assert!(alone.status.success(), "{}", text(&alone.stderr));
 
     let [scheduler, first, second] = free_ports();

@@ -1,7 +1,5 @@
 //! Rows of `fathom bench`: their keys, and the figures that are no rates.
 
-use std::process::Command;
-
 use serde_json::Value;
 
 use crate::{good, rows, text};
@@ -31,7 +29,7 @@ fn has(row: &Value, keys: &[&str]) {
 #[test]
 fn products() {
     for isa in ["portable", "amx"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut command = crate::program();
         command.args(["bench", "gemm", "--shape", "64,96,32", "--repeat", "1"]).env("FATHOM_ISA", isa);
         let found = rows(&text(&command.output().unwrap().stdout));
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn a_killed_run_is_finished_by_the_next() {
     let out = tempfile::tempdir().unwrap();
     let mut killed = 0;
     for milliseconds in [2, 5, 9, 14, 20, 27, 35, 44] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_fathom"))
+        let mut child = crate::program()
             .args(args(folder.path(), out.path()))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -199,7 +199,7 @@ fn a_rank_has_its_parts_to_itself() {
     refused(args.clone(), &["in use by process 7 on elsewhere", "rank 0 of 1", "out="]);
     let rank = [("MIN", "10"), ("MAX", "14"), ("STEP", "2"), ("COUNT", "3"), ("ID", "14")];
     let of_an_array = || {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut command = crate::program();
         command.args(&args).envs(rank.map(|(name, value)| (format!("SLURM_ARRAY_TASK_{name}"), value)));
         let output = command.output().unwrap();
         (output.status.code(), crate::text(&output.stderr))

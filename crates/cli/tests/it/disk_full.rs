@@ -6,13 +6,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::resume::{STEPS, args, losses, start};
+use crate::resume::{STEPS, alone, args, losses, start};
 use crate::run::write_text;
-use crate::{good, text};
+use crate::{good, on_one_thread, text};
 
 /// Standard error of a run that may write files of `kib` KiB and must fail for it; it names every one of `names`.
 #[track_caller]
@@ -27,8 +26,8 @@ fn too_large(kib: u64, args: &[String], names: &[&str]) -> String {
 fn limited(kib: u64, args: &[String], names: &[&str]) -> (Option<i32>, String) {
     // The unit is 512 bytes (POSIX).
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", 2 * kib);
-    let mut command = Command::new("sh");
-    let output = command.args(["-c", &script, env!("CARGO_BIN_EXE_fathom")]).args(args).output().unwrap();
+    let output =
+        on_one_thread("sh").args(["-c", &script, env!("CARGO_BIN_EXE_fathom")]).args(args).output().unwrap();
     let err = text(&output.stderr);
     assert!(!err.contains("panicked"), "{err}");
     for name in names.iter().chain(&["File too large"]) {
@@ -37,11 +36,10 @@ fn limited(kib: u64, args: &[String], names: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), err)
 }
 
-/// A run that was killed after its first checkpoint, and the losses of one that was not.
-fn killed(folder: &Path) -> (Vec<String>, Vec<(u64, u64)>) {
+/// A run that was killed after its first checkpoint.
+fn killed(folder: &Path) -> Vec<String> {
     let at = |name: &str| folder.join(name);
     write_text(&at("text"));
-    good(args(&at("text"), &at("alone")));
     let mut child = start(&at("text"), &at("run"));
     let started = Instant::now();
     while !at("run/checkpoints/LATEST").is_file() {
@@ -50,18 +48,16 @@ fn killed(folder: &Path) -> (Vec<String>, Vec<(u64, u64)>) {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    (args(&at("text"), &at("run")), losses(&at("alone")))
+    args(&at("text"), &at("run"))
 }
 
 /// Goes on with room enough, from the checkpoint that is there.
-fn goes_on(folder: &Path, args: &[String], alone: &[(u64, u64)]) {
+fn goes_on(folder: &Path, args: &[String]) {
     let left = fs::read_dir(folder.join("run/checkpoints")).unwrap();
     let names: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert!(names.iter().any(|name| name.starts_with("step-")), "{names:?}");
     good(args);
-    let now = losses(&folder.join("run"));
-    assert_eq!(now.len(), 3 * STEPS);
-    assert_eq!(now, alone);
+    assert_eq!(losses(&folder.join("run")), alone().losses);
 }
 
 #[test]
@@ -79,7 +75,7 @@ fn while_the_corpus_is_built() {
 #[test]
 fn while_a_checkpoint_is_saved() {
     let folder = tempfile::tempdir().unwrap();
-    let (run, alone) = killed(folder.path());
+    let run = killed(folder.path());
     let checkpoints = folder.path().join("run/checkpoints");
     let latest = fs::read_to_string(checkpoints.join("LATEST")).unwrap();
     let model = checkpoints.join(latest.trim()).join("model/model.safetensors");
@@ -94,7 +90,7 @@ fn while_a_checkpoint_is_saved() {
         names.into_iter().all(|name| !leftover(name.to_str().unwrap())),
         "the disk is full; nothing is left behind"
     );
-    goes_on(folder.path(), &run, &alone);
+    goes_on(folder.path(), &run);
 }
 
 /// Nothing is before the first checkpoint, and a run that could save nothing did not do all that was asked.
@@ -120,7 +116,7 @@ fn before_the_first_checkpoint() {
 #[test]
 fn while_metrics_are_written() {
     let folder = tempfile::tempdir().unwrap();
-    let (run, alone) = killed(folder.path());
+    let run = killed(folder.path());
     let (log, kib) = (folder.path().join("run/metrics.jsonl"), 4096);
     let mut text = fs::read_to_string(&log).unwrap();
     // An event that the program does not know, up to a few steps below the limit.
@@ -128,5 +124,5 @@ fn while_metrics_are_written() {
     text.push_str(&format!("{{\"event\":\"padding\",\"step\":0,\"text\":\"{}\"}}\n", "x".repeat(length)));
     fs::write(&log, text).unwrap();
     too_large(kib, &run, &["cannot write", "metrics.jsonl"]);
-    goes_on(folder.path(), &run, &alone);
+    goes_on(folder.path(), &run);
 }

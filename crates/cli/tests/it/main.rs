@@ -36,10 +36,25 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// Tests run side by side. Two threads of a program wait for each other where others have the cores: 36 steps of a tiny model took
+/// 0.5 s of processor time on one thread, and 1.4 to 3 s on two.
+const ONE_THREAD: (&str, &str) = ("FATHOM_THREADS", "1");
+
+/// The binary, on one thread unless it is given more.
+fn program() -> Command {
+    on_one_thread(env!("CARGO_BIN_EXE_fathom"))
+}
+
+/// A command that runs the binary, on one thread unless it is given more.
+fn on_one_thread(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env(ONE_THREAD.0, ONE_THREAD.1);
+    command
+}
+
 /// The binary with arguments, in a folder of its own choice.
 fn fathom<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
-    command.args(args).env_remove("FATHOM_ISA").output().unwrap()
+    program().args(args).env_remove("FATHOM_ISA").output().unwrap()
 }
 
 /// Standard output of a call that must succeed.

@@ -129,7 +129,7 @@ fn activations_have_names_and_places() {
 fn a_reader_may_leave() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let mut command = crate::program();
     let output = command.args(["recipes", "ls"]).stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), crate::text(&output.stderr)), (Some(141), String::new()));
 }

@@ -33,7 +33,7 @@ impl Bench {
 
     /// The program with the pretended libraries.
     fn fathom(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut command = crate::program();
         // Kernels are compiled once for all tests.
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rehearsal");
         command.env("FATHOM_CUDA_LIBS", self.at("libs")).env("FATHOM_CACHE", cache);
@@ -50,13 +50,14 @@ impl Bench {
         command
     }
 
-    /// Two steps of each of three stages.
+    /// Two steps of each of three stages, as short as kernels' blocks allow: the emulation takes its time by blocks.
     fn run(&self, name: &str, schedule: &str, keys: &[&str]) -> Command {
         let (out, data) = (self.at(name), self.at("text"));
         let mut command = self.fathom();
         command.env("FATHOM_REHEARSAL_SCHEDULE", schedule);
         command.args(["quickstart", "--steps", "2", "--data", arg(&data), "--out", arg(&out)]);
-        command.args(TINY).arg("eval.enabled=false").args(keys);
+        command.args(TINY).args(["eval.enabled=false", "stage.1.seq_tokens=64", "stage.2.seq_tokens=128"]);
+        command.args(keys);
         command
     }
 
@@ -108,14 +109,14 @@ fn near(name: &str, found: &[[f64; 2]], expected: &[[f64; 2]], bounds: [f64; 2])
 fn training_on_the_pretended_gpu_is_training() {
     let Some(bench) = Bench::new() else { return };
     let packed = "stage.1.samples_per_micro_batch=2";
-    let all = &["late", "early", "7"][..];
+    // Work that is deferred is compared with work that is done at once, by launches and by graphs.
     for (name, bounds, schedules, keys) in [
-        ("f32", F32, &["late"][..], &["model.precision=f32"][..]),
-        ("bf16", BF16, all, &["model.precision=bf16", packed]),
+        ("f32", F32, &["early"][..], &["model.precision=f32"][..]),
+        ("bf16", BF16, &["early", "7"], &["model.precision=bf16", packed]),
         (
             "graphs",
             BF16,
-            all,
+            &["early", "late", "7"],
             &[
                 "model.precision=bf16",
                 "machine.graphs=true",
@@ -124,7 +125,7 @@ fn training_on_the_pretended_gpu_is_training() {
                 "stage.2.steps=1",
             ],
         ),
-        ("fp8", [1e-2, 1e-1], &["late"], &["model.precision=bf16", "precision.gemm=fp8_block"]),
+        ("fp8", [1e-2, 1e-1], &["7"], &["model.precision=bf16", "precision.gemm=fp8_block"]),
         (
             "experts",
             BF16,
@@ -169,16 +170,14 @@ fn experts_learn_the_same_whoever_multiplies() {
 #[test]
 fn memory_that_leaves_the_pretended_gpu_comes_back() {
     let Some(bench) = Bench::new() else { return };
-    for (name, keys) in [
-        ("disk", &["machine.offload_optimizer=true", "machine.offload_weights=true"][..]),
-        (
-            "host",
-            &["machine.offload_optimizer=true", "machine.offload_weights=true", "machine.offload_to=host"],
-        ),
-        ("moments", &["optimizer.moments=bf16"]),
+    let offloaded = ["machine.offload_optimizer=true", "machine.offload_weights=true"];
+    for (name, schedules, keys) in [
+        ("disk", &["late", "3"][..], &offloaded[..]),
+        ("host", &["early", "3"], &[offloaded[0], offloaded[1], "machine.offload_to=host"]),
+        ("moments", &["late"], &["optimizer.moments=bf16"]),
     ] {
         let keys = [keys, &["model.precision=bf16"]].concat();
-        bench.check(name, BF16, &["late", "early", "3"], &keys);
+        bench.check(name, BF16, schedules, &keys);
     }
 }
 
@@ -186,7 +185,13 @@ fn memory_that_leaves_the_pretended_gpu_comes_back() {
 #[test]
 fn a_pool_takes_its_budget_at_once_where_the_driver_refuses_parts() {
     let Some(bench) = Bench::new() else { return };
-    let keys = ["model.precision=bf16", "machine.kind=cuda"];
+    let keys = [
+        "model.precision=bf16",
+        "machine.kind=cuda",
+        "stage.0.steps=1",
+        "stage.1.steps=1",
+        "stage.2.steps=1",
+    ];
     let expected = bench.train("parts", "late", &keys);
     for refused in ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"] {
         let mut command = bench.run(refused, "late", &keys);
@@ -205,15 +210,19 @@ fn a_pool_takes_its_budget_at_once_where_the_driver_refuses_parts() {
 fn meshes_on_the_pretended_gpu_are_meshes() {
     let Some(bench) = Bench::new() else { return };
     let twice = ["stage.0.micro_batches=2", "stage.1.micro_batches=2", "stage.2.micro_batches=2"];
-    for (name, keys) in [
-        ("tp", &["mesh.tp=2", "model.kv_heads=2"][..]),
-        ("cp", &["mesh.cp=2"]),
-        ("a2a", &["mesh.cp=2", "mesh.cp_comm_type=a2a", "model.kv_heads=2"]),
-        ("pp", &["mesh.pp=2"]),
-        ("ep", &["mesh.dp=2", "mesh.ep=2", "model.family=mixtral", "model.init=normal", "moe.experts=4"]),
+    for (name, schedules, keys) in [
+        ("tp", &["late", "5"][..], &["mesh.tp=2", "model.kv_heads=2"][..]),
+        ("cp", &["late", "5"], &["mesh.cp=2"]),
+        ("a2a", &["5"], &["mesh.cp=2", "mesh.cp_comm_type=a2a", "model.kv_heads=2"]),
+        ("pp", &["late", "5"], &["mesh.pp=2"]),
+        (
+            "ep",
+            &["5"],
+            &["mesh.dp=2", "mesh.ep=2", "model.family=mixtral", "model.init=normal", "moe.experts=4"],
+        ),
     ] {
         let keys = [keys, &["model.precision=bf16"], &twice].concat();
-        bench.check(name, BF16, &["late", "5"], &keys);
+        bench.check(name, BF16, schedules, &keys);
     }
 }
 

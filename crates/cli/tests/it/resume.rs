@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,8 +24,28 @@ pub fn start(text: &Path, out: &Path) -> Child {
     start_with(text, out, &[])
 }
 
+/// What a run that was left alone is: the losses of its steps, and its model.
+pub struct Alone {
+    pub losses: Vec<(u64, u64)>,
+    model: Vec<u8>,
+}
+
+/// The run of [`args`], made once for all that are compared with it.
+pub fn alone() -> &'static Alone {
+    static MADE: OnceLock<Alone> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        write_text(&at("text"));
+        good(args(&at("text"), &at("alone")));
+        let losses = losses(&at("alone"));
+        assert_eq!(losses.len(), 3 * STEPS);
+        Alone { losses, model: fs::read(at("alone/model/model.safetensors")).unwrap() }
+    })
+}
+
 fn start_with(text: &Path, out: &Path, more: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let mut command = crate::program();
     command.args(args(text, out)).args(more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
@@ -50,9 +71,6 @@ fn killed_runs_go_on_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
-    good(args(&at("text"), &at("alone")));
-    let alone = losses(&at("alone"));
-    assert_eq!(alone.len(), 3 * STEPS);
     // Before the first save, between saves of the first stage, and in the second and third.
     for steps in [1, 7, STEPS + 4, 2 * STEPS + 5] {
         let mut child = start(&at("text"), &at("killed"));
@@ -61,7 +79,7 @@ fn killed_runs_go_on_with_the_same_bits() {
         child.wait().unwrap();
     }
     good(args(&at("text"), &at("killed")));
-    assert_eq!(losses(&at("killed")), alone);
+    assert_eq!(losses(&at("killed")), alone().losses);
 }
 
 /// Where weights and optimizer state are is no part of what a run is: it may change from one start to the next.
@@ -70,7 +88,6 @@ fn killed_runs_go_on_with_their_state_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
-    good(args(&at("text"), &at("alone")));
     let on_disk = ["machine.offload_weights=true", "machine.offload_optimizer=true"];
     for (steps, more) in [(5, &on_disk[..]), (STEPS + 4, &[]), (2 * STEPS + 5, &on_disk[1..])] {
         let mut child = start_with(&at("text"), &at("killed"), more);
@@ -79,9 +96,8 @@ fn killed_runs_go_on_with_their_state_elsewhere() {
         child.wait().unwrap();
     }
     good(args(&at("text"), &at("killed")).into_iter().chain(on_disk.map(String::from)));
-    assert_eq!(losses(&at("killed")), losses(&at("alone")));
-    let model = |name: &str| fs::read(at(name).join("model/model.safetensors")).unwrap();
-    assert!(model("killed") == model("alone"));
+    assert_eq!(losses(&at("killed")), alone().losses);
+    assert!(fs::read(at("killed/model/model.safetensors")).unwrap() == alone().model);
 }
 
 /// A supervised run on two ranks that loses one, is asked to stop, and goes on on one rank: stages of a pipeline change no bit where
@@ -95,7 +111,7 @@ fn a_run_that_lost_a_rank_goes_on_under_another_mesh() {
     good(with(&at("alone")));
     let program = env!("CARGO_BIN_EXE_fathom");
     let out = at("disturbed");
-    let mut job = Command::new(program);
+    let mut job = crate::program();
     job.args(["supervise", "--out", arg(&out), "--backoff", "0.01", "--", program]);
     job.args(with(&out));
     job.args(["mesh.pp=2", "machine.fault=\"kill rank 1 at step 7, term rank 0 at step 20\""]);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ fn a_killed_run_of_lessons_goes_on_with_the_same_bits() {
     assert!(alone.len() > 12);
     let out = folder.path().join("killed");
     for steps in [3, 10] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut command = crate::program();
         command.args(args(folder.path(), "killed", &more)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         while losses(&out).len() < steps && child.try_wait().unwrap().is_none() {
@@ -205,7 +205,7 @@ fn conversations_are_checked_taught_and_held() {
     );
     good(args(folder.path(), "taught", &[&template, "stage.0.epochs=2"]));
     let talk = |model: &Path, more: &[&str]| {
-        let mut chat = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut chat = crate::program();
         chat.args(["chat", arg(model), "--max-tokens", "4"]).args(more);
         let child = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();

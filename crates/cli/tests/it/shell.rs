@@ -10,7 +10,7 @@ use crate::{arg, fathom, golden, good, refused, text};
 
 /// The binary with a variable set.
 fn with(variable: (&str, &str), args: &[&str]) -> (String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let mut command = crate::program();
     let output = command.args(args).env(variable.0, variable.1).output().unwrap();
     (text(&output.stdout), text(&output.stderr))
 }
@@ -37,7 +37,7 @@ fn colours_are_for_terminals_and_can_be_had_or_refused() {
         assert!(!out.contains(escape) && !err.contains(escape), "no terminal: {args:?}");
         let (out, err) = with(("CLICOLOR_FORCE", "1"), args);
         assert!(out.contains(escape) || err.contains(escape), "{args:?}: {out}{err}");
-        let mut both = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut both = crate::program();
         let output = both.args(args).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1").output().unwrap();
         assert!(!text(&output.stdout).contains(escape) && !text(&output.stderr).contains(escape), "{args:?}");
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::text;
 
 fn supervise(folder: &Path, flags: &[&str], job: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let mut command = crate::program();
     command.arg("supervise").args(flags).args(["--", "sh", "-c", job]).current_dir(folder);
     command
 }
@@ -128,7 +128,7 @@ fn a_command_without_a_run_is_refused() {
 fn the_run_is_found_behind_a_launcher_whose_words_may_be_the_verb() {
     let folder = tempfile::tempdir().unwrap();
     let run = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut command = crate::program();
         command.args(["supervise", "--backoff", "0.01", "--", "sh", "-c"]);
         // A job that has saved a step in the run's folder, which is not said.
         command.arg("mkdir -p found/checkpoints; echo step-00000007 > found/checkpoints/LATEST; exit 7");
@@ -148,7 +148,7 @@ fn the_run_is_found_behind_a_launcher_whose_words_may_be_the_verb() {
 
 /// `fathom doctor --dist` in an environment of these variables alone.
 fn doctor(variables: &[(&str, &str)], flags: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    let mut command = crate::program();
     command
         .args(["doctor", "--dist"])
         .args(flags)
@@ -186,7 +186,7 @@ fn doctor_tells_who_this_process_is() {
 #[test]
 fn a_launched_process_that_cannot_be_connected_says_why() {
     let train = |variables: &[(&str, &str)], keys: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut command = crate::program();
         command.args(["train", "quickstart", "run.out=nowhere"]).args(keys).env_clear();
         let output = command.envs(variables.iter().copied()).output().unwrap();
         assert!(!output.status.success());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::resume::losses;
 use crate::run::{TINY, write_text};
-use crate::{arg, fathom, good, refused, text};
+use crate::{arg, fathom, good, on_one_thread, refused, text};
 
 /// A small run of one stage without schedules, so that more steps are the same as steps from the beginning.
 fn run(text: &Path, out: &Path, steps: u64, more: &[&str]) -> Vec<String> {
@@ -164,9 +164,9 @@ fn a_finished_run_goes_on_when_it_has_more_minutes() {
             ["quickstart", "--minutes", minutes, "--data", arg(&text), "--out", arg(&out)].map(String::from);
         fixed.into_iter().chain(TINY.map(String::from)).chain(["eval.enabled=false".into()])
     };
-    good(timed("0.05"));
+    good(timed("0.03"));
     let before = losses(&out);
-    good(timed("0.15"));
+    good(timed("0.1"));
     let after = losses(&out);
     assert!(
         after.len() > before.len() && after[..before.len()] == before,
@@ -184,7 +184,7 @@ fn a_hang_up_saves() {
     write_text(&at("text"));
     let start = |out: &str, before: &str| {
         // Whoever runs the tests may ignore it, and what a process ignores its children ignore.
-        let mut command = Command::new("env");
+        let mut command = on_one_thread("env");
         command.args([
             "--default-signal=HUP",
             "sh",
@@ -217,8 +217,8 @@ fn a_hang_up_saves() {
 
 /// Exit code and standard error of a call with its standard output on a full disk, or under a limit of the shell's.
 fn shell(script: &str, args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new("sh");
-    let output = command.args(["-c", script, env!("CARGO_BIN_EXE_fathom")]).args(args).output().unwrap();
+    let output =
+        on_one_thread("sh").args(["-c", script, env!("CARGO_BIN_EXE_fathom")]).args(args).output().unwrap();
     (output.status.code(), text(&output.stderr))
 }
 

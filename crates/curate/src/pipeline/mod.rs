@@ -23,6 +23,7 @@
 //!
 //! What an earlier run left is used only where its bytes still have the hash that its manifest says.
 
+mod awaited;
 mod barrier;
 mod batch;
 mod claim;

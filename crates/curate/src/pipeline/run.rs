@@ -1,9 +1,10 @@
 //! Running a plan: segment after segment, each only where something is missing.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use super::awaited::{Awaited, Owed};
 use super::barrier::{self, Job};
 use super::claim;
 use super::env::{Env, Progress, Rank, RunOptions};
@@ -33,13 +34,6 @@ pub enum Outcome {
     },
 }
 
-/// A part that is not there yet.
-#[derive(Clone, Debug)]
-struct Owed {
-    path: PathBuf,
-    rank: usize,
-}
-
 /// What a segment left behind.
 enum Account {
     Rows(Found),
@@ -47,10 +41,10 @@ enum Account {
 }
 
 /// The parts that the next segment reads; before the first segment there are none, but files.
-type InputParts = Option<Vec<Result<TablePart, Owed>>>;
+type InputParts = Option<Vec<Awaited<TablePart>>>;
 
-/// The parts of a segment with their manifests, or who owes them.
-type Found = Vec<Result<(TablePart, Manifest), Owed>>;
+/// The parts of a segment with their manifests.
+type Found = Vec<Awaited<(TablePart, Manifest)>>;
 
 impl Pipeline {
     /// Does what is missing. Killed at any moment, the next call goes on, with the same bytes as result.
@@ -76,16 +70,16 @@ impl Pipeline {
         let mut accounts = Vec::new();
         for segment in &self.segments {
             match self.run_segment(segment, &mut parts, &env)? {
-                Ok(Account::Rows(read)) if accounts.is_empty() => {
+                Awaited::Ready(Account::Rows(read)) if accounts.is_empty() => {
                     self.refuse_nothing(&read)?;
                     accounts.push(Account::Rows(read));
                 }
-                Ok(account) => accounts.push(account),
-                Err(missing) => return Ok(Outcome::Waiting { stage: Some(segment.name.clone()), missing }),
+                Awaited::Ready(account) => accounts.push(account),
+                Awaited::Owed(owed) => return Ok(waiting(Some(&segment.name), &owed)),
             }
         }
-        if let Err(missing) = all_there(&parts) {
-            return Ok(Outcome::Waiting { stage: None, missing });
+        if let Awaited::Owed(owed) = all_there(&parts) {
+            return Ok(waiting(None, &owed));
         }
         let stats = self.stats(&accounts, &env, started.elapsed())?;
         if first {
@@ -117,52 +111,52 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Runs a segment and moves `parts` on to what it wrote; the inner error is what others still owe.
+    /// Runs a segment and moves `parts` on to what it wrote.
     fn run_segment(
         &self,
         segment: &Segment,
         parts: &mut InputParts,
         env: &Env,
-    ) -> Result<Result<Account, Vec<String>>, Error> {
+    ) -> Result<Awaited<Account>, Error> {
         let (stage, key, sink) = match &segment.work {
             SegmentWork::Rows(rows) => {
                 let found = self.run_rows(rows, parts, env)?;
                 *parts = Some(found.iter().map(|f| f.clone().map(|(part, _)| part)).collect());
-                return Ok(Ok(Account::Rows(found)));
+                return Ok(Awaited::Ready(Account::Rows(found)));
             }
             SegmentWork::Table { stage, key } => (stage, key, false),
             SegmentWork::Sink { stage, key } => (stage, key, true),
         };
         let owed = share_out(segment, stage.as_ref(), key, parts, env)?;
         let whole = match all_there(parts) {
-            Ok(whole) if owed.is_empty() => whole,
-            Ok(_) => return Ok(Err(owed)),
-            Err(missing) => return Ok(Err(missing)),
+            Awaited::Ready(whole) if owed.is_empty() => whole,
+            Awaited::Ready(_) => return Ok(Awaited::Owed(owed)),
+            Awaited::Owed(owed) => return Ok(Awaited::Owed(owed)),
         };
         let table = match run_table(segment, stage.as_ref(), key, &whole, env)? {
-            Ok(table) => table,
-            Err(missing) => return Ok(Err(missing)),
+            Awaited::Ready(table) => table,
+            Awaited::Owed(owed) => return Ok(Awaited::Owed(owed)),
         };
         if !sink {
             let written = manifest::parts_of(&segment.folder, table.parts)?;
-            *parts = Some(written.into_iter().map(Ok).collect());
+            *parts = Some(written.into_iter().map(Awaited::Ready).collect());
         }
-        Ok(Ok(Account::Table(Box::new(table))))
+        Ok(Awaited::Ready(Account::Table(Box::new(table))))
     }
 
     /// Runs a row-wise segment and gives what is there of all ranks' parts.
     fn run_rows(&self, rows: &Rows, parts: &InputParts, env: &Env) -> Result<Found, Error> {
-        let sources: Vec<Result<Source<'_>, Owed>> = match parts {
+        let sources: Vec<Option<Source<'_>>> = match parts {
             None => self
                 .units
                 .iter()
-                .map(|unit| Ok(Source::Unit(unit, &self.recipe.input, &self.reading)))
+                .map(|unit| Some(Source::Unit(unit, &self.recipe.input, &self.reading)))
                 .collect(),
-            Some(parts) => parts.iter().map(|p| p.as_ref().map(Source::Part).map_err(Owed::clone)).collect(),
+            Some(parts) => parts.iter().map(|part| part.ready().map(Source::Part)).collect(),
         };
         let mut work = Vec::with_capacity(sources.len());
         for (index, source) in sources.iter().enumerate() {
-            let Ok(source) = source else { continue };
+            let Some(source) = source else { continue };
             let key = source.key(KeyHasher::new().with(&rows.key))?;
             work.push((index, key, source));
         }
@@ -174,7 +168,7 @@ impl Pipeline {
         let mut found: Found = (0..sources.len())
             .map(|index| {
                 let rank = index % env.options.rank.world_size.max(1);
-                Err(Owed { path: part_path(&rows.folder, index), rank })
+                Awaited::file(part_path(&rows.folder, index), rank)
             })
             .collect();
         for (index, key, _) in work {
@@ -186,7 +180,7 @@ impl Pipeline {
             };
             if let Some(manifest) = manifest::finished(&path, &key, &is_whole) {
                 let part = TablePart { path, facts: manifest.facts.clone() };
-                found[index] = Ok((part, manifest));
+                found[index] = Awaited::Ready((part, manifest));
             }
         }
         Ok(found)
@@ -196,7 +190,7 @@ impl Pipeline {
     fn refuse_nothing(&self, read: &Found) -> Result<(), Error> {
         let mut sum = Tally::default();
         for found in read {
-            let Ok((_, manifest)) = found else { return Ok(()) };
+            let Some((_, manifest)) = found.ready() else { return Ok(()) };
             manifest.stages.first().into_iter().for_each(|tally| sum.add(tally));
         }
         match sum.damage.first() {
@@ -239,7 +233,7 @@ impl Pipeline {
                         stages[0].tally.add_reader(&self.unread);
                     }
                     for (index, found) in found.iter().enumerate() {
-                        let Ok((part, manifest)) = found else { continue };
+                        let Some((part, manifest)) = found.ready() else { continue };
                         stages.iter_mut().zip(&manifest.stages).for_each(|(s, t)| s.tally.add(t));
                         took(index, &mut stages);
                         parts.push(part.clone());
@@ -272,13 +266,14 @@ fn table_stats(segment: &Segment, parts: &[TablePart]) -> TableStats {
     }
 }
 
-/// The parts, or the list of those that others owe.
-fn all_there(parts: &InputParts) -> Result<Vec<TablePart>, Vec<String>> {
-    let none = Vec::new();
-    let parts = parts.as_ref().unwrap_or(&none);
-    let owed = |owed: &Owed| format!("{} (rank {})", owed.path.display(), owed.rank);
-    let missing: Vec<String> = parts.iter().filter_map(|part| part.as_ref().err().map(owed)).collect();
-    if missing.is_empty() { Ok(parts.iter().flatten().cloned().collect()) } else { Err(missing) }
+/// How a run ends that waits for others.
+fn waiting(stage: Option<&String>, owed: &[Owed]) -> Outcome {
+    Outcome::Waiting { stage: stage.cloned(), missing: owed.iter().map(Owed::to_string).collect() }
+}
+
+/// All parts.
+fn all_there(parts: &InputParts) -> Awaited<Vec<TablePart>> {
+    parts.iter().flatten().cloned().collect()
 }
 
 /// The key of a stage's work on the table of these parts.
@@ -294,13 +289,13 @@ fn share_out(
     key: &str,
     parts: &InputParts,
     env: &Env,
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<Owed>, Error> {
     let Rank { rank, world_size } = env.options.rank;
     let (Some(share), Some(parts), true) = (stage.share(), parts, world_size > 1) else {
         return Ok(Vec::new());
     };
     let there: Vec<(usize, &TablePart)> =
-        parts.iter().enumerate().filter_map(|(number, part)| Some((number, part.as_ref().ok()?))).collect();
+        parts.iter().enumerate().filter_map(|(number, part)| Some((number, part.ready()?))).collect();
     let whole = table_key(key, there.iter().map(|(_, part)| *part), env);
     if there.len() == parts.len() && finished(segment, &whole, env).is_some() {
         if rank == 0 {
@@ -311,8 +306,9 @@ fn share_out(
     shares::make(&segment.folder, key, &there, &*share, env)?;
     let made = |number, part: &TablePart| shares::made(&segment.folder, key, (number, part), env);
     let missing = there.iter().filter(|(number, part)| !made(*number, part));
-    let owed = |(number, _): &(usize, &TablePart)| {
-        format!("{} (rank {})", shares::path(&segment.folder, *number).display(), number % world_size)
+    let owed = |(number, _): &(usize, &TablePart)| Owed {
+        path: shares::path(&segment.folder, *number),
+        rank: number % world_size,
     };
     Ok(missing.map(owed).collect())
 }
@@ -326,29 +322,29 @@ fn finished(segment: &Segment, key: &str, env: &Env) -> Option<TableManifest> {
     manifest::finished_table(&segment.folder, key, &is_whole)
 }
 
-/// Runs a stage over the whole table if it is not done; the inner error is what other ranks owe first.
+/// Runs a stage over the whole table if it is not done.
 fn run_table(
     segment: &Segment,
     stage: &dyn Barrier,
     key: &str,
     parts: &[TablePart],
     env: &Env,
-) -> Result<Result<TableManifest, Vec<String>>, Error> {
+) -> Result<Awaited<TableManifest>, Error> {
     let key = table_key(key, parts.iter(), env);
     if let Some(done) = finished(segment, &key, env) {
-        return Ok(Ok(done));
+        return Ok(Awaited::Ready(done));
     }
     if env.options.rank.rank != 0 {
-        let path = manifest::table_path(&segment.folder);
-        return Ok(Err(vec![format!("{} (rank 0)", path.display())]));
+        return Ok(Awaited::file(manifest::table_path(&segment.folder), 0));
     }
     let changed = parts.iter().enumerate().filter(|(_, part)| !env.is_whole(&part.path, &part.facts.file()));
-    let owed = |(number, part): (usize, &TablePart)| {
-        format!("{} (rank {})", part.path.display(), number % env.options.rank.world_size.max(1))
+    let owed = |(number, part): (usize, &TablePart)| Owed {
+        path: part.path.clone(),
+        rank: number % env.options.rank.world_size.max(1),
     };
-    let changed: Vec<String> = changed.map(owed).collect();
+    let changed: Vec<Owed> = changed.map(owed).collect();
     if !changed.is_empty() {
-        return Ok(Err(changed));
+        return Ok(Awaited::Owed(changed));
     }
     let started = Instant::now();
     barrier::clear(&segment.folder)?;
@@ -389,7 +385,7 @@ fn run_table(
     env.point("table")?;
     progress.parts_done = 1;
     env.progress(&progress);
-    Ok(Ok(done))
+    Ok(Awaited::Ready(done))
 }
 
 /// Removes the parts of an earlier run with more inputs, so that they are not read as part of this table.

@@ -23,7 +23,7 @@ pub struct Bed {
 impl Bed {
     pub fn new(case: &str, dtype: DType) -> Bed {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
-        let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 30);
+        let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
         let opened = open(&folder).unwrap();
         let (model, mut params) = Model::declare(&device, &opened.spec, dtype);
         load(&device, &model, &mut params, &opened.source).unwrap();

@@ -154,7 +154,7 @@ fn folders_in_few_bits_answer_as_their_elements_do() {
         let live = |stored: bool| held(&opened, DType::Bf16, stored).device.pool.usage().live;
         let (packed, unpacked) = (live(true), live(false));
         assert!(packed < unpacked, "{name}: {packed} bytes packed, {unpacked} unpacked");
-        let meta = Device::new(Arc::new(Meta::new(Cpu::new(2, None).profile().clone())), BUDGET);
+        let meta = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), BUDGET);
         let declared = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
         assert_eq!(meta.pool.usage().live, packed, "{name}");
         drop(declared);

@@ -21,7 +21,7 @@ use crate::batch::{Bed, WAYS, steady};
 pub const BUDGET: u64 = 1 << 30;
 
 pub fn cpu() -> Device {
-    Device::new(Arc::new(Cpu::new(2, None)), BUDGET)
+    Device::new(Arc::new(Cpu::new(1, None)), BUDGET)
 }
 
 /// A folder of a Llama whose rows are whole blocks of every type, with random weights. Rows of the embedding and of the head are no
@@ -163,7 +163,7 @@ fn a_plan_has_the_bytes_of_a_run() {
     let live = |stored: bool| held(&opened, DType::Bf16, stored).device.pool.usage().live;
     let (blocks, elements) = (live(true), live(false));
     assert!(3 * blocks < elements, "{blocks} bytes as blocks, {elements} unpacked");
-    let meta = Device::new(Arc::new(Meta::new(Cpu::new(2, None).profile().clone())), BUDGET);
+    let meta = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), BUDGET);
     let declared = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
     assert_eq!(meta.pool.usage().live, blocks);
     drop(declared);

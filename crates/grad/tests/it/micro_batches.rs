@@ -20,7 +20,7 @@ fn split_batches_have_the_gradients_of_the_whole() {
             let every =
                 levels().into_iter().filter(|isa| variant == Variant::Capped || *isa == Isa::detect());
             for isa in every {
-                let setup = Setup { machine: cpu(2, isa), ..Setup::new(variant, dtype) };
+                let setup = Setup { machine: cpu(1, isa), ..Setup::new(variant, dtype) };
                 let expected = setup.run(&whole(&DOCS), &DOCS);
                 let tiled = Setup { places: Places::linear().with_tiles(Some(256)), ..setup.clone() };
                 for (setup, tokens) in [(&setup, 128), (&setup, 256), (&tiled, 128)] {

@@ -316,7 +316,7 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(variant: Variant, dtype: DType) -> Setup {
-        let (machine, places, comm) = (cpu(2, Isa::detect()), Places::none(), CpComm::P2p);
+        let (machine, places, comm) = (cpu(1, Isa::detect()), Places::none(), CpComm::P2p);
         Setup { variant, dtype, machine, places, chaos: None, comm }
     }
 

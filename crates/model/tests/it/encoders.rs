@@ -25,7 +25,7 @@ fn case(name: &str) -> PathBuf {
 }
 
 fn device() -> Device {
-    Device::new(Arc::new(Cpu::new(2, None)), 1 << 30)
+    Device::new(Arc::new(Cpu::new(1, None)), 1 << 30)
 }
 
 /// Each case with its task and the number of its labels.

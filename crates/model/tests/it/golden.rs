@@ -154,7 +154,7 @@ fn logits_and_losses() {
         let (figures, tensors) = golden(&case);
         for which in INPUTS {
             let input = Input::read(&figures, which);
-            let run = Run::new(cpu(2, None), &case, &input);
+            let run = Run::new(cpu(1, None), &case, &input);
             let golden = floats(&tensors, &format!("{which}.logits"));
             let wrong = error(&run.logits(), &golden, largest(&golden));
             report.check(format!("{} {which} logits", name(&case)), wrong, 1e-4);
@@ -173,7 +173,7 @@ fn gradients() {
     for case in cases() {
         let (figures, tensors) = golden(&case);
         let input = Input::read(&figures, "packed");
-        let run = Run::new(cpu(2, None), &case, &input);
+        let run = Run::new(cpu(1, None), &case, &input);
         let mut grads = Grads::zeros(&run.device, &run.params);
         run.backward(&Places::none(), &mut grads);
         let folder = tempfile::tempdir().unwrap();
@@ -208,7 +208,7 @@ fn three_adamw_steps() {
         let (figures, _) = golden(&case);
         for which in INPUTS {
             let input = Input::read(&figures, which);
-            let mut run = Run::new(cpu(2, None), &case, &input);
+            let mut run = Run::new(cpu(1, None), &case, &input);
             let setting = |key: &str| figures["adamw"][key].as_f64().unwrap() as f32;
             let settings = AdamWSettings {
                 lr: setting("lr"),

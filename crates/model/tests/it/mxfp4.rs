@@ -46,7 +46,7 @@ fn blocks_become_what_transformers_reads() {
 #[test]
 fn a_loaded_model_is_exported_as_bf16() {
     let opened = open(&folder()).unwrap();
-    let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 26);
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 26);
     let (model, mut params) = Model::declare(&device, &opened.spec, DType::Bf16);
     load(&device, &model, &mut params, &opened.source).unwrap();
     let out = tempfile::tempdir().unwrap();

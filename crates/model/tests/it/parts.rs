@@ -33,7 +33,7 @@ fn slots(device: &Device, params: &Params, part: usize, parts: usize, copy: bool
 
 #[test]
 fn parts_are_cut_anywhere() {
-    let device = cpu(2, None);
+    let device = cpu(1, None);
     for case in cases() {
         let folder = open(&case).unwrap();
         let (model, mut params) = Model::declare(&device, &folder.spec, DType::F32);

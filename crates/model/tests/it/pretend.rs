@@ -92,7 +92,7 @@ fn spec(hidden: usize, layers: usize) -> Spec {
 }
 
 fn device() -> Device {
-    Device::new(Arc::new(Cpu::new(2, None)), 1 << 28)
+    Device::new(Arc::new(Cpu::new(1, None)), 1 << 28)
 }
 
 /// The sum of the losses, and the gradients.

@@ -19,7 +19,7 @@ fn golden() -> PathBuf {
 }
 
 fn device() -> Device {
-    Device::new(Arc::new(Cpu::new(2, None)), 1 << 28)
+    Device::new(Arc::new(Cpu::new(1, None)), 1 << 28)
 }
 
 fn bytes(source: &SafeTensors, name: &str) -> Vec<u8> {

@@ -42,7 +42,7 @@ fn sampling() -> GenerationConfig {
 
 #[test]
 fn what_is_exported_is_imported_bit_for_bit() {
-    let device = cpu(2, None);
+    let device = cpu(1, None);
     for case in cases() {
         for dtype in [DType::F32, DType::Bf16] {
             let (model, params) = loaded(&device, &case, dtype);
@@ -122,7 +122,7 @@ fn an_older_configuration_does_not_outlive_its_weights() {
 
 #[test]
 fn on_disk_a_model_is_loaded_and_exported_as_in_memory() {
-    let device = cpu(2, None);
+    let device = cpu(1, None);
     for case in cases() {
         for dtype in [DType::F32, DType::Bf16] {
             let (model, params) = loaded(&device, &case, dtype);
@@ -146,7 +146,7 @@ fn on_disk_a_model_is_loaded_and_exported_as_in_memory() {
 
 #[test]
 fn the_bf16_copy_and_the_sharded_copy_are_the_same_model() {
-    let device = cpu(2, None);
+    let device = cpu(1, None);
     let [whole, sharded] =
         ["llama2", "llama2_sharded"].map(|case| loaded(&device, &root().join(case), DType::F32).1);
     assert_eq!(bits(&device, &whole), bits(&device, &sharded));
@@ -162,7 +162,7 @@ fn the_bf16_copy_and_the_sharded_copy_are_the_same_model() {
 
 #[test]
 fn shards_follow_the_limit_and_replace_each_other() {
-    let device = cpu(2, None);
+    let device = cpu(1, None);
     let (model, params) = loaded(&device, &root().join("gpt_neox"), DType::F32);
     let out = tempfile::tempdir().unwrap();
     let generation = GenerationConfig::default();

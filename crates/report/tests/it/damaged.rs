@@ -1,5 +1,6 @@
 //! Logs that are damaged: a page is drawn of anything that parses.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fathom_base::metrics::Event;
@@ -72,11 +73,18 @@ fn log() -> Vec<Value> {
 fn any_number_anywhere_makes_a_page() {
     let events = log();
     survives(&events, "as written");
+    // How often a key of a kind of event was met, whichever elements of lists it is in: first it is every extreme, then every third.
+    let mut met = BTreeMap::<String, usize>::new();
     for (number, event) in events.iter().enumerate() {
         let mut paths = Vec::new();
         leaves(event, "", &mut paths);
         for path in paths {
-            for extreme in extremes() {
+            let key = path.split('/').filter(|part| part.parse::<usize>().is_err());
+            let times =
+                met.entry(format!("{} {}", event["event"], key.collect::<Vec<_>>().join("/"))).or_default();
+            let (some, all) = (*times % 3, *times == 0);
+            *times += 1;
+            for (_, extreme) in extremes().into_iter().enumerate().filter(|(at, _)| all || at % 3 == some) {
                 let mut changed = events.clone();
                 let Some(place) = changed[number].pointer_mut(&path) else { continue };
                 *place = extreme.clone();

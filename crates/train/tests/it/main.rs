@@ -34,3 +34,21 @@ mod solve_mesh;
 mod state;
 mod step;
 mod survive;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What many tests compare with, made once for each key.
+struct Made<T>(Mutex<BTreeMap<String, Arc<OnceLock<T>>>>);
+
+impl<T: Clone> Made<T> {
+    const fn new() -> Made<T> {
+        Made(Mutex::new(BTreeMap::new()))
+    }
+
+    /// What was made, by `make` if by none before. Others of the same key wait for it, those of another do not.
+    fn get(&self, key: String, make: impl FnOnce() -> T) -> T {
+        let place = self.0.lock().unwrap().entry(key).or_default().clone();
+        place.get_or_init(make).clone()
+    }
+}

@@ -14,6 +14,8 @@ use fathom_train::{
     Checkpoints, Goal, InStep, MicroBatch, Progress, Refers, Trainer, compare_checkpoints, open_state_disk,
 };
 
+use crate::Made;
+
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
 pub const STEPS: usize = 20;
@@ -231,22 +233,20 @@ fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
     worst
 }
 
+/// The same steps on one rank, made once for all meshes that are compared with them.
+fn one_rank(case: &Case) -> Arc<Seen> {
+    static MADE: Made<Arc<Seen>> = Made::new();
+    let Case { spec, dtype, tied, tile_rows, moments, uneven, narrow, round_to, .. } = *case;
+    let case = Case { spec, dtype, tied, tile_rows, moments, uneven, narrow, round_to, ..ONE };
+    let key = format!("{spec:?} {dtype:?} {tied} {tile_rows:?} {moments:?} {uneven} {narrow:?} {round_to:?}");
+    MADE.get(key, || Arc::new(world(case, STEPS).remove(0)))
+}
+
 #[track_caller]
 pub fn check(case: Case, exact: bool) {
     let Case { grid, chunks, .. } = case;
     let what = format!("{}, {grid}, {chunks} stages on a rank", (case.spec)(case.tied).family);
-    let one = &world(
-        Case {
-            grid: ONE.grid,
-            chunks: 1,
-            chaos: None,
-            on_disk: false,
-            layout: &[],
-            order: Order::OneByOne,
-            ..case
-        },
-        STEPS,
-    )[0];
+    let one = &one_rank(&case);
     assert!(one.losses[0] - one.losses[STEPS - 1] > 1.0, "it learns: {:?}", one.losses);
     let ranks = world(case, STEPS);
     for rank in &ranks {

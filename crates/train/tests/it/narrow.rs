@@ -176,7 +176,7 @@ fn delayed_scaling_goes_on_where_it_was() {
     let checkpoints = Checkpoints::new(folder.path(), 1);
     let how = InStep { narrow: Some(layers(GemmFormat::Fp8Delayed)), ..how(Places::none(), 512) };
     let begin = || {
-        let mut trainer = trainer(2, DType::Bf16);
+        let mut trainer = trainer(1, DType::Bf16);
         trainer.narrow(how.narrow.as_ref()).unwrap();
         trainer
     };

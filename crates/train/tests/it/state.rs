@@ -111,7 +111,7 @@ fn a_step_without_a_token_to_train_on_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for on_disk in EVERYWHERE {
         let how = how(on_disk);
-        let mut one = trainer(2, DType::Bf16, true, on_disk, folder.path());
+        let mut one = trainer(1, DType::Bf16, true, on_disk, folder.path());
         one.step(&data(), &how).unwrap();
         let before = bits(&one);
         let nothing = MicroBatch { labels: vec![-100; TOKENS], ..micro(TOKENS) };
@@ -126,7 +126,7 @@ fn checkpoints_go_from_disk_to_memory_and_back() {
     for (from, to) in [(disk, memory), (memory, disk), (disk, disk)] {
         let [files, saves] = [0, 1].map(|_| tempfile::tempdir().unwrap());
         let checkpoints = Checkpoints::new(saves.path(), 2);
-        let mut one = trainer(2, DType::Bf16, false, from, files.path());
+        let mut one = trainer(1, DType::Bf16, false, from, files.path());
         one.step(&data(), &how(from)).unwrap();
         let before = bits(&one);
         let progress = Progress { step: 1, ..Progress::default() };
@@ -166,7 +166,7 @@ fn with_options(dtype: DType, options: &Options) -> Trainer {
 fn an_adversary_changes_no_bit_and_faults_are_reported() {
     let how = how(EVERYWHERE[3]);
     let [files, memory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
-    let mut plain = trainer(2, DType::Bf16, true, EVERYWHERE[0], memory.path());
+    let mut plain = trainer(1, DType::Bf16, true, EVERYWHERE[0], memory.path());
     let losses: Vec<f32> = (0..2).map(|_| plain.step(&data(), &how).unwrap().loss.wait_f32()).collect();
     let options = |fault_one_in, seed| Options {
         chaos: Some(Chaos { seed, fault_one_in }),
@@ -202,7 +202,7 @@ fn an_adversary_changes_no_bit_and_faults_are_reported() {
 fn evaluation_streams_from_disk() {
     let logits = [EVERYWHERE[0], EVERYWHERE[2]].map(|on_disk| {
         let files = tempfile::tempdir().unwrap();
-        let one = trainer(2, DType::Bf16, true, on_disk, files.path());
+        let one = trainer(1, DType::Bf16, true, on_disk, files.path());
         let before = one.device.pool.usage().live;
         let micro = micro(TOKENS);
         let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
@@ -227,7 +227,7 @@ fn evaluation_streams_from_disk() {
 fn an_export_streams_from_disk() {
     let exported = [EVERYWHERE[0], EVERYWHERE[2]].map(|on_disk| {
         let [files, out] = [0, 1].map(|_| tempfile::tempdir().unwrap());
-        let one = trainer(2, DType::Bf16, true, on_disk, files.path());
+        let one = trainer(1, DType::Bf16, true, on_disk, files.path());
         save(&one.device, &one.model, &one.params, out.path(), SaveOptions::new(DType::F32)).unwrap();
         std::fs::read(out.path().join("model.safetensors")).unwrap()
     });

@@ -61,43 +61,45 @@ fn trainer_on(cpu: Cpu, dtype: DType, moments: Moments) -> Trainer {
     Trainer::sharded(&device, model, params, Sharding::default(), moments)
 }
 
-/// On every instruction set of this processor.
+/// On every instruction set of this processor. On the best one the loss falls; the others have its first losses but for rounding.
 #[test]
 fn the_loss_falls_and_the_plan_is_exact() {
-    for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
-        falls_as_planned(isa);
+    for dtype in [DType::F32, DType::Bf16] {
+        let best = as_planned(Isa::detect(), dtype, 12);
+        assert!(best[11] < best[0] - 1.0, "{dtype:?}: {best:?}");
+        for isa in Isa::ALL.into_iter().filter(|isa| *isa < Isa::detect()) {
+            let losses = as_planned(isa, dtype, 3);
+            let bound = if dtype == DType::F32 { 1e-4 } else { 1e-2 };
+            let near = |(one, other): (&f32, &f32)| (one / other - 1.0).abs() <= bound;
+            assert!(losses.iter().zip(&best).all(near), "{isa:?}, {dtype:?}: {losses:?} {best:?}");
+        }
     }
 }
 
-fn falls_as_planned(isa: Isa) {
-    for dtype in [DType::F32, DType::Bf16] {
-        let mut bits: Option<Vec<u32>> = None;
-        for (places, threads) in [
-            (Places::none(), 1),
-            (Places::full(), 2),
-            (Places::linear().with_tiles(Some(128)), 3),
-            (Places::none().with_tiles(Some(256)), 2),
-        ] {
-            let how = how(places, 512);
-            let mut trainer = trainer_on(Cpu::new(threads, Some(isa)), dtype, Moments::default());
-            let data = [micro(512), micro(512)];
-            let losses: Vec<f32> = (0..12)
-                .map(|_| {
-                    let result = trainer.step(&data, &how).unwrap();
-                    result.loss.wait_f32() / result.count.wait_f32()
-                })
-                .collect();
-            assert!(losses[11] < losses[0] - 1.0, "{isa:?}, {dtype:?}: {losses:?}");
-            let now: Vec<u32> = losses.iter().map(|loss| loss.to_bits()).collect();
-            assert_eq!(
-                bits.get_or_insert(now.clone()),
-                &now,
-                "{isa:?}, {dtype:?}: placement or threads changed bits"
-            );
-            let planned = plan(trainer.device.machine.profile(), &spec(), dtype, &how, 2, 512).unwrap();
-            let measured = trainer.device.pool.usage();
-            assert_eq!(planned.usage.peak_live, measured.peak_live, "{isa:?}, {dtype:?}");
-            assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{isa:?}, {dtype:?}");
-        }
+/// Losses of some steps, the same to the bit for all placements and numbers of threads, in the memory that was planned.
+fn as_planned(isa: Isa, dtype: DType, steps: usize) -> Vec<f32> {
+    let mut first: Option<Vec<f32>> = None;
+    for (places, threads) in [
+        (Places::none(), 1),
+        (Places::full(), 2),
+        (Places::linear().with_tiles(Some(128)), 3),
+        (Places::none().with_tiles(Some(256)), 2),
+    ] {
+        let how = how(places, 512);
+        let mut trainer = trainer_on(Cpu::new(threads, Some(isa)), dtype, Moments::default());
+        let data = [micro(512), micro(512)];
+        let step = |_| {
+            let result = trainer.step(&data, &how).unwrap();
+            result.loss.wait_f32() / result.count.wait_f32()
+        };
+        let losses: Vec<f32> = (0..steps).map(step).collect();
+        let bits = |losses: &[f32]| losses.iter().map(|loss| loss.to_bits()).collect::<Vec<u32>>();
+        let wanted = bits(first.get_or_insert_with(|| losses.clone()));
+        assert_eq!(bits(&losses), wanted, "{isa:?}, {dtype:?}: placement or threads changed bits");
+        let planned = plan(trainer.device.machine.profile(), &spec(), dtype, &how, 2, 512).unwrap();
+        let measured = trainer.device.pool.usage();
+        assert_eq!(planned.usage.peak_live, measured.peak_live, "{isa:?}, {dtype:?}");
+        assert_eq!(planned.usage.peak_reserved, measured.peak_reserved, "{isa:?}, {dtype:?}");
     }
+    first.unwrap_or_default()
 }

@@ -22,8 +22,9 @@ const SHAPES: [[usize; 3]; 10] = [
     [128, 4096, 4096],
 ];
 
-/// Small products are repeated inside a sample, so that the clock sees some milliseconds.
+/// Small products are repeated inside a sample, so that the clock sees some milliseconds: up to this work, and about this time.
 const SAMPLE_FLOPS: f64 = 1e10;
+const SAMPLE_S: f64 = 0.02;
 
 /// Runs the benchmark.
 pub fn run(args: &Gemm) -> Result<()> {
@@ -32,7 +33,13 @@ pub fn run(args: &Gemm) -> Result<()> {
         let forms: &[bool] = if args.packed { &[true] } else { &[false, true] };
         for packed in forms {
             let work = flops([m, n, k]);
-            let inner = ((SAMPLE_FLOPS / work).round() as usize).max(1);
+            let most = (SAMPLE_FLOPS / work).round() as usize;
+            let inner = if most > 1 {
+                let once_s = product(&bed, [m, n, k], *packed, 1, 3).best_s;
+                ((SAMPLE_S / once_s) as usize).clamp(1, most)
+            } else {
+                1
+            };
             let timed = product(&bed, [m, n, k], *packed, inner, args.timing.repeat);
             let rate = |seconds: f64| inner as f64 * work / seconds * 1e-9;
             Row::new("gemm")

@@ -62,7 +62,7 @@ struct Bed {
 
 impl Bed {
     fn new(threads: usize, dtype: Precision) -> Result<Bed> {
-        let cpu = Arc::new(Cpu::new(threads, host::isa_mask()?));
+        let cpu = Arc::new(Cpu::new(host::threads(threads)?, host::isa_mask()?));
         let device = Device::new(cpu.clone(), host::default_budget());
         Ok(Bed { cpu, device, dtype: models::precision(dtype) })
     }

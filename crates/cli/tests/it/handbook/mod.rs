@@ -9,7 +9,7 @@ mod meshes;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use blocks::{Block, blocks};
 use fathom_base::recipe::{KeyDoc, keys};
@@ -17,7 +17,7 @@ use fathom_curate::pipeline::{OptionDoc, Recipe as Curation, stage_kinds};
 use fathom_serve::Recipe as Serving;
 use fathom_train::recipe::Recipe;
 
-use crate::{good, text};
+use crate::{good, on_one_thread, text};
 
 /// Pages below `docs`, and the repository's own README.
 const CHAPTERS: [&str; 24] = [
@@ -59,8 +59,7 @@ fn chapter(name: &str) -> String {
 fn shell(folder: &Path, script: &str) -> Output {
     let program = Path::new(env!("CARGO_BIN_EXE_fathom")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-    let mut command = Command::new("sh");
-    command
+    on_one_thread("sh")
         .args(["-euc", script])
         .current_dir(folder)
         .env("PATH", path)
