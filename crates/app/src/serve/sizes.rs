@@ -168,7 +168,7 @@ fn imagined(device: &Device) -> Device {
     }
 }
 
-/// A rank's device for a model that it has by itself.
+/// A rank's device for a model that it has by itself: the first one's draft model guesses for all.
 pub(super) fn whole(device: &Device) -> Device {
     Device { mesh: Mesh::alone(), ..device.clone() }
 }
@@ -189,8 +189,7 @@ pub(super) fn of(
     order: &Order,
 ) -> Result<Sizes> {
     caught(|| {
-        let (folder, HfFolder { spec, source, .. }, dtype) = model;
-        let settings = &order.settings;
+        let ((folder, HfFolder { spec, source, .. }, dtype), settings) = (model, &order.settings);
         let asked = settings.context_tokens.map(|tokens| tokens as usize);
         let context_tokens = asked.unwrap_or(spec.max_positions).max(1);
         let mut limits = Limits {
@@ -205,7 +204,6 @@ pub(super) fn of(
         let weights_bytes = meta.pool.usage().live;
         let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);
-        // The first rank guesses for all.
         let alone = whole(&meta);
         let draft = if meta.mesh.rank() == 0 { Draft::planned(&alone, order)? } else { None };
         let draft_bytes = meta.pool.usage().live - weights_bytes;

@@ -54,7 +54,7 @@ pub(super) struct Reading {
     /// Of each page, from the first on.
     chains: Vec<Chain>,
     /// It is known how many pages all ranks have.
-    begun: bool,
+    started: bool,
     /// Pages that are in memory, and where they end there.
     next: usize,
     place: Option<Place>,
@@ -72,15 +72,15 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Pages that could be brought into memory now, and whether there are no more to come; before it has begun, all pages that there are.
+    /// Pages that could be brought into memory now, and whether there are no more to come; before it has started, all pages that there are.
     fn counts(&self) -> [usize; 2] {
         let (there, ends) = (self.arrived.len(), self.coming.is_none());
-        if self.begun { [there, usize::from(ends)] } else { [self.chains.len(), 0] }
+        if self.started { [there, usize::from(ends)] } else { [self.chains.len(), 0] }
     }
 
     /// Begins to read, of as many pages.
-    fn begin(&mut self, pages: &Pages, store: Option<&Beginnings>, all: usize) {
-        self.begun = true;
+    fn start(&mut self, pages: &Pages, store: Option<&Beginnings>, all: usize) {
+        self.started = true;
         self.chains.truncate(all);
         // Layers with a window read the last pages alone.
         let first = |class| pages.window(class).map_or(0, |window| (all * PAGE_ROWS).saturating_sub(window));
@@ -183,7 +183,7 @@ impl Scheduler<'_> {
             next: found.pages(),
             root,
             chains,
-            begun: false,
+            started: false,
             first: Vec::new(),
             coming: None,
             ahead: 0,
@@ -211,8 +211,8 @@ impl Scheduler<'_> {
             own.push(read.counts());
         }
         for (read, [count, ended]) in all.iter_mut().filter(|read| !read.done).zip(self.agreed(&own)) {
-            if !read.begun {
-                read.begin(&self.pages, self.store.as_ref(), count);
+            if !read.started {
+                read.start(&self.pages, self.store.as_ref(), count);
                 continue;
             }
             let short = (0..count).any(|_| !self.graft(read));
@@ -282,7 +282,7 @@ impl Scheduler<'_> {
     /// Waits until more of a beginning is there; false if none is being read.
     pub(super) fn await_read(&mut self) -> bool {
         let Some(read) = self.reads.iter_mut().find(|read| !read.done) else { return false };
-        if read.begun && read.arrived.is_empty() {
+        if read.started && read.arrived.is_empty() {
             read.receive(&self.pages, self.store.as_ref(), true);
         }
         true

@@ -133,7 +133,7 @@ impl Model {
             numbers.push(ParamId(id.0 - adapters));
             adapters += u32::from(weight.kind == Kind::Adapter);
         });
-        let (mut terms, ranks) = (Terms::new(), self.portion.tp);
+        let (mut terms, ranks) = (Terms::new(), self.portion.sharers());
         self.see_projections(&mut |_, p, LinearParams { weight, adapter, .. }| {
             // Other stages of a pipeline have other layers.
             let (Some(adapter), false) = (adapter, weight == NOWHERE) else { return };
