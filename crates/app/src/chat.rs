@@ -165,7 +165,7 @@ impl Talk<'_> {
                         }
                     }
                     Event::Ended { stop, .. } => why = stop,
-                    Event::Done(usage) => person.heard(why, &usage),
+                    Event::Done(usage) => person.heard(why.clone(), &usage),
                     Event::Failed(error) => return Err(error.to_string()),
                     Event::Started { .. } => {}
                 }

@@ -1,15 +1,18 @@
 //! Adapters of an engine: models of their own over the weights of one base, which all of them share.
 //!
 //! A request names its adapter, and holds it until it has ended. The rows of a step are grouped by adapter. Those of the base and of
-//! adapters that add low-rank terms to its products go through the base together, and each projection adds to the rows of an adapter its
-//! term; any other adapter's rows are a forward pass of its own over the same pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
+//! adapters that change what its products give (low-rank terms with lengths or without, factors) go through the base together, and each
+//! projection does with the rows of an adapter what that does; any other adapter's rows are a forward pass of its own over the same
+//! pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
+//!
+//! Ranks with parts of the base have the same parts of an adapter. Each reads its part first, and when all have, they adopt it together.
 
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
 use fathom_base::human;
 use fathom_grad::{Counters, Params, Terms};
-use fathom_model::{Model, open_peft, share_base};
+use fathom_model::{Model, open_peft, share_base, shared_bytes};
 use fathom_tensor::{Category, Tensor};
 
 use crate::engine::Engine;
@@ -22,11 +25,14 @@ const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 pub(crate) struct Adapted {
     model: Model,
     params: Params,
-    /// What it adds to the base's products, if that is all that it does.
+    /// What it does at the base's products, if that is all that it does.
     pub terms: Option<Rc<Terms>>,
     /// The hash of the adapter's files.
     pub identity: String,
 }
+
+/// An adapter that was read, with its name.
+pub(crate) struct Read(String, Adapted);
 
 /// An adapter without its name; gone when the last request with it has ended.
 pub(crate) type Unloaded = Weak<Adapted>;
@@ -42,12 +48,23 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// There is one of this name; an adapter of another model, or one that changes its base; no room for it.
     pub fn load_adapter(&self, name: &str, folder: &Path) -> Result<(), Error> {
+        self.adopt(self.read_adapter(name, folder)?);
+        Ok(())
+    }
+
+    /// The same up to where requests can name it; no rank waits for another.
+    ///
+    /// # Errors
+    /// As [`Engine::load_adapter`].
+    pub(crate) fn read_adapter(&self, name: &str, folder: &Path) -> Result<Read, Error> {
         if self.adapters.borrow().contains_key(name) {
             return Err(Error::AdapterTwice(name.into()));
         }
         let base = (self.model, self.params);
         let (spec, tensors) = open_peft(folder, self.model.spec.clone())?;
-        let bytes = spec.adapter_elements() * self.model.dtype(self.params).bytes() as u64;
+        let misfit = |misfit: fathom_model::Misfit| Error::Unsupported(format!("adapter `{name}`: {misfit}"));
+        self.model.portion.check(&spec).map_err(misfit)?;
+        let bytes = shared_bytes(self.device, base, &spec);
         let pool = &self.device.pool;
         let free = pool.budget().saturating_sub(pool.usage().live).saturating_sub(self.reserved_bytes);
         if bytes > free {
@@ -58,9 +75,13 @@ impl<'a> Engine<'a> {
         }
         let identity = identity(folder)?;
         let (model, params) = share_base(self.device, base, (&spec, &tensors))?;
-        let terms = model.terms(&params).map(Rc::new);
-        self.adapters.borrow_mut().insert(name.into(), Rc::new(Adapted { model, params, terms, identity }));
-        Ok(())
+        Ok(Read(name.into(), Adapted { model, params, terms: None, identity }))
+    }
+
+    /// Requests can name it from now on; ranks with parts of it all do this at once.
+    pub(crate) fn adopt(&self, Read(name, adapted): Read) {
+        let terms = adapted.model.terms(self.device, &adapted.params).map(Rc::new);
+        self.adapters.borrow_mut().insert(name, Rc::new(Adapted { terms, ..adapted }));
     }
 
     /// Removes an adapter's name: no later request has it, and those that have it keep it until they have ended.

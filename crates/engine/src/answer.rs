@@ -11,6 +11,8 @@ pub(crate) struct Writer<'t> {
     filter: StopFilter,
     /// Tokens that end the answer.
     ends: Vec<u32>,
+    /// Those of them that the request named, and the model does not end its texts with.
+    named: Vec<u32>,
     min_tokens: usize,
     max_tokens: usize,
     tokens: usize,
@@ -27,41 +29,44 @@ pub(crate) struct Written {
 }
 
 impl<'t> Writer<'t> {
-    /// An answer that follows what the stream knows.
-    pub fn new(stream: Stream<'t>, how: &Sampling, ends: Vec<u32>) -> Writer<'t> {
+    /// An answer that follows what the stream knows, and ends with the tokens that are named for it or with one of `ends`.
+    pub fn new(stream: Stream<'t>, how: &Sampling, ends: &[u32]) -> Writer<'t> {
         let Sampling { min_tokens, max_tokens, .. } = *how;
+        let named: Vec<u32> = how.stop_ids.iter().copied().filter(|id| !ends.contains(id)).collect();
+        let ends = [&named, ends].concat();
         // Before so many tokens no text ends the answer either, so it is not looked for.
         let filter = StopFilter::new(&how.stop);
-        Writer { stream, filter, ends, min_tokens, max_tokens, tokens: 0 }
+        Writer { stream, filter, ends, named, min_tokens, max_tokens, tokens: 0 }
     }
 
     /// The same of an answer from its beginning on, after what the stream knows.
     pub fn again(&self, stream: Stream<'t>) -> Writer<'t> {
-        let Writer { ends, min_tokens, max_tokens, .. } = self;
-        let (filter, ends) = (StopFilter::default(), ends.clone());
-        Writer { stream, filter, ends, min_tokens: *min_tokens, max_tokens: *max_tokens, tokens: 0 }
+        let Writer { min_tokens, max_tokens, .. } = *self;
+        let (filter, ends, named) = (StopFilter::default(), self.ends.clone(), self.named.clone());
+        Writer { stream, filter, ends, named, min_tokens, max_tokens, tokens: 0 }
     }
 
     /// Takes the next token.
     pub fn push(&mut self, id: u32) -> Written {
         if self.ends.contains(&id) && self.tokens >= self.min_tokens {
             let text = std::mem::take(&mut self.filter).finish();
-            return Written { text, counts: false, stop: Some(Stop::EndOfText) };
+            let stop = if self.named.contains(&id) { Stop::StopToken(id) } else { Stop::EndOfText };
+            return Written { text, counts: false, stop: Some(stop) };
         }
         self.tokens += 1;
         let piece = self.stream.push(id).unwrap_or_default();
         let early = self.tokens < self.min_tokens;
         let (mut text, stopped) = match if early { Passed::Text(piece) } else { self.filter.push(&piece) } {
-            Passed::Text(text) => (text, false),
-            Passed::Stopped(text) => (text, true),
+            Passed::Text(text) => (text, None),
+            Passed::Stopped(text, by) => (text, Some(by)),
         };
         let stop = match (stopped, self.tokens >= self.max_tokens) {
-            (true, _) => Some(Stop::StopText),
-            (false, true) => {
+            (Some(by), _) => Some(Stop::StopText(by)),
+            (None, true) => {
                 text.push_str(&self.rest());
                 Some(Stop::Length)
             }
-            (false, false) => None,
+            (None, false) => None,
         };
         Written { text, counts: true, stop }
     }

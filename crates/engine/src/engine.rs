@@ -17,7 +17,6 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::pages::{Feed, Feeding, Pages, States, pages_for};
 use crate::schedule::{Capacity, Scheduler};
-use crate::store::{PrefixStore, Stored};
 
 /// Sizes of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,27 +234,7 @@ impl<'a> Engine<'a> {
 
     /// Beginnings of sequences can be shared: no layer remembers more than keys and values.
     pub(crate) fn shares_beginnings(&self) -> bool {
-        let custom = |layer: &LayerSpec| matches!(layer.mixer, Mixer::Custom(_));
-        !self.model.spec.layers.iter().any(custom)
-    }
-
-    pub(crate) fn open_store(&self, at: &Stored) -> Result<PrefixStore, Error> {
-        if !self.shares_beginnings() {
-            return Err(Error::Unsupported(
-                "layers of this model remember more than keys and values, so beginnings of prompts cannot be kept (--prefix-store)"
-                    .into(),
-            ));
-        }
-        let why = |error: std::io::Error| Error::Store { folder: at.folder.clone(), why: error.to_string() };
-        PrefixStore::open(at).map_err(why)
-    }
-
-    /// Whether beginnings can be kept there.
-    ///
-    /// # Errors
-    /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
-    pub fn check_store(&self, at: &Stored) -> Result<(), Error> {
-        self.open_store(at).map(drop)
+        shares_beginnings(&self.model.spec)
     }
 
     /// What requests may ask where so much runs at once.
@@ -272,6 +251,12 @@ impl<'a> Engine<'a> {
     fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
         self.bounds(Capacity::default()).ids(self.tokenizer, prompt)
     }
+}
+
+/// Whether beginnings of a model's sequences can be shared: no layer remembers more than keys and values.
+pub(crate) fn shares_beginnings(spec: &fathom_model::Spec) -> bool {
+    let custom = |layer: &LayerSpec| matches!(layer.mixer, Mixer::Custom(_));
+    !spec.layers.iter().any(custom)
 }
 
 /// # Errors

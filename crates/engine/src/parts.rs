@@ -12,6 +12,7 @@ use fathom_tensor::{Category, CrossEntropy, DType, Device, Spread, Tensor};
 
 use crate::engine::Engine;
 use crate::pages::Feeding;
+use crate::store::Part;
 
 impl Engine<'_> {
     /// The hidden states of a batch behind all stages of the pipeline; on a stage that is not the last they mean nothing.
@@ -69,6 +70,13 @@ impl Engine<'_> {
         device.pool.enter("logits", -1);
         pp.broadcast(device, pp.size() - 1, &whole);
         whole
+    }
+
+    /// Which part of the model the rank has.
+    pub(crate) fn part(&self) -> Part {
+        let mesh = &self.device.mesh;
+        let [tp, pp] = [Axis::Tp, Axis::Pp].map(|axis| [mesh.index(axis), mesh.size(axis)]);
+        (!self.is_whole()).then_some([tp[0], tp[1], pp[0], pp[1]])
     }
 
     /// The rank has all of the model.

@@ -1,7 +1,9 @@
 //! A service over ranks that have parts of one model ([`crate::parts`]). The first of them has the queue, the clock and those who ask.
-//! Whatever time or others decide it says to the rest before a step: what came, what left, and how late it is. They do the same with
-//! it in the same order, so all take the same steps and choose the same tokens, and no other rank reads a clock or hears of a client.
+//! Whatever time or others decide it says to the rest before a step: what came, what left, how late it is, and what its draft model
+//! guessed, which no other rank has. They do the same with it in the same order, so all take the same steps and choose the same tokens,
+//! and no other rank reads a clock or hears of a client.
 
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use fathom_base::{Flow, Load};
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::schedule::{Capacity, Checked, Scheduler};
+use crate::schedule::{Capacity, Checked, Guess, Scheduler};
+use crate::store::Beginnings;
 
 /// What the first rank says to the others.
 pub(crate) enum Word {
@@ -19,8 +22,14 @@ pub(crate) enum Word {
     Leave(u64),
     /// Beginnings are given up.
     Erase,
-    /// A step, this late.
-    Step(Duration),
+    /// An adapter of this name is read from this folder; how that went is answered.
+    Read(String, PathBuf, Sender<Result<(), Error>>),
+    /// What was read is adopted, or given up.
+    Adopt(bool),
+    /// An adapter's name goes.
+    Unload(String),
+    /// A step, this late, with what the draft model guessed.
+    Step(Duration, Vec<Guess>),
 }
 
 impl Word {
@@ -30,7 +39,10 @@ impl Word {
             Word::Join(id, request, now) => Word::Join(*id, Box::new(request.again()), *now),
             Word::Leave(id) => Word::Leave(*id),
             Word::Erase => Word::Erase,
-            Word::Step(now) => Word::Step(*now),
+            Word::Read(name, folder, reply) => Word::Read(name.clone(), folder.clone(), reply.clone()),
+            Word::Adopt(all) => Word::Adopt(*all),
+            Word::Unload(name) => Word::Unload(name.clone()),
+            Word::Step(now, guesses) => Word::Step(*now, guesses.clone()),
         }
     }
 }
@@ -56,18 +68,42 @@ impl Leader {
     pub(crate) fn say(&self, mut word: Word) {
         self.others.iter().for_each(|other| _ = other.send(word.again()));
     }
+
+    /// Loads an adapter on all ranks, or on none.
+    ///
+    /// # Errors
+    /// What one of them says of it.
+    pub(crate) fn load_adapter(&self, engine: &Engine<'_>, name: &str, folder: &Path) -> Result<(), Error> {
+        let (reply, replies) = channel();
+        self.say(Word::Read(name.into(), folder.into(), reply));
+        let own = engine.read_adapter(name, folder);
+        // One that is gone answers nothing.
+        let others = replies.iter().collect::<Result<Vec<()>, Error>>();
+        let read = own.and_then(|read| others.map(|_| read));
+        self.say(Word::Adopt(read.is_ok()));
+        read.map(|read| engine.adopt(read))
+    }
 }
 
 impl Follower {
-    /// Takes the first rank's steps until that ends; how full this one is then.
+    /// Takes the first rank's steps until that ends, with beginnings on disk if that has them; how full this one is then.
     ///
     /// # Errors
-    /// A rank failed; the engine has what is for one rank alone.
+    /// A rank failed.
     ///
     /// # Panics
     /// What a step panics with.
-    pub fn follow(&self, engine: &Engine<'_>, capacity: Capacity) -> Result<Load, Error> {
-        let mut scheduler = Scheduler::new(engine, capacity).over_ranks()?;
+    pub fn follow(
+        &self,
+        engine: &Engine<'_>,
+        capacity: Capacity,
+        beginnings: Option<&Beginnings>,
+    ) -> Result<Load, Error> {
+        let mut scheduler = Scheduler::new(engine, capacity).over_ranks();
+        if let Some(beginnings) = beginnings {
+            scheduler = scheduler.sharing(beginnings);
+        }
+        let mut adapter = None;
         for word in &self.words {
             match word {
                 Word::Join(id, request, now) => {
@@ -76,9 +112,20 @@ impl Follower {
                 }
                 Word::Leave(id) => scheduler.cancel(id),
                 Word::Erase => _ = scheduler.erase(None),
-                Word::Step(now) => {
+                Word::Read(name, folder, reply) => {
+                    let read = engine.read_adapter(&name, &folder);
+                    // The first rank waits for it, or is gone.
+                    _ = reply.send(read.map(|read| adapter = Some(read)));
+                }
+                Word::Adopt(all) => {
+                    adapter.take().filter(|_| all).into_iter().for_each(|it| engine.adopt(it))
+                }
+                Word::Unload(name) => _ = engine.take_adapter(&name),
+                Word::Step(now, guesses) => {
                     scheduler.set_time(now);
-                    scheduler.step();
+                    scheduler.prepare();
+                    scheduler.take_guesses(guesses);
+                    scheduler.run();
                     engine.check_ranks()?;
                 }
             }

@@ -41,7 +41,7 @@ impl Heard {
                 if written.ended { Flow::Stop } else { Flow::Continue }
             }
             Event::Ended { answer, stop } => {
-                self.answers[answer].ended |= stop == Stop::EndOfText;
+                self.answers[answer].ended |= matches!(stop, Stop::EndOfText | Stop::StopToken(_));
                 Flow::Continue
             }
             Event::Failed(error) => {

@@ -4,6 +4,7 @@
 //! the engine's thread.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -22,7 +23,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::ranks::{Leader, Word};
 use crate::schedule::{Capacity, Checked, Scheduler};
-use crate::store::Stored;
+use crate::store::Beginnings;
 use crate::structure::Structures;
 
 /// Makes a prompt of a conversation.
@@ -61,8 +62,8 @@ pub struct Handle {
 #[derive(Default)]
 struct Shared {
     load: Mutex<Load>,
-    /// Names of adapters.
-    adapters: Mutex<Vec<String>>,
+    /// Names of adapters, and the hash of the files of each.
+    adapters: Mutex<BTreeMap<String, String>>,
     requested: AtomicU64,
     open: AtomicU64,
 }
@@ -111,10 +112,11 @@ impl Commands {
         }
     }
 
-    /// Serves until all handles are gone and every request has ended; with beginnings on disk, if there is a place for them.
+    /// Serves until all handles are gone and every request has ended; with beginnings on disk, if there is a place for them:
+    /// over ranks the same on all.
     ///
     /// # Errors
-    /// The place cannot be used; a rank failed, after which nothing is served any more; over ranks, what is for one rank alone.
+    /// A rank failed, after which nothing is served any more.
     ///
     /// # Panics
     /// What a step panics with. Its requests end without an answer; called again, this serves those that come.
@@ -122,16 +124,16 @@ impl Commands {
         &self,
         engine: &Engine<'_>,
         capacity: Capacity,
-        at: Option<&Stored>,
+        beginnings: Option<&Beginnings>,
     ) -> std::result::Result<(), Error> {
         let mut vectors: Vec<(Vec<TextPair>, VectorSink)> = Vec::new();
         let mut gone = false;
         let mut scheduler = Scheduler::new(engine, capacity);
-        if let Some(at) = at {
-            scheduler = scheduler.keeping(at)?;
+        if let Some(beginnings) = beginnings {
+            scheduler = scheduler.sharing(beginnings);
         }
         if self.leader.is_some() {
-            scheduler = scheduler.over_ranks()?;
+            scheduler = scheduler.over_ranks();
         }
         loop {
             self.tell_unloaded();
@@ -140,14 +142,23 @@ impl Commands {
             for (texts, sink) in vectors.drain(..) {
                 sink(if engine.is_whole() { engine.vectors(&texts) } else { Err(vectorless().into()) });
             }
-            self.say(&mut scheduler, Word::Step);
-            let worked = scheduler.step();
+            let worked = self.step(&mut scheduler);
             engine.check_ranks()?;
             *self.shared.load.lock().unwrap_or_else(PoisonError::into_inner) = scheduler.load();
             if gone && !worked && scheduler.is_idle() {
                 return Ok(());
             }
         }
+    }
+
+    /// A step, on all ranks.
+    fn step(&self, scheduler: &mut Scheduler<'_>) -> bool {
+        let Some((leader, started)) = &self.leader else { return scheduler.step() };
+        let now = started.elapsed();
+        scheduler.set_time(now);
+        scheduler.prepare();
+        leader.say(Word::Step(now, scheduler.guesses()));
+        scheduler.run()
     }
 
     /// Takes what has come; waits for something unless there is work. False if no handle is left.
@@ -185,16 +196,20 @@ impl Commands {
                     _ = reply.send(scheduler.erase(None));
                 }
                 Command::Load(name, folder, reply) => {
-                    let loaded = scheduler.engine.load_adapter(&name, &folder);
-                    if loaded.is_ok() {
-                        self.shared.adapters().push(name);
+                    let loaded = match &self.leader {
+                        Some((leader, _)) => leader.load_adapter(scheduler.engine, &name, &folder),
+                        None => scheduler.engine.load_adapter(&name, &folder),
+                    };
+                    if let (Ok(()), Ok(adapter)) = (&loaded, scheduler.engine.adapter(&name)) {
+                        self.shared.adapters().insert(name, adapter.identity.clone());
                     }
                     _ = reply.send(loaded);
                 }
                 Command::Unload(name, reply) => {
                     // Without one of this name it is dropped, and who asked hears so.
                     if let Ok(adapter) = scheduler.engine.take_adapter(&name) {
-                        self.shared.adapters().retain(|other| *other != name);
+                        self.say(scheduler, |_| Word::Unload(name.clone()));
+                        self.shared.adapters().remove(&name);
                         self.unloaded.borrow_mut().push((adapter, reply));
                         self.tell_unloaded();
                     }
@@ -240,7 +255,7 @@ impl Commands {
 }
 
 impl Shared {
-    fn adapters(&self) -> MutexGuard<'_, Vec<String>> {
+    fn adapters(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
         self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -288,7 +303,11 @@ fn stopped() -> Error {
 
 impl Service for Handle {
     fn card(&self) -> ModelCard {
-        ModelCard { adapters: self.shared.adapters().clone(), ..self.facts.card.clone() }
+        let card = self.facts.card.clone();
+        let print = |identity: &str| format!("{}_{}", card.fingerprint, &identity[..12]);
+        let of = |(name, identity): (&String, &String)| (name.clone(), print(identity));
+        let adapters = self.shared.adapters().iter().map(of).collect();
+        ModelCard { adapters, ..card }
     }
 
     fn load(&self) -> Load {
@@ -298,7 +317,9 @@ impl Service for Handle {
     fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
         let ids = self.facts.bounds.ids(&self.facts.tokenizer, &request.prompt)?;
         self.facts.bounds.check(&ids, &request)?;
-        if let Some(name) = request.adapter.as_ref().filter(|name| !self.shared.adapters().contains(name)) {
+        if let Some(name) =
+            request.adapter.as_ref().filter(|name| !self.shared.adapters().contains_key(*name))
+        {
             return Err(Error::NoAdapter(name.clone()).into());
         }
         let compile = |structure| {
@@ -359,7 +380,7 @@ impl Service for Handle {
         let Some(accept) = &self.facts.adapters else {
             return Err(Error::Unsupported(format!("`{name}`: this engine takes no adapters")).into());
         };
-        if name == self.facts.card.name || self.shared.adapters().iter().any(|other| other == name) {
+        if name == self.facts.card.name || self.shared.adapters().contains_key(name) {
             return Err(Error::AdapterTwice(name.into()).into());
         }
         let folder = accept(folder)?;

@@ -12,8 +12,8 @@ pub struct StopFilter {
 pub enum Passed {
     /// Text that is certain; may be empty.
     Text(String),
-    /// The text before a stop text; the sequence ends here.
-    Stopped(String),
+    /// The text before a stop text, and that; the sequence ends here.
+    Stopped(String, String),
 }
 
 impl StopFilter {
@@ -28,9 +28,10 @@ impl StopFilter {
     /// Takes a piece of text.
     pub fn push(&mut self, piece: &str) -> Passed {
         self.held.push_str(piece);
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+        let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
+        if let Some((at, stop)) = found.min_by_key(|(at, _)| *at) {
             self.held.truncate(at);
-            return Passed::Stopped(std::mem::take(&mut self.held));
+            return Passed::Stopped(std::mem::take(&mut self.held), stop.clone());
         }
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
@@ -53,24 +54,27 @@ fn overlap(text: &str, stop: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn run(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+    fn run<'s>(stops: &[&'s str], pieces: &[&str]) -> (String, Option<&'s str>) {
         let mut filter = StopFilter::new(&stops.iter().map(|stop| stop.to_string()).collect::<Vec<_>>());
         let mut out = String::new();
         for piece in pieces {
             match filter.push(piece) {
                 Passed::Text(text) => out.push_str(&text),
-                Passed::Stopped(text) => return (out + &text, true),
+                Passed::Stopped(text, by) => {
+                    return (out + &text, stops.iter().copied().find(|stop| *stop == by));
+                }
             }
         }
-        (out + &filter.finish(), false)
+        (out + &filter.finish(), None)
     }
 
     #[test]
     fn stop_texts_across_pieces() {
-        assert_eq!(run(&["\n\n"], &["a\n", "b\n", "\nc"]), ("a\nb".into(), true));
-        assert_eq!(run(&["END"], &["E", "N", "x"]), ("ENx".into(), false));
-        assert_eq!(run(&["END"], &["xEN"]), ("xEN".into(), false));
-        assert_eq!(run(&["éa", "b"], &["cé", "ab"]), ("c".into(), true));
-        assert_eq!(run(&[], &["a", "b"]), ("ab".into(), false));
+        assert_eq!(run(&["\n\n"], &["a\n", "b\n", "\nc"]), ("a\nb".into(), Some("\n\n")));
+        assert_eq!(run(&["END"], &["E", "N", "x"]), ("ENx".into(), None));
+        assert_eq!(run(&["END"], &["xEN"]), ("xEN".into(), None));
+        assert_eq!(run(&["éa", "b"], &["cé", "ab"]), ("c".into(), Some("éa")));
+        assert_eq!(run(&["b", "ab", "a"], &["cab"]), ("c".into(), Some("ab")));
+        assert_eq!(run(&[], &["a", "b"]), ("ab".into(), None));
     }
 }

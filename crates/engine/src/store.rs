@@ -1,11 +1,12 @@
 //! Beginnings of sequences on disk, which outlive the process: a file for each page, named by everything that its keys and values
 //! depend on.
 //!
-//! A page's name is the hash of the page before it and its own tokens; the first one's of who may share it, the adapter and the regime of
-//! the rotary embeddings. `FOLDER/MODEL/SCOPE/INDEX-NAME` holds its tokens, its keys and values as they are in memory, and the hash of
-//! both, which is verified when it is read. A thread writes the files (0600, published by rename) while the engine goes on; what is
-//! on its way is bounded, and what found no room is offered again. What was used least recently goes first, the ends of sequences before
-//! their beginnings.
+//! A page's name is the hash of the page before it and its own tokens; the first one's of who may share it, the adapter, the regime of
+//! the rotary embeddings and, where ranks have parts of the model, which part of how many this is: under another mesh it is not found.
+//! `FOLDER/MODEL/SCOPE/INDEX-NAME` holds its tokens, its keys and values as they are in memory, and the hash of both, which is verified
+//! when it is read. A thread writes the files (0600, published by rename) while the engine goes on; what is on its way is bounded, and
+//! what found no room is offered again. Threads of their own read them, a bounded number of bytes ahead. What was used least recently
+//! goes first, the ends of sequences before their beginnings. Ranks of one process share what is known of the folder, and its limit.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,17 +15,23 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
 use blake3::{Hash, Hasher};
 
+use fathom_model::Spec;
+
+use crate::engine::shares_beginnings;
+use crate::error::Error;
 use crate::pages::Root;
 
-/// Bytes that may be on their way to the disk.
+/// Bytes that may be on their way to the disk, and of each sequence from it.
 const ON_THE_WAY: u64 = 64 << 20;
+/// Pages that are read ahead of a sequence, at most.
+const AHEAD: u64 = 64;
 /// First bytes of a file, with the version of its form.
 const MAGIC: &[u8; 8] = b"FTHMPG01";
 /// Ends the name of a file that is not whole.
@@ -74,6 +81,34 @@ struct Entry {
     bytes: u64,
     used: u64,
 }
+
+/// A folder where beginnings are kept, open: for all ranks of a model in this process.
+#[derive(Clone)]
+pub struct Beginnings(Arc<Mutex<PrefixStore>>);
+
+impl Beginnings {
+    /// Opens a folder for the beginnings of a model's sequences; it is created.
+    ///
+    /// # Errors
+    /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
+    pub fn open(at: &Stored, spec: &Spec) -> Result<Beginnings, Error> {
+        if !shares_beginnings(spec) {
+            return Err(Error::Unsupported(
+                "layers of this model remember more than keys and values, so beginnings of prompts cannot be kept (--prefix-store)"
+                    .into(),
+            ));
+        }
+        let why = |error: std::io::Error| Error::Store { folder: at.folder.clone(), why: error.to_string() };
+        Ok(Beginnings(Arc::new(Mutex::new(PrefixStore::open(at).map_err(why)?))))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, PrefixStore> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which part of a model a rank has: its places along the axes of the mesh, and the sizes of these. None where it has all.
+pub(crate) type Part = Option<[usize; 4]>;
 
 /// The files of one model, and how much is in the folder.
 pub(crate) struct PrefixStore {
@@ -177,8 +212,8 @@ impl PrefixStore {
         Ok(store)
     }
 
-    /// The beginning of a chain of pages.
-    pub fn chain(&self, (scope, adapter, regime): &Root) -> Chain {
+    /// The beginning of a chain of pages, of a part of the model.
+    pub fn chain(&self, (scope, adapter, regime): &Root, part: Part) -> Chain {
         let scope = blake3::hash(scope.as_bytes());
         let mut hasher = Hasher::new();
         hasher
@@ -186,6 +221,7 @@ impl PrefixStore {
             .update(&(adapter.len() as u64).to_le_bytes())
             .update(adapter.as_bytes());
         hasher.update(&(*regime as u64).to_le_bytes());
+        part.iter().flatten().for_each(|place| _ = hasher.update(&(*place as u64).to_le_bytes()));
         Chain { folder: self.folder(scope), hash: hasher.finalize(), pages: 0 }
     }
 
@@ -226,18 +262,42 @@ impl PrefixStore {
         true
     }
 
-    /// The last page of a chain as it was put, if it is there and whole; what is not whole is removed.
-    pub fn get(&mut self, chain: &Chain) -> Option<Vec<u8>> {
+    /// Reads the last page of each chain as it was put, in their order, on a thread of its own: up to the first that is not there, or not
+    /// whole, of which there is nothing. So many are read ahead, at most.
+    pub fn read(&self, chains: &[Chain]) -> (Receiver<Option<Vec<u8>>>, usize) {
+        let known = |chain: &Chain| {
+            let name = chain.name();
+            let bytes = self.files.get(&name).map_or(0, |entry| entry.bytes);
+            (self.at.folder.join(name), bytes)
+        };
+        let files: Vec<(PathBuf, u64)> = chains.iter().map(known).collect();
+        let most = files.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(1);
+        let ahead = (ON_THE_WAY / most).clamp(1, AHEAD) as usize;
+        let (send, receive) = sync_channel(ahead);
+        let (way, given) = (self.disk.way.clone(), self.disk.given());
+        let work = move || {
+            // What was put may still be on its way.
+            way.wait(given);
+            for (file, bytes) in files {
+                let page = read(&file, bytes);
+                let ends = page.is_none();
+                if send.send(page).is_err() || ends {
+                    return;
+                }
+            }
+        };
+        // Without a thread nothing is read, and what it would have given is computed.
+        _ = thread::Builder::new().name("beginning".into()).spawn(work);
+        (receive, ahead)
+    }
+
+    /// Removes the last page of a chain, which is not what it should be.
+    pub fn remove(&mut self, chain: &Chain) {
         let name = chain.name();
-        let size = self.files.get(&name)?.bytes;
-        self.disk.wait();
-        let file = self.at.folder.join(&name);
-        let bytes = read(&file, size);
-        if bytes.is_none() {
+        if self.files.contains_key(&name) {
+            self.disk.give(Job::Remove(self.at.folder.join(&name)));
             self.leave(&name);
-            self.disk.give(Job::Remove(file));
         }
-        bytes
     }
 
     /// Pages of a chain were used: the last ones first, so that they go before those that they stand on.
@@ -319,7 +379,8 @@ struct Disk {
 #[derive(Default)]
 struct Way {
     bytes: AtomicU64,
-    jobs: Mutex<u64>,
+    /// Jobs that were given, and those of them that are done; in their order.
+    jobs: Mutex<[u64; 2]>,
     less: Condvar,
     failed: AtomicBool,
 }
@@ -348,18 +409,20 @@ impl Disk {
         if let Job::Write(_, bytes) = &job {
             self.way.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         }
-        *self.way.jobs.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.way.jobs()[0] += 1;
         if let Some(Err(unsent)) = self.jobs.as_ref().map(|jobs| jobs.send(job)) {
             self.way.done(unsent.0);
         }
     }
 
-    /// Until nothing is on its way.
+    /// Jobs that were given so far.
+    fn given(&self) -> u64 {
+        self.way.jobs()[0]
+    }
+
+    /// Until nothing of this is on its way.
     fn wait(&self) {
-        let mut jobs = self.way.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        while *jobs > 0 {
-            jobs = self.way.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.way.wait(self.given());
     }
 }
 
@@ -374,6 +437,18 @@ impl Drop for Disk {
 }
 
 impl Way {
+    fn jobs(&self) -> MutexGuard<'_, [u64; 2]> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until so many jobs are done.
+    fn wait(&self, given: u64) {
+        let mut jobs = self.jobs();
+        while jobs[1] < given {
+            jobs = self.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn done(&self, job: Job) {
         let result = match job {
             Job::Write(file, bytes) => {
@@ -401,8 +476,7 @@ impl Way {
             }
             Err(_) => {}
         }
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        *jobs -= 1;
+        self.jobs()[1] += 1;
         self.less.notify_all();
     }
 }

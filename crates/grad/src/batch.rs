@@ -30,7 +30,7 @@ pub struct Batch {
     pub text: Option<Tensor>,
     /// i32 [1, t]: a number of each token that dropout depends on; none where nothing is dropped.
     pub keys: Option<Tensor>,
-    /// Rows that have low-rank terms of their own; of models whose weights are all here, in generation.
+    /// Rows of adapters that share the pass, in generation.
     pub terms: Vec<RowTerms>,
 }
 

@@ -50,6 +50,11 @@ impl Portion {
         self.tp > 1
     }
 
+    /// Ranks that share each projection.
+    pub(crate) fn sharers(&self) -> usize {
+        self.tp
+    }
+
     /// All of it.
     pub fn whole(spec: &Spec) -> Portion {
         Portion::new(std::iter::once(0..spec.layers.len()).collect(), true, true)

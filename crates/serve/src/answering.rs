@@ -47,11 +47,20 @@ pub struct Answering {
 }
 
 /// How an answer ended, in OpenAI's words.
-pub fn reason(stop: Stop) -> &'static str {
+pub fn reason(stop: &Stop) -> &'static str {
     match stop {
-        Stop::EndOfText | Stop::StopText | Stop::Structure => "stop",
+        Stop::EndOfText | Stop::StopToken(_) | Stop::StopText(_) | Stop::Structure => "stop",
         Stop::Length | Stop::Deadline => "length",
         Stop::Receiver => "abort",
+    }
+}
+
+/// What of a request ended an answer, as vLLM has it: the stop text, or the token of `stop_token_ids`.
+pub fn ended_by(stop: Option<&Stop>) -> Value {
+    match stop {
+        Some(Stop::StopText(text)) => text.as_str().into(),
+        Some(Stop::StopToken(id)) => (*id).into(),
+        _ => Value::Null,
     }
 }
 
@@ -185,8 +194,8 @@ impl Answering {
             }
             Event::Piece { .. } => {}
             Event::Ended { stop, .. } => {
-                self.stops.push(reason(*stop));
-                self.shared.metrics.finished(name, reason(*stop));
+                self.stops.push(reason(stop));
+                self.shared.metrics.finished(name, reason(stop));
             }
             Event::Done(usage) => {
                 self.shared.metrics.answered(name, usage, self.arrived.elapsed().as_secs_f64());

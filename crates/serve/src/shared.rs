@@ -118,11 +118,11 @@ impl Shared {
     /// There is one of this name.
     pub fn add(&self, name: &str, service: Arc<dyn Service>) -> Result<(), Error> {
         let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
-        let mut names = service.card().adapters;
+        let mut names: Vec<String> = service.card().adapters.into_keys().collect();
         names.push(name.to_string());
         let taken = |model: &Arc<Model>| {
             let adapters = model.service.card().adapters;
-            names.iter().find(|name| **name == model.name || adapters.contains(*name)).cloned()
+            names.iter().find(|name| **name == model.name || adapters.contains_key(*name)).cloned()
         };
         if let Some(name) = models.values().find_map(taken) {
             return Err(Error::Twice(name));
@@ -190,12 +190,13 @@ impl Shared {
             None => return Err(Fault::field("model", "is missing, and there are several")),
             Some(name) => models
                 .values()
-                .find(|model| model.service.card().adapters.iter().any(|adapter| adapter == name))
+                .find(|model| model.service.card().adapters.contains_key(name))
                 .map(|model| (model.clone(), Some(name.to_string()))),
         }
         .ok_or_else(|| {
-            let names =
-                |model: &Arc<Model>| [vec![model.name.clone()], model.service.card().adapters].concat();
+            let names = |model: &Arc<Model>| {
+                std::iter::once(model.name.clone()).chain(model.service.card().adapters.into_keys())
+            };
             let there: Vec<String> = models.values().flat_map(names).collect();
             Fault::no_model(name.unwrap_or_default(), &there)
         })

@@ -1,5 +1,6 @@
 //! A model on its thread.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,10 @@ use std::time::Duration;
 
 use fathom_base::memory::Memory;
 use fathom_base::{Conversation, ModelCard, human};
-use fathom_engine::{Accept, Capacity, Commands, Engine, Facts, Handle, Render, Stored, Structures, service};
+use fathom_engine::{
+    Accept, Beginnings, Capacity, Commands, Engine, Facts, Handle, Render, Stored, Structures, service,
+};
+use fathom_model::Spec;
 use fathom_serve::Log;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -18,6 +22,7 @@ use fathom_text::chat::Template;
 use serde_json::{Value, json};
 
 use super::draft::Draft;
+use super::fingerprint;
 use super::order::Order;
 use super::sizes::{self, Sizes};
 use crate::adapters;
@@ -120,24 +125,14 @@ fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>,
     if let Some(drafting) = &drafting {
         engine = engine.drafting(drafting)?;
     }
-    let stored = match &order.prefixes {
-        Some(root) => {
-            let (isa, version) = (&device.machine.profile().isa, &order.version);
-            let held = [format!("{dtype:?}"), format!("{:?}", order.kv), isa.clone(), version.clone()];
-            let model = identity(&folder, &tokenizer, &held)?;
-            let stored = Stored { folder: root.clone(), model, most_bytes: order.settings.prefix_bytes };
-            engine.check_store(&stored)?;
-            Some(stored)
-        }
-        None => None,
-    };
-    let capacity = sizes.capacity.clone();
     let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype };
+    let beginnings = named.beginnings(engine.spec(), &device.machine.profile().isa, order)?;
+    let capacity = sizes.capacity.clone();
     let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
     if send.send(Ok((handle, sizes))).is_err() {
         return Ok(());
     }
-    answer(&commands, &engine, (&capacity, stored), |why| watch.step_failed(name, why));
+    answer(&commands, &engine, (&capacity, beginnings), |why| watch.step_failed(name, why));
     Ok(())
 }
 
@@ -150,6 +145,19 @@ pub(super) struct Named<'a> {
 }
 
 impl Named<'_> {
+    /// Where beginnings of its sequences are kept, if they are: by all that keys and values depend on.
+    ///
+    /// # Errors
+    /// A model whose beginnings cannot be kept, a folder that cannot be used.
+    pub fn beginnings(&self, spec: &Spec, isa: &str, order: &Order) -> Result<Option<Beginnings>> {
+        let Some(root) = &order.prefixes else { return Ok(None) };
+        let held =
+            [format!("{:?}", self.dtype), format!("{:?}", order.kv), isa.into(), order.version.clone()];
+        let model = fingerprint::identity(self.folder, self.tokenizer, &held)?;
+        let at = Stored { folder: root.clone(), model, most_bytes: order.settings.prefix_bytes };
+        Ok(Some(Beginnings::open(&at, spec)?))
+    }
+
     /// What is known of it where it is asked.
     ///
     /// # Errors
@@ -163,14 +171,18 @@ impl Named<'_> {
         let (spec, bounds) = (engine.spec(), engine.bounds(capacity.clone()));
         let card = ModelCard {
             name: name.to_string(),
-            fingerprint: fingerprint(folder, tokenizer, (format!("{dtype:?}"), format!("{:?}", order.kv)))?,
+            fingerprint: fingerprint::fingerprint(
+                folder,
+                tokenizer,
+                &[format!("{dtype:?}"), format!("{:?}", order.kv)],
+            )?,
             context_tokens: bounds.limits.context_tokens,
             vocabulary: spec.vocab,
             generates: true,
             converses: template.is_some(),
             labels: Vec::new(),
             embedding: spec.hidden,
-            adapters: Vec::new(),
+            adapters: BTreeMap::new(),
             eos: tokenizer.stops().to_vec(),
             bos: tokenizer.bos(),
         };
@@ -179,7 +191,7 @@ impl Named<'_> {
             tokenizer: tokenizer.clone(),
             bounds,
             render: template.map(rendered),
-            adapters: (order.grid().ranks() == 1).then(|| accepting(folder.to_path_buf())),
+            adapters: Some(accepting(folder.to_path_buf())),
             queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
             structures: Structures::default(),
         })
@@ -190,18 +202,15 @@ impl Named<'_> {
 fn answer(
     commands: &Commands,
     engine: &Engine<'_>,
-    (capacity, mut stored): (&Capacity, Option<Stored>),
+    (capacity, beginnings): (&Capacity, Option<Beginnings>),
     failed: impl Fn(&str),
 ) {
     loop {
-        let serve = || commands.serve(engine, capacity.clone(), stored.as_ref());
+        let serve = || commands.serve(engine, capacity.clone(), beginnings.as_ref());
         match catch_unwind(AssertUnwindSafe(serve)) {
             Ok(Ok(())) => return,
-            // It was there when the model was started; what asks is answered without it.
-            Ok(Err(error)) => {
-                failed(&error.to_string());
-                stored = None;
-            }
+            // A rank is alone here.
+            Ok(Err(error)) => return failed(&error.to_string()),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 failed(text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no memory"));
@@ -254,39 +263,6 @@ fn rendered(template: Template) -> Box<Render> {
         }
         Ok(text)
     })
-}
-
-/// Names what a model computes: its configuration, its tokenizer, the beginnings of its weights, and how they are held.
-fn fingerprint(folder: &Path, tokenizer: &Tokenizer, held: (String, String)) -> Result<String> {
-    const BEGINNING: u64 = 1 << 20;
-    Ok(format!("fp_{}", &hashed(folder, tokenizer, &[held.0, held.1], BEGINNING)?.to_hex()[..12]))
-}
-
-/// The same of all of its weights, for keys and values that outlive the process.
-fn identity(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
-    Ok(hashed(folder, tokenizer, held, u64::MAX)?.to_hex()[..32].to_string())
-}
-
-/// The hash of a model's files, up to `most` bytes of each, and of how it is held.
-fn hashed(folder: &Path, tokenizer: &Tokenizer, held: &[String], most: u64) -> Result<blake3::Hash> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(tokenizer.hash()?.as_bytes());
-    held.iter().for_each(|held| _ = hasher.update(held.as_bytes()));
-    let mut files: Vec<_> = if folder.is_dir() {
-        std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path())).collect()
-    } else {
-        vec![folder.to_path_buf()]
-    };
-    files.sort();
-    for file in files {
-        let is = |ending: &str| file.extension().is_some_and(|it| it == ending);
-        if is("safetensors") || is("gguf") || file.ends_with("config.json") {
-            let opened = std::fs::File::open(&file)?;
-            hasher.update(&opened.metadata()?.len().to_le_bytes());
-            hasher.update_reader(std::io::Read::take(opened, most))?;
-        }
-    }
-    Ok(hasher.finalize())
 }
 
 impl From<fathom_serve::Error> for Error {

@@ -1,6 +1,7 @@
 //! Models behind a server: each on a thread of its own, which owns its device and its pages.
 
 mod draft;
+mod fingerprint;
 mod hosted;
 mod order;
 mod ranks;
@@ -103,7 +104,6 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
 /// # Errors
 /// No model there, no memory for it.
 pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>> {
-    order.check_ranks()?;
     let one = |(at, (name, path)): (usize, (String, PathBuf))| -> Result<Vec<(String, Sizes)>> {
         let folder = models::model_folder(&path)?;
         let machine = order.machine(events);
@@ -128,7 +128,6 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
 /// # Errors
 /// No model there, no memory for it, two of one name, keys that open nothing, a port in use.
 pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
-    order.check_ranks()?;
     let named = order.named()?;
     let keys = match &order.keys {
         Some(file) => Keys::read(file)?,

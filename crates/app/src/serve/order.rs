@@ -110,20 +110,6 @@ impl Order {
         Grid { tp: self.tp, pp: self.pp, ..Grid::default() }
     }
 
-    /// Refuses what a model over ranks does not have.
-    pub(super) fn check_ranks(&self) -> Result<()> {
-        let asks = [
-            ("--adapter", !self.adapters.is_empty()),
-            ("serve.adapters", self.settings.adapters.is_some()),
-            ("--draft (serve.draft)", self.settings.draft.is_some()),
-            ("--prefix-store", self.prefixes.is_some()),
-        ];
-        if let Some((what, _)) = asks.iter().find(|(_, asked)| *asked && self.grid().ranks() > 1) {
-            refuse!("{what} is for a model on one rank; leave it out, or serve without --tp and --pp");
-        }
-        Ok(())
-    }
-
     /// The machine of each model.
     pub(super) fn machine(&self, events: &dyn Events) -> Machine {
         let (kind, threads, memory_bytes) = (self.machine, self.threads, self.memory_bytes);

@@ -13,6 +13,7 @@ use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
 
+use super::draft::Draft;
 use super::hosted::{Named, Started, Watch, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{self, Sizes};
@@ -68,6 +69,8 @@ pub(super) fn run(
     let opened = fathom_model::open(&folder)?;
     let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
     let (each, sizes) = planned(&machine, (&folder, &opened, dtype), &tokenizer, order)?;
+    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype };
+    let beginnings = named.beginnings(&opened.spec, &machine.profile()?.isa, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;
     let (grid, limits, capacity) = (order.grid(), sizes.limits, sizes.capacity.clone());
@@ -77,28 +80,37 @@ pub(super) fn run(
     let (ready, loaded) = channel();
     let first = |device: Device| {
         let part = caught(|| models::open_part(path, Some(dtype), device))?;
-        let engine =
-            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits);
-        let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype };
+        // It guesses for all.
+        let alone = sizes::whole(&part.device);
+        let draft = Draft::load(&alone, order)?;
+        let drafting = draft.as_ref().map(|draft| draft.engine(&alone, limits));
+        let mut engine =
+            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits)
+                .reserving(each[0].workspace_bytes);
+        if let Some(drafting) = &drafting {
+            engine = engine.drafting(drafting)?;
+        }
         let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
         let commands = commands.leading(leader);
         followers.iter().try_for_each(|_| heard(&loaded, &part.device.mesh))?;
         if send.send(Ok((handle, sizes))).is_err() {
             return Ok(());
         }
-        caught(|| Ok(commands.serve(&engine, capacity.clone(), None)?))
+        caught(|| Ok(commands.serve(&engine, capacity.clone(), beginnings.as_ref())?))
             .with_context(|| format!("{name}, served over {} ranks, cannot go on", grid.ranks()))
     };
     let other = |device: Device| {
-        let own = device.mesh.rank().checked_sub(1).and_then(|at| followers.get(at));
+        let rank = device.mesh.rank();
+        let own = rank.checked_sub(1).and_then(|at| followers.get(at));
         let own = own.and_then(|own| own.lock().unwrap_or_else(PoisonError::into_inner).take());
         let follower = own.context("a rank without a leader")?;
         let part = caught(|| models::open_part(path, Some(dtype), device))?;
         let engine =
-            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits);
+            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits)
+                .reserving(each[rank].workspace_bytes);
         // Who waits for it may have failed, and says so itself.
         _ = ready.send(());
-        caught(|| Ok(follower.follow(&engine, capacity.clone())?)).map(drop)
+        caught(|| Ok(follower.follow(&engine, capacity.clone(), beginnings.as_ref())?)).map(drop)
     };
     on_threads((&machine, grid), WAIT, first, &other)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_base::{GenerateRequest, human};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, page_bytes};
 use fathom_grad::Params;
-use fathom_model::{HfFolder, Model, SafeTensors, Spec, open_peft, share_base};
+use fathom_model::{HfFolder, Model, SafeTensors, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
@@ -79,11 +79,13 @@ pub(super) fn agreed(ranks: &mut [Sizes]) -> Option<Sizes> {
         sizes.capacity.pages.clone_from(&pages);
         sizes.limits.context_tokens = context_tokens;
         sizes.tokens = pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
-        sizes.pages_bytes = sum(&sizes.capacity, &sizes.page_bytes);
+        // The draft model's are as many as before, at most.
+        sizes.pages_bytes = sum(&sizes.capacity, &sizes.page_bytes) + sizes.draft_pages_bytes;
     }
     let all = |bytes: fn(&Sizes) -> u64| ranks.iter().map(bytes).sum();
     Some(Sizes {
         weights_bytes: all(|sizes| sizes.weights_bytes),
+        adapters_bytes: all(|sizes| sizes.adapters_bytes),
         workspace_bytes: all(|sizes| sizes.workspace_bytes),
         pages_bytes: all(|sizes| sizes.pages_bytes),
         budget_bytes: all(|sizes| sizes.budget_bytes),
@@ -166,6 +168,11 @@ fn imagined(device: &Device) -> Device {
     }
 }
 
+/// A rank's device for a model that it has by itself: the first one's draft model guesses for all.
+pub(super) fn whole(device: &Device) -> Device {
+    Device { mesh: Mesh::alone(), ..device.clone() }
+}
+
 /// The end of one of a grid's ranks, of which there are no others.
 pub(super) fn lone(grid: Grid, rank: usize) -> Mesh {
     Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())))
@@ -182,8 +189,7 @@ pub(super) fn of(
     order: &Order,
 ) -> Result<Sizes> {
     caught(|| {
-        let (folder, HfFolder { spec, source, .. }, dtype) = model;
-        let settings = &order.settings;
+        let ((folder, HfFolder { spec, source, .. }, dtype), settings) = (model, &order.settings);
         let asked = settings.context_tokens.map(|tokens| tokens as usize);
         let context_tokens = asked.unwrap_or(spec.max_positions).max(1);
         let mut limits = Limits {
@@ -198,14 +204,15 @@ pub(super) fn of(
         let weights_bytes = meta.pool.usage().live;
         let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);
-        let draft = Draft::planned(&meta, order)?;
+        let alone = whole(&meta);
+        let draft = if meta.mesh.rank() == 0 { Draft::planned(&alone, order)? } else { None };
         let draft_bytes = meta.pool.usage().live - weights_bytes;
-        let drafting = draft.as_ref().map(|draft| draft.engine(&meta, limits));
+        let drafting = draft.as_ref().map(|draft| draft.engine(&alone, limits));
         let (adapters_bytes, mut workspace_bytes) =
             with_adapters(&meta, (folder, &declared, &params), tokenizer, order, (limits, sequences))?;
         if let Some(drafting) = &drafting {
             engine = engine.drafting(drafting)?;
-            workspace_bytes = workspace_bytes.max(guessing(&meta, drafting, (limits, sequences))?);
+            workspace_bytes = workspace_bytes.max(guessing(&alone, drafting, (limits, sequences))?);
         }
         let budget_bytes = device.pool.budget();
         let taken_bytes = weights_bytes + draft_bytes + adapters_bytes + workspace_bytes;
@@ -264,36 +271,44 @@ fn with_adapters(
     order: &Order,
     (limits, sequences): (Limits, usize),
 ) -> Result<(u64, u64)> {
-    let step = |model: &Model, params: &Params| {
-        workspace(meta, &Engine::new(meta, model, params, tokenizer, limits), (limits, sequences))
-    };
-    let (mut adapters_bytes, mut workspace_bytes) = (0, step(model, params)?);
+    let engine = Engine::new(meta, model, params, tokenizer, limits);
+    let mut workspace_bytes = workspace(meta, &engine, None, (limits, sequences))?;
+    let before = meta.pool.usage().live;
     for (name, path) in &order.adapters {
-        let folder = adapters::accepted(path, folder).with_context(|| format!("--adapter {name}"))?;
-        let (spec, tensors) = open_peft(&folder, model.spec.clone())?;
-        let before = meta.pool.usage().live;
-        let (adapted, own) = share_base(meta, (model, params), (&spec, &tensors))?;
-        adapters_bytes += meta.pool.usage().live - before;
-        workspace_bytes = workspace_bytes.max(step(&adapted, &own)?);
+        let what = || format!("--adapter {name}");
+        let folder = adapters::accepted(path, folder).with_context(what)?;
+        meta.pool.reset_peak();
+        engine.load_adapter(name, &folder)?;
+        let loading = meta.pool.usage().peak_live - meta.pool.usage().live;
+        let step = workspace(meta, &engine, Some(name), (limits, sequences))?;
+        workspace_bytes = workspace_bytes.max(loading).max(step);
     }
+    let adapters_bytes = meta.pool.usage().live - before;
     let later = order.settings.adapters.is_some();
     if order.has_adapters() {
         // The rows of a step are computed by adapter, and put together.
         let dtype = model.dtype(params);
         workspace_bytes += (limits.chunk_tokens * model.spec.hidden * dtype.bytes()) as u64;
     }
-    let later_bytes = if later { order.settings.adapter_bytes } else { 0 };
+    // Of further ones each rank has a part.
+    let ranks = order.grid().ranks() as u64;
+    let later_bytes = if later { order.settings.adapter_bytes.div_ceil(ranks) } else { 0 };
     Ok((adapters_bytes + later_bytes, workspace_bytes))
 }
 
 /// Bytes of a step of the draft model, which runs before the model's.
 fn guessing(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, usize)) -> Result<u64> {
     let context_tokens = limits.context_tokens.min(engine.spec().max_positions);
-    workspace(meta, engine, (Limits { context_tokens, draft_tokens: 0, ..limits }, sequences))
+    workspace(meta, engine, None, (Limits { context_tokens, draft_tokens: 0, ..limits }, sequences))
 }
 
-/// Bytes of a step that reads a chunk of a prompt, and of the logits of all sequences.
-fn workspace(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, usize)) -> Result<u64> {
+/// Bytes of a step that reads a chunk of a prompt for an adapter or for the base, and of the logits of all sequences.
+fn workspace(
+    meta: &Device,
+    engine: &Engine<'_>,
+    adapter: Option<&String>,
+    (limits, sequences): (Limits, usize),
+) -> Result<u64> {
     let spec = engine.spec();
     // One token is left, so nothing is chosen, for which there is no data.
     let prompt = limits.context_tokens.saturating_sub(1).min(limits.chunk_tokens + 1).max(1);
@@ -301,8 +316,9 @@ fn workspace(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, u
     let before = meta.pool.usage().live;
     meta.pool.reset_peak();
     if prompt > limits.chunk_tokens {
-        scheduler
-            .submit(GenerateRequest::greedy(vec![0; prompt], 1), Box::new(|_| fathom_base::Flow::Continue))?;
+        let request =
+            GenerateRequest { adapter: adapter.cloned(), ..GenerateRequest::greedy(vec![0; prompt], 1) };
+        scheduler.submit(request, Box::new(|_| fathom_base::Flow::Continue))?;
         scheduler.step();
     }
     let step = meta.pool.usage().peak_live.saturating_sub(before);

@@ -164,15 +164,74 @@ fn a_server_over_ranks_answers_as_one_rank() {
     };
     refused(order(&run, 1, 3), "3 stages");
     refused(order(&run, 4, 1), "tp");
-    let two = || order(&run, 2, 1);
-    refused(
-        Order { adapters: vec![("a".into(), run.clone())], ..two() },
-        "--adapter is for a model on one rank",
+}
+
+/// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.
+fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (send_address, address) = channel();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let heard = |all: &[SocketAddr]| send_address.send(all[0]).unwrap();
+            serve(order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
+        });
+        let ending = Ending(&stop);
+        let at = address.recv_timeout(Duration::from_secs(60)).unwrap();
+        let choice = |body: &Value| {
+            let answer = ask(at, "/v1/completions", body);
+            assert!(answer["choices"][0]["text"].is_string(), "{answer}");
+            json!([answer["choices"][0]["text"], answer["choices"][0]["token_ids"]])
+        };
+        let all = bodies.iter().map(choice).collect();
+        let counted = ["fathom:prefix_restored_tokens_total", "vllm:spec_decode_num_drafts_total"];
+        // The last step's load is known a moment after its events.
+        thread::sleep(Duration::from_millis(50));
+        let counted = counted.map(|name| metric(at, name));
+        drop(ending);
+        serving.join().unwrap().unwrap();
+        (all, counted)
+    })
+}
+
+#[test]
+fn a_server_over_ranks_has_adapters_drafts_and_beginnings() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let base = crate::small(folder, &["eval.enabled=false", "model.precision=f32", "model.kv_heads=2"]);
+    train(&base, &train::Order::default(), &Silent).unwrap();
+    let row = |n: usize| format!("{{\"prompt\": \"What is {n}?\", \"completion\": \" the stone {n}\"}}\n");
+    std::fs::write(folder.join("rows.jsonl"), (0..24).map(row).collect::<String>()).unwrap();
+    let data = format!("data.paths=[{:?}]", folder.join("rows.jsonl").display().to_string());
+    let dora =
+        crate::several::job(folder, "lora", "tuned", &[&data, "adapter.method=dora", "optimizer.lr=3e-2"]);
+    train(&dora.unwrap(), &train::Order::default(), &Silent).unwrap();
+    let run = folder.join("run");
+    let ids: Vec<u32> = (0..150).map(|at| at * 7 % 250).collect();
+    let body = |model: &str| json!({"model": model, "prompt": ids, "max_tokens": 24, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
+    let bodies = [body("small"), body("tuned")];
+    let one = asked(
+        &Order { adapters: vec![("tuned".into(), folder.join("tuned"))], ..order(&run, 1, 1) },
+        &bodies,
     );
-    refused(Order { prefixes: Some(run.clone()), ..two() }, "--prefix-store is for");
-    for (key, part) in
-        [("serve.draft=x", "--draft (serve.draft) is for"), ("serve.adapters=x", "serve.adapters is for")]
-    {
-        refused(Order { settings: settings(None, &[key.into()]).unwrap(), ..two() }, part);
+    assert_ne!(one.0[0], one.0[1]);
+    for (tp, pp) in [(2, 1), (1, 2)] {
+        let draft = format!("serve.draft={}", run.display());
+        let full = Order {
+            adapters: vec![("tuned".into(), folder.join("tuned"))],
+            prefixes: Some(folder.join("kept")),
+            settings: settings(None, &["serve.sequences=3".into(), draft]).unwrap(),
+            ..order(&run, tp, pp)
+        };
+        // What another mesh kept is not found; what this one kept is, of the base and of the adapter.
+        for restored in [0.0, 256.0] {
+            let (all, [found, drafts]) = asked(&full, &bodies);
+            assert_eq!(all, one.0, "tp {tp}, pp {pp}");
+            assert!(found == restored && drafts > 0.0, "tp {tp}, pp {pp}: {found} tokens, {drafts} guesses");
+        }
+        // The first rank has the draft model, and each a part of the adapter.
+        let ranks = sizes(&full, &Silent).unwrap();
+        assert!(ranks[0].1.draft_bytes > 0 && ranks[1].1.draft_bytes == 0);
+        assert!(ranks.iter().all(|(_, sizes)| sizes.adapters_bytes > 0));
+        assert!(ranks.iter().all(|(_, sizes)| sizes.capacity == ranks[0].1.capacity));
     }
 }

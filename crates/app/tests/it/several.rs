@@ -12,7 +12,7 @@ use fathom_train::Outcome;
 use crate::Heard;
 
 /// The settings of a small run of a recipe file over the model of `small`.
-fn job(folder: &Path, recipe: &str, out: &str, more: &[&str]) -> fathom_app::Result<Job> {
+pub fn job(folder: &Path, recipe: &str, out: &str, more: &[&str]) -> fathom_app::Result<Job> {
     let at = |name: &str| folder.join(name).display().to_string();
     let own = [format!("model.from={}", at("run")), format!("run.out={}", at(out))];
     let small = [

@@ -16,13 +16,15 @@ pub enum Flow {
 }
 
 /// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// The model wrote its end-of-text token, or one of [`crate::Sampling::stop_ids`].
+    /// The model wrote its end-of-text token.
     EndOfText,
-    /// One of the stop texts would have appeared.
-    StopText,
+    /// It wrote this one of [`crate::Sampling::stop_ids`].
+    StopToken(u32),
+    /// This one of the stop texts would have appeared: the earliest, of several that begin there the first that was named.
+    StopText(String),
     /// `max_tokens`, or the end of the context.
     Length,
     /// The structure was complete.

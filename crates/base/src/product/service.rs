@@ -1,5 +1,7 @@
 //! A model that serves many requests at once, from any thread.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -121,8 +123,8 @@ pub struct ModelCard {
     pub labels: Vec<String>,
     /// Numbers of a vector.
     pub embedding: usize,
-    /// Names of its adapters.
-    pub adapters: Vec<String>,
+    /// Its adapters: of each its name, and what names what it computes over this model.
+    pub adapters: BTreeMap<String, String>,
     /// Ids that end an answer, and that begin a text.
     pub eos: Vec<u32>,
     /// The id that begins a text.

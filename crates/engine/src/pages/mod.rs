@@ -12,7 +12,7 @@ use fathom_model::Model;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 
 pub(crate) use feed::{Feed, Feeding, States};
-pub(crate) use tree::{Root, Tree};
+pub(crate) use tree::{Place, Root, Tree};
 
 /// Pages of all layers.
 pub(crate) struct Pages {

@@ -45,6 +45,14 @@ impl Draft {
     }
 }
 
+/// What the draft model guessed to follow an answer.
+#[derive(Clone)]
+pub(crate) struct Guess {
+    request: u64,
+    answer: usize,
+    ids: Vec<u32>,
+}
+
 /// Guesses for a sequence, while they are made.
 struct Guessing {
     index: usize,
@@ -279,6 +287,22 @@ impl Scheduler<'_> {
         }
         if let Some(drafter) = &mut self.drafter {
             drafter.guess(&mut self.running, self.bounds.lead);
+        }
+    }
+
+    /// What the draft model guessed, for ranks that have none.
+    pub(crate) fn guesses(&self) -> Vec<Guess> {
+        let guessed = self.running.iter().filter(|sequence| sequence.guessed);
+        guessed.map(|it| Guess { request: it.request, answer: it.answer, ids: it.drafts.clone() }).collect()
+    }
+
+    /// Takes what the first rank's draft model guessed.
+    pub(crate) fn take_guesses(&mut self, guesses: Vec<Guess>) {
+        for Guess { request, answer, ids } in guesses {
+            let of = |it: &&mut Sequence<'_>| it.request == request && it.answer == answer;
+            if let Some(sequence) = self.running.iter_mut().find(of) {
+                (sequence.drafts, sequence.guessed) = (ids, true);
+            }
         }
     }
 

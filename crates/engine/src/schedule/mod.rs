@@ -11,6 +11,7 @@ mod draft;
 mod drafter;
 mod next;
 mod sequence;
+mod step;
 mod stored;
 
 use std::collections::BTreeMap;
@@ -28,19 +29,17 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::pages::{Feed, Pages, Root, Short, States, Tree, pages_for, pages_of};
 use crate::sampler::Sampler;
-use crate::store::{PrefixStore, Stored};
+use crate::store::{Beginnings, Part, Stored};
 use crate::structure::Structures;
 use beams::{Beam, Search};
 use clock::Clock;
 use draft::Drafting;
 use drafter::Drafter;
+pub(crate) use drafter::Guess;
 pub(crate) use sequence::Checked;
 pub use sequence::Listener;
 use sequence::{Request, Sequence, rank};
-use stored::Kept;
-
-/// Steps whose tokens [`Load::step_tokens`] has.
-const STEPS: usize = 64;
+use stored::{Fetch, Kept, Reading};
 
 /// How much runs at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +63,11 @@ pub struct Scheduler<'e> {
     pages: Pages,
     /// None for models whose layers remember more than keys and values.
     tree: Option<Tree>,
-    store: Option<PrefixStore>,
+    store: Option<Beginnings>,
+    /// What is read from it.
+    reads: Vec<Reading>,
+    /// The rank's part of the model.
+    part: Part,
     states: States,
     slots: Vec<usize>,
     bounds: Bounds,
@@ -78,6 +81,8 @@ pub struct Scheduler<'e> {
     /// Where the engine has a draft model.
     drafter: Option<Drafter<'e>>,
     clock: Clock,
+    /// When the step began.
+    started: Instant,
 }
 
 impl<'e> Scheduler<'e> {
@@ -92,6 +97,8 @@ impl<'e> Scheduler<'e> {
             pages,
             tree,
             store: None,
+            reads: Vec::new(),
+            part: engine.part(),
             states: BTreeMap::new(),
             slots: (0..capacity.sequences).rev().collect(),
             bounds: engine.bounds(capacity),
@@ -103,25 +110,15 @@ impl<'e> Scheduler<'e> {
             totals: Load { page_tokens: PAGE_ROWS, ..Load::default() },
             prefilled: [0.0; 2],
             clock: if engine.is_whole() { Clock::own() } else { Clock::following() },
+            started: Instant::now(),
         }
     }
 
-    /// The same on one of several ranks that take the same steps, each of which is given the time by the first ([`Scheduler::set_time`]).
-    ///
-    /// # Errors
-    /// A draft model, or beginnings on disk: what they do is decided by how fast a rank is.
-    pub(crate) fn over_ranks(mut self) -> Result<Scheduler<'e>, Error> {
-        let what = match (&self.drafter, &self.store) {
-            (Some(_), _) => "a draft model (--draft)",
-            (None, Some(_)) => "a folder for beginnings of prompts (--prefix-store)",
-            (None, None) => {
-                self.set_time(Duration::ZERO);
-                return Ok(self);
-            }
-        };
-        Err(Error::Unsupported(format!(
-            "{what} is for a model on one rank; leave it out, or serve without --tp and --pp"
-        )))
+    /// The same on one of several ranks that take the same steps, each of which is given the time and the draft model's guesses by the
+    /// first ([`Scheduler::set_time`], [`Scheduler::prepare`]).
+    pub(crate) fn over_ranks(mut self) -> Scheduler<'e> {
+        self.set_time(Duration::ZERO);
+        self
     }
 
     /// It is this late, on all ranks that take the same steps.
@@ -133,11 +130,16 @@ impl<'e> Scheduler<'e> {
     ///
     /// # Errors
     /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
-    pub fn keeping(mut self, at: &Stored) -> Result<Scheduler<'e>, Error> {
-        let store = self.engine.open_store(at)?;
-        self.totals.stored_bytes = store.bytes();
-        self.store = Some(store);
-        Ok(self)
+    pub fn keeping(self, at: &Stored) -> Result<Scheduler<'e>, Error> {
+        let beginnings = Beginnings::open(at, self.engine.spec())?;
+        Ok(self.sharing(&beginnings))
+    }
+
+    /// The same with beginnings in a folder that is open, on each rank of a model.
+    pub(crate) fn sharing(mut self, beginnings: &Beginnings) -> Scheduler<'e> {
+        self.totals.stored_bytes = beginnings.lock().bytes();
+        self.store = Some(beginnings.clone());
+        self
     }
 
     /// Queues a request; its number.
@@ -194,6 +196,7 @@ impl<'e> Scheduler<'e> {
             guessed: false,
             beam: search.as_ref().map(|_| Beam::default()),
             kept: Kept::default(),
+            fetched: false,
             arrived,
             priority: asked.priority,
         });
@@ -226,12 +229,9 @@ impl<'e> Scheduler<'e> {
     /// What chooses and writes an answer to a prompt.
     fn answerer(&self, how: &Sampling, prompt: &[u32]) -> Result<(Sampler, Writer<'e>), Error> {
         let tokenizer = self.engine.tokenizer;
-        let mut ends = how.stop_ids.clone();
-        if !how.ignore_eos {
-            ends.extend(tokenizer.stops());
-        }
-        let sampler = Sampler::new(how, prompt, &ends)?;
-        Ok((sampler, Writer::new(tokenizer.stream_after(prompt), how, ends)))
+        let own = if how.ignore_eos { &[][..] } else { tokenizer.stops() };
+        let sampler = Sampler::new(how, prompt, &[&how.stop_ids, own].concat())?;
+        Ok((sampler, Writer::new(tokenizer.stream_after(prompt), how, own)))
     }
 
     /// Ends a request with what it has; its events end here.
@@ -246,6 +246,7 @@ impl<'e> Scheduler<'e> {
         let gone: Vec<Sequence<'e>> = gone;
         gone.into_iter().for_each(|sequence| self.retire(sequence));
         self.waiting.retain(|sequence| sequence.request != request);
+        self.forget_reads();
     }
 
     /// Gives up all prefixes: after the weights have changed.
@@ -254,6 +255,7 @@ impl<'e> Scheduler<'e> {
     /// If a request runs, part of which was computed with the weights before.
     pub fn forget(&mut self) {
         assert!(self.running.is_empty(), "prefixes are given up while {} sequences run", self.running.len());
+        self.give_up_reads();
         if let Some(tree) = &mut self.tree {
             tree.clear(&mut self.pages);
         }
@@ -283,59 +285,6 @@ impl<'e> Scheduler<'e> {
                 0.0
             },
             ..self.totals.clone()
-        }
-    }
-
-    /// Reads the next tokens of the sequences; false if there are none. Where the model gives no numbers, the request fails.
-    pub fn step(&mut self) -> bool {
-        self.clock.look();
-        self.expire();
-        let (started, answered) = (Instant::now(), self.totals.answer_tokens);
-        let chosen = self.choose();
-        if chosen.is_empty() {
-            return false;
-        }
-        let began = Instant::now();
-        let hidden = self.read(&chosen);
-        let mut read = 0;
-        let mut row = 0;
-        let mut ready = Vec::new();
-        for (index, count) in &chosen {
-            let sequence = &mut self.running[*index];
-            let rows = row..row + count;
-            (row, read) = (row + count, read + count);
-            let count = count - sequence.drafts.len();
-            let known = sequence.held + 1..sequence.held + count + 1;
-            sequence.held += count;
-            self.keep(*index);
-            let sequence = &mut self.running[*index];
-            self.pages.slide(&mut sequence.table, sequence.held);
-            self.prompt_logprobs(*index, &hidden, rows.clone(), known);
-            if self.running[*index].held == self.running[*index].ids.len() {
-                ready.push(Ready { index: *index, rows: rows.start + count - 1..rows.end });
-            }
-        }
-        self.answer(&hidden, &ready);
-        self.count(&chosen, read, began.elapsed().as_secs_f64());
-        if let Some(drafter) = &mut self.drafter {
-            let tokens = self.totals.answer_tokens - answered;
-            drafter.took(chosen.len(), tokens, started.elapsed().as_secs_f64());
-        }
-        true
-    }
-
-    fn count(&mut self, chosen: &[(usize, usize)], read: usize, seconds: f64) {
-        if self.totals.step_tokens.len() == STEPS {
-            self.totals.step_tokens.remove(0);
-        }
-        self.totals.step_tokens.push(read as u32);
-        let prompts = chosen.iter().filter(|(_, count)| *count > self.engine.limits.draft_tokens + 1);
-        let prompts: usize = prompts.map(|(_, count)| count).sum();
-        self.totals.prompt_tokens += prompts as u64;
-        if 2 * prompts > read {
-            // An average that forgets: the last few seconds of reading.
-            let keep = if self.prefilled[1] > 10.0 { 0.5 } else { 1.0 };
-            self.prefilled = [self.prefilled[0] * keep + read as f64, self.prefilled[1] * keep + seconds];
         }
     }
 
@@ -373,10 +322,6 @@ impl<'e> Scheduler<'e> {
     fn choose(&mut self) -> Vec<(usize, usize)> {
         let mut left = self.engine.limits.chunk_tokens.max(1);
         let mut chosen = Vec::new();
-        // Answers first: a prompt may wait a step.
-        let now = self.clock.now();
-        self.running.sort_by_key(|sequence| (!sequence.answers(), std::cmp::Reverse(rank(sequence, now))));
-        self.guess();
         let mut index = 0;
         while index < self.running.len() {
             let unread = self.running[index].ids.len() - self.running[index].held;
@@ -415,12 +360,28 @@ impl<'e> Scheduler<'e> {
         chosen
     }
 
+    /// The sequence that is let in next: nothing has to be read for it any more.
+    fn best(&mut self) -> Option<usize> {
+        let (now, mut later) = (self.clock.now(), Vec::new());
+        loop {
+            let can = |index: &usize| {
+                let sequence = &self.waiting[*index];
+                !sequence.waits() && !self.is_fetching(sequence) && !later.contains(index)
+            };
+            let best = (0..self.waiting.len())
+                .filter(can)
+                .max_by_key(|index| (rank(&self.waiting[*index], now), std::cmp::Reverse(*index)))?;
+            match self.fetches(best) {
+                Fetch::Nothing => return Some(best),
+                Fetch::Comes => {}
+                Fetch::Later => later.push(best),
+            }
+        }
+    }
+
     /// Lets the next sequence in that waits; returns the tokens that it reads. None if none waits, or there are too few pages.
     fn admit(&mut self, left: usize) -> Option<usize> {
-        let now = self.clock.now();
-        let best = (0..self.waiting.len())
-            .filter(|index| !self.waiting[*index].waits())
-            .max_by_key(|index| (rank(&self.waiting[*index], now), std::cmp::Reverse(*index)))?;
+        let best = self.best()?;
         let mut sequence = self.waiting.remove(best);
         let cached = self.begin(&mut sequence);
         let unread = sequence.ids.len() - sequence.held;
@@ -439,6 +400,7 @@ impl<'e> Scheduler<'e> {
             self.waiting.insert(best.min(self.waiting.len()), sequence);
             return None;
         }
+        self.forget_read(&sequence);
         sequence.slot = self.slots.pop()?;
         if let Some(request) = self.requests.get_mut(&sequence.request)
             && request.started.is_none()
@@ -463,10 +425,7 @@ impl<'e> Scheduler<'e> {
         sequence.long = self.is_long(sequence, sequence.ids.len());
         let asks = self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some());
         let root = self.root(sequence);
-        sequence.kept = Kept::none(self.store.as_ref(), &root);
-        if !asks {
-            self.restore(&root, &sequence.ids, sequence.ids.len() - 1);
-        }
+        sequence.kept = Kept::none((self.store.as_ref(), self.part), &root);
         let Some(tree) = self.tree.as_mut().filter(|_| !asks) else { return 0 };
         let found = tree.find(&self.pages, &root, &sequence.ids, sequence.ids.len() - 1);
         if let Ok(table) = tree.share(self.engine.device, &mut self.pages, &found) {
@@ -499,7 +458,7 @@ impl<'e> Scheduler<'e> {
             self.pages.clear(&mut sequence.table);
             (sequence.held, sequence.long) = (0, true);
             let root = self.root(&self.running[index]);
-            self.running[index].kept = Kept::none(self.store.as_ref(), &root);
+            self.running[index].kept = Kept::none((self.store.as_ref(), self.part), &root);
         }
         loop {
             let sequence = &mut self.running[index];
@@ -507,7 +466,7 @@ impl<'e> Scheduler<'e> {
             else {
                 return true;
             };
-            if self.evict(class, pages) {
+            if self.evict(class, pages) || self.give_up_reads() {
                 continue;
             }
             if index + 1 == self.running.len() {
@@ -530,7 +489,7 @@ impl<'e> Scheduler<'e> {
         let mut sequence = self.running.remove(index);
         self.remember(&mut sequence);
         self.slots.push(sequence.slot);
-        sequence.held = 0;
+        (sequence.held, sequence.fetched) = (0, false);
         self.totals.preemptions += 1;
         self.waiting.push(sequence);
     }

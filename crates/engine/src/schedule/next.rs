@@ -73,6 +73,7 @@ impl Scheduler<'_> {
             }
         }
         self.waiting.retain(|sequence| self.requests.contains_key(&sequence.request));
+        self.forget_reads();
         searching.into_iter().for_each(|request| self.search(request));
     }
 
@@ -176,7 +177,10 @@ impl Scheduler<'_> {
             }
         };
         let Written { text, counts, mut stop } = sequence.writer.push(id);
-        if let (true, None, Some(structure)) = (counts, stop, &mut sequence.structure) {
+        if counts
+            && stop.is_none()
+            && let Some(structure) = &mut sequence.structure
+        {
             // A token that the mask allowed follows; one that ends the text does so after it.
             stop = (structure.take(id).unwrap_or(true)).then_some(Stop::Structure);
         }

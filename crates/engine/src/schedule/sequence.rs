@@ -87,6 +87,8 @@ pub(super) struct Sequence<'e> {
     pub beam: Option<Beam>,
     /// How far its pages are on disk.
     pub kept: Kept,
+    /// It was looked whether what it begins with is on disk.
+    pub fetched: bool,
     /// By the scheduler's clock.
     pub arrived: Duration,
     pub priority: i32,
@@ -117,6 +119,7 @@ impl<'e> Sequence<'e> {
             guessed: false,
             beam: None,
             kept: self.kept.clone(),
+            fetched: false,
             arrived: self.arrived,
             priority: self.priority,
         }

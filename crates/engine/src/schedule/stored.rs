@@ -1,11 +1,18 @@
 //! Pages of sequences on disk: kept as soon as they are full, brought back when another sequence begins with the same tokens.
+//!
+//! A sequence that could run next waits while a thread reads what it begins with; others go on meanwhile. What was read goes into pages
+//! from step to step, and the sequence holds them until it runs. If what runs needs them, it gets them, and the rest is computed.
 
-use fathom_tensor::{Device, PAGE_ROWS};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use fathom_tensor::mesh::Axis;
+use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
 
 use super::Scheduler;
 use super::sequence::Sequence;
-use crate::pages::{Pages, Root, Table};
-use crate::store::{Chain, PrefixStore};
+use crate::pages::{Pages, Place, Root, Table};
+use crate::store::{Beginnings, Chain, Part, PrefixStore};
 
 /// How far a sequence is kept.
 #[derive(Clone, Debug, Default)]
@@ -18,33 +25,139 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Nothing yet of a sequence that is to be.
-    pub fn none(store: Option<&PrefixStore>, root: &Root) -> Kept {
-        store.map_or_else(Kept::default, |store| Kept { chain: vec![store.chain(root)], since: store.now() })
+    pub fn none((store, part): (Option<&Beginnings>, Part), root: &Root) -> Kept {
+        let Some(store) = store.map(Beginnings::lock) else { return Kept::default() };
+        Kept { chain: vec![store.chain(root, part)], since: store.now() }
+    }
+}
+
+/// Beginnings that are read at once, at most.
+const AT_ONCE: usize = 8;
+
+/// What has to be before a sequence can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fetch {
+    /// Nothing.
+    Nothing,
+    /// What it begins with is being read.
+    Comes,
+    /// As many others are being read as can be.
+    Later,
+}
+
+/// What a sequence begins with, while it is read from the disk, and until the sequence has it.
+pub(super) struct Reading {
+    /// The sequence: its request, and which answer it is.
+    of: (u64, usize),
+    root: Root,
+    ids: Vec<u32>,
+    /// Of each page, from the first on.
+    chains: Vec<Chain>,
+    /// It is known how many pages all ranks have.
+    started: bool,
+    /// Pages that are in memory, and where they end there.
+    next: usize,
+    place: Option<Place>,
+    /// The first page that each class needs.
+    first: Vec<usize>,
+    /// Pages by class, which stay as long as this does.
+    held: Vec<(usize, u32)>,
+    /// What is on its way; none if nothing more comes.
+    coming: Option<Receiver<Option<Vec<u8>>>>,
+    /// Pages that may wait to be brought into memory.
+    ahead: usize,
+    arrived: VecDeque<Vec<u8>>,
+    /// Nothing more is brought into memory.
+    done: bool,
+}
+
+impl Reading {
+    /// Pages that could be brought into memory now, and whether there are no more to come; before it has started, all pages that there are.
+    fn counts(&self) -> [usize; 2] {
+        let (there, ends) = (self.arrived.len(), self.coming.is_none());
+        if self.started { [there, usize::from(ends)] } else { [self.chains.len(), 0] }
+    }
+
+    /// Begins to read, of as many pages.
+    fn start(&mut self, pages: &Pages, store: Option<&Beginnings>, all: usize) {
+        self.started = true;
+        self.chains.truncate(all);
+        // Layers with a window read the last pages alone.
+        let first = |class| pages.window(class).map_or(0, |window| (all * PAGE_ROWS).saturating_sub(window));
+        self.first = (0..pages.classes()).map(|class| first(class) / PAGE_ROWS).collect();
+        if let (Some(rest), Some(store)) = (self.chains.get(self.next..).filter(|it| !it.is_empty()), store) {
+            let (coming, ahead) = store.lock().read(rest);
+            (self.coming, self.ahead) = (Some(coming), ahead);
+        }
+    }
+
+    /// Takes what has come, and may wait for some. What is not the page that it should be ends it, and is removed.
+    fn receive(&mut self, pages: &Pages, store: Option<&Beginnings>, mut wait: bool) {
+        while let Some(coming) = self.coming.as_ref().filter(|_| self.arrived.len() < self.ahead) {
+            let at = self.next + self.arrived.len();
+            let heard =
+                if wait { coming.recv().map_err(|_| TryRecvError::Disconnected) } else { coming.try_recv() };
+            wait = false;
+            let page = match heard {
+                Ok(page) => page,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.coming = None;
+                    return;
+                }
+            };
+            let own = &self.ids[at * PAGE_ROWS..(at + 1) * PAGE_ROWS];
+            let needed = |parts: &Vec<Option<&[u8]>>| {
+                parts.iter().zip(&self.first).all(|(part, first)| part.is_some() || at < *first)
+            };
+            let whole = page.filter(|bytes| unpacked(pages, own, bytes).as_ref().is_some_and(needed));
+            match whole {
+                Some(bytes) => self.arrived.push_back(bytes),
+                None => {
+                    self.coming = None;
+                    store.iter().for_each(|store| store.lock().remove(&self.chains[at]));
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, pages: &mut Pages) {
+        self.held.drain(..).for_each(|(class, page)| pages.release(class, page));
     }
 }
 
 impl Scheduler<'_> {
     /// Keeps the full pages of a running sequence.
     pub(super) fn keep(&mut self, index: usize) {
-        let Some(store) = &mut self.store else { return };
-        keep(store, (self.engine.device, &self.pages), &mut self.running[index], false);
+        let Some(store) = &self.store else { return };
+        keep(&mut store.lock(), (self.engine.device, &self.pages), &mut self.running[index], false);
     }
 
     /// Keeps what is left of the full pages of a sequence that leaves, and notes that all of them were used.
     pub(super) fn keep_all(&mut self, sequence: &mut Sequence<'_>) {
-        let Some(store) = &mut self.store else { return };
-        keep(store, (self.engine.device, &self.pages), sequence, true);
+        let Some(store) = &self.store else { return };
+        let mut store = store.lock();
+        keep(&mut store, (self.engine.device, &self.pages), sequence, true);
         store.touch(sequence.kept.chain.get(1..).unwrap_or_default());
         self.totals.stored_bytes = store.bytes();
     }
 
-    /// Brings what a sequence begins with back into memory, as far as it was kept and there are pages: at most `most` tokens.
-    pub(super) fn restore(&mut self, root: &Root, ids: &[u32], most: usize) {
-        let (Some(store), Some(tree)) = (&mut self.store, &mut self.tree) else { return };
-        let (device, pages) = (self.engine.device, &mut self.pages);
-        let found = tree.find(pages, root, ids, most);
+    /// What has to be before a sequence that waits can run. Begins to read what it begins with, if that is on the disk.
+    pub(super) fn fetches(&mut self, index: usize) -> Fetch {
+        let sequence = &self.waiting[index];
+        let asks = self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some());
+        if sequence.fetched || asks || self.store.is_none() {
+            return Fetch::Nothing;
+        }
+        let long = self.is_long(sequence, sequence.ids.len());
+        self.waiting[index].long = long;
+        let root = self.root(&self.waiting[index]);
+        let Sequence { request, answer, ids, fetched, .. } = &mut self.waiting[index];
+        let (Some(store), Some(tree)) = (&self.store, &mut self.tree) else { return Fetch::Nothing };
+        let (store, pages, most) = (store.lock(), &mut self.pages, ids.len() - 1);
+        let found = tree.find(pages, &root, ids, most);
         let mut chains = Vec::new();
-        let mut chain = store.chain(root);
+        let mut chain = store.chain(&root, self.part);
         for (index, page) in ids[..most].chunks_exact(PAGE_ROWS).enumerate() {
             chain = chain.with(page);
             if index >= found.pages() && !store.has(&chain) {
@@ -52,51 +165,173 @@ impl Scheduler<'_> {
             }
             chains.push(chain.clone());
         }
-        // Layers with a window read the last pages alone.
-        let end = chains.len() * PAGE_ROWS;
-        let first: Vec<usize> = (0..pages.classes())
-            .map(|class| pages.window(class).map_or(0, |window| end.saturating_sub(window)) / PAGE_ROWS)
-            .collect();
-        let mut held = tree.pin(pages, &found);
-        let mut place = found.place();
-        for (index, chain) in chains.iter().enumerate().skip(found.pages()) {
-            let own = &ids[index * PAGE_ROWS..(index + 1) * PAGE_ROWS];
-            let Some(bytes) = store.get(chain) else { break };
-            let Some(parts) = unpacked(pages, own, &bytes) else { break };
-            let mut there = vec![None; pages.classes()];
-            let mut short = false;
-            for (class, part) in parts.into_iter().enumerate().filter(|(class, _)| index >= first[*class]) {
-                let Some(part) = part else { continue };
-                if pages.counts(class)[1] == 0 {
-                    tree.evict(pages, class, 1);
-                }
-                let Some(page) = pages.take(class) else {
-                    short = true;
-                    break;
-                };
-                held.push((class, page));
-                pages.load(device, class, page, part);
-                there[class] = Some(page);
-            }
-            if short {
-                break;
-            }
-            place = Some(tree.graft(pages, (root, place), (own, &there)));
-            self.totals.restored_tokens += PAGE_ROWS as u64;
+        // What one rank has kept, another may have given up: all of them look.
+        let last = if self.part.is_none() { chains.len() } else { most / PAGE_ROWS };
+        if last <= found.pages() {
+            *fetched = true;
+            return Fetch::Nothing;
         }
-        store.touch(&chains);
-        held.into_iter().for_each(|(class, page)| pages.release(class, page));
+        if self.reads.len() == AT_ONCE {
+            return Fetch::Later;
+        }
+        *fetched = true;
+        self.reads.push(Reading {
+            of: (*request, *answer),
+            ids: ids.clone(),
+            held: tree.pin(pages, &found),
+            place: found.place(),
+            next: found.pages(),
+            root,
+            chains,
+            started: false,
+            first: Vec::new(),
+            coming: None,
+            ahead: 0,
+            arrived: VecDeque::new(),
+            done: false,
+        });
+        Fetch::Comes
+    }
+
+    /// What a sequence begins with is being read.
+    pub(super) fn is_fetching(&self, sequence: &Sequence<'_>) -> bool {
+        self.reads.iter().any(|read| !read.done && read.of == (sequence.request, sequence.answer))
+    }
+
+    /// Brings what has been read into memory, as far as there are pages: on all ranks what all of them have read.
+    pub(super) fn take_reads(&mut self) {
+        self.forget_reads();
+        if self.reads.iter().all(|read| read.done) {
+            return;
+        }
+        let mut all = std::mem::take(&mut self.reads);
+        let mut own = Vec::new();
+        for read in all.iter_mut().filter(|read| !read.done) {
+            read.receive(&self.pages, self.store.as_ref(), false);
+            own.push(read.counts());
+        }
+        for (read, [count, ended]) in all.iter_mut().filter(|read| !read.done).zip(self.agreed(&own)) {
+            if !read.started {
+                read.start(&self.pages, self.store.as_ref(), count);
+                continue;
+            }
+            let short = (0..count).any(|_| !self.graft(read));
+            read.done = short || ended > 0;
+            if read.done {
+                let grafted = read.chains.get(..read.next).unwrap_or_default();
+                self.store.iter().for_each(|store| store.lock().touch(grafted));
+                (read.coming, read.arrived) = (None, VecDeque::new());
+            }
+        }
+        self.reads = all;
+    }
+
+    /// Of each beginning the pages that all ranks have, and whether one of these has no more ([`Reading::counts`]).
+    fn agreed(&self, own: &[[usize; 2]]) -> Vec<[usize; 2]> {
+        if self.part.is_none() {
+            return own.to_vec();
+        }
+        let device = self.engine.device;
+        let group = device.mesh.group(&[Axis::Tp, Axis::Pp]);
+        let flat: Vec<i32> = own.iter().flatten().map(|count| *count as i32).collect();
+        device.pool.enter("beginnings", -1);
+        let mine = device.from_i32(&flat, Category::Data);
+        let parts: Vec<Tensor> =
+            (0..group.size()).map(|_| device.empty(1, flat.len(), DType::I32, Category::Data)).collect();
+        group.all_gather(device, &mine, &parts).wait();
+        let all: Vec<Vec<i32>> = parts
+            .iter()
+            .map(|part| {
+                let bytes = device.machine.read(part).wait();
+                bytes.chunks_exact(4).map(|it| i32::from_le_bytes([it[0], it[1], it[2], it[3]])).collect()
+            })
+            .collect();
+        let of = |(at, own): (usize, &[usize; 2])| {
+            let each =
+                || all.iter().map(|rank| [rank[2 * at].max(0) as usize, rank[2 * at + 1].max(0) as usize]);
+            // Where a rank failed, the numbers mean nothing.
+            let count = each().map(|[count, _]| count).min().unwrap_or(0).min(own[0]);
+            [count, usize::from(each().any(|[arrived, ended]| ended > 0 && arrived <= count))]
+        };
+        own.iter().enumerate().map(of).collect()
+    }
+
+    /// Brings the next page of a beginning into memory; false if there is no room for it.
+    fn graft(&mut self, read: &mut Reading) -> bool {
+        let (Some(bytes), Some(tree)) = (read.arrived.pop_front(), &mut self.tree) else { return false };
+        let (device, pages, index) = (self.engine.device, &mut self.pages, read.next);
+        let own = &read.ids[index * PAGE_ROWS..(index + 1) * PAGE_ROWS];
+        let Some(parts) = unpacked(pages, own, &bytes) else { return false };
+        let mut there = vec![None; pages.classes()];
+        for (class, part) in parts.into_iter().enumerate().filter(|(class, _)| index >= read.first[*class]) {
+            let Some(part) = part else { continue };
+            if pages.counts(class)[1] == 0 {
+                tree.evict(pages, class, 1);
+            }
+            let Some(page) = pages.take(class) else { return false };
+            read.held.push((class, page));
+            pages.load(device, class, page, part);
+            there[class] = Some(page);
+        }
+        read.place = Some(tree.graft(pages, (&read.root, read.place), (own, &there)));
+        read.next += 1;
+        self.totals.restored_tokens += PAGE_ROWS as u64;
+        true
+    }
+
+    /// Waits until more of a beginning is there; false if none is being read.
+    pub(super) fn await_read(&mut self) -> bool {
+        let Some(read) = self.reads.iter_mut().find(|read| !read.done) else { return false };
+        if read.started && read.arrived.is_empty() {
+            read.receive(&self.pages, self.store.as_ref(), true);
+        }
+        true
+    }
+
+    /// Lets go of what was read for sequences that do not wait any more.
+    pub(super) fn forget_reads(&mut self) {
+        let (waiting, pages) = (&self.waiting, &mut self.pages);
+        self.reads.retain_mut(|read| {
+            let waits = waiting.iter().any(|it| read.of == (it.request, it.answer));
+            if !waits {
+                read.release(pages);
+            }
+            waits
+        });
+    }
+
+    /// Lets go of what was read for a sequence, which has it now.
+    pub(super) fn forget_read(&mut self, sequence: &Sequence<'_>) {
+        let pages = &mut self.pages;
+        self.reads.retain_mut(|read| {
+            let other = read.of != (sequence.request, sequence.answer);
+            if !other {
+                read.release(pages);
+            }
+            other
+        });
+    }
+
+    /// Lets go of all that was read and is being read, where what runs needs the pages; false if there was nothing.
+    pub(super) fn give_up_reads(&mut self) -> bool {
+        let any = self.reads.iter().any(|read| !read.held.is_empty());
+        for mut read in self.reads.drain(..) {
+            read.release(&mut self.pages);
+        }
+        any
     }
 
     /// Gives up all beginnings in memory, and erases what is kept on disk of one scope or of all; returns its bytes. What runs is not
     /// kept any more.
     pub fn erase(&mut self, scope: Option<&str>) -> u64 {
+        self.give_up_reads();
         if let Some(tree) = &mut self.tree {
             tree.clear(&mut self.pages);
         }
         let all = self.running.iter_mut().chain(&mut self.waiting);
         all.for_each(|sequence| sequence.kept = Kept::default());
-        let Some(store) = &mut self.store else { return 0 };
+        let Some(store) = &self.store else { return 0 };
+        let mut store = store.lock();
         let erased = store.erase(scope);
         self.totals.stored_bytes = store.bytes();
         erased

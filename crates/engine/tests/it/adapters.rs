@@ -27,8 +27,12 @@ fn folder(case: &str) -> PathBuf {
 
 /// The model that `fathom generate --adapter` makes.
 fn adapted(case: &str, dtype: DType) -> Bed {
-    let bed = Bed::new(BASE, dtype);
-    let base = open(&golden("llama")).unwrap();
+    adapted_over("llama", case, dtype)
+}
+
+fn adapted_over(base: &str, case: &str, dtype: DType) -> Bed {
+    let bed = Bed::new(&format!("../golden_adapters/{base}"), dtype);
+    let base = open(&golden(base)).unwrap();
     let (spec, tensors) = open_peft(&folder(case), base.spec).unwrap();
     let (model, mut params) = Model::declare(&bed.device, &spec, dtype);
     load_peft(&bed.device, &model, &mut params, (&base.source, &tensors)).unwrap();
@@ -80,7 +84,7 @@ fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
     }
 }
 
-/// Adapters that add low-rank terms, and those alone, are answered in the base's own pass.
+/// Adapters that change what products give, and those alone, are answered in the base's own pass.
 #[test]
 fn terms_join_the_products_of_the_base() {
     for (case, terms) in [
@@ -89,12 +93,45 @@ fn terms_join_the_products_of_the_base() {
         ("lora_patterns", Some(4)),
         ("lora_bias", Some(4)),
         ("lora_layers", Some(2)),
-        ("dora", None),
-        ("ia3", None),
+        ("dora", Some(8)),
+        ("ia3", Some(4)),
     ] {
-        let Bed { model, params, .. } = adapted(case, DType::F32);
-        assert_eq!(model.terms(&params).map(|terms| terms.len()), terms, "{case}");
+        let Bed { device, model, params, .. } = adapted(case, DType::F32);
+        assert_eq!(model.terms(&device, &params).map(|terms| terms.len()), terms, "{case}");
     }
+}
+
+/// Terms of experts are no products of the base's: their rows go through a pass of their own, next to the base's and those that share it.
+#[test]
+fn adapters_that_do_more_have_a_pass_of_their_own() {
+    let cases = ["experts_each", "experts_stacked"];
+    let bed = Bed::new("../golden_adapters/mixtral", DType::F32);
+    let beds = cases.map(|case| adapted_over("mixtral", case, DType::F32));
+    for Bed { device, model, params, .. } in &beds {
+        assert!(model.terms(device, params).is_none());
+    }
+    let engine = bed.engine(50);
+    cases.iter().for_each(|case| engine.load_adapter(case, &folder(case)).unwrap());
+    let request = |index: u32| GenerateRequest {
+        logprobs: Some(0),
+        ..GenerateRequest::greedy(
+            (0..30 + 9 * index).map(|at| (at * 7 + index) % 90).collect::<Vec<u32>>(),
+            12,
+        )
+    };
+    let plain: Vec<GenerateRequest> = (0..6).map(request).collect();
+    let alone: Vec<Heard> = (0..6)
+        .map(|at| {
+            let engine = beds.get(at % 3).unwrap_or(&bed).engine(4096);
+            together(&engine, engine.capacity(1, 300), &plain[at..at + 1], 0).swap_remove(0)
+        })
+        .collect();
+    let named = |at: usize| GenerateRequest {
+        adapter: cases.get(at % 3).map(|case| case.to_string()),
+        ..plain[at].clone()
+    };
+    let requests: Vec<GenerateRequest> = (0..6).map(named).collect();
+    assert_eq!(together(&engine, engine.capacity(6, 300), &requests, 0), alone);
 }
 
 #[test]

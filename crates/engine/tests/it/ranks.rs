@@ -11,13 +11,16 @@ use fathom_base::{
 };
 use fathom_cpu::Cpu;
 use fathom_engine::{
-    Commands, Engine, Error, Facts, Follower, Handle, Leader, Limits, Structures, ranks, service,
+    Beginnings, Capacity, Commands, Engine, Error, Facts, Follower, Handle, Leader, Limits, Stored,
+    Structures, ranks, service,
 };
 use fathom_grad::Params;
 use fathom_model::{Model, load, open};
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
+
+use crate::adapters::golden;
 
 /// A rank's part of a small model.
 struct Part {
@@ -29,8 +32,11 @@ struct Part {
 
 impl Part {
     fn new(case: &str, mesh: Mesh) -> Part {
+        Part::of(case, Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 30, mesh))
+    }
+
+    fn of(case: &str, device: Device) -> Part {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
-        let device = Device::on_mesh(Arc::new(Cpu::new(1, None)), 1 << 30, mesh);
         let opened = open(&folder).unwrap();
         let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
         load(&device, &model, &mut params, &opened.source).unwrap();
@@ -46,19 +52,47 @@ impl Part {
 
 type Ended = Result<Load, Error>;
 
+/// What a server has besides a model.
+#[derive(Clone, Default)]
+struct With {
+    /// Sequences at once, and tokens of each that the pages hold, if not [`CAPACITY`].
+    capacity: Option<(usize, usize)>,
+    /// A draft model, which the first rank has whole.
+    draft: Option<&'static str>,
+    /// Where beginnings are kept.
+    kept: Option<Beginnings>,
+}
+
+impl With {
+    fn capacity(&self, engine: &Engine<'_>) -> Capacity {
+        let (sequences, tokens) = self.capacity.unwrap_or(CAPACITY);
+        engine.capacity(sequences, tokens)
+    }
+}
+
 /// Sequences at once, and tokens of each that the pages hold: fewer than come.
 const CAPACITY: (usize, usize) = (3, 300);
 
-fn leads(case: &str, mesh: Mesh, leader: Option<Leader>, send: impl FnOnce(Handle)) -> Ended {
+fn leads(
+    (case, with): (&str, &With),
+    mesh: Mesh,
+    leader: Option<Leader>,
+    send: impl FnOnce(Handle),
+) -> Ended {
     let part = Part::new(case, mesh);
-    let engine = part.engine();
-    let capacity = engine.capacity(CAPACITY.0, CAPACITY.1);
+    let draft = with.draft.map(|case| Part::of(case, Device { mesh: Mesh::alone(), ..part.device.clone() }));
+    let drafting = draft.as_ref().map(Part::engine);
+    let mut engine = part.engine();
+    if let Some(drafting) = &drafting {
+        engine = engine.drafting(drafting)?;
+    }
+    let capacity = with.capacity(&engine);
     let (handle, commands) = service(Facts {
         card: ModelCard { name: "small".into(), vocabulary: 96, ..ModelCard::default() },
         tokenizer: Arc::new(Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap()),
         bounds: engine.bounds(capacity.clone()),
         render: None,
-        adapters: None,
+        adapters: Some(Box::new(|folder| Ok(folder.to_path_buf()))),
         queue: 64,
         structures: Structures::default(),
     });
@@ -67,21 +101,22 @@ fn leads(case: &str, mesh: Mesh, leader: Option<Leader>, send: impl FnOnce(Handl
         Some(leader) => commands.leading(leader),
         None => commands,
     };
-    commands.serve(&engine, capacity, None).map(|()| Load::default())
+    commands.serve(&engine, capacity, with.kept.as_ref()).map(|()| Load::default())
 }
 
-fn follows(case: &str, mesh: Mesh, follower: &Follower) -> Ended {
+fn follows((case, with): (&str, &With), mesh: Mesh, follower: &Follower) -> Ended {
     let part = Part::new(case, mesh);
     let engine = part.engine();
-    follower.follow(&engine, engine.capacity(CAPACITY.0, CAPACITY.1))
+    follower.follow(&engine, with.capacity(&engine), with.kept.as_ref())
 }
 
 /// Serves a model over ranks; ends when its handle is dropped.
-fn start(case: &'static str, grid: Grid) -> (Handle, Vec<JoinHandle<Ended>>) {
+fn start(case: &'static str, grid: Grid, with: &With) -> (Handle, Vec<JoinHandle<Ended>>) {
     let (send, receive) = channel();
+    let own = with.clone();
     if grid.ranks() == 1 {
-        let one =
-            thread::spawn(move || leads(case, Mesh::alone(), None, |handle| send.send(handle).unwrap()));
+        let one = move || leads((case, &own), Mesh::alone(), None, |handle| send.send(handle).unwrap());
+        let one = thread::spawn(one);
         return (receive.recv().unwrap(), vec![one]);
     }
     let options = ThreadsOptions { deadline: Duration::from_secs(60), ..ThreadsOptions::default() };
@@ -89,10 +124,11 @@ fn start(case: &'static str, grid: Grid) -> (Handle, Vec<JoinHandle<Ended>>) {
     let mesh = move |seat: Seat| Mesh::new(grid, Box::new(seat.take()));
     let (leader, followers) = ranks(grid.ranks() - 1);
     let first = seats.next().unwrap();
-    let first = move || leads(case, mesh(first), Some(leader), |handle| send.send(handle).unwrap());
+    let first = move || leads((case, &own), mesh(first), Some(leader), |handle| send.send(handle).unwrap());
     let mut all = vec![thread::spawn(first)];
     for (seat, follower) in seats.zip(followers) {
-        all.push(thread::spawn(move || follows(case, mesh(seat), &follower)));
+        let with = with.clone();
+        all.push(thread::spawn(move || follows((case, &with), mesh(seat), &follower)));
     }
     (receive.recv().unwrap(), all)
 }
@@ -161,9 +197,9 @@ fn requests() -> Vec<GenerateRequest> {
     all
 }
 
-/// What all requests were answered over a grid, with one that is cancelled and one whose time is up.
-fn answers(case: &'static str, grid: Grid) -> Vec<Heard> {
-    let (handle, threads) = start(case, grid);
+/// What all requests were answered over a grid, with one that is cancelled and one whose time is up; and how many guesses were right.
+fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
+    let (handle, threads) = start(case, grid, with);
     let asked: Vec<_> = requests().into_iter().map(|request| ask(&handle, request)).collect();
     let long = GenerateRequest::greedy((1..80).collect::<Vec<u32>>(), 200);
     let (given_up, gone) = ask(&handle, GenerateRequest { priority: 5, ..long.clone() });
@@ -185,7 +221,7 @@ fn answers(case: &'static str, grid: Grid) -> Vec<Heard> {
     while handle.load().pages_used > 0 || handle.load().pages_cached > 0 {
         thread::yield_now();
     }
-    let answered = handle.load().answer_tokens;
+    let Load { answer_tokens: answered, accepted_tokens, .. } = handle.load();
     drop((asked, handle));
     for (rank, thread) in threads.into_iter().enumerate() {
         let load = thread.join().unwrap().unwrap();
@@ -194,7 +230,7 @@ fn answers(case: &'static str, grid: Grid) -> Vec<Heard> {
             assert_eq!((left, load.answer_tokens), ([0; 4], answered), "{case} on {grid}, rank {rank}");
         }
     }
-    all
+    (all, accepted_tokens)
 }
 
 #[test]
@@ -202,9 +238,15 @@ fn ranks_answer_what_one_does() {
     let one = Grid::default();
     // Windows and their pages, and neither.
     for case in ["gemma2", "llama31"] {
-        let alone = answers(case, one);
+        let alone = answers(case, one, &With::default()).0;
         for grid in [Grid { pp: 2, ..one }, Grid { tp: 2, ..one }, Grid { tp: 2, pp: 2, ..one }] {
-            let found = answers(case, grid);
+            let (found, right) = answers(case, grid, &With::default());
+            // The first rank's draft model, which is the model itself, changes no bit.
+            let (drafted, more) = answers(case, grid, &With { draft: Some(case), ..With::default() });
+            assert!(
+                drafted == found && more > right,
+                "{case} on {grid}: {more} guesses were right, and {right}"
+            );
             for (index, (own, all)) in found.iter().zip(&alone).enumerate() {
                 let what = format!("{case} on {grid}, request {index}");
                 assert_eq!(own.0, all.0, "{what}");
@@ -227,7 +269,7 @@ fn a_rank_that_fails_ends_the_service() {
     let first = seats.next().unwrap();
     let first = thread::spawn(move || {
         let mesh = Mesh::new(grid, Box::new(first.take()));
-        leads("llama31", mesh, Some(leader), |handle| send.send(handle).unwrap())
+        leads(("llama31", &With::default()), mesh, Some(leader), |handle| send.send(handle).unwrap())
     });
     let handle = receive.recv().unwrap();
     let second = seats.next().unwrap();
@@ -242,4 +284,115 @@ fn a_rank_that_fails_ends_the_service() {
     let error = first.join().unwrap().unwrap_err().to_string();
     assert!(error.contains("a rank failed") && error.contains("no memory left"), "{error}");
     assert!(handle.submit(GenerateRequest::greedy(vec![1], 1), Box::new(|_| ())).is_err());
+}
+
+/// Adapters of every kind that shares the base's products, over ranks that have parts of it; they come and go on all of them.
+#[test]
+fn ranks_answer_with_adapters_as_one_does() {
+    let base = "../golden_adapters/llama";
+    let cases = ["lora_all_linear", "dora", "ia3", "lora_bias"];
+    let folder = |case: &str| golden(case).join("after");
+    let with = With { capacity: Some((5, 300)), ..With::default() };
+    let request = |index: usize, adapter: Option<&str>| GenerateRequest {
+        adapter: adapter.map(Into::into),
+        logprobs: Some(0),
+        ..GenerateRequest::greedy(
+            (0..20 + 13 * index as u32).map(|at| (at * 7 + 3) % 90).collect::<Vec<u32>>(),
+            20,
+        )
+    };
+    let answers = |grid: Grid| -> Vec<Heard> {
+        let (handle, threads) = start(base, grid, &with);
+        cases.iter().for_each(|case| handle.load_adapter(case, &folder(case)).unwrap());
+        // What one rank refuses no rank has.
+        assert!(handle.load_adapter("other", &folder("gpt2_lora")).is_err());
+        let all = (0..10).map(|index| (index, cases.get(index % 5).copied()));
+        let asked: Vec<_> = all.map(|(index, case)| ask(&handle, request(index, case))).collect();
+        let mut all: Vec<Heard> = asked.iter().map(|(_, events)| heard(events).0).collect();
+        drop(asked);
+        handle.unload_adapter("dora").unwrap();
+        handle.load_adapter("dora", &folder("lora_attention")).unwrap();
+        all.push(heard(&ask(&handle, request(1, Some("dora"))).1).0);
+        drop(handle);
+        threads.into_iter().for_each(|thread| _ = thread.join().unwrap().unwrap());
+        all
+    };
+    let one = Grid::default();
+    let alone = answers(one);
+    assert!(alone[1] != alone[10] && alone[1].0 != heard_of_base(base, request(1, None)));
+    for grid in [Grid { pp: 2, ..one }, Grid { tp: 2, ..one }] {
+        for (index, (own, all)) in answers(grid).iter().zip(&alone).enumerate() {
+            let apart = own.1.iter().zip(&all.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let most = if grid.tp == 1 { 0.0 } else { 2e-4 };
+            assert_eq!(own.0, all.0, "{grid}, request {index}");
+            assert!(apart <= most, "{grid}, request {index}: {apart}");
+        }
+    }
+}
+
+fn heard_of_base(case: &'static str, request: GenerateRequest) -> Vec<Vec<u32>> {
+    let (handle, threads) = start(case, Grid::default(), &With::default());
+    let (ids, _) = heard(&ask(&handle, request).1).0;
+    drop(handle);
+    threads.into_iter().for_each(|thread| _ = thread.join().unwrap().unwrap());
+    ids
+}
+
+/// Beginnings on disk are each rank's own: what one mesh wrote, another does not find; a page that one rank lost, all compute.
+#[test]
+fn ranks_go_on_from_disk_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    // Windows and their pages, and neither.
+    for case in ["gemma2", "llama31"] {
+        let at = Stored { folder: folder.path().into(), model: case.into(), most_bytes: 1 << 30 };
+        let spec =
+            open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case)).unwrap().spec;
+        let request = |tokens: u32| GenerateRequest {
+            logprobs: Some(0),
+            ..GenerateRequest::greedy((0..tokens).map(|at| (at * 7919 + 13) % 90).collect::<Vec<u32>>(), 20)
+        };
+        // Each in a process of its own, as far as the store can tell.
+        let answer = |grid: Grid, kept: bool| -> (Vec<Heard>, u64) {
+            let kept = kept.then(|| Beginnings::open(&at, &spec).unwrap());
+            let with = With { capacity: Some((2, 700)), kept, ..With::default() };
+            let (handle, threads) = start(case, grid, &with);
+            let asked = [request(600), request(50)].map(|request| ask(&handle, request));
+            let all = asked.iter().map(|(_, events)| heard(events).0).collect();
+            drop((asked, handle));
+            let mut restored = 0;
+            for thread in threads {
+                restored = thread.join().unwrap().unwrap().restored_tokens;
+            }
+            (all, restored)
+        };
+        let one = Grid::default();
+        for grid in [Grid { tp: 2, ..one }, Grid { pp: 2, ..one }] {
+            let plain = answer(grid, false).0;
+            let what = format!("{case} on {grid}");
+            assert!(answer(grid, true) == (plain.clone(), 0), "{what}: another mesh's are not read");
+            assert!(answer(grid, true) == (plain.clone(), 512), "{what}");
+            let mut files = Vec::new();
+            let mut open = vec![folder.path().join(case)];
+            while let Some(folder) = open.pop() {
+                for entry in std::fs::read_dir(folder).unwrap() {
+                    let path = entry.unwrap().path();
+                    if path.is_dir() { open.push(path) } else { files.push(path) }
+                }
+            }
+            // The third page of every rank of this mesh and of the others before it; then one of them.
+            let third = |path: &&std::path::PathBuf| {
+                path.file_name().unwrap().to_string_lossy().starts_with("00000003")
+            };
+            let mut thirds: Vec<_> = files.iter().filter(third).collect();
+            thirds.sort_by_key(|path| std::fs::metadata(path).unwrap().modified().unwrap());
+            let last = thirds.last().unwrap();
+            let mut bytes = std::fs::read(last).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(last, bytes).unwrap();
+            let (heard, restored) = answer(grid, true);
+            assert!(heard == plain, "{what}");
+            assert!(case == "gemma2" || restored == 256, "{what}: {restored}");
+            assert!(answer(grid, true) == (plain, 512), "{what}: what was lost is kept again");
+        }
+    }
 }

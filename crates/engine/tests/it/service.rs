@@ -137,7 +137,14 @@ fn adapters_are_loaded_and_unloaded_during_requests() {
     let refused = |request| handle.submit(request, Box::new(|_| ())).unwrap_err().to_string();
     assert!(refused(with("a", 5)).contains("no adapter called `a`"));
     handle.load_adapter("a", &folder("dora")).unwrap();
-    assert_eq!(handle.card().adapters, ["a"]);
+    let print = |name: &str| handle.card().adapters.get(name).cloned();
+    let of_a = print("a").unwrap();
+    handle.load_adapter("c", &folder("ia3")).unwrap();
+    assert!(print("c").unwrap() != of_a && handle.card().adapters.len() == 2);
+    handle.unload_adapter("c").unwrap();
+    handle.load_adapter("c", &folder("dora")).unwrap();
+    assert_eq!(print("c").unwrap(), of_a);
+    handle.unload_adapter("c").unwrap();
     for (name, case, part) in
         [("a", "ia3", "`a` already"), ("small", "ia3", "`small` already"), ("b", "pissa", "base")]
     {
@@ -179,6 +186,19 @@ fn vectors_and_tokens() {
     assert_eq!(handle.decode(&ids).unwrap(), "a b");
     let bytes: Vec<u8> = ids.iter().flat_map(|id| handle.token_bytes(*id)).collect();
     assert_eq!(bytes, b"a b");
+    drop(handle);
+    thread.join().unwrap();
+}
+
+/// An answer says which of its request's tokens ended it; one that the model ends its texts with needs no name.
+#[test]
+fn an_answer_names_the_token_that_ended_it() {
+    let (handle, thread) = start(1, 64);
+    let (ids, _) = answer(&ask(&handle, greedy(1, 24)).1);
+    let last = ids.iter().position(|id| *id == ids[9]).unwrap();
+    let mut named = greedy(1, 24);
+    named.sampling.stop_ids = vec![ids[9]];
+    assert_eq!(answer(&ask(&handle, named).1), (ids[..last].to_vec(), Some(Stop::StopToken(ids[9]))));
     drop(handle);
     thread.join().unwrap();
 }

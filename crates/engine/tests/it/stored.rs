@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fathom_base::{GenerateRequest, Load, Sampling};
 use fathom_engine::{Engine, Limits, Scheduler, Stored};
@@ -90,6 +91,78 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
         assert_eq!(load.restored_tokens, 512, "{case}: {load:?}");
         assert!(answer == ask(&bed, kv, None, &other).0, "{case}");
     }
+}
+
+/// A page comes through a pipe, which the test holds up: another request is answered meanwhile.
+#[test]
+fn what_is_read_from_disk_holds_up_no_other_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let first = request(&bed, 1);
+    let (plain, _) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let heard: [RefCell<Heard>; 2] = Default::default();
+    let ends = RefCell::default();
+    let engine = bed.engine(200);
+    let mut scheduler = Scheduler::new(&engine, engine.capacity(2, PROMPT + 200)).keeping(&at).unwrap();
+    let page = files(folder.path()).swap_remove(1);
+    let bytes = fs::read(&page).unwrap();
+    fs::remove_file(&page).unwrap();
+    assert!(Command::new("mkfifo").arg(&page).status().unwrap().success());
+    let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
+    for (request, heard) in [&first, &other].into_iter().zip(&heard) {
+        scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
+    }
+    while ends.borrow().is_empty() {
+        assert!(scheduler.step());
+    }
+    assert!(heard[0].borrow().is_empty() && !heard[1].borrow().is_empty());
+    // One that is given up while it waits holds nothing.
+    let given_up = GenerateRequest { scope: "other".into(), ..first.clone() };
+    let id = scheduler.submit(given_up, Box::new(|_| fathom_base::Flow::Continue)).unwrap();
+    scheduler.cancel(id);
+    fs::write(&page, bytes).unwrap();
+    while scheduler.step() {}
+    let load = scheduler.load();
+    assert_eq!(
+        (load.restored_tokens, load.running, load.waiting, load.pages_used),
+        (512, 0, 0, 0),
+        "{load:?}"
+    );
+    drop(scheduler);
+    assert!(heard[0].borrow()[..] == plain[..]);
+}
+
+/// What runs gets the pages that another sequence holds while it waits for the disk.
+#[test]
+fn what_is_read_from_disk_gives_way_to_what_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let first = request(&bed, 1);
+    let (plain, _) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let heard: [RefCell<Heard>; 2] = Default::default();
+    let ends = RefCell::default();
+    let engine = bed.engine(200);
+    // Pages of one of them, and a little more.
+    let capacity = fathom_engine::Capacity { sequences: 2, ..engine.capacity(1, PROMPT + 200) };
+    let mut scheduler = Scheduler::new(&engine, capacity).keeping(&at).unwrap();
+    let page = files(folder.path()).swap_remove(3);
+    let bytes = fs::read(&page).unwrap();
+    fs::remove_file(&page).unwrap();
+    assert!(Command::new("mkfifo").arg(&page).status().unwrap().success());
+    let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
+    for (request, heard) in [&first, &other].into_iter().zip(&heard) {
+        scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
+    }
+    while ends.borrow().is_empty() {
+        assert!(scheduler.step());
+    }
+    // The thread that waits for the page finds none that needs it.
+    fs::write(&page, bytes).unwrap();
+    while scheduler.step() {}
+    assert_eq!(scheduler.load().pages_used, 0);
+    drop(scheduler);
+    assert!(heard[0].borrow()[..] == plain[..]);
+    assert!(heard[1].borrow()[..] == ask(&bed, PageFormat::Plain, None, &other).0[..]);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn answers(bed: &Bed, structure: Structure, draft_tokens: usize) -> Vec<(String,
         both[0][..2].iter().map(|it| &it.ids).collect::<Vec<_>>(),
         both[1].iter().map(|it| &it.ids).collect::<Vec<_>>()
     );
-    both[0].iter().map(|answer| (answer.text.clone(), answer.stop)).collect()
+    both[0].iter().map(|answer| (answer.text.clone(), answer.stop.clone())).collect()
 }
 
 #[test]

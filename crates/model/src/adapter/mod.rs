@@ -38,7 +38,7 @@ pub use leading::{PrefixEncoder, PrefixParams, PromptParams};
 pub(crate) use leading::{declare_prefix, led};
 pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
-pub use share::{share_base, share_untrained};
+pub use share::{share_base, share_untrained, shared_bytes};
 pub(crate) use tables::head_term;
 pub use tables::{EmbedTerm, TableParams};
 pub use targets::Targets;

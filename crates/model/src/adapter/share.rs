@@ -2,32 +2,31 @@
 
 use std::sync::Arc;
 
-use fathom_grad::{Param, ParamId, Params, RowTerm, Terms};
+use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms};
 use fathom_tensor::{Category, Device, Meta};
 
 use super::{AdapterMethod, AdapterParams, PeftTensors};
+use crate::block::LinearParams;
 use crate::error::{Error, Result};
 use crate::files::load_slots;
-use crate::model::Model;
-use crate::portion::Portion;
+use crate::model::{Model, NOWHERE};
 use crate::spec::Spec;
-use crate::walk::Kind;
+use crate::walk::{Kind, Parallel, Term};
 
 /// The model of `spec`, a base's with an adapter, over the base's weights: nothing of these is copied, and what the adapter adds is read
-/// from its folder.
+/// from its folder. A rank that has a part of the base has the same part of the adapter.
 ///
 /// # Errors
 /// Files that cannot be read; an adapter that changes weights of its base, or a base that is held in a file's blocks.
 ///
 /// # Panics
-/// If ranks have parts of the base, or `params` are not its.
+/// If `params` are not the base's.
 #[track_caller]
 pub fn share_base(
     device: &Device,
     (base, params): (&Model, &Params),
     (spec, tensors): (&Spec, &PeftTensors),
 ) -> Result<(Model, Params)> {
-    assert!(base.portion == Portion::whole(&base.spec), "share_base: of a whole model");
     let refuse = |what: &str| Err(Error::file(&tensors.path, what));
     let method = spec.adapter.as_deref().map(|adapter| adapter.method);
     if matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone() {
@@ -47,8 +46,7 @@ pub fn share_base(
              server starts (--adapter), and the base is unpacked",
         );
     }
-    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-    let (model, declared) = Model::declare(&nowhere, spec, base.dtype(params));
+    let (model, declared) = without_data(device, (base, params), spec);
     device.pool.enter("weights", -1);
     let (mut whole, mut shared) = (Params::default(), params.iter());
     model.visit(&mut |id, _, weight| {
@@ -65,6 +63,26 @@ pub fn share_base(
     });
     load_slots(device, &model, &model.adapter_slots(&whole), tensors)?;
     Ok((model, whole))
+}
+
+/// The model of `spec` without data: a rank's part, as it has it of the base.
+fn without_data(device: &Device, (base, params): (&Model, &Params), spec: &Spec) -> (Model, Params) {
+    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    Model::declare_part(&nowhere, spec, base.dtype(params), None, base.portion.clone())
+}
+
+/// Bytes of what an adapter adds to a base, of the part that the rank has, with what is kept of its lengths ([`Model::terms`]).
+pub fn shared_bytes(device: &Device, base: (&Model, &Params), spec: &Spec) -> u64 {
+    let (model, declared) = without_data(device, base, spec);
+    let mut bytes = 0;
+    model.visit(&mut |id, _, weight| {
+        if weight.kind == Kind::Adapter {
+            let value = &declared.get(id).value;
+            let lengths = if weight.term == Term::Lengths { 4 } else { 0 };
+            bytes += (value.len() * (value.dtype().bytes() + lengths)) as u64;
+        }
+    });
+    bytes
 }
 
 /// The model of `spec` over the base of another, which has an adapter of its own: nothing of the base is copied. The adapter's weights
@@ -102,10 +120,11 @@ pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec
 }
 
 impl Model {
-    /// What its adapter adds to products of the base, by the base's weights, if that is all that the adapter does: low-rank terms of
-    /// projections, of a model whose projections are read by products alone.
-    pub fn terms(&self, params: &Params) -> Option<Terms> {
-        if self.spec.latent.is_some() || self.spec.encoder.is_some() {
+    /// What its adapter does at products of the base, by the base's weights, if that is all that the adapter does: low-rank terms of
+    /// projections, with lengths or not, and factors, of a model whose projections are read by products alone. The ranks that have
+    /// parts of a projection all have to ask.
+    pub fn terms(&self, device: &Device, params: &Params) -> Option<Terms> {
+        if !self.joins_products() {
             return None;
         }
         // The number that each weight has in the base.
@@ -114,14 +133,47 @@ impl Model {
             numbers.push(ParamId(id.0 - adapters));
             adapters += u32::from(weight.kind == Kind::Adapter);
         });
-        let (mut terms, mut used) = (Terms::new(), 0);
-        self.see_projections(&mut |_, _, projection| {
-            if let Some(AdapterParams::Lora(lora, None)) = projection.adapter {
-                used += 2 + u32::from(lora.bias.is_some());
-                terms.insert(numbers[projection.weight.index()], RowTerm::new(lora, params));
-            }
+        let (mut terms, ranks) = (Terms::new(), self.portion.sharers());
+        self.see_projections(&mut |_, p, LinearParams { weight, adapter, .. }| {
+            // Other stages of a pipeline have other layers.
+            let (Some(adapter), false) = (adapter, weight == NOWHERE) else { return };
+            let cut = match p.parallel {
+                Parallel::Whole(_) => LinearCut::Whole,
+                Parallel::Columns => LinearCut::Columns,
+                Parallel::Rows => LinearCut::Rows,
+            };
+            let term = match adapter {
+                AdapterParams::Lora(lora, None) => RowTerm::low(lora, (cut, ranks), params),
+                AdapterParams::Lora(lora, Some(lengths)) => {
+                    RowTerm::rescaled(device, (lora, lengths), weight, (cut, ranks), params)
+                }
+                AdapterParams::Factors { factors, runs, input } => {
+                    RowTerm::factors((factors, runs, input), (cut, ranks), params)
+                }
+                AdapterParams::Experts(_) => return,
+            };
+            terms.insert(numbers[weight.index()], term);
         });
-        (used == adapters).then_some(terms)
+        Some(terms)
+    }
+
+    /// All that its adapter does happens at products: the same on all ranks.
+    fn joins_products(&self) -> bool {
+        let (mut all, mut used) = (0, 0);
+        self.spec.walk(&mut |_, weight| {
+            all += u32::from(weight.kind == Kind::Adapter);
+            NOWHERE
+        });
+        self.see_projections(&mut |_, _, projection| {
+            used += match projection.adapter {
+                Some(AdapterParams::Lora(lora, lengths)) => {
+                    2 + u32::from(lora.bias.is_some()) + u32::from(lengths.is_some())
+                }
+                Some(AdapterParams::Factors { .. }) => 1,
+                Some(AdapterParams::Experts(_)) | None => 0,
+            };
+        });
+        all == used && self.spec.latent.is_none() && self.spec.encoder.is_none()
     }
 }
 

@@ -9,7 +9,7 @@ use super::logprobs::{self, Spelling};
 use super::params::{Params, most};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, schema, usage};
-use crate::answering::{Answered, Answering, collect, reason};
+use crate::answering::{Answered, Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::settings::ToolFormat;
@@ -282,7 +282,7 @@ async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
     for (index, answer) in answered.answers.iter().enumerate() {
         let (words, calls) = talk.tools.split(&answer.text);
         let mut message = json!({"role": "assistant", "content": words, "refusal": null});
-        let mut why = reason(answer.stop.unwrap_or(Stop::Length));
+        let mut why = reason(answer.stop.as_ref().unwrap_or(&Stop::Length));
         if !calls.is_empty() {
             message["tool_calls"] = calls_json(server, &calls);
             if words.is_empty() {
@@ -294,6 +294,7 @@ async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
         let logprobs = talk.logprobs.map(|top| logprobs::chat(service, &answer.logprobs, spelling, top));
         let mut choice =
             json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": why});
+        choice["stop_reason"] = ended_by(answer.stop.as_ref());
         if talk.params.token_ids {
             choice["token_ids"] = json!(answer.ids);
         }
@@ -304,7 +305,7 @@ async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
         "object": "chat.completion",
         "created": now_s(),
         "model": talk.params.name,
-        "system_fingerprint": talk.params.card.fingerprint,
+        "system_fingerprint": talk.params.fingerprint(),
         "choices": choices,
         "usage": usage(&talk.answering.usage),
     });
@@ -322,7 +323,7 @@ fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
         "object": "chat.completion.chunk",
         "created": now_s(),
         "model": params.name,
-        "system_fingerprint": params.card.fingerprint,
+        "system_fingerprint": params.fingerprint(),
     });
     let protocol = Chunks { server: server.clone(), params, tools, logprobs, frame, sent, prompt: None };
     stream(answering, protocol, server.settings.keep_alive_s)
@@ -426,11 +427,13 @@ impl Protocol for Chunks {
                 for delta in self.deltas(answer, parts) {
                     self.delta(answer, delta, (Value::Null, &[]), out);
                 }
-                let why = match reason(stop) {
+                let why = match reason(&stop) {
                     "stop" if self.sent[answer].calls > 0 && self.tools.offered() => "tool_calls",
                     why => why,
                 };
-                let choice = json!({"index": answer, "delta": {}, "logprobs": null, "finish_reason": why});
+                let mut choice =
+                    json!({"index": answer, "delta": {}, "logprobs": null, "finish_reason": why});
+                choice["stop_reason"] = ended_by(Some(&stop));
                 self.chunk(json!([choice]), out);
             }
             _ => {}

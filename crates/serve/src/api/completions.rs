@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::logprobs::{self, Spelling};
 use super::params::{Params, most};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, usage};
-use crate::answering::{Answered, Answering, collect, reason};
+use crate::answering::{Answered, Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::shared::now_s;
@@ -181,9 +181,14 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
                 (_, true) => shown,
                 _ => joined(shown, new),
             };
-            let why = reason(answer.stop.unwrap_or(Stop::Length));
-            let mut choice =
-                json!({"index": choices.len(), "text": text, "logprobs": logprobs, "finish_reason": why});
+            let stop = answer.stop.as_ref();
+            let mut choice = json!({
+                "index": choices.len(),
+                "text": text,
+                "logprobs": logprobs,
+                "finish_reason": reason(stop.unwrap_or(&Stop::Length)),
+                "stop_reason": ended_by(stop),
+            });
             if params.token_ids {
                 choice["token_ids"] = json!(ids);
                 choice["prompt_token_ids"] = json!(prompt);
@@ -200,7 +205,7 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
         "object": "text_completion",
         "created": now_s(),
         "model": params.name,
-        "system_fingerprint": params.card.fingerprint,
+        "system_fingerprint": params.fingerprint(),
         "choices": choices,
         "usage": usage(&took),
     })))
@@ -213,7 +218,7 @@ fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
         "object": "text_completion",
         "created": now_s(),
         "model": params.name,
-        "system_fingerprint": params.card.fingerprint,
+        "system_fingerprint": params.fingerprint(),
     });
     let sent = vec![Sent::default(); prompts * params.answers()];
     stream(answering, Chunks { params, how, frame, sent }, server.settings.keep_alive_s)
@@ -271,9 +276,13 @@ impl Protocol for Chunks {
                 }
             }
             Event::Ended { answer, stop } => {
-                let why = reason(stop);
-                let mut choice =
-                    json!({"index": first + answer, "text": "", "logprobs": null, "finish_reason": why});
+                let mut choice = json!({
+                    "index": first + answer,
+                    "text": "",
+                    "logprobs": null,
+                    "finish_reason": reason(&stop),
+                    "stop_reason": ended_by(Some(&stop)),
+                });
                 if self.params.token_ids {
                     choice["token_ids"] = json!([]);
                 }

@@ -10,7 +10,7 @@ use crate::shared::Model;
 
 fn described(server: &Server, model: &Model) -> Vec<Value> {
     let card = model.service.card();
-    let one = |id: &str, parent: Value| {
+    let one = |id: &str, parent: Value, fingerprint: &str| {
         json!({
             "id": id,
             "object": "model",
@@ -22,11 +22,11 @@ fn described(server: &Server, model: &Model) -> Vec<Value> {
             "converses": card.converses,
             "generates": card.generates,
             "embedding": card.embedding,
-            "fingerprint": card.fingerprint,
+            "fingerprint": fingerprint,
         })
     };
-    let adapters = card.adapters.iter().map(|name| one(name, model.name.clone().into()));
-    std::iter::once(one(&model.name, Value::Null)).chain(adapters).collect()
+    let adapters = card.adapters.iter().map(|(name, print)| one(name, model.name.clone().into(), print));
+    std::iter::once(one(&model.name, Value::Null, &card.fingerprint)).chain(adapters).collect()
 }
 
 /// `/v1/models`.

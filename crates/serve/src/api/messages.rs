@@ -110,19 +110,19 @@ fn body(asked: &Asked) -> Result<Map<String, Value>, Fault> {
     }
 }
 
-fn why(stop: Option<Stop>, calls: bool) -> &'static str {
+fn why(stop: Option<&Stop>, calls: bool) -> &'static str {
     match stop {
         _ if calls => "tool_use",
         Some(Stop::Length | Stop::Deadline) => "max_tokens",
-        Some(Stop::StopText) => "stop_sequence",
+        Some(Stop::StopText(_)) => "stop_sequence",
         _ => "end_turn",
     }
 }
 
-/// Which stop text it was, where there is one alone.
-fn stopped_by(talk: &[String], stop: Option<Stop>) -> Value {
-    match talk {
-        [only] if stop == Some(Stop::StopText) => only.clone().into(),
+/// Which stop text it was.
+fn stopped_by(stop: Option<&Stop>) -> Value {
+    match stop {
+        Some(Stop::StopText(text)) => text.as_str().into(),
         _ => Value::Null,
     }
 }
@@ -173,8 +173,8 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
         "role": "assistant",
         "model": talk.params.name,
         "content": content,
-        "stop_reason": why(answer.stop, !calls.is_empty()),
-        "stop_sequence": stopped_by(&talk.params.sampling.stop, answer.stop),
+        "stop_reason": why(answer.stop.as_ref(), !calls.is_empty()),
+        "stop_sequence": stopped_by(answer.stop.as_ref()),
         "usage": usage(&talk.answering.usage),
     })))
 }
@@ -206,13 +206,11 @@ fn streamed(server: &Server, id: &str, talk: Talk) -> Response<Body> {
         "stop_sequence": null,
         "usage": {"input_tokens": talk.prompt_tokens, "output_tokens": 0},
     });
-    let (scanner, stops, forced) =
-        (talk.tools.scanner(), talk.params.sampling.stop.clone(), talk.tools.forced().map(str::to_string));
+    let (scanner, forced) = (talk.tools.scanner(), talk.tools.forced().map(str::to_string));
     let protocol = Blocks {
         server: server.clone(),
         message,
         scanner,
-        stops,
         forced,
         index: 0,
         open: None,
@@ -227,7 +225,6 @@ struct Blocks {
     server: Server,
     message: Value,
     scanner: Scanner,
-    stops: Vec<String>,
     forced: Option<String>,
     index: usize,
     /// The block that is being sent.
@@ -318,7 +315,8 @@ impl Protocol for Blocks {
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {
         self.close(out);
-        let delta = json!({"stop_reason": why(self.stop, self.calls > 0), "stop_sequence": stopped_by(&self.stops, self.stop)});
+        let stop = self.stop.as_ref();
+        let delta = json!({"stop_reason": why(stop, self.calls > 0), "stop_sequence": stopped_by(stop)});
         out.named("message_delta", &json!({"type": "message_delta", "delta": delta, "usage": usage(took)}));
         out.named("message_stop", &json!({"type": "message_stop"}));
     }

@@ -41,6 +41,12 @@ pub struct Params {
 }
 
 impl Params {
+    /// Names what answers it: the model, or the adapter over it.
+    pub fn fingerprint(&self) -> &str {
+        let own = self.adapter.as_ref().and_then(|name| self.card.adapters.get(name));
+        own.unwrap_or(&self.card.fingerprint)
+    }
+
     /// Takes what is common out of a request.
     ///
     /// # Errors

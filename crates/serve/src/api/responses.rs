@@ -141,7 +141,7 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
-fn status(stop: Option<Stop>) -> &'static str {
+fn status(stop: Option<&Stop>) -> &'static str {
     if matches!(stop, Some(Stop::Length | Stop::Deadline)) { "incomplete" } else { "completed" }
 }
 
@@ -191,10 +191,10 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     let (words, calls) = talk.tools.split(&answer.text);
     let mut output = Vec::new();
     if !words.is_empty() || calls.is_empty() {
-        output.push(words_item(&server.unique("msg_"), &words, status(answer.stop)));
+        output.push(words_item(&server.unique("msg_"), &words, status(answer.stop.as_ref())));
     }
     output.extend(calls.iter().map(|call| call_item(&server, call)));
-    Ok(json_answer(&frame.json(status(answer.stop), output, usage(&talk.answering.usage))))
+    Ok(json_answer(&frame.json(status(answer.stop.as_ref()), output, usage(&talk.answering.usage))))
 }
 
 fn streamed(server: &Server, frame: Frame, talk: Talk) -> Response<Body> {
@@ -263,7 +263,7 @@ impl Items {
         self.tell("response.output_text.done", with("text", text.clone().into()), out);
         let part = json!({"type": "output_text", "text": text, "annotations": []});
         self.tell("response.content_part.done", with("part", part), out);
-        let item = words_item(&id, &text, status(self.stop));
+        let item = words_item(&id, &text, status(self.stop.as_ref()));
         self.tell("response.output_item.done", json!({"output_index": index, "item": item}), out);
         self.output.push(item);
     }
@@ -331,7 +331,7 @@ impl Protocol for Items {
     }
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {
-        let status = status(self.stop);
+        let status = status(self.stop.as_ref());
         let response = self.frame.json(status, std::mem::take(&mut self.output), usage(took));
         self.tell(&format!("response.{status}"), json!({ "response": response }), out);
     }

@@ -47,11 +47,12 @@ async fn adapters_come_and_go_under_vllms_words() {
     let base = ("mock".to_string(), Value::Null);
     assert_eq!(
         names(&bed.get("/v1/models").await.1),
-        [base.clone(), adapter("tuned"), adapter("fresh"), adapter("other")]
+        [base.clone(), adapter("fresh"), adapter("other"), adapter("tuned")]
     );
     assert_eq!(bed.get("/v1/models/fresh").await.0, 200);
     let (status, body) = bed.post("/v1/completions", json!({"model": "fresh", "prompt": "a"})).await;
     assert_eq!((status, &body["model"]), (200, &json!("fresh")));
+    assert_eq!(body["system_fingerprint"], "fp_mock_fresh");
     assert_eq!(bed.mock.last().adapter.as_deref(), Some("fresh"));
     bed.post("/v1/completions", json!({"model": "mock", "prompt": "a"})).await;
     assert_eq!(bed.mock.last().adapter, None);

@@ -23,7 +23,7 @@ async fn a_whole_answer_has_openais_form() {
     assert_eq!(status, 200, "{body}");
     let choice = &body["choices"][0];
     assert_eq!(choice["message"], json!({"role": "assistant", "content": "Hi!", "refusal": null}));
-    assert_eq!(choice["finish_reason"], "stop");
+    assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("stop"), &Value::Null));
     assert_eq!(choice["logprobs"]["content"][0]["token"], "H");
     assert_eq!(choice["logprobs"]["content"][0]["bytes"], json!([72]));
     assert_eq!(choice["logprobs"]["content"][2]["top_logprobs"][1]["token"], "\"");

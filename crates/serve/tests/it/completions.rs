@@ -40,8 +40,20 @@ async fn prompts_of_all_kinds_have_their_answers_in_order() {
     assert_eq!((&body["choices"][0]["text"], &body["usage"]["completion_tokens"]), (&json!("ab"), &json!(0)));
     assert_eq!(body["choices"][0]["logprobs"]["tokens"], json!(["a", "b"]));
     let (_, body) = bed.post(PATH, json!({"prompt": "ab"})).await;
-    assert_eq!(body["choices"][0]["finish_reason"], "stop");
+    assert_eq!(
+        (&body["choices"][0]["finish_reason"], &body["choices"][0]["stop_reason"]),
+        (&json!("stop"), &Value::Null)
+    );
     assert_eq!(bed.mock.last().sampling.max_tokens, 16);
+    for (asked, by) in [(json!({"stop": ["x", "y"]}), json!("x")), (json!({"stop_token_ids": [7]}), json!(7))]
+    {
+        let mut body = asked;
+        body["prompt"] = "ab".into();
+        assert_eq!(bed.post(PATH, body.clone()).await.1["choices"][0]["stop_reason"], by, "{body}");
+        body["stream"] = true.into();
+        let events = bed.stream(PATH, body.clone()).await;
+        assert_eq!(events[events.len() - 2]["choices"][0]["stop_reason"], by, "{body}");
+    }
     for wrong in [
         json!({"prompt": []}),
         json!({"prompt": {"a": 1}}),

@@ -82,9 +82,16 @@ fn play(request: &GenerateRequest, answer: &str, (pace, dies): (Duration, bool),
             sink(Event::Piece { answer: index, text: (*byte as char).to_string(), ids: vec![id], logprobs });
         }
     }
-    let stop = if bytes.len() < answer.len() { Stop::Length } else { Stop::EndOfText };
+    // It says that what was named for this ended it, and ends where it ends.
+    let how = &request.sampling;
+    let stop = match (how.stop.first(), how.stop_ids.first()) {
+        _ if bytes.len() < answer.len() => Stop::Length,
+        (Some(text), _) => Stop::StopText(text.clone()),
+        (None, Some(id)) => Stop::StopToken(*id),
+        (None, None) => Stop::EndOfText,
+    };
     for answer in 0..request.answers {
-        sink(Event::Ended { answer, stop });
+        sink(Event::Ended { answer, stop: stop.clone() });
     }
     let tokens = bytes.len() * request.answers;
     let usage =
@@ -103,7 +110,11 @@ impl Service for Mock {
             converses: true,
             labels: self.labels.clone(),
             embedding: 2,
-            adapters: [vec!["tuned".into()], self.adapters.lock().unwrap().clone()].concat(),
+            adapters: {
+                let later = self.adapters.lock().unwrap().clone();
+                let all = std::iter::once("tuned".to_string()).chain(later);
+                all.map(|name| (name.clone(), format!("fp_mock_{name}"))).collect()
+            },
             eos: vec![0],
             bos: None,
         }

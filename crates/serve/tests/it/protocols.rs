@@ -38,6 +38,10 @@ async fn anthropics_messages_are_answered_in_blocks() {
         whole["usage"]["input_tokens"].as_u64().unwrap() + 1
     );
 
+    let last = &events[events.len() - 2]["delta"];
+    assert_eq!((&last["stop_reason"], &last["stop_sequence"]), (&json!("tool_use"), &json!("END")));
+    assert_eq!(whole["stop_sequence"], "END");
+
     let (_, counted) = bed.post("/v1/messages/count_tokens", messages()).await;
     assert_eq!(counted["input_tokens"], events[0]["message"]["usage"]["input_tokens"]);
     let (status, wrong) = bed.post("/v1/messages", json!({"model": "mock", "messages": []})).await;

@@ -88,14 +88,15 @@ impl Op for Linear {
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
-        let (a, b, c) = (&ins[0], &params[0], &outs[0]);
+        let (a, b, c) = (&x.begin_rows(&ins[0]), &params[0], &outs[0]);
         let op = MatMul { a, a_trans: false, b, b_trans: true, c, accumulate: false };
         x.product(self.narrow.as_ref(), Pass::Forward, op);
         x.add_row_terms(a, c);
+        x.rescale_rows(c);
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(c, bias);
         }
-        x.add_row_biases(c);
+        x.finish_rows(c);
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {

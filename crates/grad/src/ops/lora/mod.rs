@@ -19,7 +19,7 @@ use crate::{Batch, Ctx, ParamId, Val};
 
 mod rows;
 
-pub use rows::{RowTerm, RowTerms, Terms};
+pub use rows::{RowCut, RowTerm, RowTerms, Terms};
 
 #[cfg(test)]
 pub(crate) mod reference;

@@ -1,20 +1,33 @@
-//! Low-rank terms of some rows alone: a batch has rows of several adapters over one base, and rows of none. The product with the weight
-//! is one, of all rows; then each adapter's rows get its term, `scale (x A^T) B^T`, whose rank and scale are its own. A row's result is,
-//! to the bit, what [`Ctx::lora`](crate::Ctx::lora) gives it.
+//! What adapters do to some rows alone: a batch has rows of several adapters over one base, and rows of none. The product with the weight
+//! is one, of all rows; then each adapter's rows get what it adds to them or multiplies their columns with, each with its own rank,
+//! scale, lengths or factors. A row's result is, to the bit, what [`Ctx::lora`](crate::Ctx::lora),
+//! [`Ctx::rescale`](crate::Ctx::rescale) and [`Ctx::factors`](crate::Ctx::factors) give it.
+//!
+//! Over tensor parallel ranks a term is cut as its weight is: of an output that is cut it is added to a rank's own columns, and where
+//! products are summed over the ranks it is a part of the sum.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_tensor::Tensor;
+use fathom_tensor::{Category, DType, Device, Tensor};
 
-use super::{LinearCut, Lora, LoraUse};
+use super::{LinearCut, Lora, LoraUse, Runs};
 use crate::graph::Spread;
 use crate::op::Exec;
+use crate::ops::rescale::inverse_lengths;
 use crate::params::{ParamId, Params};
 
-/// The term of a projection.
-pub struct RowTerm {
+/// What an adapter does at a projection.
+pub struct RowTerm(Kind);
+
+enum Kind {
+    Low(Low),
+    Factors(Factors),
+}
+
+/// A low-rank term.
+struct Low {
     lora: Lora,
     /// A [runs x rank, in].
     a: Tensor,
@@ -22,9 +35,20 @@ pub struct RowTerm {
     b: Tensor,
     /// [1, columns of all runs].
     bias: Option<Tensor>,
+    /// f32 [1, columns of all runs]: what columns are multiplied with before the weight's bias is added (DoRA).
+    lengths: Option<Tensor>,
 }
 
-/// An adapter's terms, by the weights that they add to.
+/// Factors of columns (IA3).
+struct Factors {
+    runs: Runs,
+    /// [1, columns of all runs].
+    factors: Tensor,
+    /// Of what is multiplied with the weight, not of the result.
+    input: bool,
+}
+
+/// What an adapter does, by the weights whose products it changes.
 pub type Terms = BTreeMap<ParamId, RowTerm>;
 
 /// Rows of a batch that have an adapter's terms.
@@ -35,9 +59,11 @@ pub struct RowTerms {
     pub terms: Rc<Terms>,
 }
 
-impl RowTerm {
-    /// Of these weights, which are in memory.
-    pub fn new(lora: LoraUse, params: &Params) -> RowTerm {
+/// How many ranks share a projection, and how.
+pub type RowCut = (LinearCut, usize);
+
+impl Low {
+    fn new(lora: LoraUse, (cut, ranks): RowCut, params: &Params) -> Low {
         let LoraUse { a, b, scales, runs, bias, .. } = lora;
         let [a, b] = [a, b].map(|id| params.tensor(id));
         let lora = Lora {
@@ -45,20 +71,69 @@ impl RowTerm {
             cut: LinearCut::Whole,
             spread: Spread::NONE,
             scales,
-            runs,
+            runs: if cut == LinearCut::Columns { runs.part(ranks) } else { runs },
             has_bias: false,
             low_bias: None,
             drops: None,
             narrow: None,
         };
-        RowTerm { lora, a, b, bias: bias.map(|id| params.tensor(id)) }
+        Low { lora, a, b, bias: bias.map(|id| params.tensor(id)), lengths: None }
+    }
+}
+
+impl RowTerm {
+    /// A low-rank term of these weights, which are in memory.
+    pub fn low(lora: LoraUse, cut: RowCut, params: &Params) -> RowTerm {
+        RowTerm(Kind::Low(Low::new(lora, cut, params)))
+    }
+
+    /// The same with lengths [1, columns of all runs] of the directions that it and `weight` have together. What columns are multiplied
+    /// with is made here, and kept; where ranks have some columns of the weight each, all of them have to make it.
+    pub fn rescaled(
+        device: &Device,
+        (lora, lengths): (LoraUse, ParamId),
+        weight: ParamId,
+        cut: RowCut,
+        params: &Params,
+    ) -> RowTerm {
+        let low = Low::new(lora, cut, params);
+        let (weight, lengths) = (params.tensor(weight), params.tensor(lengths));
+        let of = (low.lora.runs, low.lora.scales, cut.0 == LinearCut::Rows && cut.1 > 1);
+        let inverse = inverse_lengths(device, of, [&low.a, &low.b, &weight]);
+        let kept = device.empty(1, lengths.cols(), DType::F32, Category::Params);
+        device.machine.multiply(&inverse, &lengths, &kept);
+        RowTerm(Kind::Low(Low { lengths: Some(kept), ..low }))
+    }
+
+    /// Factors [1, columns of all runs] of columns of the result, or of what is multiplied with the weight.
+    pub fn factors(
+        (factors, runs, input): (ParamId, Runs, bool),
+        (cut, ranks): RowCut,
+        params: &Params,
+    ) -> RowTerm {
+        let own = if input { LinearCut::Rows } else { LinearCut::Columns };
+        let runs = if cut == own { runs.part(ranks) } else { runs };
+        RowTerm(Kind::Factors(Factors { runs, factors: params.tensor(factors), input }))
+    }
+
+    /// All that the work on a machine without data depends on.
+    fn sizes(&self) -> [u64; 4] {
+        match &self.0 {
+            Kind::Low(Low { lora, a, lengths, bias, .. }) => {
+                let kind = 1 + u64::from(lengths.is_some()) + 2 * u64::from(bias.is_some());
+                [kind, a.rows() as u64, lora.runs.len() as u64, lora.runs.columns() as u64]
+            }
+            Kind::Factors(Factors { runs, input, .. }) => {
+                [5 + u64::from(*input), 0, runs.len() as u64, runs.columns() as u64]
+            }
+        }
     }
 }
 
 impl RowTerms {
     /// All that the work on a machine without data depends on, as numbers.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
-        let of = |(id, term): (&ParamId, &RowTerm)| [u64::from(id.0), term.a.rows() as u64];
+        let of = |(id, term): (&ParamId, &RowTerm)| [u64::from(id.0)].into_iter().chain(term.sizes());
         [self.rows.start, self.rows.end]
             .into_iter()
             .map(|row| row as u64)
@@ -66,25 +141,65 @@ impl RowTerms {
     }
 }
 
+/// `rows` with the columns of each run multiplied by its factors.
+fn multiply_columns(device: &Device, runs: Runs, factors: &Tensor, rows: &Tensor) {
+    let mut first = 0;
+    for (at, columns) in runs.iter() {
+        let own = rows.view_cols(at..at + columns);
+        device.machine.multiply(&own, &factors.view_cols(first..first + columns), &own);
+        first += columns;
+    }
+}
+
 impl Exec<'_> {
-    /// Adds to rows of the result of the product at hand the terms that they have.
-    pub(crate) fn add_row_terms(&self, from: &Tensor, to: &Tensor) {
+    /// What the product at hand multiplies with its weight: `from`, or a copy in which some rows are multiplied by factors.
+    pub(crate) fn begin_rows(&self, from: &Tensor) -> Tensor {
+        let mut copy = None;
         self.each_term(|term, rows| {
-            term.lora.add_term(self, &from.view_rows(rows.clone()), [&term.a, &term.b], &to.view_rows(rows));
+            let Kind::Factors(Factors { runs, factors, input: true }) = &term.0 else { return };
+            let copy = copy.get_or_insert_with(|| {
+                let copy = self.device.empty(from.rows(), from.cols(), from.dtype(), Category::Workspace);
+                self.device.machine.copy(from, &copy);
+                copy
+            });
+            multiply_columns(self.device, *runs, factors, &copy.view_rows(rows));
         });
+        copy.unwrap_or_else(|| from.clone())
     }
 
-    /// The same of the terms' biases, which come after the weight's.
-    pub(crate) fn add_row_biases(&self, to: &Tensor) {
+    /// Adds to rows of the result of the product at hand the low-rank terms that they have.
+    pub(crate) fn add_row_terms(&self, from: &Tensor, to: &Tensor) {
         self.each_term(|term, rows| {
-            if let Some(bias) = &term.bias {
-                term.lora.add_low_bias(self, bias, &to.view_rows(rows));
+            if let Kind::Low(Low { lora, a, b, .. }) = &term.0 {
+                lora.add_term(self, &from.view_rows(rows.clone()), [a, b], &to.view_rows(rows));
             }
         });
     }
 
+    /// Multiplies columns of the whole result, before the weight's bias.
+    pub(crate) fn rescale_rows(&self, to: &Tensor) {
+        self.each_term(|term, rows| {
+            if let Kind::Low(Low { lora, lengths: Some(lengths), .. }) = &term.0 {
+                multiply_columns(self.device, lora.runs, lengths, &to.view_rows(rows));
+            }
+        });
+    }
+
+    /// What comes after the weight's bias: that of terms, and factors of the result.
+    pub(crate) fn finish_rows(&self, to: &Tensor) {
+        self.each_term(|term, rows| match &term.0 {
+            Kind::Low(Low { lora, bias: Some(bias), .. }) => {
+                lora.add_low_bias(self, bias, &to.view_rows(rows));
+            }
+            Kind::Factors(Factors { runs, factors, input: false }) => {
+                multiply_columns(self.device, *runs, factors, &to.view_rows(rows));
+            }
+            _ => {}
+        });
+    }
+
     /// The terms of the weight at hand, each with its rows of the tile.
-    fn each_term(&self, work: impl Fn(&RowTerm, Range<usize>)) {
+    fn each_term(&self, mut work: impl FnMut(&RowTerm, Range<usize>)) {
         let (Some(weight), tile) = (self.weight, &self.rows) else { return };
         for RowTerms { rows, terms } in &self.batch.terms {
             let (first, end) = (rows.start.max(tile.start), rows.end.min(tile.end));

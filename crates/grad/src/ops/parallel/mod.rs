@@ -188,14 +188,22 @@ impl Op for Parallel {
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        assert!(x.batch.terms.is_empty() || !self.spread.rows, "linear {}: terms of shared rows", self.name);
+        let from = x.begin_rows(&ins[0]);
+        let product = |a: &Tensor, c: &Tensor| {
+            self.product(x, a, &params[0], c);
+            x.add_row_terms(a, c);
+        };
         if self.ends {
-            summed(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c))
+            summed(x, &from, &outs[0], self.spread, product)
         } else {
-            collected(x, &ins[0], &outs[0], self.spread, |a, c| self.product(x, a, &params[0], c))
+            collected(x, &from, &outs[0], self.spread, product)
         }
+        x.rescale_rows(&outs[0]);
         if let Some(bias) = params.get(1) {
             x.device.machine.add_bias(&outs[0], bias);
         }
+        x.finish_rows(&outs[0]);
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {

@@ -5,7 +5,7 @@
 //! Lengths are made from the weights each time, by runs of rows: a run has `W + scale B A` as f32.
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType, MatMul, Tensor};
+use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
 use super::lora::{LinearCut, LoraUse, Runs};
 use super::{like, only};
@@ -54,33 +54,8 @@ struct Rescale {
 impl Rescale {
     /// f32 [1, columns of all runs]: one over each length.
     fn inverse_lengths(&self, x: &Exec<'_>, params: &[Tensor]) -> Tensor {
-        let (device, [a, b, weight]) = (x.device, [&params[1], &params[2], &params[3]]);
-        let (rank, inner) = (b.cols(), weight.cols());
-        let squares = device.zeros(1, self.runs.columns(), DType::F32, Category::Workspace);
-        let scaled = device.empty(b.rows(), rank, b.dtype(), Category::Workspace);
-        let step = (ELEMENTS / inner.max(1)).max(1);
-        let mut first = 0;
-        for (index, (at, columns)) in self.runs.iter().enumerate() {
-            let a = a.view_rows(index * rank..(index + 1) * rank);
-            let own = first..first + columns;
-            device.machine.scale(&b.view_rows(own.clone()), self.scales[index], &scaled.view_rows(own));
-            for start in (0..columns).step_by(step) {
-                let rows = start..columns.min(start + step);
-                let sum = device.empty(rows.len(), inner, DType::F32, Category::Workspace);
-                device.machine.copy(&weight.view_rows(at + rows.start..at + rows.end), &sum);
-                let own = first + rows.start..first + rows.end;
-                let (low, c) = (&scaled.view_rows(own.clone()), &sum);
-                x.matmul(MatMul { a: low, a_trans: false, b: &a, b_trans: false, c, accumulate: true });
-                let flat = sum.reshape(1, rows.len() * inner);
-                device.machine.sum_squares_slots(&flat, inner, &squares.view_cols(own));
-            }
-            first += columns;
-        }
-        if self.sums {
-            device.mesh.group(&[Axis::Tp]).all_reduce(device, &squares);
-        }
-        device.machine.rsqrt(&squares, &squares);
-        squares
+        let weights = [&params[1], &params[2], &params[3]];
+        inverse_lengths(x.device, (self.runs, self.scales, self.sums), weights)
     }
 
     /// f32 [1, columns of all runs]: what columns are multiplied with.
@@ -89,6 +64,44 @@ impl Rescale {
         x.device.machine.multiply(&factors, &params[0], &factors);
         factors
     }
+}
+
+/// f32 [1, columns of all runs]: one over the length of each row of `W + scale B A`, of weights A, B and W; `sums`: ranks have some
+/// columns of W and A each, and all of them ask.
+pub(super) fn inverse_lengths(
+    device: &Device,
+    (runs, scales, sums): (Runs, [f32; 3], bool),
+    [a, b, weight]: [&Tensor; 3],
+) -> Tensor {
+    let (rank, inner) = (b.cols(), weight.cols());
+    let squares = device.zeros(1, runs.columns(), DType::F32, Category::Workspace);
+    let scaled = device.empty(b.rows(), rank, b.dtype(), Category::Workspace);
+    let step = (ELEMENTS / inner.max(1)).max(1);
+    let mut first = 0;
+    for (index, (at, columns)) in runs.iter().enumerate() {
+        let a = a.view_rows(index * rank..(index + 1) * rank);
+        let own = first..first + columns;
+        device.machine.scale(&b.view_rows(own.clone()), scales[index], &scaled.view_rows(own));
+        for start in (0..columns).step_by(step) {
+            let rows = start..columns.min(start + step);
+            let sum = device.empty(rows.len(), inner, DType::F32, Category::Workspace);
+            device.machine.copy(&weight.view_rows(at + rows.start..at + rows.end), &sum);
+            let own = first + rows.start..first + rows.end;
+            let (low, c) = (&scaled.view_rows(own.clone()), &sum);
+            let op = MatMul { a: low, a_trans: false, b: &a, b_trans: false, c, accumulate: true };
+            let bytes = device.machine.profile().workspace(&op.desc());
+            let ws = device.empty(1, bytes as usize, DType::U8, Category::Workspace);
+            device.machine.matmul(&op, &ws);
+            let flat = sum.reshape(1, rows.len() * inner);
+            device.machine.sum_squares_slots(&flat, inner, &squares.view_cols(own));
+        }
+        first += columns;
+    }
+    if sums {
+        device.mesh.group(&[Axis::Tp]).all_reduce(device, &squares);
+    }
+    device.machine.rsqrt(&squares, &squares);
+    squares
 }
 
 /// `to = from` with the columns of each run multiplied by its factors; the others are copied.
