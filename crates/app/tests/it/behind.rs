@@ -67,9 +67,12 @@ fn a_rollout_is_written_before_the_update_before_it() {
         assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
         assert_eq!(bits(&folder.join(out)), bits(&folder.join(format!("whole-{out}"))));
     }
-    // Two replicas have the same answers.
-    run("dp", &[&behind[..], &["mesh.dp=2"]].concat());
-    assert_eq!(texts(&folder.join("dp"))[..2], written[..2]);
+    // Two replicas have the same answers, and so has a ring, whose first rollout is asked again too.
+    for (out, mesh) in [("dp", "mesh.dp=2"), ("ring", "mesh.cp=2")] {
+        let steps = run(out, &[&behind[..], &[mesh]].concat());
+        assert_eq!(texts(&folder.join(out))[..2], written[..2], "{out}");
+        assert!(steps[1..].iter().all(|step| metric(step, "probs_ratio") == 1.0), "{out}");
+    }
     for (more, said) in [
         (&["rl.behind=2"][..], "rl.behind"),
         (&["rl.behind=1", "rl.importance_sampling_clip_max=none"], "rl.importance_sampling_clip_max"),

@@ -215,6 +215,7 @@ fn rollouts_need_what_is_planned() {
         &["mesh.pp=2"],
         &["mesh.dp=2"],
         &["mesh.cp=2", "mesh.cp_comm_type=a2a"],
+        &["mesh.cp=2"],
         &[&values[..], &["mesh.tp=2"]].concat(),
         &[&values[..], &["mesh.pp=2"]].concat(),
         &[&values[..], &["mesh.dp=2", parts]].concat(),
@@ -295,15 +296,23 @@ fn runs_over_parts_of_a_model_are_on_policy() {
         ("tp", &["mesh.tp=2"][..]),
         ("pp", &["mesh.pp=2"]),
         ("cp", &["mesh.cp=2", "mesh.cp_comm_type=all_gather"]),
+        ("ring", &["mesh.cp=2"]),
+        ("dynamic", &["mesh.cp=2", "mesh.cp_dynamic=true"]),
+        ("rings", &["mesh.cp=4", "mesh.cp_comm_type=a2a+p2p", "mesh.cp_inner=2"]),
+        ("parts", &["mesh.cp=2", "mesh.dp=2", "mesh.sharding=optim_grads_params"]),
     ] {
         let (outcome, texts) = run(out, mesh);
         assert_eq!(outcome, Outcome::Finished, "{out}");
         assert!(texts == one || out == "tp", "{out}: {texts:?} {one:?}");
         let steps = events(&folder.join(out), "step");
+        let rings = ["ring", "dynamic", "rings", "parts"].contains(&out);
         // The first step of each rollout has the weights that wrote it.
         for step in [&steps[0], &steps[2]] {
             let metric = |name: &str| step["metrics"][name].as_f64().unwrap();
-            assert_eq!([metric("token_mult_prob_error"), metric("probs_ratio")], [1.0, 1.0], "{out}");
+            assert_eq!(metric("probs_ratio"), 1.0, "{out}");
+            // A ring asks them again, and says how far they are from the sampler's: no further than rounding.
+            let off = metric("token_mult_prob_error") - 1.0;
+            assert!(off == 0.0 || rings && (0.0..1e-5).contains(&off), "{out}: {off}");
         }
     }
     let fault = ["mesh.tp=2", "machine.fault=\"term rank 1 at step 3\""];

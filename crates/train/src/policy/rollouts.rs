@@ -5,11 +5,12 @@
 //! is kept in the cursor between them, as is one that was written a rollout ahead (`rl.behind`), so that a run that goes on from a
 //! checkpoint has the same answers.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
 use fathom_model::Rollout;
-use fathom_tensor::mesh::{Axis, Mesh};
+use fathom_tensor::mesh::Mesh;
 use fathom_text::Rng;
 use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
@@ -18,6 +19,7 @@ use super::episodes::{Episode, Playing};
 use super::importance::weigh;
 use super::kept::{Group, Pending, Rolled, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
+use super::replicas::{dealt, rings};
 use super::reward::WeightedReward;
 use super::{Scored, advantages, gae, mean_and_deviation, whitened};
 use crate::error::{Error, Result};
@@ -162,20 +164,32 @@ impl Policies {
         let all = pending.groups.len();
         let docs: Vec<&Doc> =
             pending.groups[part * all / parts..(part + 1) * all / parts].iter().flatten().collect();
-        let of = |bin: Vec<usize>| stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), fresh);
-        let mut micro_batches: Vec<MicroBatch> = bins(&docs, self.room).into_iter().map(of).collect();
-        let (dp, at) = (mesh.size(Axis::Dp), mesh.index(Axis::Dp));
-        // Interleaved stages take micro batches in groups of as many as there are stages.
-        let together = if self.asking.ranks.virtual_stages > 1 { dp * mesh.size(Axis::Pp) } else { dp };
-        micro_batches.resize_with(micro_batches.len().max(1).next_multiple_of(together), nothing);
-        let each = micro_batches.len() / dp;
+        let of = |bin: Vec<usize>| match bin[..] {
+            [] => nothing(),
+            _ => stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), fresh),
+        };
+        let own = dealt(bins(&docs, self.room), mesh, &self.asking.ranks);
+        let micro_batches: Vec<MicroBatch> = own.into_iter().map(of).collect();
         pending.made += 1;
         if pending.made == self.how.steps() {
             self.pending = None;
         }
         self.cursor.held = held(self.pending.as_ref(), self.next.as_ref());
-        let own = micro_batches.into_iter().skip(at * each).take(each);
-        own.map(|micro| self.whole(micro)).collect()
+        micro_batches.into_iter().map(|micro| self.whole(micro)).collect()
+    }
+
+    /// The streams of some of these documents, by their numbers.
+    pub(super) fn streams(&self, docs: &[&Doc], of: Range<usize>) -> Vec<Vec<usize>> {
+        let number = |bin: Vec<usize>| bin.into_iter().map(|at| of.start + at).collect();
+        bins(&docs[of.clone()], self.room).into_iter().map(number).collect()
+    }
+
+    /// This rank's streams of all steps of a rollout, by the numbers of its documents: what steps add up there, other passes do too.
+    pub(super) fn streams_of_steps(&self, docs: &[Doc], mesh: &Mesh) -> Vec<Vec<usize>> {
+        let (group, parts) = (self.how.answers.max(1), self.how.minibatches.max(1));
+        let (all, groups) = (docs.iter().collect::<Vec<_>>(), docs.len() / group);
+        let of = |part: usize| part * groups / parts * group..(part + 1) * groups / parts * group;
+        (0..parts).flat_map(|part| dealt(self.streams(&all, of(part)), mesh, &self.asking.ranks)).collect()
     }
 
     /// A stream of as many tokens as ranks that share it count on.
@@ -261,7 +275,7 @@ impl Policies {
     /// Documents of answers, with their advantages; `late` are those that earlier weights wrote.
     fn learnable(&mut self, policy: &Trainer, mut rolled: Rolled, late: bool) -> Result<Pending> {
         let mut docs = self.documents(&rolled);
-        let corrected = late && self.how.corrects();
+        let corrected = self.how.recomputes(late, rings(&self.asking.ranks));
         let weights = if corrected { self.correct(policy, &mut docs, &mut rolled.seen)? } else { Vec::new() };
         self.judge(policy, &mut docs, &mut rolled)?;
         self.tell(&rolled);
