@@ -15,6 +15,7 @@ use fathom_text::Rng;
 use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 
+use super::apart::Begun;
 use super::episodes::{Episode, Playing};
 use super::importance::weigh;
 use super::kept::{Group, Pending, Rolled, held, kept};
@@ -80,6 +81,7 @@ impl Sources for Rollouts {
             },
             pending: None,
             next: None,
+            begun: Vec::new(),
             reported: Reported::default(),
             wait_s: 0.0,
         };
@@ -109,8 +111,10 @@ pub(super) struct Policies {
     shuffle: bool,
     cursor: Cursor,
     pending: Option<Pending>,
-    /// Answers of the rollout after this one, where they are written a rollout ahead.
+    /// Answers of the rollout after this one, where they are written a rollout ahead; without rewards until they are learned.
     next: Option<Rolled>,
+    /// Those of its rewards that are on their way, by part.
+    pub(super) begun: Vec<Option<Begun>>,
     pub(super) reported: Reported,
     wait_s: f64,
 }
@@ -260,16 +264,28 @@ impl Policies {
         policy.device.pool.reset_peak();
         let (rolled, late) = match self.next.take() {
             Some(rolled) => (rolled, true),
-            None => (self.answers(policy)?, false),
+            None => (self.ahead(policy)?, false),
         };
+        let begun = std::mem::take(&mut self.begun);
         if self.how.behind > 0 {
-            self.next = Some(self.answers(policy)?);
+            self.next = Some(self.ahead(policy)?);
         }
+        let rolled = self.complete(policy, rolled, begun)?;
         self.pending = Some(self.learnable(policy, rolled, late)?);
         let metrics = &mut self.reported.metrics;
         metrics.insert("rollout_s".into(), started.elapsed().as_secs_f64());
         metrics.insert("rollout_peak_bytes".into(), policy.device.pool.usage().peak_live as f64);
         Ok(())
+    }
+
+    /// The next answers, where there is something to do before their rewards are needed without them.
+    fn ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
+        // Of dynamic sampling rewards say which groups are kept.
+        if self.how.behind > 0 && !self.how.dynamic_sampling {
+            self.write_ahead(policy)
+        } else {
+            self.answers(policy)
+        }
     }
 
     /// Documents of answers, with their advantages; `late` are those that earlier weights wrote.
