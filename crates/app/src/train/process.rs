@@ -12,6 +12,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use fathom_train::policy::apart::Apart;
 use fathom_train::policy::reward::{Answered, Reward};
 use fathom_train::policy::rules::RewardTable;
 use serde_json::{Value, json};
@@ -143,7 +144,7 @@ impl Process {
         let what = format!("reward `{name}`");
         let lines = Lines::new(command, *timeout_s, (&what, allowed));
         let refuse = |message| fathom_train::Error::Recipe { key: "rl.reward".into(), message };
-        Ok(Box::new(Process(lines.map_err(refuse)?)))
+        Ok(Box::new(Apart::new(Process(lines.map_err(refuse)?))))
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fathom_train::policy::apart::Apart;
 use fathom_train::policy::reward::{Answered, Reward};
 use fathom_train::policy::rules::{Code, RewardTable};
 
@@ -36,7 +37,7 @@ impl UnitTests {
         };
         let tests = UnitTests::new(table, file, allowed).map_err(refuse)?;
         tests.jail.check().map_err(refuse)?;
-        Ok(Box::new(tests))
+        Ok(Box::new(Apart::new(tests)))
     }
 
     fn new(table: &RewardTable, file: &Path, allowed: bool) -> Result<UnitTests, String> {

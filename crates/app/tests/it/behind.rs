@@ -1,13 +1,24 @@
 //! Answers that are written by the weights before an update.
 
+use std::cell::Cell;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use fathom_app::train::Order;
-use fathom_app::{Silent, train};
-use fathom_train::Outcome;
+use fathom_app::{Silent, library, train};
+use fathom_cpu::Cpu;
+use fathom_grad::Sharding;
+use fathom_tensor::Device;
+use fathom_train::policy::apart::{Apart, Numbers};
+use fathom_train::policy::reward::{Answered, Reward};
+use fathom_train::{Outcome, Refers};
 use serde_json::Value;
 
 use crate::policy::{asked, bits, events, job, prepare};
+use crate::policy_mesh::{SMALL, family, rolled};
+use crate::policy_values::with_values;
 
 /// The texts of each rollout's answers.
 fn texts(folder: &Path) -> Vec<Vec<Value>> {
@@ -67,9 +78,12 @@ fn a_rollout_is_written_before_the_update_before_it() {
         assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
         assert_eq!(bits(&folder.join(out)), bits(&folder.join(format!("whole-{out}"))));
     }
-    // Two replicas have the same answers.
-    run("dp", &[&behind[..], &["mesh.dp=2"]].concat());
-    assert_eq!(texts(&folder.join("dp"))[..2], written[..2]);
+    // Two replicas have the same answers, and so has a ring, whose first rollout is asked again too.
+    for (out, mesh) in [("dp", "mesh.dp=2"), ("ring", "mesh.cp=2")] {
+        let steps = run(out, &[&behind[..], &[mesh]].concat());
+        assert_eq!(texts(&folder.join(out))[..2], written[..2], "{out}");
+        assert!(steps[1..].iter().all(|step| metric(step, "probs_ratio") == 1.0), "{out}");
+    }
     for (more, said) in [
         (&["rl.behind=2"][..], "rl.behind"),
         (&["rl.behind=1", "rl.importance_sampling_clip_max=none"], "rl.importance_sampling_clip_max"),
@@ -79,4 +93,42 @@ fn a_rollout_is_written_before_the_update_before_it() {
         let error = made.and_then(|job| train(&job, &Order::default(), &Silent)).err().unwrap().to_string();
         assert!(error.contains(said), "{more:?}: {error}");
     }
+}
+
+/// Scores when it is let, but for the first time.
+struct Waits(Receiver<()>, Cell<bool>);
+
+impl Reward for Waits {
+    fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+        if self.1.replace(true) {
+            self.0.recv_timeout(Duration::from_secs(60)).map_err(|_| "was not let".to_string())?;
+        }
+        Ok(answers.iter().map(|answer| Some((answer.tokens % 5) as f64)).collect())
+    }
+}
+
+/// A step does not wait for rewards of the answers that are learned after it, and the next one does.
+#[test]
+fn rewards_are_computed_while_steps_are_taken() {
+    let (device, folder) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 30), family("llama31"));
+    let from = format!("model.from={}", folder.display());
+    let settings = SMALL.iter().copied().chain(["rl.behind=1", from.as_str()]).map(str::to_string);
+    let recipe = library::load(library::layers("grpo", &settings.collect::<Vec<_>>())).unwrap().value;
+    let trainer = with_values(&device, &folder, 0, (Sharding::NoShard, Refers::Not));
+    let (lets, waits) = channel();
+    let mut source = rolled(&recipe, Box::new(Apart::new(Waits(waits, Cell::new(false)))));
+    source.step(&trainer).unwrap();
+    // Answers that wait are in checkpoints without rewards.
+    let held = source.cursor().held.as_ref().unwrap();
+    assert_eq!(
+        (held["next"]["groups"].as_array().unwrap().len(), &held["next"]["sums"]),
+        (4, &Value::from([0; 0]))
+    );
+    lets.send(()).unwrap();
+    source.step(&trainer).unwrap();
+    let metrics = source.reported().metrics;
+    assert!(metrics["rewards_wait_s"] >= 0.0 && metrics["reward"] >= 0.0, "{metrics:?}");
+    drop(lets);
+    let error = source.step(&trainer).err().unwrap().to_string();
+    assert!(error.contains("reward `length`: was not let"), "{error}");
 }

@@ -173,13 +173,16 @@ fn ppo_over_ranks_is_that_of_one() {
         ("parts", &["mesh.dp=2", "mesh.sharding=optim_grads_params"]),
         ("pp", &["mesh.pp=2"]),
         ("cp", &["mesh.cp=2", "mesh.cp_comm_type=all_gather"]),
+        ("ring", &["mesh.cp=2"]),
         ("tp", &["mesh.tp=2"]),
     ] {
         assert_eq!(run(out, mesh), Outcome::Finished, "{out}");
         let metric = |at: usize, name: &str| events(&folder.join(out), "step")[at]["metrics"][name].clone();
         for first in [0, 3] {
-            let found = ["token_mult_prob_error", "probs_ratio"].map(|name| metric(first, name));
-            assert_eq!(found, [1.0, 1.0].map(Value::from), "{out}");
+            let [off, ratio] =
+                ["token_mult_prob_error", "probs_ratio"].map(|name| metric(first, name).as_f64().unwrap());
+            assert_eq!(ratio, 1.0, "{out}");
+            assert!(off == 1.0 || out == "ring" && (1.0..1.0 + 1e-5).contains(&off), "{out}: {off}");
         }
         // Sums over parts are rounded otherwise, so that another token may be drawn.
         let same = texts(out) == answers;

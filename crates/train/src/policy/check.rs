@@ -4,7 +4,7 @@ use fathom_base::recipe::Recipe as Loaded;
 
 use super::AdvantageName;
 use crate::error::Result;
-use crate::recipe::{CpCommType, ImportanceName, PolicyName, QuantizationName, Recipe};
+use crate::recipe::{ImportanceName, PolicyName, QuantizationName, Recipe};
 use crate::recipe_check::refuse as refuse_key;
 
 /// Refuses what cannot be learned from rewards.
@@ -120,24 +120,10 @@ fn behind(loaded: &Loaded<Recipe>) -> Result<()> {
 /// Refuses ranks that cannot write together.
 fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
     let mesh = &loaded.value.mesh;
-    let ring = matches!(mesh.cp_comm_type, CpCommType::P2p | CpCommType::A2aP2p);
-    for (is, key, message) in [
-        (
-            mesh.cp > 1 && ring,
-            "cp_comm_type",
-            "adds attention up block by block, which answers that a run writes itself do not: their log-probabilities would be others; \
-             give all_gather or a2a",
-        ),
-        (
-            !mesh.tp.is_multiple_of((mesh.ep * mesh.etp).max(1)),
-            "ep",
-            "has experts on ranks that write other answers, each at its own pace; let mesh.ep * mesh.etp divide mesh.tp, whose ranks \
-             write the same ones",
-        ),
-    ] {
-        if is {
-            return refuse_key(loaded, &format!("mesh.{key}"), message);
-        }
+    if mesh.tp.is_multiple_of((mesh.ep * mesh.etp).max(1)) {
+        return Ok(());
     }
-    Ok(())
+    let message = "has experts on ranks that write other answers, each at its own pace; let mesh.ep * mesh.etp divide mesh.tp, whose ranks \
+                   write the same ones";
+    refuse_key(loaded, "mesh.ep", message)
 }

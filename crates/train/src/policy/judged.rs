@@ -1,14 +1,13 @@
 //! What a model says of answers that are there: log-probabilities of a reference, values of a second head.
 
-use std::ops::Range;
-
 use super::kept::Rolled;
-use super::pack::{Doc, Room, bins, nothing, stream};
-use super::replicas::{Replica, fetches};
+use super::pack::{Doc, nothing, stream};
+use super::replicas::{Replica, fetches, rings};
 use super::rollouts::Policies;
 use super::{AdvantageName, mean_and_deviation};
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
+use crate::parallel::Ranks;
 use crate::pass::Pass;
 use crate::recipe::{KlIn, RlTable};
 use crate::step::Trainer;
@@ -34,31 +33,31 @@ impl Question {
     }
 
     /// What a rollout asks of models in memory before its first step: of the present weights, and of a reference.
-    pub fn of(how: &RlTable) -> [Vec<Question>; 2] {
+    pub fn of(how: &RlTable, ranks: &Ranks) -> [Vec<Question>; 2] {
         let logps = |is: bool| is.then_some(Question::Logps(how.temperature));
         let values = how.has_values().then_some(Question::Values);
-        let late = how.behind > 0 && how.corrects();
-        [logps(late).into_iter().chain(values).collect(), logps(how.has_reference()).into_iter().collect()]
+        let again = how.recomputes(how.behind > 0, rings(ranks));
+        [logps(again).into_iter().chain(values).collect(), logps(how.has_reference()).into_iter().collect()]
     }
 }
 
-/// The model's answers for each document's answer, token by token, in streams that `fill` fills up; of ranks that do not have the model's
-/// end, nothing of each. At least `passes` streams are asked, the last without documents.
+/// What a model says of some documents' answers: of each its number, and bits of its tokens' numbers.
+type Said = Vec<(usize, Vec<u32>)>;
+
+/// The model's answers for the answers of the documents in some streams, which `fill` fills up; of ranks that do not have the model's
+/// end, nothing.
 fn judged(
     pass: &Pass<'_>,
     docs: &[Doc],
-    (room, passes): (Room, usize),
+    bins: Vec<Vec<usize>>,
     fill: &dyn Fn(MicroBatch) -> MicroBatch,
     question: Question,
-) -> Vec<Vec<f32>> {
-    let docs: Vec<&Doc> = docs.iter().collect();
-    let mut found = vec![Vec::new(); docs.len()];
-    let mut bins = bins(&docs, room);
-    bins.resize(bins.len().max(passes), Vec::new());
+) -> Said {
+    let mut said = Vec::new();
     for bin in bins {
         let micro = match bin[..] {
             [] => nothing(),
-            _ => stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), false),
+            _ => stream(&bin.iter().map(|at| &docs[*at]).collect::<Vec<_>>(), false),
         };
         let micro = fill(micro);
         let all = question.ask(pass, &micro);
@@ -66,14 +65,16 @@ fn judged(
             continue;
         }
         for (at, place) in bin.into_iter().zip(&micro.docs) {
-            found[at] = docs[at].labels().map(|label| all[place.start + label]).collect();
+            let bits = docs[at].labels().map(|label| all[place.start + label].to_bits());
+            said.push((at, bits.collect()));
         }
     }
-    found
+    said
 }
 
 impl Policies {
-    /// What a model says of each answer, token by token, on all ranks: replicas share the answers out.
+    /// What a model says of each answer, token by token, on all ranks: replicas share the answers out. Where it depends on what else is
+    /// in a stream, the streams are those of the rollout's steps.
     pub(super) fn asked(
         &self,
         policy: &Trainer,
@@ -81,16 +82,28 @@ impl Policies {
         docs: &[Doc],
         question: Question,
     ) -> Result<Vec<Vec<f32>>> {
-        let replica = Replica::of_readers(&policy.device.mesh);
-        // Replicas that fetch weights from each other pass as many streams through the model.
-        let together = fetches(&policy.device.mesh, &self.asking.ranks);
-        let streams = |share: Range<usize>| bins(&docs[share].iter().collect::<Vec<_>>(), self.room).len();
-        let passes = if together { replica.shares(docs.len()).map(streams).max().unwrap_or(0) } else { 0 };
-        let own = &docs[replica.share(docs.len())];
-        let own = judged(&pass, own, (self.room, passes), &|micro| self.whole(micro), question);
-        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
-        let all = replica.all(&policy.device, Ok(own.into_iter().map(bits).collect()))?;
-        Ok(all.into_iter().map(|bits| bits.into_iter().map(f32::from_bits).collect()).collect())
+        let mesh = &policy.device.mesh;
+        let replica = Replica::of_readers(mesh);
+        let bins = if rings(&self.asking.ranks) {
+            self.streams_of_steps(docs, mesh)
+        } else {
+            let all: Vec<&Doc> = docs.iter().collect();
+            let mut shares: Vec<Vec<Vec<usize>>> =
+                replica.shares(docs.len()).map(|share| self.streams(&all, share)).collect();
+            let most = shares.iter().map(Vec::len).max().unwrap_or(0);
+            let mut own = shares.swap_remove(replica.index());
+            if fetches(mesh, &self.asking.ranks) {
+                // Replicas that fetch weights from each other pass as many streams through the model, the last without documents.
+                own.resize(most, Vec::new());
+            }
+            own
+        };
+        let own = judged(&pass, docs, bins, &|micro| self.whole(micro), question);
+        let mut found = vec![Vec::new(); docs.len()];
+        for (at, bits) in replica.all(&policy.device, Ok(own))? {
+            found[at] = bits.into_iter().map(f32::from_bits).collect();
+        }
+        Ok(found)
     }
 
     /// Asks the reference and the value head, and subtracts the divergence from rewards where it counts there.

@@ -16,7 +16,7 @@ pub(super) struct Pending {
     pub groups: Vec<Vec<Doc>>,
     /// Steps made of it so far.
     pub made: usize,
-    /// Log-probabilities are of the weights before its first step, which are not those that wrote it.
+    /// Log-probabilities are the trainer's, of the weights before its first step, and not those of whoever wrote it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub corrected: bool,
 }

@@ -5,6 +5,7 @@
 //! whoever implements [`fathom_model::Rollout`], rewards of [`reward`] and [`rules`], documents in micro batches.
 
 mod advantage;
+pub mod apart;
 pub(crate) mod check;
 pub mod environment;
 mod episodes;

@@ -72,7 +72,7 @@ pub fn planned(
         score(&judges, &vec![answer; prompts * rl.answers]).map_err(refuse)?;
     }
     let stream = MicroBatch::shape(work.tokens, work.how.caps.seq_tokens);
-    let [present, of_reference] = Question::of(rl);
+    let [present, of_reference] = Question::of(rl, &work.how.ranks);
     for question in present {
         question.ask(&trainer.pass(&work.how), &stream);
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{ParamId, Sharding, Weights};
+use fathom_grad::{CpComm, ParamId, Sharding, Weights};
 use fathom_tensor::Device;
 use fathom_tensor::mesh::{Axis, Mesh};
 use serde::Serialize;
@@ -17,6 +17,12 @@ use crate::step::Trainer;
 /// Whether ranks fetch weights from each other while they compute (ZeRO-3): then replicas have to take the same steps.
 pub(super) fn fetches(mesh: &Mesh, ranks: &Ranks) -> bool {
     ranks.sharding == Sharding::OptimGradsParams && mesh.group(&[Axis::Cp, Axis::Dp]).size() > 1
+}
+
+/// Whether context parallel ranks add attention up in the order in which keys come around a ring: then a token's numbers depend on where in
+/// a stream its document is, and are not those of a sampler, which has all keys in their order.
+pub(super) fn rings(ranks: &Ranks) -> bool {
+    ranks.grid.cp > 1 && matches!(ranks.cp_comm, CpComm::P2p | CpComm::A2aP2p { .. })
 }
 
 /// All weights of a rank's part of the model, in memory until this is dropped, where they are sharded: each replica writes answers at its
@@ -37,6 +43,16 @@ pub(super) fn gathered<'a>(trainer: &'a Trainer, ranks: &Ranks) -> Vec<Weights<'
 /// Whether a rank scores the answers that its replica of the model writes.
 pub fn scores(mesh: &Mesh) -> bool {
     Replica::of_writers(mesh).speaks
+}
+
+/// A rank's streams of a step that has these in all, as many on each rank; what fills them up is empty.
+pub(super) fn dealt<T: Default>(mut streams: Vec<T>, mesh: &Mesh, ranks: &Ranks) -> Vec<T> {
+    let (dp, at) = (mesh.size(Axis::Dp), mesh.index(Axis::Dp));
+    // Interleaved stages take micro batches in groups of as many as there are stages.
+    let together = if ranks.virtual_stages > 1 { dp * mesh.size(Axis::Pp) } else { dp };
+    streams.resize_with(streams.len().max(1).next_multiple_of(together), T::default);
+    let each = streams.len() / dp;
+    streams.into_iter().skip(at * each).take(each).collect()
 }
 
 /// A rank's replica of the model.
@@ -63,6 +79,11 @@ impl Replica {
         let first = [Axis::Tp, Axis::Cp].iter().all(|axis| mesh.index(*axis) == 0);
         let speaks = first && mesh.index(Axis::Pp) + 1 == mesh.size(Axis::Pp);
         Replica { index: mesh.index(Axis::Dp), replicas: mesh.size(Axis::Dp), speaks }
+    }
+
+    /// Which it is.
+    pub fn index(&self) -> usize {
+        self.index
     }
 
     /// Its run of a list of this length.

@@ -1,6 +1,10 @@
 //! What an answer is worth: parts that score it, and their weighted sum.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
+
+use super::apart::{Answer, Begun, Numbers};
 
 /// An answer that is to be scored.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +31,12 @@ pub trait Reward {
     ///
     /// # Errors
     /// In words, naming what to do: a row without what it asks for, a process that fails.
-    fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String>;
+    fn score(&self, answers: &[Answered<'_>]) -> Numbers;
+
+    /// Begins to score answers on another thread, if it can: one that asks the run's device cannot ([`super::apart`]).
+    fn begin(&self, _: &Arc<[Answer]>) -> Option<Begun> {
+        None
+    }
 }
 
 /// A part with its name and weight.
@@ -56,10 +65,24 @@ pub struct Scores {
 /// # Errors
 /// As [`Reward::score`], by the part's name.
 pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Scores, String> {
+    score_begun(parts, answers, Vec::new())
+}
+
+/// The same, where some parts have begun: by part what is on its way.
+///
+/// # Errors
+/// As [`score`].
+pub fn score_begun(
+    parts: &[WeightedReward],
+    answers: &[Answered<'_>],
+    begun: Vec<Option<Begun>>,
+) -> Result<Scores, String> {
+    let mut begun = begun.into_iter();
     let mut scores = Scores { each: Vec::new(), sums: vec![f64::NAN; answers.len()], wrong: Vec::new() };
     let mut wrong = vec![false; answers.len()];
     for WeightedReward { name, weight, reward } in parts {
-        let found = reward.score(answers).map_err(|why| format!("reward `{name}`: {why}"))?;
+        let found = begun.next().flatten().map_or_else(|| reward.score(answers), Begun::wait);
+        let found = found.map_err(|why| format!("reward `{name}`: {why}"))?;
         if found.len() != answers.len() {
             return Err(format!(
                 "reward `{name}`: gave {} numbers for {} answers",

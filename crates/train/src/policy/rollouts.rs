@@ -5,19 +5,22 @@
 //! is kept in the cursor between them, as is one that was written a rollout ahead (`rl.behind`), so that a run that goes on from a
 //! checkpoint has the same answers.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
 use fathom_model::Rollout;
-use fathom_tensor::mesh::{Axis, Mesh};
+use fathom_tensor::mesh::Mesh;
 use fathom_text::Rng;
 use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 
+use super::apart::Begun;
 use super::episodes::{Episode, Playing};
 use super::importance::weigh;
 use super::kept::{Group, Pending, Rolled, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
+use super::replicas::{dealt, rings};
 use super::reward::WeightedReward;
 use super::{Scored, advantages, gae, mean_and_deviation, whitened};
 use crate::error::{Error, Result};
@@ -78,6 +81,7 @@ impl Sources for Rollouts {
             },
             pending: None,
             next: None,
+            begun: Vec::new(),
             reported: Reported::default(),
             wait_s: 0.0,
         };
@@ -107,8 +111,10 @@ pub(super) struct Policies {
     shuffle: bool,
     cursor: Cursor,
     pending: Option<Pending>,
-    /// Answers of the rollout after this one, where they are written a rollout ahead.
+    /// Answers of the rollout after this one, where they are written a rollout ahead; without rewards until they are learned.
     next: Option<Rolled>,
+    /// Those of its rewards that are on their way, by part.
+    pub(super) begun: Vec<Option<Begun>>,
     pub(super) reported: Reported,
     wait_s: f64,
 }
@@ -162,20 +168,32 @@ impl Policies {
         let all = pending.groups.len();
         let docs: Vec<&Doc> =
             pending.groups[part * all / parts..(part + 1) * all / parts].iter().flatten().collect();
-        let of = |bin: Vec<usize>| stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), fresh);
-        let mut micro_batches: Vec<MicroBatch> = bins(&docs, self.room).into_iter().map(of).collect();
-        let (dp, at) = (mesh.size(Axis::Dp), mesh.index(Axis::Dp));
-        // Interleaved stages take micro batches in groups of as many as there are stages.
-        let together = if self.asking.ranks.virtual_stages > 1 { dp * mesh.size(Axis::Pp) } else { dp };
-        micro_batches.resize_with(micro_batches.len().max(1).next_multiple_of(together), nothing);
-        let each = micro_batches.len() / dp;
+        let of = |bin: Vec<usize>| match bin[..] {
+            [] => nothing(),
+            _ => stream(&bin.iter().map(|at| docs[*at]).collect::<Vec<_>>(), fresh),
+        };
+        let own = dealt(bins(&docs, self.room), mesh, &self.asking.ranks);
+        let micro_batches: Vec<MicroBatch> = own.into_iter().map(of).collect();
         pending.made += 1;
         if pending.made == self.how.steps() {
             self.pending = None;
         }
         self.cursor.held = held(self.pending.as_ref(), self.next.as_ref());
-        let own = micro_batches.into_iter().skip(at * each).take(each);
-        own.map(|micro| self.whole(micro)).collect()
+        micro_batches.into_iter().map(|micro| self.whole(micro)).collect()
+    }
+
+    /// The streams of some of these documents, by their numbers.
+    pub(super) fn streams(&self, docs: &[&Doc], of: Range<usize>) -> Vec<Vec<usize>> {
+        let number = |bin: Vec<usize>| bin.into_iter().map(|at| of.start + at).collect();
+        bins(&docs[of.clone()], self.room).into_iter().map(number).collect()
+    }
+
+    /// This rank's streams of all steps of a rollout, by the numbers of its documents: what steps add up there, other passes do too.
+    pub(super) fn streams_of_steps(&self, docs: &[Doc], mesh: &Mesh) -> Vec<Vec<usize>> {
+        let (group, parts) = (self.how.answers.max(1), self.how.minibatches.max(1));
+        let (all, groups) = (docs.iter().collect::<Vec<_>>(), docs.len() / group);
+        let of = |part: usize| part * groups / parts * group..(part + 1) * groups / parts * group;
+        (0..parts).flat_map(|part| dealt(self.streams(&all, of(part)), mesh, &self.asking.ranks)).collect()
     }
 
     /// A stream of as many tokens as ranks that share it count on.
@@ -246,11 +264,13 @@ impl Policies {
         policy.device.pool.reset_peak();
         let (rolled, late) = match self.next.take() {
             Some(rolled) => (rolled, true),
-            None => (self.answers(policy)?, false),
+            None => (self.ahead(policy)?, false),
         };
+        let begun = std::mem::take(&mut self.begun);
         if self.how.behind > 0 {
-            self.next = Some(self.answers(policy)?);
+            self.next = Some(self.ahead(policy)?);
         }
+        let rolled = self.complete(policy, rolled, begun)?;
         self.pending = Some(self.learnable(policy, rolled, late)?);
         let metrics = &mut self.reported.metrics;
         metrics.insert("rollout_s".into(), started.elapsed().as_secs_f64());
@@ -258,10 +278,20 @@ impl Policies {
         Ok(())
     }
 
+    /// The next answers, where there is something to do before their rewards are needed without them.
+    fn ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
+        // Of dynamic sampling rewards say which groups are kept.
+        if self.how.behind > 0 && !self.how.dynamic_sampling {
+            self.write_ahead(policy)
+        } else {
+            self.answers(policy)
+        }
+    }
+
     /// Documents of answers, with their advantages; `late` are those that earlier weights wrote.
     fn learnable(&mut self, policy: &Trainer, mut rolled: Rolled, late: bool) -> Result<Pending> {
         let mut docs = self.documents(&rolled);
-        let corrected = late && self.how.corrects();
+        let corrected = self.how.recomputes(late, rings(&self.asking.ranks));
         let weights = if corrected { self.correct(policy, &mut docs, &mut rolled.seen)? } else { Vec::new() };
         self.judge(policy, &mut docs, &mut rolled)?;
         self.tell(&rolled);

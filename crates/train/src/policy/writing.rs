@@ -1,22 +1,25 @@
-//! Answers and their rewards: each replica of the model writes and scores a share, and all ranks have all of them.
+//! Answers and their rewards: each replica of the model writes and scores a share, and all ranks have all of them. Of a rollout that is
+//! written ahead the rewards are asked when it is learned; parts that can ([`super::apart`]) compute them until then.
 
-use fathom_text::lessons::Prompt;
+use std::sync::Arc;
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
+use super::apart::{Answer, Begun};
 use super::episodes::{End, Episode};
 use super::kept::{Group, Rolled};
 use super::overlong;
 use super::replicas::{Replica, gathered};
-use super::reward::{Answered, score};
+use super::reward::{Answered, score_begun};
 use super::rollouts::Policies;
 use crate::error::{Error, Result};
 use crate::recipe::NanName;
 use crate::step::Trainer;
 
-/// An answer as ranks tell each other of it: numbers as their bits.
+/// What an answer is worth, as ranks tell each other of it: numbers as their bits.
 #[derive(Serialize, Deserialize)]
-struct Said {
-    episode: Episode,
+struct Worth {
     /// By part.
     rewards: Vec<u64>,
     sum: u64,
@@ -24,9 +27,52 @@ struct Said {
     wrong: bool,
 }
 
+fn refuse(message: String) -> Error {
+    Error::Recipe { key: "rl.reward".into(), message }
+}
+
 impl Policies {
     /// Answers to the next prompts, and their rewards. Each replica of the model writes and scores its share of them.
     pub(super) fn write(&mut self, policy: &Trainer) -> Result<Rolled> {
+        let (replica, own) = self.own(policy);
+        let own = own.and_then(|groups| {
+            let worths = self.worths(&groups, Vec::new())?;
+            Ok(groups.into_iter().zip(worths).collect())
+        });
+        let all: Vec<(Group, Vec<Worth>)> = replica.all(&policy.device, own)?;
+        let (groups, worths) = all.into_iter().unzip();
+        self.worth(Rolled { groups, ..Rolled::default() }, worths)
+    }
+
+    /// Answers to the next prompts, without rewards; those that can begin.
+    pub(super) fn write_ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
+        let (replica, own) = self.own(policy);
+        self.begun = own.as_ref().map_or_else(|_| Vec::new(), |groups| self.begin(groups));
+        Ok(Rolled { groups: replica.all(&policy.device, own)?, ..Rolled::default() })
+    }
+
+    /// The rewards of answers that were written ahead, where they have none yet; some may have begun, by part.
+    pub(super) fn complete(
+        &self,
+        policy: &Trainer,
+        rolled: Rolled,
+        begun: Vec<Option<Begun>>,
+    ) -> Result<Rolled> {
+        if !rolled.sums.is_empty() {
+            return Ok(rolled);
+        }
+        let started = Instant::now();
+        let replica = Replica::of_writers(&policy.device.mesh);
+        let share = &rolled.groups[replica.share(rolled.groups.len())];
+        let own = if replica.speaks { self.worths(share, begun) } else { Ok(Vec::new()) };
+        let worths = replica.all(&policy.device, own)?;
+        let mut rolled = self.worth(rolled, worths)?;
+        rolled.seen.insert("rewards_wait_s".into(), started.elapsed().as_secs_f64());
+        Ok(rolled)
+    }
+
+    /// This replica's answers to the next prompts, on the rank that speaks for it.
+    fn own(&mut self, policy: &Trainer) -> (Replica, Result<Vec<Group>>) {
         let drawn = self.draw();
         let replica = Replica::of_writers(&policy.device.mesh);
         // Ranks hand each other what the last update changed, before each goes its own way.
@@ -35,39 +81,21 @@ impl Policies {
         let own = self.play(policy, &drawn, replica);
         drop(weights);
         let share = &drawn[replica.share(drawn.len())];
-        let own = own.and_then(|own| if replica.speaks { self.scored(share, own) } else { Ok(Vec::new()) });
-        let said: Vec<Said> = replica.all(&policy.device, own)?;
-        let refuse = |message: String| Error::Recipe { key: "rl.reward".into(), message };
-        let (most, buffer) = (self.how.max_answer_tokens, self.how.overlong_tokens);
-        let mut rolled = Rolled { each: vec![Vec::new(); self.of.rewards.len()], ..Rolled::default() };
-        for Said { episode, rewards, sum, wrong } in said {
-            if wrong && self.how.nan_rewards == NanName::Refuse {
-                return Err(refuse(format!(
-                    "a reward is not a number, of the answer {:?}; mend it, or leave such answers out (rl.nan_rewards=mask)",
-                    episode.text
-                )));
-            }
-            rolled.each.iter_mut().zip(rewards).for_each(|(all, bits)| all.push(f64::from_bits(bits)));
-            let penalty = self.how.overlong_penalty * overlong(episode.logps.len(), most, buffer);
-            rolled.sums.push(f64::from_bits(sum) + penalty);
-            match rolled.groups.last_mut().filter(|group| group.answers.len() < self.how.answers) {
-                Some(group) => group.answers.push(episode),
-                None => {
-                    let (prompt, _) = drawn[rolled.groups.len()];
-                    rolled.groups.push(Group { prompt, answers: vec![episode] });
-                }
-            }
-        }
-        Ok(rolled)
+        let own = own.map(|episodes| {
+            let mut episodes = episodes.into_iter();
+            let group = |(prompt, _): &(usize, u64)| Group {
+                prompt: *prompt,
+                answers: episodes.by_ref().take(self.how.answers).collect(),
+            };
+            if replica.speaks { share.iter().map(group).collect() } else { Vec::new() }
+        });
+        (replica, own)
     }
 
-    /// What the answers to some prompts are worth.
-    fn scored(&self, drawn: &[(usize, u64)], episodes: Vec<Episode>) -> Result<Vec<Said>> {
-        let of = &self.of;
-        let each =
-            drawn.iter().flat_map(|(prompt, _)| std::iter::repeat_n(&of.prompts[*prompt], self.how.answers));
-        let answered = |(prompt, episode)| {
-            let (prompt, episode): (&Prompt, &Episode) = (prompt, episode);
+    /// Answers as rewards see them.
+    fn answered<'b>(&'b self, groups: &'b [Group]) -> Vec<Answered<'b>> {
+        let of = |(prompt, episode): (usize, &'b Episode)| {
+            let prompt = &self.of.prompts[prompt];
             Answered {
                 row: &prompt.row,
                 prompt: &prompt.text,
@@ -78,21 +106,54 @@ impl Policies {
                 ended: episode.ended,
             }
         };
-        let answered: Vec<Answered<'_>> = each.zip(&episodes).map(answered).collect();
-        let refuse = |message: String| Error::Recipe { key: "rl.reward".into(), message };
-        let scores = score(&of.rewards, &answered).map_err(refuse)?;
+        groups.iter().flat_map(|group| group.answers.iter().map(|it| (group.prompt, it))).map(of).collect()
+    }
+
+    /// What can be scored apart begins.
+    fn begin(&self, groups: &[Group]) -> Vec<Option<Begun>> {
+        if groups.is_empty() {
+            return Vec::new();
+        }
+        let answers: Arc<[Answer]> = self.answered(groups).into_iter().map(Answer::from).collect();
+        self.of.rewards.iter().map(|part| part.reward.begin(&answers)).collect()
+    }
+
+    /// What the answers of some groups are worth.
+    fn worths(&self, groups: &[Group], begun: Vec<Option<Begun>>) -> Result<Vec<Vec<Worth>>> {
+        let of = &self.of;
+        let scores = score_begun(&of.rewards, &self.answered(groups), begun).map_err(refuse)?;
         // An episode without a reply is given what the recipe says, or counts nowhere.
         let unscored = of.playing.as_ref().is_some_and(|playing| playing.failed_reward.is_none());
-        let said = |(at, episode): (usize, Episode)| {
+        let worth = |(episode, at): (&Episode, usize)| {
             let out = unscored && episode.end == Some(End::Failed);
             let number = |number: f64| if out { f64::NAN } else { number }.to_bits();
-            Said {
+            Worth {
                 rewards: scores.each.iter().map(|of| number(of[at])).collect(),
                 sum: number(scores.sums[at]),
                 wrong: scores.wrong.contains(&at) && !out,
-                episode,
             }
         };
-        Ok(episodes.into_iter().enumerate().map(said).collect())
+        let mut numbers = 0..;
+        let of_group = |group: &Group| group.answers.iter().zip(numbers.by_ref()).map(worth).collect();
+        Ok(groups.iter().map(of_group).collect())
+    }
+
+    /// Answers with what they are worth.
+    fn worth(&self, mut rolled: Rolled, worths: Vec<Vec<Worth>>) -> Result<Rolled> {
+        let (most, buffer) = (self.how.max_answer_tokens, self.how.overlong_tokens);
+        rolled.each = vec![Vec::new(); self.of.rewards.len()];
+        let episodes = rolled.groups.iter().flat_map(|group| &group.answers);
+        for (episode, Worth { rewards, sum, wrong }) in episodes.zip(worths.into_iter().flatten()) {
+            if wrong && self.how.nan_rewards == NanName::Refuse {
+                return Err(refuse(format!(
+                    "a reward is not a number, of the answer {:?}; mend it, or leave such answers out (rl.nan_rewards=mask)",
+                    episode.text
+                )));
+            }
+            rolled.each.iter_mut().zip(rewards).for_each(|(all, bits)| all.push(f64::from_bits(bits)));
+            let penalty = self.how.overlong_penalty * overlong(episode.logps.len(), most, buffer);
+            rolled.sums.push(f64::from_bits(sum) + penalty);
+        }
+        Ok(rolled)
     }
 }

@@ -129,7 +129,7 @@ recipe! {
         pub epochs: usize [Whole(1, MANY)] = 1,
         /// With 1 the answers of a rollout are written by the weights before the steps of the rollout before it.
         pub behind: usize [Whole(0, 1)] = 0,
-        /// With `behind`: what a token's loss weighs, so that it makes up for who sampled it.
+        /// With `behind`, or over a ring: what a token's loss weighs, so that it makes up for who sampled it.
         pub importance_sampling_mode: ImportanceName = ImportanceName::TokenTruncate,
         /// With `behind`: the largest such weight (TRL `vllm_importance_sampling_clip_max`); none for no such limit.
         pub importance_sampling_clip_max: Option<f64> [Above0(NO_END)] = Some(3.0),
@@ -273,6 +273,12 @@ impl RlTable {
     /// Whether answers that earlier weights wrote have weights.
     pub fn corrects(&self) -> bool {
         self.policy().is_some() && self.importance_sampling_mode != ImportanceName::None
+    }
+
+    /// Whether the trainer asks the present weights for log-probabilities of answers before it learns them: of those that earlier weights
+    /// wrote (`late`), and where it adds up otherwise than whoever wrote them (`rings`).
+    pub fn recomputes(&self, late: bool, rings: bool) -> bool {
+        (late && self.corrects()) || (rings && self.policy().is_some())
     }
 
     /// Bytes of the answers that are held from one step to the next, on the host and in checkpoints, where episodes are as long as they

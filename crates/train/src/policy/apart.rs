@@ -1,0 +1,149 @@
+//! Rewards that are computed while something else is done: parts that need nothing of the run's device have a thread of their own, which
+//! scores a rollout that was written ahead while the next one is written and steps are taken.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use serde_json::{Map, Value};
+
+use super::reward::{Answered, Reward};
+
+/// What a part gives: a number for each answer, `None` of those that it says nothing of; or in words why there are none.
+pub type Numbers = Result<Vec<Option<f64>>, String>;
+
+/// An answer that may be scored on another thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    row: Map<String, Value>,
+    prompt: String,
+    text: String,
+    messages: Vec<Value>,
+    earned: Option<f64>,
+    tokens: usize,
+    ended: bool,
+}
+
+impl From<Answered<'_>> for Answer {
+    fn from(of: Answered<'_>) -> Answer {
+        let Answered { row, prompt, text, messages, earned, tokens, ended } = of;
+        let (row, messages) = (row.clone(), messages.to_vec());
+        Answer { row, prompt: prompt.into(), text: text.into(), messages, earned, tokens, ended }
+    }
+}
+
+impl Answer {
+    /// As parts see it.
+    pub fn seen(&self) -> Answered<'_> {
+        let Answer { row, prompt, text, messages, earned, tokens, ended } = self;
+        Answered { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
+    }
+}
+
+/// Numbers that are on their way.
+#[derive(Debug)]
+pub struct Begun(Receiver<Numbers>);
+
+impl Begun {
+    /// The numbers, when they are there.
+    ///
+    /// # Errors
+    /// Those of the part.
+    pub fn wait(self) -> Numbers {
+        self.0.recv().unwrap_or_else(|_| Err("panicked; its message is above".into()))
+    }
+}
+
+/// What a part's thread is asked, and where its numbers go.
+type Ask = (Arc<[Answer]>, Sender<Numbers>);
+
+/// A part that needs nothing of the run's device. Its thread scores what it is asked in the order of asking.
+pub struct Apart(Sender<Ask>);
+
+impl Apart {
+    /// This one, on a thread that ends with it.
+    pub fn new(reward: impl Reward + Send + 'static) -> Apart {
+        let (asks, asked) = channel::<Ask>();
+        let work = move || {
+            for (answers, numbers) in asked {
+                let found = reward.score(&answers.iter().map(Answer::seen).collect::<Vec<_>>());
+                // Whoever asked may have gone.
+                let _ = numbers.send(found);
+            }
+        };
+        std::thread::spawn(work);
+        Apart(asks)
+    }
+
+    fn ask(&self, answers: Arc<[Answer]>) -> Begun {
+        let (numbers, begun) = channel();
+        // A thread that has gone drops both, and whoever waits hears of it.
+        let _ = self.0.send((answers, numbers));
+        Begun(begun)
+    }
+}
+
+impl Reward for Apart {
+    fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+        self.ask(answers.iter().map(|answer| Answer::from(*answer)).collect()).wait()
+    }
+
+    fn begin(&self, answers: &Arc<[Answer]>) -> Option<Begun> {
+        Some(self.ask(answers.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::policy::reward::{WeightedReward, score, score_begun};
+
+    /// Says how long an answer is, when it has been let.
+    struct Waits(Receiver<()>);
+
+    impl Reward for Waits {
+        fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+            self.0.recv_timeout(Duration::from_secs(60)).map_err(|_| "was not let".to_string())?;
+            Ok(answers.iter().map(|answer| (answer.tokens > 0).then_some(answer.tokens as f64)).collect())
+        }
+    }
+
+    struct Panics;
+
+    impl Reward for Panics {
+        fn score(&self, _: &[Answered<'_>]) -> Numbers {
+            panic!("a reward that panics")
+        }
+    }
+
+    #[test]
+    fn what_was_begun_is_what_is_asked() {
+        let row = Map::new();
+        let of = |tokens| Answered {
+            row: &row,
+            prompt: "p",
+            text: "t",
+            messages: &[],
+            earned: Some(0.5),
+            tokens,
+            ended: true,
+        };
+        let answers = [of(3), of(0), of(5)];
+        let owned: Arc<[Answer]> = answers.iter().map(|answer| Answer::from(*answer)).collect();
+        assert_eq!(format!("{:?}", owned[0].seen()), format!("{:?}", answers[0]));
+        let (lets, waits) = channel();
+        let reward = Apart::new(Waits(waits));
+        let begun = reward.begin(&owned).unwrap();
+        let parts = [WeightedReward { name: "w".into(), weight: 2.0, reward: Box::new(reward) }];
+        lets.send(()).unwrap();
+        let found = score_begun(&parts, &answers, vec![Some(begun)]).unwrap();
+        assert_eq!((found.sums[0], found.sums[2], found.sums[1].is_nan()), (6.0, 10.0, true));
+        // Another one, that is asked here.
+        lets.send(()).unwrap();
+        assert_eq!(score(&parts, &answers).unwrap().sums[2], 10.0);
+        // One that panics fails alone.
+        let panics = Apart::new(Panics);
+        assert!(panics.begin(&owned).unwrap().wait().unwrap_err().contains("panicked"));
+    }
+}
