@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Turns;
 use super::conversation::{Conversation, Said};
-use super::template::Template;
+use super::template::{Shows, Template};
 
 /// A part of a text, and what its tokens count.
 pub(super) struct WeightedSpan {
@@ -24,10 +24,10 @@ pub(super) fn spans(
         let part = WeightedSpan { bytes: 0..text.len(), weight: 1.0 };
         return Ok((text, vec![part]));
     }
-    let (text, mut parts) = if template.has_marks() {
-        by_marks(template, conversation)?
-    } else {
+    let (text, mut parts) = if *template.shows() == Shows::Difference {
         by_difference(template, conversation)?
+    } else {
+        by_marks(template, conversation)?
     };
     if turns == Turns::Last {
         parts.drain(..parts.len().saturating_sub(1));
@@ -41,7 +41,7 @@ fn answers(conversation: &Conversation) -> impl Iterator<Item = (usize, f32)> {
     all.filter(|(_, message)| message.by() == Said::Model).map(|(at, message)| (at, message.weight))
 }
 
-/// By the template's own marks, one for each message of the model.
+/// By the template's own marks or ours in it, one for each message of the model.
 fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String, Vec<WeightedSpan>), String> {
     let rendered = template.render(conversation, conversation.messages.len(), false)?;
     let model: Vec<f32> = conversation
