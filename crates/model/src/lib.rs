@@ -42,7 +42,7 @@ mod walk;
 pub use adapter::{
     Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PrefixEncoder,
     PrefixParams, PromptEncoder, PromptParams, SavedAdapter, Size, TableParams, Targets, adapt, begin_as,
-    load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained,
+    load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained, unpack,
 };
 pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
 pub use batch::{Caps, PackedTokens, causal_pairs, mask};
