@@ -19,6 +19,7 @@ use crate::tape::Scope;
 use crate::tiles;
 
 mod order;
+mod projections;
 mod scores;
 mod taught;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod term;
 #[cfg(test)]
 mod tests;
 
+pub use projections::{Projected, Projecting, Projections};
 pub use scores::Scores;
 pub use taught::{Taught, Teacher};
 

@@ -11,8 +11,7 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::Frozen;
-use crate::distill::Known;
+use crate::distill::{Asked, Frozen, Known};
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Answers, Goal, Measured, Noise, OfEntropy, Weigh, Weighed};
 use crate::step::InStep;
@@ -110,7 +109,7 @@ impl<'a> Loaded<'a> {
         model: &Model,
         minimised: &Minimised<'_>,
         scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Tensor>),
+        (y, asked): (&Tensor, Option<&Asked>),
         grads: &mut Grads,
     ) -> Tensor {
         let Minimised { goal, z_loss, loss, .. } = *minimised;
