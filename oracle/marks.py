@@ -106,7 +106,8 @@ def main():
     for entry in entries:
         name = entry["name"]
         stock = plain(os.path.join(folder, name + ".jinja"))
-        training = plain(os.path.join(folder, name + "_training.jinja"))
+        training = os.path.join(folder, name + "_training.jinja")
+        training = plain(training) if os.path.isfile(training) else None
         if hashed(stock) != entry["hash"]:
             print(name, "has another hash in this TRL")
             wrong += 1
@@ -126,6 +127,11 @@ def main():
                     wrong += 1
                 if prompt:
                     counts["texts up to an answer"] += 1
+                    continue
+                if training is None:
+                    counts["texts without TRL's mask"] += 1
+                    if "-v" in sys.argv:
+                        print(name, what, [text[start:end] for start, end in learned])
                     continue
                 try:
                     theirs = tok.apply_chat_template(row["messages"], chat_template=training, **how)

@@ -28,7 +28,7 @@ mod term;
 #[cfg(test)]
 mod tests;
 
-pub use projections::{Projected, Projecting, Projections};
+pub use projections::{ProjectedState, Projecting, Projections};
 pub use scores::Scores;
 pub use taught::{Taught, Teacher};
 

@@ -41,7 +41,8 @@ pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{
-    Head, HeadTerm, HeadUse, Labels, Measures, Projected, Projecting, Projections, Scores, Taught, Teacher,
+    Head, HeadTerm, HeadUse, Labels, Measures, ProjectedState, Projecting, Projections, Scores, Taught,
+    Teacher,
 };
 pub use held::Offload;
 pub use memo::{Alike, Which};

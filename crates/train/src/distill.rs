@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Batch, Counters, Eval, Grads, Labels, Params, Places, Projected, Scope, Sharing, Tables, Taught, Teacher,
+    Batch, Counters, Eval, Grads, Labels, Params, Places, ProjectedState, Scope, Sharing, Tables, Taught,
+    Teacher,
 };
 use fathom_model::{Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -65,7 +66,7 @@ pub(crate) struct Asked {
     /// Its residual stream after so many blocks.
     pub states: BTreeMap<usize, Tensor>,
     /// What projections of the student's stream read and what their loss says of what they wrote: from its forward pass.
-    pub projected: Rc<RefCell<Vec<Projected>>>,
+    pub projected: Rc<RefCell<Vec<ProjectedState>>>,
 }
 
 impl Objective for Distill {

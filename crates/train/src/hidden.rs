@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fathom_grad::{Projected, Projecting, Pull, Scope};
+use fathom_grad::{ProjectedState, Projecting, Pull, Scope};
 use fathom_model::{Model, Spec, StateProjections};
 use fathom_tensor::{Category, DType, Device, Distance, RowDistance, Tensor};
 
@@ -136,7 +136,7 @@ struct Compared<'a> {
     /// Of what is minimised, and of the mean distance.
     sums: [&'a Tensor; 2],
     /// Projections to the teacher's width, and where what they did is kept.
-    projecting: Option<&'a (Projecting, Rc<RefCell<Vec<Projected>>>)>,
+    projecting: Option<&'a (Projecting, Rc<RefCell<Vec<ProjectedState>>>)>,
 }
 
 impl Compared<'_> {
@@ -181,7 +181,7 @@ impl Compared<'_> {
             let dx = match projecting {
                 Some((all, projected)) => {
                     let by_x = all.backward(device, index, &dx);
-                    projected.borrow_mut().push(Projected { index, x: x.clone(), dy: dx });
+                    projected.borrow_mut().push(ProjectedState { index, x: x.clone(), dy: dx });
                     by_x
                 }
                 None => dx,

@@ -25,7 +25,7 @@ pub struct Projecting {
 
 /// What one of them read and what its loss says of what it wrote: for the gradient of its weight.
 #[derive(Debug)]
-pub struct Projected {
+pub struct ProjectedState {
     /// Which.
     pub index: usize,
     /// [r, d].
@@ -43,11 +43,11 @@ impl Projections {
     }
 
     /// Adds what each contributes to the gradient of the weight.
-    pub fn learn(&self, scope: &Scope<'_>, all: &[Projected], grads: &mut Grads) {
+    pub fn learn(&self, scope: &Scope<'_>, all: &[ProjectedState], grads: &mut Grads) {
         let device = scope.device;
         grads.enter(device, &[self.weight]);
         let Some((c, accumulate)) = grads.receive(device, self.weight, true) else { return };
-        for Projected { index, x, dy } in all {
+        for ProjectedState { index, x, dy } in all {
             device.pool.enter("distill", -1);
             let c = &c.view_rows(index * self.columns..(index + 1) * self.columns);
             matmul(device, MatMul { a: dy, a_trans: true, b: x, b_trans: false, c, accumulate });

@@ -51,21 +51,37 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
         .filter(|(_, message)| message.by() == Said::Model)
         .map(|(at, message)| if at < conversation.prompt { 0.0 } else { message.weight })
         .collect();
-    if model.len() == rendered.marked.len() {
-        let parts = rendered.marked.into_iter().zip(model);
+    // Some templates mark an answer and its end one by one.
+    let marked =
+        if model.len() == rendered.marked.len() { rendered.marked } else { joined(&rendered.marked) };
+    if model.len() == marked.len() {
+        let parts = marked.into_iter().zip(model);
         let parts = parts.map(|(bytes, weight)| WeightedSpan { bytes, weight }).collect();
         return Ok((rendered.text, parts));
     }
     // Some templates join messages, or mark more than one part of each.
-    if model.iter().all(|weight| *weight == 1.0) && !rendered.marked.is_empty() {
-        let parts = rendered.marked.into_iter().map(|bytes| WeightedSpan { bytes, weight: 1.0 }).collect();
+    if model.iter().all(|weight| *weight == 1.0) && !marked.is_empty() {
+        let parts = marked.into_iter().map(|bytes| WeightedSpan { bytes, weight: 1.0 }).collect();
         return Ok((rendered.text, parts));
     }
     Err(format!(
         "the chat template marks {} parts of {} messages of the assistant, so that their weights cannot be distinguished",
-        rendered.marked.len(),
+        marked.len(),
         model.len()
     ))
+}
+
+/// Marked parts, those that meet as one, and none that are empty.
+fn joined(marked: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    for part in marked {
+        match parts.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => parts.push(part.clone()),
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
 }
 
 /// By what each answer adds to the text before it.

@@ -73,6 +73,19 @@ fn what_the_model_says_is_learned_with_the_end_of_its_turn() {
 }
 
 #[test]
+fn an_answer_and_its_end_may_be_marked_one_by_one() {
+    let apart = MARKED.replace(
+        "{{- message.content + '<|im_end|>' }}\n        {%- endgeneration %}",
+        "{{- message.content }}{%- endgeneration %}{%- generation %}{{- '<|im_end|>' }}{%- endgeneration %}",
+    );
+    assert_ne!(apart, MARKED);
+    let mut row = two_turns();
+    row["messages"][2]["weight"] = json!(0);
+    assert_eq!(learned(&apart, row, Turns::Assistant).unwrap(), ["a b c<|im_end|>"]);
+    assert_eq!(learned(&apart, two_turns(), Turns::Last).unwrap(), ["a b c<|im_end|>"]);
+}
+
+#[test]
 fn a_template_that_rewrites_earlier_turns_is_refused() {
     // Thoughts of all turns but the last are dropped.
     let drops = "{%- for message in messages %}{{- message.role + ':' }}{%- if message.role == 'assistant' and not loop.last %}\
