@@ -2,7 +2,8 @@
 
     templates.py BINARY [FOLDER]     every template of TRL's folder, or of FOLDER
 
-Compares text and ids, and where a template marks the model's words the mask. A row that Fathom refuses is counted by its reason; one
+Compares text and ids, and the mask where a template marks the model's words, or where `NAME_training.jinja` next to it does and makes
+the same text (Fathom has marks of its own for such templates, see `marks.py`). A row that Fathom refuses is counted by its reason; one
 that Transformers refuses has to be refused. No template is kept.
 """
 
@@ -60,6 +61,20 @@ def rows():
     }
 
 
+def training(tok, path, row, text):
+    """The mask of the template for training next to this one, if it makes the same text."""
+    other = path.replace(".jinja", "_training.jinja")
+    if not os.path.isfile(other):
+        return None
+    with open(other) as file:
+        source = file.read()
+    try:
+        same, ids, mask = expected(tok, source, row)
+    except Exception:
+        return None
+    return mask if same == text else None
+
+
 def expected(tok, source, row):
     marked = "generation %}" in source or "generation -%}" in source
     how = {"tools": row.get("tools"), "chat_template": source}
@@ -91,6 +106,8 @@ def main():
                 case = f"{os.path.basename(path)}, {name}"
                 try:
                     text, ids, mask = expected(tok, source, row)
+                    if mask is None:
+                        mask = training(tok, path, row, text)
                 except Exception:
                     counts["refused by both" if found.returncode else "refused by Transformers alone"] += 1
                     continue

@@ -3,16 +3,59 @@
 use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
-use fathom_model::{Model, SafeTensors, Spec, Trained, load_peft, merge, open_peft, save_peft};
+use fathom_model::{
+    Model, Portion, Quantized, SafeTensors, Spec, Trained, load_peft, merge, open_peft, save_peft, unpack,
+};
 use fathom_tensor::{DType, Device};
-use fathom_train::Base;
+use fathom_train::recipe::QuantizationName;
+use fathom_train::{Base, quantizes, stage};
+use serde::{Deserialize, Serialize};
 
-use crate::error::{Context, Result, refuse};
+use crate::error::{Context, Error, Result, refuse};
 
 /// The file that says of which base an adapter is.
 const BASE: &str = "base.json";
 /// The folder of a run's adapter.
 pub(crate) const FOLDER: &str = "adapter";
+
+/// What [`BASE`] says.
+#[derive(Deserialize, Serialize)]
+struct Of {
+    /// Where the base was.
+    folder: PathBuf,
+    /// Its hash, as [`Base`] has it.
+    xxh3_128: String,
+    /// How the run held the base, if not as its files have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held: Option<Held>,
+}
+
+/// How a run held what it did not train.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Held {
+    quantization: QuantizationName,
+    double_quant: bool,
+    /// Patterns of names of weights that it trained besides, and held as they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    trained: Vec<String>,
+}
+
+impl Held {
+    /// What a model was declared with, if an adapter's folder can say it.
+    fn of(model: &Model) -> Option<Held> {
+        let Quantized { format, double, trained } = model.quantized.as_ref()?;
+        let quantization = format.name().parse().ok()?;
+        Some(Held { quantization, double_quant: *double, trained: trained.patterns().to_vec() })
+    }
+
+    /// The same as a model is declared with.
+    fn quantized(&self) -> Result<Option<Quantized>> {
+        let Some(format) = stage::format(self.quantization) else { return Ok(None) };
+        let trained = Trained::adapter(&self.trained);
+        let trained = trained.map_err(|why| Error::Refused(format!("{BASE}: {why}")))?;
+        Ok(Some(Quantized { format, double: self.double_quant, trained }))
+    }
+}
 
 /// The folder of an adapter: the path itself, or the `adapter` folder of a run.
 ///
@@ -30,7 +73,7 @@ pub fn adapter_folder(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Writes a whole model's adapter, in PEFT's layout, with the name and hash of its base.
+/// Writes a whole model's adapter, in PEFT's layout, with the name and hash of its base and the format that it was held in.
 ///
 /// # Errors
 /// Files that cannot be read or written.
@@ -43,7 +86,9 @@ pub(crate) fn write(
     let name = base.map(|base| base.display().to_string()).unwrap_or_default();
     save_peft(device, model, params, folder, (&name, trained))?;
     if let Some(base) = base {
-        let text = format!("{:#}\n", serde_json::to_value(Base::of(base)?)?);
+        let Base { folder: of, xxh3_128 } = Base::of(base)?;
+        let of = Of { folder: of, xxh3_128, held: Held::of(model) };
+        let text = format!("{:#}\n", serde_json::to_value(of)?);
         let path = folder.join(BASE);
         fathom_base::files::write(&path, text.as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -51,12 +96,27 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// What an adapter's folder says of its base; nothing if another program wrote it.
+fn read(adapter: &Path) -> Result<Option<Of>> {
+    let path = adapter.join(BASE);
+    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
+    serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not understood", path.display()))
+}
+
+/// What differs where the adapter of a folder computes over its base as the files have it; nothing if the run held it so.
+pub(crate) fn held_otherwise(adapter: &Path) -> Option<String> {
+    let held = read(&adapter_folder(adapter).ok()?).ok()??.held?;
+    Some(format!(
+        "{}: it was trained over {}, and the base is served as its files have it, so answers differ a little from the run's; serve \
+         the merged model (fathom export) where that matters",
+        adapter.display(),
+        held.quantization
+    ))
+}
+
 /// Refuses an adapter that says it is of another base. Those of others say nothing that could be compared.
 fn check_base(adapter: &Path, base: &Path) -> Result<()> {
-    let path = adapter.join(BASE);
-    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
-    let own: Base =
-        serde_json::from_str(&text).with_context(|| format!("{}: not understood", path.display()))?;
+    let Some(own) = read(adapter)? else { return Ok(()) };
     let given = Base::of(base)?;
     if own.xxh3_128 != given.xxh3_128 {
         refuse!(
@@ -81,7 +141,8 @@ pub(crate) fn accepted(adapter: &Path, base: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A base on a device with the adapter of a folder, or of a run.
+/// A base on a device with the adapter of a folder, or of a run. The base has the elements that the run computed with: where that held it
+/// in few bits, they are rounded to those, and unpacked.
 ///
 /// # Errors
 /// Files that cannot be read; an adapter of another base.
@@ -93,9 +154,18 @@ pub(crate) fn load(
 ) -> Result<(Model, Params)> {
     let adapter = accepted(adapter, base)?;
     let (spec, tensors) = open_peft(&adapter, spec)?;
-    let (model, mut params) = Model::declare(device, &spec, dtype);
+    let held = read(&adapter)?.and_then(|of| of.held);
+    let (model, mut params) = declare(device, &spec, dtype, held.as_ref())?;
     load_peft(device, &model, &mut params, (weights, &tensors))?;
-    Ok((model, params))
+    Ok(if held.is_some() { unpack(device, &model, &params) } else { (model, params) })
+}
+
+/// A model whose base is held as an adapter's folder says.
+fn declare(device: &Device, spec: &Spec, dtype: DType, held: Option<&Held>) -> Result<(Model, Params)> {
+    let portion = Portion::whole(spec);
+    let quantized = held.map(Held::quantized).transpose()?.flatten();
+    quantizes(quantized.as_ref(), spec, &portion)?;
+    Ok(Model::declare_quantized(device, spec, dtype, None, (portion, quantized.as_ref())))
 }
 
 /// A model without an adapter that computes what one with adapters does, each times its weight.
@@ -108,6 +178,7 @@ pub(crate) fn merged(
     adapters: &[(PathBuf, f32)],
 ) -> Result<(Model, Params)> {
     let mut whole: Option<(Model, Params)> = None;
+    let mut bases = Vec::new();
     for (path, weight) in adapters {
         let folder = accepted(path, base)?;
         let (adapted, tensors) = open_peft(&folder, spec.clone())?;
@@ -122,7 +193,19 @@ pub(crate) fn merged(
                 path.display()
             );
         }
-        let (model, mut params) = Model::declare(device, &adapted, DType::F32);
+        bases.push(read(&folder)?.and_then(|of| of.held));
+        let held = bases.first().cloned().flatten();
+        if bases.last() != bases.first() {
+            refuse!(
+                "{}: it was trained over {}, and the one before it over {}; they are of different bases, so merge them apart",
+                path.display(),
+                named(bases.last()),
+                named(bases.first())
+            );
+        }
+        // The base of the second adapter is that of the first, with it.
+        let held = held.filter(|_| whole.is_none());
+        let (model, mut params) = declare(device, &adapted, DType::F32, held.as_ref())?;
         load_peft(device, &model, &mut params, (weights, &tensors))?;
         if let Some((_, merged)) = &whole {
             model.take_base(&mut params, merged);
@@ -130,4 +213,9 @@ pub(crate) fn merged(
         whole = Some(merge(device, &model, params, *weight));
     }
     whole.context("no adapter to merge")
+}
+
+/// What a base was held in.
+fn named(held: Option<&Option<Held>>) -> &'static str {
+    held.and_then(Option::as_ref).map_or("the weights of its files", |held| held.quantization.name())
 }

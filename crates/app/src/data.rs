@@ -11,6 +11,7 @@ use crate::text::lessons::{shown, template};
 use crate::text::{fetched, tokenizer};
 
 pub use fathom_base::metrics::events::Lesson;
+pub use fathom_text::chat::Shows;
 
 /// Longest rows that are named.
 const LONGEST: usize = 5;
@@ -64,6 +65,8 @@ pub struct Checked {
     pub refused: Vec<String>,
     /// Tokens of a sample, and the share of samples' tokens that is filled by best fit.
     pub fill: Option<(usize, f64)>,
+    /// How the chat template of conversations shows which words are the model's; none without a template.
+    pub shows: Option<Shows>,
 }
 
 /// Makes tokens of every row, in the order of the files, and hands them to `each`, which ends it by `false`.
@@ -76,7 +79,8 @@ pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked
     let template = template(job, &given)?;
     let longest = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
     let teaching = recipe.teaching();
-    let (mut checked, mut docs) = (Checked::default(), Vec::new());
+    let shows = template.as_ref().map(|template| template.shows().clone());
+    let (mut checked, mut docs) = (Checked { shows, ..Checked::default() }, Vec::new());
     let paths = fetched::rows(&recipe.data.paths, &job.data().join("fetched"), &Silent)?;
     let lessons = Lessons::new(paths, (&given, template.as_ref()), &teaching);
     for (index, lesson) in lessons.enumerate() {

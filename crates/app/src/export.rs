@@ -8,8 +8,8 @@ use fathom_base::recipe::Layers;
 use fathom_base::{gguf, human};
 use fathom_model::{
     FolderOptions, GenerationConfig, GgufType, HfFolder, Model, Portion, QuantisedSave, Quantized, RoundTo,
-    SafeTensors, SaveOptions, Source, Spec, Trained, load_adapted, merge, open, open_config, save_gguf,
-    save_hf, save_hf_quantised, save_hf_rounded,
+    SafeTensors, SaveOptions, Source, Spec, StateProjections, Trained, load_adapted, merge, open,
+    open_config, save_gguf, save_hf, save_hf_quantised, save_hf_rounded,
 };
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::{DType, Device, Meta, Profile};
@@ -188,6 +188,8 @@ struct Found {
     spec: Spec,
     /// Its files have a value head besides, which is of the training alone.
     values: bool,
+    /// They have projections of hidden states, which are as well.
+    projections: Option<StateProjections>,
     generation: GenerationConfig,
     weights: SafeTensors,
     tokenizer: PathBuf,
@@ -261,6 +263,7 @@ fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
     Ok(Found {
         spec,
         values: false,
+        projections: None,
         generation,
         weights,
         tokenizer: folder.to_path_buf(),
@@ -302,13 +305,26 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     if values {
         spec.scores = 0;
     }
+    let projections = spec.projections.take();
     let tokenizer = run.join("data/tokenizer");
     let generation = generation(&loaded.value, &tokenizer)?;
     let quantized = stage::quantized(&loaded.value)?;
     let base = loaded.value.model.from.as_deref().map(model_folder).transpose()?;
     let (seed, trained) = (loaded.value.run.seed, stage::trained(&loaded.value)?);
     let rounded = round_to(&loaded.value).map(|how| (how, found.folder().to_path_buf()));
-    Ok(Found { spec, values, generation, weights, tokenizer, quantized, base, seed, trained, rounded })
+    Ok(Found {
+        spec,
+        values,
+        projections,
+        generation,
+        weights,
+        tokenizer,
+        quantized,
+        base,
+        seed,
+        trained,
+        rounded,
+    })
 }
 
 fn newest(run: &Path) -> Result<Checkpoint> {
@@ -390,10 +406,11 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
 /// A model as a run trained it, its adapter included.
 fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<Loaded> {
     let scores = if found.values { 1 } else { found.spec.scores };
-    let held = Spec { scores, ..found.spec.clone() };
+    let held = Spec { scores, projections: found.projections, ..found.spec.clone() };
     let (mut model, mut params) = declare(device, &held, dtype, found.quantized.as_ref());
     load_adapted(device, &model, &mut params, &found.weights, found.seed)?;
     model.spec.scores = found.spec.scores;
+    model.spec.projections = None;
     Ok(Loaded { model, params })
 }
 

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use fathom_base::recipe::Recipe as Loaded;
-use fathom_model::{Spec, open_config};
+use fathom_model::{Spec, StateProjections, open_config};
 use fathom_train::parallel::Ranks;
 use fathom_train::recipe::Recipe;
-use fathom_train::{adapted, new_model, stage, train_experts};
+use fathom_train::{Hidden, adapted, new_model, stage, train_experts};
 
 use crate::adapters::FOLDER;
 use crate::error::{Error, Result, refuse};
@@ -133,7 +133,20 @@ pub(crate) fn shaped(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     if recipe.rl.has_values() {
         spec.scores = 1;
     }
+    spec.projections = projections(recipe, &spec)?;
     Ok(adapted(recipe, spec)?)
+}
+
+/// What is trained besides to compare hidden states with those of a teacher of another width.
+fn projections(recipe: &Recipe, spec: &Spec) -> Result<Option<StateProjections>> {
+    let objective = &recipe.objective;
+    let Some(teacher) = objective.runs_teacher().filter(|_| !objective.hidden_pairs.is_empty()) else {
+        return Ok(None);
+    };
+    let columns = read_spec(teacher)?.hidden;
+    // Pairs that are none are refused where the objective is made.
+    let count = Hidden::parse(&objective.hidden_pairs).map_or(0, |pairs| pairs.len());
+    Ok((columns != spec.hidden && count > 0).then_some(StateProjections { count, columns }))
 }
 
 /// The specification after the first `stages` stages.

@@ -5,7 +5,10 @@ use std::rc::Rc;
 
 use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
-use fathom_model::{HfFolder, Model, Portion, Quantized, SafeTensors, Scored, Source, Spec, open_config};
+use fathom_model::{
+    HfFolder, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source, Spec, StateProjections,
+    open_config,
+};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_text::gguf::side_file;
@@ -127,7 +130,7 @@ pub(crate) struct How<'a> {
     pub adapt: &'a dyn Fn(Spec) -> Result<Spec>,
 }
 
-/// As [`load`], of a rank's part; a head of scores that the folder does not have begins at random.
+/// As [`load`], of a rank's part; a head of scores that the folder does not have, and projections of hidden states, begin at random.
 pub(crate) fn load_part(
     device: &Device,
     folder: &Path,
@@ -152,13 +155,17 @@ pub(crate) fn load_part(
     if needs_scores {
         let source = Scored::new(&opened.source, [spec.scores, spec.hidden], SEED);
         fathom_model::load(device, &model, &mut params, &source)?;
+    } else if let Some(StateProjections { count, columns }) = spec.projections {
+        let shape = [count * columns, spec.hidden];
+        let source = Scored::named(&opened.source, PROJECTIONS, shape, SEED);
+        fathom_model::load(device, &model, &mut params, &source)?;
     } else {
         fathom_model::load(device, &model, &mut params, &opened.source)?;
     }
     Ok(Loaded { model, params })
 }
 
-/// Of a new head of scores, the same in each run.
+/// Of a new head of scores and of projections, the same in each run.
 const SEED: u64 = 24;
 
 /// A model with so many scores in the place of its vocabulary's head; as it is for 0.

@@ -19,6 +19,7 @@ use crate::tape::Scope;
 use crate::tiles;
 
 mod order;
+mod projections;
 mod scores;
 mod taught;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod term;
 #[cfg(test)]
 mod tests;
 
+pub use projections::{ProjectedState, Projecting, Projections};
 pub use scores::Scores;
 pub use taught::{Taught, Teacher};
 
@@ -58,12 +60,14 @@ pub struct Labels {
 }
 
 /// Sums over tokens with labels of what the pass over their logits finds besides the loss.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Measures {
     /// f32 [2, 1], to which they are added: the entropy of the softmax in nats, and 1 where the label is its largest.
-    pub sums: Tensor,
+    pub sums: Option<Tensor>,
     /// f32 [1, t], in the order of the labels: multiplies the second; one if absent.
     pub of: Option<Tensor>,
+    /// f32 [1, t], in the order of the labels: the entropy at each token; 0 where there is no label.
+    pub each: Option<Tensor>,
 }
 
 /// A low-rank term of the output projection (LoRA; Hu et al., 2021): `scale (x A^T) B^T` is added to the logits.
@@ -400,8 +404,12 @@ impl Head {
         };
         let machine = &scope.device.machine;
         scope.counters.span("head", " loss", -1, || machine.cross_entropy(&op));
-        let Some((Measures { sums, of }, found)) = &measured else { return };
+        let Some((Measures { sums, of, each }, found)) = &measured else { return };
         let [entropies, hits] = [0, 1].map(|row| found.view_rows(row..row + 1));
+        if let Some(each) = each {
+            machine.copy(&entropies, &each.view_cols(rows.clone()));
+        }
+        let Some(sums) = sums else { return };
         if let Some(of) = of {
             machine.multiply(&hits, &of.view_cols(rows), &hits);
         }

@@ -40,7 +40,10 @@ pub use context::{Context, ContextLayout, CpComm, Cut, Sharing, causal_pairs, ma
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
-pub use head::{Head, HeadTerm, HeadUse, Labels, Measures, Scores, Taught, Teacher};
+pub use head::{
+    Head, HeadTerm, HeadUse, Labels, Measures, ProjectedState, Projecting, Projections, Scores, Taught,
+    Teacher,
+};
 pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};

@@ -42,7 +42,7 @@ mod walk;
 pub use adapter::{
     Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PrefixEncoder,
     PrefixParams, PromptEncoder, PromptParams, SavedAdapter, Size, TableParams, Targets, adapt, begin_as,
-    load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained, shared_bytes,
+    load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained, shared_bytes, unpack,
 };
 pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
 pub use batch::{Caps, PackedTokens, causal_pairs, mask};
@@ -62,7 +62,7 @@ pub use files::{
 pub use grouped::{Grouped, GroupedSave, InputSizes, Moments, Packing4, Zero, gptq, scales as awq_scales};
 pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
 pub use latent::{Latent, LatentParams};
-pub use model::{EmbedParams, EncoderInput, LastParams, Model};
+pub use model::{EmbedParams, EncoderInput, LastParams, Model, PROJECTIONS};
 pub use modules::MODULES;
 pub use moe::{Capacity, Drops, ExpertsParams, Moe, Shared, SharedParams};
 pub use narrow::{Linears, NarrowLayers};
@@ -74,7 +74,9 @@ pub use quantize::Quantized;
 pub use rollout::{Asked, Failed, Rollout, Weights, Written};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use rounded::RoundTo;
-pub use spec::{Biases, Ffn, LayerSpec, LlamaSizes, Mixer, Mlp, QkNorm, Reach, Residual, Spec};
+pub use spec::{
+    Biases, Ffn, LayerSpec, LlamaSizes, Mixer, Mlp, QkNorm, Reach, Residual, Spec, StateProjections,
+};
 pub use stages::StageLayers;
 pub use sublayer::{Custom, SubLayer, SubLayerParams};
 pub use trained::Trained;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Alike, Ctx, Head, HeadTerm, HeadUse, Param, ParamId, Params, Scores, Segments, StateDisk, Val, Which,
+    Alike, Ctx, Head, HeadTerm, HeadUse, Param, ParamId, Params, Projections, Scores, Segments, StateDisk,
+    Val, Which,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
@@ -16,7 +17,7 @@ use crate::blocked::Blocked;
 use crate::encoder::EncoderParts;
 use crate::portion::{Cut, Holding, Holdings, Portion, Seen, Weight};
 use crate::quantize::Quantized;
-use crate::spec::{Residual, Spec};
+use crate::spec::{Residual, Spec, StateProjections};
 use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, See, Visit, Walk, WeightSpec};
 
 /// A specification with the ids of the weights that a rank holds. Holds no weights itself.
@@ -83,6 +84,8 @@ pub struct LastParams {
     pub term: Option<HeadTerm>,
     /// The second head's [k, d], called `score` as in Transformers' sequence classifiers.
     pub score: Option<ParamId>,
+    /// Projections of hidden states, [count x columns, d].
+    pub projections: Option<ParamId>,
 }
 
 /// The kinds of the segments before and after the blocks; those of blocks are layers.
@@ -154,7 +157,7 @@ impl Spec {
                 let bias = WeightSpec::new("head", at, [1, self.vocab], Cut::Rows(&vocab), stored);
                 let head_bias = self.head_bias.then(|| w.weight(bias));
                 let term = head_term(w, self);
-                LastParams { norm: None, pool: None, head, head_bias, term, score: None }
+                LastParams { norm: None, pool: None, head, head_bias, term, score: None, projections: None }
             }
         };
         let score = (self.scores > 0).then(|| {
@@ -165,8 +168,15 @@ impl Spec {
             // One score is a matrix too, of one row.
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
         });
+        // The last of all, so that a specification without them names the same weights before.
+        let projections = self.projections.map(|StateProjections { count, columns }| {
+            let shape = [count * columns, self.hidden];
+            let (at, stored) = ((Module::Head, Kind::Gate), InFiles::Whole(PROJECTIONS.into(), shape.into()));
+            let all = WeightSpec::new("projections", at, shape, Cut::Whole(Seen::Rows), stored);
+            w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..all })
+        });
         let embed = EmbedParams { tokens, positions, encoder, prompt, table: of_table };
-        (embed, blocks, LastParams { norm, score, ..last })
+        (embed, blocks, LastParams { norm, score, projections, ..last })
     }
 
     /// Passes the weights of one layer.
@@ -214,11 +224,15 @@ impl LastParams {
                 .map(|_| w.linear(Projection { bias: true, parallel: Parallel::Whole(seen), ..pool })),
             term: None,
             score: None,
+            projections: None,
             head: w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..head }),
             head_bias: Some(w.weight(bias)),
         }
     }
 }
+
+/// What checkpoints call projections of hidden states.
+pub const PROJECTIONS: &str = "hidden_projection.weight";
 
 /// A weight that the rank does not have.
 pub(crate) const NOWHERE: ParamId = ParamId(u32::MAX);
@@ -555,6 +569,12 @@ impl Model {
             Some(weight) => Scores { weight, bias: None },
             None => panic!("scores: this rank does not hold a head of scores"),
         }
+    }
+
+    /// The projections of hidden states, if this rank has them.
+    pub fn projections(&self) -> Option<Projections> {
+        let weight = self.last.and_then(|last| last.projections)?;
+        Some(Projections { weight, columns: self.spec.projections?.columns })
     }
 
     /// The output projection, with the given weight of the z-loss.

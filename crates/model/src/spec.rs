@@ -74,12 +74,23 @@ pub struct Spec {
     pub head_bias: bool,
     /// Numbers that a second head gives for each token (a value, rewards); 0 without one.
     pub scores: usize,
+    /// What a distillation trains besides, of which exported models have nothing.
+    pub projections: Option<StateProjections>,
     /// Longest sequence the configuration names.
     pub max_positions: usize,
     /// What it has besides blocks if it is an encoder with a head.
     pub encoder: Option<EncoderParts>,
     /// What is added to its projections.
     pub adapter: Option<Arc<Adapter>>,
+}
+
+/// Projections of a student's hidden states to the width of its teacher's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateProjections {
+    /// How many.
+    pub count: usize,
+    /// The teacher's width.
+    pub columns: usize,
 }
 
 /// What one layer has of its own.
@@ -422,6 +433,7 @@ impl Spec {
             tied,
             head_bias: false,
             scores: 0,
+            projections: None,
             max_positions,
             encoder: None,
             adapter: None,

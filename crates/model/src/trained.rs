@@ -45,6 +45,11 @@ impl Trained {
         Ok(Trained { adapter: true, ..Trained::matching(patterns)? })
     }
 
+    /// The patterns of a choice by names.
+    pub fn patterns(&self) -> &[String] {
+        self.patterns.as_ref().map_or(&[], RegexSet::patterns)
+    }
+
     /// Whether a weight of this name in files is one of a choice; false without a choice.
     pub(crate) fn names(&self, name: &str) -> bool {
         self.patterns.as_ref().is_some_and(|patterns| patterns.is_match(name))

@@ -5,11 +5,13 @@
 //! [`fathom_tensor::Divergence`] at the temperature. It is not multiplied by the squared temperature. Distances of hidden states
 //! ([`Hidden`]) are added to it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Batch, Counters, Eval, Grads, Labels, Params, Places, Scope, Sharing, Tables, Taught, Teacher,
+    Batch, Counters, Eval, Grads, Labels, Params, Places, ProjectedState, Scope, Sharing, Tables, Taught,
+    Teacher,
 };
 use fathom_model::{Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -63,6 +65,8 @@ pub(crate) struct Asked {
     pub y: Tensor,
     /// Its residual stream after so many blocks.
     pub states: BTreeMap<usize, Tensor>,
+    /// What projections of the student's stream read and what their loss says of what they wrote: from its forward pass.
+    pub projected: Rc<RefCell<Vec<ProjectedState>>>,
 }
 
 impl Objective for Distill {
@@ -160,7 +164,7 @@ impl Loaded<'_> {
         let states = run.into_taps();
         let counted = own.get();
         counters.add(counted.model_flops as u64, counted.hardware_flops as u64);
-        Some(Asked { y, states })
+        Some(Asked { y, states, projected: Rc::default() })
     }
 
     /// As [`Loaded::judge`], of an objective with a teacher; `asked` is what [`Loaded::ask`] gave.
@@ -169,7 +173,7 @@ impl Loaded<'_> {
         (model, distill): (&Model, &Distill),
         minimised: &Minimised<'_>,
         scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Tensor>),
+        (y, asked): (&Tensor, Option<&Asked>),
         grads: &mut Grads,
     ) -> Tensor {
         let Scope { device, counters, .. } = *scope;
@@ -193,8 +197,8 @@ impl Loaded<'_> {
             (Known::Best([ids, logps]), ..) => {
                 Teacher::Best { ids, logps, rest: distill.best.is_some_and(|best| best.rest) }
             }
-            (_, Some(Frozen { model, .. }), Some(scope), Some(x)) => {
-                Teacher::Model { head: model.head(0.0), scope, x }
+            (_, Some(Frozen { model, .. }), Some(scope), Some(asked)) => {
+                Teacher::Model { head: model.head(0.0), scope, x: &asked.y }
             }
             _ => panic!("distillation: the teacher was not asked"),
         };
@@ -207,6 +211,9 @@ impl Loaded<'_> {
             factor: distill.ratio as f32,
         };
         let dy = model.head(0.0).loss_and_divergence(scope, y, (&labels, &self.losses, &taught), grads);
+        if let (Some(projections), Some(asked)) = (model.projections(), asked) {
+            projections.learn(scope, &asked.projected.take(), grads);
+        }
         device.pool.enter("distill", -1);
         let sum = device.empty(1, 1, DType::F32, Category::Data);
         for (index, (losses, share)) in

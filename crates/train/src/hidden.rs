@@ -1,12 +1,14 @@
-//! Distillation of hidden states: at named pairs of layers the student's residual stream learns to be like the teacher's, which are of one
-//! width (TinyBERT, Jiao and others, 2020; the intermediate states of Minitron's distillation). The distance and its gradient are
-//! computed while the student's stream passes, and added to its gradient there on the way back.
+//! Distillation of hidden states: at named pairs of layers the student's residual stream learns to be like the teacher's (TinyBERT, Jiao
+//! and others, 2020; the intermediate states of Minitron's distillation). The distance and its gradient are computed while the student's
+//! stream passes, and added to its gradient there on the way back. Where the teacher is of another width, a projection for each pair is
+//! trained with the student (equation 8 of TinyBERT): what is compared is what it makes of the student's stream.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use fathom_grad::Pull;
-use fathom_model::Spec;
+use fathom_grad::{ProjectedState, Projecting, Pull, Scope};
+use fathom_model::{Model, Spec, StateProjections};
 use fathom_tensor::{Category, DType, Device, Distance, RowDistance, Tensor};
 
 use crate::distill::{Asked, HIDDEN};
@@ -72,10 +74,19 @@ pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<
             return refuse("objective.hidden_pairs", message);
         }
     }
-    if spec.hidden != teacher.hidden {
+    let wanted = (spec.hidden != teacher.hidden)
+        .then(|| StateProjections { count: hidden.pairs.len(), columns: teacher.hidden });
+    if spec.projections != wanted {
         let message = format!(
-            "compares states of {} columns with the teacher's of {}, for which no projection is trained; leave it out, or prune layers, \
-             heads and columns of MLPs alone",
+            "compares states of {} columns with the teacher's of {}, for which the model has {:?}",
+            spec.hidden, teacher.hidden, spec.projections
+        );
+        return refuse("objective.hidden_pairs", message);
+    }
+    if wanted.is_some() && !how.goal.trained.is_all() {
+        let message = format!(
+            "compares states of {} columns with the teacher's of {} through projections, which are trained with all of the model's \
+             weights; leave out model.trained and adapter.method, or objective.hidden_pairs",
             spec.hidden, teacher.hidden
         );
         return refuse("objective.hidden_pairs", message);
@@ -95,18 +106,22 @@ impl Loaded<'_> {
     /// Who compares the student's hidden states with those that the teacher was `asked` for, if the objective does.
     pub fn pull(
         &self,
-        device: &Device,
+        (model, scope): (&Model, &Scope<'_>),
         minimised: &Minimised<'_>,
         asked: Option<&mut Asked>,
     ) -> Option<Pull> {
         let hidden = minimised.goal.objective.distils()?.hidden.clone()?;
         let (labels, weights) = (self.labels.ids.clone(), self.labels.weights.clone()?);
-        let states = RefCell::new(std::mem::take(&mut asked?.states));
+        let (asked, device) = (asked?, scope.device);
+        let states = RefCell::new(std::mem::take(&mut asked.states));
+        let projecting = model.projections().map(|all| (all.fetch(scope), asked.projected.clone()));
         let (loss, term) = (minimised.loss.clone(), minimised.terms?.view_rows(HIDDEN..HIDDEN + 1));
         let device = device.clone();
         Some(Box::new(move |blocks, x| {
             let row = [&labels, &weights];
-            let compared = Compared { hidden: &hidden, device: &device, row, sums: [&loss, &term] };
+            let projecting = projecting.as_ref();
+            let compared =
+                Compared { hidden: &hidden, device: &device, row, sums: [&loss, &term], projecting };
             compared.at(blocks, x, &mut states.borrow_mut())
         }))
     }
@@ -120,12 +135,14 @@ struct Compared<'a> {
     row: [&'a Tensor; 2],
     /// Of what is minimised, and of the mean distance.
     sums: [&'a Tensor; 2],
+    /// Projections to the teacher's width, and where what they did is kept.
+    projecting: Option<&'a (Projecting, Rc<RefCell<Vec<ProjectedState>>>)>,
 }
 
 impl Compared<'_> {
     /// The gradient by the stream `x` after so many blocks, if it is compared there. A state takes its place where it is not asked for again.
     fn at(&self, blocks: usize, x: &Tensor, states: &mut BTreeMap<usize, Tensor>) -> Option<Tensor> {
-        let Compared { hidden, device, row: [labels, weights], sums: [loss, term] } = *self;
+        let Compared { hidden, device, row: [labels, weights], sums: [loss, term], projecting } = *self;
         let (machine, each) = (&device.machine, 1.0 / hidden.pairs.len() as f64);
         let mut gradient: Option<Tensor> = None;
         for (index, [_, teacher]) in hidden.pairs.iter().enumerate().filter(|(_, pair)| pair[0] == blocks) {
@@ -134,8 +151,10 @@ impl Compared<'_> {
             let target = if again { states.get(teacher).cloned() } else { states.remove(teacher) };
             let target = target
                 .unwrap_or_else(|| panic!("distillation: the teacher was not asked for block {teacher}"));
+            let seen = projecting.map(|(all, _)| all.forward(device, index, x));
+            let seen = seen.as_ref().unwrap_or(x);
             let dx = if again {
-                device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations)
+                device.empty(seen.rows(), seen.cols(), seen.dtype(), Category::Activations)
             } else {
                 target.clone()
             };
@@ -145,7 +164,7 @@ impl Compared<'_> {
             );
             machine.row_distance(&RowDistance {
                 distance: hidden.distance,
-                x,
+                x: seen,
                 target: &target,
                 labels,
                 weights,
@@ -159,6 +178,14 @@ impl Compared<'_> {
             machine.add(term, &sum, term);
             machine.scale(&sum, hidden.weight as f32, &sum);
             machine.add(loss, &sum, loss);
+            let dx = match projecting {
+                Some((all, projected)) => {
+                    let by_x = all.backward(device, index, &dx);
+                    projected.borrow_mut().push(ProjectedState { index, x: x.clone(), dy: dx });
+                    by_x
+                }
+                None => dx,
+            };
             match &gradient {
                 Some(all) => machine.add(all, &dx, all),
                 None => gradient = Some(dx),

@@ -50,7 +50,9 @@ pub use error::{Error, Result};
 pub use hidden::Hidden;
 pub use micro_batch::{MicroBatch, Rolled, Totals};
 pub use new_model::{new_model, train_experts};
-pub use objective::{Answers, Asks, CrossEntropy, Dft, Goal, Measured, Noise, Objective, Weigh, Weighed};
+pub use objective::{
+    Answers, Asks, CrossEntropy, Dft, Goal, Measured, Noise, Objective, OfEntropy, Weigh, Weighed,
+};
 pub use picture::{Subject, longest_stage};
 pub use place_rules::check_places;
 pub use plan::{

@@ -11,10 +11,9 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::Frozen;
-use crate::distill::Known;
+use crate::distill::{Asked, Frozen, Known};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Goal, Measured, Noise, Weigh, Weighed};
+use crate::objective::{Answers, Goal, Measured, Noise, OfEntropy, Weigh, Weighed};
 use crate::step::InStep;
 
 /// Most tokens that are dealt to context parallel ranks together where layers differ in their windows: what is balanced is the sum
@@ -110,7 +109,7 @@ impl<'a> Loaded<'a> {
         model: &Model,
         minimised: &Minimised<'_>,
         scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Tensor>),
+        (y, asked): (&Tensor, Option<&Asked>),
         grads: &mut Grads,
     ) -> Tensor {
         let Minimised { goal, z_loss, loss, .. } = *minimised;
@@ -119,7 +118,13 @@ impl<'a> Loaded<'a> {
             return self.learn((model, distill), minimised, scope, (y, asked), grads);
         }
         let (ids, weights) = (self.labels.ids.clone(), self.labels.weights.clone());
-        let labels = Labels { ids, weights, measures: self.measures(device, minimised) };
+        let of_entropy = goal.objective.weigh().map_or(OfEntropy::Unasked, |weigh| weigh.entropies());
+        let each = (of_entropy != OfEntropy::Unasked)
+            .then(|| device.empty(1, self.losses.cols(), DType::F32, Category::Data));
+        let measures =
+            self.measures(device, minimised).or_else(|| each.as_ref().map(|_| Measures::default()));
+        let measures = measures.map(|measures| Measures { each: each.clone(), ..measures });
+        let labels = Labels { ids, weights, measures };
         let Some(weigh) = goal.objective.weigh() else {
             let dy = model.head(z_loss).loss(scope, y, &labels, &self.losses, grads);
             device.machine.sum(&self.losses, loss);
@@ -132,11 +137,16 @@ impl<'a> Loaded<'a> {
         if asks.vocabulary() {
             head().losses(scope, y, &labels, &self.losses);
         }
-        let weighed = self.weigh(scope, weigh, (&also, values.as_ref()), minimised);
+        let weighed = self.weigh(scope, weigh, (&also, values.as_ref(), each.as_ref()), minimised);
         let dy = if asks.vocabulary() {
             let weights = self.own(device, &weighed.weights, self.losses.cols());
             let labels = Labels { ids: labels.ids, weights: Some(weights), measures: None };
-            head().weighted_backward(scope, y, &labels, grads)
+            if of_entropy == OfEntropy::Learned {
+                let by = self.own(device, &weighed.entropies, self.losses.cols());
+                head().weighted_backward_with_entropy(scope, y, (&labels, &by), grads)
+            } else {
+                head().weighted_backward(scope, y, &labels, grads)
+            }
         } else {
             device.zeros(y.rows(), y.cols(), y.dtype(), Category::Activations)
         };
@@ -164,7 +174,7 @@ impl<'a> Loaded<'a> {
             sums[first + 1][1] += all.filter(counts).count() as f64;
         }
         let of = chosen.map(|chosen| self.own(device, &chosen, self.losses.cols()));
-        Some(Measures { sums: terms.view_rows(first..first + 2), of })
+        Some(Measures { sums: Some(terms.view_rows(first..first + 2)), of, each: None })
     }
 
     /// Minus the log-probabilities of all labels of the stream at a temperature, in its order; nothing on a machine without data.
@@ -188,19 +198,27 @@ impl<'a> Loaded<'a> {
         &self,
         scope: &Scope<'_>,
         weigh: &dyn Weigh,
-        (also, values): (&[f32], Option<&Tensor>),
+        (also, values, each): (&[f32], Option<&Tensor>, Option<&Tensor>),
         minimised: &Minimised<'_>,
     ) -> Weighed {
         let (device, asks) = (scope.device, weigh.asks());
         device.pool.enter("objective", -1);
         let losses = if asks.vocabulary() { self.stream(device, &self.losses, 0, 1) } else { Vec::new() };
+        let entropies = each.map_or_else(Vec::new, |each| self.stream(device, each, 0, 1));
         let scores = values.map_or_else(Vec::new, |values| self.scores(scope, values));
         let loss = device.zeros(1, 1, DType::F32, Category::Data);
         let mut weighed = Weighed::default();
         if device.machine.has_data() {
-            weighed = weigh.weigh(&Answers { micro: self.micro, losses: &losses, also, scores: &scores });
-            let fit = (losses.len(), scores.len()) == (weighed.weights.len(), weighed.scores.len());
-            assert!(fit, "objective: it gives a derivative for each loss and each score that it asks for");
+            let answers =
+                Answers { micro: self.micro, losses: &losses, also, entropies: &entropies, scores: &scores };
+            weighed = weigh.weigh(&answers);
+            let learned = if weigh.entropies() == OfEntropy::Learned { entropies.len() } else { 0 };
+            let fit = (losses.len(), scores.len(), learned)
+                == (weighed.weights.len(), weighed.scores.len(), weighed.entropies.len());
+            assert!(
+                fit,
+                "objective: it gives a derivative for each loss, score and entropy that it learns from"
+            );
             // Ranks that share a stream have the same sums; the first of them counts.
             if device.mesh.index(Axis::Cp) == 0 {
                 device.machine.write(&loss, &(weighed.loss as f32).to_le_bytes());

@@ -102,6 +102,11 @@ pub trait Weigh {
         None
     }
 
+    /// What it does with the entropy of the distribution at each label.
+    fn entropies(&self) -> OfEntropy {
+        OfEntropy::Unasked
+    }
+
     /// A reference that is in memory is asked in each step; else whoever makes micro batches has asked it.
     fn asks_reference(&self) -> bool {
         true
@@ -120,6 +125,17 @@ pub trait Weigh {
     /// The objective's sum over a micro batch, with its derivatives. Every rank that has the model's end calls this with the same
     /// numbers.
     fn weigh(&self, answers: &Answers<'_>) -> Weighed;
+}
+
+/// What an objective does with the entropies of the distributions at labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfEntropy {
+    /// Nothing.
+    Unasked,
+    /// They are in [`Answers::entropies`].
+    Asked,
+    /// So they are, and its sum depends on them: [`Weighed::entropies`].
+    Learned,
 }
 
 /// Heads of a model that an objective asks; the others do nothing.
@@ -154,6 +170,8 @@ pub struct Answers<'a> {
     pub losses: &'a [f32],
     /// The same losses at the temperature of [`Weigh::also_at`]. Empty without.
     pub also: &'a [f32],
+    /// The entropy in nats of the distribution at each token's label; 0 where there is none. Empty unless [`Weigh::entropies`] asks.
+    pub entropies: &'a [f32],
     /// What the second head says, token by token. Empty if it was not asked.
     pub scores: &'a [f32],
 }
@@ -161,7 +179,7 @@ pub struct Answers<'a> {
 impl<'a> Answers<'a> {
     /// Of the vocabulary's head alone.
     pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
-        Answers { micro, losses, also: &[], scores: &[] }
+        Answers { micro, losses, also: &[], entropies: &[], scores: &[] }
     }
 
     /// The sum of the log-probabilities of a document's labels, added in the order of its tokens.
@@ -189,6 +207,8 @@ pub struct Weighed {
     pub loss: f64,
     /// Its derivative by the loss of each token of the stream, if the vocabulary's head was asked.
     pub weights: Vec<f32>,
+    /// Its derivative by the entropy at each token, if it learns from them.
+    pub entropies: Vec<f32>,
     /// Its derivative by each of the scores, if those were asked.
     pub scores: Vec<f32>,
     /// By name of [`Weigh::metrics`]: a sum, and what it is divided by.

@@ -491,6 +491,8 @@ pub(super) const RULES: &[(&[&str], Rule)] = &[
     }),
     (&["epsilon"], |draft, v| float(v).map(|v| draft.set("rl.epsilon", v))),
     (&["epsilon_high"], |draft, v| float(v).map(|v| draft.set("rl.epsilon_high", v))),
+    (&["top_entropy_quantile"], |draft, v| float(v).map(|v| draft.set("rl.top_entropy_quantile", v))),
+    (&["entropy_coef"], |draft, v| float(v).map(|v| draft.set("rl.entropy_coefficient", v))),
     (&["reward_funcs", "trl.reward_funcs"], |_, _| {
         Err("rewards are named in a file of their own (rl.reward), by rule or by a process".into())
     }),

@@ -17,6 +17,7 @@ use fathom_base::recipe::{Layers, Recipe as Loaded};
 use fathom_serve::{Keys, Opening, Recipe, Reload, Settings, Shared, is_loopback};
 use hosted::{Hosted, Watch};
 
+use crate::adapters::held_otherwise;
 use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::models;
@@ -152,6 +153,8 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         let (service, sizes) = served.start(&watch, &threads)?;
         let over = if order.grid().ranks() > 1 { format!(" over {}", order.grid()) } else { String::new() };
         around.events.note(&format!("{}{over}: {}", served.name, sizes.said()));
+        let adapters = served.order.adapters.iter();
+        adapters.filter_map(|(_, folder)| held_otherwise(folder)).for_each(|said| around.events.warn(&said));
         started.push((served, service, sizes));
     }
     let again: Vec<(Served, u64)> =

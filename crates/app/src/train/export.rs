@@ -27,7 +27,10 @@ pub fn check(job: &Job) -> Result<()> {
         generation(job.recipe(), &tokenizer)?;
         // A value head is of the training alone.
         let scores = if job.recipe().rl.has_values() { 0 } else { job.trained.scores };
-        Family::write(&folder.join("config.json"), &Spec { scores, ..job.trained.without_adapter() })?;
+        Family::write(
+            &folder.join("config.json"),
+            &Spec { scores, projections: None, ..job.trained.without_adapter() },
+        )?;
         Ok(())
     };
     ready().context("the trained model could not be exported")

@@ -165,6 +165,8 @@ impl First<'_> {
             // The value head is of the training alone; its weight is the last.
             model.spec.scores = 0;
         }
+        // So are projections of hidden states.
+        model.spec.projections = None;
         if alone {
             export::whole(job, &device, &model, &params)?;
         } else {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use fathom_app::Job;
-use fathom_app::data::{Checked, Row, check};
+use fathom_app::data::{Checked, Row, Shows, check};
 use fathom_app::library::{layers, load};
 use fathom_base::human;
 
@@ -65,7 +65,7 @@ fn job(args: &DataCheck) -> Result<Job> {
 }
 
 fn summary(checked: &Checked) {
-    let Checked { rows, tokens, supervised, cut, longest, refused, fill } = checked;
+    let Checked { rows, tokens, supervised, cut, longest, refused, fill, shows } = checked;
     let share = human::percent(*supervised as f64 / (*tokens).max(1) as f64);
     let (rows, tokens) = (human::grouped(*rows as u64), human::grouped(*tokens));
     outln!("{rows} rows, {tokens} tokens, {} of them learned ({share})", human::grouped(*supervised));
@@ -82,6 +82,19 @@ fn summary(checked: &Checked) {
             "packed by best fit into samples of {} tokens: {} filled",
             human::grouped(*sample as u64),
             human::percent(*fill)
+        );
+    }
+    if let Some(shows) = shows {
+        outln!(
+            "the model's words in a conversation: {}",
+            match shows {
+                Shows::Marks => "by the chat template's own generation marks".to_string(),
+                Shows::Known(name) =>
+                    format!("by Fathom's marks in the chat template, which is known as `{name}`"),
+                Shows::Difference =>
+                    "by what an answer adds to the text before it (the chat template has no marks)"
+                        .to_string(),
+            }
         );
     }
     if !refused.is_empty() {

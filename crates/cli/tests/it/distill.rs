@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::resume::losses;
 use crate::run::write_text;
 use crate::sft::{args_of, base};
 use crate::{arg, good, refused};
@@ -149,6 +153,36 @@ fn a_pruned_model_is_smaller_and_learns_back() {
     good([&["train", "distill", &teacher, &student, &out, &paths][..], &text].concat());
     let divergences = numbers(&at("back"), "divergence");
     assert!(divergences[divergences.len() - 1] < 0.5 * divergences[0], "{divergences:?}");
+    // Its hidden states are of another width: the run has projections, which go on with the same bits and are no part of the model.
+    let more = ["objective.hidden_pairs=[\"1:1\",\"2:3\"]", "stage.0.steps=10", "checkpoint.every_steps=2"];
+    let run = |out: &str| {
+        let out = format!("run.out={}", arg(&at(out)));
+        let given = [&["train", "distill", &teacher, &student, &out, &paths][..], &text, &more].concat();
+        given.into_iter().map(String::from).collect::<Vec<_>>()
+    };
+    good(run("wider"));
+    let distances = numbers(&at("wider"), "hidden_distance");
+    assert!(distances[9] < distances[0], "{distances:?}");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_fathom"))
+        .args(run("killed"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !at("killed/checkpoints/LATEST").exists() && child.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    good(run("killed"));
+    assert_eq!(losses(&at("killed")), losses(&at("wider")));
+    good(["export", arg(&at("killed/checkpoints/step-10")), arg(&at("exported"))]);
+    let has = |file: &str| {
+        let bytes = fs::read(at(file)).unwrap();
+        let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+        String::from_utf8_lossy(&bytes[8..8 + header]).contains("hidden_projection")
+    };
+    assert!(!has("wider/model/model.safetensors") && !has("exported/model.safetensors"));
     // What cannot be is refused.
     for (more, said) in [
         (["--heads", "3"], "give a multiple of 2"),

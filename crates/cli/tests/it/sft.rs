@@ -198,6 +198,7 @@ fn conversations_are_checked_taught_and_held() {
     }
     let text = good(["data", "check", arg(&at("lessons.jsonl")), "--model", arg(&model), &template]);
     assert!(text.contains("30 rows") && text.contains("What is 2?"), "{text}");
+    assert!(text.contains("by the chat template's own generation marks"), "{text}");
     let lessons = at("lessons.jsonl");
     refused(
         ["data", "check", arg(&lessons), "--model", arg(&model)],

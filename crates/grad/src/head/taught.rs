@@ -6,7 +6,8 @@ use std::ops::Range;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Diverged, Divergence, Known, Spread as Vocabulary, Tensor};
 
-use super::{Head, Labels};
+use super::{Head, HeadUse, Labels};
+use crate::grads::Grads;
 use crate::params::Weights;
 use crate::tape::Scope;
 
@@ -49,6 +50,8 @@ pub enum Teacher<'a> {
         /// The rest of the mass is one more token.
         rest: bool,
     },
+    /// All tokens alike: the reverse divergence from it is the logarithm of the vocabulary's size less the entropy.
+    Uniform,
 }
 
 impl<'a> Teacher<'a> {
@@ -56,7 +59,7 @@ impl<'a> Teacher<'a> {
     pub(super) fn weights(&self) -> Option<Weights<'a>> {
         match self {
             Teacher::Model { head, scope, .. } => Some(head.weights(scope)),
-            Teacher::Best { .. } => None,
+            Teacher::Best { .. } | Teacher::Uniform => None,
         }
     }
 
@@ -64,12 +67,29 @@ impl<'a> Teacher<'a> {
     pub(super) fn collect(&self, rows: Range<usize>) -> Option<Tensor> {
         match self {
             Teacher::Model { head, scope, x } => Some(head.collect(scope, &x.view_rows(rows))),
-            Teacher::Best { .. } => None,
+            Teacher::Best { .. } | Teacher::Uniform => None,
         }
     }
 }
 
 impl Head {
+    /// As [`Head::weighted_backward`], and the gradient of a weighted sum of entropies besides: `weights`, f32 [1, t] in the order of
+    /// the labels, multiply the entropy H of each label's distribution p, whose derivative by a logit is `-p_i (log p_i + H)`. That is
+    /// minus the one of the divergence `sum p log(p / u)` from a uniform u.
+    pub fn weighted_backward_with_entropy(
+        &self,
+        scope: &Scope<'_>,
+        x: &Tensor,
+        (labels, weights): (&Labels, &Tensor),
+        grads: &mut Grads,
+    ) -> Tensor {
+        let row = || scope.device.empty(1, weights.cols(), DType::F32, Category::Activations);
+        let (losses, apart) = (row(), row());
+        let teacher = Teacher::Uniform;
+        let taught = Taught { teacher, weights, losses: &apart, beta: 1.0, temperature: 1.0, factor: -1.0 };
+        self.loss_and_divergence(scope, x, (labels, &losses, &taught), grads)
+    }
+
     /// Losses of a tile and the gradient of both by its logits, which it takes the place of. `tokens` are those of the tile in the
     /// labels, `of_teacher` the teacher's hidden states.
     pub(super) fn taught(
@@ -110,6 +130,10 @@ impl Head {
                 let common = known.view_cols(0..known.cols().min(logits.cols()));
                 (Some(head), common)
             }
+            (Teacher::Uniform, _) => {
+                let head = Head { how: HeadUse::default(), ..*self };
+                (Some(head), device.zeros(rows, logits.cols(), DType::F32, Category::Activations))
+            }
             _ => (None, device.empty(rows, logits.cols(), DType::F32, Category::Activations)),
         };
         let logits = &logits.view_cols(0..gradient.cols());
@@ -119,7 +143,7 @@ impl Head {
             Teacher::Best { ids, logps, rest } => {
                 Some((ids.view_rows(tokens.clone()), logps.view_rows(tokens.clone()), rest))
             }
-            Teacher::Model { .. } => None,
+            Teacher::Model { .. } | Teacher::Uniform => None,
         };
         let teacher = match (&best, &of_teacher) {
             (Some((ids, logps, rest)), _) => Known::Best { ids, logps, rest: *rest },

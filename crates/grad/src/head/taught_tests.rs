@@ -157,6 +157,70 @@ fn divergences_are_those_of_trl() {
     assert_eq!(seen, 16);
 }
 
+/// The gradient of weighted losses and weighted entropies, with a cap, a temperature and every instruction set; entropies of each
+/// token; memory as on `meta`.
+#[test]
+fn entropies_and_their_gradient_are_their_definition() {
+    let (tokens, vocab) = (7, 70);
+    let x = Matrix::random(tokens, vocab, 5).times(2.0).rounded(DType::F32);
+    let labels: Vec<i32> = (0..tokens).map(|t| if t == 3 { -100 } else { (t * 13 % vocab) as i32 }).collect();
+    let [weights, of_entropy] =
+        [0.25, -0.75].map(|first| Matrix::new(1, tokens, |_, t| first + t as f64 / 8.0).rounded(DType::F32));
+    let capped = HeadUse { scale: 0.7, softcap: 2.5, z_loss: 0.0 };
+    let run = |how: HeadUse, temperature: f64, machine: Arc<dyn Machine>| {
+        let device = &Device::new(machine, 1 << 30);
+        let (params, ids) = self::weights(device, &[identity(vocab)], DType::F32);
+        let batch = Stream::documents(&[tokens], None, 1).upload(device);
+        let (mut grads, counters) = (Grads::zeros(device, &params), Counters::default());
+        let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
+        let load = |m: &Matrix| upload(device, m, DType::F32, Category::Data, false);
+        let (x, by, of_entropy) = (load(&x), load(&weights), load(&of_entropy));
+        let [losses, each] = [0; 2].map(|_| device.empty(1, tokens, DType::F32, Category::Data));
+        let ids_of = || device.from_i32(&labels, Category::Data);
+        let head = Head { weight: ids[0], bias: None, how, first: 0, term: None }.at(temperature);
+        let measures = Measures { sums: None, of: None, each: Some(each.clone()) };
+        head.losses(scope, &x, &Labels { ids: ids_of(), weights: None, measures: Some(measures) }, &losses);
+        let labels = Labels { ids: ids_of(), weights: Some(by), measures: None };
+        let dx = head.weighted_backward_with_entropy(scope, &x, (&labels, &of_entropy), &mut grads);
+        let found = [&each, &dx].map(|tensor| download(device, tensor));
+        drop(dx);
+        assert_eq!(device.pool.usage().by_category[Category::Activations], 0);
+        (found, device.pool.usage())
+    };
+    for (how, temperature) in [(PLAIN.how, 1.0), (PLAIN.how, 0.5), (capped, 1.5)] {
+        let logs = |row: &[f64]| {
+            let (scale, cap) = (f64::from(how.scale), f64::from(how.softcap));
+            let f = |x: &f64| if cap == 0.0 { scale * x } else { cap * (scale * x / cap).tanh() };
+            log_softmax(&row.iter().map(|x| f(x) / temperature).collect::<Vec<_>>())
+        };
+        let entropy = |row: &[f64]| -logs(row).iter().map(|log| log.exp() * log).sum::<f64>();
+        let mut expected = [Matrix::zeros(1, tokens), Matrix::zeros(tokens, vocab)];
+        for t in (0..tokens).filter(|t| labels[*t] >= 0) {
+            let mut row: Vec<f64> = (0..vocab).map(|v| x[(t, v)]).collect();
+            expected[0][(0, t)] = entropy(&row);
+            for v in 0..vocab {
+                let mut at = |x: f64| {
+                    let before = std::mem::replace(&mut row[v], x);
+                    let loss = -logs(&row)[labels[t] as usize];
+                    let sum = weights[(0, t)] * loss + of_entropy[(0, t)] * entropy(&row);
+                    row[v] = before;
+                    sum
+                };
+                expected[1][(t, v)] = (at(x[(t, v)] + 1e-5) - at(x[(t, v)] - 1e-5)) / 2e-5;
+            }
+        }
+        for isa in levels() {
+            let at = format!("{how:?}, {temperature}, {}", isa.name());
+            let machine = Arc::new(Cpu::new(2, Some(isa)));
+            let meta = Arc::new(Meta::new(machine.profile().clone()));
+            let ([each, dx], usage) = run(how, temperature, machine);
+            assert_close(&at, "entropy", &each.data, &expected[0].data, 2e-5, 0.0);
+            assert_close(&at, "gradient", &dx.data, &expected[1].data, 2e-5, 0.0);
+            assert_eq!(run(how, temperature, meta).1, usage, "{at}");
+        }
+    }
+}
+
 /// The divergence of a row, in f64.
 fn definition(case: &Case, student: &[f64], teacher: &[f64]) -> f64 {
     let through = |how: &HeadUse, x: f64| {

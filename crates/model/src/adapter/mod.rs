@@ -36,7 +36,7 @@ pub(crate) use experts::declare_experts;
 pub use houlsby::HoulsbyParams;
 pub use leading::{PrefixEncoder, PrefixParams, PromptParams};
 pub(crate) use leading::{declare_prefix, led};
-pub use merge::merge;
+pub use merge::{merge, unpack};
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
 pub use share::{share_base, share_untrained, shared_bytes};
 pub(crate) use tables::head_term;

@@ -239,6 +239,7 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         tied: false,
         head_bias: true,
         scores: 0,
+        projections: None,
         max_positions: rows,
         encoder: Some(parts),
         adapter: None,

@@ -1,4 +1,4 @@
-//! A model's weights with a new head of scores: what a reward model begins from.
+//! A model's weights with another that is new: the head of scores that a reward model begins from, projections of hidden states.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,21 +10,29 @@ use super::bitsandbytes::Quantised;
 use super::source::{Source, Stream};
 use crate::error::Result;
 
-const NAME: &str = "score.weight";
 /// Transformers' `initializer_range`.
 const DEVIATION: f64 = 0.02;
 
-/// The tensors of a source, and `score.weight` of small random numbers.
+/// What files call a head of scores.
+const SCORE: &str = "score.weight";
+
+/// The tensors of a source, and one of small random numbers.
 pub struct Scored<'a> {
     source: &'a dyn Source,
+    name: &'static str,
     shape: [usize; 2],
     /// f32, little endian.
     bytes: Vec<u8>,
 }
 
 impl<'a> Scored<'a> {
-    /// Over a source without such a head, of `shape`: scores x columns of the residual stream.
+    /// Over a source without a head of scores, of `shape`: scores x columns of the residual stream.
     pub fn new(source: &'a dyn Source, shape: [usize; 2], seed: u64) -> Scored<'a> {
+        Scored::named(source, SCORE, shape, seed)
+    }
+
+    /// The same of another tensor.
+    pub fn named(source: &'a dyn Source, name: &'static str, shape: [usize; 2], seed: u64) -> Scored<'a> {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
         let mut uniform = || {
             state ^= state << 13;
@@ -38,7 +46,7 @@ impl<'a> Scored<'a> {
         // Twelve uniform numbers add up to a nearly normal one.
         let mut normal = || DEVIATION * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0);
         let bytes = (0..shape[0] * shape[1]).flat_map(|_| (normal() as f32).to_le_bytes()).collect();
-        Scored { source, shape, bytes }
+        Scored { source, name, shape, bytes }
     }
 
     /// Bytes of some elements.
@@ -50,20 +58,20 @@ impl<'a> Scored<'a> {
 impl Source for Scored<'_> {
     fn names(&self) -> Vec<&str> {
         let mut names = self.source.names();
-        names.push(NAME);
+        names.push(self.name);
         names
     }
 
     fn shape(&self, name: &str) -> Option<&[usize]> {
-        if name == NAME { Some(&self.shape) } else { self.source.shape(name) }
+        if name == self.name { Some(&self.shape) } else { self.source.shape(name) }
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
-        if name == NAME { Some(DType::F32) } else { self.source.dtype(name) }
+        if name == self.name { Some(DType::F32) } else { self.source.dtype(name) }
     }
 
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        if name != NAME {
+        if name != self.name {
             return self.source.read_rows(name, rows, out);
         }
         let row = 4 * self.shape[1];
@@ -92,7 +100,7 @@ struct ScoredStream<'a> {
 
 impl Stream for ScoredStream<'_> {
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
-        if name != NAME {
+        if name != self.of.name {
             return self.others.read(name, start, out);
         }
         out.copy_from_slice(self.of.part(start as usize, out.len()));
@@ -100,7 +108,7 @@ impl Stream for ScoredStream<'_> {
     }
 
     fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()> {
-        if name != NAME {
+        if name != self.of.name {
             return self.others.read_area(name, area, out);
         }
         let width = 4 * area.cols.len();

@@ -1,11 +1,13 @@
 //! Conversations as tokens: rows of the field's formats, the model's own chat template, and which tokens of the text are the model's.
 //!
 //! A template's text is final: it is encoded with special tokens recognised and nothing is added. What is learned is found by position,
-//! never by a token's id: by the template's own `{% generation %}` marks, or where those are missing as the difference between the
-//! text up to an answer and the text with it, if the first is the second's beginning. Where neither holds, it is an error.
+//! never by a token's id: by the template's own `{% generation %}` marks; or by marks of ours, if the template is a known one; or else
+//! as the difference between the text up to an answer and the text with it, if the first is the second's beginning. Where none of these
+//! holds, it is an error.
 
 mod conversation;
 mod follow;
+mod known;
 mod python;
 mod spans;
 mod template;
@@ -16,7 +18,7 @@ use crate::Tokenizer;
 
 pub use conversation::{Conversation, Keys, Message, Said};
 pub use follow::Follow;
-pub use template::{Rendered, Template, template_source};
+pub use template::{Rendered, Shows, Template, template_source};
 
 /// A conversation as tokens.
 #[derive(Clone, Debug, Default, PartialEq)]

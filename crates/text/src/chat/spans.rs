@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Turns;
 use super::conversation::{Conversation, Said};
-use super::template::Template;
+use super::template::{Shows, Template};
 
 /// A part of a text, and what its tokens count.
 pub(super) struct WeightedSpan {
@@ -24,10 +24,10 @@ pub(super) fn spans(
         let part = WeightedSpan { bytes: 0..text.len(), weight: 1.0 };
         return Ok((text, vec![part]));
     }
-    let (text, mut parts) = if template.has_marks() {
-        by_marks(template, conversation)?
-    } else {
+    let (text, mut parts) = if *template.shows() == Shows::Difference {
         by_difference(template, conversation)?
+    } else {
+        by_marks(template, conversation)?
     };
     if turns == Turns::Last {
         parts.drain(..parts.len().saturating_sub(1));
@@ -41,7 +41,7 @@ fn answers(conversation: &Conversation) -> impl Iterator<Item = (usize, f32)> {
     all.filter(|(_, message)| message.by() == Said::Model).map(|(at, message)| (at, message.weight))
 }
 
-/// By the template's own marks, one for each message of the model.
+/// By the template's own marks or ours in it, one for each message of the model.
 fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String, Vec<WeightedSpan>), String> {
     let rendered = template.render(conversation, conversation.messages.len(), false)?;
     let model: Vec<f32> = conversation
@@ -51,21 +51,37 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
         .filter(|(_, message)| message.by() == Said::Model)
         .map(|(at, message)| if at < conversation.prompt { 0.0 } else { message.weight })
         .collect();
-    if model.len() == rendered.marked.len() {
-        let parts = rendered.marked.into_iter().zip(model);
+    // Some templates mark an answer and its end one by one.
+    let marked =
+        if model.len() == rendered.marked.len() { rendered.marked } else { joined(&rendered.marked) };
+    if model.len() == marked.len() {
+        let parts = marked.into_iter().zip(model);
         let parts = parts.map(|(bytes, weight)| WeightedSpan { bytes, weight }).collect();
         return Ok((rendered.text, parts));
     }
     // Some templates join messages, or mark more than one part of each.
-    if model.iter().all(|weight| *weight == 1.0) && !rendered.marked.is_empty() {
-        let parts = rendered.marked.into_iter().map(|bytes| WeightedSpan { bytes, weight: 1.0 }).collect();
+    if model.iter().all(|weight| *weight == 1.0) && !marked.is_empty() {
+        let parts = marked.into_iter().map(|bytes| WeightedSpan { bytes, weight: 1.0 }).collect();
         return Ok((rendered.text, parts));
     }
     Err(format!(
         "the chat template marks {} parts of {} messages of the assistant, so that their weights cannot be distinguished",
-        rendered.marked.len(),
+        marked.len(),
         model.len()
     ))
+}
+
+/// Marked parts, those that meet as one, and none that are empty.
+fn joined(marked: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    for part in marked {
+        match parts.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => parts.push(part.clone()),
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
 }
 
 /// By what each answer adds to the text before it.

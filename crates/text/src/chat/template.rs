@@ -12,6 +12,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json, json};
 
 use super::conversation::Conversation;
+use super::known::{self, Known};
 use super::python;
 use crate::Tokenizer;
 use crate::error::{Error, OrIo, Result};
@@ -31,11 +32,21 @@ const NAME: &str = "chat_template";
 /// A model's chat template.
 pub struct Template {
     environment: Environment<'static>,
-    /// BLAKE3 of its source.
+    /// BLAKE3 of its source, with our marks if it has any.
     hash: String,
-    /// It marks the model's words itself.
-    marks: bool,
+    shows: Shows,
     special: Map<String, Json>,
+}
+
+/// How a template shows which words are the model's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shows {
+    /// It marks them itself (`{% generation %}`).
+    Marks,
+    /// It is known by its hash, under this name, and has marks of ours.
+    Known(String),
+    /// By what an answer adds to the text before it.
+    Difference,
 }
 
 /// A conversation as a text.
@@ -43,7 +54,7 @@ pub struct Template {
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// Where the template says that the model speaks, in bytes.
+    /// Where the template says that the model speaks, in bytes, or our marks in it do.
     pub marked: Vec<Range<usize>>,
 }
 
@@ -77,10 +88,26 @@ impl Template {
     /// # Errors
     /// In words: what is wrong with it.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> std::result::Result<Template, String> {
-        let hash = blake3::hash(source.as_bytes()).to_hex().to_string();
+        Template::with(source, tokenizer, known::all())
+    }
+
+    /// The same, where these are the known ones.
+    pub(super) fn with(
+        given: &str,
+        tokenizer: &Tokenizer,
+        known: &[Known],
+    ) -> std::result::Result<Template, String> {
         // As Jinja reads a template.
-        let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let (source, marks) = marked(&source);
+        let source = given.replace("\r\n", "\n").replace('\r', "\n");
+        let (mut source, tags) = marked(&source);
+        let (mut shows, mut hashed) =
+            (if tags { Shows::Marks } else { Shows::Difference }, given.to_string());
+        let ours = if tags { None } else { known::marked(&source, known, MARKS) };
+        if let Some((name, with)) = ours {
+            // What is learned depends on the marks, and so do stores of lessons.
+            (shows, hashed, source) = (Shows::Known(name.to_string()), with.clone(), with);
+        }
+        let hash = blake3::hash(hashed.as_bytes()).to_hex().to_string();
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| error.to_string())?);
@@ -100,17 +127,17 @@ impl Template {
         let mut special = Map::new();
         special.insert("bos_token".into(), token(tokenizer.bos()));
         special.insert("eos_token".into(), token(tokenizer.eos()));
-        Ok(Template { environment, hash, marks, special })
+        Ok(Template { environment, hash, shows, special })
     }
 
-    /// BLAKE3 of its source, in hexadecimal.
+    /// BLAKE3 of its source and of our marks in it, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// It marks the model's words itself (`{% generation %}`).
-    pub fn has_marks(&self) -> bool {
-        self.marks
+    /// How it shows which words are the model's.
+    pub fn shows(&self) -> &Shows {
+        &self.shows
     }
 
     /// The text of the first `count` messages; with `prompt` up to where the model's next answer begins.
@@ -161,7 +188,7 @@ impl Template {
 
 impl fmt::Debug for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Template").field("hash", &self.hash).field("marks", &self.marks).finish()
+        f.debug_struct("Template").field("hash", &self.hash).field("shows", &self.shows).finish()
     }
 }
 

@@ -73,6 +73,19 @@ fn what_the_model_says_is_learned_with_the_end_of_its_turn() {
 }
 
 #[test]
+fn an_answer_and_its_end_may_be_marked_one_by_one() {
+    let apart = MARKED.replace(
+        "{{- message.content + '<|im_end|>' }}\n        {%- endgeneration %}",
+        "{{- message.content }}{%- endgeneration %}{%- generation %}{{- '<|im_end|>' }}{%- endgeneration %}",
+    );
+    assert_ne!(apart, MARKED);
+    let mut row = two_turns();
+    row["messages"][2]["weight"] = json!(0);
+    assert_eq!(learned(&apart, row, Turns::Assistant).unwrap(), ["a b c<|im_end|>"]);
+    assert_eq!(learned(&apart, two_turns(), Turns::Last).unwrap(), ["a b c<|im_end|>"]);
+}
+
+#[test]
 fn a_template_that_rewrites_earlier_turns_is_refused() {
     // Thoughts of all turns but the last are dropped.
     let drops = "{%- for message in messages %}{{- message.role + ':' }}{%- if message.role == 'assistant' and not loop.last %}\
@@ -82,6 +95,101 @@ fn a_template_that_rewrites_earlier_turns_is_refused() {
     row["messages"][2]["content"] = json!("hm|yes");
     let error = learned(drops, row, Turns::Assistant).unwrap_err();
     assert!(error.contains("message 2") && error.contains("data.chat_template"), "{error}");
+}
+
+/// The same template, known by its hash: its text stays, however its lines end, and its marks are ours.
+#[test]
+fn a_known_template_that_rewrites_earlier_turns_has_marks_of_ours() {
+    // Thoughts of earlier turns are dropped; the end of a turn is one piece for all who speak.
+    let drops = "{%- for message in messages %}\n{%- if message.role == 'assistant' and not loop.last %}\n\
+        {{- message.role + ':' + message.content.split('|')[-1] }}\n{%- else %}\n\
+        {{- message.role + ':' + message.content }}\n{%- endif %}\n\
+        {{- '<|im_end|>' }}{{ eos_token }}\n{%- endfor %}\n\
+        {%- if add_generation_prompt %}{{- 'assistant:' }}{%- endif %}\n";
+    let places = [
+        "{{- message.role + ':⟦«⟧' + message.content.split('|')[-1] }}",
+        "{{- message.role + ':'⟦ + ('«' if message.role == 'assistant' else '')⟧ + message.content }}",
+        "{{- '<|im_end|>'⟦ + ('»' if message.role == 'assistant' else '')⟧ }}",
+    ];
+    let known = [known::Known {
+        name: "drops".into(),
+        hash: known::hash(drops),
+        places: places.map(String::from).to_vec(),
+    }];
+    let tokenizer = tokenizer();
+    let mut row = two_turns();
+    row["messages"][2]["content"] = json!("hm|yes");
+    let talk = conversation(row.clone());
+    let plain = Template::new(drops, &tokenizer).unwrap();
+    assert_eq!(*plain.shows(), Shows::Difference);
+    for source in [drops.to_string(), drops.replace('\n', "\r\n"), format!("{drops}  \n\n")] {
+        let ours = Template::with(&source, &tokenizer, &known).unwrap();
+        assert_eq!(*ours.shows(), Shows::Known("drops".into()));
+        assert_ne!(ours.hash(), plain.hash(), "a store of other masks is another");
+        for (count, prompt) in [(5, false), (4, true), (2, true)] {
+            let (own, with) =
+                (plain.render(&talk, count, prompt).unwrap(), ours.render(&talk, count, prompt).unwrap());
+            assert_eq!(own.text.trim_end(), with.text.trim_end());
+            assert!(own.marked.is_empty());
+        }
+        let spoken = |row: &Value, turns| {
+            let spoken = ours.lesson(&conversation(row.clone()), turns, &tokenizer).unwrap();
+            spoken.learned.iter().map(|part| spoken.text[part.clone()].to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(spoken(&row, Turns::Assistant), ["yes<|im_end|>", "a b c<|im_end|>"]);
+        assert_eq!(spoken(&row, Turns::Last), ["a b c<|im_end|>"]);
+        let mut weighted = row.clone();
+        weighted["messages"][4]["weight"] = json!(0);
+        assert_eq!(spoken(&weighted, Turns::Assistant), ["yes<|im_end|>"]);
+    }
+    // One more space inside, and it is another template; one with marks of its own keeps them.
+    let other = Template::with(&drops.replace(" + message", "  + message"), &tokenizer, &known).unwrap();
+    assert_eq!(*other.shows(), Shows::Difference);
+    assert_eq!(*Template::new(MARKED, &tokenizer).unwrap().shows(), Shows::Marks);
+}
+
+/// What is inserted in known templates writes marks, under a condition or always, and nothing else.
+#[test]
+fn marks_of_known_templates_are_marks_alone() {
+    let all = known::all();
+    assert!(all.len() > 20);
+    for entry in all {
+        let same = |other: &&known::Known| other.hash == entry.hash || other.name == entry.name;
+        assert_eq!(all.iter().filter(same).count(), 1, "{}", entry.name);
+        assert!(entry.hash.len() == 64 && entry.hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let mut marks = [0, 0];
+        for place in &entry.places {
+            assert_eq!(place.matches('⟦').count(), place.matches('⟧').count(), "{place}");
+            let parts = known::parts(place);
+            assert!(
+                parts.iter().filter(|(_, new)| !new).all(|(text, _)| !text.contains(['«', '»'])),
+                "{place}"
+            );
+            for (inserted, _) in parts.iter().filter(|(_, new)| *new) {
+                marks[0] += inserted.matches('«').count();
+                marks[1] += inserted.matches('»').count();
+                let mut bare = inserted.replace(['«', '»'], "M");
+                if let Some((before, after)) = bare.split_once("('M' if ") {
+                    let after = after.split_once(" else '')").unwrap_or_else(|| panic!("{inserted}")).1;
+                    bare = format!("{before}'M'{after}");
+                }
+                let shapes = [
+                    "M",
+                    "{{ 'M' }}",
+                    "{{- 'M' }}",
+                    "{{- 'M' -}}",
+                    " + 'M'",
+                    "+ 'M' ",
+                    "'M' + ",
+                    " ~ 'M'",
+                    "'M' ~ ",
+                    "' + 'M' + '",
+                ];
+                assert!(shapes.contains(&bare.as_str()), "{inserted}");
+            }
+        }
+        assert!(marks[0] > 0 && marks[1] > 0, "{}", entry.name);
+    }
 }
 
 #[test]

@@ -168,7 +168,8 @@ impl<'a> Pipeline<'a> {
             if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };
         let mut tape = Tape::new(scope, self.places).with_offload(self.offload);
         tape = tape.with_split_backward(self.order == Order::ZeroBubble).with_jitter(micro.jitter.as_ref());
-        tape = tape.with_pull(micro.pull(device, &self.minimised, asked.as_mut()));
+        let pull = micro.pull((model, tape.scope()), &self.minimised, asked.as_mut());
+        tape = tape.with_pull(pull);
         let x = (!first).then(|| self.arrival(pp, "forward", self.neighbour(pp, false), rows));
         if !first {
             tape = tape.with_input_gradient();
@@ -179,13 +180,7 @@ impl<'a> Pipeline<'a> {
             let sending = pp.exchange(device, "forward", &[(self.neighbour(pp, true), &y)], &[]);
             return Waiting { tape, dy: None, sending: Some(sending), rows };
         }
-        let dy = micro.judge(
-            model,
-            &self.minimised,
-            tape.scope(),
-            (&y, asked.as_ref().map(|asked| &asked.y)),
-            grads,
-        );
+        let dy = micro.judge(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
         drop((y, asked));
         Waiting { tape, dy: Some(dy), sending: None, rows }
     }

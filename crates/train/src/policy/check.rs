@@ -54,6 +54,16 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             "advantage",
             "gae goes with rl.loss=ppo, which has the value head that it asks, and no other with it",
         ),
+        (
+            !learned && rl.top_entropy_quantile < 1.0,
+            "top_entropy_quantile",
+            "goes with losses of policies, and rl.loss=rejection learns the best answers whole; give 1",
+        ),
+        (
+            !learned && rl.entropy_coefficient != 0.0,
+            "entropy_coefficient",
+            "goes with losses of policies, and rl.loss=rejection has no term of the entropy; give 0",
+        ),
         (rl.keep > rl.answers, "keep", "is more than the answers of a group (rl.answers)"),
         (
             rl.overlong_tokens > rl.max_answer_tokens,

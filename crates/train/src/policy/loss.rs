@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::micro_batch::MicroBatch;
-use crate::objective::{self, Answers, Asks, Objective, Weigh, Weighed};
+use crate::objective::{self, Answers, Asks, Objective, OfEntropy, Weigh, Weighed};
 
 /// What of a token's ratio `r` (now to then) and advantage `A` is minimised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,6 +108,21 @@ pub struct Values {
     pub clip: Option<f64>,
 }
 
+/// What the entropies of the distributions at an answer's tokens do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entropies {
+    /// Share of the tokens of a micro batch, those with the largest entropies, whose surrogates count (TRL `top_entropy_quantile`: Wang
+    /// and others, 2025, <https://arxiv.org/abs/2506.01939>). The divergence from the reference counts at all tokens.
+    pub top: f64,
+    /// Times the mean entropy of those tokens is subtracted from the loss (TRL `entropy_coef`).
+    pub coefficient: f64,
+}
+
+impl Entropies {
+    /// They do nothing.
+    pub const NONE: Entropies = Entropies { top: 1.0, coefficient: 0.0 };
+}
+
 /// A policy's loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
@@ -123,6 +138,8 @@ pub struct Policy {
     pub divergence: Divergence,
     /// Of the value head, if there is one.
     pub values: Option<Values>,
+    /// What the entropies of the tokens' distributions do.
+    pub entropies: Entropies,
     /// Of the distribution that answers are sampled from.
     pub temperature: f64,
 }
@@ -198,6 +215,12 @@ fn clipped(ratio: f64, advantage: f64, [low, high]: [f64; 2], [delta, dual]: [Op
     [value, slope]
 }
 
+/// The tokens of a micro batch's answers.
+fn labelled(micro: &MicroBatch) -> impl Iterator<Item = usize> + Clone {
+    let answers = micro.docs[..micro.rolled.answers].iter().cloned().flatten();
+    answers.filter(|at| micro.labels[*at] >= 0)
+}
+
 /// An answer of a micro batch: the tokens of its labels.
 struct Answer<'a> {
     at: Vec<usize>,
@@ -243,8 +266,45 @@ impl Policy {
         }
     }
 
-    /// Adds an answer's terms.
-    fn answer(&self, answer: &Answer<'_>, all: u64, weighed: &mut Weighed, seen: &mut Measured) {
+    /// Which tokens of a micro batch have surrogates that count, if not all do: those whose entropy is at least the quantile, which is
+    /// interpolated in f32 as `torch.quantile` does.
+    fn kept(&self, answers: &Answers<'_>) -> Option<Vec<bool>> {
+        if self.entropies.top >= 1.0 {
+            return None;
+        }
+        let labelled = labelled(answers.micro);
+        let mut sorted: Vec<f32> = labelled.clone().map(|at| answers.entropies[at]).collect();
+        sorted.sort_by(f32::total_cmp);
+        let place = (1.0 - self.entropies.top) as f32 * sorted.len().saturating_sub(1) as f32;
+        let [below, above] = [place.floor(), place.ceil()].map(|at| sorted.get(at as usize).copied());
+        let least = below.zip(above).map_or(0.0, |(below, above)| below + (above - below) * place.fract());
+        let mut kept = vec![false; answers.entropies.len()];
+        labelled.for_each(|at| kept[at] = answers.entropies[at] >= least);
+        Some(kept)
+    }
+
+    /// Subtracts the mean entropy of the tokens that count. Of a step's micro batches the means are weighed by what the policy's own sum
+    /// is divided by, so that their sum divided by all of that is a mean.
+    fn reward_entropy(&self, answers: &Answers<'_>, kept: Option<&[bool]>, weighed: &mut Weighed) {
+        let counts = |at: &usize| kept.is_none_or(|kept| kept[*at]);
+        let tokens = labelled(answers.micro).filter(counts);
+        let each =
+            self.entropies.coefficient * self.count(answers.micro) / tokens.clone().count().max(1) as f64;
+        weighed.entropies = vec![0.0; answers.entropies.len()];
+        for at in tokens {
+            weighed.loss -= each * f64::from(answers.entropies[at]);
+            weighed.entropies[at] = -each as f32;
+        }
+    }
+
+    /// Adds an answer's terms. `kept` are the tokens whose surrogates count, if not all do.
+    fn answer(
+        &self,
+        answer: &Answer<'_>,
+        (all, kept): (u64, Option<&[bool]>),
+        weighed: &mut Weighed,
+        seen: &mut Measured,
+    ) {
         let micro = answer.micro;
         let (logs, count) = (answer.log_ratios(), answer.at.len() as f64);
         let sum: f64 = logs.iter().sum();
@@ -260,7 +320,9 @@ impl Policy {
         for (index, at) in answer.at.iter().enumerate() {
             let (logp, ratio) = (answer.logps[index], ratios[index]);
             let advantage = f64::from(micro.rolled.advantages[*at]);
-            let [value, mut of_ratio, mut of_logp] = self.surrogate.of(ratio, logp, advantage);
+            let counts = f64::from(u8::from(kept.is_none_or(|kept| kept[*at])));
+            let [value, mut of_ratio, mut of_logp] =
+                self.surrogate.of(ratio, logp, advantage).map(|term| counts * term);
             weighed.loss += weight * value;
             seen.add("loss/policy_avg", value);
             if let Some(reference) = micro.reference.get(*at) {
@@ -368,6 +430,14 @@ impl Weigh for Policy {
         self.temperature
     }
 
+    fn entropies(&self) -> OfEntropy {
+        match self.entropies {
+            Entropies { coefficient, .. } if coefficient != 0.0 => OfEntropy::Learned,
+            Entropies { top, .. } if top < 1.0 => OfEntropy::Asked,
+            _ => OfEntropy::Unasked,
+        }
+    }
+
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
         let micro = answers.micro;
         let mut weighed = Weighed {
@@ -375,7 +445,8 @@ impl Weigh for Policy {
             scores: vec![0.0; answers.scores.len()],
             ..Weighed::default()
         };
-        let (mut seen, all) = (Measured::default(), micro.valid());
+        let (mut seen, kept) = (Measured::default(), self.kept(answers));
+        let all = (micro.valid(), kept.as_deref());
         for doc in &micro.docs[..micro.rolled.answers] {
             let answer = Answer::of(answers, doc);
             if answer.at.is_empty() {
@@ -383,6 +454,9 @@ impl Weigh for Policy {
             }
             self.answer(&answer, all, &mut weighed, &mut seen);
             self.values(answers, doc, &mut weighed, &mut seen);
+        }
+        if self.entropies.coefficient != 0.0 {
+            self.reward_entropy(answers, kept.as_deref(), &mut weighed);
         }
         weighed.metrics = seen.0.to_vec();
         weighed

@@ -11,6 +11,7 @@ const GRPO: Policy = Policy {
     reduction: Reduction::Answers,
     divergence: Divergence { beta: 0.04, estimator: Estimator::K3, corrected: false },
     values: None,
+    entropies: Entropies::NONE,
     temperature: 1.0,
 };
 
@@ -55,7 +56,7 @@ fn micro() -> (MicroBatch, Vec<f32>, Vec<f32>) {
 
 fn weigh(policy: &Policy, losses: &[f32], scores: &[f32], micro: &MicroBatch) -> Weighed {
     let scores = if policy.values.is_some() { scores } else { &[] };
-    Weigh::weigh(policy, &Answers { micro, losses, also: &[], scores })
+    Weigh::weigh(policy, &Answers { micro, losses, also: &[], entropies: &[], scores })
 }
 
 /// The loss by its formula: of each answer the tokens' terms from (ratio, log-probability, reference, advantage).

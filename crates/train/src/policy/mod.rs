@@ -26,7 +26,7 @@ mod writing;
 pub use advantage::{AdvantageName, Scored, advantages, gae, mean_and_deviation, overlong, whitened};
 pub use episodes::Playing;
 pub use importance::importance;
-pub use loss::{Divergence, Estimator, Level, Policy, Reduction, Surrogate, Values};
+pub use loss::{Divergence, Entropies, Estimator, Level, Policy, Reduction, Surrogate, Values};
 pub use planned::planned;
 pub use replicas::scores;
 pub use rollouts::{Rolling, Rollouts};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{answer, logps};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+use crate::objective::{Answers, Asks, Objective, OfEntropy, Weigh, Weighed};
 use crate::preference::Slope;
 
 /// The objective of a run on such answers. Each is followed by its prompt with another row's answer: the mean log-ratio of these, or 0,
@@ -29,7 +29,8 @@ fn ratio(answers: &Answers<'_>, doc: usize) -> f64 {
     own - reference
 }
 
-const METRICS: [&str; 5] = ["rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl"];
+const METRICS: [&str; 6] =
+    ["rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl", "entropy"];
 
 impl Objective for Wanted {
     fn name(&self) -> &'static str {
@@ -55,6 +56,11 @@ impl Weigh for Wanted {
         Asks::Vocabulary
     }
 
+    /// Of the answers alone: those that were mismatched are not the rows'.
+    fn entropies(&self) -> OfEntropy {
+        OfEntropy::Asked
+    }
+
     fn looks_ahead(&self) -> bool {
         self.of_step && !self.zero
     }
@@ -73,7 +79,7 @@ impl Weigh for Wanted {
         let mean = sum / count.max(1.0);
         let z = if self.zero { 0.0 } else { mean.max(0.0) };
         let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
-        let mut metrics = [[0.0; 2]; 5];
+        let mut metrics = [[0.0; 2]; METRICS.len()];
         for doc in (0..all).map(|at| 2 * at) {
             let [own, reference] = logps(answers, doc);
             let x = Slope::first(own) - reference;
@@ -83,6 +89,9 @@ impl Weigh for Wanted {
             let loss = (-gain.sigmoid() + 1.0) * weight;
             weighed.loss += loss.value;
             answer(micro, doc).for_each(|at| weighed.weights[at] = -loss.by[0] as f32);
+            for entropy in answer(micro, doc).filter_map(|at| answers.entropies.get(at)) {
+                metrics[5] = [metrics[5][0] + f64::from(*entropy), metrics[5][1] + 1.0];
+            }
             let side = usize::from(!wanted);
             for (metric, more) in [(side, self.beta * x.value), (2 + side, own)] {
                 metrics[metric] = [metrics[metric][0] + more, metrics[metric][1] + 1.0];

@@ -146,8 +146,10 @@ mod tests {
         let losses = [1.25, 0.75, 2.5, 1.0, 2.0, 3.0];
         let ask = |losses: &[f32]| {
             let (micro, losses) = group(losses);
-            let weighed =
-                Weigh::weigh(&objective, &Answers { micro: &micro, losses: &losses, also: &[], scores: &[] });
+            let weighed = Weigh::weigh(
+                &objective,
+                &Answers { micro: &micro, losses: &losses, also: &[], entropies: &[], scores: &[] },
+            );
             (weighed, Objective::count(&objective, &micro))
         };
         let (weighed, count) = ask(&losses);

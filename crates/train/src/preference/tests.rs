@@ -88,7 +88,7 @@ fn every_pair_loss() -> Vec<Settings> {
 fn differences(weigh: &dyn Weigh, micro: &MicroBatch, given: &[f32], of_scores: bool) {
     let said = |given: &[f32]| {
         let (losses, scores): (&[f32], &[f32]) = if of_scores { (&[], given) } else { (given, &[]) };
-        weigh.weigh(&Answers { micro, losses, also: &[], scores })
+        weigh.weigh(&Answers { micro, losses, also: &[], entropies: &[], scores })
     };
     let found = said(given);
     let slopes = if of_scores { &found.scores } else { &found.weights };
@@ -128,7 +128,7 @@ fn wanted_answers_have_their_formula() {
     let (yes, no): (&[f32], &[f32]) = (&[1.0], &[0.0]);
     let micro = stream(&[9, 7, 5, 11], &[4, 4, 2, 2], &[yes, &[f32::NAN], no, &[f32::NAN]], false);
     let given = losses(&micro);
-    let answers = Answers { micro: &micro, losses: &given, also: &[], scores: &[] };
+    let answers = Answers { micro: &micro, losses: &given, also: &[], entropies: &[], scores: &[] };
     let ratio = |doc: usize| answers.logp(&micro.docs[doc]) - answers.reference(&micro.docs[doc]);
     for zero in [false, true] {
         let wanted = Wanted { beta: 0.3, desirable: 1.5, undesirable: 0.5, zero, of_step: false };
@@ -171,7 +171,10 @@ fn reward_models_have_their_gradients() {
     assert_eq!(process.count(&micro), 3.0);
     let given = scored(&micro, 1);
     differences(&process, &micro, &given, true);
-    let found = Weigh::weigh(&process, &Answers { micro: &micro, losses: &[], also: &[], scores: &given });
+    let found = Weigh::weigh(
+        &process,
+        &Answers { micro: &micro, losses: &[], also: &[], entropies: &[], scores: &given },
+    );
     let judged: Vec<usize> = (0..given.len()).filter(|at| found.scores[*at] != 0.0).collect();
     assert_eq!(judged, [3, 5, 10]);
 }
@@ -212,7 +215,10 @@ fn imitation_is_a_mean_over_the_step() {
     let settings = Settings { losses: Vec::new(), sft_weight: 1.0, ..Settings::default() };
     let (one, objective) = (three(false), Pairs(settings));
     let given = losses(&one);
-    let whole = Weigh::weigh(&objective, &Answers { micro: &one, losses: &given, also: &[], scores: &[] });
+    let whole = Weigh::weigh(
+        &objective,
+        &Answers { micro: &one, losses: &given, also: &[], entropies: &[], scores: &[] },
+    );
     let chosen = [0, 2, 4].map(|doc| one.docs[doc].clone());
     let sum: f64 = chosen.clone().into_iter().flatten().map(|at| f64::from(given[at])).sum();
     let labels: usize = chosen.into_iter().flatten().filter(|at| one.labels[*at] >= 0).count();
@@ -220,7 +226,10 @@ fn imitation_is_a_mean_over_the_step() {
     // Half of a step whose other half has as many pairs and labels.
     let twice = Totals { documents: 12.0, labels: 2.0 * labels as f64, ahead: None };
     let half = MicroBatch { step: Some(twice), ..one.clone() };
-    let part = Weigh::weigh(&objective, &Answers { micro: &half, losses: &given, also: &[], scores: &[] });
+    let part = Weigh::weigh(
+        &objective,
+        &Answers { micro: &half, losses: &given, also: &[], entropies: &[], scores: &[] },
+    );
     assert!((part.loss - whole.loss).abs() < 1e-12);
 }
 

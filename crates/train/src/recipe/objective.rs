@@ -216,7 +216,8 @@ recipe! {
         /// With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one.
         pub top_k_rest: bool = true,
         /// Of `distill` with a teacher that runs in every step: hidden states that are compared besides, as blocks of the student and of the
-        /// teacher that are before them, `["4:8", "8:16"]`; 0 is what the first block reads. Both models have to be of one width.
+        /// teacher that are before them, `["4:8", "8:16"]`; 0 is what the first block reads. Where the teacher is of another width, a
+        /// projection for each pair is trained with the student.
         pub hidden_pairs: Vec<String>,
         /// With `hidden_pairs`: how far they are from each other.
         pub hidden_loss: HiddenLossName = HiddenLossName::Mse,

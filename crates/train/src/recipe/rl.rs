@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use fathom_base::{choice, recipe};
 
 use super::limits::{Above0, COLUMNS, MANY, MOST_TOKENS, NO_END, Real, SECONDS, Whole};
-use crate::policy::{AdvantageName, Divergence, Estimator, Level, Policy, Reduction, Surrogate, Values};
+use crate::policy::{
+    AdvantageName, Divergence, Entropies, Estimator, Level, Policy, Reduction, Surrogate, Values,
+};
 
 choice! {
     /// What is minimised of a policy's answers.
@@ -181,6 +183,11 @@ recipe! {
         pub value_coefficient: f64 [Real(0.0, NO_END)] = 0.1,
         /// For `ppo`: how far a value may go from what it was; none for no limit.
         pub value_clip: Option<f64> [Above0(NO_END)] = Some(0.2),
+        /// Share of an answer's tokens, those with the largest entropies of a micro batch, whose clipped or weighted terms count; the
+        /// divergence from the reference counts at all.
+        pub top_entropy_quantile: f64 [Real(0.0, 1.0)] = 1.0,
+        /// Times the mean entropy of those tokens, in nats, is subtracted from the loss (TRL `entropy_coef`); below 0 it is added.
+        pub entropy_coefficient: f64 [Real(-NO_END, NO_END)] = 0.0,
         /// For `rejection`: answers of each group that are learned.
         pub keep: usize [Whole(1, MANY)] = 1,
         /// Answers of a rollout that the log shows.
@@ -257,8 +264,9 @@ impl RlTable {
         let divergence = Divergence { beta, estimator: self.estimator(), corrected: self.kl_corrected };
         let (coefficient, clip) = (self.value_coefficient, self.value_clip);
         let values = self.has_values().then_some(Values { coefficient, clip });
+        let entropies = Entropies { top: self.top_entropy_quantile, coefficient: self.entropy_coefficient };
         let (name, temperature) = (self.loss.name(), self.temperature);
-        Some(Policy { name, surrogate, level, reduction, divergence, values, temperature })
+        Some(Policy { name, surrogate, level, reduction, divergence, values, entropies, temperature })
     }
 
     /// How divergence is estimated.

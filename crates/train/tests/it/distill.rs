@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
-use fathom_model::{Init, LlamaSizes, Model, Spec, initialise};
+use fathom_model::{Init, LlamaSizes, Model, Spec, StateProjections, initialise};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
@@ -226,16 +226,43 @@ fn how_of_states(case: &Case, objective: &Distill) -> InStep {
 }
 
 const PAIRS: [[usize; 2]; 4] = [[0, 1], [1, 2], [2, 2], [2, 3]];
+/// With the wider teacher, which has fewer layers.
+const WIDER: [[usize; 2]; 4] = [[0, 1], [1, 2], [2, 0], [2, 2]];
+
+/// The student with projections to the width of the wider teacher.
+fn projected(tied: bool) -> Spec {
+    Spec { projections: Some(StateProjections { count: WIDER.len(), columns: 96 }), ..spec(tied) }
+}
+
+/// A student with a teacher of its own width, or a wider one.
+fn to_pull(device: &Device, case: &Case, wider: bool) -> Trainer {
+    if !wider {
+        return with_states(device, case);
+    }
+    let mut student = trainer(device, &Case { spec: projected, ..*case });
+    student.teacher = Some(teacher(device, case, spec(case.tied).vocab));
+    student
+}
+
+/// The objective of one of these, and how it is trained.
+fn pulling(case: &Case, distance: Distance, wider: bool) -> InStep {
+    if wider {
+        how(case, &of_states(distance, &WIDER), spec(case.tied).vocab)
+    } else {
+        how_of_states(case, &of_states(distance, &PAIRS))
+    }
+}
 
 /// Distances of hidden states are the same on every mesh, as planned, and become smaller.
 #[test]
 fn hidden_states_are_learned_the_same_on_every_mesh() {
     let grid = Grid::default();
-    for distance in [Distance::Mse, Distance::Cosine] {
-        let objective = of_states(distance, &PAIRS);
+    for (distance, wider) in
+        [(Distance::Mse, false), (Distance::Cosine, false), (Distance::Mse, true), (Distance::Cosine, true)]
+    {
         let train = |device: &Device, case: &Case| {
-            let mut trainer = with_states(device, case);
-            steps(device, &mut trainer, &batches(device, case, 4), &how_of_states(case, &objective))
+            let mut trainer = to_pull(device, case, wider);
+            steps(device, &mut trainer, &batches(device, case, 4), &pulling(case, distance, wider))
         };
         let one = &every_rank(ONE, &|device| train(device, &ONE))[0];
         let distances: Vec<f32> = one.1.chunks(6).map(|sums| sums[4] / sums[5]).collect();
@@ -245,7 +272,7 @@ fn hidden_states_are_learned_the_same_on_every_mesh() {
         {
             let case = Case { grid, ..ONE };
             for (rank, found) in every_rank(case, &|device| train(device, &case)).iter().enumerate() {
-                check(&format!("{grid}, {distance:?}"), found, one, most);
+                check(&format!("{grid}, {distance:?}, {wider}"), found, one, most);
                 let machine = Meta::new(Cpu::new(1, None).profile().clone());
                 let mesh = Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())));
                 let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
@@ -258,13 +285,14 @@ fn hidden_states_are_learned_the_same_on_every_mesh() {
 /// The gradient of the whole objective is its slope, and places change no bit of it.
 #[test]
 fn gradients_of_hidden_states_are_slopes() {
-    for distance in [Distance::Mse, Distance::Cosine] {
-        let objective = of_states(distance, &PAIRS);
+    for (distance, wider) in
+        [(Distance::Mse, false), (Distance::Cosine, false), (Distance::Mse, true), (Distance::Cosine, true)]
+    {
         let mut bits = None;
         for places in [Places::none(), Places::linear().with_tiles(Some(128)), Places::full()] {
             let seen = every_rank(ONE, &|device| {
-                let how = InStep { places: places.clone(), ..how_of_states(&ONE, &objective) };
-                let mut trainer = with_states(device, &ONE);
+                let how = InStep { places: places.clone(), ..pulling(&ONE, distance, wider) };
+                let mut trainer = to_pull(device, &ONE, wider);
                 let micros = batches(device, &ONE, 2);
                 trainer.accumulate(&micros, &how);
                 let grads: Vec<_> =
@@ -275,7 +303,7 @@ fn gradients_of_hidden_states_are_slopes() {
                     grads.iter().flat_map(|(_, grad)| grad).map(|x| f64::from(x * x)).sum::<f64>().sqrt();
                 let step = 0.002;
                 let at = |sign: f64| {
-                    let mut moved = with_states(device, &ONE);
+                    let mut moved = to_pull(device, &ONE, wider);
                     for (id, grad) in &grads {
                         let weight = moved.params.tensor(*id);
                         let old = device.to_f32(&weight);

@@ -8,7 +8,7 @@ use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{
-    Answers, Asks, CrossEntropy, Goal, InStep, Measured, MicroBatch, Objective, Weigh, Weighed,
+    Answers, Asks, CrossEntropy, Goal, InStep, Measured, MicroBatch, Objective, OfEntropy, Weigh, Weighed,
 };
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, trainer};
@@ -63,7 +63,8 @@ impl Weigh for Pairs {
     }
 }
 
-/// Minus the probability of each label, detached, times its log-probability (dynamic fine-tuning, Wu et al., 2025).
+/// Minus the probability of each label, detached, times its log-probability (dynamic fine-tuning, Wu et al., 2025), and a fifth of the
+/// entropy there.
 #[derive(Debug)]
 struct Sure;
 
@@ -97,7 +98,13 @@ impl Weigh for Sure {
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
         let weights: Vec<f32> = answers.losses.iter().map(|loss| (-loss).exp()).collect();
         let each = answers.losses.iter().zip(&weights).map(|(loss, weight)| f64::from(loss * weight));
-        Weighed { loss: each.sum(), weights, ..Weighed::default() }
+        let entropy: f64 = answers.entropies.iter().map(|entropy| f64::from(*entropy)).sum();
+        let entropies = vec![0.2; answers.entropies.len()];
+        Weighed { loss: each.sum::<f64>() + 0.2 * entropy, weights, entropies, ..Weighed::default() }
+    }
+
+    fn entropies(&self) -> OfEntropy {
+        OfEntropy::Learned
     }
 }
 
@@ -171,6 +178,7 @@ impl Weigh for Values {
             weights: vec![1.0; answers.losses.len()],
             scores: errors.iter().map(|error| 2.0 * error).collect(),
             metrics: vec![[squares, errors.len() as f64]],
+            ..Weighed::default()
         }
     }
 }

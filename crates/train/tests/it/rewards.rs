@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fathom_model::{SafeTensors, Source};
 use fathom_train::policy::{AdvantageName, Policy, Scored, advantages};
 use fathom_train::recipe::{KlIn, PolicyName, RlTable};
-use fathom_train::{Answers, MicroBatch, Objective, Rolled, Weigh};
+use fathom_train::{Answers, MicroBatch, Objective, OfEntropy, Rolled, Weigh, Weighed};
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -31,15 +31,15 @@ fn whole(files: &SafeTensors, name: &str) -> Vec<i32> {
     tensor(files, name).0.into_iter().map(i32::from_le_bytes).collect()
 }
 
-/// The completions of the files behind prompts of one token, with the log-probabilities of their tokens.
-fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f32>) {
+/// The completions of the files behind prompts of one token, with the log-probabilities of their tokens, and the entropies there.
+fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f32>, Vec<f32>) {
     let (ids, mask) = (whole(files, "completion_ids"), whole(files, mask));
     let (logits, shape) = (floats(files, "logits"), files.shape("logits").unwrap());
     let [rows, wide, vocab] = [shape[0], shape[1], shape[2]];
     let [old, reference] = ["old_logps", "ref_logps"].map(|name| floats(files, name));
     let given = floats(files, "advantages");
     let valid = whole(files, "mask");
-    let (mut micro, mut losses) = (MicroBatch::default(), Vec::new());
+    let (mut micro, mut losses, mut entropies) = (MicroBatch::default(), Vec::new(), Vec::new());
     micro.rolled = Rolled { answers: rows, ..Rolled::default() };
     for row in 0..rows {
         let start = micro.ids.len();
@@ -52,6 +52,9 @@ fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f
             let logit = |id: usize| logits[label * vocab + id];
             let sum = || (0..vocab).map(|id| logit(id).exp()).sum::<f64>().ln();
             losses.push(if is { (sum() - logit(id as usize)) as f32 } else { 0.0 });
+            let mean =
+                |sum: f64| (0..vocab).map(|id| (logit(id) - sum).exp() * (sum - logit(id))).sum::<f64>();
+            entropies.push(if is { mean(sum()) as f32 } else { 0.0 });
             micro.ids.push(4);
             micro.labels.push(id);
             micro.positions.push(at as i32);
@@ -61,7 +64,7 @@ fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f
         }
         micro.docs.push(start..micro.ids.len());
     }
-    (micro, losses)
+    (micro, losses, entropies)
 }
 
 /// The loss of a case, by TRL's names.
@@ -92,6 +95,8 @@ fn policy(case: &Value) -> Policy {
         beta: number("beta").unwrap_or(0.0),
         kl_in: KlIn::Loss,
         kl_corrected: corrected,
+        top_entropy_quantile: number("top_entropy_quantile").unwrap_or(1.0),
+        entropy_coefficient: number("entropy_coef").unwrap_or(0.0),
         ..plain
     };
     table.policy().unwrap()
@@ -106,31 +111,26 @@ fn close(what: &str, found: f64, want: f64, most: f64) {
 #[test]
 fn losses_are_those_of_trl() {
     let (golden, files) = (golden(), SafeTensors::open_file(&root().join("losses.safetensors")).unwrap());
-    let other = [
-        "luspo",
-        "vespo",
-        "entropy",
-        "top_entropy",
-        "off_policy",
-        "sampler_tokens",
-        "sampler_sequences",
-        "dapo_parts",
-        "grpo_parts",
-    ];
+    let other =
+        ["luspo", "vespo", "off_policy", "sampler_tokens", "sampler_sequences", "dapo_parts", "grpo_parts"];
     let losses =
         golden["losses"].as_object().unwrap().iter().filter(|(name, _)| !other.contains(&name.as_str()));
     let rloo = golden["rloo_losses"].as_object().unwrap().iter();
     let mut seen = 0;
     for (name, case) in losses.chain(rloo) {
         let mask = if name == "tools" { "tool_mask" } else { "mask" };
-        let (mut micro, losses) = completions(&files, mask, case["advantages_times"].as_f64().unwrap_or(1.0));
+        let (mut micro, losses, entropies) =
+            completions(&files, mask, case["advantages_times"].as_f64().unwrap_or(1.0));
         if name == "on_policy" {
             micro.rolled.logps = losses.iter().map(|loss| -loss).collect();
         }
         let policy = policy(case);
         let count = Objective::count(&policy, &micro);
-        let weighed =
-            Weigh::weigh(&policy, &Answers { micro: &micro, losses: &losses, also: &[], scores: &[] });
+        let asked = Weigh::entropies(&policy) != OfEntropy::Unasked;
+        let entropies = if asked { entropies } else { Vec::new() };
+        let answers =
+            Answers { micro: &micro, losses: &losses, also: &[], entropies: &entropies, scores: &[] };
+        let weighed = Weigh::weigh(&policy, &answers);
         close(name, weighed.loss / count, case["value"].as_f64().unwrap(), 1e-5);
         let want = floats(&files, &format!("{name}.grad_logps"));
         let most = want.iter().fold(0.0f64, |most, x| most.max(x.abs()));
@@ -140,6 +140,9 @@ fn losses_are_those_of_trl() {
                 let want = want[doc * 7 + at];
                 assert!((found - want).abs() <= 1e-5 * most, "{name}: gradient {doc} {at}: {found} {want}");
             }
+        }
+        if asked {
+            of_logits(name, &files, (&micro, &weighed, &entropies), count);
         }
         let names = Weigh::metrics(&policy);
         for (key, want) in case["metrics"].as_object().unwrap() {
@@ -151,7 +154,34 @@ fn losses_are_those_of_trl() {
         }
         seen += 1;
     }
-    assert_eq!(seen, 19);
+    assert_eq!(seen, 21);
+}
+
+/// What is learned from losses and from entropies is together TRL's gradient by the logits.
+fn of_logits(
+    name: &str,
+    files: &SafeTensors,
+    (micro, weighed, entropies): (&MicroBatch, &Weighed, &[f32]),
+    count: f64,
+) {
+    let (logits, want) = (floats(files, "logits"), floats(files, &format!("{name}.grad_logits")));
+    let most = want.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let (wide, vocab) = (7, want.len() / 42);
+    for row in 0..6 * wide {
+        let at = row / wide * (wide + 1) + row % wide;
+        let of_row = &logits[row * vocab..][..vocab];
+        let sum = of_row.iter().map(|x| x.exp()).sum::<f64>().ln();
+        for (id, logit) in of_row.iter().enumerate() {
+            let p = (logit - sum).exp();
+            let of_loss = p - f64::from(u8::from(micro.labels[at] == id as i32));
+            // Of an entropy H by a logit: -p (log p + H).
+            let of_entropy = -p * (logit - sum + f64::from(entropies[at]));
+            let entropy = weighed.entropies.get(at).map_or(0.0, |by| f64::from(*by));
+            let found = (f64::from(weighed.weights[at]) * of_loss + entropy * of_entropy) / count;
+            let want = want[row * vocab + id];
+            assert!((found - want).abs() <= 1e-5 * most, "{name}: logits {row} {id}: {found} {want}");
+        }
+    }
 }
 
 #[test]
