@@ -41,9 +41,9 @@ impl Answer {
 
 /// Numbers that are on their way.
 #[derive(Debug)]
-pub struct Begun(Receiver<Numbers>);
+pub struct Coming(Receiver<Numbers>);
 
-impl Begun {
+impl Coming {
     /// The numbers, when they are there.
     ///
     /// # Errors
@@ -74,11 +74,11 @@ impl Apart {
         Apart(asks)
     }
 
-    fn ask(&self, answers: Arc<[Answer]>) -> Begun {
-        let (numbers, begun) = channel();
+    fn ask(&self, answers: Arc<[Answer]>) -> Coming {
+        let (numbers, coming) = channel();
         // A thread that has gone drops both, and whoever waits hears of it.
         let _ = self.0.send((answers, numbers));
-        Begun(begun)
+        Coming(coming)
     }
 }
 
@@ -87,7 +87,7 @@ impl Reward for Apart {
         self.ask(answers.iter().map(|answer| Answer::from(*answer)).collect()).wait()
     }
 
-    fn begin(&self, answers: &Arc<[Answer]>) -> Option<Begun> {
+    fn begin(&self, answers: &Arc<[Answer]>) -> Option<Coming> {
         Some(self.ask(answers.clone()))
     }
 }
@@ -97,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::policy::reward::{WeightedReward, score, score_begun};
+    use crate::policy::reward::{WeightedReward, score, score_coming};
 
     /// Says how long an answer is, when it has been let.
     struct Waits(Receiver<()>);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_what_is_asked() {
+    fn what_is_coming_is_what_is_asked() {
         let row = Map::new();
         let of = |tokens| Answered {
             row: &row,
@@ -134,10 +134,10 @@ mod tests {
         assert_eq!(format!("{:?}", owned[0].seen()), format!("{:?}", answers[0]));
         let (lets, waits) = channel();
         let reward = Apart::new(Waits(waits));
-        let begun = reward.begin(&owned).unwrap();
+        let coming = reward.begin(&owned).unwrap();
         let parts = [WeightedReward { name: "w".into(), weight: 2.0, reward: Box::new(reward) }];
         lets.send(()).unwrap();
-        let found = score_begun(&parts, &answers, vec![Some(begun)]).unwrap();
+        let found = score_coming(&parts, &answers, vec![Some(coming)]).unwrap();
         assert_eq!((found.sums[0], found.sums[2], found.sums[1].is_nan()), (6.0, 10.0, true));
         // Another one, that is asked here.
         lets.send(()).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::apart::{Answer, Begun, Numbers};
+use super::apart::{Answer, Coming, Numbers};
 
 /// An answer that is to be scored.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub trait Reward {
     fn score(&self, answers: &[Answered<'_>]) -> Numbers;
 
     /// Begins to score answers on another thread, if it can: one that asks the run's device cannot ([`super::apart`]).
-    fn begin(&self, _: &Arc<[Answer]>) -> Option<Begun> {
+    fn begin(&self, _: &Arc<[Answer]>) -> Option<Coming> {
         None
     }
 }
@@ -65,23 +65,23 @@ pub struct Scores {
 /// # Errors
 /// As [`Reward::score`], by the part's name.
 pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Scores, String> {
-    score_begun(parts, answers, Vec::new())
+    score_coming(parts, answers, Vec::new())
 }
 
-/// The same, where some parts have begun: by part what is on its way.
+/// The same, where some numbers are on their way, by part.
 ///
 /// # Errors
 /// As [`score`].
-pub fn score_begun(
+pub fn score_coming(
     parts: &[WeightedReward],
     answers: &[Answered<'_>],
-    begun: Vec<Option<Begun>>,
+    coming: Vec<Option<Coming>>,
 ) -> Result<Scores, String> {
-    let mut begun = begun.into_iter();
+    let mut coming = coming.into_iter();
     let mut scores = Scores { each: Vec::new(), sums: vec![f64::NAN; answers.len()], wrong: Vec::new() };
     let mut wrong = vec![false; answers.len()];
     for WeightedReward { name, weight, reward } in parts {
-        let found = begun.next().flatten().map_or_else(|| reward.score(answers), Begun::wait);
+        let found = coming.next().flatten().map_or_else(|| reward.score(answers), Coming::wait);
         let found = found.map_err(|why| format!("reward `{name}`: {why}"))?;
         if found.len() != answers.len() {
             return Err(format!(

@@ -15,7 +15,7 @@ use fathom_text::Rng;
 use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 
-use super::apart::Begun;
+use super::apart::Coming;
 use super::episodes::{Episode, Playing};
 use super::importance::weigh;
 use super::kept::{Group, Pending, Rolled, held, kept};
@@ -81,7 +81,7 @@ impl Sources for Rollouts {
             },
             pending: None,
             next: None,
-            begun: Vec::new(),
+            coming: Vec::new(),
             reported: Reported::default(),
             wait_s: 0.0,
         };
@@ -114,7 +114,7 @@ pub(super) struct Policies {
     /// Answers of the rollout after this one, where they are written a rollout ahead; without rewards until they are learned.
     next: Option<Rolled>,
     /// Those of its rewards that are on their way, by part.
-    pub(super) begun: Vec<Option<Begun>>,
+    pub(super) coming: Vec<Option<Coming>>,
     pub(super) reported: Reported,
     wait_s: f64,
 }
@@ -266,11 +266,11 @@ impl Policies {
             Some(rolled) => (rolled, true),
             None => (self.ahead(policy)?, false),
         };
-        let begun = std::mem::take(&mut self.begun);
+        let coming = std::mem::take(&mut self.coming);
         if self.how.behind > 0 {
             self.next = Some(self.ahead(policy)?);
         }
-        let rolled = self.complete(policy, rolled, begun)?;
+        let rolled = self.complete(policy, rolled, coming)?;
         self.pending = Some(self.learnable(policy, rolled, late)?);
         let metrics = &mut self.reported.metrics;
         metrics.insert("rollout_s".into(), started.elapsed().as_secs_f64());

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::apart::{Answer, Begun};
+use super::apart::{Answer, Coming};
 use super::episodes::{End, Episode};
 use super::kept::{Group, Rolled};
 use super::overlong;
 use super::replicas::{Replica, gathered};
-use super::reward::{Answered, score_begun};
+use super::reward::{Answered, score_coming};
 use super::rollouts::Policies;
 use crate::error::{Error, Result};
 use crate::recipe::NanName;
@@ -47,16 +47,16 @@ impl Policies {
     /// Answers to the next prompts, without rewards; those that can begin.
     pub(super) fn write_ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
         let (replica, own) = self.own(policy);
-        self.begun = own.as_ref().map_or_else(|_| Vec::new(), |groups| self.begin(groups));
+        self.coming = own.as_ref().map_or_else(|_| Vec::new(), |groups| self.begin(groups));
         Ok(Rolled { groups: replica.all(&policy.device, own)?, ..Rolled::default() })
     }
 
-    /// The rewards of answers that were written ahead, where they have none yet; some may have begun, by part.
+    /// The rewards of answers that were written ahead, where they have none yet; some may be on their way, by part.
     pub(super) fn complete(
         &self,
         policy: &Trainer,
         rolled: Rolled,
-        begun: Vec<Option<Begun>>,
+        coming: Vec<Option<Coming>>,
     ) -> Result<Rolled> {
         if !rolled.sums.is_empty() {
             return Ok(rolled);
@@ -64,7 +64,7 @@ impl Policies {
         let started = Instant::now();
         let replica = Replica::of_writers(&policy.device.mesh);
         let share = &rolled.groups[replica.share(rolled.groups.len())];
-        let own = if replica.speaks { self.worths(share, begun) } else { Ok(Vec::new()) };
+        let own = if replica.speaks { self.worths(share, coming) } else { Ok(Vec::new()) };
         let worths = replica.all(&policy.device, own)?;
         let mut rolled = self.worth(rolled, worths)?;
         rolled.seen.insert("rewards_wait_s".into(), started.elapsed().as_secs_f64());
@@ -110,7 +110,7 @@ impl Policies {
     }
 
     /// What can be scored apart begins.
-    fn begin(&self, groups: &[Group]) -> Vec<Option<Begun>> {
+    fn begin(&self, groups: &[Group]) -> Vec<Option<Coming>> {
         if groups.is_empty() {
             return Vec::new();
         }
@@ -119,9 +119,9 @@ impl Policies {
     }
 
     /// What the answers of some groups are worth.
-    fn worths(&self, groups: &[Group], begun: Vec<Option<Begun>>) -> Result<Vec<Vec<Worth>>> {
+    fn worths(&self, groups: &[Group], coming: Vec<Option<Coming>>) -> Result<Vec<Vec<Worth>>> {
         let of = &self.of;
-        let scores = score_begun(&of.rewards, &self.answered(groups), begun).map_err(refuse)?;
+        let scores = score_coming(&of.rewards, &self.answered(groups), coming).map_err(refuse)?;
         // An episode without a reply is given what the recipe says, or counts nowhere.
         let unscored = of.playing.as_ref().is_some_and(|playing| playing.failed_reward.is_none());
         let worth = |(episode, at): (&Episode, usize)| {
