@@ -2,7 +2,7 @@
 //! Usage: `products_bench [threads] [tokens] [name]`; on one thread its CPU time counts, whoever shares the machine.
 #![allow(unsafe_code)]
 
-use fathom_cpu::gemm::{Gemm, gemm, workspace_bytes};
+use fathom_cpu::gemm::{Gemm, Layout, gemm, workspace_bytes};
 use fathom_cpu::isa::Isa;
 use fathom_cpu::mat::{Elem, Mat, MatMut};
 use fathom_cpu::threads::Threads;
@@ -103,8 +103,7 @@ fn main() {
             a: Mat { ptr: a, elem: Elem::Bf16, stride: if case.a_trans { m } else { k } },
             a_trans: case.a_trans,
             b: Mat { ptr: b, elem: Elem::Bf16, stride: if case.b_trans { k } else { n } },
-            b_trans: case.b_trans,
-            b_packed: false,
+            b_layout: Layout::of(case.b_trans),
             c: MatMut { ptr: c, elem: case.c, stride: n },
             accumulate: case.accumulate,
         };
