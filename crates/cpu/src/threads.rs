@@ -32,7 +32,7 @@ struct Shared {
     /// How many jobs there were, whether the last may still be joined, and how many helpers are in it. A helper that comes too late,
     /// because others had its core, is not waited for.
     gate: AtomicU64,
-    /// The body of the current job and its number of tasks. Written by the caller while the gate is shut and nobody is inside, read by
+    /// The body of the current job and its number of tasks. Written by the caller while the gate is shut and no helper is inside, read by
     /// helpers inside.
     job: UnsafeCell<Option<(*const Body<'static>, usize)>>,
     next: AtomicUsize,

@@ -461,7 +461,11 @@ impl Way {
             Job::Touch(files) => {
                 // A file that is gone needs no time.
                 let now = SystemTime::now();
-                files.iter().for_each(|file| _ = File::open(file).and_then(|file| file.set_modified(now)));
+                // Nor is waited for what stands in for one.
+                let is_file = |file: &PathBuf| fs::symlink_metadata(file).is_ok_and(|found| found.is_file());
+                for file in files.into_iter().filter(is_file) {
+                    _ = File::open(file).and_then(|file| file.set_modified(now));
+                }
                 Ok(())
             }
         };

@@ -203,7 +203,7 @@ fn a_server_over_ranks_has_adapters_drafts_and_beginnings() {
     std::fs::write(folder.join("rows.jsonl"), (0..24).map(row).collect::<String>()).unwrap();
     let data = format!("data.paths=[{:?}]", folder.join("rows.jsonl").display().to_string());
     let dora =
-        crate::several::job(folder, "lora", "tuned", &[&data, "adapter.method=dora", "optimizer.lr=3e-2"]);
+        crate::several::job(folder, "lora", "tuned", &[&data, "adapter.method=dora", "optimizer.lr=0.3"]);
     train(&dora.unwrap(), &train::Order::default(), &Silent).unwrap();
     let run = folder.join("run");
     let ids: Vec<u32> = (0..150).map(|at| at * 7 % 250).collect();

@@ -381,7 +381,8 @@ fn unpacked<'b>(pages: &Pages, ids: &[u32], bytes: &'b [u8]) -> Option<Vec<Optio
         let (there, after) = rest.split_first()?;
         let size = if *there == 1 { pages.bytes(class) } else { 0 };
         let (part, after) = after.split_at_checked(size)?;
-        parts.push((size > 0).then_some(part));
+        // A stage of a pipeline may have no layer of a class.
+        parts.push((*there == 1).then_some(part));
         rest = after;
     }
     (same && rest.is_empty()).then_some(parts)

@@ -369,8 +369,12 @@ fn ranks_go_on_from_disk_with_the_same_bits() {
         for grid in [Grid { tp: 2, ..one }, Grid { pp: 2, ..one }] {
             let plain = answer(grid, false).0;
             let what = format!("{case} on {grid}");
-            assert!(answer(grid, true) == (plain.clone(), 0), "{what}: another mesh's are not read");
-            assert!(answer(grid, true) == (plain.clone(), 512), "{what}");
+            let (heard, restored) = answer(grid, true);
+            assert_eq!(restored, 0, "{what}: another mesh's are not read");
+            assert!(heard == plain, "{what}");
+            let (heard, restored) = answer(grid, true);
+            assert_eq!(restored, 512, "{what}");
+            assert!(heard == plain, "{what}");
             let mut files = Vec::new();
             let mut open = vec![folder.path().join(case)];
             while let Some(folder) = open.pop() {

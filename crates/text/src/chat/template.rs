@@ -88,7 +88,7 @@ impl Template {
     /// # Errors
     /// In words: what is wrong with it.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> std::result::Result<Template, String> {
-        Template::with(source, tokenizer, known::all())
+        Template::with(source, tokenizer, &known::all())
     }
 
     /// The same, where these are the known ones.

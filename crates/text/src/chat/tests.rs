@@ -153,7 +153,7 @@ fn a_known_template_that_rewrites_earlier_turns_has_marks_of_ours() {
 fn marks_of_known_templates_are_marks_alone() {
     let all = known::all();
     assert!(all.len() > 20);
-    for entry in all {
+    for entry in &all {
         let same = |other: &&known::Known| other.hash == entry.hash || other.name == entry.name;
         assert_eq!(all.iter().filter(same).count(), 1, "{}", entry.name);
         assert!(entry.hash.len() == 64 && entry.hash.bytes().all(|byte| byte.is_ascii_hexdigit()));

@@ -82,6 +82,12 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     }
     behind(loaded)?;
     ranks(loaded)?;
+    stages(loaded)
+}
+
+/// Refuses stages that no answer fits into.
+fn stages(loaded: &Loaded<Recipe>) -> Result<()> {
+    let rl = &loaded.value.rl;
     for (index, stage) in loaded.value.stage.iter().enumerate() {
         if stage.steps.is_none() && stage.epochs.is_some() {
             let message = "is of rows that are learned; give steps, or run.minutes";
