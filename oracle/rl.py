@@ -41,7 +41,7 @@ LOSSES = {
     "kl_dapo": dict(loss_type="dapo", beta=0.1),
     "kl_cispo": dict(loss_type="cispo", epsilon_high=1.3, beta=0.1),
     "entropy": dict(loss_type="dapo", entropy_coef=0.02),
-    "top_entropy": dict(loss_type="grpo", top_entropy_quantile=0.5),
+    "top_entropy": dict(loss_type="grpo", top_entropy_quantile=0.4),
     "off_policy": dict(loss_type="grpo", off_policy_mask_threshold=0.02),
     "on_policy": dict(loss_type="grpo", beta=0.04),
     "tools": dict(loss_type="dapo"),
