@@ -75,7 +75,7 @@ pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<
         }
     }
     let wanted = (spec.hidden != teacher.hidden)
-        .then(|| StateProjections { count: hidden.pairs.len(), columns: teacher.hidden });
+        .then_some(StateProjections { count: hidden.pairs.len(), columns: teacher.hidden });
     if spec.projections != wanted {
         let message = format!(
             "compares states of {} columns with the teacher's of {}, for which the model has {:?}",

@@ -28,7 +28,7 @@ enum Kind {
 
 /// A low-rank term.
 struct Low {
-    lora: Lora,
+    lora: Box<Lora>,
     /// A [runs x rank, in].
     a: Tensor,
     /// B [columns of all runs, rank].
@@ -77,7 +77,7 @@ impl Low {
             drops: None,
             narrow: None,
         };
-        Low { lora, a, b, bias: bias.map(|id| params.tensor(id)), lengths: None }
+        Low { lora: Box::new(lora), a, b, bias: bias.map(|id| params.tensor(id)), lengths: None }
     }
 }
 
