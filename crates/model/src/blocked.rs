@@ -58,7 +58,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
 }
 
 /// The format of a tensor's rows, as they are stored.
-pub(crate) fn rows_format(source: &dyn Source, name: &str) -> Option<BlockFormat> {
+fn rows_format(source: &dyn Source, name: &str) -> Option<BlockFormat> {
     let is_bf16 = || source.dtype(name) == Some(DType::Bf16) && source.quantised(name).is_none();
     source.blocks(name).or_else(|| is_bf16().then_some(BlockFormat::Ggml(ggml::Kind::Bf16)))
 }

@@ -129,7 +129,7 @@ const OCTET_AHEAD: usize = 2048;
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 unsafe fn octets<const M: usize, const H: usize>(g: &Gemm, cols: Range<usize>) {
-    const PAIRS: usize = 32;
+    const LINE: usize = 64;
     let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
     let mut a = [[0.0f32; CHUNK]; M];
     for col in cols.clone().step_by(8 * H) {
@@ -153,7 +153,7 @@ unsafe fn octets<const M: usize, const H: usize>(g: &Gemm, cols: Range<usize>) {
                     let at = (first + step) * 16;
                     let mut b = [_mm256_setzero_si256(); H];
                     for (b, from) in b.iter_mut().zip(eights) {
-                        if at.is_multiple_of(2 * PAIRS) {
+                        if at.is_multiple_of(LINE) {
                             _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + OCTET_AHEAD).cast());
                         }
                         *b = _mm256_loadu_si256(from.add(at).cast());

@@ -93,6 +93,15 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
     }
 }
 
+/// Puts a pipe in the place of a page; which, and its bytes.
+fn piped(folder: &Path, index: usize) -> (PathBuf, Vec<u8>) {
+    let page = files(folder).swap_remove(index);
+    let bytes = fs::read(&page).unwrap();
+    fs::remove_file(&page).unwrap();
+    assert!(Command::new("mkfifo").arg(&page).status().unwrap().success());
+    (page, bytes)
+}
+
 /// A page comes through a pipe, which the test holds up: another request is answered meanwhile.
 #[test]
 fn what_is_read_from_disk_holds_up_no_other_request() {
@@ -104,10 +113,7 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
     let ends = RefCell::default();
     let engine = bed.engine(200);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(2, PROMPT + 200)).keeping(&at).unwrap();
-    let page = files(folder.path()).swap_remove(1);
-    let bytes = fs::read(&page).unwrap();
-    fs::remove_file(&page).unwrap();
-    assert!(Command::new("mkfifo").arg(&page).status().unwrap().success());
+    let (page, bytes) = piped(folder.path(), 1);
     let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
     for (request, heard) in [&first, &other].into_iter().zip(&heard) {
         scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
@@ -145,10 +151,7 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     // Pages of one of them, and a little more.
     let capacity = fathom_engine::Capacity { sequences: 2, ..engine.capacity(1, PROMPT + 200) };
     let mut scheduler = Scheduler::new(&engine, capacity).keeping(&at).unwrap();
-    let page = files(folder.path()).swap_remove(3);
-    let bytes = fs::read(&page).unwrap();
-    fs::remove_file(&page).unwrap();
-    assert!(Command::new("mkfifo").arg(&page).status().unwrap().success());
+    let (page, bytes) = piped(folder.path(), 3);
     let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
     for (request, heard) in [&first, &other].into_iter().zip(&heard) {
         scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
