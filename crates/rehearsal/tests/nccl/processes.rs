@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
@@ -148,8 +149,11 @@ fn an_abort_is_warned_of_while_another_thread_is_in_a_call() {
     let words = "another thread is in a call of another communicator";
     alone("processes::an_abort_is_warned_of_while_another_thread_is_in_a_call", words, || {
         let (ids, calls, ended) = ([id(), id()], AtomicBool::new(false), AtomicBool::new(false));
+        // An abort before the other end has joined would be that end's error.
+        let joined = Barrier::new(4);
         let run = |aborts: bool, own: usize| {
             let rank = Rank::join(ids[usize::from(aborts)], own, 2);
+            joined.wait();
             let buffer = rank.buffer(&[1.0]);
             match (aborts, own) {
                 (true, _) => {
