@@ -52,6 +52,11 @@ impl Job {
         &self.loaded.value
     }
 
+    /// Whether it is of one of several adapters in one run.
+    pub fn is_one_of_several(&self) -> bool {
+        self.exports.is_some()
+    }
+
     /// Ranks of the whole mesh, the same in every stage.
     pub fn world(&self) -> usize {
         self.ranks[0].grid.ranks()

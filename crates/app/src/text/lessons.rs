@@ -21,7 +21,7 @@ use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use serde::{Deserialize, Serialize};
 
 use super::reference::Given;
-use super::{fetched, templates, tokenizer};
+use super::{fetched, templates};
 use crate::error::{Context, Result, refuse};
 use crate::events::{Event as Heard, Events};
 use crate::job::Job;
@@ -67,11 +67,11 @@ struct Manifest {
 /// Files that cannot be read, more rows that cannot be taught than the recipe allows, none at all.
 pub fn corpus(
     job: &Job,
+    given: Tokenizer,
     stop: &AtomicBool,
     events: &dyn Events,
 ) -> Result<Option<(Tokenizer, Store, Data, events::Lesson)>> {
     let (recipe, out) = (job.recipe(), job.data());
-    let given = tokenizer::given(job)?;
     let copies = out.join("fetched");
     let paths = fetched::rows(&recipe.data.paths, &copies, events)?;
     let held_out_paths = match recipe.data.held_out_paths.as_slice() {

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_base::human;
 use fathom_base::metrics::events::{Data, DroppedText};
-use fathom_base::metrics::{Event, MetricsWriter, read_events};
+use fathom_base::metrics::{Event, MetricsWriter};
 use fathom_curate::{
     CorpusSpec, Curation, Input, Phase, Progress, Reason, TokenizerFrom, altered, build, built,
     default_roots, made_otherwise,
@@ -39,36 +39,72 @@ const DAMAGE: usize = 3;
 /// What a run trains on: its tokenizer, and the text as tokens where it gathers any.
 pub(crate) type Corpus = (Tokenizer, Option<Store>);
 
-/// Looks at what is read and at the tokenizer, before anything is read.
-///
-/// # Errors
-/// A recipe of curation that cannot be loaded; no text at all; a tokenizer with more entries than the model has rows for them.
-pub(crate) fn check(job: &Job) -> Result<()> {
-    if !job.recipe().data.is_lessons() && !job.recipe().rl.is_on() {
-        input(job)?;
-    }
-    tokenizer::check(job)
+/// What a run reads: looked at before anything is read.
+pub(crate) struct Inputs {
+    /// Its text, and the recipe that curates it; none where it reads lessons or prompts.
+    text: Option<(Input, Option<Curation>)>,
+    /// The tokenizer that the recipe gives; none where it has one trained.
+    tokenizer: Option<Tokenizer>,
 }
 
-/// Text to tokens, or what an earlier call left; nothing if the run was asked to stop on the way.
-pub(crate) fn corpus(
+impl Inputs {
+    /// Those of a job.
+    ///
+    /// # Errors
+    /// A recipe of curation that cannot be loaded; no text at all; a tokenizer with more entries than the model has rows for them.
+    pub fn of(job: &Job) -> Result<Inputs> {
+        let reads_text = !job.recipe().data.is_lessons() && !job.recipe().rl.is_on();
+        let text = if reads_text { Some(input(job)?) } else { None };
+        Ok(Inputs { text, tokenizer: tokenizer::of_run(job)? })
+    }
+
+    /// Text to tokens, or what an earlier call left; nothing if the run was asked to stop on the way.
+    ///
+    /// # Errors
+    /// Text or rows that cannot be read; a run that has trained on others; a teacher with another tokenizer.
+    pub fn corpus(
+        self,
+        job: &Job,
+        metrics: &mut MetricsWriter,
+        stop: &Arc<AtomicBool>,
+        events: &dyn Events,
+    ) -> Result<Option<Corpus>> {
+        let lessons = needs_corpus(job.recipe()) && job.recipe().data.is_lessons();
+        let made = match (self.text, self.tokenizer) {
+            (_, Some(tokenizer)) if lessons => taught(job, (tokenizer, metrics), stop, events)?,
+            (Some(text), _) if needs_corpus(job.recipe()) => made(job, (text, metrics), stop, events)?,
+            (_, Some(tokenizer)) => Some(kept(job, tokenizer)?),
+            (_, None) => return Err(tokenizer::none_given()),
+        };
+        let Some((tokenizer, store)) = made else { return Ok(None) };
+        tokenizer::same_as_teacher(job, &tokenizer)?;
+        match store {
+            Some(store) if lessons => {
+                let store = reference::column(job, (store, &tokenizer), stop, events)?;
+                Ok(store.map(|store| (tokenizer, Some(store))))
+            }
+            store => Ok(Some((tokenizer, store))),
+        }
+    }
+}
+
+/// The corpus of a run that draws from other stores, or asks prompts: its tokenizer alone.
+fn kept(job: &Job, tokenizer: Tokenizer) -> Result<Corpus> {
+    let folder = tokenizer_dir(&job.data());
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    tokenizer.save_dir(&folder)?;
+    lessons::keep_template(job, &folder)?;
+    Ok((tokenizer, None))
+}
+
+/// The corpus of text.
+fn made(
     job: &Job,
-    metrics: &mut MetricsWriter,
+    (text, metrics): ((Input, Option<Curation>), &mut MetricsWriter),
     stop: &Arc<AtomicBool>,
     events: &dyn Events,
 ) -> Result<Option<Corpus>> {
-    if !needs_corpus(job.recipe()) {
-        let tokenizer = tokenizer::given(job)?;
-        let folder = tokenizer_dir(&job.data());
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        tokenizer.save_dir(&folder)?;
-        lessons::keep_template(job, &folder)?;
-        return Ok(Some((tokenizer, None)));
-    }
-    if job.recipe().data.is_lessons() {
-        return taught(job, metrics, stop, events);
-    }
-    let spec = corpus_spec(job)?;
+    let spec = corpus_spec(job, text)?;
     let report = match built(&spec) {
         Some(report) => report,
         None => {
@@ -84,35 +120,28 @@ pub(crate) fn corpus(
     };
     let event = report.to_event();
     say_read(job, &event, events);
-    let known = read_events(job.log())?;
-    if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Data(_)))) {
-        metrics.write(&Event::Data(event))?;
-    }
+    metrics.write_once(&Event::Data(event))?;
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(&spec.out))?;
     let store = Store::open(store_prefix(&spec.out))?;
     Ok(Some((tokenizer, Some(store))))
 }
 
-/// As [`corpus`], of lessons.
+/// The corpus of lessons.
 fn taught(
     job: &Job,
-    metrics: &mut MetricsWriter,
+    (tokenizer, metrics): (Tokenizer, &mut MetricsWriter),
     stop: &AtomicBool,
     events: &dyn Events,
 ) -> Result<Option<Corpus>> {
-    let Some((tokenizer, store, report, example)) = lessons::corpus(job, stop, events)? else {
+    let Some((tokenizer, store, report, example)) = lessons::corpus(job, tokenizer, stop, events)? else {
         return Ok(None);
     };
-    let known = read_events(job.log())?;
-    let fresh = !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Data(_))));
+    let fresh = metrics.write_once(&Event::Data(report.clone()))?;
     lessons::say(&report, &example, fresh, events);
     if fresh {
-        metrics.write(&Event::Data(report))?;
         metrics.write(&Event::Lesson(example))?;
     }
-    tokenizer::same_as_teacher(job, &tokenizer)?;
-    let store = reference::column(job, (store, &tokenizer), stop, events)?;
-    Ok(store.map(|store| (tokenizer, Some(store))))
+    Ok(Some((tokenizer, Some(store))))
 }
 
 /// Refuses to make the corpus again under a run that has trained on another.
@@ -187,7 +216,7 @@ fn say_dropped(job: &Job, event: &Data, events: &dyn Events) {
     }
 }
 
-fn corpus_spec(job: &Job) -> Result<CorpusSpec> {
+fn corpus_spec(job: &Job, (input, curation): (Input, Option<Curation>)) -> Result<CorpusSpec> {
     let data = &job.recipe().data;
     let tokenizer = match (&data.tokenizer, job.start()?) {
         (Some(path), _) => TokenizerFrom::File(path.clone()),
@@ -197,7 +226,6 @@ fn corpus_spec(job: &Job) -> Result<CorpusSpec> {
             TokenizerFrom::Train { vocab: job.recipe().model.vocab, sample_bytes }
         }
     };
-    let (input, curation) = input(job)?;
     Ok(CorpusSpec {
         text_field: data.text_field.clone(),
         curation,

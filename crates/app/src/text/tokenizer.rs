@@ -6,7 +6,7 @@ use fathom_text::Tokenizer;
 use fathom_train::needs_corpus;
 use fathom_train::recipe::MethodName;
 
-use crate::error::{Result, refuse};
+use crate::error::{Error, Result, refuse};
 use crate::job::Job;
 use crate::models::model_folder;
 
@@ -18,25 +18,31 @@ pub fn given(job: &Job) -> Result<Tokenizer> {
     match (&job.recipe().data.tokenizer, job.start()?) {
         (Some(path), _) => open(path),
         (None, Some(folder)) => open(&folder),
-        (None, None) => {
-            refuse!("data.blend names token stores alone; data.tokenizer must say which tokenizer made them")
-        }
+        (None, None) => Err(none_given()),
     }
 }
 
-/// Refuses a tokenizer with more entries than the model has rows for them.
+/// What is wrong where a tokenizer has to be given, and is not.
+pub fn none_given() -> Error {
+    Error::Refused(
+        "data.blend names token stores alone; data.tokenizer must say which tokenizer made them".into(),
+    )
+}
+
+/// As [`given`], of a run whose model has a row for each of its tokens; `None` where the run trains one.
 ///
 /// # Errors
-/// That, and those of [`given`].
-pub fn check(job: &Job) -> Result<()> {
+/// A tokenizer with more entries than the model has rows for them, and those of [`given`].
+pub fn of_run(job: &Job) -> Result<Option<Tokenizer>> {
     let (recipe, from) = (job.recipe(), &job.recipe().model.from);
     if recipe.data.tokenizer.is_none() && from.is_none() && needs_corpus(recipe) {
         // One that the run trains has as many entries as the model.
-        return Ok(());
+        return Ok(None);
     }
-    let (entries, rows) = (given(job)?.vocab_size(), job.specs[0].vocab);
+    let tokenizer = given(job)?;
+    let (entries, rows) = (tokenizer.vocab_size(), job.specs[0].vocab);
     if entries <= rows {
-        return Ok(());
+        return Ok(Some(tokenizer));
     }
     if from.is_some() {
         refuse!(

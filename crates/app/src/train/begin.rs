@@ -12,8 +12,9 @@ use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{Checkpoints, Draft, Stores, check_places, check_training, distinct, needs_corpus};
 
-use super::moments;
-use super::rank::Shared;
+use super::folder::{create, same_recipe};
+use super::several::Named;
+use super::{export, moments};
 use crate::budgets::budgets;
 use crate::crew::Crew;
 use crate::error::{Context, Result, refuse};
@@ -49,17 +50,49 @@ pub(super) fn check_alone(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// What all ranks of a run have.
-pub(super) fn shared<'a>(
+/// A model or an adapter before its first step.
+pub(super) struct Ready<'a> {
+    pub job: &'a Job,
+    pub events: Named<'a>,
+    pub tokenizer: Tokenizer,
+    pub stores: Stores,
+    /// FLOPs of a step of the first rank, by stage.
+    pub flops: Vec<f64>,
+}
+
+impl Ready<'_> {
+    /// Tokens of its tokenizer.
+    pub fn vocab(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+}
+
+/// Makes one ready, with its log; nothing if it was asked to stop.
+///
+/// # Errors
+/// What is wrong with its text or its files; what does not fit.
+pub(super) fn prepare<'a>(
     job: &'a Job,
+    order: &Order,
     crew: &Crew,
-    (stores, vocab): (&'a Stores, usize),
-    seconds: Option<&'a [f64]>,
-    order: &'a Order,
-) -> Shared<'a> {
-    let disk_sharers = crew.place(&job.machine, job.world()).disk;
-    let (stop, allow_processes) = (&order.stop, order.allow_processes);
-    Shared { job, stores, vocab, seconds, disk_sharers, stop, allow_processes }
+    events: &'a dyn Events,
+) -> Result<Option<(Ready<'a>, MetricsWriter)>> {
+    if job.is_one_of_several() {
+        create(&job.folder)?;
+        same_recipe(&job.folder, &job.loaded)?;
+    }
+    let events = Named::of(job, events);
+    let mut metrics = MetricsWriter::open(job.log())?;
+    let inputs = text::Inputs::of(job)?;
+    let flops = fits(job, crew).map_err(|error| job.placed(error))?;
+    begin_log(job, &order.command, &mut metrics, &events)?;
+    let Some((tokenizer, corpus)) = inputs.corpus(job, &mut metrics, &order.stop, &events)? else {
+        return Ok(None);
+    };
+    export::check(job)?;
+    let stores = Stores::open(job.recipe(), corpus.map(Arc::new), tokenizer.vocab_size())?;
+    stores.check_tokenizer(&tokenizer)?;
+    Ok(Some((Ready { job, events, tokenizer, stores, flops }, metrics)))
 }
 
 /// Whether all that the recipe asks for is done: more steps may have come to it since.
@@ -77,7 +110,7 @@ pub(super) fn is_done(job: &Job) -> Result<bool> {
 }
 
 /// Refuses a run whose plan exceeds the memory budget, before any memory is taken. FLOPs of a step of the first rank, by stage.
-pub(super) fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
+fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     let (recipe, device) = (job.recipe(), job.machine.open()?);
     let profile = device.machine.profile();
     // What predictions were made with, to be read with them.
@@ -131,12 +164,7 @@ fn rollout_fits(job: &Job, draft: &Draft<'_>, step_bytes: u64) -> Result<()> {
 }
 
 /// The first event of a run that has none.
-pub(super) fn begin_log(
-    job: &Job,
-    command: &str,
-    metrics: &mut MetricsWriter,
-    events: &dyn Events,
-) -> Result<()> {
+fn begin_log(job: &Job, command: &str, metrics: &mut MetricsWriter, events: &dyn Events) -> Result<()> {
     let short = moments::short(job.recipe()).unwrap_or_default();
     if !short.is_empty() {
         events.line(&format!("note: {short}"));

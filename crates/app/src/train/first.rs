@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
+use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_base::rss;
 use fathom_report::RunLog;
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
-use fathom_train::{Checkpoints, Outcome, Progress, Run, Trainer};
+use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Rebuild, Run, Trainer, together};
 
 use super::gap::Gap;
-use super::rank::{Shared, trainer_of};
+use super::rank::{Shared, trainers};
 use super::time::{self, Ahead};
 use super::watch::{BEFORE, Watch, if_there_is_room};
 use super::{export, moments};
@@ -60,75 +60,98 @@ pub(super) struct First<'a> {
     pub events: &'a dyn Events,
 }
 
-impl First<'_> {
-    /// Trains, exports, measures and reports.
-    pub fn run(&self, device: Device, mut metrics: MetricsWriter) -> Result<Trained> {
-        let (shared, job, events) = (self.shared, self.shared.job, self.events);
-        let alone = device.mesh.grid().ranks() == 1;
-        let trainer = trainer_of(job, &device, shared.vocab, events)?;
-        self.say_model(&trainer, &mut metrics)?;
-        let gap = self.gap(alone);
-        let plain = match &gap {
-            Some(gap) => gap.measure((&trainer).into(), ("before rounding", 0), &mut metrics)?,
-            None => None,
-        };
-        shared.open(metrics, trainer, |run| self.steps(run, alone, gap.zip(plain)))
+/// Trains all parts of a run, exports, measures and reports.
+///
+/// # Errors
+/// What ended the run.
+pub(super) fn first(
+    firsts: &[First<'_>],
+    device: Device,
+    logs: Vec<MetricsWriter>,
+    events: &dyn Events,
+) -> Result<Trained> {
+    let alone = device.mesh.grid().ranks() == 1;
+    let rebuild = |device: &Device| firsts[0].shared.rebuilt(device);
+    let rebuild: Option<Rebuild<'_>> = if firsts.len() == 1 { Some(&rebuild) } else { None };
+    let parts = firsts.iter().map(|one| one.shared);
+    let (mut runs, mut boards, mut gaps): (Vec<Run<'_>>, Vec<_>, Vec<_>) = Default::default();
+    for ((one, trainer), mut metrics) in firsts.iter().zip(trainers(parts, &device, events)?).zip(logs) {
+        one.say_model(&trainer, &mut metrics)?;
+        gaps.push(one.gap(&trainer, alone, &mut metrics)?);
+        let run = one.shared.run(metrics, trainer, rebuild)?;
+        boards.push(one.board(one.say_resumed(&run))?);
+        runs.push(run);
     }
-
-    /// The log's event of the model, if it has none.
-    pub fn say_model(&self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
-        let known = read_events(self.shared.job.log())?;
-        if !known.iter().any(|value| matches!(Event::from_value(value), Some(Event::Model(_)))) {
-            let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
-            metrics.write(&Event::Model(report::model_event(&trainer.model.spec, all.sum())))?;
+    let mut watches: Vec<Watch<'_>> =
+        firsts.iter().zip(&mut boards).map(|(one, board)| one.watch(alone, board)).collect();
+    for ((run, watch), gap) in runs.iter_mut().zip(&mut watches).zip(&mut gaps) {
+        measure_before(run, watch, gap.as_mut())?;
+    }
+    let mut hooks: Vec<&mut dyn Hooks> = watches.iter_mut().map(|watch| watch as &mut dyn Hooks).collect();
+    let outcome = together(&mut runs, &mut hooks)?;
+    drop(watches);
+    events.on(heard::Event::Trained);
+    let mut trained = Trained::without_report(outcome);
+    let ended = firsts.iter().zip(runs).zip(&mut boards).zip(&gaps);
+    for (((one, run), board), gap) in ended {
+        let progress = run.progress().clone();
+        if outcome == Outcome::Interrupted {
+            let step = progress.step;
+            one.events.line(&format!("saved at step {step}; run the same command again to go on"));
+            continue;
         }
+        let unsaved = run.nothing_saved().map(str::to_owned);
+        let (trainer, mut metrics) = run.finish();
+        if let Some(gap) = gap {
+            gap.ends(&trainer, progress.step, &mut metrics)?;
+        }
+        let report = one.finish(trainer, metrics, board, &progress)?;
+        if one.shared.job.is_one_of_several() {
+            let (adapter, page) = (one.shared.job.adapter(), report.page.display());
+            let what =
+                format!("{} steps; the adapter is {}, its report {page}", progress.step, adapter.display());
+            one.events.line(&what);
+        } else {
+            trained.report = Some(report);
+        }
+        trained.unsaved = trained.unsaved.or(unsaved);
+    }
+    Ok(trained)
+}
+
+/// Measures a run on one rank that has not started.
+fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap<'_>>) -> Result<()> {
+    if run.progress().step == 0 && watch.measures && moments::before(watch.recipe) == Some(0) {
+        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
+    }
+    if let Some(gap) = gap {
+        run.before(&mut |trainer, metrics| {
+            gap.rounds(trainer, metrics).map_err(|error| fathom_train::Error::Hook(error.into()))
+        })?;
+    }
+    Ok(())
+}
+
+impl<'a> First<'a> {
+    /// The log's event of the model, if it has none.
+    fn say_model(&self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
+        let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
+        metrics.write_once(&Event::Model(report::model_event(&trainer.model.spec, all.sum())))?;
         Ok(())
     }
 
     /// What measures the cost of rounding.
-    fn gap(&self, alone: bool) -> Option<Gap<'_>> {
+    fn gap(&self, trainer: &Trainer, alone: bool, metrics: &mut MetricsWriter) -> Result<Option<Gap<'a>>> {
         let Shared { job, stores, .. } = *self.shared;
-        Gap::of(job, (self.tokenizer, stores), self.events, alone)
-    }
-
-    /// The steps of all stages, and what follows them.
-    fn steps(&self, mut run: Run<'_>, alone: bool, gap: Option<(Gap<'_>, f64)>) -> Result<Trained> {
-        let (recipe, events) = (self.shared.job.recipe(), self.events);
-        let steps_done = self.say_resumed(&run);
-        let mut board = self.board(steps_done)?;
-        let mut watch = self.watch(alone, &mut board);
-        if steps_done == 0 && alone && moments::before(recipe) == Some(0) {
-            run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
+        let mut gap = Gap::of(job, (self.tokenizer, stores), self.events, alone);
+        if let Some(gap) = &mut gap {
+            gap.begins(trainer, metrics)?;
         }
-        let mut rounded = None;
-        if let Some((gap, plain)) = &gap {
-            run.before(&mut |trainer, metrics| {
-                let found = gap.measure(trainer.into(), ("rounded", 0), metrics);
-                rounded = found.map_err(|error| fathom_train::Error::Hook(error.into()))?;
-                Ok(())
-            })?;
-            rounded.iter().for_each(|rounded| gap.begins([*plain, *rounded]));
-        }
-        let outcome = run.train(&mut watch)?;
-        let progress = run.progress().clone();
-        events.on(heard::Event::Trained);
-        if outcome == Outcome::Interrupted {
-            events.line(&format!("saved at step {}; run the same command again to go on", progress.step));
-            return Ok(Trained::without_report(outcome));
-        }
-        let unsaved = run.nothing_saved().map(str::to_owned);
-        let (trainer, mut metrics) = run.finish();
-        if let (Some((gap, plain)), Some(rounded)) = (&gap, rounded) {
-            let trained =
-                gap.measure((&trainer).into(), ("rounded and trained", progress.step), &mut metrics)?;
-            trained.iter().for_each(|trained| gap.ends([*plain, rounded], *trained));
-        }
-        let report = self.finish(trainer, metrics, &mut board, &progress)?;
-        Ok(Trained { outcome, report: Some(report), unsaved })
+        Ok(gap)
     }
 
     /// Says where the run goes on; the step after which it does.
-    pub fn say_resumed(&self, run: &Run<'_>) -> u64 {
+    fn say_resumed(&self, run: &Run<'_>) -> u64 {
         if self.shared.stores.held_out() != self.shared.job.recipe().data.held_out_share {
             self.events.line(
                 "no document's hash falls into the held-out share; the one with the lowest is held out",
@@ -142,7 +165,7 @@ impl First<'_> {
     }
 
     /// The file for TensorBoard, if the recipe asks for one.
-    pub fn board(&self, steps_done: u64) -> Result<Option<EventFile>> {
+    fn board(&self, steps_done: u64) -> Result<Option<EventFile>> {
         let job = self.shared.job;
         let folder = job.folder.join("tensorboard");
         let open = || EventFile::resume(&folder, report::unix_s() as u64, steps_done);
@@ -150,7 +173,7 @@ impl First<'_> {
     }
 
     /// The model and the report of a run whose stages are done.
-    pub fn finish(
+    fn finish(
         &self,
         trainer: Trainer,
         mut metrics: MetricsWriter,
@@ -237,7 +260,7 @@ impl First<'_> {
     }
 
     /// What looks at the run; it measures where a whole model is at hand.
-    pub fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
+    fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
         let Shared { job, stores, seconds, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;

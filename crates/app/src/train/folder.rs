@@ -35,6 +35,14 @@ const MINUTES: &str = "run.minutes";
 /// So may these, where every place gives back the bits that it was given.
 const PLACES: [&str; 3] = ["activations.", "stage.*.recompute_granularity", "stage.*.tile_rows"];
 
+/// Makes a run's folder, if it is not there.
+///
+/// # Errors
+/// It cannot be made.
+pub fn create(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
+}
+
 /// Keeps other processes out of a run's folder for as long as the file is open; `None` where the file system has no locks.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use fathom_eval::Moment;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 use fathom_train::recipe::{QatName, Recipe};
-use fathom_train::{Checkpoints, Stores};
+use fathom_train::{Checkpoints, Stores, Trainer};
 
 use super::watch::if_there_is_room;
 use crate::error::Result;
@@ -23,10 +23,10 @@ pub(super) struct Gap<'a> {
     tokenizer: &'a Tokenizer,
     stores: &'a Stores,
     events: &'a dyn Events,
+    /// Bits per byte before rounding, and with weights that were rounded and not trained.
+    plain: Option<f64>,
+    rounded: Option<f64>,
 }
-
-/// Bits per byte before and after plain rounding.
-pub(super) type Rounded = [f64; 2];
 
 impl<'a> Gap<'a> {
     /// Of a run on one rank that has not started, has no limit of time and measures; `None` of others.
@@ -40,11 +40,50 @@ impl<'a> Gap<'a> {
         let rounds = recipe.precision.qat != QatName::None;
         let measures = alone && recipe.eval.enabled && recipe.run.minutes.is_none();
         let begins = || Checkpoints::new(&job.checkpoints(), 1).latest().is_none();
-        (rounds && measures && begins()).then_some(Gap { recipe, tokenizer, stores, events })
+        (rounds && measures && begins()).then_some(Gap {
+            recipe,
+            tokenizer,
+            stores,
+            events,
+            plain: None,
+            rounded: None,
+        })
+    }
+
+    /// Measures a model as it was read.
+    pub fn begins(&mut self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
+        self.plain = self.measure(trainer.into(), ("before rounding", 0), metrics)?;
+        Ok(())
+    }
+
+    /// Measures it with its weights rounded, before the first step, and says what plain rounding costs.
+    pub fn rounds(&mut self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
+        let Some(plain) = self.plain else { return Ok(()) };
+        self.rounded = self.measure(trainer.into(), ("rounded", 0), metrics)?;
+        let Some(rounded) = self.rounded else { return Ok(()) };
+        let (qat, cost) = (self.recipe.precision.qat, rounded - plain);
+        self.events.line(&format!(
+            "{qat}: held-out text takes {plain:.4} bits a byte, and {rounded:.4} with the weights rounded ({cost:+.4})"
+        ));
+        Ok(())
+    }
+
+    /// Measures it as it was trained, and says what is left of the cost.
+    pub fn ends(&self, trainer: &Trainer, step: u64, metrics: &mut MetricsWriter) -> Result<()> {
+        let (Some(plain), Some(rounded)) = (self.plain, self.rounded) else { return Ok(()) };
+        let when = ("rounded and trained", step);
+        let Some(trained) = self.measure(trainer.into(), when, metrics)? else { return Ok(()) };
+        let (qat, cost) = (self.recipe.precision.qat, trained - rounded);
+        self.events.line(&format!(
+            "{qat}: held-out text takes {trained:.4} bits a byte with the rounded weights as they were trained ({cost:+.4} since they \
+             were rounded, {:+.4} since before)",
+            trained - plain
+        ));
+        Ok(())
     }
 
     /// Bits per byte of a model; `None` where there is no text or no room.
-    pub fn measure(
+    fn measure(
         &self,
         of: OnDevice<'_>,
         (when, step): (&str, u64),
@@ -64,23 +103,5 @@ impl<'a> Gap<'a> {
         let moment = Moment { when: when.into(), step, trained_tokens: 0 };
         metrics.write(&Event::EvalBits(bits.to_event(&format!("held-out, {when}"), &moment)))?;
         Ok(Some(bits.bits_per_byte))
-    }
-
-    /// Says what plain rounding costs.
-    pub fn begins(&self, [plain, rounded]: Rounded) {
-        let (qat, cost) = (self.recipe.precision.qat, rounded - plain);
-        self.events.line(&format!(
-            "{qat}: held-out text takes {plain:.4} bits a byte, and {rounded:.4} with the weights rounded ({cost:+.4})"
-        ));
-    }
-
-    /// Says what is left of it.
-    pub fn ends(&self, [plain, rounded]: Rounded, trained: f64) {
-        let (qat, cost) = (self.recipe.precision.qat, trained - rounded);
-        self.events.line(&format!(
-            "{qat}: held-out text takes {trained:.4} bits a byte with the rounded weights as they were trained ({cost:+.4} since they \
-             were rounded, {:+.4} since before)",
-            trained - plain
-        ));
     }
 }

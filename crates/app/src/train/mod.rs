@@ -1,7 +1,8 @@
 //! A run of a recipe: text to tokens, stages of training with measurements between them, a Hugging Face folder and a report.
 //! Every phase leaves its result in the run's folder, so running again resumes.
 //!
-//! [`train`] names the phases in order. `first` is what the first rank does, `rank` what every rank has and the others do.
+//! [`train`] names the phases in order, of one model or of several adapters over one. `begin` is what comes before the first step, `first`
+//! what the first rank does, `rank` what every rank has and the others do.
 
 mod begin;
 mod environment;
@@ -19,25 +20,26 @@ mod time;
 mod unit_tests;
 mod watch;
 
-use std::sync::Arc;
+use std::slice;
 use std::time::Instant;
 
 use fathom_base::metrics::MetricsWriter;
 use fathom_base::recipe::Recipe as Loaded;
+use fathom_tensor::Device;
+use fathom_train::Outcome;
 use fathom_train::recipe::Recipe;
-use fathom_train::{Outcome, Stores};
 
 pub use begin::Order;
 pub use first::{Report, Trained};
 
 use crate::crew::{self, Crew, Word};
-use crate::error::{Context, Result, caught};
-use crate::events::Events;
+use crate::error::{Result, caught};
+use crate::events::{Events, Silent};
 use crate::job::Job;
-use crate::{report, text};
-use begin::{begin_log, check_alone, fits, is_done, prepared, shared};
-use first::First;
-use rank::follow;
+use crate::report;
+use begin::{Ready, check_alone, is_done, prepare, prepared};
+use first::{First, first};
+use rank::{Shared, follow};
 
 /// Runs a job to its end, or until it is asked to stop. A process that is not the first of its job takes part in the steps.
 ///
@@ -51,17 +53,7 @@ pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
         }
         let crew = Crew::assemble(&order.claim, job, events)?;
         crew.together(|| {
-            if !job.recipe().adapters.is_empty() {
-                if crew.is_first() {
-                    several::lead(job, order, &crew, events)
-                } else {
-                    several::follow_first(job, order, &crew)
-                }
-            } else if crew.is_first() {
-                lead(job, order, &crew, events)
-            } else {
-                follow_first(job, order, &crew)
-            }
+            if crew.is_first() { lead(job, order, &crew, events) } else { follow_first(job, order, &crew) }
         })
     };
     caught(run).map_err(|error| job.placed(error))
@@ -72,66 +64,96 @@ pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
 /// # Errors
 /// What is wrong with it, and where that was written.
 pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
-    if !loaded.value.adapters.is_empty() {
-        return several::check(loaded);
-    }
-    check_alone(loaded)
+    if loaded.value.adapters.is_empty() { check_alone(loaded) } else { several::check(loaded) }
 }
 
 /// The part of the first of several processes, or of the only one.
-fn lead(job: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
-    let (started, folder) = (Instant::now(), &job.folder);
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
+    let (started, folder) = (Instant::now(), &whole.folder);
+    folder::create(folder)?;
     let _claimed = folder::claim(folder, events)?;
-    folder::same_recipe(folder, &job.loaded)?;
-    if is_done(job)? {
-        page_if_missing(job)?;
-        events.line(&format!(
-            "{} is finished already; its report is {}",
-            folder.display(),
-            job.page().display()
-        ));
+    folder::same_recipe(folder, &whole.loaded)?;
+    let left = Left::of(whole, events)?;
+    if left.jobs().is_empty() {
         crew.tell(Word::NothingToDo)?;
         return Ok(Trained::without_report(Outcome::Finished));
     }
-    let mut metrics = MetricsWriter::open(job.log())?;
-    text::check(job)?;
-    let flops = fits(job, crew)?;
-    begin_log(job, &order.command, &mut metrics, events)?;
-    let Some((tokenizer, corpus)) = text::corpus(job, &mut metrics, &order.stop, events)? else {
-        events.line("asked to stop while the text was prepared; run the same command again to go on");
-        crew.tell(Word::Interrupted)?;
-        return Ok(Trained::without_report(Outcome::Interrupted));
-    };
-    export::check(job)?;
-    text::tokenizer::same_as_teacher(job, &tokenizer)?;
-    crew.tell(Word::Ready)?;
-    let vocab = tokenizer.vocab_size();
-    let stores = &Stores::open(job.recipe(), corpus.map(Arc::new), vocab)?;
-    stores.check_tokenizer(&tokenizer)?;
-    let seconds = time::stage_seconds(job.recipe(), started);
-    let shared = shared(job, crew, (stores, vocab), seconds.as_deref(), order);
-    let first = First { shared: &shared, tokenizer: &tokenizer, flops: &flops, started, events };
-    if job.world() == 1 {
-        return first.run(job.machine.open()?, metrics);
+    let (mut ready, mut logs): (Vec<Ready<'_>>, Vec<MetricsWriter>) = (Vec::new(), Vec::new());
+    for job in left.jobs() {
+        let Some((one, log)) = prepare(job, order, crew, events)? else {
+            events.line("asked to stop while the text was prepared; run the same command again to go on");
+            crew.tell(Word::Interrupted)?;
+            return Ok(Trained::without_report(Outcome::Interrupted));
+        };
+        ready.push(one);
+        logs.push(log);
     }
-    crew::run(job, crew, |device| first.run(device, metrics), &|device| follow(&shared, device).map(drop))
+    crew.tell(Word::Ready)?;
+    let seconds = &time::stage_seconds(whole.recipe(), started);
+    let of = |one| Shared { seconds: seconds.as_deref(), ..Shared::new(one, crew, order) };
+    let parts: Vec<Shared<'_>> = ready.iter().map(|one| of((one.job, &one.stores, one.vocab()))).collect();
+    let firsts: Vec<First<'_>> = (parts.iter().zip(&ready))
+        .map(|(shared, one)| First {
+            shared,
+            tokenizer: &one.tokenizer,
+            flops: &one.flops,
+            started,
+            events: &one.events,
+        })
+        .collect();
+    let steps = |device: Device| first(&firsts, device, logs, events);
+    if whole.world() == 1 {
+        return steps(whole.machine.open()?);
+    }
+    crew::run(whole, crew, steps, &|device| follow(&parts, device).map(drop))
 }
 
 /// What a process that is not the first does: waits for the first to prepare the run, and takes part in its steps.
-fn follow_first(job: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
+fn follow_first(whole: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
     match crew.hear()? {
         Word::Ready => {}
         Word::NothingToDo => return Ok(Trained::without_report(Outcome::Finished)),
         Word::Interrupted => return Ok(Trained::without_report(Outcome::Interrupted)),
     }
-    let (stores, vocab) = prepared(job)?;
+    let left = Left::of(whole, &Silent)?;
+    let data = left.jobs().iter().map(prepared).collect::<Result<Vec<_>>>()?;
     // The first rank alone decides what takes how long.
-    let shared = shared(job, crew, (&stores, vocab), None, order);
-    crew::run(job, crew, |device| follow(&shared, device), &|_| Ok(())).map(Trained::without_report)
+    let parts: Vec<Shared<'_>> = (left.jobs().iter().zip(&data))
+        .map(|(job, (stores, vocab))| Shared::new((job, stores, *vocab), crew, order))
+        .collect();
+    crew::run(whole, crew, |device| follow(&parts, device), &|_| Ok(())).map(Trained::without_report)
 }
 
-/// The report of a run that was killed between its last event and its page.
-fn page_if_missing(job: &Job) -> Result<()> {
-    if job.page().exists() { Ok(()) } else { report::write(&job.folder, &job.page()).map(drop) }
+/// The jobs of a run that are not finished: itself, or those of its adapters.
+enum Left<'a> {
+    Itself(&'a Job),
+    Adapters(Vec<Job>),
+    Nothing,
+}
+
+impl<'a> Left<'a> {
+    fn of(whole: &'a Job, events: &dyn Events) -> Result<Left<'a>> {
+        if !whole.recipe().adapters.is_empty() {
+            return several::unfinished(whole, events).map(Left::Adapters);
+        }
+        if !is_done(whole)? {
+            return Ok(Left::Itself(whole));
+        }
+        let (folder, page) = (&whole.folder, whole.page());
+        if !page.exists() {
+            // It was killed between its last event and its page.
+            report::write(folder, &page)?;
+        }
+        let line = format!("{} is finished already; its report is {}", folder.display(), page.display());
+        events.line(&line);
+        Ok(Left::Nothing)
+    }
+
+    fn jobs(&self) -> &[Job] {
+        match self {
+            Left::Itself(job) => slice::from_ref(*job),
+            Left::Adapters(jobs) => jobs,
+            Left::Nothing => &[],
+        }
+    }
 }

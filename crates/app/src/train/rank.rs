@@ -10,13 +10,15 @@ use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
     Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Settled, Sources, Stores, Trainer,
-    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, train_experts,
+    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
 };
 
 use fathom_train::Frozen;
 use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
 
+use super::begin::Order;
 use super::rewards::rollouts;
+use crate::crew::Crew;
 use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
@@ -41,22 +43,25 @@ pub struct Shared<'a> {
     pub allow_processes: bool,
 }
 
-impl Shared<'_> {
-    /// Opens a rank's part of the run, in its folder, and gives it to `work`.
+impl<'a> Shared<'a> {
+    /// Of a job, its data and the tokens of its tokenizer.
+    pub fn new(
+        (job, stores, vocab): (&'a Job, &'a Stores, usize),
+        crew: &Crew,
+        order: &'a Order,
+    ) -> Shared<'a> {
+        let disk_sharers = crew.place(&job.machine, job.world()).disk;
+        let (stop, allow_processes) = (&order.stop, order.allow_processes);
+        Shared { job, stores, vocab, seconds: None, disk_sharers, stop, allow_processes }
+    }
+
+    /// A rank's trainer, made again after a failure.
     ///
     /// # Errors
-    /// Those of the work, and a damaged checkpoint.
-    pub fn open<T>(
-        &self,
-        metrics: MetricsWriter,
-        trainer: Trainer,
-        work: impl FnOnce(Run<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let rebuild = |device: &Device| {
-            let built = trainer_of(self.job, device, self.vocab, &Silent);
-            built.map_err(|error| fathom_train::Error::Hook(error.into()))
-        };
-        work(self.run(metrics, trainer, Some(&rebuild))?)
+    /// As [`trainer_of`].
+    pub fn rebuilt(&self, device: &Device) -> fathom_train::Result<Trainer> {
+        trainer_of(self.job, device, self.vocab, &Silent)
+            .map_err(|error| fathom_train::Error::Hook(error.into()))
     }
 
     /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail.
@@ -115,7 +120,7 @@ impl Shared<'_> {
 ///
 /// # Errors
 /// A model that cannot be read, or has no rows for all tokens.
-pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> Result<Trainer> {
+fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> Result<Trainer> {
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let dtype = precision(recipe.model.precision);
     let spill = recipe.machine.spill.as_deref().unwrap_or(&job.folder);
@@ -165,7 +170,7 @@ pub fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events)
 ///
 /// # Errors
 /// A model that has no rows for all tokens.
-pub fn trainer_of_other(job: &Job, other: &Trainer, vocab: usize) -> Result<Trainer> {
+fn trainer_of_other(job: &Job, other: &Trainer, vocab: usize) -> Result<Trainer> {
     let (recipe, ranks, device) = (job.recipe(), &job.ranks[0], &other.device);
     let (mut model, mut params) = share_untrained(device, (&other.model, &other.params), &job.specs[0]);
     has_rows(&model, vocab)?;
@@ -251,27 +256,50 @@ fn begin_adapter(job: &Job, device: &Device, model: &Model, params: &mut Params)
     Ok(())
 }
 
+/// A rank's trainers of all parts of a run, over one base.
+///
+/// # Errors
+/// As [`trainer_of`].
+pub fn trainers<'a>(
+    parts: impl Iterator<Item = &'a Shared<'a>>,
+    device: &Device,
+    events: &dyn Events,
+) -> Result<Vec<Trainer>> {
+    let mut trainers: Vec<Trainer> = Vec::new();
+    for Shared { job, vocab, .. } in parts {
+        trainers.push(match trainers.first() {
+            Some(other) => trainer_of_other(job, other, *vocab)?,
+            None => trainer_of(job, device, *vocab, events)?,
+        });
+    }
+    Ok(trainers)
+}
+
 /// The part of a run that the ranks after the first do: the steps, and their share of what is saved. Each writes a log into a
 /// folder of its own.
 ///
 /// # Errors
 /// The rank's own.
-pub fn follow(shared: &Shared<'_>, device: Device) -> Result<Outcome> {
-    let own = rank_folder(&shared.job.folder, device.mesh.rank());
-    std::fs::create_dir_all(&own)?;
-    let metrics = MetricsWriter::open(own.join("metrics.jsonl"))?;
-    let trainer = trainer_of(shared.job, &device, shared.vocab, &Silent)?;
-    shared.open(metrics, trainer, |mut run| {
-        let outcome = run.train(&mut Unwatched)?;
-        if outcome == Outcome::Finished {
-            run.finish().1.sync()?;
-        }
-        Ok(outcome)
-    })
+pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
+    let rebuild = |device: &Device| parts[0].rebuilt(device);
+    let rebuild: Option<Rebuild<'_>> = if parts.len() == 1 { Some(&rebuild) } else { None };
+    let mut runs = Vec::new();
+    for (shared, trainer) in parts.iter().zip(trainers(parts.iter(), &device, &Silent)?) {
+        let own = rank_folder(&shared.job.folder, device.mesh.rank());
+        std::fs::create_dir_all(&own)?;
+        runs.push(shared.run(MetricsWriter::open(own.join("metrics.jsonl"))?, trainer, rebuild)?);
+    }
+    let mut unwatched: Vec<Unwatched> = runs.iter().map(|_| Unwatched).collect();
+    let mut hooks: Vec<&mut dyn Hooks> = unwatched.iter_mut().map(|one| one as &mut dyn Hooks).collect();
+    let outcome = together(&mut runs, &mut hooks)?;
+    if outcome == Outcome::Finished {
+        runs.into_iter().try_for_each(|run| run.finish().1.sync())?;
+    }
+    Ok(outcome)
 }
 
 /// Shows and measures nothing.
-pub struct Unwatched;
+struct Unwatched;
 
 impl Hooks for Unwatched {
     fn stage(&mut self, _: &events::Stage, _: &Settled) {}

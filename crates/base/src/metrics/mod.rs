@@ -50,6 +50,21 @@ impl MetricsWriter {
         self.file.write_all(&line).map_err(to_io)
     }
 
+    /// Appends an event of which a log has one, if it has none of its kind yet; whether it did.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and those of [`read_events`].
+    pub fn write_once(&mut self, event: &Event) -> Result<bool> {
+        let kind = |value: &Value| value.get("event").cloned();
+        let own =
+            serde_json::to_value(event).map_err(|error| Error::io("write", &self.path, error.into()))?;
+        let has = read_events(&self.path)?.iter().any(|value| kind(value) == kind(&own));
+        if !has {
+            self.write(event)?;
+        }
+        Ok(!has)
+    }
+
     /// Waits until everything written so far is on the disk. For checkpoints.
     ///
     /// # Errors
@@ -170,6 +185,17 @@ mod tests {
         fs::write(&path, b"no line break at all").unwrap();
         MetricsWriter::open(&path).unwrap().write(&step(7)).unwrap();
         assert_eq!(steps(&path), [7]);
+    }
+
+    #[test]
+    fn of_some_kinds_a_log_has_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut writer = MetricsWriter::open(&path).unwrap();
+        assert!(writer.write_once(&step(1)).unwrap() && !writer.write_once(&step(2)).unwrap());
+        assert_eq!(steps(&path), [1]);
+        assert!(writer.write_once(&Event::Done(Done::default())).unwrap());
+        assert!(!MetricsWriter::open(&path).unwrap().write_once(&step(3)).unwrap());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Several runs in one process, a step of each after the other: adapters over one base. Each is the run that it would be alone, with
-//! its own data, optimizer, log and checkpoints, so it resumes alone as well, wherever it was.
+//! its own data, optimizer, log and checkpoints, so it resumes alone as well, wherever it was. One run alone takes no turns.
 
 use super::{Hooks, Outcome, Run, Running};
 use crate::error::Result;
@@ -55,6 +55,9 @@ impl Turn<'_, '_> {
 #[track_caller]
 pub fn together(runs: &mut [Run<'_>], hooks: &mut [&mut dyn Hooks]) -> Result<Outcome> {
     assert_eq!(runs.len(), hooks.len(), "together: hooks of each run");
+    if let ([run], [hooks]) = (&mut *runs, &mut *hooks) {
+        return run.train(&mut **hooks);
+    }
     let mut turns: Vec<Turn<'_, '_>> = Vec::new();
     for (run, hooks) in runs.iter_mut().zip(hooks) {
         let hooks = &mut **hooks;
