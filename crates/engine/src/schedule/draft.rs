@@ -6,9 +6,9 @@
 //! is the token saves the step that would read it. So answers are the same with and without, drawn or not, bit for bit.
 
 /// Tokens that have to be the same before what followed them is guessed.
-const LEAST_MATCH: usize = 3;
-/// A match of so many is tried even where guesses failed lately.
-const LONG_MATCH: usize = 8;
+pub(super) const LEAST_MATCH: usize = 3;
+/// A match of so many is tried even where guesses failed lately, and before a draft model is asked.
+pub(super) const LONG_MATCH: usize = 8;
 /// First guesses of a sequence.
 const FIRST: usize = 3;
 /// Steps without a guess, after failures, at most.
@@ -34,18 +34,32 @@ impl Drafting {
         Drafting::new(self.most)
     }
 
-    /// What is guessed to follow a sequence's tokens, at most `room`.
-    pub fn draft(&mut self, ids: &[u32], room: usize) -> Vec<u32> {
+    /// What is guessed to follow a sequence's tokens, at most `room`: what followed where at least as many as `least` were the same. A
+    /// text that repeats itself goes on so.
+    pub fn draft(&mut self, ids: &[u32], room: usize, least: usize) -> Vec<u32> {
         let room = room.min(self.length);
         if room == 0 {
             return Vec::new();
         }
-        let Some((at, matched)) = earlier(ids) else { return Vec::new() };
+        let Some((at, matched)) = earlier(ids).filter(|(_, matched)| *matched >= least) else {
+            return Vec::new();
+        };
         if self.quiet > 0 && matched < LONG_MATCH {
             self.quiet -= 1;
             return Vec::new();
         }
-        ids[at..(at + room).min(ids.len())].to_vec()
+        // `earlier` ends before the last token, so what is guessed lies behind what is known by then.
+        let (period, mut guess) = (ids.len() - at, Vec::with_capacity(room));
+        for index in 0..room {
+            let known = ids.get(at + index).copied();
+            guess.push(known.unwrap_or_else(|| guess[index - period]));
+        }
+        guess
+    }
+
+    /// Whether its guesses were right lately, as far as there were any.
+    pub fn is_right(&self) -> bool {
+        self.failed == 0
     }
 
     /// Guesses of this step of what needs no earlier tokens, at most `room`.
@@ -105,19 +119,25 @@ mod tests {
         let ids = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3];
         assert_eq!(earlier(&ids), Some((3, 3)));
         let mut drafting = Drafting::new(8);
-        assert_eq!(drafting.draft(&ids, 100), [4, 5, 6]);
-        assert_eq!(drafting.draft(&ids, 1), [4]);
-        assert!(drafting.draft(&ids[..6], 100).is_empty());
+        assert_eq!(drafting.draft(&ids, 100, LEAST_MATCH), [4, 5, 6]);
+        assert_eq!(drafting.draft(&ids, 1, LEAST_MATCH), [4]);
+        assert!(drafting.draft(&ids[..6], 100, LEAST_MATCH).is_empty());
         drafting.judge(3, 3);
-        assert_eq!(drafting.draft(&ids, 100), [4, 5, 6, 9, 1, 2]);
+        assert_eq!(drafting.draft(&ids, 100, LEAST_MATCH), [4, 5, 6, 9, 1, 2]);
         drafting.judge(6, 0);
-        assert!(drafting.draft(&ids, 100).is_empty());
-        assert!(drafting.draft(&ids, 100).is_empty());
-        assert_eq!(drafting.draft(&ids, 100), [4, 5, 6]);
+        assert!(drafting.draft(&ids, 100, LEAST_MATCH).is_empty());
+        assert!(drafting.draft(&ids, 100, LEAST_MATCH).is_empty());
+        assert_eq!(drafting.draft(&ids, 100, LEAST_MATCH), [4, 5, 6]);
         // A long match is tried at once.
         let long: Vec<u32> = (0..10).chain(0..10).collect();
         drafting.judge(3, 0);
-        assert_eq!(drafting.draft(&long[..19], 100), [9]);
-        assert!(Drafting::new(0).draft(&ids, 100).is_empty());
+        assert_eq!(drafting.draft(&long[..19], 100, LONG_MATCH), [9]);
+        assert!(Drafting::new(8).draft(&ids, 100, LONG_MATCH).is_empty());
+        // One token again and again, and two in turns, go on.
+        let mut drafting = Drafting::new(8);
+        assert_eq!(drafting.draft(&[7; 6], 100, LEAST_MATCH), [7; 3]);
+        drafting.judge(3, 3);
+        assert_eq!(drafting.draft(&[1, 2, 1, 2, 1, 2, 1], 5, LEAST_MATCH), [2, 1, 2, 1, 2]);
+        assert!(Drafting::new(0).draft(&ids, 100, LEAST_MATCH).is_empty());
     }
 }

@@ -7,6 +7,7 @@
 
 use fathom_tensor::{Device, PAGE_ROWS, Tensor};
 
+use super::draft::{LEAST_MATCH, LONG_MATCH};
 use super::sequence::Sequence;
 use super::{Capacity, Scheduler};
 use crate::engine::Engine;
@@ -45,12 +46,14 @@ impl Draft {
     }
 }
 
-/// What the draft model guessed to follow an answer.
+/// What is guessed to follow an answer where there is a draft model, also if that is nothing.
 #[derive(Clone)]
 pub(crate) struct Guess {
     request: u64,
     answer: usize,
     ids: Vec<u32>,
+    /// By the draft model.
+    guessed: bool,
 }
 
 /// Guesses for a sequence, while they are made.
@@ -275,14 +278,18 @@ impl Ways {
 }
 
 impl Scheduler<'_> {
-    /// Guesses what follows the sequences that answer: what followed the same tokens before, or else what the draft model says.
+    /// Guesses what follows the sequences that answer: what followed the same tokens before, or else what the draft model says, which
+    /// goes before a short match where it was right lately.
     pub(super) fn guess(&mut self) {
+        let answering = self.running.iter().filter(|sequence| sequence.answers()).count();
+        let small = self.drafter.as_mut().is_some_and(|drafter| drafter.worth.wants(answering));
         for sequence in &mut self.running {
             sequence.drafts.clear();
             sequence.guessed = false;
             if sequence.answers() && sequence.beam.is_none() {
                 let room = sequence.writer.left().saturating_sub(1);
-                sequence.drafts = sequence.drafting.draft(&sequence.ids, room);
+                let least = if small && sequence.guessing.is_right() { LONG_MATCH } else { LEAST_MATCH };
+                sequence.drafts = sequence.drafting.draft(&sequence.ids, room, least);
             }
         }
         if let Some(drafter) = &mut self.drafter {
@@ -290,18 +297,24 @@ impl Scheduler<'_> {
         }
     }
 
-    /// What the draft model guessed, for ranks that have none.
+    /// What was guessed in this step, for ranks that have no draft model; nothing where this one has none either.
     pub(crate) fn guesses(&self) -> Vec<Guess> {
-        let guessed = self.running.iter().filter(|sequence| sequence.guessed);
-        guessed.map(|it| Guess { request: it.request, answer: it.answer, ids: it.drafts.clone() }).collect()
+        let answers = self.running.iter().filter(|it| self.drafter.is_some() && it.answers());
+        let of = |it: &Sequence<'_>| Guess {
+            request: it.request,
+            answer: it.answer,
+            ids: it.drafts.clone(),
+            guessed: it.guessed,
+        };
+        answers.map(of).collect()
     }
 
-    /// Takes what the first rank's draft model guessed.
+    /// Takes what the first rank guessed in the place of own guesses.
     pub(crate) fn take_guesses(&mut self, guesses: Vec<Guess>) {
-        for Guess { request, answer, ids } in guesses {
+        for Guess { request, answer, ids, guessed } in guesses {
             let of = |it: &&mut Sequence<'_>| it.request == request && it.answer == answer;
             if let Some(sequence) = self.running.iter_mut().find(of) {
-                (sequence.drafts, sequence.guessed) = (ids, true);
+                (sequence.drafts, sequence.guessed) = (ids, guessed);
             }
         }
     }
