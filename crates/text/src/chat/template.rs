@@ -168,7 +168,7 @@ impl Template {
     ) -> std::result::Result<Rendered, String> {
         let mut context = self.special.clone();
         context.extend(variables.clone());
-        context.insert("messages".into(), messages.iter().map(|message| with_thoughts(message)).collect());
+        context.insert("messages".into(), messages.iter().map(|message| normalised(message)).collect());
         // A template asks whether there are tools, and an empty list would be some.
         let tools = if tools.is_empty() { Json::Null } else { json!(tools) };
         context.insert("tools".into(), tools);
@@ -192,16 +192,18 @@ impl fmt::Debug for Template {
     }
 }
 
-/// A message whose thoughts are under the names that templates read, as Transformers has them: `reasoning_content` whatever the row
-/// calls them, and `thinking` if it is not there.
-fn with_thoughts(message: &Json) -> Json {
-    let thoughts = ["reasoning_content", "thinking", "reasoning"]
-        .into_iter()
-        .find_map(|key| message.get(key).filter(|thoughts| !thoughts.is_null()));
-    let (Some(thoughts), Json::Object(said)) = (thoughts, message) else { return message.clone() };
+/// A message as Transformers gives it to a template: without what is null, and its thoughts under the names that templates read,
+/// `reasoning_content` whatever the row calls them, and `thinking` if it is not there.
+fn normalised(message: &Json) -> Json {
+    let Json::Object(said) = message else { return message.clone() };
     let mut said = said.clone();
-    said.entry("thinking").or_insert_with(|| thoughts.clone());
-    said.insert("reasoning_content".into(), thoughts.clone());
+    // Programs send `"content": null` beside the calls of tools, and most templates would print it.
+    said.retain(|_, value| !value.is_null());
+    let thoughts = ["reasoning_content", "thinking", "reasoning"].into_iter().find_map(|key| said.get(key));
+    if let Some(thoughts) = thoughts.cloned() {
+        said.entry("thinking").or_insert_with(|| thoughts.clone());
+        said.insert("reasoning_content".into(), thoughts);
+    }
     Json::Object(said)
 }
 

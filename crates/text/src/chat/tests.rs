@@ -281,6 +281,15 @@ fn json_and_dates_are_as_python_writes_them() {
     );
     assert_eq!(render("{{ messages[0].content[::-1] }}", json!("abc")), "cba");
     assert_eq!(render("{{ messages[0].content.strip().startswith('a') }}", json!(" abc")), "True");
+    // What is null is not there for a template, as in Transformers; inside of a value it stays.
+    assert_eq!(
+        render("{{ messages[0].content }}{{ messages[0] | tojson }}", json!(null)),
+        "{\"role\": \"user\"}"
+    );
+    assert_eq!(
+        render("{{ messages[0] | tojson }}", json!([null])),
+        "{\"role\": \"user\", \"content\": [null]}"
+    );
     assert_eq!(python::strftime("%d %b %Y, %A %I:%M %p %%", 1_764_000_000), "24 Nov 2025, Monday 04:00 PM %");
     assert_eq!(python::strftime("%Y-%m-%d", 951_782_400), "2000-02-29");
 }
