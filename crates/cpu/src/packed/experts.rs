@@ -126,9 +126,12 @@ type Wave = [(usize, Range<usize>)];
 /// As [`experts`]; `memory` is what lies behind the order.
 unsafe fn compute(place: Place<'_>, op: &Experts<'_>, (order, wave): (&[i32], &Wave), memory: *mut u8) {
     let count: usize = wave.iter().map(|(_, slots)| slots.len()).sum();
+    if count == 0 {
+        return;
+    }
     let (mut at, mut tasks, mut parts) = (memory, 0, Vec::with_capacity(wave.len()));
     let even = (wave.len() * op.out).div_ceil(place.threads.count() * TASKS).next_multiple_of(OCTET);
-    for (expert, slots) in wave.iter().filter(|(_, slots)| !slots.is_empty()) {
+    for (expert, slots) in wave {
         let runs = rows_of(op.runs, op.k, expert * op.out..(expert + 1) * op.out);
         let few = slots.len() <= FEW || place.isa == Isa::Portable;
         let step = if few { even } else { COLUMNS };
