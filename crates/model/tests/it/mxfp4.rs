@@ -49,10 +49,8 @@ fn rows_in_few_bits_are_the_turned_elements() {
     let (source, expected) = (open(&folder()).unwrap().source, folder().join("expected.safetensors"));
     let expected = SafeTensors::open_file(&expected).unwrap();
     for name in expected.names() {
-        let ([experts, inner, out], Some(format)) = (*expected.shape(name).unwrap(), source.blocks(name))
-        else {
-            panic!("{name} is in no blocks");
-        };
+        let [experts, inner, out] = *expected.shape(name).unwrap() else { panic!("{name} is no stack") };
+        let format = source.blocks(name).unwrap();
         let (wide, all) = (format.row_bytes(inner), bytes(&expected, name));
         let mut rows = vec![0; experts * out * wide];
         // In parts that do not end with an expert.
