@@ -46,7 +46,7 @@ fn main() {
             let weights = formats.iter().map(|format| {
                 let weight = device.empty(1, bytes, DType::U8, Category::Data);
                 device.machine.write(&weight, &noise);
-                weight.packed(Rc::new(Packing { cols, runs: vec![(*format, rows)] }))
+                weight.packed(Rc::new(Packing { cols, runs: vec![(*format, rows)], turned: false }))
             });
             let weights: Vec<_> = weights.collect();
             let a: Vec<f32> = (0..m * cols).map(|at| (at as f32 * 0.1).sin()).collect();

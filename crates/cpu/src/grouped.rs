@@ -7,6 +7,8 @@
 //! [`BATCH`] rows, so scratch does not grow with the number of tokens.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use crate::elementwise::{Gathering, Place, gather, scatter};
 use crate::gemm::{self, Gemm};
 use crate::isa::Isa;
@@ -110,8 +112,9 @@ pub fn workspace_bytes(isa: Isa, threads: usize, shape: &Shape) -> usize {
 }
 
 /// The slots of each expert, tokens ascending: `order[starts[e]..starts[e + 1]]`.
-struct Sorted<'a> {
-    order: &'a [i32],
+pub(crate) struct Sorted<'a> {
+    /// All slots that have an expert.
+    pub order: &'a [i32],
     starts: [usize; MOST_EXPERTS + 1],
 }
 
@@ -120,7 +123,7 @@ impl<'a> Sorted<'a> {
     ///
     /// # Panics
     /// If an expert does not exist.
-    fn new(index: &[i32], experts: usize, order: &'a mut [i32]) -> Sorted<'a> {
+    pub fn new(index: &[i32], experts: usize, order: &'a mut [i32]) -> Sorted<'a> {
         assert!(experts <= MOST_EXPERTS, "grouped product: {experts} experts");
         let mut starts = [0; MOST_EXPERTS + 1];
         for expert in index.iter().filter(|expert| **expert >= 0) {
@@ -138,8 +141,26 @@ impl<'a> Sorted<'a> {
         Sorted { order, starts }
     }
 
+    /// Where an expert's slots are in the order.
+    pub fn range(&self, expert: usize) -> Range<usize> {
+        self.starts[expert]..self.starts[expert + 1]
+    }
+
     fn of(&self, expert: usize) -> &[i32] {
-        &self.order[self.starts[expert]..self.starts[expert + 1]]
+        &self.order[self.range(expert)]
+    }
+}
+
+/// Zeros in the columns of slots without an expert.
+///
+/// # Safety
+/// C has `slots` times `out` columns of every token, and nothing else uses them.
+pub(crate) unsafe fn clear_empty(index: &[i32], (slots, out): (usize, usize), c: &MatMut) {
+    let size = c.elem.bytes();
+    for (slot, _) in index.iter().enumerate().filter(|(_, expert)| **expert < 0) {
+        let at = (slot / slots * c.stride + slot % slots * out) * size;
+        // SAFETY: the slot's columns of its token's row.
+        unsafe { c.ptr.add(at).write_bytes(0, out * size) };
     }
 }
 
@@ -184,12 +205,8 @@ pub unsafe fn product(place: Place<'_>, op: &Product<'_>, workspace: *mut u8) {
     let shape = Shape { rows: op.index.len(), cols: [op.inner, op.out], elems, weight: false };
     // SAFETY: the caller's promise.
     let Memory { order, sides, product } = unsafe { memory(place, &shape, workspace) };
-    let size = op.c.elem.bytes();
-    for (slot, _) in op.index.iter().enumerate().filter(|(_, expert)| **expert < 0) {
-        let at = (slot / op.slots * op.c.stride + slot % op.slots * op.out) * size;
-        // SAFETY: the slot's columns of its token's row.
-        unsafe { op.c.ptr.add(at).write_bytes(0, op.out * size) };
-    }
+    // SAFETY: the caller's promise.
+    unsafe { clear_empty(op.index, (op.slots, op.out), &op.c) };
     let sorted = Sorted::new(op.index, op.experts, order);
     let a = MatMut { ptr: sides[0], elem: op.a.elem, stride: op.inner };
     let c = MatMut { ptr: sides[1], elem: op.c.elem, stride: op.out };

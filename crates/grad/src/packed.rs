@@ -52,9 +52,13 @@ impl Blocked {
     }
 
     /// The elements.
+    ///
+    /// # Panics
+    /// If they are turned, which products with experts alone take.
     #[track_caller]
     pub fn plain(&self) -> Tensor {
         let Some(packing) = self.bytes.packing() else { panic!("{:?} has no packing", self.bytes) };
+        assert!(!packing.turned, "elements of {:?}, which is turned", self.bytes);
         let (cols, mut row, mut at) = (packing.cols, 0, 0);
         let plain = self.device.empty(packing.rows(), cols, self.dtype, Category::Workspace);
         for (format, rows) in packing.runs.iter().copied() {

@@ -132,9 +132,10 @@ impl Params {
         Value::packed(device, format, shape, dtype, bytes)
     }
 
-    /// As [`Params::room`] for a frozen matrix that is held, and multiplied with, as blocks.
-    pub fn blocked_room(&self, device: &Device, packing: Packing, dtype: DType) -> Value {
-        Value::blocked(device, packing, dtype)
+    /// As [`Params::room`] for a frozen matrix that is held, and multiplied with, as blocks. Those of experts may be turned
+    /// ([`Packing::turned`]).
+    pub fn blocked_room(&self, device: &Device, packing: Packing, shape: [usize; 2], dtype: DType) -> Value {
+        Value::blocked(device, packing, shape, dtype)
     }
 
     /// The disk behind weights and state.

@@ -133,8 +133,10 @@ impl Value {
     }
 
     /// Elements of `dtype` that are held and multiplied as blocks: never written but in [`Value::as_blocked`].
-    pub(crate) fn blocked(device: &Device, packing: Packing, dtype: DType) -> Value {
-        let shape = [packing.rows(), packing.cols];
+    pub(crate) fn blocked(device: &Device, packing: Packing, shape: [usize; 2], dtype: DType) -> Value {
+        let [rows, cols] = [packing.rows(), packing.cols];
+        let fits = if packing.turned { rows * cols == shape[0] * shape[1] } else { shape == [rows, cols] };
+        assert!(fits, "blocks of {packing:?} for {shape:?}");
         Value { shape, dtype, home: Home::Blocked(Rc::new(Blocked::new(device, packing, dtype))) }
     }
 

@@ -1,12 +1,13 @@
 //! Which weights of a model are held as a file has them, in blocks (GGUF), in few bits with scales of groups (GPTQ, AWQ and others) or
-//! as bf16: projections, the embedding and the head, where all of their tensors are in formats that the machine multiplies with. Experts
-//! are unpacked while they are loaded, as is everything else. Rows of GGUF's blocks in four to six bits, and of bf16 where the processor
-//! has no unit for it, are interleaved by eight, which takes no more bytes.
+//! as bf16: projections, the embedding and the head, and experts in few bits, where all of their tensors are in formats that the machine
+//! multiplies with. Everything else is unpacked while it is loaded. Rows of GGUF's blocks in four to six bits, and of bf16 where the
+//! processor has no unit for it, are interleaved by eight, which takes no more bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fathom_grad::Params;
+use fathom_tensor::ggml::octets::OCTET;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
 use crate::files::Source;
@@ -42,19 +43,47 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
     model.visit(&mut |id, _, weight| {
         let looked_up = weight.kind == Kind::Table && matches!(weight.module, Module::Tokens | Module::Head);
         let is_matrix = weight.term == Term::Weight && weight.shape[0] > 1;
-        if is_matrix && (weight.kind == Kind::Linear || looked_up) {
-            let packing = packing(&pieces[id.index()], weight.shape, source);
-            let packing = packing.map(Packing::interleaved).filter(|all| {
-                let multiplied = all.runs.iter().all(|(format, _)| machine.multiplies(*format));
-                // Numbers are multiplied by another kernel than blocks are.
-                let numbers =
-                    |(format, _): &(BlockFormat, _)| *format == BlockFormat::Octets(ggml::Kind::Bf16);
-                multiplied && (all.is_numbers() || !all.runs.iter().any(numbers))
-            });
-            found.extend(packing.map(|packing| (model.holdings[id.index()].number, packing)));
-        }
+        let pieces = &pieces[id.index()];
+        let packing = match weight.kind {
+            Kind::Experts(count) if is_matrix => of_experts(count, pieces, weight.shape, source),
+            _ if is_matrix && (weight.kind == Kind::Linear || looked_up) => {
+                packing(pieces, weight.shape, source).map(Packing::interleaved).filter(|all| {
+                    // Numbers are multiplied by another kernel than blocks are.
+                    all.is_numbers() || !all.runs.iter().any(is_numbers)
+                })
+            }
+            _ => None,
+        };
+        let multiplied = |all: &Packing| all.runs.iter().all(|(format, _)| machine.multiplies(*format));
+        let packing = packing.filter(multiplied);
+        found.extend(packing.map(|packing| (model.holdings[id.index()].number, packing)));
     });
     found
+}
+
+/// Whether a run is of bf16 whose rows are interleaved.
+fn is_numbers((format, _): &(BlockFormat, usize)) -> bool {
+    *format == BlockFormat::Octets(ggml::Kind::Bf16)
+}
+
+/// How the weight of so many experts is packed, if all of its tensors are in few bits. Rows are interleaved where each expert and each
+/// run has whole eights of them.
+fn of_experts(count: usize, pieces: &[Piece], shape: [usize; 2], source: &dyn Source) -> Option<Packing> {
+    let packing = turned(pieces, source).or_else(|| packing(pieces, shape, source))?;
+    if packing.runs.iter().any(|(format, _)| *format == BlockFormat::Ggml(ggml::Kind::Bf16)) {
+        return None;
+    }
+    let whole = |rows: usize| rows.is_multiple_of(OCTET);
+    let eights = whole(packing.rows() / count.max(1)) && packing.runs.iter().all(|(_, rows)| whole(*rows));
+    Some(if eights { packing.interleaved() } else { packing })
+}
+
+/// The rows of a tensor [experts, in, out] that is stored as [experts, out, in] in few bits.
+fn turned(pieces: &[Piece], source: &dyn Source) -> Option<Packing> {
+    let [Piece { name, shape, .. }] = pieces else { return None };
+    let [experts, inner, out] = shape[..] else { return None };
+    let runs = vec![(source.blocks(name)?, experts * out)];
+    Some(Packing { cols: inner, runs, turned: true })
 }
 
 /// The format of a tensor's rows, as they are stored.
@@ -67,7 +96,7 @@ fn rows_format(source: &dyn Source, name: &str) -> Option<BlockFormat> {
 fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> Option<Packing> {
     let mut pieces: Vec<&Piece> = pieces.iter().collect();
     pieces.sort_by_key(|piece| piece.param_row);
-    let mut packing = Packing { cols, runs: Vec::new() };
+    let mut packing = Packing { cols, runs: Vec::new(), turned: false };
     for piece in pieces {
         let whole_rows = !piece.transpose && piece.shape.len() == 2 && piece.cols == (0..cols);
         if !whole_rows || piece.param_row != packing.rows() {

@@ -269,7 +269,7 @@ impl Declare<'_> {
         let blocked = self.blocked.get(&number).cloned();
         let stays = packed.is_some() || blocked.is_some();
         let value = if let Some(packing) = blocked {
-            self.params.blocked_room(self.device, packing, dtype)
+            self.params.blocked_room(self.device, packing, [rows, cols], dtype)
         } else if let Some((format, _)) = packed {
             self.params.packed_room(self.device, *format, [rows, cols], dtype, place)
         } else if w.trainable || !self.portion.parted {

@@ -207,10 +207,12 @@ pub struct Packing {
     pub cols: usize,
     /// Formats, and how many rows each has.
     pub runs: Vec<(BlockFormat, usize)>,
+    /// It is of experts, [experts x out, in], whose weight counts as [experts x in, out]: for products with experts alone.
+    pub turned: bool,
 }
 
 impl Packing {
-    /// Rows of the matrix.
+    /// Rows, as they are packed.
     pub fn rows(&self) -> usize {
         self.runs.iter().map(|(_, rows)| rows).sum()
     }
@@ -236,7 +238,7 @@ impl Packing {
             }
         }
         runs.retain(|(_, rows)| *rows > 0);
-        Packing { cols: self.cols, runs }
+        Packing { runs, ..self }
     }
 
     /// Whether rows of numbers are whole eights of whole pairs.
@@ -367,17 +369,15 @@ mod tests {
     #[test]
     fn rows_have_their_bytes() {
         use BlockFormat::{Int8, Nf4};
-        assert_eq!(Nf4.packed_shape([3, 128]), [3, 64 + 8]);
-        assert_eq!(Nf4.packed_shape([3, 35]), [1, 56 + 8]);
+        assert_eq!([[3, 128], [3, 35]].map(|shape| Nf4.packed_shape(shape)), [[3, 64 + 8], [1, 56 + 8]]);
         assert_eq!(Int8.packed_shape([3, 35]), [3, 36 + 4]);
     }
 
     #[test]
     fn interleaved_rows_have_the_bytes_of_the_others() {
-        let (q4, q8) = (BlockFormat::Ggml(Kind::Q4K), BlockFormat::Ggml(Kind::Q8_0));
-        let plain = Packing { cols: 512, runs: vec![(q4, 21), (q8, 9), (q4, 3), (q4, 8)] };
-        let together = plain.clone().interleaved();
-        let octets = BlockFormat::Octets(Kind::Q4K);
+        let [q4, q8] = [Kind::Q4K, Kind::Q8_0].map(BlockFormat::Ggml);
+        let plain = Packing { cols: 512, runs: vec![(q4, 21), (q8, 9), (q4, 3), (q4, 8)], turned: false };
+        let (together, octets) = (plain.clone().interleaved(), BlockFormat::Octets(Kind::Q4K));
         assert_eq!(together.runs, [(octets, 16), (q4, 5), (q8, 9), (q4, 3), (octets, 8)]);
         assert_eq!((together.rows(), together.bytes()), (plain.rows(), plain.bytes()));
         assert!((0..41).all(|row| together.row(row).0 == plain.row(row).0));

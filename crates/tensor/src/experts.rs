@@ -148,7 +148,8 @@ pub struct RouterLosses<'a> {
 pub struct GroupedMatMul<'a> {
     /// [t, in], shared by a token's slots, or [t, k x in].
     pub a: &'a Tensor,
-    /// Experts on top of each other: [experts x out, in] with `trans`, else [experts x in, out].
+    /// Experts on top of each other: [experts x out, in] with `trans`, else [experts x in, out]. Packed ([`Tensor::packing`]) they are
+    /// [experts x out, in] always.
     pub weights: &'a Tensor,
     /// How many.
     pub experts: usize,
@@ -167,14 +168,15 @@ impl GroupedMatMul<'_> {
     /// If the shapes do not fit.
     #[track_caller]
     pub fn sizes(&self) -> (usize, usize, usize, usize) {
-        let ([t, k], [rows, cols]) = (self.index.shape(), self.weights.shape());
+        let packed = self.weights.packing().map(|packing| [packing.rows(), packing.cols]);
+        let ([t, k], [rows, cols]) = (self.index.shape(), packed.unwrap_or(self.weights.shape()));
         let own = rows / self.experts.max(1);
-        let (inner, out) = if self.trans { (cols, own) } else { (own, cols) };
+        let (inner, out) = if self.trans || packed.is_some() { (cols, own) } else { (own, cols) };
         let fits = self.experts > 0
             && rows % self.experts == 0
             && (self.a.shape() == [t, inner] || self.a.shape() == [t, k * inner])
             && self.c.shape() == [t, k * out]
-            && self.a.dtype() == self.weights.dtype();
+            && (packed.is_some() || self.a.dtype() == self.weights.dtype());
         assert!(fits, "grouped matmul: {self:?}");
         (t, k, inner, out)
     }
@@ -183,6 +185,9 @@ impl GroupedMatMul<'_> {
     #[track_caller]
     pub fn desc(&self) -> OpDesc {
         let (tokens, slots, inner, out) = self.sizes();
+        if self.weights.packing().is_some() {
+            return OpDesc::PackedGrouped { rows: tokens * slots, inner };
+        }
         let (input, output) = (self.a.dtype(), self.c.dtype());
         OpDesc::Grouped { tokens, slots, inner, out, input, output, weight: false }
     }

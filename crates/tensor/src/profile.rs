@@ -128,6 +128,13 @@ pub enum OpDesc {
         /// The gradient of the weights.
         weight: bool,
     },
+    /// A product of rows, each with the packed weight of its expert.
+    PackedGrouped {
+        /// Tokens times experts of a token.
+        rows: usize,
+        /// The summed size.
+        inner: usize,
+    },
     /// Attention; `backward` needs more.
     Attention {
         /// Query rows.

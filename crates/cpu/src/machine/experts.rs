@@ -6,11 +6,11 @@ use fathom_tensor::{
     Route, RouteBackward, RouterLosses, Tensor,
 };
 
-use super::operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, scratch, start_mut};
+use super::operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, runs, scalar, scratch, start_mut};
 use super::{Cpu, expect};
 use crate::denormals::AsZeros;
 use crate::elementwise;
-use crate::grouped;
+use crate::{grouped, packed};
 
 /// Scratch bytes of a grouped product.
 pub fn workspace(isa: crate::isa::Isa, threads: usize, op: &fathom_tensor::OpDesc) -> usize {
@@ -140,6 +140,16 @@ pub fn dispatch(op: &Dispatch<'_>) {
 
 pub fn grouped_matmul(cpu: &Cpu, op: &GroupedMatMul<'_>, ws: &Tensor) {
     let (_, slots, inner, out) = op.sizes();
+    if let Some(packing) = op.weights.packing() {
+        let needed = cpu.profile.workspace(&op.desc());
+        assert!(ws.bytes() >= needed, "grouped_matmul: scratch {ws:?} is too small for {op:?}");
+        let runs = &runs(op.weights, packing);
+        let (index, a, c) = (i32s(op.index), mat(op.a), mat_mut(op.c));
+        let (experts, shared) = (op.experts, op.a.cols() == inner);
+        let call = packed::Experts { index, slots, experts, k: inner, out, a, shared, runs, c };
+        // SAFETY: see the machine's module; the packing was checked against the bytes, `ws` has those that the profile named.
+        return unsafe { packed::experts(cpu.place(), &call, scratch(ws)) };
+    }
     let call = grouped::Product {
         index: i32s(op.index),
         slots,

@@ -12,12 +12,13 @@
 //! So the bits of a row depend on nothing but its own elements and the weight, whichever kernel computes it, and are the same on every
 //! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]), which for blocks of four to six
 //! bits are interleaved in memory ([`octets`]); for many rows sixteen columns at a time are unpacked to 16 bits in the first cache and
-//! used for all of them ([`panel`]).
+//! used for all of them ([`panel`]). Weights of experts are multiplied in the same way, a few experts' rows at a time ([`experts`]).
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod embed;
+mod experts;
 mod format;
 mod octets;
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +29,7 @@ mod rows;
 mod tests;
 
 pub use embed::{Embed, embed};
+pub use experts::{Experts, experts, experts_workspace_bytes};
 
 use std::ops::Range;
 
@@ -171,7 +173,7 @@ unsafe fn multiply(
     let even = all.div_ceil(place.threads.count() * TASKS).next_multiple_of(OCTET);
     let part = if few { even } else { COLUMNS };
     let tasks = op.runs.iter().map(|run| run.rows.div_ceil(part)).sum();
-    let (c, runs, bytes) = (op.c, Runs(op.runs), tile_bytes(count));
+    let (lines, runs, bytes) = (Lines { c: op.c, first, slots: None }, Runs(op.runs), tile_bytes(count));
     let tiles = Tiles(tiles);
     place.threads.run(tasks, &|task, thread| {
         let task = cut(runs.get(), part, task);
@@ -179,7 +181,7 @@ unsafe fn multiply(
         // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
         unsafe {
             let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), count * COLUMNS);
-            by_format!(task.run.format, F => columns::<F>(place.isa, &task, (first, count, rows), tile, &c));
+            by_format!(task.run.format, F => columns::<F>(place.isa, &task, (count, rows), tile, &lines));
         }
     });
 }
@@ -204,6 +206,49 @@ impl Tiles {
     }
 }
 
+/// Where rows of C lie.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    c: MatMut,
+    /// Of these rows the first.
+    first: usize,
+    /// Rows are slots of tokens.
+    slots: Option<Slots<'a>>,
+}
+
+/// Slots of tokens, side by side in a token's row.
+#[derive(Clone, Copy)]
+struct Slots<'a> {
+    /// Which slot a row is.
+    order: &'a [i32],
+    /// Slots of a token.
+    each: usize,
+    /// Columns of one.
+    cols: usize,
+}
+
+impl Slots<'_> {
+    /// Token and slot of a row.
+    fn at(&self, row: usize) -> (usize, usize) {
+        let slot = self.order[row] as usize;
+        (slot / self.each, slot % self.each)
+    }
+}
+
+impl Lines<'_> {
+    /// Where an element lies.
+    fn at(&self, row: usize, col: usize) -> *mut u8 {
+        let (row, col) = match &self.slots {
+            None => (self.first + row, col),
+            Some(slots) => {
+                let (token, slot) = slots.at(self.first + row);
+                (token, slot * slots.cols + col)
+            }
+        };
+        self.c.ptr.wrapping_add((row * self.c.stride + col) * self.c.elem.bytes())
+    }
+}
+
 /// The columns of a task from `col` on.
 fn columns_at(task: &Task, col: usize, k: usize) -> Columns {
     let format = task.run.format;
@@ -224,16 +269,16 @@ fn columns_at(task: &Task, col: usize, k: usize) -> Columns {
 unsafe fn columns<F: Format>(
     isa: Isa,
     task: &Task,
-    (first, count, rows): (usize, usize, Rows),
+    (count, rows): (usize, Rows),
     tile: &mut [f32],
-    c: &MatMut,
+    lines: &Lines<'_>,
 ) {
     let mut cols = task.cols.clone();
     #[cfg(target_arch = "x86_64")]
     if isa != Isa::Portable && count > FEW {
         let whole = cols.start + cols.len() / OCTET * OCTET;
         // SAFETY: passed on.
-        unsafe { panels::<F>(task, cols.start..whole, (first, count, rows), tile, c) };
+        unsafe { panels::<F>(task, cols.start..whole, (count, rows), tile, lines) };
         cols.start = whole;
     }
     for col in cols.clone().step_by(OCTET) {
@@ -253,7 +298,7 @@ unsafe fn columns<F: Format>(
                 _ => portable::octet::<F>(at, wide, rows, sums),
             }
             for (row, sums) in sums.iter().enumerate() {
-                store(c, first + row, task.at + col, &sums[..wide]);
+                store(lines, row, task.at + col, &sums[..wide]);
             }
         }
     }
@@ -267,9 +312,9 @@ unsafe fn columns<F: Format>(
 unsafe fn panels<F: Format>(
     task: &Task,
     cols: Range<usize>,
-    (first, count, rows): (usize, usize, Rows),
+    (count, rows): (usize, Rows),
     tile: &mut [f32],
-    c: &MatMut,
+    lines: &Lines<'_>,
 ) {
     use panel::{COLS, DEPTH, Panel};
     tile.fill(0.0);
@@ -304,7 +349,7 @@ unsafe fn panels<F: Format>(
         let wide = COLS.min(cols.end - col);
         for (row, sums) in tile.iter().enumerate() {
             // SAFETY: passed on.
-            unsafe { store(c, first + row, task.at + col, &sums[..wide]) };
+            unsafe { store(lines, row, task.at + col, &sums[..wide]) };
         }
     }
 }
@@ -313,11 +358,11 @@ unsafe fn panels<F: Format>(
 ///
 /// # Safety
 /// They exist.
-unsafe fn store(c: &MatMut, row: usize, col: usize, values: &[f32]) {
+unsafe fn store(lines: &Lines<'_>, row: usize, col: usize, values: &[f32]) {
+    let to = lines.at(row, col);
     // SAFETY: the caller's promise.
     unsafe {
-        let to = c.ptr.add((row * c.stride + col) * c.elem.bytes());
-        match c.elem {
+        match lines.c.elem {
             Elem::F32 => std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), values.len()),
             Elem::Bf16 => {
                 for (at, value) in values.iter().enumerate() {

@@ -32,12 +32,12 @@ fn formats() -> impl Iterator<Item = (BlockFormat, usize)> {
 }
 
 /// Every level this machine has.
-fn levels() -> impl Iterator<Item = Isa> {
+pub(super) fn levels() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect())
 }
 
 /// xorshift64.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
     fn bits(&mut self) -> u64 {
@@ -48,7 +48,7 @@ impl Random {
     }
 
     /// Uniform in (-1, 1).
-    fn next(&mut self) -> f32 {
+    pub fn next(&mut self) -> f32 {
         ((self.bits() >> 40) as f32 + 0.5) / (1u64 << 23) as f32 - 1.0
     }
 }
@@ -143,7 +143,7 @@ fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs:
 }
 
 /// Weights of one kind after another.
-fn weights(formats: &[(BlockFormat, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32>) {
+pub(super) fn weights(formats: &[(BlockFormat, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32>) {
     let mut random = Random(0x9e37_79b9 ^ k as u64);
     let all: Vec<Vec<u8>> =
         formats.iter().map(|(format, n)| packed_rows(*format, (*n, k), &mut random)).collect();
@@ -164,7 +164,7 @@ fn weights(formats: &[(BlockFormat, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32
     (all, plain)
 }
 
-fn runs(formats: &[(BlockFormat, usize)], bytes: &[Vec<u8>]) -> Vec<Run> {
+pub(super) fn runs(formats: &[(BlockFormat, usize)], bytes: &[Vec<u8>]) -> Vec<Run> {
     let run = |((format, rows), bytes): (&(BlockFormat, usize), &Vec<u8>)| Run {
         format: *format,
         rows: *rows,

@@ -9,7 +9,7 @@ use fathom_model::{
     Area, Coder, FolderOptions, Fp8Save, GenerationConfig, Grouped, GroupedSave, HfFolder, Model, Packing4,
     Result, RoundTo, SaveOptions, Source, Stream, Zero, load, open, save_hf_coded, save_hf_rounded,
 };
-use fathom_tensor::{DType, Device, Machine, Meta};
+use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 
 use crate::batch::{Bed, WAYS, steady};
 use crate::packed::{BUDGET, bed, cpu, folder, held, text};
@@ -18,8 +18,13 @@ use crate::packed::{BUDGET, bed, cpu, folder, held, text};
 struct Exact<'a>(&'a dyn Source);
 
 impl Exact<'_> {
+    /// Of experts in one tensor the elements are exact in bf16.
+    fn format(&self, name: &str) -> Option<BlockFormat> {
+        self.0.blocks(name).filter(|_| self.0.shape(name).is_some_and(|shape| shape.len() == 2))
+    }
+
     fn rows(&self, name: &str, rows: Range<usize>) -> Option<Vec<u8>> {
-        let (format, shape) = (self.0.blocks(name)?, self.0.shape(name)?);
+        let (format, shape) = (self.format(name)?, self.0.shape(name)?);
         let (wide, mut row) = (format.row_bytes(shape[1]), vec![0.0f32; shape[1]]);
         let mut packed = vec![0; rows.len() * wide];
         self.0.read_blocks(name, rows, &mut packed).unwrap();
@@ -40,7 +45,7 @@ impl Source for Exact<'_> {
         self.0.shape(name)
     }
     fn dtype(&self, name: &str) -> Option<DType> {
-        if self.0.blocks(name).is_some() { Some(DType::F32) } else { self.0.dtype(name) }
+        if self.format(name).is_some() { Some(DType::F32) } else { self.0.dtype(name) }
     }
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
         match self.rows(name, rows.clone()) {
@@ -87,13 +92,13 @@ fn options(generation: &GenerationConfig) -> FolderOptions<'_> {
     FolderOptions { weights: SaveOptions::new(DType::Bf16), generation, copy: &[] }
 }
 
-fn rounded(plain: &HfFolder, to: &Path, how: RoundTo) {
+pub fn rounded(plain: &HfFolder, to: &Path, how: RoundTo) {
     let generation = GenerationConfig::default();
     let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
     save_hf_rounded((&plain.spec, sources), to, (how, options(&generation))).unwrap();
 }
 
-fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
+pub fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
     let generation = GenerationConfig::default();
     let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
     save_hf_coded((&plain.spec, sources), to, (coder, options(&generation))).unwrap();
@@ -120,43 +125,49 @@ fn folders_in_few_bits_answer_as_their_elements_do() {
     for (name, write) in cases {
         let to = at.path().join(name);
         write(&plain, &to);
-        let opened = open(&to).unwrap();
-        let documents: Vec<Vec<u32>> = (1..7).map(|seed| text(seed, 5 + 9 * seed)).collect();
-        let losses = |bed: &Bed| bed.engine(64).losses_of(&documents).unwrap().concat();
-        let [elements, by_bf16] = [DType::F32, DType::Bf16].map(|dtype| {
-            let device = cpu();
-            let (model, mut params) = Model::declare(&device, &opened.spec, dtype);
-            load(&device, &model, &mut params, &Exact(&opened.source)).unwrap();
-            losses(&bed(device, model, params))
-        });
-        // The root mean square: the largest of these losses' errors is luck.
-        let off = |x: &[f32]| {
-            let squares = x.iter().zip(&elements).map(|(x, y)| (x - y).powi(2)).sum::<f32>();
-            (squares / x.len() as f32).sqrt()
-        };
-        let by_bf16 = off(&by_bf16);
-        // As blocks of GGUF do; in bf16 both sides round what they compute.
-        for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.25)] {
-            let packed = held(&opened, dtype, true);
-            let few = packed.params.iter().filter(|(_, param)| param.value.as_blocked().is_some()).count();
-            assert_eq!(few, 4 * 3, "{name}: weights in few bits");
-            let most = off(&losses(&packed));
-            println!("{name}, {dtype:?}: losses are off by {most}, unpacked in bf16 by {by_bf16}");
-            assert!(
-                most < share * by_bf16,
-                "{name}, {dtype:?}: losses are off by {most}, in bf16 by {by_bf16}"
-            );
-            if name == "awq" && dtype == DType::F32 {
-                steady(&packed, name, &WAYS[1..2]);
-            }
-        }
-        // A plan charges what a run does.
-        let live = |stored: bool| held(&opened, DType::Bf16, stored).device.pool.usage().live;
-        let (packed, unpacked) = (live(true), live(false));
-        assert!(packed < unpacked, "{name}: {packed} bytes packed, {unpacked} unpacked");
-        let meta = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), BUDGET);
-        let declared = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
-        assert_eq!(meta.pool.usage().live, packed, "{name}");
-        drop(declared);
+        answers(name, &open(&to).unwrap(), (4 * 3, 96));
     }
+}
+
+/// A model's losses, with so many of its weights in few bits, are those of their elements; the same for any batch and chunk; and a plan
+/// charges what a run does.
+pub fn answers(name: &str, opened: &HfFolder, (few, vocab): (usize, u32)) {
+    let of = |seed: usize| text(seed, 5 + 9 * seed).into_iter().map(|id| id % vocab).collect();
+    let documents: Vec<Vec<u32>> = (1..7).map(of).collect();
+    let losses = |bed: &Bed| bed.engine(64).losses_of(&documents).unwrap().concat();
+    let [elements, by_bf16] = [DType::F32, DType::Bf16].map(|dtype| {
+        let device = cpu();
+        let (model, mut params) = Model::declare(&device, &opened.spec, dtype);
+        load(&device, &model, &mut params, &Exact(&opened.source)).unwrap();
+        losses(&bed(device, model, params))
+    });
+    // The root mean square: the largest of these losses' errors is luck.
+    let off = |x: &[f32]| {
+        let squares = x.iter().zip(&elements).map(|(x, y)| (x - y).powi(2)).sum::<f32>();
+        (squares / x.len() as f32).sqrt()
+    };
+    let by_bf16 = off(&by_bf16);
+    // As blocks of GGUF do; in bf16 both sides round what they compute.
+    for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.25)] {
+        let packed = held(opened, dtype, true);
+        let in_few = |value: &fathom_grad::Value| {
+            value.as_blocked().and_then(|bytes| bytes.packing()).is_some_and(|packing| !packing.is_numbers())
+        };
+        let found = packed.params.iter().filter(|(_, param)| in_few(&param.value)).count();
+        assert_eq!(found, few, "{name}: weights in few bits");
+        let most = off(&losses(&packed));
+        println!("{name}, {dtype:?}: losses are off by {most}, unpacked in bf16 by {by_bf16}");
+        assert!(most < share * by_bf16, "{name}, {dtype:?}: losses are off by {most}, in bf16 by {by_bf16}");
+        if name.starts_with("awq") && dtype == DType::F32 {
+            steady(&packed, name, &WAYS[1..2]);
+        }
+    }
+    // A plan charges what a run does.
+    let live = |stored: bool| held(opened, DType::Bf16, stored).device.pool.usage().live;
+    let (packed, unpacked) = (live(true), live(false));
+    assert!(packed < unpacked, "{name}: {packed} bytes packed, {unpacked} unpacked");
+    let meta = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), BUDGET);
+    let declared = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
+    assert_eq!(meta.pool.usage().live, packed, "{name}");
+    drop(declared);
 }

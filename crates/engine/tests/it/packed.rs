@@ -32,18 +32,28 @@ pub fn folder(at: &Path, tied: bool) {
 
 /// The same with so many tokens, stored as `dtype`.
 fn folder_of(at: &Path, tied: bool, vocab: usize, dtype: DType) {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama31/config.json");
-    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(golden).unwrap()).unwrap();
-    for (key, value) in [
+    let sizes = [
         ("hidden_size", 256),
         ("intermediate_size", 512),
         ("head_dim", 64),
         ("num_hidden_layers", 3),
         ("vocab_size", vocab),
-    ] {
-        config[key] = value.into();
-    }
-    config["tie_word_embeddings"] = tied.into();
+    ];
+    let sizes = sizes.into_iter().map(|(key, value)| (key, value.into()));
+    random(at, "llama31", sizes.chain([("tie_word_embeddings", tied.into())]), dtype);
+}
+
+/// A folder of a golden model's configuration with other values, and random weights.
+pub fn random(
+    at: &Path,
+    case: &str,
+    values: impl Iterator<Item = (&'static str, serde_json::Value)>,
+    dtype: DType,
+) {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
+    let text = fs::read(golden.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    values.for_each(|(key, value)| config[key] = value);
     fs::write(at.join("config.json"), config.to_string()).unwrap();
     let spec = fathom_model::open_config(at).unwrap().0;
     let device = cpu();

@@ -96,8 +96,20 @@ impl Joined {
         if self.layout == Layout::Experts { self.shape[0] } else { 1 }
     }
 
-    /// How rows lie that products take as they are, if this is a linear whose scales are those of neighbours.
+    /// Of experts all rows as they are stored: one linear, [experts x out, in].
+    fn below_each_other(&self) -> Option<Joined> {
+        let [experts, inner, out] = self.shape[..] else { return None };
+        let layout = Layout::Fours { group: decode::GROUP, scales: FourScales::PowersOfTwo };
+        let shape = vec![experts * out, inner];
+        (self.layout == Layout::Experts).then(|| Joined { shape, layout, ..self.clone() })
+    }
+
+    /// How rows lie that products take as they are, if this is a linear whose scales are those of neighbours, or such experts below each
+    /// other.
     pub fn grouped(&self) -> Option<Grouped> {
+        if let Some(all) = self.below_each_other() {
+            return all.grouped();
+        }
         let [rows, cols] = self.shape[..] else { return None };
         let inputs = |scales: &JoinedPart| cols.div_ceil(scales.bytes as usize / scales.dtype.bytes() / rows);
         let size = match self.layout {
@@ -119,20 +131,24 @@ impl Joined {
         out: &mut [u8],
         stream: &mut dyn Stream,
     ) -> Result<()> {
-        // Codes that lie row by row are read of these rows alone.
-        let by_rows =
-            matches!(self.layout, Layout::Integers { .. } | Layout::Bytes { .. } | Layout::Fours { .. });
+        if let Some(all) = self.below_each_other() {
+            return all.read_grouped((how, rows), out, stream);
+        }
+        // Codes that lie row by row are read of these rows alone, and so are the scales of four bits.
+        let fours = matches!(self.layout, Layout::Fours { .. });
+        let by_rows = fours || matches!(self.layout, Layout::Integers { .. } | Layout::Bytes { .. });
         let (first, cols) = (if by_rows { rows.start } else { 0 }, self.width());
         let mut parts = Vec::new();
         for (index, part) in self.parts.iter().enumerate() {
             let each = part.bytes / self.rows() as u64;
             let some = rows.start as u64 * each..rows.end as u64 * each;
-            let of = if by_rows && index == 0 { some } else { 0..part.bytes };
+            let of = if by_rows && index == 0 || fours && index == 1 { some } else { 0..part.bytes };
             parts.push(part.read(of, stream)?);
         }
         for (row, out) in rows.zip(out.chunks_exact_mut(how.row_bytes(cols))) {
-            let code = |input| self.code(&parts, row - first, input);
-            how.write_row(cols, code, |input| self.scale(&parts, row, input), out);
+            let (here, of_scale) = (row - first, if fours { row - first } else { row });
+            let code = |input| self.code(&parts, here, input);
+            how.write_row(cols, code, |input| self.scale(&parts, of_scale, input), out);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use fathom_tensor::ggml::octets::{OCTET, interleave};
 use fathom_tensor::{BlockFormat, Device, Packing, Tensor};
 
+use super::area::Area;
 use super::load::{Job, Slot, split};
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -24,7 +25,10 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     };
     let (mut parts, mut targets): (Vec<_>, Vec<Vec<Tensor>>) = Default::default();
     for job in jobs {
-        let (there, here) = (&job.patch.area, &job.patch.local.rows);
+        let all = Area { rows: 0..packing.rows(), cols: 0..packing.cols };
+        // What is turned is one tensor, and its rows are those that it is stored in.
+        let (there, here) =
+            if packing.turned { (&all, &all.rows) } else { (&job.patch.area, &job.patch.local.rows) };
         let (_, format) = packing.row(here.start);
         let row_bytes = format.row_bytes(packing.cols);
         for rows in split(there, row_bytes.div_ceil(packing.cols.max(1)), TOGETHER_BYTES) {

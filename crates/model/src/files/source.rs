@@ -43,7 +43,8 @@ pub trait Source: Sync {
     fn quantised(&self, _name: &str) -> Option<&Quantised> {
         None
     }
-    /// The format of a tensor's rows that [`Source::read_blocks`] gives.
+    /// The format of a tensor's rows that [`Source::read_blocks`] gives. Those of [experts, in, out] are the [experts x out, in] that it
+    /// is stored as.
     fn blocks(&self, _name: &str) -> Option<BlockFormat> {
         None
     }

@@ -43,6 +43,32 @@ fn blocks_become_what_transformers_reads() {
     }
 }
 
+/// Rows that products take: of each expert [out, in], of what is read as [in, out].
+#[test]
+fn rows_in_few_bits_are_the_turned_elements() {
+    let (source, expected) = (open(&folder()).unwrap().source, folder().join("expected.safetensors"));
+    let expected = SafeTensors::open_file(&expected).unwrap();
+    for name in expected.names() {
+        let [experts, inner, out] = *expected.shape(name).unwrap() else { panic!("{name} is no stack") };
+        let format = source.blocks(name).unwrap();
+        let (wide, all) = (format.row_bytes(inner), bytes(&expected, name));
+        let mut rows = vec![0; experts * out * wide];
+        // In parts that do not end with an expert.
+        let (first, later) = rows.split_at_mut((out + 7) * wide);
+        source.read_blocks(name, 0..out + 7, first).unwrap();
+        source.read_blocks(name, out + 7..experts * out, later).unwrap();
+        let mut found = vec![0.0; inner];
+        for (row, packed) in rows.chunks(wide).enumerate() {
+            format.unpack_row(packed, &mut found);
+            for (input, x) in found.iter().enumerate() {
+                let at = 2 * ((row / out * inner + input) * out + row % out);
+                let bits = u32::from(u16::from_le_bytes([all[at], all[at + 1]])) << 16;
+                assert_eq!(x.to_bits(), bits, "{name}, row {row}, {input}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_loaded_model_is_exported_as_bf16() {
     let opened = open(&folder()).unwrap();

@@ -171,7 +171,7 @@ pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
     match *op {
         OpDesc::MatMul { .. } => MATMUL_SCRATCH,
         // A GPU multiplies with no packed weights.
-        OpDesc::Packed { .. } => 0,
+        OpDesc::Packed { .. } | OpDesc::PackedGrouped { .. } => 0,
         OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
         OpDesc::Grouped { .. } => experts::scratch(&profile.isa, op),
         OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),

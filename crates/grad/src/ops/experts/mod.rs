@@ -35,7 +35,7 @@ struct Experts {
 
 impl Ctx<'_> {
     /// `y = x W_e^T + b_e` for each slot: x [t, in], which a token's slots share, or [t, k x in]; index i32 [t, k]; W
-    /// [experts x out, in]; b [experts, out]; y [t, k x out]. An empty slot gives zeros.
+    /// [experts x out, in], packed or not; b [experts, out]; y [t, k x out]. An empty slot gives zeros.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -66,7 +66,9 @@ impl Ctx<'_> {
         let ExpertWeights { weight, bias, .. } = weights;
         let terms = Terms::new(&weights, 1 + usize::from(bias.is_some()), (how.experts, 1));
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).chain(weights.low()).collect();
-        only(self.apply(Experts { name, how, bias: bias.is_some(), terms }, &[x, index], &params))
+        let y = only(self.apply(Experts { name, how, bias: bias.is_some(), terms }, &[x, index], &params));
+        self.takes_packed();
+        y
     }
 }
 

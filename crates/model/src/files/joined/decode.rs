@@ -7,7 +7,7 @@ use super::{FourScales, Joined, Layout};
 /// Where the columns of a word of AWQ lie in it.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Numbers of MXFP4 under one scale.
-const GROUP: usize = 32;
+pub(super) const GROUP: usize = 32;
 
 fn word(part: &[u8], index: usize) -> u32 {
     u32::from_le_bytes(part.as_chunks::<4>().0[index])

@@ -1,0 +1,150 @@
+//! Models whose experts stay as a file has them: a GGUF file's blocks, gpt-oss's MXFP4, the few bits of a folder.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_base::{Flow, GenerateRequest};
+use fathom_cpu::Cpu;
+use fathom_engine::{Engine, Limits, Scheduler};
+use fathom_grad::Params;
+use fathom_model::{Fp8Save, GgufType, HfFolder, Model, RoundTo, Source, open, save_gguf};
+use fathom_tensor::ggml::Kind;
+use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing};
+use fathom_text::Tokenizer;
+
+use crate::batch::{WAYS, steady};
+use crate::few_bits::{answers, coded, rounded};
+use crate::packed::{BUDGET, held, random};
+
+const LAYERS: usize = 2;
+const EXPERTS: usize = 4;
+
+/// A folder of a model with experts whose rows are whole blocks of every type, with random weights.
+fn folder(at: &Path, case: &str) -> HfFolder {
+    let sizes = [
+        ("hidden_size", 256),
+        ("intermediate_size", 256),
+        ("moe_intermediate_size", 256),
+        ("shared_expert_intermediate_size", 256),
+        ("head_dim", 64),
+        ("num_hidden_layers", LAYERS),
+        ("num_local_experts", EXPERTS),
+        ("num_experts", EXPERTS),
+        ("vocab_size", 99),
+    ];
+    // Each family has some of these.
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
+    let text = std::fs::read(golden.join("config.json")).unwrap();
+    let known: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let sizes = sizes.into_iter().filter(|(key, _)| known.get(key).is_some());
+    let values = sizes.map(|(key, value)| (key, value.into()));
+    random(at, case, values.chain([("sliding_window", serde_json::Value::Null)]), DType::F32);
+    open(at).unwrap()
+}
+
+fn gguf(plain: &HfFolder, at: &Path, how: GgufType) -> HfFolder {
+    let file = at.join("model.gguf");
+    save_gguf((&plain.spec, &plain.source), &file, how, Vec::new()).unwrap();
+    open(&file).unwrap()
+}
+
+/// How the experts of a model are packed, two a layer.
+fn experts(opened: &HfFolder) -> Vec<Packing> {
+    let model = held(opened, DType::Bf16, true);
+    let packing = |id| model.params.get(id).value.as_blocked()?.packing().cloned();
+    let ids = model.model.linears().into_iter().filter(|linear| linear.role.starts_with("experts."));
+    ids.filter_map(|linear| packing(linear.params.weight)).collect()
+}
+
+/// The most bytes of a step that reads a part of a prompt.
+fn peak(device: &Device, model: &Model, params: &Params) -> u64 {
+    let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+    let limits = Limits { context_tokens: 4096, chunk_tokens: 50, ..Limits::default() };
+    let engine = Engine::new(device, model, params, &tokenizer, limits);
+    let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 64));
+    device.pool.reset_peak();
+    let prompt: Vec<u32> = (0..60).map(|at| at * 7 % 40).collect();
+    scheduler.submit(GenerateRequest::greedy(prompt, 1), Box::new(|_| Flow::Continue)).unwrap();
+    scheduler.step();
+    device.pool.usage().peak_live
+}
+
+/// A plan's step takes what a run's does, to the byte.
+fn planned(opened: &HfFolder) {
+    let run = held(opened, DType::Bf16, true);
+    let meta = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), BUDGET);
+    let (model, params) = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
+    assert_eq!(peak(&meta, &model, &params), peak(&run.device, &run.model, &run.params));
+}
+
+#[test]
+fn blocks_of_experts_answer_as_their_elements_do() {
+    for (case, how, name, few) in [
+        ("mixtral", GgufType::Q4KM, "mixtral q4_k_m", 4),
+        ("qwen3_moe", GgufType::Q5KM, "qwen3_moe q5_k_m", 4),
+        ("qwen2_moe", GgufType::Plain(Kind::Q6K), "qwen2_moe q6_k", 6),
+        ("qwen3_moe", GgufType::Plain(Kind::Q8_0), "qwen3_moe q8_0", 4),
+        ("mixtral", GgufType::Plain(Kind::Q4_0), "mixtral q4_0", 4),
+    ] {
+        let at = tempfile::tempdir().unwrap();
+        let opened = gguf(&folder(at.path(), case), at.path(), how);
+        answers(name, &opened, (few * LAYERS + 2, 96));
+        // The bytes that they have in the file, three tensors for each expert of each layer.
+        let packings = experts(&opened);
+        assert_eq!(packings.len(), 2 * LAYERS, "{name}");
+        let stored = |name: &&str| name.contains(".experts.");
+        let bytes = |name: &str| {
+            let ([rows, cols], Some(format)) = (opened.source.shape(name)?, opened.source.blocks(name))
+            else {
+                return None;
+            };
+            Some(rows * format.row_bytes(*cols))
+        };
+        let names = opened.source.names();
+        let stored: Vec<usize> = names.into_iter().filter(stored).map(|name| bytes(name).unwrap()).collect();
+        assert_eq!(stored.len(), 3 * LAYERS * EXPERTS, "{name}");
+        assert_eq!(
+            packings.iter().map(Packing::bytes).sum::<usize>(),
+            stored.iter().sum::<usize>(),
+            "{name}"
+        );
+        if name == "mixtral q4_k_m" {
+            let octets = |(format, _): &(BlockFormat, usize)| matches!(format, BlockFormat::Octets(_));
+            assert!(packings.iter().all(|packing| packing.runs.iter().all(octets)), "{packings:?}");
+            steady(&held(&opened, DType::F32, true), name, &WAYS[1..2]);
+            planned(&opened);
+        }
+    }
+}
+
+/// gpt-oss's own files: experts as one tensor, turned, gate and up in turns, with biases.
+#[test]
+fn turned_experts_answer_as_their_elements_do() {
+    let opened = open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mxfp4")).unwrap();
+    answers("gpt-oss", &opened, (2, 40));
+    let packings = experts(&opened);
+    assert!(packings.len() == 2 && packings.iter().all(|packing| packing.turned), "{packings:?}");
+    // Four bits and an f32 for 32 of them: in and out of three experts.
+    assert_eq!(packings.iter().map(Packing::bytes).sum::<usize>(), 3 * (2 * 96 * 64 + 64 * 96) * 5 / 8);
+    steady(&held(&opened, DType::F32, true), "gpt-oss", &WAYS[1..2]);
+    planned(&opened);
+}
+
+#[test]
+fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
+    let at = tempfile::tempdir().unwrap();
+    let plain = folder(at.path(), "qwen3_moe");
+    for (name, how) in [
+        ("int4", Some(RoundTo::Int4)),
+        ("mxfp4", Some(RoundTo::Mxfp4)),
+        ("nvfp4", Some(RoundTo::Nvfp4)),
+        ("fp8", None),
+    ] {
+        let to = at.path().join(name);
+        match how {
+            Some(how) => rounded(&plain, &to, how),
+            None => coded(&plain, &to, &Fp8Save),
+        }
+        answers(name, &open(&to).unwrap(), (4 * LAYERS, 96));
+    }
+}
