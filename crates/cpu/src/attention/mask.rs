@@ -200,3 +200,13 @@ pub unsafe fn extent(bits: *const u16, rows: usize) -> (usize, usize) {
         _ => (0, 0),
     }
 }
+
+/// The rows from the first to the last that attends any column.
+///
+/// # Safety
+/// `bits` has the rows.
+pub unsafe fn attending(bits: *const u16, rows: usize) -> std::ops::Range<usize> {
+    let attends = |r: &usize| (0..MASK_WORDS).any(|word| *bits.add(r * MASK_WORDS + word) != 0);
+    let end = (0..rows).rev().find(attends).map_or(0, |last| last + 1);
+    (0..end).find(attends).unwrap_or(0)..end
+}

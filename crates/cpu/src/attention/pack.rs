@@ -188,11 +188,17 @@ pub unsafe fn across<S: Simd>(p: &Pack) {
             rows[i] = p.from.row(p.first + base + i);
         }
         soon::<S>(p, base + LANES);
+        let is_whole = !rows[LANES - 1].is_null();
         let mut to = p.to.add(base * p.depth);
         let mut w = 0;
         while w < p.depth {
-            let mut block = block_of::<S>(&rows, p, w);
-            S::transpose(&mut block);
+            let block = if !S::PAIRS && p.from.elem == Elem::Bf16 && is_whole && w + LANES <= p.cols {
+                S::columns(&rows, 2 * w)
+            } else {
+                let mut block = block_of::<S>(&rows, p, w);
+                S::transpose(&mut block);
+                block
+            };
             for v in block.iter().take(p.depth - w) {
                 S::store(to.cast(), *v);
                 to = to.add(LANES);
