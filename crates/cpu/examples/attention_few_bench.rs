@@ -38,7 +38,13 @@ fn noise(count: usize, elem: Elem, seed: u64) -> Vec<u8> {
 }
 
 /// Keys or values of all pages in a format, and bytes of a row.
-fn held(threads: &Threads, x: &[u8], elem: Elem, format: PageFormat, (heads, dim): (usize, usize)) -> (Vec<u8>, usize) {
+fn held(
+    threads: &Threads,
+    x: &[u8],
+    elem: Elem,
+    format: PageFormat,
+    (heads, dim): (usize, usize),
+) -> (Vec<u8>, usize) {
     let rows = x.len() / (heads * dim * elem.bytes());
     if format == PageFormat::Plain {
         return (x.to_vec(), heads * dim * elem.bytes());
@@ -70,7 +76,8 @@ fn main() {
     let keys = sequences * blocks * PAGE_ROWS;
     let shape = Shape { q_tokens: sequences, k_tokens: keys, heads, kv_heads, head_dim: dim };
     // A sequence's pages are anywhere.
-    let pages: Vec<i32> = (0..sequences * blocks).map(|at| (at * 7919 % (sequences * blocks)) as i32).collect();
+    let pages: Vec<i32> =
+        (0..sequences * blocks).map(|at| (at * 7919 % (sequences * blocks)) as i32).collect();
     let is_free = |page: usize| pages.iter().filter(|other| **other == page as i32).count() == 1;
     let pages: Vec<i32> =
         if (0..pages.len()).all(is_free) { pages } else { (0..pages.len() as i32).collect() };
@@ -95,7 +102,12 @@ fn main() {
                 shape,
                 elem,
                 options: Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 },
-                mask: Masking { slices: &slices, pos_q: &pos_q, pos_k: &pos_k, pages: Some(Paging { pages: &pages, format }) },
+                mask: Masking {
+                    slices: &slices,
+                    pos_q: &pos_q,
+                    pos_k: &pos_k,
+                    pages: Some(Paging { pages: &pages, format }),
+                },
                 q: Rows { data: q.as_ptr(), stride: heads * dim },
                 k: Rows { data: k.as_ptr(), stride },
                 v: Rows { data: v.as_ptr(), stride },
@@ -109,7 +121,11 @@ fn main() {
                 let (start, cpu) = (Instant::now(), thread_seconds());
                 // SAFETY: operands and workspace have the extents of the call.
                 unsafe { forward(&threads, isa, &op, workspace.as_mut_ptr()) };
-                times.push(if threads.count() == 1 { thread_seconds() - cpu } else { start.elapsed().as_secs_f64() });
+                times.push(if threads.count() == 1 {
+                    thread_seconds() - cpu
+                } else {
+                    start.elapsed().as_secs_f64()
+                });
             }
             times.sort_by(f64::total_cmp);
             let bits = out.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

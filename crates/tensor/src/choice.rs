@@ -33,10 +33,23 @@ pub struct Draw {
 
 /// The largest; the first of equals.
 pub fn largest(logits: &[f32]) -> Option<usize> {
-    let better = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
-    let best = (1..logits.len()).fold(0, better);
-    let numbers = logits.get(best)?.is_finite() && !logits.iter().any(|logit| logit.is_nan());
-    numbers.then_some(best)
+    // Lanes by themselves, as vectors compute them.
+    const LANES: usize = 16;
+    let (mut most, mut no_number) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
+    let mut take = |lane: usize, logit: f32| {
+        most[lane] = if logit > most[lane] { logit } else { most[lane] };
+        no_number[lane] |= logit.is_nan();
+    };
+    let (whole, rest) = logits.as_chunks::<LANES>();
+    for lanes in whole {
+        (0..LANES).for_each(|lane| take(lane, lanes[lane]));
+    }
+    rest.iter().for_each(|logit| take(0, *logit));
+    let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    if no_number.contains(&true) || !most.is_finite() {
+        return None;
+    }
+    logits.iter().position(|logit| *logit == most)
 }
 
 /// One that is drawn.
@@ -58,7 +71,8 @@ pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize
     {
         return Some(id);
     }
-    let mut weights: Vec<f64> = (0..ranked.keys.len()).filter_map(|rank| ranked.id(rank)).map(weigh).collect();
+    let mut weights: Vec<f64> =
+        (0..ranked.keys.len()).filter_map(|rank| ranked.id(rank)).map(weigh).collect();
     keep_top_p(&mut weights, how.top_p);
     // The largest weight is one, because the top logit was subtracted.
     weights.retain(|weight| *weight >= how.min_p);
@@ -251,7 +265,9 @@ mod tests {
             quick += usize::from(drawn_of_few(&mut ranked, &weigh, how).is_some());
         };
         let mut cases = 0;
-        for (count, spread, steps) in [(1, 1.0, 0.0), (5, 2.0, 0.0), (300, 8.0, 2.0), (5000, 12.0, 0.0), (5000, 6.0, 4.0)] {
+        for (count, spread, steps) in
+            [(1, 1.0, 0.0), (5, 2.0, 0.0), (300, 8.0, 2.0), (5000, 12.0, 0.0), (5000, 6.0, 4.0)]
+        {
             for seed in 0..6 {
                 // Where there are steps, many are equal, zeros of both signs among them; some are left out.
                 let logit = |at: usize| {

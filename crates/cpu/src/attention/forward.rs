@@ -286,11 +286,13 @@ impl<'a, U: Unit> Tile<'a, U> {
         for column in self.columns.0..self.columns.1 {
             self.of(column).start();
         }
+        let mut near = [0; mask::NEAR];
         for key in self.pass.spans {
-            if mask::cover(self.pass.op.mask.slices, self.list, &self.tokens, key) != Cover::None {
+            let list = mask::near(self.pass.op.mask.slices, self.list, (&self.tokens, key), &mut near);
+            if !list.is_empty() {
                 self.touch(key);
                 for column in self.columns.0..self.columns.1 {
-                    self.of(column).key_block(key);
+                    Tile { list, ..self.of(column) }.key_block(key);
                 }
             }
         }
@@ -399,7 +401,9 @@ impl<'a, U: Unit> Tile<'a, U> {
         let whole = key.end - key.start == KEYS;
         match mask::cover(op.mask.slices, self.list, &self.span(index), key) {
             Cover::None => return None,
-            Cover::All if whole => return Some(Strip { first, rows, cols: (0, KEYS), mask: std::ptr::null() }),
+            Cover::All if whole => {
+                return Some(Strip { first, rows, cols: (0, KEYS), mask: std::ptr::null() });
+            }
             Cover::All | Cover::Some => {}
         }
         let to = self.at::<u16>(self.pass.layout.bits);

@@ -175,10 +175,7 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn e4m3(p: *const u8) -> V {
         let codes = _mm_loadu_si128(p.cast());
-        [
-            e4m3_half(_mm256_cvtepu8_epi32(codes)),
-            e4m3_half(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(codes))),
-        ]
+        [e4m3_half(_mm256_cvtepu8_epi32(codes)), e4m3_half(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(codes)))]
     }
     #[inline(always)]
     unsafe fn transpose(rows: &mut [V; LANES]) {

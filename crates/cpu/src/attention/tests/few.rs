@@ -2,16 +2,17 @@
 
 use super::super::product::{Product, product};
 use super::super::simd::portable::Portable;
+use super::super::simd::{LANES, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::super::simd::{avx2::Avx2, avx512::Avx512};
-use super::super::simd::{LANES, Simd};
 use super::order::{bits, run_in_pages};
 use super::*;
 
 /// A step: some of the query rows of `p`, each with what it sees there.
 fn step(p: &Problem, rows: &[usize]) -> Problem {
     let width = p.shape.heads * p.shape.head_dim;
-    let picked = |x: &[f32]| rows.iter().flat_map(|row| x[row * width..][..width].to_vec()).collect::<Vec<_>>();
+    let picked =
+        |x: &[f32]| rows.iter().flat_map(|row| x[row * width..][..width].to_vec()).collect::<Vec<_>>();
     let slices = rows.iter().enumerate().flat_map(|(at, row)| {
         let (at, row) = (at as i64, *row as i64);
         let sees = p.slices.iter().filter(move |s| (s.q_start..s.q_end).contains(&row));
@@ -41,8 +42,11 @@ fn steps_have_the_bits_of_prefills(name: &str, p: &Problem, formats: &[PageForma
                 for threads in [1, 3] {
                     let got = run_in_pages(&step(p, rows), isa, threads, *format);
                     for (at, row) in rows.iter().enumerate() {
-                        let what =
-                            format!("{name}, {}, {:?}, {format:?}, row {row} of {rows:?}", isa.name(), p.elem);
+                        let what = format!(
+                            "{name}, {}, {:?}, {format:?}, row {row} of {rows:?}",
+                            isa.name(),
+                            p.elem
+                        );
                         let [here, there] = [at, *row].map(|row| row * width..(row + 1) * width);
                         assert_eq!(bits(&got.0[here]), bits(&out[there]), "{what}: out");
                         let [here, there] = [at, *row].map(|row| row * heads..(row + 1) * heads);
@@ -132,7 +136,9 @@ unsafe fn sums<S: Simd>(rows: usize, panels: usize, apart: bool) -> Vec<u32> {
         if !apart {
             product::<S>(&whole);
         }
-        for (row, panel) in (0..rows).flat_map(|row| (0..panels).map(move |panel| (row, panel))).filter(|_| apart) {
+        for (row, panel) in
+            (0..rows).flat_map(|row| (0..panels).map(move |panel| (row, panel))).filter(|_| apart)
+        {
             let (a, b) = (whole.a.add(row * depth), whole.b.add(panel * ldb));
             let c = whole.c.add(row * ldc + panel * LANES);
             product::<S>(&Product { a, b, c, rows: 1, panels: 1, ..whole });
