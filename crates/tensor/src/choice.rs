@@ -316,6 +316,15 @@ mod tests {
         }
         let none = [f32::NEG_INFINITY; 4];
         assert_eq!((largest(&none), drawn(&none, &draw), largest(&[])), (None, None, None));
+        // The first of equals, zeros of both signs among them, wherever it is.
+        for (count, at) in (1..70).flat_map(|count| (0..count).map(move |at| (count, at))) {
+            let mut logits = vec![-0.5; count];
+            logits[at..].fill(0.0);
+            logits[at] = -0.0;
+            assert_eq!(largest(&logits), Some(at), "{count} logits");
+            logits[at] = f32::NAN;
+            assert_eq!(largest(&logits), None, "{count} logits");
+        }
         let some = [f32::NEG_INFINITY, 2.0];
         assert_eq!((largest(&some), drawn(&some, &draw)), (Some(1), Some(1)));
         assert_eq!(of_rows(&[1.0, 2.0, f32::NAN, 0.0], 2, None), [1, -1]);
