@@ -1,6 +1,8 @@
 //! The forward pass: a task is a tile of query rows against ascending key blocks.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout below
 
+mod alone;
+
 use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
 use super::pages::Unpacking;
@@ -191,7 +193,8 @@ struct Strip {
     first: usize,
     rows: usize,
     cols: (usize, usize),
-    masked: bool,
+    /// Bits of its rows; null where every pair attends.
+    mask: *const u16,
 }
 
 impl<'a, U: Unit> Tile<'a, U> {
@@ -283,11 +286,13 @@ impl<'a, U: Unit> Tile<'a, U> {
         for column in self.columns.0..self.columns.1 {
             self.of(column).start();
         }
+        let mut near = [0; mask::NEAR];
         for key in self.pass.spans {
-            if mask::cover(self.pass.op.mask.slices, self.list, &self.tokens, key) != Cover::None {
+            let list = mask::near(self.pass.op.mask.slices, self.list, (&self.tokens, key), &mut near);
+            if !list.is_empty() {
                 self.touch(key);
                 for column in self.columns.0..self.columns.1 {
-                    self.of(column).key_block(key);
+                    Tile { list, ..self.of(column) }.key_block(key);
                 }
             }
         }
@@ -331,6 +336,15 @@ impl<'a, U: Unit> Tile<'a, U> {
     /// All strips against one key block; the block is packed when the first strip needs it.
     unsafe fn key_block(&self, key: &Span) {
         let strips = self.rows.div_ceil(SUB);
+        let sees = |strip: &usize| {
+            mask::cover(self.pass.op.mask.slices, self.list, &self.span(*strip), key) != Cover::None
+        };
+        let mut seeing = (0..strips).filter(sees);
+        match (seeing.next(), seeing.next()) {
+            (None, _) => return,
+            (Some(strip), None) => return self.alone(strip, key),
+            _ => {}
+        }
         let mut packed = false;
         for index in 0..strips {
             let Some(strip) = self.strip(index, key) else { continue };
@@ -387,10 +401,12 @@ impl<'a, U: Unit> Tile<'a, U> {
         let whole = key.end - key.start == KEYS;
         match mask::cover(op.mask.slices, self.list, &self.span(index), key) {
             Cover::None => return None,
-            Cover::All if whole => return Some(Strip { first, rows, cols: (0, KEYS), masked: false }),
+            Cover::All if whole => {
+                return Some(Strip { first, rows, cols: (0, KEYS), mask: std::ptr::null() });
+            }
             Cover::All | Cover::Some => {}
         }
-        let to = self.at(self.pass.layout.bits);
+        let to = self.at::<u16>(self.pass.layout.bits);
         U::bits(&Bits {
             rows: Edge { first: self.first_row() + first, rows, group: self.heads, pos: op.mask.pos_q },
             cols: Edge { first: key.start, rows: key.end - key.start, group: 1, pos: op.mask.pos_k },
@@ -400,7 +416,11 @@ impl<'a, U: Unit> Tile<'a, U> {
             to,
         });
         let cols = mask::extent(to, rows);
-        (cols.0 < cols.1).then_some(Strip { first, rows, cols, masked: true })
+        // Rows of other sequences see nothing of the block.
+        let seeing = mask::attending(to, rows);
+        let skipped = seeing.start / U::ROWS * U::ROWS;
+        let (first, rows) = (first + skipped, seeing.end - skipped);
+        (cols.0 < cols.1).then(|| Strip { first, rows, cols, mask: to.add(skipped * MASK_WORDS) })
     }
 
     unsafe fn pack_keys(&self, key: &Span) {
@@ -457,46 +477,65 @@ impl<'a, U: Unit> Tile<'a, U> {
     }
 
     unsafe fn attend(&self, strip: &Strip) {
-        let (layout, tiling) = (&self.pass.layout, &self.pass.tiling);
-        let (start, end) = strip.cols;
-        let rows = strip.rows.next_multiple_of(U::ROWS);
-        let (s, p) = (self.at::<f32>(layout.s), self.at::<u32>(layout.p));
+        let (layout, start) = (&self.pass.layout, strip.cols.0);
+        self.scores(strip, strip.cols, self.at::<u32>(layout.k).add(start * self.pass.tiling.depth));
+        self.softmax(strip);
+        let values = self.at::<u32>(layout.v).add(start / U::STEP * LANES);
+        self.add_values(strip, strip.cols, (values, KEYS / U::STEP * LANES));
+    }
+
+    /// Scores of the keys `start..end` of the block, whose operand is `keys`.
+    unsafe fn scores(&self, strip: &Strip, (start, end): (usize, usize), keys: *const u32) {
+        let depth = self.pass.tiling.depth;
         U::product(&Product {
-            a: self.kept::<u32>(layout.q, tiling.depth).add(strip.first * tiling.depth),
-            lda: tiling.depth,
-            b: self.at::<u32>(layout.k).add(start * tiling.depth),
-            ldb: LANES * tiling.depth,
-            depth: tiling.depth,
-            c: s.add(start),
+            a: self.kept::<u32>(self.pass.layout.q, depth).add(strip.first * depth),
+            lda: depth,
+            b: keys,
+            ldb: LANES * depth,
+            depth,
+            c: self.at::<f32>(self.pass.layout.s).add(start),
             ldc: KEYS,
-            rows,
+            rows: strip.rows.next_multiple_of(U::ROWS),
             panels: (end - start) / LANES,
             add: false,
         });
-        let o = self.kept::<f32>(layout.o, tiling.width).add(strip.first * tiling.width);
+    }
+
+    unsafe fn softmax(&self, strip: &Strip) {
+        let (layout, width) = (&self.pass.layout, self.pass.tiling.width);
         U::softmax(&Softmax {
-            s,
-            p,
+            s: self.at(layout.s),
+            p: self.at(layout.p),
             ldp: KEYS / U::STEP,
             rows: strip.rows,
             cols: strip.cols,
             m: self.kept::<f32>(layout.m, 1).add(strip.first),
             l: self.kept::<f32>(layout.l, LANES).add(strip.first * LANES),
-            o,
-            ldo: tiling.width,
+            o: self.kept::<f32>(layout.o, width).add(strip.first * width),
+            ldo: width,
             scores: Scores::of(&self.pass.op.options),
-            mask: if strip.masked { self.at(layout.bits) } else { std::ptr::null() },
+            mask: strip.mask,
         });
+    }
+
+    /// Adds the values of the keys `start..end` of the block, an operand with so many words between panels.
+    unsafe fn add_values(
+        &self,
+        strip: &Strip,
+        (start, end): (usize, usize),
+        (values, apart): (*const u32, usize),
+    ) {
+        let (layout, width) = (&self.pass.layout, self.pass.tiling.width);
         U::product(&Product {
-            a: p.add(start / U::STEP),
+            a: self.at::<u32>(layout.p).add(start / U::STEP),
             lda: KEYS / U::STEP,
-            b: self.at::<u32>(layout.v).add(start / U::STEP * LANES),
-            ldb: KEYS / U::STEP * LANES,
+            b: values,
+            ldb: apart,
             depth: (end - start) / U::STEP,
-            c: o,
-            ldc: tiling.width,
-            rows,
-            panels: tiling.width / LANES,
+            c: self.kept::<f32>(layout.o, width).add(strip.first * width),
+            ldc: width,
+            rows: strip.rows.next_multiple_of(U::ROWS),
+            panels: width / LANES,
             add: true,
         });
     }

@@ -85,6 +85,29 @@ pub unsafe fn touching<'a>(slices: &[Slice], q: &Span, k: &Span, to: *mut u32) -
     std::slice::from_raw_parts(to, count)
 }
 
+/// The most slices that [`near`] names.
+pub const NEAR: usize = 16;
+
+/// Of the slices named by `list` those that touch `q` by `k`; all of the list where they are many.
+pub fn near<'a>(
+    slices: &[Slice],
+    list: &'a [u32],
+    (q, k): (&Span, &Span),
+    to: &'a mut [u32; NEAR],
+) -> &'a [u32] {
+    let mut count = 0;
+    for &index in list {
+        if cover_of(&slices[index as usize], q, k) != Cover::None {
+            if count == NEAR {
+                return list;
+            }
+            to[count] = index;
+            count += 1;
+        }
+    }
+    &to[..count]
+}
+
 /// One side of a block of pairs.
 #[derive(Clone, Copy)]
 pub struct Edge<'a> {
@@ -199,4 +222,14 @@ pub unsafe fn extent(bits: *const u16, rows: usize) -> (usize, usize) {
         (Some(first), Some(last)) => (first * LANES / SUB * SUB, ((last + 1) * LANES).next_multiple_of(SUB)),
         _ => (0, 0),
     }
+}
+
+/// The rows from the first to the last that attends any column.
+///
+/// # Safety
+/// `bits` has the rows.
+pub unsafe fn attending(bits: *const u16, rows: usize) -> std::ops::Range<usize> {
+    let attends = |r: &usize| (0..MASK_WORDS).any(|word| *bits.add(r * MASK_WORDS + word) != 0);
+    let end = (0..rows).rev().find(attends).map_or(0, |last| last + 1);
+    (0..end).find(attends).unwrap_or(0)..end
 }

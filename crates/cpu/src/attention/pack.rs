@@ -188,11 +188,17 @@ pub unsafe fn across<S: Simd>(p: &Pack) {
             rows[i] = p.from.row(p.first + base + i);
         }
         soon::<S>(p, base + LANES);
+        let is_whole = !rows[LANES - 1].is_null();
         let mut to = p.to.add(base * p.depth);
         let mut w = 0;
         while w < p.depth {
-            let mut block = block_of::<S>(&rows, p, w);
-            S::transpose(&mut block);
+            let block = if !S::PAIRS && p.from.elem == Elem::Bf16 && is_whole && w + LANES <= p.cols {
+                S::columns(&rows, 2 * w)
+            } else {
+                let mut block = block_of::<S>(&rows, p, w);
+                S::transpose(&mut block);
+                block
+            };
             for v in block.iter().take(p.depth - w) {
                 S::store(to.cast(), *v);
                 to = to.add(LANES);
@@ -255,7 +261,8 @@ pub unsafe fn both<S: Simd>(b: &Both) {
 #[inline(always)]
 unsafe fn block_of<S: Simd>(rows: &[*const u8; LANES], p: &Pack, w: usize) -> [S::V; LANES] {
     let mut block = [S::splat(0.0); LANES];
-    if S::PAIRS && !rows[LANES - 1].is_null() && 2 * (w + LANES) <= p.cols {
+    let (step, as_they_are) = if S::PAIRS { (2, true) } else { (1, p.from.elem == Elem::F32) };
+    if as_they_are && !rows[LANES - 1].is_null() && step * (w + LANES) <= p.cols {
         // A loop without conditions keeps the block in registers.
         for i in 0..LANES {
             block[i] = S::load(rows[i].add(4 * w).cast());
@@ -297,6 +304,9 @@ pub unsafe fn ask<S: Simd>(view: &View, first: usize, end: usize, bytes: usize) 
 /// `from` has the rows, `to` has room for `ceil(cols / 16) * depth` words.
 #[inline(always)]
 pub unsafe fn along<S: Simd>(p: &Pack) {
+    if !S::PAIRS && p.cols.is_multiple_of(LANES) {
+        return widened::<S>(p);
+    }
     let panels = p.cols.div_ceil(LANES);
     let step = if S::PAIRS { 2 } else { 1 };
     let mut to = p.to;
@@ -331,6 +341,31 @@ pub unsafe fn along<S: Simd>(p: &Pack) {
         }
         to = to.add(LANES);
         r += step;
+    }
+}
+
+/// [`along`] where a word is an element and rows are whole vectors.
+#[inline(always)]
+unsafe fn widened<S: Simd>(p: &Pack) {
+    for r in 0..p.padded {
+        if r % LANES == 0 {
+            soon::<S>(p, r + LANES);
+        }
+        let to = p.to.add(r * LANES);
+        if r >= p.rows {
+            for panel in 0..p.cols / LANES {
+                S::store(to.add(panel * p.depth).cast(), S::splat(0.0));
+            }
+            continue;
+        }
+        let row = p.from.row(p.first + r).cast_const();
+        for panel in 0..p.cols / LANES {
+            let v = match p.from.elem {
+                Elem::F32 => S::load(row.cast::<f32>().add(panel * LANES)),
+                Elem::Bf16 => S::widen(row.cast::<u16>().add(panel * LANES)),
+            };
+            S::store(to.add(panel * p.depth).cast(), v);
+        }
     }
 }
 

@@ -97,38 +97,74 @@ pub struct Unpacking {
 pub unsafe fn unpack<S: Simd>(p: &Unpacking) {
     for row in 0..p.rows {
         let from = p.from.row(p.first + row).cast_const();
-        let (scale, codes) = (from.cast::<f32>().read_unaligned(), from.add(4));
+        let (scale, codes) = (S::splat(from.cast::<f32>().read_unaligned()), from.add(4));
         let to = p.to.add(row * p.cols * p.elem.bytes());
         let mut at = 0;
         while at < p.cols {
-            let count = LANES.min(p.cols - at);
-            let mut lanes = [0.0f32; LANES];
-            match p.format {
-                PageFormat::Plain => {}
-                PageFormat::Fp8 => {
-                    for (lane, value) in lanes.iter_mut().enumerate().take(count) {
-                        *value = E4M3[*codes.add(at + lane) as usize];
-                    }
-                }
-                PageFormat::Int8 if count == LANES => {
-                    let codes = codes.add(at).cast::<[i8; LANES]>().read_unaligned();
-                    lanes = codes.map(f32::from);
-                }
-                PageFormat::Int8 => {
-                    for (lane, value) in lanes.iter_mut().enumerate().take(count) {
-                        *value = f32::from(*codes.add(at + lane).cast::<i8>());
-                    }
-                }
+            let values = match p.format {
+                _ if at + LANES > p.cols => last::<S>(p, codes, at),
+                PageFormat::Plain => S::splat(0.0),
+                PageFormat::Fp8 => S::e4m3(codes.add(at)),
+                PageFormat::Int8 => S::whole(codes.add(at).cast()),
                 PageFormat::Int4 => {
-                    for (lane, value) in lanes.iter_mut().enumerate().take(count) {
-                        let both = *codes.add((at + lane) / 2);
-                        let half = if (at + lane).is_multiple_of(2) { both << 4 } else { both };
-                        *value = f32::from(half as i8 >> 4);
-                    }
+                    let halves = halves(codes.add(at / 2).cast::<[u8; LANES / 2]>().read_unaligned());
+                    S::whole(halves.as_ptr())
                 }
-            }
-            put::<S>(to, p.elem, at, p.cols, S::mul(S::load(lanes.as_ptr()), S::splat(scale)));
+            };
+            put::<S>(to, p.elem, at, p.cols, S::mul(values, scale));
             at += LANES;
+        }
+    }
+}
+
+/// The last codes of a head, fewer than sixteen, and zeros.
+#[inline(always)]
+unsafe fn last<S: Simd>(p: &Unpacking, codes: *const u8, at: usize) -> S::V {
+    let mut lanes = [0.0f32; LANES];
+    for (index, value) in (at..p.cols).zip(&mut lanes) {
+        *value = match p.format {
+            PageFormat::Plain => 0.0,
+            PageFormat::Fp8 => E4M3[*codes.add(index) as usize],
+            PageFormat::Int8 => f32::from(*codes.add(index).cast::<i8>()),
+            PageFormat::Int4 => {
+                let both = *codes.add(index / 2);
+                let half = if index.is_multiple_of(2) { both << 4 } else { both };
+                f32::from(half as i8 >> 4)
+            }
+        };
+    }
+    S::load(lanes.as_ptr())
+}
+
+/// The signed halves of eight bytes, lower halves first.
+#[inline(always)]
+fn halves(bytes: [u8; LANES / 2]) -> [i8; LANES] {
+    // Each half in a byte of its own.
+    let apart = |four: u32| {
+        let mut x = u64::from(four);
+        x = (x | x << 16) & 0x0000_ffff_0000_ffff;
+        x = (x | x << 8) & 0x00ff_00ff_00ff_00ff;
+        x = (x | x << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        // The sign fills the upper half: 8 * 30 = 0xf0.
+        x | (x & 0x0808_0808_0808_0808) * 30
+    };
+    let all = u64::from_le_bytes(bytes);
+    let [low, high] = [apart(all as u32), apart((all >> 32) as u32)].map(u64::to_le_bytes);
+    std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] } as i8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_signed() {
+        for byte in 0..=u8::MAX {
+            let bytes = std::array::from_fn(|i| byte.wrapping_add(37 * i as u8));
+            let halves = halves(bytes);
+            for (at, byte) in bytes.into_iter().enumerate() {
+                assert_eq!(halves[2 * at..][..2], [(byte << 4) as i8 >> 4, byte as i8 >> 4]);
+            }
         }
     }
 }

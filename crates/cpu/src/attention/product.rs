@@ -6,6 +6,9 @@
 
 use super::simd::{LANES, Simd};
 
+/// Rows of the tile where sixteen registers hold half a vector each.
+const FEW_REGISTERS: usize = 6;
+
 /// Operands and extents of one product.
 pub struct Product {
     /// First word of A, and words between its rows.
@@ -34,9 +37,11 @@ pub unsafe fn product<S: Simd>(p: &Product) {
     let mut panel = 0;
     while panel < p.panels {
         let left = p.panels - panel;
-        panel += if S::TILE.1 >= 4 && left >= 4 {
+        // One or two rows have too few sums in a panel to cover the latency.
+        let few = if S::TILE.0 == FEW_REGISTERS { p.rows } else { usize::MAX };
+        panel += if (S::TILE.1 >= 4 || few == 1) && left >= 4 {
             columns::<S, 4>(p, panel)
-        } else if S::TILE.1 >= 2 && left >= 2 {
+        } else if (S::TILE.1 >= 2 || few <= 2) && left >= 2 {
             columns::<S, 2>(p, panel)
         } else {
             columns::<S, 1>(p, panel)
@@ -52,8 +57,14 @@ unsafe fn columns<S: Simd, const C: usize>(p: &Product, panel: usize) -> usize {
         // The last panels get more rows, so that there are sums enough to cover the latency.
         row += if C <= 2 && S::TILE.0 == 4 && left >= 8 {
             tile::<S, 8, C>(p, row, panel)
-        } else if S::TILE.0 == 6 && left >= 6 {
-            tile::<S, 6, C>(p, row, panel)
+        } else if S::TILE.0 == FEW_REGISTERS && C == 1 && left >= 3 {
+            // Of seven or eight four at a time, which have sums enough; one or two at the end would not.
+            match left {
+                3 => tile::<S, 3, C>(p, row, panel),
+                5 => tile::<S, 5, C>(p, row, panel),
+                4 | 7 | 8 => tile::<S, 4, C>(p, row, panel),
+                _ => tile::<S, 6, C>(p, row, panel),
+            }
         } else if S::TILE.0 >= 4 && left >= 4 {
             tile::<S, 4, C>(p, row, panel)
         } else if left >= 2 {

@@ -46,6 +46,34 @@ unsafe fn lane_masks(bits: u16) -> [__m256; 2] {
     masks
 }
 
+/// Transposes the 4 x 4 words of each half.
+#[inline(always)]
+unsafe fn fours(rows: [__m256; 4]) -> [__m256; 4] {
+    let [a, b, c, d] = rows;
+    let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    let (low_next, high_next) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    [
+        _mm256_shuffle_ps::<0x44>(low, low_next),
+        _mm256_shuffle_ps::<0xee>(low, low_next),
+        _mm256_shuffle_ps::<0x44>(high, high_next),
+        _mm256_shuffle_ps::<0xee>(high, high_next),
+    ]
+}
+
+/// Eight e4m3 codes, a dword each: bits move to their places, but for the smallest, which are multiples of 2^-9, and what is no number.
+#[inline(always)]
+unsafe fn e4m3_half(codes: __m256i) -> __m256 {
+    let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)));
+    let code = _mm256_and_si256(codes, _mm256_set1_epi32(0x7f));
+    let bits = _mm256_add_epi32(_mm256_slli_epi32::<20>(code), _mm256_set1_epi32(120 << 23));
+    let small = _mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_set1_ps(1.0 / 512.0));
+    let is_small = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(8), code));
+    let value = _mm256_blendv_ps(_mm256_castsi256_ps(bits), small, is_small);
+    let is_none = _mm256_castsi256_ps(_mm256_cmpeq_epi32(code, _mm256_set1_epi32(0x7f)));
+    let value = _mm256_blendv_ps(value, _mm256_set1_ps(f32::NAN), is_none);
+    _mm256_or_ps(value, _mm256_castsi256_ps(sign))
+}
+
 // SAFETY: the intrinsics used are AVX2 and FMA, which the callers guarantee.
 unsafe impl Simd for Avx2 {
     type V = V;
@@ -137,18 +165,68 @@ unsafe impl Simd for Avx2 {
         _mm_storeu_si128(p.add(8).cast(), round_half(v[1]));
     }
     #[inline(always)]
+    unsafe fn whole(p: *const i8) -> V {
+        let codes = _mm_loadu_si128(p.cast());
+        [
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(codes))),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn e4m3(p: *const u8) -> V {
+        let codes = _mm_loadu_si128(p.cast());
+        [e4m3_half(_mm256_cvtepu8_epi32(codes)), e4m3_half(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(codes)))]
+    }
+    #[inline(always)]
     unsafe fn transpose(rows: &mut [V; LANES]) {
-        let mut words = [[0.0f32; LANES]; LANES];
-        for (i, row) in rows.iter().enumerate() {
-            Self::store(words[i].as_mut_ptr(), *row);
-        }
-        for (i, row) in rows.iter_mut().enumerate() {
-            let mut column = [0.0f32; LANES];
-            for j in 0..LANES {
-                column[j] = words[j][i];
+        let mut turned = [[_mm256_setzero_ps(); 2]; LANES];
+        for right in 0..2 {
+            for below in 0..2 {
+                let mut square = [_mm256_setzero_ps(); 8];
+                for i in 0..8 {
+                    square[i] = rows[8 * below + i][right];
+                }
+                let (mut upper, mut lower) = ([_mm256_setzero_ps(); 4], [_mm256_setzero_ps(); 4]);
+                for i in 0..4 {
+                    upper[i] = _mm256_permute2f128_ps::<0x20>(square[i], square[i + 4]);
+                    lower[i] = _mm256_permute2f128_ps::<0x31>(square[i], square[i + 4]);
+                }
+                let (upper, lower) = (fours(upper), fours(lower));
+                for i in 0..4 {
+                    turned[8 * right + i][below] = upper[i];
+                    turned[8 * right + 4 + i][below] = lower[i];
+                }
             }
-            *row = Self::load(column.as_ptr());
         }
+        *rows = turned;
+    }
+    #[inline(always)]
+    unsafe fn columns(rows: &[*const u8; LANES], at: usize) -> [V; LANES] {
+        let upper = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
+        let mut columns = [[_mm256_setzero_ps(); 2]; LANES];
+        // Pairs of elements are turned as words, then taken apart: half of the shuffles.
+        for half in 0..2 {
+            for quarter in 0..2 {
+                let mut words = [_mm256_setzero_ps(); 4];
+                for i in 0..4 {
+                    let from = at + 16 * quarter;
+                    let low = _mm_loadu_ps(rows[8 * half + i].add(from).cast());
+                    let high = _mm_loadu_ps(rows[8 * half + 4 + i].add(from).cast());
+                    words[i] = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high);
+                }
+                for (i, pair) in fours(words).into_iter().enumerate() {
+                    let column = 8 * quarter + 2 * i;
+                    let even = _mm256_slli_epi32::<16>(_mm256_castps_si256(pair));
+                    columns[column][half] = _mm256_castsi256_ps(even);
+                    columns[column + 1][half] = _mm256_and_ps(pair, upper);
+                }
+            }
+        }
+        columns
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
     unsafe fn dot(acc: V, a: *const u32, b: V) -> V {

@@ -10,6 +10,8 @@ pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
 
+use fathom_tensor::spill::E4M3;
+
 /// Lanes of a vector and columns of an operand panel.
 pub const LANES: usize = 16;
 
@@ -65,8 +67,42 @@ pub unsafe trait Simd: 'static {
     unsafe fn widen(p: *const u16) -> Self::V;
     /// Rounds to bf16, ties to even.
     unsafe fn narrow(p: *mut u16, v: Self::V);
+    /// Sixteen signed bytes as f32.
+    #[inline(always)]
+    unsafe fn whole(p: *const i8) -> Self::V {
+        // SAFETY: this function's contract.
+        unsafe {
+            let whole = p.cast::<[i8; LANES]>().read_unaligned();
+            Self::load(whole.map(f32::from).as_ptr())
+        }
+    }
+    /// Sixteen e4m3 codes as f32.
+    #[inline(always)]
+    unsafe fn e4m3(p: *const u8) -> Self::V {
+        let mut values = [0.0f32; LANES];
+        // SAFETY: this function's contract.
+        unsafe {
+            for (lane, value) in values.iter_mut().enumerate() {
+                *value = E4M3[*p.add(lane) as usize];
+            }
+            Self::load(values.as_ptr())
+        }
+    }
     /// Transposes 16 x 16 words.
     unsafe fn transpose(rows: &mut [Self::V; LANES]);
+    /// Sixteen bf16 of each of sixteen rows, from `at` bytes on, transposed and as f32.
+    #[inline(always)]
+    unsafe fn columns(rows: &[*const u8; LANES], at: usize) -> [Self::V; LANES] {
+        // SAFETY: this function's contract.
+        unsafe {
+            let mut block = [Self::splat(0.0); LANES];
+            for (row, v) in rows.iter().zip(&mut block) {
+                *v = Self::widen(row.add(at).cast());
+            }
+            Self::transpose(&mut block);
+            block
+        }
+    }
     /// A hint that the line of `p` is needed soon; any address.
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {

@@ -1,5 +1,6 @@
 //! Attention against a naive f64 reference on every kernel family of this processor, and the order rules bit by bit.
 
+mod few;
 #[cfg(target_arch = "x86_64")]
 mod granules;
 mod order;

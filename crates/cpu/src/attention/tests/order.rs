@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn bits(x: &[f32]) -> Vec<u32> {
+pub fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
 }
 
@@ -111,6 +111,55 @@ fn paged(p: &Problem, order: &[usize]) -> (Vec<f32>, Vec<f32>, Vec<i32>) {
     (spread(&p.k), spread(&p.v), pages)
 }
 
+/// Results and log-sum-exps with keys and values in pages of a format.
+pub fn run_in_pages(p: &Problem, isa: Isa, threads: usize, format: PageFormat) -> (Vec<f32>, Vec<f32>) {
+    let (shape, elem) = (p.shape, p.elem);
+    let [q_width, k_width] = [shape.heads, shape.kv_heads].map(|heads| heads * shape.head_dim);
+    let (k, v, pages) = paged(p, &[7, 2, 5, 0, 3, 6, 1, 4]);
+    let pool = Threads::new(threads);
+    let q = Strided::new(&p.q, q_width, elem);
+    let [k, v] = [&k, &v].map(|rows| Strided::new(rows, k_width, elem));
+    let out_bytes = shape.kv_heads * format.head_bytes(shape.head_dim, fathom_tensor::DType::F32) + 3;
+    let packed = [&k, &v].map(|x| {
+        let rows = x.data.len() / x.stride / elem.bytes();
+        let mut out = vec![0u8; rows * out_bytes];
+        if format != PageFormat::Plain {
+            let (heads, head_dim) = (shape.kv_heads, shape.head_dim);
+            let (out, life) = (out.as_mut_ptr(), std::marker::PhantomData);
+            let rows = pages::PackRows { x: x.mat(), rows, heads, head_dim, format, out, out_bytes, life };
+            // SAFETY: both have the rows.
+            unsafe { pages::pack(&pool, &rows) };
+        }
+        out
+    });
+    let [k, v] = if format == PageFormat::Plain {
+        [k.rows(), v.rows()]
+    } else {
+        packed.each_ref().map(|rows| Rows { data: rows.as_ptr(), stride: out_bytes })
+    };
+    let mut out = Strided::new(&vec![7.0; p.q.len()], q_width, elem);
+    let mut lse = vec![7.0; shape.q_tokens * shape.heads];
+    let bytes = workspace_bytes_forward(isa, threads, &shape, elem, p.slices.len());
+    let mut work = [vec![0xffu8; bytes], vec![0xa5; 256]].concat();
+    let op = Forward {
+        shape,
+        elem,
+        options: p.options,
+        mask: Masking { pages: Some(Paging { pages: &pages, format }), ..p.mask() },
+        q: q.rows(),
+        k,
+        v,
+        sinks: p.sinks.as_deref(),
+        out: out.rows_mut(),
+        lse: lse.as_mut_ptr(),
+        resume: false,
+    };
+    // SAFETY: all tensors have the extents that the shape and the pages name.
+    unsafe { forward(&pool, isa, &op, work.as_mut_ptr()) };
+    assert!(work[bytes..].iter().all(|byte| *byte == 0xa5), "wrote behind the workspace: {shape:?}");
+    (out.values(), lse)
+}
+
 #[test]
 fn where_pages_are_does_not_matter() {
     for isa in families() {
@@ -118,33 +167,8 @@ fn where_pages_are_does_not_matter() {
             for (queries, kv_heads) in [(1, 2), (200, 1)] {
                 let p = part(&problem(elem, 700, 4, kv_heads, 64), 500, queries);
                 let want = p.run(isa, 2);
-                let (k, v, pages) = paged(&p, &[7, 2, 5, 0, 3, 6, 1, 4]);
-                let [q_width, k_width] = [4, kv_heads].map(|heads| heads * 64);
-                let q = Strided::new(&p.q, q_width, elem);
-                let [k, v] = [&k, &v].map(|rows| Strided::new(rows, k_width, elem));
-                let mut out = Strided::new(&vec![7.0; p.q.len()], q_width, elem);
-                let mut lse = vec![7.0; queries * 4];
-                let pool = Threads::new(2);
-                let mut work = vec![0u8; workspace_bytes_forward(isa, 2, &p.shape, elem, p.slices.len())];
-                let op = Forward {
-                    shape: p.shape,
-                    elem,
-                    options: p.options,
-                    mask: Masking {
-                        pages: Some(Paging { pages: &pages, format: PageFormat::Plain }),
-                        ..p.mask()
-                    },
-                    q: q.rows(),
-                    k: k.rows(),
-                    v: v.rows(),
-                    sinks: p.sinks.as_deref(),
-                    out: out.rows_mut(),
-                    lse: lse.as_mut_ptr(),
-                    resume: false,
-                };
-                // SAFETY: all tensors have the extents that the shape and the pages name.
-                unsafe { forward(&pool, isa, &op, work.as_mut_ptr()) };
-                assert_eq!(bits(&out.values()), bits(&want.out), "{} {elem:?}", isa.name());
+                let (out, lse) = run_in_pages(&p, isa, 2, PageFormat::Plain);
+                assert_eq!(bits(&out), bits(&want.out), "{} {elem:?}", isa.name());
                 assert_eq!(bits(&lse), bits(&want.lse), "{} {elem:?}", isa.name());
             }
         }

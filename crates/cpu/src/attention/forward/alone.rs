@@ -1,0 +1,91 @@
+//! A key block that one strip of rows sees, as when a token is decoded: there packing costs as much as the products.
+//!
+//! It is packed by parts, as far as it is seen, and each part is used while it is in the first cache. A sum goes on from part to part,
+//! so that its bits are those of a block that is packed as a whole.
+
+use super::super::pack::{self, Pack, View};
+use super::super::pages::Unpacking;
+use super::super::simd::LANES;
+use super::super::unit::Unit;
+use super::super::{KEYS, PageFormat, Rows, SUB};
+use super::{Span, Tile};
+
+/// Words of an operand that leave room in the first cache for what meets it.
+const PART_WORDS: usize = 4096;
+
+impl<U: Unit> Tile<'_, U> {
+    /// One strip against one key block.
+    pub(super) unsafe fn alone(&self, strip: usize, key: &Span) {
+        let Some(strip) = self.strip(strip, key) else { return };
+        let (op, layout) = (&self.pass.op, &self.pass.layout);
+        let ((start, end), most) = (strip.cols, self.part());
+        let parts = (end - start).div_ceil(most);
+        for (part, at) in (start..end).step_by(most).enumerate() {
+            let keys = (at, end.min(at + most));
+            self.ahead(op.k, key, (part, parts));
+            let pack = self.part_of(op.k, key, keys);
+            U::across(&Pack { to: self.at(layout.k), depth: self.pass.tiling.depth, ..pack });
+            self.scores(&strip, keys, self.at(layout.k));
+        }
+        self.softmax(&strip);
+        for (part, at) in (start..end).step_by(most).enumerate() {
+            let keys = (at, end.min(at + most));
+            self.ahead(op.v, key, (part, parts));
+            let (pack, apart) = (self.part_of(op.v, key, keys), (keys.1 - keys.0) / U::STEP * LANES);
+            U::along(&Pack { to: self.at(layout.v), depth: apart, ..pack });
+            self.add_values(&strip, keys, (self.at(layout.v), apart));
+        }
+    }
+
+    /// Keys of a part, a multiple of what masked blocks are cut to.
+    fn part(&self) -> usize {
+        // Behind the operand there has to be room for what codes become.
+        let most = if self.pass.op.mask.format() == PageFormat::Plain { KEYS } else { KEYS / 2 };
+        (PART_WORDS / self.pass.tiling.depth / SUB * SUB).clamp(SUB, most)
+    }
+
+    /// Keys or values `start..end` of a block, to be packed; codes become elements before that.
+    unsafe fn part_of(&self, rows: Rows, key: &Span, (start, end): (usize, usize)) -> Pack {
+        let (op, depth) = (&self.pass.op, self.pass.tiling.depth);
+        let there = (key.end - key.start).clamp(start, end) - start;
+        let mut pack = Pack {
+            from: self.keys(rows),
+            first: op.mask.row(key.start) + start,
+            rows: there,
+            padded: end - start,
+            cols: op.shape.head_dim,
+            to: std::ptr::null_mut(),
+            depth: 0,
+        };
+        if op.mask.format() != PageFormat::Plain {
+            let to = self.at::<u32>(self.pass.layout.k).add(self.part() * depth).cast();
+            U::unpack_pages(&Unpacking {
+                from: pack.from,
+                first: pack.first,
+                rows: there,
+                cols: pack.cols,
+                format: op.mask.format(),
+                elem: op.elem,
+                to,
+            });
+            let row = pack.cols * op.elem.bytes();
+            pack.from = View { data: to, stride: row, group: 1, head: row, elem: op.elem };
+            pack.first = 0;
+        }
+        pack
+    }
+
+    /// A share of the next key block comes closer: of what all columns of the task read of it.
+    unsafe fn ahead(&self, rows: Rows, key: &Span, (part, parts): (usize, usize)) {
+        let op = &self.pass.op;
+        let there = op.shape.k_tokens.saturating_sub(key.end).min(KEYS);
+        if there == 0 {
+            return;
+        }
+        let ((first, end), splits) = (self.columns, self.pass.tiling.splits);
+        let (view, heads) = (self.of(first).keys(rows), (end - 1) / splits + 1 - first / splits);
+        let share = KEYS.div_ceil((end - first) * parts);
+        let (next, at) = (op.mask.row(key.end), ((self.column - first) * parts + part) * share);
+        pack::prefetch(&view, next + at, share, next + there, view.head * heads);
+    }
+}
