@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
+use fathom_tensor::ggml::octets::OCTET;
+use fathom_tensor::grouped::TOGETHER;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Packing, Tensor, Unpack};
 
 use crate::disk::CHUNK;
@@ -68,6 +70,31 @@ impl Blocked {
     }
 }
 
+/// Copies rows of a weight, packed or not, to f32 `to` [rows, columns]: what is packed is unpacked without a rounding between.
+pub(crate) fn copy_rows(device: &Device, weight: &Tensor, rows: Range<usize>, to: &Tensor) {
+    let Some(packing) = weight.packing() else {
+        return device.machine.copy(&weight.view_rows(rows), to);
+    };
+    let (cols, mut first, mut at) = (packing.cols, 0, 0);
+    for (format, count) in packing.runs.iter().copied() {
+        let bytes = format.row_bytes(cols);
+        let (start, end) = (rows.start.max(first), rows.end.min(first + count));
+        if start < end {
+            // Rows that are interleaved come by eight.
+            let together = if matches!(format, BlockFormat::Octets(_)) { OCTET } else { 1 };
+            let whole = (start - first) / together * together..(end - first).next_multiple_of(together);
+            let packed = weight.view_cols(at + whole.start * bytes..at + whole.end * bytes);
+            let packed = &packed.reshape(whole.len(), bytes);
+            let plain = device.empty(whole.len(), cols, DType::F32, Category::Workspace);
+            device.machine.unpack(&Unpack { format, packed, out: &plain });
+            let skipped = start - first - whole.start;
+            let own = plain.view_rows(skipped..skipped + end - start);
+            device.machine.copy(&own, &to.view_rows(start - rows.start..end - rows.start));
+        }
+        (first, at) = (first + count, at + count * bytes);
+    }
+}
+
 /// Changes the scales of a weight, block by block.
 pub type Rescale<'a> = &'a mut dyn FnMut(&mut [f32]);
 
@@ -84,6 +111,17 @@ impl PackedValue {
 
     pub fn format(&self) -> BlockFormat {
         self.format
+    }
+
+    /// The same bytes as products read them, if they are in memory and rows are whole blocks and whole groups of 32.
+    pub fn blocked(&self) -> Option<Blocked> {
+        let [rows, cols] = self.shape;
+        if self.format.lines(self.shape) != self.shape || !cols.is_multiple_of(TOGETHER) {
+            return None;
+        }
+        let packing = Packing { cols, runs: vec![(self.format, rows)] };
+        let bytes = self.bytes.resident()?.reshape(1, packing.bytes()).packed(Rc::new(packing));
+        Some(Blocked { device: self.device.clone(), bytes, dtype: self.dtype })
     }
 
     pub fn device(&self) -> &Device {

@@ -1,18 +1,20 @@
 //! Which weights of a model are held as a file has them, in blocks (GGUF), in few bits with scales of groups (GPTQ, AWQ and others) or
 //! as bf16: projections, the embedding and the head, where all of their tensors are in formats that the machine multiplies with. Experts
-//! are unpacked while they are loaded, as is everything else. Rows of GGUF's blocks in four to six bits, and of bf16 where the processor
+//! are unpacked while they are loaded, as is everything else. What is rounded to few bits while it is loaded, as the base of a QLoRA run,
+//! stays so where the machine multiplies with it. Rows of GGUF's blocks in four to six bits, and of bf16 where the processor
 //! has no unit for it, are interleaved by eight, which takes no more bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fathom_grad::Params;
+use fathom_grad::{Param, ParamId, Params, Value};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
 use crate::files::Source;
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::portion::Portion;
+use crate::quantize::Quantized;
 use crate::spec::Spec;
 use crate::walk::{Kind, Module, Term};
 
@@ -28,11 +30,70 @@ impl Model {
         dtype: DType,
         source: &dyn Source,
     ) -> (Model, Params) {
+        Model::declare_stored_as(device, spec, dtype, source, None)
+    }
+
+    /// The same, with frozen projections in few bits, which are made while weights are loaded.
+    ///
+    /// # Panics
+    /// As [`Model::declare_quantized`].
+    #[track_caller]
+    pub fn declare_stored_as(
+        device: &Device,
+        spec: &Spec,
+        dtype: DType,
+        source: &dyn Source,
+        quantized: Option<&Quantized>,
+    ) -> (Model, Params) {
         let portion = Portion::of(spec, &device.mesh, 1);
         let whole = portion == Portion::whole(spec);
-        let blocked = if whole { blocked(spec, source, device.machine.as_ref()) } else { Blocked::new() };
-        Model::declare_held(device, spec, dtype, None, (portion, None), blocked)
+        let mut stored = if whole { blocked(spec, source, device.machine.as_ref()) } else { Blocked::new() };
+        if let Some(quantized) = quantized {
+            let made = quantized.numbers(spec);
+            stored.retain(|number, _| !made.contains(number));
+        }
+        Model::declare_held(device, spec, dtype, None, (portion, quantized), stored)
     }
+}
+
+/// The same model with none of its weights in few bits, but those that are held as a file has them: each has the elements, in the model's
+/// type, that a segment computes with.
+pub fn unpack(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
+    with_values(device, (model, params), &|_, _| None)
+}
+
+/// As [`unpack`], but what the machine multiplies with as it is packed stays so: projections whose rows are whole blocks.
+pub fn keep_packed(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
+    let mut projections = Vec::new();
+    model.visit(&mut |_, _, weight| projections.push(weight.kind == Kind::Linear));
+    let kept = |id: ParamId, value: &Value| {
+        let (format, _) = value.as_packed()?;
+        let kept = projections[id.index()] && device.machine.multiplies(format);
+        if kept { value.multiplied_as_packed() } else { None }
+    };
+    with_values(device, (model, params), &kept)
+}
+
+fn with_values(
+    device: &Device,
+    (model, params): (&Model, &Params),
+    kept: &dyn Fn(ParamId, &Value) -> Option<Value>,
+) -> (Model, Params) {
+    let mut whole = Params::default();
+    for (id, Param { name, value, decays, trainable }) in params.iter() {
+        let elements = || {
+            let weights = params.fetch(device, [id]);
+            weights.wait();
+            params.tensor(id).into()
+        };
+        let value = match (value.as_packed(), kept(id, value)) {
+            (None, _) => value.clone(),
+            (Some(_), Some(kept)) => kept,
+            (Some(_), None) => elements(),
+        };
+        whole.push(Param { name: name.clone(), value, decays: *decays, trainable: *trainable });
+    }
+    (Model { quantized: None, ..model.clone() }, whole)
 }
 
 fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use fathom_base::{GenerateRequest, human};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, page_bytes};
 use fathom_grad::Params;
-use fathom_model::{HfFolder, Model, SafeTensors, Spec};
+use fathom_model::{HfFolder, Model, Portion, SafeTensors, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
+use fathom_train::quantizes;
 
 use super::draft::Draft;
 use super::order::Order;
-use crate::adapters;
+use crate::adapters::{self, Held};
 use crate::error::{Context, Result, caught, refuse};
 
 /// What a model takes.
@@ -143,17 +144,22 @@ fn fitting(
 }
 
 /// A model as a server holds it.
+///
+/// # Errors
+/// One that cannot be held as the runs of its adapters held it.
 fn declare(
     meta: &Device,
     (spec, dtype, source): (&Spec, DType, &SafeTensors),
     order: &Order,
-) -> (Model, Params) {
-    // Ranks have parts of weights, which are cut when they are unpacked.
-    if order.has_adapters() || order.grid().ranks() > 1 {
-        Model::declare(meta, spec, dtype)
-    } else {
-        Model::declare_stored(meta, spec, dtype, source)
+) -> Result<(Model, Params)> {
+    let held = order.held()?;
+    if order.grid().ranks() == 1 {
+        return adapters::held_model(meta, (spec, source, dtype), held.as_ref(), |_, _| Ok(()));
     }
+    // Ranks have parts of weights, which are cut when they are unpacked.
+    let quantized = held.as_ref().map(Held::quantized).transpose()?.flatten();
+    quantizes(quantized.as_ref(), spec, &Portion::of(spec, &meta.mesh, 1))?;
+    Ok(Model::declare(meta, spec, dtype))
 }
 
 /// A rank of a mesh without data, which plans as the device of that rank would.
@@ -200,7 +206,7 @@ pub(super) fn of(
             kv: order.kv,
         };
         let meta = imagined(device);
-        let (declared, params) = declare(&meta, (spec, dtype, source), order);
+        let (declared, params) = declare(&meta, (spec, dtype, source), order)?;
         let weights_bytes = meta.pool.usage().live;
         let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);

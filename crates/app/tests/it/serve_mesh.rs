@@ -18,7 +18,7 @@ use fathom_tensor::{DType, PageFormat};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
 
-fn order(model: &Path, tp: usize, pp: usize) -> Order {
+pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
     Order {
         models: vec![model.to_path_buf()],
         names: vec!["small".into()],
@@ -167,7 +167,7 @@ fn a_server_over_ranks_answers_as_one_rank() {
 }
 
 /// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.
-fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
+pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
     let stop = Arc::new(AtomicBool::new(false));
     let (send_address, address) = channel();
     thread::scope(|scope| {

@@ -9,6 +9,7 @@ mod embed;
 mod few_bits;
 mod fuzz;
 mod packed;
+mod packed_adapters;
 mod ranks;
 mod service;
 mod stored;

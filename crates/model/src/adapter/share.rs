@@ -13,11 +13,11 @@ use crate::model::{Model, NOWHERE};
 use crate::spec::Spec;
 use crate::walk::{Kind, Parallel, Term};
 
-/// The model of `spec`, a base's with an adapter, over the base's weights: nothing of these is copied, and what the adapter adds is read
-/// from its folder. A rank that has a part of the base has the same part of the adapter.
+/// The model of `spec`, a base's with an adapter, over the base's weights, packed or not: nothing of these is copied, and what the adapter
+/// adds is read from its folder. A rank that has a part of the base has the same part of the adapter.
 ///
 /// # Errors
-/// Files that cannot be read; an adapter that changes weights of its base, or a base that is held in a file's blocks.
+/// Files that cannot be read; an adapter that changes weights of its base.
 ///
 /// # Panics
 /// If `params` are not the base's.
@@ -28,8 +28,7 @@ pub fn share_base(
     (spec, tensors): (&Spec, &PeftTensors),
 ) -> Result<(Model, Params)> {
     let refuse = |what: &str| Err(Error::file(&tensors.path, what));
-    let method = spec.adapter.as_deref().map(|adapter| adapter.method);
-    if matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone() {
+    if changes_base(spec, tensors) {
         return refuse(
             "has weights of its base (PiSSA, `modules_to_save`, terms of the embedding or the head), which others share; merge it (fathom export --with) and serve \
              that model",
@@ -38,12 +37,6 @@ pub fn share_base(
     if spec.virtual_tokens() > 0 {
         return refuse(
             "puts virtual tokens before every text, which others next to it do not have; talk with it by `fathom chat --adapter`",
-        );
-    }
-    if params.iter().any(|(_, param)| param.value.as_blocked().is_some()) {
-        return refuse(
-            "is an adapter, and its base stays packed in few bits, over which adapters do not compute; name the adapter when the \
-             server starts (--adapter), and the base is unpacked",
         );
     }
     let (model, declared) = without_data(device, (base, params), spec);
@@ -63,6 +56,12 @@ pub fn share_base(
     });
     load_slots(device, &model, &model.adapter_slots(&whole), tensors)?;
     Ok((model, whole))
+}
+
+/// Whether an adapter has weights of its base that are not those of others: the base's singular parts, or tensors in the place of its own.
+pub fn changes_base(spec: &Spec, tensors: &PeftTensors) -> bool {
+    let method = spec.adapter.as_deref().map(|adapter| adapter.method);
+    matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone()
 }
 
 /// The model of `spec` without data: a rank's part, as it has it of the base.

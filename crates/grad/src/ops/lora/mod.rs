@@ -142,7 +142,7 @@ impl LoraUse {
 pub type Projected = (ParamId, Option<ParamId>);
 
 impl Ctx<'_> {
-    /// A projection with a low-rank adapter: x [t, in] to [t, out].
+    /// A projection with a low-rank adapter: x [t, in] to [t, out]. The weight may be packed; A and B are not.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -168,10 +168,12 @@ impl Ctx<'_> {
         let op = Lora { name, cut, spread, scales: lora.scales, runs, has_bias, low_bias, drops, narrow };
         let params: Vec<ParamId> =
             [lora.a, lora.b, weight].into_iter().chain(bias).chain(lora.bias).collect();
-        only(match share {
+        let y = only(match share {
             Some(share) => self.apply_to(share, op, &[x], &params),
             None => self.apply(op, &[x], &params),
-        })
+        });
+        self.takes_packed();
+        y
     }
 }
 

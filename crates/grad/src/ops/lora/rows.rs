@@ -87,8 +87,8 @@ impl RowTerm {
         RowTerm(Kind::Low(Low::new(lora, cut, params)))
     }
 
-    /// The same with lengths [1, columns of all runs] of the directions that it and `weight` have together. What columns are multiplied
-    /// with is made here, and kept; where ranks have some columns of the weight each, all of them have to make it.
+    /// The same with lengths [1, columns of all runs] of the directions that it and `weight`, packed or not, have together. What columns
+    /// are multiplied with is made here, and kept; where ranks have some columns of the weight each, all of them have to make it.
     pub fn rescaled(
         device: &Device,
         (lora, lengths): (LoraUse, ParamId),
@@ -97,7 +97,7 @@ impl RowTerm {
         params: &Params,
     ) -> RowTerm {
         let low = Low::new(lora, cut, params);
-        let (weight, lengths) = (params.tensor(weight), params.tensor(lengths));
+        let (weight, lengths) = (params.operand(weight), params.tensor(lengths));
         let of = (low.lora.runs, low.lora.scales, cut.0 == LinearCut::Rows && cut.1 > 1);
         let inverse = inverse_lengths(device, of, [&low.a, &low.b, &weight]);
         let kept = device.empty(1, lengths.cols(), DType::F32, Category::Params);

@@ -9,6 +9,7 @@ use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
 use super::lora::{LinearCut, LoraUse, Runs};
 use super::{like, only};
+use crate::packed::copy_rows;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -21,8 +22,8 @@ mod tests;
 const ELEMENTS: usize = 1 << 18;
 
 impl Ctx<'_> {
-    /// What [`Ctx::lora`] made without a bias, x [t, out], with the length m [1, columns of all runs] of each adapted column; `weight` and
-    /// `bias` are the projection's.
+    /// What [`Ctx::lora`] made without a bias, x [t, out], with the length m [1, columns of all runs] of each adapted column; `weight`,
+    /// packed or not, and `bias` are the projection's.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -39,7 +40,9 @@ impl Ctx<'_> {
         let runs = if cut == LinearCut::Columns { lora.runs.part(ranks) } else { lora.runs };
         let op = Rescale { name, scales: lora.scales, runs, sums: cut == LinearCut::Rows && ranks > 1 };
         let params: Vec<ParamId> = [magnitude, lora.a, lora.b, weight].into_iter().chain(bias).collect();
-        only(self.apply(op, &[x], &params))
+        let y = only(self.apply(op, &[x], &params));
+        self.takes_packed();
+        y
     }
 }
 
@@ -66,14 +69,14 @@ impl Rescale {
     }
 }
 
-/// f32 [1, columns of all runs]: one over the length of each row of `W + scale B A`, of weights A, B and W; `sums`: ranks have some
-/// columns of W and A each, and all of them ask.
+/// f32 [1, columns of all runs]: one over the length of each row of `W + scale B A`, of weights A, B and W, which may be packed; `sums`:
+/// ranks have some columns of W and A each, and all of them ask.
 pub(super) fn inverse_lengths(
     device: &Device,
     (runs, scales, sums): (Runs, [f32; 3], bool),
     [a, b, weight]: [&Tensor; 3],
 ) -> Tensor {
-    let (rank, inner) = (b.cols(), weight.cols());
+    let (rank, inner) = (b.cols(), a.cols());
     let squares = device.zeros(1, runs.columns(), DType::F32, Category::Workspace);
     let scaled = device.empty(b.rows(), rank, b.dtype(), Category::Workspace);
     let step = (ELEMENTS / inner.max(1)).max(1);
@@ -85,7 +88,7 @@ pub(super) fn inverse_lengths(
         for start in (0..columns).step_by(step) {
             let rows = start..columns.min(start + step);
             let sum = device.empty(rows.len(), inner, DType::F32, Category::Workspace);
-            device.machine.copy(&weight.view_rows(at + rows.start..at + rows.end), &sum);
+            copy_rows(device, weight, at + rows.start..at + rows.end, &sum);
             let own = first + rows.start..first + rows.end;
             let (low, c) = (&scaled.view_rows(own.clone()), &sum);
             let op = MatMul { a: low, a_trans: false, b: &a, b_trans: false, c, accumulate: true };
