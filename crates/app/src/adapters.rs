@@ -49,17 +49,13 @@ impl Held {
         Some(Held { quantization, double_quant: *double, trained: trained.patterns().to_vec() })
     }
 
-    /// What all of some adapters say, of folders or runs; nothing if they do not say the same. Those of others say nothing.
-    ///
-    /// # Errors
-    /// A folder that is no adapter's, or says what is not understood.
-    pub(crate) fn of_all<'a>(adapters: impl IntoIterator<Item = &'a PathBuf>) -> Result<Option<Held>> {
-        let mut all = Vec::new();
-        for adapter in adapters {
-            all.extend(read(&adapter_folder(adapter)?)?.map(|of| of.held));
-        }
+    /// What all of some adapters say, in folders or runs; nothing if they do not say the same. Those of others say nothing, and what cannot
+    /// be read is refused where it is loaded.
+    pub(crate) fn of_all<'a>(adapters: impl IntoIterator<Item = &'a PathBuf>) -> Option<Held> {
+        let said = |adapter: &PathBuf| Some(read(&adapter_folder(adapter).ok()?).ok()??.held);
+        let all: Vec<Option<Held>> = adapters.into_iter().filter_map(said).collect();
         let same = all.iter().all(|held| Some(held) == all.first());
-        Ok(all.into_iter().next().flatten().filter(|_| same))
+        all.into_iter().next().flatten().filter(|_| same)
     }
 
     /// The format's name in recipes.

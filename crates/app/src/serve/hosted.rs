@@ -116,7 +116,7 @@ fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>,
     let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;
-    let held = order.held()?;
+    let held = order.held();
     let loaded = caught(|| models::load_held(&device, &folder, Some(dtype), held.as_ref(), &Silent))?;
     let draft = Draft::load(&device, order)?;
     let drafting = draft.as_ref().map(|draft| draft.engine(&device, sizes.limits));

@@ -153,7 +153,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         let (service, sizes) = served.start(&watch, &threads)?;
         let over = if order.grid().ranks() > 1 { format!(" over {}", order.grid()) } else { String::new() };
         around.events.note(&format!("{}{over}: {}", served.name, sizes.said()));
-        let held = served.order.held()?;
+        let held = served.order.held();
         if let Some(held) = &held {
             around.events.note(&format!(
                 "{}: its weights are rounded to {}, as the runs of its adapters held them, for requests without an adapter too",

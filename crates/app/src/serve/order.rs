@@ -106,11 +106,8 @@ impl Order {
         !self.adapters.is_empty() || self.settings.adapters.is_some()
     }
 
-    /// How the base is held: as the runs of its adapters held it, if all of them that say so held it alike, and else as its files have it.
-    ///
-    /// # Errors
-    /// A folder that is no adapter's.
-    pub(super) fn held(&self) -> Result<Option<Held>> {
+    /// How the base is held: as the runs of its adapters held it, if all that say something say the same, and else as its files have it.
+    pub(super) fn held(&self) -> Option<Held> {
         Held::of_all(self.adapters.iter().map(|(_, folder)| folder))
     }
 

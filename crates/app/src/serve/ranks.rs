@@ -69,7 +69,7 @@ pub(super) fn run(
     let opened = fathom_model::open(&folder)?;
     let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
     let (each, sizes) = planned(&machine, (&folder, &opened, dtype), &tokenizer, order)?;
-    let held = order.held()?;
+    let held = order.held();
     let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
     let beginnings = named.beginnings(&opened.spec, &machine.profile()?.isa, order)?;
     drop(opened);
