@@ -124,7 +124,8 @@ pub(crate) fn held_otherwise(adapter: &Path, served: Option<&Held>) -> Option<St
     if own.as_ref() == served {
         return None;
     }
-    let same = if own.as_ref().map(Held::name) == served.map(Held::name) { ", rounded otherwise" } else { "" };
+    let same =
+        if own.as_ref().map(Held::name) == served.map(Held::name) { ", rounded otherwise" } else { "" };
     Some(format!(
         "{}: it was trained over {}, and the base is served as {}{same}, so answers differ a little from the run's; serve it without \
          adapters of other runs, or the merged model (fathom export), where that matters",

@@ -103,7 +103,8 @@ pub(crate) fn load_held(
     let opened = fathom_model::open(folder)?;
     note_left_out(folder, &opened, events);
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
-    let fill = |model: &Model, params: &mut Params| Ok(fathom_model::load(device, model, params, &opened.source)?);
+    let fill =
+        |model: &Model, params: &mut Params| Ok(fathom_model::load(device, model, params, &opened.source)?);
     let (model, params) = adapters::held_model(device, (&opened.spec, &opened.source, dtype), held, fill)?;
     Ok(Loaded { model, params })
 }

@@ -203,3 +203,49 @@ impl PackedValue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fathom_cpu::Cpu;
+    use fathom_tensor::ggml::Kind;
+    use fathom_tensor::ggml::octets::interleave;
+
+    use super::*;
+
+    /// Rows that begin and end within eights, and within runs of other formats.
+    #[test]
+    fn rows_of_a_packed_weight_are_copied() {
+        let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 24);
+        let (q4, q8, cols) = (BlockFormat::Ggml(Kind::Q4_0), BlockFormat::Ggml(Kind::Q8_0), 64);
+        let plain = Packing { cols, runs: vec![(q4, 19), (q8, 5), (q4, 16)] };
+        let (mut bytes, mut wanted) = (Vec::new(), Vec::new());
+        for row in 0..plain.rows() {
+            let (_, format) = plain.row(row);
+            let x: Vec<f32> = (0..cols).map(|at| ((row * cols + at) as f32 * 0.7).sin()).collect();
+            let (mut packed, mut back) = (vec![0; format.row_bytes(cols)], vec![0.0; cols]);
+            format.pack_row(&x, &mut packed);
+            format.unpack_row(&packed, &mut back);
+            bytes.extend(packed);
+            wanted.extend(back);
+        }
+        let packing = plain.clone().interleaved();
+        let mut first = 0;
+        for (format, rows) in packing.runs.iter().copied() {
+            if let BlockFormat::Octets(kind) = format {
+                let (octet, (at, _)) = (OCTET * format.row_bytes(cols), plain.row(first));
+                let run = &mut bytes[at..at + rows / OCTET * octet];
+                run.chunks_exact_mut(octet).for_each(|rows| interleave(kind, rows));
+            }
+            first += rows;
+        }
+        let value = Blocked::new(&device, packing, DType::F32);
+        device.machine.write(&value.bytes, &bytes);
+        for rows in [0..40, 3..9, 7..8, 15..30, 17..18, 21..23, 25..39] {
+            let to = device.empty(rows.len(), cols, DType::F32, Category::Data);
+            copy_rows(&device, value.bytes(), rows.clone(), &to);
+            assert!(device.to_f32(&to) == wanted[rows.start * cols..rows.end * cols], "{rows:?}");
+        }
+    }
+}

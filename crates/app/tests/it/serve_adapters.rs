@@ -27,7 +27,8 @@ fn adapters_are_served_over_the_base_of_their_run() {
         adapters: names.iter().map(|name| (name.to_string(), folder.join(name))).collect(),
         ..order(&run, tp, 1)
     };
-    let body = |model: &str| json!({"model": model, "prompt": "What is 7?", "max_tokens": 24, "temperature": 0});
+    let body =
+        |model: &str| json!({"model": model, "prompt": "What is 7?", "max_tokens": 24, "temperature": 0});
     let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
     let said = |name: &str| {
         let adapter = folder.join(name);

@@ -123,7 +123,8 @@ fn adapters_over_numbers_answer_to_the_bit() {
         for dtype in [DType::Bf16, DType::F32] {
             let [stored, plain] = [true, false].map(|stored| adapted(&opened, &adapter, dtype, stored));
             assert_eq!(losses(&stored), losses(&plain), "{name}, {dtype:?}");
-            let interleaves = stored.device.machine.multiplies(BlockFormat::Octets(fathom_tensor::ggml::Kind::Bf16));
+            let interleaves =
+                stored.device.machine.multiplies(BlockFormat::Octets(fathom_tensor::ggml::Kind::Bf16));
             assert_eq!(packed(&stored), if interleaves { 4 * 3 + 2 } else { 0 }, "{name}, {dtype:?}");
         }
     }
@@ -192,11 +193,8 @@ fn a_base_in_the_format_of_a_run_answers_as_its_elements_do() {
             let (model, mut params) =
                 Model::declare_stored_as(&device, &opened.spec, dtype, source, Some(&quantized));
             load(&device, &model, &mut params, source).unwrap();
-            let (model, params) = if kept {
-                keep_packed(&device, &model, &params)
-            } else {
-                unpack(&device, &model, &params)
-            };
+            let (model, params) =
+                if kept { keep_packed(&device, &model, &params) } else { unpack(&device, &model, &params) };
             bed(device, model, params)
         };
         let name = format.name();

@@ -9,8 +9,8 @@ use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
 use super::lora::{LinearCut, LoraUse, Runs};
 use super::{like, only};
-use crate::packed::copy_rows;
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::packed::copy_rows;
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
