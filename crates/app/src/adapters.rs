@@ -195,7 +195,7 @@ pub(crate) fn load(
     })
 }
 
-/// A whole model that is asked, as a run held it or as its files have it, filled by `fill`.
+/// A model that is asked, or a rank's part of it, as a run held it or as its files have it, filled by `fill`.
 ///
 /// # Errors
 /// A model that cannot be held so; what `fill` says.
@@ -218,7 +218,7 @@ fn declare(
     (dtype, how): (DType, Use),
     held: Option<&Held>,
 ) -> Result<(Model, Params)> {
-    let portion = Portion::whole(spec);
+    let portion = Portion::of(spec, &device.mesh, 1);
     let quantized = held.map(Held::quantized).transpose()?.flatten();
     quantizes(quantized.as_ref(), spec, &portion)?;
     Ok(match how {

@@ -7,7 +7,7 @@ use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
     HfFolder, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source, Spec, StateProjections,
-    open_config, unpack,
+    open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -309,11 +309,10 @@ pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn E
     open_with(path, None, dtype, machine, events)
 }
 
-/// A rank's part of a model, on its device, with the elements of what the run of an adapter held, if it did; blocks of a GGUF file are
-/// unpacked.
+/// A rank's part of a model, on its device, as [`load_held`] holds it.
 ///
 /// # Errors
-/// As [`open`], and a model that cannot be cut like that.
+/// As [`open`], and a model that cannot be cut like that, or cannot be held so.
 pub(crate) fn open_part(
     path: &Path,
     dtype: Option<DType>,
@@ -322,14 +321,11 @@ pub(crate) fn open_part(
 ) -> Result<Ready> {
     let folder = model_folder(path)?;
     let ranks = Ranks { grid: *device.mesh.grid(), rank: device.mesh.rank(), ..Ranks::default() };
-    ranks.check(&open_config(&folder)?.0)?;
-    let (tokenizer, quantized) = (tokenizer(&folder)?, held.map(Held::quantized).transpose()?.flatten());
-    let of_mesh = &Ranks::default();
-    let how = How { disk: &|_, _| Ok(None), ranks: of_mesh, quantized: quantized.as_ref(), adapt: &Ok };
-    let Loaded { model, params } = load_part(&device, &folder, dtype, &how, &Silent)?;
-    let (model, params) =
-        if quantized.is_some() { unpack(&device, &model, &params) } else { (model, params) };
-    Ok(Ready { folder, tokenizer, device, loaded: Loaded { model, params } })
+    let spec = open_config(&folder)?.0;
+    ranks.check(&spec)?;
+    portion(&device, &spec, &Ranks::default())?;
+    let (tokenizer, loaded) = (tokenizer(&folder)?, load_held(&device, &folder, dtype, held, &Silent)?);
+    Ok(Ready { folder, tokenizer, device, loaded })
 }
 
 /// As [`open`], with the adapter of a folder or a run if one is given. Weights that the machine multiplies with in few bits stay so, those

@@ -46,8 +46,7 @@ impl Model {
         quantized: Option<&Quantized>,
     ) -> (Model, Params) {
         let portion = Portion::of(spec, &device.mesh, 1);
-        let whole = portion == Portion::whole(spec);
-        let mut stored = if whole { blocked(spec, source, device.machine.as_ref()) } else { Blocked::new() };
+        let mut stored = blocked(spec, source, device.machine.as_ref(), &portion);
         if let Some(quantized) = quantized {
             let made = quantized.numbers(spec);
             stored.retain(|number, _| !made.contains(number));
@@ -96,15 +95,17 @@ fn with_values(
     (Model { quantized: None, ..model.clone() }, whole)
 }
 
-fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
+/// How the weights that a rank holds are packed, or its parts of them.
+fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Portion) -> Blocked {
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
-    let (model, _) = Model::declare(&nowhere, spec, DType::F32);
+    let (model, _) = Model::declare_part(&nowhere, spec, DType::F32, None, portion.clone());
     let (pieces, mut found) = (model.pieces(), Blocked::new());
     model.visit(&mut |id, _, weight| {
         let looked_up = weight.kind == Kind::Table && matches!(weight.module, Module::Tokens | Module::Head);
         let is_matrix = weight.term == Term::Weight && weight.shape[0] > 1;
         if is_matrix && (weight.kind == Kind::Linear || looked_up) {
-            let packing = packing(&pieces[id.index()], weight.shape, source);
+            let held = &model.holdings[id.index()];
+            let packing = packing(&pieces[id.index()], held.shard.local(), source);
             let packing = packing.map(Packing::interleaved).filter(|all| {
                 let multiplied = all.runs.iter().all(|(format, _)| machine.multiplies(*format));
                 // Numbers are multiplied by another kernel than blocks are.
@@ -112,7 +113,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
                     |(format, _): &(BlockFormat, _)| *format == BlockFormat::Octets(ggml::Kind::Bf16);
                 multiplied && (all.is_numbers() || !all.runs.iter().any(numbers))
             });
-            found.extend(packing.map(|packing| (model.holdings[id.index()].number, packing)));
+            found.extend(packing.map(|packing| (held.number, packing)));
         }
     });
     found
@@ -124,17 +125,19 @@ fn rows_format(source: &dyn Source, name: &str) -> Option<BlockFormat> {
     source.blocks(name).or_else(|| is_bf16().then_some(BlockFormat::Ggml(ggml::Kind::Bf16)))
 }
 
-/// How a weight is packed whose tensors are, all of them.
+/// How a weight, or a rank's part of it, is packed whose tensors are, all of them. Columns that are cut are whole blocks.
 fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> Option<Packing> {
     let mut pieces: Vec<&Piece> = pieces.iter().collect();
     pieces.sort_by_key(|piece| piece.param_row);
     let mut packing = Packing { cols, runs: Vec::new() };
     for piece in pieces {
-        let whole_rows = !piece.transpose && piece.shape.len() == 2 && piece.cols == (0..cols);
-        if !whole_rows || piece.param_row != packing.rows() {
+        let [_, all] = piece.shape[..] else { return None };
+        let has_rows = !piece.transpose && piece.cols.len() == cols;
+        if !has_rows || piece.param_row != packing.rows() {
             return None;
         }
-        let format = rows_format(source, &piece.name)?;
+        let format =
+            rows_format(source, &piece.name).filter(|format| format.has_columns(all, &piece.cols))?;
         match packing.runs.last_mut() {
             Some((last, rows)) if *last == format => *rows += piece.rows.len(),
             _ => packing.runs.push((format, piece.rows.len())),

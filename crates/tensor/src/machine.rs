@@ -464,7 +464,7 @@ pub trait Machine: Send + Sync {
 
     /// Matrix product.
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
-    /// Whether [`Machine::packed_matmul`] and [`Machine::embed`] take weights of this format.
+    /// Whether [`Machine::packed_matmul`] takes weights of this format, and [`Machine::embed`] tables that files have in it.
     fn multiplies(&self, _format: crate::BlockFormat) -> bool {
         false
     }

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use fathom_base::{GenerateRequest, human};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, page_bytes};
 use fathom_grad::Params;
-use fathom_model::{HfFolder, Model, Portion, SafeTensors, Spec};
+use fathom_model::{HfFolder, Model, SafeTensors, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
-use fathom_train::quantizes;
 
 use super::draft::Draft;
 use super::order::Order;
-use crate::adapters::{self, Held};
+use crate::adapters;
 use crate::error::{Context, Result, caught, refuse};
 
 /// What a model takes.
@@ -152,14 +151,7 @@ fn declare(
     (spec, dtype, source): (&Spec, DType, &SafeTensors),
     order: &Order,
 ) -> Result<(Model, Params)> {
-    let held = order.held();
-    if order.grid().ranks() == 1 {
-        return adapters::held_model(meta, (spec, source, dtype), held.as_ref(), |_, _| Ok(()));
-    }
-    // Ranks have parts of weights, which are cut when they are unpacked.
-    let quantized = held.as_ref().map(Held::quantized).transpose()?.flatten();
-    quantizes(quantized.as_ref(), spec, &Portion::of(spec, &meta.mesh, 1))?;
-    Ok(Model::declare(meta, spec, dtype))
+    adapters::held_model(meta, (spec, source, dtype), order.held().as_ref(), |_, _| Ok(()))
 }
 
 /// A rank of a mesh without data, which plans as the device of that rank would.
