@@ -1,9 +1,14 @@
 //! A server with adapters: requests without one are answered as by a server without any, and those of a QLoRA run as the run's model.
 
+use std::path::Path;
+
+use fathom_app::export::{Conversion, export};
 use fathom_app::serve::{Order, sizes};
 use fathom_app::{Machine, Silent, generate, models, train};
 use fathom_base::{Flow, Sampling};
+use fathom_model::GgufType;
 use fathom_tensor::DType;
+use fathom_tensor::ggml::Kind;
 use fathom_train::recipe::MachineKind;
 use serde_json::{Value, json};
 
@@ -30,9 +35,9 @@ fn adapters_are_served_over_the_base_of_their_run() {
     let body =
         |model: &str| json!({"model": model, "prompt": "What is 7?", "max_tokens": 24, "temperature": 0});
     let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
-    let said = |name: &str| {
+    let said = |base: &Path, name: &str| {
         let adapter = folder.join(name);
-        let model = models::open_with(&run, Some(&adapter), Some(DType::F32), &machine, &Silent).unwrap();
+        let model = models::open_with(base, Some(&adapter), Some(DType::F32), &machine, &Silent).unwrap();
         let request = generate::Request {
             prompt: "What is 7?".into(),
             sampling: Sampling { temperature: 0.0, ..Sampling::default() },
@@ -47,14 +52,43 @@ fn adapters_are_served_over_the_base_of_their_run() {
     };
     let without = texts(&served(&[], 1), &["small"]);
     let with = texts(&served(&["plain"], 1), &["small", "plain"]);
-    assert_eq!(with, [without[0].clone(), said("plain").into()]);
+    assert_eq!(with, [without[0].clone(), said(&run, "plain").into()]);
     // The run's base is the server's, whole or in parts.
     let held = texts(&served(&["nf4"], 1), &["nf4", "small"]);
-    assert_eq!(held[0], said("nf4"));
+    assert_eq!(held[0], said(&run, "nf4"));
     assert_eq!(texts(&served(&["nf4"], 2), &["nf4", "small"]), held);
     let bytes = |names: &[&str]| sizes(&served(names, 1), &Silent).unwrap().remove(0).1.weights_bytes;
     assert!(bytes(&["nf4"]) < bytes(&[]) && bytes(&["plain"]) == bytes(&[]));
     // Of runs that do not say the same, the base is as its files have it.
     assert_eq!(bytes(&["nf4", "plain"]), bytes(&[]));
     assert_eq!(texts(&served(&["nf4", "plain"], 1), &["small", "plain"]), with);
+    // A file's blocks stay as they are under adapters, on each rank its part; an adapter that says nothing of its base is taken.
+    let file = folder.join("model.gguf");
+    let what = Conversion {
+        from: run.clone(),
+        to: file.clone(),
+        gguf: Some(GgufType::Plain(Kind::Q8_0)),
+        precision: None,
+        quantised: None,
+        max_shard_bytes: 1 << 30,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&what, &Silent).unwrap();
+    std::fs::remove_file(folder.join("plain/adapter/base.json")).unwrap();
+    let blocks =
+        |names: &[&str], tp: usize, pp: usize| Order { models: vec![file.clone()], pp, ..served(names, tp) };
+    let without = texts(&blocks(&[], 1, 1), &["small"]);
+    let with = texts(&blocks(&["plain"], 1, 1), &["small", "plain"]);
+    assert_eq!(with, [without[0].clone(), said(&file, "plain").into()]);
+    let bytes = |names: &[&str]| sizes(&blocks(names, 1, 1), &Silent).unwrap().remove(0).1.weights_bytes;
+    let whole = bytes(&[]);
+    assert_eq!(bytes(&["plain"]), whole);
+    for (tp, pp) in [(2, 1), (1, 2)] {
+        let order = blocks(&["plain"], tp, pp);
+        assert_eq!(texts(&order, &["small", "plain"]), with, "tp {tp}, pp {pp}");
+        for (name, sizes) in sizes(&order, &Silent).unwrap() {
+            assert!(sizes.weights_bytes < whole, "{name}: {} bytes of {whole}", sizes.weights_bytes);
+        }
+    }
 }
