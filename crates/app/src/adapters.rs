@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
 use fathom_model::{
-    Model, Portion, Quantized, SafeTensors, Source, Spec, Trained, changes_base, keep_packed, load_peft,
-    merge, open_peft, save_peft, unpack,
+    Model, Portion, Quantized, SafeTensors, Source, Spec, Trained, changes_base, fix_lengths, keep_packed,
+    load_peft, merge, open_peft, save_peft, unpack,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::QuantizationName;
@@ -186,13 +186,16 @@ pub(crate) fn load(
     let (spec, tensors) = open_peft(&adapter, spec)?;
     let held = read(&adapter)?.and_then(|of| of.held);
     let how = if changes_base(&spec, &tensors) { Use::Plain } else { how };
+    let spec = if how == Use::Asked { spec.fixing_lengths() } else { spec };
     let (model, mut params) = declare(device, (&spec, weights), (dtype, how), held.as_ref())?;
     load_peft(device, &model, &mut params, (weights, &tensors))?;
-    Ok(match (held, how) {
+    let (model, params) = match (held, how) {
         (None, _) => (model, params),
         (Some(_), Use::Plain) => unpack(device, &model, &params),
         (Some(_), Use::Asked) => keep_packed(device, &model, &params),
-    })
+    };
+    let params = fix_lengths(device, &model, params);
+    Ok((model, params))
 }
 
 /// A model that is asked, or a rank's part of it, as a run held it or as its files have it, filled by `fill`.

@@ -42,8 +42,8 @@ mod walk;
 pub use adapter::{
     Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PrefixEncoder,
     PrefixParams, PromptEncoder, PromptParams, SavedAdapter, Size, TableParams, Targets, adapt, begin_as,
-    changes_base, load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained,
-    shared_bytes,
+    changes_base, fix_lengths, load_adapted, load_peft, merge, open_peft, save_peft, share_base,
+    share_untrained, shared_bytes,
 };
 pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
 pub use batch::{Caps, PackedTokens, causal_pairs, mask};

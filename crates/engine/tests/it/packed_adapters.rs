@@ -9,8 +9,8 @@ use fathom_base::GenerateRequest;
 use fathom_cpu::Cpu;
 use fathom_grad::Param;
 use fathom_model::{
-    Adapter, AdapterMethod, GgufType, HfFolder, Model, Quantized, Size, Trained, keep_packed, load,
-    load_adapted, load_peft, open, open_peft, save_gguf, save_peft, unpack,
+    Adapter, AdapterMethod, GgufType, HfFolder, Model, Quantized, Size, Trained, fix_lengths, keep_packed,
+    load, load_adapted, load_peft, open, open_peft, save_gguf, save_peft, unpack,
 };
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 
@@ -60,12 +60,14 @@ fn adapter(at: &Path, base: &HfFolder, method: AdapterMethod) -> PathBuf {
 fn adapted(opened: &HfFolder, adapter: &Path, dtype: DType, stored: bool) -> Bed {
     let device = cpu();
     let (spec, tensors) = open_peft(adapter, opened.spec.clone()).unwrap();
-    let (model, mut params) = if stored {
-        Model::declare_stored(&device, &spec, dtype, &opened.source)
-    } else {
-        Model::declare(&device, &spec, dtype)
-    };
+    if !stored {
+        let (model, mut params) = Model::declare(&device, &spec, dtype);
+        load_peft(&device, &model, &mut params, (&opened.source, &tensors)).unwrap();
+        return bed(device, model, params);
+    }
+    let (model, mut params) = Model::declare_stored(&device, &spec.fixing_lengths(), dtype, &opened.source);
     load_peft(&device, &model, &mut params, (&opened.source, &tensors)).unwrap();
+    let params = fix_lengths(&device, &model, params);
     bed(device, model, params)
 }
 

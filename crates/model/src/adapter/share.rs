@@ -1,11 +1,12 @@
 //! A model with an adapter over weights that the model without it, and others with adapters of their own, have too.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms};
+use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms, length_factors};
 use fathom_tensor::{Category, Device, Meta};
 
-use super::{AdapterMethod, AdapterParams, PeftTensors};
+use super::{Adapter, AdapterMethod, AdapterParams, PeftTensors};
 use crate::block::LinearParams;
 use crate::error::{Error, Result};
 use crate::files::load_slots;
@@ -176,7 +177,36 @@ impl Model {
     }
 }
 
+/// The weights of a whole model, in which those that are the lengths of an adapter ([`Adapter::fixed`](super::Adapter)) are what columns
+/// are multiplied with: made once, of weights that are packed or not and stay as they are.
+pub fn fix_lengths(device: &Device, model: &Model, params: Params) -> Params {
+    if !model.spec.adapter.as_ref().is_some_and(|adapter| adapter.fixed) {
+        return params;
+    }
+    let mut factors = BTreeMap::new();
+    model.see_projections(&mut |_, _, LinearParams { weight, adapter, .. }| {
+        if let Some(AdapterParams::Lora(lora, Some(lengths))) = adapter {
+            let cut = (LinearCut::Whole, 1);
+            factors.insert(lengths, length_factors(device, (lora, lengths), weight, cut, &params));
+        }
+    });
+    let mut whole = Params::default();
+    for (id, Param { name, value, decays, .. }) in params.iter() {
+        let value = factors.remove(&id).map_or_else(|| value.clone(), Into::into);
+        whole.push(Param { name: name.clone(), value, decays: *decays, trainable: false });
+    }
+    whole
+}
+
 impl Spec {
+    /// The same, whose adapter's lengths, if it has some, are to be made into factors once its weights are there ([`fix_lengths`]).
+    pub fn fixing_lengths(mut self) -> Spec {
+        if let Some(adapter) = self.adapter.as_deref().filter(|adapter| adapter.has_lengths()) {
+            self.adapter = Some(Adapter { fixed: true, ..adapter.clone() }.into());
+        }
+        self
+    }
+
     /// Elements of the adapter's weights.
     pub fn adapter_elements(&self) -> u64 {
         let mut elements = 0;
