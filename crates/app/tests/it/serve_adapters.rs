@@ -18,7 +18,9 @@ use crate::serve_mesh::{asked, order};
 fn adapters_are_served_over_the_base_of_their_run() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let base = crate::small(folder, &["eval.enabled=false", "model.precision=f32", "model.kv_heads=2"]);
+    // Each of two ranks has whole blocks of 64 columns.
+    let sizes_of = ["eval.enabled=false", "model.precision=f32", "model.kv_heads=2", "model.head_dim=64"];
+    let base = crate::small(folder, &sizes_of);
     train(&base, &train::Order::default(), &Silent).unwrap();
     let row = |n: usize| format!("{{\"prompt\": \"What is {n}?\", \"completion\": \" the stone {n}\"}}\n");
     std::fs::write(folder.join("rows.jsonl"), (0..24).map(row).collect::<String>()).unwrap();
