@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
 use fathom_model::{
-    Model, Portion, Quantized, SafeTensors, Spec, Trained, load_peft, merge, open_peft, save_peft, unpack,
+    Model, Portion, Quantized, SafeTensors, Source, Spec, Trained, changes_base, fix_lengths, keep_packed,
+    load_peft, merge, open_peft, save_peft, unpack,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::QuantizationName;
@@ -48,8 +49,22 @@ impl Held {
         Some(Held { quantization, double_quant: *double, trained: trained.patterns().to_vec() })
     }
 
+    /// What all of some adapters say, in folders or runs; nothing if they do not say the same. Those of others say nothing, and what cannot
+    /// be read is refused where it is loaded.
+    pub(crate) fn of_all<'a>(adapters: impl IntoIterator<Item = &'a PathBuf>) -> Option<Held> {
+        let said = |adapter: &PathBuf| Some(read(&adapter_folder(adapter).ok()?).ok()??.held);
+        let all: Vec<Option<Held>> = adapters.into_iter().filter_map(said).collect();
+        let same = all.iter().all(|held| Some(held) == all.first());
+        all.into_iter().next().flatten().filter(|_| same)
+    }
+
+    /// The format's name in recipes.
+    pub(crate) fn name(&self) -> &'static str {
+        self.quantization.name()
+    }
+
     /// The same as a model is declared with.
-    fn quantized(&self) -> Result<Option<Quantized>> {
+    pub(crate) fn quantized(&self) -> Result<Option<Quantized>> {
         let Some(format) = stage::format(self.quantization) else { return Ok(None) };
         let trained = Trained::adapter(&self.trained);
         let trained = trained.map_err(|why| Error::Refused(format!("{BASE}: {why}")))?;
@@ -103,14 +118,20 @@ fn read(adapter: &Path) -> Result<Option<Of>> {
     serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not understood", path.display()))
 }
 
-/// What differs where the adapter of a folder computes over its base as the files have it; nothing if the run held it so.
-pub(crate) fn held_otherwise(adapter: &Path) -> Option<String> {
-    let held = read(&adapter_folder(adapter).ok()?).ok()??.held?;
+/// What differs where the adapter of a folder computes over a base that is held so; nothing if its run held it so, or it does not say.
+pub(crate) fn held_otherwise(adapter: &Path, served: Option<&Held>) -> Option<String> {
+    let own = read(&adapter_folder(adapter).ok()?).ok()??.held;
+    if own.as_ref() == served {
+        return None;
+    }
+    let same =
+        if own.as_ref().map(Held::name) == served.map(Held::name) { ", rounded otherwise" } else { "" };
     Some(format!(
-        "{}: it was trained over {}, and the base is served as its files have it, so answers differ a little from the run's; serve \
-         the merged model (fathom export) where that matters",
+        "{}: it was trained over {}, and the base is served as {}{same}, so answers differ a little from the run's; serve it without \
+         adapters of other runs, or the merged model (fathom export), where that matters",
         adapter.display(),
-        held.quantization
+        named(Some(&own)),
+        named(Some(&served.cloned()))
     ))
 }
 
@@ -141,8 +162,17 @@ pub(crate) fn accepted(adapter: &Path, base: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// How a model is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Weights have their elements.
+    Plain,
+    /// It is asked and not trained: what the machine multiplies with in few bits stays so.
+    Asked,
+}
+
 /// A base on a device with the adapter of a folder, or of a run. The base has the elements that the run computed with: where that held it
-/// in few bits, they are rounded to those, and unpacked.
+/// in few bits, they are rounded to those. They are unpacked where [`Use`] says so, and under an adapter that changes its base.
 ///
 /// # Errors
 /// Files that cannot be read; an adapter of another base.
@@ -150,22 +180,54 @@ pub(crate) fn load(
     device: &Device,
     (base, spec, weights): (&Path, Spec, &SafeTensors),
     adapter: &Path,
-    dtype: DType,
+    (dtype, how): (DType, Use),
 ) -> Result<(Model, Params)> {
     let adapter = accepted(adapter, base)?;
     let (spec, tensors) = open_peft(&adapter, spec)?;
     let held = read(&adapter)?.and_then(|of| of.held);
-    let (model, mut params) = declare(device, &spec, dtype, held.as_ref())?;
+    let how = if changes_base(&spec, &tensors) { Use::Plain } else { how };
+    let spec = if how == Use::Asked { spec.fixing_lengths() } else { spec };
+    let (model, mut params) = declare(device, (&spec, weights), (dtype, how), held.as_ref())?;
     load_peft(device, &model, &mut params, (weights, &tensors))?;
-    Ok(if held.is_some() { unpack(device, &model, &params) } else { (model, params) })
+    let (model, params) = match (held, how) {
+        (None, _) => (model, params),
+        (Some(_), Use::Plain) => unpack(device, &model, &params),
+        (Some(_), Use::Asked) => keep_packed(device, &model, &params),
+    };
+    let params = fix_lengths(device, &model, params);
+    Ok((model, params))
+}
+
+/// A model that is asked, or a rank's part of it, as a run held it or as its files have it, filled by `fill`.
+///
+/// # Errors
+/// A model that cannot be held so; what `fill` says.
+pub(crate) fn held_model(
+    device: &Device,
+    model: (&Spec, &dyn Source, DType),
+    held: Option<&Held>,
+    fill: impl FnOnce(&Model, &mut Params) -> Result<()>,
+) -> Result<(Model, Params)> {
+    let (spec, source, dtype) = model;
+    let (model, mut params) = declare(device, (spec, source), (dtype, Use::Asked), held)?;
+    fill(&model, &mut params)?;
+    Ok(if held.is_some() { keep_packed(device, &model, &params) } else { (model, params) })
 }
 
 /// A model whose base is held as an adapter's folder says.
-fn declare(device: &Device, spec: &Spec, dtype: DType, held: Option<&Held>) -> Result<(Model, Params)> {
-    let portion = Portion::whole(spec);
+fn declare(
+    device: &Device,
+    (spec, source): (&Spec, &dyn Source),
+    (dtype, how): (DType, Use),
+    held: Option<&Held>,
+) -> Result<(Model, Params)> {
+    let portion = Portion::of(spec, &device.mesh, 1);
     let quantized = held.map(Held::quantized).transpose()?.flatten();
     quantizes(quantized.as_ref(), spec, &portion)?;
-    Ok(Model::declare_quantized(device, spec, dtype, None, (portion, quantized.as_ref())))
+    Ok(match how {
+        Use::Plain => Model::declare_quantized(device, spec, dtype, None, (portion, quantized.as_ref())),
+        Use::Asked => Model::declare_stored_as(device, spec, dtype, source, quantized.as_ref()),
+    })
 }
 
 /// A model without an adapter that computes what one with adapters does, each times its weight.
@@ -205,7 +267,8 @@ pub(crate) fn merged(
         }
         // The base of the second adapter is that of the first, with it.
         let held = held.filter(|_| whole.is_none());
-        let (model, mut params) = declare(device, &adapted, DType::F32, held.as_ref())?;
+        let how = (DType::F32, Use::Plain);
+        let (model, mut params) = declare(device, (&adapted, weights), how, held.as_ref())?;
         load_peft(device, &model, &mut params, (weights, &tensors))?;
         if let Some((_, merged)) = &whole {
             model.take_base(&mut params, merged);
@@ -217,5 +280,5 @@ pub(crate) fn merged(
 
 /// What a base was held in.
 fn named(held: Option<&Option<Held>>) -> &'static str {
-    held.and_then(Option::as_ref).map_or("the weights of its files", |held| held.quantization.name())
+    held.and_then(Option::as_ref).map_or("the weights of its files", Held::name)
 }

@@ -85,7 +85,7 @@ impl SplitModel<'_> {
         let grid = Grid { tp, pp, ..Grid::default() };
         let link = |error| fathom_train::Error::Link(error);
         let first = |device: Device| {
-            let ready = caught(|| models::open_part(model, dtype, device))?;
+            let ready = caught(|| models::open_part(model, dtype, None, device))?;
             let mut stopped = false;
             let answer = generate(&ready, request, &mut |text| {
                 let flow = stream(text);
@@ -101,7 +101,7 @@ impl SplitModel<'_> {
             answer
         };
         let other = |device: Device| {
-            let ready = caught(|| models::open_part(model, dtype, device))?;
+            let ready = caught(|| models::open_part(model, dtype, None, device))?;
             let answer = generate(&ready, request, &mut |_| Flow::Continue);
             if ready.device.mesh.check().is_ok() { answer.map(drop) } else { Ok(()) }
         };

@@ -17,7 +17,7 @@ use fathom_train::parallel::Ranks;
 use fathom_train::quantizes;
 use fathom_train::recipe::Precision;
 
-use crate::adapters;
+use crate::adapters::{self, Held, Use};
 use crate::error::{Context, Error, Result, caught, refuse};
 use crate::events::{Events, Silent};
 use crate::exported;
@@ -85,12 +85,27 @@ pub fn load_stored(
     dtype: Option<DType>,
     events: &dyn Events,
 ) -> Result<Loaded> {
+    load_held(device, folder, dtype, None, events)
+}
+
+/// As [`load_stored`], with projections as the run of an adapter held them, if it did.
+///
+/// # Errors
+/// As [`load`], and a model that cannot be held so.
+pub(crate) fn load_held(
+    device: &Device,
+    folder: &Path,
+    dtype: Option<DType>,
+    held: Option<&Held>,
+    events: &dyn Events,
+) -> Result<Loaded> {
     exported::verify(folder)?;
     let opened = fathom_model::open(folder)?;
     note_left_out(folder, &opened, events);
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
-    let (model, mut params) = Model::declare_stored(device, &opened.spec, dtype, &opened.source);
-    fathom_model::load(device, &model, &mut params, &opened.source)?;
+    let fill =
+        |model: &Model, params: &mut Params| Ok(fathom_model::load(device, model, params, &opened.source)?);
+    let (model, params) = adapters::held_model(device, (&opened.spec, &opened.source, dtype), held, fill)?;
     Ok(Loaded { model, params })
 }
 
@@ -106,12 +121,22 @@ pub fn load_with(
     events: &dyn Events,
 ) -> Result<Loaded> {
     let Some(adapter) = adapter else { return load(device, folder, dtype, events) };
+    load_adapted(device, folder, (adapter, Use::Plain), dtype, events)
+}
+
+fn load_adapted(
+    device: &Device,
+    folder: &Path,
+    (adapter, how): (&Path, Use),
+    dtype: Option<DType>,
+    events: &dyn Events,
+) -> Result<Loaded> {
     exported::verify(folder)?;
     let opened = fathom_model::open(folder)?;
     note_left_out(folder, &opened, events);
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let base = (folder, opened.spec, &opened.source);
-    let (model, params) = adapters::load(device, base, adapter, dtype)?;
+    let (model, params) = adapters::load(device, base, adapter, (dtype, how))?;
     Ok(Loaded { model, params })
 }
 
@@ -284,19 +309,27 @@ pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn E
     open_with(path, None, dtype, machine, events)
 }
 
-/// A rank's part of a model, on its device; blocks of a GGUF file are unpacked.
+/// A rank's part of a model, on its device, as [`load_held`] holds it.
 ///
 /// # Errors
-/// As [`open`], and a model that cannot be cut like that.
-pub(crate) fn open_part(path: &Path, dtype: Option<DType>, device: Device) -> Result<Ready> {
+/// As [`open`], and a model that cannot be cut like that, or cannot be held so.
+pub(crate) fn open_part(
+    path: &Path,
+    dtype: Option<DType>,
+    held: Option<&Held>,
+    device: Device,
+) -> Result<Ready> {
     let folder = model_folder(path)?;
     let ranks = Ranks { grid: *device.mesh.grid(), rank: device.mesh.rank(), ..Ranks::default() };
-    ranks.check(&open_config(&folder)?.0)?;
-    let (tokenizer, loaded) = (tokenizer(&folder)?, load(&device, &folder, dtype, &Silent)?);
+    let spec = open_config(&folder)?.0;
+    ranks.check(&spec)?;
+    portion(&device, &spec, &Ranks::default())?;
+    let (tokenizer, loaded) = (tokenizer(&folder)?, load_held(&device, &folder, dtype, held, &Silent)?);
     Ok(Ready { folder, tokenizer, device, loaded })
 }
 
-/// As [`open`], with the adapter of a folder or a run if one is given; weights under one are unpacked.
+/// As [`open`], with the adapter of a folder or a run if one is given. Weights that the machine multiplies with in few bits stay so, those
+/// that the adapter's run held so among them, but under an adapter that changes its base (PiSSA, modules that were trained whole).
 ///
 /// # Errors
 /// As [`open`], and an adapter of another base.
@@ -313,7 +346,7 @@ pub fn open_with(
         let device = machine.open()?;
         let loaded = match adapter {
             None => load_stored(&device, &folder, dtype, events)?,
-            Some(_) => load_with(&device, &folder, adapter, dtype, events)?,
+            Some(adapter) => load_adapted(&device, &folder, (adapter, Use::Asked), dtype, events)?,
         };
         Ok(Ready { folder, tokenizer, device, loaded })
     })

@@ -53,7 +53,9 @@ pub use ops::balance::RouterCosts;
 pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};
 pub use ops::latent::LatentUse;
-pub use ops::lora::{Drops, LinearCut, LoraUse, Projected, RowCut, RowTerm, RowTerms, Runs, Terms};
+pub use ops::lora::{
+    Drops, LinearCut, LoraUse, Projected, RowCut, RowTerm, RowTerms, Runs, Terms, length_factors,
+};
 pub use ops::relative::{Distances, RelativeUse};
 pub use ops::rope::RopeUse;
 pub use optimizer::{AdamW, AdamWSettings, Moments, State, StepReport, Update};

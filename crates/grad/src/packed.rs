@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
+use fathom_tensor::ggml::octets::OCTET;
+use fathom_tensor::grouped::TOGETHER;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Packing, Tensor, Unpack};
 
 use crate::disk::CHUNK;
@@ -72,6 +74,31 @@ impl Blocked {
     }
 }
 
+/// Copies rows of a weight, packed or not, to f32 `to` [rows, columns]: what is packed is unpacked without a rounding between.
+pub(crate) fn copy_rows(device: &Device, weight: &Tensor, rows: Range<usize>, to: &Tensor) {
+    let Some(packing) = weight.packing() else {
+        return device.machine.copy(&weight.view_rows(rows), to);
+    };
+    let (cols, mut first, mut at) = (packing.cols, 0, 0);
+    for (format, count) in packing.runs.iter().copied() {
+        let bytes = format.row_bytes(cols);
+        let (start, end) = (rows.start.max(first), rows.end.min(first + count));
+        if start < end {
+            // Rows that are interleaved come by eight.
+            let together = if matches!(format, BlockFormat::Octets(_)) { OCTET } else { 1 };
+            let whole = (start - first) / together * together..(end - first).next_multiple_of(together);
+            let packed = weight.view_cols(at + whole.start * bytes..at + whole.end * bytes);
+            let packed = &packed.reshape(whole.len(), bytes);
+            let plain = device.empty(whole.len(), cols, DType::F32, Category::Workspace);
+            device.machine.unpack(&Unpack { format, packed, out: &plain });
+            let skipped = start - first - whole.start;
+            let own = plain.view_rows(skipped..skipped + end - start);
+            device.machine.copy(&own, &to.view_rows(start - rows.start..end - rows.start));
+        }
+        (first, at) = (first + count, at + count * bytes);
+    }
+}
+
 /// Changes the scales of a weight, block by block.
 pub type Rescale<'a> = &'a mut dyn FnMut(&mut [f32]);
 
@@ -88,6 +115,17 @@ impl PackedValue {
 
     pub fn format(&self) -> BlockFormat {
         self.format
+    }
+
+    /// The same bytes as products read them, if they are in memory and rows are whole blocks and whole groups of 32.
+    pub fn blocked(&self) -> Option<Blocked> {
+        let [rows, cols] = self.shape;
+        if self.format.lines(self.shape) != self.shape || !cols.is_multiple_of(TOGETHER) {
+            return None;
+        }
+        let packing = Packing { cols, runs: vec![(self.format, rows)] };
+        let bytes = self.bytes.resident()?.reshape(1, packing.bytes()).packed(Rc::new(packing));
+        Some(Blocked { device: self.device.clone(), bytes, dtype: self.dtype })
     }
 
     pub fn device(&self) -> &Device {
@@ -166,6 +204,52 @@ impl PackedValue {
         if own.is_none() {
             let packed = packed.reshape(1, lines * row_bytes);
             self.bytes.fill(|range, chunk| device.machine.copy(&packed.view_cols(range), chunk));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fathom_cpu::Cpu;
+    use fathom_tensor::ggml::Kind;
+    use fathom_tensor::ggml::octets::interleave;
+
+    use super::*;
+
+    /// Rows that begin and end within eights, and within runs of other formats.
+    #[test]
+    fn rows_of_a_packed_weight_are_copied() {
+        let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 24);
+        let (q4, q8, cols) = (BlockFormat::Ggml(Kind::Q4_0), BlockFormat::Ggml(Kind::Q8_0), 64);
+        let plain = Packing { cols, runs: vec![(q4, 19), (q8, 5), (q4, 16)] };
+        let (mut bytes, mut wanted) = (Vec::new(), Vec::new());
+        for row in 0..plain.rows() {
+            let (_, format) = plain.row(row);
+            let x: Vec<f32> = (0..cols).map(|at| ((row * cols + at) as f32 * 0.7).sin()).collect();
+            let (mut packed, mut back) = (vec![0; format.row_bytes(cols)], vec![0.0; cols]);
+            format.pack_row(&x, &mut packed);
+            format.unpack_row(&packed, &mut back);
+            bytes.extend(packed);
+            wanted.extend(back);
+        }
+        let packing = plain.clone().interleaved();
+        let mut first = 0;
+        for (format, rows) in packing.runs.iter().copied() {
+            if let BlockFormat::Octets(kind) = format {
+                let (octet, (at, _)) = (OCTET * format.row_bytes(cols), plain.row(first));
+                let run = &mut bytes[at..at + rows / OCTET * octet];
+                run.chunks_exact_mut(octet).for_each(|rows| interleave(kind, rows));
+            }
+            first += rows;
+        }
+        let value = Blocked::new(&device, packing, DType::F32);
+        device.machine.write(&value.bytes, &bytes);
+        for rows in [0..40, 3..9, 7..8, 15..30, 17..18, 21..23, 25..39] {
+            let to = device.empty(rows.len(), cols, DType::F32, Category::Data);
+            copy_rows(&device, value.bytes(), rows.clone(), &to);
+            assert!(device.to_f32(&to) == wanted[rows.start * cols..rows.end * cols], "{rows:?}");
         }
     }
 }

@@ -148,6 +148,13 @@ impl Value {
         }
     }
 
+    /// The same bytes as a value that is multiplied with as it is packed ([`Value::as_blocked`]); `None` if this is not packed, not in
+    /// memory, or has rows that are no whole blocks.
+    pub fn multiplied_as_packed(&self) -> Option<Value> {
+        let Home::Packed(packed) = &self.home else { return None };
+        Some(Value { home: Home::Blocked(Rc::new(packed.blocked()?)), ..self.clone() })
+    }
+
     /// The tensor, or the blocks of a value that is held as such.
     ///
     /// # Panics

@@ -1,12 +1,13 @@
 //! Which weights of a model are held as a file has them, in blocks (GGUF), in few bits with scales of groups (GPTQ, AWQ and others) or
 //! as bf16: projections, the embedding and the head, and experts in few bits, where all of their tensors are in formats that the machine
-//! multiplies with. Everything else is unpacked while it is loaded. Rows of GGUF's blocks in four to six bits, and of bf16 where the
-//! processor has no unit for it, are interleaved by eight, which takes no more bytes.
+//! multiplies with. Everything else is unpacked while it is loaded. What is rounded to few bits while it is loaded, as the base of a QLoRA
+//! run, stays so where the machine multiplies with it. Rows of GGUF's blocks in four to six bits, and of bf16 where the processor has no
+//! unit for it, are interleaved by eight, which takes no more bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fathom_grad::Params;
+use fathom_grad::{Param, ParamId, Params, Value};
 use fathom_tensor::ggml::octets::OCTET;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
@@ -14,6 +15,7 @@ use crate::files::Source;
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::portion::Portion;
+use crate::quantize::Quantized;
 use crate::spec::Spec;
 use crate::walk::{Kind, Module, Term};
 
@@ -29,25 +31,88 @@ impl Model {
         dtype: DType,
         source: &dyn Source,
     ) -> (Model, Params) {
+        Model::declare_stored_as(device, spec, dtype, source, None)
+    }
+
+    /// The same, with frozen projections in few bits, which are made while weights are loaded.
+    ///
+    /// # Panics
+    /// As [`Model::declare_quantized`].
+    #[track_caller]
+    pub fn declare_stored_as(
+        device: &Device,
+        spec: &Spec,
+        dtype: DType,
+        source: &dyn Source,
+        quantized: Option<&Quantized>,
+    ) -> (Model, Params) {
         let portion = Portion::of(spec, &device.mesh, 1);
-        let whole = portion == Portion::whole(spec);
-        let blocked = if whole { blocked(spec, source, device.machine.as_ref()) } else { Blocked::new() };
-        Model::declare_held(device, spec, dtype, None, (portion, None), blocked)
+        let mut stored = blocked(spec, source, device.machine.as_ref(), &portion);
+        if let Some(quantized) = quantized {
+            let made = quantized.numbers(spec);
+            stored.retain(|number, _| !made.contains(number));
+        }
+        Model::declare_held(device, spec, dtype, None, (portion, quantized), stored)
     }
 }
 
-fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
+/// The same model with none of its weights in few bits, but those that are held as a file has them: each has the elements, in the model's
+/// type, that a segment computes with.
+pub fn unpack(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
+    with_values(device, (model, params), &|_, _| None)
+}
+
+/// As [`unpack`], but what the machine multiplies with as it is packed stays so: projections whose rows are whole blocks.
+pub fn keep_packed(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
+    let mut projections = Vec::new();
+    model.visit(&mut |_, _, weight| projections.push(weight.kind == Kind::Linear));
+    let kept = |id: ParamId, value: &Value| {
+        let (format, _) = value.as_packed()?;
+        let kept = projections[id.index()] && device.machine.multiplies(format);
+        if kept { value.multiplied_as_packed() } else { None }
+    };
+    with_values(device, (model, params), &kept)
+}
+
+fn with_values(
+    device: &Device,
+    (model, params): (&Model, &Params),
+    kept: &dyn Fn(ParamId, &Value) -> Option<Value>,
+) -> (Model, Params) {
+    let mut whole = Params::default();
+    for (id, Param { name, value, decays, trainable }) in params.iter() {
+        let elements = || {
+            let weights = params.fetch(device, [id]);
+            weights.wait();
+            params.tensor(id).into()
+        };
+        let value = match (value.as_packed(), kept(id, value)) {
+            (None, _) => value.clone(),
+            (Some(_), Some(kept)) => kept,
+            (Some(_), None) => elements(),
+        };
+        whole.push(Param { name: name.clone(), value, decays: *decays, trainable: *trainable });
+    }
+    (Model { quantized: None, ..model.clone() }, whole)
+}
+
+/// How the weights that a rank holds are packed, or its parts of them.
+fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Portion) -> Blocked {
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
-    let (model, _) = Model::declare(&nowhere, spec, DType::F32);
+    let (model, _) = Model::declare_part(&nowhere, spec, DType::F32, None, portion.clone());
     let (pieces, mut found) = (model.pieces(), Blocked::new());
     model.visit(&mut |id, _, weight| {
         let looked_up = weight.kind == Kind::Table && matches!(weight.module, Module::Tokens | Module::Head);
         let is_matrix = weight.term == Term::Weight && weight.shape[0] > 1;
-        let pieces = &pieces[id.index()];
+        let (pieces, held) = (&pieces[id.index()], &model.holdings[id.index()]);
+        let local = held.shard.local();
         let packing = match weight.kind {
-            Kind::Experts(count) if is_matrix => of_experts(count, pieces, weight.shape, source),
+            // A rank that has some columns of each expert holds them as elements.
+            Kind::Experts(count) if is_matrix && local == weight.shape => {
+                of_experts(count, pieces, local, source)
+            }
             _ if is_matrix && (weight.kind == Kind::Linear || looked_up) => {
-                packing(pieces, weight.shape, source).map(Packing::interleaved).filter(|all| {
+                packing(pieces, local, source).map(Packing::interleaved).filter(|all| {
                     // Numbers are multiplied by another kernel than blocks are.
                     all.is_numbers() || !all.runs.iter().any(is_numbers)
                 })
@@ -55,8 +120,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine) -> Blocked {
             _ => None,
         };
         let multiplied = |all: &Packing| all.runs.iter().all(|(format, _)| machine.multiplies(*format));
-        let packing = packing.filter(multiplied);
-        found.extend(packing.map(|packing| (model.holdings[id.index()].number, packing)));
+        found.extend(packing.filter(multiplied).map(|packing| (held.number, packing)));
     });
     found
 }
@@ -92,17 +156,19 @@ fn rows_format(source: &dyn Source, name: &str) -> Option<BlockFormat> {
     source.blocks(name).or_else(|| is_bf16().then_some(BlockFormat::Ggml(ggml::Kind::Bf16)))
 }
 
-/// How a weight is packed whose tensors are, all of them.
+/// How a weight, or a rank's part of it, is packed whose tensors are, all of them. Columns that are cut are whole blocks.
 fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> Option<Packing> {
     let mut pieces: Vec<&Piece> = pieces.iter().collect();
     pieces.sort_by_key(|piece| piece.param_row);
     let mut packing = Packing { cols, runs: Vec::new(), turned: false };
     for piece in pieces {
-        let whole_rows = !piece.transpose && piece.shape.len() == 2 && piece.cols == (0..cols);
-        if !whole_rows || piece.param_row != packing.rows() {
+        let [_, all] = piece.shape[..] else { return None };
+        let has_rows = !piece.transpose && piece.cols.len() == cols;
+        if !has_rows || piece.param_row != packing.rows() {
             return None;
         }
-        let format = rows_format(source, &piece.name)?;
+        let format =
+            rows_format(source, &piece.name).filter(|format| format.has_columns(all, &piece.cols))?;
         match packing.runs.last_mut() {
             Some((last, rows)) if *last == format => *rows += piece.rows.len(),
             _ => packing.runs.push((format, piece.rows.len())),

@@ -42,11 +42,13 @@ mod walk;
 pub use adapter::{
     Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PrefixEncoder,
     PrefixParams, PromptEncoder, PromptParams, SavedAdapter, Size, TableParams, Targets, adapt, begin_as,
-    load_adapted, load_peft, merge, open_peft, save_peft, share_base, share_untrained, shared_bytes, unpack,
+    changes_base, fix_lengths, load_adapted, load_peft, merge, open_peft, save_peft, share_base,
+    share_untrained, shared_bytes,
 };
 pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
 pub use batch::{Caps, PackedTokens, causal_pairs, mask};
 pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, MixerParams, NormParams, block};
+pub use blocked::{keep_packed, unpack};
 pub use config::Config;
 pub use encoder::{Encoder, EncoderNames, EncoderParts, EncoderSpec, Relative, Task};
 pub use error::{Error, Result};

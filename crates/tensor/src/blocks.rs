@@ -11,11 +11,13 @@
 //! ggml's block types ([`crate::ggml`]) have their scales in their blocks; their rows are whole blocks. Rows of
 //! [`crate::grouped`] have theirs behind their codes, and are read out of files alone.
 
+use std::ops::Range;
+
 use half::f16;
 
 use crate::ggml::octets::{OCTET, interleaves};
 use crate::ggml::{self, Kind};
-use crate::grouped::Grouped;
+use crate::grouped::{Grouped, TOGETHER};
 use crate::{DType, Tensor};
 
 /// Elements of a block of NF4.
@@ -136,6 +138,35 @@ impl BlockFormat {
     /// A matrix as the rows that are packed each by itself.
     pub fn lines(self, [rows, cols]: [usize; 2]) -> [usize; 2] {
         if cols.is_multiple_of(self.block(cols)) { [rows, cols] } else { [1, rows * cols] }
+    }
+
+    /// Whether some columns of rows of `cols` are whole blocks, and a packed row of their own without another scale.
+    pub fn has_columns(self, cols: usize, part: &Range<usize>) -> bool {
+        let whole = |block: usize| part.start.is_multiple_of(block) && part.len().is_multiple_of(block);
+        match self {
+            _ if *part == (0..cols) => true,
+            BlockFormat::Ggml(kind) | BlockFormat::Octets(kind) => whole(kind.block()),
+            BlockFormat::Grouped(grouped) => {
+                whole(grouped.group) && part.start.is_multiple_of(TOGETHER) && grouped.fits(part.len())
+            }
+            BlockFormat::Nf4 | BlockFormat::Int8 => false,
+        }
+    }
+
+    /// Copies such columns of a packed row of `cols`, not interleaved, to `out`.
+    ///
+    /// # Panics
+    /// If they are none that [`BlockFormat::has_columns`], or the bytes are not those of the rows.
+    #[track_caller]
+    pub fn take_columns(self, row: &[u8], (cols, part): (usize, Range<usize>), out: &mut [u8]) {
+        assert!(self.has_columns(cols, &part), "columns {part:?} of {cols} in {}", self.name());
+        match self {
+            BlockFormat::Ggml(kind) | BlockFormat::Octets(kind) => {
+                out.copy_from_slice(&row[kind.bytes(part.start)..kind.bytes(part.end)]);
+            }
+            BlockFormat::Grouped(grouped) => grouped.take_columns(row, (cols, part), out),
+            BlockFormat::Nf4 | BlockFormat::Int8 => out.copy_from_slice(row),
+        }
     }
 
     /// Packs a row: the definition. `out` has [`BlockFormat::row_bytes`].

@@ -5,6 +5,8 @@
 //! neighbours are together. In four bits byte `j` has the elements `j` and, in its upper half, `j + 16`; in two bits `j`, `j + 8`,
 //! `j + 16` and `j + 24`.
 
+use std::ops::Range;
+
 /// Neighbours whose codes are together.
 pub const TOGETHER: usize = 32;
 
@@ -154,6 +156,19 @@ impl Grouped {
         }
     }
 
+    /// Copies some columns of a row of `cols`, whole groups, to a row of their own.
+    pub(crate) fn take_columns(self, row: &[u8], (cols, part): (usize, Range<usize>), out: &mut [u8]) {
+        let (groups, len) = (part.start / self.group..part.end / self.group, part.len());
+        let mut copy = |from: usize, to: usize, bytes: usize| {
+            out[to..to + bytes].copy_from_slice(&row[from..from + bytes]);
+        };
+        copy(self.scales_at(part.start), 0, self.scales_at(len));
+        copy(self.scales_at(cols) + 4 * groups.start, self.scales_at(len), 4 * groups.len());
+        if self.codes.has_zeros() {
+            copy(self.zeros_at(cols) + groups.start, self.zeros_at(len), groups.len());
+        }
+    }
+
     /// The code of an element of a row.
     #[inline(always)]
     pub fn code(self, row: &[u8], at: usize) -> u8 {
@@ -188,6 +203,12 @@ mod tests {
             let mut row = vec![0xaa; how.row_bytes(96)];
             how.write_row(96, code, scale, &mut row);
             assert!((0..96).all(|at| how.code(&row, at) == code(at)), "{codes:?}");
+            let mut part = vec![0xaa; how.row_bytes(64)];
+            how.take_columns(&row, (96, 32..96), &mut part);
+            let (mut of_part, mut of_row) = ([0.0; 64], [0.0; 64]);
+            how.unpack(&part, (64, 0), &mut of_part);
+            how.unpack(&row, (96, 32), &mut of_row);
+            assert_eq!(of_part, of_row, "{codes:?}");
             let mut out = [0.0; 50];
             how.unpack(&row, (96, 40), &mut out);
             for (at, out) in (40..).zip(out) {

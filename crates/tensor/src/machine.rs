@@ -464,8 +464,8 @@ pub trait Machine: Send + Sync {
 
     /// Matrix product.
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
-    /// Whether [`Machine::packed_matmul`], [`Machine::embed`] and [`Machine::grouped_matmul`] take weights of this format. The last takes
-    /// none of numbers.
+    /// Whether [`Machine::packed_matmul`] and [`Machine::grouped_matmul`] take weights of this format, and [`Machine::embed`] tables that
+    /// files have in it. The second takes none of numbers.
     fn multiplies(&self, _format: crate::BlockFormat) -> bool {
         false
     }

@@ -271,8 +271,7 @@ impl Profile {
                 BlockFormat::Octets(Kind::Bf16) => matches!(self.isa.as_str(), "portable" | "avx2"),
                 BlockFormat::Octets(kind) => interleaves(kind),
                 BlockFormat::Ggml(kind) => kind.block() > 1,
-                BlockFormat::Grouped(_) => true,
-                BlockFormat::Nf4 | BlockFormat::Int8 => false,
+                BlockFormat::Grouped(_) | BlockFormat::Nf4 | BlockFormat::Int8 => true,
             }
     }
 

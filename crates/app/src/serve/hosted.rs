@@ -25,7 +25,7 @@ use super::draft::Draft;
 use super::fingerprint;
 use super::order::Order;
 use super::sizes::{self, Sizes};
-use crate::adapters;
+use crate::adapters::{self, Held};
 use crate::error::{Error, Result, caught, in_full, refuse};
 use crate::events::Silent;
 use crate::models;
@@ -116,8 +116,8 @@ fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>,
     let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;
-    let load = if order.has_adapters() { models::load } else { models::load_stored };
-    let loaded = caught(|| load(&device, &folder, Some(dtype), &Silent))?;
+    let held = order.held();
+    let loaded = caught(|| models::load_held(&device, &folder, Some(dtype), held.as_ref(), &Silent))?;
     let draft = Draft::load(&device, order)?;
     let drafting = draft.as_ref().map(|draft| draft.engine(&device, sizes.limits));
     let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, sizes.limits)
@@ -125,7 +125,7 @@ fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>,
     if let Some(drafting) = &drafting {
         engine = engine.drafting(drafting)?;
     }
-    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype };
+    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
     let beginnings = named.beginnings(engine.spec(), &device.machine.profile().isa, order)?;
     let capacity = sizes.capacity.clone();
     let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
@@ -142,18 +142,26 @@ pub(super) struct Named<'a> {
     pub folder: &'a Path,
     pub tokenizer: &'a Arc<Tokenizer>,
     pub dtype: DType,
+    /// How the runs of its adapters held it, if in few bits.
+    pub held: Option<&'a Held>,
 }
 
 impl Named<'_> {
+    /// What its numbers depend on besides its files.
+    fn how(&self, order: &Order) -> Vec<String> {
+        let held = self.held.map(|held| format!("{held:?}"));
+        [format!("{:?}", self.dtype), format!("{:?}", order.kv)].into_iter().chain(held).collect()
+    }
+
     /// Where beginnings of its sequences are kept, if they are: by all that keys and values depend on.
     ///
     /// # Errors
     /// A model whose beginnings cannot be kept, a folder that cannot be used.
     pub fn beginnings(&self, spec: &Spec, isa: &str, order: &Order) -> Result<Option<Beginnings>> {
         let Some(root) = &order.prefixes else { return Ok(None) };
-        let held =
-            [format!("{:?}", self.dtype), format!("{:?}", order.kv), isa.into(), order.version.clone()];
-        let model = fingerprint::identity(self.folder, self.tokenizer, &held)?;
+        let mut how = self.how(order);
+        how.extend([isa.into(), order.version.clone()]);
+        let model = fingerprint::identity(self.folder, self.tokenizer, &how)?;
         let at = Stored { folder: root.clone(), model, most_bytes: order.settings.prefix_bytes };
         Ok(Some(Beginnings::open(&at, spec)?))
     }
@@ -163,7 +171,7 @@ impl Named<'_> {
     /// # Errors
     /// A chat template or files that cannot be read.
     pub fn facts(&self, engine: &Engine<'_>, capacity: &Capacity, order: &Order) -> Result<Facts> {
-        let Named { name, folder, tokenizer, dtype } = *self;
+        let Named { name, folder, tokenizer, held, .. } = *self;
         let template = match &order.template {
             Some(file) => Some(Template::from_file(file, tokenizer)?),
             None => Template::from_dir(folder, tokenizer)?,
@@ -171,11 +179,7 @@ impl Named<'_> {
         let (spec, bounds) = (engine.spec(), engine.bounds(capacity.clone()));
         let card = ModelCard {
             name: name.to_string(),
-            fingerprint: fingerprint::fingerprint(
-                folder,
-                tokenizer,
-                &[format!("{dtype:?}"), format!("{:?}", order.kv)],
-            )?,
+            fingerprint: fingerprint::fingerprint(folder, tokenizer, &self.how(order))?,
             context_tokens: bounds.limits.context_tokens,
             vocabulary: spec.vocab,
             generates: true,
@@ -191,7 +195,7 @@ impl Named<'_> {
             tokenizer: tokenizer.clone(),
             bounds,
             render: template.map(rendered),
-            adapters: Some(accepting(folder.to_path_buf())),
+            adapters: Some(accepting(folder.to_path_buf(), held.cloned())),
             queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
             structures: Structures::default(),
         })
@@ -237,9 +241,15 @@ pub(super) fn fits_next_to_served(name: &str, sizes: &Sizes, order: &Order) -> R
     )
 }
 
-/// What finds adapters of a base.
-fn accepting(base: PathBuf) -> Box<Accept> {
-    Box::new(move |adapter| adapters::accepted(adapter, &base).map_err(fathom_base::Error::product))
+/// What finds adapters of a base that is held so.
+fn accepting(base: PathBuf, held: Option<Held>) -> Box<Accept> {
+    Box::new(move |adapter| {
+        let folder = adapters::accepted(adapter, &base).map_err(fathom_base::Error::product)?;
+        if let Some(said) = adapters::held_otherwise(&folder, held.as_ref()) {
+            log::warn!("{said}");
+        }
+        Ok(folder)
+    })
 }
 
 /// What makes prompts of conversations.

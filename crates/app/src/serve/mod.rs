@@ -153,8 +153,17 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         let (service, sizes) = served.start(&watch, &threads)?;
         let over = if order.grid().ranks() > 1 { format!(" over {}", order.grid()) } else { String::new() };
         around.events.note(&format!("{}{over}: {}", served.name, sizes.said()));
+        let held = served.order.held();
+        if let Some(held) = &held {
+            around.events.note(&format!(
+                "{}: its weights are rounded to {}, as the runs of its adapters held them, for requests without an adapter too",
+                served.name,
+                held.name()
+            ));
+        }
         let adapters = served.order.adapters.iter();
-        adapters.filter_map(|(_, folder)| held_otherwise(folder)).for_each(|said| around.events.warn(&said));
+        let otherwise = |(_, folder): &(String, PathBuf)| held_otherwise(folder, held.as_ref());
+        adapters.filter_map(otherwise).for_each(|said| around.events.warn(&said));
         started.push((served, service, sizes));
     }
     let again: Vec<(Served, u64)> =

@@ -10,6 +10,7 @@ use fathom_tensor::PageFormat;
 use fathom_tensor::mesh::Grid;
 use fathom_train::recipe::{Machine as Asked, MachineKind, Precision};
 
+use crate::adapters::Held;
 use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
@@ -100,9 +101,14 @@ impl Order {
         order
     }
 
-    /// Whether adapters are served, now or later: weights under them are unpacked.
+    /// Whether adapters are served, now or later.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty() || self.settings.adapters.is_some()
+    }
+
+    /// How the base is held: as the runs of its adapters held it, if all that say something say the same, and else as its files have it.
+    pub(super) fn held(&self) -> Option<Held> {
+        Held::of_all(self.adapters.iter().map(|(_, folder)| folder))
     }
 
     /// The ranks of each model.

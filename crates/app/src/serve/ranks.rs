@@ -69,7 +69,8 @@ pub(super) fn run(
     let opened = fathom_model::open(&folder)?;
     let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
     let (each, sizes) = planned(&machine, (&folder, &opened, dtype), &tokenizer, order)?;
-    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype };
+    let held = order.held();
+    let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
     let beginnings = named.beginnings(&opened.spec, &machine.profile()?.isa, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;
@@ -79,7 +80,7 @@ pub(super) fn run(
         followers.into_iter().map(|follower| Mutex::new(Some(follower))).collect();
     let (ready, loaded) = channel();
     let first = |device: Device| {
-        let part = caught(|| models::open_part(path, Some(dtype), device))?;
+        let part = caught(|| models::open_part(path, Some(dtype), held.as_ref(), device))?;
         // It guesses for all.
         let alone = sizes::whole(&part.device);
         let draft = Draft::load(&alone, order)?;
@@ -104,7 +105,7 @@ pub(super) fn run(
         let own = rank.checked_sub(1).and_then(|at| followers.get(at));
         let own = own.and_then(|own| own.lock().unwrap_or_else(PoisonError::into_inner).take());
         let follower = own.context("a rank without a leader")?;
-        let part = caught(|| models::open_part(path, Some(dtype), device))?;
+        let part = caught(|| models::open_part(path, Some(dtype), held.as_ref(), device))?;
         let engine =
             Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits)
                 .reserving(each[rank].workspace_bytes);

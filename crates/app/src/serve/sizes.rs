@@ -143,17 +143,15 @@ fn fitting(
 }
 
 /// A model as a server holds it.
+///
+/// # Errors
+/// One that cannot be held as the runs of its adapters held it.
 fn declare(
     meta: &Device,
     (spec, dtype, source): (&Spec, DType, &SafeTensors),
     order: &Order,
-) -> (Model, Params) {
-    // Ranks have parts of weights, which are cut when they are unpacked.
-    if order.has_adapters() || order.grid().ranks() > 1 {
-        Model::declare(meta, spec, dtype)
-    } else {
-        Model::declare_stored(meta, spec, dtype, source)
-    }
+) -> Result<(Model, Params)> {
+    adapters::held_model(meta, (spec, source, dtype), order.held().as_ref(), |_, _| Ok(()))
 }
 
 /// A rank of a mesh without data, which plans as the device of that rank would.
@@ -200,7 +198,7 @@ pub(super) fn of(
             kv: order.kv,
         };
         let meta = imagined(device);
-        let (declared, params) = declare(&meta, (spec, dtype, source), order);
+        let (declared, params) = declare(&meta, (spec, dtype, source), order)?;
         let weights_bytes = meta.pool.usage().live;
         let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);

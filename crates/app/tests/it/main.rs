@@ -9,6 +9,7 @@ mod policy;
 mod policy_mesh;
 mod policy_values;
 mod responses;
+mod serve_adapters;
 mod serve_mesh;
 mod several;
 mod stages;

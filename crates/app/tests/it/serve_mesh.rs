@@ -18,7 +18,7 @@ use fathom_tensor::{DType, PageFormat};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
 
-fn order(model: &Path, tp: usize, pp: usize) -> Order {
+pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
     Order {
         models: vec![model.to_path_buf()],
         names: vec!["small".into()],
@@ -167,7 +167,7 @@ fn a_server_over_ranks_answers_as_one_rank() {
 }
 
 /// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.
-fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
+pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
     let stop = Arc::new(AtomicBool::new(false));
     let (send_address, address) = channel();
     thread::scope(|scope| {
@@ -176,7 +176,13 @@ fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
             serve(order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
         });
         let ending = Ending(&stop);
-        let at = address.recv_timeout(Duration::from_secs(60)).unwrap();
+        let at = loop {
+            match address.recv_timeout(Duration::from_millis(20)) {
+                Ok(at) => break at,
+                Err(_) if serving.is_finished() => panic!("{:?}", serving.join().unwrap()),
+                Err(_) => {}
+            }
+        };
         let choice = |body: &Value| {
             let answer = ask(at, "/v1/completions", body);
             assert!(answer["choices"][0]["text"].is_string(), "{answer}");

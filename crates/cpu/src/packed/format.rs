@@ -2,10 +2,11 @@
 //! with.
 //!
 //! An element of a group of 32 is `factor x (code - bias) - offset`; a group has one factor, or one for each half of it. Numbers of e2m1
-//! are halves of integers; those of e4m3 are sums of two integers with a factor each.
+//! are halves of integers; those of e4m3 are sums of two integers with a factor each. So are those of NF4, to 2^-23 of their scale.
 #![allow(unsafe_code)]
 
 use fathom_tensor::Grouped;
+use fathom_tensor::blocks::{INT8_STEP, NF4_VALUES};
 use fathom_tensor::ggml::Kind;
 #[cfg(test)]
 use fathom_tensor::ggml::scale_min;
@@ -25,6 +26,10 @@ pub(super) enum Lies {
     Within(Kind),
     /// Codes, and behind all codes of a row scales and zeros ([`fathom_tensor::grouped`]).
     Behind(Codes),
+    /// The same of NF4 ([`fathom_tensor::blocks`]): neighbours share a byte, the first in its upper half.
+    Nf4,
+    /// The same of int8: signed, with one scale for a row.
+    Signed,
 }
 
 /// A block type: so many codes that lie together.
@@ -43,9 +48,10 @@ pub(super) trait Format: Sync {
     const BIAS: i32;
     /// Numbers are sums of so many integers, with a factor each. Those of e4m3 are multiples of 2^-9 up to 448: 18 bits. Their
     /// significands of four bits are shifted by less than eight in the first plane, and by the rest in the second, so that one is zero.
-    const PLANES: usize = if matches!(Self::LIES, Lies::Behind(Codes::E4m3)) { 2 } else { 1 };
+    /// Those of NF4 are multiples of 2^-22 up to 1: 23 bits, of which the second plane has the upper twelve.
+    const PLANES: usize = if matches!(Self::LIES, Lies::Behind(Codes::E4m3) | Lies::Nf4) { 2 } else { 1 };
     /// Factors lie behind a row's codes.
-    const BEHIND: bool = matches!(Self::LIES, Lies::Behind(_));
+    const BEHIND: bool = matches!(Self::LIES, Lies::Behind(_) | Lies::Nf4 | Lies::Signed);
     /// Columns are interleaved by eight.
     const OCTETS: bool = false;
     /// Each group of a column has a code of zero.
@@ -78,12 +84,33 @@ format!(Int8: Lies::Behind(Codes::Int8), 32 bytes, 1 groups, 1 factors, false, 0
 format!(E2m1: Lies::Behind(Codes::E2m1), 16 bytes, 1 groups, 1 factors, false, 12);
 format!(E2m1Halves: Lies::Behind(Codes::E2m1), 16 bytes, 1 groups, 2 factors, false, 12);
 format!(E4m3: Lies::Behind(Codes::E4m3), 32 bytes, 1 groups, 2 factors, false, 0);
+format!(Nf4: Lies::Nf4, 16 bytes, 1 groups, 2 factors, false, 0);
+format!(Signed: Lies::Signed, 32 bytes, 1 groups, 1 factors, false, 128);
 
 /// Twice the numbers of e2m1, by their codes, and 12.
 pub(super) const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 /// What the integers of e4m3's planes stand for: 2^-9, and 2^8 times that.
 const PLANES: [f32; 2] = [1.0 / 512.0, 0.5];
+
+/// The same of NF4's: 2^-22, and 2^11 times that.
+const NF4_PLANES: [f32; 2] = [1.0 / 4_194_304.0, 1.0 / 2048.0];
+
+/// The integers of NF4's numbers by their codes, in each plane: at most 2048, so that sums of 32 products with integers of 16 bits stay
+/// below 2^31.
+pub(super) const NF4: [[i16; 16]; 2] = {
+    let mut planes = [[0; 16]; 2];
+    let mut code = 0;
+    while code < 16 {
+        let all = NF4_VALUES[code] * 4_194_304.0;
+        let all = (if all < 0.0 { all - 0.5 } else { all + 0.5 }) as i32;
+        let upper = (if all < 0 { all - 1024 } else { all + 1024 }) / 2048;
+        planes[0][code] = (all - 2048 * upper) as i16;
+        planes[1][code] = upper as i16;
+        code += 1;
+    }
+    planes
+};
 
 /// Calls a function with the type of a block type.
 macro_rules! by_format {
@@ -106,6 +133,8 @@ macro_rules! by_format {
                 (Codes::E2m1, _) => by_format!(@ E2m1, $type => $call),
                 (Codes::E4m3, _) => by_format!(@ E4m3, $type => $call),
             },
+            BlockFormat::Nf4 => by_format!(@ Nf4, $type => $call),
+            BlockFormat::Int8 => by_format!(@ Signed, $type => $call),
             plain => panic!("no products with {}", plain.name()),
         }
     };
@@ -193,6 +222,12 @@ impl Table {
                     self.factors[plane] = scales[0].map(|scale| scale * PLANES[plane]);
                 }
             }
+            Lies::Nf4 => {
+                for plane in 0..2 {
+                    self.factors[plane] = scales[0].map(|scale| scale * NF4_PLANES[plane]);
+                }
+            }
+            Lies::Signed => self.factors[0] = scales[0].map(|scale| scale * INT8_STEP),
             // Codes are twice the numbers.
             Lies::Behind(Codes::E2m1) => {
                 for half in 0..F::FACTORS {
@@ -291,7 +326,7 @@ pub(super) unsafe fn table<F: Format>(
     // SAFETY: the caller's promise, and where the type has its parts.
     unsafe {
         match F::LIES {
-            Lies::Behind(_) => behind::<F>(columns, (of, index), out),
+            Lies::Behind(_) | Lies::Nf4 | Lies::Signed => behind::<F>(columns, (of, index), out),
             Lies::Within(Kind::Q4K | Kind::Q5K) => {
                 let (d, least) = (halves(blocks, 0), halves(blocks, 2));
                 let bytes = turned::<12>(blocks, 4);
@@ -339,6 +374,11 @@ pub(super) fn codes<F: Format>(block: &[u8], (group, plane): (usize, usize)) -> 
             of(&|at| low[at] >> (part / 2 * 4) & 15 | (high[at] >> (2 * part) & 3) << 4)
         }
         Lies::Within(Kind::F32 | Kind::F16 | Kind::Bf16) => [0; GROUP],
+        Lies::Signed => of(&|at| block[at] ^ 0x80),
+        Lies::Nf4 => std::array::from_fn(|at| {
+            let code = if at % 2 == 0 { block[at / 2] >> 4 } else { block[at / 2] & 15 };
+            NF4[plane][usize::from(code)]
+        }),
         Lies::Behind(Codes::E4m3) => std::array::from_fn(|at| e4m3(block[at], plane)),
         Lies::Behind(codes) => {
             let code = |at| Grouped { codes, group: GROUP }.code(block, at);
@@ -380,6 +420,14 @@ mod tests {
         // Sums of 32 products with integers of 16 bits are below 2^31.
         let most = (0..=255u8).flat_map(|code| [e4m3(code, 0), e4m3(code, 1)]).max().map(i64::from);
         assert!(most.is_some_and(|most| 32 * most * 32767 < 1 << 31));
+        let most = NF4.as_flattened().iter().map(|number| i64::from(number.abs())).max();
+        assert!(most.is_some_and(|most| 32 * most * 32767 < 1 << 31));
+        for (code, number) in NF4_VALUES.into_iter().enumerate() {
+            let planes: f64 =
+                (0..2).map(|plane| f64::from(NF4[plane][code]) * f64::from(NF4_PLANES[plane])).sum();
+            assert!((planes - f64::from(number)).abs() <= 2f64.powi(-23), "{code}");
+        }
+        assert!([0, 7, 15].map(|code| NF4[1][code]) == [-2048, 0, 2048] && NF4[0][7] == 0);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Products with weights as files hold them, [n, k] in few bits (GGUF's blocks, and codes with scales of groups): `C = A W^T`, and W
+//! Products with weights as files hold them, [n, k] in few bits (GGUF's blocks, and codes with scales of groups; as a QLoRA run holds its
+//! base, NF4 and int8): `C = A W^T`, and W
 //! is never unpacked.
 //!
 //! A row of A becomes integers of 16 bits, 32 at a time under an f32 scale ([`rows`]): an error below that of bf16, of which tests hold
@@ -256,6 +257,9 @@ fn columns_at(task: &Task, col: usize, k: usize) -> Columns {
     let behind = match format {
         BlockFormat::Grouped(of) => {
             Behind { scales: of.scales_at(k), zeros: of.zeros_at(k), span: of.group / GROUP }
+        }
+        BlockFormat::Nf4 | BlockFormat::Int8 => {
+            Behind { scales: format.scales_at(k), zeros: 0, span: format.block(k) / GROUP }
         }
         _ => Behind::default(),
     };

@@ -28,7 +28,8 @@ fn formats() -> impl Iterator<Item = (BlockFormat, usize)> {
         GROUPED.map(|(codes, group)| (BlockFormat::Grouped(Grouped { codes, group }), group.max(32)));
     let octets = KINDS.into_iter().filter(|kind| interleaves(*kind)).map(BlockFormat::Octets);
     let blocks = KINDS.map(BlockFormat::Ggml).into_iter().chain(octets);
-    blocks.map(|format| (format, format.block(0))).chain(grouped)
+    let held = [(BlockFormat::Nf4, 64), (BlockFormat::Int8, 32)];
+    blocks.map(|format| (format, format.block(0))).chain(grouped).chain(held)
 }
 
 /// Every level this machine has.
@@ -80,7 +81,15 @@ fn packed_rows(format: BlockFormat, (n, k): (usize, usize), random: &mut Random)
             return bytes;
         }
         BlockFormat::Grouped(grouped) => grouped,
-        other => panic!("{other:?}"),
+        BlockFormat::Nf4 | BlockFormat::Int8 => {
+            let mut bytes: Vec<u8> = (0..n * format.row_bytes(k)).map(|_| random.bits() as u8).collect();
+            for row in bytes.chunks_mut(format.row_bytes(k)) {
+                for scale in row[format.scales_at(k)..].as_chunks_mut::<4>().0 {
+                    *scale = (random.next() * 0.01).to_le_bytes();
+                }
+            }
+            return bytes;
+        }
     };
     let mut bytes = vec![0; n * format.row_bytes(k)];
     for row in bytes.chunks_mut(format.row_bytes(k)) {
@@ -336,6 +345,8 @@ fn more_rows_than_are_quantised_at_a_time() {
     check(&[(BlockFormat::Octets(Kind::Q6K), 24)], ROWS + 2, 256, Elem::F32);
     let e4m3 = BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 640 });
     check(&[(e4m3, 17)], ROWS + 6, 640, Elem::Bf16);
+    check(&[(BlockFormat::Nf4, 24)], ROWS + 5, 640, Elem::F32);
+    check(&[(BlockFormat::Int8, 19)], ROWS + 2, 96, Elem::F32);
 }
 
 #[test]

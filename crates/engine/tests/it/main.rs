@@ -9,6 +9,7 @@ mod embed;
 mod few_bits;
 mod fuzz;
 mod packed;
+mod packed_adapters;
 mod packed_experts;
 mod ranks;
 mod service;

@@ -1,7 +1,6 @@
 //! Models whose weights stay as a file has them, a GGUF file's blocks or a folder's few bits: what they answer, what they take, and
 //! that a plan knows it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +8,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::Params;
 use fathom_model::{
-    Adapter, AdapterMethod, FolderOptions, GenerationConfig, GgufType, HfFolder, Init, Model, SaveOptions,
-    Size, Trained, adapt, initialise, load, open, save_gguf, save_hf, save_peft,
+    FolderOptions, GenerationConfig, GgufType, HfFolder, Init, Model, SaveOptions, initialise, load, open,
+    save_gguf, save_hf,
 };
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
@@ -31,7 +30,7 @@ pub fn folder(at: &Path, tied: bool) {
 }
 
 /// The same with so many tokens, stored as `dtype`.
-fn folder_of(at: &Path, tied: bool, vocab: usize, dtype: DType) {
+pub fn folder_of(at: &Path, tied: bool, vocab: usize, dtype: DType) {
     let sizes = [
         ("hidden_size", 256),
         ("intermediate_size", 512),
@@ -177,28 +176,4 @@ fn a_plan_has_the_bytes_of_a_run() {
     let declared = Model::declare_stored(&meta, &opened.spec, DType::Bf16, &opened.source);
     assert_eq!(meta.pool.usage().live, blocks);
     drop(declared);
-}
-
-/// Of a file's blocks alone: the same weights unpacked take the adapter.
-#[test]
-fn adapters_over_blocks_are_refused() {
-    let at = tempfile::tempdir().unwrap();
-    folder(at.path(), false);
-    let (plain, file, adapter) =
-        (open(at.path()).unwrap(), at.path().join("m.gguf"), at.path().join("adapter"));
-    save_gguf((&plain.spec, &plain.source), &file, GgufType::Plain(Kind::Q8_0), Vec::new()).unwrap();
-    let size = Size { rank: 2, alpha: 4.0 };
-    let of_blocks = |name: &String| name.contains("layers.");
-    let modules: BTreeMap<String, Size> =
-        plain.spec.adaptable().into_iter().filter(of_blocks).map(|name| (name, size)).collect();
-    let method = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
-    let spec = plain.spec.with_adapter(Adapter::of(method, modules, BTreeSet::new())).unwrap();
-    let device = cpu();
-    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
-    adapt(&device, &model, &mut params, 1).unwrap();
-    save_peft(&device, &model, &params, &adapter, ("base", &Trained::adapter(&[]).unwrap())).unwrap();
-    let opened = open(&file).unwrap();
-    let error = held(&opened, DType::F32, true).engine(64).load_adapter("a", &adapter).unwrap_err();
-    assert!(error.to_string().contains("stays packed in few bits"), "{error}");
-    held(&opened, DType::F32, false).engine(64).load_adapter("a", &adapter).unwrap();
 }

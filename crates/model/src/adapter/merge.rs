@@ -42,23 +42,6 @@ pub fn merge(device: &Device, model: &Model, params: Params, weight: f32) -> (Mo
     (Model { embed_scale: model.embed_scale, quantized: None, ..merged }, kept)
 }
 
-/// The same model with none of its weights in few bits: each has the elements, in the model's type, that a segment computes with.
-pub fn unpack(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
-    let mut whole = Params::default();
-    for (id, param) in params.iter() {
-        let Param { name, value, decays, trainable } = param;
-        let value = if value.as_packed().is_some() {
-            let weights = params.fetch(device, [id]);
-            weights.wait();
-            params.tensor(id).into()
-        } else {
-            value.clone()
-        };
-        whole.push(Param { name: name.clone(), value, decays: *decays, trainable: *trainable });
-    }
-    (Model { quantized: None, ..model.clone() }, whole)
-}
-
 /// The same weights in f32, none in few bits.
 fn unpacked(device: &Device, params: &Params) -> Params {
     let mut whole = Params::default();

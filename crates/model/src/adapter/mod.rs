@@ -36,9 +36,9 @@ pub(crate) use experts::declare_experts;
 pub use houlsby::HoulsbyParams;
 pub use leading::{PrefixEncoder, PrefixParams, PromptParams};
 pub(crate) use leading::{declare_prefix, led};
-pub use merge::{merge, unpack};
+pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
-pub use share::{share_base, share_untrained, shared_bytes};
+pub use share::{changes_base, fix_lengths, share_base, share_untrained, shared_bytes};
 pub(crate) use tables::head_term;
 pub use tables::{EmbedTerm, TableParams};
 pub use targets::Targets;
@@ -116,6 +116,8 @@ pub struct Adapter {
     pub dropout: f64,
     /// Files have A and B of stacked experts as PEFT 0.17 and 0.18 wrote them: A is of the output, B of the input.
     pub swapped: bool,
+    /// Lengths are held as what columns are multiplied with, of weights that do not change ([`fix_lengths`]).
+    pub fixed: bool,
 }
 
 /// The size of a projection's low-rank terms.
@@ -180,7 +182,7 @@ impl Adapter {
     /// An adapter of projections, without anything else.
     pub fn of(method: AdapterMethod, modules: BTreeMap<String, Size>, inputs: BTreeSet<String>) -> Adapter {
         let (tokens, biases, dropout, swapped) = (Vec::new(), false, 0.0, false);
-        Adapter { method, modules, inputs, tokens, biases, dropout, swapped }
+        Adapter { method, modules, inputs, tokens, biases, dropout, swapped, fixed: false }
     }
 
     /// The weight of low-rank terms.
@@ -197,6 +199,11 @@ impl Adapter {
     pub fn adds(&self) -> bool {
         self.tokens.is_empty()
             && matches!(self.method, AdapterMethod::Lora { lengths: false, singular: false, .. })
+    }
+
+    /// Lengths of rows are trained apart from their directions.
+    fn has_lengths(&self) -> bool {
+        matches!(self.method, AdapterMethod::Lora { lengths: true, .. })
     }
 
     /// The width of its networks.
@@ -296,7 +303,8 @@ impl Declared<'_, '_, '_> {
             .biases
             .then(|| self.weight(Term::LoraBias, row, m_cut, by_columns.clone(), Begins::Zeros));
         let m = lengths.then(|| self.weight(Term::Lengths, row, m_cut, by_columns, Begins::Identity));
-        AdapterParams::Lora(LoraUse { bias, drops: self.drops(), ..LoraUse::new(a, b, scales, runs) }, m)
+        let (drops, fixed) = (self.drops(), self.of.fixed);
+        AdapterParams::Lora(LoraUse { bias, drops, fixed, ..LoraUse::new(a, b, scales, runs) }, m)
     }
 
     /// How the terms of this projection drop what they read.

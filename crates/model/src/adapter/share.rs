@@ -1,11 +1,12 @@
 //! A model with an adapter over weights that the model without it, and others with adapters of their own, have too.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms};
+use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms, length_factors};
 use fathom_tensor::{Category, Device, Meta};
 
-use super::{AdapterMethod, AdapterParams, PeftTensors};
+use super::{Adapter, AdapterMethod, AdapterParams, PeftTensors};
 use crate::block::LinearParams;
 use crate::error::{Error, Result};
 use crate::files::load_slots;
@@ -13,11 +14,11 @@ use crate::model::{Model, NOWHERE};
 use crate::spec::Spec;
 use crate::walk::{Kind, Parallel, Term};
 
-/// The model of `spec`, a base's with an adapter, over the base's weights: nothing of these is copied, and what the adapter adds is read
-/// from its folder. A rank that has a part of the base has the same part of the adapter.
+/// The model of `spec`, a base's with an adapter, over the base's weights, packed or not: nothing of these is copied, and what the adapter
+/// adds is read from its folder. A rank that has a part of the base has the same part of the adapter.
 ///
 /// # Errors
-/// Files that cannot be read; an adapter that changes weights of its base, or a base that is held in a file's blocks.
+/// Files that cannot be read; an adapter that changes weights of its base.
 ///
 /// # Panics
 /// If `params` are not the base's.
@@ -28,8 +29,7 @@ pub fn share_base(
     (spec, tensors): (&Spec, &PeftTensors),
 ) -> Result<(Model, Params)> {
     let refuse = |what: &str| Err(Error::file(&tensors.path, what));
-    let method = spec.adapter.as_deref().map(|adapter| adapter.method);
-    if matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone() {
+    if changes_base(spec, tensors) {
         return refuse(
             "has weights of its base (PiSSA, `modules_to_save`, terms of the embedding or the head), which others share; merge it (fathom export --with) and serve \
              that model",
@@ -38,12 +38,6 @@ pub fn share_base(
     if spec.virtual_tokens() > 0 {
         return refuse(
             "puts virtual tokens before every text, which others next to it do not have; talk with it by `fathom chat --adapter`",
-        );
-    }
-    if params.iter().any(|(_, param)| param.value.as_blocked().is_some()) {
-        return refuse(
-            "is an adapter, and its base stays packed in few bits, over which adapters do not compute; name the adapter when the \
-             server starts (--adapter), and the base is unpacked",
         );
     }
     let (model, declared) = without_data(device, (base, params), spec);
@@ -63,6 +57,12 @@ pub fn share_base(
     });
     load_slots(device, &model, &model.adapter_slots(&whole), tensors)?;
     Ok((model, whole))
+}
+
+/// Whether an adapter has weights of its base that are not those of others: the base's singular parts, or tensors in the place of its own.
+pub fn changes_base(spec: &Spec, tensors: &PeftTensors) -> bool {
+    let method = spec.adapter.as_deref().map(|adapter| adapter.method);
+    matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone()
 }
 
 /// The model of `spec` without data: a rank's part, as it has it of the base.
@@ -177,7 +177,36 @@ impl Model {
     }
 }
 
+/// The weights of a whole model, in which those that are the lengths of an adapter ([`Adapter::fixed`](super::Adapter)) are what columns
+/// are multiplied with: made once, of weights that are packed or not and stay as they are.
+pub fn fix_lengths(device: &Device, model: &Model, params: Params) -> Params {
+    if !model.spec.adapter.as_ref().is_some_and(|adapter| adapter.fixed) {
+        return params;
+    }
+    let mut factors = BTreeMap::new();
+    model.see_projections(&mut |_, _, LinearParams { weight, adapter, .. }| {
+        if let Some(AdapterParams::Lora(lora, Some(lengths))) = adapter {
+            let cut = (LinearCut::Whole, 1);
+            factors.insert(lengths, length_factors(device, (lora, lengths), weight, cut, &params));
+        }
+    });
+    let mut whole = Params::default();
+    for (id, Param { name, value, decays, .. }) in params.iter() {
+        let value = factors.remove(&id).map_or_else(|| value.clone(), Into::into);
+        whole.push(Param { name: name.clone(), value, decays: *decays, trainable: false });
+    }
+    whole
+}
+
 impl Spec {
+    /// The same, whose adapter's lengths, if it has some, are to be made into factors once its weights are there ([`fix_lengths`]).
+    pub fn fixing_lengths(mut self) -> Spec {
+        if let Some(adapter) = self.adapter.as_deref().filter(|adapter| adapter.has_lengths()) {
+            self.adapter = Some(Adapter { fixed: true, ..adapter.clone() }.into());
+        }
+        self
+    }
+
     /// Elements of the adapter's weights.
     pub fn adapter_elements(&self) -> u64 {
         let mut elements = 0;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use fathom_tensor::DType;
+use fathom_tensor::{BlockFormat, DType};
 
 use super::turned::Turn;
 use crate::error::{Error, Result};
@@ -167,6 +167,14 @@ impl Source for Over<'_> {
 
     fn quantised(&self, name: &str) -> Option<&Quantised> {
         self.of(name).quantised(name)
+    }
+
+    fn blocks(&self, name: &str) -> Option<BlockFormat> {
+        self.of(name).blocks(name)
+    }
+
+    fn read_blocks(&self, name: &str, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
+        self.of(name).read_blocks(name, rows, out)
     }
 
     fn place(&self, name: &str) -> &Path {

@@ -34,16 +34,15 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
         for rows in split(there, row_bytes.div_ceil(packing.cols.max(1)), TOGETHER_BYTES) {
             let (at, _) = packing.row(here.start + rows.start - there.rows.start);
             targets.push(vec![bytes.view_cols(at..at + rows.len() * row_bytes)]);
-            parts.push((job.name.as_str(), rows));
+            parts.push((job, Area { rows, cols: there.cols.clone() }));
         }
     }
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     device.machine.fill(&targets, &|index, out| {
-        let (name, rows) = &parts[index];
-        let read = if source.blocks(name).is_some() {
-            source.read_blocks(name, rows.clone(), out[0])
-        } else {
-            source.stream().read(name, (rows.start * out[0].len() / rows.len()) as u64, out[0])
+        let (job, area) = &parts[index];
+        let read = match source.blocks(&job.name) {
+            Some(format) => read_blocks(source, job, (format, area), out[0]),
+            None => source.stream().read_area(&job.name, area, out[0]),
         };
         if let Err(error) = read {
             failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
@@ -54,6 +53,26 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     }
     interleave_rows(device, bytes, packing);
     Ok(true)
+}
+
+/// Rows of a tensor that is stored in blocks, or some of their columns.
+fn read_blocks(
+    source: &dyn Source,
+    job: &Job,
+    (format, Area { rows, cols }): (BlockFormat, &Area),
+    out: &mut [u8],
+) -> Result<()> {
+    let all = job.patch.shape.last().copied().unwrap_or(0);
+    if *cols == (0..all) {
+        return source.read_blocks(&job.name, rows.clone(), out);
+    }
+    let (wide, own) = (format.row_bytes(all), format.row_bytes(cols.len()));
+    let mut whole = vec![0; rows.len() * wide];
+    source.read_blocks(&job.name, rows.clone(), &mut whole)?;
+    for (row, out) in whole.chunks_exact(wide).zip(out.chunks_exact_mut(own)) {
+        format.take_columns(row, (all, cols.clone()), out);
+    }
+    Ok(())
 }
 
 /// Interleaves the rows of runs that are to be, of which all bytes are there in their order.

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::grouped::Codes;
 
-use super::super::format::{DOUBLED, Format, Lies};
+use super::super::format::{DOUBLED, Format, Lies, NF4};
 
 /// Sixteen bytes in both lanes.
 #[target_feature(enable = "avx2")]
@@ -28,6 +28,35 @@ unsafe fn nibbles(pairs: *const u8) -> __m256i {
     _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16::<4>(pairs), pairs), _mm256_set1_epi8(15))
 }
 
+/// The halves of each of sixteen bytes, the upper before the lower.
+///
+/// # Safety
+/// They can be read.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn neighbours(pairs: *const u8) -> __m256i {
+    // SAFETY: the caller's promise.
+    let pairs = unsafe { _mm_loadu_si128(pairs.cast()) };
+    let low = _mm_set1_epi8(15);
+    let (first, second) = (_mm_and_si128(_mm_srli_epi16::<4>(pairs), low), _mm_and_si128(pairs, low));
+    _mm256_set_m128i(_mm_unpackhi_epi8(first, second), _mm_unpacklo_epi8(first, second))
+}
+
+/// The lower, or the upper bytes of NF4's integers in a plane.
+const fn bytes_of_nf4(plane: usize, upper: bool) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let mut code = 0;
+    while code < 16 {
+        bytes[code] = NF4[plane][code].to_le_bytes()[upper as usize];
+        code += 1;
+    }
+    bytes
+}
+
+/// By plane: the lower bytes of NF4's integers, and the upper.
+const NF4_BYTES: [[[u8; 16]; 2]; 2] =
+    [[bytes_of_nf4(0, false), bytes_of_nf4(0, true)], [bytes_of_nf4(1, false), bytes_of_nf4(1, true)]];
+
 /// The codes of a group of a block, one byte each.
 ///
 /// # Safety
@@ -41,6 +70,9 @@ unsafe fn codes<F: Format>(block: *const u8, group: usize) -> __m256i {
     let shifted = |x: __m256i, by: usize| _mm256_srlv_epi32(x, _mm256_set1_epi32(by as i32));
     match F::LIES {
         Lies::Within(Kind::Q8_0) => _mm256_xor_si256(load(2), _mm256_set1_epi8(-128)),
+        Lies::Signed => _mm256_xor_si256(load(0), _mm256_set1_epi8(-128)),
+        // SAFETY: the caller's promise.
+        Lies::Nf4 => unsafe { neighbours(block) },
         // SAFETY: the caller's promise.
         Lies::Within(Kind::Q4_0) => unsafe { nibbles(block.add(2)) },
         Lies::Within(Kind::Q4K) => _mm256_and_si256(shifted(load(16 + group / 2 * 32), group % 2 * 4), low),
@@ -88,6 +120,10 @@ pub(super) unsafe fn integers<F: Format>(block: *const u8, (group, plane): (usiz
     let codes = unsafe { codes::<F>(block, group) };
     if F::PLANES == 1 {
         return widened(codes);
+    }
+    if matches!(F::LIES, Lies::Nf4) {
+        let [low, high] = NF4_BYTES[plane].map(|bytes| _mm256_shuffle_epi8(twice(bytes), codes));
+        return [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
     }
     // By the exponent: the significand's upper bit, and by how much it is shifted.
     const UPPER: [u8; 16] = [0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8];

@@ -44,7 +44,7 @@ pub(super) unsafe fn table<F: Format>(columns: Columns, index: usize, out: &mut 
     // SAFETY: the caller's promise.
     unsafe {
         match F::LIES {
-            Lies::Behind(_) => behind::<F>(columns, index, out),
+            Lies::Behind(_) | Lies::Nf4 | Lies::Signed => behind::<F>(columns, index, out),
             Lies::Within(Kind::Q4K | Kind::Q5K) => {
                 // Sixteen bytes: d, dmin, scales of groups 0..4, of their offsets, and of the rest.
                 let two = |col: usize| {

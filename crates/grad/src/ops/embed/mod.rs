@@ -90,6 +90,7 @@ impl Ctx<'_> {
             let positions = positions.is_some() && positions_here;
             let op = Embed { name, dtype, scale, first, positions, types: false };
             let part = only(cx.apply(op, &[], &params));
+            cx.takes_packed();
             cx.sum("embed", part)
         })
     }

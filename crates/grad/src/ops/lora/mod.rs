@@ -19,7 +19,7 @@ use crate::{Batch, Ctx, ParamId, Val};
 
 mod rows;
 
-pub use rows::{RowCut, RowTerm, RowTerms, Terms};
+pub use rows::{RowCut, RowTerm, RowTerms, Terms, length_factors};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -99,6 +99,8 @@ pub struct LoraUse {
     pub bias: Option<ParamId>,
     /// What adapters read is dropped by chance, in steps that train.
     pub drops: Option<Drops>,
+    /// Its lengths, if it has some, are held as what columns are multiplied with ([`length_factors`]).
+    pub fixed: bool,
 }
 
 /// Dropout of what an adapter reads (the `lora_dropout` of PEFT), by counters: see [`Dropout`] and [`Batch::keys`].
@@ -134,7 +136,7 @@ impl LoraUse {
         assert_eq!(of_runs.len(), runs.len(), "lora: scales of runs");
         let mut scales = [1.0; 3];
         scales[..of_runs.len()].copy_from_slice(of_runs);
-        LoraUse { a, b, scales, runs, bias: None, drops: None }
+        LoraUse { a, b, scales, runs, bias: None, drops: None, fixed: false }
     }
 }
 
@@ -142,7 +144,7 @@ impl LoraUse {
 pub type Projected = (ParamId, Option<ParamId>);
 
 impl Ctx<'_> {
-    /// A projection with a low-rank adapter: x [t, in] to [t, out].
+    /// A projection with a low-rank adapter: x [t, in] to [t, out]. The weight may be packed; A and B are not.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -168,10 +170,12 @@ impl Ctx<'_> {
         let op = Lora { name, cut, spread, scales: lora.scales, runs, has_bias, low_bias, drops, narrow };
         let params: Vec<ParamId> =
             [lora.a, lora.b, weight].into_iter().chain(bias).chain(lora.bias).collect();
-        only(match share {
+        let y = only(match share {
             Some(share) => self.apply_to(share, op, &[x], &params),
             None => self.apply(op, &[x], &params),
-        })
+        });
+        self.takes_packed();
+        y
     }
 }
 

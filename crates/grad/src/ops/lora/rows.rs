@@ -81,14 +81,32 @@ impl Low {
     }
 }
 
+/// f32 [1, columns of all runs]: what lengths multiply columns with, of the directions that a low-rank term and `weight`, packed or not,
+/// have together. Where ranks have some columns of the weight each, all of them have to ask.
+pub fn length_factors(
+    device: &Device,
+    (lora, lengths): (LoraUse, ParamId),
+    weight: ParamId,
+    cut: RowCut,
+    params: &Params,
+) -> Tensor {
+    let low = Low::new(lora, cut, params);
+    let (weight, lengths) = (params.operand(weight), params.tensor(lengths));
+    let of = (low.lora.runs, low.lora.scales, cut.0 == LinearCut::Rows && cut.1 > 1);
+    let inverse = inverse_lengths(device, of, [&low.a, &low.b, &weight]);
+    let factors = device.empty(1, lengths.cols(), DType::F32, Category::Params);
+    device.machine.multiply(&inverse, &lengths, &factors);
+    factors
+}
+
 impl RowTerm {
     /// A low-rank term of these weights, which are in memory.
     pub fn low(lora: LoraUse, cut: RowCut, params: &Params) -> RowTerm {
         RowTerm(Kind::Low(Low::new(lora, cut, params)))
     }
 
-    /// The same with lengths [1, columns of all runs] of the directions that it and `weight` have together. What columns are multiplied
-    /// with is made here, and kept; where ranks have some columns of the weight each, all of them have to make it.
+    /// The same with lengths [1, columns of all runs] of the directions that it and `weight`, packed or not, have together. What columns
+    /// are multiplied with is made here, and kept; where ranks have some columns of the weight each, all of them have to make it.
     pub fn rescaled(
         device: &Device,
         (lora, lengths): (LoraUse, ParamId),
@@ -96,12 +114,8 @@ impl RowTerm {
         cut: RowCut,
         params: &Params,
     ) -> RowTerm {
+        let kept = length_factors(device, (lora, lengths), weight, cut, params);
         let low = Low::new(lora, cut, params);
-        let (weight, lengths) = (params.tensor(weight), params.tensor(lengths));
-        let of = (low.lora.runs, low.lora.scales, cut.0 == LinearCut::Rows && cut.1 > 1);
-        let inverse = inverse_lengths(device, of, [&low.a, &low.b, &weight]);
-        let kept = device.empty(1, lengths.cols(), DType::F32, Category::Params);
-        device.machine.multiply(&inverse, &lengths, &kept);
         RowTerm(Kind::Low(Low { lengths: Some(kept), ..low }))
     }
 

@@ -15,7 +15,7 @@ use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 impl Ctx<'_> {
-    /// `y = x W^T + b` with the rows of W and b spread over the ranks: each computes some columns of y. The gradient of x is
+    /// `y = x W^T + b` with the rows of W, packed or not, and b spread over the ranks: each computes some columns of y. The gradient of x is
     /// summed over the ranks.
     ///
     /// # Panics
@@ -34,10 +34,12 @@ impl Ctx<'_> {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
         let narrow = self.params.narrow(weight);
         let op = Parallel { name, spread: self.spread, ends: false, narrow };
-        only(self.apply_to(1, op, &[x], &params))
+        let y = only(self.apply_to(1, op, &[x], &params));
+        self.takes_packed();
+        y
     }
 
-    /// `y = x W^T + b` with the columns of W, and so of x, spread over the ranks: y is the sum of what each computes, and b is
+    /// `y = x W^T + b` with the columns of W, packed or not, and so of x, spread over the ranks: y is the sum of what each computes, and b is
     /// added to the sum.
     ///
     /// # Panics
@@ -57,7 +59,9 @@ impl Ctx<'_> {
         let share = self.spread.share();
         let narrow = self.params.narrow(weight);
         let op = Parallel { name, spread: self.spread, ends: true, narrow };
-        only(self.apply_to(share, op, &[x], &params))
+        let y = only(self.apply_to(share, op, &[x], &params));
+        self.takes_packed();
+        y
     }
 
     /// The sum of what the ranks have of x; of shared rows each rank keeps its share.

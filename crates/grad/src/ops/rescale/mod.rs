@@ -10,6 +10,7 @@ use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 use super::lora::{LinearCut, LoraUse, Runs};
 use super::{like, only};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::packed::copy_rows;
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -21,8 +22,8 @@ mod tests;
 const ELEMENTS: usize = 1 << 18;
 
 impl Ctx<'_> {
-    /// What [`Ctx::lora`] made without a bias, x [t, out], with the length m [1, columns of all runs] of each adapted column; `weight` and
-    /// `bias` are the projection's.
+    /// What [`Ctx::lora`] made without a bias, x [t, out], with the length m [1, columns of all runs] of each adapted column; `weight`,
+    /// packed or not, and `bias` are the projection's. Where the term is [`LoraUse::fixed`], m is what columns are multiplied with.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -37,9 +38,13 @@ impl Ctx<'_> {
     ) -> Val {
         let ranks = self.spread.ranks;
         let runs = if cut == LinearCut::Columns { lora.runs.part(ranks) } else { lora.runs };
-        let op = Rescale { name, scales: lora.scales, runs, sums: cut == LinearCut::Rows && ranks > 1 };
-        let params: Vec<ParamId> = [magnitude, lora.a, lora.b, weight].into_iter().chain(bias).collect();
-        only(self.apply(op, &[x], &params))
+        let (scales, sums, fixed) = (lora.scales, cut == LinearCut::Rows && ranks > 1, lora.fixed);
+        let op = Rescale { name, scales, runs, sums, fixed };
+        let of_lengths = [lora.a, lora.b, weight].into_iter().filter(|_| !fixed);
+        let params: Vec<ParamId> = std::iter::once(magnitude).chain(of_lengths).chain(bias).collect();
+        let y = only(self.apply(op, &[x], &params));
+        self.takes_packed();
+        y
     }
 }
 
@@ -49,6 +54,8 @@ struct Rescale {
     runs: Runs,
     /// Ranks have some columns of the weight each.
     sums: bool,
+    /// The first of the weights is what columns are multiplied with, and nothing else is read but the bias.
+    fixed: bool,
 }
 
 impl Rescale {
@@ -58,22 +65,30 @@ impl Rescale {
         inverse_lengths(x.device, (self.runs, self.scales, self.sums), weights)
     }
 
+    /// Which of the weights is the bias.
+    fn bias(&self) -> usize {
+        if self.fixed { 1 } else { 4 }
+    }
+
     /// f32 [1, columns of all runs]: what columns are multiplied with.
     fn factors(&self, x: &Exec<'_>, params: &[Tensor]) -> Tensor {
+        if self.fixed {
+            return params[0].clone();
+        }
         let factors = self.inverse_lengths(x, params);
         x.device.machine.multiply(&factors, &params[0], &factors);
         factors
     }
 }
 
-/// f32 [1, columns of all runs]: one over the length of each row of `W + scale B A`, of weights A, B and W; `sums`: ranks have some
-/// columns of W and A each, and all of them ask.
+/// f32 [1, columns of all runs]: one over the length of each row of `W + scale B A`, of weights A, B and W, which may be packed; `sums`:
+/// ranks have some columns of W and A each, and all of them ask.
 pub(super) fn inverse_lengths(
     device: &Device,
     (runs, scales, sums): (Runs, [f32; 3], bool),
     [a, b, weight]: [&Tensor; 3],
 ) -> Tensor {
-    let (rank, inner) = (b.cols(), weight.cols());
+    let (rank, inner) = (b.cols(), a.cols());
     let squares = device.zeros(1, runs.columns(), DType::F32, Category::Workspace);
     let scaled = device.empty(b.rows(), rank, b.dtype(), Category::Workspace);
     let step = (ELEMENTS / inner.max(1)).max(1);
@@ -85,7 +100,7 @@ pub(super) fn inverse_lengths(
         for start in (0..columns).step_by(step) {
             let rows = start..columns.min(start + step);
             let sum = device.empty(rows.len(), inner, DType::F32, Category::Workspace);
-            device.machine.copy(&weight.view_rows(at + rows.start..at + rows.end), &sum);
+            copy_rows(device, weight, at + rows.start..at + rows.end, &sum);
             let own = first + rows.start..first + rows.end;
             let (low, c) = (&scaled.view_rows(own.clone()), &sum);
             let op = MatMul { a: low, a_trans: false, b: &a, b_trans: false, c, accumulate: true };
@@ -156,8 +171,11 @@ impl Op for Rescale {
 
     #[track_caller]
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
-        let (name, cols, [out, inner]) = (self.name, ins[0].cols, params[3]);
-        assert_eq!(cols, out, "rescale {name}: x [t, {cols}], weight [{out}, {inner}]");
+        let (name, cols) = (self.name, ins[0].cols);
+        if !self.fixed {
+            let [out, inner] = params[3];
+            assert_eq!(cols, out, "rescale {name}: x [t, {cols}], weight [{out}, {inner}]");
+        }
         assert_eq!(params[0], [1, self.runs.columns()], "rescale {name}: lengths of {:?}", self.runs);
         like(name, ins[0])
     }
@@ -177,7 +195,7 @@ impl Op for Rescale {
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let factors = self.factors(x, params);
         multiply_runs(x, self.runs, &ins[0], &factors, &outs[0]);
-        if let Some(bias) = params.get(4) {
+        if let Some(bias) = params.get(self.bias()) {
             x.device.machine.add_bias(&outs[0], bias);
         }
     }
@@ -192,10 +210,10 @@ impl Op for Rescale {
         let Some(dy) = &dy[0] else { return };
         if let Some(dm) = &dw[0] {
             // The gradient by what is divided by a length, on top of those of earlier tokens: their order stays.
-            let inverse = self.inverse_lengths(x, &saved.params);
-            sum_runs(x, self.runs, ([dy, saved.input(0)], Some(&inverse)), dm);
+            let inverse = (!self.fixed).then(|| self.inverse_lengths(x, &saved.params));
+            sum_runs(x, self.runs, ([dy, saved.input(0)], inverse.as_ref()), dm);
         }
-        if let Some(Some(dbias)) = dw.get(4) {
+        if let Some(Some(dbias)) = dw.get(self.bias()) {
             x.device.machine.bias_backward(dy, dbias);
         }
     }

@@ -40,3 +40,25 @@ fn lengths_of_all_and_of_some_columns() {
     check([1, 7, 9, 2], &[(2, 4)], true);
     check([130, 24, 40, 4], &[(0, 16), (28, 12)], true);
 }
+
+/// Factors that were made before: nothing else is read.
+#[test]
+fn lengths_that_are_fixed() {
+    for (tokens, out, runs, bias) in [(5, 9, &[(0, 9)][..], false), (130, 40, &[(0, 16), (28, 12)], true)] {
+        let runs = Runs::new(runs);
+        let bias = bias.then(|| Matrix::random(1, out, 4));
+        testing::check(&testing::Case {
+            what: format!("rescale [{tokens}, {out}], {runs:?}, fixed"),
+            cols: out,
+            params: [Matrix::random(1, runs.columns(), 7)].into_iter().chain(bias).collect(),
+            wide_params: false,
+            stream: Stream::documents(&[tokens], None, 1),
+            record: &|cx, x, p| {
+                let low = LoraUse { fixed: true, ..LoraUse::new(p[0], p[0], &vec![1.0; runs.len()], runs) };
+                cx.rescale("y", x, p[0], (p[0], p.get(1).copied()), (low, LinearCut::Columns))
+            },
+            reference: &|x, p| rescale(x, &p[0], &vec![1.0; out], p.get(1), runs),
+            penalty: None,
+        });
+    }
+}

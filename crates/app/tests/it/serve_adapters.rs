@@ -1,0 +1,96 @@
+//! A server with adapters: requests without one are answered as by a server without any, and those of a QLoRA run as the run's model.
+
+use std::path::Path;
+
+use fathom_app::export::{Conversion, export};
+use fathom_app::serve::{Order, sizes};
+use fathom_app::{Machine, Silent, generate, models, train};
+use fathom_base::{Flow, Sampling};
+use fathom_model::GgufType;
+use fathom_tensor::DType;
+use fathom_tensor::ggml::Kind;
+use fathom_train::recipe::MachineKind;
+use serde_json::{Value, json};
+
+use crate::serve_mesh::{asked, order};
+
+#[test]
+fn adapters_are_served_over_the_base_of_their_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // Each of two ranks has whole blocks of 64 columns.
+    let sizes_of = ["eval.enabled=false", "model.precision=f32", "model.kv_heads=2", "model.head_dim=64"];
+    let base = crate::small(folder, &sizes_of);
+    train(&base, &train::Order::default(), &Silent).unwrap();
+    let row = |n: usize| format!("{{\"prompt\": \"What is {n}?\", \"completion\": \" the stone {n}\"}}\n");
+    std::fs::write(folder.join("rows.jsonl"), (0..24).map(row).collect::<String>()).unwrap();
+    let data = format!("data.paths=[{:?}]", folder.join("rows.jsonl").display().to_string());
+    for (name, more) in [("plain", "model.quantization=none"), ("nf4", "model.quantization=nf4")] {
+        let job = crate::several::job(folder, "lora", name, &[&data, more, "optimizer.lr=0.3"]);
+        train(&job.unwrap(), &train::Order::default(), &Silent).unwrap();
+    }
+    let run = folder.join("run");
+    let served = |names: &[&str], tp: usize| Order {
+        adapters: names.iter().map(|name| (name.to_string(), folder.join(name))).collect(),
+        ..order(&run, tp, 1)
+    };
+    let body =
+        |model: &str| json!({"model": model, "prompt": "What is 7?", "max_tokens": 24, "temperature": 0});
+    let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
+    let said = |base: &Path, name: &str| {
+        let adapter = folder.join(name);
+        let model = models::open_with(base, Some(&adapter), Some(DType::F32), &machine, &Silent).unwrap();
+        let request = generate::Request {
+            prompt: "What is 7?".into(),
+            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+            max_tokens: Some(24),
+            context_tokens: None,
+        };
+        generate::generate(&model, &request, &mut |_| Flow::Continue).unwrap().text
+    };
+    let texts = |order: &Order, names: &[&str]| -> Vec<Value> {
+        let bodies: Vec<Value> = names.iter().map(|name| body(name)).collect();
+        asked(order, &bodies).0.into_iter().map(|answer| answer[0].clone()).collect()
+    };
+    let without = texts(&served(&[], 1), &["small"]);
+    let with = texts(&served(&["plain"], 1), &["small", "plain"]);
+    assert_eq!(with, [without[0].clone(), said(&run, "plain").into()]);
+    // The run's base is the server's, whole or in parts.
+    let held = texts(&served(&["nf4"], 1), &["nf4", "small"]);
+    assert_eq!(held[0], said(&run, "nf4"));
+    assert_eq!(texts(&served(&["nf4"], 2), &["nf4", "small"]), held);
+    let bytes = |names: &[&str]| sizes(&served(names, 1), &Silent).unwrap().remove(0).1.weights_bytes;
+    assert!(bytes(&["nf4"]) < bytes(&[]) && bytes(&["plain"]) == bytes(&[]));
+    // Of runs that do not say the same, the base is as its files have it.
+    assert_eq!(bytes(&["nf4", "plain"]), bytes(&[]));
+    assert_eq!(texts(&served(&["nf4", "plain"], 1), &["small", "plain"]), with);
+    // A file's blocks stay as they are under adapters, on each rank its part; an adapter that says nothing of its base is taken.
+    let file = folder.join("model.gguf");
+    let what = Conversion {
+        from: run.clone(),
+        to: file.clone(),
+        gguf: Some(GgufType::Plain(Kind::Q8_0)),
+        precision: None,
+        quantised: None,
+        max_shard_bytes: 1 << 30,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&what, &Silent).unwrap();
+    std::fs::remove_file(folder.join("plain/adapter/base.json")).unwrap();
+    let blocks =
+        |names: &[&str], tp: usize, pp: usize| Order { models: vec![file.clone()], pp, ..served(names, tp) };
+    let without = texts(&blocks(&[], 1, 1), &["small"]);
+    let with = texts(&blocks(&["plain"], 1, 1), &["small", "plain"]);
+    assert_eq!(with, [without[0].clone(), said(&file, "plain").into()]);
+    let bytes = |names: &[&str]| sizes(&blocks(names, 1, 1), &Silent).unwrap().remove(0).1.weights_bytes;
+    let whole = bytes(&[]);
+    assert_eq!(bytes(&["plain"]), whole);
+    for (tp, pp) in [(2, 1), (1, 2)] {
+        let order = blocks(&["plain"], tp, pp);
+        assert_eq!(texts(&order, &["small", "plain"]), with, "tp {tp}, pp {pp}");
+        for (name, sizes) in sizes(&order, &Silent).unwrap() {
+            assert!(sizes.weights_bytes < whole, "{name}: {} bytes of {whole}", sizes.weights_bytes);
+        }
+    }
+}
