@@ -123,7 +123,7 @@ impl PackedValue {
         if self.format.lines(self.shape) != self.shape || !cols.is_multiple_of(TOGETHER) {
             return None;
         }
-        let packing = Packing { cols, runs: vec![(self.format, rows)] };
+        let packing = Packing { cols, runs: vec![(self.format, rows)], turned: false };
         let bytes = self.bytes.resident()?.reshape(1, packing.bytes()).packed(Rc::new(packing));
         Some(Blocked { device: self.device.clone(), bytes, dtype: self.dtype })
     }
@@ -223,7 +223,7 @@ mod tests {
     fn rows_of_a_packed_weight_are_copied() {
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 24);
         let (q4, q8, cols) = (BlockFormat::Ggml(Kind::Q4_0), BlockFormat::Ggml(Kind::Q8_0), 64);
-        let plain = Packing { cols, runs: vec![(q4, 19), (q8, 5), (q4, 16)] };
+        let plain = Packing { cols, runs: vec![(q4, 19), (q8, 5), (q4, 16)], turned: false };
         let (mut bytes, mut wanted) = (Vec::new(), Vec::new());
         for row in 0..plain.rows() {
             let (_, format) = plain.row(row);
