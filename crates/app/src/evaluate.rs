@@ -9,7 +9,7 @@ use fathom_base::{Score, human};
 use fathom_curate::{ReadOptions, altered, group_documents, store_prefix};
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{HeldOut, Limits, NeedleSpec, Needles};
-use fathom_eval::{bits_per_byte, find_needles, loss_by_position, loss_by_position_same_documents};
+use fathom_eval::{bits_per_byte, find_needles, loss_of_sequences};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::{Stores, needs_corpus};
@@ -113,18 +113,8 @@ fn measure(
     } else {
         Some(bits_per_byte(engine, tokenizer, documents.iter().cloned(), context, &limits(bits_s))?)
     };
-    // The longest first: they fill most buckets.
-    let mut by_length: Vec<&HeldOut> = documents.iter().collect();
-    by_length.sort_by_key(|document| std::cmp::Reverse(document.ids.len()));
-    let ids = || by_length.iter().map(|document| document.ids.clone());
-    let longest = by_length.first().map_or(0, |document| document.ids.len());
-    let position = match longest {
-        0 => None,
-        long if long >= tokens => {
-            Some(loss_by_position_same_documents(engine, ids(), tokens, &limits(position_s))?)
-        }
-        _ => Some(loss_by_position(engine, ids(), tokens, &limits(position_s))?),
-    };
+    let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
+    let position = loss_of_sequences(engine, &ids, (tokens, tokenizer.eos()), &limits(position_s))?;
     let needles = match request.needle_trials {
         0 => None,
         trials => needles(engine, tokenizer, documents, [tokens, trials], needle_s)?,

@@ -6,8 +6,8 @@ use fathom_base::Score;
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
+use fathom_eval::loss_of_sequences;
 use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, bits_per_byte, find_needles};
-use fathom_eval::{loss_by_position, loss_by_position_same_documents};
 use fathom_grad::Params;
 use fathom_model::Model;
 use fathom_tensor::Device;
@@ -91,18 +91,9 @@ pub fn measure(
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
 
-    let long = documents.iter().filter(|ids| ids.len() >= extent.tokens).count();
     let most = Limits { documents: (recipe.eval.tokens / extent.tokens).max(2), budget: share(0.3) };
-    let position = match (documents.is_empty(), long) {
-        (true, _) => None,
-        (false, 0) => Some(loss_by_position(&mut engine, documents.iter().cloned(), extent.tokens, &most)?),
-        (false, _) => Some(loss_by_position_same_documents(
-            &mut engine,
-            documents.iter().cloned(),
-            extent.tokens,
-            &most,
-        )?),
-    };
+    let apart = (extent.tokens, subject.tokenizer.eos());
+    let position = loss_of_sequences(&mut engine, &documents, apart, &most)?;
     if let Some(position) = &position {
         metrics.write(&Event::EvalPosition(position.to_event(&extent.moment)))?;
     }
@@ -159,8 +150,7 @@ fn bits(
 
 /// Documents in an order that does not depend on length, so that a short budget still measures a mixture.
 fn mixed<'a>(documents: &'a [Vec<u32>], tokenizer: &'a Tokenizer) -> impl Iterator<Item = HeldOut> + 'a {
-    let mut order: Vec<&Vec<u32>> = documents.iter().collect();
-    order.sort_by_key(|ids| ids.iter().fold(0u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id)));
+    let order = fathom_eval::mixed(documents);
     order.into_iter().map(|ids| HeldOut { text: tokenizer.decode(ids), ids: ids.clone() })
 }
 

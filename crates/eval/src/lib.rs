@@ -1,6 +1,6 @@
 //! Tasks and metrics over anything that implements [`fathom_base::Generate`] or [`fathom_base::Score`].
 //!
-//! Three measurements: loss by position ([`loss_by_position`]), bits per byte of unseen text next to those of gzip
+//! Three measurements: loss by position ([`loss_of_sequences`]), bits per byte of unseen text next to those of gzip
 //! ([`bits_per_byte`]), and finding a planted fact by length and depth ([`find_needles`]). Each returns its figures
 //! with the counts behind them and turns into the event of the metrics log. All are functions of the model, the
 //! text and the seed; a time budget only decides how much is measured, and the counts say how much that was.
@@ -15,7 +15,9 @@ mod position;
 pub use bits::{Bits, HeldOut, bits_per_byte};
 pub use error::{Error, Result};
 pub use needle::{Length, NeedleSpec, Needles, find_needles};
-pub use position::{ByPosition, bucket_bounds, loss_by_position, loss_by_position_same_documents};
+pub use position::{
+    ByPosition, bucket_bounds, loss_by_position, loss_by_position_same_documents, loss_of_sequences, mixed,
+};
 
 use std::time::{Duration, Instant};
 

@@ -24,10 +24,12 @@ const FIRST_BUCKET: usize = 256;
 pub struct ByPosition {
     /// Ascending; buckets that no document reached to their end are left out. Position 0 has no loss.
     pub buckets: Vec<PositionBucket>,
-    /// Documents that were measured.
+    /// Documents, or sequences of joined ones, that were measured.
     pub documents: usize,
     /// Documents that were passed over as too short.
     pub too_short: usize,
+    /// Sequences were of documents one behind the other.
+    pub joined: bool,
 }
 
 impl ByPosition {
@@ -57,6 +59,53 @@ pub fn bucket_bounds(full_tokens: usize) -> Vec<(usize, usize)> {
         from = to;
     }
     bounds
+}
+
+/// Documents in an order that does not depend on length, so that a short budget still measures a mixture.
+pub fn mixed(documents: &[Vec<u32>]) -> Vec<&Vec<u32>> {
+    let mut order: Vec<&Vec<u32>> = documents.iter().collect();
+    order.sort_by_key(|ids| ids.iter().fold(0u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id)));
+    order
+}
+
+/// Where fewer documents fill the length, sequences are made of several: what a single one says where it says it would decide.
+const FEW: usize = 8;
+
+/// Loss by position over sequences that all have `full_tokens`: documents that are as long, or, where few are, documents one behind the
+/// other ([`mixed`]) with `separator` between them, so that every bucket is a mean over many. Of text that does not fill one sequence,
+/// as [`loss_by_position`]; `None` without any.
+///
+/// # Errors
+/// As [`loss_by_position`].
+pub fn loss_of_sequences(
+    model: &mut dyn Score,
+    documents: &[Vec<u32>],
+    (full_tokens, separator): (usize, Option<u32>),
+    limits: &Limits,
+) -> Result<Option<ByPosition>> {
+    if documents.iter().all(Vec::is_empty) {
+        return Ok(None);
+    }
+    let long = || documents.iter().filter(|ids| ids.len() >= full_tokens);
+    if long().count() >= FEW {
+        return loss_by_position_same_documents(model, long().cloned(), full_tokens, limits).map(Some);
+    }
+    let (mut sequences, mut joined) = (Vec::new(), Vec::new());
+    for ids in mixed(documents) {
+        joined.extend(separator.filter(|_| !joined.is_empty()));
+        joined.extend(ids);
+        if joined.len() >= full_tokens {
+            sequences.push(std::mem::take(&mut joined));
+        }
+    }
+    if sequences.is_empty() {
+        let mut by_length: Vec<&Vec<u32>> = documents.iter().collect();
+        // The longest first: they fill most buckets.
+        by_length.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
+        return loss_by_position(model, by_length.into_iter().cloned(), full_tokens, limits).map(Some);
+    }
+    let found = loss_by_position_same_documents(model, sequences, full_tokens, limits)?;
+    Ok(Some(ByPosition { joined: true, ..found }))
 }
 
 /// Mean loss by position up to `full_tokens`, every document counting in the buckets that it fills. `documents` are
@@ -133,5 +182,5 @@ fn measure(
         loss: sum / tokens as f64,
         tokens,
     });
-    Ok(ByPosition { buckets: buckets.collect(), documents: done, too_short })
+    Ok(ByPosition { buckets: buckets.collect(), documents: done, too_short, joined: false })
 }

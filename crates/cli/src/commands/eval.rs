@@ -80,7 +80,8 @@ fn print(figures: &Figures, context: usize) {
         outln!("  {documents} documents, {bytes}, {} tokens, context {context}", human::grouped(bits.tokens));
     }
     if let Some(position) = &figures.position {
-        outln!("\nloss by position ({} documents)", position.documents);
+        let what = if position.joined { "sequences of joined documents" } else { "documents" };
+        outln!("\nloss by position ({} {what})", position.documents);
         for bucket in &position.buckets {
             outln!("  {:>8} to {:<8} {:.4}", bucket.from, bucket.to, bucket.loss);
         }

@@ -55,3 +55,24 @@ fn limits_and_refusals() {
     let none = loss_by_position_same_documents(model, documents(), 2048, &two).unwrap();
     assert_eq!((none.buckets.len(), none.documents, none.too_short), (0, 0, 5));
 }
+
+/// Few documents fill the length: they are joined, whatever their order, and every sequence counts in every bucket.
+#[test]
+fn short_documents_are_joined() {
+    let model = &mut position_is_loss();
+    let mut documents: Vec<Vec<u32>> = (0..9).map(|id| vec![id; 240 + id as usize]).collect();
+    let measure = |model: &mut dyn Score, documents: &[Vec<u32>]| {
+        loss_of_sequences(model, documents, (1024, Some(7)), &Limits::default()).unwrap().unwrap()
+    };
+    let found = measure(model, &documents);
+    assert_eq!((found.documents, found.joined, found.buckets.len()), (1, true, 3));
+    documents.reverse();
+    assert_eq!(measure(model, &documents).buckets, found.buckets);
+    // Eight that are long enough are measured one by one; too little text, as far as it goes.
+    let long = measure(model, &vec![vec![1; 1024]; 8]);
+    assert_eq!((long.documents, long.joined), (8, false));
+    let short = measure(model, &[vec![1; 300], vec![1; 600]]);
+    assert_eq!((short.documents, short.joined, short.buckets.len()), (2, false, 2));
+    let none = loss_of_sequences(model, &[], (1024, None), &Limits::default()).unwrap();
+    assert!(none.is_none());
+}
