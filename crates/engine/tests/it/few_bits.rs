@@ -92,13 +92,13 @@ fn options(generation: &GenerationConfig) -> FolderOptions<'_> {
     FolderOptions { weights: SaveOptions::new(DType::Bf16), generation, copy: &[] }
 }
 
-pub fn rounded(plain: &HfFolder, to: &Path, how: RoundTo) {
+fn rounded(plain: &HfFolder, to: &Path, how: RoundTo) {
     let generation = GenerationConfig::default();
     let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
     save_hf_rounded((&plain.spec, sources), to, (how, options(&generation))).unwrap();
 }
 
-pub fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
+fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
     let generation = GenerationConfig::default();
     let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
     save_hf_coded((&plain.spec, sources), to, (coder, options(&generation))).unwrap();
@@ -147,8 +147,9 @@ pub fn answers(name: &str, opened: &HfFolder, (few, vocab): (usize, u32)) {
         (squares / x.len() as f32).sqrt()
     };
     let by_bf16 = off(&by_bf16);
-    // As blocks of GGUF do; in bf16 both sides round what they compute.
-    for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.25)] {
+    // As blocks of GGUF do; in bf16 both sides round what they compute, and a router may choose another expert.
+    let rounds = if opened.spec.moe.is_some() { 3.0 } else { 1.25 };
+    for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, rounds)] {
         let packed = held(opened, dtype, true);
         let in_few = |value: &fathom_grad::Value| {
             value.as_blocked().and_then(|bytes| bytes.packing()).is_some_and(|packing| !packing.is_numbers())

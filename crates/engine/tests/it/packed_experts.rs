@@ -7,16 +7,18 @@ use fathom_base::{Flow, GenerateRequest};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
-use fathom_model::{Fp8Save, GgufType, HfFolder, Model, RoundTo, Source, open, save_gguf};
+use fathom_model::{
+    Coder, FileWriter, Fp8Save, GgufType, Grouped, GroupedSave, HfFolder, Model, Packing4, SINGLE, Source,
+    TensorInfo, Zero, open, read_f32, save_gguf,
+};
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing};
 use fathom_text::Tokenizer;
 
 use crate::batch::{WAYS, steady};
-use crate::few_bits::{answers, coded, rounded};
+use crate::few_bits::answers;
 use crate::packed::{BUDGET, held, random};
 
-const LAYERS: usize = 2;
 const EXPERTS: usize = 4;
 
 /// A folder of a model with experts whose rows are whole blocks of every type, with random weights.
@@ -27,7 +29,6 @@ fn folder(at: &Path, case: &str) -> HfFolder {
         ("moe_intermediate_size", 256),
         ("shared_expert_intermediate_size", 256),
         ("head_dim", 64),
-        ("num_hidden_layers", LAYERS),
         ("num_local_experts", EXPERTS),
         ("num_experts", EXPERTS),
         ("vocab_size", 99),
@@ -38,7 +39,11 @@ fn folder(at: &Path, case: &str) -> HfFolder {
     let known: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let sizes = sizes.into_iter().filter(|(key, _)| known.get(key).is_some());
     let values = sizes.map(|(key, value)| (key, value.into()));
-    random(at, case, values.chain([("sliding_window", serde_json::Value::Null)]), DType::F32);
+    // llama.cpp has no windows in Mixtral.
+    let window = (case == "mixtral").then_some(("sliding_window", serde_json::Value::Null));
+    // Nor layers without experts among others.
+    let dense = known.get("mlp_only_layers").map(|_| ("mlp_only_layers", serde_json::json!([])));
+    random(at, case, values.chain(window).chain(dense), DType::F32);
     open(at).unwrap()
 }
 
@@ -80,18 +85,18 @@ fn planned(opened: &HfFolder) {
 #[test]
 fn blocks_of_experts_answer_as_their_elements_do() {
     for (case, how, name, few) in [
-        ("mixtral", GgufType::Q4KM, "mixtral q4_k_m", 4),
-        ("qwen3_moe", GgufType::Q5KM, "qwen3_moe q5_k_m", 4),
-        ("qwen2_moe", GgufType::Plain(Kind::Q6K), "qwen2_moe q6_k", 6),
-        ("qwen3_moe", GgufType::Plain(Kind::Q8_0), "qwen3_moe q8_0", 4),
-        ("mixtral", GgufType::Plain(Kind::Q4_0), "mixtral q4_0", 4),
+        ("mixtral", GgufType::Q4KM, "mixtral q4_k_m", 10),
+        ("qwen3_moe", GgufType::Q5KM, "qwen3_moe q5_k_m", 10),
+        ("qwen2_moe", GgufType::Plain(Kind::Q6K), "qwen2_moe q6_k", 20),
+        ("qwen3_moe", GgufType::Plain(Kind::Q8_0), "qwen3_moe q8_0", 10),
+        ("mixtral", GgufType::Plain(Kind::Q4_0), "mixtral q4_0", 10),
     ] {
         let at = tempfile::tempdir().unwrap();
         let opened = gguf(&folder(at.path(), case), at.path(), how);
-        answers(name, &opened, (few * LAYERS + 2, 96));
+        answers(name, &opened, (few, 96));
         // The bytes that they have in the file, three tensors for each expert of each layer.
-        let packings = experts(&opened);
-        assert_eq!(packings.len(), 2 * LAYERS, "{name}");
+        let (packings, layers) = (experts(&opened), opened.spec.layers.len());
+        assert_eq!(packings.len(), 2 * layers, "{name}");
         let stored = |name: &&str| name.contains(".experts.");
         let bytes = |name: &str| {
             let ([rows, cols], Some(format)) = (opened.source.shape(name)?, opened.source.blocks(name))
@@ -102,7 +107,7 @@ fn blocks_of_experts_answer_as_their_elements_do() {
         };
         let names = opened.source.names();
         let stored: Vec<usize> = names.into_iter().filter(stored).map(|name| bytes(name).unwrap()).collect();
-        assert_eq!(stored.len(), 3 * LAYERS * EXPERTS, "{name}");
+        assert_eq!(stored.len(), 3 * layers * EXPERTS, "{name}");
         assert_eq!(
             packings.iter().map(Packing::bytes).sum::<usize>(),
             stored.iter().sum::<usize>(),
@@ -130,21 +135,48 @@ fn turned_experts_answer_as_their_elements_do() {
     planned(&opened);
 }
 
+/// Writes a folder in which experts alone are as a coder has them, as other tools leave them.
+fn coded(plain: &HfFolder, from: &Path, to: &Path, coder: &dyn Coder) {
+    std::fs::create_dir(to).unwrap();
+    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
+    let (mut infos, mut contents) = (Vec::new(), Vec::new());
+    for name in plain.source.names() {
+        let shape = plain.source.shape(name).unwrap();
+        let values = read_f32(&plain.source, name, 0..shape[0]).unwrap();
+        match *shape {
+            [rows, cols] if name.contains(".experts.") => {
+                infos.extend(coder.tensors(name, [rows, cols], DType::F32));
+                contents.extend(coder.encode(name, [rows, cols], values).unwrap());
+            }
+            _ => {
+                infos.push(TensorInfo { name: name.to_string(), dtype: DType::F32, shape: shape.to_vec() });
+                contents.push((DType::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect()));
+            }
+        }
+    }
+    let mut writer = FileWriter::create(&to.join(SINGLE), &infos).unwrap();
+    for (info, (dtype, bytes)) in infos.iter().zip(&contents) {
+        assert_eq!((info.dtype, info.bytes()), (*dtype, bytes.len() as u64), "{}", info.name);
+        writer.write(bytes).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
 #[test]
 fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
     let at = tempfile::tempdir().unwrap();
     let plain = folder(at.path(), "qwen3_moe");
-    for (name, how) in [
-        ("int4", Some(RoundTo::Int4)),
-        ("mxfp4", Some(RoundTo::Mxfp4)),
-        ("nvfp4", Some(RoundTo::Nvfp4)),
-        ("fp8", None),
-    ] {
+    let code = |zero| move |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 64, zero));
+    let adjust = |_: &str, _: &mut [f32]| ();
+    let cases: [(&str, &dyn Coder); 4] = [
+        ("gptq", &GroupedSave::new((Packing4::Gptq, 64), code(Zero::Middle), adjust)),
+        ("awq", &GroupedSave::new((Packing4::Awq, 64), code(Zero::Lowest), adjust)),
+        ("int4", &GroupedSave::new((Packing4::Compressed, 64), code(Zero::Middle), adjust)),
+        ("fp8", &Fp8Save),
+    ];
+    for (name, coder) in cases {
         let to = at.path().join(name);
-        match how {
-            Some(how) => rounded(&plain, &to, how),
-            None => coded(&plain, &to, &Fp8Save),
-        }
-        answers(name, &open(&to).unwrap(), (4 * LAYERS, 96));
+        coded(&plain, at.path(), &to, coder);
+        answers(name, &open(&to).unwrap(), (2 * plain.spec.layers.len(), 96));
     }
 }
