@@ -454,7 +454,8 @@ impl<'a, U: Unit> Tile<'a, U> {
             Pack { from: self.keys(op.v), to: self.at(layout.v), depth: KEYS / U::STEP * LANES, ..keys };
         for (from, is_key) in [(keys.from, true), (values.from, false)] {
             for start in (0..KEYS).step_by(step) {
-                let rows = keys.rows.saturating_sub(start).min(step);
+                let padded = step.min(KEYS - start);
+                let rows = keys.rows.saturating_sub(start).min(padded);
                 U::unpack_pages(&Unpacking {
                     from,
                     first: keys.first + start,
@@ -467,10 +468,10 @@ impl<'a, U: Unit> Tile<'a, U> {
                 let from = View { data: plain, stride: row, group: 1, head: row, elem: op.elem };
                 if is_key {
                     let to = keys.to.add(start * tiling.depth);
-                    U::across(&Pack { from, first: 0, rows, padded: step, to, ..keys });
+                    U::across(&Pack { from, first: 0, rows, padded, to, ..keys });
                 } else {
                     let to = values.to.add(start / U::STEP * LANES);
-                    U::along(&Pack { from, first: 0, rows, padded: step, to, ..values });
+                    U::along(&Pack { from, first: 0, rows, padded, to, ..values });
                 }
             }
         }

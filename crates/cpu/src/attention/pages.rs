@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn halves_are_signed() {
         for byte in 0..=u8::MAX {
-            let bytes = std::array::from_fn(|i| byte.wrapping_add(37 * i as u8));
+            let bytes = std::array::from_fn(|i| byte.wrapping_add((37 * i) as u8));
             let halves = halves(bytes);
             for (at, byte) in bytes.into_iter().enumerate() {
                 assert_eq!(halves[2 * at..][..2], [(byte << 4) as i8 >> 4, byte as i8 >> 4]);
