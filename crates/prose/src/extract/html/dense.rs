@@ -12,7 +12,7 @@ use super::dom::Dom;
 use super::marks::Marks;
 use super::prune::Pruning;
 use super::tag::Tag;
-use super::{edges, phrases};
+use super::{edges, followers, phrases};
 use crate::extract::Refusal;
 
 /// Below so many visible characters a container is not believed.
@@ -39,6 +39,7 @@ pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<Stri
         keep[index] = true;
     }
     add_lead(&all, &mut keep);
+    followers::drop_followers(&dom, &all, &mut keep);
     drop_link_boxes(&dom, &all, container, &mut keep);
     judge(&all, &mut keep);
     edges::drop_surroundings(&all, &mut keep);

@@ -3,7 +3,7 @@
 
 use super::blocks::{Block, Blocks, Kind};
 use super::dense::is_sure;
-use super::phrases;
+use super::{endings, phrases};
 
 /// Drops all of it from the blocks that are kept so far.
 pub(super) fn drop_surroundings(all: &Blocks, keep: &mut [bool]) {
@@ -17,11 +17,13 @@ pub(super) fn drop_surroundings(all: &Blocks, keep: &mut [bool]) {
 /// Drops what stands above the first text: the title, which is no part of the text it names, and lines with a date.
 fn drop_lead(all: &Blocks, keep: &mut [bool]) {
     const LINE: u32 = 45;
-    let Some(first) = (0..keep.len()).find(|&i| keep[i] && is_sure(&all.blocks[i])) else { return };
+    let is_text =
+        |i: &usize| keep[*i] && is_sure(&all.blocks[*i]) && !phrases::dates_article(all.of(&all.blocks[*i]));
+    let Some(first) = (0..keep.len()).find(is_text) else { return };
     for (block, keep) in all.blocks[..first].iter().zip(keep.iter_mut()) {
         *keep &= match block.kind {
             Kind::Heading(level) => level != 1,
-            _ => block.chars >= LINE || !has_date(all.of(block)),
+            _ => !(has_date(all.of(block)) && (block.chars < LINE || phrases::dates_article(all.of(block)))),
         };
     }
 }
@@ -35,7 +37,10 @@ fn has_date(line: &str) -> bool {
         })
     };
     let is_year = |word: &str| word.len() == 4 && (word.starts_with("19") || word.starts_with("20"));
-    line.split(|c: char| !c.is_ascii_digit()).any(is_year) || line.split_whitespace().any(is_time)
+    let is_past = |line: &str| line.ends_with(" ago") && line.contains(|c: char| c.is_ascii_digit());
+    is_past(line)
+        || line.split(|c: char| !c.is_ascii_digit()).any(is_year)
+        || line.split_whitespace().any(is_time)
 }
 
 /// Whether a line is the address of a page and nothing else.
@@ -124,9 +129,10 @@ fn drop_copy(all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// Drops short paragraphs at the end that say whom to write to, whom to follow and who reported.
+/// Drops paragraphs at the end that say whom to write to, whom to follow, who wrote and where it was printed first.
 fn drop_contacts(all: &Blocks, keep: &mut [bool]) {
     const LAST: usize = 3;
+    const ENDINGS: usize = 5;
     // Shorter texts may be nothing else.
     const FEWEST: usize = 6;
     let kept: Vec<usize> = (0..keep.len()).filter(|&i| keep[i]).collect();
@@ -135,5 +141,8 @@ fn drop_contacts(all: &Blocks, keep: &mut [bool]) {
     }
     for &i in &kept[kept.len() - LAST..] {
         keep[i] = !phrases::is_contact(all.of(&all.blocks[i]), all.blocks[i].chars);
+    }
+    for &i in &kept[kept.len() - ENDINGS..] {
+        keep[i] &= !endings::is_ending(all.of(&all.blocks[i]));
     }
 }

@@ -8,6 +8,8 @@ mod blocks;
 mod dense;
 mod dom;
 mod edges;
+mod endings;
+mod followers;
 mod language;
 mod marks;
 mod phrases;

@@ -147,6 +147,15 @@ const STARTS: &[&str] = &[
     "first published",
     "continue reading",
     "image 1 of",
+    "article continues below",
+    "story continues below",
+    "be the first to know",
+    "by signing up, you",
+    "by clicking",
+    "thanks for signing up",
+    "comments are closed",
+    "end of article",
+    "please enter your date of birth",
     "anzeige",
 ];
 
@@ -273,6 +282,16 @@ pub(super) fn is_contact(line: &str, chars: u32) -> bool {
         || chars < 160 && SOURCES.iter().any(|start| bare.starts_with(start))
 }
 
+/// Whether a line says when the article was published or changed.
+pub(super) fn dates_article(line: &str) -> bool {
+    const STARTS: [&str; 6] =
+        ["published", "updated", "last updated", "posted", "veröffentlicht", "aktualisiert"];
+    line.len() <= LONGEST && {
+        let lower = line.to_lowercase();
+        STARTS.iter().any(|start| lower.starts_with(start))
+    }
+}
+
 /// Whether a heading or a short line says that other articles follow.
 pub(super) fn announces_others(line: &str) -> bool {
     // Longer ones speak of something.
@@ -294,6 +313,7 @@ pub(super) fn is_boilerplate(line: &str) -> bool {
     let invites = ["anmelden", "abonnieren", "sign up", "subscribe", "inbox", "inscri"];
     let is_newsletter = bare.contains("newsletter") && invites.iter().any(|word| bare.contains(word));
     is_newsletter
+        || bare.contains("to your inbox")
         || bare.is_empty()
         || LINES.contains(&bare)
         || STARTS.iter().any(|start| bare.starts_with(start))
