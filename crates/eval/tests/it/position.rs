@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fathom_base::Score;
 use fathom_eval::*;
 
 use crate::Rule;
