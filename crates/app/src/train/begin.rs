@@ -13,7 +13,7 @@ use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{Checkpoints, Draft, Stores, check_places, check_training, distinct, needs_corpus};
 
 use super::folder::{create, same_recipe};
-use super::several::Named;
+use super::named::Named;
 use super::{export, moments};
 use crate::budgets::budgets;
 use crate::crew::Crew;

@@ -12,6 +12,7 @@ mod folder;
 mod gap;
 mod jail;
 mod moments;
+mod named;
 mod process;
 mod rank;
 mod rewards;

@@ -4,42 +4,11 @@ use fathom_base::recipe::Recipe as Loaded;
 use fathom_train::recipe::Recipe;
 
 use super::begin::{check_alone, is_done};
+use super::named::name;
 use crate::error::{Context, Result};
-use crate::events::{Event, Events};
+use crate::events::Events;
 use crate::job::Job;
 use crate::several::{jobs, recipe_of};
-
-/// What is heard of a job: the lines of one of several begin with its name.
-pub(super) struct Named<'a> {
-    events: &'a dyn Events,
-    name: Option<String>,
-}
-
-impl Events for Named<'_> {
-    fn on(&self, event: Event<'_>) {
-        let Some(name) = &self.name else { return self.events.on(event) };
-        let named = |text: &str| format!("{name}: {text}");
-        match event {
-            Event::Note(text) => self.events.note(&named(text)),
-            Event::Line(text) => self.events.line(&named(text)),
-            Event::Warning(text) => self.events.warn(&named(text)),
-            Event::Doing(text) => self.events.doing(&named(text)),
-            other => self.events.on(other),
-        }
-    }
-}
-
-impl<'a> Named<'a> {
-    /// An adapter's name, if it is one of several.
-    pub fn of(job: &Job, events: &'a dyn Events) -> Named<'a> {
-        Named { events, name: job.is_one_of_several().then(|| name(job)) }
-    }
-}
-
-/// What an adapter is called.
-fn name(job: &Job) -> String {
-    job.folder.file_name().map(|name| name.display().to_string()).unwrap_or_default()
-}
 
 /// Refuses a run of several of which one cannot be trained.
 ///

@@ -142,11 +142,11 @@ fn halves(bytes: [u8; LANES / 2]) -> [i8; LANES] {
     // Each half in a byte of its own.
     let apart = |four: u32| {
         let mut x = u64::from(four);
-        x = (x | x << 16) & 0x0000_ffff_0000_ffff;
-        x = (x | x << 8) & 0x00ff_00ff_00ff_00ff;
-        x = (x | x << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        x = (x | (x << 16)) & 0x0000_ffff_0000_ffff;
+        x = (x | (x << 8)) & 0x00ff_00ff_00ff_00ff;
+        x = (x | (x << 4)) & 0x0f0f_0f0f_0f0f_0f0f;
         // The sign fills the upper half: 8 * 30 = 0xf0.
-        x | (x & 0x0808_0808_0808_0808) * 30
+        x | ((x & 0x0808_0808_0808_0808) * 30)
     };
     let all = u64::from_le_bytes(bytes);
     let [low, high] = [apart(all as u32), apart((all >> 32) as u32)].map(u64::to_le_bytes);

@@ -41,7 +41,11 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     device.machine.fill(&targets, &|index, out| {
         let (job, area) = &parts[index];
         let read = match source.blocks(&job.name) {
-            Some(format) => read_blocks(source, job, (format, area), out[0]),
+            Some(format) => {
+                let stored = job.patch.shape.last().filter(|_| !packing.turned);
+                let cols = stored.copied().unwrap_or(packing.cols);
+                read_blocks(source, &job.name, (format, cols, area), out[0])
+            }
             None => source.stream().read_area(&job.name, area, out[0]),
         };
         if let Err(error) = read {
@@ -55,20 +59,19 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     Ok(true)
 }
 
-/// Rows of a tensor that is stored in blocks, or some of their columns.
+/// Rows of a tensor that is stored in blocks of rows of `all` columns, or some of their columns.
 fn read_blocks(
     source: &dyn Source,
-    job: &Job,
-    (format, Area { rows, cols }): (BlockFormat, &Area),
+    name: &str,
+    (format, all, Area { rows, cols }): (BlockFormat, usize, &Area),
     out: &mut [u8],
 ) -> Result<()> {
-    let all = job.patch.shape.last().copied().unwrap_or(0);
     if *cols == (0..all) {
-        return source.read_blocks(&job.name, rows.clone(), out);
+        return source.read_blocks(name, rows.clone(), out);
     }
     let (wide, own) = (format.row_bytes(all), format.row_bytes(cols.len()));
     let mut whole = vec![0; rows.len() * wide];
-    source.read_blocks(&job.name, rows.clone(), &mut whole)?;
+    source.read_blocks(name, rows.clone(), &mut whole)?;
     for (row, out) in whole.chunks_exact(wide).zip(out.chunks_exact_mut(own)) {
         format.take_columns(row, (all, cols.clone()), out);
     }
