@@ -1,0 +1,36 @@
+//! What is heard of one of several adapters: it says which.
+
+use crate::events::{Event, Events};
+use crate::job::Job;
+
+/// What is heard of a job: the lines of one of several begin with its name.
+pub(super) struct Named<'a> {
+    events: &'a dyn Events,
+    name: Option<String>,
+}
+
+impl Events for Named<'_> {
+    fn on(&self, event: Event<'_>) {
+        let Some(name) = &self.name else { return self.events.on(event) };
+        let named = |text: &str| format!("{name}: {text}");
+        match event {
+            Event::Note(text) => self.events.note(&named(text)),
+            Event::Line(text) => self.events.line(&named(text)),
+            Event::Warning(text) => self.events.warn(&named(text)),
+            Event::Doing(text) => self.events.doing(&named(text)),
+            other => self.events.on(other),
+        }
+    }
+}
+
+impl<'a> Named<'a> {
+    /// An adapter's name, if it is one of several.
+    pub fn of(job: &Job, events: &'a dyn Events) -> Named<'a> {
+        Named { events, name: job.is_one_of_several().then(|| name(job)) }
+    }
+}
+
+/// What an adapter is called.
+pub(super) fn name(job: &Job) -> String {
+    job.folder.file_name().map(|name| name.display().to_string()).unwrap_or_default()
+}
