@@ -197,7 +197,7 @@ impl fmt::Debug for Template {
 fn normalised(message: &Json) -> Json {
     let Json::Object(said) = message else { return message.clone() };
     let mut said = said.clone();
-    // Programs send `"content": null` beside the calls of tools, and most templates would print it.
+    // Programs send `"content": null` with the calls of tools, and most templates would print it.
     said.retain(|_, value| !value.is_null());
     let thoughts = ["reasoning_content", "thinking", "reasoning"].into_iter().find_map(|key| said.get(key));
     if let Some(thoughts) = thoughts.cloned() {
