@@ -101,7 +101,7 @@ def lengthen(model, out, layers):
     for name in [name for name in weights if f".layers.{own - 1}." in name]:
         for layer in range(own, own + layers):
             like = weights[name]
-            silent = name.endswith(("o_proj.weight", "down_proj.weight"))
+            silent = "o_proj." in name or "down_proj." in name
             copy = torch.zeros_like(like) if silent else like.clone()
             weights[name.replace(f".layers.{own - 1}.", f".layers.{layer}.")] = copy
     save_file(weights, path, metadata={"format": "pt"})
