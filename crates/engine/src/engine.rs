@@ -156,14 +156,34 @@ impl<'a> Engine<'a> {
 
     /// The same of labels whose logits are there, [labels, vocab].
     pub(crate) fn judge(&self, logits: &Tensor, labels: &[u32], top: usize) -> Vec<TokenLogprob> {
+        let losses = self.surprises(logits, labels);
+        let row = |row: usize| logits.view_rows(row..row + 1);
+        labels
+            .iter()
+            .zip(losses)
+            .enumerate()
+            .flat_map(|(at, (id, loss))| self.ranked(&row(at), (*id, -loss), top))
+            .collect()
+    }
+
+    /// Minus the natural log-probability of a label for each row of logits.
+    pub(crate) fn surprises(&self, logits: &Tensor, labels: &[u32]) -> Vec<f32> {
         let ids: Vec<i32> = labels.iter().map(|id| *id as i32).collect();
         let ids = self.device.from_i32(&ids, Category::Data);
         let loss = self.device.empty(1, labels.len(), DType::F32, Category::Data);
         self.entropy(logits, &ids, &loss);
-        let losses = self.device.to_f32(&loss);
-        let rows = self.device.to_f32(logits);
-        let rows = rows.chunks_exact(self.model.spec.vocab);
-        labels.iter().zip(losses).zip(rows).map(|((id, loss), row)| ranked(*id, -loss, row, top)).collect()
+        self.device.to_f32(&loss)
+    }
+
+    /// A token with its log-probability among all others of its row of logits, [1, vocab]; none on a machine without data.
+    pub(crate) fn ranked(
+        &self,
+        logits: &Tensor,
+        (id, logprob): (u32, f32),
+        top: usize,
+    ) -> Option<TokenLogprob> {
+        let row = self.device.to_f32(logits);
+        (!row.is_empty()).then(|| ranked(id, logprob, &row, top))
     }
 
     /// A scope without tokens, for the head alone.
@@ -276,8 +296,10 @@ fn check_vocabulary(own: &Tokenizer, draft: &Tokenizer) -> Result<(), Error> {
 /// A token among all others of its row of logits.
 pub(crate) fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLogprob {
     let own = row[id as usize];
-    let better = |(other, logit): (usize, &f32)| *logit > own || (*logit == own && other < id as usize);
-    let rank = row.iter().enumerate().filter(|pair| better(*pair)).count() as u32;
+    let count = |row: &[f32], better: fn(f32, f32) -> bool| -> u32 {
+        row.iter().map(|logit| u32::from(better(*logit, own))).sum()
+    };
+    let rank = count(row, |logit, own| logit > own) + count(&row[..id as usize], |logit, own| logit == own);
     let top = top.min(row.len());
     let mut order: Vec<usize> = if top > 0 { (0..row.len()).collect() } else { Vec::new() };
     let by = |at: &usize| (Reverse(Ordered(row[*at])), *at);

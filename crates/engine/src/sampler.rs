@@ -57,14 +57,21 @@ impl Sampler {
     /// # Errors
     /// The logits are not numbers, or no token may be chosen.
     pub fn next(&mut self, device: &Device, logits: &Tensor, allowed: Option<&[u32]>) -> Result<u32, Error> {
-        if self.is_plain() && allowed.is_none() {
-            let id = choose(device, logits, self.draw())?.swap_remove(0);
-            return Ok(self.chose(id));
+        if allowed.is_none()
+            && let Some(draw) = self.plain(0)
+        {
+            let id = choose(device, logits, &[draw]).swap_remove(0);
+            return Ok(self.chose(id.ok_or(Error::NotFinite { what: LOGIT })?));
         }
         self.on_host(&mut device.to_f32(logits), allowed)
     }
 
-    /// The logits decide alone.
+    /// If the logits decide alone: how the token `ahead` tokens after the next one is chosen.
+    pub fn plain(&self, ahead: usize) -> Option<Option<Draw>> {
+        let draw = || self.draw().map(|draw| Draw { drawn: draw.drawn + ahead as u64, ..draw });
+        self.is_plain().then(draw)
+    }
+
     fn is_plain(&self) -> bool {
         let Sampling {
             repetition_penalty, frequency_penalty, presence_penalty, typical_p, min_tokens, ..
@@ -123,7 +130,8 @@ impl Sampler {
         (temperature > 0.0).then_some(Draw { temperature, top_k, top_p, min_p, seed, drawn: self.drawn })
     }
 
-    fn chose(&mut self, id: u32) -> u32 {
+    /// Goes on behind a token that was chosen.
+    pub fn chose(&mut self, id: u32) -> u32 {
         self.drawn += 1;
         self.seen.insert(id);
         *self.counts.entry(id).or_default() += 1;
@@ -176,22 +184,18 @@ pub(crate) fn check(how: &Sampling) -> Result<(), Error> {
 }
 
 /// What a model without numbers has.
-const LOGIT: &str = "a logit";
+pub(crate) const LOGIT: &str = "a logit";
 
-/// What the machine chooses of each row of logits, so that no logits come to the host.
-///
-/// # Errors
-/// The logits of a row are not numbers.
-pub(crate) fn choose(device: &Device, logits: &Tensor, draw: Option<Draw>) -> Result<Vec<u32>, Error> {
+/// What the machine chooses of each row of logits, so that no logits come to the host; none where they are not numbers.
+pub(crate) fn choose(device: &Device, logits: &Tensor, draws: &[Option<Draw>]) -> Vec<Option<u32>> {
     let ids = device.empty(1, logits.rows(), DType::I32, Category::Activations);
-    device.machine.choose(&Choose { logits, ids: &ids, draw });
+    device.machine.choose(&Choose { logits, ids: &ids, draws });
     if !device.machine.has_data() {
-        return Ok(vec![0; logits.rows()]);
+        return vec![Some(0); logits.rows()];
     }
     let bytes = device.machine.read(&ids).wait();
     let id = |bytes: &[u8; 4]| u32::try_from(i32::from_le_bytes(*bytes)).ok();
-    let ids = bytes.as_chunks::<4>().0.iter().map(id).collect::<Option<Vec<u32>>>();
-    ids.ok_or(Error::NotFinite { what: LOGIT })
+    bytes.as_chunks::<4>().0.iter().map(id).collect()
 }
 
 #[cfg(test)]

@@ -72,8 +72,9 @@ pub fn mixed(documents: &[Vec<u32>]) -> Vec<&Vec<u32>> {
 const FEW: usize = 8;
 
 /// Loss by position over sequences that all have `full_tokens`: documents that are as long, or, where few are, documents one behind the
-/// other ([`mixed`]) with `separator` between them, so that every bucket is a mean over many. Of text that does not fill one sequence,
-/// as [`loss_by_position`]; `None` without any.
+/// other ([`mixed`]) with `separator` between them. Of these every bucket is measured over all of the text: it is cut to pieces that end
+/// where the bucket does, so that a bucket does not depend on which document happens to lie there. Of text that does not fill one
+/// sequence, as [`loss_by_position`]; `None` without any.
 ///
 /// # Errors
 /// As [`loss_by_position`].
@@ -104,7 +105,8 @@ pub fn loss_of_sequences(
         by_length.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
         return loss_by_position(model, by_length.into_iter().cloned(), full_tokens, limits).map(Some);
     }
-    let found = loss_by_position_same_documents(model, sequences, full_tokens, limits)?;
+    let found =
+        measure(model, sequences, &Lengths { least: full_tokens, full: full_tokens, pieces: true }, limits)?;
     Ok(Some(ByPosition { joined: true, ..found }))
 }
 
@@ -120,7 +122,7 @@ pub fn loss_by_position(
     limits: &Limits,
 ) -> Result<ByPosition> {
     let least = bucket_bounds(full_tokens).first().map_or(full_tokens, |&(_, to)| to);
-    measure(model, documents, (least, full_tokens), limits)
+    measure(model, documents, &Lengths { least, full: full_tokens, pieces: false }, limits)
 }
 
 /// As [`loss_by_position`], over documents of at least `full_tokens` only: every bucket is a mean over the same
@@ -134,14 +136,23 @@ pub fn loss_by_position_same_documents(
     full_tokens: usize,
     limits: &Limits,
 ) -> Result<ByPosition> {
-    measure(model, documents, (full_tokens, full_tokens), limits)
+    measure(model, documents, &Lengths { least: full_tokens, full: full_tokens, pieces: false }, limits)
 }
 
-/// Measures documents of at least `least` tokens, cut to `full` tokens.
+/// Which documents are measured, and how, in tokens.
+struct Lengths {
+    /// Shorter ones are passed over.
+    least: usize,
+    /// Longer ones are cut.
+    full: usize,
+    /// A document is cut to pieces for each bucket, and all of them are measured.
+    pieces: bool,
+}
+
 fn measure(
     model: &mut dyn Score,
     documents: impl IntoIterator<Item = Vec<u32>>,
-    (least, full): (usize, usize),
+    &Lengths { least, full, pieces }: &Lengths,
     limits: &Limits,
 ) -> Result<ByPosition> {
     if full < 2 || full > model.max_tokens() {
@@ -164,11 +175,15 @@ fn measure(
         // Nothing behind the last bucket that the document fills would be used.
         let filled = bounds.iter().rev().find(|&&(_, to)| to <= ids.len()).map_or(0, |&(_, to)| to);
         ids.truncate(filled);
-        let losses = losses(model, &ids)?;
+        let mut whole = Vec::new();
         for (&(from, to), (sum, tokens)) in bounds.iter().zip(&mut sums) {
-            if to <= ids.len() {
+            let cut = if pieces { to } else { filled };
+            for piece in ids.chunks_exact(cut.max(1)).filter(|piece| to <= piece.len()) {
+                if whole.is_empty() || pieces {
+                    whole = losses(model, piece)?;
+                }
                 // The loss of position p is at p - 1.
-                let bucket = &losses[from.max(1) - 1..to - 1];
+                let bucket = &whole[from.max(1) - 1..to - 1];
                 *sum += bucket.iter().sum::<f64>();
                 *tokens += bucket.len() as u64;
             }

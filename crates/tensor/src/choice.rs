@@ -1,6 +1,8 @@
 //! The choice of a token from its logits: the largest, or one drawn. What a machine does is what the functions here do on the host.
 //! Where a logit is not a number, or the largest is infinite, there is no choice.
 
+use std::ops::Range;
+
 use crate::Tensor;
 
 /// Chooses a column of each row.
@@ -10,8 +12,21 @@ pub struct Choose<'a> {
     pub logits: &'a Tensor,
     /// i32 [1, r]: the columns; -1 where there is no choice.
     pub ids: &'a Tensor,
-    /// How they are drawn; without, each row's largest, the first of equals. Row i has number `drawn + i`.
-    pub draw: Option<Draw>,
+    /// How that of each row is drawn; where there is none, the row's largest, the first of equals.
+    pub draws: &'a [Option<Draw>],
+}
+
+/// Draws of rows in a row that differ by their number alone, which counts up, or rows without one: by runs, with the first one's.
+pub fn runs(draws: &[Option<Draw>]) -> impl Iterator<Item = (Range<usize>, Option<Draw>)> {
+    let follows = |first: Option<Draw>, at: u64| first.map(|draw| Draw { drawn: draw.drawn + at, ..draw });
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let first = *draws.get(start)?;
+        let like = draws[start..].iter().zip(0..).take_while(|(draw, at)| **draw == follows(first, *at));
+        let rows = start..start + like.count();
+        start = rows.end;
+        Some((rows, first))
+    })
 }
 
 /// How a token is drawn: softmax of the logits over a temperature, of which some are left out.
@@ -60,17 +75,22 @@ pub fn drawn(logits: &[f32], how: &Draw) -> Option<usize> {
 /// One that is drawn of those that are left, of which only the typical ones are kept: whose surprise is nearest to the entropy, until
 /// their share reaches `typical_p` (Meister et al., 2023, arXiv:2202.00666); 1 keeps all.
 pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize> {
-    let top = f64::from(logits[largest(logits)?]);
+    let scale = Scale { top: f64::from(logits[largest(logits)?]), temperature: how.temperature };
+    let all = how.top_k == 0 && how.top_p >= 1.0 && how.min_p <= 0.0 && typical_p >= 1.0;
+    if all && let Some(id) = drawn_of_all(logits, scale, how) {
+        return Some(id);
+    }
     let mut ranked = Ranked::new(logits);
     if how.top_k > 0 {
         ranked.keep(how.top_k);
     }
-    let weigh = |id: usize| ((f64::from(logits[id]) - top) / how.temperature).exp();
-    if typical_p >= 1.0
-        && let Some(id) = drawn_of_few(&mut ranked, &weigh, how)
+    if !all
+        && typical_p >= 1.0
+        && let Some(id) = drawn_of_few(&mut ranked, (logits, scale), how)
     {
         return Some(id);
     }
+    let weigh = |id: usize| scale.weight(logits[id]);
     let mut weights: Vec<f64> =
         (0..ranked.keys.len()).filter_map(|rank| ranked.id(rank)).map(weigh).collect();
     keep_top_p(&mut weights, how.top_p);
@@ -78,6 +98,124 @@ pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize
     weights.retain(|weight| *weight >= how.min_p);
     keep_typical(&mut weights, typical_p);
     ranked.id(drawn_weight(&weights, how)?)
+}
+
+/// What a logit weighs.
+#[derive(Clone, Copy)]
+struct Scale {
+    top: f64,
+    temperature: f64,
+}
+
+impl Scale {
+    /// Zero or below.
+    #[inline]
+    fn exponent(&self, logit: f32) -> f64 {
+        (f64::from(logit) - self.top) / self.temperature
+    }
+
+    #[inline]
+    fn weight(&self, logit: f32) -> f64 {
+        exp(self.exponent(logit))
+    }
+
+    /// The sum of all weights, by lanes, as vectors compute it.
+    fn total(&self, logits: &[f32]) -> f64 {
+        let mut sums = [0.0; 8];
+        let (whole, rest) = logits.as_chunks::<8>();
+        for eight in whole {
+            (0..8).for_each(|lane| sums[lane] += self.weight(eight[lane]));
+        }
+        sums.iter().chain(&rest.iter().map(|logit| self.weight(*logit)).collect::<Vec<f64>>()).sum()
+    }
+}
+
+/// e^x of x <= 0, within two units of rounding, without branches so that it is computed by vectors; 0 below -708.
+#[inline]
+fn exp(x: f64) -> f64 {
+    // Adding and subtracting this rounds to the nearest whole number, which is in its lowest bits meanwhile.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    const LN_2: [f64; 2] = [f64::from_bits(0x3fe6_2e42_fee0_0000), f64::from_bits(0x3dea_39ef_3579_3c76)];
+    let kept = x.max(-708.0);
+    let whole = kept * std::f64::consts::LOG2_E + ROUND;
+    let n = whole - ROUND;
+    let r = kept - n * LN_2[0] - n * LN_2[1];
+    // By Taylor's series: |r| <= ln 2 / 2, whose 14th power over 14! is below 2^-53 of it.
+    let mut sum = 1.0 / 6_227_020_800.0;
+    for term in [
+        1.0 / 479_001_600.0,
+        1.0 / 39_916_800.0,
+        1.0 / 3_628_800.0,
+        1.0 / 362_880.0,
+        1.0 / 40_320.0,
+        1.0 / 5_040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
+        sum = sum * r + term;
+    }
+    let power = f64::from_bits((whole.to_bits() << 52).wrapping_add(1.0f64.to_bits()));
+    if x < -708.0 { 0.0 } else { sum * power }
+}
+
+/// Intervals of logits for a draw of all tokens, and how many of them a logit of one over the temperature has.
+const INTERVALS: usize = 2048;
+const FINENESS: f64 = 64.0;
+
+/// One that is drawn of all tokens, the likeliest first, without their order: weights are summed by intervals of logits, and only those
+/// of the interval in which the number falls are put in order. None where rounding could decide, as in [`drawn_of_few`].
+fn drawn_of_all(logits: &[f32], scale: Scale, how: &Draw) -> Option<usize> {
+    // Ascending as the logit descends, whatever is rounded. The sum with 2^52 has a whole number in its lowest bits.
+    let interval = |logit: f32| {
+        let place = (scale.exponent(logit) * -FINENESS).min((INTERVALS - 1) as f64);
+        (place + 4_503_599_627_370_496.0).to_bits() as u32
+    };
+    let mut sums = [0.0; INTERVALS];
+    let (whole, rest) = logits.as_chunks::<16>();
+    for some in whole.iter().map(<[f32; 16]>::as_slice).chain([rest]) {
+        let (mut weights, mut places) = ([0.0; 16], [0; 16]);
+        for ((logit, weight), place) in some.iter().zip(&mut weights).zip(&mut places) {
+            (*weight, *place) = (scale.weight(*logit), interval(*logit));
+        }
+        for (weight, place) in weights.iter().zip(places).take(some.len()) {
+            sums[place as usize] += weight;
+        }
+    }
+    let total: f64 = sums.iter().sum();
+    let doubt = doubt(total, logits.len());
+    let mut left = uniform(how.seed, how.drawn) * total;
+    let found = sums.iter().position(|sum| {
+        left -= sum;
+        left <= doubt
+    })?;
+    left += sums[found];
+    if left <= doubt {
+        return None;
+    }
+    let among = |(_, logit): &(usize, &f32)| interval(**logit) == found as u32;
+    let mut keys: Vec<u64> = logits.iter().enumerate().filter(among).map(key).collect();
+    keys.sort_unstable();
+    for key in keys {
+        let id = id(key);
+        left -= scale.weight(logits[id]);
+        if left.abs() <= doubt {
+            return None;
+        }
+        if left < 0.0 {
+            return Some(id);
+        }
+    }
+    None
+}
+
+/// A sum of n numbers, in whatever order, is within n units of rounding, and so are n differences from it.
+fn doubt(total: f64, count: usize) -> f64 {
+    total * count as f64 * (8.0 * f64::EPSILON)
 }
 
 /// The index of the weight that is drawn.
@@ -94,26 +232,17 @@ fn drawn_weight(weights: &[f64], how: &Draw) -> Option<usize> {
 
 /// The same without the order of tokens that are less likely than all that matter: a row of logits is mostly those. The sum of all weights
 /// is taken in any order here, whose rounding differs; nothing where that could decide.
-fn drawn_of_few(ranked: &mut Ranked, weigh: &impl Fn(usize) -> f64, how: &Draw) -> Option<usize> {
-    let total: f64 = (0..ranked.keys.len()).map(|at| weigh(ranked.at(at))).sum();
-    // A sum of n numbers, in whatever order, is within n units of rounding, and so are n differences from it.
-    let doubt = total * ranked.keys.len() as f64 * (8.0 * f64::EPSILON);
-    if how.top_p >= 1.0 && how.min_p <= 0.0 {
-        let mut left = uniform(how.seed, how.drawn) * total;
-        for rank in 0..ranked.keys.len() {
-            let id = ranked.id(rank)?;
-            left -= weigh(id);
-            if left.abs() <= doubt {
-                return None;
-            }
-            if left < 0.0 {
-                return Some(id);
-            }
-        }
-        return None;
-    }
+fn drawn_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<usize> {
+    let weigh = |id: usize| scale.weight(logits[id]);
+    let count = ranked.keys.len();
+    let total = if count == logits.len() {
+        scale.total(logits)
+    } else {
+        (0..count).map(|at| weigh(ranked.at(at))).sum()
+    };
+    let doubt = doubt(total, count);
     let (mut weights, mut sum) = (Vec::new(), 0.0);
-    for rank in 0..ranked.keys.len() {
+    for rank in 0..count {
         let weight = weigh(ranked.id(rank)?);
         // Later weights are at most this one, but for the rounding of exponentials.
         if weight < how.min_p * (1.0 - 1e-9) {
@@ -135,6 +264,18 @@ fn drawn_of_few(ranked: &mut Ranked, weigh: &impl Fn(usize) -> f64, how: &Draw) 
     ranked.id(drawn_weight(&weights, how)?)
 }
 
+/// Ascends as the logit descends and, among equals, with the token.
+fn key((id, logit): (usize, &f32)) -> u64 {
+    let bits = logit.to_bits();
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(!ascending) << 32 | id as u64
+}
+
+/// The token of a key.
+fn id(key: u64) -> usize {
+    key as u32 as usize
+}
+
 /// Tokens, the most likely first and the first of equals; in order as far as was asked.
 struct Ranked {
     /// By logit, descending, with the token below.
@@ -144,11 +285,6 @@ struct Ranked {
 
 impl Ranked {
     fn new(logits: &[f32]) -> Ranked {
-        let key = |(id, logit): (usize, &f32)| {
-            let bits = logit.to_bits();
-            let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-            u64::from(!ascending) << 32 | id as u64
-        };
         Ranked { keys: logits.iter().enumerate().map(key).collect(), sorted: 0 }
     }
 
@@ -163,7 +299,7 @@ impl Ranked {
 
     /// A token, in no order.
     fn at(&self, at: usize) -> usize {
-        self.keys[at] as u32 as usize
+        id(self.keys[at])
     }
 
     /// The token of a rank.
@@ -223,14 +359,14 @@ pub fn uniform(seed: u64, counter: u64) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
+/// The column of a row of logits; -1 where there is no choice.
+pub fn of_row(logits: &[f32], draw: Option<&Draw>) -> i32 {
+    draw.map_or_else(|| largest(logits), |draw| drawn(logits, draw)).map_or(-1, |id| id as i32)
+}
+
 /// The columns for rows of `vocab` logits each.
-pub(crate) fn of_rows(logits: &[f32], vocab: usize, draw: Option<Draw>) -> Vec<i32> {
-    let choose = |(row, logits): (usize, &[f32])| match draw {
-        None => largest(logits),
-        Some(draw) => drawn(logits, &Draw { drawn: draw.drawn + row as u64, ..draw }),
-    };
-    let id = |row| choose(row).map_or(-1, |id| id as i32);
-    logits.chunks_exact(vocab).enumerate().map(id).collect()
+pub(crate) fn of_rows(logits: &[f32], vocab: usize, draws: &[Option<Draw>]) -> Vec<i32> {
+    logits.chunks_exact(vocab).zip(draws).map(|(logits, draw)| of_row(logits, draw.as_ref())).collect()
 }
 
 #[cfg(test)]
@@ -246,7 +382,7 @@ mod tests {
             order.truncate(how.top_k);
         }
         let top = f64::from(logits[order[0]]);
-        let weigh = |id: &usize| ((f64::from(logits[*id]) - top) / how.temperature).exp();
+        let weigh = |id: &usize| exp((f64::from(logits[*id]) - top) / how.temperature);
         let mut weights: Vec<f64> = order.iter().map(weigh).collect();
         keep_top_p(&mut weights, how.top_p);
         weights.retain(|weight| *weight >= how.min_p);
@@ -259,10 +395,16 @@ mod tests {
         let mut check = |logits: &[f32], how: &Draw| {
             assert_eq!(drawn(logits, how), by_order(logits, how), "{} logits, {how:?}", logits.len());
             let top = f64::from(logits[largest(logits).expect("numbers")]);
-            let weigh = |id: usize| ((f64::from(logits[id]) - top) / how.temperature).exp();
+            let scale = Scale { top, temperature: how.temperature };
             let mut ranked = Ranked::new(logits);
             ranked.keep(if how.top_k > 0 { how.top_k } else { logits.len() });
-            quick += usize::from(drawn_of_few(&mut ranked, &weigh, how).is_some());
+            let all = how.top_k == 0 && how.top_p >= 1.0 && how.min_p <= 0.0;
+            let found = if all {
+                drawn_of_all(logits, scale, how)
+            } else {
+                drawn_of_few(&mut ranked, (logits, scale), how)
+            };
+            quick += usize::from(found.is_some());
         };
         let mut cases = 0;
         for (count, spread, steps) in
@@ -327,6 +469,26 @@ mod tests {
         }
         let some = [f32::NEG_INFINITY, 2.0];
         assert_eq!((largest(&some), drawn(&some, &draw)), (Some(1), Some(1)));
-        assert_eq!(of_rows(&[1.0, 2.0, f32::NAN, 0.0], 2, None), [1, -1]);
+        assert_eq!(of_rows(&[1.0, 2.0, f32::NAN, 0.0], 2, &[None; 2]), [1, -1]);
+    }
+
+    #[test]
+    fn powers_of_e() {
+        let mut worst: f64 = 0.0;
+        for at in 0..200_000 {
+            let x = -(f64::from(at) / 200_000.0).powi(3) * 707.9;
+            worst = worst.max((exp(x) / x.exp() - 1.0).abs());
+        }
+        assert!(worst < 4.0 * f64::EPSILON, "{worst}");
+        assert_eq!([0.0, -0.0, -709.0, f64::NEG_INFINITY].map(exp), [1.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn draws_by_runs() {
+        let draw = Draw { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 3, drawn: 7 };
+        let of = |drawn| Some(Draw { drawn, ..draw });
+        let found: Vec<_> = runs(&[None, None, of(7), of(8), of(10), of(10), None]).collect();
+        assert_eq!(found, [(0..2, None), (2..4, of(7)), (4..5, of(10)), (5..6, of(10)), (6..7, None)]);
+        assert_eq!(runs(&[]).count(), 0);
     }
 }

@@ -537,10 +537,10 @@ pub trait Machine: Send + Sync {
     fn divergence(&self, op: &Divergence<'_>);
     /// Distances of rows from others.
     fn row_distance(&self, op: &RowDistance<'_>);
-    /// Chooses tokens.
+    /// Chooses tokens: `op.draws` has one for each row.
     fn choose(&self, op: &Choose<'_>) {
         let logits = floats(op.logits.dtype(), &self.read(op.logits).wait());
-        let ids = choice::of_rows(&logits, op.logits.cols(), op.draw);
+        let ids = choice::of_rows(&logits, op.logits.cols(), op.draws);
         self.write(op.ids, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
     }
     /// `out += sum(x)` in chunks of [`SUM_CHUNK`] columns, ascending; f32 [1, n] to [1, 1].

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod attending;
+mod choose;
 mod experts;
 mod fill;
 mod losses;
@@ -19,6 +20,7 @@ mod spill;
 
 use std::sync::Arc;
 
+use fathom_tensor::choice::Choose;
 use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
@@ -481,6 +483,10 @@ impl Machine for Cpu {
     fn divergence(&self, op: &Divergence<'_>) {
         losses::divergence(self, op);
     }
+    fn choose(&self, op: &Choose<'_>) {
+        choose::choose(self, op);
+    }
+
     fn row_distance(&self, op: &RowDistance<'_>) {
         losses::row_distance(self, op);
     }

@@ -1,6 +1,6 @@
 //! Random numbers and the choice of tokens.
 
-use fathom_tensor::choice::{Choose, Draw};
+use fathom_tensor::choice::Draw;
 use fathom_tensor::{DType, Dropout, Tensor};
 
 use super::launch::{Args, Launch, Sheet, expect};
@@ -34,10 +34,10 @@ pub fn dropout(x: &Tensor, keys: &Tensor, how: Dropout) -> Launch {
     Launch::new(entries::dropout, sheet.blocks(), args.long(how.first).float(how.factor))
 }
 
-/// Columns of rows of logits.
+/// Columns of rows of logits, of which row i has the draw's number and i.
 #[track_caller]
-pub fn choose(op: &Choose<'_>) -> Launch {
-    let ([rows, vocab], Choose { logits, ids, draw }) = (op.logits.shape(), *op);
+pub fn choose(logits: &Tensor, ids: &Tensor, draw: Option<Draw>) -> Launch {
+    let [rows, vocab] = logits.shape();
     assert!(ids.len() == rows && vocab > 0, "choose: {logits:?} to {ids:?}");
     let args = Args::new().mat(logits).plain_out(ids, DType::I32).long(vocab);
     let Some(Draw { temperature, top_k, top_p, min_p, seed, drawn }) = draw else {

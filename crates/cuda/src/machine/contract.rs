@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fathom_tensor::choice::Choose;
+use fathom_tensor::choice::{self, Choose};
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
@@ -255,7 +255,10 @@ impl Machine for Cuda {
     }
 
     fn choose(&self, op: &Choose<'_>) {
-        self.run(&kernels::choose(op));
+        assert_eq!(op.draws.len(), op.logits.rows(), "choose: a draw, or none, for each row");
+        for (rows, draw) in choice::runs(op.draws) {
+            self.run(&kernels::choose(&op.logits.view_rows(rows.clone()), &op.ids.view_cols(rows), draw));
+        }
     }
 
     fn sum(&self, x: &Tensor, out: &Tensor) {

@@ -6,12 +6,28 @@ use std::time::Instant;
 
 use fathom_base::{Event, Flow, Stop, TokenLogprob};
 use fathom_tensor::Tensor;
+use fathom_tensor::choice::Draw;
 
-use super::sequence::Sequence;
+use super::sequence::{Request, Sequence};
 use super::{Ready, Scheduler};
 use crate::answer::Written;
 use crate::error::Error;
+use crate::sampler::{LOGIT, choose};
 use crate::structure::Structured;
+
+/// A row of logits, and what was chosen in it if that is known.
+struct Row {
+    logits: Tensor,
+    pick: Option<Pick>,
+}
+
+/// A token that the logits alone decide; none where they are not numbers.
+#[derive(Clone, Copy)]
+struct Pick {
+    id: Option<u32>,
+    /// If a request asked for those of its answers.
+    logprob: f32,
+}
 
 impl Scheduler<'_> {
     /// Log-probabilities of the tokens of a prompt that follow these rows, if they are asked for.
@@ -50,10 +66,13 @@ impl Scheduler<'_> {
         }
         let rows: Vec<usize> = ready.iter().flat_map(|ready| ready.rows.clone()).collect();
         let logits = self.engine.head(hidden, &rows);
+        let picks = self.pick(&logits, ready);
         let (mut ended, mut at) = (Vec::new(), 0);
         for Ready { index, rows } in ready {
-            let of: Vec<Tensor> = (at..at + rows.len()).map(|at| logits.view_rows(at..at + 1)).collect();
-            at += rows.len();
+            let rows = at..at + rows.len();
+            at = rows.end;
+            let row = |at: usize| Row { logits: logits.view_rows(at..at + 1), pick: picks[at] };
+            let of: Vec<Row> = rows.map(row).collect();
             self.follow(*index, &of, &mut ended);
         }
         let searching = ready.iter().map(|ready| &self.running[ready.index]).filter(|it| it.beam.is_some());
@@ -77,9 +96,30 @@ impl Scheduler<'_> {
         searching.into_iter().for_each(|request| self.search(request));
     }
 
-    /// Chooses what follows a sequence's last token and, as long as they are right, its guesses; of each the logits.
-    fn follow(&mut self, index: usize, of: &[Tensor], ended: &mut Vec<usize>) {
-        let Some(logits) = of.first() else { return };
+    /// What is chosen in rows whose logits decide alone, of all sequences at once.
+    fn pick(&self, logits: &Tensor, ready: &[Ready]) -> Vec<Option<Pick>> {
+        let (mut draws, mut judged) = (Vec::with_capacity(logits.rows()), false);
+        for Ready { index, rows } in ready {
+            let sequence = &self.running[*index];
+            let plain = sequence.structure.is_none() && sequence.beam.is_none();
+            draws.extend((0..rows.len()).map(|guess| sequence.sampler.plain(guess).filter(|_| plain)));
+            let asked = |request: &Request<'_>| request.asked.logprobs.is_some();
+            judged |= plain && self.requests.get(&sequence.request).is_some_and(asked);
+        }
+        if draws.iter().all(Option::is_none) {
+            return vec![None; draws.len()];
+        }
+        let chosen: Vec<Option<Draw>> = draws.iter().map(|draw| draw.flatten()).collect();
+        let ids = choose(self.engine.device, logits, &chosen);
+        let labels: Vec<u32> = ids.iter().map(|id| id.unwrap_or(0)).collect();
+        let losses = if judged { self.engine.surprises(logits, &labels) } else { Vec::new() };
+        let pick = |row: usize| Pick { id: ids[row], logprob: losses.get(row).map_or(0.0, |loss| -loss) };
+        draws.iter().enumerate().map(|(row, draw)| draw.map(|_| pick(row))).collect()
+    }
+
+    /// Chooses what follows a sequence's last token and, as long as they are right, its guesses.
+    fn follow(&mut self, index: usize, of: &[Row], ended: &mut Vec<usize>) {
+        let Some(Row { logits, .. }) = of.first() else { return };
         self.prompt_ends(index);
         if self.running[index].beam.is_some() {
             if let Err(error) = self.weigh(index, logits) {
@@ -90,8 +130,8 @@ impl Scheduler<'_> {
         self.fork(index, logits, ended);
         let drafts = std::mem::take(&mut self.running[index].drafts);
         let mut right = 0;
-        for (guess, logits) in of.iter().enumerate() {
-            let chosen = self.next(index, logits, ended);
+        for (guess, row) in of.iter().enumerate() {
+            let chosen = self.next(index, row, ended);
             let goes_on = chosen.is_some() && chosen == drafts.get(guess).copied();
             if !goes_on {
                 break;
@@ -145,7 +185,8 @@ impl Scheduler<'_> {
                 (Some(Ok(table)), Some(slot)) => {
                     let held = sequence.held;
                     self.running.push(Sequence { table, held, slot, ..other });
-                    self.next(self.running.len() - 1, logits, ended);
+                    let row = Row { logits: logits.clone(), pick: None };
+                    self.next(self.running.len() - 1, &row, ended);
                 }
                 (table, slot) => {
                     if let Some(Ok(mut table)) = table {
@@ -160,14 +201,21 @@ impl Scheduler<'_> {
 
     /// Chooses the next token of a sequence from its logits, and returns it if the answer goes on; otherwise notes
     /// that it ends.
-    fn next(&mut self, index: usize, logits: &Tensor, ended: &mut Vec<usize>) -> Option<u32> {
+    fn next(&mut self, index: usize, row: &Row, ended: &mut Vec<usize>) -> Option<u32> {
+        let logits = &row.logits;
         let (engine, sequence) = (self.engine, &mut self.running[index]);
         let Some(request) = self.requests.get_mut(&sequence.request) else {
             ended.push(index);
             return None;
         };
-        let allowed = sequence.structure.as_mut().map(Structured::mask).transpose();
-        let next = allowed.and_then(|allowed| sequence.sampler.next(engine.device, logits, allowed));
+        let sampler = &mut sequence.sampler;
+        let next = match row.pick {
+            Some(Pick { id, .. }) => id.map(|id| sampler.chose(id)).ok_or(Error::NotFinite { what: LOGIT }),
+            None => {
+                let allowed = sequence.structure.as_mut().map(Structured::mask).transpose();
+                allowed.and_then(|allowed| sampler.next(engine.device, logits, allowed))
+            }
+        };
         let id = match next {
             Ok(id) => id,
             Err(error) => {
@@ -190,7 +238,12 @@ impl Scheduler<'_> {
             request.usage.answer_tokens += 1;
             self.totals.answer_tokens += 1;
             if let Some(top) = request.asked.logprobs {
-                logprobs = engine.judge(logits, &[id], top);
+                logprobs = match row.pick {
+                    Some(Pick { logprob, .. }) => {
+                        engine.ranked(logits, (id, logprob), top).into_iter().collect()
+                    }
+                    None => engine.judge(logits, &[id], top),
+                };
             }
         }
         let (answer, ids) = (sequence.answer, if counts { vec![id] } else { Vec::new() });

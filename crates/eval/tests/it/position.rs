@@ -67,6 +67,9 @@ fn short_documents_are_joined() {
     };
     let found = measure(model, &documents);
     assert_eq!((found.documents, found.joined, found.buckets.len()), (1, true, 3));
+    // A bucket is measured over all of the text, in pieces that end where it does.
+    let rows: Vec<_> = found.buckets.iter().map(|b| (b.loss, b.tokens)).collect();
+    assert_eq!(rows, [(128.0, 4 * 255), (383.5, 2 * 256), (767.5, 512)]);
     documents.reverse();
     assert_eq!(measure(model, &documents).buckets, found.buckets);
     // Eight that are long enough are measured one by one; too little text, as far as it goes.

@@ -112,7 +112,9 @@ fn tokens(bed: &Bed) -> Made {
     let draw = Draw { temperature: 0.7, top_k: 0, top_p: 0.9, min_p: 0.01, seed: 3, drawn: 8 };
     let of = |draw: Option<Draw>| {
         let ids = bed.ints([1, 20], |_| -1);
-        bed.machine().choose(&Choose { logits: &logits, ids: &ids, draw });
+        let draws: Vec<Option<Draw>> =
+            (0..20).map(|row| draw.map(|draw| Draw { drawn: draw.drawn + row, ..draw })).collect();
+        bed.machine().choose(&Choose { logits: &logits, ids: &ids, draws: &draws });
         ids
     };
     let few = Draw { top_k: 40, top_p: 1.0, ..draw };

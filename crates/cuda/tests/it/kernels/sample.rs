@@ -1,7 +1,7 @@
 //! Random numbers, and the choice of tokens against sorting.
 
 use fathom_cuda::kernels::{choose, random_uniform};
-use fathom_tensor::choice::{Choose, Draw, drawn, uniform};
+use fathom_tensor::choice::{Draw, drawn, uniform};
 use fathom_tensor::{Category, DType};
 
 use super::{blank, devices, emulator::run, floats, ints, random, set};
@@ -23,7 +23,7 @@ fn the_first_of_the_largest() {
     set(&device, &logits.view_rows(0..1).view_cols(700..702), &[9.0, 9.0]);
     set(&device, &logits.view_rows(1..2), &[-3.0; 1300]);
     let ids = device.from_i32(&[-1; 3], Category::Data);
-    run(&choose(&Choose { logits: &logits, ids: &ids, draw: None }));
+    run(&choose(&logits, &ids, None));
     let row = &floats(&device, &logits)[2600..];
     let best = (0..1300).fold(0, |best, at| if row[at] > row[best] { at } else { best });
     assert_eq!(ints(&device, &ids), [700, 0, best as i32]);
@@ -44,7 +44,7 @@ fn tokens_are_those_of_the_host() {
     ] {
         let ids = device.from_i32(&vec![-1; rows], Category::Data);
         let draw = Draw { temperature, top_k, top_p, min_p, seed: 9, drawn: 5 };
-        run(&choose(&Choose { logits: &logits, ids: &ids, draw: Some(draw) }));
+        run(&choose(&logits, &ids, Some(draw)));
         let expected = |row: usize| {
             let draw = Draw { drawn: 5 + row as u64, ..draw };
             drawn(&values[row * vocab..(row + 1) * vocab], &draw).map_or(-1, |id| id as i32)
@@ -63,7 +63,7 @@ fn there_is_no_choice_without_numbers() {
         let draw = Draw { temperature: 1.0, top_k: 4, top_p: 0.9, min_p: 0.1, seed: 1, drawn: 0 };
         for draw in [None, Some(draw)] {
             let ids = device.from_i32(&[7; 3], Category::Data);
-            run(&choose(&Choose { logits: &logits, ids: &ids, draw }));
+            run(&choose(&logits, &ids, draw));
             let ids = ints(&device, &ids);
             assert!(ids[0] >= 0 && ids[1] == -1 && ids[2] >= 0, "{bad} {draw:?}: {ids:?}");
         }
