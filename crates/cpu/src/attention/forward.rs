@@ -19,6 +19,8 @@ use fathom_tensor::DType;
 const TILE_ROWS: usize = 512;
 /// Rows of keys and of values that a strip prefetches.
 const PREFETCH: usize = 8;
+/// Elements of a key of heads side by side: a block of them, and of values, takes 512 KiB in f32.
+const SIDE_BY_SIDE: usize = 512;
 /// Most heads whose rows share a tile.
 const TILE_HEADS: usize = 16;
 
@@ -39,7 +41,11 @@ struct Tiling {
 }
 
 impl Tiling {
-    fn new<U: Unit>(shape: &Shape, threads: usize) -> Tiling {
+    /// Of a mask with so many slices.
+    fn new<U: Unit>(shape: &Shape, threads: usize, slices: usize) -> Tiling {
+        if Tiling::reads_once(shape, slices) {
+            return Tiling::of_sequences::<U>(shape, threads);
+        }
         let splits = shape.group().div_ceil(TILE_HEADS);
         let heads = shape.group().div_ceil(splits);
         // Queries and outputs of a tile take at most 400 KiB of L2; more rows share one packing of the keys.
@@ -56,15 +62,36 @@ impl Tiling {
         // Few queries read many keys once: key heads side by side in a task, so that memory is read in long runs.
         let few = tiles == 1 && shape.q_tokens * heads <= SUB;
         let columns = if few { (shape.kv_heads * splits).div_ceil(threads) } else { 1 };
+        Tiling { heads, tokens, splits, tiles, columns, ..Tiling::widths::<U>(shape) }
+    }
+
+    fn widths<U: Unit>(shape: &Shape) -> Tiling {
         Tiling {
-            heads,
-            tokens,
-            splits,
-            tiles,
-            columns,
+            heads: 1,
+            tokens: 1,
+            splits: 1,
+            tiles: 1,
+            columns: 1,
             depth: shape.head_dim.div_ceil(U::STEP).next_multiple_of(U::DEPTH),
             width: shape.head_dim.next_multiple_of(LANES),
         }
+    }
+
+    /// Most queries are of different sequences, as where answers are written: each key is read for one of them.
+    fn reads_once(shape: &Shape, slices: usize) -> bool {
+        2 * slices > shape.q_tokens && shape.q_tokens * shape.group() > SUB
+    }
+
+    /// A strip of tokens a task with as many key heads side by side as there is room for, so that memory is read in long runs, and once.
+    fn of_sequences<U: Unit>(shape: &Shape, threads: usize) -> Tiling {
+        let splits = shape.group().div_ceil(TILE_HEADS);
+        let heads = shape.group().div_ceil(splits);
+        let tokens = (SUB / heads).max(1);
+        let (tiles, all) = (shape.q_tokens.div_ceil(tokens), shape.kv_heads * splits);
+        // A block's keys and values of so many heads are in the outer caches together.
+        let room = (SIDE_BY_SIDE / shape.head_dim).max(1);
+        let columns = room.min(all.div_ceil((2 * threads).div_ceil(tiles)));
+        Tiling { heads, tokens, splits, tiles, columns, ..Tiling::widths::<U>(shape) }
     }
 
     /// Rows of a tile, with padding.
@@ -121,8 +148,9 @@ impl Layout {
 
 /// Bytes of workspace.
 pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usize {
-    let tiling = Tiling::new::<U>(shape, threads);
-    padded(Layout::new(shape, &tiling, threads, slices).total)
+    // A mask may have fewer slices.
+    let total = |of: usize| Layout::new(shape, &Tiling::new::<U>(shape, threads, of), threads, slices).total;
+    padded(total(slices).max(total(0)))
 }
 
 /// The whole pass.
@@ -131,7 +159,7 @@ pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usi
 /// As `attention::forward`.
 pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace: *mut u8) {
     let shape = &op.shape;
-    let tiling = Tiling::new::<U>(shape, threads.count());
+    let tiling = Tiling::new::<U>(shape, threads.count(), op.mask.slices.len());
     let layout = Layout::new(shape, &tiling, threads.count(), op.mask.slices.len());
     let base = aligned(workspace);
     let spans = base.add(layout.spans).cast::<Span>();
