@@ -7,16 +7,13 @@ use fathom_base::{Flow, GenerateRequest};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
-use fathom_model::{
-    Coder, FileWriter, Fp8Save, GgufType, Grouped, GroupedSave, HfFolder, Model, Packing4, SINGLE, Source,
-    TensorInfo, Zero, open, read_f32, save_gguf,
-};
+use fathom_model::{Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, Zero, open, save_gguf};
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing};
 use fathom_text::Tokenizer;
 
 use crate::batch::{WAYS, steady};
-use crate::few_bits::answers;
+use crate::few_bits::{Write, answers, coded, grouped, rounded};
 use crate::packed::{BUDGET, held, random};
 
 const EXPERTS: usize = 4;
@@ -135,48 +132,25 @@ fn turned_experts_answer_as_their_elements_do() {
     planned(&opened);
 }
 
-/// Writes a folder in which experts alone are as a coder has them, as other tools leave them.
-fn coded(plain: &HfFolder, from: &Path, to: &Path, coder: &dyn Coder) {
-    std::fs::create_dir(to).unwrap();
-    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
-    let (mut infos, mut contents) = (Vec::new(), Vec::new());
-    for name in plain.source.names() {
-        let shape = plain.source.shape(name).unwrap();
-        let values = read_f32(&plain.source, name, 0..shape[0]).unwrap();
-        match *shape {
-            [rows, cols] if name.contains(".experts.") => {
-                infos.extend(coder.tensors(name, [rows, cols], DType::F32));
-                contents.extend(coder.encode(name, [rows, cols], values).unwrap());
-            }
-            _ => {
-                infos.push(TensorInfo { name: name.to_string(), dtype: DType::F32, shape: shape.to_vec() });
-                contents.push((DType::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect()));
-            }
-        }
-    }
-    let mut writer = FileWriter::create(&to.join(SINGLE), &infos).unwrap();
-    for (info, (dtype, bytes)) in infos.iter().zip(&contents) {
-        assert_eq!((info.dtype, info.bytes()), (*dtype, bytes.len() as u64), "{}", info.name);
-        writer.write(bytes).unwrap();
-    }
-    writer.finish().unwrap();
-}
-
+/// Folders as `fathom quantize` writes them: each expert is packed in memory, and the router is not.
 #[test]
 fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
     let at = tempfile::tempdir().unwrap();
     let plain = folder(at.path(), "qwen3_moe");
-    let code = |zero| move |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 64, zero));
-    let adjust = |_: &str, _: &mut [f32]| ();
-    let cases: [(&str, &dyn Coder); 4] = [
-        ("gptq", &GroupedSave::new((Packing4::Gptq, 64), code(Zero::Middle), adjust)),
-        ("awq", &GroupedSave::new((Packing4::Awq, 64), code(Zero::Lowest), adjust)),
-        ("int4", &GroupedSave::new((Packing4::Compressed, 64), code(Zero::Middle), adjust)),
-        ("fp8", &Fp8Save),
+    let cases: [(&str, Write<'_>); 6] = [
+        ("gptq", &|plain, to| grouped(plain, to, (Packing4::Gptq, Zero::Middle))),
+        ("awq", &|plain, to| grouped(plain, to, (Packing4::Awq, Zero::Lowest))),
+        ("int4", &|plain, to| rounded(plain, to, RoundTo::Int4)),
+        ("mxfp4", &|plain, to| rounded(plain, to, RoundTo::Mxfp4)),
+        ("nvfp4", &|plain, to| rounded(plain, to, RoundTo::Nvfp4)),
+        ("fp8", &|plain, to| coded(plain, to, &Fp8Save)),
     ];
-    for (name, coder) in cases {
+    for (name, write) in cases {
         let to = at.path().join(name);
-        coded(&plain, at.path(), &to, coder);
-        answers(name, &open(&to).unwrap(), (2 * plain.spec.layers.len(), 96));
+        write(&plain, &to);
+        let opened = open(&to).unwrap();
+        // Attention's two weights and experts' two of each layer.
+        answers(name, &opened, (4 * plain.spec.layers.len(), 96));
+        assert_eq!(experts(&opened).len(), 2 * plain.spec.layers.len(), "{name}");
     }
 }
