@@ -7,14 +7,17 @@ use fathom_base::{Flow, GenerateRequest};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
-use fathom_model::{Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, Zero, open, save_gguf};
+use fathom_model::{
+    Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, Zero, load, open, save_gguf,
+};
 use fathom_tensor::ggml::Kind;
+use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing};
 use fathom_text::Tokenizer;
 
 use crate::batch::{WAYS, steady};
 use crate::few_bits::{Write, answers, coded, grouped, rounded};
-use crate::packed::{BUDGET, held, random};
+use crate::packed::{BUDGET, bed, held, random, text};
 
 const EXPERTS: usize = 4;
 
@@ -152,5 +155,62 @@ fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
         // Attention's two weights and experts' two of each layer.
         answers(name, &opened, (4 * plain.spec.layers.len(), 96));
         assert_eq!(experts(&opened).len(), 2 * plain.spec.layers.len(), "{name}");
+    }
+}
+
+/// Losses of some documents on each rank of a grid, and how many weights of experts are packed there.
+fn on_ranks(at: &Path, grid: Grid) -> Vec<(Vec<f32>, usize)> {
+    let documents: Vec<Vec<u32>> = (1..4).map(|seed| text(seed, 7 + 9 * seed)).collect();
+    let rank = |seat: Option<Seat>| {
+        let machine = Arc::new(Cpu::new(1, None));
+        let device = match seat {
+            Some(seat) => Device::on_mesh(machine, BUDGET, Mesh::new(grid, Box::new(seat.take()))),
+            None => Device::new(machine, BUDGET),
+        };
+        let opened = open(at).unwrap();
+        let (model, mut params) =
+            Model::declare_stored(&device, &opened.spec, DType::F32, &opened.source);
+        load(&device, &model, &mut params, &opened.source).unwrap();
+        let ids = model.linears().into_iter().filter(|linear| linear.role.starts_with("experts."));
+        let packed = ids.filter(|linear| params.get(linear.params.weight).value.as_blocked().is_some()).count();
+        (bed(device, model, params).engine(64).losses_of(&documents).unwrap().concat(), packed)
+    };
+    if grid.ranks() == 1 {
+        return vec![rank(None)];
+    }
+    std::thread::scope(|scope| {
+        let seats = threads(grid.ranks(), ThreadsOptions::default()).into_iter();
+        let all: Vec<_> = seats.map(|seat| scope.spawn(|| rank(Some(seat)))).collect();
+        all.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Experts stay packed where ranks own some each, and where they share the columns of each in whole blocks; ranks that have other parts
+/// of the model have experts whole.
+#[test]
+fn experts_stay_packed_on_ranks() {
+    let at = tempfile::tempdir().unwrap();
+    let plain = folder(at.path(), "qwen3_moe");
+    let few = at.path().join("int4");
+    rounded(&plain, &few, RoundTo::Int4);
+    save_gguf((&plain.spec, &plain.source), &at.path().join("q4_k.gguf"), GgufType::Q4KM, Vec::new()).unwrap();
+    let layers = plain.spec.layers.len();
+    let tp = Grid { tp: 2, ..Grid::default() };
+    for (from, grid, packed) in [
+        ("int4", tp, 2 * layers),
+        ("int4", Grid { ep: 2, ..tp }, 2 * layers),
+        ("int4", Grid { etp: 2, ..tp }, 2 * layers),
+        ("q4_k.gguf", Grid { ep: 2, ..tp }, 2 * layers),
+        // Half of 256 columns are no block of the way out.
+        ("q4_k.gguf", Grid { etp: 2, ..tp }, layers),
+    ] {
+        let from = at.path().join(from);
+        let [(alone, _)] = &on_ranks(&from, Grid::default())[..] else { panic!("one rank") };
+        for (rank, (losses, found)) in on_ranks(&from, grid).iter().enumerate() {
+            let what = format!("{} on {grid}, rank {rank}", from.display());
+            assert_eq!(*found, packed, "{what}");
+            let apart = losses.iter().zip(alone).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+            assert!(losses.len() == alone.len() && apart < 2e-3, "{what}: {apart}");
+        }
     }
 }
