@@ -83,8 +83,7 @@ fn shared_factors(
     let nothing = InputSizes::default();
     let rounded = readers.iter().filter(|tensor| !matches!(tensor.role, "router" | "shared.gate"));
     let read = |tensor: &&BlockTensor| {
-        let values =
-            read_f32(source, &tensor.name, 0..tensor.shape[0]).map_err(|error| error.to_string())?;
+        let values = read_f32(source, &tensor.name, 0..tensor.shape[0]).map_err(|error| error.to_string())?;
         let given = sizes.get(&(tensor.layer, tensor.role, tensor.expert)).unwrap_or(&nothing);
         Ok(Scaled { values, shape: [tensor.shape[0], tensor.shape[1]], given })
     };
@@ -94,9 +93,8 @@ fn shared_factors(
 
 /// Those of modules, their biases too.
 fn named<'a>(of: impl Iterator<Item = &'a BlockTensor>, modules: &[&str]) -> Vec<&'a BlockTensor> {
-    let is_one = |tensor: &&BlockTensor| {
-        modules.iter().any(|module| tensor.name.contains(&format!(".{module}.")))
-    };
+    let is_one =
+        |tensor: &&BlockTensor| modules.iter().any(|module| tensor.name.contains(&format!(".{module}.")));
     of.filter(is_one).collect()
 }
 

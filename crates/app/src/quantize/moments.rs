@@ -52,7 +52,8 @@ impl Layer {
     fn by_expert(&self, device: &Device, layer: usize, see: &mut See<'_>) {
         let Some(index) = &self.index else { return };
         let bytes = device.machine.read(index).wait();
-        let chosen: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
+        let chosen: Vec<i32> =
+            bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
         for (role, value) in &self.values {
             let rows = device.to_f32(value);
             // The way in reads a token's row, which its slots share; the way out has one for each slot.

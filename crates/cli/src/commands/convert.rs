@@ -58,7 +58,9 @@ fn coded(args: &Quantize) -> Result<()> {
     if args.json {
         let experts = experts.map(|experts| match experts {
             Experts::Whole => json!({"rounded": 0}),
-            Experts::Rounded { projections, unjudged } => json!({"rounded": projections, "unjudged": unjudged}),
+            Experts::Rounded { projections, unjudged } => {
+                json!({"rounded": projections, "unjudged": unjudged})
+            }
         });
         outln!(
             "{}",
@@ -137,6 +139,8 @@ fn print(args: &Convert, what: &Conversion, done: &Converted) {
 /// What folders of bitsandbytes leave.
 fn say_whole_experts(whole: bool) {
     if whole {
-        outln!("experts stay as they are: Transformers has a layer's as one tensor, which bitsandbytes does not quantise");
+        outln!(
+            "experts stay as they are: Transformers has a layer's as one tensor, which bitsandbytes does not quantise"
+        );
     }
 }

@@ -99,8 +99,7 @@ fn experts_are_written_in_few_bits() {
     println!("{all:?} {found:?}");
     assert!(found.iter().all(|rise| rise.abs() < 0.3) && found[3].abs() < 0.02, "{all:?} {found:?}");
     let few = ["--data", arg(&text), "--samples", "3", "--sample-tokens", "32"];
-    let said =
-        good([&["quantize", arg(&at("mixture")), arg(&at("few")), "--to", "gptq"][..], &few].concat());
+    let said = good([&["quantize", arg(&at("mixture")), arg(&at("few")), "--to", "gptq"][..], &few].concat());
     assert!(said.contains("24 of 24 projections of experts are rounded to nearest"), "{said}");
     let said = good(["quantize", arg(&at("mixture")), arg(&at("nf4")), "--to", "nf4"]);
     assert!(said.contains("experts stay as they are"), "{said}");

@@ -168,11 +168,11 @@ fn on_ranks(at: &Path, grid: Grid) -> Vec<(Vec<f32>, usize)> {
             None => Device::new(machine, BUDGET),
         };
         let opened = open(at).unwrap();
-        let (model, mut params) =
-            Model::declare_stored(&device, &opened.spec, DType::F32, &opened.source);
+        let (model, mut params) = Model::declare_stored(&device, &opened.spec, DType::F32, &opened.source);
         load(&device, &model, &mut params, &opened.source).unwrap();
         let ids = model.linears().into_iter().filter(|linear| linear.role.starts_with("experts."));
-        let packed = ids.filter(|linear| params.get(linear.params.weight).value.as_blocked().is_some()).count();
+        let packed =
+            ids.filter(|linear| params.get(linear.params.weight).value.as_blocked().is_some()).count();
         (bed(device, model, params).engine(64).losses_of(&documents).unwrap().concat(), packed)
     };
     if grid.ranks() == 1 {
@@ -193,7 +193,8 @@ fn experts_stay_packed_on_ranks() {
     let plain = folder(at.path(), "qwen3_moe");
     let few = at.path().join("int4");
     rounded(&plain, &few, RoundTo::Int4);
-    save_gguf((&plain.spec, &plain.source), &at.path().join("q4_k.gguf"), GgufType::Q4KM, Vec::new()).unwrap();
+    save_gguf((&plain.spec, &plain.source), &at.path().join("q4_k.gguf"), GgufType::Q4KM, Vec::new())
+        .unwrap();
     let layers = plain.spec.layers.len();
     let tp = Grid { tp: 2, ..Grid::default() };
     for (from, grid, packed) in [

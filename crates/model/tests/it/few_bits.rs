@@ -206,10 +206,7 @@ fn folders_in_four_bits_come_back_as_their_numbers() {
             (RoundTo::Int4, FourBits::Int4(32)),
         ] {
             let folder = none.path().join(format!("{to:?}"));
-            assert_eq!(
-                save_hf_rounded((&spec, [&source, &source]), &folder, (to, options)).unwrap(),
-                format
-            );
+            assert_eq!(save_hf_rounded((&spec, [&source, &source]), &folder, (to, options)).unwrap(), format);
             let found = open(&folder).unwrap();
             assert_eq!(found.spec.hidden, spec.hidden);
             let mut rounded = 0;
@@ -229,8 +226,7 @@ fn folders_in_four_bits_come_back_as_their_numbers() {
                 assert!(now.eq(expected), "{to:?}: {name}");
                 assert_eq!(found.source.dtype(name), Some(DType::Bf16), "{to:?}: {name}");
             }
-            let (experts, gate) =
-                (spec.moe.as_ref().map_or(1, |moe| moe.experts), "block_sparse_moe.gate");
+            let (experts, gate) = (spec.moe.as_ref().map_or(1, |moe| moe.experts), "block_sparse_moe.gate");
             assert_eq!(rounded, 2 * (4 + 3 * experts));
             let mut ignored = vec!["lm_head".to_string()];
             if spec.moe.is_some() {
@@ -282,8 +278,7 @@ fn routers_are_left_out_by_name() {
     let (model, mut params) = Model::declare(&device, &spec, DType::F32);
     initialise(&device, &model, &mut params, Init { deviation: 0.05, seed: 4 });
     let generation = GenerationConfig::default();
-    let options =
-        FolderOptions { weights: SaveOptions::new(DType::F32), generation: &generation, copy: &[] };
+    let options = FolderOptions { weights: SaveOptions::new(DType::F32), generation: &generation, copy: &[] };
     save_hf(&device, &model, &params, &folder.path().join("plain"), options).unwrap();
     let source = open(&folder.path().join("plain")).unwrap().source;
     let write = |packing: Packing4, zero: Zero| {
