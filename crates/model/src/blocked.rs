@@ -111,7 +111,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Po
                 // Of experts that are one tensor a rank has all, or holds its part as elements.
                 let one = if local == weight.shape { turned(pieces, source) } else { None };
                 let packing = one.or_else(|| packing(pieces, local, source));
-                packing.and_then(|packing| of_experts(count / portion.ep.max(1), packing))
+                packing.and_then(|packing| of_experts(portion.own_experts(count), packing))
             }
             _ if is_matrix && (weight.kind == Kind::Linear || looked_up) => {
                 packing(pieces, local, source).map(Packing::interleaved).filter(|all| {

@@ -65,7 +65,7 @@ impl<'a> GroupedSave<'a> {
 impl Coder for GroupedSave<'_> {
     fn config(&self, skipped: &[String]) -> Value {
         let group = self.group;
-        // Both leave out the head without being told.
+        // Both leave out the head by themselves.
         let gates = || skipped.iter().filter(|module| module.as_str() != "lm_head");
         match self.packing {
             Packing4::Compressed => {
