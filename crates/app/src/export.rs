@@ -181,6 +181,8 @@ pub struct Converted {
     pub dtype: DType,
     /// What projections were rounded to: what the run that is exported was trained with.
     pub rounded: QatName,
+    /// Projections are in few bits, and the model's experts are not.
+    pub whole_experts: bool,
 }
 
 /// A model on disk: where its weights are, and what they mean.
@@ -352,15 +354,20 @@ fn spec_of(recipe: &Recipe, stages: usize, weights: &SafeTensors) -> Result<Spec
 }
 
 fn convert(what: &Conversion, found: Found) -> Result<Converted> {
-    let family = found.spec.family.to_string();
+    let mut done = Converted {
+        family: found.spec.family.to_string(),
+        weights: 0,
+        dtype: stored_type(&found.weights),
+        rounded: QatName::None,
+        whole_experts: what.quantised.is_some() && found.spec.moe.is_some(),
+    };
     if let Some(how) = what.gguf {
         if what.adapter || !what.with.is_empty() || found.spec.adapter.is_some() {
             refuse!(
                 "a GGUF file holds a whole model; export the merged model to a folder first, and that to a file"
             );
         }
-        let weights = write_gguf(&found, &what.to, how)?;
-        return Ok(Converted { family, weights, dtype: stored_type(&found.weights), rounded: QatName::None });
+        return Ok(Converted { weights: write_gguf(&found, &what.to, how)?, ..done });
     }
     refuse_filled(&what.to)?;
     let merges = !what.with.is_empty() || found.spec.adapter.is_some();
@@ -376,18 +383,18 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
              if you accept the loss"
         );
     }
-    let dtype = what.precision.map(precision).unwrap_or_else(|| stored_type(&found.weights));
-    let options = SaveOptions { dtype, max_shard_bytes: what.max_shard_bytes };
+    done.dtype = what.precision.map(precision).unwrap_or(done.dtype);
+    let options = SaveOptions { dtype: done.dtype, max_shard_bytes: what.max_shard_bytes };
     if let Some((how, checkpoint)) = found.rounded.as_ref().filter(|_| what.is_plain()) {
         let masters = Checkpoint::open(checkpoint)?.masters()?;
         let weights = write_rounded(&found, &what.to, (*how, masters), options)?;
-        return Ok(Converted { family, weights, dtype, rounded: QatName::of(*how) });
+        return Ok(Converted { weights, rounded: QatName::of(*how), ..done });
     }
     let weights = match what.quantised {
         Some(how) => write_quantised(&found, &what.to, (how, options))?,
         None => write(found, &what.to, (options, &what.with))?,
     };
-    Ok(Converted { family, weights, dtype, rounded: QatName::None })
+    Ok(Converted { weights, ..done })
 }
 
 /// The adapter of a run alone.
@@ -400,7 +407,13 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
     let Loaded { model, params } = adapted(&device, found, dtype)?;
     adapters::write(&what.to, &device, (&model, &params), (found.base.as_deref(), &found.trained))?;
     let weights = params.num_elements();
-    Ok(Converted { family: found.spec.family.to_string(), weights, dtype, rounded: QatName::None })
+    Ok(Converted {
+        family: found.spec.family.to_string(),
+        weights,
+        dtype,
+        rounded: QatName::None,
+        whole_experts: false,
+    })
 }
 
 /// A model as a run trained it, its adapter included.

@@ -107,9 +107,11 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Po
         let (pieces, held) = (&pieces[id.index()], &model.holdings[id.index()]);
         let local = held.shard.local();
         let packing = match weight.kind {
-            // A rank that has some columns of each expert holds them as elements.
-            Kind::Experts(count) if is_matrix && local == weight.shape => {
-                of_experts(count, pieces, local, source)
+            Kind::Experts(count) if is_matrix => {
+                // Of experts that are one tensor a rank has all, or holds its part as elements.
+                let one = if local == weight.shape { turned(pieces, source) } else { None };
+                let packing = one.or_else(|| packing(pieces, local, source));
+                packing.and_then(|packing| of_experts(portion.own_experts(count), packing))
             }
             _ if is_matrix && (weight.kind == Kind::Linear || looked_up) => {
                 packing(pieces, local, source).map(Packing::interleaved).filter(|all| {
@@ -130,10 +132,9 @@ fn is_numbers((format, _): &(BlockFormat, usize)) -> bool {
     *format == BlockFormat::Octets(ggml::Kind::Bf16)
 }
 
-/// How the weight of so many experts is packed, if all of its tensors are in few bits. Rows are interleaved where each expert and each
+/// The packing of the weight of so many experts, if all of its tensors are in few bits. Rows are interleaved where each expert and each
 /// run has whole eights of them.
-fn of_experts(count: usize, pieces: &[Piece], shape: [usize; 2], source: &dyn Source) -> Option<Packing> {
-    let packing = turned(pieces, source).or_else(|| packing(pieces, shape, source))?;
+fn of_experts(count: usize, packing: Packing) -> Option<Packing> {
     if packing.runs.iter().any(|(format, _)| *format == BlockFormat::Ggml(ggml::Kind::Bf16)) {
         return None;
     }

@@ -61,7 +61,9 @@ pub use files::{
     parse_header, rank_file, read_f32, save, save_gguf, save_hf, save_hf_coded, save_hf_quantised,
     save_hf_rounded, write_file, write_private,
 };
-pub use grouped::{Grouped, GroupedSave, InputSizes, Moments, Packing4, Zero, gptq, scales as awq_scales};
+pub use grouped::{
+    Grouped, GroupedSave, InputSizes, Moments, Packing4, Scaled, Zero, gptq, scales as awq_scales,
+};
 pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
 pub use latent::{Latent, LatentParams};
 pub use model::{EmbedParams, EncoderInput, LastParams, Model, PROJECTIONS};

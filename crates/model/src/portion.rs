@@ -185,6 +185,11 @@ impl Portion {
         len * self.tp_index / self.tp..len * (self.tp_index + 1) / self.tp
     }
 
+    /// Experts of so many that the rank has, or has parts of.
+    pub(crate) fn own_experts(&self, experts: usize) -> usize {
+        experts / self.ep
+    }
+
     /// As [`Portion::share`], among the ranks that share an expert.
     fn expert_share(&self, len: usize) -> Range<usize> {
         len * self.etp_index / self.etp..len * (self.etp_index + 1) / self.etp

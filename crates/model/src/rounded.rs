@@ -71,8 +71,8 @@ impl Model {
         let (mut ids, mut refused) = (Vec::new(), None);
         self.visit(&mut |id, layer, weight| {
             if let Kind::Experts(_) = weight.kind {
-                refused =
-                    Some("rounds projections, and the model's experts would stay as they are".to_string());
+                refused = Some("rounds projections of dense models, and this one has experts".to_string());
+                return;
             }
             let piece = pieces[id.index()].iter().find(|piece| is_projection(layer, weight, &piece.shape));
             let Some(piece) = piece else { return };

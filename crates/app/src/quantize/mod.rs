@@ -6,8 +6,8 @@ mod moments;
 use std::path::{Path, PathBuf};
 
 use fathom_model::{
-    Coder, FolderOptions, Fp8Save, Grouped, GroupedSave, HfFolder, Packing4, RoundTo, SaveOptions, Spec,
-    Zero, block_tensors, gptq, group_of, prunable, save_hf_coded, save_hf_rounded,
+    BlockTensor, Coder, FolderOptions, Fp8Save, Grouped, GroupedSave, HfFolder, Packing4, RoundTo,
+    SaveOptions, Spec, Zero, block_tensors, gptq, group_of, prunable, save_hf_coded, save_hf_rounded,
 };
 
 use crate::calibration::{mean_loss, samples};
@@ -17,7 +17,7 @@ use crate::export::Target;
 use crate::machine::Machine;
 use crate::models::{self, Loaded, model_folder, tokenizer_files_for};
 
-use moments::Judged;
+use moments::{Given, Judged};
 
 /// Of how many samples one is kept for measuring.
 const HELD_OUT: usize = 4;
@@ -49,6 +49,30 @@ pub struct Quantised {
     pub group: usize,
     /// Mean loss of a token of text that nothing was judged by, before and after.
     pub losses: Option<[f64; 2]>,
+    /// What became of the projections of its experts; none of a model without.
+    pub experts: Option<Experts>,
+}
+
+/// The projections of a model's experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Experts {
+    /// They stay as they are: the format has no layout for experts that are one tensor.
+    Whole,
+    /// All of them are in the format.
+    Rounded {
+        /// How many there are.
+        projections: usize,
+        /// Those that are rounded to nearest as they are, since too few tokens of the text chose the expert.
+        unjudged: usize,
+    },
+}
+
+/// What was written.
+struct Written {
+    /// Columns under one scale.
+    group: usize,
+    /// Projections of experts that the text says too little of.
+    unjudged: usize,
 }
 
 /// Writes the folder.
@@ -82,7 +106,7 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
             |loaded: &Loaded| mean_loss((&device, &tokenizer), (&loaded.model, &loaded.params), &measured);
         let before = loaded.as_ref().map(loss).transpose()?;
         let judged = loaded.as_ref().map(|loaded| Judged { device: &device, loaded, texts: &texts, events });
-        let group = write(request, (&folder, &opened), judged.as_ref())?;
+        let Written { group, unjudged } = write(request, (&folder, &opened), judged.as_ref())?;
         drop(loaded);
         let written = models::load(&device, &request.to, None, events)?;
         let after = before.is_some().then(|| loss(&written)).transpose()?;
@@ -91,22 +115,32 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
             weights: written.params.num_elements(),
             group,
             losses: before.zip(after).map(|(before, after)| [before, after]),
+            experts: experts(&block_tensors(&opened.spec), unjudged),
         })
     })
 }
 
-/// Writes it; the size of a group.
+/// What becomes of experts.
+fn experts(tensors: &[BlockTensor], unjudged: usize) -> Option<Experts> {
+    let mut all = tensors.iter().filter(|tensor| tensor.role.starts_with("experts.")).peekable();
+    all.peek()?;
+    let projections = all.filter(|tensor| tensor.expert.is_some()).count();
+    Some(if projections > 0 { Experts::Rounded { projections, unjudged } } else { Experts::Whole })
+}
+
+/// Writes it.
 fn write(
     request: &Request,
     (folder, opened): (&Path, &HfFolder),
     judged: Option<&Judged<'_>>,
-) -> Result<usize> {
+) -> Result<Written> {
     let HfFolder { spec, generation, source, .. } = opened;
     let copy = tokenizer_files_for(folder, &request.to)?;
     let weights = SaveOptions::new(models::stored_dtype(source));
     let options = FolderOptions { weights, generation, copy: &copy };
-    let save = |coder: &dyn Coder| -> Result<()> {
-        Ok(save_hf_coded((spec, [source, source]), &request.to, (coder, options))?)
+    let save = |coder: &dyn Coder, group: usize| -> Result<usize> {
+        save_hf_coded((spec, [source, source]), &request.to, (coder, options))?;
+        Ok(group)
     };
     let rounded = |how: RoundTo| -> Result<usize> {
         Ok(save_hf_rounded((spec, [source, source]), &request.to, (how, options))?.block())
@@ -114,54 +148,72 @@ fn write(
     let named = |message: String| Error::Refused(format!("{}: {message}", folder.display()));
     let tensors = block_tensors(spec);
     let grouped = || group_of(&tensors).map_err(named);
-    match (request.format, judged) {
-        (Target::Fp8, _) => {
-            save(&Fp8Save)?;
-            Ok(0)
-        }
-        (Target::Int4, _) => rounded(RoundTo::Int4),
-        (Target::Mxfp4, _) => rounded(RoundTo::Mxfp4),
-        (Target::Nvfp4, _) => rounded(RoundTo::Nvfp4),
+    let mut unjudged = 0;
+    let group = match (request.format, judged) {
+        (Target::Fp8, _) => save(&Fp8Save, 0)?,
+        (Target::Int4, _) => rounded(RoundTo::Int4)?,
+        (Target::Mxfp4, _) => rounded(RoundTo::Mxfp4)?,
+        (Target::Nvfp4, _) => rounded(RoundTo::Nvfp4)?,
         (Target::Gptq, Some(judged)) => {
-            judgeable(folder, spec)?;
+            judgeable(folder, (spec, &tensors))?;
             let group = grouped()?;
             let mut all = judged.moments(&tensors);
             let mut failed = None;
             let code = |name: &str, shape, values: Vec<f32>| {
-                let found = all.of(name).and_then(|moments| gptq(&values, shape, moments, group));
+                let nearest = || Grouped::round(&values, shape, group, Zero::Middle);
+                let found = match all.of(name) {
+                    Given::Enough(moments) => gptq(&values, shape, moments, group),
+                    Given::TooLittle => {
+                        unjudged += 1;
+                        Some(nearest())
+                    }
+                    Given::Nothing => None,
+                };
                 if found.is_none() {
                     failed = Some(name.to_string());
                 }
-                Ok(found.unwrap_or_else(|| Grouped::round(&values, shape, group, Zero::Middle)))
+                Ok(found.unwrap_or_else(nearest))
             };
-            save(&GroupedSave::new((Packing4::Gptq, group), code, |_: &str, _: &mut [f32]| ()))?;
+            save(&GroupedSave::new((Packing4::Gptq, group), code, |_: &str, _: &mut [f32]| ()), group)?;
             if let Some(name) = failed {
                 refuse!("{}: what {name} is given was not seen, or is no number", folder.display());
             }
-            Ok(group)
+            group
         }
         (Target::Awq, Some(judged)) => {
-            judgeable(folder, spec)?;
+            judgeable(folder, (spec, &tensors))?;
             let group = grouped()?;
             let factors = awq::factors((spec, source), (&tensors, group), &judged.sizes()).map_err(named)?;
+            let of_experts = tensors.iter().filter(|tensor| tensor.expert.is_some());
+            unjudged = of_experts.filter(|tensor| !factors.has(&tensor.name)).count();
             let code = |name: &str, shape: [usize; 2], mut values: Vec<f32>| {
                 factors.scale(name, shape, &mut values);
                 Ok(Grouped::round(&values, shape, group, Zero::Lowest))
             };
             let adjust = |name: &str, values: &mut [f32]| factors.adjust(name, values);
-            save(&GroupedSave::new((Packing4::Awq, group), code, adjust))?;
-            Ok(group)
+            save(&GroupedSave::new((Packing4::Awq, group), code, adjust), group)?
         }
         (format, _) => refuse!("{format} is no format of a folder that is rounded"),
-    }
+    };
+    Ok(Written { group, unjudged })
 }
 
-fn judgeable(folder: &Path, spec: &Spec) -> Result<()> {
-    match prunable(spec) {
+/// # Errors
+/// A model whose projections the text says nothing of.
+fn judgeable(folder: &Path, (spec, tensors): (&Spec, &[BlockTensor])) -> Result<()> {
+    let folder = folder.display();
+    if experts(tensors, 0) == Some(Experts::Whole) {
+        refuse!(
+            "{folder}: the model has its experts as one tensor, for which --to gptq and awq have no layout; --to int4, mxfp4, nvfp4 and fp8 \
+             need no text, and leave them as they are"
+        );
+    }
+    // Each expert is judged by what it is given.
+    match prunable(&Spec { moe: None, ..spec.clone() }) {
         Ok(()) => Ok(()),
         Err(what) => {
             let what = what.replace("pruning", "rounding by text");
-            refuse!("{}: the model {what}; --to int4, mxfp4, nvfp4 and fp8 need no text", folder.display())
+            refuse!("{folder}: the model {what}; --to int4, mxfp4, nvfp4 and fp8 need no text")
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What a model's projections are given for some text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fathom_model::{BlockTensor, InputSizes, Moments};
-use fathom_tensor::Device;
+use fathom_tensor::{Device, Tensor};
 
 use crate::calibration::each_kept;
 use crate::events::Events;
@@ -11,6 +11,8 @@ use crate::models::Loaded;
 
 /// Bytes of second moments that are held at once, if a layer's are not more.
 const BUDGET: usize = 2 << 30;
+/// What says which experts a token's slots are of.
+const INDEX: &str = "moe.index";
 
 /// A model with the text that it is judged by.
 pub(super) struct Judged<'a> {
@@ -20,30 +22,79 @@ pub(super) struct Judged<'a> {
     pub events: &'a dyn Events,
 }
 
-/// The projection that reads a value of the forward pass.
-fn role(value: &str) -> Option<&'static str> {
-    Some(match value {
-        "attn.norm" => "qkv",
-        "attn.out" => "attn_out",
-        "mlp.norm" => "up",
-        "mlp.act" => "down",
-        _ => return None,
-    })
+/// Projections that read a value of the forward pass: of all tokens, and of those of each expert.
+fn roles(value: &str) -> (&'static [&'static str], Option<&'static str>) {
+    match value {
+        "attn.norm" => (&["qkv"], None),
+        "attn.out" => (&["attn_out"], None),
+        "mlp.norm" => (&["up", "shared.up"], Some("experts.up")),
+        "mlp.act" => (&["down"], None),
+        "moe.act" => (&[], Some("experts.down")),
+        "moe.shared.act" => (&["shared.down"], None),
+        _ => (&[], None),
+    }
 }
 
-/// A projection's layer and role.
-pub(super) type At = (usize, &'static str);
+/// A projection's layer and role, and its expert.
+pub(super) type At = (usize, &'static str, Option<usize>);
+/// Sees some rows of a projection's inputs, and how many columns they have.
+type See<'a> = dyn FnMut(At, &[f32], usize) + 'a;
+
+/// What a layer was given: rows of each value, and the experts of its tokens' slots.
+#[derive(Default)]
+struct Layer {
+    values: Vec<(&'static str, Tensor)>,
+    index: Option<Tensor>,
+}
+
+impl Layer {
+    /// Shows the rows of each expert: all of a token, or those of its slot.
+    fn by_expert(&self, device: &Device, layer: usize, see: &mut See<'_>) {
+        let Some(index) = &self.index else { return };
+        let bytes = device.machine.read(index).wait();
+        let chosen: Vec<i32> =
+            bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
+        for (role, value) in &self.values {
+            let rows = device.to_f32(value);
+            // The way in reads a token's row, which its slots share; the way out has one for each slot.
+            let slots = if *role == "experts.up" { index.cols() } else { 1 };
+            let cols = value.cols() * slots / index.cols();
+            let mut each = BTreeMap::<usize, Vec<f32>>::new();
+            for (slot, expert) in chosen.iter().enumerate() {
+                // A slot may be empty.
+                let Ok(expert) = usize::try_from(*expert) else { continue };
+                each.entry(expert).or_default().extend_from_slice(&rows[slot / slots * cols..][..cols]);
+            }
+            for (expert, rows) in each {
+                see((layer, role, Some(expert)), &rows, cols);
+            }
+        }
+    }
+}
 
 impl<'a> Judged<'a> {
     /// Shows the inputs of all projections, row by row.
-    fn each(&self, see: &mut dyn FnMut(At, &[f32], usize)) {
+    fn each(&self, see: &mut See<'_>) {
         let Loaded { model, params } = self.loaded;
         for text in self.texts {
+            let mut layers = BTreeMap::<usize, Layer>::new();
             each_kept(self.device, (model, params), text, &mut |layer, name, tensor| {
-                if let (Ok(layer), Some(role)) = (usize::try_from(layer), role(name)) {
-                    see((layer, role), &self.device.to_f32(tensor), tensor.cols());
+                let Ok(layer) = usize::try_from(layer) else { return };
+                let (of_all, of_experts) = roles(name);
+                if !of_all.is_empty() {
+                    let rows = self.device.to_f32(tensor);
+                    of_all.iter().for_each(|role| see((layer, role, None), &rows, tensor.cols()));
+                }
+                if model.spec.experts_of(layer).is_none() {
+                    return;
+                }
+                let seen = layers.entry(layer).or_default();
+                seen.values.extend(of_experts.map(|role| (role, tensor.clone())));
+                if name == INDEX {
+                    seen.index = Some(tensor.clone());
                 }
             });
+            layers.iter().for_each(|(layer, seen)| seen.by_expert(self.device, *layer, see));
         }
     }
 
@@ -58,41 +109,73 @@ impl<'a> Judged<'a> {
     /// Their second moments, some layers at a time.
     pub fn moments<'b>(&'b self, tensors: &[BlockTensor]) -> AllMoments<'a, 'b> {
         let matrices = tensors.iter().filter(|tensor| tensor.shape.len() == 2);
+        let at = |tensor: &BlockTensor| (tensor.layer, tensor.role, tensor.expert);
         let of: BTreeMap<String, At> =
-            matrices.clone().map(|tensor| (tensor.name.clone(), (tensor.layer, tensor.role))).collect();
-        let widths: BTreeMap<&str, usize> = matrices.map(|tensor| (tensor.role, tensor.shape[1])).collect();
-        let bytes: usize = widths.values().map(|width| size_of::<f32>() * width * width).sum();
-        let layers = (BUDGET / bytes.max(1)).max(1);
-        AllMoments { judged: self, of, layers, held: BTreeMap::new() }
+            matrices.clone().map(|tensor| (tensor.name.clone(), at(tensor))).collect();
+        // Of a layer that has most; the others of a model are no larger by much.
+        let mut bytes = BTreeMap::<usize, BTreeMap<At, usize>>::new();
+        for tensor in matrices {
+            let size = size_of::<f32>() * tensor.shape[1] * tensor.shape[1];
+            bytes.entry(tensor.layer).or_default().insert(at(tensor), size);
+        }
+        let most = bytes.values().map(|layer| layer.values().sum()).max().unwrap_or(1);
+        let layers = (BUDGET / most.max(1)).max(1);
+        let wanted = of.values().copied().collect();
+        AllMoments { judged: self, of, wanted, layers, held: BTreeMap::new(), first: None }
     }
+}
+
+/// What is known of the inputs of a projection.
+pub(super) enum Given<'a> {
+    /// All that is needed.
+    Enough(&'a Moments),
+    /// An expert that few tokens chose.
+    TooLittle,
+    /// Nothing, which does not happen to a projection of all tokens.
+    Nothing,
 }
 
 /// Second moments that are computed when they are asked for.
 pub(super) struct AllMoments<'a, 'b> {
     judged: &'b Judged<'a>,
     of: BTreeMap<String, At>,
+    wanted: BTreeSet<At>,
     /// Held at once.
     layers: usize,
     held: BTreeMap<At, Moments>,
+    /// The first layer that is held.
+    first: Option<usize>,
 }
 
 impl AllMoments<'_, '_> {
     /// Of what a projection is given.
-    pub fn of(&mut self, name: &str) -> Option<&Moments> {
-        let at = *self.of.get(name)?;
-        if !self.held.contains_key(&at) {
-            let layers = at.0..at.0 + self.layers;
-            let last = layers.end.min(self.judged.loaded.model.spec.layers.len()) - 1;
-            let what = format!("reading the text for what layers {} to {last} are given", layers.start);
-            self.judged.events.doing(&what);
-            self.held.clear();
-            let held = &mut self.held;
-            self.judged.each(&mut |at, rows, cols| {
-                if layers.contains(&at.0) {
-                    held.entry(at).or_insert_with(|| Moments::new(cols)).add(rows);
-                }
-            });
+    pub fn of(&mut self, name: &str) -> Given<'_> {
+        let Some(at) = self.of.get(name).copied() else { return Given::Nothing };
+        let is_held = |first: usize| (first..first + self.layers).contains(&at.0);
+        if !self.first.is_some_and(is_held) {
+            self.read(at.0);
         }
-        self.held.get(&at)
+        match (self.held.get(&at), at.2) {
+            (Some(moments), None) => Given::Enough(moments),
+            (Some(moments), Some(_)) if moments.are_enough() => Given::Enough(moments),
+            (_, Some(_)) => Given::TooLittle,
+            (None, None) => Given::Nothing,
+        }
+    }
+
+    /// Reads the text for layers from this one on.
+    fn read(&mut self, first: usize) {
+        let layers = first..first + self.layers;
+        let last = layers.end.min(self.judged.loaded.model.spec.layers.len()) - 1;
+        let what = format!("reading the text for what layers {first} to {last} are given");
+        self.judged.events.doing(&what);
+        self.held.clear();
+        self.first = Some(first);
+        let (held, wanted) = (&mut self.held, &self.wanted);
+        self.judged.each(&mut |at, rows, cols| {
+            if layers.contains(&at.0) && wanted.contains(&at) {
+                held.entry(at).or_insert_with(|| Moments::new(cols)).add(rows);
+            }
+        });
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use fathom_app::export::{Conversion, Converted, Format};
-use fathom_app::quantize::{Quantised, Request, run as quantise};
+use fathom_app::quantize::{Experts, Quantised, Request, run as quantise};
 use fathom_app::{Machine, export as export_model, import as import_model};
 use fathom_base::human;
 use fathom_train::recipe::QatName;
@@ -38,6 +38,7 @@ pub fn quantize(args: &Quantize) -> Result<()> {
     }
     let done = export_model(&to.conversion(model.clone(), out.clone()), &Plain::default())?;
     outln!("{}: {} with {} weights as {to}", out.display(), done.family, human::count(done.weights));
+    say_whole_experts(done.whole_experts);
     Ok(())
 }
 
@@ -53,15 +54,34 @@ fn coded(args: &Quantize) -> Result<()> {
         sample_tokens: args.sample_tokens.max(2),
     };
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-    let Quantised { family, weights, group, losses } = quantise(&request, &machine, &listener)?;
+    let Quantised { family, weights, group, losses, experts } = quantise(&request, &machine, &listener)?;
     if args.json {
+        let experts = experts.map(|experts| match experts {
+            Experts::Whole => json!({"rounded": 0}),
+            Experts::Rounded { projections, unjudged } => {
+                json!({"rounded": projections, "unjudged": unjudged})
+            }
+        });
         outln!(
             "{}",
-            json!({"family": family, "weights": weights, "format": to.to_string(), "group": group, "losses": losses})
+            json!({
+                "family": family, "weights": weights, "format": to.to_string(), "group": group, "losses": losses, "experts": experts,
+            })
         );
         return Ok(());
     }
     outln!("{}: {family} with {} weights as {to}", out.display(), human::count(weights));
+    match experts {
+        Some(Experts::Whole) => outln!(
+            "experts stay as they are: a layer's are one tensor in the model's files, for which {to} has no layout"
+        ),
+        Some(Experts::Rounded { projections, unjudged }) if unjudged > 0 => outln!(
+            "{} of {} projections of experts are rounded to nearest: too few tokens of the text chose their expert; more --samples judge them",
+            human::grouped(unjudged as u64),
+            human::grouped(projections as u64)
+        ),
+        _ => {}
+    }
     if let Some([before, after]) = losses {
         let [plain, coded] = [before, after].map(f64::exp);
         outln!(
@@ -113,4 +133,14 @@ fn print(args: &Convert, what: &Conversion, done: &Converted) {
             (None, rounded) => rounded.to_string(),
         }
     );
+    say_whole_experts(done.whole_experts);
+}
+
+/// What folders of bitsandbytes leave.
+fn say_whole_experts(whole: bool) {
+    if whole {
+        outln!(
+            "experts stay as they are: Transformers has a layer's as one tensor, which bitsandbytes does not quantise"
+        );
+    }
 }

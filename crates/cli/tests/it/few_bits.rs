@@ -60,6 +60,52 @@ fn folders_in_few_bits_are_written_and_read() {
     );
 }
 
+/// Experts are written in every format, each as a linear of its own, and the loss that is printed is of a model with them.
+#[test]
+fn experts_are_written_in_few_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let mixture = "[model]\nfamily = \"mixtral\"\nhidden = 64\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 16\nffn = 96\nvocab = 512\n\
+        [moe]\nexperts = 4\n[[stage]]\nseq_tokens = 64\nsteps = 40\n[eval]\nenabled = false\n[optimizer]\nlr = 1e-2\n";
+    fs::write(at("mixture.toml"), mixture).unwrap();
+    let paths = format!("data.paths={}", arg(&at("text")));
+    good(["train", arg(&at("mixture.toml")), &paths, &format!("run.out={}", arg(&at("mixture")))]);
+    let text = at("text/00.txt");
+    let judge = ["--data", arg(&text), "--samples", "32", "--sample-tokens", "64", "--json"];
+    let rise = |method: &str| {
+        let to = at(method);
+        let report =
+            good([&["quantize", arg(&at("mixture")), arg(&to), "--to", method][..], &judge].concat());
+        let report: Value = serde_json::from_str(&report).unwrap();
+        // Two layers of four experts of three projections.
+        assert_eq!(report["experts"]["rounded"], 24, "{report}");
+        let unjudged = report["experts"]["unjudged"].as_u64().unwrap();
+        assert!(unjudged < if matches!(method, "gptq" | "awq") { 24 } else { 1 }, "{report}");
+        let weights = fs::read(to.join("model.safetensors")).unwrap();
+        let header = String::from_utf8_lossy(&weights[..weights.len().min(1 << 16)]).into_owned();
+        let end = match method {
+            "gptq" | "awq" => "qweight",
+            "fp8" => "weight_scale",
+            _ => "weight_packed",
+        };
+        assert!(header.contains(&format!("block_sparse_moe.experts.3.w2.{end}")), "{method}");
+        assert!(!header.contains(&format!("block_sparse_moe.gate.{end}")), "{method}");
+        let [before, after] = [0, 1].map(|at| report["losses"][at].as_f64().unwrap());
+        after - before
+    };
+    let all = ["int4", "mxfp4", "nvfp4", "fp8", "gptq", "awq"];
+    let found = all.map(rise);
+    println!("{all:?} {found:?}");
+    assert!(found.iter().all(|rise| rise.abs() < 0.3) && found[3].abs() < 0.02, "{all:?} {found:?}");
+    let few = ["--data", arg(&text), "--samples", "3", "--sample-tokens", "32"];
+    let said = good([&["quantize", arg(&at("mixture")), arg(&at("few")), "--to", "gptq"][..], &few].concat());
+    assert!(said.contains("24 of 24 projections of experts are rounded to nearest"), "{said}");
+    let said = good(["quantize", arg(&at("mixture")), arg(&at("nf4")), "--to", "nf4"]);
+    assert!(said.contains("experts stay as they are"), "{said}");
+    good(["quantize", arg(&at("awq")), arg(&at("again.gguf")), "--to", "q8_0"]);
+}
+
 /// A run that rounds its weights while it trains: the folder that is exported has the weights of the run's own model, to the bit, and its
 /// loss; a run that was killed goes on as if it had not been.
 #[test]

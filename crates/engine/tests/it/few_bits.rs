@@ -86,25 +86,25 @@ impl Stream for ExactStream<'_> {
 }
 
 /// Writes a folder in few bits of a plain one.
-type Write<'a> = &'a dyn Fn(&HfFolder, &Path);
+pub type Write<'a> = &'a dyn Fn(&HfFolder, &Path);
 
 fn options(generation: &GenerationConfig) -> FolderOptions<'_> {
     FolderOptions { weights: SaveOptions::new(DType::Bf16), generation, copy: &[] }
 }
 
-fn rounded(plain: &HfFolder, to: &Path, how: RoundTo) {
+pub fn rounded(plain: &HfFolder, to: &Path, how: RoundTo) {
     let generation = GenerationConfig::default();
     let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
     save_hf_rounded((&plain.spec, sources), to, (how, options(&generation))).unwrap();
 }
 
-fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
+pub fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
     let generation = GenerationConfig::default();
     let sources: [&dyn Source; 2] = [&plain.source, &plain.source];
     save_hf_coded((&plain.spec, sources), to, (coder, options(&generation))).unwrap();
 }
 
-fn grouped(plain: &HfFolder, to: &Path, (packing, zero): (Packing4, Zero)) {
+pub fn grouped(plain: &HfFolder, to: &Path, (packing, zero): (Packing4, Zero)) {
     let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 64, zero));
     coded(plain, to, &GroupedSave::new((packing, 64), code, |_: &str, _: &mut [f32]| ()));
 }

@@ -8,16 +8,16 @@ use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
 use fathom_model::{
-    Coder, FileWriter, Fp8Save, GgufType, Grouped, GroupedSave, HfFolder, Model, Packing4, SINGLE, Source,
-    TensorInfo, Zero, open, read_f32, save_gguf,
+    Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, Zero, load, open, save_gguf,
 };
 use fathom_tensor::ggml::Kind;
+use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing};
 use fathom_text::Tokenizer;
 
 use crate::batch::{WAYS, steady};
-use crate::few_bits::answers;
-use crate::packed::{BUDGET, held, random};
+use crate::few_bits::{Write, answers, coded, grouped, rounded};
+use crate::packed::{BUDGET, bed, held, random, text};
 
 const EXPERTS: usize = 4;
 
@@ -135,48 +135,90 @@ fn turned_experts_answer_as_their_elements_do() {
     planned(&opened);
 }
 
-/// Writes a folder in which experts alone are as a coder has them, as other tools leave them.
-fn coded(plain: &HfFolder, from: &Path, to: &Path, coder: &dyn Coder) {
-    std::fs::create_dir(to).unwrap();
-    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
-    let (mut infos, mut contents) = (Vec::new(), Vec::new());
-    for name in plain.source.names() {
-        let shape = plain.source.shape(name).unwrap();
-        let values = read_f32(&plain.source, name, 0..shape[0]).unwrap();
-        match *shape {
-            [rows, cols] if name.contains(".experts.") => {
-                infos.extend(coder.tensors(name, [rows, cols], DType::F32));
-                contents.extend(coder.encode(name, [rows, cols], values).unwrap());
-            }
-            _ => {
-                infos.push(TensorInfo { name: name.to_string(), dtype: DType::F32, shape: shape.to_vec() });
-                contents.push((DType::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect()));
-            }
-        }
-    }
-    let mut writer = FileWriter::create(&to.join(SINGLE), &infos).unwrap();
-    for (info, (dtype, bytes)) in infos.iter().zip(&contents) {
-        assert_eq!((info.dtype, info.bytes()), (*dtype, bytes.len() as u64), "{}", info.name);
-        writer.write(bytes).unwrap();
-    }
-    writer.finish().unwrap();
-}
-
+/// Folders as `fathom quantize` writes them: each expert is packed in memory, and the router is not.
 #[test]
 fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
     let at = tempfile::tempdir().unwrap();
     let plain = folder(at.path(), "qwen3_moe");
-    let code = |zero| move |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 64, zero));
-    let adjust = |_: &str, _: &mut [f32]| ();
-    let cases: [(&str, &dyn Coder); 4] = [
-        ("gptq", &GroupedSave::new((Packing4::Gptq, 64), code(Zero::Middle), adjust)),
-        ("awq", &GroupedSave::new((Packing4::Awq, 64), code(Zero::Lowest), adjust)),
-        ("int4", &GroupedSave::new((Packing4::Compressed, 64), code(Zero::Middle), adjust)),
-        ("fp8", &Fp8Save),
+    let cases: [(&str, Write<'_>); 6] = [
+        ("gptq", &|plain, to| grouped(plain, to, (Packing4::Gptq, Zero::Middle))),
+        ("awq", &|plain, to| grouped(plain, to, (Packing4::Awq, Zero::Lowest))),
+        ("int4", &|plain, to| rounded(plain, to, RoundTo::Int4)),
+        ("mxfp4", &|plain, to| rounded(plain, to, RoundTo::Mxfp4)),
+        ("nvfp4", &|plain, to| rounded(plain, to, RoundTo::Nvfp4)),
+        ("fp8", &|plain, to| coded(plain, to, &Fp8Save)),
     ];
-    for (name, coder) in cases {
+    for (name, write) in cases {
         let to = at.path().join(name);
-        coded(&plain, at.path(), &to, coder);
-        answers(name, &open(&to).unwrap(), (2 * plain.spec.layers.len(), 96));
+        write(&plain, &to);
+        let opened = open(&to).unwrap();
+        // Attention's two weights and experts' two of each layer.
+        answers(name, &opened, (4 * plain.spec.layers.len(), 96));
+        assert_eq!(experts(&opened).len(), 2 * plain.spec.layers.len(), "{name}");
+    }
+}
+
+/// Losses of some documents on each rank of a grid, and how many weights of experts are packed there.
+fn on_ranks(at: &Path, grid: Grid) -> Vec<(Vec<f32>, usize)> {
+    let documents: Vec<Vec<u32>> = (1..4).map(|seed| text(seed, 7 + 9 * seed)).collect();
+    let rank = |seat: Option<Seat>| {
+        let machine = Arc::new(Cpu::new(1, None));
+        let device = match seat {
+            Some(seat) => Device::on_mesh(machine, BUDGET, Mesh::new(grid, Box::new(seat.take()))),
+            None => Device::new(machine, BUDGET),
+        };
+        let opened = open(at).unwrap();
+        let (model, mut params) = Model::declare_stored(&device, &opened.spec, DType::F32, &opened.source);
+        load(&device, &model, &mut params, &opened.source).unwrap();
+        let ids = model.linears().into_iter().filter(|linear| linear.role.starts_with("experts."));
+        let packed =
+            ids.filter(|linear| params.get(linear.params.weight).value.as_blocked().is_some()).count();
+        (bed(device, model, params).engine(64).losses_of(&documents).unwrap().concat(), packed)
+    };
+    if grid.ranks() == 1 {
+        return vec![rank(None)];
+    }
+    std::thread::scope(|scope| {
+        let seats = threads(grid.ranks(), ThreadsOptions::default()).into_iter();
+        let all: Vec<_> = seats.map(|seat| scope.spawn(|| rank(Some(seat)))).collect();
+        all.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Experts stay packed where ranks own some each, and where they share the columns of each in whole blocks; ranks that have other parts
+/// of the model have experts whole.
+#[test]
+fn experts_stay_packed_on_ranks() {
+    let at = tempfile::tempdir().unwrap();
+    folder(at.path(), "qwen3_moe");
+    // Tokens go through all experts: sums that are rounded otherwise would let a router choose another.
+    let config = at.path().join("config.json");
+    let mut said: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    said["num_experts_per_tok"] = EXPERTS.into();
+    std::fs::write(&config, said.to_string()).unwrap();
+    let plain = open(at.path()).unwrap();
+    let few = at.path().join("int4");
+    rounded(&plain, &few, RoundTo::Int4);
+    save_gguf((&plain.spec, &plain.source), &at.path().join("q4_k.gguf"), GgufType::Q4KM, Vec::new())
+        .unwrap();
+    let layers = plain.spec.layers.len();
+    let tp = Grid { tp: 2, ..Grid::default() };
+    for (from, grid, packed) in [
+        ("int4", tp, 2 * layers),
+        ("int4", Grid { ep: 2, ..tp }, 2 * layers),
+        ("int4", Grid { etp: 2, ..tp }, 2 * layers),
+        ("q4_k.gguf", Grid { ep: 2, ..tp }, 2 * layers),
+        // Half of 256 columns are no block of the way out.
+        ("q4_k.gguf", Grid { etp: 2, ..tp }, layers),
+    ] {
+        let from = at.path().join(from);
+        let [(alone, _)] = &on_ranks(&from, Grid::default())[..] else { panic!("one rank") };
+        for (rank, (losses, found)) in on_ranks(&from, grid).iter().enumerate() {
+            let what = format!("{} on {grid}, rank {rank}", from.display());
+            assert_eq!(*found, packed, "{what}");
+            let apart = losses.iter().zip(alone).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+            println!("{what}: losses are {apart} apart");
+            assert!(losses.len() == alone.len() && apart < 2e-3, "{what}: {apart}");
+        }
     }
 }

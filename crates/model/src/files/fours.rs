@@ -63,8 +63,8 @@ pub fn save_hf_rounded(
     Ok(format)
 }
 
-/// The factor of each projection by its name. Those that are one weight in memory, which servers fuse as well, have one: that of the
-/// largest of all.
+/// The factor of each projection by its name. Those that are one weight in memory, or one expert's part of it, which servers fuse as
+/// well, have one: that of the largest of all.
 fn factors(
     spec: &Spec,
     [source, projections]: [&dyn Source; 2],
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn tensor(shape: &[usize]) -> BlockTensor {
-        BlockTensor { name: "x".into(), layer: 0, role: "up", shape: shape.to_vec() }
+        BlockTensor { name: "x".into(), layer: 0, role: "up", expert: None, shape: shape.to_vec() }
     }
 
     #[test]

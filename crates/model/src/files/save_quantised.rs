@@ -46,16 +46,32 @@ pub(super) struct Out {
     pub shape: Vec<usize>,
     dtype: DType,
     pub quantised: bool,
-    /// The weight in memory that it is a part of.
-    pub weight: ParamId,
+    /// What its results decide, as a router's do.
+    is_gate: bool,
+    /// The weight in memory that it is a part of, and the expert.
+    pub weight: (ParamId, Option<usize>),
 }
 
-/// Whether a tensor is a projection of a block, which formats of few bits are for.
+/// Whether a tensor is a projection of a block, or of one of its experts, which formats of few bits are for. Experts that are one tensor
+/// are not: no such format has a layout for them.
 pub(crate) fn is_projection(layer: Option<usize>, weight: &WeightSpec<'_>, shape: &[usize]) -> bool {
-    layer.is_some() && weight.kind == Kind::Linear && shape.len() == 2
+    layer.is_some() && matches!(weight.kind, Kind::Linear | Kind::Experts(_)) && shape.len() == 2
 }
 
-/// Writes a folder that Transformers loads with bitsandbytes, of the weights of a source.
+/// The expert that a tensor is of.
+fn expert_of(weight: &WeightSpec<'_>, piece: &Piece) -> Option<usize> {
+    let Kind::Experts(experts) = weight.kind else { return None };
+    (piece.shape.len() == 2).then(|| piece.param_row / (weight.shape[0] / experts.max(1)).max(1))
+}
+
+/// The module of all experts of a layer, by the name of a tensor.
+fn experts_module(name: &str) -> Option<&str> {
+    const END: &str = ".experts";
+    name.find(&format!("{END}.")).map(|at| &name[..at + END.len()])
+}
+
+/// Writes a folder that Transformers loads with bitsandbytes, of the weights of a source. Experts stay as they are: Transformers holds all
+/// of a layer as one tensor, which bitsandbytes does not quantise.
 ///
 /// # Errors
 /// If a tensor is missing or of a type that is not a float, the family stores projections in another order, or the system refuses to
@@ -69,7 +85,11 @@ pub fn save_hf_quantised(
     folder: &Path,
     (how, options): (QuantisedSave, FolderOptions<'_>),
 ) -> Result<()> {
-    let (all, skipped) = outs(spec, source, options.weights.dtype)?;
+    let (mut all, mut skipped) = outs(spec, source, options.weights.dtype)?;
+    for out in all.iter_mut().filter(|out| out.weight.1.is_some()) {
+        out.quantised = false;
+        skip(&mut skipped, experts_module(&out.name));
+    }
     let compute = super::folder::torch_name(options.weights.dtype);
     let said = config(how.format, how.double, compute, &skipped);
     write_folder(spec, folder, (options, Some(said)), || {
@@ -137,8 +157,11 @@ pub struct BlockTensor {
     pub name: String,
     /// The block's number.
     pub layer: usize,
-    /// What it is in it: `qkv`, `attn_out`, `up`, `down`, `attn_norm`, `mlp_norm`.
+    /// What it is in it: `qkv`, `attn_out`, `up`, `down`, `attn_norm`, `mlp_norm`; of mixtures `router`, `experts.up`, `experts.down`,
+    /// `shared.up`, `shared.down`, `shared.gate`.
     pub role: &'static str,
+    /// The expert that it is of, if each is a tensor of its own.
+    pub expert: Option<usize>,
     /// Its sizes in files.
     pub shape: Vec<usize>,
 }
@@ -154,6 +177,7 @@ pub fn block_tensors(spec: &Spec) -> Vec<BlockTensor> {
             name: piece.name.clone(),
             layer,
             role: weight.role,
+            expert: expert_of(weight, piece),
             shape: piece.shape.clone(),
         };
         all.extend(pieces[id.index()].iter().map(tensor));
@@ -179,8 +203,11 @@ pub(super) fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Ve
             if !seen.insert(piece.name.clone()) {
                 continue;
             }
+            let quantised = is_projection(layer, weight, &piece.shape);
             if weight.kind == Kind::Gate {
-                skipped.extend(piece.name.strip_suffix(".weight").map(str::to_string));
+                skip(&mut skipped, piece.name.strip_suffix(".weight"));
+            } else if matches!(weight.kind, Kind::Experts(_)) && !quantised {
+                skip(&mut skipped, experts_module(&piece.name));
             }
             let short = piece.name.strip_prefix(names.base).filter(|name| source.shape(name).is_some());
             let from = if source.shape(&piece.name).is_some() { Some(piece.name.as_str()) } else { short };
@@ -189,13 +216,19 @@ pub(super) fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Ve
                 failed = Err(Error::tensor(source.place(&piece.name), &piece.name, what));
                 return;
             };
-            let quantised = is_projection(layer, weight, &piece.shape);
             let dtype = if weight.kind == Kind::Wide { DType::F32 } else { dtype };
             let (name, shape) = (piece.name.clone(), piece.shape.clone());
-            all.push(Out { name, from: from.to_string(), shape, dtype, quantised, weight: id });
+            let (is_gate, weight) = (weight.kind == Kind::Gate, (id, expert_of(weight, piece)));
+            all.push(Out { name, from: from.to_string(), shape, dtype, quantised, is_gate, weight });
         }
     });
     failed.map(|()| (all, skipped))
+}
+
+/// Adds a module to those that stay as they are.
+fn skip(skipped: &mut Vec<String>, module: Option<&str>) {
+    let new = module.filter(|module| !skipped.iter().any(|known| known == module));
+    skipped.extend(new.map(str::to_string));
 }
 
 impl Out {
@@ -250,14 +283,14 @@ impl Out {
         (text + "}").into_bytes()
     }
 
-    /// As it is, or as `adjust` makes it, in the type of the file.
+    /// As it is, or a vector or a gate as `adjust` makes it, in the type of the file.
     fn write(
         &self,
         source: &dyn Source,
         writer: &mut FolderWriter,
         adjust: &dyn Fn(&mut [f32]),
     ) -> Result<()> {
-        if self.shape.len() == 1 {
+        if self.shape.len() == 1 || self.is_gate {
             let mut values = read_f32(source, &self.from, 0..self.shape[0])?;
             adjust(&mut values);
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();

@@ -6,7 +6,7 @@ mod awq;
 mod gptq;
 mod write;
 
-pub use awq::{InputSizes, scales};
+pub use awq::{InputSizes, Scaled, scales};
 pub use gptq::{Moments, gptq};
 pub use write::{GroupedSave, Packing4};
 

@@ -65,19 +65,33 @@ impl<'a> GroupedSave<'a> {
 impl Coder for GroupedSave<'_> {
     fn config(&self, skipped: &[String]) -> Value {
         let group = self.group;
+        // Both leave out the head by themselves.
+        let gates = || skipped.iter().filter(|module| module.as_str() != "lm_head");
         match self.packing {
             Packing4::Compressed => {
                 let weights = json!({"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": group, "dynamic": false});
                 compressed_config("pack-quantized", skipped, (weights, Value::Null))
             }
-            Packing4::Gptq => json!({
-                "quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": false, "sym": true, "checkpoint_format": "gptq",
-                "lm_head": false, "true_sequential": false, "static_groups": false, "damp_percent": 0.01,
-            }),
-            Packing4::Awq => json!({
-                "quant_method": "awq", "bits": 4, "group_size": group, "zero_point": true, "version": "gemm",
-                "modules_to_not_convert": null,
-            }),
+            Packing4::Gptq => {
+                let mut said = json!({
+                    "quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": false, "sym": true, "checkpoint_format": "gptq",
+                    "lm_head": false, "true_sequential": false, "static_groups": false, "damp_percent": 0.01,
+                });
+                // GPTQModel's and vLLM's way to say that a module is not quantised: a pattern behind `-:`.
+                let pattern = |module: &String| (format!("-:^{}$", module.replace('.', "\\.")), json!({}));
+                let gates: serde_json::Map<String, Value> = gates().map(pattern).collect();
+                if !gates.is_empty() {
+                    said["dynamic"] = Value::Object(gates);
+                }
+                said
+            }
+            Packing4::Awq => {
+                let gates: Vec<&String> = gates().collect();
+                json!({
+                    "quant_method": "awq", "bits": 4, "group_size": group, "zero_point": true, "version": "gemm",
+                    "modules_to_not_convert": if gates.is_empty() { Value::Null } else { json!(gates) },
+                })
+            }
         }
     }
 

@@ -6,10 +6,13 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_model::{
-    Area, FolderOptions, GenerationConfig, Init, LlamaSizes, Model, RoundTo, SafeTensors, SaveOptions,
-    Source, Spec, initialise, open, open_config, read_f32, save_hf, save_hf_rounded,
+    Area, FolderOptions, GenerationConfig, Grouped, GroupedSave, Init, LlamaSizes, Model, Packing4,
+    QuantisedSave, RoundTo, SafeTensors, SaveOptions, Source, Spec, Zero, initialise, open, open_config,
+    read_f32, save_hf, save_hf_coded, save_hf_quantised, save_hf_rounded,
 };
-use fathom_tensor::{DType, Device, FourBits};
+use fathom_tensor::{BlockFormat, DType, Device, FourBits};
+
+use crate::golden_files::root;
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_few_bits")
@@ -136,12 +139,9 @@ fn what_would_be_read_wrong_is_refused_by_name() {
     );
 }
 
-/// Folders that are written in four bits are read as the numbers that their formats have for the weights: of NVFP4 with one factor for
-/// what is one weight in memory.
-#[test]
-fn folders_in_four_bits_come_back_as_their_numbers() {
-    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
-    let spec = Spec::llama(LlamaSizes {
+/// A model of two layers, and one with experts.
+fn specs() -> [Spec; 2] {
+    let dense = Spec::llama(LlamaSizes {
         hidden: 64,
         layers: 2,
         heads: 4,
@@ -153,47 +153,162 @@ fn folders_in_four_bits_come_back_as_their_numbers() {
         max_positions: 64,
         tied: false,
     });
-    let (model, mut params) = Model::declare(&device, &spec, DType::Bf16);
-    initialise(&device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
-    let [plain, none] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut mixture = open(&root().join("mixtral")).unwrap().spec;
+    (mixture.hidden, mixture.ffn) = (64, 96);
+    mixture.moe.iter_mut().for_each(|moe| moe.ffn = 96);
+    [dense, mixture]
+}
+
+/// Modules that a projection shares its factor with; none of what stays as it is.
+fn fused(module: &str) -> &'static [&'static str] {
+    match module {
+        "q_proj" | "k_proj" | "v_proj" => &["q_proj", "k_proj", "v_proj"],
+        "gate_proj" | "up_proj" => &["gate_proj", "up_proj"],
+        "o_proj" => &["o_proj"],
+        "down_proj" => &["down_proj"],
+        "w1" | "w3" => &["w1", "w3"],
+        "w2" => &["w2"],
+        _ => &[],
+    }
+}
+
+fn whole(source: &SafeTensors, name: &str) -> Vec<f32> {
+    read_f32(source, name, 0..source.shape(name).unwrap()[0]).unwrap()
+}
+
+/// What `config.json` says of a folder's weights.
+fn said(folder: &Path) -> serde_json::Value {
+    let config = std::fs::read(folder.join("config.json")).unwrap();
+    serde_json::from_slice::<serde_json::Value>(&config).unwrap()["quantization_config"].clone()
+}
+
+/// Folders that are written in four bits are read as the numbers that their formats have for the weights: of NVFP4 with one factor for
+/// what is one weight in memory, or an expert's part of it.
+#[test]
+fn folders_in_four_bits_come_back_as_their_numbers() {
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
+    for spec in specs() {
+        let (model, mut params) = Model::declare(&device, &spec, DType::Bf16);
+        initialise(&device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
+        let [plain, none] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let generation = GenerationConfig::default();
+        let options =
+            FolderOptions { weights: SaveOptions::new(DType::Bf16), generation: &generation, copy: &[] };
+        save_hf(&device, &model, &params, plain.path(), options).unwrap();
+        let source = open(plain.path()).unwrap().source;
+        let most = |names: &[String]| {
+            let all = names.iter().flat_map(|name| whole(&source, name));
+            all.fold(0f32, |most, x| most.max(x.abs()))
+        };
+        for (to, format) in [
+            (RoundTo::Mxfp4, FourBits::Mxfp4),
+            (RoundTo::Nvfp4, FourBits::Nvfp4),
+            (RoundTo::Int4, FourBits::Int4(32)),
+        ] {
+            let folder = none.path().join(format!("{to:?}"));
+            assert_eq!(save_hf_rounded((&spec, [&source, &source]), &folder, (to, options)).unwrap(), format);
+            let found = open(&folder).unwrap();
+            assert_eq!(found.spec.hidden, spec.hidden);
+            let mut rounded = 0;
+            for name in source.names() {
+                let values = whole(&source, name);
+                let (base, module) = name.trim_end_matches(".weight").rsplit_once('.').unwrap_or_default();
+                let names: Vec<String> =
+                    fused(module).iter().map(|module| format!("{base}.{module}.weight")).collect();
+                rounded += usize::from(!names.is_empty());
+                let expected = if names.is_empty() {
+                    values
+                } else {
+                    format.round(&values, format.factor(most(&names)))
+                };
+                let expected = expected.into_iter().map(|x| half::bf16::from_f32(x).to_bits());
+                let now = whole(&found.source, name).into_iter().map(|x| half::bf16::from_f32(x).to_bits());
+                assert!(now.eq(expected), "{to:?}: {name}");
+                assert_eq!(found.source.dtype(name), Some(DType::Bf16), "{to:?}: {name}");
+            }
+            let (experts, gate) = (spec.moe.as_ref().map_or(1, |moe| moe.experts), "block_sparse_moe.gate");
+            assert_eq!(rounded, 2 * (4 + 3 * experts));
+            let mut ignored = vec!["lm_head".to_string()];
+            if spec.moe.is_some() {
+                ignored.extend([0, 1].map(|layer| format!("model.layers.{layer}.{gate}")));
+            }
+            assert_eq!(said(&folder)["ignore"], serde_json::json!(ignored));
+        }
+    }
+}
+
+/// Experts that are one tensor stay as they are, and the folder says so; bitsandbytes leaves all experts.
+#[test]
+fn experts_without_a_layout_stay_as_they_are() {
+    let opened = open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mxfp4")).unwrap();
     let generation = GenerationConfig::default();
     let options =
         FolderOptions { weights: SaveOptions::new(DType::Bf16), generation: &generation, copy: &[] };
-    save_hf(&device, &model, &params, plain.path(), options).unwrap();
-    let source = open(plain.path()).unwrap().source;
-    let whole =
-        |source: &SafeTensors, name: &str| read_f32(source, name, 0..source.shape(name).unwrap()[0]).unwrap();
-    let most = |names: &[&str]| {
-        let all = names.iter().flat_map(|name| whole(&source, name));
-        all.fold(0f32, |most, x| most.max(x.abs()))
-    };
-    for (to, format) in [
-        (RoundTo::Mxfp4, FourBits::Mxfp4),
-        (RoundTo::Nvfp4, FourBits::Nvfp4),
-        (RoundTo::Int4, FourBits::Int4(32)),
-    ] {
-        let folder = none.path().join(format!("{to:?}"));
-        assert_eq!(save_hf_rounded((&spec, [&source, &source]), &folder, (to, options)).unwrap(), format);
-        let found = open(&folder).unwrap();
-        assert_eq!(found.spec.hidden, spec.hidden);
-        for name in source.names() {
-            let values = whole(&source, name);
-            let (base, module) = name.trim_end_matches(".weight").rsplit_once('.').unwrap_or_default();
-            let fused: &[&str] = match module {
-                "q_proj" | "k_proj" | "v_proj" => &["q_proj", "k_proj", "v_proj"],
-                "gate_proj" | "up_proj" => &["gate_proj", "up_proj"],
-                "o_proj" => &["o_proj"],
-                "down_proj" => &["down_proj"],
-                _ => &[],
-            };
-            let names: Vec<String> = fused.iter().map(|module| format!("{base}.{module}.weight")).collect();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let expected =
-                if fused.is_empty() { values } else { format.round(&values, format.factor(most(&names))) };
-            let expected = expected.into_iter().map(|x| half::bf16::from_f32(x).to_bits());
-            let now = whole(&found.source, name).into_iter().map(|x| half::bf16::from_f32(x).to_bits());
-            assert!(now.eq(expected), "{to:?}: {name}");
-            assert_eq!(found.source.dtype(name), Some(DType::Bf16), "{to:?}: {name}");
-        }
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("int4");
+    let both: [&dyn Source; 2] = [&opened.source, &opened.source];
+    save_hf_rounded((&opened.spec, both), &to, (RoundTo::Int4, options)).unwrap();
+    let found = open(&to).unwrap().source;
+    for name in ["gate_up_proj", "down_proj"].map(|part| format!("model.layers.0.mlp.experts.{part}")) {
+        assert_eq!(bytes(&found, &name), bytes(&opened.source, &name), "{name}");
     }
+    assert!(found.blocks("model.layers.0.self_attn.o_proj.weight").is_some());
+    let modules = ["lm_head", "model.layers.0.mlp.router", "model.layers.0.mlp.experts"];
+    assert_eq!(said(&to)["ignore"], serde_json::json!(modules));
+
+    let opened = open(&root().join("mixtral")).unwrap();
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
+    let to = folder.path().join("nf4");
+    let how = QuantisedSave { format: BlockFormat::Nf4, double: true };
+    save_hf_quantised(&device, (&opened.spec, &opened.source), &to, (how, options)).unwrap();
+    let found = open(&to).unwrap().source;
+    for name in found.names() {
+        assert_eq!(found.quantised(name).is_some(), name.contains("self_attn"), "{name}");
+    }
+    let skipped = said(&to)["llm_int8_skip_modules"].to_string();
+    assert!(skipped.contains("\"model.layers.1.block_sparse_moe.experts\""), "{skipped}");
+}
+
+/// GPTQ's and AWQ's folders name the modules of a mixture that are not in few bits, as their readers want it.
+#[test]
+fn routers_are_left_out_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let [_, spec] = specs();
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    initialise(&device, &model, &mut params, Init { deviation: 0.05, seed: 4 });
+    let generation = GenerationConfig::default();
+    let options = FolderOptions { weights: SaveOptions::new(DType::F32), generation: &generation, copy: &[] };
+    save_hf(&device, &model, &params, &folder.path().join("plain"), options).unwrap();
+    let source = open(&folder.path().join("plain")).unwrap().source;
+    let write = |packing: Packing4, zero: Zero| {
+        let to = folder.path().join(format!("{packing:?}"));
+        let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 32, zero));
+        // Gates may be changed as vectors are.
+        let adjust = |name: &str, values: &mut [f32]| {
+            if name.ends_with("gate.weight") {
+                values.iter_mut().for_each(|x| *x *= 2.0);
+            }
+        };
+        let coder = GroupedSave::new((packing, 32), code, adjust);
+        let sources: [&dyn Source; 2] = [&source, &source];
+        save_hf_coded((&spec, sources), &to, (&coder, options)).unwrap();
+        let found = open(&to).unwrap().source;
+        let expert = "model.layers.1.block_sparse_moe.experts.3.w2.weight";
+        let [values, now] = [&source, &found].map(|source| whole(source, expert));
+        let rounded = Grouped::round(&values, [64, 96], 32, zero).values();
+        // Read in the type of its scales.
+        let off = now.iter().zip(&rounded).map(|(x, y)| (x - y).abs()).fold(0f32, f32::max);
+        assert!(off < 1e-3 * 0.2, "{packing:?}: {off}");
+        let gate = "model.layers.0.block_sparse_moe.gate.weight";
+        let twice: Vec<f32> = whole(&source, gate).iter().map(|x| 2.0 * x).collect();
+        assert_eq!(whole(&found, gate), twice);
+        said(&to)
+    };
+    let gates = [0, 1].map(|layer| format!("model.layers.{layer}.block_sparse_moe.gate"));
+    assert_eq!(write(Packing4::Awq, Zero::Lowest)["modules_to_not_convert"], serde_json::json!(gates));
+    let patterns = gates.map(|gate| format!("-:^{}$", gate.replace('.', "\\.")));
+    let said = write(Packing4::Gptq, Zero::Middle);
+    let found: Vec<&String> = said["dynamic"].as_object().unwrap().keys().collect();
+    assert_eq!(found, patterns.iter().collect::<Vec<_>>());
 }

@@ -35,7 +35,13 @@ struct Json<'o> {
 impl Json<'_> {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         match value.kind() {
-            ValueKind::Undefined | ValueKind::None => self.out.push_str("null"),
+            ValueKind::None => self.out.push_str("null"),
+            ValueKind::Undefined => {
+                // Python's words, and what to do.
+                let message = "tojson: Object of type Undefined is not JSON serializable: the template writes what the \
+                               conversation does not have; give the message that key, or another template";
+                return Err(Error::new(ErrorKind::UndefinedError, message));
+            }
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.out.push_str(&number(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
@@ -69,7 +75,7 @@ impl Json<'_> {
         self.out.push('{');
         for (at, key) in keys.iter().enumerate() {
             self.item(at, depth + 1);
-            self.string(&key.as_str().map_or_else(|| number(key), str::to_string));
+            self.string(&name(key)?);
             self.out.push_str(&self.separators[1]);
             self.write(&value.get_item(key)?, depth + 1)?;
         }
@@ -120,6 +126,21 @@ impl Json<'_> {
             }
         }
         self.out.push('"');
+    }
+}
+
+/// The text of a map's key.
+fn name(key: &Value) -> Result<String, Error> {
+    match key.kind() {
+        ValueKind::String => Ok(key.as_str().unwrap_or_default().to_string()),
+        ValueKind::Number => Ok(number(key)),
+        ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.to_string()),
+        ValueKind::None => Ok("null".to_string()),
+        kind => {
+            let message =
+                format!("tojson: keys must be strings, numbers, true, false or none, and one is {kind}");
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        }
     }
 }
 

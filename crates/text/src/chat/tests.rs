@@ -294,6 +294,42 @@ fn json_and_dates_are_as_python_writes_them() {
     assert_eq!(python::strftime("%Y-%m-%d", 951_782_400), "2000-02-29");
 }
 
+/// As Transformers 5.24 does with the same templates: what is not there is no JSON, also inside of a list, a value or a key.
+#[test]
+fn what_is_undefined_is_no_json() {
+    let tokenizer = tokenizer();
+    let render = |source: &str| {
+        let message = json!({"role": "user", "content": null});
+        let template = Template::new(source, &tokenizer).unwrap();
+        template.render_with(&[&message], &[], false, &serde_json::Map::new()).map(|rendered| rendered.text)
+    };
+    for source in [
+        "{{ x | tojson }}",
+        "{{ messages[0].content | tojson }}",
+        "{{ messages[0]['z'] | tojson }}",
+        "{{ [1, x] | tojson }}",
+        "{{ {'a': [{'b': x}]} | tojson(indent=1) }}",
+        "{{ dict(a=x) | tojson }}",
+        "{{ ('a' if false) | tojson }}",
+        "{% set all = namespace() %}{{ all.x | tojson }}",
+    ] {
+        let error = render(source).expect_err(source);
+        assert!(error.contains("Object of type Undefined is not JSON serializable"), "{source}: {error}");
+    }
+    assert!(render("{{ {x: 1} | tojson }}").unwrap_err().contains("keys must be"));
+    for (source, text) in [
+        ("{{ none | tojson }}", "null"),
+        ("{{ messages[0].get('content') | tojson }}", "null"),
+        ("{{ x | default(none) | tojson }}", "null"),
+        ("{{ x | default('d') | tojson }}", "\"d\""),
+        ("{{ [none] | tojson }}", "[null]"),
+        ("{{ {none: 1} | tojson }}", "{\"null\": 1}"),
+        ("{{ {true: 1, 2: 3} | tojson(sort_keys=true) }}", "{\"true\": 1, \"2\": 3}"),
+    ] {
+        assert_eq!(render(source).unwrap(), text, "{source}");
+    }
+}
+
 /// The words behind an answer are what the template makes of the longer conversation, less what is there.
 #[test]
 fn what_follows_an_answer_is_appended() {

@@ -89,8 +89,15 @@ impl Ctx<'_> {
         let way_in = Terms::new(&up, first, (own, spread.etp));
         let way_out = Terms::new(&down, first + way_in.weights(), (own, 1));
         let (bias, terms) = (up.bias.is_some(), [way_in, way_out]);
-        only(self.apply(Spreads { name, how, spread, bias, terms }, &[x, index], &params))
+        let y = only(self.apply(Spreads { name, how, spread, bias, terms }, &[x, index], &params));
+        self.takes_packed();
+        y
     }
+}
+
+/// Rows and columns of a weight, packed or not.
+fn extent(weight: &Tensor) -> [usize; 2] {
+    weight.packing().map_or(weight.shape(), |packing| [packing.rows(), packing.cols])
 }
 
 /// A tensor that lives for one round.
@@ -154,7 +161,7 @@ impl Spreads {
 
     /// Gate and up of the rows that came, and the activation.
     fn inside(&self, x: &Exec<'_>, w: &Weights<'_>, rows: &Tensor, index: &Tensor) -> [Tensor; 2] {
-        let (_, wide, narrow) = self.widths(&[w.up.shape(), w.down.shape()]);
+        let (_, wide, narrow) = self.widths(&[extent(w.up), extent(w.down)]);
         let u = scratch(x, rows.rows(), wide, rows);
         self.product(x, [rows, w.up, index, &u], true);
         self.terms[0].add(x, w.all, [rows, index, &u]);
