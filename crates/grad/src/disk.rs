@@ -69,7 +69,7 @@ impl Role {
     }
 }
 
-/// The file, and the ring. One for all weights and state of a model.
+/// The file, and the ring. One for all weights and state of a model, and of others over the same base.
 pub struct StateDisk {
     spill: Spill,
     what: OnDisk,
@@ -105,15 +105,20 @@ impl StateDisk {
         Ok(Rc::new(StateDisk { spill, what, ring, full: RefCell::new(None) }))
     }
 
-    /// Makes the ring of the moments.
+    /// Makes the ring of the moments; optimizers that take turns have one.
     pub(crate) fn make_moments(&self, device: &Device, moments: Moments) {
         if !self.what.optimizer {
             return;
         }
         let buffer = || device.empty(1, CHUNK, moments.dtype, Category::Staging);
+        let serves = |made: &Option<Tensor>| made.as_ref().is_some_and(|made| made.dtype() == moments.dtype);
         for slot in self.ring.borrow_mut().iter_mut() {
-            slot[Role::Moment1 as usize] = Some(buffer());
-            slot[Role::Moment2 as usize] = moments.second.then(buffer);
+            for (role, wanted) in [(Role::Moment1, true), (Role::Moment2, moments.second)] {
+                let at = &mut slot[role as usize];
+                if wanted && !serves(at) {
+                    *at = Some(buffer());
+                }
+            }
         }
     }
 

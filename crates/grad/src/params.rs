@@ -1,7 +1,7 @@
 //! Weights.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fathom_tensor::mesh::Group;
@@ -45,6 +45,8 @@ pub struct Params {
     disk: Option<Rc<StateDisk>>,
     /// Weights are sharded over the ranks that would otherwise replicate them.
     parted: bool,
+    /// Those that come to a base, which ranks deal as they would without.
+    added: BTreeSet<ParamId>,
     /// Each run of layers' segments, with the weights that they need, in the order of a forward pass.
     walk: Walk,
     /// The embedding to which the head is tied.
@@ -149,9 +151,14 @@ impl Params {
         (self.walk, self.tied) = (runs, tied);
     }
 
-    /// Says the same as was said of the weights of the same model.
-    pub fn set_walk_of(&mut self, other: &Params) {
-        (self.walk, self.tied) = (other.walk.clone(), other.tied);
+    /// Says of a weight that it comes to a base, an adapter's: ranks deal the base as they would without.
+    pub fn set_added(&mut self, id: ParamId) {
+        self.added.insert(id);
+    }
+
+    /// Whether a weight comes to a base.
+    pub(crate) fn is_added(&self, id: ParamId) -> bool {
+        self.added.contains(&id)
     }
 
     /// The embedding to which the head is tied.

@@ -29,11 +29,12 @@ impl Parted {
         Parted { device: device.clone(), place: OnceCell::new(), visit: RefCell::default() }
     }
 
-    /// Gives the members their elements.
+    /// Gives the members their elements, once: models over the same base deal it in the same way.
     pub fn place(&self, device: &Device, dtype: DType, group: &Group, ranges: Vec<Range<usize>>) {
-        let own = device.empty(1, ranges[group.index()].len(), dtype, Category::Params);
-        // A second call changes nothing.
-        let _ = self.place.set(Place { own, ranges, group: group.clone() });
+        self.place.get_or_init(|| {
+            let own = device.empty(1, ranges[group.index()].len(), dtype, Category::Params);
+            Place { own, ranges, group: group.clone() }
+        });
     }
 
     #[track_caller]

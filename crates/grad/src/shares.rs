@@ -163,15 +163,17 @@ pub fn deal(lens: &[usize], members: usize) -> Vec<Vec<Range<usize>>> {
 }
 
 /// Deals the weights of each bucket on their own, so that every one of a weight's `members` has a part of every segment; by
-/// [`ParamId`]. A tied embedding is dealt by itself: the ranks that have its other copy deal it among other weights.
+/// [`ParamId`]. A tied embedding is dealt by itself: the ranks that have its other copy deal it among other weights. So is what comes to a
+/// base ([`Params::set_added`]): of the base each member has the same whatever is added.
 pub fn deal_buckets(params: &Params, members: &dyn Fn(ParamId) -> usize) -> Vec<Vec<Range<usize>>> {
     let mut all = vec![Vec::new(); params.len()];
     for bucket in params.buckets() {
-        let mut together: BTreeMap<(bool, usize), Vec<ParamId>> = BTreeMap::new();
+        let mut together: BTreeMap<(bool, bool, usize), Vec<ParamId>> = BTreeMap::new();
         for id in bucket {
-            together.entry((params.tied() == Some(id), members(id))).or_default().push(id);
+            let with = (params.tied() == Some(id), params.is_added(id), members(id));
+            together.entry(with).or_default().push(id);
         }
-        for ((_, members), ids) in together {
+        for ((.., members), ids) in together {
             let lens: Vec<usize> = ids.iter().map(|id| params.get(*id).value.held().len()).collect();
             for (id, ranges) in ids.iter().zip(deal(&lens, members)) {
                 all[id.index()] = ranges;

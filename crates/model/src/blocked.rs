@@ -11,6 +11,7 @@ use fathom_grad::{Param, ParamId, Params, Value};
 use fathom_tensor::ggml::octets::OCTET;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
+use crate::adapter::Given;
 use crate::files::Source;
 use crate::model::Model;
 use crate::pieces::Piece;
@@ -52,7 +53,8 @@ impl Model {
             let made = quantized.numbers(spec);
             stored.retain(|number, _| !made.contains(number));
         }
-        Model::declare_held(device, spec, dtype, None, (portion, quantized), stored)
+        let given = Given { blocked: stored, base: None };
+        Model::declare_held(device, spec, dtype, None, (portion, quantized), given)
     }
 }
 

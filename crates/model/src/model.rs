@@ -10,10 +10,9 @@ use fathom_grad::{
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 
-use crate::adapter::{PrefixEncoder, PromptParams, TableParams, head_term};
+use crate::adapter::{Given, PrefixEncoder, PromptParams, TableParams, head_term};
 use crate::attention::DistanceParams;
 use crate::block::{BlockParams, FfnParams, LinearParams, NormParams, block, norm};
-use crate::blocked::Blocked;
 use crate::encoder::EncoderParts;
 use crate::portion::{Cut, Holding, Holdings, Portion, Seen, Weight};
 use crate::quantize::Quantized;
@@ -245,8 +244,7 @@ struct Declare<'a> {
     tied: bool,
     /// The numbers of the weights that are packed, and how.
     packed: Option<(BlockFormat, BTreeSet<u32>)>,
-    /// Those that are held as blocks.
-    blocked: Blocked,
+    given: Given,
     params: Params,
     holdings: Holdings,
     weights: Vec<Weight>,
@@ -266,9 +264,12 @@ impl Declare<'_> {
         let [rows, cols] = holding.shard.local();
         let packed = self.packed.as_ref().filter(|(_, numbers)| numbers.contains(&number));
         let place = layer.map_or(-1, |layer| layer as i32);
-        let blocked = self.blocked.get(&number).cloned();
-        let stays = packed.is_some() || blocked.is_some();
-        let value = if let Some(packing) = blocked {
+        let blocked = self.given.blocked.get(&number).cloned();
+        let base = self.given.of_base(w.kind, [rows, cols], &|| w.name(layer));
+        let stays = packed.is_some() || blocked.is_some() || base.is_some();
+        let value = if let Some(value) = base {
+            value
+        } else if let Some(packing) = blocked {
             self.params.blocked_room(self.device, packing, [rows, cols], dtype)
         } else if let Some((format, _)) = packed {
             self.params.packed_room(self.device, *format, [rows, cols], dtype, place)
@@ -281,6 +282,9 @@ impl Declare<'_> {
         self.holdings.push(holding);
         let (decays, trainable) = (w.decays, w.trainable && !stays);
         let id = self.params.push(Param { name: w.name(layer), value, decays, trainable });
+        if w.kind == Kind::Adapter {
+            self.params.set_added(id);
+        }
         self.made.push((layer, w.module, id));
         id
     }
@@ -354,10 +358,10 @@ impl Model {
         disk: Option<Rc<StateDisk>>,
         part: (Portion, Option<&Quantized>),
     ) -> (Model, Params) {
-        Model::declare_held(device, spec, dtype, disk, part, Blocked::new())
+        Model::declare_held(device, spec, dtype, disk, part, Given::default())
     }
 
-    /// The same, with some weights as blocks.
+    /// The same, with some weights as blocks, or those of the base that are there already.
     #[track_caller]
     pub(crate) fn declare_held(
         device: &Device,
@@ -365,7 +369,7 @@ impl Model {
         dtype: DType,
         disk: Option<Rc<StateDisk>>,
         (portion, quantized): (Portion, Option<&Quantized>),
-        blocked: Blocked,
+        given: Given,
     ) -> (Model, Params) {
         if let Err(misfit) = portion.check(spec) {
             panic!("{misfit}");
@@ -388,13 +392,14 @@ impl Model {
             portion: portion_of,
             tied,
             packed,
-            blocked,
+            given,
             params,
             holdings,
             weights,
             made,
         };
         let (embed, blocks, last) = spec.walk(&mut |layer, weight| declare.weight(layer, weight));
+        declare.given.end();
         let embed = portion.has(None, Module::Tokens, tied).then_some(embed);
         let embed = embed.map(|p| EmbedParams { positions: p.positions.filter(|_| portion.first), ..p });
         let here = |index: &usize| portion.layers().any(|layer| layer == *index);

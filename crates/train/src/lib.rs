@@ -67,5 +67,5 @@ pub use run::{Amax, Ended, Hooks, Outcome, Progress, Rebuild, Run, RunParts, ran
 pub use schedule::{Decay, Schedule};
 pub use several::check_several;
 pub use source::{Reported, Share, Source, Sources};
-pub use state::{frozen, open_state_disk, quantizes, state_disk_bytes};
+pub use state::{frozen, open_state_disk, quantizes};
 pub use step::{InStep, StepResult, Trainer};

@@ -29,6 +29,12 @@ impl<'a> Room<'a> {
         Room { folder, host_bytes, disk_bytes: plan.spill_peak_bytes, chaos }
     }
 
+    /// Bytes with the host and on disk, each where places ask for some.
+    pub(crate) fn wanted(&self, places: &Places) -> [Option<u64>; 2] {
+        [(Place::Host, self.host_bytes), (Place::Disk, self.disk_bytes)]
+            .map(|(place, bytes)| places.uses(place).then_some(bytes))
+    }
+
     /// As much as it takes: for plans.
     pub fn endless() -> Room<'static> {
         Room { folder: Path::new(""), host_bytes: 1 << 60, disk_bytes: 1 << 60, chaos: None }
@@ -50,4 +56,19 @@ pub fn open(device: &Device, places: &Places, room: Room<'_>) -> Result<Option<O
     let offload = Offload { host, disk };
     let any = offload.engines().next().is_some();
     Ok(any.then_some(offload))
+}
+
+/// What is open behind the machine's memory, which runs that take turns pass on: between two steps nothing is in it.
+#[derive(Default)]
+pub(crate) struct Passed {
+    pub offload: Option<Offload>,
+    /// Its bytes with the host and on disk; `None` where nothing is open.
+    pub bytes: [Option<u64>; 2],
+}
+
+impl Passed {
+    /// Whether it is what a step wants, or the same and larger.
+    pub fn serves(&self, wanted: [Option<u64>; 2]) -> bool {
+        self.bytes.iter().zip(wanted).all(|(have, want)| have.is_some() == want.is_some() && *have >= want)
+    }
 }

@@ -9,9 +9,7 @@ use fathom_model::Spec;
 
 use crate::adapted::adapted;
 use crate::error::Result;
-use crate::recipe::{
-    AdapterName, GemmName, Memory, MethodName, NamedAdapter, PlaceName, QatName, Recipe, ShardingName,
-};
+use crate::recipe::{AdapterName, GemmName, MethodName, NamedAdapter, QatName, Recipe};
 use crate::reference::Refers;
 use crate::stage::refers;
 
@@ -74,10 +72,7 @@ fn check_each(loaded: &Loaded<Recipe>) -> Result<()> {
 /// What the run of all is.
 fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
-    let Recipe { model, mesh, machine, activations, objective, precision, data, .. } = recipe;
-    let leaves = activations.memory == Memory::Auto
-        || !activations.offload_modules.is_empty()
-        || activations.places.iter().any(|rule| matches!(rule.place, PlaceName::Host | PlaceName::Disk));
+    let Recipe { model, objective, precision, data, .. } = recipe;
     let refused = [
         ("model.from", model.from.is_none(), "is none, and adapters are of a model; give its folder"),
         ("model.trained", !model.trained.is_empty(), "trains weights that all adapters share; leave it out"),
@@ -85,31 +80,6 @@ fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
             "data.paths",
             !data.paths.is_empty(),
             "is of one adapter; each of several has its own (adapters.*.paths)",
-        ),
-        (
-            "mesh.sharding",
-            mesh.sharding == ShardingName::OptimGradsParams,
-            "shards weights that several adapters share, each of which would gather them for itself; take optim_grads",
-        ),
-        (
-            "mesh.restarts",
-            mesh.restarts > 0,
-            "goes on when a rank fails, whose several adapters are not rebuilt together; give 0, and run the same command again",
-        ),
-        (
-            "machine.offload_weights",
-            machine.offload_weights,
-            "puts weights on disk that several adapters share; set it to false",
-        ),
-        (
-            "machine.offload_optimizer",
-            machine.offload_optimizer,
-            "puts the state of each adapter on disk, where they are not counted together; set it to false",
-        ),
-        (
-            "activations.memory",
-            leaves,
-            "may put activations elsewhere, of which each of several adapters would take its own room; keep or recompute them",
         ),
         (
             "run.minutes",

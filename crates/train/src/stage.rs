@@ -26,6 +26,7 @@ use crate::recipe::{
 use crate::reference::Refers;
 use crate::rounded::round_to;
 use crate::schedule::Schedule;
+use crate::several::other_adapters;
 use crate::source::Shape;
 use crate::step::InStep;
 
@@ -171,6 +172,16 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })
+}
+
+/// The same, next to the other adapters over the base of the specification before the stage.
+///
+/// # Errors
+/// As [`in_step`], and an adapter that does not fit.
+pub fn in_step_among(recipe: &Recipe, index: usize, spec: &Spec) -> Result<InStep> {
+    let mut how = in_step(recipe, index)?;
+    how.goal.others = other_adapters(recipe, spec)?;
+    Ok(how)
 }
 
 /// Noise on embeddings; of none the size is 0.

@@ -4,46 +4,19 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_grad::{AdamW, Moments, OnDisk, Params, StateDisk};
+use fathom_grad::{OnDisk, Params, StateDisk};
 use fathom_model::{Model, NarrowLayers, Portion, Quantized, Spec, Trained, share_untrained};
 use fathom_tensor::{DType, Device, Meta, Profile};
 
 use crate::distill::Frozen;
 use crate::error::{Error, Result};
 use crate::offload::{self, Room};
-use crate::parallel::{Ranks, shares};
 use crate::reference::{Reference, Refers};
 use crate::rounded::rounded;
 use crate::step::{InStep, Trainer};
 
 /// A plan's disk is as large as it has to be.
 const MOST_DISK_BYTES: u64 = 1 << 60;
-
-/// Bytes of disk that a rank's weights and optimizer state take where `on_disk` says so, and a frozen copy of the weights if one is
-/// kept.
-///
-/// # Errors
-/// As [`StateDisk::open`].
-pub fn state_disk_bytes(
-    profile: &Profile,
-    spec: &Spec,
-    dtype: DType,
-    on_disk: OnDisk,
-    (ranks, moments, refers): (&Ranks, Moments, Refers),
-) -> Result<u64> {
-    let machine = Arc::new(Meta::new(profile.clone()));
-    let meta = Device::on_mesh(machine, u64::MAX, ranks.imagined());
-    let disk = StateDisk::open(&meta, &on_disk.options(Path::new(""), MOST_DISK_BYTES), on_disk, dtype)?;
-    let portion = ranks.portion(spec, &meta.mesh);
-    let (model, params) = Model::declare_part(&meta, spec, dtype, Some(disk.clone()), portion);
-    let shares = shares(&meta, &model, &params, ranks.sharding);
-    let _state = AdamW::shared(&meta, &params, Rc::new(shares), moments);
-    let _copy = (refers == Refers::Copy).then(|| {
-        let spec = compared(spec);
-        Model::declare_part(&meta, &spec, dtype, Some(disk.clone()), ranks.portion(&spec, &meta.mesh))
-    });
-    Ok(disk.stats().peak_reserved_bytes)
-}
 
 /// Whether products of narrow operands go with a model and its mesh, and the trained weights are the model's.
 ///
@@ -151,23 +124,28 @@ pub(crate) fn planned_others(trainer: &Trainer, how: &InStep) -> Result<Vec<Trai
     how.goal.others.iter().map(other).collect()
 }
 
-/// Opens a file for a rank's weights and optimizer state in a folder; `None` if none of them is on disk. The rank is the device's.
+/// Opens a file for a rank's weights and optimizer state in a folder, and those of the other adapters over the same base, as large as its
+/// plan says; `None` if none of them is on disk. The rank is the device's.
 ///
 /// # Errors
-/// If the folder takes no file of this size.
+/// If the folder takes no file of this size, and those of a plan.
 pub fn open_state_disk(
     device: &Device,
     spec: &Spec,
     dtype: DType,
-    on_disk: OnDisk,
-    (ranks, moments, refers): (&Ranks, Moments, Refers),
+    how: &InStep,
     folder: &Path,
 ) -> Result<Option<Rc<StateDisk>>> {
+    let on_disk = how.on_disk;
     if !on_disk.any() {
         return Ok(None);
     }
-    let ranks = Ranks { rank: device.mesh.rank(), ..*ranks };
-    let bytes = state_disk_bytes(device.machine.profile(), spec, dtype, on_disk, (&ranks, moments, refers))?;
-    let options = on_disk.options(folder, bytes);
-    Ok(Some(StateDisk::open(device, &options, on_disk, dtype)?))
+    let mut how = how.clone();
+    how.ranks.rank = device.mesh.rank();
+    let machine = Arc::new(Meta::new(device.machine.profile().clone()));
+    let meta = Device::on_mesh(machine, u64::MAX, how.ranks.imagined());
+    let planned = planned_trainer(&meta, spec, dtype, &how)?;
+    let _others = planned_others(&planned, &how)?;
+    let bytes = planned.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
+    Ok(Some(StateDisk::open(device, &on_disk.options(folder, bytes), on_disk, dtype)?))
 }

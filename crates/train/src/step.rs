@@ -5,7 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_grad::{AdamW, AdamWSettings, Counters, Grads, Moments, Offload, OnDisk, Params, Places, Update};
+use fathom_grad::{
+    AdamW, AdamWSettings, Counters, Grads, Moments, Offload, OnDisk, ParamId, Params, Places, Update,
+};
 use fathom_model::{Caps, Model, NarrowLayers, RoundTo, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
@@ -184,6 +186,11 @@ impl Trainer {
     pub fn set_spec(&mut self, spec: Spec) {
         self.model.spec = spec;
         self.params.forget_segments();
+    }
+
+    /// Whether steps change a weight: by its gradient, or as the choice of experts goes.
+    pub(crate) fn changes(&self, id: ParamId) -> bool {
+        self.params.get(id).trainable || self.model.choice_biases().any(|(_, bias)| bias == id)
     }
 
     /// The optimizer's state.

@@ -9,10 +9,10 @@ use fathom_report::RunLog;
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
-use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Rebuild, Run, Trainer, together};
+use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together};
 
 use super::gap::Gap;
-use super::rank::{Shared, trainers};
+use super::rank::{Shared, rebuilds, trainers};
 use super::time::{self, Ahead};
 use super::watch::{BEFORE, Watch, if_there_is_room};
 use super::{export, moments};
@@ -71,11 +71,11 @@ pub(super) fn first(
     events: &dyn Events,
 ) -> Result<Trained> {
     let alone = device.mesh.grid().ranks() == 1;
-    let rebuild = |device: &Device| firsts[0].shared.rebuilt(device);
-    let rebuild: Option<Rebuild<'_>> = if firsts.len() == 1 { Some(&rebuild) } else { None };
-    let parts = firsts.iter().map(|one| one.shared);
+    let parts = || firsts.iter().map(|one| one.shared);
+    let rebuilds = rebuilds(parts());
     let (mut runs, mut boards, mut gaps): (Vec<Run<'_>>, Vec<_>, Vec<_>) = Default::default();
-    for ((one, trainer), mut metrics) in firsts.iter().zip(trainers(parts, &device, events)?).zip(logs) {
+    let made = firsts.iter().zip(trainers(parts(), &device, events)?).zip(&rebuilds);
+    for (((one, trainer), rebuild), mut metrics) in made.zip(logs) {
         one.say_model(&trainer, &mut metrics)?;
         gaps.push(one.gap(&trainer, alone, &mut metrics)?);
         let run = one.shared.run(metrics, trainer, rebuild)?;

@@ -55,13 +55,23 @@ impl<'a> Shared<'a> {
         Shared { job, stores, vocab, seconds: None, disk_sharers, stop, allow_processes }
     }
 
-    /// A rank's trainer, made again after a failure.
+    /// A rank's trainer, over the base of another if one has it already.
     ///
     /// # Errors
     /// As [`trainer_of`].
-    pub fn rebuilt(&self, device: &Device) -> fathom_train::Result<Trainer> {
-        trainer_of(self.job, device, self.vocab, &Silent)
-            .map_err(|error| fathom_train::Error::Hook(error.into()))
+    pub fn trainer(&self, device: &Device, other: Option<&Trainer>, events: &dyn Events) -> Result<Trainer> {
+        match other {
+            Some(other) => trainer_of_other(self.job, device, other, self.vocab),
+            None => trainer_of(self.job, device, self.vocab, events),
+        }
+    }
+
+    /// The same after a failure.
+    ///
+    /// # Errors
+    /// As [`trainer_of`].
+    pub fn rebuilt(&self, device: &Device, other: Option<&Trainer>) -> fathom_train::Result<Trainer> {
+        self.trainer(device, other, &Silent).map_err(|error| fathom_train::Error::Hook(error.into()))
     }
 
     /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail.
@@ -72,7 +82,7 @@ impl<'a> Shared<'a> {
         &'r self,
         metrics: MetricsWriter,
         trainer: Trainer,
-        rebuild: Option<Rebuild<'r>>,
+        rebuild: Rebuild<'r>,
     ) -> Result<Run<'r>> {
         let rank = trainer.device.mesh.rank();
         let sources = self.sources(&trainer.device)?;
@@ -85,7 +95,7 @@ impl<'a> Shared<'a> {
             seconds: self.seconds.unwrap_or_default().to_vec(),
             disk_sharers: self.disk_sharers,
             stop: self.stop,
-            rebuild,
+            rebuild: Some(rebuild),
             base: self.base(rank)?,
         };
         Ok(Run::open(fault::around(parts, self.stop)?)?)
@@ -124,10 +134,8 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let dtype = precision(recipe.model.precision);
     let spill = recipe.machine.spill.as_deref().unwrap_or(&job.folder);
-    let (on_disk, moments, refers) = (stage::on_disk(recipe), stage::moments(recipe), stage::refers(recipe));
-    let disk = |spec: &Spec, dtype| {
-        Ok(open_state_disk(device, spec, dtype, on_disk, (ranks, moments, refers), spill)?)
-    };
+    let in_step = stage::in_step_among(recipe, 0, &job.specs[0])?;
+    let disk = |spec: &Spec, dtype| Ok(open_state_disk(device, spec, dtype, &in_step, spill)?);
     let quantized = stage::quantized(recipe)?;
     let adapt = |spec: Spec| shaped(recipe, spec);
     let how = How { disk: &disk, ranks, quantized: quantized.as_ref(), adapt: &adapt };
@@ -156,7 +164,7 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     has_rows(&model, vocab)?;
     begin_adapter(job, device, &model, &mut params)?;
     frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
-    let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
+    let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));
     trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
     trainer.round_to(round_to(recipe))?;
     if let Some(reference) = reference(job, &trainer)? {
@@ -170,8 +178,8 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
 ///
 /// # Errors
 /// A model that has no rows for all tokens.
-fn trainer_of_other(job: &Job, other: &Trainer, vocab: usize) -> Result<Trainer> {
-    let (recipe, ranks, device) = (job.recipe(), &job.ranks[0], &other.device);
+fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -> Result<Trainer> {
+    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let (mut model, mut params) = share_untrained(device, (&other.model, &other.params), &job.specs[0]);
     has_rows(&model, vocab)?;
     begin_adapter(job, device, &model, &mut params)?;
@@ -266,13 +274,20 @@ pub fn trainers<'a>(
     events: &dyn Events,
 ) -> Result<Vec<Trainer>> {
     let mut trainers: Vec<Trainer> = Vec::new();
-    for Shared { job, vocab, .. } in parts {
-        trainers.push(match trainers.first() {
-            Some(other) => trainer_of_other(job, other, *vocab)?,
-            None => trainer_of(job, device, *vocab, events)?,
-        });
+    for shared in parts {
+        let trainer = shared.trainer(device, trainers.first(), events)?;
+        trainers.push(trainer);
     }
     Ok(trainers)
+}
+
+/// What makes the trainers of all parts of a run again.
+pub fn rebuilds<'a>(
+    parts: impl Iterator<Item = &'a Shared<'a>>,
+) -> Vec<impl Fn(&Device, Option<&Trainer>) -> fathom_train::Result<Trainer> + 'a> {
+    parts
+        .map(|shared| move |device: &Device, other: Option<&Trainer>| shared.rebuilt(device, other))
+        .collect()
 }
 
 /// The part of a run that the ranks after the first do: the steps, and their share of what is saved. Each writes a log into a
@@ -281,10 +296,10 @@ pub fn trainers<'a>(
 /// # Errors
 /// The rank's own.
 pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
-    let rebuild = |device: &Device| parts[0].rebuilt(device);
-    let rebuild: Option<Rebuild<'_>> = if parts.len() == 1 { Some(&rebuild) } else { None };
+    let rebuilds = rebuilds(parts.iter());
     let mut runs = Vec::new();
-    for (shared, trainer) in parts.iter().zip(trainers(parts.iter(), &device, &Silent)?) {
+    let made = trainers(parts.iter(), &device, &Silent)?;
+    for ((shared, trainer), rebuild) in parts.iter().zip(made).zip(&rebuilds) {
         let own = rank_folder(&shared.job.folder, device.mesh.rank());
         std::fs::create_dir_all(&own)?;
         runs.push(shared.run(MetricsWriter::open(own.join("metrics.jsonl"))?, trainer, rebuild)?);

@@ -109,20 +109,39 @@ fn two_adapters_are_what_each_is_alone() {
     plans_and_refusals(folder, &paths("b"));
 }
 
-/// Over ranks each is what it is alone over them.
+/// Over ranks each is what it is alone over them, wherever its activations and state and the base are, and when a rank fails.
 fn over_ranks(folder: &Path, alone: &[(&str, String, Vec<&str>)]) {
-    for mesh in ["mesh.dp=2", "mesh.tp=2"] {
-        let named = |name: &str| format!("{name} {mesh}");
-        let both = job(folder, "two.toml", &named("both"), &[mesh]).unwrap();
-        assert_eq!(train(&both, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
+    let settings: [&[&str]; 5] = [
+        &["mesh.dp=2"],
+        &["mesh.tp=2"],
+        &["machine.offload_optimizer=true", "machine.offload_weights=true", "machine.offload_to=host"],
+        &["mesh.dp=2", "mesh.sharding=optim_grads_params", "activations.offload_modules=all"],
+        &[
+            "mesh.dp=2",
+            "machine.offload_optimizer=true",
+            "machine.fault=\"kill rank 1 at step 3\"",
+            "mesh.restarts=2",
+            "checkpoint.memory_every_steps=2",
+        ],
+    ];
+    for (number, how) in settings.into_iter().enumerate() {
+        let named = |name: &str| format!("{name} {number}");
+        let both = job(folder, "two.toml", &named("both"), how).unwrap();
+        let heard = Heard::default();
+        assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
+        // Each step has the memory that its plan says.
+        let warned = heard.all().lines().filter(|line| line.contains("warning: ")).count();
+        let went_back = heard.all().matches("went back to step 2").count();
+        let expected = if number == 4 { 4 } else { 0 };
+        assert_eq!([warned, went_back], [expected; 2], "{how:?} {}", heard.all());
         for (name, rows, more) in alone {
             let data = format!("data.paths={rows}");
             let one =
-                job(folder, "lora", &named(name), &[&more[..], &[mesh, data.as_str()]].concat()).unwrap();
+                job(folder, "lora", &named(name), &[&more[..], how, &[data.as_str()]].concat()).unwrap();
             train(&one, &Order::default(), &Silent).unwrap();
             let read = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).unwrap();
             let found = read(&folder.join(named("both")).join("adapter").join(name));
-            assert!(found == read(&folder.join(named(name)).join("adapter")), "{mesh} {name}");
+            assert!(found == read(&folder.join(named(name)).join("adapter")), "{how:?} {name}");
         }
     }
 }
@@ -139,8 +158,7 @@ fn plans_and_refusals(folder: &Path, lessons: &str) {
         ("adapters.0.method=pissa", "pissa"),
         ("adapters.1.name=first", "give each its own"),
         ("adapters.1.paths=[]", "lessons"),
-        ("mesh.sharding=optim_grads_params", "optim_grads"),
-        ("mesh.restarts=1", "not rebuilt together"),
+        ("run.minutes=3", "measuring one model"),
         ("data.paths=x.jsonl", "adapters.*.paths"),
     ] {
         let error = job(folder, "two.toml", "bad", &[bad]).err().unwrap().to_string();

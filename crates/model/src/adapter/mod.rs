@@ -38,6 +38,7 @@ pub use leading::{PrefixEncoder, PrefixParams, PromptParams};
 pub(crate) use leading::{declare_prefix, led};
 pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
+pub(crate) use share::Given;
 pub use share::{changes_base, fix_lengths, share_base, share_untrained, shared_bytes};
 pub(crate) use tables::head_term;
 pub use tables::{EmbedTerm, TableParams};

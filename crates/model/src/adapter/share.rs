@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
-use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms, length_factors};
-use fathom_tensor::{Category, Device, Meta};
+use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms, Value, length_factors};
+use fathom_tensor::{Device, Meta};
 
 use super::{Adapter, AdapterMethod, AdapterParams, PeftTensors};
 use crate::block::LinearParams;
+use crate::blocked::Blocked;
 use crate::error::{Error, Result};
 use crate::files::load_slots;
 use crate::model::{Model, NOWHERE};
+use crate::quantize::Quantized;
 use crate::spec::Spec;
 use crate::walk::{Kind, Parallel, Term};
 
@@ -40,21 +43,8 @@ pub fn share_base(
             "puts virtual tokens before every text, which others next to it do not have; talk with it by `fathom chat --adapter`",
         );
     }
-    let (model, declared) = without_data(device, (base, params), spec);
-    device.pool.enter("weights", -1);
-    let (mut whole, mut shared) = (Params::default(), params.iter());
-    model.visit(&mut |id, _, weight| {
-        let Param { name, value, decays, .. } = declared.get(id);
-        let ([rows, cols], dtype) = (value.shape(), value.dtype());
-        let value = if weight.kind == Kind::Adapter {
-            device.empty(rows, cols, dtype, Category::Params).into()
-        } else {
-            let Some((_, param)) = shared.next() else { panic!("share_base: {name} is missing") };
-            assert_eq!(param.value.shape(), [rows, cols], "share_base: {name}");
-            param.value.clone()
-        };
-        whole.push(Param { name: name.clone(), value, decays: *decays, trainable: false });
-    });
+    let (model, mut whole) = over_base(device, (base, params), (spec, None));
+    model.visit(&mut |id, _, _| whole.freeze(id));
     load_slots(device, &model, &model.adapter_slots(&whole), tensors)?;
     Ok((model, whole))
 }
@@ -65,15 +55,11 @@ pub fn changes_base(spec: &Spec, tensors: &PeftTensors) -> bool {
     matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !tensors.is_adapter_alone()
 }
 
-/// The model of `spec` without data: a rank's part, as it has it of the base.
-fn without_data(device: &Device, (base, params): (&Model, &Params), spec: &Spec) -> (Model, Params) {
-    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-    Model::declare_part(&nowhere, spec, base.dtype(params), None, base.portion.clone())
-}
-
 /// Bytes of what an adapter adds to a base, of the part that the rank has, with what is kept of its lengths ([`Model::terms`]).
 pub fn shared_bytes(device: &Device, base: (&Model, &Params), spec: &Spec) -> u64 {
-    let (model, declared) = without_data(device, base, spec);
+    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
+    let (dtype, portion) = (base.0.dtype(base.1), base.0.portion.clone());
+    let (model, declared) = Model::declare_part(&nowhere, spec, dtype, None, portion);
     let mut bytes = 0;
     model.visit(&mut |id, _, weight| {
         if weight.kind == Kind::Adapter {
@@ -85,38 +71,60 @@ pub fn shared_bytes(device: &Device, base: (&Model, &Params), spec: &Spec) -> u6
     bytes
 }
 
-/// The model of `spec` over the base of another, which has an adapter of its own: nothing of the base is copied. The adapter's weights
-/// are uninitialised, and nothing is frozen yet. The rank has of both models the same layers, and the same part of each weight.
+/// The model of `spec` over the base of another, which has an adapter of its own: nothing of the base is copied, wherever it is: in memory,
+/// on disk, or a part of it on each of several ranks. The adapter's weights are uninitialised and where the other's are, and nothing but
+/// the base is frozen yet. The rank has of both models the same layers, and the same part of each weight.
 ///
 /// # Panics
-/// If the models have other bases, or ranks keep parts of what is the same on all of them (ZeRO-3).
+/// If the models have other bases.
 #[track_caller]
 pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec: &Spec) -> (Model, Params) {
-    assert!(!other.portion.parted, "share_untrained: of weights that are whole between segments");
-    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-    let (dtype, portion) = (other.dtype(params), other.portion.clone());
-    let (mut model, declared) = Model::declare_part(&nowhere, spec, dtype, None, portion);
-    model.quantized = other.quantized.clone();
-    device.pool.enter("weights", -1);
-    let mut base = Vec::new();
-    other.visit(&mut |id, _, weight| base.extend((weight.kind != Kind::Adapter).then_some(id)));
-    let (mut whole, mut base) = (Params::default(), base.into_iter());
-    model.visit(&mut |id, _, weight| {
-        let Param { name, value, decays, trainable } = declared.get(id);
-        let ([rows, cols], dtype) = (value.shape(), value.dtype());
-        let (value, trainable) = if weight.kind == Kind::Adapter {
-            (device.empty(rows, cols, dtype, Category::Params).into(), *trainable)
-        } else {
-            let Some(id) = base.next() else { panic!("share_untrained: {name} is missing") };
-            let Param { value, .. } = params.get(id);
-            assert_eq!(value.shape(), [rows, cols], "share_untrained: {name}");
-            (value.clone(), false)
-        };
-        whole.push(Param { name: name.clone(), value, decays: *decays, trainable });
+    over_base(device, (other, params), (spec, other.quantized.as_ref()))
+}
+
+/// The model of `spec` over the values of a base, which another model may have an adapter of its own over.
+#[track_caller]
+fn over_base(
+    device: &Device,
+    (base, params): (&Model, &Params),
+    (spec, quantized): (&Spec, Option<&Quantized>),
+) -> (Model, Params) {
+    let mut values = Vec::new();
+    base.visit(&mut |id, _, weight| {
+        if weight.kind != Kind::Adapter {
+            values.push(params.get(id).value.clone());
+        }
     });
-    assert!(base.next().is_none(), "share_untrained: the base has more weights");
-    whole.set_walk_of(&declared);
-    (model, whole)
+    let given = Given { base: Some(values.into_iter()), ..Given::default() };
+    let (dtype, disk) = (base.dtype(params), params.disk().cloned());
+    Model::declare_held(device, spec, dtype, disk, (base.portion.clone(), quantized), given)
+}
+
+/// What there is of a model's weights as it is declared, besides room for them.
+#[derive(Default)]
+pub(crate) struct Given {
+    /// Those that are held as blocks.
+    pub blocked: Blocked,
+    /// The values of the base, in their order, where another model has them.
+    pub base: Option<IntoIter<Value>>,
+}
+
+impl Given {
+    /// The value of a weight of the base, if it is there.
+    #[track_caller]
+    pub fn of_base(&mut self, kind: Kind, shape: [usize; 2], name: &dyn Fn() -> String) -> Option<Value> {
+        let base = self.base.as_mut().filter(|_| kind != Kind::Adapter)?;
+        let Some(value) = base.next() else { panic!("over a base: {} is missing", name()) };
+        assert_eq!(value.shape(), shape, "over a base: {}", name());
+        Some(value)
+    }
+
+    /// After the last weight.
+    #[track_caller]
+    pub fn end(&self) {
+        let left = self.base.as_ref().map_or(0, ExactSizeIterator::len);
+        assert!(left == 0, "over a base: it has {left} more weights");
+    }
 }
 
 impl Model {

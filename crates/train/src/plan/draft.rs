@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::hidden::check_hidden;
 use crate::parallel::Ranks;
 use crate::recipe::{Memory, Precision, Recipe};
-use crate::several::other_adapters;
 use crate::stage;
 use crate::state::check_weights;
 use crate::step::InStep;
@@ -159,9 +158,8 @@ impl<'a> Draft<'a> {
     pub fn workload(&self) -> Result<Workload<'a>> {
         let table = &self.recipe.stage[self.index];
         let spec = Cow::Owned(stage::extend(self.spec, table, self.index)?);
-        let mut how = stage::in_step(&self.recipe, self.index)?;
+        let mut how = stage::in_step_among(&self.recipe, self.index, self.spec)?;
         how.ranks.rank = self.rank;
-        how.goal.others = other_adapters(&self.recipe, self.spec)?;
         how.ranks.check(&spec)?;
         check_whole(&spec, &how)?;
         check_teacher(&spec, &how)?;

@@ -3,8 +3,8 @@
 //! A [`Run`] has three owners and passes plain values between them. `stepper` steps: it has the model, the optimizer and the data,
 //! and makes the next step. `keeper` keeps: checkpoints, copies of ranks' states, and what of them is restored. `watcher` watches: the
 //! log, what steps take, and the health of ranks. The run itself knows how far it is (`progress`), and in which order
-//! they have their turns: begin, steps, leave. `pulse` is what ranks tell each other after a step, `recover` brings them back to an
-//! earlier one when a rank fails, and `together` has several runs take turns.
+//! they have their turns: begin, steps, leave. `pulse` is what ranks tell each other after a step. `together` runs the stages of one run, or
+//! of several that take turns, and `recover` brings them back to an earlier step when a rank fails.
 
 mod keeper;
 mod parts;
@@ -15,7 +15,6 @@ mod stepper;
 mod together;
 mod watcher;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -30,7 +29,6 @@ use keeper::Keeper;
 pub use parts::{Hooks, Outcome, Rebuild, RunParts};
 pub use progress::{Amax, Ended, Progress};
 use pulse::Pulse;
-use recover::Failed;
 use stepper::{InStage, Stepper, Supplies};
 pub use together::together;
 use watcher::{Made, Pending, Seen, Watcher};
@@ -45,8 +43,6 @@ pub struct Run<'a> {
     watcher: Watcher<'a>,
     /// Set from outside to save and stop.
     stop: &'a AtomicBool,
-    /// Failures after which the run may still go on.
-    restarts: u64,
 }
 
 /// A stage while it runs.
@@ -82,8 +78,8 @@ impl<'a> Run<'a> {
         let watcher = Watcher::open(recipe, own.clone(), metrics, &mesh, resumed)?;
         let supplies = Supplies { sources, rebuild, disk_sharers, seconds };
         let stepper = Stepper::new(recipe, own, trainer, supplies);
-        let (progress, restarts) = (saved.unwrap_or_default(), recipe.mesh.restarts);
-        let mut run = Run { recipe, progress, stepper, keeper, watcher, stop, restarts };
+        let progress = saved.unwrap_or_default();
+        let mut run = Run { recipe, progress, stepper, keeper, watcher, stop };
         run.reopen()?;
         Ok(run)
     }
@@ -125,8 +121,7 @@ impl<'a> Run<'a> {
     /// # Errors
     /// Whatever ends a run early; what was saved stays.
     pub fn train(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
-        let outcome = self.stages_in_spite_of_failures(hooks)?;
-        self.ended(outcome)
+        together(std::slice::from_mut(self), &mut [hooks])
     }
 
     /// How the run ended, if what it was asked to save is saved.
@@ -138,44 +133,6 @@ impl<'a> Run<'a> {
             }
             _ => Ok(outcome),
         }
-    }
-
-    /// Runs the stages; goes back a few steps when a rank fails, as often as the recipe allows.
-    fn stages_in_spite_of_failures(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
-        loop {
-            if self.restarts == 0 || !self.stepper.can_rebuild() {
-                return self.stages(hooks);
-            }
-            let device = self.stepper.device().clone();
-            // A rank that is rebuilt keeps nothing of what a panic may have left half made.
-            let ended = catch_unwind(AssertUnwindSafe(|| self.stages(hooks)));
-            let failed = match ended {
-                Ok(Ok(outcome)) => return Ok(outcome),
-                Ok(Err(error)) => Failed::of(&device, error)?,
-                Err(panic) => Failed::panic(&device, panic.as_ref()),
-            };
-            self.restarts -= 1;
-            self.recover(failed, hooks)?;
-        }
-    }
-
-    fn stages(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
-        self.begin(hooks)?;
-        while self.progress.stage < self.recipe.stage.len() {
-            let mut running = self.enter(self.progress.stage, hooks)?;
-            let outcome = loop {
-                if let Some(outcome) = self.turn(&mut running, hooks)? {
-                    break outcome;
-                }
-            };
-            if outcome == Outcome::Interrupted {
-                self.end_save(hooks)?;
-                return Ok(Outcome::Interrupted);
-            }
-            self.leave(running, hooks)?;
-        }
-        self.end_save(hooks)?;
-        Ok(Outcome::Finished)
     }
 
     /// What comes before the first stage.

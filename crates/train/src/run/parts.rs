@@ -52,8 +52,9 @@ pub trait Hooks {
     ) -> Result<()>;
 }
 
-/// Makes a rank's part of the model on a device as it was before the first step.
-pub type Rebuild<'a> = &'a dyn Fn(&Device) -> Result<Trainer>;
+/// Makes a rank's part of the model on a device as it was before the first step: of several adapters over one base, which the first has
+/// made, each but the first over its.
+pub type Rebuild<'a> = &'a dyn Fn(&Device, Option<&Trainer>) -> Result<Trainer>;
 
 /// What a run is made of.
 pub struct RunParts<'a> {

@@ -11,6 +11,7 @@ use super::watcher::Recovering;
 use super::{Hooks, Progress, Run};
 use crate::agree::gather;
 use crate::error::{Error, Result};
+use crate::step::Trainer;
 
 /// What happened to this rank.
 pub(super) struct Failed {
@@ -58,38 +59,53 @@ impl Failed {
     }
 }
 
-impl Run<'_> {
-    /// Brings all ranks back to the last common step. All ranks call this together.
-    ///
-    /// # Errors
-    /// The failure itself, if there is nothing to go back to or a rank does not come.
-    pub(super) fn recover(&mut self, failed: Failed, hooks: &mut dyn Hooks) -> Result<()> {
-        let Failed { error, lost, panicked } = failed;
-        let (started, why) = (Instant::now(), error.to_string());
-        self.keeper.give_up_save();
-        self.watcher.forget_step();
-        self.stepper.abandon(&error);
+/// Brings all ranks back to the last common step, of each run that takes turns on them. All ranks call this together.
+///
+/// # Errors
+/// The failure itself, if there is nothing to go back to or a rank does not come.
+pub(super) fn recover(runs: &mut [Run<'_>], failed: Failed, hooks: &mut [&mut dyn Hooks]) -> Result<()> {
+    let Failed { error, lost, panicked } = failed;
+    let (started, why) = (Instant::now(), error.to_string());
+    for Run { keeper, watcher, stepper, .. } in runs.iter_mut() {
+        keeper.give_up_save();
+        watcher.forget_step();
+        stepper.abandon(&error);
         if lost {
-            self.keeper.lose();
+            keeper.lose();
         }
-        if lost || panicked {
-            self.stepper.rebuild()?;
-        }
-        let device = self.stepper.device().clone();
-        if let Some(link) = device.mesh.link() {
-            link.rejoin()?;
-        }
-        let lost = gather(&device, [i32::from(lost)])?;
-        let lost: Vec<usize> = (0..lost.len()).filter(|rank| lost[*rank] == [1]).collect();
-        let Some(progress) = self.keeper.go_back(self.stepper.trainer_mut())? else { return Err(error) };
-        self.go_on_from(progress)?;
-        // Whoever was rebuilt has no copies of its partner's yet.
-        self.keeper.trade(&device)?;
-        hooks.warn(&format!("went back to step {}: {why}", self.progress.step));
-        self.watcher.recovering(Recovering { started, why, lost });
-        Ok(())
     }
+    if lost || panicked {
+        rebuild(runs)?;
+    }
+    let Some(device) = runs.first().map(|run| run.stepper.device().clone()) else { return Err(error) };
+    if let Some(link) = device.mesh.link() {
+        link.rejoin()?;
+    }
+    let lost = gather(&device, [i32::from(lost)])?;
+    let lost: Vec<usize> = (0..lost.len()).filter(|rank| lost[*rank] == [1]).collect();
+    for (run, hooks) in runs.iter_mut().zip(hooks) {
+        let Some(progress) = run.keeper.go_back(run.stepper.trainer_mut())? else { return Err(error) };
+        run.go_on_from(progress)?;
+        // Whoever was rebuilt has no copies of its partner's yet.
+        run.keeper.trade(&device)?;
+        hooks.warn(&format!("went back to step {}: {why}", run.progress.step));
+        run.watcher.recovering(Recovering { started, why: why.clone(), lost: lost.clone() });
+    }
+    Ok(())
+}
 
+/// Makes the models of this rank again, in the memory that the old ones give up: the first with the base, the others over it.
+fn rebuild(runs: &mut [Run<'_>]) -> Result<()> {
+    let devices: Vec<Device> = runs.iter_mut().map(|run| run.stepper.vacate()).collect();
+    let mut first: Option<&Trainer> = None;
+    for (run, device) in runs.iter_mut().zip(&devices) {
+        run.stepper.rebuild(device, first)?;
+        first = first.or(Some(run.stepper.trainer()));
+    }
+    Ok(())
+}
+
+impl Run<'_> {
     fn go_on_from(&mut self, progress: Progress) -> Result<()> {
         self.watcher.go_back(progress.step)?;
         self.progress = progress;

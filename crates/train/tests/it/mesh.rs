@@ -11,7 +11,7 @@ use fathom_tensor::{DType, Device, Meta};
 use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{
-    Checkpoints, Goal, InStep, MicroBatch, Progress, Refers, Trainer, compare_checkpoints, open_state_disk,
+    Checkpoints, Goal, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
 };
 
 use crate::Made;
@@ -139,15 +139,9 @@ pub fn trainer(device: &Device, case: &Case) -> Trainer {
     let spec = (case.spec)(case.tied);
     let ranks = ranks(case, device.mesh.rank());
     let on_disk = OnDisk { optimizer: case.on_disk, ..OnDisk::default() };
-    let disk = open_state_disk(
-        device,
-        &spec,
-        case.dtype,
-        on_disk,
-        (&ranks, case.moments, Refers::Not),
-        &std::env::temp_dir(),
-    )
-    .unwrap();
+    let adamw = AdamWSettings { moments: case.moments, ..AdamWSettings::default() };
+    let how = InStep { on_disk, ranks, adamw, ..in_step(case) };
+    let disk = open_state_disk(device, &spec, case.dtype, &how, &std::env::temp_dir()).unwrap();
     let portion = ranks.portion(&spec, &device.mesh);
     let (model, mut params) = Model::declare_part(device, &spec, case.dtype, disk, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });

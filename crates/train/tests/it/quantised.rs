@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{OnDisk, Places};
+use fathom_grad::{AdamWSettings, OnDisk, Places};
 use fathom_model::{
     FolderOptions, GenerationConfig, Init, LlamaSizes, Model, Moe, Quantized, SaveOptions, Spec, Trained,
     initialise, load, open, save_hf,
@@ -80,16 +80,9 @@ fn trainer(device: &Device, case: &Case, how: How<'_>) -> (Trainer, InStep) {
     let in_step = in_step(case);
     let ranks = fathom_train::parallel::Ranks { rank: device.mesh.rank(), ..in_step.ranks };
     let on_disk = OnDisk { weights: how.on_disk, ..OnDisk::default() };
-    let temp = std::env::temp_dir();
-    let disk = open_state_disk(
-        device,
-        &spec,
-        case.dtype,
-        on_disk,
-        (&ranks, case.moments, fathom_train::Refers::Not),
-        &temp,
-    )
-    .unwrap();
+    let adamw = AdamWSettings { moments: case.moments, ..AdamWSettings::default() };
+    let planned = InStep { on_disk, ranks, adamw, goal: goal.clone(), ..in_step.clone() };
+    let disk = open_state_disk(device, &spec, case.dtype, &planned, &std::env::temp_dir()).unwrap();
     let portion = ranks.portion(&spec, &device.mesh);
     let (mut model, mut params) =
         Model::declare_quantized(device, &spec, case.dtype, disk, (portion, goal.quantized.as_ref()));

@@ -1,22 +1,27 @@
 //! Several adapters over one base, in turns: each is the run that it would be alone.
 
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use fathom_base::metrics::{MetricsWriter, read_events};
+use fathom_base::metrics::{MetricsWriter, events, read_events};
 use fathom_model::{Init, LlamaSizes, Model, Spec, adapt, initialise, share_untrained};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, Device};
-use fathom_train::recipe::{AdapterName, AdapterTable, Checkpoint, NamedAdapter, Precision, Recipe};
+use fathom_train::recipe::{
+    AdapterName, AdapterTable, Checkpoint, Memory, NamedAdapter, OffloadTo, PlaceName, Precision, Recipe,
+    ShardingName,
+};
 use fathom_train::{
-    Hooks, Outcome, Run, RunParts, Stores, Trainer, adapted, frozen, rank_folder, stage, together,
+    Hooks, Outcome, Rebuild, Run, RunParts, Settled, Stores, Trainer, adapted, fault, frozen,
+    open_state_disk, rank_folder, stage, together,
 };
 
 use crate::mesh::{Case, ONE, every_rank};
-use crate::survive::{VOCAB, Watch, mesh, recipe, write_store};
+use crate::survive::{VOCAB, mesh, recipe, write_store};
 
 /// The recipes of two adapters that know of each other, in folders of their own.
-fn recipes(folder: &Path, grid: Grid) -> Vec<Recipe> {
+fn recipes(folder: &Path, grid: Grid, change: &dyn Fn(&mut Recipe)) -> Vec<Recipe> {
     let saves = Checkpoint { every_s: None, every_steps: Some(2), ..Checkpoint::default() };
     let mut all = recipe(folder, mesh(grid, 0), saves);
     all.adapter = AdapterTable { method: AdapterName::Lora, ..AdapterTable::default() };
@@ -27,6 +32,7 @@ fn recipes(folder: &Path, grid: Grid) -> Vec<Recipe> {
         NamedAdapter { name: "a".into(), rank: Some(4), ..NamedAdapter::default() },
         NamedAdapter { name: "b".into(), method: Some(AdapterName::Ia3), ..NamedAdapter::default() },
     ];
+    change(&mut all);
     let own = |index: usize| {
         let (adapter, adapters) = (all.adapters[index].over(&all.adapter), all.others(index, &[0, 1]));
         let mut own = Recipe { adapter, adapters, ..all.clone() };
@@ -36,9 +42,9 @@ fn recipes(folder: &Path, grid: Grid) -> Vec<Recipe> {
     vec![own(0), own(1)]
 }
 
-/// Trainers of adapters over one base.
-fn trainers(device: &Device, recipes: &[&Recipe]) -> Vec<Trainer> {
-    let spec = Spec::llama(LlamaSizes {
+/// The trainer of an adapter over the base of another, or over one that it has to make.
+fn trainer(device: &Device, recipe: &Recipe, other: Option<&Trainer>) -> fathom_train::Result<Trainer> {
+    let base = Spec::llama(LlamaSizes {
         hidden: 64,
         layers: 2,
         heads: 4,
@@ -50,41 +56,98 @@ fn trainers(device: &Device, recipes: &[&Recipe]) -> Vec<Trainer> {
         max_positions: 256,
         tied: true,
     });
-    let (base, mut params) = Model::declare(device, &spec, DType::F32);
-    initialise(device, &base, &mut params, Init { deviation: 0.05, seed: 3 });
-    let one = |recipe: &&Recipe| {
-        let spec = adapted(recipe, spec.clone()).unwrap();
-        let (mut model, mut own) = share_untrained(device, (&base, &params), &spec);
-        adapt(device, &model, &mut own, recipe.run.seed).unwrap();
-        frozen(&mut model, &mut own, &stage::trained(recipe).unwrap()).unwrap();
-        let ranks = stage::ranks(recipe, 0).unwrap();
-        Trainer::sharded(device, model, own, ranks.sharding, stage::moments(recipe))
+    let spec = adapted(recipe, base.clone())?;
+    let ranks = stage::ranks(recipe, 0)?;
+    let (mut model, mut params) = match other {
+        Some(Trainer { model, params, .. }) => share_untrained(device, (model, params), &spec),
+        None => {
+            let how = stage::in_step_among(recipe, 0, &base)?;
+            let disk = open_state_disk(device, &spec, DType::F32, &how, &std::env::temp_dir())?;
+            let portion = ranks.portion(&base, &device.mesh);
+            let (model, mut params) = Model::declare_part(device, &base, DType::F32, disk, portion);
+            initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
+            share_untrained(device, (&model, &params), &spec)
+        }
     };
-    recipes.iter().map(one).collect()
+    adapt(device, &model, &mut params, recipe.run.seed).unwrap();
+    frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
+    Ok(Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe)))
 }
 
-/// Runs them on all ranks to their end, or until the first has made so many steps; what each step of each was on the first rank.
-fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> (Outcome, Vec<Vec<String>>) {
+/// Keeps what is said and what there was outside memory; asks the run to stop at a step.
+struct Watch<'a> {
+    warnings: Vec<String>,
+    stop_at: Option<u64>,
+    stop: &'a AtomicBool,
+    /// Most bytes in memory and outside of it, as planned and as they were.
+    planned: [u64; 2],
+    found: [u64; 2],
+}
+
+impl Hooks for Watch<'_> {
+    fn stage(&mut self, _: &events::Stage, settled: &Settled) {
+        let plan = &settled.plan;
+        self.planned = [plan.usage.peak_reserved, plan.host_peak_bytes + plan.disk_peak_bytes];
+    }
+    fn warn(&mut self, text: &str) {
+        self.warnings.push(text.into());
+    }
+    fn step(&mut self, step: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
+        if self.stop_at == Some(step.step) {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+    fn stage_done(
+        &mut self,
+        trainer: &Trainer,
+        _: usize,
+        _: u64,
+        _: &mut MetricsWriter,
+    ) -> fathom_train::Result<()> {
+        let outside = trainer.spills().map(|spill| spill.stats().peak_reserved_bytes).sum();
+        self.found = [trainer.device.pool.usage().peak_reserved, outside];
+        Ok(())
+    }
+}
+
+/// How runs ended on the first rank, what each step of each was, what was warned of, and the bytes in memory and outside of it of each, as
+/// planned and as they were.
+#[derive(Debug)]
+struct Seen {
+    outcome: Outcome,
+    steps: Vec<Vec<String>>,
+    warnings: Vec<String>,
+    bytes: Vec<[[u64; 2]; 2]>,
+}
+
+/// Runs them on all ranks to their end, or until the first has made so many steps.
+fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> Seen {
     let grid = stage::ranks(recipes[0], 0).unwrap().grid;
     let on_rank = |device: &Device| rank(device, folder, recipes, stop_at);
     every_rank(Case { grid, ..ONE }, &on_rank).remove(0)
 }
 
-fn rank(
-    device: &Device,
-    folder: &Path,
-    recipes: &[&Recipe],
-    stop_at: Option<u64>,
-) -> (Outcome, Vec<Vec<String>>) {
-    let stop = AtomicBool::new(false);
+fn rank(device: &Device, folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> Seen {
+    let (machine, mesh) = (device.machine.clone(), device.mesh.clone());
+    let device = &Device::on_mesh(machine, recipes[0].machine.memory_bytes.unwrap_or(1 << 28), mesh);
+    let stop = Arc::new(AtomicBool::new(false));
     let own = |folder: &Path| match device.mesh.rank() {
         0 => folder.to_path_buf(),
         rank => rank_folder(folder, rank),
     };
     let names = |recipe: &Recipe| folder.join(format!("{}", recipe.run.seed));
-    let folders: Vec<_> = recipes.iter().map(|recipe| names(recipe)).collect();
+    let folders: Vec<PathBuf> = recipes.iter().map(|recipe| names(recipe)).collect();
+    let mut trainers: Vec<Trainer> = Vec::new();
+    for recipe in recipes {
+        let made = trainer(device, recipe, trainers.first()).unwrap();
+        trainers.push(made);
+    }
+    let rebuilds: Vec<_> = (recipes.iter())
+        .map(|recipe| move |device: &Device, other: Option<&Trainer>| trainer(device, recipe, other))
+        .collect();
     let mut runs = Vec::new();
-    for ((recipe, folder), trainer) in recipes.iter().zip(&folders).zip(trainers(device, recipes)) {
+    for (((recipe, folder), trainer), rebuild) in recipes.iter().zip(&folders).zip(trainers).zip(&rebuilds) {
         std::fs::create_dir_all(own(folder)).unwrap();
         let parts = RunParts {
             recipe,
@@ -93,62 +156,174 @@ fn rank(
             sources: Box::new(Stores::open(recipe, None, VOCAB).unwrap()),
             metrics: MetricsWriter::open(own(folder).join("metrics.jsonl")).unwrap(),
             seconds: Vec::new(),
-            disk_sharers: 1,
+            disk_sharers: device.mesh.grid().ranks(),
             stop: &stop,
-            rebuild: None,
+            rebuild: Some(rebuild as Rebuild<'_>),
             base: None,
         };
-        runs.push(Run::open(parts).unwrap());
+        runs.push(Run::open(fault::around(parts, &stop).unwrap()).unwrap());
     }
-    let mut watches: Vec<Watch<'_>> =
-        recipes.iter().map(|_| Watch { warnings: Vec::new(), stop_at: None, stop: &stop }).collect();
+    let watch = |_: &&Recipe| Watch {
+        warnings: Vec::new(),
+        stop_at: None,
+        stop: &stop,
+        planned: [0; 2],
+        found: [0; 2],
+    };
+    let mut watches: Vec<Watch<'_>> = recipes.iter().map(watch).collect();
     watches[0].stop_at = stop_at.filter(|_| device.mesh.rank() == 0);
     let mut hooks: Vec<&mut dyn Hooks> = watches.iter_mut().map(|watch| watch as &mut dyn Hooks).collect();
     let outcome = together(&mut runs, &mut hooks).unwrap();
-    // The first step of each has the memory that its plan says, with what the other has in it.
-    let warnings: Vec<&String> = watches.iter().flat_map(|watch| &watch.warnings).collect();
-    assert!(warnings.is_empty(), "{warnings:?}");
     drop(runs);
-    let steps = |folder: &std::path::PathBuf| {
+    let steps = |folder: &PathBuf| {
         let events = read_events(own(folder).join("metrics.jsonl")).unwrap();
         let steps = events.iter().filter(|event| event["event"] == "step");
         steps.map(|step| format!("{} {}", step["loss_bits"], step["grad_norm"])).collect()
     };
-    (outcome, folders.iter().map(steps).collect())
+    Seen {
+        outcome,
+        steps: folders.iter().map(steps).collect(),
+        warnings: watches.iter().flat_map(|watch| watch.warnings.clone()).collect(),
+        bytes: watches.iter().map(|watch| [watch.planned, watch.found]).collect(),
+    }
 }
+
+const DP: Grid = Grid { dp: 2, ..ONE.grid };
 
 #[test]
 fn adapters_in_turns_are_what_each_is_alone() {
-    let one = Grid::default();
     // One rank, whole replicas and parts of a model are interrupted as well.
     for (grid, is_cut) in [
-        (one, true),
-        (Grid { dp: 2, ..one }, true),
-        (Grid { tp: 2, sequence_parallel: true, ..one }, false),
-        (Grid { cp: 2, ..one }, false),
-        (Grid { pp: 2, ..one }, true),
+        (ONE.grid, true),
+        (DP, true),
+        (Grid { tp: 2, sequence_parallel: true, ..ONE.grid }, false),
+        (Grid { cp: 2, ..ONE.grid }, false),
+        (Grid { pp: 2, ..ONE.grid }, true),
     ] {
-        on_mesh(grid, is_cut);
+        are_as_alone(grid, is_cut, &|_| {});
     }
 }
 
-fn on_mesh(grid: Grid, is_cut: bool) {
+/// Another method whose weights have state that can be elsewhere; it reads the base where it begins.
+fn dora(recipe: &mut Recipe) {
+    recipe.adapters[1].method = Some(AdapterName::Dora);
+    recipe.adapters[1].rank = Some(2);
+}
+
+fn activations(recipe: &mut Recipe, place: PlaceName) {
+    recipe.activations.offload_modules = vec!["all".into()];
+    recipe.activations.offload_place = place;
+}
+
+fn state(recipe: &mut Recipe, place: OffloadTo) {
+    (recipe.machine.offload_optimizer, recipe.machine.offload_to) = (true, place);
+}
+
+#[test]
+fn activations_and_state_of_adapters_in_turns_are_where_each_run_has_them() {
+    // Where memory is scarce each has the places that its plan chooses.
+    let auto = |recipe: &mut Recipe| recipe.activations.memory = Memory::Auto;
+    let ample = are_as_alone(ONE.grid, false, &auto);
+    let scarce = ample.iter().max().map(|most| most - 1);
+    let less = are_as_alone(ONE.grid, false, &|recipe| {
+        auto(recipe);
+        recipe.machine.memory_bytes = scarce;
+    });
+    assert_ne!(ample, less);
+    are_as_alone(ONE.grid, true, &|recipe| activations(recipe, PlaceName::Disk));
+    are_as_alone(ONE.grid, false, &|recipe| {
+        dora(recipe);
+        activations(recipe, PlaceName::Host);
+        state(recipe, OffloadTo::Disk);
+    });
+    are_as_alone(ONE.grid, true, &|recipe| {
+        dora(recipe);
+        state(recipe, OffloadTo::Host);
+        recipe.machine.offload_weights = true;
+    });
+    are_as_alone(DP, false, &|recipe| {
+        dora(recipe);
+        activations(recipe, PlaceName::Disk);
+        state(recipe, OffloadTo::Disk);
+        recipe.machine.optimizer_stays_percent = 40;
+    });
+}
+
+#[test]
+fn ranks_share_the_base_of_adapters_in_turns() {
+    are_as_alone(DP, true, &|recipe| recipe.mesh.sharding = ShardingName::OptimGradsParams);
+    are_as_alone(Grid { pp: 2, ..DP }, false, &|recipe| {
+        dora(recipe);
+        recipe.stage[0].micro_batches = 4;
+        recipe.mesh.sharding = ShardingName::OptimGradsParams;
+        activations(recipe, PlaceName::Host);
+    });
+}
+
+/// Both have the steps that they have alone, and the bytes of their plans; interrupted between two steps and gone on with as well. What was
+/// planned for each in memory.
+#[track_caller]
+fn are_as_alone(grid: Grid, is_cut: bool, change: &dyn Fn(&mut Recipe)) -> Vec<u64> {
     let folder = tempfile::tempdir().unwrap();
     write_store(&folder.path().join("store"));
-    let recipes = recipes(folder.path(), grid);
+    let recipes = recipes(folder.path(), grid, change);
     let both: Vec<&Recipe> = recipes.iter().collect();
     let at = |name: &str| folder.path().join(name);
-    let (outcome, steps) = run(&at("both"), &both, None);
+    let Seen { outcome, steps, warnings, bytes } = run(&at("both"), &both, None);
+    // The first step of each has the memory that its plan says, with what the other has in it.
+    assert!(warnings.is_empty(), "{grid} {warnings:?}");
     assert!(outcome == Outcome::Finished && steps[0] != steps[1] && steps[0].len() > 4);
+    // Of both together: of memory, and of what is open behind it, as much as the one needs that needs more.
+    let most = [0, 1].map(|of| bytes.iter().map(|[planned, _]| planned[of]).max().unwrap());
+    assert!(bytes.iter().all(|[_, found]| *found == most), "{grid} {bytes:?}");
     for (index, recipe) in recipes.iter().enumerate() {
         let alone = Recipe { adapters: Vec::new(), ..recipe.clone() };
-        assert_eq!(run(&at("alone"), &[&alone], None).1, [steps[index].clone()], "{grid} {index}");
+        let alone = run(&at("alone"), &[&alone], None);
+        assert_eq!(alone.steps, [steps[index].clone()], "{grid} {index}");
+        assert_eq!(alone.bytes[0][0], alone.bytes[0][1], "{grid} {index}");
     }
+    let planned = bytes.iter().map(|[planned, _]| planned[0]).collect();
     if !is_cut {
-        return;
+        return planned;
     }
     // Interrupted between two steps, and gone on with: each from where it was.
-    let (outcome, some) = run(&at("cut"), &both, Some(3));
-    assert!(outcome == Outcome::Interrupted && some.iter().all(|some| some.len() < steps[0].len()));
-    assert_eq!(run(&at("cut"), &both, None), (Outcome::Finished, steps));
+    let cut = run(&at("cut"), &both, Some(3));
+    assert!(cut.outcome == Outcome::Interrupted && cut.steps.iter().all(|some| some.len() < steps[0].len()));
+    let seen = run(&at("cut"), &both, None);
+    assert_eq!((seen.outcome, seen.steps), (Outcome::Finished, steps));
+    planned
+}
+
+#[test]
+fn adapters_in_turns_go_on_when_a_rank_fails() {
+    for (fault, change) in [
+        ("kill rank 1 at step 4", (&|_: &mut Recipe| {}) as &dyn Fn(&mut Recipe)),
+        ("kill rank 0 at step 5", &|recipe| {
+            dora(recipe);
+            recipe.mesh.sharding = ShardingName::OptimGradsParams;
+        }),
+        ("kill rank 1 at step 3, nan rank 0 at step 5", &|recipe| {
+            dora(recipe);
+            state(recipe, OffloadTo::Disk);
+            activations(recipe, PlaceName::Host);
+        }),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write_store(&folder.path().join("store"));
+        let calm = recipes(folder.path(), DP, change);
+        let calm = run(&folder.path().join("calm"), &calm.iter().collect::<Vec<_>>(), None);
+        let struck = recipes(folder.path(), DP, &|recipe| {
+            change(recipe);
+            // Each of the two meets each of the faults.
+            recipe.mesh.restarts = 4;
+            recipe.machine.fault = Some(fault.into());
+            (recipe.checkpoint.memory_every_steps, recipe.checkpoint.every_steps) = (Some(2), None);
+        });
+        let seen = run(&folder.path().join("struck"), &struck.iter().collect::<Vec<_>>(), None);
+        assert_eq!((seen.outcome, &seen.steps), (calm.outcome, &calm.steps), "{fault} {:?}", seen.warnings);
+        let faults = fault.split(',').count();
+        let went_back = seen.warnings.iter().filter(|text| text.contains("went back to step")).count();
+        // Both go back each time.
+        assert_eq!((went_back, seen.warnings.len()), (4 * faults, 4 * faults), "{:?}", seen.warnings);
+    }
 }

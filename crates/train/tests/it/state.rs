@@ -4,12 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{Eval, Moments, OnDisk, Places, Scope, StateDisk};
+use fathom_grad::{Eval, OnDisk, Places, Scope, StateDisk};
 use fathom_model::{Init, LlamaSizes, Model, PackedTokens, SaveOptions, Spec, initialise, save};
 use fathom_tensor::spill::{Chaos, Options};
 use fathom_tensor::{DType, Device};
-use fathom_train::parallel::Ranks;
-use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Refers, Trainer, open_state_disk, plan};
+use fathom_train::{Checkpoints, InStep, MicroBatch, Progress, Trainer, open_state_disk, plan};
 
 use crate::checkpoint::bits;
 use crate::step::micro;
@@ -48,15 +47,7 @@ fn how(on_disk: OnDisk) -> InStep {
 
 fn trainer(threads: usize, dtype: DType, tied: bool, on_disk: OnDisk, folder: &Path) -> Trainer {
     let device = Device::new(Arc::new(Cpu::new(threads, None)), 4 << 30);
-    let disk = open_state_disk(
-        &device,
-        &spec(tied),
-        dtype,
-        on_disk,
-        (&Ranks::default(), Moments::default(), Refers::Not),
-        folder,
-    )
-    .unwrap();
+    let disk = open_state_disk(&device, &spec(tied), dtype, &how(on_disk), folder).unwrap();
     let (model, mut params) = Model::declare_on(&device, &spec(tied), dtype, disk);
     initialise(&device, &model, &mut params, Init::new(1));
     Trainer::new(&device, model, params)

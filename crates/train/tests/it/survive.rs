@@ -82,19 +82,11 @@ pub fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer
     };
     let ranks = stage::ranks(recipe, 0)?;
     let portion = ranks.portion(&spec, &device.mesh);
-    let (on_disk, moments) = (stage::on_disk(recipe), stage::moments(recipe));
-    let folder = std::env::temp_dir();
-    let disk = open_state_disk(
-        device,
-        &spec,
-        DType::F32,
-        on_disk,
-        (&ranks, moments, fathom_train::Refers::Not),
-        &folder,
-    )?;
+    let how = stage::in_step(recipe, 0)?;
+    let disk = open_state_disk(device, &spec, DType::F32, &how, &std::env::temp_dir())?;
     let (model, mut params) = Model::declare_part(device, &spec, DType::F32, disk, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.05, seed: 3 });
-    Ok(Trainer::sharded(device, model, params, ranks.sharding, moments))
+    Ok(Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe)))
 }
 
 /// Keeps what is said; asks the run to stop at a step.
@@ -151,7 +143,7 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
         let stop = Arc::new(AtomicBool::new(false));
         let stop_at = stop_at.filter(|(of, _)| *of == rank).map(|(_, step)| step);
         let mut watch = Watch { warnings: Vec::new(), stop_at, stop: &stop };
-        let rebuild = |device: &Device| trainer(recipe, device);
+        let rebuild = |device: &Device, _: Option<&Trainer>| trainer(recipe, device);
         let go = || -> fathom_train::Result<Outcome> {
             let metrics = MetricsWriter::open(&log)?;
             let trainer = trainer(recipe, &device)?;

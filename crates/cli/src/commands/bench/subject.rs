@@ -129,14 +129,7 @@ impl Subject {
         let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new("."));
         let (ranks, moments) = (&how.ranks, how.adamw.moments);
         device.pool.prepare(plan.usage.peak_reserved);
-        let disk = open_state_disk(
-            device,
-            spec,
-            work.dtype,
-            how.on_disk,
-            (ranks, moments, how.goal.refers),
-            folder,
-        )?;
+        let disk = open_state_disk(device, spec, work.dtype, how, folder)?;
         let portion = models::portion(device, spec, ranks)?;
         let part = (portion, how.goal.quantized.as_ref());
         let (mut model, mut params) = Model::declare_quantized(device, spec, work.dtype, disk, part);

@@ -51,7 +51,7 @@ pub(super) fn source(rank: usize, ranks: usize) -> usize {
     (rank + ranks - (ranks / 2).max(1)) % ranks
 }
 
-/// The values of a rank's state, in their order: its own parts of what ranks share.
+/// The values of a rank's state that steps change, in their order: its own parts of what ranks share. A rank that is rebuilt has the others.
 fn values(trainer: &Trainer) -> Vec<Value> {
     let of = |id: ParamId| {
         let state = trainer.optimizer().state(id).into_iter().flat_map(fathom_grad::State::values);
@@ -59,7 +59,8 @@ fn values(trainer: &Trainer) -> Vec<Value> {
     };
     let moving = trainer.reference().and_then(Reference::moving).into_iter().flat_map(Params::iter);
     let moving = moving.map(|(_, param)| param.value.own_part());
-    let all = trainer.params.iter().flat_map(|(id, _)| of(id)).chain(moving);
+    let changing = trainer.params.iter().map(|(id, _)| id).filter(|id| trainer.changes(*id));
+    let all = changing.flat_map(of).chain(moving);
     all.filter(|value| !value.is_empty()).collect()
 }
 

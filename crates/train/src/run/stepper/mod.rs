@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fathom_grad::Params;
+use fathom_grad::{Params, Places};
 use fathom_model::{LlamaSizes, Model, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{DType, Device, Meta};
@@ -19,7 +19,7 @@ use fathom_text::loader::Cursor;
 use super::{Progress, Rebuild};
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
-use crate::offload::{self, Room};
+use crate::offload::{self, Passed, Room};
 use crate::picture::Subject;
 use crate::plan::{Settled, Workload};
 use crate::recipe::Recipe;
@@ -39,6 +39,8 @@ pub(super) struct Stepper<'a> {
     spec: Spec,
     /// Makes this rank's part of the model as it was before the first step.
     rebuild: Option<Rebuild<'a>>,
+    /// Bytes of what is open behind the machine's memory: see [`Passed`].
+    opened: [Option<u64>; 2],
     /// Ranks that share the disk behind this one's memory.
     disk_sharers: usize,
     timed: Timed,
@@ -60,6 +62,8 @@ pub(super) struct Supplies<'a> {
 pub(super) struct InStage {
     index: usize,
     how: InStep,
+    /// Bytes that its activations take with the host and on disk.
+    offloaded: [u64; 2],
     source: Box<dyn Source>,
     /// How many there are; not known yet of a timed one.
     steps: Option<u64>,
@@ -119,7 +123,8 @@ impl<'a> Stepper<'a> {
     pub fn new(recipe: &'a Recipe, folder: PathBuf, trainer: Trainer, supplies: Supplies<'a>) -> Stepper<'a> {
         let Supplies { sources, rebuild, disk_sharers, seconds } = supplies;
         let (spec, timed) = (trainer.model.spec.clone(), Timed::new(&folder, seconds));
-        Stepper { recipe, folder, trainer, sources, spec, rebuild, disk_sharers, timed }
+        let opened = [None; 2];
+        Stepper { recipe, folder, trainer, sources, spec, rebuild, opened, disk_sharers, timed }
     }
 
     /// The model and its optimizer.
@@ -173,18 +178,45 @@ impl<'a> Stepper<'a> {
         let recipe = self.recipe;
         self.set_stages(index + 1)?;
         // The old file goes before the new one is planned.
-        self.trainer.offload = None;
+        drop(self.pass_on());
         let settled = self.settle(index)?;
-        let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
-        let room = Room::of(&settled.plan, folder, stage::chaos(recipe));
-        self.trainer.offload = offload::open(&self.trainer.device, &settled.how.places, room)?;
+        let Room { host_bytes, disk_bytes, .. } = Room::of(&settled.plan, &self.folder, None);
+        let offloaded = [host_bytes, disk_bytes];
+        self.open(&settled.how.places, offloaded)?;
         let source = self.sources.open(recipe, index, self.share(index), progress.cursor.as_ref())?;
         let steps = match recipe.stage[index].steps.or(self.sources.steps(recipe, index)?) {
             Some(steps) => Some(steps),
             None => timed::agree(self.device(), self.timed.decided(index)?),
         };
-        let stage = InStage { index, how: settled.how.clone(), source, steps, times: Vec::new() };
+        let stage = InStage { index, how: settled.how.clone(), offloaded, source, steps, times: Vec::new() };
         Ok((stage, settled))
+    }
+
+    /// Opens what is behind the machine's memory.
+    fn open(&mut self, places: &Places, [host_bytes, disk_bytes]: [u64; 2]) -> Result<()> {
+        let recipe = self.recipe;
+        let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
+        let room = Room { folder, host_bytes, disk_bytes, chaos: stage::chaos(recipe) };
+        self.opened = room.wanted(places);
+        self.trainer.offload = offload::open(&self.trainer.device, places, room)?;
+        Ok(())
+    }
+
+    /// Gives up what is open behind the machine's memory, for the run whose turn is next.
+    pub fn pass_on(&mut self) -> Passed {
+        Passed { offload: self.trainer.offload.take(), bytes: std::mem::take(&mut self.opened) }
+    }
+
+    /// Takes what the run before has passed on; a stage whose steps want more of it opens its own.
+    pub fn take_over(&mut self, passed: Passed, stage: Option<&InStage>) -> Result<()> {
+        let Some(InStage { how, offloaded: [host_bytes, disk_bytes], .. }) = stage else { return Ok(()) };
+        let room = Room { host_bytes: *host_bytes, disk_bytes: *disk_bytes, ..Room::endless() };
+        if passed.serves(room.wanted(&how.places)) {
+            (self.trainer.offload, self.opened) = (passed.offload, passed.bytes);
+            return Ok(());
+        }
+        drop(passed);
+        self.open(&how.places, [*host_bytes, *disk_bytes])
     }
 
     /// Takes the next step's micro batches from the source, and its learning rate from the schedule.
@@ -257,17 +289,22 @@ impl<'a> Stepper<'a> {
             self.trainer.params.settle(&self.trainer.device);
         }
         self.trainer.abandon();
-        self.trainer.offload = None;
+        drop(self.pass_on());
     }
 
-    /// Makes the model as after the start of the run, in the memory that the old one gives up.
-    pub fn rebuild(&mut self) -> Result<()> {
+    /// Gives up the model and its state, before anything is made in their memory; where they were.
+    pub fn vacate(&mut self) -> Device {
+        let device = self.trainer.device.clone();
+        self.trainer = placeholder(&device);
+        device
+    }
+
+    /// Makes the model as after the start of the run, over the base of another if there is one that shares it.
+    pub fn rebuild(&mut self, device: &Device, other: Option<&Trainer>) -> Result<()> {
         let Some(rebuild) = self.rebuild else {
             return Err(Error::Save("this run cannot restart a rank".into()));
         };
-        let device = self.trainer.device.clone();
-        self.trainer = placeholder(&device);
-        self.trainer = rebuild(&device)?;
+        self.trainer = rebuild(device, other)?;
         Ok(())
     }
 
