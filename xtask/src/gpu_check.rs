@@ -34,7 +34,7 @@ pub fn run() -> Result<Vec<String>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(root())
-        .args(["run", "--release", "--quiet", "-p", "fathom-cuda", "--example", "compile_kernels", "--"])
+        .args(["run", "--release", "--quiet", "--example", "compile_kernels", "--"])
         .arg(compiler)
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;

@@ -59,7 +59,7 @@ pub fn run() -> Result<Vec<String>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(root())
-        .args(["run", "--release", "--quiet", "-p", "fathom-cuda", "--example", "gpu", "--", "plans"])
+        .args(["run", "--release", "--quiet", "--example", "gpu", "--", "plans"])
         .env("FATHOM_CUDA_LIBS", folders)
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;

@@ -36,3 +36,5 @@ pub use product::{
 
 #[doc(hidden)]
 pub use serde;
+#[doc(hidden)]
+pub use toml;

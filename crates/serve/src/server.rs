@@ -48,6 +48,17 @@ pub fn serve(
     stop: &AtomicBool,
     heard: impl FnOnce(&[SocketAddr]),
 ) -> Result<(), Error> {
+    let mut heard = Some(heard);
+    run(server, at, stop, &mut |addresses| heard.take().into_iter().for_each(|heard| heard(addresses)))
+}
+
+/// [`serve`] without a type of its caller's: with one, every crate that serves would compile the whole server again.
+fn run(
+    server: &Arc<Shared>,
+    at: &Listening,
+    stop: &AtomicBool,
+    heard: &mut dyn FnMut(&[SocketAddr]),
+) -> Result<(), Error> {
     let tls = at.tls.as_ref().map(|(certificate, key)| listen::tls(certificate, key)).transpose()?;
     let main = listen::bind(&at.host, at.port)?;
     let admin = match at.admin_port {

@@ -36,11 +36,10 @@ impl Programs {
             }
             return Ok(Programs { gpu, fathom });
         }
-        for build in [&["--bin", "fathom"][..], &["-p", "fathom-cuda", "--example", "gpu"]] {
-            let status = Command::new("cargo").args(["build", "--release"]).args(build).status();
-            if !status.map_err(|error| error.to_string())?.success() {
-                return Err(format!("cargo build {} fails", build.join(" ")));
-            }
+        let build = ["build", "--release", "--bin", "fathom", "--example", "gpu"];
+        let status = Command::new("cargo").args(build).status();
+        if !status.map_err(|error| error.to_string())?.success() {
+            return Err(format!("cargo {} fails", build.join(" ")));
         }
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
         let release = target.join("release");

@@ -151,7 +151,7 @@ impl<T: Table> Recipe<T> {
             loader.apply(layer)?;
         }
         let nodes = loader.nodes;
-        let value = T::deserialize(toml::Value::Table(to_table(&schema, &nodes))).map_err(|error| {
+        let value = T::from_toml(toml::Value::Table(to_table(&schema, &nodes))).map_err(|error| {
             let key = "the recipe as a whole".to_string();
             Error::Refused { place: "recipe".into(), key, message: error.message().to_string() }
         })?;

@@ -51,11 +51,25 @@ macro_rules! recipe {
                         $(.allowing($allowed))?,
                 )* ]
             }
+
+            fn defaults() -> ::core::result::Result<$crate::toml::Table, $crate::toml::ser::Error> {
+                $crate::toml::Table::try_from(<Self as ::core::default::Default>::default())
+            }
+
+            fn from_toml(value: $crate::toml::Value) -> ::core::result::Result<Self, $crate::toml::de::Error> {
+                let mut keys = $crate::recipe::Keys::of(value)?;
+                let read = Self { $( $field: keys.take(::core::stringify!($field))?, )* };
+                keys.end().map(|()| read)
+            }
         }
 
         impl $crate::recipe::Field for $name {
             fn shape() -> $crate::recipe::Shape {
                 $crate::recipe::Shape::table::<Self>()
+            }
+
+            fn read(value: $crate::toml::Value) -> ::core::result::Result<Self, $crate::toml::de::Error> {
+                <Self as $crate::recipe::Table>::from_toml(value)
             }
         }
     )* };

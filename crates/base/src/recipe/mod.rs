@@ -34,7 +34,7 @@ pub use allowed::Allowed;
 pub use form::{Form, Group};
 pub use load::{Layers, Library, Recipe};
 pub use resolved::{Difference, Row, diff};
-pub use schema::{Field, Key, KeyDoc, Kind, Leaf, Shape, Table, TableSchema, keys};
+pub use schema::{Field, Key, KeyDoc, Keys, Kind, Leaf, Shape, Table, TableSchema, keys};
 pub use source::Source;
 
 use crate::error::Result;

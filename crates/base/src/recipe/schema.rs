@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 
 use super::allowed::Allowed;
 
@@ -104,6 +104,19 @@ pub struct TableSchema {
 pub trait Field: Serialize + DeserializeOwned {
     /// What the key holds.
     fn shape() -> Shape;
+
+    /// The value of the key from its TOML.
+    ///
+    /// # Errors
+    /// What kind of value the key takes, where this is none.
+    fn read(value: toml::Value) -> Result<Self, toml::de::Error> {
+        Self::deserialize(value)
+    }
+
+    /// What a key that is not in its table holds; none where it has to be there.
+    fn absent() -> Option<Self> {
+        None
+    }
 }
 
 /// A recipe table. Implemented by [`crate::recipe!`].
@@ -116,6 +129,23 @@ pub trait Table: Serialize + DeserializeOwned + Default {
     fn rest() -> Option<&'static str> {
         None
     }
+
+    /// The defaults as TOML. [`crate::recipe!`] defines this and [`Table::from_toml`] for each type of its own, without serde's
+    /// visitors and in the crate of the type: as generic functions they were compiled in every crate that loads a recipe.
+    ///
+    /// # Errors
+    /// A default that cannot be written as TOML, such as an integer above `i64::MAX`.
+    fn defaults() -> Result<toml::Table, toml::ser::Error> {
+        toml::Table::try_from(Self::default())
+    }
+
+    /// The table from its TOML, which has every key that is not an unset option, and no other.
+    ///
+    /// # Errors
+    /// A key that is missing, that the table does not have, or whose value it does not take.
+    fn from_toml(value: toml::Value) -> Result<Self, toml::de::Error> {
+        Self::deserialize(value)
+    }
 }
 
 impl TableSchema {
@@ -124,7 +154,7 @@ impl TableSchema {
     /// # Panics
     /// When a default cannot be written as TOML, such as an integer above `i64::MAX`.
     pub fn of<T: Table>() -> TableSchema {
-        let defaults = match toml::Table::try_from(T::default()) {
+        let defaults = match T::defaults() {
             Ok(defaults) => defaults,
             Err(error) => panic!("recipe {}: a default is not TOML: {error}", std::any::type_name::<T>()),
         };
@@ -208,6 +238,14 @@ impl<T: Field> Field for Option<T> {
             shape => shape,
         }
     }
+
+    fn read(value: toml::Value) -> Result<Self, toml::de::Error> {
+        T::read(value).map(Some)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
 }
 
 impl<T: Field> Field for Vec<T> {
@@ -218,6 +256,13 @@ impl<T: Field> Field for Vec<T> {
             _ => panic!("a recipe key cannot be a list of lists of tables"),
         }
     }
+
+    fn read(value: toml::Value) -> Result<Self, toml::de::Error> {
+        match value {
+            toml::Value::Array(items) => items.into_iter().map(T::read).collect(),
+            other => Err(unlike("a list", &other)),
+        }
+    }
 }
 
 impl<T: Field> Field for BTreeMap<String, T> {
@@ -225,6 +270,58 @@ impl<T: Field> Field for BTreeMap<String, T> {
         match T::shape() {
             Shape::Leaf(leaf) => Shape::Map(leaf),
             _ => panic!("a recipe map holds values, not tables"),
+        }
+    }
+
+    fn read(value: toml::Value) -> Result<Self, toml::de::Error> {
+        match value {
+            toml::Value::Table(all) => {
+                all.into_iter().map(|(name, value)| Ok((name, T::read(value)?))).collect()
+            }
+            other => Err(unlike("a table", &other)),
+        }
+    }
+}
+
+fn unlike(expected: &str, value: &toml::Value) -> toml::de::Error {
+    toml::de::Error::custom(format!("expected {expected}, found {}", value.type_str()))
+}
+
+/// The keys of a table that is being read, of which each is taken once.
+pub struct Keys(toml::Table);
+
+impl Keys {
+    /// All of a table.
+    ///
+    /// # Errors
+    /// It is no table.
+    pub fn of(value: toml::Value) -> Result<Keys, toml::de::Error> {
+        match value {
+            toml::Value::Table(all) => Ok(Keys(all)),
+            other => Err(unlike("a table", &other)),
+        }
+    }
+
+    /// The value of a key; a raw identifier (`r#type`) loses its mark.
+    ///
+    /// # Errors
+    /// It is missing, or not what the key takes.
+    pub fn take<T: Field>(&mut self, name: &str) -> Result<T, toml::de::Error> {
+        let name = name.strip_prefix("r#").unwrap_or(name);
+        match self.0.remove(name) {
+            Some(value) => T::read(value),
+            None => T::absent().ok_or_else(|| toml::de::Error::custom(format!("missing field `{name}`"))),
+        }
+    }
+
+    /// Every key was taken.
+    ///
+    /// # Errors
+    /// A key that was not.
+    pub fn end(self) -> Result<(), toml::de::Error> {
+        match self.0.keys().next() {
+            Some(name) => Err(toml::de::Error::custom(format!("unknown field `{name}`"))),
+            None => Ok(()),
         }
     }
 }

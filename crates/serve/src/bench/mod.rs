@@ -215,6 +215,14 @@ fn report(load: &Load, seen: &[Seen], seconds: f64) -> Value {
     })
 }
 
+/// Puts a load on a server of a pretended model that answers at once; what became of it, as [`run`] reports it.
+///
+/// # Errors
+/// The server cannot be started.
+pub fn run_at_once(load: &Load) -> Result<Value, Error> {
+    over(Pretended::at_once(), Settings::default(), |target| run(target, load))
+}
+
 /// The cost of the server itself: over a model that answers at once, over one that writes 64 streams of 50 tokens a second, and at
 /// four times what it takes on. A row each.
 ///
@@ -226,7 +234,7 @@ pub fn own_cost(requests: usize) -> Result<Vec<Value>, Error> {
         row
     };
     let alone = Load { requests, prompt_words: 32, answer_tokens: 8, stream: false, ..Load::default() };
-    let first = over(Pretended::at_once(), Settings::default(), |target| run(target, &alone))?;
+    let first = run_at_once(&alone)?;
     let streams = Load {
         arrival: Arrival::Clients(64),
         requests: 128,
@@ -292,18 +300,6 @@ fn over<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_load_is_answered_and_counted() {
-        let load = Load { arrival: Arrival::Clients(4), requests: 20, answer_tokens: 5, ..Load::default() };
-        let row = over(Pretended::at_once(), Settings::default(), |target| run(target, &load)).unwrap();
-        assert_eq!((row["answered"].as_u64(), row["failed"].as_u64()), (Some(20), Some(0)), "{row}");
-        let poisson = Load { arrival: Arrival::PerSecond(500.0), shared_share: 0.5, ..load };
-        let row = over(Pretended::at_once(), Settings::default(), |target| run(target, &poisson)).unwrap();
-        assert_eq!(row["answered"].as_u64(), Some(20), "{row}");
-        assert!(row["output_tokens_per_s"].as_f64().unwrap() > 0.0);
-        assert!(run(&Target::at("127.0.0.1:1"), &Load::default()).is_err());
-    }
 
     #[test]
     fn quantiles_are_of_what_was_seen() {
