@@ -129,8 +129,9 @@ fn over_ranks(folder: &Path, alone: &[(&str, String, Vec<&str>)]) {
         let both = job(folder, "two.toml", &named("both"), how).unwrap();
         let heard = Heard::default();
         assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
-        // Each step has the memory that its plan says.
-        let warned = heard.all().lines().filter(|line| line.contains("warning: ")).count();
+        // Lessons that do not fill a rank's sample have a lower peak than the plan says.
+        let is_other = |line: &&str| line.contains("warning: ") && !line.contains("the first step's peak is");
+        let warned = heard.all().lines().filter(is_other).count();
         let went_back = heard.all().matches("went back to step 2").count();
         let expected = if number == 4 { 4 } else { 0 };
         assert_eq!([warned, went_back], [expected; 2], "{how:?} {}", heard.all());

@@ -280,7 +280,9 @@ fn are_as_alone(grid: Grid, is_cut: bool, change: &dyn Fn(&mut Recipe)) -> Vec<u
         let alone = Recipe { adapters: Vec::new(), ..recipe.clone() };
         let alone = run(&at("alone"), &[&alone], None);
         assert_eq!(alone.steps, [steps[index].clone()], "{grid} {index}");
-        assert_eq!(alone.bytes[0][0], alone.bytes[0][1], "{grid} {index}");
+        // What the pool reserves depends on the order in which the base and the adapter were made.
+        let [planned, found] = alone.bytes[0];
+        assert_eq!((planned[1], &alone.warnings), (found[1], &Vec::new()), "{grid} {index}");
     }
     let planned = bytes.iter().map(|[planned, _]| planned[0]).collect();
     if !is_cut {
