@@ -135,8 +135,8 @@ fn over_ranks(folder: &Path, alone: &[(&str, String, Vec<&str>)]) {
             number.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap()
         };
         let is_lower = |line: &str| {
-            let told = line.split_once("the first step's peak is ").map(|(_, told)| told);
-            let both = told.and_then(|told| told.split_once("the plan said "));
+            let said = line.split_once("the first step's peak is ").map(|(_, said)| said);
+            let both = said.and_then(|said| said.split_once("the plan said "));
             both.is_some_and(|(found, planned)| bytes(found) < bytes(planned))
         };
         let said = heard.all();
