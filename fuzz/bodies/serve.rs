@@ -37,7 +37,13 @@ impl Service for Says {
 
     fn submit(&self, request: GenerateRequest, mut sink: Sink) -> Result<Ticket> {
         let Prompt::Ids(prompt) = &request.prompt else { return Err(fathom_base::Error::product("text")) };
-        let token = |id: u32| TokenLogprob { id, logprob: Some(-0.5), rank: Some(0), top: vec![(id, -0.5)] };
+        let token = |id: u32| TokenLogprob {
+            id,
+            logprob: Some(-0.5),
+            rank: Some(0),
+            top: vec![(id, -0.5)],
+            kept: Vec::new(),
+        };
         let logprobs = request.prompt_logprobs.map(|_| prompt.iter().map(|id| token(*id)).collect());
         sink(Event::Started {
             prompt: prompt.clone(),

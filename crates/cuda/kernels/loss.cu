@@ -2,10 +2,11 @@
 // lse = log sum exp f: loss = lse - f[label] + z_loss lse^2.
 #include "math.cuh"
 
+// A logit that is left out has no cap (crate tensor, `LEFT_OUT_BELOW`).
 FN float capped(float x, float scale, float cap, float& slope) {
   x = scale * x;
   slope = 1.f;
-  if (cap == 0.f) return x;
+  if (cap == 0.f || x < -1e10f) return x;
   const float t = tanh_(x / cap);
   slope = fmaf(-t, t, 1.f);
   return cap * t;

@@ -75,8 +75,9 @@ FN double block_total(double v) {
   return v;
 }
 
-// ids i32 [rows]: the place of the largest of each row, the first of equals; -1 without numbers. A block of 512 for each row.
-ENTRY(512) argmax(Mat logits, i32* ids, i64 vocab) {
+// ids i32 [rows]: the place of the largest of each row, the first of equals; -1 without numbers. Bits of all columns into kept, u8
+// [rows, width], where it is given. A block of 512 for each row.
+ENTRY(512) argmax(Mat logits, i32* ids, i64 vocab, u8* kept, i64 width) {
   const i64 row = blockIdx.x;
   u64 best = 0;
   for (i64 at = threadIdx.x; at < vocab; at += 512) {
@@ -85,6 +86,11 @@ ENTRY(512) argmax(Mat logits, i32* ids, i64 vocab) {
   }
   best = block_most(best);
   if (threadIdx.x == 0) ids[row] = numbers(best) ? (i32)(0xffffffffu - (u32)best) : -1;
+  if (!kept) return;
+  for (i64 at = threadIdx.x; at < width; at += 512) {
+    const i64 rest = vocab - 8 * at;
+    kept[row * width + at] = !numbers(best) ? 0 : rest >= 8 ? 255 : (u8)((1 << rest) - 1);
+  }
 }
 
 struct Drawing { Mat logits; i64 row, vocab; float top; double temperature; };
@@ -114,8 +120,8 @@ FN u64 reach(Drawing d, u64 floor, double target, double least, bool count, bool
 }
 
 // A token for each row, -1 without numbers: the bits of three doubles; top_k 0 for all. The number drawn is that of
-// (seed, drawn + row). A block of 512 for each row.
-ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, u64 temperature, u64 top_p, u64 min_p, i32 top_k, u64 seed, u64 drawn) {
+// (seed, drawn + row). Bits of what is kept into kept, u8 [rows, width], where it is given. A block of 512 for each row.
+ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, u64 temperature, u64 top_p, u64 min_p, i32 top_k, u64 seed, u64 drawn, u8* kept, i64 width) {
   const double share = as_double(top_p), least = as_double(min_p);
   Drawing d;
   d.logits = logits; d.row = blockIdx.x; d.vocab = vocab; d.temperature = as_double(temperature);
@@ -128,6 +134,8 @@ ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, u64 temperature, u64 top_p, u64
   // All threads of the block see the same.
   if (!numbers(best)) {
     if (threadIdx.x == 0) ids[d.row] = -1;
+    if (kept)
+      for (i64 at = threadIdx.x; at < width; at += 512) kept[d.row * width + at] = 0;
     return;
   }
   d.top = load(logits, d.row, 0xffffffffu - (u32)best);
@@ -138,4 +146,26 @@ ENTRY(512) draw(Mat logits, i32* ids, i64 vocab, u64 temperature, u64 top_p, u64
   // Rounding may leave nothing beyond.
   if (0xffffffffu - (u32)chosen >= vocab) chosen = best;
   if (threadIdx.x == 0) ids[d.row] = (i32)(0xffffffffu - (u32)chosen);
+  if (!kept) return;
+  for (i64 at = threadIdx.x; at < width; at += 512) {
+    u32 bits = 0;
+    for (int bit = 0; bit < 8 && 8 * at + bit < vocab; bit++) {
+      const float x = load(logits, d.row, 8 * at + bit);
+      bits |= (u32)(place(x, 8 * at + bit) >= floor && weigh(d, x, false) >= least) << bit;
+    }
+    kept[d.row * width + at] = (u8)bits;
+  }
+}
+
+// logits f32 [r, c] = what stands for one that is left out, where the bit first + column of kept, u8 [r, width], is zero.
+ENTRY(256) leave_out(Mat logits, const u8* kept, i64 width, i64 first, i64 rows, i64 cols, i32 shift, i32 pieces) {
+  const Cell c = cell(shift, pieces);
+  if (c.row >= rows || c.col >= cols) return;
+  float v[8];
+  load8(v, logits, c.row, c.col, cols - c.col);
+  for (int i = 0; i < 8 && c.col + i < cols; i++) {
+    const i64 at = first + c.col + i;
+    if (!(kept[c.row * width + (at >> 3)] >> (at & 7) & 1)) v[i] = -1e15f;
+  }
+  store8(logits, c.row, c.col, cols - c.col, v);
 }

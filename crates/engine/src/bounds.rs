@@ -53,6 +53,11 @@ impl Bounds {
         if asked.answers == 0 {
             return Err(Error::Sampling { key: "answers", message: "must be at least 1".into() });
         }
+        let alone = asked.structure.is_none() && asked.beams.is_none() && how.min_tokens == 0;
+        if asked.kept && !(alone && sampler::is_plain(how)) {
+            let message = "goes with temperature, top_k, top_p and min_p alone".into();
+            return Err(Error::Sampling { key: "kept", message });
+        }
         if let Some(beams) = asked.beams {
             self.beams(beams, asked)?;
         }

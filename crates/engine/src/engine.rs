@@ -9,6 +9,7 @@ use std::rc::Rc;
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
 use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens};
+use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
 
@@ -156,7 +157,7 @@ impl<'a> Engine<'a> {
 
     /// The same of labels whose logits are there, [labels, vocab].
     pub(crate) fn judge(&self, logits: &Tensor, labels: &[u32], top: usize) -> Vec<TokenLogprob> {
-        let losses = self.surprises(logits, labels);
+        let losses = self.surprises(logits, labels, None);
         let row = |row: usize| logits.view_rows(row..row + 1);
         labels
             .iter()
@@ -166,8 +167,17 @@ impl<'a> Engine<'a> {
             .collect()
     }
 
-    /// Minus the natural log-probability of a label for each row of logits.
-    pub(crate) fn surprises(&self, logits: &Tensor, labels: &[u32]) -> Vec<f32> {
+    /// Minus the natural log-probability of a label for each row of logits; among the columns that are kept, if that is said
+    /// ([`LeaveOut::kept`]).
+    pub(crate) fn surprises(&self, logits: &Tensor, labels: &[u32], kept: Option<&Tensor>) -> Vec<f32> {
+        let among = kept.map(|kept| {
+            let [rows, cols] = logits.shape();
+            let logits_kept = self.device.empty(rows, cols, DType::F32, Category::Activations);
+            self.device.machine.copy(logits, &logits_kept);
+            self.device.machine.leave_out(&LeaveOut { logits: &logits_kept, kept, first: 0 });
+            logits_kept
+        });
+        let logits = among.as_ref().unwrap_or(logits);
         let ids: Vec<i32> = labels.iter().map(|id| *id as i32).collect();
         let ids = self.device.from_i32(&ids, Category::Data);
         let loss = self.device.empty(1, labels.len(), DType::F32, Category::Data);
@@ -309,7 +319,7 @@ pub(crate) fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLog
     order.truncate(top);
     order.sort_unstable_by_key(by);
     let top = order.into_iter().map(|other| (other as u32, logprob + (row[other] - own))).collect();
-    TokenLogprob { id, logprob: Some(logprob), rank: Some(rank), top }
+    TokenLogprob { id, logprob: Some(logprob), rank: Some(rank), top, kept: Vec::new() }
 }
 
 /// Logits in their order.
@@ -528,8 +538,7 @@ impl Engine<'_> {
         let hidden = self.packed_hidden(batch);
         let scope =
             Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
-        let labels =
-            Labels { ids: self.device.from_i32(labels, Category::Data), weights: None, measures: None };
+        let labels = Labels::plain(self.device.from_i32(labels, Category::Data));
         let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
         self.model.head(0.0).losses(&scope, &hidden, &labels, &losses);
         self.device.to_f32(&losses)

@@ -37,6 +37,7 @@ impl Heard {
                 let written = &mut self.answers[answer];
                 written.ids.extend(&ids);
                 written.logps.extend(logprobs.iter().map(|token| token.logprob.unwrap_or(0.0)));
+                written.kept.extend(logprobs.into_iter().flat_map(|token| token.kept));
                 written.ended = ids.iter().any(|id| ends.contains(id));
                 if written.ended { Flow::Stop } else { Flow::Continue }
             }
@@ -79,7 +80,8 @@ impl Rollout for Writer {
                 ..Sampling::default()
             };
             let request = GenerateRequest::new(prompt.clone(), sampling);
-            let request = GenerateRequest { answers: asked.answers, logprobs: Some(0), ..request };
+            let request =
+                GenerateRequest { answers: asked.answers, logprobs: Some(0), kept: asked.kept, ..request };
             // Where there is no data every token is the same, and ends nothing.
             let ends = if device.machine.has_data() { self.tokenizer.stops() } else { &[] };
             scheduler.submit(request, Box::new(move |event| heard.borrow_mut().hear(event, ends)))?;

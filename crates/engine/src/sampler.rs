@@ -60,7 +60,7 @@ impl Sampler {
         if allowed.is_none()
             && let Some(draw) = self.plain(0)
         {
-            let id = choose(device, logits, &[draw]).swap_remove(0);
+            let id = choose(device, logits, &[draw], None).swap_remove(0);
             return Ok(self.chose(id.ok_or(Error::NotFinite { what: LOGIT })?));
         }
         self.on_host(&mut device.to_f32(logits), allowed)
@@ -73,15 +73,7 @@ impl Sampler {
     }
 
     fn is_plain(&self) -> bool {
-        let Sampling {
-            repetition_penalty, frequency_penalty, presence_penalty, typical_p, min_tokens, ..
-        } = self.how;
-        repetition_penalty == 1.0
-            && frequency_penalty == 0.0
-            && presence_penalty == 0.0
-            && (typical_p >= 1.0 || self.how.temperature == 0.0)
-            && self.how.logit_bias.is_empty()
-            && self.drawn >= min_tokens as u64
+        is_plain(&self.how) && self.drawn >= self.how.min_tokens as u64
     }
 
     /// Chooses a token from logits, which it may change.
@@ -139,6 +131,16 @@ impl Sampler {
     }
 }
 
+/// Logits decide alone, from [`Sampling::min_tokens`] on.
+pub(crate) fn is_plain(how: &Sampling) -> bool {
+    let Sampling { repetition_penalty, frequency_penalty, presence_penalty, typical_p, .. } = *how;
+    repetition_penalty == 1.0
+        && frequency_penalty == 0.0
+        && presence_penalty == 0.0
+        && (typical_p >= 1.0 || how.temperature == 0.0)
+        && how.logit_bias.is_empty()
+}
+
 /// Apart from each other: seeds of the answers to one request.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -186,10 +188,16 @@ pub(crate) fn check(how: &Sampling) -> Result<(), Error> {
 /// What a model without numbers has.
 pub(crate) const LOGIT: &str = "a logit";
 
-/// What the machine chooses of each row of logits, so that no logits come to the host; none where they are not numbers.
-pub(crate) fn choose(device: &Device, logits: &Tensor, draws: &[Option<Draw>]) -> Vec<Option<u32>> {
+/// What the machine chooses of each row of logits, so that no logits come to the host; none where they are not numbers. `kept`: where it
+/// writes what the draws keep ([`Choose::kept`]).
+pub(crate) fn choose(
+    device: &Device,
+    logits: &Tensor,
+    draws: &[Option<Draw>],
+    kept: Option<&Tensor>,
+) -> Vec<Option<u32>> {
     let ids = device.empty(1, logits.rows(), DType::I32, Category::Activations);
-    device.machine.choose(&Choose { logits, ids: &ids, draws });
+    device.machine.choose(&Choose { logits, ids: &ids, draws, kept });
     if !device.machine.has_data() {
         return vec![Some(0); logits.rows()];
     }

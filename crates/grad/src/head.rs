@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{
     Category, CrossEntropy, DType, Machine, MatMul, OpDesc, SUM_CHUNK, Spread as Vocabulary, Tensor,
@@ -55,8 +56,18 @@ pub struct Labels {
     pub ids: Tensor,
     /// f32 [1, t]: weight of each token's loss; one if absent.
     pub weights: Option<Tensor>,
+    /// u8 [t, vocab / 8, rounded up]: bits of the tokens that each label was drawn among ([`fathom_tensor::choice::Choose::kept`]), over
+    /// which alone the softmax is taken; all if absent.
+    pub kept: Option<Tensor>,
     /// What is measured at them besides.
     pub measures: Option<Measures>,
+}
+
+impl Labels {
+    /// Labels of weight one, of the whole vocabulary, at which nothing is measured.
+    pub fn plain(ids: Tensor) -> Labels {
+        Labels { ids, weights: None, kept: None, measures: None }
+    }
 }
 
 /// Sums over tokens with labels of what the pass over their logits finds besides the loss.
@@ -224,6 +235,7 @@ impl Head {
             for tile in Head::tiles(x.rows(), inner) {
                 let tokens = rows.start * share + tile.start..rows.start * share + tile.end;
                 let logits = self.project(scope, &x.view_rows(tile));
+                self.leave_out(scope, labels, &tokens, &logits);
                 self.cross_entropy(scope, labels, losses, tokens, &logits, None);
             }
         }
@@ -332,6 +344,7 @@ impl Head {
         // In place of the logits of a tile, or where the caller says.
         let tile_gradient = |logits: &Tensor, tile: Range<usize>, to: &Tensor| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
+            self.leave_out(scope, labels, &tokens, logits);
             let Some((taught, x)) = &taught else {
                 return self.cross_entropy(scope, labels, losses, tokens, logits, Some(to));
             };
@@ -370,6 +383,13 @@ impl Head {
         let tokens = x.rows() * scope.spread().share();
         let scratch = scope.device.empty(1, tokens, DType::F32, Category::Activations);
         self.loss(scope, x, labels, &scratch, grads)
+    }
+
+    /// Leaves out of a tile's logits what its labels were not drawn among.
+    fn leave_out(&self, scope: &Scope<'_>, labels: &Labels, rows: &Range<usize>, logits: &Tensor) {
+        let Some(kept) = &labels.kept else { return };
+        let op = LeaveOut { logits, kept: &kept.view_rows(rows.clone()), first: self.first };
+        scope.counters.span("head", " loss", -1, || scope.device.machine.leave_out(&op));
     }
 
     fn cross_entropy(

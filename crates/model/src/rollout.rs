@@ -34,6 +34,8 @@ pub struct Asked {
     pub top_k: usize,
     /// Keeps the fewest tokens whose share reaches this; 1 keeps all.
     pub top_p: f64,
+    /// Log-probabilities are of the tokens that are kept alone, which are told with them.
+    pub kept: bool,
 }
 
 /// An answer.
@@ -43,6 +45,9 @@ pub struct Written {
     pub ids: Vec<u32>,
     /// Natural log-probability of each, under the model at the temperature; at temperature 0 under the model as it is.
     pub logps: Vec<f32>,
+    /// Of each one after the other, bits of the tokens that it was drawn among ([`fathom_tensor::choice::Choose::kept`]), where that was
+    /// asked for.
+    pub kept: Vec<u8>,
     /// Its text, without what ends it.
     pub text: String,
     /// It ended by itself, and not at the most tokens.

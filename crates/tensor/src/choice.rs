@@ -14,6 +14,40 @@ pub struct Choose<'a> {
     pub ids: &'a Tensor,
     /// How that of each row is drawn; where there is none, the row's largest, the first of equals.
     pub draws: &'a [Option<Draw>],
+    /// u8 [r, vocab / 8, rounded up]: the columns that the draw of a row keeps, the first in the lowest bit of the first byte; all where
+    /// there is no draw, none where there is no choice. Written where it is asked for.
+    pub kept: Option<&'a Tensor>,
+}
+
+/// Leaves logits out of what follows: a loss over the others alone is that of the distribution that a draw had which kept those.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaveOut<'a> {
+    /// f32 [r, columns]: becomes [`LEFT_OUT`] where a column's bit is zero.
+    pub logits: &'a Tensor,
+    /// u8 [r, vocab / 8, rounded up]: bits as those of [`Choose::kept`].
+    pub kept: &'a Tensor,
+    /// The place of the first column among the bits.
+    pub first: usize,
+}
+
+/// What stands for a logit that is left out: no scale makes anything of its exponential, and its product with zero is zero.
+pub const LEFT_OUT: f32 = -1e15;
+
+/// A logit is left out where it is below this, whatever multiplied it.
+pub const LEFT_OUT_BELOW: f32 = -1e10;
+
+/// Bytes of the bits of a vocabulary.
+pub fn kept_bytes(vocab: usize) -> usize {
+    vocab.div_ceil(8)
+}
+
+/// Leaves columns of a row out; see [`LeaveOut`].
+pub fn leave_out(logits: &mut [f32], kept: &[u8], first: usize) {
+    for (id, logit) in (first..).zip(logits) {
+        if kept[id / 8] >> (id % 8) & 1 == 0 {
+            *logit = LEFT_OUT;
+        }
+    }
 }
 
 /// Draws of rows in a row that differ by their number alone, which counts up, or rows without one: by runs, with the first one's.
@@ -72,6 +106,27 @@ pub fn drawn(logits: &[f32], how: &Draw) -> Option<usize> {
     drawn_typical(logits, how, 1.0)
 }
 
+/// The columns of a row that a draw keeps, or all without one, as bits ([`Choose::kept`]).
+pub fn kept(logits: &[f32], draw: Option<&Draw>, bits: &mut [u8]) {
+    bits.fill(0);
+    let Some(top) = largest(logits) else { return };
+    let all = |how: &Draw| how.top_k == 0 && how.top_p >= 1.0 && how.min_p <= 0.0;
+    let Some(how) = draw.filter(|how| !all(how)) else {
+        (0..logits.len()).for_each(|id| bits[id / 8] |= 1 << (id % 8));
+        return;
+    };
+    let scale = Scale { top: f64::from(logits[top]), temperature: how.temperature };
+    let mut ranked = Ranked::new(logits);
+    if how.top_k > 0 {
+        ranked.keep(how.top_k);
+    }
+    let weights = weights_of_few(&mut ranked, (logits, scale), how)
+        .unwrap_or_else(|| weights_in_order(&mut ranked, (logits, scale), how));
+    for id in (0..weights.len()).filter_map(|rank| ranked.id(rank)) {
+        bits[id / 8] |= 1 << (id % 8);
+    }
+}
+
 /// One that is drawn of those that are left, of which only the typical ones are kept: whose surprise is nearest to the entropy, until
 /// their share reaches `typical_p` (Meister et al., 2023, arXiv:2202.00666); 1 keeps all.
 pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize> {
@@ -90,12 +145,7 @@ pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize
     {
         return Some(id);
     }
-    let weigh = |id: usize| scale.weight(logits[id]);
-    let mut weights: Vec<f64> =
-        (0..ranked.keys.len()).filter_map(|rank| ranked.id(rank)).map(weigh).collect();
-    keep_top_p(&mut weights, how.top_p);
-    // The largest weight is one, because the top logit was subtracted.
-    weights.retain(|weight| *weight >= how.min_p);
+    let mut weights = weights_in_order(&mut ranked, (logits, scale), how);
     keep_typical(&mut weights, typical_p);
     ranked.id(drawn_weight(&weights, how)?)
 }
@@ -230,9 +280,26 @@ fn drawn_weight(weights: &[f64], how: &Draw) -> Option<usize> {
     Some(chosen.unwrap_or(last))
 }
 
+/// The same of the few that are kept.
+fn drawn_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<usize> {
+    let weights = weights_of_few(ranked, (logits, scale), how)?;
+    ranked.id(drawn_weight(&weights, how)?)
+}
+
+/// Weights of the tokens that are kept, by rank.
+fn weights_in_order(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Vec<f64> {
+    let weigh = |id: usize| scale.weight(logits[id]);
+    let mut weights: Vec<f64> =
+        (0..ranked.keys.len()).filter_map(|rank| ranked.id(rank)).map(weigh).collect();
+    keep_top_p(&mut weights, how.top_p);
+    // The largest weight is one, because the top logit was subtracted.
+    weights.retain(|weight| *weight >= how.min_p);
+    weights
+}
+
 /// The same without the order of tokens that are less likely than all that matter: a row of logits is mostly those. The sum of all weights
 /// is taken in any order here, whose rounding differs; nothing where that could decide.
-fn drawn_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<usize> {
+fn weights_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<Vec<f64>> {
     let weigh = |id: usize| scale.weight(logits[id]);
     let count = ranked.keys.len();
     let total = if count == logits.len() {
@@ -261,7 +328,7 @@ fn drawn_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Dra
         }
     }
     weights.retain(|weight| *weight >= how.min_p);
-    ranked.id(drawn_weight(&weights, how)?)
+    Some(weights)
 }
 
 /// Ascends as the logit descends and, among equals, with the token.
@@ -369,12 +436,20 @@ pub(crate) fn of_rows(logits: &[f32], vocab: usize, draws: &[Option<Draw>]) -> V
     logits.chunks_exact(vocab).zip(draws).map(|(logits, draw)| of_row(logits, draw.as_ref())).collect()
 }
 
+/// What is kept of each row, one after the other.
+pub(crate) fn kept_of_rows(logits: &[f32], vocab: usize, draws: &[Option<Draw>]) -> Vec<u8> {
+    let mut all = vec![0; draws.len() * kept_bytes(vocab)];
+    let rows = logits.chunks_exact(vocab).zip(draws).zip(all.chunks_exact_mut(kept_bytes(vocab)));
+    rows.for_each(|((logits, draw), bits)| kept(logits, draw.as_ref(), bits));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// By the definition: all tokens in order, and all of their weights.
-    fn by_order(logits: &[f32], how: &Draw) -> Option<usize> {
+    /// By the definition: all tokens in order, and all of their weights; the token, and those that are kept.
+    fn by_order(logits: &[f32], how: &Draw) -> Option<(usize, Vec<usize>)> {
         largest(logits)?;
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
@@ -386,14 +461,28 @@ mod tests {
         let mut weights: Vec<f64> = order.iter().map(weigh).collect();
         keep_top_p(&mut weights, how.top_p);
         weights.retain(|weight| *weight >= how.min_p);
-        Some(order[drawn_weight(&weights, how)?])
+        let id = order[drawn_weight(&weights, how)?];
+        order.truncate(weights.len());
+        Some((id, order))
     }
 
     #[test]
     fn a_part_of_the_order_is_enough() {
         let mut quick = 0;
         let mut check = |logits: &[f32], how: &Draw| {
-            assert_eq!(drawn(logits, how), by_order(logits, how), "{} logits, {how:?}", logits.len());
+            let want = by_order(logits, how);
+            assert_eq!(
+                drawn(logits, how),
+                want.as_ref().map(|(id, _)| *id),
+                "{} logits, {how:?}",
+                logits.len()
+            );
+            let mut bits = vec![0xff; kept_bytes(logits.len())];
+            kept(logits, Some(how), &mut bits);
+            let keeps = |id: &usize| bits[id / 8] >> (id % 8) & 1 == 1;
+            let mut order = want.map_or_else(Vec::new, |(_, order)| order);
+            order.sort_unstable();
+            assert_eq!((0..8 * bits.len()).filter(keeps).collect::<Vec<_>>(), order, "{how:?}");
             let top = f64::from(logits[largest(logits).expect("numbers")]);
             let scale = Scale { top, temperature: how.temperature };
             let mut ranked = Ranked::new(logits);
@@ -442,7 +531,7 @@ mod tests {
         let how = Draw { temperature: 1.0, top_k: 0, top_p: 0.5, min_p: 0.0, seed: 1, drawn: 0 };
         for number in 0..50 {
             let how = Draw { drawn: number, ..how };
-            assert_eq!(drawn(&[0.0; 8], &how), by_order(&[0.0; 8], &how));
+            assert_eq!(drawn(&[0.0; 8], &how), by_order(&[0.0; 8], &how).map(|(id, _)| id));
         }
     }
 

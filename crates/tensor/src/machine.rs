@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::blocks::{Pack, Unpack};
-use crate::choice::{self, Choose};
+use crate::choice::{self, Choose, LeaveOut};
 use crate::clock::Clock;
 use crate::distance::RowDistance;
 use crate::divergence::Divergence;
@@ -542,6 +542,17 @@ pub trait Machine: Send + Sync {
         let logits = floats(op.logits.dtype(), &self.read(op.logits).wait());
         let ids = choice::of_rows(&logits, op.logits.cols(), op.draws);
         self.write(op.ids, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
+        if let Some(kept) = op.kept {
+            self.write(kept, &choice::kept_of_rows(&logits, op.logits.cols(), op.draws));
+        }
+    }
+    /// Leaves logits out.
+    fn leave_out(&self, op: &LeaveOut<'_>) {
+        let mut logits = floats(op.logits.dtype(), &self.read(op.logits).wait());
+        let bits = self.read(op.kept).wait();
+        let rows = logits.chunks_exact_mut(op.logits.cols()).zip(bits.chunks_exact(op.kept.cols()));
+        rows.for_each(|(logits, kept)| choice::leave_out(logits, kept, op.first));
+        self.write(op.logits, &logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<u8>>());
     }
     /// `out += sum(x)` in chunks of [`SUM_CHUNK`] columns, ascending; f32 [1, n] to [1, 1].
     fn sum(&self, x: &Tensor, out: &Tensor);

@@ -2,7 +2,7 @@
 
 use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::blocks::{BlockFormat, Pack, Unpack};
-use crate::choice::Choose;
+use crate::choice::{Choose, LeaveOut};
 use crate::clock::{Clock, Work};
 use crate::distance::RowDistance;
 use crate::divergence::{Divergence, Known};
@@ -267,6 +267,10 @@ impl Machine for Meta {
     }
     fn choose(&self, op: &Choose<'_>) {
         self.moves(&[op.logits, op.ids]);
+        op.kept.iter().for_each(|kept| self.moves(&[kept]));
+    }
+    fn leave_out(&self, op: &LeaveOut<'_>) {
+        self.maps(&[op.logits, op.kept]);
     }
     fn sum(&self, x: &Tensor, _: &Tensor) {
         self.moves(&[x]);

@@ -186,7 +186,7 @@ impl Loaded<'_> {
         let (own, losses) = (row(), row());
         machine.scale(weights, (1.0 - distill.ratio) as f32, &own);
         let measures = self.measures(device, minimised);
-        let labels = Labels { ids: self.labels.ids.clone(), weights: Some(own), measures };
+        let labels = Labels { weights: Some(own), measures, ..Labels::plain(self.labels.ids.clone()) };
         let of_teacher = match (known, minimised.teacher) {
             (Known::Model(batch), Some(Frozen { params, .. })) => {
                 Some(Scope { device, params, batch: Tables::Shared(batch.clone()), counters })

@@ -7,6 +7,7 @@ use fathom_grad::{
     Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Measures, Params, Scope, Sharing, Spread,
 };
 use fathom_model::{Model, PackedTokens};
+use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
@@ -98,7 +99,9 @@ impl<'a> Loaded<'a> {
         let known = Known::new((device, how), teacher, micro, (&sharing, &head_order), batch.tokens);
         let noise = how.goal.noise.filter(|_| model.portion.first);
         let jitter = noise.map(|noise| jitter(device, noise, micro, (&sharing, &order), model.spec.hidden));
-        let (batch, labels) = (Rc::new(batch), Labels { ids, weights, measures: None });
+        let keeps = how.goal.objective.weigh().is_some_and(Weigh::keeps) && model.last.is_some();
+        let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
+        let (batch, labels) = (Rc::new(batch), Labels { ids, weights, kept, measures: None });
         Loaded { batch, labels, losses, micro, known, jitter, layout, order }
     }
 
@@ -124,7 +127,7 @@ impl<'a> Loaded<'a> {
         let measures =
             self.measures(device, minimised).or_else(|| each.as_ref().map(|_| Measures::default()));
         let measures = measures.map(|measures| Measures { each: each.clone(), ..measures });
-        let labels = Labels { ids, weights, measures };
+        let labels = Labels { ids, weights, kept: self.labels.kept.clone(), measures };
         let Some(weigh) = goal.objective.weigh() else {
             let dy = model.head(z_loss).loss(scope, y, &labels, &self.losses, grads);
             device.machine.sum(&self.losses, loss);
@@ -140,7 +143,7 @@ impl<'a> Loaded<'a> {
         let weighed = self.weigh(scope, weigh, (&also, values.as_ref(), each.as_ref()), minimised);
         let dy = if asks.vocabulary() {
             let weights = self.own(device, &weighed.weights, self.losses.cols());
-            let labels = Labels { ids: labels.ids, weights: Some(weights), measures: None };
+            let labels = Labels { weights: Some(weights), measures: None, ..labels };
             if of_entropy == OfEntropy::Learned {
                 let by = self.own(device, &weighed.entropies, self.losses.cols());
                 head().weighted_backward_with_entropy(scope, y, (&labels, &by), grads)
@@ -280,6 +283,24 @@ impl<'a> Loaded<'a> {
         let own: Vec<f32> = (0..rows).flat_map(of_row).copied().collect();
         device.from_f32(rows, width, &own, Category::Data)
     }
+}
+
+/// What each label of this rank's tokens was drawn among, in the order of the head: u8 [t, vocab / 8, rounded up].
+fn kept(
+    device: &Device,
+    micro: &MicroBatch,
+    order: &dyn Fn() -> Vec<usize>,
+    (tokens, vocab): (usize, usize),
+) -> Tensor {
+    let width = kept_bytes(vocab);
+    let all = &micro.rolled.kept;
+    if !device.machine.has_data() || all.is_empty() {
+        return device.zeros(tokens, width, DType::U8, Category::Data);
+    }
+    let kept = device.empty(tokens, width, DType::U8, Category::Data);
+    let rows: Vec<u8> = order().into_iter().flat_map(|at| &all[at * width..][..width]).copied().collect();
+    device.machine.write(&kept, &rows);
+    kept
 }
 
 /// What dropout depends on of each token of the stream: the seed, the step, what its document is, and where it is in that.

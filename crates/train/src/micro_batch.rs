@@ -52,6 +52,8 @@ pub struct Rolled {
     /// Log-probability of each label when it was sampled, or before the rollout's first step, under the distribution that it was sampled
     /// from.
     pub logps: Vec<f32>,
+    /// Of each label bits of the tokens that it was drawn among ([`fathom_tensor::choice::Choose::kept`]), one after the other.
+    pub kept: Vec<u8>,
     /// Advantage of each label.
     pub advantages: Vec<f32>,
     /// What the value head said of each label before it was written.

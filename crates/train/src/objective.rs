@@ -97,6 +97,11 @@ pub trait Weigh {
         1.0
     }
 
+    /// Log-probabilities are among the tokens alone that each label was drawn among ([`crate::Rolled::kept`]).
+    fn keeps(&self) -> bool {
+        false
+    }
+
     /// A second temperature at which it asks the vocabulary's head, for what is constant for the gradient.
     fn also_at(&self) -> Option<f64> {
         None

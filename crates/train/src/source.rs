@@ -203,7 +203,9 @@ pub(crate) fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
         micro.positions.extend((0..tokens - from).map(|at| (at % seq_tokens) as i32));
         micro.docs.push(from..tokens);
         // Whatever a column says of labels that there are not.
-        let Rolled { logps, advantages, values, returns, .. } = &mut micro.rolled;
+        let Rolled { logps, kept, advantages, values, returns, .. } = &mut micro.rolled;
+        let width = kept.len().checked_div(from).unwrap_or(0);
+        kept.resize(width * tokens, 0);
         let rolled = [logps, advantages, values, returns];
         for column in [&mut micro.weights, &mut micro.reference, &mut micro.best].into_iter().chain(rolled) {
             let width = column.len().checked_div(from).unwrap_or(0);

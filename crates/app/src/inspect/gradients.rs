@@ -55,7 +55,7 @@ fn run(subject: &Subject) -> Gradients {
     let (device, model, ids) = (&subject.device, &subject.loaded.model, &subject.ids);
     let mut grads = Grads::zeros(device, &subject.loaded.params);
     let targets: Vec<i32> = ids[1..].iter().map(|id| *id as i32).chain([-100]).collect();
-    let labels = Labels { ids: device.from_i32(&targets, Category::Data), weights: None, measures: None };
+    let labels = Labels::plain(device.from_i32(&targets, Category::Data));
     let losses = device.empty(1, ids.len(), DType::F32, Category::Data);
     let places = Places::linear();
     let mut tape = Tape::new(subject.scope(), &places);

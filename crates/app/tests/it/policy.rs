@@ -44,7 +44,8 @@ pub fn written(
         answers: 2,
         max_tokens: 20,
         temperature,
-        top_p: 1.0,
+        top_p: top_p(temperature),
+        kept: top_p(temperature) < 1.0,
         prompts: prompts.clone(),
         ..Asked::default()
     };
@@ -55,6 +56,7 @@ pub fn written(
         prompt: prompt.len(),
         advantages: vec![1.0; written.ids.len()],
         logps: written.logps,
+        kept: written.kept,
         ..Doc::default()
     };
     let docs = prompts.iter().zip(groups);
@@ -73,10 +75,16 @@ pub fn written(
         for (doc, written) in docs.iter_mut().zip(groups.into_iter().flatten()) {
             doc.ids.extend(written.ids);
             doc.logps.extend(written.logps);
+            doc.kept.extend(written.kept);
             doc.advantages = vec![1.0; doc.logps.len()];
         }
     }
     docs
+}
+
+/// At one of the temperatures answers are drawn among few tokens.
+fn top_p(temperature: f64) -> f64 {
+    if temperature == 0.7 { 0.8 } else { 1.0 }
 }
 
 /// The metrics of a step that changes nothing over these documents, by name.
@@ -86,7 +94,8 @@ fn measured(
     temperature: f64,
     tokens: usize,
 ) -> Vec<(&'static str, f64)> {
-    let policy = RlTable { loss: PolicyName::Dapo, temperature, ..RlTable::default() }.policy().unwrap();
+    let rl = RlTable { loss: PolicyName::Dapo, temperature, top_p: top_p(temperature), ..RlTable::default() };
+    let policy = rl.policy().unwrap();
     let docs: Vec<&Doc> = docs.iter().collect();
     let grid = *trainer.device.mesh.grid();
     let of = |bin: &Vec<usize>| {
@@ -145,6 +154,7 @@ pub fn fill(micro: &mut MicroBatch, tokens: usize) {
     micro.positions.extend((0..tokens - from).map(|at| (at % 32) as i32));
     micro.docs.push(from..tokens);
     let rolled = &mut micro.rolled;
+    rolled.kept.resize(rolled.kept.len() / from * tokens, 0);
     for column in [&mut rolled.logps, &mut rolled.advantages, &mut rolled.values, &mut rolled.returns] {
         column.resize(column.len() / from * tokens, 0.0);
     }
@@ -190,6 +200,16 @@ fn on_policy_the_ratio_is_one() {
             {
                 let docs = written(&trainer, 0..PROMPTS, temperature, how, turns);
                 assert!(docs.iter().all(|doc| doc.answer() > 0 && doc.logps.len() == doc.answer()));
+                let vocab = trainer.model.spec.vocab;
+                for doc in &docs {
+                    let kept: u32 = doc.kept.iter().map(|byte| byte.count_ones()).sum();
+                    let bytes = if temperature == 0.7 { doc.answer() * vocab.div_ceil(8) } else { 0 };
+                    let all = (doc.answer() * vocab) as u32;
+                    assert!(
+                        doc.kept.len() == bytes && (bytes == 0 || (1..all).contains(&kept)),
+                        "{kept} of {all}"
+                    );
+                }
                 let at = format!("{} {dtype:?} at {temperature}", folder.display());
                 misses.extend(
                     off_policy(&mut trainer, &docs, temperature, tokens).map(|it| format!("{at}: {it}")),
@@ -528,7 +548,6 @@ fn what_cannot_be_learned_from_is_refused() {
     };
     for (more, said) in [
         (&["rl.reward=none"][..], "rl.reward"),
-        (&["rl.top_p=0.9"], "rl.top_p"),
         (&["rl.advantage=gae"], "rl.advantage"),
         (&["rl.max_answer_tokens=64"], "stage.0.seq_tokens"),
         (&["rl.max_answer_tokens=60"], "prompts.jsonl:1"),
@@ -564,6 +583,7 @@ fn every_method_makes_steps() {
             &["rl.loss=ppo", "rl.advantage=gae", "rl.epochs=2", "rl.beta=0.1", "rl.kl=k1", "rl.kl_in=reward"],
         ),
         ("rejection", &["rl.loss=rejection", "rl.keep=2", "rl.top_p=0.9"]),
+        ("nucleus", &["rl.top_p=0.9", "rl.top_k=40", "rl.beta=0.1", "rl.epochs=2"]),
     ] {
         let job = job(folder, name, &[&["stage.0.steps=2"], more].concat());
         train(&job, &Order::default(), &Silent).unwrap();

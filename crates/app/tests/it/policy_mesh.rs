@@ -220,6 +220,8 @@ fn rollouts_need_what_is_planned() {
     for mesh in [
         &["mesh.tp=2"][..],
         &["mesh.pp=2"],
+        &["mesh.tp=2", "rl.top_p=0.9"],
+        &["mesh.pp=2", "rl.top_k=9"],
         &["mesh.dp=2"],
         &["mesh.cp=2", "mesh.cp_comm_type=a2a"],
         &["mesh.cp=2"],

@@ -46,6 +46,8 @@ pub struct TokenLogprob {
     pub rank: Option<u32>,
     /// The most likely tokens there, the likeliest first.
     pub top: Vec<(u32, f32)>,
+    /// Bits of the tokens that it was drawn among, the first in the lowest of the first byte, where a request asked for them.
+    pub kept: Vec<u8>,
 }
 
 /// What happens to a request, in this order: [`Event::Started`], pieces and an end of each answer, [`Event::Done`]; or at any time

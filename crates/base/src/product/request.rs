@@ -143,7 +143,11 @@ pub struct GenerateRequest {
     /// Alternatives of each new token that are reported, with their log-probabilities; `Some(0)` reports the chosen token's alone.
     #[serde(default)]
     pub logprobs: Option<usize>,
-    /// The same of the prompt's tokens, of which the first has none.
+    /// Log-probabilities of new tokens are of the distribution that each was drawn from, among the tokens alone that top-k, top-p and
+    /// min-p kept, which are reported with them ([`crate::TokenLogprob::kept`]). For training, and for answers that nothing else changes.
+    #[serde(default)]
+    pub kept: bool,
+    /// Log-probabilities of the prompt's tokens, of which the first has none.
     #[serde(default)]
     pub prompt_logprobs: Option<usize>,
     /// What the answer has to be.
@@ -176,6 +180,7 @@ impl GenerateRequest {
             answers: 1,
             beams: None,
             logprobs: None,
+            kept: false,
             prompt_logprobs: None,
             structure: None,
             adapter: None,

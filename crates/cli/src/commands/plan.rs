@@ -110,7 +110,7 @@ fn in_json(Planned { draft, figures }: &Planned<'_>) -> Value {
             "peak_reserved_bytes": rollout.peak_reserved,
             "kv_bytes": rollout.peak_by_category[Category::Kv],
             "peak_op": rollout.peak_op,
-            "held_bytes": draft.recipe.rl.held_bytes(draft.recipe.stage[draft.index].seq_tokens),
+            "held_bytes": draft.recipe.rl.held_bytes(draft.recipe.stage[draft.index].seq_tokens, draft.spec.vocab),
         });
     }
     if let Some(mesh) = &figures.mesh {
@@ -173,7 +173,7 @@ fn print(planned: &Planned<'_>) {
         );
         let verdict = if rollout.peak_reserved <= draft.budgets.memory { "fits" } else { "does NOT fit" };
         size("of it reserved", rollout.peak_reserved, &format!("{verdict} into {budget}"));
-        let held = recipe.rl.held_bytes(table.seq_tokens);
+        let held = recipe.rl.held_bytes(table.seq_tokens, draft.spec.vocab);
         if held > 0 {
             size("answers held", held, "at most, on the host and in checkpoints, from one step to the next");
         }

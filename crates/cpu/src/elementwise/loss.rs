@@ -5,6 +5,7 @@ use super::Place;
 use super::level::{Float, Kernel, Level, by_elem, fold_one, madd, run, sum_one, sum_two};
 use super::math::{exp, tanh};
 use crate::mat::{Elem, Mat, MatMut};
+use fathom_tensor::choice::LEFT_OUT_BELOW;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -96,13 +97,13 @@ impl Slope {
     }
 }
 
-/// `softcap(scale * x)` and its derivative by `scale * x`.
+/// `softcap(scale * x)` and its derivative by `scale * x`. A logit that is left out has no cap.
 #[inline(always)]
 pub(super) fn capped<L: Level, const CAP: bool>(x: f32, scale: f32, softcap: f32) -> (f32, f32) {
     let x = scale * x;
     if CAP {
         let t = tanh::<L>(x / softcap);
-        (softcap * t, madd::<L>(-t, t, 1.0))
+        if x < LEFT_OUT_BELOW { (x, 0.0) } else { (softcap * t, madd::<L>(-t, t, 1.0)) }
     } else {
         (x, 1.0)
     }

@@ -20,7 +20,7 @@ mod spill;
 
 use std::sync::Arc;
 
-use fathom_tensor::choice::Choose;
+use fathom_tensor::choice::{Choose, LeaveOut};
 use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
@@ -485,6 +485,10 @@ impl Machine for Cpu {
     }
     fn choose(&self, op: &Choose<'_>) {
         choose::choose(self, op);
+    }
+
+    fn leave_out(&self, op: &LeaveOut<'_>) {
+        choose::leave_out(self, op);
     }
 
     fn row_distance(&self, op: &RowDistance<'_>) {

@@ -47,6 +47,16 @@ pub fn mat_mut(tensor: &Tensor) -> MatMut {
     MatMut { ptr: start_mut(tensor), elem: elem(tensor.dtype()), stride: tensor.stride() }
 }
 
+/// Rows of bytes, whose element the caller knows.
+///
+/// # Panics
+/// If they are something else.
+#[track_caller]
+pub fn byte_rows(tensor: &Tensor) -> Mat {
+    assert_eq!(tensor.dtype(), DType::U8, "{tensor:?} has no bytes");
+    Mat { ptr: start(tensor), elem: Elem::F32, stride: tensor.stride() }
+}
+
 pub fn scratch(ws: &Tensor) -> *mut u8 {
     start_mut(ws)
 }

@@ -49,7 +49,7 @@ pub use norm::{norm, norm_backward_input, norm_backward_weight};
 pub use optimizer::{adamw, step_scale};
 pub use plain::{add, add_bias, copy, multiply, rsqrt, scale, softcap, transpose, zero};
 pub use rope::{rope, rope_table};
-pub use sample::{choose, dropout, jitter, random_uniform};
+pub use sample::{choose, dropout, jitter, leave_out, random_uniform};
 pub use sums::{bias_backward, sum, sum_squares, sum_squares_slots};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 

@@ -1,6 +1,6 @@
 //! Random numbers and the choice of tokens.
 
-use fathom_tensor::choice::Draw;
+use fathom_tensor::choice::{Draw, LeaveOut, kept_bytes};
 use fathom_tensor::{DType, Dropout, Tensor};
 
 use super::launch::{Args, Launch, Sheet, expect};
@@ -34,15 +34,39 @@ pub fn dropout(x: &Tensor, keys: &Tensor, how: Dropout) -> Launch {
     Launch::new(entries::dropout, sheet.blocks(), args.long(how.first).float(how.factor))
 }
 
-/// Columns of rows of logits, of which row i has the draw's number and i.
+/// Columns of rows of logits, of which row i has the draw's number and i, and what its draw keeps.
 #[track_caller]
-pub fn choose(logits: &Tensor, ids: &Tensor, draw: Option<Draw>) -> Launch {
+pub fn choose(logits: &Tensor, ids: &Tensor, draw: Option<Draw>, kept: Option<&Tensor>) -> Launch {
     let [rows, vocab] = logits.shape();
     assert!(ids.len() == rows && vocab > 0, "choose: {logits:?} to {ids:?}");
+    let width = kept_bytes(vocab);
+    kept.iter().for_each(|kept| expect("choose", "kept", kept, [rows, width]));
     let args = Args::new().mat(logits).plain_out(ids, DType::I32).long(vocab);
+    let with_kept = |args: Args| match kept {
+        Some(kept) => args.plain_out(kept, DType::U8).long(width),
+        None => args.address(0).long(width),
+    };
     let Some(Draw { temperature, top_k, top_p, min_p, seed, drawn }) = draw else {
-        return Launch::new(entries::argmax, rows, args);
+        return Launch::new(entries::argmax, rows, with_kept(args));
     };
     let args = [temperature, top_p, min_p].iter().fold(args, |args, x| args.bits(x.to_bits()));
-    Launch::new(entries::draw, rows, args.int(top_k.min(vocab)).bits(seed).bits(drawn))
+    let args = with_kept(args.int(top_k.min(vocab)).bits(seed).bits(drawn));
+    Launch::new(entries::draw, rows, args)
+}
+
+/// Leaves logits out.
+#[track_caller]
+pub fn leave_out(op: &LeaveOut<'_>) -> Launch {
+    let [rows, cols] = op.logits.shape();
+    let width = op.kept.cols();
+    assert!(
+        op.kept.rows() == rows && op.first + cols <= 8 * width,
+        "leave out: {:?} of {:?}",
+        op.kept,
+        op.logits
+    );
+    assert_eq!(op.logits.dtype(), DType::F32, "leave out: logits are f32");
+    let sheet = Sheet::new(rows, cols);
+    let args = Args::new().out(op.logits).plain(op.kept, DType::U8).long(width).long(op.first);
+    Launch::new(entries::leave_out, sheet.blocks(), args.long(rows).long(cols).sheet(sheet))
 }

@@ -91,7 +91,7 @@ kernels! {
     gemm_bf16 { gemm_bf16 256, grouped_bf16 256, grouped_weight_bf16 256 }
     gemm_f16 { gemm_f16 256, grouped_f16 256, grouped_weight_f16 256 }
     narrow { narrow 256, encode 256, largest_of_sizes 32, largest_by_column 256, sizes 256 }
-    sample { random_uniform 256, jitter 256, dropout 256, argmax 512, draw 512 }
+    sample { random_uniform 256, jitter 256, dropout 256, argmax 512, draw 512, leave_out 256 }
     flash_bf16_64 { flash_bf16_64 128, flash_dq_bf16_64 128, flash_dkv_bf16_64 128 }
     flash_bf16_128 { flash_bf16_128 128, flash_dq_bf16_128 128, flash_dkv_bf16_128 128 }
     flash_f16_64 { flash_f16_64 128, flash_dq_f16_64 128, flash_dkv_f16_64 128 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fathom_tensor::choice::{self, Choose};
+use fathom_tensor::choice::{self, Choose, LeaveOut};
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
@@ -257,8 +257,14 @@ impl Machine for Cuda {
     fn choose(&self, op: &Choose<'_>) {
         assert_eq!(op.draws.len(), op.logits.rows(), "choose: a draw, or none, for each row");
         for (rows, draw) in choice::runs(op.draws) {
-            self.run(&kernels::choose(&op.logits.view_rows(rows.clone()), &op.ids.view_cols(rows), draw));
+            let (logits, ids) = (op.logits.view_rows(rows.clone()), op.ids.view_cols(rows.clone()));
+            let kept = op.kept.map(|kept| kept.view_rows(rows));
+            self.run(&kernels::choose(&logits, &ids, draw, kept.as_ref()));
         }
+    }
+
+    fn leave_out(&self, op: &LeaveOut<'_>) {
+        self.run(&kernels::leave_out(op));
     }
 
     fn sum(&self, x: &Tensor, out: &Tensor) {

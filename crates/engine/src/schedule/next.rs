@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use fathom_base::{Event, Flow, Stop, TokenLogprob};
-use fathom_tensor::Tensor;
-use fathom_tensor::choice::Draw;
+use fathom_tensor::choice::{Draw, kept_bytes};
+use fathom_tensor::{Category, DType, Tensor};
 
 use super::sequence::{Request, Sequence};
 use super::{Ready, Scheduler};
@@ -22,11 +22,13 @@ struct Row {
 }
 
 /// A token that the logits alone decide; none where they are not numbers.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Pick {
     id: Option<u32>,
     /// If a request asked for those of its answers.
     logprob: f32,
+    /// Bits of what it was drawn among, if the request asked for them.
+    kept: Vec<u8>,
 }
 
 impl Scheduler<'_> {
@@ -52,7 +54,13 @@ impl Scheduler<'_> {
         }
         if request.logprobs.is_empty() {
             let id = sequence.ids[lead];
-            request.logprobs.push(TokenLogprob { id, logprob: None, rank: None, top: Vec::new() });
+            request.logprobs.push(TokenLogprob {
+                id,
+                logprob: None,
+                rank: None,
+                top: Vec::new(),
+                kept: Vec::new(),
+            });
         }
         let labels = &sequence.ids[known.start..end];
         let rows = rows.start + known.start - first..rows.start + known.end - first;
@@ -66,12 +74,12 @@ impl Scheduler<'_> {
         }
         let rows: Vec<usize> = ready.iter().flat_map(|ready| ready.rows.clone()).collect();
         let logits = self.engine.head(hidden, &rows);
-        let picks = self.pick(&logits, ready);
+        let mut picks = self.pick(&logits, ready);
         let (mut ended, mut at) = (Vec::new(), 0);
         for Ready { index, rows } in ready {
             let rows = at..at + rows.len();
             at = rows.end;
-            let row = |at: usize| Row { logits: logits.view_rows(at..at + 1), pick: picks[at] };
+            let row = |at: usize| Row { logits: logits.view_rows(at..at + 1), pick: picks[at].take() };
             let of: Vec<Row> = rows.map(row).collect();
             self.follow(*index, &of, &mut ended);
         }
@@ -99,22 +107,59 @@ impl Scheduler<'_> {
     /// What is chosen in rows whose logits decide alone, of all sequences at once.
     fn pick(&self, logits: &Tensor, ready: &[Ready]) -> Vec<Option<Pick>> {
         let (mut draws, mut judged) = (Vec::with_capacity(logits.rows()), false);
+        let mut keeps = Vec::with_capacity(logits.rows());
         for Ready { index, rows } in ready {
             let sequence = &self.running[*index];
             let plain = sequence.structure.is_none() && sequence.beam.is_none();
             draws.extend((0..rows.len()).map(|guess| sequence.sampler.plain(guess).filter(|_| plain)));
             let asked = |request: &Request<'_>| request.asked.logprobs.is_some();
-            judged |= plain && self.requests.get(&sequence.request).is_some_and(asked);
+            let request = self.requests.get(&sequence.request).filter(|_| plain);
+            judged |= request.is_some_and(asked);
+            keeps.resize(draws.len(), request.is_some_and(|request| request.asked.kept));
         }
         if draws.iter().all(Option::is_none) {
             return vec![None; draws.len()];
         }
         let chosen: Vec<Option<Draw>> = draws.iter().map(|draw| draw.flatten()).collect();
-        let ids = choose(self.engine.device, logits, &chosen);
+        let picks = self.picks(logits, &chosen, judged, &keeps);
+        draws.iter().zip(picks).map(|(draw, pick)| draw.and(Some(pick))).collect()
+    }
+
+    /// What is chosen in each row by its draw; with log-probabilities if any are asked for, and of the rows that say so among what their
+    /// draws keep.
+    fn picks(&self, logits: &Tensor, draws: &[Option<Draw>], judged: bool, keeps: &[bool]) -> Vec<Pick> {
+        let device = self.engine.device;
+        let [rows, width] = [logits.rows(), kept_bytes(logits.cols())];
+        let bits = keeps.contains(&true).then(|| device.empty(rows, width, DType::U8, Category::Activations));
+        let ids = choose(device, logits, draws, bits.as_ref());
+        let mut kept = Vec::new();
+        if let Some(bits) = bits.as_ref().filter(|_| device.machine.has_data()) {
+            kept = device.machine.read(bits).wait();
+            if keeps.contains(&false) {
+                let rows = kept.chunks_exact_mut(width).zip(keeps);
+                rows.filter(|(_, keeps)| !**keeps).for_each(|(row, _)| row.fill(0xff));
+                device.machine.write(bits, &kept);
+            }
+        }
         let labels: Vec<u32> = ids.iter().map(|id| id.unwrap_or(0)).collect();
-        let losses = if judged { self.engine.surprises(logits, &labels) } else { Vec::new() };
-        let pick = |row: usize| Pick { id: ids[row], logprob: losses.get(row).map_or(0.0, |loss| -loss) };
-        draws.iter().enumerate().map(|(row, draw)| draw.map(|_| pick(row))).collect()
+        let losses = if judged { self.engine.surprises(logits, &labels, bits.as_ref()) } else { Vec::new() };
+        let pick = |(row, id)| Pick {
+            id,
+            logprob: losses.get(row).map_or(0.0, |loss| -loss),
+            kept: kept
+                .get(row * width..(row + 1) * width)
+                .filter(|_| keeps[row])
+                .unwrap_or_default()
+                .to_vec(),
+        };
+        ids.into_iter().enumerate().map(pick).collect()
+    }
+
+    /// The same of one row, of a sequence that asks for what its draw keeps; none of others.
+    fn pick_kept(&self, sequence: &Sequence, logits: &Tensor) -> Option<Pick> {
+        let asked = self.requests.get(&sequence.request).is_some_and(|request| request.asked.kept);
+        let draw = sequence.sampler.plain(0).filter(|_| asked)?;
+        self.picks(logits, &[draw], true, &[true]).pop()
     }
 
     /// Chooses what follows a sequence's last token and, as long as they are right, its guesses.
@@ -183,9 +228,9 @@ impl Scheduler<'_> {
             let table = free.then(|| self.pages.fork(self.engine.device, &sequence.table, sequence.held));
             match (table, free.then(|| self.slots.pop()).flatten()) {
                 (Some(Ok(table)), Some(slot)) => {
-                    let held = sequence.held;
+                    let (held, pick) = (sequence.held, self.pick_kept(&other, logits));
                     self.running.push(Sequence { table, held, slot, ..other });
-                    let row = Row { logits: logits.clone(), pick: None };
+                    let row = Row { logits: logits.clone(), pick };
                     self.next(self.running.len() - 1, &row, ended);
                 }
                 (table, slot) => {
@@ -209,7 +254,7 @@ impl Scheduler<'_> {
             return None;
         };
         let sampler = &mut sequence.sampler;
-        let next = match row.pick {
+        let next = match &row.pick {
             Some(Pick { id, .. }) => id.map(|id| sampler.chose(id)).ok_or(Error::NotFinite { what: LOGIT }),
             None => {
                 let allowed = sequence.structure.as_mut().map(Structured::mask).transpose();
@@ -238,9 +283,10 @@ impl Scheduler<'_> {
             request.usage.answer_tokens += 1;
             self.totals.answer_tokens += 1;
             if let Some(top) = request.asked.logprobs {
-                logprobs = match row.pick {
-                    Some(Pick { logprob, .. }) => {
-                        engine.ranked(logits, (id, logprob), top).into_iter().collect()
+                logprobs = match &row.pick {
+                    Some(Pick { logprob, kept, .. }) => {
+                        let ranked = engine.ranked(logits, (id, *logprob), top);
+                        ranked.map(|token| TokenLogprob { kept: kept.clone(), ..token }).into_iter().collect()
                     }
                     None => engine.judge(logits, &[id], top),
                 };

@@ -74,7 +74,7 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let own = device.empty(1, tokens, DType::F32, Category::Data);
     device.machine.scale(&given, 1.0 - case.ratio, &own);
     let labels =
-        Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: Some(own), measures: None };
+        Labels { weights: Some(own), ..Labels::plain(device.from_i32(&numbers.labels, Category::Data)) };
     let [losses, divergences] = [0; 2].map(|_| device.empty(1, tokens, DType::F32, Category::Data));
     let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term: None };
     let other = Head { weight: ids[1], bias: None, how: case.of_teacher, first: 0, term: None };
@@ -179,8 +179,8 @@ fn entropies_and_their_gradient_are_their_definition() {
         let ids_of = || device.from_i32(&labels, Category::Data);
         let head = Head { weight: ids[0], bias: None, how, first: 0, term: None }.at(temperature);
         let measures = Measures { sums: None, of: None, each: Some(each.clone()) };
-        head.losses(scope, &x, &Labels { ids: ids_of(), weights: None, measures: Some(measures) }, &losses);
-        let labels = Labels { ids: ids_of(), weights: Some(by), measures: None };
+        head.losses(scope, &x, &Labels { measures: Some(measures), ..Labels::plain(ids_of()) }, &losses);
+        let labels = Labels { weights: Some(by), ..Labels::plain(ids_of()) };
         let dx = head.weighted_backward_with_entropy(scope, &x, (&labels, &of_entropy), &mut grads);
         let found = [&each, &dx].map(|tensor| download(device, tensor));
         drop(dx);

@@ -19,6 +19,8 @@ struct Case {
     how: HeadUse,
     weighted: bool,
     bias: bool,
+    /// Labels were drawn among some tokens alone.
+    some: bool,
 }
 
 /// Inputs rounded to the type under test.
@@ -29,6 +31,8 @@ struct Numbers {
     bias: Matrix,
     labels: Vec<i32>,
     weights: Option<Matrix>,
+    /// Whether a token was among those that a label was drawn among.
+    kept: Vec<Vec<bool>>,
 }
 
 struct Results {
@@ -49,6 +53,7 @@ impl Case {
         };
         let weights =
             Matrix::new(1, tokens, |_, t| if t % 7 == 2 { 0.0 } else { uniform(8, t as u64) - 0.3 });
+        let keeps = |t: usize, v: usize| uniform(7, (t * vocab + v) as u64) < 0.4 || v as i32 == label(t);
         Numbers {
             x: Matrix::random(tokens, hidden, 1).rounded(dtype),
             weight: Matrix::random(vocab, hidden, 2).times(1.5 / (hidden as f64).sqrt()).rounded(dtype),
@@ -59,18 +64,20 @@ impl Case {
             },
             labels: (0..tokens).map(label).collect(),
             weights: self.weighted.then(|| weights.rounded(DType::F32)),
+            kept: (0..tokens).map(|t| (0..vocab).map(|v| !self.some || keeps(t, v)).collect()).collect(),
         }
     }
 }
 
-/// Loss and gradient by the transformed logits of one token.
-fn token(how: HeadUse, logits: &[f64], label: usize) -> (f64, Vec<f64>) {
+/// Loss and gradient by the transformed logits of one token, over those that are kept.
+fn token(how: HeadUse, (logits, kept): (&[f64], &[bool]), label: usize) -> (f64, Vec<f64>) {
     let (scale, cap, z) = (f64::from(how.scale), f64::from(how.softcap), f64::from(how.z_loss));
     let transform = |x: f64| if cap == 0.0 { scale * x } else { cap * (scale * x / cap).tanh() };
     let loss = |logits: &[f64]| {
         let f: Vec<f64> = logits.iter().map(|x| transform(*x)).collect();
-        let most = f.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let lse = most + f.iter().map(|f| (f - most).exp()).sum::<f64>().ln();
+        let among = || f.iter().zip(kept).filter(|(_, kept)| **kept).map(|(f, _)| *f);
+        let most = among().fold(f64::NEG_INFINITY, f64::max);
+        let lse = most + among().map(|f| (f - most).exp()).sum::<f64>().ln();
         lse - f[label] + z * lse * lse
     };
     let mut moved = logits.to_vec();
@@ -89,13 +96,13 @@ fn token(how: HeadUse, logits: &[f64], label: usize) -> (f64, Vec<f64>) {
 /// Losses, and gradients of their weighted sum: by logits through central differences, then through the product.
 fn reference(case: &Case, numbers: &Numbers) -> Results {
     let Case { tokens, hidden, vocab, .. } = *case;
-    let Numbers { x, weight, bias, labels, weights } = numbers;
+    let Numbers { x, weight, bias, labels, weights, kept } = numbers;
     let (mut losses, mut db) = (Matrix::zeros(1, tokens), Matrix::zeros(1, vocab));
     let (mut dx, mut dw) = (Matrix::zeros(tokens, hidden), Matrix::zeros(vocab, hidden));
     for t in (0..tokens).filter(|t| labels[*t] >= 0) {
         let dot = |v: usize| (0..hidden).map(|c| x[(t, c)] * weight[(v, c)]).sum::<f64>();
         let logits: Vec<f64> = (0..vocab).map(|v| dot(v) + bias[(0, v)]).collect();
-        let (loss, slopes) = token(case.how, &logits, labels[t] as usize);
+        let (loss, slopes) = token(case.how, (&logits, &kept[t]), labels[t] as usize);
         losses[(0, t)] = loss;
         for (v, slope) in slopes.iter().enumerate() {
             let slope = slope * weights.as_ref().map_or(1.0, |weights| weights[(0, t)]);
@@ -109,6 +116,14 @@ fn reference(case: &Case, numbers: &Numbers) -> Results {
     Results { losses, dx, dw, db }
 }
 
+fn kept(device: &Device, kept: &[Vec<bool>]) -> Tensor {
+    let byte = |of: &[bool]| of.iter().rev().fold(0, |byte, kept| byte << 1 | u8::from(*kept));
+    let bits: Vec<u8> = kept.iter().flat_map(|row| row.chunks(8).map(byte)).collect();
+    let tensor = device.empty(kept.len(), kept[0].len().div_ceil(8), DType::U8, Category::Data);
+    device.machine.write(&tensor, &bits);
+    tensor
+}
+
 fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> (Results, Usage, Counted) {
     let device = &Device::new(machine, 1 << 30);
     let (params, ids) = weights(device, &[numbers.weight.clone(), numbers.bias.clone()], dtype);
@@ -120,6 +135,7 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let labels = Labels {
         ids: device.from_i32(&numbers.labels, Category::Data),
         weights: numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false)),
+        kept: case.some.then(|| kept(device, &numbers.kept)),
         measures: None,
     };
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
@@ -180,6 +196,7 @@ const PLAIN: Case = Case {
     how: HeadUse { scale: 1.0, softcap: 0.0, z_loss: 0.0 },
     weighted: false,
     bias: false,
+    some: false,
 };
 
 #[test]
@@ -187,6 +204,7 @@ fn sizes() {
     for (tokens, hidden, vocab) in [(1, 8, 3), (130, 17, 33), (7, 48, 129), (300, 5, 7)] {
         check(&Case { tokens, hidden, vocab, ..PLAIN });
         check(&Case { tokens, hidden, vocab, bias: true, ..PLAIN });
+        check(&Case { tokens, hidden, vocab, some: true, ..PLAIN });
     }
 }
 
@@ -197,8 +215,8 @@ fn every_transform() {
             for z_loss in [0.0, 0.01] {
                 for weighted in [false, true] {
                     let how = HeadUse { scale, softcap, z_loss };
-                    for bias in [false, true] {
-                        check(&Case { how, weighted, bias, ..PLAIN });
+                    for (bias, some) in [(false, false), (true, false), (true, true)] {
+                        check(&Case { how, weighted, bias, some, ..PLAIN });
                     }
                 }
             }
@@ -241,8 +259,7 @@ fn low_rank_terms() {
     let (mut grads, counters) = (Grads::zeros(device, &params), Counters::default());
     let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
-    let labels =
-        Labels { ids: device.from_i32(&numbers.labels, Category::Data), weights: None, measures: None };
+    let labels = Labels::plain(device.from_i32(&numbers.labels, Category::Data));
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
     let term = Some(HeadTerm { a: ids[1], b: ids[2], scale });
     let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term };
@@ -277,6 +294,7 @@ fn tiles_change_nothing() {
         bias: numbers.bias.clone(),
         labels: numbers.labels[range].to_vec(),
         weights: None,
+        kept: numbers.kept.clone(),
     };
     let machine: Arc<dyn Machine> = Arc::new(Cpu::new(2, None));
     let whole = run(&case, &numbers, DType::F32, machine.clone()).0;

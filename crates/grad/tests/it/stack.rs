@@ -415,7 +415,7 @@ impl Stack {
         let label = |at: usize| if at % 6 == 4 { -1 } else { token(at + 1) };
         let ids: Vec<i32> = rows.clone().map(label).collect();
         let ids = layout.take(device.mesh.index(Axis::Cp), &ids);
-        let labels = Labels { ids: device.from_i32(&ids, Category::Data), weights: None, measures: None };
+        let labels = Labels::plain(device.from_i32(&ids, Category::Data));
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
         let scope = Scope { device, params: &self.params, batch: (&batch).into(), counters: &self.counters };
         let mut tape = Tape::new(scope, &self.places).with_offload(Some(&self.offload));

@@ -114,7 +114,7 @@ fn pass(encoder: &Encoder, texts: &[Vec<u32>], places: &Places) -> (f64, Grads) 
     let mut grads = Grads::zeros(device, params);
     let mut labels = vec![-1; batch.tokens];
     docs.iter().enumerate().for_each(|(text, doc)| labels[doc.start] = (text % 2) as i32);
-    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None, measures: None };
+    let labels = Labels::plain(device.from_i32(&labels, Category::Data));
     let losses = device.zeros(1, batch.tokens, DType::F32, Category::Activations);
     let mut tape = Tape::new(Scope { device, params, batch: (&batch).into(), counters: &counters }, places);
     let x = encoder.model.forward(&mut tape);

@@ -65,8 +65,7 @@ impl Run {
         let packed = PackedTokens { ids: &input.ids, positions: &input.positions, docs: &input.docs };
         let seq_tokens = input.docs.iter().map(Range::len).max().unwrap();
         let batch = model.batch(&device, packed, Caps { docs: 4, seq_tokens });
-        let labels =
-            Labels { ids: device.from_i32(&input.labels, Category::Data), weights: None, measures: None };
+        let labels = Labels::plain(device.from_i32(&input.labels, Category::Data));
         Run { device, model, params, batch, labels, counters: Counters::default() }
     }
 

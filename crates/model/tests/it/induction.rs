@@ -38,7 +38,7 @@ fn repeated(spec: &Spec, start: impl Fn(&Device, &Model, &mut fathom_grad::Param
     let docs = Vec::from_iter(std::iter::once(0..ids.len()));
     let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: ids.len() });
-    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None, measures: None };
+    let labels = Labels::plain(device.from_i32(&labels, Category::Data));
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, &params));
     let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let places = Places::none();

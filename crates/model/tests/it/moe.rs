@@ -35,7 +35,7 @@ fn pass(machine: Arc<dyn Machine>, spec: &Spec, dtype: DType, places: &Places) -
     let labels: Vec<i32> = ids.iter().map(|id| (id * 5 + 1) % 96).collect();
     let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 4, seq_tokens: 170 });
-    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None, measures: None };
+    let labels = Labels::plain(device.from_i32(&labels, Category::Data));
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, &params));
     let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let mut tape = Tape::new(scope, places);

@@ -103,7 +103,7 @@ fn pass(device: &Device, (model, params): (&Model, &fathom_grad::Params), places
     let labels: Vec<i32> = ids.iter().map(|id| (id * 5 + 1) % 64).collect();
     let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
     let batch = model.batch(device, packed, Caps { docs: 2, seq_tokens: 97 });
-    let labels = Labels { ids: device.from_i32(&labels, Category::Data), weights: None, measures: None };
+    let labels = Labels::plain(device.from_i32(&labels, Category::Data));
     let (counters, mut grads) = (Counters::default(), Grads::zeros(device, params));
     let mut tape = Tape::new(Scope { device, params, batch: (&batch).into(), counters: &counters }, places);
     let losses = device.zeros(1, TOKENS, DType::F32, Category::Activations);

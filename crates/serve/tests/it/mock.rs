@@ -56,7 +56,7 @@ impl Mock {
 
 fn logprob(id: u32, top: usize) -> TokenLogprob {
     let likely = (0..top as u32).map(|at| (id + at, -0.5 - at as f32));
-    TokenLogprob { id, logprob: Some(-0.5), rank: Some(0), top: likely.collect() }
+    TokenLogprob { id, logprob: Some(-0.5), rank: Some(0), top: likely.collect(), kept: Vec::new() }
 }
 
 /// Plays an answer to a sink.

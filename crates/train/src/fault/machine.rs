@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_tensor::choice::Choose;
+use fathom_tensor::choice::{Choose, LeaveOut};
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, BlockFormat,
@@ -134,6 +134,7 @@ impl Machine for FaultyMachine {
         fn divergence(&self, op: &Divergence<'_>);
         fn row_distance(&self, op: &RowDistance<'_>);
         fn choose(&self, op: &Choose<'_>);
+        fn leave_out(&self, op: &LeaveOut<'_>);
         fn sum(&self, x: &Tensor, out: &Tensor);
         fn sum_squares(&self, x: &Tensor, out: &Tensor);
         fn sum_squares_slots(&self, x: &Tensor, slot: usize, out: &Tensor);

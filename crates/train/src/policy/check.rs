@@ -43,11 +43,6 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             "overlong_tokens",
             "is a penalty of single answers; give 0, or rl.turns=1",
         ),
-        (
-            learned && (rl.top_p < 1.0 || rl.top_k > 0),
-            if rl.top_p < 1.0 { "top_p" } else { "top_k" },
-            "samples from a part of the distribution, and log-probabilities are of the whole; give 1 and 0, or rl.loss=rejection",
-        ),
         (learned && optimizer.z_loss != 0.0, "loss", "has no z-loss; give optimizer.z_loss=0"),
         (
             gae != rl.has_values(),

@@ -55,6 +55,9 @@ pub(super) struct Episode {
     /// Log-probability of each of the others.
     #[serde(with = "bits")]
     pub logps: Vec<f32>,
+    /// Bits of the tokens that each was drawn among, one after the other; empty: all.
+    #[serde(default, with = "super::kept::text", skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<u8>,
     /// What was said, by whom.
     pub messages: Vec<Value>,
     /// The last answer's text.
@@ -82,9 +85,10 @@ mod bits {
 
 impl Episode {
     /// Takes an answer.
-    fn write(&mut self, Written { ids, logps, text, ended }: Written) {
+    fn write(&mut self, Written { ids, logps, kept, text, ended }: Written) {
         self.ids.extend(ids);
         self.logps.extend(logps);
+        self.kept.extend(kept);
         self.messages.push(json!({"role": "assistant", "content": text}));
         (self.text, self.ended) = (text, ended);
     }
@@ -195,7 +199,8 @@ impl Policies {
             return Ok(Vec::new());
         }
         let RlTable { max_answer_tokens: max_tokens, temperature, top_k, top_p, .. } = self.how;
-        let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p };
+        let kept = self.how.keeps();
+        let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p, kept };
         let weights = Weights { device: &policy.device, model: &policy.model, params: &policy.params };
         self.of.rollout.rollout(weights, &asked).map_err(Error::Hook)
     }

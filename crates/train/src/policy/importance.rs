@@ -87,6 +87,7 @@ impl Policies {
 mod tests {
     use super::*;
     use crate::policy::Surrogate;
+    use crate::recipe::PolicyName;
 
     #[test]
     fn weights_are_between_the_bounds() {
@@ -119,11 +120,14 @@ mod tests {
     #[test]
     fn answers_are_held_between_steps() {
         let how = RlTable { prompts: 2, answers: 3, max_answer_tokens: 10, ..RlTable::default() };
-        assert_eq!(how.held_bytes(100), 0);
+        assert_eq!(how.held_bytes(100, 17), 0);
         let late = RlTable { behind: 1, ..how.clone() };
-        assert_eq!(late.held_bytes(100), 6 * 4 * 110);
+        assert_eq!(late.held_bytes(100, 17), 6 * 4 * 110);
+        let kept = RlTable { loss: PolicyName::Grpo, top_p: 0.9, ..late.clone() };
+        // Three bytes of each token.
+        assert_eq!(kept.held_bytes(100, 17), 6 * (4 * 110 + 3 * 10));
         // Of those that are learned also advantages.
-        assert_eq!(RlTable { minibatches: 2, ..late }.held_bytes(100), 6 * 4 * (110 + 120));
+        assert_eq!(RlTable { minibatches: 2, ..late }.held_bytes(100, 17), 6 * 4 * (110 + 120));
     }
 
     /// TRL multiplies a token's loss by its weight; here its advantage is.

@@ -142,6 +142,8 @@ pub struct Policy {
     pub entropies: Entropies,
     /// Of the distribution that answers are sampled from.
     pub temperature: f64,
+    /// That distribution is of some tokens alone, which are known of each.
+    pub keeps: bool,
 }
 
 /// Names of what is measured, TRL's where it has one. A mean over nothing is left out.
@@ -428,6 +430,10 @@ impl Weigh for Policy {
 
     fn temperature(&self) -> f64 {
         self.temperature
+    }
+
+    fn keeps(&self) -> bool {
+        self.keeps
     }
 
     fn entropies(&self) -> OfEntropy {

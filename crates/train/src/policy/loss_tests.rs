@@ -5,6 +5,7 @@ use crate::micro_batch::Rolled;
 
 const STEP: f32 = 1.0 / 1024.0;
 const GRPO: Policy = Policy {
+    keeps: false,
     name: "grpo",
     surrogate: Surrogate::Clipped { low: 0.2, high: 0.28, delta: None, dual: None },
     level: Level::Token,
@@ -48,8 +49,15 @@ fn micro() -> (MicroBatch, Vec<f32>, Vec<f32>) {
     let advantages = (0..all).map(|at| if at < 6 { 0.75 } else { -1.25 }).collect();
     let values = of(3, 2.0);
     let returns = of(4, 2.0);
-    micro.rolled =
-        Rolled { answers: 3, logps: then, advantages, values: values.clone(), returns, fresh: true };
+    micro.rolled = Rolled {
+        answers: 3,
+        logps: then,
+        advantages,
+        values: values.clone(),
+        returns,
+        fresh: true,
+        ..Rolled::default()
+    };
     let scores = of(5, 1.5).iter().zip(&values).map(|(apart, value)| value + apart - 0.75).collect();
     (micro, losses, scores)
 }
@@ -311,7 +319,7 @@ fn values_are_clipped_around_what_they_were() {
         advantages: vec![0.0],
         values: vec![1.0],
         returns: vec![3.0],
-        fresh: false,
+        ..Rolled::default()
     };
     let one = 0..1;
     let micro =

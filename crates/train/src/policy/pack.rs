@@ -27,6 +27,9 @@ pub struct Doc {
     pub left_out: bool,
     /// Log-probabilities when it was sampled, or of the weights before the rollout's first step.
     pub logps: Vec<f32>,
+    /// Bits of the tokens that each was drawn among, one after the other.
+    #[serde(default, with = "super::kept::text", skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<u8>,
     /// Those of the reference.
     pub reference: Vec<f32>,
     /// Advantages.
@@ -122,10 +125,23 @@ pub fn stream(docs: &[&Doc], fresh: bool) -> MicroBatch {
     };
     micro.reference = column(|doc| &doc.reference);
     micro.rolled.logps = column(|doc| &doc.logps);
+    micro.rolled.kept = kept(docs, &micro);
     micro.rolled.advantages = column(|doc| &doc.advantages);
     micro.rolled.values = column(|doc| &doc.values);
     micro.rolled.returns = column(|doc| &doc.returns);
     micro
+}
+
+/// What was kept where each label of the documents of a stream was drawn.
+fn kept(docs: &[&Doc], micro: &MicroBatch) -> Vec<u8> {
+    let width = docs.iter().filter_map(|doc| doc.kept.len().checked_div(doc.answer())).max().unwrap_or(0);
+    let mut all = vec![0; width * micro.ids.len()];
+    for (doc, place) in docs.iter().zip(&micro.docs).filter(|_| width > 0) {
+        for (at, bits) in doc.labels().zip(doc.kept.chunks_exact(width)) {
+            all[(place.start + at) * width..][..width].copy_from_slice(bits);
+        }
+    }
+    all
 }
 
 /// A stream that nothing is learned from, for a step without answers.

@@ -321,6 +321,7 @@ impl Policies {
                     .collect(),
                 left_out: self.how.mask_truncated && !episode.ended,
                 logps: episode.logps.clone(),
+                kept: if self.how.keeps() { episode.kept.clone() } else { Vec::new() },
                 ..Doc::default()
             };
             group.answers.iter().map(doc).collect::<Vec<_>>()

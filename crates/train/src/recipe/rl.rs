@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fathom_base::{choice, recipe};
+use fathom_tensor::choice::kept_bytes;
 
 use super::limits::{Above0, COLUMNS, MANY, MOST_TOKENS, NO_END, Real, SECONDS, Whole};
 use crate::policy::{
@@ -119,9 +120,9 @@ recipe! {
         pub temperature: f64 [Above0(NO_END)] = 1.0,
         /// Answers of an episode at most; more than one with an environment (`environment.command`) alone.
         pub turns: usize [Whole(1, MANY)] = 1,
-        /// For `rejection`: samples from the k most likely tokens alone; 0 from all.
+        /// Samples from the k most likely tokens alone; 0 from all. With losses of policies log-probabilities are among those too.
         pub top_k: usize [Whole(0, 1 << 24)] = 0,
-        /// For `rejection`: samples from the fewest tokens whose probability reaches this.
+        /// Samples from the fewest tokens whose probability reaches this. With losses of policies log-probabilities are among those too.
         pub top_p: f64 [Above0(1.0)] = 1.0,
         /// Answers that are written at once, each with pages of keys and values; 0 for all of a rollout.
         pub sequences: usize [Whole(0, COLUMNS)] = 0,
@@ -265,8 +266,18 @@ impl RlTable {
         let (coefficient, clip) = (self.value_coefficient, self.value_clip);
         let values = self.has_values().then_some(Values { coefficient, clip });
         let entropies = Entropies { top: self.top_entropy_quantile, coefficient: self.entropy_coefficient };
-        let (name, temperature) = (self.loss.name(), self.temperature);
-        Some(Policy { name, surrogate, level, reduction, divergence, values, entropies, temperature })
+        let (name, temperature, keeps) = (self.loss.name(), self.temperature, self.leaves_out());
+        Some(Policy { name, surrogate, level, reduction, divergence, values, entropies, temperature, keeps })
+    }
+
+    /// Answers are sampled from some of the tokens alone.
+    fn leaves_out(&self) -> bool {
+        self.top_p < 1.0 || self.top_k > 0
+    }
+
+    /// What answers are sampled from is kept with them, since log-probabilities that are learned from are among that alone.
+    pub fn keeps(&self) -> bool {
+        self.leaves_out() && self.policy().is_some()
     }
 
     /// How divergence is estimated.
@@ -290,14 +301,16 @@ impl RlTable {
     }
 
     /// Bytes of the answers that are held from one step to the next, on the host and in checkpoints, where episodes are as long as they
-    /// can be: token ids, and numbers of the tokens that were written.
-    pub fn held_bytes(&self, seq_tokens: usize) -> u64 {
+    /// can be: token ids, numbers of the tokens that were written, and of a vocabulary's `kept` bytes what each was sampled from.
+    pub fn held_bytes(&self, seq_tokens: usize, vocab: usize) -> u64 {
         let answers = self.prompts * self.answers;
         let written = (self.turns.max(1) * self.max_answer_tokens).min(seq_tokens);
         // Log-probabilities and advantages; the reference's; values and returns.
         let columns = 2 + usize::from(self.has_reference()) + 2 * usize::from(self.has_values());
-        let learned = if self.steps() > 1 { answers * 4 * (seq_tokens + columns * written) } else { 0 };
-        let ahead = if self.behind > 0 { answers * 4 * (seq_tokens + written) } else { 0 };
+        let kept = if self.keeps() { written * kept_bytes(vocab) } else { 0 };
+        let each = |columns: usize| answers * (4 * (seq_tokens + columns * written) + kept);
+        let learned = if self.steps() > 1 { each(columns) } else { 0 };
+        let ahead = if self.behind > 0 { each(1) } else { 0 };
         (learned + ahead) as u64
     }
 

@@ -68,8 +68,7 @@ fn refer(micros: &mut [MicroBatch]) {
         let scope =
             || Scope { device: &device, params: &params, batch: (&batch).into(), counters: &counters };
         let hidden = model.forward(&mut Eval::new(scope(), None, None));
-        let labels =
-            Labels { ids: device.from_i32(&micro.labels, Category::Data), weights: None, measures: None };
+        let labels = Labels::plain(device.from_i32(&micro.labels, Category::Data));
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
         model.head(0.0).losses(&scope(), &hidden, &labels, &losses);
         micro.reference = device.to_f32(&losses).into_iter().map(|loss| -loss).collect();

@@ -1,6 +1,6 @@
 //! What a step ends with: sums by slot, largest elements, updates with moments of every storage; and what the host fills.
 
-use fathom_tensor::choice::{Choose, Draw};
+use fathom_tensor::choice::{Choose, Draw, LeaveOut, kept_bytes};
 use fathom_tensor::{AdamW, BalanceBias, Category, DType, MomentScales, Tensor, moments};
 
 use super::{Bed, Case, EXACT, Made, ROUNDED};
@@ -110,15 +110,28 @@ fn zeros(bed: &Bed, size: usize, dtype: DType) -> Tensor {
 fn tokens(bed: &Bed) -> Made {
     let logits = bed.data(1, [20, 5000]);
     let draw = Draw { temperature: 0.7, top_k: 0, top_p: 0.9, min_p: 0.01, seed: 3, drawn: 8 };
-    let of = |draw: Option<Draw>| {
+    let of = |draw: Option<Draw>, among: bool| {
         let ids = bed.ints([1, 20], |_| -1);
         let draws: Vec<Option<Draw>> =
             (0..20).map(|row| draw.map(|draw| Draw { drawn: draw.drawn + row, ..draw })).collect();
-        bed.machine().choose(&Choose { logits: &logits, ids: &ids, draws: &draws });
-        ids
+        let kept = bed.device.zeros(20, kept_bytes(5000), DType::U8, Category::Data);
+        bed.machine().choose(&Choose { logits: &logits, ids: &ids, draws: &draws, kept: Some(&kept) });
+        if !among {
+            return ids;
+        }
+        let some = bed.data(1, [20, 5000]);
+        if some.dtype() == DType::F32 {
+            bed.machine().leave_out(&LeaveOut { logits: &some, kept: &kept, first: 0 });
+        }
+        some
     };
     let few = Draw { top_k: 40, top_p: 1.0, ..draw };
-    vec![("largest", of(None)), ("drawn", of(Some(draw))), ("drawn of few", of(Some(few)))]
+    vec![
+        ("largest", of(None, false)),
+        ("drawn", of(Some(draw), false)),
+        ("drawn of few", of(Some(few), false)),
+        ("what is kept", of(Some(draw), true)),
+    ]
 }
 
 fn balance(bed: &Bed) -> Made {

@@ -1,7 +1,7 @@
 //! Random numbers, and the choice of tokens against sorting.
 
-use fathom_cuda::kernels::{choose, random_uniform};
-use fathom_tensor::choice::{Draw, drawn, uniform};
+use fathom_cuda::kernels::{choose, leave_out, random_uniform};
+use fathom_tensor::choice::{self, Draw, LeaveOut, drawn, kept_bytes, uniform};
 use fathom_tensor::{Category, DType};
 
 use super::{blank, devices, emulator::run, floats, ints, random, set};
@@ -23,7 +23,7 @@ fn the_first_of_the_largest() {
     set(&device, &logits.view_rows(0..1).view_cols(700..702), &[9.0, 9.0]);
     set(&device, &logits.view_rows(1..2), &[-3.0; 1300]);
     let ids = device.from_i32(&[-1; 3], Category::Data);
-    run(&choose(&logits, &ids, None));
+    run(&choose(&logits, &ids, None, None));
     let row = &floats(&device, &logits)[2600..];
     let best = (0..1300).fold(0, |best, at| if row[at] > row[best] { at } else { best });
     assert_eq!(ints(&device, &ids), [700, 0, best as i32]);
@@ -44,12 +44,25 @@ fn tokens_are_those_of_the_host() {
     ] {
         let ids = device.from_i32(&vec![-1; rows], Category::Data);
         let draw = Draw { temperature, top_k, top_p, min_p, seed: 9, drawn: 5 };
-        run(&choose(&logits, &ids, Some(draw)));
+        let kept = device.zeros(rows, kept_bytes(vocab), DType::U8, Category::Data);
+        run(&choose(&logits, &ids, Some(draw), Some(&kept)));
         let expected = |row: usize| {
             let draw = Draw { drawn: 5 + row as u64, ..draw };
             drawn(&values[row * vocab..(row + 1) * vocab], &draw).map_or(-1, |id| id as i32)
         };
         assert_eq!(ints(&device, &ids), (0..rows).map(expected).collect::<Vec<i32>>(), "{draw:?}");
+        let mut bits = vec![0; rows * kept_bytes(vocab)];
+        for (row, bits) in bits.chunks_exact_mut(kept_bytes(vocab)).enumerate() {
+            choice::kept(&values[row * vocab..(row + 1) * vocab], Some(&draw), bits);
+        }
+        assert_eq!(device.machine.read(&kept).wait(), bits, "{draw:?}");
+        // Columns from the 40th on, as of a rank that has those.
+        let some = device.from_f32(rows, vocab - 40, &vec![0.5; rows * (vocab - 40)], Category::Data);
+        run(&leave_out(&LeaveOut { logits: &some, kept: &kept, first: 40 }));
+        let mut want = vec![0.5; rows * (vocab - 40)];
+        let each = want.chunks_exact_mut(vocab - 40).zip(bits.chunks_exact(kept_bytes(vocab)));
+        each.for_each(|(logits, kept)| choice::leave_out(logits, kept, 40));
+        assert_eq!(floats(&device, &some), want, "{draw:?}");
     }
 }
 
@@ -63,7 +76,14 @@ fn there_is_no_choice_without_numbers() {
         let draw = Draw { temperature: 1.0, top_k: 4, top_p: 0.9, min_p: 0.1, seed: 1, drawn: 0 };
         for draw in [None, Some(draw)] {
             let ids = device.from_i32(&[7; 3], Category::Data);
-            run(&choose(&logits, &ids, draw));
+            let kept = device.zeros(3, kept_bytes(700), DType::U8, Category::Data);
+            run(&choose(&logits, &ids, draw, Some(&kept)));
+            let of_each = device.machine.read(&kept).wait();
+            let count = |row: usize| -> u32 {
+                of_each[row * 88..(row + 1) * 88].iter().map(|b| b.count_ones()).sum()
+            };
+            let all = if draw.is_some() { 1..5 } else { 700..701 };
+            assert!(all.contains(&count(0)) && count(1) == 0 && all.contains(&count(2)), "{bad} {draw:?}");
             let ids = ints(&device, &ids);
             assert!(ids[0] >= 0 && ids[1] == -1 && ids[2] >= 0, "{bad} {draw:?}: {ids:?}");
         }
