@@ -297,7 +297,7 @@ fn a_run_goes_on_with_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare(folder);
-    let more = ["stage.0.steps=7", "rl.minibatches=3", "rl.epochs=2", "rl.beta=0.02"];
+    let more = ["stage.0.steps=7", "rl.minibatches=3", "rl.epochs=2", "rl.beta=0.02", "rl.top_p=0.9"];
     let whole = job(folder, "whole", &more);
     assert_eq!(train(&whole, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
     let want = bits(&folder.join("whole"));

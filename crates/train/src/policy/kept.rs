@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_cursor_holds_what_is_learned_and_what_is_next() {
-        let doc = Doc { ids: vec![1, 2], prompt: 1, logps: vec![-0.1], ..Doc::default() };
+        let doc = Doc { ids: vec![1, 2], prompt: 1, logps: vec![-0.1], kept: vec![0, 255], ..Doc::default() };
         let pending = Pending { groups: vec![vec![doc]], made: 1, corrected: true };
         let text = |value: Option<Value>| serde_json::from_str::<Value>(&value.unwrap().to_string()).unwrap();
         let (found, next) = kept(Some(&text(held(Some(&pending), None)))).unwrap();

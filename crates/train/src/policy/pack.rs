@@ -132,10 +132,10 @@ pub fn stream(docs: &[&Doc], fresh: bool) -> MicroBatch {
     micro
 }
 
-/// What was kept where each label of the documents of a stream was drawn.
+/// What was kept where each label of the documents of a stream was drawn: all where nothing is known.
 fn kept(docs: &[&Doc], micro: &MicroBatch) -> Vec<u8> {
     let width = docs.iter().filter_map(|doc| doc.kept.len().checked_div(doc.answer())).max().unwrap_or(0);
-    let mut all = vec![0; width * micro.ids.len()];
+    let mut all = vec![0xff; width * micro.ids.len()];
     for (doc, place) in docs.iter().zip(&micro.docs).filter(|_| width > 0) {
         for (at, bits) in doc.labels().zip(doc.kept.chunks_exact(width)) {
             all[(place.start + at) * width..][..width].copy_from_slice(bits);
@@ -191,6 +191,11 @@ mod tests {
             ..Doc::default()
         };
         assert_eq!((doc.answer(), doc.labels().collect::<Vec<_>>()), (3, vec![1, 2, 6]));
+        let doc = Doc { kept: vec![1, 2, 3, 4, 5, 6], ..doc };
+        let micro = stream(&[&doc, &Doc { ids: vec![1, 2], prompt: 1, ..Doc::default() }], true);
+        // Two bytes of each label; all tokens where nothing is known.
+        let row = |at: usize| [micro.rolled.kept[2 * at], micro.rolled.kept[2 * at + 1]];
+        assert_eq!(([1, 2, 6].map(row), row(9)), ([[1, 2], [3, 4], [5, 6]], [255; 2]));
         let micro = stream(&[&doc], true);
         assert_eq!(micro.labels, [IGNORE, 12, 13, IGNORE, IGNORE, IGNORE, 17, IGNORE, IGNORE]);
         assert_eq!(micro.rolled.logps, [0.0, -1.0, -2.0, 0.0, 0.0, 0.0, -3.0, 0.0, 0.0]);
