@@ -73,6 +73,7 @@ impl Rollout for Writer {
                 temperature: if greedy { 0.0 } else { 1.0 },
                 top_k: asked.top_k,
                 top_p: asked.top_p,
+                min_p: asked.min_p,
                 seed: *seed,
                 max_tokens: asked.max_tokens,
                 // The token that ends an answer is learned, so it has to be heard of.

@@ -34,6 +34,8 @@ pub struct Asked {
     pub top_k: usize,
     /// Keeps the fewest tokens whose share reaches this; 1 keeps all.
     pub top_p: f64,
+    /// Then drops those less likely than this share of the most likely one; 0 drops none.
+    pub min_p: f64,
     /// Log-probabilities are of the tokens that are kept alone, which are told with them.
     pub kept: bool,
 }

@@ -583,7 +583,7 @@ fn every_method_makes_steps() {
             &["rl.loss=ppo", "rl.advantage=gae", "rl.epochs=2", "rl.beta=0.1", "rl.kl=k1", "rl.kl_in=reward"],
         ),
         ("rejection", &["rl.loss=rejection", "rl.keep=2", "rl.top_p=0.9"]),
-        ("nucleus", &["rl.top_p=0.9", "rl.top_k=40", "rl.beta=0.1", "rl.epochs=2"]),
+        ("nucleus", &["rl.top_p=0.9", "rl.top_k=40", "rl.min_p=0.01", "rl.beta=0.1", "rl.epochs=2"]),
     ] {
         let job = job(folder, name, &[&["stage.0.steps=2"], more].concat());
         train(&job, &Order::default(), &Silent).unwrap();

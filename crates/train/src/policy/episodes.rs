@@ -198,9 +198,9 @@ impl Policies {
         if prompts.is_empty() {
             return Ok(Vec::new());
         }
-        let RlTable { max_answer_tokens: max_tokens, temperature, top_k, top_p, .. } = self.how;
+        let RlTable { max_answer_tokens: max_tokens, temperature, top_k, top_p, min_p, .. } = self.how;
         let kept = self.how.keeps();
-        let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p, kept };
+        let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p, min_p, kept };
         let weights = Weights { device: &policy.device, model: &policy.model, params: &policy.params };
         self.of.rollout.rollout(weights, &asked).map_err(Error::Hook)
     }

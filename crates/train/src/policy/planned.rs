@@ -50,6 +50,7 @@ pub fn planned(
         temperature: rl.temperature,
         top_k: rl.top_k,
         top_p: rl.top_p,
+        min_p: rl.min_p,
         kept: rl.keeps(),
     };
     let weights = Weights { device: &device, model: &trainer.model, params: &trainer.params };

@@ -124,6 +124,8 @@ recipe! {
         pub top_k: usize [Whole(0, 1 << 24)] = 0,
         /// Samples from the fewest tokens whose probability reaches this. With losses of policies log-probabilities are among those too.
         pub top_p: f64 [Above0(1.0)] = 1.0,
+        /// Then drops tokens less likely than this share of the most likely one, in the same way; 0 drops none.
+        pub min_p: f64 [Real(0.0, 1.0)] = 0.0,
         /// Answers that are written at once, each with pages of keys and values; 0 for all of a rollout.
         pub sequences: usize [Whole(0, COLUMNS)] = 0,
         /// Steps that a rollout's groups are shared out to.
@@ -272,7 +274,7 @@ impl RlTable {
 
     /// Answers are sampled from some of the tokens alone.
     fn leaves_out(&self) -> bool {
-        self.top_p < 1.0 || self.top_k > 0
+        self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0
     }
 
     /// What answers are sampled from is kept with them, since log-probabilities that are learned from are among that alone.
