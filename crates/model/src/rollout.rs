@@ -36,7 +36,7 @@ pub struct Asked {
     pub top_p: f64,
     /// Then drops those less likely than this share of the most likely one; 0 drops none.
     pub min_p: f64,
-    /// Log-probabilities are of the tokens that are kept alone, which are told with them.
+    /// Log-probabilities are of the tokens that are kept alone, which come with them.
     pub kept: bool,
 }
 
