@@ -84,7 +84,7 @@ pub struct InStep {
 /// What a step returns; read it one step late.
 #[derive(Debug)]
 pub struct StepResult {
-    /// Sum of the losses.
+    /// Sum of the losses, each times its weight: over `count` it is the mean whose gradient was taken.
     pub loss: InFlight,
     /// Norm of the mean's gradient before clipping.
     pub norm: InFlight,
