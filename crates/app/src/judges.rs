@@ -127,13 +127,22 @@ pub fn parts(recipe: &Recipe, device: &Device) -> Result<Vec<WeightedReward>> {
     tables.map(part).collect()
 }
 
-/// Bytes of the weights of these models.
+/// The same of the other adapters of a run of several.
+///
+/// # Errors
+/// As [`part`].
+pub fn of_others(recipe: &Recipe, device: &Device) -> Result<Vec<WeightedReward>> {
+    let others = recipe.over_same_base().map(|other| parts(&other, device));
+    Ok(others.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Bytes of the weights of these models, and of those of the other adapters of a run of several.
 ///
 /// # Errors
 /// As [`part`].
 pub fn bytes(recipe: &Recipe, profile: &Profile) -> Result<u64> {
     let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
-    let _parts = parts(recipe, &device)?;
+    let _parts = (parts(recipe, &device)?, of_others(recipe, &device)?);
     Ok(device.pool.usage().peak_reserved)
 }
 

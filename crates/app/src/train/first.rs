@@ -13,7 +13,7 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together
 
 use super::gap::Gap;
 use super::rank::{Shared, rebuilds, trainers};
-use super::time::{self, Ahead};
+use super::time::Ahead;
 use super::watch::{BEFORE, Watch, if_there_is_room};
 use super::{export, moments};
 use crate::adapters::FOLDER;
@@ -261,7 +261,7 @@ impl<'a> First<'a> {
 
     /// What looks at the run; it measures where a whole model is at hand.
     fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
-        let Shared { job, stores, seconds, .. } = *self.shared;
+        let Shared { job, stores, given, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;
         Watch {
@@ -269,10 +269,10 @@ impl<'a> First<'a> {
             tokenizer: self.tokenizer,
             stores,
             measures,
-            measure_s: time::measure_s(recipe),
-            measured_by: time::measured_by(recipe, self.started),
+            measure_s: given.map(|given| given.measure_s),
+            measured_by: given.and_then(|given| given.measured_by),
             took_s: None,
-            ahead: Ahead::new(recipe, self.flops, seconds, measures),
+            ahead: Ahead::new(recipe, self.flops, given, measures),
             events: self.events,
             board,
         }

@@ -1,5 +1,6 @@
 //! A rank of a run: its part of the model, and what the ranks after the first do.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -18,6 +19,7 @@ use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
 
 use super::begin::Order;
 use super::rewards::rollouts;
+use super::time::Given;
 use crate::crew::Crew;
 use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
@@ -33,8 +35,8 @@ pub struct Shared<'a> {
     pub stores: &'a Stores,
     /// Tokens of the tokenizer.
     pub vocab: usize,
-    /// Seconds of each stage, where the recipe gives the run a time and this process decides what takes how long.
-    pub seconds: Option<&'a [f64]>,
+    /// What it has of the run's time, where the recipe gives it one and this process decides what takes how long.
+    pub given: Option<&'a Given>,
     /// Ranks whose files are on the same disk.
     pub disk_sharers: usize,
     /// Set to save and stop; the first rank looks.
@@ -52,7 +54,7 @@ impl<'a> Shared<'a> {
     ) -> Shared<'a> {
         let disk_sharers = crew.place(&job.machine, job.world()).disk;
         let (stop, allow_processes) = (&order.stop, order.allow_processes);
-        Shared { job, stores, vocab, seconds: None, disk_sharers, stop, allow_processes }
+        Shared { job, stores, vocab, given: None, disk_sharers, stop, allow_processes }
     }
 
     /// A rank's trainer, over the base of another if one has it already.
@@ -92,7 +94,7 @@ impl<'a> Shared<'a> {
             trainer,
             sources,
             metrics,
-            seconds: self.seconds.unwrap_or_default().to_vec(),
+            seconds: self.given.map_or_else(Vec::new, |given| given.stages.clone()),
             disk_sharers: self.disk_sharers,
             stop: self.stop,
             rebuild: Some(rebuild),
@@ -170,11 +172,11 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     if let Some(reference) = reference(job, &trainer)? {
         trainer.refer_to(reference);
     }
-    trainer.teacher = teacher(job, device)?;
+    trainer.teacher = teacher(job, device)?.map(Rc::new);
     Ok(trainer)
 }
 
-/// As [`trainer_of`], of another adapter over the base of a trainer.
+/// As [`trainer_of`], of another adapter over the base of a trainer, with the models that this one asks.
 ///
 /// # Errors
 /// A model that has no rows for all tokens.
@@ -186,9 +188,7 @@ fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -
     frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
     let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));
     trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
-    if let Some(reference) = reference(job, &trainer)? {
-        trainer.refer_to(reference);
-    }
+    trainer.ask_whom(other);
     Ok(trainer)
 }
 

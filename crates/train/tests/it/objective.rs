@@ -397,7 +397,8 @@ fn weights_are_those_of_a_mean() {
         }
     }
     every_rank(ONE, &|device| {
-        let how = InStep { caps: Caps { docs: 16, seq_tokens: 512 }, ..how(&ONE, Arc::new(CrossEntropy), true) };
+        let how =
+            InStep { caps: Caps { docs: 16, seq_tokens: 512 }, ..how(&ONE, Arc::new(CrossEntropy), true) };
         let step = |batches: &[MicroBatch]| {
             let result = trainer(device, &ONE).step(batches, &how).unwrap();
             [result.loss, result.count, result.norm].map(|scalar| scalar.wait_f32().to_bits())
