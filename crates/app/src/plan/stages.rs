@@ -16,7 +16,7 @@ use crate::error::{Result, caught};
 use crate::events::Events;
 use crate::host;
 use crate::job::Job;
-use crate::judges;
+use crate::judges::Judges;
 use crate::text::tokenizer;
 use crate::writer::writer;
 
@@ -172,12 +172,13 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
     let tokenizer =
         if is_given { tokenizer::given(job)? } else { Tokenizer::train_bpe(std::iter::empty(), 256, &[])? };
     let writer = writer(Rc::new(tokenizer), rl.sequences);
-    // Those of other adapters over the same base are in memory too, and answer to these.
+    // Those of other adapters over the same base are in memory too.
     let silent = RefCell::new(Vec::new());
     let judges = |device: &Device| {
         let made = || -> Result<Vec<WeightedReward>> {
-            let own = judges::parts(&draft.recipe, device)?;
-            silent.borrow_mut().extend(judges::of_others(&draft.recipe, device)?);
+            let judges = Judges::on(device);
+            let own = judges.parts(&draft.recipe)?;
+            silent.borrow_mut().extend(judges.parts_of_others(&draft.recipe)?);
             Ok(own)
         };
         made().map_err(|error| fathom_train::Error::Hook(error.into()))

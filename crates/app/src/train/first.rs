@@ -20,6 +20,7 @@ use crate::adapters::FOLDER;
 use crate::error::Result;
 use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
+use crate::judges::Judges;
 use crate::measure::{OnDevice, Subject, sample};
 use crate::models::{self, Loaded};
 use crate::report;
@@ -72,16 +73,18 @@ pub(super) fn first(
 ) -> Result<Trained> {
     let alone = device.mesh.grid().ranks() == 1;
     let parts = || firsts.iter().map(|one| one.shared);
-    let rebuilds = rebuilds(parts());
+    let (rebuilds, judges) = (rebuilds(parts()), Judges::on(&device));
     let (mut runs, mut boards, mut gaps): (Vec<Run<'_>>, Vec<_>, Vec<_>) = Default::default();
     let made = firsts.iter().zip(trainers(parts(), &device, events)?).zip(&rebuilds);
     for (((one, trainer), rebuild), mut metrics) in made.zip(logs) {
         one.say_model(&trainer, &mut metrics)?;
         gaps.push(one.gap(&trainer, alone, &mut metrics)?);
-        let run = one.shared.run(metrics, trainer, rebuild)?;
+        let run = one.shared.run(metrics, trainer, (rebuild, &judges))?;
         boards.push(one.board(one.say_resumed(&run))?);
         runs.push(run);
     }
+    // Runs have those that they ask, for as long as they go on.
+    drop(judges);
     let mut watches: Vec<Watch<'_>> =
         firsts.iter().zip(&mut boards).map(|(one, board)| one.watch(alone, board)).collect();
     for ((run, watch), gap) in runs.iter_mut().zip(&mut watches).zip(&mut gaps) {

@@ -24,6 +24,7 @@ use crate::crew::Crew;
 use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
+use crate::judges::Judges;
 use crate::models::{How, Loaded, load_part, model_folder, portion, precision};
 use crate::text::tokenizer_dir;
 
@@ -76,7 +77,8 @@ impl<'a> Shared<'a> {
         self.trainer(device, other, &Silent).map_err(|error| fathom_train::Error::Hook(error.into()))
     }
 
-    /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail.
+    /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail, and `judges` are asked what answers
+    /// are worth.
     ///
     /// # Errors
     /// A damaged checkpoint.
@@ -84,10 +86,10 @@ impl<'a> Shared<'a> {
         &'r self,
         metrics: MetricsWriter,
         trainer: Trainer,
-        rebuild: Rebuild<'r>,
+        (rebuild, judges): (Rebuild<'r>, &Judges),
     ) -> Result<Run<'r>> {
         let rank = trainer.device.mesh.rank();
-        let sources = self.sources(&trainer.device)?;
+        let sources = self.sources(judges)?;
         let parts = RunParts {
             recipe: self.job.recipe(),
             folder: &self.job.folder,
@@ -104,9 +106,9 @@ impl<'a> Shared<'a> {
     }
 
     /// Where the steps' micro batches come from.
-    fn sources(&self, device: &Device) -> Result<Box<dyn Sources>> {
+    fn sources(&self, judges: &Judges) -> Result<Box<dyn Sources>> {
         if self.job.recipe().rl.is_on() {
-            return Ok(Box::new(rollouts(self.job, device, self.allow_processes)?));
+            return Ok(Box::new(rollouts(self.job, judges, self.allow_processes)?));
         }
         Ok(Box::new(self.stores.clone()))
     }
@@ -299,11 +301,14 @@ pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
     let rebuilds = rebuilds(parts.iter());
     let mut runs = Vec::new();
     let made = trainers(parts.iter(), &device, &Silent)?;
+    let judges = Judges::on(&device);
     for ((shared, trainer), rebuild) in parts.iter().zip(made).zip(&rebuilds) {
         let own = rank_folder(&shared.job.folder, device.mesh.rank());
         std::fs::create_dir_all(&own)?;
-        runs.push(shared.run(MetricsWriter::open(own.join("metrics.jsonl"))?, trainer, rebuild)?);
+        let log = MetricsWriter::open(own.join("metrics.jsonl"))?;
+        runs.push(shared.run(log, trainer, (rebuild, &judges))?);
     }
+    drop(judges);
     let mut unwatched: Vec<Unwatched> = runs.iter().map(|_| Unwatched).collect();
     let mut hooks: Vec<&mut dyn Hooks> = unwatched.iter_mut().map(|one| one as &mut dyn Hooks).collect();
     let outcome = together(&mut runs, &mut hooks)?;
