@@ -1,7 +1,10 @@
 //! Rewards that models give: the score of a trained reward model, and the number in what a judge writes. Their weights lie on the run's own
 //! device, whole, and on the ranks that score; they are not trained.
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_base::{GenerateRequest, Sampling};
@@ -37,8 +40,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// The model of a table; on a machine without data its shapes alone.
-    fn open(table: &RewardTable, file: &Path, (device, dtype): (&Device, DType)) -> Result<Asked> {
+    /// Where the model of a table is, and what it is.
+    fn find(table: &RewardTable, file: &Path) -> Result<(PathBuf, Spec)> {
         let RewardTable { name, rule, model, .. } = table;
         let Some(path) = model else {
             refuse!("rl.reward: reward `{name}`: needs a `model`, the folder of one");
@@ -55,14 +58,19 @@ impl Asked {
                 if is_scorer { "a reward model" } else { "a language model" }
             );
         }
+        Ok((folder, spec))
+    }
+
+    /// The model in a folder; on a machine without data its shapes alone.
+    fn open((folder, spec): (&Path, &Spec), (device, dtype): (&Device, DType)) -> Result<Asked> {
         // Who scores does so alone, whatever the mesh.
         let device = Device { mesh: Mesh::alone(), ..device.clone() };
-        let tokenizer = models::tokenizer(&folder)?;
-        let template = Template::from_dir(&folder, &tokenizer)?;
+        let tokenizer = models::tokenizer(folder)?;
+        let template = Template::from_dir(folder, &tokenizer)?;
         let loaded = if device.machine.has_data() {
-            models::load(&device, &folder, Some(dtype), &Silent)?
+            models::load(&device, folder, Some(dtype), &Silent)?
         } else {
-            let (model, params) = Model::declare(&device, &spec, dtype);
+            let (model, params) = Model::declare(&device, spec, dtype);
             Loaded { model, params }
         };
         Ok(Asked { device, loaded, tokenizer, template })
@@ -78,62 +86,100 @@ impl Asked {
     }
 }
 
-/// The part that asks a table's model.
-///
-/// # Errors
-/// No model there, or one of another kind; a template or a pattern that says nothing.
-pub fn part(table: &RewardTable, file: &Path, (device, dtype): (&Device, DType)) -> Result<Box<dyn Reward>> {
-    if !scores(&device.mesh) {
-        return Ok(Box::new(Elsewhere));
-    }
-    let asked = Asked::open(table, file, (device, dtype))?;
-    let name = &table.name;
-    if table.rule == RuleName::Model {
-        let (output, scores) = (table.output, asked.spec().scores);
-        if output >= scores {
-            refuse!("rl.reward: reward `{name}`: output is {output}, and the model has {scores}, from 0");
-        }
-        if table.empty.is_some_and(|score| !score.is_finite()) {
-            refuse!("rl.reward: reward `{name}`: empty is not a finite number; give one, or leave it out");
-        }
-        return Ok(Box::new(Scorer { asked, output, empty: table.empty }));
-    }
-    let Some(template) = table.template.clone().filter(|text| text.contains("{answer}")) else {
-        refuse!(
-            "rl.reward: reward `{name}`: needs a `template` of what the judge is asked, with {{answer}} in it, and {{prompt}} or {{a key of \
-             the row}}"
-        );
-    };
-    let number = match Number::of(table) {
-        Ok(number) => number,
-        Err(why) => refuse!("rl.reward: reward `{name}`: {why}"),
-    };
-    let max_tokens = if table.max_tokens == 0 { WRITES } else { table.max_tokens };
-    Ok(Box::new(JudgeModel { asked, template, number, max_tokens }))
+/// The models that judge answers on a device, each in memory once, whoever asks it.
+pub struct Judges {
+    device: Device,
+    held: RefCell<BTreeMap<PathBuf, Rc<Asked>>>,
 }
 
-/// The parts of a recipe's rewards that ask a model.
-///
-/// # Errors
-/// As [`part`].
-pub fn parts(recipe: &Recipe, device: &Device) -> Result<Vec<WeightedReward>> {
-    let Some(file) = &recipe.rl.reward else { return Ok(Vec::new()) };
-    let on = (device, models::precision(recipe.model.precision));
-    let tables = rules::read(file)?.into_iter().filter(RewardTable::asks_model);
-    let part = |table: RewardTable| {
-        let reward = part(&table, file, on)?;
-        Ok(WeightedReward { name: table.name, weight: table.weight, reward })
-    };
-    tables.map(part).collect()
+impl Judges {
+    /// None yet.
+    pub fn on(device: &Device) -> Judges {
+        Judges { device: device.clone(), held: RefCell::default() }
+    }
+
+    /// The part that asks a table's model, whose weights are of the type if it is not there yet.
+    ///
+    /// # Errors
+    /// No model there, or one of another kind; a template or a pattern that says nothing.
+    pub fn part(&self, table: &RewardTable, file: &Path, dtype: DType) -> Result<Box<dyn Reward>> {
+        if !scores(&self.device.mesh) {
+            return Ok(Box::new(Elsewhere));
+        }
+        let asked = self.asked(table, file, dtype)?;
+        let name = &table.name;
+        if table.rule == RuleName::Model {
+            let (output, scores) = (table.output, asked.spec().scores);
+            if output >= scores {
+                refuse!("rl.reward: reward `{name}`: output is {output}, and the model has {scores}, from 0");
+            }
+            if table.empty.is_some_and(|score| !score.is_finite()) {
+                refuse!(
+                    "rl.reward: reward `{name}`: empty is not a finite number; give one, or leave it out"
+                );
+            }
+            return Ok(Box::new(Scorer { asked, output, empty: table.empty }));
+        }
+        let Some(template) = table.template.clone().filter(|text| text.contains("{answer}")) else {
+            refuse!(
+                "rl.reward: reward `{name}`: needs a `template` of what the judge is asked, with {{answer}} in it, and {{prompt}} or {{a key \
+                 of the row}}"
+            );
+        };
+        let number = match Number::of(table) {
+            Ok(number) => number,
+            Err(why) => refuse!("rl.reward: reward `{name}`: {why}"),
+        };
+        let max_tokens = if table.max_tokens == 0 { WRITES } else { table.max_tokens };
+        Ok(Box::new(JudgeModel { asked, template, number, max_tokens }))
+    }
+
+    /// The model of a table.
+    fn asked(&self, table: &RewardTable, file: &Path, dtype: DType) -> Result<Rc<Asked>> {
+        let (folder, spec) = Asked::find(table, file)?;
+        let held = self.held.borrow().get(&folder).cloned();
+        if let Some(asked) = held {
+            return Ok(asked);
+        }
+        let asked = Rc::new(Asked::open((&folder, &spec), (&self.device, dtype))?);
+        self.held.borrow_mut().insert(folder, asked.clone());
+        Ok(asked)
+    }
+
+    /// The parts of a recipe's rewards that ask a model.
+    ///
+    /// # Errors
+    /// As [`Judges::part`].
+    pub fn parts(&self, recipe: &Recipe) -> Result<Vec<WeightedReward>> {
+        let Some(file) = &recipe.rl.reward else { return Ok(Vec::new()) };
+        let dtype = models::precision(recipe.model.precision);
+        let tables = rules::read(file)?.into_iter().filter(RewardTable::asks_model);
+        let part = |table: RewardTable| {
+            let reward = self.part(&table, file, dtype)?;
+            Ok(WeightedReward { name: table.name, weight: table.weight, reward })
+        };
+        tables.map(part).collect()
+    }
+
+    /// The same of the other adapters of a run of several.
+    ///
+    /// # Errors
+    /// As [`Judges::part`].
+    pub fn parts_of_others(&self, recipe: &Recipe) -> Result<Vec<WeightedReward>> {
+        let others = recipe.over_same_base().map(|other| self.parts(&other));
+        Ok(others.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
 }
 
-/// Bytes of the weights of these models.
+/// Bytes of the weights of a run's judges, those of all of its adapters.
 ///
 /// # Errors
-/// As [`part`].
+/// As [`Judges::part`].
 pub fn bytes(recipe: &Recipe, profile: &Profile) -> Result<u64> {
     let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
-    let _parts = parts(recipe, &device)?;
+    let judges = Judges::on(&device);
+    judges.parts(recipe)?;
+    judges.parts_of_others(recipe)?;
     Ok(device.pool.usage().peak_reserved)
 }
 
@@ -149,7 +195,7 @@ impl Reward for Elsewhere {
 /// Scores prompts with answers by a reward model.
 ///
 /// # Errors
-/// As [`part`].
+/// One that is no reward model.
 pub fn scorer(ready: Ready) -> Result<Box<dyn Reward>> {
     let Ready { folder, tokenizer, device, loaded } = ready;
     if loaded.model.spec.scores == 0 {
@@ -159,12 +205,13 @@ pub fn scorer(ready: Ready) -> Result<Box<dyn Reward>> {
         );
     }
     let template = Template::from_dir(&folder, &tokenizer)?;
-    Ok(Box::new(Scorer { asked: Asked { device, loaded, tokenizer, template }, output: 0, empty: None }))
+    let asked = Rc::new(Asked { device, loaded, tokenizer, template });
+    Ok(Box::new(Scorer { asked, output: 0, empty: None }))
 }
 
 /// A trained reward model.
 struct Scorer {
-    asked: Asked,
+    asked: Rc<Asked>,
     /// Which of its scores.
     output: usize,
     /// The score of an answer without text; of none the model is asked.
@@ -223,7 +270,7 @@ impl Reward for Scorer {
 
 /// A model that is asked for a number.
 struct JudgeModel {
-    asked: Asked,
+    asked: Rc<Asked>,
     /// What it is asked.
     template: String,
     /// Where the number is in what it writes.
@@ -336,7 +383,7 @@ mod tests {
         let (model, mut params) = Model::declare(&device, &spec, DType::F32);
         initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
         let tokenizer = Tokenizer::train_bpe(std::iter::empty(), 257, &["<|endoftext|>"]).unwrap();
-        let asked = Asked { device, loaded: Loaded { model, params }, tokenizer, template: None };
+        let asked = Rc::new(Asked { device, loaded: Loaded { model, params }, tokenizer, template: None });
         let mut scorer = Scorer { asked, output: 0, empty: None };
         let (row, plain) = (Map::new(), ["one", "", "three"]);
         let answer = |text| Answered {

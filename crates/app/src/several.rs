@@ -51,6 +51,9 @@ pub(crate) fn recipe_of(loaded: &Loaded<Recipe>, index: usize) -> Result<Loaded<
     let text = |path: &PathBuf| Value::from(path.display().to_string());
     set("run", "out", text(&recipe.run.out.join(EACH).join(&one.name)));
     set("data", "paths", Value::Array(one.paths.iter().map(text).collect()));
+    if let Some(reward) = &one.reward {
+        set("rl", "reward", text(reward));
+    }
     let named = format!("the recipe of adapter {}", one.name);
     load(Layers::with_library(LIBRARY).text(&named, &toml::to_string(&all).context(unread)?))
 }
@@ -68,7 +71,12 @@ pub fn planned(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
     let mut most: Option<(u64, Job)> = None;
     for job in jobs(&loaded, &all, events)? {
         let plans = plan(&job, None)?;
-        let peaks = (0..job.specs.len()).map(|index| Ok(plans.draft(index).plan()?.usage.peak_reserved));
+        let peak_of = |index: usize| -> Result<u64> {
+            let draft = plans.draft(index);
+            let (step, rollout) = (draft.plan()?.usage.peak_reserved, plans.rollout(&draft)?);
+            Ok(step.max(rollout.map_or(0, |usage| usage.peak_reserved)))
+        };
+        let peaks = (0..job.specs.len()).map(peak_of);
         let peak = peaks.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
         if most.as_ref().is_none_or(|(bytes, _)| peak > *bytes) {
             most = Some((peak, job));

@@ -26,7 +26,7 @@ const CHUNK: usize = 512;
 pub(crate) struct Loaded<'a> {
     pub batch: Rc<Batch>,
     pub(crate) labels: Labels,
-    /// f32 [1, t].
+    /// f32 [1, t]: the labels' losses, and in the end each times its weight.
     pub(crate) losses: Tensor,
     pub(crate) micro: &'a MicroBatch,
     /// Of the teacher, if the objective has one.
@@ -130,6 +130,10 @@ impl<'a> Loaded<'a> {
         let labels = Labels { ids, weights, kept: self.labels.kept.clone(), measures };
         let Some(weigh) = goal.objective.weigh() else {
             let dy = model.head(z_loss).loss(scope, y, &labels, &self.losses, grads);
+            // What the gradient is of; a weight of one changes no bit.
+            if let Some(weights) = &labels.weights {
+                device.machine.multiply(&self.losses, weights, &self.losses);
+            }
             device.machine.sum(&self.losses, loss);
             return dy;
         };

@@ -5,6 +5,7 @@
 //! after the policy (TR-DPO: Gorbatovski and others, 2024).
 
 use std::borrow::Borrow;
+use std::rc::Rc;
 
 use fathom_grad::{Params, Value};
 use fathom_model::Model;
@@ -43,15 +44,15 @@ pub struct Sync {
 /// The model that answers are compared with.
 pub struct Reference {
     model: Model,
-    /// Its own weights; the policy's if none.
-    params: Option<Params>,
+    /// Its own weights, which policies over one base share; the policy's if none.
+    params: Option<Rc<Params>>,
     sync: Option<Sync>,
 }
 
 impl Reference {
     /// A copy, with weights of the same parts as the policy's.
     pub fn copy(model: Model, params: Params, sync: Option<Sync>) -> Reference {
-        Reference { model, params: Some(params), sync }
+        Reference { model, params: Some(Rc::new(params)), sync }
     }
 
     /// A policy without its adapter, over its weights.
@@ -59,15 +60,23 @@ impl Reference {
         Reference { model: policy.without_adapter(), params: None, sync: None }
     }
 
+    /// The same to another policy over the same base: a copy stays where it is, and the other without its adapter is the base.
+    fn of_other(&self, policy: &Model) -> Reference {
+        match &self.params {
+            Some(_) => Reference { model: self.model.clone(), params: self.params.clone(), sync: self.sync },
+            None => Reference::adapter_off(policy),
+        }
+    }
+
     /// A pass that asks it, in the place of a trainer's model.
     pub(crate) fn pass<'a>(&'a self, trainer: &'a Trainer, how: &'a InStep) -> Pass<'a> {
-        let params = self.params.as_ref().unwrap_or(&trainer.params);
+        let params = self.params.as_deref().unwrap_or(&trainer.params);
         Pass { model: &self.model, params, ..trainer.pass(how) }
     }
 
     /// Its weights, if they are its own and change.
     pub(crate) fn moving(&self) -> Option<&Params> {
-        self.params.as_ref().filter(|_| self.sync.is_some())
+        self.params.as_deref().filter(|_| self.sync.is_some())
     }
 }
 
@@ -75,6 +84,13 @@ impl Trainer {
     /// Has micro batches compared with this model from here on.
     pub fn refer_to(&mut self, reference: Reference) {
         self.reference = Some(reference);
+    }
+
+    /// Asks the models that another adapter over the same base asks, each of which is in memory once: a teacher, and what micro batches
+    /// are compared with.
+    pub fn ask_whom(&mut self, other: &Trainer) {
+        self.teacher.clone_from(&other.teacher);
+        self.reference = other.reference.as_ref().map(|reference| reference.of_other(&self.model));
     }
 
     /// A pass that asks the policy.

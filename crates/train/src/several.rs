@@ -9,9 +9,7 @@ use fathom_model::Spec;
 
 use crate::adapted::adapted;
 use crate::error::Result;
-use crate::recipe::{AdapterName, GemmName, MethodName, NamedAdapter, QatName, Recipe};
-use crate::reference::Refers;
-use crate::stage::refers;
+use crate::recipe::{AdapterName, GemmName, NamedAdapter, QatName, Recipe};
 
 /// The models of the adapters that a recipe has besides its own, over the base of `spec`, as far as a plan needs them.
 ///
@@ -51,6 +49,11 @@ fn check_each(loaded: &Loaded<Recipe>) -> Result<()> {
         if paths.is_empty() {
             return refuse("paths", format!("is empty; give the lessons of the adapter \"{name}\""));
         }
+        if one.reward.is_some() && !recipe.rl.is_on() {
+            let message =
+                "is of runs that learn from rewards, and rl.loss is none; begin from a recipe like grpo";
+            return refuse("reward", message.into());
+        }
         match one.over(&recipe.adapter).method {
             AdapterName::None => {
                 return refuse(
@@ -82,15 +85,14 @@ fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
             "is of one adapter; each of several has its own (adapters.*.paths)",
         ),
         (
-            "run.minutes",
-            recipe.run.minutes.is_some(),
-            "is shared out by measuring one model; give stage.*.steps or stage.*.epochs",
+            "rl.loss",
+            recipe.rl.has_values(),
+            "is ppo, whose value head all adapters would train; take a loss without one (rl.loss=dapo), or train them one by one",
         ),
-        ("rl.policy", recipe.rl.is_on(), "learns from rewards, which several adapters in one run do not"),
         (
-            "objective.method",
-            objective.method == MethodName::Distill || refers(recipe) == Refers::Copy,
-            "keeps another model in memory, which several adapters in one run do not share; train them one by one",
+            "objective.sync_ref_model",
+            objective.sync_ref_model,
+            "moves a copy of the model that all adapters are compared with; leave it out",
         ),
         (
             "precision.qat",

@@ -94,7 +94,7 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     trainer.teacher = how.goal.teacher.as_ref().map(|spec| {
         let portion = how.ranks.portion(spec, &device.mesh);
         let (model, params) = Model::declare_part(device, spec, dtype, None, portion);
-        Frozen { model, params }
+        Rc::new(Frozen { model, params })
     });
     match how.goal.refers {
         Refers::Not => {}

@@ -39,8 +39,9 @@ pub struct Trainer {
     pub(crate) watch: Option<Instant>,
     /// When the last step's parts began and ended: of plans, and of steps that are watched.
     pub(crate) laps: RefCell<Vec<Lap>>,
-    /// Whom an objective with a teacher asks: its weights are frozen, and no checkpoint has them.
-    pub teacher: Option<Frozen>,
+    /// Whom an objective with a teacher asks, and other adapters over the same base: its weights are frozen, and no checkpoint has
+    /// them.
+    pub teacher: Option<Rc<Frozen>>,
     /// The step of the run that is made or comes next, from 1: sources may ask.
     pub number: u64,
     /// The model that micro batches are compared with, if the run has it in memory.
@@ -84,7 +85,7 @@ pub struct InStep {
 /// What a step returns; read it one step late.
 #[derive(Debug)]
 pub struct StepResult {
-    /// Sum of the losses.
+    /// Sum of the losses, each times its weight: over `count` it is the mean whose gradient was taken.
     pub loss: InFlight,
     /// Norm of the mean's gradient before clipping.
     pub norm: InFlight,
@@ -369,7 +370,7 @@ impl Trainer {
             terms,
             ..
         } = self;
-        let (teacher, terms) = (teacher.as_ref(), terms.as_ref());
+        let (teacher, terms) = (teacher.as_deref(), terms.as_ref());
         let load =
             |index: usize| Loaded::new(device, (model, params), teacher, micro_batches[index].borrow(), how);
         let (places, offload) = (&how.places, offload.as_ref());

@@ -1,11 +1,13 @@
 //! The stages of a job, each planned when it is asked for.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use fathom_model::Spec;
 use fathom_tensor::{Device, Profile, Usage};
 use fathom_text::Tokenizer;
 use fathom_train::policy;
+use fathom_train::policy::reward::WeightedReward;
 use fathom_train::recipe::Stage;
 use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, distinct};
 
@@ -14,7 +16,7 @@ use crate::error::{Result, caught};
 use crate::events::Events;
 use crate::host;
 use crate::job::Job;
-use crate::judges;
+use crate::judges::Judges;
 use crate::text::tokenizer;
 use crate::writer::writer;
 
@@ -136,7 +138,7 @@ impl Plans<'_> {
     }
 
     /// What a stage's rollouts need of the rank that needs most.
-    fn rollout(&self, draft: &Draft<'_>) -> Result<Option<Usage>> {
+    pub(crate) fn rollout(&self, draft: &Draft<'_>) -> Result<Option<Usage>> {
         let mut most: Option<Usage> = None;
         for (rank, _) in distinct(&self.job.ranks[draft.index], draft.spec) {
             let of_rank = rollout_of(self.job, &Draft { rank, ..draft.clone() })?;
@@ -170,8 +172,16 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
     let tokenizer =
         if is_given { tokenizer::given(job)? } else { Tokenizer::train_bpe(std::iter::empty(), 256, &[])? };
     let writer = writer(Rc::new(tokenizer), rl.sequences);
+    // Those of other adapters over the same base are in memory too.
+    let silent = RefCell::new(Vec::new());
     let judges = |device: &Device| {
-        judges::parts(&draft.recipe, device).map_err(|error| fathom_train::Error::Hook(error.into()))
+        let made = || -> Result<Vec<WeightedReward>> {
+            let judges = Judges::on(device);
+            let own = judges.parts(&draft.recipe)?;
+            silent.borrow_mut().extend(judges.parts_of_others(&draft.recipe)?);
+            Ok(own)
+        };
+        made().map_err(|error| fathom_train::Error::Hook(error.into()))
     };
     Ok(Some(policy::planned(&draft.workload()?, rl, room, &writer, &judges)?))
 }

@@ -13,13 +13,14 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together
 
 use super::gap::Gap;
 use super::rank::{Shared, rebuilds, trainers};
-use super::time::{self, Ahead};
+use super::time::Ahead;
 use super::watch::{BEFORE, Watch, if_there_is_room};
 use super::{export, moments};
 use crate::adapters::FOLDER;
 use crate::error::Result;
 use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
+use crate::judges::Judges;
 use crate::measure::{OnDevice, Subject, sample};
 use crate::models::{self, Loaded};
 use crate::report;
@@ -72,16 +73,18 @@ pub(super) fn first(
 ) -> Result<Trained> {
     let alone = device.mesh.grid().ranks() == 1;
     let parts = || firsts.iter().map(|one| one.shared);
-    let rebuilds = rebuilds(parts());
+    let (rebuilds, judges) = (rebuilds(parts()), Judges::on(&device));
     let (mut runs, mut boards, mut gaps): (Vec<Run<'_>>, Vec<_>, Vec<_>) = Default::default();
     let made = firsts.iter().zip(trainers(parts(), &device, events)?).zip(&rebuilds);
     for (((one, trainer), rebuild), mut metrics) in made.zip(logs) {
         one.say_model(&trainer, &mut metrics)?;
         gaps.push(one.gap(&trainer, alone, &mut metrics)?);
-        let run = one.shared.run(metrics, trainer, rebuild)?;
+        let run = one.shared.run(metrics, trainer, (rebuild, &judges))?;
         boards.push(one.board(one.say_resumed(&run))?);
         runs.push(run);
     }
+    // Runs have those that they ask, for as long as they go on.
+    drop(judges);
     let mut watches: Vec<Watch<'_>> =
         firsts.iter().zip(&mut boards).map(|(one, board)| one.watch(alone, board)).collect();
     for ((run, watch), gap) in runs.iter_mut().zip(&mut watches).zip(&mut gaps) {
@@ -261,7 +264,7 @@ impl<'a> First<'a> {
 
     /// What looks at the run; it measures where a whole model is at hand.
     fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
-        let Shared { job, stores, seconds, .. } = *self.shared;
+        let Shared { job, stores, given, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;
         Watch {
@@ -269,10 +272,10 @@ impl<'a> First<'a> {
             tokenizer: self.tokenizer,
             stores,
             measures,
-            measure_s: time::measure_s(recipe),
-            measured_by: time::measured_by(recipe, self.started),
+            measure_s: given.map(|given| given.measure_s),
+            measured_by: given.and_then(|given| given.measured_by),
             took_s: None,
-            ahead: Ahead::new(recipe, self.flops, seconds, measures),
+            ahead: Ahead::new(recipe, self.flops, given, measures),
             events: self.events,
             board,
         }

@@ -41,6 +41,7 @@ use crate::report;
 use begin::{Ready, check_alone, is_done, prepare, prepared};
 use first::{First, first};
 use rank::{Shared, follow};
+use time::Given;
 
 /// Runs a job to its end, or until it is asked to stop. A process that is not the first of its job takes part in the steps.
 ///
@@ -90,8 +91,8 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
         logs.push(log);
     }
     crew.tell(Word::Ready)?;
-    let seconds = &time::stage_seconds(whole.recipe(), started);
-    let of = |one| Shared { seconds: seconds.as_deref(), ..Shared::new(one, crew, order) };
+    let given = &Given::of(whole.recipe(), started);
+    let of = |one| Shared { given: given.as_ref(), ..Shared::new(one, crew, order) };
     let parts: Vec<Shared<'_>> = ready.iter().map(|one| of((one.job, &one.stores, one.vocab()))).collect();
     let firsts: Vec<First<'_>> = (parts.iter().zip(&ready))
         .map(|(shared, one)| First {

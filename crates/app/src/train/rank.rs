@@ -1,5 +1,6 @@
 //! A rank of a run: its part of the model, and what the ranks after the first do.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -18,10 +19,12 @@ use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
 
 use super::begin::Order;
 use super::rewards::rollouts;
+use super::time::Given;
 use crate::crew::Crew;
 use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
+use crate::judges::Judges;
 use crate::models::{How, Loaded, load_part, model_folder, portion, precision};
 use crate::text::tokenizer_dir;
 
@@ -33,8 +36,8 @@ pub struct Shared<'a> {
     pub stores: &'a Stores,
     /// Tokens of the tokenizer.
     pub vocab: usize,
-    /// Seconds of each stage, where the recipe gives the run a time and this process decides what takes how long.
-    pub seconds: Option<&'a [f64]>,
+    /// What it has of the run's time, where the recipe gives it one and this process decides what takes how long.
+    pub given: Option<&'a Given>,
     /// Ranks whose files are on the same disk.
     pub disk_sharers: usize,
     /// Set to save and stop; the first rank looks.
@@ -52,7 +55,7 @@ impl<'a> Shared<'a> {
     ) -> Shared<'a> {
         let disk_sharers = crew.place(&job.machine, job.world()).disk;
         let (stop, allow_processes) = (&order.stop, order.allow_processes);
-        Shared { job, stores, vocab, seconds: None, disk_sharers, stop, allow_processes }
+        Shared { job, stores, vocab, given: None, disk_sharers, stop, allow_processes }
     }
 
     /// A rank's trainer, over the base of another if one has it already.
@@ -74,7 +77,8 @@ impl<'a> Shared<'a> {
         self.trainer(device, other, &Silent).map_err(|error| fathom_train::Error::Hook(error.into()))
     }
 
-    /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail.
+    /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail, and `judges` are asked what answers
+    /// are worth.
     ///
     /// # Errors
     /// A damaged checkpoint.
@@ -82,17 +86,17 @@ impl<'a> Shared<'a> {
         &'r self,
         metrics: MetricsWriter,
         trainer: Trainer,
-        rebuild: Rebuild<'r>,
+        (rebuild, judges): (Rebuild<'r>, &Judges),
     ) -> Result<Run<'r>> {
         let rank = trainer.device.mesh.rank();
-        let sources = self.sources(&trainer.device)?;
+        let sources = self.sources(judges)?;
         let parts = RunParts {
             recipe: self.job.recipe(),
             folder: &self.job.folder,
             trainer,
             sources,
             metrics,
-            seconds: self.seconds.unwrap_or_default().to_vec(),
+            seconds: self.given.map_or_else(Vec::new, |given| given.stages.clone()),
             disk_sharers: self.disk_sharers,
             stop: self.stop,
             rebuild: Some(rebuild),
@@ -102,9 +106,9 @@ impl<'a> Shared<'a> {
     }
 
     /// Where the steps' micro batches come from.
-    fn sources(&self, device: &Device) -> Result<Box<dyn Sources>> {
+    fn sources(&self, judges: &Judges) -> Result<Box<dyn Sources>> {
         if self.job.recipe().rl.is_on() {
-            return Ok(Box::new(rollouts(self.job, device, self.allow_processes)?));
+            return Ok(Box::new(rollouts(self.job, judges, self.allow_processes)?));
         }
         Ok(Box::new(self.stores.clone()))
     }
@@ -170,11 +174,11 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     if let Some(reference) = reference(job, &trainer)? {
         trainer.refer_to(reference);
     }
-    trainer.teacher = teacher(job, device)?;
+    trainer.teacher = teacher(job, device)?.map(Rc::new);
     Ok(trainer)
 }
 
-/// As [`trainer_of`], of another adapter over the base of a trainer.
+/// As [`trainer_of`], of another adapter over the base of a trainer, with the models that this one asks.
 ///
 /// # Errors
 /// A model that has no rows for all tokens.
@@ -186,9 +190,7 @@ fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -
     frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
     let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));
     trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
-    if let Some(reference) = reference(job, &trainer)? {
-        trainer.refer_to(reference);
-    }
+    trainer.ask_whom(other);
     Ok(trainer)
 }
 
@@ -299,11 +301,14 @@ pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
     let rebuilds = rebuilds(parts.iter());
     let mut runs = Vec::new();
     let made = trainers(parts.iter(), &device, &Silent)?;
+    let judges = Judges::on(&device);
     for ((shared, trainer), rebuild) in parts.iter().zip(made).zip(&rebuilds) {
         let own = rank_folder(&shared.job.folder, device.mesh.rank());
         std::fs::create_dir_all(&own)?;
-        runs.push(shared.run(MetricsWriter::open(own.join("metrics.jsonl"))?, trainer, rebuild)?);
+        let log = MetricsWriter::open(own.join("metrics.jsonl"))?;
+        runs.push(shared.run(log, trainer, (rebuild, &judges))?);
     }
+    drop(judges);
     let mut unwatched: Vec<Unwatched> = runs.iter().map(|_| Unwatched).collect();
     let mut hooks: Vec<&mut dyn Hooks> = unwatched.iter_mut().map(|one| one as &mut dyn Hooks).collect();
     let outcome = together(&mut runs, &mut hooks)?;

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Follow;
 use fathom_text::lessons::{Prompt, prompts};
@@ -18,21 +17,21 @@ use super::process::Process;
 use super::unit_tests::UnitTests;
 use crate::error::{Result, refuse};
 use crate::job::Job;
-use crate::judges;
+use crate::judges::Judges;
 use crate::models::precision;
 use crate::text::lessons::template;
 use crate::text::tokenizer_dir;
 use crate::writer::writer;
 
-/// What the run's rollouts are made of; models that judge answers are on the trainer's device.
+/// What a run's rollouts are made of; the models that judge answers are on the trainer's device.
 ///
 /// # Errors
 /// Prompts or rewards that cannot be read, more rows without a prompt than the recipe allows, processes that are not allowed.
-pub fn rollouts(job: &Job, device: &Device, allow_processes: bool) -> Result<Rollouts> {
+pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rollouts> {
     let recipe = job.recipe();
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(&job.data()))?;
     let prompts = asked(job, &tokenizer)?;
-    let on = (device, precision(recipe.model.precision));
+    let dtype = precision(recipe.model.precision);
     let parts = |file: &PathBuf| {
         let outside = |table: &rules::RewardTable| {
             match table.rule {
@@ -40,7 +39,7 @@ pub fn rollouts(job: &Job, device: &Device, allow_processes: bool) -> Result<Rol
                 RuleName::Tests => return UnitTests::boxed(table, file, allow_processes),
                 _ => {}
             }
-            judges::part(table, file, on).map_err(|error| fathom_train::Error::Hook(error.into()))
+            judges.part(table, file, dtype).map_err(|error| fathom_train::Error::Hook(error.into()))
         };
         rules::parts(file, &outside)
     };

@@ -10,30 +10,34 @@ use super::moments;
 const MEASURE_SHARE: f64 = 0.09;
 /// Share of a timed run left for export, report and what takes longer than thought.
 const MARGIN_SHARE: f64 = 0.06;
+/// Seconds of all stages at least, however long the text took.
+const LEAST_S: f64 = 5.0;
 
-/// Seconds of the whole run.
-fn whole_s(recipe: &Recipe) -> Option<f64> {
-    recipe.run.minutes.map(|minutes| minutes * 60.0)
+/// What a model has of `run.minutes`: all of it, or of several adapters, which take turns, an equal share, whatever a step of each takes.
+pub struct Given {
+    /// Seconds of each stage: what is left after measurements, by the stages' shares.
+    pub stages: Vec<f64>,
+    /// Seconds of each measurement.
+    pub measure_s: f64,
+    /// When the last measurement has to be over, so that export and report end in time.
+    pub measured_by: Option<Instant>,
 }
 
-/// Seconds for each measurement.
-pub(super) fn measure_s(recipe: &Recipe) -> Option<f64> {
-    whole_s(recipe).map(|seconds| seconds * MEASURE_SHARE)
-}
-
-/// When the last measurement has to be over, so that export and report end in time.
-pub(super) fn measured_by(recipe: &Recipe, started: Instant) -> Option<Instant> {
-    let seconds = whole_s(recipe)? * (1.0 - MARGIN_SHARE / 2.0);
-    started.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
-}
-
-/// Seconds of each stage: what is left of `run.minutes` after measurements, by the stages' shares. Without minutes every stage has
-/// its steps (`check_training`), and none is given a time.
-pub(super) fn stage_seconds(recipe: &Recipe, started: Instant) -> Option<Vec<f64>> {
-    let (stages, whole_s) = (&recipe.stage, whole_s(recipe)?);
-    let left = whole_s * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - started.elapsed().as_secs_f64();
-    let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
-    Some(stages.iter().map(|stage| left.max(5.0) * stage.minutes_share / all).collect())
+impl Given {
+    /// Of the recipe of the whole run. Without minutes every stage has its steps (`check_training`), and nothing is given.
+    pub fn of(recipe: &Recipe, started: Instant) -> Option<Given> {
+        let whole_s = recipe.run.minutes? * 60.0;
+        let (stages, models) = (&recipe.stage, recipe.adapters.len().max(1) as f64);
+        let left = whole_s * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - started.elapsed().as_secs_f64();
+        let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
+        let of_stage = |stage: &Stage| left.max(LEAST_S) * stage.minutes_share / all / models;
+        let by = Duration::try_from_secs_f64(whole_s * (1.0 - MARGIN_SHARE / 2.0)).ok();
+        Some(Given {
+            stages: stages.iter().map(of_stage).collect(),
+            measure_s: whole_s * MEASURE_SHARE / models,
+            measured_by: by.and_then(|by| started.checked_add(by)),
+        })
+    }
 }
 
 /// A stage, for the time that it takes.
@@ -57,19 +61,19 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Of a run from its first stage on; `measures` says whether it measures between its stages.
-    pub fn new(recipe: &Recipe, flops: &[f64], seconds: Option<&[f64]>, measures: bool) -> Ahead {
+    pub fn new(recipe: &Recipe, flops: &[f64], given: Option<&Given>, measures: bool) -> Ahead {
         let or_none = |figures: &[f64], index: usize| figures.get(index).copied().unwrap_or(0.0);
         let stages = recipe.stage.iter().enumerate();
         let part = |(index, stage): (usize, &Stage)| TimedStage {
             steps: stage.steps,
-            seconds: or_none(seconds.unwrap_or_default(), index),
+            seconds: given.map_or(0.0, |given| or_none(&given.stages, index)),
             flops: or_none(flops, index),
         };
         let stages: Vec<TimedStage> = stages.map(part).collect();
         let last = stages.len().saturating_sub(1);
         let before = moments::before(recipe).and_then(|done| done.checked_sub(1));
         let measured = before.into_iter().chain([last]).filter(|_| measures).collect();
-        Ahead { stages, measured, measure_s: measure_s(recipe).unwrap_or(0.0) }
+        Ahead { stages, measured, measure_s: given.map_or(0.0, |given| given.measure_s) }
     }
 
     /// Expected seconds after the steps of a stage of which a step takes `step_s`: later stages take as long as their FLOPs say.
@@ -86,6 +90,8 @@ impl Ahead {
 
 #[cfg(test)]
 mod tests {
+    use fathom_train::recipe::NamedAdapter;
+
     use super::*;
 
     fn recipe(steps: [Option<u64>; 3], minutes: Option<f64>) -> Recipe {
@@ -104,19 +110,25 @@ mod tests {
         assert_eq!(ahead.after(0, 0.5), 20.0 * 1.0 + 5.0 * 4.0 + 14.0);
         assert_eq!([ahead.after(1, 1.0), ahead.after(2, 4.0)], [5.0 * 4.0 + 14.0, 7.0]);
         let timed = recipe([None; 3], Some(10.0));
-        let ahead = Ahead::new(&timed, &[1e9, 2e9, 8e9], Some(&[200.0, 150.0, 100.0]), true);
+        let given = Given { stages: vec![200.0, 150.0, 100.0], measure_s: 54.0, measured_by: None };
+        let ahead = Ahead::new(&timed, &[1e9, 2e9, 8e9], Some(&given), true);
         assert_eq!([ahead.after(0, 0.5), ahead.after(2, 4.0)], [150.0 + 100.0 + 108.0, 54.0]);
-        assert_eq!(Ahead::new(&timed, &[], Some(&[200.0, 150.0, 100.0]), false).after(0, 0.5), 250.0);
+        assert_eq!(Ahead::new(&timed, &[], Some(&given), false).after(0, 0.5), 250.0);
     }
 
     #[test]
     fn everything_has_its_part_of_the_minutes() {
-        let (timed, started) = (recipe([None; 3], Some(10.0)), Instant::now());
-        let stages: f64 = stage_seconds(&timed, started).unwrap().iter().sum();
-        let measured = 2.0 * measure_s(&timed).unwrap();
-        assert!((560.0..=565.0).contains(&(stages + measured)), "{stages} {measured}");
-        let last = measured_by(&timed, started).unwrap() - started;
+        let (mut timed, started) = (recipe([None; 3], Some(10.0)), Instant::now());
+        let given = Given::of(&timed, started).unwrap();
+        let whole = |given: &Given| given.stages.iter().sum::<f64>() + 2.0 * given.measure_s;
+        assert!((560.0..=565.0).contains(&whole(&given)), "{}", whole(&given));
+        let last = given.measured_by.unwrap() - started;
         assert!((580.0..600.0).contains(&last.as_secs_f64()), "{last:?}");
-        assert_eq!(measured_by(&recipe([Some(1); 3], None), started), None);
+        assert!(Given::of(&recipe([Some(1); 3], None), started).is_none());
+        // Three adapters have the run's time together, and end together.
+        timed.adapters = vec![NamedAdapter::default(); 3];
+        let each = Given::of(&timed, started).unwrap();
+        assert!((560.0..=565.0).contains(&(3.0 * whole(&each))), "{}", whole(&each));
+        assert_eq!((each.measure_s * 3.0, each.measured_by), (given.measure_s, given.measured_by));
     }
 }

@@ -12,6 +12,7 @@ mod responses;
 mod serve_adapters;
 mod serve_mesh;
 mod several;
+mod several_asked;
 mod stages;
 
 use std::fmt::Write;

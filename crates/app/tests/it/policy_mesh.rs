@@ -154,7 +154,7 @@ fn other_meshes_write_what_they_learn() {
 }
 
 /// What answers are worth here.
-struct Length;
+pub(crate) struct Length;
 
 impl Reward for Length {
     fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
@@ -162,7 +162,7 @@ impl Reward for Length {
     }
 }
 
-fn writer() -> Writer {
+pub(crate) fn writer() -> Writer {
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     Writer { tokenizer: Rc::new(tokenizer), chunk_tokens: 16, sequences: 3 }
 }

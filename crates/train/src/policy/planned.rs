@@ -14,15 +14,16 @@ use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::plan::Workload;
 use crate::recipe::RlTable;
-use crate::state::planned_trainer;
+use crate::state::{planned_others, planned_trainer};
 
 /// Tokens of an answer that are written one by one in a plan; those before them are read as if they were a prompt, which needs no less.
 const WRITTEN: usize = 64;
 
-/// Peaks of the pool while a rollout is written: weights, gradients, the optimizer's state and the reference as they lie, pages for as
-/// many sequences as run at once, each as long as it can be, and what a chunk of tokens takes on its way; then while models score the
-/// answers, of as many words as they may have tokens; then while the value head, the reference and, of answers that earlier weights wrote,
-/// the present weights are asked, of a whole stream. `judges` makes those parts of the reward that ask a model.
+/// Peaks of the pool while a rollout is written: weights, gradients, the optimizer's state and the reference as they lie, those of other
+/// adapters over the same base, pages for as many sequences as run at once, each as long as it can be, and what a chunk of tokens takes on
+/// its way; then while models score the answers, of as many words as they may have tokens; then while the value head, the reference and,
+/// of answers that earlier weights wrote, the present weights are asked, of a whole stream. `judges` makes those parts of the reward that
+/// ask a model.
 ///
 /// # Errors
 /// Those of a trainer, of the rollout, and of the judges.
@@ -36,6 +37,7 @@ pub fn planned(
     let machine = Arc::new(Meta::new(work.profile.clone()));
     let device = Device::on_mesh(machine, u64::MAX, work.how.ranks.imagined());
     let trainer = planned_trainer(&device, &work.spec, work.dtype, &work.how)?;
+    let _others = planned_others(&trainer, &work.how)?;
     let judges = judges(&device)?;
     device.pool.reset_peak();
     let written = rl.max_answer_tokens.min(WRITTEN);

@@ -106,8 +106,10 @@ recipe! {
     pub struct NamedAdapter {
         /// Its name, and that of its folder inside the run's `adapter`: letters, digits, `-` and `_`.
         pub name: String = String::new(),
-        /// Its lessons, in place of `data.paths`: files, folders and addresses.
+        /// Its lessons, or with `rl.loss` its prompts, in place of `data.paths`: files, folders and addresses.
         pub paths: Vec<PathBuf>,
+        /// What its answers are worth, in place of `rl.reward`.
+        pub reward: Option<PathBuf>,
         /// As `adapter.method`, but `pissa`, which changes the base.
         pub method: Option<AdapterName>,
         /// As `adapter.rank`.
@@ -161,11 +163,12 @@ impl NamedAdapter {
         }
     }
 
-    /// One that says all that a table does.
-    fn saying(name: &str, table: AdapterTable) -> NamedAdapter {
+    /// One that says all that a table does, of answers that are worth what a file says.
+    fn saying(name: &str, table: AdapterTable, reward: Option<PathBuf>) -> NamedAdapter {
         NamedAdapter {
             name: name.to_string(),
             paths: Vec::new(),
+            reward,
             method: Some(table.method),
             rank: table.rank,
             alpha: table.alpha,
@@ -188,14 +191,24 @@ impl Recipe {
     /// ([`Recipe::over_same_base`] reads them): those at `others`.
     pub fn others(&self, index: usize, others: &[usize]) -> Vec<NamedAdapter> {
         let others = others.iter().filter(|other| **other != index).map(|other| &self.adapters[*other]);
-        others.map(|other| NamedAdapter::saying(&other.name, other.over(&self.adapter))).collect()
+        let saying = |other: &NamedAdapter| {
+            NamedAdapter::saying(&other.name, other.over(&self.adapter), self.reward_of(other).cloned())
+        };
+        others.map(saying).collect()
     }
 
-    /// Of the recipe of one of several adapters those of the others, as far as their weights and state go.
+    /// What the answers of one of the adapters are worth.
+    pub fn reward_of<'a>(&'a self, one: &'a NamedAdapter) -> Option<&'a PathBuf> {
+        one.reward.as_ref().or(self.rl.reward.as_ref())
+    }
+
+    /// Of the recipe of one of several adapters those of the others, as far as their weights and state go, and what is in memory besides.
     pub fn over_same_base(&self) -> impl Iterator<Item = Recipe> + '_ {
         let alone = |other: &NamedAdapter| {
             let adapter = other.over(&AdapterTable::default());
-            Recipe { adapter, adapters: Vec::new(), ..self.clone() }
+            let mut alone = Recipe { adapter, adapters: Vec::new(), ..self.clone() };
+            alone.rl.reward.clone_from(&other.reward);
+            alone
         };
         self.adapters.iter().map(alone)
     }

@@ -1,5 +1,6 @@
 //! A student and its teacher: the same steps on every mesh, packed or not, in parts or at once, as planned.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
@@ -76,7 +77,7 @@ fn steps(device: &Device, trainer: &mut Trainer, micros: &[MicroBatch], how: &In
 fn train(device: &Device, case: &Case, objective: &Distill, vocab: usize) -> Seen {
     let mut trainer = trainer(device, case);
     if objective.best.is_none() {
-        trainer.teacher = Some(teacher(device, case, vocab));
+        trainer.teacher = Some(Rc::new(teacher(device, case, vocab)));
     }
     let micros = with_best(batches(device, case, 4));
     steps(device, &mut trainer, &micros, &how(case, objective, vocab))
@@ -149,7 +150,7 @@ fn packing_and_accumulation_change_nothing() {
             [&packed, &singles].map(|micros| {
                 let mut trainer = trainer(device, &ONE);
                 if objective.best.is_none() {
-                    trainer.teacher = Some(teacher(device, &ONE, 131));
+                    trainer.teacher = Some(Rc::new(teacher(device, &ONE, 131)));
                 }
                 steps(device, &mut trainer, micros, &how(&ONE, &objective, 131))
             })
@@ -173,7 +174,7 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
                 let how = InStep { places: places.clone(), ..how(&case, &objective, 131) };
                 let mut trainer = trainer(device, &case);
                 if objective.best.is_none() {
-                    trainer.teacher = Some(teacher(device, &case, 131));
+                    trainer.teacher = Some(Rc::new(teacher(device, &case, 131)));
                 }
                 let micros = with_best(batches(device, &case, 3));
                 let found = steps(device, &mut trainer, &micros, &how);
@@ -190,7 +191,7 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
     let own = every_rank(ONE, &|device| {
         let mut student = trainer(device, &ONE);
         let Trainer { model, params, .. } = trainer(device, &ONE);
-        student.teacher = Some(Frozen { model, params });
+        student.teacher = Some(Rc::new(Frozen { model, params }));
         let objective = Distill { ratio: 1.0, ..distill(0.0, None) };
         let goal = Goal { objective: Arc::new(objective), weighted: true, ..Goal::default() };
         let how = InStep { goal, z_loss: 0.0, ..in_step(&ONE) };
@@ -211,7 +212,7 @@ fn with_states(device: &Device, case: &Case) -> Trainer {
     let mut student = trainer(device, case);
     let Trainer { model, mut params, .. } = trainer(device, case);
     initialise(device, &model, &mut params, Init { deviation: 0.3, seed: 12 });
-    student.teacher = Some(Frozen { model, params });
+    student.teacher = Some(Rc::new(Frozen { model, params }));
     student
 }
 
@@ -240,7 +241,7 @@ fn to_pull(device: &Device, case: &Case, wider: bool) -> Trainer {
         return with_states(device, case);
     }
     let mut student = trainer(device, &Case { spec: projected, ..*case });
-    student.teacher = Some(teacher(device, case, spec(case.tied).vocab));
+    student.teacher = Some(Rc::new(teacher(device, case, spec(case.tied).vocab)));
     student
 }
 

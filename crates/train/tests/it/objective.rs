@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_grad::Places;
-use fathom_model::Spec;
+use fathom_model::{Caps, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
@@ -308,19 +308,110 @@ fn constant_weights_have_the_bits_of_the_fused_way() {
     }
 }
 
-/// A weighted mean is divided by its weights, and a label of weight two counts as two.
+/// The cross-entropy by the general way, with the micro batch's weights.
+#[derive(Debug)]
+struct SlowWeighted;
+
+impl Objective for SlowWeighted {
+    fn name(&self) -> &'static str {
+        "slow weighted"
+    }
+
+    fn count(&self, micro: &MicroBatch) -> f64 {
+        CrossEntropy.count(micro)
+    }
+
+    fn weigh(&self) -> Option<&dyn Weigh> {
+        Some(self)
+    }
+}
+
+impl Weigh for SlowWeighted {
+    fn metrics(&self) -> &[&'static str] {
+        &[]
+    }
+
+    fn asks(&self) -> Asks {
+        Asks::Vocabulary
+    }
+
+    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+        let weights = answers.micro.weights.clone();
+        let each = answers.losses.iter().zip(&weights).map(|(loss, weight)| f64::from(*loss * *weight));
+        Weighed { loss: each.sum(), weights, ..Weighed::default() }
+    }
+}
+
+/// Micro batches whose tokens have a weight each, by their place in the stream.
+fn with_weights(mut batches: Vec<MicroBatch>, weight: &dyn Fn(usize) -> f32) -> Vec<MicroBatch> {
+    for micro in &mut batches {
+        micro.weights = (0..micro.ids.len()).map(weight).collect();
+    }
+    batches
+}
+
+/// Micro batches one behind the other, as one.
+fn joined(batches: &[MicroBatch]) -> MicroBatch {
+    let mut all = MicroBatch::default();
+    for micro in batches {
+        let start = all.ids.len();
+        all.ids.extend(&micro.ids);
+        all.labels.extend(&micro.labels);
+        all.positions.extend(&micro.positions);
+        all.weights.extend(&micro.weights);
+        all.docs.extend(micro.docs.iter().map(|doc| start + doc.start..start + doc.end));
+    }
+    all
+}
+
+/// A weighted mean is divided by its weights, and a label of weight two counts as two: in the count, in what is reported and in the
+/// gradient, on every mesh and however a step is cut into micro batches.
 #[test]
 fn weights_are_those_of_a_mean() {
-    let seen = every_rank(ONE, &|device| {
-        let how = how(&ONE, Goal::default().objective, true);
-        let mut batches = batches(device, &ONE, 1);
-        let plain = trainer(device, &ONE).step(&batches, &how).unwrap();
-        let weights = (0..batches[0].ids.len()).map(|at| if at < 101 { 2.0 } else { 0.5 }).collect();
-        batches[0].weights = weights;
-        let weighted = trainer(device, &ONE).step(&batches, &how).unwrap();
-        [plain, weighted].map(|result| [result.loss.wait_f32(), result.count.wait_f32()])
+    let uneven = |at: usize| if at < 101 { 2.0 } else { 0.5 + (at % 3) as f32 / 4.0 };
+    let run = |case: Case, objective: Arc<dyn Objective>, weight: &(dyn Fn(usize) -> f32 + Sync)| {
+        every_rank(case, &|device| {
+            let how = how(&case, objective.clone(), true);
+            let batches = with_weights(batches(device, &case, 4), weight);
+            let result = trainer(device, &case).step(&batches, &how).unwrap();
+            [result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]
+        })
+    };
+    let ones = run(ONE, Arc::new(CrossEntropy), &|_| 1.0)[0];
+    let one = run(ONE, Arc::new(CrossEntropy), &uneven)[0];
+    let slow = run(ONE, Arc::new(SlowWeighted), &uneven)[0];
+    assert!((one[0] - ones[0]).abs() > 1e-3 && (one[1] - ones[1]).abs() > 1e-3, "{one:?} {ones:?}");
+    assert!((one[0] - slow[0]).abs() < 1e-5 && one[1] == slow[1], "{one:?} {slow:?}");
+    let grid = Grid::default();
+    for grid in [
+        Grid { cp: 2, ..grid },
+        Grid { dp: 2, ..grid },
+        Grid { pp: 2, ..grid },
+        Grid { tp: 2, ..grid },
+        Grid { tp: 2, cp: 2, sequence_parallel: true, ..grid },
+    ] {
+        for found in run(Case { grid, ..ONE }, Arc::new(CrossEntropy), &uneven) {
+            for (a, b) in found.iter().zip(one) {
+                assert!((a - b).abs() <= 2e-5 * b.abs().max(0.1), "{grid}: {found:?} {one:?}");
+            }
+        }
+    }
+    every_rank(ONE, &|device| {
+        let how =
+            InStep { caps: Caps { docs: 16, seq_tokens: 512 }, ..how(&ONE, Arc::new(CrossEntropy), true) };
+        let step = |batches: &[MicroBatch]| {
+            let result = trainer(device, &ONE).step(batches, &how).unwrap();
+            [result.loss, result.count, result.norm].map(|scalar| scalar.wait_f32().to_bits())
+        };
+        let plain = batches(device, &ONE, 2);
+        let two = with_weights(plain.clone(), &uneven);
+        assert_eq!(step(&two), step(&[joined(&two)]), "accumulation");
+        assert_eq!(f32::from_bits(step(&with_weights(plain.clone(), &|_| 2.0))[1]), 2.0 * 2.0 * 251.0);
+        // Labels of weight 0 are none, and those of weight 1 have the bits of those without a weight.
+        let mut masked = plain.clone();
+        for micro in &mut masked {
+            micro.weights = micro.labels.iter().map(|label| f32::from(u8::from(*label >= 0))).collect();
+        }
+        assert_eq!(step(&masked), step(&plain));
     });
-    let [[_, count], [_, weighted]] = seen[0];
-    // Five documents, the last token of each without a label; two of them among the first 101.
-    assert_eq!((count, weighted), (251.0, 2.0 * 99.0 + 0.5 * 152.0));
 }

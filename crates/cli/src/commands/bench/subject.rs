@@ -1,6 +1,7 @@
 //! What the benchmarks of training run: a stage of a recipe, with random weights and random tokens.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use anyhow::{Result, bail};
 use fathom_app::budgets::{budgets, sharing};
@@ -139,7 +140,8 @@ impl Subject {
         let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, moments);
         trainer.narrow(how.narrow.as_ref())?;
         trainer.offload = offload::open(device, &how.places, Room::of(&plan, folder, None))?;
-        trainer.teacher = how.goal.teacher.as_deref().map(|spec| teacher(device, spec, work)).transpose()?;
+        let teacher = how.goal.teacher.as_deref().map(|spec| teacher(device, spec, work)).transpose()?;
+        trainer.teacher = teacher.map(Rc::new);
         let micro = random_batch(*tokens, how.caps.seq_tokens, spec.vocab);
         let batch = vec![micro; work.micro_batches / ranks.grid.dp];
         Ok(Subject { trainer, plan, model_flops: 0.0, how: how.clone(), batch, failed: None })
