@@ -62,7 +62,8 @@ pub fn same_as_teacher(job: &Job, tokenizer: &Tokenizer) -> Result<()> {
     let Some(folder) = table.teacher.as_deref().filter(|_| table.method == MethodName::Distill) else {
         return Ok(());
     };
-    let (own, other) = (tokenizer.hash()?, open(&model_folder(folder)?)?.hash()?);
+    let folder = model_folder(folder)?;
+    let (own, other) = (tokenizer.hash()?, open(&folder)?.hash()?);
     if own == other {
         return Ok(());
     }

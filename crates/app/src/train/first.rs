@@ -13,7 +13,7 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together
 
 use super::gap::Gap;
 use super::rank::{Shared, rebuilds, trainers};
-use super::time::Ahead;
+use super::time::{Ahead, Turns};
 use super::watch::{BEFORE, Watch, if_there_is_room};
 use super::{export, moments};
 use crate::adapters::FOLDER;
@@ -59,6 +59,8 @@ pub(super) struct First<'a> {
     pub flops: &'a [f64],
     pub started: Instant,
     pub events: &'a dyn Events,
+    /// Who it is of the parts of the run, and what these have before them.
+    pub turns: (usize, &'a Turns),
 }
 
 /// Trains all parts of a run, exports, measures and reports.
@@ -276,6 +278,7 @@ impl<'a> First<'a> {
             measured_by: given.and_then(|given| given.measured_by),
             took_s: None,
             ahead: Ahead::new(recipe, self.flops, given, measures),
+            turns: self.turns,
             events: self.events,
             board,
         }

@@ -41,7 +41,7 @@ use crate::report;
 use begin::{Ready, check_alone, is_done, prepare, prepared};
 use first::{First, first};
 use rank::{Shared, follow};
-use time::Given;
+use time::{Given, Turns};
 
 /// Runs a job to its end, or until it is asked to stop. A process that is not the first of its job takes part in the steps.
 ///
@@ -94,13 +94,15 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
     let given = &Given::of(whole.recipe(), started);
     let of = |one| Shared { given: given.as_ref(), ..Shared::new(one, crew, order) };
     let parts: Vec<Shared<'_>> = ready.iter().map(|one| of((one.job, &one.stores, one.vocab()))).collect();
-    let firsts: Vec<First<'_>> = (parts.iter().zip(&ready))
-        .map(|(shared, one)| First {
+    let turns = &Turns::of(parts.len());
+    let firsts: Vec<First<'_>> = (parts.iter().zip(&ready).enumerate())
+        .map(|(index, (shared, one))| First {
             shared,
             tokenizer: &one.tokenizer,
             flops: &one.flops,
             started,
             events: &one.events,
+            turns: (index, turns),
         })
         .collect();
     let steps = |device: Device| first(&firsts, device, logs, events);

@@ -1,5 +1,6 @@
 //! The time of a run: what stages and measurements are given of `run.minutes`, and how much is still to come.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use fathom_train::recipe::{Recipe, Stage};
@@ -88,6 +89,25 @@ impl Ahead {
     }
 }
 
+/// What each model of a run has before it, as far as it is known. They take turns, so each waits for all.
+pub(super) struct Turns(RefCell<Vec<Option<f64>>>);
+
+impl Turns {
+    /// Of so many models.
+    pub fn of(models: usize) -> Turns {
+        Turns(RefCell::new(vec![None; models]))
+    }
+
+    /// Seconds of the others, while the one at `index` has `own_s` before it: as many of each that has not said yet.
+    pub fn of_others(&self, index: usize, own_s: f64) -> f64 {
+        let mut known = self.0.borrow_mut();
+        known[index] = Some(own_s);
+        let all: f64 = known.iter().map(|seconds| seconds.unwrap_or(own_s)).sum();
+        // Of one alone not a rounding more than nothing.
+        if known.len() == 1 { 0.0 } else { all - own_s }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use fathom_train::recipe::NamedAdapter;
@@ -130,5 +150,14 @@ mod tests {
         let each = Given::of(&timed, started).unwrap();
         assert!((560.0..=565.0).contains(&(3.0 * whole(&each))), "{}", whole(&each));
         assert_eq!((each.measure_s * 3.0, each.measured_by), (given.measure_s, given.measured_by));
+    }
+
+    #[test]
+    fn each_waits_for_all() {
+        let turns = Turns::of(3);
+        assert_eq!(turns.of_others(0, 8.0), 16.0);
+        assert_eq!(turns.of_others(1, 2.0), 10.0);
+        assert_eq!([turns.of_others(2, 1.0), turns.of_others(0, 0.0)], [10.0, 3.0]);
+        assert_eq!(Turns::of(1).of_others(0, 0.3), 0.0);
     }
 }

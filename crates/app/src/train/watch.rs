@@ -13,7 +13,7 @@ use fathom_train::recipe::Recipe;
 use fathom_train::{Hooks, Settled, Stores, Trainer};
 
 use super::moments;
-use super::time::Ahead;
+use super::time::{Ahead, Turns};
 use crate::error::{Error, Result};
 use crate::events::{Event, Events};
 use crate::measure::{Extent, OnDevice, Subject, measure};
@@ -72,6 +72,8 @@ pub(super) struct Watch<'a> {
     pub took_s: Option<f64>,
     /// What is still to come.
     pub ahead: Ahead,
+    /// Who it is of those that take turns, and what these have before them.
+    pub turns: (usize, &'a Turns),
     /// Hears of the run while it goes on.
     pub events: &'a dyn Events,
     /// Shows it in TensorBoard.
@@ -135,7 +137,10 @@ impl Hooks for Watch<'_> {
         stage_step: u64,
         stage_steps: Option<u64>,
     ) -> fathom_train::Result<()> {
-        let later_s = self.ahead.after(step.stage as usize, step.step_s);
+        let own_s = self.ahead.after(step.stage as usize, step.step_s);
+        let left = stage_steps.map_or(0, |steps| steps.saturating_sub(stage_step));
+        let (index, turns) = self.turns;
+        let later_s = own_s + turns.of_others(index, own_s + left as f64 * step.step_s);
         self.events.on(Event::Step { step, of_stage: stage_step, stage_steps, later_s });
         match self.board.as_mut() {
             Some(file) => Ok(file.step(unix_s(), step)?),

@@ -82,13 +82,15 @@ fn as_alone(folder: &Path, what: &str, common: &[String], alone: [Vec<String>; 2
     }
 }
 
-/// A base with two heads of keys, and a shallower model of the same tokenizer.
+/// A base with two heads of keys, and a wider model of the same tokenizer.
 fn models(folder: &Path) -> String {
     let plain = ["eval.enabled=false", "model.precision=f32", "model.kv_heads=2"];
     train(&crate::small(folder, &plain), &Order::default(), &Silent).unwrap();
     let other = folder.join("other");
     fs::create_dir(&other).unwrap();
-    let other = crate::small(&other, &[&plain[..], &["model.layers=1", "run.seed=11"]].concat());
+    let tokenizer = format!("data.tokenizer={}", folder.join("run/model").display());
+    let more = ["model.ffn=192", "run.seed=11", tokenizer.as_str()];
+    let other = crate::small(&other, &[&plain[..], &more].concat());
     train(&other, &Order::default(), &Silent).unwrap();
     other.folder.display().to_string()
 }
