@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fathom_app::generate::SplitModel;
 use fathom_app::serve::{Around, Order, serve, settings, sizes};
+use fathom_app::spread::AskedMesh;
 use fathom_app::{Machine, Silent, generate, train};
 use fathom_base::{Flow, Sampling};
 use fathom_serve::Listening;
@@ -28,8 +29,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
         template: None,
         machine: MachineKind::Cpu,
         threads: 2,
-        tp,
-        pp,
+        mesh: AskedMesh { tp, pp, experts: None },
         memory_bytes: Some(64 << 20),
         prefixes: None,
         settings: settings(None, &["serve.sequences=3".into()]).unwrap(),
@@ -111,7 +111,7 @@ fn answers(order: &Order) -> Vec<String> {
             };
             asked.into_iter().map(|one| text(one.join().unwrap())).collect()
         });
-        if order.tp * order.pp > 1 {
+        if order.mesh.ranks() > 1 {
             let vectors = ask(at, "/v1/embeddings", &json!({"input": "a"}));
             assert!(vectors.to_string().contains("one rank"), "{vectors}");
         }
@@ -139,7 +139,8 @@ fn a_server_over_ranks_answers_as_one_rank() {
         max_tokens: Some(24),
         context_tokens: None,
     };
-    let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, tp: 1, pp: 1 };
+    let mesh = AskedMesh { tp: 1, pp: 1, experts: None };
+    let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, mesh, events: &Silent };
     let said = parts.generate(&request, &mut |_| Flow::Continue).unwrap().text;
     let one = answers(&order(&run, 1, 1));
     assert_eq!(one[0], said);

@@ -260,6 +260,34 @@ fn ranks_answer_what_one_does() {
     }
 }
 
+/// Experts that are spread over the ranks, whole or by their columns: experts of a tensor each, all in one with biases, and six for four ranks.
+#[test]
+fn ranks_with_experts_answer_what_one_does() {
+    let one = Grid::default();
+    let tp = Grid { tp: 2, ..one };
+    for (case, grids) in [
+        ("mixtral", vec![Grid { ep: 2, ..tp }, Grid { etp: 2, ..tp }, Grid { pp: 2, ep: 2, ..tp }]),
+        ("gpt_oss", vec![Grid { ep: 2, ..tp }, Grid { etp: 2, ..tp }]),
+        ("qwen3_moe", vec![Grid { ep: 2, ..tp }]),
+    ] {
+        let alone = answers(case, one, &With::default()).0;
+        for grid in grids {
+            let (found, _) = answers(case, grid, &With::default());
+            // An expert's products have the bits of one rank; terms of its columns are added otherwise.
+            if grid.etp == 1 && grid.pp == 1 {
+                let whole = answers(case, tp, &With::default()).0;
+                assert!(found == whole, "{case} on {grid}: other bits than with all experts on each rank");
+            }
+            for (index, (own, all)) in found.iter().zip(&alone).enumerate() {
+                let what = format!("{case} on {grid}, request {index}");
+                assert_eq!(own.0, all.0, "{what}");
+                let apart = own.1.iter().zip(&all.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(own.1.len() == all.1.len() && apart <= 2e-4, "{what}: {apart}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_rank_that_fails_ends_the_service() {
     let grid = Grid { tp: 2, ..Grid::default() };
