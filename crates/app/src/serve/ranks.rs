@@ -43,9 +43,10 @@ pub(super) fn planned(
     let own = Crew::Threads.place(machine, grid.ranks());
     let of = |rank: usize| -> Result<Sizes> {
         let device = machine.rank(sizes::lone(grid, rank), Place { local: rank, ..own })?;
-        let sizes = sizes::of(&device, (folder, opened, dtype), tokenizer, order)
+        let mut sizes = sizes::of(&device, (folder, opened, dtype), tokenizer, order)
             .with_context(|| format!("rank {rank} of {}", grid.ranks()))?;
-        Ok(Sizes { experts: experts.clone(), ..sizes })
+        sizes.experts.clone_from(&experts);
+        Ok(sizes)
     };
     let mut all = (0..grid.ranks()).map(of).collect::<Result<Vec<_>>>()?;
     let together = sizes::agreed(&mut all).context("a mesh without ranks")?;

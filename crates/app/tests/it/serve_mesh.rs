@@ -9,12 +9,16 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use fathom_app::export::{Conversion, Target, export};
 use fathom_app::generate::SplitModel;
 use fathom_app::serve::{Around, Order, serve, settings, sizes};
 use fathom_app::spread::AskedMesh;
-use fathom_app::{Machine, Silent, generate, train};
+use fathom_app::{Machine, Silent, generate, quantize, train};
 use fathom_base::{Flow, Sampling};
+use fathom_model::GgufType;
 use fathom_serve::Listening;
+use fathom_tensor::ggml::Kind;
+use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, PageFormat};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
@@ -165,6 +169,83 @@ fn a_server_over_ranks_answers_as_one_rank() {
     };
     refused(order(&run, 1, 3), "3 stages");
     refused(order(&run, 4, 1), "tp");
+}
+
+/// A mixture over ranks: each has some of the experts, or some columns of each, plain and in few bits; answers are those of one rank, and
+/// the plan says what a rank has.
+#[test]
+fn experts_are_spread_over_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // A token goes through all experts: sums that are rounded otherwise would let a router choose another.
+    let more = ["model.family=mixtral", "model.hidden=128", "model.ffn=128", "model.kv_heads=2"];
+    let experts = ["model.precision=f32", "eval.enabled=false", "moe.experts=4", "moe.top_k=4"];
+    let job = crate::small(folder, &[&more[..], &experts[..]].concat());
+    train(&job, &train::Order::default(), &Silent).unwrap();
+    let run = folder.join("run");
+    let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
+    let gguf = folder.join("model.gguf");
+    let what = Conversion {
+        from: run.clone(),
+        to: gguf.clone(),
+        gguf: Some(GgufType::Plain(Kind::Q8_0)),
+        precision: None,
+        quantised: None,
+        max_shard_bytes: 1 << 30,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&what, &Silent).unwrap();
+    let int4 = folder.join("int4");
+    let request = quantize::Request {
+        model: run.clone(),
+        to: int4.clone(),
+        format: Target::Int4,
+        data: None,
+        samples: 1,
+        sample_tokens: 64,
+    };
+    quantize::run(&request, &machine, &Silent).unwrap();
+    let over = |model: &Path, experts: Option<[usize; 2]>| Order {
+        mesh: AskedMesh { tp: 2, pp: 1, experts },
+        ..order(model, 2, 1)
+    };
+    let ids: Vec<u32> = (0..50).map(|at| at * 7 % 250).collect();
+    let body = json!({"prompt": ids, "max_tokens": 24, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
+    let said = |order: &Order| asked(order, std::slice::from_ref(&body)).0;
+    let planned = |order: &Order| sizes(order, &Silent).unwrap().remove(1).1;
+    for model in [&run, &gguf, &int4] {
+        let (one, what) = (said(&order(model, 1, 1)), model.display());
+        let (spread, whole) = (planned(&over(model, None)), planned(&over(model, Some([1, 1]))));
+        assert_eq!(spread.grid, Grid { tp: 2, ep: 2, ..Grid::default() }, "{what}");
+        assert_eq!(spread.experts.as_deref(), Some("2 of 4 on each rank"), "{what}");
+        assert_eq!(whole.experts.as_deref(), Some("all 4 on each rank"), "{what}");
+        // A layer's experts are three matrices of 128 x 128 each, and half of them are gone.
+        let (bytes, gone) = (weights_of_experts(model), whole.weights_bytes - spread.weights_bytes);
+        assert!((bytes / 2).abs_diff(gone) <= bytes / 50, "{what}: {gone} of {bytes}");
+        let halves = planned(&over(model, Some([1, 2])));
+        assert_eq!(halves.experts.as_deref(), Some("64 of 128 columns of all 4 on each rank"), "{what}");
+        for experts in [None, Some([1, 1]), Some([1, 2])] {
+            assert_eq!(said(&over(model, experts)), one, "{what}, {experts:?}");
+        }
+    }
+    let refused = |mesh: AskedMesh, part: &str| {
+        let error = sizes(&Order { mesh, ..order(&run, 1, 1) }, &Silent).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(AskedMesh { tp: 2, pp: 1, experts: Some([2, 2]) }, "--ep and --etp: ep=2 times etp=2");
+    refused(AskedMesh { tp: 1, pp: 1, experts: Some([2, 1]) }, "ep may be 1");
+}
+
+/// Bytes of the experts of two layers, four of each, as a file has them.
+fn weights_of_experts(model: &Path) -> u64 {
+    let numbers = 2 * 4 * 3 * 128 * 128;
+    match model.file_name().and_then(|name| name.to_str()) {
+        // 34 bytes of 32 numbers; half a byte, and an f32 for 64.
+        Some("model.gguf") => numbers * 34 / 32,
+        Some("int4") => numbers / 2 + numbers / 64 * 4,
+        _ => numbers * 4,
+    }
 }
 
 /// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.
