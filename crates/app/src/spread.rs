@@ -76,7 +76,8 @@ impl AskedMesh {
             return Ok(Spread::of(over([tp, 1]), spec, ""));
         }
         if fitting.len() == 1 {
-            let why = format!(": neither they nor the {ffn} columns of each can be cut into {tp} or its divisors");
+            let why =
+                format!(": neither they nor the {ffn} columns of each can be cut into {tp} or its divisors");
             return Ok(Spread::of(over([1, 1]), spec, &why));
         }
         let place = Crew::Threads.place(machine, self.ranks());
@@ -146,10 +147,7 @@ mod tests {
     #[test]
     fn pairs_of_factors_are_all_there_are() {
         let all: Vec<[usize; 2]> = factors(6).collect();
-        assert_eq!(
-            all,
-            [[1, 1], [1, 2], [1, 3], [1, 6], [2, 1], [2, 3], [3, 1], [3, 2], [6, 1]],
-        );
+        assert_eq!(all, [[1, 1], [1, 2], [1, 3], [1, 6], [2, 1], [2, 3], [3, 1], [3, 2], [6, 1]],);
         assert_eq!(factors(1).collect::<Vec<_>>(), [[1, 1]]);
     }
 }

@@ -61,7 +61,7 @@ pub enum Error {
     Structure(String),
     /// More pages than there are.
     #[error(
-        "{tokens} tokens of prompt and answers need more pages than there are (room for {room} tokens); generate fewer, shorten the prompt, or give the engine more memory"
+        "{tokens} tokens of prompt and answers need more pages than there are (room for {room} tokens); generate fewer, shorten the prompt, or give the engine more memory (--memory), fewer bits of keys and values (--kv int8), or pages on disk (--prefix-store DIR serve.page_file_bytes=N)"
     )]
     NoPages {
         /// Tokens asked for.

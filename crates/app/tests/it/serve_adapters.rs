@@ -79,8 +79,7 @@ fn adapters_are_served_over_the_base_of_their_run() {
     };
     export(&what, &Silent).unwrap();
     std::fs::remove_file(folder.join("plain/adapter/base.json")).unwrap();
-    let blocks =
-        |names: &[&str], tp: usize, pp: usize| Order {
+    let blocks = |names: &[&str], tp: usize, pp: usize| Order {
         models: vec![file.clone()],
         mesh: AskedMesh { tp, pp, experts: None },
         ..served(names, tp)

@@ -62,9 +62,7 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
 fn stretches(job: &Job, packing: &Packing) -> Vec<(Area, usize)> {
     let (there, here) = (&job.patch.area, &job.patch.local.rows);
     let found = match job.patch.shape[..] {
-        [_, inner, out] if packing.turned => {
-            of_stack(&there.rows, inner).map(|stack| (stack, inner, out))
-        }
+        [_, inner, out] if packing.turned => of_stack(&there.rows, inner).map(|stack| (stack, inner, out)),
         _ => None,
     };
     let Some(((experts, columns), inner, out)) = found else { return vec![(there.clone(), here.start)] };
