@@ -82,12 +82,18 @@ impl AskedMesh {
         }
         let place = Crew::Threads.place(machine, self.ranks());
         let profile = machine.rank(alone(over([1, 1]), 0), place)?.machine.profile().clone();
-        let bytes = |experts: [usize; 2]| {
+        let bytes = |experts: [usize; 2]| -> Result<(u64, Reverse<usize>, [usize; 2])> {
             let bytes = weights_bytes(&profile, over(experts), (opened, dtype), held)?;
             Ok((bytes, Reverse(experts[0]), experts))
         };
-        let least = fitting.into_iter().map(bytes).collect::<Result<Vec<_>>>()?.into_iter().min();
-        let chosen = least.map_or([1, 1], |(.., experts)| experts);
+        // A format in which a run held the base may refuse some.
+        let (held, refused): (Vec<_>, Vec<_>) = fitting.into_iter().map(bytes).partition(Result::is_ok);
+        let least = held.into_iter().filter_map(Result::ok).min();
+        let (.., chosen) = match (least, refused.into_iter().find_map(Result::err)) {
+            (Some(least), _) => least,
+            (None, Some(error)) => return Err(error),
+            (None, None) => (0, Reverse(1), [1, 1]),
+        };
         Ok(Spread::of(over(chosen), spec, ": packed as they are, they take less memory than their parts"))
     }
 }

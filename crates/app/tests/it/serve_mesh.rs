@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fathom_app::export::{Conversion, Target, export};
 use fathom_app::generate::SplitModel;
-use fathom_app::serve::{Around, Order, serve, settings, sizes};
+use fathom_app::serve::{Around, Order, Sizes, serve, settings, sizes};
 use fathom_app::spread::AskedMesh;
 use fathom_app::{Machine, Silent, generate, quantize, train};
 use fathom_base::{Flow, Sampling};
@@ -178,24 +178,33 @@ fn experts_are_spread_over_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     // A token goes through all experts: sums that are rounded otherwise would let a router choose another.
-    let more = ["model.family=mixtral", "model.hidden=128", "model.ffn=128", "model.kv_heads=2"];
+    let more = [
+        "model.family=mixtral",
+        "model.init=normal",
+        "model.hidden=128",
+        "model.ffn=128",
+        "model.kv_heads=2",
+    ];
     let experts = ["model.precision=f32", "eval.enabled=false", "moe.experts=4", "moe.top_k=4"];
     let job = crate::small(folder, &[&more[..], &experts[..]].concat());
     train(&job, &train::Order::default(), &Silent).unwrap();
     let run = folder.join("run");
     let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
-    let gguf = folder.join("model.gguf");
-    let what = Conversion {
-        from: run.clone(),
-        to: gguf.clone(),
-        gguf: Some(GgufType::Plain(Kind::Q8_0)),
-        precision: None,
-        quantised: None,
-        max_shard_bytes: 1 << 30,
-        adapter: false,
-        with: Vec::new(),
+    let in_blocks = |from: &Path, kind: Kind| {
+        let what = Conversion {
+            from: from.to_path_buf(),
+            to: from.with_file_name("model.gguf"),
+            gguf: Some(GgufType::Plain(kind)),
+            precision: None,
+            quantised: None,
+            max_shard_bytes: 1 << 30,
+            adapter: false,
+            with: Vec::new(),
+        };
+        export(&what, &Silent).unwrap();
+        what.to
     };
-    export(&what, &Silent).unwrap();
+    let gguf = in_blocks(&run, Kind::Q8_0);
     let int4 = folder.join("int4");
     let request = quantize::Request {
         model: run.clone(),
@@ -235,6 +244,68 @@ fn experts_are_spread_over_ranks() {
     };
     refused(AskedMesh { tp: 2, pp: 1, experts: Some([2, 2]) }, "--ep and --etp: ep=2 times etp=2");
     refused(AskedMesh { tp: 1, pp: 1, experts: Some([2, 1]) }, "ep may be 1");
+    // Three experts: two ranks have columns of each. Where those are no whole blocks of four bits, all of them take less.
+    let folder = tempfile::tempdir().unwrap();
+    let sizes_of = ["model.init=normal", "model.hidden=128", "model.ffn=96", "model.kv_heads=2"];
+    let keys = [
+        &sizes_of[..],
+        &["model.family=mixtral", "model.precision=f32", "eval.enabled=false", "moe.experts=3"],
+    ]
+    .concat();
+    train(&crate::small(folder.path(), &keys), &train::Order::default(), &Silent).unwrap();
+    let run = folder.path().join("run");
+    let blocks = in_blocks(&run, Kind::Q4_0);
+    for (model, part) in
+        [(&run, "48 of 96 columns of all 3 on each rank"), (&blocks, "all 3 on each rank: packed")]
+    {
+        let found = planned(&over(model, None)).experts.unwrap();
+        assert!(found.starts_with(part), "{found}");
+    }
+}
+
+/// Memory for one page, and prompts of two: with pages on disk they are answered as with memory for all, on one rank and on two; without
+/// they are refused.
+#[test]
+fn sequences_longer_than_memory_are_served_from_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let keys = ["eval.enabled=false", "model.precision=f32", "model.kv_heads=2", "model.layers=8"];
+    train(&crate::small(folder, &keys), &train::Order::default(), &Silent).unwrap();
+    let run = folder.join("run");
+    let ids: Vec<u32> = (0..200).map(|at| at * 7 % 250).collect();
+    let body = |tokens: usize| json!({"prompt": ids[..tokens], "max_tokens": 40, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
+    let bodies = [body(200), body(60), body(200)];
+    for tp in [1, 2] {
+        let with = |keys: &[&str], memory_bytes: Option<u64>, prefixes: Option<PathBuf>| {
+            let keys: Vec<String> = [&["serve.sequences=3", "serve.context_tokens=256"], keys]
+                .concat()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let order = order(&run, tp, 1);
+            Order { settings: settings(None, &keys).unwrap(), memory_bytes, prefixes, ..order }
+        };
+        let plain = with(&[], Some(64 << 20), None);
+        let each = sizes(&plain, &Silent).unwrap();
+        let needed = |sizes: &Sizes| {
+            let page = sizes.pages_bytes / (sizes.tokens / 128) as u64;
+            sizes.bytes() - sizes.pages_bytes + page * 3 / 2
+        };
+        let memory = each.iter().map(|(_, sizes)| needed(sizes)).max().unwrap() * tp as u64;
+        let error = sizes(&with(&[], Some(memory), None), &Silent).unwrap_err();
+        let error = fathom_app::in_full(&error);
+        assert!(error.contains("serve.page_file_bytes=N"), "{error}");
+        let kept = folder.join(format!("kept {tp}"));
+        let disk = with(&["serve.page_file_bytes=16777216"], Some(memory), Some(kept));
+        for (name, sizes) in sizes(&disk, &Silent).unwrap() {
+            assert_eq!((sizes.tokens, sizes.capacity.on_disk), (128, 2), "{name}");
+            assert!(sizes.limits.context_tokens == 256 && sizes.bytes() <= sizes.budget_bytes, "{name}");
+        }
+        let expected = asked(&plain, &bodies).0;
+        assert_eq!(asked(&disk, &bodies).0, expected, "tp {tp}");
+        let (again, [restored, _]) = asked(&disk, &bodies);
+        assert!(again == expected && restored > 0.0, "tp {tp}: {restored}");
+    }
 }
 
 /// Bytes of the experts of two layers, four of each, as a file has them.
