@@ -6,7 +6,7 @@
 pub enum Error {
     /// The prompt leaves no room.
     #[error(
-        "the prompt has {prompt} tokens and {new} are to be generated, but the context holds {room}; generate fewer (--max-tokens), raise the limit (--context), or shorten the prompt"
+        "the prompt has {prompt} tokens and {new} are to be generated, but the context holds {room}; generate fewer (--max-tokens), shorten the prompt, or raise the limit (--context; of a server serve.context_tokens, with memory or disk for it)"
     )]
     TooLong {
         /// Tokens of the prompt.

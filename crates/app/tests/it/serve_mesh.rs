@@ -171,39 +171,61 @@ fn a_server_over_ranks_answers_as_one_rank() {
     refused(order(&run, 4, 1), "tp");
 }
 
+/// A run of a small mixture. A token goes through all experts: sums that are rounded otherwise would let a router choose another.
+fn mixture(folder: &Path, ffn: usize, experts: usize) -> PathBuf {
+    let mut keys: Vec<String> = [
+        "model.family=mixtral",
+        "model.init=normal",
+        "model.hidden=128",
+        "model.kv_heads=2",
+        "model.precision=f32",
+        "eval.enabled=false",
+    ]
+    .map(Into::into)
+    .into();
+    keys.extend([
+        format!("model.ffn={ffn}"),
+        format!("moe.experts={experts}"),
+        format!("moe.top_k={experts}"),
+    ]);
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    train(&crate::small(folder, &keys), &train::Order::default(), &Silent).unwrap();
+    folder.join("run")
+}
+
+fn in_blocks(run: &Path, kind: Kind) -> PathBuf {
+    let what = Conversion {
+        from: run.to_path_buf(),
+        to: run.with_file_name("model.gguf"),
+        gguf: Some(GgufType::Plain(kind)),
+        precision: None,
+        quantised: None,
+        max_shard_bytes: 1 << 30,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&what, &Silent).unwrap();
+    what.to
+}
+
+/// Over two ranks.
+fn over(model: &Path, experts: Option<[usize; 2]>) -> Order {
+    Order { mesh: AskedMesh { tp: 2, pp: 1, experts }, ..order(model, 2, 1) }
+}
+
+/// What the second rank takes.
+fn planned(order: &Order) -> Sizes {
+    sizes(order, &Silent).unwrap().remove(1).1
+}
+
 /// A mixture over ranks: each has some of the experts, or some columns of each, plain and in few bits; answers are those of one rank, and
 /// the plan says what a rank has.
 #[test]
 fn experts_are_spread_over_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // A token goes through all experts: sums that are rounded otherwise would let a router choose another.
-    let more = [
-        "model.family=mixtral",
-        "model.init=normal",
-        "model.hidden=128",
-        "model.ffn=128",
-        "model.kv_heads=2",
-    ];
-    let experts = ["model.precision=f32", "eval.enabled=false", "moe.experts=4", "moe.top_k=4"];
-    let job = crate::small(folder, &[&more[..], &experts[..]].concat());
-    train(&job, &train::Order::default(), &Silent).unwrap();
-    let run = folder.join("run");
+    let run = mixture(folder, 128, 4);
     let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
-    let in_blocks = |from: &Path, kind: Kind| {
-        let what = Conversion {
-            from: from.to_path_buf(),
-            to: from.with_file_name("model.gguf"),
-            gguf: Some(GgufType::Plain(kind)),
-            precision: None,
-            quantised: None,
-            max_shard_bytes: 1 << 30,
-            adapter: false,
-            with: Vec::new(),
-        };
-        export(&what, &Silent).unwrap();
-        what.to
-    };
     let gguf = in_blocks(&run, Kind::Q8_0);
     let int4 = folder.join("int4");
     let request = quantize::Request {
@@ -215,14 +237,9 @@ fn experts_are_spread_over_ranks() {
         sample_tokens: 64,
     };
     quantize::run(&request, &machine, &Silent).unwrap();
-    let over = |model: &Path, experts: Option<[usize; 2]>| Order {
-        mesh: AskedMesh { tp: 2, pp: 1, experts },
-        ..order(model, 2, 1)
-    };
     let ids: Vec<u32> = (0..50).map(|at| at * 7 % 250).collect();
     let body = json!({"prompt": ids, "max_tokens": 24, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
     let said = |order: &Order| asked(order, std::slice::from_ref(&body)).0;
-    let planned = |order: &Order| sizes(order, &Silent).unwrap().remove(1).1;
     for model in [&run, &gguf, &int4] {
         let (one, what) = (said(&order(model, 1, 1)), model.display());
         let (spread, whole) = (planned(&over(model, None)), planned(&over(model, Some([1, 1]))));
@@ -244,16 +261,27 @@ fn experts_are_spread_over_ranks() {
     };
     refused(AskedMesh { tp: 2, pp: 1, experts: Some([2, 2]) }, "--ep and --etp: ep=2 times etp=2");
     refused(AskedMesh { tp: 1, pp: 1, experts: Some([2, 1]) }, "ep may be 1");
-    // Three experts: two ranks have columns of each. Where those are no whole blocks of four bits, all of them take less.
+    let request = generate::Request {
+        prompt: "the ".into(),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        max_tokens: Some(24),
+        context_tokens: None,
+    };
+    let heard = crate::Heard::default();
+    let text = |tp: usize| {
+        let mesh = AskedMesh { tp, pp: 1, experts: None };
+        let parts = SplitModel { model: &run, dtype: None, machine: &machine, mesh, events: &heard };
+        parts.generate(&request, &mut |_| Flow::Continue).unwrap().text
+    };
+    assert_eq!(text(2), text(1));
+    assert_eq!(heard.count("note: experts: 2 of 4 on each rank"), 1);
+}
+
+/// Of three experts two ranks have columns each. Where those are no whole blocks of four bits, all of them take less.
+#[test]
+fn experts_are_spread_as_they_take_the_least_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let sizes_of = ["model.init=normal", "model.hidden=128", "model.ffn=96", "model.kv_heads=2"];
-    let keys = [
-        &sizes_of[..],
-        &["model.family=mixtral", "model.precision=f32", "eval.enabled=false", "moe.experts=3"],
-    ]
-    .concat();
-    train(&crate::small(folder.path(), &keys), &train::Order::default(), &Silent).unwrap();
-    let run = folder.path().join("run");
+    let run = mixture(folder.path(), 96, 3);
     let blocks = in_blocks(&run, Kind::Q4_0);
     for (model, part) in
         [(&run, "48 of 96 columns of all 3 on each rank"), (&blocks, "all 3 on each rank: packed")]
