@@ -4,6 +4,7 @@ use std::path::Path;
 
 use fathom_app::export::{Conversion, export};
 use fathom_app::serve::{Order, sizes};
+use fathom_app::spread::AskedMesh;
 use fathom_app::{Machine, Silent, generate, models, train};
 use fathom_base::{Flow, Sampling};
 use fathom_model::GgufType;
@@ -78,8 +79,11 @@ fn adapters_are_served_over_the_base_of_their_run() {
     };
     export(&what, &Silent).unwrap();
     std::fs::remove_file(folder.join("plain/adapter/base.json")).unwrap();
-    let blocks =
-        |names: &[&str], tp: usize, pp: usize| Order { models: vec![file.clone()], pp, ..served(names, tp) };
+    let blocks = |names: &[&str], tp: usize, pp: usize| Order {
+        models: vec![file.clone()],
+        mesh: AskedMesh { tp, pp, experts: None },
+        ..served(names, tp)
+    };
     let without = texts(&blocks(&[], 1, 1), &["small"]);
     let with = texts(&blocks(&["plain"], 1, 1), &["small", "plain"]);
     assert_eq!(with, [without[0].clone(), said(&file, "plain").into()]);

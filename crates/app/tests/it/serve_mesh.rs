@@ -9,11 +9,16 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use fathom_app::export::{Conversion, Target, export};
 use fathom_app::generate::SplitModel;
-use fathom_app::serve::{Around, Order, serve, settings, sizes};
-use fathom_app::{Machine, Silent, generate, train};
+use fathom_app::serve::{Around, Order, Sizes, serve, settings, sizes};
+use fathom_app::spread::AskedMesh;
+use fathom_app::{Machine, Silent, generate, quantize, train};
 use fathom_base::{Flow, Sampling};
+use fathom_model::GgufType;
 use fathom_serve::Listening;
+use fathom_tensor::ggml::Kind;
+use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, PageFormat};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
@@ -28,8 +33,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
         template: None,
         machine: MachineKind::Cpu,
         threads: 2,
-        tp,
-        pp,
+        mesh: AskedMesh { tp, pp, experts: None },
         memory_bytes: Some(64 << 20),
         prefixes: None,
         settings: settings(None, &["serve.sequences=3".into()]).unwrap(),
@@ -111,7 +115,7 @@ fn answers(order: &Order) -> Vec<String> {
             };
             asked.into_iter().map(|one| text(one.join().unwrap())).collect()
         });
-        if order.tp * order.pp > 1 {
+        if order.mesh.ranks() > 1 {
             let vectors = ask(at, "/v1/embeddings", &json!({"input": "a"}));
             assert!(vectors.to_string().contains("one rank"), "{vectors}");
         }
@@ -139,7 +143,8 @@ fn a_server_over_ranks_answers_as_one_rank() {
         max_tokens: Some(24),
         context_tokens: None,
     };
-    let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, tp: 1, pp: 1 };
+    let mesh = AskedMesh { tp: 1, pp: 1, experts: None };
+    let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, mesh, events: &Silent };
     let said = parts.generate(&request, &mut |_| Flow::Continue).unwrap().text;
     let one = answers(&order(&run, 1, 1));
     assert_eq!(one[0], said);
@@ -164,6 +169,182 @@ fn a_server_over_ranks_answers_as_one_rank() {
     };
     refused(order(&run, 1, 3), "3 stages");
     refused(order(&run, 4, 1), "tp");
+}
+
+/// A run of a small mixture. A token goes through all experts: sums that are rounded otherwise would let a router choose another.
+fn mixture(folder: &Path, ffn: usize, experts: usize) -> PathBuf {
+    let mut keys: Vec<String> = [
+        "model.family=mixtral",
+        "model.init=normal",
+        "model.hidden=128",
+        "model.kv_heads=2",
+        "model.precision=f32",
+        "eval.enabled=false",
+    ]
+    .map(Into::into)
+    .into();
+    keys.extend([
+        format!("model.ffn={ffn}"),
+        format!("moe.experts={experts}"),
+        format!("moe.top_k={experts}"),
+    ]);
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    train(&crate::small(folder, &keys), &train::Order::default(), &Silent).unwrap();
+    folder.join("run")
+}
+
+fn in_blocks(run: &Path, kind: Kind) -> PathBuf {
+    let what = Conversion {
+        from: run.to_path_buf(),
+        to: run.with_file_name("model.gguf"),
+        gguf: Some(GgufType::Plain(kind)),
+        precision: None,
+        quantised: None,
+        max_shard_bytes: 1 << 30,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&what, &Silent).unwrap();
+    what.to
+}
+
+/// Over two ranks.
+fn over(model: &Path, experts: Option<[usize; 2]>) -> Order {
+    Order { mesh: AskedMesh { tp: 2, pp: 1, experts }, ..order(model, 2, 1) }
+}
+
+/// What the second rank takes.
+fn planned(order: &Order) -> Sizes {
+    sizes(order, &Silent).unwrap().remove(1).1
+}
+
+/// A mixture over ranks: each has some of the experts, or some columns of each, plain and in few bits; answers are those of one rank, and
+/// the plan says what a rank has.
+#[test]
+fn experts_are_spread_over_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let run = mixture(folder, 128, 4);
+    let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
+    let gguf = in_blocks(&run, Kind::Q8_0);
+    let int4 = folder.join("int4");
+    let request = quantize::Request {
+        model: run.clone(),
+        to: int4.clone(),
+        format: Target::Int4,
+        data: None,
+        samples: 1,
+        sample_tokens: 64,
+    };
+    quantize::run(&request, &machine, &Silent).unwrap();
+    let ids: Vec<u32> = (0..50).map(|at| at * 7 % 250).collect();
+    let body = json!({"prompt": ids, "max_tokens": 24, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
+    let said = |order: &Order| asked(order, std::slice::from_ref(&body)).0;
+    for model in [&run, &gguf, &int4] {
+        let (one, what) = (said(&order(model, 1, 1)), model.display());
+        let (spread, whole) = (planned(&over(model, None)), planned(&over(model, Some([1, 1]))));
+        assert_eq!(spread.grid, Grid { tp: 2, ep: 2, ..Grid::default() }, "{what}");
+        assert_eq!(spread.experts.as_deref(), Some("2 of 4 on each rank"), "{what}");
+        assert_eq!(whole.experts.as_deref(), Some("all 4 on each rank"), "{what}");
+        // A layer's experts are three matrices of 128 x 128 each, and half of them are gone.
+        let (bytes, gone) = (weights_of_experts(model), whole.weights_bytes - spread.weights_bytes);
+        assert!((bytes / 2).abs_diff(gone) <= bytes / 50, "{what}: {gone} of {bytes}");
+        let halves = planned(&over(model, Some([1, 2])));
+        assert_eq!(halves.experts.as_deref(), Some("64 of 128 columns of all 4 on each rank"), "{what}");
+        for experts in [None, Some([1, 1]), Some([1, 2])] {
+            assert_eq!(said(&over(model, experts)), one, "{what}, {experts:?}");
+        }
+    }
+    let refused = |mesh: AskedMesh, part: &str| {
+        let error = sizes(&Order { mesh, ..order(&run, 1, 1) }, &Silent).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(AskedMesh { tp: 2, pp: 1, experts: Some([2, 2]) }, "--ep and --etp: ep=2 times etp=2");
+    refused(AskedMesh { tp: 1, pp: 1, experts: Some([2, 1]) }, "ep may be 1");
+    let request = generate::Request {
+        prompt: "the ".into(),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        max_tokens: Some(24),
+        context_tokens: None,
+    };
+    let heard = crate::Heard::default();
+    let text = |tp: usize| {
+        let mesh = AskedMesh { tp, pp: 1, experts: None };
+        let parts = SplitModel { model: &run, dtype: None, machine: &machine, mesh, events: &heard };
+        parts.generate(&request, &mut |_| Flow::Continue).unwrap().text
+    };
+    assert_eq!(text(2), text(1));
+    assert_eq!(heard.count("note: experts: 2 of 4 on each rank"), 1);
+}
+
+/// Of three experts two ranks have columns each. Where those are no whole blocks of four bits, all of them take less.
+#[test]
+fn experts_are_spread_as_they_take_the_least_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = mixture(folder.path(), 96, 3);
+    let blocks = in_blocks(&run, Kind::Q4_0);
+    for (model, part) in
+        [(&run, "48 of 96 columns of all 3 on each rank"), (&blocks, "all 3 on each rank: packed")]
+    {
+        let found = planned(&over(model, None)).experts.unwrap();
+        assert!(found.starts_with(part), "{found}");
+    }
+}
+
+/// Memory for one page, and prompts of two: with pages on disk they are answered as with memory for all, on one rank and on two; without
+/// they are refused.
+#[test]
+fn sequences_longer_than_memory_are_served_from_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let keys = ["eval.enabled=false", "model.precision=f32", "model.kv_heads=2", "model.layers=8"];
+    train(&crate::small(folder, &keys), &train::Order::default(), &Silent).unwrap();
+    let run = folder.join("run");
+    let ids: Vec<u32> = (0..200).map(|at| at * 7 % 250).collect();
+    let body = |tokens: usize| json!({"prompt": ids[..tokens], "max_tokens": 40, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
+    let bodies = [body(200), body(60), body(200)];
+    for tp in [1, 2] {
+        let with = |keys: &[&str], memory_bytes: Option<u64>, prefixes: Option<PathBuf>| {
+            let keys: Vec<String> = [&["serve.sequences=3", "serve.context_tokens=256"], keys]
+                .concat()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let order = order(&run, tp, 1);
+            Order { settings: settings(None, &keys).unwrap(), memory_bytes, prefixes, ..order }
+        };
+        let plain = with(&[], Some(64 << 20), None);
+        let each = sizes(&plain, &Silent).unwrap();
+        let needed = |sizes: &Sizes| {
+            let page = sizes.pages_bytes / (sizes.tokens / 128) as u64;
+            sizes.bytes() - sizes.pages_bytes + page * 3 / 2
+        };
+        let memory = each.iter().map(|(_, sizes)| needed(sizes)).max().unwrap() * tp as u64;
+        let error = sizes(&with(&[], Some(memory), None), &Silent).unwrap_err();
+        let error = fathom_app::in_full(&error);
+        assert!(error.contains("serve.page_file_bytes=N"), "{error}");
+        let kept = folder.join(format!("kept {tp}"));
+        let disk = with(&["serve.page_file_bytes=16777216"], Some(memory), Some(kept));
+        for (name, sizes) in sizes(&disk, &Silent).unwrap() {
+            assert_eq!((sizes.tokens, sizes.capacity.on_disk), (128, 2), "{name}");
+            assert!(sizes.limits.context_tokens == 256 && sizes.bytes() <= sizes.budget_bytes, "{name}");
+        }
+        let expected = asked(&plain, &bodies).0;
+        assert_eq!(asked(&disk, &bodies).0, expected, "tp {tp}");
+        let (again, [restored, _]) = asked(&disk, &bodies);
+        assert!(again == expected && restored > 0.0, "tp {tp}: {restored}");
+    }
+}
+
+/// Bytes of the experts of two layers, four of each, as a file has them.
+fn weights_of_experts(model: &Path) -> u64 {
+    let numbers = 2 * 4 * 3 * 128 * 128;
+    match model.file_name().and_then(|name| name.to_str()) {
+        // 34 bytes of 32 numbers; half a byte, and an f32 for 64.
+        Some("model.gguf") => numbers * 34 / 32,
+        Some("int4") => numbers / 2 + numbers / 64 * 4,
+        _ => numbers * 4,
+    }
 }
 
 /// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.

@@ -6,7 +6,7 @@ use clap::{Args as Group, ValueEnum};
 use fathom_tensor::PageFormat;
 use fathom_train::recipe::Precision;
 
-use super::{On, ranks, threads};
+use super::{Mesh, On, threads};
 
 /// How keys and values are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -72,7 +72,7 @@ pub struct Serve {
     #[arg(long, value_enum, default_value_t = Kv::Plain)]
     pub kv: Kv,
     /// A folder where beginnings of prompts are kept, so that a conversation goes on where it was when the server starts again; its
-    /// limit is `serve.prefix_bytes`.
+    /// limit is `serve.prefix_bytes`. By `serve.page_file_bytes` sequences that are longer than memory have pages there, too.
     #[arg(long, value_name = "DIR")]
     pub prefix_store: Option<PathBuf>,
     /// A file with the chat template; default: the model's own.
@@ -93,12 +93,9 @@ pub struct Serve {
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
-    /// Tensor parallel ranks of each model: threads, each with some heads and columns of it.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub tp: usize,
-    /// Stages of a pipeline for each model: threads, each with some layers of it.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub pp: usize,
+    /// The ranks of each model.
+    #[command(flatten)]
+    pub mesh: Mesh,
     /// Threads of each model; 0 for all cores.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
