@@ -263,11 +263,15 @@ fn adapters_learn_from_rewards_of_their_own() {
             }
         }
     }
-    // A judge of the second is in memory while the first writes.
+    judges_are_planned(folder, &small, short);
+}
+
+/// A judge of the second is in memory while the first writes, and one that both ask is there once.
+fn judges_are_planned(folder: &Path, small: &[String], short: &str) {
     let judge = "[[reward]]\nname = \"j\"\nrule = \"judge\"\nmodel = \"run\"\nmax_tokens = 4\nextract = '<(\\d+)>'\n\
         template = \"{prompt} {answer}: \"\n";
     let rollout = |which: &[usize]| {
-        let loaded = job(folder, ("two.toml", "plan"), &small).loaded;
+        let loaded = job(folder, ("two.toml", "plan"), small).loaded;
         let first = jobs(&loaded, which, &Silent).unwrap().remove(0);
         let plans = plan(&first, None).unwrap();
         let planned = plans.stages(Asked::default(), &Silent).next().unwrap().unwrap();
@@ -281,9 +285,8 @@ fn adapters_learn_from_rewards_of_their_own() {
     let plain = write([short, short]);
     assert!(plain > rollout(&[0]));
     assert!(write([short, judge]) > plain + (64 << 10));
-    // One that both ask is there once.
     assert_eq!(write([judge, short]), write([judge, judge]));
-    let judged = job(folder, ("two.toml", "judged"), &[&small[..], &texts(&["stage.0.steps=1"])].concat());
+    let judged = job(folder, ("two.toml", "judged"), &[small, &texts(&["stage.0.steps=1"])].concat());
     assert_eq!(train(&judged, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
 }
 
