@@ -141,11 +141,11 @@ fn adapters_share_a_teacher_and_a_copy() {
     for (what, more) in [
         ("taught", &[][..]),
         ("best", &["objective.top_k=4"]),
-        ("sharded", &["mesh.dp=2", "mesh.sharding=optim_grads_params"]),
         (
             "failed",
             &[
                 "mesh.dp=2",
+                "mesh.sharding=optim_grads_params",
                 "mesh.restarts=2",
                 "machine.fault=\"kill rank 1 at step 3\"",
                 "checkpoint.memory_every_steps=2",
@@ -248,26 +248,33 @@ fn adapters_learn_from_rewards_of_their_own() {
         let heard = Heard::default();
         assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
         assert_eq!(warned(&heard.all()), 0, "{}", heard.all());
-        let cut = [&common[..], &texts(&["machine.fault=\"term rank 0 at step 3\""])].concat();
-        let cut = job(folder, ("two.toml", &format!("cut {mesh}")), &cut);
-        let ends: Vec<Outcome> =
-            (0..4).map(|_| train(&cut, &Order::default(), &Silent).unwrap().outcome).collect();
-        assert_eq!((ends[0], ends[3]), (Outcome::Interrupted, Outcome::Finished), "{ends:?}");
         for (name, own) in &alone {
             let one = job(folder, ("one.toml", &format!("{name} {mesh}")), &[&common[..], own].concat());
             train(&one, &Order::default(), &Silent).unwrap();
             let wanted = bits(&one.folder);
             assert_eq!(wanted.len(), 4);
-            for several in [&both, &cut] {
-                assert_eq!(bits(&several.folder.join("each").join(name)), wanted, "{mesh} {name}");
-            }
+            assert_eq!(bits(&both.folder.join("each").join(name)), wanted, "{mesh} {name}");
         }
     }
-    // A judge of the second is in memory while the first writes.
+    // Interrupted at a step of each, in the midst of a rollout, and gone on with.
+    let fault = texts(&["machine.fault=\"term rank 0 at step 3\""]);
+    let cut = job(folder, ("two.toml", "cut"), &[&small[..], &fault].concat());
+    let ends: Vec<Outcome> =
+        (0..4).map(|_| train(&cut, &Order::default(), &Silent).unwrap().outcome).collect();
+    assert_eq!((ends[0], ends[3]), (Outcome::Interrupted, Outcome::Finished), "{ends:?}");
+    for (name, _) in &alone {
+        let each = |out: &str| bits(&folder.join(out).join("each").join(name));
+        assert_eq!(each("cut"), each("both mesh.dp=1"), "{name}");
+    }
+    judges_are_planned(folder, &small, short);
+}
+
+/// A judge of the second is in memory while the first writes, and one that both ask is there once.
+fn judges_are_planned(folder: &Path, small: &[String], short: &str) {
     let judge = "[[reward]]\nname = \"j\"\nrule = \"judge\"\nmodel = \"run\"\nmax_tokens = 4\nextract = '<(\\d+)>'\n\
         template = \"{prompt} {answer}: \"\n";
     let rollout = |which: &[usize]| {
-        let loaded = job(folder, ("two.toml", "plan"), &small).loaded;
+        let loaded = job(folder, ("two.toml", "plan"), small).loaded;
         let first = jobs(&loaded, which, &Silent).unwrap().remove(0);
         let plans = plan(&first, None).unwrap();
         let planned = plans.stages(Asked::default(), &Silent).next().unwrap().unwrap();
@@ -281,9 +288,8 @@ fn adapters_learn_from_rewards_of_their_own() {
     let plain = write([short, short]);
     assert!(plain > rollout(&[0]));
     assert!(write([short, judge]) > plain + (64 << 10));
-    // One that both ask is there once.
     assert_eq!(write([judge, short]), write([judge, judge]));
-    let judged = job(folder, ("two.toml", "judged"), &[&small[..], &texts(&["stage.0.steps=1"])].concat());
+    let judged = job(folder, ("two.toml", "judged"), &[small, &texts(&["stage.0.steps=1"])].concat());
     assert_eq!(train(&judged, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
 }
 
