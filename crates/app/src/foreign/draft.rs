@@ -109,9 +109,19 @@ impl Draft {
 
     /// Sets a key that the file did not say, to what the other tool does then.
     pub fn default(&mut self, path: &str, to: impl Into<Toml>) {
-        if !self.set.iter().any(|other| other.path == path) {
+        if !self.has(path) {
             self.set(path, to);
         }
+    }
+
+    /// Whether a key was set.
+    pub fn has(&self, path: &str) -> bool {
+        self.set.iter().any(|setting| setting.path == path)
+    }
+
+    /// Whether it was set to 0.
+    pub fn is_zero(&self, path: &str) -> bool {
+        self.set.iter().any(|setting| setting.path == path && setting.to.as_float() == Some(0.0))
     }
 
     /// A whole number that was set.
@@ -192,11 +202,10 @@ impl Draft {
         match (steps, self.epochs) {
             (Some(steps), _) => self.set("stage.0.steps", steps as i64),
             (None, epochs) if self.kind.writes() => {
-                let passes =
-                    epochs.map_or("this tool's own number of".to_string(), |epochs| epochs.to_string());
                 let why = format!(
-                    "{passes} passes over the prompts are not counted in steps before the prompts are; give stage.0.steps = passes x prompts / \
-                     rl.prompts x rl.minibatches x rl.epochs"
+                    "passes over the prompts ({}) are not counted in steps before the prompts are; give stage.0.steps = passes x prompts / \
+                     rl.prompts x rl.minibatches x rl.epochs",
+                    epochs.unwrap_or(1)
                 );
                 self.unsaid("num_train_epochs", &why);
             }
@@ -234,7 +243,8 @@ impl Draft {
     /// there is a refusal without any.
     fn refused(&self, document: &DocumentMut) -> Option<(usize, String)> {
         let why = self.refusal(document, self.set.len())?;
-        let named = |setting: &Setting| why.contains(&format!("`{}", setting.path));
+        let named =
+            |setting: &Setting| ['`', '.'].iter().any(|end| why.contains(&format!("`{}{end}", setting.path)));
         if let Some(at) = self.set.iter().position(named) {
             return Some((at, why));
         }
@@ -273,6 +283,9 @@ impl Draft {
 /// A shipped recipe with what it extends written out; none if it is no TOML.
 fn flat(name: &str) -> Result<Option<DocumentMut>> {
     let text = LIBRARY.text(name)?.unwrap_or_default();
+    // Its comments are of values that another tool may have said otherwise.
+    let text: String =
+        text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
     let Ok(mut document) = text.parse::<DocumentMut>() else { return Ok(None) };
     let Some(below) = document.remove("extends").and_then(|name| name.as_str().map(str::to_string)) else {
         return Ok(Some(document));

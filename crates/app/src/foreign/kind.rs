@@ -51,9 +51,9 @@ impl Kind {
         matches!(self, Dpo | Kto | Orpo | Cpo | Simpo | Reward)
     }
 
-    /// Its own keys, and those that all kinds have.
-    pub fn tables(self) -> [&'static [Row]; 2] {
-        [self.own(), rules::common::RULES]
+    /// The keys that all kinds have, and its own, which come last.
+    pub fn tables(self) -> [&'static [Row]; 4] {
+        [rules::common::RULES, rules::adapters::RULES, rules::machine::RULES, self.own()]
     }
 
     fn own(self) -> &'static [Row] {
@@ -66,13 +66,24 @@ impl Kind {
         }
     }
 
-    /// Another kind that has a key.
-    pub fn other(self, key: &str) -> Option<&'static str> {
-        let all = [Answers, Dpo, Reward, Distill, Grpo];
-        let names =
-            ["learning answers", "preferences", "reward models", "distillation", "learning from rewards"];
-        let has = |kind: &Kind| kind.own().iter().any(|(keys, _)| keys.contains(&key));
-        all.iter().position(has).map(|at| names[at])
+    /// Whether some kind has a key.
+    pub fn any_has(key: &str) -> bool {
+        [Answers, Dpo, Reward, Distill, Grpo]
+            .iter()
+            .any(|kind| kind.own().iter().any(|(keys, _)| keys.contains(&key)))
+    }
+
+    /// What is learned from.
+    pub fn name(self) -> &'static str {
+        match self {
+            Text => "plain text",
+            Answers => "answers",
+            Dpo | Orpo | Cpo | Simpo => "pairs of answers",
+            Kto => "answers that are wanted or not",
+            Reward | Steps => "answers that are judged",
+            Distill => "a teacher",
+            Grpo | Rloo | Ppo => "rewards",
+        }
     }
 }
 

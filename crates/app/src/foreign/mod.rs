@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::error::{Result, refuse};
 use draft::Draft;
-use kind::Entries;
+use kind::{Entries, Kind};
 
 /// A tool whose files are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,9 @@ pub fn translate(text: &str) -> Result<Translated> {
     Ok(Translated { tool, base, recipe, unsaid })
 }
 
+/// Keys that LLaMA-Factory alone has.
+const OF_LLAMA_FACTORY: &[&str] = &["stage", "finetuning_type", "cutoff_len", "template", "export_dir"];
+
 /// Whose file it is.
 fn tool(entries: &[(String, Value)]) -> Result<Tool> {
     let has = |key: &str| entries.iter().any(|(name, _)| name == key);
@@ -83,7 +86,7 @@ fn tool(entries: &[(String, Value)]) -> Result<Tool> {
         Tool::Axolotl
     } else if entries.iter().any(|(name, _)| name.ends_with("._component_")) {
         Tool::Torchtune
-    } else if (has("model_name_or_path") && (has("stage") || has("finetuning_type") || has("cutoff_len")))
+    } else if (has("model_name_or_path") && OF_LLAMA_FACTORY.iter().any(|key| has(key)))
         || (has("model") && newer)
     {
         Tool::LlamaFactory
@@ -99,7 +102,7 @@ fn tool(entries: &[(String, Value)]) -> Result<Tool> {
 
 /// All entries, in the order of the rules: what all kinds have before what one has, and never in the file's.
 fn read(draft: &mut Draft, entries: &[(String, Value)]) {
-    let [own, common] = draft.kind.tables();
+    let tables = draft.kind.tables();
     let mut ruled = Vec::new();
     let mut unsaid = Vec::new();
     for (at, (key, value)) in entries.iter().enumerate() {
@@ -108,20 +111,28 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
         if yaml::is_nothing(value) && !rules::MEANS_OFF.contains(&bare) {
             continue;
         }
-        let find = |table: &'static [rules::Row]| {
+        let find = |(number, table): (usize, &&'static [rules::Row])| {
             let place = |(keys, _): &rules::Row| keys.iter().position(|known| *known == bare || known == key);
-            table.iter().enumerate().find_map(|(row, entry)| Some((row, place(entry)?, entry.1)))
+            let row = |(row, entry): (usize, &rules::Row)| Some((number, row, place(entry)?, entry.1));
+            table.iter().enumerate().find_map(row)
         };
-        let found = find(own).map(|found| (1, found)).or_else(|| find(common).map(|found| (0, found)));
+        // A kind's own meaning of a key before that of all.
+        let found = tables.iter().enumerate().rev().find_map(find);
         match found {
-            Some((table, (row, alias, rule))) => ruled.push(((table, row, alias, at), key, value, rule)),
+            Some((table, row, alias, rule)) => ruled.push(((table, row, alias, at), key, value, rule)),
             None if rules::implied::is_implied(bare) => {}
             None => {
-                let why = match draft.kind.other(bare) {
-                    Some(other) => format!("is of {other}, and this file is not"),
-                    None => rules::implied::reason(bare).to_string(),
+                let (name, why) = match Kind::any_has(bare) {
+                    true => (
+                        key.as_str(),
+                        format!("says nothing where a model learns from {}", draft.kind.name()),
+                    ),
+                    false => rules::implied::reason(key),
                 };
-                unsaid.push((at, key, why));
+                // One line for all that a reason is for.
+                if !unsaid.iter().any(|(_, other, _)| other == name) {
+                    unsaid.push((at, name.to_string(), why));
+                }
             }
         }
     }
@@ -129,12 +140,9 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
     for ((.., at), key, value, rule) in ruled {
         draft.at = key.clone();
         if let Err(why) = rule(draft, value) {
-            unsaid.push((at, key, why));
+            unsaid.push((at, key.clone(), why));
         }
     }
     unsaid.sort_by_key(|(at, ..)| *at);
-    unsaid.into_iter().for_each(|(_, key, why)| draft.unsaid(key, &why));
+    unsaid.into_iter().for_each(|(_, key, why)| draft.unsaid(&key, &why));
 }
-
-#[cfg(test)]
-mod tests;

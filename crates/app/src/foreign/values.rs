@@ -6,10 +6,11 @@ pub(super) fn text(value: &Value) -> Result<&str, String> {
     value.as_str().ok_or_else(|| format!("{value} is no text"))
 }
 
+/// YAML 1.1, which Python reads, has `500_000` for a number.
 pub(super) fn int(value: &Value) -> Result<u64, String> {
     value
         .as_u64()
-        .or_else(|| value.as_str()?.parse().ok())
+        .or_else(|| value.as_str()?.replace('_', "").parse().ok())
         .ok_or_else(|| format!("{value} is no whole number"))
 }
 

@@ -4,7 +4,6 @@ use serde_json::Value;
 use toml_edit::Array;
 
 use super::{Row, Said, on};
-use crate::foreign::Tool;
 use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
 use crate::foreign::values::{flag, float, int, names, text};
@@ -113,8 +112,40 @@ pub(in crate::foreign) const RULES: &[Row] = &[
             }
         }
     }),
+    (&["dataset._component_"], |_, v| match text(v)?.rsplit('.').next().unwrap_or_default() {
+        "chat_dataset" | "instruct_dataset" | "text_completion_dataset" | "preference_dataset" => Ok(()),
+        other => {
+            Err(format!("`{other}` is a data set of torchtune; fetch it, and name its files (data.paths)"))
+        }
+    }),
+    (&["dataset_mixture.datasets"], |draft, v| {
+        let Value::Array(sets) = v else { return Err("is no list".into()) };
+        paths(draft, sets.iter().filter_map(|set| Some(set["id"].as_str()?.to_string())).collect())
+    }),
+    (&["dataset_mixture.test_split_size"], |draft, v| match float(v)? {
+        share if share < 1.0 => {
+            draft.set("data.held_out_share", share);
+            Ok(())
+        }
+        _ => Err("is a number of rows; data.held_out_share is a fraction of them".into()),
+    }),
+    (&["dataset_mixture.seed"], |_, _| Ok(())),
+    (&["dataset_prompt_column"], |draft, v| text(v).map(|v| draft.set("data.columns.prompt", v))),
+    (&["system_prompt"], |_, _| Err("what the system says is in the rows (data.columns.system)".into())),
+    (&["model_revision"], |_, v| match text(v)? {
+        "main" => Ok(()),
+        _ => Err("a model is a folder (model.from)".into()),
+    }),
+    (&["dataset.column_map.input"], |draft, v| text(v).map(|v| draft.set("data.columns.prompt", v))),
+    (&["dataset.column_map.output"], |draft, v| text(v).map(|v| draft.set("data.columns.completion", v))),
+    (&["dataset.column_map.chosen"], |draft, v| text(v).map(|v| draft.set("data.columns.chosen", v))),
+    (&["dataset.column_map.rejected"], |draft, v| text(v).map(|v| draft.set("data.columns.rejected", v))),
+    (&["dataset.conversation_column"], |draft, v| text(v).map(|v| draft.set("data.columns.messages", v))),
     (&["chat_template", "template"], |_, v| match text(v)? {
         "tokenizer_default" | "default" => Ok(()),
+        inline if inline.contains("{%") => {
+            Err("is a template itself; write it to a file, and name that (data.chat_template=FILE)".into())
+        }
         other => Err(format!(
             "`{other}` is a template of that tool; the model's own is used (data.chat_template=FILE for another)"
         )),
@@ -184,122 +215,6 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         Ok(())
     }),
     (&["max_steps_per_epoch"], |draft, v| int(v).map(|v| draft.steps_of_epoch = Some(v))),
-    // Adapters.
-    (&["adapter", "finetuning_type"], |draft, v| match text(v)? {
-        "full" | "lora" | "dora" | "rslora" => Ok(()),
-        "qlora" => {
-            draft.bits = Some(4);
-            Ok(())
-        }
-        other => Err(format!(
-            "`{other}` is no method that has a recipe; adapter.method and model.trained say which weights are trained"
-        )),
-    }),
-    (&["use_peft", "use_lora"], |_, v| flag(v).map(drop)),
-    (&["lora_r", "lora_rank", "model.lora_rank", "r"], |draft, v| adapts(draft, "rank", int(v)? as i64)),
-    (&["lora_alpha", "model.lora_alpha"], |draft, v| adapts(draft, "alpha", float(v)?)),
-    (&["lora_dropout", "model.lora_dropout"], |draft, v| match float(v)? {
-        0.0 => {
-            draft.dropless = true;
-            Ok(())
-        }
-        rate => adapts(draft, "dropout", rate),
-    }),
-    (
-        &[
-            "lora_target_modules",
-            "lora_target",
-            "model.lora_attn_modules",
-            "target_modules",
-            "lora_target_parameters",
-        ],
-        |draft, v| targets(draft, v),
-    ),
-    (&["lora_target_linear"], |draft, v| {
-        if flag(v)? {
-            adapts(draft, "targets", "all-linear")?;
-        }
-        Ok(())
-    }),
-    (&["model.apply_lora_to_mlp"], |draft, v| {
-        on(v, || draft.targets.extend(["gate_proj", "up_proj", "down_proj"].map(String::from)))
-    }),
-    (&["model.apply_lora_to_output"], |draft, v| on(v, || draft.targets.push("lm_head".into()))),
-    (
-        &[
-            "use_dora",
-            "lora_use_dora",
-            "peft_use_dora",
-            "model.use_dora",
-            "use_rslora",
-            "lora_use_rslora",
-            "peft_use_rslora",
-            "pissa_init",
-        ],
-        |draft, v| {
-            flag(v)?;
-            match draft.adapter {
-                Some("lora") => Err("is of another adapter than the one that the file asks for".into()),
-                _ => Ok(()),
-            }
-        },
-    ),
-    (&["pissa_iter"], |_, _| Err("the singular parts are found exactly".into())),
-    (&["pissa_convert"], |_, _| Err("an adapter of pissa is written as what it changed of the base".into())),
-    (&["init_lora_weights", "peft_init_lora_weights"], |draft, v| match v.as_str() {
-        Some(how) if how.starts_with("pissa") && draft.adapter == Some("pissa") => Ok(()),
-        _ if *v == Value::Bool(true) => Ok(()),
-        _ => Err("adapters begin as LoRA's do, or as PiSSA's".into()),
-    }),
-    (&["loraplus_lr_ratio"], |draft, v| adapts(draft, "lr_ratio", float(v)?)),
-    (&["lora_modules_to_save", "additional_target", "unfrozen_parameters"], |draft, v| {
-        let list = names(v)?;
-        draft.set("model.trained", list.into_iter().collect::<Array>());
-        Ok(())
-    }),
-    (&["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"], |_, _| {
-        Err("which weights are trained is said by their names (model.trained = [\"layers\\\\.3[01]\\\\.\"])"
-            .into())
-    }),
-    (&["lora_model_dir", "adapter_name_or_path"], |_, _| {
-        Err("a run starts with a new adapter; `fathom export --with DIR=1` adds an earlier one to its model first".into())
-    }),
-    (&["load_in_4bit", "model.quantize_base"], |draft, v| on(v, || draft.bits = Some(4))),
-    (&["load_in_8bit"], |draft, v| on(v, || draft.bits = Some(8))),
-    (&["quantization_bit"], |draft, v| int(v).map(|v| draft.bits = Some(v))),
-    (&["double_quantization", "bnb_4bit_use_double_quant", "use_bnb_nested_quant"], |draft, v| {
-        flag(v).map(|on| draft.set("model.double_quant", on))
-    }),
-    (&["qat.weight_dtype"], |draft, v| match text(v)? {
-        _ if draft.adapter.is_some() => Err(ROUNDED_ADAPTER.into()),
-        format @ ("int4" | "nvfp4" | "mxfp4") => {
-            draft.set("precision.qat", format);
-            Ok(())
-        }
-        other => Err(format!("`{other}` is none of int4, nvfp4 and mxfp4 (precision.qat)")),
-    }),
-    (&["qat.activation_dtype"], |_, _| Err("weights are rounded, and activations stay as they are".into())),
-    (&["qat.group_size", "quantizer.groupsize"], |_, _| {
-        Err("groups are of 16 (nvfp4), 32 (mxfp4) and 128 columns or fewer (int4)".into())
-    }),
-    (&["qat.fake_quant_after_n_steps", "fake_quant_after_n_steps"], |_, _| {
-        Err("weights are rounded from the first step on".into())
-    }),
-    (&["quantizer._component_"], |draft, v| match text(v)? {
-        _ if draft.adapter.is_some() => Err(ROUNDED_ADAPTER.into()),
-        name if name.contains("Int4Weight") && name.contains("QAT") => {
-            draft.set("precision.qat", "int4");
-            match name.contains("Int8DynAct") {
-                true => {
-                    Err("weights are rounded to int4 (precision.qat); activations stay as they are".into())
-                }
-                false => Ok(()),
-            }
-        }
-        other => Err(format!("`{other}` is no format of precision.qat")),
-    }),
-    (&["fp8"], |draft, v| on(v, || draft.set("precision.gemm", "fp8_current"))),
-    (&["fp8_backend", "fp8_enable_fsdp_float8_all_gather"], |_, _| Ok(())),
     // The optimizer.
     (&["learning_rate", "optimizer.lr"], |draft, v| float(v).map(|v| draft.set("optimizer.lr", v))),
     (&["weight_decay", "optimizer.weight_decay"], |draft, v| {
@@ -368,98 +283,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["router_aux_loss_coef", "moe_aux_loss_coef", "moe_aux_loss_coeff"], |draft, v| {
         float(v).map(|v| draft.set("moe.aux_loss", v))
     }),
-    // Types, memory and ranks.
-    (&["bf16", "pure_bf16", "bfloat16"], |draft, v| {
-        draft.set("model.precision", if *v == Value::Bool(false) { "f32" } else { "bf16" });
-        Ok(())
-    }),
-    (&["fp16", "float16"], |_, _| Err("weights are bf16 or f32 (model.precision)".into())),
-    (&["dtype", "torch_dtype", "mixed_precision"], |draft, v| match text(v)? {
-        "bf16" | "bfloat16" | "bf16_mixed" => {
-            draft.set("model.precision", "bf16");
-            Ok(())
-        }
-        // TRL loads in this type and computes in bf16.
-        "fp32" | "float32" if draft.tool == Tool::Trl => Ok(()),
-        "fp32" | "float32" => {
-            draft.set("model.precision", "f32");
-            Ok(())
-        }
-        "auto" => Ok(()),
-        other => Err(format!("weights are bf16 or f32 (model.precision), not {other}")),
-    }),
-    (&["gradient_checkpointing", "enable_activation_checkpointing"], |draft, v| {
-        if *v != Value::Bool(false) {
-            draft.set("activations.recompute_granularity", "full");
-        }
-        if *v == "offload" {
-            draft.set("activations.offload_modules", Array::from_iter(["block"]));
-        }
-        Ok(())
-    }),
-    (&["disable_gradient_checkpointing"], |draft, v| {
-        on(v, || draft.set("activations.recompute_granularity", "none"))
-    }),
-    (&["recompute_granularity"], |draft, v| match text(v)? {
-        kind @ ("full" | "selective") => {
-            draft.set("activations.recompute_granularity", kind);
-            Ok(())
-        }
-        other => Err(format!("`{other}` is no granularity here")),
-    }),
-    (&["enable_activation_offloading", "activation_offloading"], |draft, v| {
-        if *v != Value::Bool(false) {
-            draft.set("activations.offload_modules", Array::from_iter(["block"]))
-        }
-        Ok(())
-    }),
-    (&["tensor_parallel_size", "tensor_parallel_dim", "tensor_model_parallel_size"], |draft, v| {
-        ranks(draft, "mesh.tp", v)
-    }),
-    (&["pipeline_model_parallel_size"], |draft, v| ranks(draft, "mesh.pp", v)),
-    (&["expert_model_parallel_size", "expert_parallel_size", "dist_config.ep_size"], |draft, v| {
-        ranks(draft, "mesh.ep", v)
-    }),
-    (&["sequence_parallel"], |draft, v| flag(v).map(|on| draft.set("mesh.sequence_parallel", on))),
-    (&["dp_shard_size", "data_parallel_shard_dim"], |draft, v| match v.as_i64() {
-        Some(ranks) if ranks > 1 => {
-            draft.set("mesh.dp", ranks);
-            draft.set("mesh.sharding", "optim_grads_params");
-            Ok(())
-        }
-        _ => Ok(()),
-    }),
-    (&["dp_replicate_size", "data_parallel_replicate_dim"], |_, v| match int(v)? {
-        1 => Ok(()),
-        copies => Err(format!("mesh.dp counts all ranks with the same weights; times {copies} here")),
-    }),
-    (
-        &[
-            "context_parallel_size",
-            "context_parallel_degree",
-            "context_parallel_dim",
-            "sequence_parallel_degree",
-            "cp_size",
-        ],
-        |draft, v| ranks(draft, "mesh.cp", v),
-    ),
-    (&["save_steps"], |draft, v| match float(v)? {
-        part if part < 1.0 => Err("is a share of the steps; checkpoint.every_steps counts them".into()),
-        steps => {
-            draft.set("checkpoint.every_steps", steps as i64);
-            Ok(())
-        }
-    }),
-    (&["save_total_limit", "checkpointer.keep_last_n_checkpoints"], |draft, v| {
-        int(v).map(|v| draft.set("checkpoint.keep", v as i64))
-    }),
-    (&["saves_per_epoch", "evals_per_epoch", "eval_steps"], |_, _| {
-        Err("checkpoints are every checkpoint.every_s seconds or every_steps steps".into())
-    }),
 ];
-
-const ROUNDED_ADAPTER: &str =
-    "an adapter leaves the model's weights as they are and is not rounded (precision.qat)";
 
 fn decays(draft: &mut Draft, name: &str) -> Said {
     let decay = match name {
@@ -473,47 +297,6 @@ fn decays(draft: &mut Draft, name: &str) -> Said {
     };
     draft.set("schedule.decay", decay);
     Ok(())
-}
-
-fn ranks(draft: &mut Draft, path: &str, value: &Value) -> Said {
-    match int(value)? {
-        1 => {}
-        ranks => draft.set(path, ranks as i64),
-    }
-    Ok(())
-}
-
-/// A key of the adapter; says nothing where none is trained, as in the other tools.
-fn adapts(draft: &mut Draft, key: &str, to: impl Into<toml_edit::Value>) -> Said {
-    if draft.adapter.is_some() {
-        draft.set(&format!("adapter.{key}"), to);
-    }
-    Ok(())
-}
-
-fn targets(draft: &mut Draft, value: &Value) -> Said {
-    match value {
-        Value::String(text) if text == "all" || text == "all-linear" => {
-            adapts(draft, "targets", "all-linear")
-        }
-        // A regular expression.
-        Value::String(text) if text.contains(|char| "\\*+?()[]|^$".contains(char)) => {
-            adapts(draft, "targets", text.as_str())
-        }
-        other => {
-            let list = names(other)?;
-            if list == ["all"] || list == ["all-linear"] {
-                return adapts(draft, "targets", "all-linear");
-            }
-            // torchtune's name for it.
-            let name = |name: &String| match name.starts_with("experts.") {
-                true => format!("mlp.{name}"),
-                false => name.replace("output_proj", "o_proj"),
-            };
-            draft.targets.extend(list.iter().map(name));
-            Ok(())
-        }
-    }
 }
 
 /// axolotl's list of data sets.

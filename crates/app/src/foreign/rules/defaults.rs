@@ -109,6 +109,14 @@ fn samples(draft: &mut Draft) {
         let times = if draft.kind.has_pairs() { 2 } else { 1 };
         draft.set("stage.0.seq_tokens", (times * tokens) as i64);
     }
+    draft.at = "val_set_size".into();
+    if draft.kind != Kind::Text && !draft.has("data.held_out_paths") {
+        // All rows are learned there, and none is left to measure.
+        draft.default("data.held_out_share", 0.0);
+    }
+    if draft.is_zero("data.held_out_share") {
+        draft.set("eval.enabled", false);
+    }
     draft.at.clear();
     let packing = match draft.kind {
         Kind::Text => "cut",
@@ -156,6 +164,7 @@ fn method(draft: &mut Draft) {
         Kind::Grpo => {
             // torchtune's: a mean over answers.
             draft.set("rl.loss", "grpo");
+            draft.set("rl.kl_corrected", false);
         }
         Kind::Ppo if draft.tool == Tool::LlamaFactory => {
             draft.default("rl.temperature", 0.95);

@@ -3,10 +3,12 @@
 //! Names that two tools share mean the same in both. Sources: axolotl's configuration reference, LLaMA-Factory's arguments, torchtune's
 //! shipped recipes, and the arguments of Transformers' and TRL's trainers and of PEFT's `LoraConfig`.
 
+pub(super) mod adapters;
 pub(super) mod common;
 pub(super) mod defaults;
 pub(super) mod distill;
 pub(super) mod implied;
+pub(super) mod machine;
 pub(super) mod policy;
 pub(super) mod preferences;
 
