@@ -129,6 +129,11 @@ impl Draft {
         self.set.iter().find(|setting| setting.path == path)?.to.as_integer()
     }
 
+    /// A text that was set.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.set.iter().find(|setting| setting.path == path)?.to.as_str()
+    }
+
     /// A key that could not be said.
     pub fn unsaid(&mut self, key: &str, why: &str) {
         self.unsaid.push((key.to_string(), why.to_string()));

@@ -346,6 +346,12 @@ fn datasets(draft: &mut Draft, value: &Value) -> Said {
 fn paths(draft: &mut Draft, names: Vec<String>) -> Said {
     let (files, others): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| is_file(name));
     draft.paths.extend(files);
+    let others: Vec<String> = others
+        .iter()
+        .enumerate()
+        .filter(|(at, name)| !others[..*at].contains(name))
+        .map(|(_, name)| name.clone())
+        .collect();
     match others.as_slice() {
         [] => Ok(()),
         [one] => Err(format!(

@@ -69,10 +69,20 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["rpo_alpha", "pref_ftx", "cpo_alpha"], |draft, v| {
         float(v).map(|v| draft.set("objective.sft_weight", v))
     }),
-    (&["pref_bco_weight"], |_, v| {
-        Err(format!(
-            "is a second loss: objective.losses = [\"sigmoid\", \"bco_pair\"] with loss_weights = [1, {v}]"
-        ))
+    // The mean of two losses with such weights.
+    (&["pref_bco_weight"], |draft, v| {
+        let weight = float(v)?;
+        if weight > 0.0 {
+            let first = draft.text("objective.loss").unwrap_or("sigmoid").to_string();
+            draft.set("objective.loss", "auto");
+            draft.set("objective.losses", Array::from_iter([first.as_str(), "bco_pair"]));
+            let whole = 1.0 + weight;
+            draft.set("objective.loss_weights", Array::from_iter([1.0 / whole, weight / whole]));
+        }
+        Ok(())
+    }),
+    (&["reward_model_path", "judge", "missing_eos_penalty", "max_new_tokens"], |_, _| {
+        Err("pairs are those of the rows; those that the model writes are learned in rounds (rounds.write) or from rewards".into())
     }),
     (&["simpo_gamma"], |draft, v| float(v).map(|v| draft.set("objective.gamma", v))),
     (&["alpha"], |draft, v| float(v).map(|v| draft.set("objective.alpha", v))),

@@ -79,9 +79,9 @@ fn methods_of_llama_factory() {
             &[],
         ),
         (
-            &file("stage: dpo\npref_loss: hinge\npref_ftx: 0.1\nfinetuning_type: full\n"),
+            &file("stage: dpo\npref_loss: hinge\npref_ftx: 0.1\npref_bco_weight: 1.0\nfinetuning_type: full\n"),
             "dpo",
-            &[("objective.loss", "\"hinge\""), ("objective.sft_weight", "0.1")],
+            &[("objective.losses", "[\"hinge\", \"bco_pair\"]"), ("objective.loss_weights", "[0.5, 0.5]"), ("objective.sft_weight", "0.1")],
             &[],
         ),
         (&file("stage: kto\nkto_chosen_weight: 0.7\n"), "kto", &[("objective.desirable_weight", "0.7")], &[]),
