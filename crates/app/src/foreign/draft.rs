@@ -1,20 +1,36 @@
 //! A recipe that is being written from another tool's settings.
 
 use fathom_base::recipe::Layers;
-use toml_edit::{Array, DocumentMut, Item, Value as Toml, value};
+use toml_edit::{Array, DocumentMut, Item, TableLike, Value as Toml, value};
 
+use super::Tool;
+use super::kind::Kind;
 use crate::error::{Result, refuse};
 use crate::library::{self, LIBRARY};
 
+/// A key of the recipe, its value, and the file's key that said so.
+struct Setting {
+    path: String,
+    to: Toml,
+    from: String,
+}
+
 /// What was read so far.
-#[derive(Default)]
 pub(super) struct Draft {
-    set: Vec<(String, Toml)>,
+    set: Vec<Setting>,
     unsaid: Vec<(String, String)>,
-    /// What is done: `dpo`, `kto`, .. ; none for learning answers.
-    pub method: Option<&'static str>,
+    /// The key that is being read.
+    pub at: String,
+    /// Whose file it is.
+    pub tool: Tool,
+    /// What it trains.
+    pub kind: Kind,
     /// An adapter is trained, and its method.
     pub adapter: Option<&'static str>,
+    /// The file says that the adapter drops nothing.
+    pub dropless: bool,
+    /// Projections of the adapter, in several keys.
+    pub targets: Vec<String>,
     /// Bits that the base is held in.
     pub bits: Option<u64>,
     /// Rows of a micro batch, and micro batches of a step.
@@ -22,19 +38,100 @@ pub(super) struct Draft {
     pub accumulated: Option<u64>,
     /// Rows are packed.
     pub packed: bool,
+    /// Tokens of a text.
+    pub tokens: Option<u64>,
     pub epochs: Option<u64>,
     pub steps: Option<u64>,
+    pub steps_of_epoch: Option<u64>,
     pub warmup_share: Option<f64>,
     pub paths: Vec<String>,
-    /// The other tools' losses of preferences under methods of their own.
+    /// What is said of rollouts.
+    pub rollout: Rollout,
+}
+
+/// Rollouts of a file.
+#[derive(Default)]
+pub(super) struct Rollout {
+    /// Answers to a prompt.
+    pub answers: Option<u64>,
+    /// Prompts of a rollout, where a file counts them.
+    pub prompts: Option<u64>,
+    /// Answers of a rollout.
+    pub batch: Option<u64>,
+    /// Micro batches that share a rollout.
+    pub steps: Option<u64>,
+    /// Rollouts of the run.
+    pub count: Option<u64>,
+    /// Tokens of a prompt and of an answer.
+    pub prompt_tokens: Option<u64>,
+    pub answer_tokens: Option<u64>,
+    /// Passes over a rollout.
+    pub epochs: Option<u64>,
+    /// The loss, and whether its ratios are of whole answers.
     pub loss: Option<String>,
+    pub whole: bool,
+    /// How advantages follow from rewards.
+    pub scale: Option<&'static str>,
+    pub each: bool,
 }
 
 impl Draft {
+    /// Nothing but what is trained.
+    pub fn new(tool: Tool, kind: Kind, adapter: Option<&'static str>) -> Draft {
+        Draft {
+            set: Vec::new(),
+            unsaid: Vec::new(),
+            at: String::new(),
+            tool,
+            kind,
+            adapter,
+            dropless: false,
+            targets: Vec::new(),
+            bits: None,
+            rows: None,
+            accumulated: None,
+            packed: false,
+            tokens: None,
+            epochs: None,
+            steps: None,
+            steps_of_epoch: None,
+            warmup_share: None,
+            paths: Vec::new(),
+            rollout: Rollout::default(),
+        }
+    }
+
     /// Sets a key of the recipe.
     pub fn set(&mut self, path: &str, to: impl Into<Toml>) {
-        self.set.retain(|(other, _)| other != path);
-        self.set.push((path.to_string(), to.into()));
+        self.set.retain(|other| other.path != path);
+        self.set.push(Setting { path: path.to_string(), to: to.into(), from: self.at.clone() });
+    }
+
+    /// Sets a key that the file did not say, to what the other tool does then.
+    pub fn default(&mut self, path: &str, to: impl Into<Toml>) {
+        if !self.has(path) {
+            self.set(path, to);
+        }
+    }
+
+    /// Whether a key was set.
+    pub fn has(&self, path: &str) -> bool {
+        self.set.iter().any(|setting| setting.path == path)
+    }
+
+    /// Whether it was set to 0.
+    pub fn is_zero(&self, path: &str) -> bool {
+        self.set.iter().any(|setting| setting.path == path && setting.to.as_float() == Some(0.0))
+    }
+
+    /// A whole number that was set.
+    pub fn integer(&self, path: &str) -> Option<i64> {
+        self.set.iter().find(|setting| setting.path == path)?.to.as_integer()
+    }
+
+    /// A text that was set.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.set.iter().find(|setting| setting.path == path)?.to.as_str()
     }
 
     /// A key that could not be said.
@@ -44,20 +141,32 @@ impl Draft {
 
     /// The shipped recipe that is nearest.
     pub fn base(&self) -> &'static str {
-        match (self.method, self.adapter, self.bits) {
-            (Some(method), ..) => method,
-            (None, Some("dora"), None) => "dora",
-            (None, Some(_), Some(4)) => "qlora",
-            (None, Some(_), _) => "lora",
-            (None, None, _) => "sft",
+        match (self.kind, self.adapter, self.bits) {
+            (Kind::Dpo | Kind::Cpo, ..) => "dpo",
+            (Kind::Kto, ..) => "kto",
+            (Kind::Orpo, ..) => "orpo",
+            (Kind::Simpo, ..) => "simpo",
+            (Kind::Reward | Kind::Steps, ..) => "reward",
+            (Kind::Distill, ..) => "distill",
+            (Kind::Grpo, ..) => "grpo",
+            (Kind::Rloo, ..) => "rloo",
+            (Kind::Ppo, ..) => "ppo",
+            (Kind::Text | Kind::Answers, Some("dora"), None) => "dora",
+            (Kind::Text | Kind::Answers, Some(_), Some(4)) => "qlora",
+            (Kind::Text | Kind::Answers, Some(_), _) => "lora",
+            (Kind::Text | Kind::Answers, None, _) => "sft",
         }
     }
 
     /// The recipe, and what could not be said.
-    pub fn finish(mut self, tool: &str) -> Result<(String, Vec<(String, String)>)> {
-        let base = self.base();
+    pub fn finish(mut self) -> Result<(String, Vec<(String, String)>)> {
+        self.at.clear();
         if let Some(adapter) = self.adapter {
             self.set("adapter.method", adapter);
+            if !self.targets.is_empty() {
+                let all = std::mem::take(&mut self.targets);
+                self.default("adapter.targets", all.into_iter().collect::<Array>());
+            }
         }
         match self.bits {
             Some(4) => self.set("model.quantization", "nf4"),
@@ -67,48 +176,144 @@ impl Draft {
             }
             None => {}
         }
-        let micro = self.rows.unwrap_or(1) * self.accumulated.unwrap_or(1);
-        if self.rows.is_some() || self.accumulated.is_some() {
-            self.set("stage.0.micro_batches", micro.max(1) as i64);
-        }
-        if self.method.is_none() {
-            // A row of its own length a sample, or rows side by side in one that is full.
-            self.set("stage.0.packing", if self.packed { "best_fit" } else { "single" });
-        }
-        match (self.steps, self.epochs) {
-            (Some(steps), _) => self.set("stage.0.steps", steps as i64),
-            (None, Some(epochs)) => self.set("stage.0.epochs", epochs as i64),
-            (None, None) => {}
-        }
-        match (self.warmup_share, self.steps) {
-            (Some(share), Some(steps)) => self.set("schedule.warmup_steps", (share * steps as f64).ceil() as i64),
-            (Some(share), None) => self.unsaid(
-                "warmup_ratio",
-                &format!("steps are not known before the rows are packed; schedule.warmup_steps is {share} of those that `--dry-run` prints"),
-            ),
-            (None, _) => {}
-        }
+        self.length();
         if !self.paths.is_empty() {
             self.set("data.paths", self.paths.iter().map(String::as_str).collect::<Array>());
         }
-        if let Some(loss) = self.loss.take() {
-            self.set("objective.loss", loss);
+        let base = self.base();
+        let Some(mut document) = flat(base)? else { refuse!("the recipe {base} is no TOML") };
+        document.insert(
+            "about",
+            value(format!("Translated from {}'s settings, over the recipe {base}", self.tool)),
+        );
+        while let Some((at, why)) = self.refused(&document) {
+            if at >= self.set.len() {
+                self.unsaid("the recipe as a whole", &why);
+                break;
+            }
+            let Setting { path, from, .. } = self.set.remove(at);
+            let key = if from.is_empty() { path } else { from };
+            self.unsaid(&key, &why);
         }
-        let text = LIBRARY.text(base)?.unwrap_or_default();
-        let Ok(mut document) = text.parse::<DocumentMut>() else { refuse!("the recipe {base} is no TOML") };
-        document.insert("about", value(format!("Translated from {tool}'s settings, over the recipe {base}")));
-        for (path, to) in &self.set {
-            put(document.as_item_mut(), path, to.clone());
-        }
-        if self.steps.is_some()
-            && let Some(stage) = document["stage"].get_mut(0).and_then(Item::as_table_like_mut)
-        {
-            stage.remove("epochs");
-        }
-        let recipe = document.to_string();
+        let recipe = self.written(&document, self.set.len());
         // A key that does not exist would be a mistake of the table.
         library::resolve(Layers::with_library(LIBRARY).text("the translation", &recipe))?;
         Ok((recipe, self.unsaid))
+    }
+
+    /// How long the run is, which is counted in steps or in passes.
+    fn length(&mut self) {
+        let steps = self.steps.or(self.steps_of_epoch.map(|steps| steps * self.epochs.unwrap_or(1)));
+        match (steps, self.epochs) {
+            (Some(steps), _) => self.set("stage.0.steps", steps as i64),
+            (None, epochs) if self.kind.writes() => {
+                let why = format!(
+                    "passes over the prompts ({}) are not counted in steps before the prompts are; give stage.0.steps = passes x prompts / \
+                     rl.prompts x rl.minibatches x rl.epochs",
+                    epochs.unwrap_or(1)
+                );
+                self.unsaid("num_train_epochs", &why);
+            }
+            (None, Some(epochs)) => self.set("stage.0.epochs", epochs as i64),
+            (None, None) => {}
+        }
+        match (self.warmup_share, steps) {
+            (Some(share), Some(steps)) => {
+                self.set("schedule.warmup_steps", (share * steps as f64).ceil() as i64)
+            }
+            (Some(share), None) if share > 0.0 => self.unsaid(
+                "warmup_ratio",
+                &format!("steps are not known before the rows are packed; schedule.warmup_steps is {share} of those that `--dry-run` prints"),
+            ),
+            _ => {}
+        }
+    }
+
+    /// The recipe with the first so many settings.
+    fn written(&self, document: &DocumentMut, settings: usize) -> String {
+        let mut document = document.clone();
+        for setting in &self.set[..settings] {
+            put(document.as_item_mut(), &setting.path, setting.to.clone());
+        }
+        let steps = self.set[..settings].iter().any(|setting| setting.path == "stage.0.steps");
+        if let Some(stage) = document["stage"].get_mut(0).and_then(Item::as_table_like_mut)
+            && steps
+        {
+            stage.remove("epochs");
+        }
+        document.to_string()
+    }
+
+    /// A setting that the recipe refuses, and why: the one that the refusal names, or the first with which there is one. Behind the last if
+    /// there is a refusal without any.
+    fn refused(&self, document: &DocumentMut) -> Option<(usize, String)> {
+        let why = self.refusal(document, self.set.len())?;
+        let named =
+            |setting: &Setting| ['`', '.'].iter().any(|end| why.contains(&format!("`{}{end}", setting.path)));
+        if let Some(at) = self.set.iter().position(named) {
+            return Some((at, why));
+        }
+        let at = (1..=self.set.len()).find(|count| self.refusal(document, *count).as_ref() == Some(&why));
+        Some((at.map_or(self.set.len(), |count| count - 1), why))
+    }
+
+    /// What is wrong with the recipe of the first so many settings, were model, rows, rewards and teacher given.
+    fn refusal(&self, document: &DocumentMut, settings: usize) -> Option<String> {
+        let mut given = Vec::new();
+        let has = |path: &str| self.set[..settings].iter().any(|setting| setting.path == path);
+        for (is, path, to) in [
+            (true, "model.from", "MODEL"),
+            (true, "data.paths", "ROWS.jsonl"),
+            (self.kind.writes(), "rl.reward", "REWARDS.toml"),
+            (self.kind == Kind::Distill, "objective.teacher", "TEACHER"),
+        ] {
+            if is && !has(path) {
+                given.push(format!("{path}={to}"));
+            }
+        }
+        let recipe = self.written(document, settings);
+        let layers = Layers::with_library(LIBRARY).text("the translation", &recipe).sets(&given);
+        let why = match library::resolve(layers) {
+            Err(error) => error.to_string(),
+            Ok(loaded) => fathom_train::check(&loaded)
+                .and_then(|()| fathom_train::check_training(&loaded))
+                .err()?
+                .to_string(),
+        };
+        // Without the place in a file that is not there yet.
+        Some(why.find('`').map_or(why.clone(), |at| why[at..].to_string()))
+    }
+}
+
+/// A shipped recipe with what it extends written out; none if it is no TOML.
+fn flat(name: &str) -> Result<Option<DocumentMut>> {
+    let text = LIBRARY.text(name)?.unwrap_or_default();
+    // Its comments are of values that another tool may have said otherwise.
+    let text: String =
+        text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+    let Ok(mut document) = text.parse::<DocumentMut>() else { return Ok(None) };
+    let Some(below) = document.remove("extends").and_then(|name| name.as_str().map(str::to_string)) else {
+        return Ok(Some(document));
+    };
+    let Some(mut whole) = flat(&below)? else { return Ok(None) };
+    for (key, item) in document.iter() {
+        match (item.as_table_like(), whole.get_mut(key).and_then(Item::as_table_like_mut)) {
+            (Some(over), Some(table)) => lay(over, table),
+            _ => {
+                whole.insert(key, item.clone());
+            }
+        }
+    }
+    Ok(Some(whole))
+}
+
+fn lay(over: &dyn TableLike, table: &mut dyn TableLike) {
+    for (key, item) in over.iter() {
+        let mut item = item.clone();
+        if let Some(value) = item.as_value_mut() {
+            value.decor_mut().clear();
+        }
+        table.insert(key, item);
     }
 }
 

@@ -1,8 +1,10 @@
-//! Files of other tools as recipes: axolotl's, LLaMA-Factory's, torchtune's and TRL's YAML. What a key says is looked up in one table
-//! ([`rules::RULES`]); what cannot be said is named with the reason. Nothing in such a file is executed.
+//! Files of other tools as recipes: axolotl's, LLaMA-Factory's, torchtune's and TRL's YAML. What a file trains is found
+//! first ([`kind::of`]), then what each key says of that is looked up ([`rules`]); what cannot be said is named with the reason. Nothing in such a file is executed.
 
 mod draft;
+mod kind;
 mod rules;
+mod values;
 mod yaml;
 
 use std::fmt;
@@ -11,6 +13,7 @@ use serde_json::Value;
 
 use crate::error::{Result, refuse};
 use draft::Draft;
+use kind::{Entries, Kind};
 
 /// A tool whose files are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,9 @@ pub struct Translated {
 
 /// Translates the text of a file.
 ///
+/// What a file trains is found first, over all its keys; then each key is read by that, and what the file leaves out becomes what its tool
+/// does then. A value that the recipe refuses is named among what could not be said.
+///
 /// # Errors
 /// It is no YAML, or of none of the tools.
 pub fn translate(text: &str) -> Result<Translated> {
@@ -58,12 +64,31 @@ pub fn translate(text: &str) -> Result<Translated> {
         Ok(entries) => entries,
         Err(why) => refuse!("is no YAML file of settings: {why}"),
     };
+    let tool = tool(&entries)?;
+    let found = Entries(&entries);
+    let mut draft = Draft::new(tool, kind::of(tool, found), kind::adapter(tool, found));
+    read(&mut draft, &entries);
+    rules::defaults::fill(&mut draft);
+    let base = draft.base();
+    let (recipe, unsaid) = draft.finish()?;
+    Ok(Translated { tool, base, recipe, unsaid })
+}
+
+/// Keys that LLaMA-Factory alone has.
+const OF_LLAMA_FACTORY: &[&str] = &["stage", "finetuning_type", "cutoff_len", "template", "export_dir"];
+
+/// Whose file it is.
+fn tool(entries: &[(String, Value)]) -> Result<Tool> {
     let has = |key: &str| entries.iter().any(|(name, _)| name == key);
-    let tool = if has("base_model") {
+    let under = |table: &str| entries.iter().any(|(name, _)| name.starts_with(table));
+    let newer = has("train_dataset") || under("peft_config.") || under("dist_config.");
+    Ok(if has("base_model") {
         Tool::Axolotl
     } else if entries.iter().any(|(name, _)| name.ends_with("._component_")) {
         Tool::Torchtune
-    } else if has("model_name_or_path") && (has("stage") || has("finetuning_type") || has("cutoff_len")) {
+    } else if (has("model_name_or_path") && OF_LLAMA_FACTORY.iter().any(|key| has(key)))
+        || (has("model") && newer)
+    {
         Tool::LlamaFactory
     } else if has("model_name_or_path") || has("per_device_train_batch_size") {
         Tool::Trl
@@ -72,190 +97,52 @@ pub fn translate(text: &str) -> Result<Translated> {
             "has no key by which axolotl's (base_model), LLaMA-Factory's (model_name_or_path, stage), torchtune's (_component_) or TRL's \
              (model_name_or_path) files are known"
         );
-    };
-    let mut draft = Draft::default();
-    for (key, value) in &entries {
-        read(&mut draft, key, value);
-    }
-    let base = draft.base();
-    let (recipe, unsaid) = draft.finish(&tool.to_string())?;
-    Ok(Translated { tool, base, recipe, unsaid })
+    })
 }
 
-/// One entry.
-fn read(draft: &mut Draft, key: &str, value: &Value) {
-    // What is empty or off says nothing.
-    if yaml::is_nothing(value) && !rules::MEANS_OFF.contains(&key) {
-        return;
-    }
-    let said = match rules::RULES.iter().find(|(keys, _)| keys.contains(&key)) {
-        Some((_, rule)) => rule(draft, value),
-        None if rules::is_implied(key) => Ok(()),
-        None => Err("has no equal here that this command knows".into()),
-    };
-    if let Err(why) = said {
-        draft.unsaid(key, &why);
-    }
-}
-
-/// Files as the tools' own examples have them.
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn says(text: &str) -> (Translated, toml_edit::DocumentMut) {
-        let translated = translate(text).unwrap();
-        let recipe = translated.recipe.parse().unwrap();
-        (translated, recipe)
-    }
-
-    fn unsaid(translated: &Translated) -> Vec<&str> {
-        translated.unsaid.iter().map(|(key, _)| key.as_str()).collect()
-    }
-
-    #[test]
-    fn an_axolotl_file_of_qlora() {
-        let (translated, recipe) = says(
-            "base_model: models/llama
-load_in_4bit: true
-strict: false
-datasets:
-  - path: rows.jsonl
-    type: chat_template
-    field_messages: talk
-    message_property_mappings: {role: who, content: what}
-val_set_size: 0.05
-output_dir: ./outputs/qlora-out
-adapter: qlora
-lora_r: 32
-lora_alpha: 16
-lora_dropout: 0.05
-lora_target_linear: true
-sequence_len: 4096
-sample_packing: true
-gradient_accumulation_steps: 4
-micro_batch_size: 2
-num_epochs: 4
-optimizer: paged_adamw_8bit
-lr_scheduler: cosine
-learning_rate: 2e-4
-bf16: auto
-gradient_checkpointing: true
-flash_attention: true
-warmup_steps: 10
-weight_decay: 0.0
-special_tokens:
-  pad_token: <|end_of_text|>
-",
-        );
-        assert_eq!((translated.tool, translated.base), (Tool::Axolotl, "qlora"));
-        assert_eq!(unsaid(&translated), ["optimizer", "special_tokens.pad_token"]);
-        assert_eq!(recipe["model"]["quantization"].as_str(), Some("nf4"));
-        assert_eq!(recipe["model"]["from"].as_str(), Some("models/llama"));
-        assert_eq!(recipe["adapter"]["rank"].as_integer(), Some(32));
-        assert_eq!(recipe["adapter"]["alpha"].as_float(), Some(16.0));
-        assert_eq!(recipe["adapter"]["dropout"].as_float(), Some(0.05));
-        assert_eq!(recipe["optimizer"]["lr"].as_float(), Some(2e-4));
-        assert_eq!(recipe["stage"][0]["seq_tokens"].as_integer(), Some(4096));
-        assert_eq!(recipe["stage"][0]["micro_batches"].as_integer(), Some(8));
-        assert_eq!(recipe["stage"][0]["packing"].as_str(), Some("best_fit"));
-        assert_eq!(recipe["stage"][0]["epochs"].as_integer(), Some(4));
-        assert_eq!(recipe["data"]["columns"]["role"].as_str(), Some("who"));
-        assert_eq!(recipe["data"]["paths"][0].as_str(), Some("rows.jsonl"));
-    }
-
-    #[test]
-    fn a_llama_factory_file_of_dpo() {
-        let (translated, recipe) = says(
-            "model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
-stage: dpo
-do_train: true
-finetuning_type: lora
-lora_rank: 8
-lora_target: all
-pref_beta: 0.1
-pref_loss: sigmoid
-dataset: dpo_en_demo
-template: llama3
-cutoff_len: 2048
-output_dir: saves/llama3-8b/lora/dpo
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 8
-learning_rate: 5.0e-6
-num_train_epochs: 3.0
-lr_scheduler_type: cosine
-warmup_ratio: 0.1
-bf16: true
-ddp_timeout: 180000000
-",
-        );
-        assert_eq!((translated.tool, translated.base), (Tool::LlamaFactory, "dpo"));
-        assert_eq!(unsaid(&translated), ["dataset", "template", "warmup_ratio"]);
-        assert_eq!(recipe["adapter"]["method"].as_str(), Some("lora"));
-        assert_eq!(recipe["adapter"]["targets"].as_str(), Some("all-linear"));
-        assert_eq!(recipe["objective"]["loss"].as_str(), Some("sigmoid"));
-        assert_eq!(recipe["schedule"]["decay"].as_str(), Some("cosine"));
-    }
-
-    #[test]
-    fn a_torchtune_file_and_one_of_trl() {
-        let (translated, recipe) = says(
-            "output_dir: /tmp/out
-model:
-  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
-  lora_attn_modules: ['q_proj', 'v_proj', 'output_proj']
-  apply_lora_to_mlp: True
-  lora_rank: 8
-  lora_alpha: 16
-  lora_dropout: 0.0
-tokenizer:
-  _component_: torchtune.models.llama3.llama3_tokenizer
-  path: /tmp/tokenizer.model
-  max_seq_len: null
-checkpointer:
-  _component_: torchtune.training.FullModelHFCheckpointer
-  checkpoint_dir: /tmp/Meta-Llama
-  checkpoint_files: [a, b]
-dataset:
-  _component_: torchtune.datasets.alpaca_cleaned_dataset
-  packed: False
-seed: 3
-batch_size: 2
-optimizer:
-  _component_: torch.optim.AdamW
-  fused: True
-  lr: 3e-4
-lr_scheduler:
-  _component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup
-  num_warmup_steps: 100
-epochs: 1
-max_steps_per_epoch: 50
-enable_activation_checkpointing: False
-dtype: bf16
-",
-        );
-        assert_eq!((translated.tool, translated.base), (Tool::Torchtune, "lora"));
-        assert_eq!(unsaid(&translated), ["dataset._component_"]);
-        assert_eq!(recipe["adapter"]["targets"].as_str(), Some("all-linear"));
-        assert_eq!(recipe["schedule"]["warmup_steps"].as_integer(), Some(100));
-        assert_eq!(recipe["stage"][0]["steps"].as_integer(), Some(50));
-        assert!(recipe["stage"][0].get("epochs").is_none());
-        let (translated, recipe) = says(
-            "model_name_or_path: m\nmax_length: 1024\nper_device_train_batch_size: 8\nmax_steps: 200\nwarmup_ratio: 0.05\nuse_peft: false\nmade_up: 3\n",
-        );
-        assert_eq!((translated.tool, translated.base), (Tool::Trl, "sft"));
-        assert_eq!(unsaid(&translated), ["made_up"]);
-        assert_eq!(recipe["schedule"]["warmup_steps"].as_integer(), Some(10));
-        assert_eq!(recipe["stage"][0]["packing"].as_str(), Some("single"));
-    }
-
-    #[test]
-    fn what_is_none_of_them_is_refused() {
-        for (text, why) in
-            [("a: [", "no YAML"), ("- a", "no mapping"), ("x: 1", "has no key by which"), ("", "documents")]
-        {
-            let error = translate(text).unwrap_err().to_string();
-            assert!(error.contains(why), "{text}: {error}");
+/// All entries, in the order of the rules: what all kinds have before what one has, and never in the file's.
+fn read(draft: &mut Draft, entries: &[(String, Value)]) {
+    let tables = draft.kind.tables();
+    let mut ruled = Vec::new();
+    let mut unsaid = Vec::new();
+    for (at, (key, value)) in entries.iter().enumerate() {
+        let bare = rules::bare(key);
+        // What is empty or off says nothing.
+        if yaml::is_nothing(value) && !rules::MEANS_OFF.contains(&bare) {
+            continue;
+        }
+        let find = |(number, table): (usize, &&'static [rules::Row])| {
+            let place = |(keys, _): &rules::Row| keys.iter().position(|known| *known == bare || known == key);
+            let row = |(row, entry): (usize, &rules::Row)| Some((number, row, place(entry)?, entry.1));
+            table.iter().enumerate().find_map(row)
+        };
+        // A kind's own meaning of a key before that of all.
+        let found = tables.iter().enumerate().rev().find_map(find);
+        match found {
+            Some((table, row, alias, rule)) => ruled.push(((table, row, alias, at), key, value, rule)),
+            None if rules::implied::is_implied(bare) => {}
+            None => {
+                let (name, why) = match Kind::any_has(bare) {
+                    true => (
+                        key.as_str(),
+                        format!("says nothing where a model learns from {}", draft.kind.name()),
+                    ),
+                    false => rules::implied::reason(key),
+                };
+                // One line for all that a reason is for.
+                if !unsaid.iter().any(|(_, other, _)| other == name) {
+                    unsaid.push((at, name.to_string(), why));
+                }
+            }
         }
     }
+    ruled.sort_by_key(|(order, ..)| *order);
+    for ((.., at), key, value, rule) in ruled {
+        draft.at = key.clone();
+        if let Err(why) = rule(draft, value) {
+            unsaid.push((at, key.clone(), why));
+        }
+    }
+    unsaid.sort_by_key(|(at, ..)| *at);
+    unsaid.into_iter().for_each(|(_, key, why)| draft.unsaid(&key, &why));
 }

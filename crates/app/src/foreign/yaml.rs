@@ -5,14 +5,57 @@ use serde_json::{Map, Value};
 
 /// Entries under dotted keys, in the order of the file; lists are values.
 pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
-    let mut documents = YamlOwned::load_from_str(text).map_err(|error| error.to_string())?;
+    let mut documents = YamlOwned::load_from_str(text)
+        .or_else(|error| YamlOwned::load_from_str(&indented(text)).map_err(|_| error))
+        .map_err(|error| error.to_string())?;
     if documents.len() != 1 {
         return Err(format!("it has {} documents", documents.len()));
     }
     let Value::Object(top) = json(documents.remove(0)) else { return Err("it is no mapping".into()) };
     let mut flat = Vec::new();
     flatten("", top, &mut flat);
+    interpolate(&mut flat);
     Ok(flat)
+}
+
+/// The same text with lists and mappings in brackets further in than any block, which the standard asks for and Python does not.
+fn indented(text: &str) -> String {
+    let mut depth = 0usize;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let inside = if depth > 0 { " ".repeat(64) } else { String::new() };
+        lines.push(inside + line);
+        let (mut quote, mut before) = (None, ' ');
+        for char in line.chars() {
+            match (quote, char) {
+                (None, '#') if before.is_whitespace() => break,
+                (None, '"' | '\'') => quote = Some(char),
+                (Some(open), _) if open == char => quote = None,
+                (None, '[' | '{') => depth += 1,
+                (None, ']' | '}') => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            before = char;
+        }
+    }
+    lines.join("\n")
+}
+
+/// OmegaConf's references to other keys, `${key}`; what names none stays.
+fn interpolate(flat: &mut [(String, Value)]) {
+    for _ in 0..4 {
+        let known = flat.to_vec();
+        for (_, value) in flat.iter_mut() {
+            let Value::String(text) = value else { continue };
+            let Some((before, rest)) = text.split_once("${") else { continue };
+            let Some((key, after)) = rest.split_once('}') else { continue };
+            match known.iter().find(|(name, _)| name == key).map(|(_, value)| value) {
+                Some(Value::String(found)) => *text = format!("{before}{found}{after}"),
+                Some(found) if before.is_empty() && after.is_empty() => *value = found.clone(),
+                _ => {}
+            }
+        }
+    }
 }
 
 fn flatten(prefix: &str, map: Map<String, Value>, flat: &mut Vec<(String, Value)>) {

@@ -3,6 +3,7 @@
 
 mod behind;
 mod circles;
+mod foreign;
 mod job;
 mod panics;
 mod policy;

@@ -1,0 +1,216 @@
+//! Files of other tools as recipes, as their own examples have them.
+
+mod preferences;
+mod rewards;
+mod tools;
+
+use fathom_app::foreign::{Tool, Translated, translate};
+
+fn says(text: &str) -> (Translated, toml_edit::DocumentMut) {
+    let translated = translate(text).unwrap();
+    let recipe = translated.recipe.parse().unwrap();
+    (translated, recipe)
+}
+
+fn unsaid(translated: &Translated) -> Vec<&str> {
+    translated.unsaid.iter().map(|(key, _)| key.as_str()).collect()
+}
+
+#[test]
+fn an_axolotl_file_of_qlora() {
+    let (translated, recipe) = says(
+        "base_model: models/llama
+load_in_4bit: true
+strict: false
+datasets:
+  - path: rows.jsonl
+    type: chat_template
+    field_messages: talk
+    message_property_mappings: {role: who, content: what}
+val_set_size: 0.05
+output_dir: ./outputs/qlora-out
+adapter: qlora
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0.05
+lora_target_linear: true
+sequence_len: 4096
+sample_packing: true
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+num_epochs: 4
+optimizer: paged_adamw_8bit
+lr_scheduler: cosine
+learning_rate: 2e-4
+bf16: auto
+gradient_checkpointing: true
+flash_attention: true
+warmup_steps: 10
+weight_decay: 0.0
+special_tokens:
+  pad_token: <|end_of_text|>
+",
+    );
+    assert_eq!((translated.tool, translated.base), (Tool::Axolotl, "qlora"));
+    assert_eq!(unsaid(&translated), ["optimizer"]);
+    assert_eq!(recipe["model"]["quantization"].as_str(), Some("nf4"));
+    assert_eq!(recipe["model"]["from"].as_str(), Some("models/llama"));
+    assert_eq!(recipe["adapter"]["rank"].as_integer(), Some(32));
+    assert_eq!(recipe["adapter"]["alpha"].as_float(), Some(16.0));
+    assert_eq!(recipe["adapter"]["dropout"].as_float(), Some(0.05));
+    assert_eq!(recipe["optimizer"]["lr"].as_float(), Some(2e-4));
+    assert_eq!(recipe["stage"][0]["seq_tokens"].as_integer(), Some(4096));
+    assert_eq!(recipe["stage"][0]["micro_batches"].as_integer(), Some(8));
+    assert_eq!(recipe["stage"][0]["packing"].as_str(), Some("best_fit"));
+    assert_eq!(recipe["stage"][0]["epochs"].as_integer(), Some(4));
+    assert_eq!(recipe["data"]["columns"]["role"].as_str(), Some("who"));
+    assert_eq!(recipe["data"]["paths"][0].as_str(), Some("rows.jsonl"));
+}
+
+#[test]
+fn a_llama_factory_file_of_dpo() {
+    let (translated, recipe) = says(
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: dpo
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+pref_beta: 0.1
+pref_loss: sigmoid
+dataset: dpo_en_demo
+template: llama3
+cutoff_len: 2048
+output_dir: saves/llama3-8b/lora/dpo
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 5.0e-6
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+",
+    );
+    assert_eq!((translated.tool, translated.base), (Tool::LlamaFactory, "dpo"));
+    assert_eq!(unsaid(&translated), ["dataset", "template", "warmup_ratio"]);
+    assert_eq!(recipe["adapter"]["method"].as_str(), Some("lora"));
+    assert_eq!(recipe["adapter"]["targets"].as_str(), Some("all-linear"));
+    assert_eq!(recipe["objective"]["loss"].as_str(), Some("sigmoid"));
+    assert_eq!(recipe["schedule"]["decay"].as_str(), Some("cosine"));
+}
+
+#[test]
+fn a_torchtune_file_and_one_of_trl() {
+    let (translated, recipe) = says(
+        "output_dir: /tmp/out
+model:
+  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
+  lora_attn_modules: ['q_proj', 'v_proj', 'output_proj']
+  apply_lora_to_mlp: True
+  lora_rank: 8
+  lora_alpha: 16
+  lora_dropout: 0.0
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  path: /tmp/tokenizer.model
+  max_seq_len: null
+checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+  checkpoint_dir: /tmp/Meta-Llama
+  checkpoint_files: [a, b]
+dataset:
+  _component_: torchtune.datasets.alpaca_cleaned_dataset
+  packed: False
+seed: 3
+batch_size: 2
+optimizer:
+  _component_: torch.optim.AdamW
+  fused: True
+  lr: 3e-4
+lr_scheduler:
+  _component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup
+  num_warmup_steps: 100
+epochs: 1
+max_steps_per_epoch: 50
+enable_activation_checkpointing: False
+dtype: bf16
+",
+    );
+    assert_eq!((translated.tool, translated.base), (Tool::Torchtune, "lora"));
+    assert_eq!(unsaid(&translated), ["dataset._component_"]);
+    let targets: Vec<&str> =
+        recipe["adapter"]["targets"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+    assert_eq!(targets, ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]);
+    assert_eq!(recipe["schedule"]["decay"].as_str(), Some("cosine"));
+    assert_eq!(recipe["optimizer"]["clip"].as_str(), Some("none"));
+    assert_eq!(recipe["schedule"]["warmup_steps"].as_integer(), Some(100));
+    assert_eq!(recipe["stage"][0]["steps"].as_integer(), Some(50));
+    assert!(recipe["stage"][0].get("epochs").is_none());
+    let (translated, recipe) = says(
+        "model_name_or_path: m\nmax_length: 1024\nper_device_train_batch_size: 8\nmax_steps: 200\nwarmup_ratio: 0.05\nuse_peft: false\nmade_up: 3\n",
+    );
+    assert_eq!((translated.tool, translated.base), (Tool::Trl, "sft"));
+    assert_eq!(unsaid(&translated), ["made_up"]);
+    assert_eq!(recipe["schedule"]["warmup_steps"].as_integer(), Some(10));
+    assert_eq!(recipe["stage"][0]["packing"].as_str(), Some("single"));
+}
+
+#[test]
+fn what_is_none_of_them_is_refused() {
+    for (text, why) in
+        [("a: [", "no YAML"), ("- a", "no mapping"), ("x: 1", "has no key by which"), ("", "documents")]
+    {
+        let error = translate(text).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}
+
+/// A value of a recipe by its path, as TOML has it.
+fn at(recipe: &toml_edit::DocumentMut, path: &str) -> String {
+    let mut item = recipe.as_item();
+    for part in path.split('.') {
+        let inner = match part.parse::<usize>() {
+            Ok(index) => item.get(index),
+            Err(_) => item.get(part),
+        };
+        item = inner.unwrap_or_else(|| panic!("{path} is not said:\n{recipe}"));
+    }
+    item.to_string().trim().to_string()
+}
+
+/// Files, the recipes they are written over, what these say, and the keys that are named as not said.
+fn cases(cases: &[(&str, &str, &[(&str, &str)], &[&str])]) {
+    for (text, base, values, left) in cases {
+        let (translated, recipe) = says(text);
+        assert_eq!(translated.base, *base, "{text}");
+        for (path, value) in *values {
+            assert_eq!(at(&recipe, path), *value, "{path} of\n{text}");
+        }
+        assert_eq!(unsaid(&translated), *left, "{text}: {:?}", translated.unsaid);
+    }
+}
+
+/// The lines of a file in the other order say the same.
+#[test]
+fn the_order_of_keys_does_not_matter() {
+    let files = [
+        "model_name_or_path: m\nloss_type: dr_grpo\nbeta: 0.04\nnum_generations: 4\nscale_rewards: false\nmax_steps: 5\n",
+        "model_name_or_path: m\nloss_type: kto\nbeta: 0.2\nuse_peft: true\nlora_r: 4\nwarmup_ratio: 0.1\nmax_steps: 100\n",
+        "base_model: m\nrl: ipo\nrl_beta: 0.3\nadapter: qlora\nlora_r: 4\nload_in_4bit: true\nlora_target_linear: true\n",
+        "model_name_or_path: m\nstage: ppo\nppo_buffer_size: 2\ngradient_accumulation_steps: 4\nper_device_train_batch_size: 2\nmax_steps: 9\n",
+    ];
+    for file in files {
+        let lines: Vec<&str> = file.lines().rev().collect();
+        assert_eq!(translate(file).unwrap().recipe, translate(&lines.join("\n")).unwrap().recipe, "{file}");
+    }
+}
+
+/// Python closes brackets at any column.
+#[test]
+fn brackets_close_where_python_lets_them() {
+    let (_, recipe) = says(
+        "base_model: m\nlora_r: 4\nadapter: lora\nlora_target_modules: [\n  q_proj, # [\n\n]\nmax_steps: 2\n",
+    );
+    assert_eq!(at(&recipe, "adapter.targets"), "[\"q_proj\"]");
+}
