@@ -13,7 +13,6 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fathom_app::library;
-use fathom_app::spread::AskedMesh;
 use fathom_train::recipe::{MachineKind, Precision};
 
 pub use bench::Bench;
@@ -23,7 +22,7 @@ pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use quality::TrainQuality;
-pub use serve::{Prefixes, Serve};
+pub use serve::{Mesh, Prefixes, Serve};
 
 use crate::{console, version};
 
@@ -204,32 +203,6 @@ fn ranks() -> RangedU64ValueParser<usize> {
 
 fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=4096)
-}
-
-/// The ranks of a model that is asked.
-#[derive(Group)]
-pub struct Mesh {
-    /// Tensor parallel ranks of a model: threads, each with some heads and columns of it, and some of its experts.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub tp: usize,
-    /// Stages of a model's pipeline: threads, each with some of its layers.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub pp: usize,
-    /// Into how many parts the --tp ranks deal a layer's experts; 1 for all experts on each rank. Default: with --etp, what takes the
-    /// least memory, which is as many as there are ranks where the number of experts divides; 1 if --etp is given.
-    #[arg(long, requires = "tp", value_parser = ranks())]
-    pub ep: Option<usize>,
-    /// How many of the --tp ranks share the columns of each expert; --ep times --etp divides --tp. Default: as --ep says.
-    #[arg(long, requires = "tp", value_parser = ranks())]
-    pub etp: Option<usize>,
-}
-
-impl Mesh {
-    /// What it says.
-    pub fn asked(&self) -> AskedMesh {
-        let experts = self.ep.or(self.etp).map(|_| [self.ep.unwrap_or(1), self.etp.unwrap_or(1)]);
-        AskedMesh { tp: self.tp, pp: self.pp, experts }
-    }
 }
 
 /// What computes.

@@ -23,6 +23,11 @@ use fathom_tensor::{DType, PageFormat};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
 
+/// Ranks that share experts as takes the least memory.
+pub fn mesh(tp: usize, pp: usize) -> AskedMesh {
+    AskedMesh { tp, pp, experts: None }
+}
+
 pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
     Order {
         models: vec![model.to_path_buf()],
@@ -33,7 +38,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
         template: None,
         machine: MachineKind::Cpu,
         threads: 2,
-        mesh: AskedMesh { tp, pp, experts: None },
+        mesh: mesh(tp, pp),
         memory_bytes: Some(64 << 20),
         prefixes: None,
         settings: settings(None, &["serve.sequences=3".into()]).unwrap(),
@@ -193,7 +198,8 @@ fn mixture(folder: &Path, ffn: usize, experts: usize) -> PathBuf {
     folder.join("run")
 }
 
-fn in_blocks(run: &Path, kind: Kind) -> PathBuf {
+/// A run's model as a file of blocks.
+pub fn in_blocks(run: &Path, kind: Kind) -> PathBuf {
     let what = Conversion {
         from: run.to_path_buf(),
         to: run.with_file_name("model.gguf"),

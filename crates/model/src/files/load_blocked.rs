@@ -61,15 +61,14 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
 /// in] and has those rows; of rows that are cut there is an area for each expert.
 fn stretches(job: &Job, packing: &Packing) -> Vec<(Area, usize)> {
     let (there, here) = (&job.patch.area, &job.patch.local.rows);
-    let found = match job.patch.shape[..] {
-        [_, inner, out] if packing.turned => of_stack(&there.rows, inner).map(|stack| (stack, inner, out)),
+    let stack = match job.patch.shape[..] {
+        [_, inner, out] if packing.turned => of_stack(&there.rows, inner).zip(Some(out)),
         _ => None,
     };
-    let Some(((experts, columns), inner, out)) = found else { return vec![(there.clone(), here.start)] };
-    let own = there.cols.len();
+    let Some(((experts, columns), out)) = stack else { return vec![(there.clone(), here.start)] };
     // Rows of the weight as it counts, [experts x in, out].
+    let own = there.cols.len();
     let first = here.start / columns.len().max(1) * own;
-    debug_assert!(columns.len() == packing.cols && columns.end <= inner, "{packing:?}");
     if own == out {
         return vec![(Area { rows: experts.start * out..experts.end * out, cols: columns }, first)];
     }
