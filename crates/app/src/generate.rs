@@ -11,8 +11,10 @@ use fathom_text::Tokenizer;
 
 use crate::crew::on_threads;
 use crate::error::{Result, caught, refuse};
+use crate::events::Events;
 use crate::machine::Machine;
 use crate::models::{self, Ready};
+use crate::spread::{AskedMesh, Spread};
 
 /// Tokens of an answer, where the context has room for them and nothing is said.
 const MAX_TOKENS: usize = 256;
@@ -69,20 +71,29 @@ pub struct SplitModel<'a> {
     pub dtype: Option<DType>,
     /// What the ranks share.
     pub machine: &'a Machine,
-    /// Tensor parallel ranks.
-    pub tp: usize,
-    /// Stages of the pipeline.
-    pub pp: usize,
+    /// The ranks.
+    pub mesh: AskedMesh,
+    /// Receives what is worth knowing of them.
+    pub events: &'a dyn Events,
 }
 
 impl SplitModel<'_> {
+    /// How the ranks share the model.
+    fn grid(&self) -> Result<Grid> {
+        let opened = fathom_model::open(&models::model_folder(self.model)?)?;
+        let dtype = self.dtype.unwrap_or_else(|| models::stored_dtype(&opened.source));
+        let Spread { grid, experts } = self.mesh.spread(self.machine, (&opened, dtype), None)?;
+        experts.iter().for_each(|experts| self.events.note(&format!("experts: {experts}")));
+        Ok(grid)
+    }
+
     /// As [`generate`], by all ranks together.
     ///
     /// # Errors
     /// As [`generate`]; no model there, one that cannot be cut like that, no memory for its parts.
     pub fn generate(&self, request: &Request, stream: &mut dyn FnMut(&str) -> Flow) -> Result<Generation> {
-        let SplitModel { model, dtype, machine, tp, pp } = *self;
-        let grid = Grid { tp, pp, ..Grid::default() };
+        let SplitModel { model, dtype, machine, .. } = *self;
+        let grid = self.grid()?;
         let link = |error| fathom_train::Error::Link(error);
         let first = |device: Device| {
             let ready = caught(|| models::open_part(model, dtype, None, device))?;

@@ -60,6 +60,7 @@ pub mod score;
 pub mod selftest;
 pub mod serve;
 pub mod several;
+pub mod spread;
 pub mod text;
 pub mod train;
 mod writer;

@@ -22,7 +22,7 @@ pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use quality::TrainQuality;
-pub use serve::{Prefixes, Serve};
+pub use serve::{Mesh, Prefixes, Serve};
 
 use crate::{console, version};
 
@@ -434,12 +434,9 @@ pub struct Generate {
     /// Prints the token ids of the answer instead of its text.
     #[arg(long)]
     pub ids: bool,
-    /// Tensor parallel ranks: threads, each with some heads and columns of the model.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub tp: usize,
-    /// Stages of a pipeline: threads, each with some layers of the model.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub pp: usize,
+    /// The ranks.
+    #[command(flatten)]
+    pub mesh: Mesh,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,

@@ -1,5 +1,5 @@
-//! An engine on the ranks of a mesh that have parts of the model each: tensor parallel ranks some heads and columns, stages of a
-//! pipeline some layers. Its keys and values are those of the rank's heads and layers. All of these ranks take the same steps for the
+//! An engine on the ranks of a mesh that have parts of the model each: tensor parallel ranks some heads and columns, and some experts or
+//! some columns of each, stages of a pipeline some layers. Its keys and values are those of the rank's heads and layers. All of these ranks take the same steps for the
 //! same requests, and each of them has the logits of every answer, so all choose the same tokens. Every rank has a clock of its own, and
 //! would run other sequences first, so time decides nothing there unless one of them tells it to the others ([`crate::ranks`]). Replicas
 //! of the model know nothing of each other here.
@@ -76,7 +76,8 @@ impl Engine<'_> {
     pub(crate) fn part(&self) -> Part {
         let mesh = &self.device.mesh;
         let [tp, pp] = [Axis::Tp, Axis::Pp].map(|axis| [mesh.index(axis), mesh.size(axis)]);
-        (!self.is_whole()).then_some([tp[0], tp[1], pp[0], pp[1]])
+        let [ep, etp] = [Axis::Ep, Axis::Etp].map(|axis| mesh.size(axis));
+        (!self.is_whole()).then_some([tp[0], tp[1], pp[0], pp[1], ep, etp])
     }
 
     /// The rank has all of the model.

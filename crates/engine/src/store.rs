@@ -107,8 +107,9 @@ impl Beginnings {
     }
 }
 
-/// Which part of a model a rank has: its places along the axes of the mesh, and the sizes of these. None where it has all.
-pub(crate) type Part = Option<[usize; 4]>;
+/// Which part of a model a rank has: its places along the axes of the mesh, the sizes of these, and over how many ranks experts are spread
+/// and each of them is. None where it has all.
+pub(crate) type Part = Option<[usize; 6]>;
 
 /// The files of one model, and how much is in the folder.
 pub(crate) struct PrefixStore {

@@ -12,7 +12,7 @@ use fathom_tensor::ggml::octets::OCTET;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
 use crate::adapter::Given;
-use crate::files::Source;
+use crate::files::{Source, of_stack};
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::portion::Portion;
@@ -110,9 +110,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Po
         let local = held.shard.local();
         let packing = match weight.kind {
             Kind::Experts(count) if is_matrix => {
-                // Of experts that are one tensor a rank has all, or holds its part as elements.
-                let one = if local == weight.shape { turned(pieces, source) } else { None };
-                let packing = one.or_else(|| packing(pieces, local, source));
+                let packing = turned(pieces, source).or_else(|| packing(pieces, local, source));
                 packing.and_then(|packing| of_experts(portion.own_experts(count), packing))
             }
             _ if is_matrix && (weight.kind == Kind::Linear || looked_up) => {
@@ -145,12 +143,23 @@ fn of_experts(count: usize, packing: Packing) -> Option<Packing> {
     Some(if eights { packing.interleaved() } else { packing })
 }
 
-/// The rows of a tensor [experts, in, out] that is stored as [experts, out, in] in few bits.
+/// The rows of a tensor [experts, in, out] that is stored as [experts, out, in] in few bits, or of a rank's part of it: some experts, some
+/// rows of each, or whole blocks of their columns.
 fn turned(pieces: &[Piece], source: &dyn Source) -> Option<Packing> {
-    let [Piece { name, shape, .. }] = pieces else { return None };
-    let [experts, inner, out] = shape[..] else { return None };
-    let runs = vec![(source.blocks(name)?, experts * out)];
-    Some(Packing { cols: inner, runs, turned: true })
+    let Piece { name, shape, .. } = pieces.first()?;
+    let [_, inner, _] = shape[..] else { return None };
+    let format = source.blocks(name)?;
+    let mut packing = Packing { cols: 0, runs: Vec::new(), turned: true };
+    let mut rows = 0;
+    for piece in pieces {
+        let (experts, columns) = of_stack(&piece.rows, inner)?;
+        if piece.name != *name || !format.has_columns(inner, &columns) {
+            return None;
+        }
+        (packing.cols, rows) = (columns.len(), rows + experts.len() * piece.cols.len());
+    }
+    packing.runs.push((format, rows));
+    Some(packing)
 }
 
 /// The format of a tensor's rows, as they are stored.

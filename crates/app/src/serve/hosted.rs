@@ -90,7 +90,7 @@ pub(super) fn start(
     let (own, path, order, watch) = (name.to_string(), path.to_path_buf(), order.clone(), watch.clone());
     // Devices stay on the thread that opened them.
     let work = move || {
-        let run = if order.grid().ranks() > 1 { over_ranks } else { run };
+        let run = if order.mesh.is_spread() { over_ranks } else { run };
         let ended = run(&own, &path, &order, (&send, &watch));
         // Who started it waits until it can be asked.
         if let Err(error) = ended

@@ -83,7 +83,7 @@ fn ended(threads: &Threads) -> bool {
 pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     if let Some(key) = settings.iter().find(|setting| setting.starts_with("mesh.")) {
         refuse!(
-            "{key}: a server has its ranks by flags; write --tp N for tensor parallel ranks, --pp N for stages of a pipeline"
+            "{key}: a server has its ranks by flags; write --tp N for tensor parallel ranks, --pp N for stages of a pipeline, --ep N and --etp N for how experts are spread over the former"
         );
     }
     let layers = file.iter().fold(Layers::new(), |layers, file| layers.file(file));
@@ -111,8 +111,8 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
         let opened = fathom_model::open(&folder)?;
         let tokenizer = models::tokenizer(&folder)?;
         let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
-        let (own, ranks) = (order.of(at), order.grid().ranks());
-        if ranks > 1 {
+        let (own, ranks) = (order.of(at), order.mesh.ranks());
+        if own.mesh.is_spread() {
             let (each, _) = ranks::planned(&machine, (&folder, &opened, dtype), &tokenizer, &own)?;
             let named = |rank: usize| format!("{name}, rank {rank} of {ranks}");
             return Ok(each.into_iter().enumerate().map(|(rank, sizes)| (named(rank), sizes)).collect());
@@ -151,7 +151,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
     let mut started = Vec::new();
     for served in models {
         let (service, sizes) = served.start(&watch, &threads)?;
-        let over = if order.grid().ranks() > 1 { format!(" over {}", order.grid()) } else { String::new() };
+        let over = if sizes.grid.ranks() > 1 { format!(" over {}", sizes.grid) } else { String::new() };
         around.events.note(&format!("{}{over}: {}", served.name, sizes.said()));
         let held = served.order.held();
         if let Some(held) = &held {

@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_serve::{Listening, Log, Settings};
 use fathom_tensor::PageFormat;
-use fathom_tensor::mesh::Grid;
 use fathom_train::recipe::{Machine as Asked, MachineKind, Precision};
 
 use crate::adapters::Held;
 use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
+use crate::spread::AskedMesh;
 
 /// What is served, and how.
 #[derive(Clone, Debug)]
@@ -34,10 +34,8 @@ pub struct Order {
     pub machine: MachineKind,
     /// Threads of each model; 0 for all cores.
     pub threads: usize,
-    /// Tensor parallel ranks of each model.
-    pub tp: usize,
-    /// Stages of each model's pipeline.
-    pub pp: usize,
+    /// The ranks of each model.
+    pub mesh: AskedMesh,
     /// Bytes that each model may use, with its weights; none for what is there.
     pub memory_bytes: Option<u64>,
     /// A folder where beginnings of prompts are kept; none keeps none.
@@ -109,11 +107,6 @@ impl Order {
     /// How the base is held: as the runs of its adapters held it, if all that say something say the same, and else as its files have it.
     pub(super) fn held(&self) -> Option<Held> {
         Held::of_all(self.adapters.iter().map(|(_, folder)| folder))
-    }
-
-    /// The ranks of each model.
-    pub(super) fn grid(&self) -> Grid {
-        Grid { tp: self.tp, pp: self.pp, ..Grid::default() }
     }
 
     /// The machine of each model.

@@ -11,7 +11,6 @@ use fathom_model::HfFolder;
 use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
-use fathom_train::parallel::Ranks;
 
 use super::draft::Draft;
 use super::hosted::{Named, Started, Watch, fits_next_to_served};
@@ -23,6 +22,7 @@ use crate::events::Silent;
 use crate::machine::Machine;
 use crate::models;
 use crate::place::Place;
+use crate::spread::Spread;
 
 /// How long a rank waits for another one in a step, at most.
 const WAIT: Duration = Duration::from_secs(600);
@@ -39,13 +39,14 @@ pub(super) fn planned(
     tokenizer: &Tokenizer,
     order: &Order,
 ) -> Result<(Vec<Sizes>, Sizes)> {
-    let grid = order.grid();
+    let Spread { grid, experts } = order.mesh.spread(machine, (opened, dtype), order.held().as_ref())?;
     let own = Crew::Threads.place(machine, grid.ranks());
     let of = |rank: usize| -> Result<Sizes> {
-        Ranks { grid, rank, ..Ranks::default() }.check(&opened.spec)?;
         let device = machine.rank(sizes::lone(grid, rank), Place { local: rank, ..own })?;
-        sizes::of(&device, (folder, opened, dtype), tokenizer, order)
-            .with_context(|| format!("rank {rank} of {}", grid.ranks()))
+        let mut sizes = sizes::of(&device, (folder, opened, dtype), tokenizer, order)
+            .with_context(|| format!("rank {rank} of {}", grid.ranks()))?;
+        sizes.experts.clone_from(&experts);
+        Ok(sizes)
     };
     let mut all = (0..grid.ranks()).map(of).collect::<Result<Vec<_>>>()?;
     let together = sizes::agreed(&mut all).context("a mesh without ranks")?;
@@ -74,7 +75,7 @@ pub(super) fn run(
     let beginnings = named.beginnings(&opened.spec, &machine.profile()?.isa, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;
-    let (grid, limits, capacity) = (order.grid(), sizes.limits, sizes.capacity.clone());
+    let (grid, limits, capacity) = (sizes.grid, sizes.limits, sizes.capacity.clone());
     let (leader, followers) = ranks(each.len().saturating_sub(1));
     let followers: Vec<Mutex<Option<Follower>>> =
         followers.into_iter().map(|follower| Mutex::new(Some(follower))).collect();

@@ -41,6 +41,10 @@ pub struct Sizes {
     pub tokens: usize,
     /// Sizes of the engine; of its context what a sequence alone can have.
     pub limits: Limits,
+    /// The ranks that have parts of the model.
+    pub grid: Grid,
+    /// What each of them has of a layer's experts, in words, if they could share them.
+    pub experts: Option<String>,
 }
 
 impl Sizes {
@@ -55,8 +59,9 @@ impl Sizes {
             0 => String::new(),
             bytes => format!("a draft's {}, ", human::bytes(bytes)),
         };
+        let experts = self.experts.iter().map(|experts| format!("; experts: {experts}")).collect::<String>();
         format!(
-            "weights {}, {draft}adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} sequences at once",
+            "weights {}, {draft}adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} sequences at once{experts}",
             human::bytes(self.weights_bytes),
             human::bytes(self.adapters_bytes),
             human::bytes(self.pages_bytes),
@@ -257,6 +262,8 @@ pub(super) fn of(
             capacity,
             tokens,
             limits,
+            grid: *device.mesh.grid(),
+            experts: None,
         })
     })
 }
@@ -289,7 +296,7 @@ fn with_adapters(
         workspace_bytes += (limits.chunk_tokens * model.spec.hidden * dtype.bytes()) as u64;
     }
     // Of further ones each rank has a part.
-    let ranks = order.grid().ranks() as u64;
+    let ranks = order.mesh.ranks() as u64;
     let later_bytes = if later { order.settings.adapter_bytes.div_ceil(ranks) } else { 0 };
     Ok((adapters_bytes + later_bytes, workspace_bytes))
 }

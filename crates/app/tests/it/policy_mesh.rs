@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fathom_app::generate::{Request, SplitModel};
+use fathom_app::spread::AskedMesh;
 use fathom_app::train::Order;
 use fathom_app::{Machine, Silent, library, train};
 use fathom_base::{Flow, Sampling};
@@ -267,7 +268,9 @@ fn ranks_generate_together() {
         context_tokens: None,
     };
     let over = |tp, pp, flow: Flow| {
-        let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, tp, pp };
+        let mesh = AskedMesh { tp, pp, experts: None };
+        let parts =
+            SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, mesh, events: &Silent };
         parts.generate(&request, &mut |_| flow)
     };
     let one = over(1, 1, Flow::Continue).unwrap();

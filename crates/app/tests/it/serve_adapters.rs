@@ -2,17 +2,15 @@
 
 use std::path::Path;
 
-use fathom_app::export::{Conversion, export};
 use fathom_app::serve::{Order, sizes};
 use fathom_app::{Machine, Silent, generate, models, train};
 use fathom_base::{Flow, Sampling};
-use fathom_model::GgufType;
 use fathom_tensor::DType;
 use fathom_tensor::ggml::Kind;
 use fathom_train::recipe::MachineKind;
 use serde_json::{Value, json};
 
-use crate::serve_mesh::{asked, order};
+use crate::serve_mesh::{asked, in_blocks, mesh, order};
 
 #[test]
 fn adapters_are_served_over_the_base_of_their_run() {
@@ -65,21 +63,13 @@ fn adapters_are_served_over_the_base_of_their_run() {
     assert_eq!(bytes(&["nf4", "plain"]), bytes(&[]));
     assert_eq!(texts(&served(&["nf4", "plain"], 1), &["small", "plain"]), with);
     // A file's blocks stay as they are under adapters, on each rank its part; an adapter that says nothing of its base is taken.
-    let file = folder.join("model.gguf");
-    let what = Conversion {
-        from: run.clone(),
-        to: file.clone(),
-        gguf: Some(GgufType::Plain(Kind::Q8_0)),
-        precision: None,
-        quantised: None,
-        max_shard_bytes: 1 << 30,
-        adapter: false,
-        with: Vec::new(),
-    };
-    export(&what, &Silent).unwrap();
+    let file = in_blocks(&run, Kind::Q8_0);
     std::fs::remove_file(folder.join("plain/adapter/base.json")).unwrap();
-    let blocks =
-        |names: &[&str], tp: usize, pp: usize| Order { models: vec![file.clone()], pp, ..served(names, tp) };
+    let blocks = |names: &[&str], tp, pp| Order {
+        models: vec![file.clone()],
+        mesh: mesh(tp, pp),
+        ..served(names, tp)
+    };
     let without = texts(&blocks(&[], 1, 1), &["small"]);
     let with = texts(&blocks(&["plain"], 1, 1), &["small", "plain"]);
     assert_eq!(with, [without[0].clone(), said(&file, "plain").into()]);

@@ -9,14 +9,24 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use fathom_app::export::{Conversion, Target, export};
 use fathom_app::generate::SplitModel;
-use fathom_app::serve::{Around, Order, serve, settings, sizes};
-use fathom_app::{Machine, Silent, generate, train};
+use fathom_app::serve::{Around, Order, Sizes, serve, settings, sizes};
+use fathom_app::spread::AskedMesh;
+use fathom_app::{Machine, Silent, generate, quantize, train};
 use fathom_base::{Flow, Sampling};
+use fathom_model::GgufType;
 use fathom_serve::Listening;
+use fathom_tensor::ggml::Kind;
+use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, PageFormat};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
+
+/// Ranks that share experts as takes the least memory.
+pub fn mesh(tp: usize, pp: usize) -> AskedMesh {
+    AskedMesh { tp, pp, experts: None }
+}
 
 pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
     Order {
@@ -28,8 +38,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
         template: None,
         machine: MachineKind::Cpu,
         threads: 2,
-        tp,
-        pp,
+        mesh: mesh(tp, pp),
         memory_bytes: Some(64 << 20),
         prefixes: None,
         settings: settings(None, &["serve.sequences=3".into()]).unwrap(),
@@ -111,7 +120,7 @@ fn answers(order: &Order) -> Vec<String> {
             };
             asked.into_iter().map(|one| text(one.join().unwrap())).collect()
         });
-        if order.tp * order.pp > 1 {
+        if order.mesh.ranks() > 1 {
             let vectors = ask(at, "/v1/embeddings", &json!({"input": "a"}));
             assert!(vectors.to_string().contains("one rank"), "{vectors}");
         }
@@ -139,7 +148,8 @@ fn a_server_over_ranks_answers_as_one_rank() {
         max_tokens: Some(24),
         context_tokens: None,
     };
-    let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, tp: 1, pp: 1 };
+    let mesh = AskedMesh { tp: 1, pp: 1, experts: None };
+    let parts = SplitModel { model: &run, dtype: Some(DType::F32), machine: &machine, mesh, events: &Silent };
     let said = parts.generate(&request, &mut |_| Flow::Continue).unwrap().text;
     let one = answers(&order(&run, 1, 1));
     assert_eq!(one[0], said);
@@ -164,6 +174,138 @@ fn a_server_over_ranks_answers_as_one_rank() {
     };
     refused(order(&run, 1, 3), "3 stages");
     refused(order(&run, 4, 1), "tp");
+}
+
+/// A run of a small mixture. A token goes through all experts: sums that are rounded otherwise would let a router choose another.
+fn mixture(folder: &Path, ffn: usize, experts: usize) -> PathBuf {
+    let mut keys: Vec<String> = [
+        "model.family=mixtral",
+        "model.init=normal",
+        "model.hidden=128",
+        "model.kv_heads=2",
+        "model.precision=f32",
+        "eval.enabled=false",
+    ]
+    .map(Into::into)
+    .into();
+    keys.extend([
+        format!("model.ffn={ffn}"),
+        format!("moe.experts={experts}"),
+        format!("moe.top_k={experts}"),
+    ]);
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    train(&crate::small(folder, &keys), &train::Order::default(), &Silent).unwrap();
+    folder.join("run")
+}
+
+/// A run's model as a file of blocks.
+pub fn in_blocks(run: &Path, kind: Kind) -> PathBuf {
+    let what = Conversion {
+        from: run.to_path_buf(),
+        to: run.with_file_name("model.gguf"),
+        gguf: Some(GgufType::Plain(kind)),
+        precision: None,
+        quantised: None,
+        max_shard_bytes: 1 << 30,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&what, &Silent).unwrap();
+    what.to
+}
+
+/// Over two ranks.
+fn over(model: &Path, experts: Option<[usize; 2]>) -> Order {
+    Order { mesh: AskedMesh { tp: 2, pp: 1, experts }, ..order(model, 2, 1) }
+}
+
+/// What the second rank takes.
+fn planned(order: &Order) -> Sizes {
+    sizes(order, &Silent).unwrap().remove(1).1
+}
+
+/// A mixture over ranks: each has some of the experts, or some columns of each, plain and in few bits; answers are those of one rank, and
+/// the plan says what a rank has.
+#[test]
+fn experts_are_spread_over_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let run = mixture(folder, 128, 4);
+    let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
+    let gguf = in_blocks(&run, Kind::Q8_0);
+    let int4 = folder.join("int4");
+    let request = quantize::Request {
+        model: run.clone(),
+        to: int4.clone(),
+        format: Target::Int4,
+        data: None,
+        samples: 1,
+        sample_tokens: 64,
+    };
+    quantize::run(&request, &machine, &Silent).unwrap();
+    let ids: Vec<u32> = (0..50).map(|at| at * 7 % 250).collect();
+    let body = json!({"prompt": ids, "max_tokens": 24, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
+    let said = |order: &Order| asked(order, std::slice::from_ref(&body)).0;
+    for model in [&run, &gguf, &int4] {
+        let (one, what) = (said(&order(model, 1, 1)), model.display());
+        let (spread, whole) = (planned(&over(model, None)), planned(&over(model, Some([1, 1]))));
+        assert_eq!(spread.grid, Grid { tp: 2, ep: 2, ..Grid::default() }, "{what}");
+        assert_eq!(spread.experts.as_deref(), Some("2 of 4 on each rank"), "{what}");
+        assert_eq!(whole.experts.as_deref(), Some("all 4 on each rank"), "{what}");
+        // A layer's experts are three matrices of 128 x 128 each, and half of them are gone.
+        let (bytes, gone) = (weights_of_experts(model), whole.weights_bytes - spread.weights_bytes);
+        assert!((bytes / 2).abs_diff(gone) <= bytes / 50, "{what}: {gone} of {bytes}");
+        let halves = planned(&over(model, Some([1, 2])));
+        assert_eq!(halves.experts.as_deref(), Some("64 of 128 columns of all 4 on each rank"), "{what}");
+        for experts in [None, Some([1, 1]), Some([1, 2])] {
+            assert_eq!(said(&over(model, experts)), one, "{what}, {experts:?}");
+        }
+    }
+    let refused = |mesh: AskedMesh, part: &str| {
+        let error = sizes(&Order { mesh, ..order(&run, 1, 1) }, &Silent).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(AskedMesh { tp: 2, pp: 1, experts: Some([2, 2]) }, "--ep and --etp: ep=2 times etp=2");
+    refused(AskedMesh { tp: 1, pp: 1, experts: Some([2, 1]) }, "ep may be 1");
+    let request = generate::Request {
+        prompt: "the ".into(),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        max_tokens: Some(24),
+        context_tokens: None,
+    };
+    let heard = crate::Heard::default();
+    let text = |tp: usize| {
+        let mesh = AskedMesh { tp, pp: 1, experts: None };
+        let parts = SplitModel { model: &run, dtype: None, machine: &machine, mesh, events: &heard };
+        parts.generate(&request, &mut |_| Flow::Continue).unwrap().text
+    };
+    assert_eq!(text(2), text(1));
+    assert_eq!(heard.count("note: experts: 2 of 4 on each rank"), 1);
+}
+
+/// Of three experts two ranks have columns each. Where those are no whole blocks of four bits, all of them take less.
+#[test]
+fn experts_are_spread_as_they_take_the_least_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = mixture(folder.path(), 96, 3);
+    let blocks = in_blocks(&run, Kind::Q4_0);
+    for (model, part) in
+        [(&run, "48 of 96 columns of all 3 on each rank"), (&blocks, "all 3 on each rank: packed")]
+    {
+        let found = planned(&over(model, None)).experts.unwrap();
+        assert!(found.starts_with(part), "{found}");
+    }
+}
+
+/// Bytes of the experts of two layers, four of each, as a file has them.
+fn weights_of_experts(model: &Path) -> u64 {
+    let numbers = 2 * 4 * 3 * 128 * 128;
+    match model.file_name().and_then(|name| name.to_str()) {
+        // 34 bytes of 32 numbers; half a byte, and an f32 for 64.
+        Some("model.gguf") => numbers * 34 / 32,
+        Some("int4") => numbers / 2 + numbers / 64 * 4,
+        _ => numbers * 4,
+    }
 }
 
 /// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.

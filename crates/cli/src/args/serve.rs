@@ -1,8 +1,9 @@
-//! `fathom serve`: its flags. Everything else is `serve.*` keys.
+//! `fathom serve`: its flags, and those of ranks, which `fathom generate` has as well. Everything else is `serve.*` keys.
 
 use std::path::PathBuf;
 
 use clap::{Args as Group, ValueEnum};
+use fathom_app::spread::AskedMesh;
 use fathom_tensor::PageFormat;
 use fathom_train::recipe::Precision;
 
@@ -31,6 +32,32 @@ impl Kv {
             Kv::Int8 => PageFormat::Int8,
             Kv::Int4 => PageFormat::Int4,
         }
+    }
+}
+
+/// The ranks of a model that is asked.
+#[derive(Group)]
+pub struct Mesh {
+    /// Tensor parallel ranks of a model: threads, each with some heads and columns of it, and some of its experts.
+    #[arg(long, default_value_t = 1, value_parser = ranks())]
+    pub tp: usize,
+    /// Stages of a model's pipeline: threads, each with some of its layers.
+    #[arg(long, default_value_t = 1, value_parser = ranks())]
+    pub pp: usize,
+    /// Into how many parts the --tp ranks deal a layer's experts; 1 for all experts on each rank. Default: with --etp, what takes the
+    /// least memory, which is as many as there are ranks where the number of experts divides; 1 if --etp is given.
+    #[arg(long, requires = "tp", value_parser = ranks())]
+    pub ep: Option<usize>,
+    /// How many of the --tp ranks share the columns of each expert; --ep times --etp divides --tp. Default: as --ep says.
+    #[arg(long, requires = "tp", value_parser = ranks())]
+    pub etp: Option<usize>,
+}
+
+impl Mesh {
+    /// What it says.
+    pub fn asked(&self) -> AskedMesh {
+        let experts = self.ep.or(self.etp).map(|_| [self.ep.unwrap_or(1), self.etp.unwrap_or(1)]);
+        AskedMesh { tp: self.tp, pp: self.pp, experts }
     }
 }
 
@@ -93,12 +120,9 @@ pub struct Serve {
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
-    /// Tensor parallel ranks of each model: threads, each with some heads and columns of it.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub tp: usize,
-    /// Stages of a pipeline for each model: threads, each with some layers of it.
-    #[arg(long, default_value_t = 1, value_parser = ranks())]
-    pub pp: usize,
+    /// The ranks of each model.
+    #[command(flatten)]
+    pub mesh: Mesh,
     /// Threads of each model; 0 for all cores.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,

@@ -15,7 +15,8 @@ pub fn run(args: &args::Generate) -> Result<()> {
     let listener = Plain::default();
     let dtype = args.precision.map(models::precision);
     let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
-    let over_ranks = args.tp * args.pp > 1;
+    let mesh = args.mesh.asked();
+    let over_ranks = mesh.is_spread();
     if over_ranks && args.adapter.is_some() {
         bail!(
             "--adapter is for one rank; leave out --tp and --pp, or merge the adapter first (fathom export)"
@@ -35,8 +36,8 @@ pub fn run(args: &args::Generate) -> Result<()> {
         if unwritten.is_none() { Flow::Continue } else { Flow::Stop }
     };
     let answer = if over_ranks {
-        let (model, tp, pp) = (args.model.as_path(), args.tp, args.pp);
-        SplitModel { model, dtype, machine: &machine, tp, pp }.generate(&request, &mut stream)?
+        let (model, events) = (args.model.as_path(), &listener);
+        SplitModel { model, dtype, machine: &machine, mesh, events }.generate(&request, &mut stream)?
     } else {
         let model = models::open_with(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
         generate(&model, &request, &mut stream)?

@@ -64,8 +64,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         template: args.chat_template.clone(),
         machine: args.machine.kind(),
         threads: args.threads,
-        tp: args.tp,
-        pp: args.pp,
+        mesh: args.mesh.asked(),
         memory_bytes: memory.map_err(anyhow::Error::msg).context("--memory")?,
         prefixes: args.prefix_store.clone(),
         settings: settings(args.recipe.as_deref(), &keys)?,
@@ -96,8 +95,10 @@ fn print(name: &str, sizes: &Sizes) {
         ("draft's weights", human::bytes(sizes.draft_bytes)),
         ("pages for it", human::bytes(sizes.draft_pages_bytes)),
     ];
+    let experts = sizes.experts.iter().map(|experts| ("experts", experts.clone()));
     outln!("{name}");
-    for (what, value) in rows.into_iter().chain(draft.into_iter().filter(|_| sizes.draft_bytes > 0)) {
+    let draft = draft.into_iter().filter(|_| sizes.draft_bytes > 0);
+    for (what, value) in rows.into_iter().chain(draft).chain(experts) {
         outln!("  {what:<18} {value}");
     }
 }

@@ -8,7 +8,8 @@ use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
 use fathom_model::{
-    Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, Zero, load, open, save_gguf,
+    FileWriter, Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, TensorInfo, Zero, load, open,
+    save_gguf,
 };
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
@@ -185,8 +186,47 @@ fn on_ranks(at: &Path, grid: Grid) -> Vec<(Vec<f32>, usize)> {
     })
 }
 
+/// A gpt-oss folder as the published ones are: experts of all layers in MXFP4, of any codes, everything else f32.
+fn mxfp4(at: &Path) {
+    let plain = at.join("plain");
+    std::fs::create_dir_all(&plain).unwrap();
+    let sizes = [("hidden_size", 64), ("intermediate_size", 128), ("num_experts_per_tok", EXPERTS)];
+    random(&plain, "gpt_oss", sizes.into_iter().map(|(key, value)| (key, value.into())), DType::F32);
+    let HfFolder { source, .. } = open(&plain).unwrap();
+    let (mut infos, mut bytes) = (Vec::new(), Vec::new());
+    for name in source.names() {
+        let shape = source.shape(name).unwrap();
+        let [experts, inner, out] = *shape else {
+            let mut own = Vec::new();
+            source.read_rows(name, 0..shape[0], &mut own).unwrap();
+            infos.push(TensorInfo { name: name.into(), dtype: DType::F32, shape: shape.to_vec() });
+            bytes.push(own);
+            continue;
+        };
+        for (end, shape) in
+            [("blocks", vec![experts, out, inner / 32, 16]), ("scales", vec![experts, out, inner / 32])]
+        {
+            // Scales around 2^-6.
+            let (blocks, len) = (end == "blocks", shape.iter().product::<usize>());
+            let byte = |at: usize| {
+                let mixed = (at * 2_654_435_761 + infos.len()) >> 7;
+                if blocks { mixed as u8 } else { 120 + (mixed % 3) as u8 }
+            };
+            bytes.push((0..len).map(byte).collect());
+            infos.push(TensorInfo { name: format!("{name}_{end}"), dtype: DType::U8, shape });
+        }
+    }
+    let mut file = FileWriter::create(&at.join("model.safetensors"), &infos).unwrap();
+    bytes.iter().for_each(|bytes| file.write(bytes).unwrap());
+    file.finish().unwrap();
+    let text = std::fs::read(plain.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    config["quantization_config"] = serde_json::json!({"quant_method": "mxfp4"});
+    std::fs::write(at.join("config.json"), config.to_string()).unwrap();
+}
+
 /// Experts stay packed where ranks own some each, and where they share the columns of each in whole blocks; ranks that have other parts
-/// of the model have experts whole.
+/// of the model have experts whole. Those that are one tensor, too.
 #[test]
 fn experts_stay_packed_on_ranks() {
     let at = tempfile::tempdir().unwrap();
@@ -201,9 +241,13 @@ fn experts_stay_packed_on_ranks() {
     rounded(&plain, &few, RoundTo::Int4);
     save_gguf((&plain.spec, &plain.source), &at.path().join("q4_k.gguf"), GgufType::Q4KM, Vec::new())
         .unwrap();
+    mxfp4(&at.path().join("gpt-oss"));
     let layers = plain.spec.layers.len();
     let tp = Grid { tp: 2, ..Grid::default() };
     for (from, grid, packed) in [
+        ("gpt-oss", tp, 2 * layers),
+        ("gpt-oss", Grid { ep: 2, ..tp }, 2 * layers),
+        ("gpt-oss", Grid { etp: 2, ..tp }, 2 * layers),
         ("int4", tp, 2 * layers),
         ("int4", Grid { ep: 2, ..tp }, 2 * layers),
         ("int4", Grid { etp: 2, ..tp }, 2 * layers),

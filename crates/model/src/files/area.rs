@@ -73,6 +73,18 @@ impl Area {
     }
 }
 
+/// Which experts some rows of a stack [experts, `inner`, ..] belong to, and which rows of each of these they are: all, of one expert or
+/// several, or some rows of one.
+pub(crate) fn of_stack(rows: &Range<usize>, inner: usize) -> Option<(Range<usize>, Range<usize>)> {
+    let first = rows.start.checked_div(inner)?;
+    let within = rows.start - first * inner..rows.end.checked_sub(first * inner)?;
+    if within.end <= inner {
+        return Some((first..first + 1, within));
+    }
+    let whole = within.start == 0 && within.end.is_multiple_of(inner);
+    whole.then(|| (first..first + within.end / inner, 0..inner))
+}
+
 /// The name under which a part of a tensor is stored.
 pub(crate) fn part_name(name: &str, Area { rows, cols }: &Area) -> String {
     format!("{name}[{}:{},{}:{}]", rows.start, rows.end, cols.start, cols.end)
@@ -108,6 +120,17 @@ mod tests {
                 assert!(flat.eq(expected), "{start}..{end}: {areas:?}");
             }
         }
+    }
+
+    #[test]
+    fn rows_of_stacks_are_experts_or_parts_of_one() {
+        assert_eq!(of_stack(&(0..12), 4), Some((0..3, 0..4)));
+        assert_eq!(of_stack(&(4..12), 4), Some((1..3, 0..4)));
+        assert_eq!(of_stack(&(4..8), 4), Some((1..2, 0..4)));
+        assert_eq!(of_stack(&(6..8), 4), Some((1..2, 2..4)));
+        assert_eq!(of_stack(&(2..8), 4), None);
+        assert_eq!(of_stack(&(4..10), 4), None);
+        assert_eq!(of_stack(&(0..0), 0), None);
     }
 
     #[test]

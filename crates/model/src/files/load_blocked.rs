@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use fathom_tensor::ggml::octets::{OCTET, interleave};
 use fathom_tensor::{BlockFormat, Device, Packing, Tensor};
 
-use super::area::Area;
+use super::area::{Area, of_stack};
 use super::load::{Job, Slot, split};
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -25,16 +25,13 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     };
     let (mut parts, mut targets): (Vec<_>, Vec<Vec<Tensor>>) = Default::default();
     for job in jobs {
-        let all = Area { rows: 0..packing.rows(), cols: 0..packing.cols };
-        // What is turned is one tensor, and its rows are those that it is stored in.
-        let (there, here) =
-            if packing.turned { (&all, &all.rows) } else { (&job.patch.area, &job.patch.local.rows) };
-        let (_, format) = packing.row(here.start);
-        let row_bytes = format.row_bytes(packing.cols);
-        for rows in split(there, row_bytes.div_ceil(packing.cols.max(1)), TOGETHER_BYTES) {
-            let (at, _) = packing.row(here.start + rows.start - there.rows.start);
-            targets.push(vec![bytes.view_cols(at..at + rows.len() * row_bytes)]);
-            parts.push((job, Area { rows, cols: there.cols.clone() }));
+        for (area, first) in stretches(job, packing) {
+            let row_bytes = packing.row(first).1.row_bytes(packing.cols);
+            for rows in split(&area, row_bytes.div_ceil(packing.cols.max(1)), TOGETHER_BYTES) {
+                let (at, _) = packing.row(first + rows.start - area.rows.start);
+                targets.push(vec![bytes.view_cols(at..at + rows.len() * row_bytes)]);
+                parts.push((job, Area { rows, cols: area.cols.clone() }));
+            }
         }
     }
     let failed: Mutex<Option<Error>> = Mutex::new(None);
@@ -42,7 +39,8 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
         let (job, area) = &parts[index];
         let read = match source.blocks(&job.name) {
             Some(format) => {
-                let stored = job.patch.shape.last().filter(|_| !packing.turned);
+                // Of [experts, in, out] rows of `in` are stored.
+                let stored = job.patch.shape.iter().rev().nth(usize::from(packing.turned));
                 let cols = stored.copied().unwrap_or(packing.cols);
                 read_blocks(source, &job.name, (format, cols, area), out[0])
             }
@@ -57,6 +55,28 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     }
     interleave_rows(device, bytes, packing);
     Ok(true)
+}
+
+/// The areas of a job's tensor, as it is stored, and the first row of the packing that each is. What is turned is stored as [experts, out,
+/// in] and has those rows; of rows that are cut there is an area for each expert.
+fn stretches(job: &Job, packing: &Packing) -> Vec<(Area, usize)> {
+    let (there, here) = (&job.patch.area, &job.patch.local.rows);
+    let stack = match job.patch.shape[..] {
+        [_, inner, out] if packing.turned => of_stack(&there.rows, inner).zip(Some(out)),
+        _ => None,
+    };
+    let Some(((experts, columns), out)) = stack else { return vec![(there.clone(), here.start)] };
+    // Rows of the weight as it counts, [experts x in, out].
+    let own = there.cols.len();
+    let first = here.start / columns.len().max(1) * own;
+    if own == out {
+        return vec![(Area { rows: experts.start * out..experts.end * out, cols: columns }, first)];
+    }
+    let area = |(at, expert): (usize, usize)| {
+        let rows = expert * out + there.cols.start..expert * out + there.cols.end;
+        (Area { rows, cols: columns.clone() }, first + at * own)
+    };
+    experts.enumerate().map(area).collect()
 }
 
 /// Rows of a tensor that is stored in blocks of rows of `all` columns, or some of their columns.

@@ -28,6 +28,7 @@ mod values;
 mod writer;
 
 pub use area::Area;
+pub(crate) use area::of_stack;
 pub use bitsandbytes::Quantised;
 pub(crate) use coder::compressed_config;
 pub use coder::{Coder, Fp8Save};

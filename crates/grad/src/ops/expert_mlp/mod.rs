@@ -95,9 +95,13 @@ impl Ctx<'_> {
     }
 }
 
-/// Rows and columns of a weight, packed or not.
-fn extent(weight: &Tensor) -> [usize; 2] {
-    weight.packing().map_or(weight.shape(), |packing| [packing.rows(), packing.cols])
+/// Rows and columns of a weight of so many experts, packed or not.
+fn extent(weight: &Tensor, experts: usize) -> [usize; 2] {
+    match weight.packing() {
+        Some(packing) if packing.turned => [experts * packing.cols, packing.rows() / experts.max(1)],
+        Some(packing) => [packing.rows(), packing.cols],
+        None => weight.shape(),
+    }
 }
 
 /// A tensor that lives for one round.
@@ -161,7 +165,7 @@ impl Spreads {
 
     /// Gate and up of the rows that came, and the activation.
     fn inside(&self, x: &Exec<'_>, w: &Weights<'_>, rows: &Tensor, index: &Tensor) -> [Tensor; 2] {
-        let (_, wide, narrow) = self.widths(&[extent(w.up), extent(w.down)]);
+        let (_, wide, narrow) = self.widths(&[w.up, w.down].map(|weight| extent(weight, self.own())));
         let u = scratch(x, rows.rows(), wide, rows);
         self.product(x, [rows, w.up, index, &u], true);
         self.terms[0].add(x, w.all, [rows, index, &u]);

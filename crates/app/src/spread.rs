@@ -1,0 +1,159 @@
+//! How the ranks of a model that is asked share it: what flags say, and what follows for its experts.
+//!
+//! Tensor parallel ranks have some experts each where their number divides: an equal share of the bytes, as they are packed, and of a token
+//! the bits of one rank. Elsewhere they have some columns of each, or both, whichever takes the least memory: columns that are no whole
+//! blocks are unpacked, so that whole experts may take less.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use fathom_model::{HfFolder, Moe, Spec};
+use fathom_tensor::mesh::{Grid, Imagined, Mesh};
+use fathom_tensor::{DType, Device, Meta, Profile};
+use fathom_train::parallel::Ranks;
+
+use crate::adapters::{self, Held};
+use crate::crew::Crew;
+use crate::error::{Error, Result, caught};
+use crate::machine::Machine;
+
+/// The ranks of a model that is asked, each a thread with a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskedMesh {
+    /// Tensor parallel ranks.
+    pub tp: usize,
+    /// Stages of the pipeline.
+    pub pp: usize,
+    /// Expert parallel ranks, and tensor parallel ranks of each expert; none for those that take the least memory.
+    pub experts: Option<[usize; 2]>,
+}
+
+/// The ranks of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// The sizes of the mesh.
+    pub grid: Grid,
+    /// What a tensor parallel rank has of a layer's experts, in words; none where there are no experts, or no such ranks.
+    pub experts: Option<String>,
+}
+
+impl AskedMesh {
+    /// How many there are.
+    pub fn ranks(&self) -> usize {
+        self.tp * self.pp
+    }
+
+    /// It asks for something else than one rank.
+    pub fn is_spread(&self) -> bool {
+        self.ranks() > 1 || self.experts.is_some_and(|experts| experts != [1, 1])
+    }
+
+    /// How they share a model, its weights held as those of its adapters' runs if these say how.
+    ///
+    /// # Errors
+    /// What does not divide, and what would; a model that cannot be held so.
+    pub(crate) fn spread(
+        &self,
+        machine: &Machine,
+        (opened, dtype): (&HfFolder, DType),
+        held: Option<&Held>,
+    ) -> Result<Spread> {
+        let (AskedMesh { tp, pp, experts }, spec) = (*self, &opened.spec);
+        let over = |[ep, etp]: [usize; 2]| Grid { tp, pp, ep, etp, ..Grid::default() };
+        let check = |grid: Grid| Ranks { grid, ..Ranks::default() }.check(spec);
+        if let Some(experts) = experts {
+            let grid = over(experts);
+            grid.check().map_err(|why| Error::Refused(format!("--ep and --etp: {why}")))?;
+            check(grid)?;
+            return Ok(Spread::of(grid, spec, ""));
+        }
+        check(over([1, 1]))?;
+        let Some(Moe { ffn, .. }) = spec.moe.as_ref().filter(|_| tp > 1) else {
+            return Ok(Spread::of(over([1, 1]), spec, ""));
+        };
+        let fitting: Vec<[usize; 2]> = factors(tp).filter(|experts| check(over(*experts)).is_ok()).collect();
+        if fitting.contains(&[tp, 1]) {
+            return Ok(Spread::of(over([tp, 1]), spec, ""));
+        }
+        if fitting.len() == 1 {
+            let why =
+                format!(": neither they nor the {ffn} columns of each can be cut into {tp} or its divisors");
+            return Ok(Spread::of(over([1, 1]), spec, &why));
+        }
+        let place = Crew::Threads.place(machine, self.ranks());
+        let profile = machine.rank(alone(over([1, 1]), 0), place)?.machine.profile().clone();
+        let bytes = |experts: [usize; 2]| -> Result<(u64, Reverse<usize>, [usize; 2])> {
+            let bytes = weights_bytes(&profile, over(experts), (opened, dtype), held)?;
+            Ok((bytes, Reverse(experts[0]), experts))
+        };
+        // A format in which a run held the base may refuse some.
+        let (held, refused): (Vec<_>, Vec<_>) = fitting.into_iter().map(bytes).partition(Result::is_ok);
+        let least = held.into_iter().filter_map(Result::ok).min();
+        let (.., chosen) = match (least, refused.into_iter().find_map(Result::err)) {
+            (Some(least), _) => least,
+            (None, Some(error)) => return Err(error),
+            (None, None) => (0, Reverse(1), [1, 1]),
+        };
+        Ok(Spread::of(over(chosen), spec, ": packed as they are, they take less memory than their parts"))
+    }
+}
+
+impl Spread {
+    /// What ranks have of the experts, and if it is all of them, why.
+    fn of(grid: Grid, spec: &Spec, why: &str) -> Spread {
+        let Grid { tp, ep, etp, .. } = grid;
+        let experts = spec.moe.as_ref().filter(|_| tp > 1).map(|Moe { experts, ffn, .. }| {
+            let (own, columns) = (experts / ep, ffn / etp);
+            match (ep, etp) {
+                (1, 1) => format!("all {experts} on each rank{why}"),
+                (_, 1) => format!("{own} of {experts} on each rank"),
+                (1, _) => format!("{columns} of {ffn} columns of all {experts} on each rank"),
+                _ => format!("{columns} of {ffn} columns of {own} of {experts} on each rank"),
+            }
+        });
+        Spread { grid, experts }
+    }
+}
+
+/// All pairs whose product divides a number.
+fn factors(of: usize) -> impl Iterator<Item = [usize; 2]> {
+    let divisors = move |of: usize| (1..=of).filter(move |size| of.is_multiple_of(*size));
+    divisors(of).flat_map(move |first| divisors(of / first).map(move |second| [first, second]))
+}
+
+/// The end of one of a grid's ranks, of which there are no others.
+fn alone(grid: Grid, rank: usize) -> Mesh {
+    match grid.ranks() {
+        1 => Mesh::alone(),
+        ranks => Mesh::new(grid, Box::new(Imagined::new(rank, ranks))),
+    }
+}
+
+/// Bytes of the weights of that rank which has most of them, of the first of each stage.
+fn weights_bytes(
+    profile: &Profile,
+    grid: Grid,
+    (opened, dtype): (&HfFolder, DType),
+    held: Option<&Held>,
+) -> Result<u64> {
+    let of = |stage: usize| {
+        let machine = Arc::new(Meta::new(profile.clone()));
+        let device = Device::on_mesh(machine, u64::MAX, alone(grid, stage * grid.tp));
+        let model = (&opened.spec, &opened.source as _, dtype);
+        let _held = adapters::held_model(&device, model, held, |_, _| Ok(()))?;
+        Ok(device.pool.usage().live)
+    };
+    caught(|| (0..grid.pp).map(of).try_fold(0, |most: u64, bytes: Result<u64>| Ok(most.max(bytes?))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_of_factors_are_all_there_are() {
+        let all: Vec<[usize; 2]> = factors(6).collect();
+        assert_eq!(all, [[1, 1], [1, 2], [1, 3], [1, 6], [2, 1], [2, 3], [3, 1], [3, 2], [6, 1]],);
+        assert_eq!(factors(1).collect::<Vec<_>>(), [[1, 1]]);
+    }
+}
