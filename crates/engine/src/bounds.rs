@@ -57,12 +57,31 @@ impl Bounds {
             self.beams(beams, asked)?;
         }
         let tokens = self.lead + ids.len() + how.max_tokens;
-        let needed = pages_for(&self.windows, 1, tokens, self.limits.chunk_tokens);
-        if needed.iter().zip(&self.capacity.pages).any(|(needed, there)| needed > there) {
-            let room = self.capacity.pages.iter().min().map_or(0, |pages| pages * PAGE_ROWS);
-            return Err(Error::NoPages { tokens, room });
+        if !self.fits(tokens) {
+            let memory = self.capacity.pages.iter().min().copied().unwrap_or(0);
+            return Err(Error::NoPages { tokens, room: memory.max(self.capacity.on_disk) * PAGE_ROWS });
+        }
+        if asked.beams.is_some() && self.exceeds_memory(tokens) {
+            return Err(Error::Unsupported(format!(
+                "{tokens} tokens of prompt and answers are more than the pages in memory hold, and beams need them there; ask without \
+                 use_beam_search"
+            )));
         }
         Ok(())
+    }
+
+    /// Whether there are pages, in memory or on disk, for a sequence of so many tokens with its virtual ones.
+    pub fn fits(&self, tokens: usize) -> bool {
+        let needed = pages_for(&self.windows, 1, tokens, self.limits.chunk_tokens);
+        let all = needed.iter().zip(&self.capacity.pages).zip(&self.windows);
+        let disk = |window: &Option<usize>| if window.is_none() { self.capacity.on_disk } else { 0 };
+        all.into_iter().all(|((needed, there), window)| *needed <= (*there).max(disk(window)))
+    }
+
+    /// Whether a sequence of so many tokens needs more pages than there are in memory.
+    pub fn exceeds_memory(&self, tokens: usize) -> bool {
+        let needed = pages_for(&self.windows, 1, tokens, self.limits.chunk_tokens);
+        needed.iter().zip(&self.capacity.pages).any(|(needed, there)| needed > there)
     }
 
     /// # Errors

@@ -102,6 +102,7 @@ impl<'a> Engine<'a> {
         Capacity {
             sequences: other.sequences,
             pages: pages.into_iter().map(|pages| pages.min(most)).collect(),
+            on_disk: 0,
         }
     }
 
@@ -114,7 +115,7 @@ impl<'a> Engine<'a> {
     /// A capacity for this many sequences of up to `tokens` tokens.
     pub fn capacity(&self, sequences: usize, tokens: usize) -> Capacity {
         let pages = pages_for(&self.model.spec.windows(), sequences, tokens, self.limits.chunk_tokens);
-        Capacity { sequences, pages }
+        Capacity { sequences, pages, on_disk: 0 }
     }
 
     /// Reads new tokens of some sequences; returns the hidden states of all of them, [tokens, hidden].

@@ -6,7 +6,7 @@
 pub enum Error {
     /// The prompt leaves no room.
     #[error(
-        "the prompt has {prompt} tokens and {new} are to be generated, but the context holds {room}; generate fewer (--max-tokens), raise the limit (--context), or shorten the prompt"
+        "the prompt has {prompt} tokens and {new} are to be generated, but the context holds {room}; generate fewer (--max-tokens), shorten the prompt, or raise the limit (--context; of a server serve.context_tokens, with memory or disk for it)"
     )]
     TooLong {
         /// Tokens of the prompt.
@@ -61,7 +61,7 @@ pub enum Error {
     Structure(String),
     /// More pages than there are.
     #[error(
-        "{tokens} tokens of prompt and answers need more pages than there are (room for {room} tokens); generate fewer, shorten the prompt, or give the engine more memory"
+        "{tokens} tokens of prompt and answers need more pages than there are (room for {room} tokens); generate fewer, shorten the prompt, or give the engine more memory (--memory), fewer bits of keys and values (--kv int8), or pages on disk (--prefix-store DIR serve.page_file_bytes=N)"
     )]
     NoPages {
         /// Tokens asked for.

@@ -101,7 +101,7 @@ impl Follower {
     ) -> Result<Load, Error> {
         let mut scheduler = Scheduler::new(engine, capacity).over_ranks();
         if let Some(beginnings) = beginnings {
-            scheduler = scheduler.sharing(beginnings);
+            scheduler = scheduler.sharing(beginnings)?;
         }
         let mut adapter = None;
         for word in &self.words {

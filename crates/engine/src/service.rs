@@ -130,7 +130,7 @@ impl Commands {
         let mut gone = false;
         let mut scheduler = Scheduler::new(engine, capacity);
         if let Some(beginnings) = beginnings {
-            scheduler = scheduler.sharing(beginnings);
+            scheduler = scheduler.sharing(beginnings)?;
         }
         if self.leader.is_some() {
             scheduler = scheduler.over_ranks();

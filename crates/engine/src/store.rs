@@ -231,6 +231,11 @@ impl PrefixStore {
         format!("{}/{}", self.at.model, &scope.to_hex()[..16])
     }
 
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.at.folder
+    }
+
     /// Bytes in the folder.
     pub fn bytes(&self) -> u64 {
         self.bytes

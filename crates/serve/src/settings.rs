@@ -88,6 +88,9 @@ recipe! {
         pub adapter_bytes: u64 = 268435456,
         /// Most bytes of the folder where beginnings of prompts are kept (`--prefix-store`).
         pub prefix_bytes: u64 = 17179869184,
+        /// Most bytes of a file next to them for keys and values of sequences that are longer than the pages in memory, over all ranks; 0 refuses
+        /// such sequences.
+        pub page_file_bytes: u64 = 0,
         /// How tool calls are read from an answer's text.
         pub tools: ToolFormat,
         /// The address of a collector of traces (OTLP over HTTP), such as `http://127.0.0.1:4318`; without one none are sent.

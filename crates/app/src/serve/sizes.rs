@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_base::{GenerateRequest, human};
-use fathom_engine::{Capacity, Engine, Limits, Scheduler, page_bytes};
+use fathom_engine::{Capacity, Engine, Limits, Scheduler, layer_page_bytes, page_bytes};
 use fathom_grad::Params;
 use fathom_model::{HfFolder, Model, SafeTensors, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
@@ -80,8 +80,10 @@ pub(super) fn agreed(ranks: &mut [Sizes]) -> Option<Sizes> {
         |class: usize| ranks.iter().filter_map(|sizes| sizes.capacity.pages.get(class)).min().copied();
     let pages: Vec<usize> = (0..classes).filter_map(least).collect();
     let context_tokens = ranks.iter().map(|sizes| sizes.limits.context_tokens).min()?;
+    let on_disk = ranks.iter().map(|sizes| sizes.capacity.on_disk).min()?;
     for sizes in ranks.iter_mut() {
         sizes.capacity.pages.clone_from(&pages);
+        sizes.capacity.on_disk = on_disk;
         sizes.limits.context_tokens = context_tokens;
         sizes.tokens = pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
         // The draft model's are as many as before, at most.
@@ -111,6 +113,8 @@ fn largest(most: usize, fits: impl Fn(usize) -> bool) -> usize {
 /// Bytes of a page of each class: the model's, and the draft model's.
 struct PageBytes<'a> {
     own: Vec<u64>,
+    /// Of the model's, in one layer.
+    in_a_layer: u64,
     draft: Option<(&'a Engine<'a>, Vec<u64>)>,
 }
 
@@ -145,6 +149,46 @@ fn fitting(
         each.all(&Capacity { sequences, ..engine.capacity(1, tokens) }) <= room
     });
     Capacity { sequences, ..engine.capacity(1, alone) }
+}
+
+/// Pages on disk for a sequence of so many tokens, where there are too few in memory, as the file may have them; of one layer they are all
+/// in memory, in half of the room at most.
+fn on_disk(
+    engine: &Engine<'_>,
+    each: &PageBytes<'_>,
+    order: &Order,
+    (context_tokens, room): (usize, u64),
+) -> usize {
+    let all_bytes = order.settings.page_file_bytes / order.mesh.ranks() as u64;
+    let windows = engine.spec().windows();
+    let whole = || windows.iter().zip(&each.own).filter(|(window, _)| window.is_none());
+    let each_bytes: u64 = whole().map(|(_, bytes)| bytes).sum();
+    if order.prefixes.is_none() || all_bytes == 0 || whole().count() == 0 {
+        return 0;
+    }
+    let needed = engine.capacity(1, context_tokens).pages.into_iter().max().unwrap_or(0);
+    // A stage of a pipeline may have no layer of these.
+    let most = all_bytes.checked_div(each_bytes).unwrap_or(u64::MAX).min(room / 2 / each.in_a_layer.max(1));
+    needed.min(usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+/// The pages that so many bytes hold, with those on disk for one sequence where they are too few, and the bytes of the layer that a step
+/// gathers from there.
+fn paged(
+    engine: &Engine<'_>,
+    each: &PageBytes<'_>,
+    order: &Order,
+    (sequences, context_tokens): (usize, usize),
+    room: u64,
+) -> (Capacity, u64) {
+    let capacity = fitting(engine, each, (sequences, context_tokens), room);
+    if engine.bounds(capacity.clone()).fits(context_tokens) {
+        return (capacity, 0);
+    }
+    let on_disk = on_disk(engine, each, order, (context_tokens, room));
+    let gathered_bytes = on_disk as u64 * each.in_a_layer;
+    let capacity = fitting(engine, each, (sequences, context_tokens), room - gathered_bytes);
+    (Capacity { on_disk, ..capacity }, gathered_bytes)
 }
 
 /// A model as a server holds it.
@@ -231,32 +275,30 @@ pub(super) fn of(
         let own = page_bytes(&declared, dtype, order.kv);
         let each = PageBytes {
             own: own.clone(),
+            in_a_layer: layer_page_bytes(&declared, dtype, order.kv),
             draft: drafting.as_ref().zip(draft.as_ref().map(|it| it.page_bytes(order.kv))),
         };
-        let capacity = fitting(&engine, &each, (sequences, context_tokens), room);
-        let fits = |tokens: usize| {
-            let needed = engine.capacity(1, tokens).pages;
-            needed.iter().zip(&capacity.pages).all(|(needed, there)| needed <= there)
-        };
+        let (capacity, gathered_bytes) = paged(&engine, &each, order, (sequences, context_tokens), room);
+        workspace_bytes += gathered_bytes;
+        let fits = |tokens: usize| engine.bounds(capacity.clone()).fits(tokens);
         limits.context_tokens = largest(context_tokens, fits);
         if limits.context_tokens < asked.unwrap_or(1) {
             refuse!(
-                "{} are left for pages, which hold a context of {} tokens and not of {}; give it more memory (--memory), hold keys and \
-                 values in fewer bits (--kv int8), or ask for a shorter context (serve.context_tokens)",
+                "{} are left for pages, which hold a context of {} tokens and not of {}; give it more memory (--memory), fewer bits of keys and \
+                 values (--kv int8), pages on disk (--prefix-store DIR serve.page_file_bytes=N), or a shorter context (serve.context_tokens)",
                 human::bytes(room),
                 limits.context_tokens,
                 asked.unwrap_or(1)
             );
         }
         let tokens = capacity.pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
-        let (pages_bytes, draft_pages_bytes) = (each.all(&capacity), each.drafts(&capacity));
         Ok(Sizes {
             weights_bytes,
             adapters_bytes,
             draft_bytes,
             workspace_bytes,
-            pages_bytes,
-            draft_pages_bytes,
+            pages_bytes: each.all(&capacity),
+            draft_pages_bytes: each.drafts(&capacity),
             budget_bytes,
             page_bytes: own,
             capacity,

@@ -297,6 +297,51 @@ fn experts_are_spread_as_they_take_the_least_memory() {
     }
 }
 
+/// Memory for one page, and prompts of two: with pages on disk they are answered as with memory for all, on one rank and on two; without
+/// they are refused.
+#[test]
+fn sequences_longer_than_memory_are_served_from_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let keys = ["eval.enabled=false", "model.precision=f32", "model.kv_heads=2", "model.layers=8"];
+    train(&crate::small(folder, &keys), &train::Order::default(), &Silent).unwrap();
+    let run = folder.join("run");
+    let ids: Vec<u32> = (0..200).map(|at| at * 7 % 250).collect();
+    let body = |tokens: usize| json!({"prompt": ids[..tokens], "max_tokens": 40, "temperature": 0, "ignore_eos": true, "return_token_ids": true});
+    let bodies = [body(200), body(60), body(200)];
+    for tp in [1, 2] {
+        let with = |keys: &[&str], memory_bytes: Option<u64>, prefixes: Option<PathBuf>| {
+            let keys: Vec<String> = [&["serve.sequences=3", "serve.context_tokens=256"], keys]
+                .concat()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let order = order(&run, tp, 1);
+            Order { settings: settings(None, &keys).unwrap(), memory_bytes, prefixes, ..order }
+        };
+        let plain = with(&[], Some(64 << 20), None);
+        let each = sizes(&plain, &Silent).unwrap();
+        let needed = |sizes: &Sizes| {
+            let page = sizes.pages_bytes / (sizes.tokens / 128) as u64;
+            sizes.bytes() - sizes.pages_bytes + page * 3 / 2
+        };
+        let memory = each.iter().map(|(_, sizes)| needed(sizes)).max().unwrap() * tp as u64;
+        let error = sizes(&with(&[], Some(memory), None), &Silent).unwrap_err();
+        let error = fathom_app::in_full(&error);
+        assert!(error.contains("serve.page_file_bytes=N"), "{error}");
+        let kept = folder.join(format!("kept {tp}"));
+        let disk = with(&["serve.page_file_bytes=16777216"], Some(memory), Some(kept));
+        for (name, sizes) in sizes(&disk, &Silent).unwrap() {
+            assert_eq!((sizes.tokens, sizes.capacity.on_disk), (128, 2), "{name}");
+            assert!(sizes.limits.context_tokens == 256 && sizes.bytes() <= sizes.budget_bytes, "{name}");
+        }
+        let expected = asked(&plain, &bodies).0;
+        assert_eq!(asked(&disk, &bodies).0, expected, "tp {tp}");
+        let (again, [restored, _]) = asked(&disk, &bodies);
+        assert!(again == expected && restored > 0.0, "tp {tp}: {restored}");
+    }
+}
+
 /// Bytes of the experts of two layers, four of each, as a file has them.
 fn weights_of_experts(model: &Path) -> u64 {
     let numbers = 2 * 4 * 3 * 128 * 128;

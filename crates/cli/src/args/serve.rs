@@ -99,7 +99,7 @@ pub struct Serve {
     #[arg(long, value_enum, default_value_t = Kv::Plain)]
     pub kv: Kv,
     /// A folder where beginnings of prompts are kept, so that a conversation goes on where it was when the server starts again; its
-    /// limit is `serve.prefix_bytes`.
+    /// limit is `serve.prefix_bytes`. By `serve.page_file_bytes` sequences that are longer than memory have pages there, too.
     #[arg(long, value_name = "DIR")]
     pub prefix_store: Option<PathBuf>,
     /// A file with the chat template; default: the model's own.

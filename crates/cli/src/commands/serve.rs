@@ -95,10 +95,12 @@ fn print(name: &str, sizes: &Sizes) {
         ("draft's weights", human::bytes(sizes.draft_bytes)),
         ("pages for it", human::bytes(sizes.draft_pages_bytes)),
     ];
+    let on_disk = sizes.capacity.on_disk * fathom_tensor::PAGE_ROWS;
+    let disk = (on_disk > 0).then(|| ("tokens on disk", human::grouped(on_disk as u64)));
     let experts = sizes.experts.iter().map(|experts| ("experts", experts.clone()));
     outln!("{name}");
     let draft = draft.into_iter().filter(|_| sizes.draft_bytes > 0);
-    for (what, value) in rows.into_iter().chain(draft).chain(experts) {
+    for (what, value) in rows.into_iter().chain(draft).chain(disk).chain(experts) {
         outln!("  {what:<18} {value}");
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Feeding<'a> {
     pages: &'a Pages,
     feeds: &'a [Feed<'a>],
     rows: Vec<Range<usize>>,
+    /// By class, whether a feed sees pages that are on disk.
+    on_disk: Vec<bool>,
     states: &'a mut States,
     slots: usize,
 }
@@ -76,7 +78,8 @@ impl<'a> Feeding<'a> {
         let [ids, positions] =
             [&model.looked_up(&ids)[..], &positions].map(|row| device.from_i32(row, Category::Data));
         let ropes = model.rope_tables(device, &positions, &sequences);
-        let feeding = Feeding { pages, feeds, rows, states, slots };
+        let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new(), states, slots };
+        feeding.on_disk = (0..pages.classes()).map(|class| feeding.sees_disk(class)).collect();
         let masks = (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
         let (context, keys, terms) = (None, None, feeding.terms());
         (Batch { tokens, ids, positions, masks, ropes, context, text, keys, terms }, feeding)
@@ -104,6 +107,11 @@ impl<'a> Feeding<'a> {
         first / PAGE_ROWS..(feed.held + feed.ids.len()).div_ceil(PAGE_ROWS)
     }
 
+    fn sees_disk(&self, class: usize) -> bool {
+        let on_disk = |feed: &Feed<'_>, index| self.pages.is_on_disk(class, self.page(class, feed, index));
+        self.feeds.iter().any(|feed| self.seen(class, feed).any(|index| on_disk(feed, index)))
+    }
+
     fn mask(&self, device: &Device, positions: &Tensor, class: usize) -> Mask {
         let (mut slices, mut pos_k, mut pages, mut pairs) = (Vec::new(), Vec::new(), Vec::new(), 0u64);
         for (feed, rows) in self.feeds.iter().zip(&self.rows) {
@@ -125,6 +133,10 @@ impl<'a> Feeding<'a> {
             pages: device.from_i32(pages, Category::Data),
             format: self.pages.format,
         };
+        if self.on_disk[class] {
+            // They are gathered, in this order.
+            pages = (0..pages.len() as i32).collect();
+        }
         let pages = device.machine.reads_pages().then(|| table(&pages));
         Mask { pages, ..mask(device, &slices, slices.len().max(1), [positions, &pos_k], pairs) }
     }
@@ -135,17 +147,24 @@ impl<'a> Feeding<'a> {
         page.unwrap_or_else(|| panic!("kv: page {index} of a sequence of {} tokens is not there", feed.held))
     }
 
-    /// Writes the new rows of a layer to their pages.
-    fn write(&self, device: &Device, class: usize, from: &Tensor, into: &Tensor) {
+    /// Writes the new rows of a layer's keys or values to their pages.
+    fn write(&self, device: &Device, (layer, which): (usize, usize), from: &Tensor) {
+        let (class, into) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
         for (feed, rows) in self.feeds.iter().zip(&self.rows) {
             let mut done = 0;
             while done < rows.len() {
                 let at = feed.held + done;
                 let (index, inside) = (at / PAGE_ROWS, at % PAGE_ROWS);
                 let count = (PAGE_ROWS - inside).min(rows.len() - done);
-                let to = self.page(class, feed, index) as usize * PAGE_ROWS + inside;
+                let page = self.page(class, feed, index);
+                let (to, on_disk) = (page as usize * PAGE_ROWS + inside, self.pages.is_on_disk(class, page));
                 let part = rows.start + done..rows.start + done + count;
-                let (x, out) = (&from.view_rows(part), &into.view_rows(to..to + count));
+                let out = if on_disk {
+                    device.empty(count, into.cols(), into.dtype(), Category::Activations)
+                } else {
+                    into.view_rows(to..to + count)
+                };
+                let (x, out) = (&from.view_rows(part), &out);
                 match self.pages.format {
                     PageFormat::Plain => device.machine.copy(x, out),
                     format => device.machine.pack_pages(&PackPages {
@@ -155,13 +174,18 @@ impl<'a> Feeding<'a> {
                         out,
                     }),
                 }
+                if on_disk {
+                    let bytes = device.machine.read(out).wait();
+                    self.pages.write_rows(device, (layer, which), to..to + count, &bytes);
+                }
                 done += count;
             }
         }
     }
 
-    /// All pages that the batch sees, in order: for machines that do not read pages where they are.
-    fn gather(&self, device: &Device, class: usize, held: &Tensor) -> Tensor {
+    /// All pages that the batch sees, in order: for machines that do not read pages where they are, and where some are on disk.
+    fn gather(&self, device: &Device, (layer, which): (usize, usize)) -> Tensor {
+        let (class, held) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
         let pages: Vec<u32> = self
             .feeds
             .iter()
@@ -169,6 +193,11 @@ impl<'a> Feeding<'a> {
             .collect();
         let all = device.empty(pages.len() * PAGE_ROWS, held.cols(), held.dtype(), Category::Activations);
         for (index, page) in pages.iter().enumerate() {
+            if self.pages.is_on_disk(class, *page) {
+                let bytes = self.pages.read_rows(device, (layer, which), *page, PAGE_ROWS);
+                device.machine.write(&all.view_rows(index * PAGE_ROWS..(index + 1) * PAGE_ROWS), &bytes);
+                continue;
+            }
             let [from, to] = [*page as usize, index].map(|page| page * PAGE_ROWS..(page + 1) * PAGE_ROWS);
             device.machine.copy(&held.view_rows(from), &all.view_rows(to));
         }
@@ -179,12 +208,12 @@ impl<'a> Feeding<'a> {
 impl LayerMemory for Feeding<'_> {
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
         let (class, [keys, values]) = (self.pages.of_layer[layer], &self.pages.layers[layer]);
-        self.write(device, class, k, keys);
-        self.write(device, class, v, values);
-        if device.machine.reads_pages() {
+        self.write(device, (layer, 0), k);
+        self.write(device, (layer, 1), v);
+        if device.machine.reads_pages() && !self.on_disk[class] {
             return (keys.clone(), values.clone());
         }
-        (self.gather(device, class, keys), self.gather(device, class, values))
+        (self.gather(device, (layer, 0)), self.gather(device, (layer, 1)))
     }
 
     fn state(

@@ -1,17 +1,21 @@
 //! Memory of keys and values: pages of [`PAGE_ROWS`] tokens, which sequences share where they begin alike.
 //!
 //! Layers with the same window have the same pages of a sequence (a *class*), in tensors of their own; a sequence's [`Table`] says of
-//! each class which pages its tokens are in. Layers with a window keep the pages that their window still reaches.
+//! each class which pages its tokens are in. Layers with a window keep the pages that their window still reaches. Behind the pages in memory
+//! there may be some on disk, for sequences that are longer than those ([`file`]): a step that reads such pages gathers them, layer by layer.
 
 mod feed;
+mod file;
 mod tree;
 
 use std::ops::Range;
+use std::path::Path;
 
 use fathom_model::Model;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 
 pub(crate) use feed::{Feed, Feeding, States};
+use file::{PageFile, Side};
 pub(crate) use tree::{Place, Root, Tree};
 
 /// Pages of all layers.
@@ -23,6 +27,8 @@ pub(crate) struct Pages {
     layers: Vec<[Tensor; 2]>,
     format: PageFormat,
     head_dim: usize,
+    /// Those on disk.
+    file: Option<PageFile>,
 }
 
 /// Pages of the layers that look equally far back.
@@ -30,7 +36,10 @@ struct Class {
     window: Option<usize>,
     /// Tables and prefixes that have each page.
     users: Vec<u32>,
+    /// Pages in memory, before those on disk.
+    in_memory: usize,
     free: Vec<u32>,
+    free_on_disk: Vec<u32>,
 }
 
 /// The pages of a sequence, by class.
@@ -97,10 +106,15 @@ pub(crate) fn pages_for(
     windows.iter().map(|window| sequences * of(*window)).collect()
 }
 
+/// Bytes of the keys and values of a page in one layer: of the heads that are here.
+pub fn layer_page_bytes(model: &Model, dtype: DType, format: PageFormat) -> u64 {
+    let spec = model.portion.local(&model.spec);
+    (2 * PAGE_ROWS * spec.kv_heads * format.head_bytes(spec.head_dim, dtype)) as u64
+}
+
 /// Bytes of one page of each class: of the heads and layers that are here.
 pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
-    let spec = model.portion.local(&model.spec);
-    let bytes = (2 * PAGE_ROWS * spec.kv_heads * format.head_bytes(spec.head_dim, dtype)) as u64;
+    let (spec, bytes) = (model.portion.local(&model.spec), layer_page_bytes(model, dtype, format));
     let windows = spec.windows();
     let layers = |window: &Option<usize>| {
         let alike =
@@ -127,7 +141,9 @@ impl Pages {
         let class = |(window, count): (&Option<usize>, &usize)| Class {
             window: *window,
             users: vec![0; *count],
+            in_memory: *count,
             free: (0..*count as u32).rev().collect(),
+            free_on_disk: Vec::new(),
         };
         let classes = windows.iter().zip(counts).map(class).collect();
         let class_of = |layer: &fathom_model::LayerSpec| {
@@ -142,7 +158,7 @@ impl Pages {
         };
         let of_layer = spec.layers.iter().map(|layer| class_of(layer).unwrap_or(0)).collect();
         let layers = spec.layers.iter().enumerate().map(room).collect();
-        Pages { classes, of_layer, layers, format, head_dim: spec.head_dim }
+        Pages { classes, of_layer, layers, format, head_dim: spec.head_dim, file: None }
     }
 
     /// How far back the layers of a class look; none for all the way.
@@ -155,9 +171,40 @@ impl Pages {
         self.classes.len()
     }
 
-    /// Pages of a class, and those that are not in use.
+    /// Adds so many pages on disk, in a folder, to each class without a window.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn add_on_disk(&mut self, folder: &Path, pages: usize) -> std::io::Result<()> {
+        let row = |tensor: &Tensor| tensor.bytes() / tensor.rows().max(1) as u64;
+        let rows = |(tensors, class): (&[Tensor; 2], &usize)| match self.classes[*class].window {
+            None => [row(&tensors[0]), row(&tensors[1])],
+            Some(_) => [0; 2],
+        };
+        let rows = self.layers.iter().zip(&self.of_layer).map(rows).collect();
+        self.file = Some(PageFile::create(folder, rows, pages)?);
+        for class in self.classes.iter_mut().filter(|class| class.window.is_none()) {
+            let all = class.in_memory + pages;
+            class.users.resize(all, 0);
+            class.free_on_disk = (class.in_memory as u32..all as u32).rev().collect();
+        }
+        Ok(())
+    }
+
+    /// Pages of a class in memory, and those of them that are not in use.
     pub fn counts(&self, class: usize) -> [usize; 2] {
-        self.classes.get(class).map_or([0; 2], |class| [class.users.len(), class.free.len()])
+        self.classes.get(class).map_or([0; 2], |class| [class.in_memory, class.free.len()])
+    }
+
+    /// Pages of a class that are not in use, for a sequence in memory or for one on disk.
+    pub fn free(&self, class: usize, on_disk: bool) -> usize {
+        let class = &self.classes[class];
+        if class.gives_disk(on_disk) { class.free_on_disk.len() } else { class.free.len() }
+    }
+
+    /// Whether a page of a class is on disk.
+    fn is_on_disk(&self, class: usize, page: u32) -> bool {
+        page as usize >= self.classes[class].in_memory
     }
 
     /// A table without pages.
@@ -165,15 +212,15 @@ impl Pages {
         Table { classes: vec![Run::default(); self.classes.len()] }
     }
 
-    /// Room for the tokens of a sequence up to `tokens`.
+    /// Room for the tokens of a sequence up to `tokens`, in memory or on disk.
     ///
     /// # Errors
     /// A class has too few pages left; those that there were are in the table.
-    pub fn grow(&mut self, table: &mut Table, tokens: usize) -> Result<(), Short> {
+    pub fn grow(&mut self, table: &mut Table, tokens: usize, on_disk: bool) -> Result<(), Short> {
         let pages = pages_of(tokens);
         for (index, run) in table.classes.iter_mut().enumerate() {
             while run.end() < pages {
-                let Some(page) = self.take(index) else {
+                let Some(page) = self.take(index, on_disk) else {
                     return Err(Short { class: index, pages: pages - run.end() });
                 };
                 run.pages.push(page);
@@ -238,7 +285,7 @@ impl Pages {
         let (index, rows) = (tokens / PAGE_ROWS, tokens % PAGE_ROWS);
         for class in 0..self.classes.len() {
             let Some(from) = table.classes[class].page(index) else { continue };
-            let to = self.take(class).ok_or(Short { class, pages: 1 })?;
+            let to = self.take(class, false).ok_or(Short { class, pages: 1 })?;
             other.classes[class].pages.push(to);
             self.copy(device, class, [from, to], rows);
         }
@@ -248,20 +295,46 @@ impl Pages {
     /// Copies the first rows of a page to another.
     fn copy(&self, device: &Device, class: usize, [from, to]: [u32; 2], rows: usize) {
         let first = |page: u32| rows_of(page).start..rows_of(page).start + rows;
-        for tensor in self.tensors(class) {
-            device.machine.copy(&tensor.view_rows(first(from)), &tensor.view_rows(first(to)));
+        let in_memory = ![from, to].into_iter().any(|page| self.is_on_disk(class, page));
+        for (side, tensor) in self.sides(class) {
+            if in_memory {
+                device.machine.copy(&tensor.view_rows(first(from)), &tensor.view_rows(first(to)));
+                continue;
+            }
+            let bytes = self.read_rows(device, side, from, rows);
+            self.write_rows(device, side, first(to), &bytes);
+        }
+    }
+
+    /// The first rows of a page, as they are held.
+    fn read_rows(&self, device: &Device, (layer, which): Side, page: u32, rows: usize) -> Vec<u8> {
+        let (class, first) = (self.of_layer[layer], rows_of(page).start);
+        match &self.file {
+            Some(file) if self.is_on_disk(class, page) => {
+                file.read((layer, which), (first - self.classes[class].in_memory * PAGE_ROWS, rows))
+            }
+            _ => device.machine.read(&self.layers[layer][which].view_rows(first..first + rows)).wait(),
+        }
+    }
+
+    /// Overwrites rows of a page, counted over all pages of its class.
+    fn write_rows(&self, device: &Device, (layer, which): Side, rows: Range<usize>, bytes: &[u8]) {
+        let first = self.classes[self.of_layer[layer]].in_memory * PAGE_ROWS;
+        match &self.file {
+            Some(file) if rows.start >= first => file.write((layer, which), rows.start - first, bytes),
+            _ => device.machine.write(&self.layers[layer][which].view_rows(rows), bytes),
         }
     }
 
     /// Bytes of the keys and values of a page of a class, over all of its layers.
     pub fn bytes(&self, class: usize) -> usize {
-        self.tensors(class).map(|tensor| PAGE_ROWS * tensor.bytes() as usize / tensor.rows()).sum()
+        self.sides(class).map(|(_, tensor)| PAGE_ROWS * tensor.bytes() as usize / tensor.rows()).sum()
     }
 
     /// Appends the keys and values of a page, layer by layer.
     pub fn save(&self, device: &Device, class: usize, page: u32, out: &mut Vec<u8>) {
-        for tensor in self.tensors(class) {
-            out.extend(device.machine.read(&tensor.view_rows(rows_of(page))).wait());
+        for (side, _) in self.sides(class) {
+            out.extend(self.read_rows(device, side, page, PAGE_ROWS));
         }
     }
 
@@ -271,23 +344,24 @@ impl Pages {
     /// If they are not as many bytes as the page has.
     pub fn load(&self, device: &Device, class: usize, page: u32, mut bytes: &[u8]) {
         assert_eq!(bytes.len(), self.bytes(class), "kv: bytes of a page");
-        for tensor in self.tensors(class) {
-            let view = tensor.view_rows(rows_of(page));
-            let (own, rest) = bytes.split_at(view.bytes() as usize);
-            device.machine.write(&view, own);
+        for (side, tensor) in self.sides(class) {
+            let (own, rest) = bytes.split_at(PAGE_ROWS * tensor.bytes() as usize / tensor.rows());
+            self.write_rows(device, side, rows_of(page), own);
             bytes = rest;
         }
     }
 
     /// Keys and values of the layers of a class.
-    fn tensors(&self, class: usize) -> impl Iterator<Item = &Tensor> {
-        let layers = self.layers.iter().zip(&self.of_layer).filter(move |(_, of)| **of == class);
-        layers.flat_map(|(tensors, _)| tensors).filter(|tensor| tensor.rows() > 0)
+    fn sides(&self, class: usize) -> impl Iterator<Item = (Side, &Tensor)> {
+        let layers = self.layers.iter().enumerate().filter(move |(layer, _)| self.of_layer[*layer] == class);
+        let sides = layers.flat_map(|(layer, [keys, values])| [((layer, 0), keys), ((layer, 1), values)]);
+        sides.filter(|(_, tensor)| tensor.rows() > 0)
     }
 
-    pub(crate) fn take(&mut self, class: usize) -> Option<u32> {
+    pub(crate) fn take(&mut self, class: usize, on_disk: bool) -> Option<u32> {
         let class = &mut self.classes[class];
-        let page = class.free.pop()?;
+        let free = if class.gives_disk(on_disk) { &mut class.free_on_disk } else { &mut class.free };
+        let page = free.pop()?;
         class.users[page as usize] = 1;
         Some(page)
     }
@@ -307,11 +381,17 @@ impl Pages {
 }
 
 impl Class {
+    /// A sequence that is on disk gets pages there. Layers with a window have theirs in memory always.
+    fn gives_disk(&self, on_disk: bool) -> bool {
+        on_disk && self.users.len() > self.in_memory
+    }
+
     fn release(&mut self, page: u32) {
         let users = &mut self.users[page as usize];
         *users -= 1;
         if *users == 0 {
-            self.free.push(page);
+            let on_disk = page as usize >= self.in_memory;
+            if on_disk { self.free_on_disk.push(page) } else { self.free.push(page) }
         }
     }
 }

@@ -60,10 +60,10 @@ impl Found {
 }
 
 impl Tree {
-    /// The longest beginning of `ids` that is there, at most `most` tokens.
-    pub fn find(&self, pages: &Pages, root: &Root, ids: &[u32], most: usize) -> Found {
+    /// The longest beginning of `ids` that is there, for a sequence in memory or for one on disk: what is in memory is for both.
+    pub fn find(&self, pages: &Pages, root: &Root, ids: &[u32], on_disk: bool) -> Found {
         let Some(root) = self.roots.get(root) else { return Found::default() };
-        let (ids, mut at, mut found) = (&ids[..most.min(ids.len())], *root, Found::default());
+        let (mut at, mut found) = (*root, Found::default());
         loop {
             let rest = &ids[found.path.len() * PAGE_ROWS..];
             let common = |child: &usize| common(rest, &self.node(*child).ids);
@@ -80,11 +80,14 @@ impl Tree {
                 _ => break,
             }
         }
-        self.reachable(pages, found)
+        self.reachable(pages, found, on_disk)
     }
 
     /// Shortened to where every class still has the pages that the next token reads.
-    fn reachable(&self, pages: &Pages, mut found: Found) -> Found {
+    fn reachable(&self, pages: &Pages, mut found: Found, on_disk: bool) -> Found {
+        let there = |node: usize, class: usize| {
+            self.node(node).pages[class].is_some_and(|page| on_disk || !pages.is_on_disk(class, page))
+        };
         loop {
             let whole = found.path.len();
             found.tokens = whole * PAGE_ROWS + found.part.map_or(0, |(_, rows)| rows);
@@ -93,8 +96,7 @@ impl Tree {
                     pages.classes[class].window.map_or(0, |window| found.tokens.saturating_sub(window));
                 let mut nodes = found.path[(first / PAGE_ROWS).min(whole)..].iter().copied();
                 let part = found.part.map(|(node, _)| node);
-                nodes.all(|node| self.node(node).pages[class].is_some())
-                    && part.is_none_or(|node| self.node(node).pages[class].is_some())
+                nodes.all(|node| there(node, class)) && part.is_none_or(|node| there(node, class))
             };
             if found.tokens == 0 || (0..pages.classes()).all(has) {
                 return found;
@@ -105,11 +107,16 @@ impl Tree {
         }
     }
 
-    /// Gives a new sequence the pages of its beginning.
+    /// Gives a new sequence, in memory or on disk, the pages of its beginning.
     ///
     /// # Errors
     /// There is no page for a copy; the table then has none.
-    pub fn share(&mut self, device: &Device, pages: &mut Pages, found: &Found) -> Result<Table, Short> {
+    pub fn share(
+        &mut self,
+        device: &Device,
+        pages: &mut Pages,
+        (found, on_disk): (&Found, bool),
+    ) -> Result<Table, Short> {
         self.clock += 1;
         let mut table = pages.table();
         for class in 0..pages.classes() {
@@ -129,7 +136,7 @@ impl Tree {
             for class in 0..pages.classes() {
                 let Some(from) = self.node(node).pages[class] else { continue };
                 // Another call of `take` below must not evict this page.
-                let Some(to) = pages.take(class) else {
+                let Some(to) = pages.take(class, on_disk) else {
                     pages.clear(&mut table);
                     return Err(Short { class, pages: 1 });
                 };
@@ -183,8 +190,11 @@ impl Tree {
             child
         });
         for (class, page) in held.iter().enumerate() {
-            if let (None, Some(page)) = (self.node(child).pages[class], page) {
+            let (Some(page), had) = (page, self.node(child).pages[class]) else { continue };
+            // A page in memory is worth more than the same on disk.
+            if had.is_none_or(|had| pages.is_on_disk(class, had) && !pages.is_on_disk(class, *page)) {
                 pages.retain(class, *page);
+                had.into_iter().for_each(|had| pages.release(class, had));
                 self.node_mut(child).pages[class] = Some(*page);
             }
         }
@@ -216,9 +226,10 @@ impl Tree {
         pinned
     }
 
-    /// Gives up what was used least recently until a class has `count` more free pages, or nothing is left that can be given up.
-    pub fn evict(&mut self, pages: &mut Pages, class: usize, count: usize) {
-        let wanted = pages.classes[class].free.len() + count;
+    /// Gives up what was used least recently until a class has `count` more free pages, in memory or on disk, or nothing is left that can be
+    /// given up.
+    pub fn evict(&mut self, pages: &mut Pages, class: usize, (count, on_disk): (usize, bool)) {
+        let wanted = pages.free(class, on_disk) + count;
         if pages.classes[class].window.is_some() {
             let mut order: Vec<(u64, usize)> = self
                 .live()
@@ -227,7 +238,7 @@ impl Tree {
                 .collect();
             order.sort_unstable();
             for (_, at) in order {
-                if pages.classes[class].free.len() >= wanted {
+                if pages.free(class, on_disk) >= wanted {
                     return;
                 }
                 let alone = |page: &u32| pages.is_alone(class, *page);
@@ -238,14 +249,21 @@ impl Tree {
             }
             return;
         }
+        // First what ends where pages are wanted, and then all ends.
+        self.evict_ends(pages, class, (wanted, on_disk, true));
+        self.evict_ends(pages, class, (wanted, on_disk, false));
+    }
+
+    fn evict_ends(&mut self, pages: &mut Pages, class: usize, (wanted, on_disk, there): (usize, bool, bool)) {
         let leaf = |(at, node): (usize, &Node)| {
             (node.children.is_empty() && node.parent.is_some()).then_some(Reverse((node.used, at)))
         };
         let mut leaves: BinaryHeap<Reverse<(u64, usize)>> = self.live().filter_map(leaf).collect();
-        while pages.classes[class].free.len() < wanted {
+        while pages.free(class, on_disk) < wanted {
             let Some(Reverse((_, at))) = leaves.pop() else { return };
             let node = self.node(at);
-            if node.pages[class].is_some_and(|page| !pages.is_alone(class, page)) {
+            let elsewhere = |page| there && pages.is_on_disk(class, page) != on_disk;
+            if node.pages[class].is_some_and(|page| !pages.is_alone(class, page) || elsewhere(page)) {
                 continue;
             }
             let parent = self.remove(pages, at);
@@ -268,10 +286,11 @@ impl Tree {
         *self = Tree { clock: self.clock, ..Tree::default() };
     }
 
-    /// Pages of a class that nothing but the tree has.
+    /// Pages of a class in memory that nothing but the tree has.
     pub fn alone(&self, pages: &Pages, class: usize) -> usize {
         let page = |node: &Node| node.pages.get(class).copied().flatten();
-        self.live().filter_map(|(_, node)| page(node)).filter(|page| pages.is_alone(class, *page)).count()
+        let own = |page: &u32| pages.is_alone(class, *page) && !pages.is_on_disk(class, *page);
+        self.live().filter_map(|(_, node)| page(node)).filter(own).count()
     }
 
     /// Removes a leaf; returns what it stood on.

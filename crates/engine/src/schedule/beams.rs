@@ -253,7 +253,7 @@ impl<'e> Scheduler<'e> {
         loop {
             match self.pages.fork(self.engine.device, &of.table, of.held) {
                 Ok(table) => return Some((table, slot)),
-                Err(short) if self.evict(short.class, short.pages) => {}
+                Err(short) if self.evict(short.class, (short.pages, false)) => {}
                 Err(_) => {
                     self.slots.push(slot);
                     return None;

@@ -170,7 +170,7 @@ impl<'e> Drafter<'e> {
         self.behind |= unread.len() > self.engine.limits.draft_tokens + 2;
         let ids = unread[..unread.len().min(left)].to_vec();
         self.pages.slide(&mut draft.table, draft.held);
-        let grown = self.pages.grow(&mut draft.table, draft.held + ids.len() + most);
+        let grown = self.pages.grow(&mut draft.table, draft.held + ids.len() + most, false);
         let vocab = self.engine.model.spec.vocab;
         if grown.is_err() || ids.iter().any(|id| *id as usize >= vocab) {
             sequence.draft.take().into_iter().for_each(|draft| self.release(draft));

@@ -48,6 +48,8 @@ pub struct Capacity {
     pub sequences: usize,
     /// Pages for each of the model's windows, in their order.
     pub pages: Vec<usize>,
+    /// Pages on disk of layers without a window, for a sequence that is longer than those; next to the beginnings that are kept there.
+    pub on_disk: usize,
 }
 
 /// A sequence of which a step has read everything: where it runs, and the rows of the hidden states behind its last token and behind
@@ -132,14 +134,23 @@ impl<'e> Scheduler<'e> {
     /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
     pub fn keeping(self, at: &Stored) -> Result<Scheduler<'e>, Error> {
         let beginnings = Beginnings::open(at, self.engine.spec())?;
-        Ok(self.sharing(&beginnings))
+        self.sharing(&beginnings)
     }
 
     /// The same with beginnings in a folder that is open, on each rank of a model.
-    pub(crate) fn sharing(mut self, beginnings: &Beginnings) -> Scheduler<'e> {
-        self.totals.stored_bytes = beginnings.lock().bytes();
+    ///
+    /// # Errors
+    /// The system's, of the file of pages there.
+    pub(crate) fn sharing(mut self, beginnings: &Beginnings) -> Result<Scheduler<'e>, Error> {
+        let store = beginnings.lock();
+        self.totals.stored_bytes = store.bytes();
+        if self.bounds.capacity.on_disk > 0 {
+            let (folder, pages) = (store.root(), self.bounds.capacity.on_disk);
+            let why = |error: std::io::Error| Error::Store { folder: folder.into(), why: error.to_string() };
+            self.pages.add_on_disk(folder, pages).map_err(why)?;
+        }
         self.store = Some(beginnings.clone());
-        self
+        Ok(self)
     }
 
     /// Queues a request; its number.
@@ -175,6 +186,7 @@ impl<'e> Scheduler<'e> {
         let search = Search::of(&asked, &ids, sampler.ends());
         let ids: Vec<u32> = self.led().chain(ids).collect();
         let adapter = asked.adapter.as_deref().map(|name| self.engine.adapter(name)).transpose()?;
+        let on_disk = self.bounds.exceeds_memory(ids.len() + how.max_tokens);
         self.waiting.push(Sequence {
             request,
             scope: asked.scope.clone(),
@@ -197,6 +209,7 @@ impl<'e> Scheduler<'e> {
             beam: search.as_ref().map(|_| Beam::default()),
             kept: Kept::default(),
             fetched: false,
+            on_disk,
             arrived,
             priority: asked.priority,
         });
@@ -354,7 +367,7 @@ impl<'e> Scheduler<'e> {
         // The rows of a pass are next to each other, and in it those of an adapter.
         let place = |(index, _): &(usize, usize)| {
             let sequence = &self.running[*index];
-            (sequence.pass(), sequence.identity())
+            (sequence.on_disk, sequence.pass(), sequence.identity())
         };
         chosen.sort_by(|a, b| place(a).cmp(&place(b)));
         chosen
@@ -363,10 +376,15 @@ impl<'e> Scheduler<'e> {
     /// The sequence that is let in next: nothing has to be read for it any more.
     fn best(&mut self) -> Option<usize> {
         let (now, mut later) = (self.clock.now(), Vec::new());
+        // What a step gathers from the disk is one sequence.
+        let reads_disk = self.running.iter().any(|it| it.on_disk);
         loop {
             let can = |index: &usize| {
                 let sequence = &self.waiting[*index];
-                !sequence.waits() && !self.is_fetching(sequence) && !later.contains(index)
+                !(sequence.on_disk && reads_disk)
+                    && !sequence.waits()
+                    && !self.is_fetching(sequence)
+                    && !later.contains(index)
             };
             let best = (0..self.waiting.len())
                 .filter(can)
@@ -387,11 +405,12 @@ impl<'e> Scheduler<'e> {
         let unread = sequence.ids.len() - sequence.held;
         // A prompt is let in where all of it has room, unless it would be alone.
         let needed = pages_for(&self.bounds.windows, 1, sequence.ids.len(), self.bounds.limits.chunk_tokens);
-        let held = pages_of(sequence.held);
+        let (held, on_disk) = (pages_of(sequence.held), sequence.on_disk);
         let short = |scheduler: &mut Self| {
             needed.iter().enumerate().any(|(class, needed)| {
-                let missing = needed.saturating_sub(held).saturating_sub(scheduler.pages.counts(class)[1]);
-                missing > 0 && !scheduler.evict(class, missing)
+                let free = scheduler.pages.free(class, on_disk);
+                let missing = needed.saturating_sub(held).saturating_sub(free);
+                missing > 0 && !scheduler.evict(class, (missing, on_disk))
             })
         };
         if !self.running.is_empty() && short(self) {
@@ -427,8 +446,9 @@ impl<'e> Scheduler<'e> {
         let root = self.root(sequence);
         sequence.kept = Kept::none((self.store.as_ref(), self.part), &root);
         let Some(tree) = self.tree.as_mut().filter(|_| !asks) else { return 0 };
-        let found = tree.find(&self.pages, &root, &sequence.ids, sequence.ids.len() - 1);
-        if let Ok(table) = tree.share(self.engine.device, &mut self.pages, &found) {
+        let (ids, on_disk) = (&sequence.ids[..sequence.ids.len() - 1], sequence.on_disk);
+        let found = tree.find(&self.pages, &root, ids, on_disk);
+        if let Ok(table) = tree.share(self.engine.device, &mut self.pages, (&found, on_disk)) {
             (sequence.table, sequence.held) = (table, found.tokens);
         }
         sequence.held
@@ -461,12 +481,12 @@ impl<'e> Scheduler<'e> {
             self.running[index].kept = Kept::none((self.store.as_ref(), self.part), &root);
         }
         loop {
-            let sequence = &mut self.running[index];
-            let Err(Short { class, pages }) = self.pages.grow(&mut sequence.table, sequence.held + count)
-            else {
+            let Sequence { table, held, on_disk, .. } = &mut self.running[index];
+            let on_disk = *on_disk;
+            let Err(Short { class, pages }) = self.pages.grow(table, *held + count, on_disk) else {
                 return true;
             };
-            if self.evict(class, pages) || self.give_up_reads() {
+            if self.evict(class, (pages, on_disk)) || self.give_up_reads() {
                 continue;
             }
             if index + 1 == self.running.len() {
@@ -476,12 +496,12 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Frees pages of a class that prefixes have; false if there were too few.
-    fn evict(&mut self, class: usize, pages: usize) -> bool {
+    /// Frees pages of a class that prefixes have, in memory or on disk; false if there were too few.
+    fn evict(&mut self, class: usize, (pages, on_disk): (usize, bool)) -> bool {
         let Some(tree) = self.tree.as_mut() else { return false };
-        let before = self.pages.counts(class)[1];
-        tree.evict(&mut self.pages, class, pages);
-        self.pages.counts(class)[1] >= before + pages
+        let before = self.pages.free(class, on_disk);
+        tree.evict(&mut self.pages, class, (pages, on_disk));
+        self.pages.free(class, on_disk) >= before + pages
     }
 
     /// Preempts a running sequence's pages; it is read again when there are some.
@@ -528,8 +548,8 @@ impl<'e> Scheduler<'e> {
             let ids = if drafted.is_empty() { &ids[*held..held + count] } else { drafted };
             feeds.push(Feed { ids, held: *held, table, known, slot: *slot, terms: sequence.terms() });
         }
-        let same =
-            |a: &(usize, usize), b: &(usize, usize)| self.running[a.0].pass() == self.running[b.0].pass();
+        let pass = |(index, _): &(usize, usize)| (self.running[*index].on_disk, self.running[*index].pass());
+        let same = |a: &(usize, usize), b: &(usize, usize)| pass(a) == pass(b);
         let (mut groups, mut rest) = (Vec::new(), feeds.as_slice());
         for group in chosen.chunk_by(same) {
             let (own, others) = rest.split_at(group.len());

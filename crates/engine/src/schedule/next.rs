@@ -179,7 +179,9 @@ impl Scheduler<'_> {
             let Ok((_, writer)) = self.answerer(&request.asked.sampling, prompt) else { return };
             let other = self.running[index].again(answer, writer, self.pages.table());
             let sequence = &self.running[index];
-            let free = self.running.len() < self.bounds.capacity.sequences && self.states.is_empty();
+            // Of those on disk one runs.
+            let room = self.running.len() < self.bounds.capacity.sequences && !sequence.on_disk;
+            let free = room && self.states.is_empty();
             let table = free.then(|| self.pages.fork(self.engine.device, &sequence.table, sequence.held));
             match (table, free.then(|| self.slots.pop()).flatten()) {
                 (Some(Ok(table)), Some(slot)) => {

@@ -89,6 +89,8 @@ pub(super) struct Sequence<'e> {
     pub kept: Kept,
     /// It was looked whether what it begins with is on disk.
     pub fetched: bool,
+    /// It may become longer than the pages in memory, so that it has pages on disk.
+    pub on_disk: bool,
     /// By the scheduler's clock.
     pub arrived: Duration,
     pub priority: i32,
@@ -120,6 +122,7 @@ impl<'e> Sequence<'e> {
             beam: None,
             kept: self.kept.clone(),
             fetched: false,
+            on_disk: self.on_disk,
             arrived: self.arrived,
             priority: self.priority,
         }

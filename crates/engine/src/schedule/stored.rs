@@ -51,6 +51,8 @@ pub(super) struct Reading {
     of: (u64, usize),
     root: Root,
     ids: Vec<u32>,
+    /// The sequence has pages on disk.
+    on_disk: bool,
     /// Of each page, from the first on.
     chains: Vec<Chain>,
     /// It is known how many pages all ranks have.
@@ -152,10 +154,10 @@ impl Scheduler<'_> {
         let long = self.is_long(sequence, sequence.ids.len());
         self.waiting[index].long = long;
         let root = self.root(&self.waiting[index]);
-        let Sequence { request, answer, ids, fetched, .. } = &mut self.waiting[index];
+        let Sequence { request, answer, ids, fetched, on_disk, .. } = &mut self.waiting[index];
         let (Some(store), Some(tree)) = (&self.store, &mut self.tree) else { return Fetch::Nothing };
         let (store, pages, most) = (store.lock(), &mut self.pages, ids.len() - 1);
-        let found = tree.find(pages, &root, ids, most);
+        let found = tree.find(pages, &root, &ids[..most], *on_disk);
         let mut chains = Vec::new();
         let mut chain = store.chain(&root, self.part);
         for (index, page) in ids[..most].chunks_exact(PAGE_ROWS).enumerate() {
@@ -178,6 +180,7 @@ impl Scheduler<'_> {
         self.reads.push(Reading {
             of: (*request, *answer),
             ids: ids.clone(),
+            on_disk: *on_disk,
             held: tree.pin(pages, &found),
             place: found.place(),
             next: found.pages(),
@@ -265,10 +268,10 @@ impl Scheduler<'_> {
         let mut there = vec![None; pages.classes()];
         for (class, part) in parts.into_iter().enumerate().filter(|(class, _)| index >= read.first[*class]) {
             let Some(part) = part else { continue };
-            if pages.counts(class)[1] == 0 {
-                tree.evict(pages, class, 1);
+            if pages.free(class, read.on_disk) == 0 {
+                tree.evict(pages, class, (1, read.on_disk));
             }
-            let Some(page) = pages.take(class) else { return false };
+            let Some(page) = pages.take(class, read.on_disk) else { return false };
             read.held.push((class, page));
             pages.load(device, class, page, part);
             there[class] = Some(page);

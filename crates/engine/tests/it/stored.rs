@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fathom_base::{GenerateRequest, Load, Sampling};
+use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
 use fathom_engine::{Engine, Limits, Scheduler, Stored};
 use fathom_tensor::{DType, PageFormat};
 
@@ -166,6 +166,59 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     drop(scheduler);
     assert!(heard[0].borrow()[..] == plain[..]);
     assert!(heard[1].borrow()[..] == ask(&bed, PageFormat::Plain, None, &other).0[..]);
+}
+
+/// A sequence that is longer than the pages in memory has pages on disk, next to one that is not; it goes on from what was kept, too. Without
+/// such pages it is refused.
+#[test]
+fn a_sequence_longer_than_memory_has_the_same_bits() {
+    for (case, kv) in
+        [("llama2", PageFormat::Plain), ("llama2", PageFormat::Int8), ("gemma2", PageFormat::Plain)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (bed, at) = (Bed::new(case, DType::F32), stored(folder.path()));
+        let long = request(&bed, 1);
+        let short = |seed: u32| GenerateRequest {
+            logprobs: Some(0),
+            ..GenerateRequest::greedy((0..150).map(|at| (at * 31 + seed) % 90).collect::<Vec<u32>>(), 40)
+        };
+        // What is short begins as the long one does, too.
+        let Prompt::Ids(ids) = &long.prompt else { panic!("{case}: ids") };
+        let alike = GenerateRequest { prompt: Prompt::Ids(ids[..200].to_vec()), ..short(0) };
+        let plain = |request: &GenerateRequest| ask(&bed, kv, None, request).0;
+        let expected = [plain(&long), plain(&short(1)), plain(&short(2)), plain(&alike)];
+        let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 3, kv };
+        let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+        let windows = bed.model.spec.windows();
+        let few = |(pages, window): (usize, &Option<usize>)| if window.is_none() { 5 } else { 2 * pages };
+        let all = engine.capacity(1, PROMPT + 200).pages;
+        let pages = all.into_iter().zip(&windows).map(few).collect();
+        let capacity = fathom_engine::Capacity { sequences: 3, pages, on_disk: 0 };
+        let capacity = [capacity.clone(), fathom_engine::Capacity { on_disk: 7, ..capacity }];
+        let mut refusing = Scheduler::new(&engine, capacity[0].clone()).keeping(&at).unwrap();
+        let error = refusing.submit(long.clone(), Box::new(|_| fathom_base::Flow::Continue)).unwrap_err();
+        assert!(error.to_string().contains("serve.page_file_bytes"), "{error}");
+        drop(refusing);
+        for restored in [0, 512] {
+            let heard: [RefCell<Heard>; 4] = Default::default();
+            let ends = RefCell::default();
+            let mut scheduler = Scheduler::new(&engine, capacity[1].clone()).keeping(&at).unwrap();
+            for (request, heard) in [&long, &short(1), &short(2), &alike].into_iter().zip(&heard) {
+                scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
+            }
+            while scheduler.step() {}
+            let load = scheduler.load();
+            assert_eq!((load.running, load.waiting, load.pages_used), (0, 0, 0), "{case}: {load:?}");
+            assert!(load.restored_tokens >= restored, "{case}: {load:?}");
+            drop(scheduler);
+            for (index, (heard, expected)) in heard.iter().zip(&expected).enumerate() {
+                assert!(heard.borrow()[..] == expected[..], "{case} {kv:?}, request {index}, {restored}");
+            }
+        }
+        // The file has no name.
+        let hidden = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(hidden, 1, "{case}");
+    }
 }
 
 #[test]
