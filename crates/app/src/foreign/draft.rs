@@ -3,8 +3,8 @@
 use fathom_base::recipe::Layers;
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value as Toml, value};
 
-use super::Tool;
 use super::kind::Kind;
+use super::tool::Tool;
 use crate::error::{Result, refuse};
 use crate::library::{self, LIBRARY};
 

@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::Tool;
-use super::rules::{self, Row};
+use super::tool::Tool;
 use super::values::names;
 use super::yaml;
 
@@ -49,28 +48,6 @@ impl Kind {
     /// A row has two answers, which lie in one sample.
     pub fn has_pairs(self) -> bool {
         matches!(self, Dpo | Kto | Orpo | Cpo | Simpo | Reward)
-    }
-
-    /// The keys that all kinds have, and its own, which come last.
-    pub fn tables(self) -> [&'static [Row]; 4] {
-        [rules::common::RULES, rules::adapters::RULES, rules::machine::RULES, self.own()]
-    }
-
-    fn own(self) -> &'static [Row] {
-        match self {
-            Text | Answers => rules::common::OF_ANSWERS,
-            Dpo | Kto | Orpo | Cpo | Simpo => rules::preferences::RULES,
-            Reward | Steps => rules::preferences::OF_SCORES,
-            Distill => rules::distill::RULES,
-            Grpo | Rloo | Ppo => rules::policy::RULES,
-        }
-    }
-
-    /// Whether some kind has a key.
-    pub fn any_has(key: &str) -> bool {
-        [Answers, Dpo, Reward, Distill, Grpo]
-            .iter()
-            .any(|kind| kind.own().iter().any(|(keys, _)| keys.contains(&key)))
     }
 
     /// What is learned from.

@@ -4,40 +4,18 @@
 mod draft;
 mod kind;
 mod rules;
+mod tool;
 mod values;
 mod yaml;
-
-use std::fmt;
 
 use serde_json::Value;
 
 use crate::error::{Result, refuse};
 use draft::Draft;
-use kind::{Entries, Kind};
+use kind::Entries;
+use rules::tables;
 
-/// A tool whose files are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tool {
-    /// axolotl.
-    Axolotl,
-    /// LLaMA-Factory.
-    LlamaFactory,
-    /// torchtune.
-    Torchtune,
-    /// TRL, and others with the keys of Transformers' trainer.
-    Trl,
-}
-
-impl fmt::Display for Tool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Tool::Axolotl => "axolotl",
-            Tool::LlamaFactory => "LLaMA-Factory",
-            Tool::Torchtune => "torchtune",
-            Tool::Trl => "TRL",
-        })
-    }
-}
+pub use tool::Tool;
 
 /// A file as a recipe.
 #[derive(Clone, Debug)]
@@ -102,7 +80,7 @@ fn tool(entries: &[(String, Value)]) -> Result<Tool> {
 
 /// All entries, in the order of the rules: what all kinds have before what one has, and never in the file's.
 fn read(draft: &mut Draft, entries: &[(String, Value)]) {
-    let tables = draft.kind.tables();
+    let tables = tables::of(draft.kind);
     let mut ruled = Vec::new();
     let mut unsaid = Vec::new();
     for (at, (key, value)) in entries.iter().enumerate() {
@@ -122,7 +100,7 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
             Some((table, row, alias, rule)) => ruled.push(((table, row, alias, at), key, value, rule)),
             None if rules::implied::is_implied(bare) => {}
             None => {
-                let (name, why) = match Kind::any_has(bare) {
+                let (name, why) = match tables::any_has(bare) {
                     true => (
                         key.as_str(),
                         format!("says nothing where a model learns from {}", draft.kind.name()),

@@ -5,9 +5,9 @@
 use toml_edit::Array;
 
 use super::policy;
-use crate::foreign::Tool;
 use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
+use crate::foreign::tool::Tool;
 
 /// Fills in what was not said.
 pub(in crate::foreign) fn fill(draft: &mut Draft) {

@@ -4,8 +4,8 @@ use serde_json::Value;
 use toml_edit::Array;
 
 use super::{Row, Said, on};
-use crate::foreign::Tool;
 use crate::foreign::draft::Draft;
+use crate::foreign::tool::Tool;
 use crate::foreign::values::{flag, float, int, names, text};
 
 /// Of all files.

@@ -11,6 +11,7 @@ pub(super) mod implied;
 pub(super) mod machine;
 pub(super) mod policy;
 pub(super) mod preferences;
+pub(super) mod tables;
 
 use serde_json::Value;
 

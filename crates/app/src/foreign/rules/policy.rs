@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{Row, on};
-use crate::foreign::Tool;
 use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
+use crate::foreign::tool::Tool;
 use crate::foreign::values::{flag, float, int, text};
 
 /// Of GRPO, RLOO and PPO.
