@@ -100,12 +100,10 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
             Some((table, row, alias, rule)) => ruled.push(((table, row, alias, at), key, value, rule)),
             None if rules::implied::is_implied(bare) => {}
             None => {
-                let (name, why) = match tables::any_has(bare) {
-                    true => (
-                        key.as_str(),
-                        format!("says nothing where a model learns from {}", draft.kind.name()),
-                    ),
-                    false => rules::implied::reason(key),
+                let (name, why) = if tables::any_has(bare) {
+                    (key.as_str(), format!("says nothing where a model learns from {}", draft.kind.name()))
+                } else {
+                    rules::implied::reason(key)
                 };
                 // One line for all that a reason is for.
                 if !unsaid.iter().any(|(_, other, _)| other == name) {

@@ -381,10 +381,8 @@ impl<'e> Scheduler<'e> {
         loop {
             let can = |index: &usize| {
                 let sequence = &self.waiting[*index];
-                !(sequence.on_disk && reads_disk)
-                    && !sequence.waits()
-                    && !self.is_fetching(sequence)
-                    && !later.contains(index)
+                let busy = sequence.waits() || self.is_fetching(sequence) || later.contains(index);
+                !(busy || (sequence.on_disk && reads_disk))
             };
             let best = (0..self.waiting.len())
                 .filter(can)

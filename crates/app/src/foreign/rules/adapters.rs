@@ -81,10 +81,10 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         // axolotl's rows of a weight.
         let whole = list.iter().map(|name| name.split("[:").next().unwrap_or_default());
         draft.set("model.trained", whole.collect::<Array>());
-        match list.iter().any(|name| name.contains("[:")) {
-            true => Err("rows of a weight are not trained alone; the whole weight is (model.trained)".into()),
-            false => Ok(()),
+        if list.iter().any(|name| name.contains("[:")) {
+            return Err("rows of a weight are not trained alone; the whole weight is (model.trained)".into());
         }
+        Ok(())
     }),
     (&["freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"], |_, _| {
         Err("which weights are trained is said by their names (model.trained = [\"layers\\\\.3[01]\\\\.\"])"
@@ -118,12 +118,12 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         _ if draft.adapter.is_some() => Err(ROUNDED_ADAPTER.into()),
         name if name.contains("Int4Weight") && name.contains("QAT") => {
             draft.set("precision.qat", "int4");
-            match name.contains("Int8DynAct") {
-                true => {
-                    Err("weights are rounded to int4 (precision.qat); activations stay as they are".into())
-                }
-                false => Ok(()),
+            if name.contains("Int8DynAct") {
+                return Err(
+                    "weights are rounded to int4 (precision.qat); activations stay as they are".into()
+                );
             }
+            Ok(())
         }
         other => Err(format!("`{other}` is no format of precision.qat")),
     }),
@@ -157,9 +157,11 @@ fn targets(draft: &mut Draft, value: &Value) -> Said {
                 return adapts(draft, "targets", "all-linear");
             }
             // torchtune's name for it.
-            let name = |name: &String| match name.starts_with("experts.") {
-                true => format!("mlp.{name}"),
-                false => name.replace("output_proj", "o_proj"),
+            let name = |name: &String| {
+                if name.starts_with("experts.") {
+                    return format!("mlp.{name}");
+                }
+                name.replace("output_proj", "o_proj")
             };
             draft.targets.extend(list.iter().map(name));
             Ok(())

@@ -200,10 +200,8 @@ pub(in crate::foreign) const RULES: &[Row] = &[
 pub(in crate::foreign) fn settle(draft: &mut Draft) {
     loss(draft);
     if draft.kind == Kind::Grpo {
-        let advantage = match draft.rollout.each {
-            true => "each_then_sum",
-            false => draft.rollout.scale.unwrap_or("trl"),
-        };
+        let scale = draft.rollout.scale.unwrap_or("trl");
+        let advantage = if draft.rollout.each { "each_then_sum" } else { scale };
         draft.default("rl.advantage", advantage);
     }
     let tokens = draft.rollout.answer_tokens.unwrap_or(512);

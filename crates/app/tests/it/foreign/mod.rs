@@ -180,7 +180,10 @@ fn at(recipe: &toml_edit::DocumentMut, path: &str) -> String {
 }
 
 /// Files, the recipes they are written over, what these say, and the keys that are named as not said.
-fn cases(cases: &[(&str, &str, &[(&str, &str)], &[&str])]) {
+/// A file, its base, what some keys of its recipe say, and what could not be said.
+type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+
+fn cases(cases: &[Case<'_>]) {
     for (text, base, values, left) in cases {
         let (translated, recipe) = says(text);
         assert_eq!(translated.base, *base, "{text}");
