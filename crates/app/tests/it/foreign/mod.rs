@@ -179,8 +179,7 @@ fn at(recipe: &toml_edit::DocumentMut, path: &str) -> String {
     item.to_string().trim().to_string()
 }
 
-/// Files, the recipes they are written over, what these say, and the keys that are named as not said.
-/// A file, its base, what some keys of its recipe say, and what could not be said.
+/// A file, the recipe that it is written over, what keys of that say, and the keys that are named as not said.
 type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
 fn cases(cases: &[Case<'_>]) {
