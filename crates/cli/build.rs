@@ -1,7 +1,9 @@
-//! Gives the binary the commit that it is built from. Only this crate is rebuilt when that changes.
+//! Gives the binary the commit that it is built from. Only this crate is rebuilt when that changes. Links it smaller where that is known to
+//! go.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -11,6 +13,25 @@ fn main() {
     if let Some(commit) = given.or_else(|| commit(&root.join(".git"))) {
         println!("cargo::rustc-env=FATHOM_COMMIT={}", commit.trim().chars().take(12).collect::<String>());
     }
+    if links_with_lld().unwrap_or(false) {
+        println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
+    }
+}
+
+/// Whether a release is linked by the toolchain's own LLD, which has one copy of functions that are the same: rustc takes it on this
+/// target unless something else is asked for, and toolchains that others package may lack it.
+fn links_with_lld() -> Option<bool> {
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    let target = is("TARGET", "x86_64-unknown-linux-gnu") && is("HOST", "x86_64-unknown-linux-gnu");
+    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let asked = std::env::var_os("RUSTC_LINKER").is_some() || flags.contains("link");
+    if !target || !is("PROFILE", "release") || asked {
+        return Some(false);
+    }
+    let sysroot = Command::new(std::env::var_os("RUSTC")?).args(["--print", "sysroot"]).output().ok()?;
+    let lld = Path::new(std::str::from_utf8(&sysroot.stdout).ok()?.trim())
+        .join("lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld/ld.lld");
+    Some(lld.is_file())
 }
 
 /// The commit that is checked out; none without a repository, as in a package of the sources.
