@@ -107,6 +107,7 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
             trainer.refer_to(Reference::copy(model, params, None));
         }
     }
+    trainer.make_sums(how);
     Ok(trainer)
 }
 
@@ -119,7 +120,9 @@ pub(crate) fn planned_others(trainer: &Trainer, how: &InStep) -> Result<Vec<Trai
     let other = |spec: &Arc<Spec>| {
         let (mut model, mut params) = share_untrained(device, (model, params), spec);
         frozen(&mut model, &mut params, &how.goal.trained)?;
-        Ok(Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments))
+        let mut other = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
+        other.make_sums(how);
+        Ok(other)
     };
     how.goal.others.iter().map(other).collect()
 }

@@ -54,6 +54,8 @@ pub struct Trainer {
     metrics: RefCell<Vec<[f64; 2]>>,
     /// f32 [sums, 1]: the same where the machine adds them up, while a step runs.
     terms: Option<Tensor>,
+    /// f32 [sums, 2]: both together, of all ranks. A step is read while the next one runs, so they stay, as its loss does.
+    sums: Option<Tensor>,
     /// f32 [layers, experts]: what routers chose in the step.
     loads: Option<Tensor>,
     flops: Tensor,
@@ -146,6 +148,7 @@ impl Trainer {
             count,
             metrics: RefCell::default(),
             terms: None,
+            sums: None,
             flops,
             loads,
         }
@@ -218,6 +221,7 @@ impl Trainer {
         self.laps.borrow_mut().clear();
         let sums = how.goal.sums();
         *self.metrics.borrow_mut() = vec![[0.0; 2]; sums];
+        self.make_sums(how);
         let adds = how.goal.objective.distils().is_some() || how.goal.measured() != Measured::Nothing;
         self.terms = adds.then(|| {
             self.device.pool.enter("metrics", -1);
@@ -234,6 +238,16 @@ impl Trainer {
         let ours = micro_batches.iter().filter(|_| counts);
         let of_ours = ours.map(|micro| how.goal.objective.count(micro.borrow()));
         (tokens / self.device.mesh.size(Axis::Cp) as u64, of_ours.sum())
+    }
+
+    /// Room for what an objective's metrics add up to, if it has any and there is none yet: before the first step, so that whatever is
+    /// done before that has the peak of its plan.
+    pub fn make_sums(&mut self, how: &InStep) {
+        let sums = how.goal.sums();
+        if sums > 0 && self.sums.as_ref().is_none_or(|made| made.rows() != sums) {
+            self.device.pool.enter("metrics", -1);
+            self.sums = Some(self.device.zeros(sums, 2, DType::F32, Category::Data));
+        }
     }
 
     /// One step: gradients of all micro batches, then the update. Accumulating equals one big batch bit for bit when
@@ -295,12 +309,9 @@ impl Trainer {
     /// The sums of the objective's metrics over all ranks, f32 [metrics, 2]; `None` without any.
     fn metrics(&mut self) -> Option<Tensor> {
         let mine = std::mem::take(&mut *self.metrics.borrow_mut());
-        if mine.is_empty() {
-            return None;
-        }
-        let flat: Vec<f32> = mine.iter().flatten().map(|x| *x as f32).collect();
-        self.device.pool.enter("metrics", -1);
-        let sums = self.device.from_f32(mine.len(), 2, &flat, Category::Data);
+        let sums = self.sums.clone().filter(|_| !mine.is_empty())?;
+        let bytes: Vec<u8> = mine.iter().flatten().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+        self.device.machine.write(&sums, &bytes);
         if let Some(terms) = self.terms.take() {
             let column = &sums.view_cols(0..1);
             self.device.machine.add(column, &terms, column);

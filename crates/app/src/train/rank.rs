@@ -175,6 +175,7 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
         trainer.refer_to(reference);
     }
     trainer.teacher = teacher(job, device)?.map(Rc::new);
+    trainer.make_sums(&stage::in_step(recipe, 0)?);
     Ok(trainer)
 }
 
@@ -191,6 +192,7 @@ fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -
     let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));
     trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
     trainer.ask_whom(other);
+    trainer.make_sums(&stage::in_step(recipe, 0)?);
     Ok(trainer)
 }
 

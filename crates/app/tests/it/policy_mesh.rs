@@ -191,7 +191,8 @@ fn peaks(device: &Device, folder: &Path, recipe: &Recipe) -> [u64; 2] {
     let mut how = stage::in_step(recipe, 0).unwrap();
     how.ranks.rank = device.mesh.rank();
     let scores = usize::from(recipe.rl.has_values());
-    let trainer = with_values(device, folder, scores, (how.ranks.sharding, how.goal.refers));
+    let mut trainer = with_values(device, folder, scores, (how.ranks.sharding, how.goal.refers));
+    trainer.make_sums(&how);
     let mut source = rolled(recipe, Box::new(Length));
     source.step(&trainer).unwrap();
     let peak = source.reported().metrics["rollout_peak_bytes"] as u64;

@@ -313,7 +313,9 @@ fn rollouts_of_adapters_need_what_is_planned() {
         adapt(&device, &model, &mut params, 5).unwrap();
         frozen(&mut model, &mut params, &stage::trained(recipe).unwrap()).unwrap();
         let sharding = stage::ranks(recipe, 0).unwrap().sharding;
-        Trainer::sharded(&device, model, params, sharding, stage::moments(recipe))
+        let mut trainer = Trainer::sharded(&device, model, params, sharding, stage::moments(recipe));
+        trainer.make_sums(&stage::in_step(recipe, 0).unwrap());
+        trainer
     };
     let first = trainer(&recipe);
     let peak = || {

@@ -188,6 +188,7 @@ impl<'a> Stepper<'a> {
             Some(steps) => Some(steps),
             None => timed::agree(self.device(), self.timed.decided(index)?),
         };
+        self.trainer.make_sums(&settled.how);
         let stage = InStage { index, how: settled.how.clone(), offloaded, source, steps, times: Vec::new() };
         Ok((stage, settled))
     }
