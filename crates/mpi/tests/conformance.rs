@@ -10,7 +10,24 @@ use fathom_mpi::Mpi;
 use fathom_tensor::mesh::{Axis, Grid, Link, Mesh, ThreadsOptions, conformance, threads};
 use fathom_tensor::{Category, DType, Device};
 
+/// Says what the link reports, as the binary does.
+struct Reports;
+
+impl log::Log for Reports {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        eprintln!("{}", record.args());
+    }
+
+    fn flush(&self) {}
+}
+
 fn main() {
+    log::set_logger(&Reports).unwrap();
+    log::set_max_level(log::LevelFilter::Error);
     let case = std::env::args().nth(1).unwrap_or_else(|| "conforms".into());
     let deadline = if case == "gone" { Duration::from_millis(300) } else { Duration::from_secs(120) };
     let mpi = Mpi::start(deadline).unwrap();
