@@ -97,7 +97,7 @@ struct Drawing { Mat logits; i64 row, vocab; float top; double temperature; };
 // What a logit weighs; one if only counted.
 FN double weigh(Drawing d, float x, bool count) { return count ? 1.0 : exp(((double)x - (double)d.top) / d.temperature); }
 // The sum of what is at `from` or above, and weighs `least` at least.
-FN double above(Drawing d, u64 from, double least, bool count) {
+SLOW double above(Drawing d, u64 from, double least, bool count) {
   double sum = 0.0;
   for (i64 at = threadIdx.x; at < d.vocab; at += 512) {
     const float x = load(d.logits, d.row, at);
