@@ -469,8 +469,10 @@ recipe! {
     pub struct ScheduleTable {
         /// Shape after warm-up.
         pub decay: Decay = Decay::Cosine,
-        /// Steps of linear warm-up.
-        pub warmup_steps: u64 [Any] = 20,
+        /// Steps of linear warm-up; none for 20, or those of `warmup_share`.
+        pub warmup_steps: Option<u64> [Any],
+        /// In place of `warmup_steps`: fraction of a stage's steps that are warm-up, rounded up to a step.
+        pub warmup_share: Option<f64> [Below1],
         /// Final learning rate, as a fraction of the peak.
         pub final_share: f64 [Real(0.0, 1.0)] = 0.1,
         /// Fraction of a stage's steps after warm-up over which `wsd` decays.
@@ -534,7 +536,7 @@ recipe! {
         pub minutes_share: f64 [Real(0.0, NO_END)] = 1.0,
         /// Multiplies `optimizer.lr`.
         pub lr_scale: f64 [Real(0.0, NO_END)] = 1.0,
-        /// Overrides `schedule.warmup_steps`.
+        /// Overrides `schedule.warmup_steps` and `schedule.warmup_share`.
         pub warmup_steps: Option<u64> [Any],
         /// How documents are packed into samples.
         pub packing: Packing = Packing::Cut,

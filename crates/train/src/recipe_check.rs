@@ -62,6 +62,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         return refuse(loaded, "model.quantization", message);
     }
     batches(loaded)?;
+    warmup(loaded)?;
     let saves = &loaded.value.checkpoint;
     if saves.local.is_some() && saves.memory_every_steps.is_none() {
         let message = "is where copies go, and none are made: give checkpoint.memory_every_steps as well";
@@ -141,6 +142,20 @@ pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
             refuse(loaded, &format!("stage.0.{key}"), message)
         }
         None => Ok(()),
+    }
+}
+
+/// One length of warm-up. No steps of it are none that a share could contradict: so recipes without warm-up say it.
+fn warmup(loaded: &Loaded<Recipe>) -> Result<()> {
+    let table = &loaded.value.schedule;
+    match (table.warmup_steps.filter(|steps| *steps > 0), table.warmup_share) {
+        (Some(steps), Some(_)) => {
+            let message = format!(
+                "is a share of the steps, and schedule.warmup_steps says {steps} of them; give one, the other as none"
+            );
+            refuse(loaded, "schedule.warmup_share", message)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -283,7 +298,7 @@ mod tests {
             model.kv_heads=3 model.kv_heads=0 model.head_dim=0 model.head_dim=7 model.hidden=0 model.kv_latent=0 \
             model.heads=0 model.vocab=0 model.vocab=1 model.vocab=256 model.from= moe.ffn=0 moe.dense_layers=9 \
             moe.capacity_factor=0 mesh.virtual_stages=0 mesh.cp=0 mesh.dp=0 mesh.pp=0 mesh.ep=0 mesh.etp=0 mesh.tp=0 \
-            mesh.timeout_s=0 data.held_out_share=1 data.recall_share=-1 data.max_bytes=0 data.tokenizer_bytes=0";
+            mesh.timeout_s=0 schedule.warmup_share=1 schedule.warmup_share=-0.1 data.held_out_share=1 data.recall_share=-1 data.max_bytes=0 data.tokenizer_bytes=0";
         for case in cases.split_whitespace() {
             let (key, _) = case.split_once('=').unwrap();
             let error = check(&load(case)).expect_err(case).to_string();
@@ -316,6 +331,7 @@ mod tests {
             ("mesh.pp=65536 mesh.tp=65536", "mesh.dp"),
             ("run.minutes=1 stage.0.minutes_share=0", "stage.0.minutes_share"),
             ("checkpoint.local=/tmp", "checkpoint.local"),
+            ("schedule.warmup_steps=10 schedule.warmup_share=0.1", "schedule.warmup_share"),
             ("adapter.method=prompt adapter.rank=4", "adapter.rank"),
             ("adapter.method=prompt adapter.targets=all-linear", "adapter.targets"),
             ("adapter.method=prefix adapter.encoder_hidden_size=8", "adapter.encoder_hidden_size"),

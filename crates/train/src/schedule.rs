@@ -59,6 +59,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe::{Recipe, Stage};
 
     fn rates(decay: Decay) -> Vec<f64> {
         let schedule = Schedule {
@@ -83,5 +84,22 @@ mod tests {
             }
         }
         assert_eq!(rates(Decay::Wsd)[15], 1.0);
+    }
+
+    #[test]
+    fn warm_up_is_steps_or_a_share_of_them() {
+        let mut recipe = Recipe { stage: vec![Stage::default()], ..Recipe::default() };
+        let warm = |recipe: &Recipe, steps: u64| crate::stage::schedule(recipe, 0, steps).warmup_steps;
+        assert_eq!(warm(&recipe, 1000), 20);
+        // Recipes without warm-up give no steps, and a share goes before that.
+        recipe.schedule.warmup_steps = Some(0);
+        assert_eq!(warm(&recipe, 1000), 0);
+        recipe.schedule.warmup_share = Some(0.03);
+        // As Transformers: `math.ceil(steps * ratio)`.
+        assert_eq!([1, 33, 34, 100, 1001].map(|steps| warm(&recipe, steps)), [1, 1, 2, 3, 31]);
+        recipe.schedule.warmup_share = Some(0.0);
+        assert_eq!(warm(&recipe, 1000), 0);
+        recipe.stage[0].warmup_steps = Some(5);
+        assert_eq!(warm(&recipe, 1000), 5);
     }
 }

@@ -63,6 +63,11 @@ pub trait Sources {
     /// # Errors
     /// There is nothing to draw.
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>>;
+
+    /// Steps that share what the first of them makes, as a rollout: what a step takes repeats with them.
+    fn round(&self, _recipe: &Recipe) -> u64 {
+        1
+    }
 }
 
 /// A rank's micro batches among those of a step.

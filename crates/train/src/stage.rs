@@ -384,14 +384,19 @@ fn divisors(tokens: usize) -> String {
     fits.map(|ranks| ranks.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The learning rates of a stage of `steps` steps.
+/// Steps of warm-up where a recipe does not say.
+const WARMUP_STEPS: u64 = 20;
+
+/// The learning rates of a stage of `steps` steps. A share of them is rounded up, as Transformers does it (`get_warmup_steps`).
 pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
     let table = &recipe.schedule;
+    let share = table.warmup_share.map(|share| (share * steps as f64).ceil() as u64);
+    let of_stage = recipe.stage[index].warmup_steps;
     Schedule {
         decay: table.decay,
         peak: recipe.optimizer.lr * recipe.stage[index].lr_scale,
         final_share: table.final_share,
-        warmup_steps: recipe.stage[index].warmup_steps.unwrap_or(table.warmup_steps),
+        warmup_steps: of_stage.or(share).or(table.warmup_steps).unwrap_or(WARMUP_STEPS),
         decay_share: table.decay_share,
         total_steps: steps,
     }

@@ -119,6 +119,10 @@ impl Sources for FaultySources<'_> {
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {
         self.inner.steps(recipe, index)
     }
+
+    fn round(&self, recipe: &Recipe) -> u64 {
+        self.inner.round(recipe)
+    }
 }
 
 struct FaultySource {

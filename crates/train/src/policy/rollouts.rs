@@ -94,6 +94,10 @@ impl Sources for Rollouts {
     fn steps(&self, _: &Recipe, _: usize) -> Result<Option<u64>> {
         Ok(None)
     }
+
+    fn round(&self, recipe: &Recipe) -> u64 {
+        recipe.rl.steps() as u64
+    }
 }
 
 /// The source of a stage.

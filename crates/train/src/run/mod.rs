@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
         watcher.recovered(progress)?;
         let started = Instant::now();
         let fed = stepper.feed(stage, progress)?;
-        let look = watcher.begin_step(stepper.trainer(), started, progress);
+        let look = watcher.begin_step(stepper.trainer(), &fed, started, progress);
         let number = progress.step + 1;
         let compared = watcher.compared(stepper.trainer(), number);
         let result = stepper.step(stage, &fed, look.since(), |device, params| {
@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
         })?;
         let seen = Seen { trainer: stepper.trainer(), stage: stage.index(), how: stage.how() };
         let took = watcher.end_step(&look, seen, progress, hooks)?;
-        let reported = stage.end_step(took.step_s);
+        let reported = stage.end_step(took.step_s, progress);
         let metrics = watcher.reported(reported, number, took.step_s)?;
         let mesh = &stepper.device().mesh;
         let tokens = result.tokens * (mesh.size(Axis::Dp) * mesh.size(Axis::Cp)) as u64;

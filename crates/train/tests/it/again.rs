@@ -10,7 +10,7 @@ use fathom_model::{Biases, Family, LayerSpec, Mlp, RopeScaling, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, Device, NormKind};
 use fathom_train::recipe::{Checkpoint, FamilyName, Packing, Recipe, RopeType, Stage};
-use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, RunParts, Settled, Stores, Trainer};
+use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, RunParts, Settled, Sources, Stores, Trainer};
 
 use crate::mesh::{Case, ONE, every_rank, resume, save_again};
 use crate::survive::{VOCAB, Watch, mesh, recipe, run, trainer, write_store};
@@ -31,15 +31,29 @@ fn alone(folder: &Path, recipe: &Recipe) -> Trainer {
 }
 
 fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn Hooks) -> Trainer {
+    let sources = Box::new(Stores::open(recipe, None, VOCAB).unwrap());
+    let seconds = vec![60.0; recipe.stage.len()];
+    let (outcome, trainer) = alone_from(folder, recipe, (sources, seconds), stop, hooks);
+    assert_eq!(outcome, Outcome::Finished);
+    trainer
+}
+
+/// Runs a recipe on one rank, from sources and with seconds for its stages.
+pub fn alone_from(
+    folder: &Path,
+    recipe: &Recipe,
+    (sources, seconds): (Box<dyn Sources + '_>, Vec<f64>),
+    stop: &AtomicBool,
+    hooks: &mut dyn Hooks,
+) -> (Outcome, Trainer) {
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
     let metrics = MetricsWriter::open(folder.join("metrics.jsonl")).unwrap();
     let trainer = trainer(recipe, &device).unwrap();
-    let (stores, seconds) = (Stores::open(recipe, None, VOCAB).unwrap(), vec![60.0; recipe.stage.len()]);
     let parts = RunParts {
         recipe,
         folder,
         trainer,
-        sources: Box::new(stores),
+        sources,
         metrics,
         seconds,
         disk_sharers: 1,
@@ -49,8 +63,7 @@ fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn
     };
     let mut run = Run::open(parts).unwrap();
     let outcome = run.train(hooks).unwrap();
-    assert_eq!(outcome, Outcome::Finished);
-    run.finish().0
+    (outcome, run.finish().0)
 }
 
 /// A recipe of two stages, the second stretching the model's length.
@@ -159,23 +172,10 @@ fn what_follows_a_stage_is_taken_from_the_next() {
     recipe.run.minutes = Some(1.0);
     recipe.checkpoint.every_steps = None;
     recipe.stage.iter_mut().for_each(|stage| stage.steps = None);
-    let (device, stop) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), AtomicBool::new(false));
-    let metrics = MetricsWriter::open(folder.path().join("metrics.jsonl")).unwrap();
-    let (trainer, stores) = (trainer(&recipe, &device).unwrap(), Stores::open(&recipe, None, VOCAB).unwrap());
-    let parts = RunParts {
-        recipe: &recipe,
-        folder: folder.path(),
-        trainer,
-        sources: Box::new(stores),
-        metrics,
-        seconds: vec![0.2, 6.0],
-        disk_sharers: 1,
-        stop: &stop,
-        rebuild: None,
-        base: None,
-    };
-    let mut hooks = Late { sleep_s: 3.0, second_s: 0.0 };
-    assert_eq!(Run::open(parts).unwrap().train(&mut hooks).unwrap(), Outcome::Finished);
+    let sources = Box::new(Stores::open(&recipe, None, VOCAB).unwrap());
+    let (stop, mut hooks) = (AtomicBool::new(false), Late { sleep_s: 3.0, second_s: 0.0 });
+    let (outcome, _) = alone_from(folder.path(), &recipe, (sources, vec![0.2, 6.0]), &stop, &mut hooks);
+    assert_eq!(outcome, Outcome::Finished);
     // Six seconds less the two and a half too many; half of them are its own in any case.
     assert!((2.0..5.0).contains(&hooks.second_s), "{}", hooks.second_s);
 }

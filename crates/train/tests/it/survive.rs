@@ -50,7 +50,7 @@ pub fn recipe(folder: &Path, mesh: MeshTable, checkpoint: Checkpoint) -> Recipe 
         ..Stage::default()
     };
     let mut recipe = Recipe { stage: vec![stage], mesh, checkpoint, ..Recipe::default() };
-    recipe.schedule.warmup_steps = 2;
+    recipe.schedule.warmup_steps = Some(2);
     recipe
 }
 

@@ -1,8 +1,9 @@
 //! Who steps: the model with its optimizer, its data, and how the steps of a stage are made. It makes the next step, and knows
 //! nothing of checkpoints and logs. `budget` says what a stage may use, `timed` decides the number of its steps where it has
-//! seconds.
+//! seconds, by what `pace` says that steps take.
 
 mod budget;
+mod pace;
 mod timed;
 
 use std::borrow::Cow;
@@ -23,10 +24,11 @@ use crate::offload::{self, Passed, Room};
 use crate::picture::Subject;
 use crate::plan::{Settled, Workload};
 use crate::recipe::Recipe;
-use crate::source::{Reported, Share, Source, Sources};
+use crate::source::{Reported, Shape, Share, Source, Sources};
 use crate::stage;
 use crate::step::{InStep, StepResult, Trainer};
-use timed::Timed;
+use pace::Made;
+use timed::{Length, Timed};
 
 /// See the module.
 pub(super) struct Stepper<'a> {
@@ -65,10 +67,12 @@ pub(super) struct InStage {
     /// Bytes that its activations take with the host and on disk.
     offloaded: [u64; 2],
     source: Box<dyn Source>,
-    /// How many there are; not known yet of a timed one.
-    steps: Option<u64>,
-    /// Seconds of those that this process made.
-    times: Vec<f64>,
+    /// How many there are; not known at first of a timed one.
+    length: Length,
+    /// How many share a rollout.
+    round: u64,
+    /// Those that this process made.
+    made: Vec<Made>,
 }
 
 /// What the next step is made of.
@@ -78,6 +82,8 @@ pub(super) struct Fed {
     pub lr: f64,
     /// Seconds that its data was waited for.
     pub data_wait_s: f64,
+    /// It has as many micro batches, of as many tokens, as its plan.
+    pub full: bool,
 }
 
 impl InStage {
@@ -93,17 +99,29 @@ impl InStage {
 
     /// How many there are, if that is known.
     pub fn steps(&self) -> Option<u64> {
-        self.steps
+        match self.length {
+            Length::Decided(steps) => Some(steps),
+            Length::Likely(_) | Length::Unknown => None,
+        }
+    }
+
+    /// How many its learning rates count on.
+    fn likely(&self) -> u64 {
+        match self.length {
+            Length::Decided(steps) | Length::Likely(steps) => steps,
+            // More than there can be: a share of them is a warm-up at its very start.
+            Length::Unknown => u64::from(u32::MAX),
+        }
     }
 
     /// This process has not made a step of it.
     pub fn is_fresh(&self) -> bool {
-        self.times.is_empty()
+        self.made.is_empty()
     }
 
     /// All its steps are made.
     pub fn is_done(&self, progress: &Progress) -> bool {
-        self.steps.is_some_and(|steps| progress.stage_step >= steps)
+        self.steps().is_some_and(|steps| progress.stage_step >= steps)
     }
 
     /// The position of its data after the last step.
@@ -111,9 +129,9 @@ impl InStage {
         self.source.cursor()
     }
 
-    /// Ends a step of so many seconds: what the source tells of it.
-    pub fn end_step(&mut self, step_s: f64) -> Reported {
-        self.times.push(step_s);
+    /// Ends a step of so many seconds, which began at `progress`: what the source tells of it.
+    pub fn end_step(&mut self, step_s: f64, progress: &Progress) -> Reported {
+        self.made.push(Made { step_s, opens: progress.stage_step.is_multiple_of(self.round) });
         self.source.reported()
     }
 }
@@ -184,12 +202,16 @@ impl<'a> Stepper<'a> {
         let offloaded = [host_bytes, disk_bytes];
         self.open(&settled.how.places, offloaded)?;
         let source = self.sources.open(recipe, index, self.share(index), progress.cursor.as_ref())?;
-        let steps = match recipe.stage[index].steps.or(self.sources.steps(recipe, index)?) {
-            Some(steps) => Some(steps),
-            None => timed::agree(self.device(), self.timed.decided(index)?),
+        let length = match recipe.stage[index].steps.or(self.sources.steps(recipe, index)?) {
+            Some(steps) => Length::Decided(steps),
+            None => {
+                let decided = self.timed.decided(index)?;
+                timed::agree(self.device(), decided.map_or(Length::Unknown, Length::Decided))
+            }
         };
         self.trainer.make_sums(&settled.how);
-        let stage = InStage { index, how: settled.how.clone(), offloaded, source, steps, times: Vec::new() };
+        let (how, round, made) = (settled.how.clone(), self.sources.round(recipe), Vec::new());
+        let stage = InStage { index, how, offloaded, source, length, round, made };
         Ok((stage, settled))
     }
 
@@ -226,11 +248,17 @@ impl<'a> Stepper<'a> {
         let waited_s = stage.source.wait_s();
         let micro_batches = stage.source.step(&self.trainer)?;
         let data_wait_s = stage.source.wait_s() - waited_s;
-        // Before a timed stage knows its steps it is warming up, and the rate does not depend on their number.
-        let steps = stage.steps.unwrap_or(u64::from(u32::MAX));
-        let lr = stage::schedule(self.recipe, stage.index, steps).rate(progress.stage_step);
+        let lr = stage::schedule(self.recipe, stage.index, stage.likely()).rate(progress.stage_step);
         stage.how.adamw.lr = lr as f32;
-        Ok(Fed { micro_batches, lr, data_wait_s })
+        let full = self.is_full(stage.index, &micro_batches);
+        Ok(Fed { micro_batches, lr, data_wait_s, full })
+    }
+
+    /// Whether micro batches are all that a step can have, with all the tokens that they can have.
+    fn is_full(&self, index: usize, micro_batches: &[MicroBatch]) -> bool {
+        let Shape { samples, seq_tokens, .. } = stage::shape(self.recipe, index);
+        let has_all = |micro: &MicroBatch| micro.ids.len() >= samples * seq_tokens;
+        micro_batches.len() >= self.share(index).own.len() && micro_batches.iter().all(has_all)
     }
 
     /// Makes a step, whose passes are timed from `since`; `before_update` is called when its gradients are there and nothing was
@@ -250,12 +278,12 @@ impl<'a> Stepper<'a> {
 
     /// Decides the number of a timed stage's steps from those so far, if they are enough. All ranks call this together.
     pub fn decide(&self, stage: &mut InStage, progress: &Progress) -> Result<()> {
-        if stage.steps.is_none() {
-            let decided = match self.device().mesh.rank() {
-                0 => self.timed.decide(stage.index, &stage.times, progress)?,
-                _ => None,
+        if stage.steps().is_none() {
+            let known = match self.device().mesh.rank() {
+                0 => self.timed.decide(stage.index, &stage.made, stage.round, progress)?,
+                _ => Length::Unknown,
             };
-            stage.steps = timed::agree(self.device(), decided);
+            stage.length = timed::agree(self.device(), known);
         }
         Ok(())
     }

@@ -8,6 +8,8 @@ use crate::checkpoint::{publish, read_if_there};
 use crate::error::{Error, Result};
 use crate::run::Progress;
 
+use super::pace::{Made, Pace};
+
 /// Steps measured before the number of a timed stage's steps is decided; fewer if they already took
 /// [`PROBE_SHARE`] of its time.
 const PROBE_STEPS: usize = 4;
@@ -15,6 +17,17 @@ const PROBE_STEPS: usize = 4;
 const PROBE_SHARE: f64 = 0.3;
 /// A timed stage gets this share of its seconds at least, however late the run is.
 const LEAST_SHARE: f64 = 0.5;
+
+/// What is known of the number of a stage's steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    /// Nothing.
+    Unknown,
+    /// So many if steps go on as those so far.
+    Likely(u64),
+    /// So many.
+    Decided(u64),
+}
 
 /// Seconds of stages, and the numbers of steps that were decided from them.
 pub(super) struct Timed {
@@ -41,25 +54,26 @@ impl Timed {
         Ok(decided.get(index).copied())
     }
 
-    /// Decides it from the seconds of the steps so far, if they are enough.
-    pub fn decide(&self, index: usize, times: &[f64], progress: &Progress) -> Result<Option<u64>> {
+    /// Decides it from the steps so far, if they are enough; `round`: as many share a rollout.
+    pub fn decide(&self, index: usize, made: &[Made], round: u64, progress: &Progress) -> Result<Length> {
         let given = self.seconds.get(index).copied().unwrap_or(60.0);
         let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);
-        let spent = progress.stage_time_s;
-        // A stage that goes on has spent the most of its time before, at what speed is not known.
-        let probed: f64 = times.iter().sum();
-        if times.len() < PROBE_STEPS && probed < PROBE_SHARE * (seconds - (spent - probed)) {
-            return Ok(None);
-        }
-        // The first step touches fresh memory and is slower than the rest.
-        let mut times = times[usize::from(times.len() > 1)..].to_vec();
-        times.sort_by(f64::total_cmp);
-        let more = ((seconds - spent).max(0.0) / times[times.len() / 2]) as u64;
+        let left = (seconds - progress.stage_time_s).max(0.0);
+        let more = match Pace::of(made, round) {
+            Some(pace) => pace.steps_within(left, progress.stage_step),
+            None if left > 0.0 => return Ok(Length::Unknown),
+            None => 0,
+        };
         let steps = progress.stage_step + more;
+        // A stage that goes on has spent the most of its time before, at what speed is not known.
+        let probed: f64 = made.iter().map(|step| step.step_s).sum();
+        if made.len() < PROBE_STEPS && probed < PROBE_SHARE * (left + probed) {
+            return Ok(Length::Likely(steps));
+        }
         let mut decided = self.before(index)?;
         decided.push(steps);
         publish(&self.path, serde_json::json!(decided).to_string().as_bytes())?;
-        Ok(Some(steps))
+        Ok(Length::Decided(steps))
     }
 
     /// The decided numbers of the stages before one.
@@ -90,15 +104,26 @@ impl Timed {
     }
 }
 
-/// What the first rank has decided, on all. All ranks call this together.
-pub(super) fn agree(device: &Device, decided: Option<u64>) -> Option<u64> {
+/// What the first rank knows, on all. All ranks call this together.
+pub(super) fn agree(device: &Device, known: Length) -> Length {
     if device.mesh.grid().ranks() == 1 {
-        return decided;
+        return known;
     }
-    let number = decided.and_then(|steps| i32::try_from(steps).ok()).unwrap_or(-1);
-    let number = device.from_i32(&[number], Category::Comm);
-    device.mesh.everybody().broadcast(device, 0, &number);
-    let bytes = device.machine.read(&number).wait();
-    let number = bytes.first_chunk::<4>().map_or(-1, |bytes| i32::from_le_bytes(*bytes));
-    u64::try_from(number).ok()
+    let number = |steps: u64| i32::try_from(steps).unwrap_or(i32::MAX);
+    let sent = match known {
+        Length::Unknown => [0, 0],
+        Length::Likely(steps) => [1, number(steps)],
+        Length::Decided(steps) => [2, number(steps)],
+    };
+    let sent = device.from_i32(&sent, Category::Comm);
+    device.mesh.everybody().broadcast(device, 0, &sent);
+    let bytes = device.machine.read(&sent).wait();
+    let [kind, steps] =
+        [0, 4].map(|at| bytes[at..].first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes)));
+    let steps = u64::try_from(steps).unwrap_or(0);
+    match kind {
+        1 => Length::Likely(steps),
+        2 => Length::Decided(steps),
+        _ => Length::Unknown,
+    }
 }

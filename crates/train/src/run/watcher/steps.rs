@@ -10,6 +10,7 @@ use fathom_tensor::Device;
 use super::Watcher;
 use crate::error::Result;
 use crate::plan::drift;
+use crate::run::stepper::Fed;
 use crate::run::{Hooks, Progress};
 use crate::source::Reported;
 use crate::step::{InStep, StepResult, Trainer};
@@ -31,6 +32,8 @@ pub(in crate::run) struct Look {
     closely: bool,
     /// Since when its passes are timed, if they are.
     since: Option<Instant>,
+    /// It has as many tokens as its plan.
+    full: bool,
 }
 
 impl Look {
@@ -75,8 +78,8 @@ pub(in crate::run) struct Made {
 }
 
 impl Watcher<'_> {
-    /// Begins to look at a step; `started` is when its data was asked for.
-    pub fn begin_step(&self, trainer: &Trainer, started: Instant, progress: &Progress) -> Look {
+    /// Begins to look at a step, which has been given its data; `started` is when that was asked for.
+    pub fn begin_step(&self, trainer: &Trainer, fed: &Fed, started: Instant, progress: &Progress) -> Look {
         trainer.device.pool.reset_peak();
         let traffic = trainer.disk_traffic();
         let closely = progress.stage_step == 1;
@@ -87,7 +90,7 @@ impl Watcher<'_> {
         let profile = closely && self.recipe.run.profile;
         trainer.counters.reset_on(profile, &trainer.device.machine);
         let waited_s = trainer.device.mesh.traffic().wait_s;
-        Look { started, traffic, waited_s, closely, since }
+        Look { started, traffic, waited_s, closely, since, full: fed.full }
     }
 
     /// Ends the look at a step: writes what was seen where it was looked at closely, warns of a step that is not as planned, and
@@ -106,7 +109,7 @@ impl Watcher<'_> {
         let after = trainer.disk_traffic();
         let number = progress.step + 1;
         if progress.stage_step == 0
-            && let Some(text) = drift(&self.planned, &trainer.device.pool.usage())
+            && let Some(text) = drift(&self.planned, &trainer.device.pool.usage(), look.full)
         {
             hooks.warn(&format!("stage {}: {text}", self.recipe.stage[index].name));
         }

@@ -1,0 +1,96 @@
+//! What steps of a stage take, and how many of them a time holds. Where several steps learn from one rollout, the first of them writes
+//! it, and takes longer than the others.
+
+/// A step that this process made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Made {
+    /// Seconds.
+    pub step_s: f64,
+    /// It began a round: of steps that share a rollout, the first.
+    pub opens: bool,
+}
+
+/// What steps take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pace {
+    /// Steps of a round.
+    round: u64,
+    /// Seconds of one that opens a round.
+    opening_s: f64,
+    /// Seconds of any other.
+    other_s: f64,
+}
+
+impl Pace {
+    /// Medians over the steps so far; none before there is one of each kind.
+    pub fn of(made: &[Made], round: u64) -> Option<Pace> {
+        let opening_s = median(made, true)?;
+        let other_s = if round > 1 { median(made, false)? } else { opening_s };
+        Some(Pace { round, opening_s, other_s })
+    }
+
+    /// How many steps end within so many seconds, after `made` of the stage.
+    pub fn steps_within(&self, seconds: f64, made: u64) -> u64 {
+        let Pace { round, opening_s, other_s } = *self;
+        let others = |seconds: f64| (seconds.max(0.0) / other_s) as u64;
+        let open = (round - made % round) % round;
+        let left_s = seconds - open as f64 * other_s;
+        if open > 0 && left_s < 0.0 {
+            return others(seconds);
+        }
+        let round_s = opening_s + (round - 1) as f64 * other_s;
+        let rounds = (left_s.max(0.0) / round_s) as u64;
+        let rest_s = left_s - rounds as f64 * round_s;
+        let opened = if round > 1 && rest_s >= opening_s { 1 + others(rest_s - opening_s) } else { 0 };
+        open + rounds * round + opened
+    }
+}
+
+/// The median of the steps of a kind. The first step touches fresh memory and is slower than the rest, so it counts only where it is alone.
+fn median(made: &[Made], opens: bool) -> Option<f64> {
+    let of_kind = |made: &[Made]| -> Vec<f64> {
+        made.iter().filter(|step| step.opens == opens).map(|step| step.step_s).collect()
+    };
+    let mut times = of_kind(made.get(1..)?);
+    if times.is_empty() {
+        times = of_kind(made);
+    }
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps of these seconds from the beginning of a stage.
+    fn made(round: u64, seconds: &[f64]) -> Vec<Made> {
+        let numbered = (0..).zip(seconds);
+        numbered.map(|(at, step_s): (u64, &f64)| Made { step_s: *step_s, opens: at % round == 0 }).collect()
+    }
+
+    #[test]
+    fn the_first_step_counts_only_alone() {
+        let within = |seconds: &[f64]| Pace::of(&made(1, seconds), 1).unwrap().steps_within(60.0, 4);
+        assert_eq!([within(&[6.0]), within(&[6.0, 3.0]), within(&[6.0, 3.0, 1.0, 2.0])], [10, 20, 30]);
+        assert_eq!(Pace::of(&[], 1), None);
+    }
+
+    #[test]
+    fn answers_are_written_once_a_round() {
+        // Ten seconds of writing to four steps of one: a round takes 14, of which the median of steps knows 4.
+        let pace = Pace::of(&made(4, &[13.0, 1.0, 1.0, 1.0, 11.0, 1.0]), 4).unwrap();
+        assert_eq!(pace, Pace { round: 4, opening_s: 11.0, other_s: 1.0 });
+        let within = |seconds: f64, made: u64| pace.steps_within(seconds, made);
+        assert_eq!([within(28.0, 0), within(28.5, 8), within(27.9, 0)], [8, 8, 7]);
+        // What a round still has of steps comes first, as many as there is time for.
+        assert_eq!([within(1.5, 5), within(3.5, 5), within(14.5, 5), within(17.0, 5)], [1, 3, 4, 7]);
+        assert_eq!([within(0.0, 5), within(-1.0, 5), within(-1.0, 4)], [0; 3]);
+        // Before one of each kind nothing is known.
+        assert_eq!(Pace::of(&made(4, &[13.0]), 4), None);
+        assert_eq!(
+            Pace::of(&made(4, &[13.0, 1.0]), 4),
+            Some(Pace { round: 4, opening_s: 13.0, other_s: 1.0 })
+        );
+    }
+}
