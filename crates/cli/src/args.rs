@@ -9,9 +9,10 @@ mod serve;
 
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use fathom_app::foreign::METHODS;
 use fathom_app::library;
 use fathom_train::recipe::{MachineKind, Precision};
 
@@ -193,6 +194,9 @@ pub enum Recipes {
         /// Where the recipe goes; default: standard output.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// What the file trains, whatever its keys suggest.
+        #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(METHODS))]
+        method: Option<String>,
     },
 }
 

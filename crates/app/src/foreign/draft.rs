@@ -4,6 +4,7 @@ use fathom_base::recipe::Layers;
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value as Toml, value};
 
 use super::kind::Kind;
+use super::rules::defaults::axolotl_steps;
 use super::tool::Tool;
 use crate::error::{Result, refuse};
 use crate::library::{self, LIBRARY};
@@ -43,6 +44,7 @@ pub(super) struct Draft {
     pub epochs: Option<u64>,
     pub steps: Option<u64>,
     pub steps_of_epoch: Option<u64>,
+    /// Share of the steps that are warm-up.
     pub warmup_share: Option<f64>,
     pub paths: Vec<String>,
     /// What is said of rollouts.
@@ -201,9 +203,14 @@ impl Draft {
         Ok((recipe, self.unsaid))
     }
 
+    /// Steps of the run, where the file counts them.
+    pub fn all_steps(&self) -> Option<u64> {
+        self.steps.or(self.steps_of_epoch.map(|steps| steps * self.epochs.unwrap_or(1)))
+    }
+
     /// How long the run is, which is counted in steps or in passes.
     fn length(&mut self) {
-        let steps = self.steps.or(self.steps_of_epoch.map(|steps| steps * self.epochs.unwrap_or(1)));
+        let steps = self.all_steps();
         match (steps, self.epochs) {
             (Some(steps), _) => self.set("stage.0.steps", steps as i64),
             (None, epochs) if self.kind.writes() => {
@@ -217,15 +224,18 @@ impl Draft {
             (None, Some(epochs)) => self.set("stage.0.epochs", epochs as i64),
             (None, None) => {}
         }
-        match (self.warmup_share, steps) {
-            (Some(share), Some(steps)) => {
-                self.set("schedule.warmup_steps", (share * steps as f64).ceil() as i64)
+        // Steps go before a share of them; of axolotl none do as well.
+        let given = self.integer("schedule.warmup_steps");
+        let counts = given.is_some_and(|steps| steps > 0 || self.tool == Tool::Axolotl);
+        if let Some(share) = self.warmup_share.filter(|_| !counts) {
+            self.at = "warmup_ratio".into();
+            match (self.tool, steps) {
+                (Tool::Axolotl, Some(steps)) => {
+                    self.set("schedule.warmup_steps", axolotl_steps(share, steps));
+                }
+                _ => self.set("schedule.warmup_share", share),
             }
-            (Some(share), None) if share > 0.0 => self.unsaid(
-                "warmup_ratio",
-                &format!("steps are not known before the rows are packed; schedule.warmup_steps is {share} of those that `--dry-run` prints"),
-            ),
-            _ => {}
+            self.at.clear();
         }
     }
 

@@ -39,7 +39,39 @@ pub(super) enum Kind {
 
 use Kind::{Answers, Cpo, Distill, Dpo, Grpo, Kto, Orpo, Ppo, Reward, Rloo, Simpo, Steps, Text};
 
+/// What a file can train, by the names of recipes; `text` is plain text, and `prm` a reward model of steps, as TRL calls it.
+const NAMED: [(&str, Kind); 13] = [
+    ("text", Text),
+    ("sft", Answers),
+    ("dpo", Dpo),
+    ("kto", Kto),
+    ("orpo", Orpo),
+    ("cpo", Cpo),
+    ("simpo", Simpo),
+    ("reward", Reward),
+    ("prm", Steps),
+    ("distill", Distill),
+    ("grpo", Grpo),
+    ("rloo", Rloo),
+    ("ppo", Ppo),
+];
+
+/// All names of methods.
+pub const METHODS: [&str; NAMED.len()] = {
+    let (mut names, mut at) = ([""; NAMED.len()], 0);
+    while at < NAMED.len() {
+        names[at] = NAMED[at].0;
+        at += 1;
+    }
+    names
+};
+
 impl Kind {
+    /// The one of a name.
+    pub fn named(name: &str) -> Option<Kind> {
+        NAMED.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
+    }
+
     /// Answers are written while it learns.
     pub fn writes(self) -> bool {
         matches!(self, Grpo | Rloo | Ppo)

@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use crate::error::{Result, refuse};
 use draft::Draft;
-use kind::Entries;
+use kind::{Entries, Kind};
 use rules::tables;
 
+pub use kind::METHODS;
 pub use tool::Tool;
 
 /// A file as a recipe.
@@ -38,13 +39,30 @@ pub struct Translated {
 /// # Errors
 /// It is no YAML, or of none of the tools.
 pub fn translate(text: &str) -> Result<Translated> {
+    translated(text, None)
+}
+
+/// Translates the text of a file that trains by one of [`METHODS`], whatever its keys suggest. What they say of another method is named
+/// among what could not be said.
+///
+/// # Errors
+/// As [`translate`], and a name that is none of those.
+pub fn translate_as(text: &str, method: &str) -> Result<Translated> {
+    match Kind::named(method) {
+        Some(kind) => translated(text, Some(kind)),
+        None => refuse!("`{method}` is no method; there are {}", METHODS.join(", ")),
+    }
+}
+
+fn translated(text: &str, kind: Option<Kind>) -> Result<Translated> {
     let entries = match yaml::entries(text) {
         Ok(entries) => entries,
         Err(why) => refuse!("is no YAML file of settings: {why}"),
     };
     let tool = tool(&entries)?;
     let found = Entries(&entries);
-    let mut draft = Draft::new(tool, kind::of(tool, found), kind::adapter(tool, found));
+    let kind = kind.unwrap_or_else(|| kind::of(tool, found));
+    let mut draft = Draft::new(tool, kind, kind::adapter(tool, found));
     read(&mut draft, &entries);
     rules::defaults::fill(&mut draft);
     let base = draft.base();

@@ -63,7 +63,7 @@ fn steps(folder: &Path) -> Vec<String> {
     steps.map(|step| format!("{} {} {}", step["step"], step["loss_bits"], step["grad_norm"])).collect()
 }
 
-/// Trains both adapters of `two.toml` and each alone by `one.toml`: the same steps, and no first step's peak above its plan.
+/// Trains both adapters of `two.toml` and each alone by `one.toml`: the same steps, and no warning of their peaks.
 fn as_alone(folder: &Path, what: &str, common: &[String], alone: [Vec<String>; 2]) {
     let heard = Heard::default();
     let both = job(folder, ("two.toml", &format!("both {what}")), common);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use fathom_app::editors::json_schema;
-use fathom_app::foreign::{Translated, translate};
+use fathom_app::foreign::{Translated, translate, translate_as};
 use fathom_app::library::{CURATE, LIBRARY, groups, is_curation, layers, resolve};
 use fathom_base::recipe::header;
 use fathom_train::recipe::Recipe;
@@ -28,7 +28,7 @@ pub fn run(action: &Recipes) -> Result<()> {
             outln!("{schema:#}");
             Ok(())
         }
-        Recipes::From { file, out } => from(file, out.as_deref()),
+        Recipes::From { file, out, method } => from(file, out.as_deref(), method.as_deref()),
     }
 }
 
@@ -59,9 +59,10 @@ fn copy(name: &str, file: Option<&Path>) -> Result<()> {
 }
 
 /// Another tool's settings as a recipe, on standard output or in a file; what could not be said on standard error.
-fn from(file: &Path, out: Option<&Path>) -> Result<()> {
+fn from(file: &Path, out: Option<&Path>, method: Option<&str>) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let translated = translate(&text).with_context(|| format!("{}", file.display()))?;
+    let translated = method.map_or_else(|| translate(&text), |method| translate_as(&text, method));
+    let translated = translated.with_context(|| format!("{}", file.display()))?;
     match out {
         None => out!("{}", translated.recipe),
         Some(out) if out.symlink_metadata().is_ok() => bail!("{} exists; name another file", out.display()),

@@ -24,6 +24,9 @@ pub(in crate::foreign) fn fill(draft: &mut Draft) {
             draft.epochs = draft.epochs.or(passes);
             draft.at = "lr_scheduler".into();
             draft.default("schedule.decay", "cosine");
+            if draft.warmup_share.is_none() && !draft.has("schedule.warmup_steps") {
+                warm_up(draft);
+            }
         }
         Tool::Torchtune => {
             let passes = if draft.steps.is_none() { Some(1) } else { None };
@@ -42,6 +45,23 @@ pub(in crate::foreign) fn fill(draft: &mut Draft) {
     }
     samples(draft);
     method(draft);
+}
+
+/// axolotl's warm-up: three of a hundred steps, and a hundred at most.
+fn warm_up(draft: &mut Draft) {
+    draft.at = "warmup_ratio".into();
+    match draft.all_steps() {
+        Some(steps) => draft.set("schedule.warmup_steps", axolotl_steps(0.03, steps).min(100)),
+        None => draft.warmup_share = Some(0.03),
+    }
+}
+
+/// A share of steps as axolotl counts it: rounded down, and two for one, whose rate would be 0 there.
+pub(in crate::foreign) fn axolotl_steps(share: f64, steps: u64) -> i64 {
+    match (share * steps as f64) as i64 {
+        1 => 2,
+        steps => steps,
+    }
 }
 
 /// The rate of a trainer's arguments.

@@ -109,13 +109,13 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         }
         Ok(())
     }),
-    (&["min_p", "repetition_penalty"], |draft, v| match (draft.at.as_str(), float(v)?) {
-        (_, 0.0) => Ok(()),
-        ("repetition_penalty" | "trl.repetition_penalty", 1.0) => Ok(()),
-        _ => {
-            Err("answers are drawn by rl.temperature, rl.top_k and rl.top_p alone, which the loss follows"
-                .into())
-        }
+    (&["min_p"], |draft, v| float(v).map(|v| draft.set("rl.min_p", v))),
+    (&["repetition_penalty"], |_, v| {
+        match float(v)? {
+        1.0 => Ok(()),
+        _ => Err("answers are drawn by rl.temperature, rl.top_k, rl.top_p and rl.min_p alone, which the loss follows"
+            .into()),
+    }
     }),
     (&["async_prefetch"], |draft, v| on(v, || draft.set("rl.behind", 1))),
     // Ratios.

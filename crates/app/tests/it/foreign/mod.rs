@@ -4,7 +4,9 @@ mod preferences;
 mod rewards;
 mod tools;
 
-use fathom_app::foreign::{Tool, Translated, translate};
+use fathom_app::foreign::{METHODS, Tool, Translated, translate, translate_as};
+use fathom_app::library::{LIBRARY, resolve};
+use fathom_base::recipe::Layers;
 
 fn says(text: &str) -> (Translated, toml_edit::DocumentMut) {
     let translated = translate(text).unwrap();
@@ -93,7 +95,8 @@ ddp_timeout: 180000000
 ",
     );
     assert_eq!((translated.tool, translated.base), (Tool::LlamaFactory, "dpo"));
-    assert_eq!(unsaid(&translated), ["dataset", "template", "warmup_ratio"]);
+    assert_eq!(unsaid(&translated), ["dataset", "template"]);
+    assert_eq!(at(&recipe, "schedule.warmup_share"), "0.1");
     assert_eq!(recipe["adapter"]["method"].as_str(), Some("lora"));
     assert_eq!(recipe["adapter"]["targets"].as_str(), Some("all-linear"));
     assert_eq!(recipe["objective"]["loss"].as_str(), Some("sigmoid"));
@@ -152,8 +155,82 @@ dtype: bf16
     );
     assert_eq!((translated.tool, translated.base), (Tool::Trl, "sft"));
     assert_eq!(unsaid(&translated), ["made_up"]);
-    assert_eq!(recipe["schedule"]["warmup_steps"].as_integer(), Some(10));
+    assert_eq!(at(&recipe, "schedule.warmup_share"), "0.05");
     assert_eq!(recipe["stage"][0]["packing"].as_str(), Some("single"));
+}
+
+#[test]
+fn warm_up_is_that_of_the_tool() {
+    let trl = "model_name_or_path: m\nper_device_train_batch_size: 8\n";
+    let axolotl = "base_model: m\nmicro_batch_size: 2\n";
+    let share = |value: &str| Some(("schedule.warmup_share".to_string(), value.to_string()));
+    let steps = |value: &str| Some(("schedule.warmup_steps".to_string(), value.to_string()));
+    for (start, rest, said) in [
+        (trl, "num_train_epochs: 2\nwarmup_ratio: 0.03", share("0.03")),
+        (trl, "max_steps: 200\nwarmup_steps: 0.03", share("0.03")),
+        // Steps go before a share.
+        (trl, "max_steps: 200\nwarmup_steps: 7\nwarmup_ratio: 0.03", steps("7")),
+        (trl, "max_steps: 200\nwarmup_steps: 0\nwarmup_ratio: 0.03", share("0.03")),
+        (trl, "num_generations: 4\nwarmup_ratio: 0.1", share("0.1")),
+        (trl, "max_steps: 200", None),
+        // What is rounded down there is written as steps, where they are known.
+        (axolotl, "max_steps: 199\nwarmup_ratio: 0.1", steps("19")),
+        (axolotl, "max_steps: 199\nwarmup_ratio: 0.01", steps("2")),
+        (axolotl, "num_epochs: 2\nwarmup_ratio: 0.1", share("0.1")),
+        (axolotl, "max_steps: 200\nwarmup_steps: 0\nwarmup_ratio: 0.1", steps("0")),
+        // And without a word there is some.
+        (axolotl, "max_steps: 200", steps("6")),
+        (axolotl, "max_steps: 9000", steps("100")),
+        (axolotl, "num_epochs: 2", share("0.03")),
+    ] {
+        let (translated, recipe) = says(&format!("{start}{rest}\n"));
+        assert!(
+            !unsaid(&translated).iter().any(|key| key.contains("warmup")),
+            "{rest}: {:?}",
+            translated.unsaid
+        );
+        match said {
+            Some((path, value)) => assert_eq!(at(&recipe, &path), value, "{rest}"),
+            None => assert!(recipe["schedule"].get("warmup_share").is_none(), "{rest}"),
+        }
+        let settings = ["model.from=m", "data.paths=r.jsonl", "rl.reward=r.toml"];
+        let loaded =
+            resolve(Layers::with_library(LIBRARY).text("translated", &translated.recipe).sets(&settings))
+                .unwrap();
+        fathom_train::check(&loaded).unwrap();
+    }
+    let (translated, _) = says(&format!("{trl}max_steps: 200\nwarmup_ratio: 1.0\n"));
+    assert_eq!(unsaid(&translated), ["warmup_ratio"]);
+}
+
+/// The user's word goes before what keys suggest.
+#[test]
+fn a_method_by_name() {
+    let named = |text: &str, method: &str| translate_as(text, method).unwrap();
+    let beta = "model_name_or_path: m\nbeta: 0.2\nmax_steps: 9\n";
+    assert_eq!(translate(beta).unwrap().base, "dpo");
+    for (method, base, path, value) in [
+        ("kto", "kto", "objective.beta", "0.2"),
+        ("orpo", "orpo", "objective.beta", "0.2"),
+        ("cpo", "dpo", "objective.method", "\"cpo\""),
+        ("distill", "distill", "objective.jsd_beta", "0.2"),
+        ("grpo", "grpo", "rl.beta", "0.2"),
+        ("rloo", "rloo", "rl.beta", "0.2"),
+        ("prm", "reward", "objective.loss", "\"process\""),
+        ("text", "sft", "data.format", "\"text\""),
+    ] {
+        let translated = named(beta, method);
+        let recipe = translated.recipe.parse().unwrap();
+        assert_eq!((translated.base, at(&recipe, path).as_str()), (base, value), "{method}");
+    }
+    // A key of the other method is named.
+    let axolotl = named(
+        "base_model: m\nmicro_batch_size: 8\nrl: dpo\nrl_beta: 0.3\nsimpo_gamma: 0.5\nmax_steps: 3\n",
+        "grpo",
+    );
+    assert_eq!((axolotl.base, unsaid(&axolotl)), ("grpo", vec!["simpo_gamma"]));
+    let error = translate_as(beta, "dppo").unwrap_err().to_string();
+    assert!(error.contains("`dppo`") && METHODS.iter().all(|name| error.contains(name)), "{error}");
 }
 
 #[test]

@@ -82,11 +82,11 @@ fn what_rewards_cannot_say_leaves_the_rest() {
         // What there is not, and what a recipe refuses, leaves the rest as it is.
         (
             &grpo(
-                "loss_type: vespo\nepsilon: -1\nmulti_objective_aggregation: normalize_then_sum\nmin_p: 0.1\n",
+                "loss_type: vespo\nepsilon: -1\nmulti_objective_aggregation: normalize_then_sum\nmin_p: 0.1\nrepetition_penalty: 1.1\n",
             ),
             "grpo",
-            &[("rl.loss", "\"dapo\""), ("rl.advantage", "\"each_then_sum\"")],
-            &["min_p", "loss_type", "epsilon"],
+            &[("rl.loss", "\"dapo\""), ("rl.advantage", "\"each_then_sum\""), ("rl.min_p", "0.1")],
+            &["repetition_penalty", "loss_type", "epsilon"],
         ),
         (
             &grpo("normalize_advantages: true\nnum_generations: 4\nper_device_train_batch_size: 8\n"),
