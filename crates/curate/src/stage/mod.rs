@@ -70,7 +70,10 @@ impl Kind {
     ///
     /// # Errors
     /// A file or model that the stage cannot load.
-    pub fn read(&self, written: &BTreeMap<String, toml::Value>) -> Result<Result<toml::Table, Mistake>, Error> {
+    pub fn read(
+        &self,
+        written: &BTreeMap<String, toml::Value>,
+    ) -> Result<Result<toml::Table, Mistake>, Error> {
         Ok((self.build)(written)?.map(|(_, table)| table))
     }
 

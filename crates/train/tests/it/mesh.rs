@@ -18,7 +18,7 @@ use crate::Made;
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
-pub const STEPS: usize = 12;
+pub const STEPS: usize = 20;
 /// Of a run with delays, and of a plan.
 const FEW: usize = 3;
 
