@@ -17,7 +17,7 @@ use super::{added, pinned, unbiased};
 /// Vectors of a group: each has four elements of eight columns.
 const QUADS: usize = GROUP / 4;
 /// How far ahead of its use an octet's block is fetched, in bytes.
-const AHEAD: usize = 1536;
+const AHEAD: usize = 9216;
 
 /// After how many of its groups a block's codes lie in the same way.
 const fn period<F: Format>() -> usize {
