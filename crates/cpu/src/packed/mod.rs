@@ -13,11 +13,13 @@
 //! So the bits of a row depend on nothing but its own elements and the weight, whichever kernel computes it, and are the same on every
 //! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]), which for blocks of four to six
 //! bits are interleaved in memory ([`octets`]); for many rows sixteen columns at a time are unpacked to 16 bits in the first cache and
-//! used for all of them ([`panel`]). Weights of experts are multiplied in the same way, a few experts' rows at a time ([`experts`]).
+//! used for all of them ([`panel`]). Where the processor has products of integers (AVX-512 VNNI), both use them ([`avx512`]). Weights of experts are multiplied in the same way, a few experts' rows at a time ([`experts`]).
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod embed;
 mod experts;
 mod format;
@@ -282,7 +284,7 @@ unsafe fn columns<F: Format>(
     if isa != Isa::Portable && count > FEW {
         let whole = cols.start + cols.len() / OCTET * OCTET;
         // SAFETY: passed on.
-        unsafe { panels::<F>(task, cols.start..whole, (count, rows), tile, lines) };
+        unsafe { panels::<F>(isa, task, cols.start..whole, (count, rows), tile, lines) };
         cols.start = whole;
     }
     for col in cols.clone().step_by(OCTET) {
@@ -292,6 +294,13 @@ unsafe fn columns<F: Format>(
         // SAFETY: passed on.
         unsafe {
             match (isa, wide, count) {
+                #[cfg(target_arch = "x86_64")]
+                (_, OCTET, 1..=FEW) if F::OCTETS && avx512::has(isa) => match count {
+                    1 => sums.copy_from_slice(&avx512::octet::<F, 1>(at, rows)),
+                    2 => sums.copy_from_slice(&avx512::octet::<F, 2>(at, rows)),
+                    3 => sums.copy_from_slice(&avx512::octet::<F, 3>(at, rows)),
+                    _ => sums.copy_from_slice(&avx512::octet::<F, 4>(at, rows)),
+                },
                 #[cfg(target_arch = "x86_64")]
                 (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, OCTET, 1..=FEW) => match count {
                     1 => sums.copy_from_slice(&avx2::octet::<F, 1>(at, rows)),
@@ -314,6 +323,7 @@ unsafe fn columns<F: Format>(
 /// As [`multiply`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn panels<F: Format>(
+    isa: Isa,
     task: &Task,
     cols: Range<usize>,
     (count, rows): (usize, Rows),
@@ -322,6 +332,7 @@ unsafe fn panels<F: Format>(
 ) {
     use panel::{COLS, DEPTH, Panel};
     tile.fill(0.0);
+    let wide = avx512::has(isa);
     let mut panel = Panel::new();
     let groups = rows.k / GROUP;
     let most = DEPTH / F::PLANES;
@@ -337,14 +348,10 @@ unsafe fn panels<F: Format>(
                         avx2::fill::<F>(columns, (from + at) / F::GROUPS, (&mut panel, octet, at));
                     }
                 }
-                for row in (0..count).step_by(4) {
+                let mut row = 0;
+                while row < count {
                     let (rows, tile) = (rows.from(row), tile.as_mut_ptr().add(row));
-                    match count - row {
-                        1 => avx2::micro::<F, 1>(&panel, (from, depth), rows, tile),
-                        2 => avx2::micro::<F, 2>(&panel, (from, depth), rows, tile),
-                        3 => avx2::micro::<F, 3>(&panel, (from, depth), rows, tile),
-                        _ => avx2::micro::<F, 4>(&panel, (from, depth), rows, tile),
-                    }
+                    row += micro::<F>(wide, count - row, &panel, (from, depth), rows, tile);
                 }
             }
         }
@@ -354,6 +361,34 @@ unsafe fn panels<F: Format>(
         for (row, sums) in tile.iter().enumerate() {
             // SAFETY: passed on.
             unsafe { store(lines, row, task.at + col, &sums[..wide]) };
+        }
+    }
+}
+
+/// Adds a panel to as many of the `left` rows as a kernel takes at once, and says how many those are.
+///
+/// # Safety
+/// As [`avx2::micro`]; the processor has what `wide` says.
+#[cfg(target_arch = "x86_64")]
+unsafe fn micro<F: Format>(
+    wide: bool,
+    left: usize,
+    panel: &panel::Panel,
+    groups: (usize, usize),
+    rows: Rows,
+    tile: *mut panel::Tile,
+) -> usize {
+    // SAFETY: passed on.
+    unsafe {
+        match (wide, left) {
+            (true, 8..) => (avx512::micro::<F, 8>(panel, groups, rows, tile), 8).1,
+            (true, 4..8) => (avx512::micro::<F, 4>(panel, groups, rows, tile), 4).1,
+            (true, 2..4) => (avx512::micro::<F, 2>(panel, groups, rows, tile), 2).1,
+            (true, _) => (avx512::micro::<F, 1>(panel, groups, rows, tile), 1).1,
+            (false, 4..) => (avx2::micro::<F, 4>(panel, groups, rows, tile), 4).1,
+            (false, 3) => (avx2::micro::<F, 3>(panel, groups, rows, tile), 3).1,
+            (false, 2) => (avx2::micro::<F, 2>(panel, groups, rows, tile), 2).1,
+            (false, _) => (avx2::micro::<F, 1>(panel, groups, rows, tile), 1).1,
         }
     }
 }

@@ -66,6 +66,17 @@ impl Kind {
         (self.options)()
     }
 
+    /// All options of a stage of this kind, with these written; the inner error is a mistake in them.
+    ///
+    /// # Errors
+    /// A file or model that the stage cannot load.
+    pub fn read(
+        &self,
+        written: &BTreeMap<String, toml::Value>,
+    ) -> Result<Result<toml::Table, Mistake>, Error> {
+        Ok((self.build)(written)?.map(|(_, table)| table))
+    }
+
     /// Whether it has an option `seed` that is unset unless a recipe sets it.
     pub(crate) fn takes_seed(&self) -> bool {
         self.options().iter().any(|option| option.name == "seed" && option.default == "\"none\"")
@@ -140,6 +151,3 @@ pub(crate) fn kinds() -> &'static [Kind] {
     ];
     KINDS
 }
-
-#[cfg(test)]
-mod tests;

@@ -104,12 +104,14 @@ pub(super) fn of_quality(rule: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::kinds;
+    use crate::pipeline::option_docs;
+    use crate::stage::Maker;
+    use crate::stage::filters::Heuristics;
 
     #[test]
     fn every_filter_has_the_name_of_an_option() {
-        let heuristics = kinds().iter().find(|kind| kind.name == "heuristics").unwrap();
-        let options: Vec<String> = heuristics.options().into_iter().map(|option| option.name).collect();
+        let options = option_docs::<<Heuristics as Maker>::Options>();
+        let options: Vec<String> = options.into_iter().map(|option| option.name).collect();
         let sets = vec![
             Set::English,
             Set::NonEnglish,

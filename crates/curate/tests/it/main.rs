@@ -24,6 +24,7 @@ mod readers;
 mod secrets;
 mod server;
 mod special_files;
+mod stage_options;
 
 use std::path::{Path, PathBuf};
 

@@ -19,6 +19,8 @@ use crate::Made;
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
 pub const STEPS: usize = 20;
+/// Of a run with delays, and of a plan.
+const FEW: usize = 3;
 
 pub fn spec(tied: bool) -> Spec {
     Spec::llama(LlamaSizes {
@@ -277,22 +279,22 @@ pub fn check(case: Case, exact: bool) {
             "{what}: gradients differ by {error}"
         );
     }
-    let chaos = world(Case { chaos: Some(11), ..case }, 3);
+    let chaos = world(Case { chaos: Some(11), ..case }, FEW);
     assert!(
-        chaos.iter().zip(&ranks).all(|(a, b)| a.losses == b.losses[..3] && a.norms == b.norms[..3]),
+        chaos.iter().zip(&ranks).all(|(a, b)| a.losses == b.losses[..FEW] && a.norms == b.norms[..FEW]),
         "{what}"
     );
-    // The plan of each rank is what the rank measured.
-    for (index, rank) in ranks.iter().enumerate() {
+    // The plan of each rank is what the rank measured: no step reserves more than the third.
+    for (index, (rank, few)) in ranks.iter().zip(&chaos).enumerate() {
         let link = Imagined::new(index, grid.ranks());
         let profile = Cpu::new(1, None);
         let machine = Arc::new(Meta::new(fathom_tensor::Machine::profile(&profile).clone()));
         let device = Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link)));
-        let planned = train(&device, &case, STEPS, MICRO_BATCHES);
+        let planned = train(&device, &case, FEW, MICRO_BATCHES);
         assert_eq!(planned.peak, rank.peak, "{what}: rank {index}");
         // How often owners of experts are sent something depends on what tokens choose.
         if grid.ep == 1 {
-            assert_eq!(planned.wires, rank.wires, "{what}: rank {index}");
+            assert_eq!(planned.wires, few.wires, "{what}: rank {index}");
         }
     }
 }

@@ -203,14 +203,23 @@ fn with_reference(mut batches: Vec<MicroBatch>) -> Vec<MicroBatch> {
     batches
 }
 
-/// Losses, norms and metrics of some steps, and the reserved bytes.
-fn train(device: &Device, case: &Case, objective: Arc<dyn Objective>) -> (Vec<[f32; 2]>, Vec<u8>, u64) {
+/// Of a run, and of its plan: no step reserves more than the third.
+const STEPS: usize = 6;
+const PLANNED: usize = 3;
+
+/// Losses, norms and metrics of so many steps, and the reserved bytes.
+fn train(
+    device: &Device,
+    case: &Case,
+    objective: Arc<dyn Objective>,
+    steps: usize,
+) -> (Vec<[f32; 2]>, Vec<u8>, u64) {
     let mut trainer = trainer(device, case);
     let batches = with_reference(batches(device, case, 4));
     let how = how(case, objective, false);
     let mut seen = Vec::new();
     let mut metrics = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..steps {
         let result = trainer.step(&batches, &how).unwrap();
         seen.push([result.loss.wait_f32() / result.count.wait_f32(), result.norm.wait_f32()]);
         metrics.extend(result.metrics.map(fathom_tensor::InFlight::wait).unwrap_or_default());
@@ -237,7 +246,7 @@ fn sums_over_documents_are_the_same_on_every_mesh() {
     ];
     for (objective, spec) in objectives {
         let alone = Case { spec, ..ONE };
-        let one = &every_rank(alone, &|device| train(device, &alone, objective.clone()))[0];
+        let one = &every_rank(alone, &|device| train(device, &alone, objective.clone(), STEPS))[0];
         assert!((one.0[0][0] - one.0[5][0]).abs() > 0.02, "it learns: {:?}", one.0);
         for (grid, tile_rows) in [
             (Grid { cp: 2, ..grid }, None),
@@ -250,7 +259,7 @@ fn sums_over_documents_are_the_same_on_every_mesh() {
         ] {
             for sharding in [Sharding::Optim, Sharding::OptimGradsParams] {
                 let case = Case { grid, tile_rows, sharding, ..alone };
-                let ranks = every_rank(case, &|device| train(device, &case, objective.clone()));
+                let ranks = every_rank(case, &|device| train(device, &case, objective.clone(), STEPS));
                 for (rank, found) in ranks.iter().enumerate() {
                     assert_eq!(found.0, ranks[0].0, "{grid}: ranks differ");
                     for (a, b) in found.0.iter().flatten().zip(one.0.iter().flatten()) {
@@ -270,8 +279,8 @@ fn sums_over_documents_are_the_same_on_every_mesh() {
                         1 => Mesh::alone(),
                         all => Mesh::new(grid, Box::new(Imagined::new(rank, all))),
                     };
-                    let planned =
-                        train(&Device::on_mesh(Arc::new(machine), 1 << 28, mesh), &case, objective.clone());
+                    let device = Device::on_mesh(Arc::new(machine), 1 << 28, mesh);
+                    let planned = train(&device, &case, objective.clone(), PLANNED);
                     assert_eq!(planned.2, found.2, "{grid}: the plan of rank {rank}");
                 }
             }

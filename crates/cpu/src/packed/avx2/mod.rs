@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 mod codes;
-mod octets;
+pub(super) mod octets;
 mod table;
 
 use std::arch::asm;
@@ -179,7 +179,7 @@ pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Ro
 /// Eight numbers.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn stored(x: __m256) -> [f32; OCTET] {
+pub(super) fn stored(x: __m256) -> [f32; OCTET] {
     let mut out = [0.0; OCTET];
     // SAFETY: eight f32.
     unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };

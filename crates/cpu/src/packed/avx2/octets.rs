@@ -17,7 +17,7 @@ use super::{added, pinned, unbiased};
 /// Vectors of a group: each has four elements of eight columns.
 const QUADS: usize = GROUP / 4;
 /// How far ahead of its use an octet's block is fetched, in bytes.
-const AHEAD: usize = 1536;
+const AHEAD: usize = 9216;
 
 /// After how many of its groups a block's codes lie in the same way.
 const fn period<F: Format>() -> usize {
@@ -219,43 +219,89 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
     sums
 }
 
-/// As [`super::octet`], of columns that are interleaved.
+/// The same by `vpdpbusd`, which adds products of four neighbours to 32 bits.
 ///
 /// # Safety
-/// As there; the rows have their bytes apart.
-#[target_feature(enable = "avx2,fma,f16c")]
+/// As there.
+#[target_feature(enable = "avx2,avx512f,avx512vl,avx512vnni")]
 #[inline]
-pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Rows) -> [__m256; M] {
-    let (groups, wide) = (rows.k / GROUP, OCTET * F::BYTES);
-    let mut sums = [_mm256_setzero_ps(); M];
-    for index in 0..groups / F::GROUPS {
-        let block = columns.first.wrapping_add(index * wide);
-        for line in (0..wide).step_by(64) {
-            _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD + line).cast());
-        }
+unsafe fn summed<F: Format, const PART: usize, const M: usize>(
+    block: *const u8,
+    group: usize,
+    x: [*const u8; M],
+) -> [[__m256i; 2]; M] {
+    // Of upper and of lower bytes, for each half.
+    let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; M];
+    quads!(|quad| {
         // SAFETY: the caller's promise.
-        unsafe {
-            let scales = Scales::of::<F>(block);
-            groups!(F, |group, PART| {
-                let place = index * F::GROUPS + group;
-                let x: [*const u8; M] =
-                    std::array::from_fn(|row| rows.bytes.add(row * groups + place).cast_const().cast());
-                let found = products::<F, PART, M>(block, group, x);
-                let (factors, offset) = scales.at::<F>(block, group);
-                for (row, (sum, found)) in sums.iter_mut().zip(found).enumerate() {
-                    let part = &*rows.parts.add(row * groups + place);
-                    let parts = if F::FACTORS == 2 {
-                        [0, 1].map(|half| unbiased::<F>(found[half], part.halves[half], &[0; OCTET]))
-                    } else {
-                        [unbiased::<F>(found[0], part.sum, &[0; OCTET]); 2]
-                    };
-                    *sum = added::<F>(*sum, parts, (factors, offset), part);
-                }
-            });
+        let w = unsafe { codes::<F, PART>(block, group, quad) };
+        let half = if F::FACTORS == 2 { quad / (QUADS / 2) } else { 0 };
+        for (sums, x) in sums.iter_mut().zip(x) {
+            for (which, sum) in sums[half].iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                let x = unsafe { x.add(GROUP * which + 4 * quad).cast::<i32>().read_unaligned() };
+                *sum = _mm256_dpbusd_epi32(*sum, w, _mm256_set1_epi32(x));
+            }
+        }
+    });
+    let mut out = [[_mm256_setzero_si256(); 2]; M];
+    for (out, sums) in out.iter_mut().zip(sums) {
+        for (out, [upper, lower]) in out.iter_mut().zip(sums) {
+            *out = _mm256_add_epi32(_mm256_slli_epi32::<8>(upper), lower);
         }
     }
-    sums
+    out
 }
+
+/// The product of few rows by one of the two, with the instructions that it needs.
+macro_rules! octet {
+    ($name:ident: $products:ident, $features:literal) => {
+        /// As [`super::octet`], of columns that are interleaved.
+        ///
+        /// # Safety
+        /// As there; the rows have their bytes apart, and the processor has the instructions.
+        #[target_feature(enable = $features)]
+        #[inline]
+        pub(in super::super) unsafe fn $name<F: Format, const M: usize>(
+            columns: Columns,
+            rows: Rows,
+        ) -> [__m256; M] {
+            let (groups, wide) = (rows.k / GROUP, OCTET * F::BYTES);
+            let mut sums = [_mm256_setzero_ps(); M];
+            for index in 0..groups / F::GROUPS {
+                let block = columns.first.wrapping_add(index * wide);
+                for line in (0..wide).step_by(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD + line).cast());
+                }
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let scales = Scales::of::<F>(block);
+                    groups!(F, |group, PART| {
+                        let place = index * F::GROUPS + group;
+                        let x: [*const u8; M] = std::array::from_fn(|row| {
+                            rows.bytes.add(row * groups + place).cast_const().cast()
+                        });
+                        let found = $products::<F, PART, M>(block, group, x);
+                        let (factors, offset) = scales.at::<F>(block, group);
+                        for (row, (sum, found)) in sums.iter_mut().zip(found).enumerate() {
+                            let part = &*rows.parts.add(row * groups + place);
+                            let parts = if F::FACTORS == 2 {
+                                [0, 1].map(|half| unbiased::<F>(found[half], part.halves[half], &[0; OCTET]))
+                            } else {
+                                [unbiased::<F>(found[0], part.sum, &[0; OCTET]); 2]
+                            };
+                            *sum = added::<F>(*sum, parts, (factors, offset), part);
+                        }
+                    });
+                }
+            }
+            sums
+        }
+    };
+}
+
+octet!(octet: products, "avx2,fma,f16c");
+octet!(octet_vnni: summed, "avx2,fma,f16c,avx512f,avx512vl,avx512vnni");
 
 /// As [`super::fill`], of columns that are interleaved.
 ///

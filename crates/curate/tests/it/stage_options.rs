@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fathom_curate::pipeline::{OptionDoc, stage_kinds};
 use toml::Value;
-
-use super::kinds;
-use crate::pipeline::OptionDoc;
 
 fn value(text: &str) -> Value {
     let table: toml::Table = toml::from_str(&format!("x = {text}")).unwrap();
@@ -23,17 +21,17 @@ fn written(options: &[OptionDoc]) -> BTreeMap<String, Value> {
 
 #[test]
 fn every_kind_knows_its_options_and_reads_its_own_defaults() {
-    for kind in kinds() {
+    for kind in stage_kinds() {
         let options = kind.options();
         // A file or model that is not named cannot be loaded, no sets are found nowhere, and no weights blend nothing;
         // everything else must stand.
-        match (kind.build)(&written(&options)) {
+        match kind.read(&written(&options)) {
             Ok(Err(mistake)) => {
                 let files = ["quality", "classify", "perplexity", "semantic", "histogram", "tokens"];
                 let without = files.contains(&kind.name) || ["decontaminate", "blend"].contains(&kind.name);
                 assert!(without, "{}: {mistake:?}", kind.name);
             }
-            Ok(Ok((_, table))) => {
+            Ok(Ok(table)) => {
                 let named = |key: &String| {
                     let within = |option: &OptionDoc| option.name.split('.').next() == Some(key);
                     options.iter().any(within)
@@ -47,7 +45,7 @@ fn every_kind_knows_its_options_and_reads_its_own_defaults() {
 
 #[test]
 fn every_option_says_what_it_takes_and_means() {
-    for kind in kinds() {
+    for kind in stage_kinds() {
         let options = kind.options();
         let names: BTreeSet<&str> = options.iter().map(|option| &*option.name).collect();
         assert_eq!(names.len(), options.len(), "{}: an option is there twice", kind.name);
@@ -83,7 +81,7 @@ fn beyond(takes: &str) -> Vec<f64> {
 #[test]
 fn what_is_documented_of_ranges_holds() {
     assert_eq!(beyond("a number from 0 to below 1, or none"), [-1.0, 1.0]);
-    for kind in kinds() {
+    for kind in stage_kinds() {
         for OptionDoc { name, takes, .. } in kind.options() {
             for wrong in beyond(&takes) {
                 let whole = takes.starts_with("a whole number");
@@ -95,7 +93,7 @@ fn what_is_documented_of_ranges_holds() {
                         given.insert(file.to_owned(), Value::String("none.bin".to_owned()));
                     }
                 }
-                match (kind.build)(&given) {
+                match kind.read(&given) {
                     Ok(Err(mistake)) => assert_eq!(mistake.key, name, "{} = {wrong}: {mistake:?}", kind.name),
                     Ok(Ok(_)) => panic!("{}.{name} = {wrong} stands; it takes {takes}", kind.name),
                     Err(error) => panic!("{}.{name} = {wrong}: {error}", kind.name),
