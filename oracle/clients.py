@@ -78,6 +78,13 @@ def with_triton(url):
     asked = [triton.InferRequestedOutput("text_output", binary_data=False)]
     result = client.infer("m", [text], outputs=asked, parameters={"max_tokens": 4})
     assert result.as_numpy("text_output").shape[0] == 1, shape
+    # The client's own way: binary tensors, both directions.
+    text.set_data_from_numpy(numpy.array(["a b"], dtype=object))
+    tokens = triton.InferInput("max_tokens", [1], "INT32")
+    tokens.set_data_from_numpy(numpy.array([4], dtype=numpy.int32))
+    for asked in (None, [triton.InferRequestedOutput("text_output")]):
+        binary = client.infer("m", [text, tokens], outputs=asked, parameters={"temperature": 0})
+        assert len(binary.as_numpy("text_output")) == 1 and isinstance(binary.as_numpy("text_output")[0], bytes)
     print("tritonclient")
 
 

@@ -30,7 +30,7 @@ pub use bounds::Bounds;
 pub use classifier::Classifier;
 pub use engine::{Engine, Limits};
 pub use error::Error;
-pub use pages::{layer_page_bytes, page_bytes};
+pub use pages::{layer_page_bytes, page_buffers_bytes, page_bytes};
 pub use ranks::{Follower, Leader, ranks};
 pub use rollout::Writer;
 pub use sampler::Sampler;

@@ -14,7 +14,7 @@ use futures::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
 
-use crate::api::{Asked, Named};
+use crate::api::{Asked, Named, tensors};
 use crate::fault::{Fault, Words};
 use crate::keys::Asker;
 use crate::routes::{Access, Route, Takes};
@@ -137,24 +137,39 @@ async fn pass(
     };
     // Before any work, and before the body is read.
     let permit = if route.takes == Takes::Work { Some(server.permit()?) } else { None };
-    let body =
-        if route.takes == Takes::Nothing { Bytes::new() } else { read(server, &head.headers, body).await? };
+    let json_bytes = json_bytes(route, &head.headers)?;
+    let body = if route.takes == Takes::Nothing {
+        Bytes::new()
+    } else {
+        read(server, (&head.headers, json_bytes.is_some()), body).await?
+    };
     let operation = if route.converses() { "chat" } else { "text_completion" };
     let id = Named { id: id.to_string(), traced: Parent::of(&head.headers), operation };
-    let asked = Asked { id, asker, path, body, permit };
+    let asked = Asked { id, asker, path, body, json_bytes, permit };
     route.answer(server.clone(), asked).await
 }
 
-/// The body of a request that says that it is JSON. Clients that are no browsers may say nothing of it, as Triton's does; a browser
+/// Bytes of the body that are JSON, on a route that takes tensors behind them.
+fn json_bytes(route: &Route, headers: &HeaderMap) -> Result<Option<usize>, Fault> {
+    let Some(said) = headers.get(tensors::JSON_BYTES).filter(|_| route.words == Words::Kserve) else {
+        return Ok(None);
+    };
+    let number = said.to_str().ok().and_then(|said| said.parse().ok());
+    let wrong = || Fault::bad(format!("the header `{}` has to be a number of bytes", tensors::JSON_BYTES));
+    number.map(Some).ok_or_else(wrong)
+}
+
+/// The body of a request that says that it is JSON, or that has tensors behind its JSON and says that it is bytes. Clients that are no browsers may say nothing of it, as Triton's does; a browser
 /// names the page that asks, or where it stands (`Sec-Fetch-Site`), and has to say it.
-async fn read(server: &Shared, headers: &HeaderMap, body: Body) -> Result<Bytes, Fault> {
+async fn read(server: &Shared, (headers, tensors): (&HeaderMap, bool), body: Body) -> Result<Bytes, Fault> {
     let settings = &server.settings;
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let of_a_page = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
     let unsaid = !headers.contains_key(header::CONTENT_TYPE) && !of_a_page;
     let kind = text(header::CONTENT_TYPE).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    if !unsaid && !kind.eq_ignore_ascii_case("application/json") {
+    let binary = tensors && kind.eq_ignore_ascii_case("application/octet-stream");
+    if !unsaid && !binary && !kind.eq_ignore_ascii_case("application/json") {
         return Err(Fault::media("a body has to be `content-type: application/json`"));
     }
     if text(header::CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {

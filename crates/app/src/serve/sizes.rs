@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_base::{GenerateRequest, human};
-use fathom_engine::{Capacity, Engine, Limits, Scheduler, layer_page_bytes, page_bytes};
+use fathom_engine::{Capacity, Engine, Limits, Scheduler, layer_page_bytes, page_buffers_bytes, page_bytes};
 use fathom_grad::Params;
 use fathom_model::{HfFolder, Model, SafeTensors, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
@@ -173,7 +173,7 @@ fn on_disk(
 }
 
 /// The pages that so many bytes hold, with those on disk for one sequence where they are too few, and the bytes of the layer that a step
-/// gathers from there.
+/// gathers from there with the buffers of what is read ahead.
 fn paged(
     engine: &Engine<'_>,
     each: &PageBytes<'_>,
@@ -186,7 +186,7 @@ fn paged(
         return (capacity, 0);
     }
     let on_disk = on_disk(engine, each, order, (context_tokens, room));
-    let gathered_bytes = on_disk as u64 * each.in_a_layer;
+    let gathered_bytes = on_disk as u64 * each.in_a_layer + page_buffers_bytes(on_disk, each.in_a_layer);
     let capacity = fitting(engine, each, (sequences, context_tokens), room - gathered_bytes);
     (Capacity { on_disk, ..capacity }, gathered_bytes)
 }

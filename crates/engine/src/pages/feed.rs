@@ -10,7 +10,7 @@ use fathom_tensor::{
     Category, DType, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor,
 };
 
-use super::{Pages, Table};
+use super::{Pages, Side, Table};
 
 /// New tokens of one sequence.
 #[derive(Clone, Copy)]
@@ -80,6 +80,7 @@ impl<'a> Feeding<'a> {
         let ropes = model.rope_tables(device, &positions, &sequences);
         let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new(), states, slots };
         feeding.on_disk = (0..pages.classes()).map(|class| feeding.sees_disk(class)).collect();
+        feeding.read_ahead(0);
         let masks = (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
         let (context, keys, terms) = (None, None, feeding.terms());
         (Batch { tokens, ids, positions, masks, ropes, context, text, keys, terms }, feeding)
@@ -147,73 +148,160 @@ impl<'a> Feeding<'a> {
         page.unwrap_or_else(|| panic!("kv: page {index} of a sequence of {} tokens is not there", feed.held))
     }
 
-    /// Writes the new rows of a layer's keys or values to their pages.
-    fn write(&self, device: &Device, (layer, which): (usize, usize), from: &Tensor) {
+    /// Writes the new rows of a layer's keys or values to their pages. Those of pages on disk are in the tensor of gathered pages first.
+    fn write(&self, device: &Device, (layer, which): Side, from: &Tensor, gathered: Option<&Tensor>) {
         let (class, into) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
-        for (feed, rows) in self.feeds.iter().zip(&self.rows) {
+        let starts = self.starts(class);
+        for ((feed, rows), start) in self.feeds.iter().zip(&self.rows).zip(starts) {
             let mut done = 0;
             while done < rows.len() {
                 let at = feed.held + done;
                 let (index, inside) = (at / PAGE_ROWS, at % PAGE_ROWS);
                 let count = (PAGE_ROWS - inside).min(rows.len() - done);
                 let page = self.page(class, feed, index);
-                let (to, on_disk) = (page as usize * PAGE_ROWS + inside, self.pages.is_on_disk(class, page));
-                let part = rows.start + done..rows.start + done + count;
-                let out = if on_disk {
-                    device.empty(count, into.cols(), into.dtype(), Category::Activations)
-                } else {
-                    into.view_rows(to..to + count)
+                let to = page as usize * PAGE_ROWS + inside;
+                let on_disk = gathered.filter(|_| self.pages.is_on_disk(class, page));
+                let out = match on_disk {
+                    Some(gathered) => gathered.view_rows(start + at..start + at + count),
+                    None => into.view_rows(to..to + count),
                 };
-                let (x, out) = (&from.view_rows(part), &out);
-                match self.pages.format {
-                    PageFormat::Plain => device.machine.copy(x, out),
-                    format => device.machine.pack_pages(&PackPages {
-                        x,
-                        head_dim: self.pages.head_dim,
-                        format,
-                        out,
-                    }),
-                }
-                if on_disk {
-                    let bytes = device.machine.read(out).wait();
-                    self.pages.write_rows(device, (layer, which), to..to + count, &bytes);
+                self.put(device, &from.view_rows(rows.start + done..rows.start + done + count), &out);
+                if on_disk.is_some() {
+                    let bytes = device.machine.read(&out).wait();
+                    self.pages.write_rows(device, (layer, which), to..to + count, bytes);
                 }
                 done += count;
             }
         }
     }
 
-    /// All pages that the batch sees, in order: for machines that do not read pages where they are, and where some are on disk.
-    fn gather(&self, device: &Device, (layer, which): (usize, usize)) -> Tensor {
-        let (class, held) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
-        let pages: Vec<u32> = self
-            .feeds
-            .iter()
-            .flat_map(|feed| self.seen(class, feed).map(|index| self.page(class, feed, index)))
-            .collect();
-        let all = device.empty(pages.len() * PAGE_ROWS, held.cols(), held.dtype(), Category::Activations);
-        for (index, page) in pages.iter().enumerate() {
-            if self.pages.is_on_disk(class, *page) {
-                let bytes = self.pages.read_rows(device, (layer, which), *page, PAGE_ROWS);
-                device.machine.write(&all.view_rows(index * PAGE_ROWS..(index + 1) * PAGE_ROWS), &bytes);
-                continue;
+    /// Rows as pages hold them.
+    fn put(&self, device: &Device, x: &Tensor, out: &Tensor) {
+        let Pages { format, head_dim, .. } = *self.pages;
+        match format {
+            PageFormat::Plain => device.machine.copy(x, out),
+            format => device.machine.pack_pages(&PackPages { x, head_dim, format, out }),
+        }
+    }
+
+    /// Where each sequence's pages begin among those that are gathered, in rows.
+    fn starts(&self, class: usize) -> Vec<usize> {
+        let pages = |feed: &Feed<'_>| self.seen(class, feed).len();
+        let start =
+            |sum: &mut usize, feed: &Feed<'_>| Some(std::mem::replace(sum, *sum + pages(feed)) * PAGE_ROWS);
+        self.feeds.iter().scan(0, start).collect()
+    }
+
+    /// Runs of pages that the batch sees which are next to each other, in memory, or on disk as far as their rows are held already; a run on
+    /// disk has `most` pages at most.
+    fn pieces(&self, class: usize, most: usize) -> Vec<Piece> {
+        let mut all: Vec<Piece> = Vec::new();
+        for (feed, start) in self.feeds.iter().zip(self.starts(class)) {
+            let seen = self.seen(class, feed);
+            for index in seen.clone() {
+                let (page, to) = (self.page(class, feed, index), start + (index - seen.start) * PAGE_ROWS);
+                let on_disk = self.pages.is_on_disk(class, page);
+                let held = feed.held.saturating_sub(index * PAGE_ROWS).min(PAGE_ROWS);
+                let rows = if on_disk { held } else { PAGE_ROWS };
+                match all.last_mut() {
+                    Some(last) if last.goes_on(page, on_disk, most) => last.rows += rows,
+                    _ if rows > 0 => all.push(Piece { page, on_disk, to, rows }),
+                    _ => {}
+                }
             }
-            let [from, to] = [*page as usize, index].map(|page| page * PAGE_ROWS..(page + 1) * PAGE_ROWS);
-            device.machine.copy(&held.view_rows(from), &all.view_rows(to));
         }
         all
+    }
+
+    /// All pages that the batch sees, in order, but for new rows of those on disk: for machines that do not read pages where they are, and
+    /// where some are on disk.
+    fn gather(&self, device: &Device, (layer, which): Side, all: &Tensor) {
+        let (class, held) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
+        let mut read = Vec::new();
+        for Piece { page, on_disk, to, rows } in self.pieces(class, self.pages.piece((layer, which))) {
+            let (first, into) = (page as usize * PAGE_ROWS, all.view_rows(to..to + rows));
+            if on_disk {
+                read.push(((page, rows), into));
+            } else {
+                device.machine.copy(&held.view_rows(first..first + rows), &into);
+            }
+        }
+        self.pages.fill(device, (layer, which), read);
+    }
+
+    /// Room for all pages that the batch sees; zeros where pages on disk have no rows yet.
+    fn room(&self, device: &Device, (layer, which): Side) -> Tensor {
+        let (class, held) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
+        let starts = self.starts(class);
+        let rows = |feed: &Feed<'_>| self.seen(class, feed).len() * PAGE_ROWS;
+        let ends = self.feeds.iter().zip(&starts).map(|(feed, start)| start + rows(feed));
+        let all =
+            device.empty(ends.clone().last().unwrap_or(0), held.cols(), held.dtype(), Category::Activations);
+        for (feed, end) in self.feeds.iter().zip(ends) {
+            let unused = (PAGE_ROWS - (feed.held + feed.ids.len()) % PAGE_ROWS) % PAGE_ROWS;
+            device.machine.zero(&all.view_rows(end - unused..end));
+        }
+        all
+    }
+
+    /// Begins to read what the next layer with pages on disk sees, from a layer on and then from the first: what is read ahead of the next
+    /// step is the beginning that sequences have there, too.
+    fn read_ahead(&self, from: usize) {
+        let layers = self.pages.layers.len();
+        let sees = |layer: &usize| {
+            self.on_disk[self.pages.of_layer[*layer]] && self.pages.layers[*layer][0].rows() > 0
+        };
+        let Some(layer) = (from..layers).chain(0..from).find(sees) else { return };
+        let on_disk = [0, 1].into_iter().flat_map(|which| {
+            let pieces = self.pieces(self.pages.of_layer[layer], self.pages.piece((layer, which)));
+            let there = pieces.into_iter().filter(|piece| piece.on_disk);
+            there.map(move |piece| ((layer, which), (piece.page, piece.rows)))
+        });
+        self.pages.read_ahead(on_disk);
+    }
+}
+
+/// Pages next to each other, from one of them on.
+struct Piece {
+    page: u32,
+    on_disk: bool,
+    /// Where they go among those that are gathered, in rows.
+    to: usize,
+    rows: usize,
+}
+
+impl Piece {
+    /// Whether a page comes next.
+    fn goes_on(&self, page: u32, on_disk: bool, most: usize) -> bool {
+        let pages = self.rows / PAGE_ROWS;
+        let whole = self.rows.is_multiple_of(PAGE_ROWS);
+        whole
+            && self.on_disk == on_disk
+            && page as usize == self.page as usize + pages
+            && (!on_disk || pages < most)
     }
 }
 
 impl LayerMemory for Feeding<'_> {
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
         let (class, [keys, values]) = (self.pages.of_layer[layer], &self.pages.layers[layer]);
-        self.write(device, (layer, 0), k);
-        self.write(device, (layer, 1), v);
-        if device.machine.reads_pages() && !self.on_disk[class] {
+        let on_disk = self.on_disk[class];
+        if device.machine.reads_pages() && !on_disk {
+            self.write(device, (layer, 0), k, None);
+            self.write(device, (layer, 1), v, None);
             return (keys.clone(), values.clone());
         }
-        (self.gather(device, (layer, 0)), self.gather(device, (layer, 1)))
+        self.pages.settle();
+        let [keys, values] = [(0, k), (1, v)].map(|(which, from)| {
+            let all = self.room(device, (layer, which));
+            self.write(device, (layer, which), from, Some(&all));
+            self.gather(device, (layer, which), &all);
+            all
+        });
+        if on_disk {
+            self.read_ahead(layer + 1);
+        }
+        (keys, values)
     }
 
     fn state(

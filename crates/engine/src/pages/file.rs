@@ -1,23 +1,54 @@
 //! Pages of sequences that are longer than the pages in memory: their keys and values in a file, layer by layer. The file has no name, so it
-//! is gone with its process.
+//! is gone with its process. One thread reads ahead and writes behind ([`super::ahead`]).
 
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions, remove_file};
 use std::io::{ErrorKind, Result};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use fathom_tensor::PAGE_ROWS;
+use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
+
+use super::ahead::{Ahead, Span};
 
 /// Keys (0) or values (1) of a layer.
 pub(super) type Side = (usize, usize);
 
+/// Most bytes that are read ahead, and as many that are on their way to the disk.
+const AHEAD_BYTES: u64 = 16 << 20;
+
+/// Most bytes that are read at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Bytes of the buffers of a file with so many pages, which in a layer have so many bytes each: of what is read ahead and of what is
+/// written behind, half of a layer at most each.
+pub(super) fn buffers_bytes(pages: usize, layer_page_bytes: u64) -> u64 {
+    2 * ahead_bytes(pages, layer_page_bytes)
+}
+
+fn ahead_bytes(pages: usize, layer_page_bytes: u64) -> u64 {
+    AHEAD_BYTES.min(pages as u64 * layer_page_bytes / 2)
+}
+
+/// How many buffers there are, of so many bytes each: whole pages of keys or values.
+fn buffers(pages: usize, layer_page_bytes: u64) -> (usize, usize) {
+    let (all, page) = (ahead_bytes(pages, layer_page_bytes), (layer_page_bytes / 2).max(1));
+    let each = (all / 8).min(PIECE_BYTES) / page * page;
+    let each = each.max(page);
+    ((all / each) as usize, each as usize)
+}
+
 /// The file.
 pub(super) struct PageFile {
-    file: File,
+    file: Arc<File>,
     folder: PathBuf,
     /// By layer, where keys and values begin, and bytes of a row of each.
     starts: Vec<[u64; 2]>,
     row_bytes: Vec<[u64; 2]>,
+    ahead: RefCell<Ahead>,
+    /// The charge of the buffers, which are the host's: another thread has them.
+    _buffers: Tensor,
 }
 
 impl PageFile {
@@ -25,7 +56,12 @@ impl PageFile {
     ///
     /// # Errors
     /// The system's.
-    pub fn create(folder: &Path, row_bytes: Vec<[u64; 2]>, pages: usize) -> Result<PageFile> {
+    pub fn create(
+        device: &Device,
+        folder: &Path,
+        row_bytes: Vec<[u64; 2]>,
+        pages: usize,
+    ) -> Result<PageFile> {
         let mut names = (0..).map(|number: u64| folder.join(format!(".pages-{number}")));
         let file = loop {
             let Some(name) = names.next() else { return Err(ErrorKind::AlreadyExists.into()) };
@@ -47,7 +83,69 @@ impl PageFile {
         };
         let starts = row_bytes.iter().map(|sides| sides.map(&mut place)).collect();
         file.set_len(end)?;
-        Ok(PageFile { file, folder: folder.to_path_buf(), starts, row_bytes })
+        let file = Arc::new(file);
+        let page =
+            row_bytes.iter().map(|sides| sides.iter().sum::<u64>()).max().unwrap_or(0) * PAGE_ROWS as u64;
+        let ahead = RefCell::new(Ahead::start(file.clone(), buffers(pages, page))?);
+        let bytes = buffers_bytes(pages, page) as usize;
+        let _buffers = device.empty(1, bytes, DType::U8, Category::Staging);
+        Ok(PageFile { file, folder: folder.to_path_buf(), starts, row_bytes, ahead, _buffers })
+    }
+
+    /// Pages of keys or values that are read at once, at most.
+    pub fn piece(&self, (layer, side): Side) -> usize {
+        let bytes = self.ahead.borrow().buffer_bytes();
+        (bytes / (self.row_bytes[layer][side] as usize * PAGE_ROWS).max(1)).max(1)
+    }
+
+    /// Where rows are, from one of them on.
+    fn span(&self, side: Side, (row, rows): (usize, usize)) -> Span {
+        Span { at: self.at(side, row), bytes: rows * self.row_bytes[side.0][side.1] as usize }
+    }
+
+    /// Waits until all that was written is in the file.
+    ///
+    /// # Panics
+    /// As [`PageFile::read`].
+    pub fn settle(&self) {
+        let settled = self.ahead.borrow_mut().settle();
+        self.done(settled);
+    }
+
+    /// Begins to read rows of some pieces, the first of them first, as far as there are buffers.
+    ///
+    /// # Panics
+    /// As [`PageFile::read`].
+    pub fn read_ahead(&self, pieces: impl Iterator<Item = (Side, (usize, usize))>) {
+        let spans: Vec<Span> = pieces.map(|(side, rows)| self.span(side, rows)).collect();
+        let begun = self.ahead.borrow_mut().begin(&spans);
+        self.done(begun);
+    }
+
+    /// Reads rows of some pieces, each into the tensor next to it: first, by several threads, those that are not read ahead. What was written
+    /// has settled.
+    ///
+    /// # Panics
+    /// As [`PageFile::read`].
+    pub fn fill(&self, device: &Device, side: Side, pieces: Vec<((usize, usize), Tensor)>) {
+        let mut ahead = self.ahead.borrow_mut();
+        let spans = pieces.into_iter().map(|(rows, into)| (self.span(side, rows), into));
+        let (begun, rest): (Vec<_>, Vec<_>) = spans.partition(|(span, _)| ahead.has(*span));
+        let (places, into): (Vec<u64>, Vec<Vec<Tensor>>) =
+            rest.into_iter().map(|(span, into)| (span.at, vec![into])).unzip();
+        let (file, failed) = (&self.file, Mutex::new(None));
+        device.machine.fill(&into, &|index, bytes| {
+            if let Err(error) =
+                bytes.iter_mut().try_for_each(|bytes| file.read_exact_at(bytes, places[index]))
+            {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        });
+        self.done(failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err));
+        for (span, into) in begun {
+            let taken = ahead.take(span, |bytes| device.machine.write(&into, bytes));
+            self.done(taken.map(drop));
+        }
     }
 
     fn at(&self, (layer, side): Side, row: usize) -> u64 {
@@ -59,18 +157,20 @@ impl PageFile {
     /// # Panics
     /// With the system's reason, which ends the step.
     pub fn read(&self, side: Side, (row, rows): (usize, usize)) -> Vec<u8> {
+        self.settle();
         let mut bytes = vec![0; rows * self.row_bytes[side.0][side.1] as usize];
         let read = self.file.read_exact_at(&mut bytes, self.at(side, row));
         self.done(read);
         bytes
     }
 
-    /// Overwrites rows from one of them on.
+    /// Overwrites rows from one of them on, behind who goes on.
     ///
     /// # Panics
-    /// As [`PageFile::read`].
-    pub fn write(&self, side: Side, row: usize, bytes: &[u8]) {
-        self.done(self.file.write_all_at(bytes, self.at(side, row)));
+    /// As [`PageFile::read`], where an earlier one could not be written.
+    pub fn write(&self, side: Side, row: usize, bytes: Vec<u8>) {
+        let begun = self.ahead.borrow_mut().write(self.at(side, row), bytes);
+        self.done(begun);
     }
 
     fn done(&self, result: Result<()>) {

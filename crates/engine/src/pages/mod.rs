@@ -2,8 +2,10 @@
 //!
 //! Layers with the same window have the same pages of a sequence (a *class*), in tensors of their own; a sequence's [`Table`] says of
 //! each class which pages its tokens are in. Layers with a window keep the pages that their window still reaches. Behind the pages in memory
-//! there may be some on disk, for sequences that are longer than those ([`file`]): a step that reads such pages gathers them, layer by layer.
+//! there may be some on disk, for sequences that are longer than those ([`file`]): a step that reads such pages gathers them, layer by layer,
+//! the first of the next layer while this one is computed.
 
+mod ahead;
 mod feed;
 mod file;
 mod tree;
@@ -112,6 +114,12 @@ pub fn layer_page_bytes(model: &Model, dtype: DType, format: PageFormat) -> u64 
     (2 * PAGE_ROWS * spec.kv_heads * format.head_bytes(spec.head_dim, dtype)) as u64
 }
 
+/// Bytes that a file of so many pages takes in memory besides the layer that a step gathers from it: buffers of what is read ahead and of
+/// what is on its way to the disk.
+pub fn page_buffers_bytes(pages: usize, layer_page_bytes: u64) -> u64 {
+    file::buffers_bytes(pages, layer_page_bytes)
+}
+
 /// Bytes of one page of each class: of the heads and layers that are here.
 pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
     let (spec, bytes) = (model.portion.local(&model.spec), layer_page_bytes(model, dtype, format));
@@ -175,14 +183,15 @@ impl Pages {
     ///
     /// # Errors
     /// The system's.
-    pub fn add_on_disk(&mut self, folder: &Path, pages: usize) -> std::io::Result<()> {
+    pub fn add_on_disk(&mut self, device: &Device, folder: &Path, pages: usize) -> std::io::Result<()> {
+        device.pool.enter("kv", -1);
         let row = |tensor: &Tensor| tensor.bytes() / tensor.rows().max(1) as u64;
         let rows = |(tensors, class): (&[Tensor; 2], &usize)| match self.classes[*class].window {
             None => [row(&tensors[0]), row(&tensors[1])],
             Some(_) => [0; 2],
         };
         let rows = self.layers.iter().zip(&self.of_layer).map(rows).collect();
-        self.file = Some(PageFile::create(folder, rows, pages)?);
+        self.file = Some(PageFile::create(device, folder, rows, pages)?);
         for class in self.classes.iter_mut().filter(|class| class.window.is_none()) {
             let all = class.in_memory + pages;
             class.users.resize(all, 0);
@@ -302,7 +311,7 @@ impl Pages {
                 continue;
             }
             let bytes = self.read_rows(device, side, from, rows);
-            self.write_rows(device, side, first(to), &bytes);
+            self.write_rows(device, side, first(to), bytes);
         }
     }
 
@@ -318,11 +327,41 @@ impl Pages {
     }
 
     /// Overwrites rows of a page, counted over all pages of its class.
-    fn write_rows(&self, device: &Device, (layer, which): Side, rows: Range<usize>, bytes: &[u8]) {
+    fn write_rows(&self, device: &Device, (layer, which): Side, rows: Range<usize>, bytes: Vec<u8>) {
         let first = self.classes[self.of_layer[layer]].in_memory * PAGE_ROWS;
         match &self.file {
             Some(file) if rows.start >= first => file.write((layer, which), rows.start - first, bytes),
-            _ => device.machine.write(&self.layers[layer][which].view_rows(rows), bytes),
+            _ => device.machine.write(&self.layers[layer][which].view_rows(rows), &bytes),
+        }
+    }
+
+    /// Pages on disk that are read at once, at most.
+    fn piece(&self, side: Side) -> usize {
+        self.file.as_ref().map_or(1, |file| file.piece(side))
+    }
+
+    /// Waits until what was written is on disk.
+    fn settle(&self) {
+        self.file.iter().for_each(PageFile::settle);
+    }
+
+    /// Where rows of a page on disk are in the file.
+    fn in_file(&self, (layer, _): Side, (page, rows): (u32, usize)) -> (usize, usize) {
+        ((page as usize - self.classes[self.of_layer[layer]].in_memory) * PAGE_ROWS, rows)
+    }
+
+    /// Begins to read rows of pages on disk, from the beginnings of some on.
+    fn read_ahead(&self, pieces: impl Iterator<Item = (Side, (u32, usize))>) {
+        if let Some(file) = &self.file {
+            file.read_ahead(pieces.map(|(side, rows)| (side, self.in_file(side, rows))));
+        }
+    }
+
+    /// Reads rows of pages on disk, from the beginnings of some on, into the tensors next to them.
+    fn fill(&self, device: &Device, side: Side, pieces: Vec<((u32, usize), Tensor)>) {
+        if let Some(file) = &self.file {
+            let pieces = pieces.into_iter().map(|(rows, into)| (self.in_file(side, rows), into));
+            file.fill(device, side, pieces.collect());
         }
     }
 
@@ -346,7 +385,7 @@ impl Pages {
         assert_eq!(bytes.len(), self.bytes(class), "kv: bytes of a page");
         for (side, tensor) in self.sides(class) {
             let (own, rest) = bytes.split_at(PAGE_ROWS * tensor.bytes() as usize / tensor.rows());
-            self.write_rows(device, side, rows_of(page), own);
+            self.write_rows(device, side, rows_of(page), own.to_vec());
             bytes = rest;
         }
     }

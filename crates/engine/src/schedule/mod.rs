@@ -147,7 +147,7 @@ impl<'e> Scheduler<'e> {
         if self.bounds.capacity.on_disk > 0 {
             let (folder, pages) = (store.root(), self.bounds.capacity.on_disk);
             let why = |error: std::io::Error| Error::Store { folder: folder.into(), why: error.to_string() };
-            self.pages.add_on_disk(folder, pages).map_err(why)?;
+            self.pages.add_on_disk(self.engine.device, folder, pages).map_err(why)?;
         }
         self.store = Some(beginnings.clone());
         Ok(self)

@@ -168,8 +168,8 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     assert!(heard[1].borrow()[..] == ask(&bed, PageFormat::Plain, None, &other).0[..]);
 }
 
-/// A sequence that is longer than the pages in memory has pages on disk, next to one that is not; it goes on from what was kept, too. Without
-/// such pages it is refused.
+/// A sequence that is longer than the pages in memory has pages on disk, next to one that is not; it goes on from what was kept, too. A part
+/// of a layer is read ahead, the rest when it is needed. Without such pages it is refused.
 #[test]
 fn a_sequence_longer_than_memory_has_the_same_bits() {
     for (case, kv) in
@@ -186,13 +186,17 @@ fn a_sequence_longer_than_memory_has_the_same_bits() {
         let Prompt::Ids(ids) = &long.prompt else { panic!("{case}: ids") };
         let alike = GenerateRequest { prompt: Prompt::Ids(ids[..200].to_vec()), ..short(0) };
         let plain = |request: &GenerateRequest| ask(&bed, kv, None, request).0;
-        let expected = [plain(&long), plain(&short(1)), plain(&short(2)), plain(&alike)];
+        // Another one as long comes behind it, and has its pages after it.
+        let behind =
+            GenerateRequest { prompt: Prompt::Ids(ids.iter().rev().copied().collect()), ..long.clone() };
+        let all = [&long, &short(1), &short(2), &alike, &behind];
+        let expected = all.map(plain);
         let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 3, kv };
         let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
         let windows = bed.model.spec.windows();
         let few = |(pages, window): (usize, &Option<usize>)| if window.is_none() { 5 } else { 2 * pages };
-        let all = engine.capacity(1, PROMPT + 200).pages;
-        let pages = all.into_iter().zip(&windows).map(few).collect();
+        let whole = engine.capacity(1, PROMPT + 200).pages;
+        let pages = whole.into_iter().zip(&windows).map(few).collect();
         let capacity = fathom_engine::Capacity { sequences: 3, pages, on_disk: 0 };
         let capacity = [capacity.clone(), fathom_engine::Capacity { on_disk: 7, ..capacity }];
         let mut refusing = Scheduler::new(&engine, capacity[0].clone()).keeping(&at).unwrap();
@@ -200,10 +204,10 @@ fn a_sequence_longer_than_memory_has_the_same_bits() {
         assert!(error.to_string().contains("serve.page_file_bytes"), "{error}");
         drop(refusing);
         for restored in [0, 512] {
-            let heard: [RefCell<Heard>; 4] = Default::default();
+            let heard: [RefCell<Heard>; 5] = Default::default();
             let ends = RefCell::default();
             let mut scheduler = Scheduler::new(&engine, capacity[1].clone()).keeping(&at).unwrap();
-            for (request, heard) in [&long, &short(1), &short(2), &alike].into_iter().zip(&heard) {
+            for (request, heard) in all.into_iter().zip(&heard) {
                 scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
             }
             while scheduler.step() {}

@@ -1,4 +1,4 @@
-//! KServe's inference protocol v2 for generation, as Triton deployments speak it: JSON, without the binary extension.
+//! KServe's inference protocol v2 for generation, as Triton deployments speak it: JSON, with the binary data extension ([`tensors`]).
 
 use axum::body::Body;
 use axum::http::Response;
@@ -6,7 +6,7 @@ use fathom_base::{Event, Reading, Usage};
 use serde_json::{Map, Value, json};
 
 use super::params::Params;
-use super::{Answer, Asked, Server, json_answer, prepared};
+use super::{Answer, Asked, Server, json_answer, prepared, tensors};
 use crate::answering::{Answering, collect};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -26,7 +26,9 @@ fn name_of(path: &str) -> String {
 /// # Errors
 /// None.
 pub async fn server(server: Server, _: Asked) -> Answer {
-    Ok(json_answer(&json!({"name": "fathom", "version": server.version, "extensions": ["generate"]})))
+    Ok(json_answer(
+        &json!({"name": "fathom", "version": server.version, "extensions": ["generate", "binary_tensor_data"]}),
+    ))
 }
 
 /// `/v2/models/NAME`.
@@ -155,34 +157,34 @@ impl Protocol for Pieces {
 /// # Errors
 /// What is wrong with the request, or with its answer.
 pub async fn infer(server: Server, asked: Asked) -> Answer {
-    let (mut answering, params, id) = prepared(asked, move |asked| {
-        let mut fields = asked.fields()?;
+    let (mut answering, params, (id, binary)) = prepared(asked, move |asked| {
+        let (json, mut behind) = tensors::split(&asked.body, asked.json_bytes)?;
+        let mut fields = Fields::parse(json)?;
         let id: Option<String> = fields.take("id")?;
         let mut parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
+        let whole = parameters.remove("binary_data_output").is_some_and(|all| all == true);
+        let binary = tensors::wants_binary(&fields.or::<Vec<Value>>("outputs", Vec::new())?, whole)?;
         let mut text = None;
         for input in fields.need::<Vec<Value>>("inputs")? {
-            let [only] = input["data"].as_array().map_or(&[][..], Vec::as_slice) else {
-                return Err(Fault::field(
-                    "inputs",
-                    "has to hold tensors of one element, as JSON (`binary_data=False`)",
-                ));
-            };
+            let only = tensors::element(&input, &mut behind)?;
             match (input["name"].as_str(), only.as_str()) {
                 (Some("text_input"), Some(given)) => text = Some(given.to_string()),
-                (Some(name), _) => _ = parameters.insert(name.to_string(), only.clone()),
+                (Some(name), _) => _ = parameters.insert(name.to_string(), only),
                 (None, _) => return Err(Fault::field("inputs", "has one without a name")),
             }
         }
+        if !behind.is_empty() {
+            return Err(Fault::bad(format!("{} bytes behind the tensors belong to none", behind.len())));
+        }
         let text = text.ok_or_else(|| Fault::field("inputs", "has no `text_input` of type BYTES"))?;
         let (answering, params) = ask(&server, asked, &text, parameters)?;
-        Ok((answering, params, id))
+        Ok((answering, params, (id, binary)))
     })
     .await?;
     let texts = texts(&mut answering).await?;
-    let output = json!({"name": "text_output", "datatype": "BYTES", "shape": [texts.len()], "data": texts});
-    let mut body = json!({"model_name": params.name, "model_version": "1", "outputs": [output]});
+    let mut body = json!({"model_name": params.name, "model_version": "1"});
     if let Some(id) = id {
         body["id"] = id.into();
     }
-    Ok(json_answer(&body))
+    Ok(tensors::answer(body, &texts, binary))
 }

@@ -10,6 +10,7 @@ pub mod messages;
 mod params;
 pub mod responses;
 mod schema;
+pub mod tensors;
 pub mod tokens;
 pub mod tools;
 pub mod vectors;
@@ -53,6 +54,8 @@ pub struct Asked {
     pub path: String,
     /// Its body.
     pub body: Bytes,
+    /// Bytes of the body that are JSON, where tensors come behind them.
+    pub json_bytes: Option<usize>,
     /// Its permit, if the route does work.
     pub permit: Option<Permit>,
 }

@@ -1,5 +1,7 @@
 //! Conversations in the words of other protocols.
 
+use axum::body::Body;
+use axum::http::Request;
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock};
@@ -107,4 +109,61 @@ async fn kserve_generates_and_infers() {
     let (status, wrong) = bed.post("/v2/models/other/generate", json!({"text_input": "a"})).await;
     assert!(status == 404 && wrong["error"].is_string(), "{wrong}");
     assert_eq!(bed.get("/v2/models/mock/ready").await.0, 200);
+}
+
+/// What Triton's client sends where it is not told otherwise: JSON, and the tensors behind it.
+#[tokio::test]
+async fn kserve_takes_and_gives_binary_tensors() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let tensor = |name: &str, datatype: &str, bytes: usize| json!({"name": name, "datatype": datatype, "shape": [1], "parameters": {"binary_data_size": bytes}});
+    let inputs = json!([tensor("text_input", "BYTES", 9), tensor("max_tokens", "INT32", 4)]);
+    let behind = b"\x05\0\0\0Hello\x02\0\0\0";
+    let ask = |body: Value, behind: &[u8], (kind, more): (&str, usize)| {
+        let json = body.to_string();
+        let request =
+            Request::post("/v2/models/mock/infer").header("host", "localhost").header("content-type", kind);
+        let request = request.header("inference-header-content-length", json.len() + more);
+        request.body(Body::from([json.as_bytes(), behind].concat())).unwrap()
+    };
+    let octets = ("application/octet-stream", 0);
+    for (wanted, binary) in [
+        (json!({"parameters": {"binary_data_output": true}}), true),
+        (json!({"outputs": [{"name": "text_output", "parameters": {"binary_data": true}}]}), true),
+        (json!({"outputs": [{"name": "text_output", "parameters": {"binary_data": false}}]}), false),
+        (json!({}), false),
+    ] {
+        let mut body = wanted.clone();
+        body["inputs"] = inputs.clone();
+        let (status, head, text) = bed.send(ask(body, behind, octets)).await;
+        assert_eq!((status, head.contains_key("inference-header-content-length")), (200, binary), "{text}");
+        let json_bytes = head
+            .get("inference-header-content-length")
+            .map_or(text.len(), |bytes| bytes.to_str().unwrap().parse().unwrap());
+        let whole: Value = serde_json::from_str(&text[..json_bytes]).unwrap();
+        let output = &whole["outputs"][0];
+        assert_eq!(output["data"].is_null(), binary, "{wanted}");
+        if binary {
+            assert_eq!(
+                (&output["parameters"]["binary_data_size"], &text[json_bytes..]),
+                (&json!(6), "\x02\0\0\0Hi")
+            );
+        }
+    }
+    let body = json!({"inputs": inputs});
+    let other = json!({"inputs": inputs, "outputs": [{"name": "logits"}]});
+    for (request, expected, says) in [
+        (ask(body.clone(), &behind[..12], octets), 400, "beyond the end"),
+        (ask(body.clone(), &[&behind[..], b"1"].concat(), octets), 400, "belong to none"),
+        (ask(body.clone(), b"", ("application/octet-stream", 1)), 400, "the body has"),
+        (ask(other, behind, octets), 400, "text_output"),
+        (ask(body, behind, ("text/plain", 0)), 415, "application/json"),
+    ] {
+        let (status, _, text) = bed.send(request).await;
+        assert!(status == expected && text.contains(says), "{status} {text}");
+    }
+    // Elsewhere a body is JSON alone.
+    let request =
+        Request::post("/v1/completions").header("host", "localhost").header("content-type", octets.0);
+    let request = request.header("inference-header-content-length", 2).body(Body::from("{}")).unwrap();
+    assert_eq!(bed.send(request).await.0, 415);
 }
