@@ -4,7 +4,6 @@ use fathom_base::recipe::Layers;
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value as Toml, value};
 
 use super::kind::Kind;
-use super::rules::defaults::axolotl_steps;
 use super::tool::Tool;
 use crate::error::{Result, refuse};
 use crate::library::{self, LIBRARY};
@@ -75,6 +74,14 @@ pub(super) struct Rollout {
     /// How advantages follow from rewards.
     pub scale: Option<&'static str>,
     pub each: bool,
+}
+
+/// A share of steps as axolotl counts it: rounded down, and two for one, whose rate would be 0 there.
+pub(super) fn axolotl_steps(share: f64, steps: u64) -> i64 {
+    match (share * steps as f64) as i64 {
+        1 => 2,
+        steps => steps,
+    }
 }
 
 impl Draft {

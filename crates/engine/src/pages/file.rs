@@ -118,8 +118,8 @@ impl PageFile {
     /// As [`PageFile::read`].
     pub fn read_ahead(&self, pieces: impl Iterator<Item = (Side, (usize, usize))>) {
         let spans: Vec<Span> = pieces.map(|(side, rows)| self.span(side, rows)).collect();
-        let begun = self.ahead.borrow_mut().begin(&spans);
-        self.done(begun);
+        let started = self.ahead.borrow_mut().begin(&spans);
+        self.done(started);
     }
 
     /// Reads rows of some pieces, each into the tensor next to it: first, by several threads, those that are not read ahead. What was written
@@ -130,7 +130,7 @@ impl PageFile {
     pub fn fill(&self, device: &Device, side: Side, pieces: Vec<((usize, usize), Tensor)>) {
         let mut ahead = self.ahead.borrow_mut();
         let spans = pieces.into_iter().map(|(rows, into)| (self.span(side, rows), into));
-        let (begun, rest): (Vec<_>, Vec<_>) = spans.partition(|(span, _)| ahead.has(*span));
+        let (started, rest): (Vec<_>, Vec<_>) = spans.partition(|(span, _)| ahead.has(*span));
         let (places, into): (Vec<u64>, Vec<Vec<Tensor>>) =
             rest.into_iter().map(|(span, into)| (span.at, vec![into])).unzip();
         let (file, failed) = (&self.file, Mutex::new(None));
@@ -142,7 +142,7 @@ impl PageFile {
             }
         });
         self.done(failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err));
-        for (span, into) in begun {
+        for (span, into) in started {
             let taken = ahead.take(span, |bytes| device.machine.write(&into, bytes));
             self.done(taken.map(drop));
         }
@@ -169,8 +169,8 @@ impl PageFile {
     /// # Panics
     /// As [`PageFile::read`], where an earlier one could not be written.
     pub fn write(&self, side: Side, row: usize, bytes: Vec<u8>) {
-        let begun = self.ahead.borrow_mut().write(self.at(side, row), bytes);
-        self.done(begun);
+        let started = self.ahead.borrow_mut().write(self.at(side, row), bytes);
+        self.done(started);
     }
 
     fn done(&self, result: Result<()>) {

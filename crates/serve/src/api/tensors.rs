@@ -62,7 +62,9 @@ fn decode(datatype: &str, bytes: &[u8]) -> Result<Value, Fault> {
         "FP32" => number!(f32),
         "FP64" => number!(f64),
         other => {
-            return Err(wrong(&format!("has binary data of type `{other}`, which this server does not read")));
+            return Err(wrong(&format!(
+                "has binary data of type `{other}`, which this server does not read"
+            )));
         }
     };
     element.ok_or_else(|| {

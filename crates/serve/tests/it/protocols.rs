@@ -111,7 +111,7 @@ async fn kserve_generates_and_infers() {
     assert_eq!(bed.get("/v2/models/mock/ready").await.0, 200);
 }
 
-/// What Triton's client sends where it is not told otherwise: JSON, and the tensors behind it.
+/// What Triton's client sends by default: JSON, and the tensors behind it.
 #[tokio::test]
 async fn kserve_takes_and_gives_binary_tensors() {
     let bed = Bed::new(Mock::saying("Hi!"));

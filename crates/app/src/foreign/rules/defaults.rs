@@ -5,7 +5,7 @@
 use toml_edit::Array;
 
 use super::policy;
-use crate::foreign::draft::Draft;
+use crate::foreign::draft::{Draft, axolotl_steps};
 use crate::foreign::kind::Kind;
 use crate::foreign::tool::Tool;
 
@@ -53,14 +53,6 @@ fn warm_up(draft: &mut Draft) {
     match draft.all_steps() {
         Some(steps) => draft.set("schedule.warmup_steps", axolotl_steps(0.03, steps).min(100)),
         None => draft.warmup_share = Some(0.03),
-    }
-}
-
-/// A share of steps as axolotl counts it: rounded down, and two for one, whose rate would be 0 there.
-pub(in crate::foreign) fn axolotl_steps(share: f64, steps: u64) -> i64 {
-    match (share * steps as f64) as i64 {
-        1 => 2,
-        steps => steps,
     }
 }
 
