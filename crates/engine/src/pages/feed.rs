@@ -235,8 +235,12 @@ impl<'a> Feeding<'a> {
         let starts = self.starts(class);
         let rows = |feed: &Feed<'_>| self.seen(class, feed).len() * PAGE_ROWS;
         let ends = self.feeds.iter().zip(&starts).map(|(feed, start)| start + rows(feed));
-        let all =
-            device.empty(ends.clone().last().unwrap_or(0), held.cols(), held.dtype(), Category::Activations);
+        let all = device.empty(
+            ends.clone().next_back().unwrap_or(0),
+            held.cols(),
+            held.dtype(),
+            Category::Activations,
+        );
         for (feed, end) in self.feeds.iter().zip(ends) {
             let unused = (PAGE_ROWS - (feed.held + feed.ids.len()) % PAGE_ROWS) % PAGE_ROWS;
             device.machine.zero(&all.view_rows(end - unused..end));
