@@ -9,6 +9,7 @@ and Python's own library alone: commands go through a pipe (`--remote-debugging-
 """
 import argparse
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -30,7 +31,8 @@ class Browser:
     def __init__(self, command, folder):
         inward, self.to = os.pipe()
         self.of, outward = os.pipe()
-        # The browser has its ends as 3 and 4.
+        # The browser has its ends as 3 and 4, so they may not be those before.
+        inward, outward = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (inward, outward))
         plumb = f"exec 3<&{inward} 4>&{outward} {inward}<&- {outward}>&-; exec \"$@\""
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
                  "--disable-component-update", "--disable-sync", "--hide-scrollbars", f"--user-data-dir={folder}", "--remote-debugging-pipe",
@@ -171,7 +173,8 @@ def settings(page, **values):
     for name, value in values.items():
         page.write("#s-" + name, value)
     page.click("#close")
-    page.until("!document.getElementById('dialog').open")
+    # They are taken over by an event after that.
+    page.until(" && ".join(f"String(set.{name}) === {json.dumps(value)}" for name, value in values.items()))
 
 
 def talks(page):
