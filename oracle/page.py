@@ -196,6 +196,7 @@ def talks(page):
 
 
 def hovers(page):
+    page.mouse("mouseMoved", "#input")
     page.mouse("mouseMoved", ".tok:nth-child(5)")
     page.until("!document.getElementById('tip').hidden")
     rows = page.evaluate("[...document.querySelectorAll('#tip .row')].map(row => row.textContent)")
