@@ -17,7 +17,7 @@ use crate::encoder::EncoderParts;
 use crate::portion::{Cut, Holding, Holdings, Portion, Seen, Weight};
 use crate::quantize::Quantized;
 use crate::spec::{Residual, Spec, StateProjections};
-use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, See, Visit, Walk, WeightSpec};
+use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, SCORE, See, Visit, Walk, WeightSpec};
 
 /// A specification with the ids of the weights that a rank holds. Holds no weights itself.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ impl Spec {
             let shape = [self.scores, self.hidden];
             let (at, stored) =
                 ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
-            let score = WeightSpec::new("score", at, shape, Cut::Whole(Seen::Rows), stored);
+            let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(Seen::Rows), stored);
             // One score is a matrix too, of one row.
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
         });
