@@ -265,7 +265,7 @@ impl Declare<'_> {
         let packed = self.packed.as_ref().filter(|(_, numbers)| numbers.contains(&number));
         let place = layer.map_or(-1, |layer| layer as i32);
         let blocked = self.given.blocked.get(&number).cloned();
-        let base = self.given.of_base(w.kind, [rows, cols], &|| w.name(layer));
+        let base = self.given.of_base(layer, w, [rows, cols]);
         let stays = packed.is_some() || blocked.is_some() || base.is_some();
         let value = if let Some(value) = base {
             value
