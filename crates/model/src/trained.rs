@@ -67,6 +67,11 @@ impl Trained {
         (self.adapter && weight.kind == Kind::Adapter) || (self.scores && weight.is_scores())
     }
 
+    /// Whether a weight that is none of an adapter's is chosen, which files call so.
+    pub(crate) fn keeps(&self, weight: &WeightSpec<'_>, name: &str) -> bool {
+        self.names(name) || (self.scores && weight.is_scores())
+    }
+
     /// Nothing is frozen.
     pub fn is_all(&self) -> bool {
         self.patterns.is_none() && !self.adapter

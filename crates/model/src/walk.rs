@@ -345,6 +345,11 @@ impl<'a> WeightSpec<'a> {
         }
     }
 
+    /// It is an adapter's.
+    pub(crate) fn is_added(&self) -> bool {
+        self.kind == Kind::Adapter
+    }
+
     /// It is the head of scores.
     pub(crate) fn is_scores(&self) -> bool {
         self.role == SCORE

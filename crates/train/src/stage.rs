@@ -220,7 +220,7 @@ pub fn refers(recipe: &Recipe) -> Refers {
     }
 }
 
-/// Which weights receive gradients. A value head is new and does, whatever else is chosen.
+/// Which weights receive gradients. A value head is new and does, whatever else is chosen, as does the head of a reward model with an adapter.
 ///
 /// # Errors
 /// A pattern that is no regular expression.
@@ -229,7 +229,8 @@ pub fn trained(recipe: &Recipe) -> Result<Trained> {
     let choose = if adapts { Trained::adapter } else { Trained::matching };
     let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
     let chosen = choose(&recipe.model.trained).map_err(refuse)?;
-    Ok(if recipe.rl.has_values() { chosen.with_scores() } else { chosen })
+    let scores = recipe.rl.has_values() || (adapts && recipe.objective.scores() > 0);
+    Ok(if scores { chosen.with_scores() } else { chosen })
 }
 
 /// How weights that are not trained are held, if in few bits.

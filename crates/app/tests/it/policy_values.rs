@@ -218,7 +218,7 @@ fn saved(folder: &Path, step: usize, name: &str) -> Vec<u8> {
 
 /// Next to an adapter, or to chosen weights, the head is new all the same and is trained; checkpoints have it, and what is exported does not.
 #[test]
-fn a_value_head_is_trained_beside_frozen_weights() {
+fn a_value_head_is_trained_next_to_frozen_weights() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare_with(folder, &["model.kv_heads=2"]);

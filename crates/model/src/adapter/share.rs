@@ -11,7 +11,7 @@ use super::{Adapter, AdapterMethod, AdapterParams, PeftTensors};
 use crate::block::LinearParams;
 use crate::blocked::Blocked;
 use crate::error::{Error, Result};
-use crate::files::{Slot, Source, load_slots};
+use crate::files::{Source, load_slots};
 use crate::model::{Model, NOWHERE};
 use crate::quantize::Quantized;
 use crate::spec::Spec;
@@ -45,7 +45,7 @@ pub fn share_base(
     }
     let (model, mut whole) = over_base(device, (base, params), (spec, None), false);
     model.visit(&mut |id, _, _| whole.freeze(id));
-    load_slots(device, &model, &model.adapter_slots(&whole), tensors)?;
+    load_slots(device, &model, &model.slots(&whole, |weight| weight.is_added()), tensors)?;
     Ok((model, whole))
 }
 
@@ -88,14 +88,7 @@ pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec
 /// # Errors
 /// As [`load_slots`].
 pub fn load_scores(device: &Device, model: &Model, params: &Params, source: &dyn Source) -> Result<()> {
-    let mut slots = Vec::new();
-    model.visit(&mut |id, _, weight| {
-        if weight.is_scores() {
-            let value = params.get(id).value.clone();
-            slots.push(Slot { id, range: 0..value.len(), value, coded: None });
-        }
-    });
-    load_slots(device, model, &slots, source)
+    load_slots(device, model, &model.slots(params, |weight| weight.is_scores()), source)
 }
 
 /// The model of `spec` over the values of a base, which another model may have an adapter of its own over, and with a head of scores of
