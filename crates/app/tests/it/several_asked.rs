@@ -159,6 +159,10 @@ fn adapters_share_a_teacher_and_a_copy() {
     recipes("dpo", rows);
     let common = [texts(&LESSONS), texts(&["objective.reference=copy"])].concat();
     as_alone(folder, "compared", &common, alone(rows));
+    // Each has the head that its reward model has alone.
+    recipes("reward", rows);
+    as_alone(folder, "judges", &texts(&LESSONS), alone(rows));
+    recipes("dpo", rows);
     // The teacher is in memory once: of both it needs no more than what the second adapter takes besides.
     let loaded =
         |more: &[&str]| job(folder, ("two.toml", "plan"), &[texts(&LESSONS), texts(more)].concat()).loaded;
