@@ -82,9 +82,9 @@ class Browser:
         return result["result"].get("value")
 
     def until(self, script, seconds=30):
-        """Waits until it gives something true."""
+        """Waits until it gives something true, and gives that; of an element, which has no value here, that it is there."""
         end = time.monotonic() + seconds
-        while not (found := self.evaluate(script)):
+        while not (found := self.evaluate(f"(found => found instanceof Node || found)({script})")):
             assert time.monotonic() < end, f"never: {script}"
             time.sleep(0.02)
         return found
@@ -119,6 +119,9 @@ class Browser:
         width, height, narrow = SIZES[size]
         self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=narrow)
         self("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        # Where things are is asked next: it has to be of this size, and drawn.
+        self.until(f"innerWidth === {width} && innerHeight === {height}")
+        self.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn())))")
 
     def picture(self, path):
         # Menus slide in.
