@@ -311,7 +311,7 @@ unsafe fn columns<F: Format>(
                 _ => portable::octet::<F>(at, wide, rows, sums),
             }
             for (row, sums) in sums.iter().enumerate() {
-                store(lines, row, task.at + col, &sums[..wide]);
+                store(isa, lines, row, task.at + col, &sums[..wide]);
             }
         }
     }
@@ -360,7 +360,7 @@ unsafe fn panels<F: Format>(
         let wide = COLS.min(cols.end - col);
         for (row, sums) in tile.iter().enumerate() {
             // SAFETY: passed on.
-            unsafe { store(lines, row, task.at + col, &sums[..wide]) };
+            unsafe { store(isa, lines, row, task.at + col, &sums[..wide]) };
         }
     }
 }
@@ -381,6 +381,8 @@ unsafe fn micro<F: Format>(
     // SAFETY: passed on.
     unsafe {
         match (wide, left) {
+            // Sums of one factor leave registers for more rows.
+            (true, 12..) if F::FACTORS == 1 => (avx512::micro::<F, 12>(panel, groups, rows, tile), 12).1,
             (true, 8..) => (avx512::micro::<F, 8>(panel, groups, rows, tile), 8).1,
             (true, 4..8) => (avx512::micro::<F, 4>(panel, groups, rows, tile), 4).1,
             (true, 2..4) => (avx512::micro::<F, 2>(panel, groups, rows, tile), 2).1,
@@ -396,14 +398,18 @@ unsafe fn micro<F: Format>(
 /// Writes elements of a row of C.
 ///
 /// # Safety
-/// They exist.
-unsafe fn store(lines: &Lines<'_>, row: usize, col: usize, values: &[f32]) {
+/// They exist; the processor has `isa`.
+unsafe fn store(isa: Isa, lines: &Lines<'_>, row: usize, col: usize, values: &[f32]) {
     let to = lines.at(row, col);
     // SAFETY: the caller's promise.
     unsafe {
-        match lines.c.elem {
-            Elem::F32 => std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), values.len()),
-            Elem::Bf16 => {
+        match (isa, lines.c.elem) {
+            (_, Elem::F32) => std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), values.len()),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Elem::Bf16) => {
+                avx2::store_bf16(values, to.cast());
+            }
+            (_, Elem::Bf16) => {
                 for (at, value) in values.iter().enumerate() {
                     to.cast::<bf16>().add(at).write(bf16::from_f32(*value));
                 }

@@ -4,6 +4,7 @@
 
 mod codes;
 pub(super) mod octets;
+mod quantise;
 mod table;
 
 use std::arch::asm;
@@ -11,23 +12,13 @@ use std::arch::x86_64::*;
 
 use super::format::{Columns, Format, GROUP, OCTET, Table, span};
 use super::panel::{COLS, Panel, Tile};
-use super::rows::{GroupSums, Rows, quantise};
-use crate::mat::Mat;
+use super::rows::{GroupSums, Rows};
 use codes::integers;
+pub(super) use quantise::{quantise_row, store_bf16};
 use table::table;
 
 /// How far ahead of its use a column's blocks are fetched, in bytes.
 const AHEAD: usize = 640;
-
-/// See [`quantise`].
-///
-/// # Safety
-/// As there.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn quantise_row(x: &Mat, from: usize, rows: Rows, to: usize) {
-    // SAFETY: passed on.
-    unsafe { quantise(x, from, rows, to) }
-}
 
 /// Four columns' sums, of the first halves in the lower lane and of the second in the upper, from four partial sums of each in both lanes.
 #[target_feature(enable = "avx2")]
