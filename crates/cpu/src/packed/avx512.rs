@@ -65,19 +65,19 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut tiles: [__m512; R] = std::array::from_fn(|row| _mm512_loadu_ps(tile.add(row).cast()));
+        let (mut tiles, groups_of_row) = ([_mm512_setzero_ps(); R], rows.k / GROUP);
         // Of each four rows the first; the others are so many bytes behind.
-        let fours: [*const i32; R] = std::array::from_fn(|row| {
-            let row = if R < 4 { row } else { (4 * row).min(R - 1) };
-            rows.codes.add(row * rows.stride + from * GROUP).cast::<i32>().cast_const()
-        });
+        let mut x = [rows.codes.cast::<i32>().cast_const(); R];
         let (stride, thrice) = (2 * rows.stride, 6 * rows.stride);
-        let parts: [*const GroupSums; R] =
-            std::array::from_fn(|row| rows.parts.add(row * (rows.k / GROUP) + from).cast_const());
+        for row in 0..R {
+            tiles[row] = _mm512_loadu_ps(tile.add(row).cast());
+            let of = if R < 4 { row } else { 4 * row };
+            x[row] = x[row].wrapping_byte_add(of * stride + 2 * from * GROUP);
+        }
+        let parts = rows.parts.add(from).cast_const();
         let mut w = panel.codes.as_ptr().cast::<__m512i>();
         for group in 0..groups {
             let mut sums = [[_mm512_setzero_si512(); R]; 2];
-            let x = fours.map(|x| x.add(group * STEPS));
             // Where a step's pair is among those of a row, which are in the order of widened bytes. Written out, because the
             // compiler keeps larger loops.
             macro_rules! step {
@@ -105,13 +105,16 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
                 step!(1);
             }
             w = w.add(STEPS * F::PLANES);
+            for x in &mut x {
+                *x = x.wrapping_add(STEPS);
+            }
             let load = |from: &Tile| _mm512_load_ps(from.as_ptr());
             let [first, second] = panel.factors.get_unchecked(group);
             let factors = [load(first), if F::FACTORS == 2 { load(second) } else { load(first) }];
             let offsets =
                 if F::OFFSET { load(panel.offsets.get_unchecked(group)) } else { _mm512_setzero_ps() };
             for (row, tile) in tiles.iter_mut().enumerate() {
-                let part = &*parts[row].add(group);
+                let part = &*parts.add(row * groups_of_row + group);
                 *tile = added::<F>(*tile, [sums[0][row], sums[1][row]], (factors, offsets), part);
             }
         }

@@ -342,8 +342,11 @@ unsafe fn panels<F: Format>(
             // SAFETY: passed on; a tile has sixteen columns of all rows. What an octet leaves in a panel where there is no second
             // is used and not stored.
             unsafe {
+                let next = if col + COLS < cols.end { (col + COLS, from) } else { (cols.start, from + most) };
                 for octet in (0..COLS.min(cols.end - col)).step_by(OCTET) {
                     let columns = columns_at(task, col + octet, rows.k);
+                    let ahead = columns_at(task, next.0 + octet, rows.k);
+                    avx2::fetch::<F>(ahead, next.1 / F::GROUPS..(next.1 + depth) / F::GROUPS);
                     for at in (0..depth).step_by(F::GROUPS) {
                         avx2::fill::<F>(columns, (from + at) / F::GROUPS, (&mut panel, octet, at));
                     }
