@@ -26,7 +26,7 @@ pub fn jobs(loaded: &Loaded<Recipe>, which: &[usize], events: &dyn Events) -> Re
         let name = &recipe.adapters[*index].name;
         let made = || -> Result<Job> {
             let mut own = recipe_of(loaded, *index)?;
-            own.value.adapters = recipe.others(*index, which);
+            own.value.adapters = recipe.among(*index, which);
             let exports = Some(recipe.run.out.join(FOLDER).join(name));
             Ok(Job { exports, ..Job::new(own, events)? })
         };

@@ -1,18 +1,22 @@
-//! Offsets in a range that only ever grows at its end: best fit, the lowest offset among equals. The same calls give
-//! the same offsets, so a plan and a run agree, in memory ([`Pool`](crate::Pool)) and in the spill file.
+//! Offsets in a range that only ever grows at its end: best fit, the lowest offset among equals, behind all that is taken if no hole is
+//! wide enough. Where something is placed follows from what is taken and from nothing that was before, so the same calls give the same
+//! offsets, a plan and a run agree, and programs that take turns reach as far as the one that reaches furthest, in memory
+//! ([`Pool`](crate::Pool)) and in the spill file.
 
 /// Which parts of a range are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct BestFit {
     /// End of the highest part ever taken.
     pub peak_end: u64,
-    /// Free holes below `peak_end`, ascending: offset and length. Neighbours are always merged. They are few, and a row of
-    /// them is searched faster than a tree.
+    /// End of the highest part that is taken.
+    end: u64,
+    /// Free holes below `end`, ascending: offset and length. Neighbours are always merged, and none touches the end. They are few, and a
+    /// row of them is searched faster than a tree.
     holes: Vec<(u64, u64)>,
 }
 
 impl BestFit {
-    /// The smallest hole that holds `size`, the lowest among equals, else the end of the range; none if the range would
+    /// The smallest hole that holds `size`, the lowest among equals, else the end of what is taken; none if the range would
     /// grow beyond `limit`.
     pub fn place(&mut self, size: u64, limit: u64) -> Option<u64> {
         let (mut best, mut least) = (usize::MAX, u64::MAX);
@@ -29,34 +33,36 @@ impl BestFit {
             }
             return Some(start);
         }
-        // A hole that touches the end is grown rather than left behind.
-        let last = self.holes.last().filter(|(offset, len)| offset + len == self.peak_end);
-        let start = last.map_or(self.peak_end, |(offset, _)| *offset);
-        let end = start.checked_add(size).filter(|end| *end <= limit)?;
-        if start < self.peak_end {
-            self.holes.pop();
-        }
-        self.peak_end = end;
+        let start = self.end;
+        self.end = start.checked_add(size).filter(|end| *end <= limit)?;
+        self.peak_end = self.peak_end.max(self.end);
         Some(start)
     }
 
-    /// The largest hole, what is beyond the end apart.
+    /// The most that can be placed side by side below `peak_end`.
     pub fn widest(&self) -> u64 {
-        self.holes.iter().map(|(_, len)| *len).max().unwrap_or(0)
+        let holes = self.holes.iter().map(|(_, len)| *len);
+        holes.fold(self.peak_end - self.end, u64::max)
     }
 
     /// Undoes a [`BestFit::place`] that grew the range from `peak_end`.
     pub fn withdraw(&mut self, offset: u64, peak_end: u64) {
+        self.give_back(offset, self.end - offset);
         self.peak_end = peak_end;
-        if offset < peak_end {
-            self.holes.push((offset, peak_end - offset));
-        }
     }
 
     /// Frees a part.
     pub fn give_back(&mut self, offset: u64, size: u64) {
         let at = self.holes.partition_point(|(start, _)| *start < offset);
         let follows = at > 0 && self.holes[at - 1].0 + self.holes[at - 1].1 == offset;
+        if offset + size == self.end {
+            self.end = offset;
+            if follows {
+                self.end = self.holes[at - 1].0;
+                self.holes.pop();
+            }
+            return;
+        }
         let precedes = self.holes.get(at).is_some_and(|(start, _)| *start == offset + size);
         match (follows, precedes) {
             (true, true) => {
@@ -85,10 +91,23 @@ mod tests {
             fit.withdraw(expected, 30);
             assert_eq!(fit.peak_end, 30);
         }
-        // All of the hole at the end is there again.
-        assert_eq!((fit.place(20, 100), fit.peak_end), (Some(10), 30));
-        assert_eq!(fit.place(5, 100), Some(30));
-        fit.withdraw(30, 30);
-        assert_eq!((fit.place(5, 100), fit.peak_end), (Some(30), 35));
+        // Nor does it matter how far the range once reached.
+        fit.give_back(0, 10);
+        assert_eq!((fit.place(20, 100), fit.place(15, 100), fit.peak_end), (Some(0), Some(20), 35));
+    }
+
+    #[test]
+    fn places_follow_from_what_is_taken() {
+        let (mut fresh, mut used) = (BestFit::default(), BestFit::default());
+        let far = used.place(25, 100).unwrap();
+        used.give_back(far, 25);
+        for fit in [&mut fresh, &mut used] {
+            let placed = [10, 15, 10].map(|size| fit.place(size, 100));
+            fit.give_back(10, 15);
+            // The hole is a better fit than what is behind, however much there once was.
+            let placed = [placed[0], placed[2], fit.place(4, 100), fit.place(12, 100)];
+            assert_eq!(placed, [Some(0), Some(25), Some(10), Some(35)]);
+        }
+        assert_eq!((fresh.end, &fresh.holes), (used.end, &used.holes));
     }
 }

@@ -359,7 +359,6 @@ impl Pool {
         let whole = state.every_tile && state.timeline.is_some();
         for run in &moves.runs {
             for _ in 0..run.times {
-                let end = state.space.peak_end;
                 // Neither the peak nor the end of the range would move.
                 let unseen = state.timeline.is_none() && state.usage.live + run.rise <= state.usage.peak_live;
                 if unseen && run.fits(&state.space) {
@@ -381,7 +380,7 @@ impl Pool {
                 }
                 offsets.clear();
                 // What finds the same memory as the time before does the same.
-                if !whole && state.space.peak_end == end {
+                if !whole {
                     break;
                 }
             }

@@ -317,8 +317,10 @@ pub struct Goal {
     pub drops: Option<u64>,
     /// Which model a step asks besides: for plans, too.
     pub refers: Refers,
-    /// Models with other adapters over the same base, whose weights and optimizer state are in memory too: for plans.
-    pub others: Vec<Arc<Spec>>,
+    /// Models with other adapters over the same base, whose weights and optimizer state are in memory too, made before this one: for plans.
+    pub before: Vec<Arc<Spec>>,
+    /// The same, made after it.
+    pub after: Vec<Arc<Spec>>,
     /// Steps report of the distributions at labels what [`Objective::measured`] says.
     pub measured: bool,
 }
@@ -327,6 +329,11 @@ impl Goal {
     /// What is reported of the distributions at labels.
     pub(crate) fn measured(&self) -> Measured {
         if self.measured { self.objective.measured() } else { Measured::Nothing }
+    }
+
+    /// Other adapters take steps between this one's, so that nothing of it is under way where one ends.
+    pub(crate) fn takes_turns(&self) -> bool {
+        !self.before.is_empty() || !self.after.is_empty()
     }
 
     /// Names of the means that a step reports besides the objective's.
@@ -364,7 +371,8 @@ impl Default for Goal {
             noise: None,
             drops: None,
             refers: Refers::Not,
-            others: Vec::new(),
+            before: Vec::new(),
+            after: Vec::new(),
             measured: false,
         }
     }

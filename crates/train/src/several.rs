@@ -11,13 +11,18 @@ use crate::adapted::adapted;
 use crate::error::Result;
 use crate::recipe::{AdapterName, GemmName, NamedAdapter, QatName, Recipe};
 
-/// The models of the adapters that a recipe has besides its own, over the base of `spec`, as far as a plan needs them.
+/// The models of the other adapters of a run of several, over the base of `spec`, as far as a plan needs them: those that are made before
+/// that of the recipe, and those after it.
 ///
 /// # Errors
 /// As [`adapted`].
-pub(crate) fn other_adapters(recipe: &Recipe, spec: &Spec) -> Result<Vec<Arc<Spec>>> {
+pub(crate) fn other_adapters(recipe: &Recipe, spec: &Spec) -> Result<[Vec<Arc<Spec>>; 2]> {
     let base = spec.without_adapter();
-    recipe.over_same_base().map(|other| Ok(Arc::new(adapted(&other, base.clone())?))).collect()
+    let made = |other: Recipe| Ok(Arc::new(adapted(&other, base.clone())?));
+    let mut before: Vec<_> = recipe.over_same_base().map(made).collect::<Result<_>>()?;
+    let after =
+        before.split_off(recipe.adapters.iter().take_while(|one| !one.is_own()).count().min(before.len()));
+    Ok([before, after])
 }
 
 /// Refuses what several adapters in one run cannot be.

@@ -167,7 +167,8 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             noise: noise(recipe),
             drops: recipe.adapter.dropout.map(|_| recipe.run.seed.wrapping_add(index as u64)),
             refers: refers(recipe),
-            others: Vec::new(),
+            before: Vec::new(),
+            after: Vec::new(),
             measured: recipe.data.is_lessons() || recipe.rl.is_on(),
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
@@ -180,7 +181,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
 /// As [`in_step`], and an adapter that does not fit.
 pub fn in_step_among(recipe: &Recipe, index: usize, spec: &Spec) -> Result<InStep> {
     let mut how = in_step(recipe, index)?;
-    how.goal.others = other_adapters(recipe, spec)?;
+    [how.goal.before, how.goal.after] = other_adapters(recipe, spec)?;
     Ok(how)
 }
 

@@ -10,6 +10,7 @@ use fathom_tensor::{DType, Device, Meta, Profile};
 
 use crate::distill::Frozen;
 use crate::error::{Error, Result};
+use crate::objective::Goal;
 use crate::offload::{self, Room};
 use crate::reference::{Reference, Refers};
 use crate::rounded::rounded;
@@ -74,8 +75,8 @@ fn compared(spec: &Spec) -> Spec {
 /// A trainer on a machine without data, with disks as large as they have to be.
 ///
 /// # Errors
-/// As [`StateDisk::open`], [`frozen`], [`offload::open`], [`Trainer::narrow`] and [`Trainer::round_to`].
-pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Result<Trainer> {
+/// As [`StateDisk::open`], [`frozen`], [`Trainer::narrow`] and [`Trainer::round_to`].
+fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Result<Trainer> {
     let open = |on_disk: OnDisk| {
         let options = on_disk.options(Path::new(""), MOST_DISK_BYTES);
         StateDisk::open(device, &options, on_disk, dtype)
@@ -87,7 +88,6 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     let (mut model, mut params) = Model::declare_quantized(device, spec, dtype, disk, (portion, quantized));
     frozen(&mut model, &mut params, &how.goal.trained)?;
     let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
-    trainer.offload = offload::open(device, &how.places, Room::endless())?;
     trainer.narrow(how.narrow.as_ref())?;
     trainer.round_to(how.round_to)?;
     trainer.round();
@@ -111,20 +111,37 @@ pub(crate) fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &
     Ok(trainer)
 }
 
-/// The trainers of the other adapters over the base of one on a machine without data.
+/// The trainers of a run on a machine without data, made in the run's order: that of `spec`, and those of the other adapters over its base.
 ///
 /// # Errors
-/// As [`frozen`].
-pub(crate) fn planned_others(trainer: &Trainer, how: &InStep) -> Result<Vec<Trainer>> {
-    let Trainer { device, model, params, .. } = trainer;
-    let other = |spec: &Arc<Spec>| {
-        let (mut model, mut params) = share_untrained(device, (model, params), spec);
-        frozen(&mut model, &mut params, &how.goal.trained)?;
-        let mut other = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
-        other.make_sums(how);
-        Ok(other)
-    };
-    how.goal.others.iter().map(other).collect()
+/// As [`planned_trainer`] and [`offload::open`].
+pub(crate) fn planned_trainers(
+    device: &Device,
+    spec: &Spec,
+    dtype: DType,
+    how: &InStep,
+) -> Result<(Trainer, Vec<Trainer>)> {
+    let Goal { before, after, .. } = &how.goal;
+    let mut order = before.iter().map(AsRef::as_ref).chain([spec]).chain(after.iter().map(AsRef::as_ref));
+    let mut all = vec![planned_trainer(device, order.next().unwrap_or(spec), dtype, how)?];
+    for spec in order {
+        all.push(planned_other(&all[0], spec, how)?);
+    }
+    let mut own = all.remove(before.len());
+    own.offload = offload::open(device, &how.places, Room::endless())?;
+    Ok((own, all))
+}
+
+/// The trainer of another adapter over the base of one.
+fn planned_other(first: &Trainer, spec: &Spec, how: &InStep) -> Result<Trainer> {
+    let Trainer { device, model, params, .. } = first;
+    let (mut model, mut params) = share_untrained(device, (model, params), spec);
+    frozen(&mut model, &mut params, &how.goal.trained)?;
+    let mut other = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
+    other.narrow(how.narrow.as_ref())?;
+    other.ask_whom(first);
+    other.make_sums(how);
+    Ok(other)
 }
 
 /// Opens a file for a rank's weights and optimizer state in a folder, and those of the other adapters over the same base, as large as its
@@ -147,8 +164,7 @@ pub fn open_state_disk(
     how.ranks.rank = device.mesh.rank();
     let machine = Arc::new(Meta::new(device.machine.profile().clone()));
     let meta = Device::on_mesh(machine, u64::MAX, how.ranks.imagined());
-    let planned = planned_trainer(&meta, spec, dtype, &how)?;
-    let _others = planned_others(&planned, &how)?;
+    let (planned, _others) = planned_trainers(&meta, spec, dtype, &how)?;
     let bytes = planned.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
     Ok(Some(StateDisk::open(device, &on_disk.options(folder, bytes), on_disk, dtype)?))
 }

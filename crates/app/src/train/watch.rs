@@ -98,7 +98,9 @@ impl Watch<'_> {
         let moment = Moment { when: when.into(), step, trained_tokens: of.model.spec.max_positions as u64 };
         let extent = Extent { moment, tokens, context, seconds: self.seconds(when) };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
-        self.events.doing(&format!("measuring {}", when.replace('_', " ")));
+        let teaches = self.recipe.data.is_lessons() || self.recipe.rl.is_on();
+        let of_what = if teaches { when.replace("extension", "training") } else { when.to_string() };
+        self.events.doing(&format!("measuring {}", of_what.replace('_', " ")));
         let started = Instant::now();
         let measured = if_there_is_room(self.events, || measure(&subject, self.recipe, &extent, metrics))
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;

@@ -302,8 +302,8 @@ fn rollouts_of_adapters_need_what_is_planned() {
     let settings = SMALL.iter().copied().chain(["adapter.method=lora", "adapter.rank=4", from.as_str()]);
     let settings: Vec<String> = settings.map(str::to_string).collect();
     let mut recipe = library::load(library::layers("grpo", &settings)).unwrap().value;
-    recipe.adapters =
-        vec![NamedAdapter { method: Some(AdapterName::Dora), rank: Some(8), ..NamedAdapter::default() }];
+    let (name, method) = ("other".into(), Some(AdapterName::Dora));
+    recipe.adapters = vec![NamedAdapter { name, method, rank: Some(8), ..NamedAdapter::default() }];
     let base = open(&folder).unwrap().spec;
     let (plain, mut params) = Model::declare(&device, &base, DType::F32);
     initialise(&device, &plain, &mut params, Init { deviation: 0.05, seed: 3 });

@@ -8,13 +8,32 @@ use serde_json::Value;
 use crate::run::write_text;
 use crate::{arg, good, refused};
 
+/// Text in which seven of eight words follow from the two before them, so that a model has something to lose by rounding.
+fn write_followed(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    let words = ["river", "stone", "carries", "the", "old", "light", "under", "every", "bridge", "slowly"];
+    let mut state = 7u32;
+    for file in 0..40 {
+        let (mut text, mut last) = (String::new(), [file % 10, file / 4]);
+        for _ in 0..300 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let (any, [first, second]) = (state >> 29 == 0, last);
+            let next = if any { (state >> 16) as usize } else { 3 * first + second * second + 1 };
+            last = [second, next % words.len()];
+            text += words[last[1]];
+            text += if any { ".\n" } else { " " };
+        }
+        fs::write(folder.join(format!("{file:02}.txt")), text).unwrap();
+    }
+}
+
 #[test]
 fn folders_in_few_bits_are_written_and_read() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    write_text(&at("text"));
+    write_followed(&at("text"));
     let wide = "[model]\nhidden = 64\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 16\nffn = 96\nvocab = 512\n\
-        [[stage]]\nseq_tokens = 64\nsteps = 40\n[eval]\nenabled = false\n[optimizer]\nlr = 1e-2\n";
+        [[stage]]\nseq_tokens = 64\nsteps = 400\n[eval]\nenabled = false\n[optimizer]\nlr = 1e-2\n";
     fs::write(at("wide.toml"), wide).unwrap();
     let paths = format!("data.paths={}", arg(&at("text")));
     good(["train", arg(&at("wide.toml")), &paths, &format!("run.out={}", arg(&at("wide")))]);
@@ -45,8 +64,8 @@ fn folders_in_few_bits_are_written_and_read() {
         fp8.abs() < 0.02 && [int4, gptq, awq].iter().all(|rise| rise.abs() < 0.2),
         "{int4} {fp8} {gptq} {awq}"
     );
-    // What is judged by text loses no more than what is not; a model this small may lose nothing by either.
-    assert!(gptq < int4 + 1e-3, "{gptq} {int4}");
+    // What is judged by text loses less than what is not.
+    assert!(gptq < int4, "{gptq} {int4}");
     // A folder in few bits is a model like any other: it is written as another.
     good(["quantize", arg(&at("gptq")), arg(&at("again.gguf")), "--to", "q8_0"]);
     refused(["quantize", arg(&model), arg(&at("new")), "--to", "awq"], &["--to awq", "--data"]);

@@ -50,7 +50,7 @@ pub use solve_mesh::{Candidate, MeshSolution, Say};
 
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
-use crate::state::{planned_others, planned_trainer};
+use crate::state::planned_trainers;
 use crate::step::{InStep, Trainer};
 
 /// What a step will need.
@@ -199,8 +199,7 @@ impl Workload<'_> {
         let machine = Arc::new(Meta::new(self.profile.clone()));
         let ranks = &self.how.ranks;
         let device = Device::on_mesh(machine.clone(), u64::MAX, ranks.imagined());
-        let mut trainer = planned_trainer(&device, &self.spec, self.dtype, &self.how)?;
-        let _others = planned_others(&trainer, &self.how)?;
+        let (mut trainer, _others) = planned_trainers(&device, &self.spec, self.dtype, &self.how)?;
         if way == Way::Whole {
             trainer.params.remember_nothing();
         }
@@ -383,6 +382,9 @@ fn watch(
     trainer.counters.reset(false);
     let ([disk, host], before, ledger) = (moved(trainer), times(), mesh.ledger());
     trainer.step(batch, how)?;
+    if how.goal.takes_turns() {
+        trainer.params.settle(&trainer.device);
+    }
     let counted = trainer.counters.get();
     let [disk_after, host_after] = moved(trainer);
     let Ledger { mut wires, mut waits } = mesh.ledger();

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::plan::Workload;
 use crate::recipe::RlTable;
-use crate::state::{planned_others, planned_trainer};
+use crate::state::planned_trainers;
 
 /// Tokens of an answer that are written one by one in a plan; those before them are read as if they were a prompt, which needs no less.
 const WRITTEN: usize = 64;
@@ -36,8 +36,7 @@ pub fn planned(
 ) -> Result<Usage> {
     let machine = Arc::new(Meta::new(work.profile.clone()));
     let device = Device::on_mesh(machine, u64::MAX, work.how.ranks.imagined());
-    let trainer = planned_trainer(&device, &work.spec, work.dtype, &work.how)?;
-    let _others = planned_others(&trainer, &work.how)?;
+    let (trainer, _others) = planned_trainers(&device, &work.spec, work.dtype, &work.how)?;
     let judges = judges(&device)?;
     device.pool.reset_peak();
     let written = rl.max_answer_tokens.min(WRITTEN);

@@ -163,6 +163,11 @@ impl NamedAdapter {
         }
     }
 
+    /// Whether it is the recipe's own: it says nothing, and is what `adapter` says.
+    pub fn is_own(&self) -> bool {
+        self.name.is_empty()
+    }
+
     /// One that says all that a table does, of answers that are worth what a file says.
     fn saying(name: &str, table: AdapterTable, reward: Option<PathBuf>) -> NamedAdapter {
         NamedAdapter {
@@ -187,14 +192,16 @@ impl NamedAdapter {
 }
 
 impl Recipe {
-    /// The other adapters of a run of several, each saying all of itself, for the recipe of the one at `index`
-    /// ([`Recipe::over_same_base`] reads them): those at `others`.
-    pub fn others(&self, index: usize, others: &[usize]) -> Vec<NamedAdapter> {
-        let others = others.iter().filter(|other| **other != index).map(|other| &self.adapters[*other]);
-        let saying = |other: &NamedAdapter| {
-            NamedAdapter::saying(&other.name, other.over(&self.adapter), self.reward_of(other).cloned())
+    /// Those of the adapters of a run of several that are trained, in their order, for the recipe of the one at `index`: each other says all
+    /// of itself ([`Recipe::over_same_base`] reads them), and this one nothing, as [`NamedAdapter::is_own`] knows it.
+    pub fn among(&self, index: usize, trained: &[usize]) -> Vec<NamedAdapter> {
+        let saying = |at: &usize| match &self.adapters[*at] {
+            _ if *at == index => NamedAdapter::default(),
+            other => {
+                NamedAdapter::saying(&other.name, other.over(&self.adapter), self.reward_of(other).cloned())
+            }
         };
-        others.map(saying).collect()
+        trained.iter().map(saying).collect()
     }
 
     /// What the answers of one of the adapters are worth.
@@ -210,6 +217,6 @@ impl Recipe {
             alone.rl.reward.clone_from(&other.reward);
             alone
         };
-        self.adapters.iter().map(alone)
+        self.adapters.iter().filter(|one| !one.is_own()).map(alone)
     }
 }

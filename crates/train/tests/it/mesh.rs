@@ -1,5 +1,6 @@
 //! Ranks as threads against one rank: the same losses, norms and gradients.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, CpComm, Moments, OnDisk, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, NarrowLayers, RoundTo, Spec, StageLayers, initialise};
 use fathom_tensor::mesh::{Axis, Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
-use fathom_tensor::{DType, Device, Meta};
+use fathom_tensor::{DType, Device, Meta, OutOfMemory};
 use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{
@@ -207,8 +208,16 @@ pub fn every_rank<T: Send>(case: Case, body: &(dyn Fn(&Device) -> T + Sync)) -> 
             })
         };
         let ranks: Vec<_> = threads(case.grid.ranks(), options).into_iter().map(rank).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|why| failed(why.as_ref()))).collect()
     })
+}
+
+/// Fails with what a rank wanted, where that was memory.
+fn failed(why: &dyn Any) -> ! {
+    match why.downcast_ref::<OutOfMemory>() {
+        Some(why) => panic!("a rank: {why}"),
+        None => panic!("a rank failed"),
+    }
 }
 
 /// The largest difference of gradients, against the largest of the tensor or a thousandth of the largest of all.
