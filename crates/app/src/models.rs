@@ -7,7 +7,7 @@ use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
     HfFolder, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source, Spec, StateProjections,
-    open_config,
+    load_scores, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -178,8 +178,7 @@ pub(crate) fn load_part(
     let how = (portion, how.quantized);
     let (model, mut params) = Model::declare_quantized(device, &spec, dtype, disk, how);
     if needs_scores {
-        let source = Scored::new(&opened.source, [spec.scores, spec.hidden], SEED);
-        fathom_model::load(device, &model, &mut params, &source)?;
+        fathom_model::load(device, &model, &mut params, &new_scores(&opened.source, &spec))?;
     } else if let Some(StateProjections { count, columns }) = spec.projections {
         let shape = [count * columns, spec.hidden];
         let source = Scored::named(&opened.source, PROJECTIONS, shape, SEED);
@@ -188,6 +187,23 @@ pub(crate) fn load_part(
         fathom_model::load(device, &model, &mut params, &opened.source)?;
     }
     Ok(Loaded { model, params })
+}
+
+/// The same first values for the head of scores of another adapter over a folder's model.
+pub(crate) fn begin_scores(device: &Device, folder: &Path, model: &Model, params: &Params) -> Result<()> {
+    if model.spec.scores == 0 {
+        return Ok(());
+    }
+    let HfFolder { spec, source, .. } = fathom_model::open(folder)?;
+    if spec.scores > 0 {
+        return Ok(load_scores(device, model, params, &source)?);
+    }
+    Ok(load_scores(device, model, params, &new_scores(&source, &model.spec))?)
+}
+
+/// A model's weights with a new head of scores.
+fn new_scores<'a>(source: &'a SafeTensors, spec: &Spec) -> Scored<'a> {
+    Scored::new(source, [spec.scores, spec.hidden], SEED)
 }
 
 /// Of a new head of scores and of projections, the same in each run.

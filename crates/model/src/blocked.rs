@@ -53,7 +53,7 @@ impl Model {
             let made = quantized.numbers(spec);
             stored.retain(|number, _| !made.contains(number));
         }
-        let given = Given { blocked: stored, base: None };
+        let given = Given { blocked: stored, ..Given::default() };
         Model::declare_held(device, spec, dtype, None, (portion, quantized), given)
     }
 }

@@ -42,7 +42,7 @@ mod walk;
 pub use adapter::{
     Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PrefixEncoder,
     PrefixParams, PromptEncoder, PromptParams, SavedAdapter, Size, TableParams, Targets, adapt, begin_as,
-    changes_base, fix_lengths, load_adapted, load_peft, merge, open_peft, save_peft, share_base,
+    changes_base, fix_lengths, load_adapted, load_peft, load_scores, merge, open_peft, save_peft, share_base,
     share_untrained, shared_bytes,
 };
 pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};

@@ -17,7 +17,7 @@ use crate::encoder::EncoderParts;
 use crate::portion::{Cut, Holding, Holdings, Portion, Seen, Weight};
 use crate::quantize::Quantized;
 use crate::spec::{Residual, Spec, StateProjections};
-use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, See, Visit, Walk, WeightSpec};
+use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, SCORE, See, Visit, Walk, WeightSpec};
 
 /// A specification with the ids of the weights that a rank holds. Holds no weights itself.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ impl Spec {
             let shape = [self.scores, self.hidden];
             let (at, stored) =
                 ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
-            let score = WeightSpec::new("score", at, shape, Cut::Whole(Seen::Rows), stored);
+            let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(Seen::Rows), stored);
             // One score is a matrix too, of one row.
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
         });
@@ -265,7 +265,7 @@ impl Declare<'_> {
         let packed = self.packed.as_ref().filter(|(_, numbers)| numbers.contains(&number));
         let place = layer.map_or(-1, |layer| layer as i32);
         let blocked = self.given.blocked.get(&number).cloned();
-        let base = self.given.of_base(w.kind, [rows, cols], &|| w.name(layer));
+        let base = self.given.of_base(layer, w, [rows, cols]);
         let stays = packed.is_some() || blocked.is_some() || base.is_some();
         let value = if let Some(value) = base {
             value

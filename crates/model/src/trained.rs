@@ -7,7 +7,7 @@ use fathom_grad::{ParamId, Params};
 use regex::RegexSet;
 
 use crate::model::Model;
-use crate::walk::Kind;
+use crate::walk::{Kind, WeightSpec};
 
 /// A choice of weights, by their names in files.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,8 @@ pub struct Trained {
     patterns: Option<RegexSet>,
     /// Those of the model's adapter.
     adapter: bool,
+    /// The head of scores, whatever the patterns say of it.
+    scores: bool,
 }
 
 impl Trained {
@@ -34,7 +36,7 @@ impl Trained {
             return Ok(Trained::all());
         }
         let patterns = RegexSet::new(patterns).map_err(|error| error.to_string())?;
-        Ok(Trained { patterns: Some(patterns), adapter: false })
+        Ok(Trained { patterns: Some(patterns), ..Trained::all() })
     }
 
     /// The model's adapter, and the weights that [`Trained::matching`] means by these patterns if there are any.
@@ -45,6 +47,11 @@ impl Trained {
         Ok(Trained { adapter: true, ..Trained::matching(patterns)? })
     }
 
+    /// The same and the head of scores: a new one, which is no weight of the model that a run starts from.
+    pub fn with_scores(self) -> Trained {
+        Trained { scores: true, ..self }
+    }
+
     /// The patterns of a choice by names.
     pub fn patterns(&self) -> &[String] {
         self.patterns.as_ref().map_or(&[], RegexSet::patterns)
@@ -53,6 +60,16 @@ impl Trained {
     /// Whether a weight of this name in files is one of a choice; false without a choice.
     pub(crate) fn names(&self, name: &str) -> bool {
         self.patterns.as_ref().is_some_and(|patterns| patterns.is_match(name))
+    }
+
+    /// Whether a weight is chosen by what it does, whatever files call it.
+    fn takes(&self, weight: &WeightSpec<'_>) -> bool {
+        (self.adapter && weight.kind == Kind::Adapter) || (self.scores && weight.is_scores())
+    }
+
+    /// Whether a weight that is none of an adapter's is chosen, which files call so.
+    pub(crate) fn keeps(&self, weight: &WeightSpec<'_>, name: &str) -> bool {
+        self.names(name) || (self.scores && weight.is_scores())
     }
 
     /// Nothing is frozen.
@@ -95,8 +112,8 @@ impl Model {
         }
         let nothing = RegexSet::empty();
         let patterns = trained.patterns.as_ref().unwrap_or(&nothing);
-        let mut of_adapter = Vec::new();
-        self.visit(&mut |_, _, weight| of_adapter.push(trained.adapter && weight.kind == Kind::Adapter));
+        let mut taken = Vec::new();
+        self.visit(&mut |_, _, weight| taken.push(trained.takes(weight)));
         let all: BTreeSet<String> = self.spec.stored_names().into_iter().collect();
         let met: BTreeSet<usize> = all.iter().flat_map(|name| patterns.matches(name)).collect();
         if let Some(vain) = (0..patterns.len()).find(|pattern| !met.contains(pattern)) {
@@ -112,7 +129,7 @@ impl Model {
             if let (Some(chosen), Some(other)) = (chosen.first(), others.first()) {
                 return Err(format!("{chosen} and {other} are one weight here: train both or neither"));
             }
-            if chosen.is_empty() && !of_adapter[index] {
+            if chosen.is_empty() && !taken[index] {
                 params.freeze(ParamId(index as u32));
             }
         }

@@ -39,6 +39,9 @@ pub struct WeightSpec<'a> {
     pub trainable: bool,
 }
 
+/// The role of the head of scores.
+pub(crate) const SCORE: &str = "score";
+
 /// Which weight of its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
@@ -340,6 +343,16 @@ impl<'a> WeightSpec<'a> {
             Some(layer) => format!("blocks.{layer}.{}{end}", self.role),
             None => format!("{}{end}", self.role),
         }
+    }
+
+    /// It is an adapter's.
+    pub(crate) fn is_added(&self) -> bool {
+        self.kind == Kind::Adapter
+    }
+
+    /// It is the head of scores.
+    pub(crate) fn is_scores(&self) -> bool {
+        self.role == SCORE
     }
 
     /// Products that a token takes part in, of `chosen` experts.

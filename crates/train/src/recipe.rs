@@ -406,7 +406,7 @@ recipe! {
         /// What else they begin with.
         pub init: InitName = InitName::Normal,
         /// Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\.3[01]\\.` or
-        /// `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone.
+        /// `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone. A new head of scores is trained in any case.
         pub trained: Vec<String>,
         /// Hold projections and experts that are not trained in fewer bits than the model computes in. A folder of bitsandbytes in this
         /// format is taken as it is; other weights are quantised while they are loaded.

@@ -90,11 +90,6 @@ fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
             "is of one adapter; each of several has its own (adapters.*.paths)",
         ),
         (
-            "rl.loss",
-            recipe.rl.has_values(),
-            "is ppo, whose value head all adapters would train; take a loss without one (rl.loss=dapo), or train them one by one",
-        ),
-        (
             "objective.sync_ref_model",
             objective.sync_ref_model,
             "moves a copy of the model that all adapters are compared with; leave it out",

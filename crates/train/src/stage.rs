@@ -221,16 +221,17 @@ pub fn refers(recipe: &Recipe) -> Refers {
     }
 }
 
-/// Which weights receive gradients.
+/// Which weights receive gradients. A value head is new and does, whatever else is chosen, as does the head of a reward model with an adapter.
 ///
 /// # Errors
 /// A pattern that is no regular expression.
 pub fn trained(recipe: &Recipe) -> Result<Trained> {
+    let adapts = recipe.adapter.method != AdapterName::None;
+    let choose = if adapts { Trained::adapter } else { Trained::matching };
     let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
-    if recipe.adapter.method != AdapterName::None {
-        return Trained::adapter(&recipe.model.trained).map_err(refuse);
-    }
-    Trained::matching(&recipe.model.trained).map_err(refuse)
+    let chosen = choose(&recipe.model.trained).map_err(refuse)?;
+    let scores = recipe.rl.has_values() || (adapts && recipe.objective.scores() > 0);
+    Ok(if scores { chosen.with_scores() } else { chosen })
 }
 
 /// How weights that are not trained are held, if in few bits.

@@ -25,7 +25,7 @@ use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
 use crate::judges::Judges;
-use crate::models::{How, Loaded, load_part, model_folder, portion, precision};
+use crate::models::{How, Loaded, begin_scores, load_part, model_folder, portion, precision};
 use crate::text::tokenizer_dir;
 
 /// What every rank of a run is given.
@@ -187,6 +187,9 @@ fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let (mut model, mut params) = share_untrained(device, (&other.model, &other.params), &job.specs[0]);
     has_rows(&model, vocab)?;
+    if let Some(folder) = job.start()? {
+        begin_scores(device, &folder, &model, &params)?;
+    }
     begin_adapter(job, device, &model, &mut params)?;
     frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
     let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));

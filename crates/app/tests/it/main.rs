@@ -10,6 +10,7 @@ mod policy;
 mod policy_mesh;
 mod policy_values;
 mod responses;
+mod reward_adapters;
 mod serve_adapters;
 mod serve_mesh;
 mod several;

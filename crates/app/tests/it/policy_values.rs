@@ -1,8 +1,10 @@
 //! A model with a value head over ranks: it learns and estimates there what it does on one.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use fathom_app::export::{Conversion, Target, export};
 use fathom_app::train::Order;
 use fathom_app::{Silent, train};
 use fathom_cpu::Cpu;
@@ -201,5 +203,81 @@ fn ppo_over_ranks_is_that_of_one() {
         let cut = [mesh, &["machine.fault=\"term rank 1 at step 2\""]].concat();
         assert_eq!([run(&out, &cut), run(&out, &cut)], [Outcome::Interrupted, Outcome::Finished], "{of}");
         assert_eq!(bits(&folder.join(&out)), bits(&folder.join(of)), "{of}");
+    }
+}
+
+/// A tensor of a checkpoint.
+fn saved(folder: &Path, step: usize, name: &str) -> Vec<u8> {
+    let folder = folder.join(format!("checkpoints/step-{step:08}/model"));
+    let weights = SafeTensors::open_folder(&folder).unwrap();
+    let (mut rows, shape) = (Vec::new(), weights.shape(name).map(<[usize]>::to_vec));
+    let Some(shape) = shape else { panic!("{name} of {:?}", weights.names()) };
+    weights.read_rows(name, 0..shape[0], &mut rows).unwrap();
+    rows
+}
+
+/// Next to an adapter, or to chosen weights, the head is new all the same and is trained; checkpoints have it, and what is exported does not.
+#[test]
+fn a_value_head_is_trained_next_to_frozen_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare_with(folder, &["model.kv_heads=2"]);
+    let more = [
+        "stage.0.steps=4",
+        "rl.loss=ppo",
+        "rl.advantage=gae",
+        "rl.minibatches=3",
+        "rl.beta=0.05",
+        "rl.kl=k1",
+        "rl.kl_in=reward",
+        "checkpoint.every_steps=2",
+        "checkpoint.keep=9",
+    ];
+    let run = |out: &str, own: &[&str]| {
+        let job = job(folder, out, &[&more[..], own].concat());
+        train(&job, &Order::default(), &Silent).unwrap().outcome
+    };
+    let head = |out: &str, step: usize| saved(&folder.join(out), step, "score.weight");
+    let (lora, some) = (["adapter.method=lora", "adapter.rank=4"], ["model.trained=[\"layers\\\\.1\"]"]);
+    for (out, own) in [
+        ("lora", &lora[..]),
+        ("some", &some),
+        ("dp", &[lora[0], lora[1], "mesh.dp=2", "mesh.sharding=optim_grads_params"]),
+        ("pp", &[lora[0], lora[1], "mesh.pp=2"]),
+    ] {
+        assert_eq!(run(out, own), Outcome::Finished, "{out}");
+        assert!(head(out, 2) != head(out, 4), "{out}");
+        let cut = format!("cut {out}");
+        let fault = [own, &["machine.fault=\"term rank 0 at step 3\""]].concat();
+        assert_eq!(
+            [run(&cut, &fault), run(&cut, &fault)],
+            [Outcome::Interrupted, Outcome::Finished],
+            "{out}"
+        );
+        assert_eq!(bits(&folder.join(&cut)), bits(&folder.join(out)), "{out}");
+        assert!(head(&cut, 4) == head(out, 4), "{out}");
+        // Neither the folder of the adapter nor the model that it is merged into has the head.
+        let to = folder.join(format!("merged {out}"));
+        export(&Conversion { gguf: None, ..Target::Q8_0.conversion(folder.join(out), to.clone()) }, &Silent)
+            .unwrap();
+        assert!(!SafeTensors::open_folder(&to).unwrap().names().contains(&"score.weight"), "{out}");
+        let adapter = folder.join(out).join("adapter");
+        if own.contains(&lora[0]) {
+            let config = fs::read(adapter.join("adapter_config.json")).unwrap();
+            let config: Value = serde_json::from_slice(&config).unwrap();
+            assert_eq!(config["modules_to_save"], Value::Null, "{out}");
+            let tensors = SafeTensors::open_file(&adapter.join("adapter_model.safetensors")).unwrap();
+            assert!(tensors.names().iter().all(|name| name.contains(".lora_")), "{out}");
+        }
+    }
+    let values = |out: &str| -> Vec<f64> {
+        let steps = events(&folder.join(out), "step");
+        let of = |step: &Value| ["loss", "grad_norm"].map(|key| step[key].as_f64().unwrap());
+        steps[..3].iter().flat_map(of).collect()
+    };
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 5e-5 * b.abs().max(1.0);
+    for out in ["dp", "pp"] {
+        let (found, want) = (values(out), values("lora"));
+        assert!(found.iter().zip(&want).all(near), "{out} {found:?} {want:?}");
     }
 }

@@ -162,7 +162,6 @@ fn plans_and_refusals(folder: &Path, lessons: &str) {
         ("adapters.0.method=pissa", "pissa"),
         ("adapters.1.name=first", "give each its own"),
         ("adapters.1.paths=[]", "lessons"),
-        ("rl.loss=ppo", "value head"),
         ("objective.sync_ref_model=true", "all adapters are compared with"),
         ("adapters.0.reward=x.toml", "learn from rewards"),
         ("data.paths=x.jsonl", "adapters.*.paths"),

@@ -159,6 +159,10 @@ fn adapters_share_a_teacher_and_a_copy() {
     recipes("dpo", rows);
     let common = [texts(&LESSONS), texts(&["objective.reference=copy"])].concat();
     as_alone(folder, "compared", &common, alone(rows));
+    // Each has the head that its reward model has alone.
+    recipes("reward", rows);
+    as_alone(folder, "judges", &texts(&LESSONS), alone(rows));
+    recipes("dpo", rows);
     // The teacher is in memory once: of both it needs no more than what the second adapter takes besides.
     let loaded =
         |more: &[&str]| job(folder, ("two.toml", "plan"), &[texts(&LESSONS), texts(more)].concat()).loaded;
@@ -194,15 +198,11 @@ fn adapters_have_a_time_together() {
     }
 }
 
-/// Each has prompts and rewards of its own, and the answers and steps that it has alone.
-#[test]
-fn adapters_learn_from_rewards_of_their_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+/// What two adapters with prompts and rewards of their own have in common, and what each has alone.
+fn of_rewards(folder: &Path, short: &str) -> (Vec<String>, [(&'static str, Vec<String>); 2]) {
     prepare(folder);
     let rows: String = (0..9).map(|n| format!("{{\"prompt\": \"Say {n}:\"}}\n")).collect();
     fs::write(folder.join("other.jsonl"), rows).unwrap();
-    let short = "[[reward]]\nname = \"short\"\nrule = \"length\"\nmax_tokens = 4\n";
     fs::write(folder.join("short.toml"), short).unwrap();
     let at = |name: &str| folder.join(name).display().to_string();
     let reward = |file: &str| format!("reward = {:?}\n", at(file));
@@ -224,49 +224,87 @@ fn adapters_learn_from_rewards_of_their_own() {
         "stage.0.steps=4",
         "optimizer.lr=1e-3",
     ]);
-    let alone = [
-        (
-            "first",
-            vec![
-                format!("data.paths=[{:?}]", at("prompts.jsonl")),
-                format!("rl.reward={}", at("reward.toml")),
-            ],
-        ),
-        (
-            "second",
-            vec![
-                format!("data.paths=[{:?}]", at("other.jsonl")),
-                format!("rl.reward={}", at("short.toml")),
-                "adapter.method=dora".into(),
-                "adapter.targets=q_proj,down_proj".into(),
-            ],
-        ),
-    ];
-    for mesh in ["mesh.dp=1", "mesh.dp=2"] {
-        let common = [&small[..], &texts(&[mesh])].concat();
-        let both = job(folder, ("two.toml", &format!("both {mesh}")), &common);
-        let heard = Heard::default();
-        assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
-        assert_eq!(warned(&heard.all()), 0, "{}", heard.all());
-        for (name, own) in &alone {
-            let one = job(folder, ("one.toml", &format!("{name} {mesh}")), &[&common[..], own].concat());
-            train(&one, &Order::default(), &Silent).unwrap();
-            let wanted = bits(&one.folder);
-            assert_eq!(wanted.len(), 4);
-            assert_eq!(bits(&both.folder.join("each").join(name)), wanted, "{mesh} {name}");
-        }
+    let [prompts, other] =
+        ["prompts.jsonl", "other.jsonl"].map(|name| format!("data.paths=[{:?}]", at(name)));
+    let [first, second] = ["reward.toml", "short.toml"].map(|name| format!("rl.reward={}", at(name)));
+    let dora = texts(&["adapter.method=dora", "adapter.targets=q_proj,down_proj"]);
+    (small, [("first", vec![prompts, first]), ("second", [vec![other, second], dora].concat())])
+}
+
+/// What length is worth.
+const SHORT: &str = "[[reward]]\nname = \"short\"\nrule = \"length\"\nmax_tokens = 4\n";
+
+/// Each has the answers and steps that it has alone, and its tensors.
+fn answer_as_alone(folder: &Path, what: &str, common: &[String], alone: &[(&str, Vec<String>); 2]) {
+    let both = job(folder, ("two.toml", &format!("both {what}")), common);
+    let heard = Heard::default();
+    assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
+    let went_back = heard.all().matches("went back to step").count();
+    assert_eq!(warned(&heard.all()), went_back, "{what} {}", heard.all());
+    for (name, own) in alone {
+        let one = job(folder, ("one.toml", &format!("{name} {what}")), &[common, own].concat());
+        train(&one, &Order::default(), &Silent).unwrap();
+        let wanted = bits(&one.folder);
+        assert_eq!(wanted.len(), 4);
+        assert_eq!(bits(&both.folder.join("each").join(name)), wanted, "{what} {name}");
+        let weights = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).unwrap();
+        let found = weights(&both.folder.join("adapter").join(name));
+        assert!(found == weights(&one.folder.join("adapter")), "{what} {name}");
     }
-    // Interrupted at a step of each, in the midst of a rollout, and gone on with.
+}
+
+/// Interrupted at a step of each, in the midst of a rollout, and gone on with, each has the bits of the run of this name.
+fn go_on(folder: &Path, (what, whole): (&str, &str), common: &[String]) {
     let fault = texts(&["machine.fault=\"term rank 0 at step 3\""]);
-    let cut = job(folder, ("two.toml", "cut"), &[&small[..], &fault].concat());
+    let cut = job(folder, ("two.toml", what), &[common, &fault].concat());
     let ends: Vec<Outcome> =
         (0..4).map(|_| train(&cut, &Order::default(), &Silent).unwrap().outcome).collect();
     assert_eq!((ends[0], ends[3]), (Outcome::Interrupted, Outcome::Finished), "{ends:?}");
-    for (name, _) in &alone {
+    for name in ["first", "second"] {
         let each = |out: &str| bits(&folder.join(out).join("each").join(name));
-        assert_eq!(each("cut"), each("both mesh.dp=1"), "{name}");
+        assert_eq!(each(what), each(whole), "{name}");
     }
-    judges_are_planned(folder, &small, short);
+}
+
+/// Each has prompts and rewards of its own, and the answers and steps that it has alone.
+#[test]
+fn adapters_learn_from_rewards_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (small, alone) = of_rewards(folder, SHORT);
+    for mesh in ["mesh.dp=1", "mesh.dp=2"] {
+        answer_as_alone(folder, mesh, &[&small[..], &texts(&[mesh])].concat(), &alone);
+    }
+    go_on(folder, ("cut", "both mesh.dp=1"), &small);
+    judges_are_planned(folder, &small, SHORT);
+}
+
+/// A value head of each is what it is alone, and planned for as well.
+#[test]
+fn adapters_have_value_heads_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (small, alone) = of_rewards(folder, SHORT);
+    let ppo = texts(&["rl.loss=ppo", "rl.advantage=gae", "rl.kl=k1", "rl.kl_in=reward"]);
+    let common = [&small[..], &ppo].concat();
+    for (what, more) in [
+        ("one", &[][..]),
+        ("dp", &["mesh.dp=2", "mesh.sharding=optim_grads_params"]),
+        ("pp", &["mesh.pp=2"]),
+        ("disk", &["machine.offload_optimizer=true", "activations.offload_modules=all"]),
+        (
+            "failed",
+            &[
+                "mesh.dp=2",
+                "mesh.restarts=2",
+                "machine.fault=\"kill rank 1 at step 3\"",
+                "checkpoint.memory_every_steps=2",
+            ],
+        ),
+    ] {
+        answer_as_alone(folder, what, &[&common[..], &texts(more)].concat(), &alone);
+    }
+    go_on(folder, ("cut", "both one"), &common);
 }
 
 /// A judge of the second is in memory while the first writes, and one that both ask is there once.

@@ -2,6 +2,7 @@
 //! Sums of integers are exact, and what is added in f32 is added in the order of the portable kernel.
 #![allow(unsafe_code)]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::octets::octet_vnni;
@@ -13,15 +14,6 @@ use super::rows::{GroupSums, Rows};
 /// Whether the processor multiplies so at this level.
 pub(super) fn has(isa: crate::isa::Isa) -> bool {
     isa >= crate::isa::Isa::Avx512 && is_x86_feature_detected!("avx512vnni")
-}
-
-/// Where step's pair is among those of a row, which are in the order of widened bytes.
-const fn place_of(step: usize) -> usize {
-    match step / 4 {
-        1 => step + 4,
-        2 => step - 4,
-        _ => step,
-    }
 }
 
 /// What a group adds to sixteen columns of a row: factors of its halves, or of all of it the first, and offsets if the type has them.
@@ -44,7 +36,23 @@ fn added<F: Format>(
     _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(part.scale), term))
 }
 
-/// As [`super::avx2::micro`].
+/// `$sum` with the products of `$w` and the pair `$at` of a row at `$x` and what is added to it. Written as an instruction: the compiler
+/// makes two of the intrinsic, which take a third more time.
+macro_rules! dot {
+    ($sum:ident, $w:ident, $x:ident $text:literal, $at:literal $(, $stride:ident)?) => {
+        asm!(
+            concat!("vpdpwssd {sum}, {w}, dword ptr [{x} ", $text, " + {at}]{{1to16}}"),
+            sum = inout(zmm_reg) *$sum,
+            w = in(zmm_reg) $w,
+            x = in(reg) $x,
+            $(stride = in(reg) $stride,)?
+            at = const 4 * $at,
+            options(pure, readonly, nostack, preserves_flags)
+        )
+    };
+}
+
+/// As [`super::avx2::micro`]. `R` is less than four or a multiple of it.
 ///
 /// # Safety
 /// As there, and the processor [`has`] it.
@@ -57,32 +65,56 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut tiles: [__m512; R] = std::array::from_fn(|row| _mm512_loadu_ps(tile.add(row).cast()));
+        let (mut tiles, groups_of_row) = ([_mm512_setzero_ps(); R], rows.k / GROUP);
+        // Of each four rows the first; the others are so many bytes behind.
+        let mut x = [rows.codes.cast::<i32>().cast_const(); R];
+        let (stride, thrice) = (2 * rows.stride, 6 * rows.stride);
+        for row in 0..R {
+            tiles[row] = _mm512_loadu_ps(tile.add(row).cast());
+            let of = if R < 4 { row } else { 4 * row };
+            x[row] = x[row].wrapping_byte_add(of * stride + 2 * from * GROUP);
+        }
+        let parts = rows.parts.add(from).cast_const();
+        let mut w = panel.codes.as_ptr().cast::<__m512i>();
         for group in 0..groups {
-            let place = from + group;
-            let x: [*const i32; R] = std::array::from_fn(|row| {
-                rows.codes.add(row * rows.stride + place * GROUP).cast::<i32>().cast_const()
-            });
             let mut sums = [[_mm512_setzero_si512(); R]; 2];
-            for plane in 0..F::PLANES {
-                let w = panel.codes[group * F::PLANES + plane].as_ptr().cast::<__m512i>();
-                for half in 0..2 {
-                    let sums = &mut sums[if F::PLANES == 2 || F::FACTORS == 1 { plane } else { half }];
-                    for step in half * STEPS / 2..(half + 1) * STEPS / 2 {
-                        let w = _mm512_load_si512(w.add(step));
-                        for (sum, x) in sums.iter_mut().zip(x) {
-                            let x = _mm512_set1_epi32(x.add(place_of(step)).read_unaligned());
-                            *sum = _mm512_dpwssd_epi32(*sum, w, x);
-                        }
+            // Where a step's pair is among those of a row, which are in the order of widened bytes. Written out, because the
+            // compiler keeps larger loops.
+            macro_rules! step {
+                ($plane:literal: $($step:literal at $at:literal),*) => {$(
+                    let held = _mm512_load_si512(w.add(STEPS * $plane + $step));
+                    let half = if F::PLANES == 2 || F::FACTORS == 1 { $plane } else { $step / 8 };
+                    let (whole, rest) = sums[half].as_chunks_mut::<4>();
+                    for ([a, b, c, d], x) in whole.iter_mut().zip(x) {
+                        dot!(a, held, x "", $at);
+                        dot!(b, held, x "+ {stride}", $at, stride);
+                        dot!(c, held, x "+ 2 * {stride}", $at, stride);
+                        dot!(d, held, x "+ {stride}", $at, thrice);
                     }
-                }
+                    for (sum, x) in rest.iter_mut().zip(x) {
+                        dot!(sum, held, x "", $at);
+                    }
+                )*};
+                ($plane:literal) => {
+                    step!($plane: 0 at 0, 1 at 1, 2 at 2, 3 at 3, 4 at 8, 5 at 9, 6 at 10, 7 at 11);
+                    step!($plane: 8 at 4, 9 at 5, 10 at 6, 11 at 7, 12 at 12, 13 at 13, 14 at 14, 15 at 15);
+                };
+            }
+            step!(0);
+            if F::PLANES == 2 {
+                step!(1);
+            }
+            w = w.add(STEPS * F::PLANES);
+            for x in &mut x {
+                *x = x.wrapping_add(STEPS);
             }
             let load = |from: &Tile| _mm512_load_ps(from.as_ptr());
-            let [first, second] = &panel.factors[group];
+            let [first, second] = panel.factors.get_unchecked(group);
             let factors = [load(first), if F::FACTORS == 2 { load(second) } else { load(first) }];
-            let offsets = if F::OFFSET { load(&panel.offsets[group]) } else { _mm512_setzero_ps() };
+            let offsets =
+                if F::OFFSET { load(panel.offsets.get_unchecked(group)) } else { _mm512_setzero_ps() };
             for (row, tile) in tiles.iter_mut().enumerate() {
-                let part = &*rows.parts.add(row * (rows.k / GROUP) + place);
+                let part = &*parts.add(row * groups_of_row + group);
                 *tile = added::<F>(*tile, [sums[0][row], sums[1][row]], (factors, offsets), part);
             }
         }

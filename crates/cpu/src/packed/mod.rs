@@ -311,7 +311,7 @@ unsafe fn columns<F: Format>(
                 _ => portable::octet::<F>(at, wide, rows, sums),
             }
             for (row, sums) in sums.iter().enumerate() {
-                store(lines, row, task.at + col, &sums[..wide]);
+                store(isa, lines, row, task.at + col, &sums[..wide]);
             }
         }
     }
@@ -342,8 +342,11 @@ unsafe fn panels<F: Format>(
             // SAFETY: passed on; a tile has sixteen columns of all rows. What an octet leaves in a panel where there is no second
             // is used and not stored.
             unsafe {
+                let next = if col + COLS < cols.end { (col + COLS, from) } else { (cols.start, from + most) };
                 for octet in (0..COLS.min(cols.end - col)).step_by(OCTET) {
                     let columns = columns_at(task, col + octet, rows.k);
+                    let ahead = columns_at(task, next.0 + octet, rows.k);
+                    avx2::fetch::<F>(ahead, next.1 / F::GROUPS..(next.1 + depth) / F::GROUPS);
                     for at in (0..depth).step_by(F::GROUPS) {
                         avx2::fill::<F>(columns, (from + at) / F::GROUPS, (&mut panel, octet, at));
                     }
@@ -360,7 +363,7 @@ unsafe fn panels<F: Format>(
         let wide = COLS.min(cols.end - col);
         for (row, sums) in tile.iter().enumerate() {
             // SAFETY: passed on.
-            unsafe { store(lines, row, task.at + col, &sums[..wide]) };
+            unsafe { store(isa, lines, row, task.at + col, &sums[..wide]) };
         }
     }
 }
@@ -381,6 +384,8 @@ unsafe fn micro<F: Format>(
     // SAFETY: passed on.
     unsafe {
         match (wide, left) {
+            // Sums of one factor leave registers for more rows.
+            (true, 12..) if F::FACTORS == 1 => (avx512::micro::<F, 12>(panel, groups, rows, tile), 12).1,
             (true, 8..) => (avx512::micro::<F, 8>(panel, groups, rows, tile), 8).1,
             (true, 4..8) => (avx512::micro::<F, 4>(panel, groups, rows, tile), 4).1,
             (true, 2..4) => (avx512::micro::<F, 2>(panel, groups, rows, tile), 2).1,
@@ -396,14 +401,18 @@ unsafe fn micro<F: Format>(
 /// Writes elements of a row of C.
 ///
 /// # Safety
-/// They exist.
-unsafe fn store(lines: &Lines<'_>, row: usize, col: usize, values: &[f32]) {
+/// They exist; the processor has `isa`.
+unsafe fn store(isa: Isa, lines: &Lines<'_>, row: usize, col: usize, values: &[f32]) {
     let to = lines.at(row, col);
     // SAFETY: the caller's promise.
     unsafe {
-        match lines.c.elem {
-            Elem::F32 => std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), values.len()),
-            Elem::Bf16 => {
+        match (isa, lines.c.elem) {
+            (_, Elem::F32) => std::ptr::copy_nonoverlapping(values.as_ptr(), to.cast(), values.len()),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Elem::Bf16) => {
+                avx2::store_bf16(values, to.cast());
+            }
+            (_, Elem::Bf16) => {
                 for (at, value) in values.iter().enumerate() {
                     to.cast::<bf16>().add(at).write(bf16::from_f32(*value));
                 }

@@ -12,9 +12,9 @@ use super::format::GROUP;
 use crate::mat::{Elem, Mat};
 
 /// What codes reach to.
-const MOST: f32 = 32639.0;
+pub(super) const MOST: f32 = 32639.0;
 /// Below it a group is zeros.
-const LEAST: f32 = f32::from_bits((127 - 100) << 23);
+pub(super) const LEAST: f32 = f32::from_bits((127 - 100) << 23);
 /// `x + ROUND` has the integer nearest to x, ties to even, in its lowest bits, if |x| < 2^22.
 const ROUND: f32 = 12_582_912.0;
 

@@ -10,7 +10,7 @@ use crate::files::{Slot, Source, load, load_slots};
 use crate::init::{Init, initialise_adapter};
 use crate::model::Model;
 use crate::portion::sum_of_parts;
-use crate::walk::{Kind, Parallel, Projection, Term};
+use crate::walk::{Kind, Parallel, Projection, Term, WeightSpec};
 
 /// Gives the weights of a model's adapter their first values, once the base's have theirs. With PiSSA the base loses what the adapter
 /// begins as.
@@ -143,18 +143,18 @@ pub fn load_adapted(
     load(device, model, params, source)?;
     let place = || source.place("").to_path_buf();
     adapt(device, model, params, seed).map_err(|what| Error::file(&place(), what))?;
-    let slots = model.adapter_slots(params);
+    let slots = model.slots(params, |weight| weight.is_added());
     let pieces = model.pieces();
     let there = |slot: &Slot| pieces[slot.id.index()].iter().any(|piece| source.shape(&piece.name).is_some());
     if slots.iter().any(there) { load_slots(device, model, &slots, source) } else { Ok(()) }
 }
 
 impl Model {
-    /// The values of the adapter's weights.
-    pub(super) fn adapter_slots(&self, params: &Params) -> Vec<Slot> {
+    /// The values of some weights: of the adapter's, or of a head of scores.
+    pub(super) fn slots(&self, params: &Params, of: impl Fn(&WeightSpec<'_>) -> bool) -> Vec<Slot> {
         let mut slots = Vec::new();
         self.visit(&mut |id, _, weight| {
-            if weight.kind == Kind::Adapter {
+            if of(weight) {
                 let value = params.get(id).value.clone();
                 slots.push(Slot { id, range: 0..value.len(), value, coded: None });
             }

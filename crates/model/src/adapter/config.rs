@@ -33,7 +33,7 @@ pub(super) fn config(
         "modules_to_save": if trained.modules.is_empty() { Value::Null } else { json!(trained.modules) },
         "peft_version": VERSION,
         "target_modules": ends(&all, &modules),
-        "task_type": "CAUSAL_LM",
+        "task_type": if spec.scores > 0 { "SEQ_CLS" } else { "CAUSAL_LM" },
     });
     let own = match adapter.method {
         AdapterMethod::Lora { rank_stabilised, lengths, singular } => {

@@ -39,7 +39,7 @@ pub(crate) use leading::{declare_prefix, led};
 pub use merge::merge;
 pub use peft::{SavedAdapter, load_peft, open_peft, save_peft};
 pub(crate) use share::Given;
-pub use share::{changes_base, fix_lengths, share_base, share_untrained, shared_bytes};
+pub use share::{changes_base, fix_lengths, load_scores, share_base, share_untrained, shared_bytes};
 pub(crate) use tables::head_term;
 pub use tables::{EmbedTerm, TableParams};
 pub use targets::Targets;

@@ -16,7 +16,9 @@ use super::targets::last;
 use super::tensors::{Over, PeftTensors};
 use super::{Adapter, AdapterMethod};
 use crate::error::{Error, Result};
-use crate::files::{FileWriter, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file};
+use crate::files::{
+    FileWriter, SCORE, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file,
+};
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::spec::Spec;
@@ -56,7 +58,8 @@ const PLAIN: &[(&str, &[&str])] = &[
     ("velora_config", &["null"]),
 ];
 
-/// Opens an adapter's folder, or that of a run: the specification of a base with it, and its tensors.
+/// Opens an adapter's folder, or that of a run: the specification of a base with it, and with the head of scores that it may bring, and
+/// its tensors.
 ///
 /// # Errors
 /// Files that cannot be read; an adapter of another model, or one that is not understood, with what is not.
@@ -71,6 +74,7 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
         }
     }
     let tensors = SafeTensors::open_file(&folder.join(TENSORS))?;
+    let base = with_head(base, &tensors);
     let adapter = match kind.as_str() {
         "LORA" => read_lora(&config, (&tensors, &base), &refuse)?,
         "IA3" => read_factors(&tensors),
@@ -100,6 +104,14 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
     let alone = names.len() == spec.adapter_tensors().len();
     let turned = spec.turned().into_iter().map(|(name, (_, turn))| (name, turn)).collect();
     Ok((spec, PeftTensors { alone, path: folder.join(TENSORS), tensors, names, columns, turned }))
+}
+
+/// A base with the head of scores that an adapter's file brings, as that of a reward model.
+fn with_head(base: Spec, tensors: &SafeTensors) -> Spec {
+    match tensors.shape(&format!("{BEFORE}{SCORE}")) {
+        Some([scores, _]) if base.scores == 0 => base.scoring(*scores),
+        _ => base,
+    }
 }
 
 /// By the model's name: the file's, and the shape that the model has.
@@ -262,7 +274,7 @@ fn collect(
     model.visit(&mut |id, _, weight| {
         let saved = |piece: &&Piece| match weight.kind {
             Kind::Adapter => !whole,
-            _ => trained.names(&piece.name) || has_terms(&piece.name),
+            _ => trained.keeps(weight, &piece.name) || has_terms(&piece.name),
         };
         let pieces: Vec<&Piece> = pieces[id.index()].iter().filter(saved).collect();
         if pieces.is_empty() {
@@ -274,7 +286,7 @@ fn collect(
             if weight.kind != Kind::Adapter {
                 assert!(!piece.transpose, "save_peft: {} lies otherwise in files", piece.name);
                 name = format!("{BEFORE}{}", under(adapter, &piece.name));
-                also_trained.extend(trained.names(&piece.name).then(|| piece.name.clone()));
+                also_trained.extend(trained.keeps(weight, &piece.name).then(|| piece.name.clone()));
             }
             let (_, all) = tensors.entry(name).or_insert_with(|| {
                 let shape = shape_in_file(adapter, weight.term, &piece.name, &piece.shape);

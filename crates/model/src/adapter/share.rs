@@ -11,11 +11,11 @@ use super::{Adapter, AdapterMethod, AdapterParams, PeftTensors};
 use crate::block::LinearParams;
 use crate::blocked::Blocked;
 use crate::error::{Error, Result};
-use crate::files::load_slots;
+use crate::files::{Source, load_slots};
 use crate::model::{Model, NOWHERE};
 use crate::quantize::Quantized;
 use crate::spec::Spec;
-use crate::walk::{Kind, Parallel, Term};
+use crate::walk::{Kind, Parallel, Term, WeightSpec};
 
 /// The model of `spec`, a base's with an adapter, over the base's weights, packed or not: nothing of these is copied, and what the adapter
 /// adds is read from its folder. A rank that has a part of the base has the same part of the adapter.
@@ -43,9 +43,9 @@ pub fn share_base(
             "puts virtual tokens before every text, which others next to it do not have; talk with it by `fathom chat --adapter`",
         );
     }
-    let (model, mut whole) = over_base(device, (base, params), (spec, None));
+    let (model, mut whole) = over_base(device, (base, params), (spec, None), false);
     model.visit(&mut |id, _, _| whole.freeze(id));
-    load_slots(device, &model, &model.adapter_slots(&whole), tensors)?;
+    load_slots(device, &model, &model.slots(&whole, |weight| weight.is_added()), tensors)?;
     Ok((model, whole))
 }
 
@@ -72,30 +72,42 @@ pub fn shared_bytes(device: &Device, base: (&Model, &Params), spec: &Spec) -> u6
 }
 
 /// The model of `spec` over the base of another, which has an adapter of its own: nothing of the base is copied, wherever it is: in memory,
-/// on disk, or a part of it on each of several ranks. The adapter's weights are uninitialised and where the other's are, and nothing but
-/// the base is frozen yet. The rank has of both models the same layers, and the same part of each weight.
+/// on disk, or a part of it on each of several ranks. The adapter's weights are uninitialised and where the other's are, as is a head of
+/// scores, which each has for itself ([`load_scores`]), and nothing but the base is frozen yet. The rank has of both models the same
+/// layers, and the same part of each weight.
 ///
 /// # Panics
 /// If the models have other bases.
 #[track_caller]
 pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec: &Spec) -> (Model, Params) {
-    over_base(device, (other, params), (spec, other.quantized.as_ref()))
+    over_base(device, (other, params), (spec, other.quantized.as_ref()), true)
 }
 
-/// The model of `spec` over the values of a base, which another model may have an adapter of its own over.
+/// Fills the head of scores alone from a source, if the rank has it.
+///
+/// # Errors
+/// As [`load_slots`].
+pub fn load_scores(device: &Device, model: &Model, params: &Params, source: &dyn Source) -> Result<()> {
+    load_slots(device, model, &model.slots(params, |weight| weight.is_scores()), source)
+}
+
+/// The model of `spec` over the values of a base, which another model may have an adapter of its own over, and with a head of scores of
+/// its own or the base's.
 #[track_caller]
 fn over_base(
     device: &Device,
     (base, params): (&Model, &Params),
     (spec, quantized): (&Spec, Option<&Quantized>),
+    own_scores: bool,
 ) -> (Model, Params) {
+    let mut given = Given { own_scores, ..Given::default() };
     let mut values = Vec::new();
     base.visit(&mut |id, _, weight| {
-        if weight.kind != Kind::Adapter {
+        if given.shares(weight) {
             values.push(params.get(id).value.clone());
         }
     });
-    let given = Given { base: Some(values.into_iter()), ..Given::default() };
+    given.base = Some(values.into_iter());
     let (dtype, disk) = (base.dtype(params), params.disk().cloned());
     Model::declare_held(device, spec, dtype, disk, (base.portion.clone(), quantized), given)
 }
@@ -107,15 +119,28 @@ pub(crate) struct Given {
     pub blocked: Blocked,
     /// The values of the base, in their order, where another model has them.
     pub base: Option<IntoIter<Value>>,
+    /// A head of scores is not one of them.
+    pub own_scores: bool,
 }
 
 impl Given {
-    /// The value of a weight of the base, if it is there.
+    /// A weight is one of the base's.
+    fn shares(&self, weight: &WeightSpec<'_>) -> bool {
+        weight.kind != Kind::Adapter && !(self.own_scores && weight.is_scores())
+    }
+
+    /// The value of a weight of the base, of which the rank has a part of this shape, if it is there.
     #[track_caller]
-    pub fn of_base(&mut self, kind: Kind, shape: [usize; 2], name: &dyn Fn() -> String) -> Option<Value> {
-        let base = self.base.as_mut().filter(|_| kind != Kind::Adapter)?;
-        let Some(value) = base.next() else { panic!("over a base: {} is missing", name()) };
-        assert_eq!(value.shape(), shape, "over a base: {}", name());
+    pub fn of_base(
+        &mut self,
+        layer: Option<usize>,
+        weight: &WeightSpec<'_>,
+        shape: [usize; 2],
+    ) -> Option<Value> {
+        let shares = self.shares(weight);
+        let base = self.base.as_mut().filter(|_| shares)?;
+        let Some(value) = base.next() else { panic!("over a base: {} is missing", weight.name(layer)) };
+        assert_eq!(value.shape(), shape, "over a base: {}", weight.name(layer));
         Some(value)
     }
 

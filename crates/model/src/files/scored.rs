@@ -14,7 +14,7 @@ use crate::error::Result;
 const DEVIATION: f64 = 0.02;
 
 /// What files call a head of scores.
-const SCORE: &str = "score.weight";
+pub(crate) const SCORE: &str = "score.weight";
 
 /// The tensors of a source, and one of small random numbers.
 pub struct Scored<'a> {

@@ -4,30 +4,22 @@
 
 mod codes;
 pub(super) mod octets;
+mod quantise;
 mod table;
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::format::{Columns, Format, GROUP, OCTET, Table, span};
 use super::panel::{COLS, Panel, Tile};
-use super::rows::{GroupSums, Rows, quantise};
-use crate::mat::Mat;
+use super::rows::{GroupSums, Rows};
 use codes::integers;
+pub(super) use quantise::{quantise_row, store_bf16};
 use table::table;
 
 /// How far ahead of its use a column's blocks are fetched, in bytes.
 const AHEAD: usize = 640;
-
-/// See [`quantise`].
-///
-/// # Safety
-/// As there.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn quantise_row(x: &Mat, from: usize, rows: Rows, to: usize) {
-    // SAFETY: passed on.
-    unsafe { quantise(x, from, rows, to) }
-}
 
 /// Four columns' sums, of the first halves in the lower lane and of the second in the upper, from four partial sums of each in both lanes.
 #[target_feature(enable = "avx2")]
@@ -184,6 +176,19 @@ pub(super) fn stored(x: __m256) -> [f32; OCTET] {
     // SAFETY: eight f32.
     unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };
     out
+}
+
+/// Fetches blocks of eight columns to the second cache, for a panel that is filled once another has been used.
+pub(super) fn fetch<F: Format>(columns: Columns, blocks: Range<usize>) {
+    let columns = columns.block::<F>(if F::OCTETS { OCTET * blocks.start } else { blocks.start });
+    let bytes = blocks.len() * F::BYTES;
+    let (parts, bytes) = if F::OCTETS { (1, OCTET * bytes) } else { (OCTET, bytes) };
+    for part in 0..parts {
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: a hint, whatever lies there.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(columns.at(part).wrapping_add(line).cast()) };
+        }
+    }
 }
 
 /// Writes block `index` of each of eight columns into a panel, where they are its columns from `first` on: group `at` is the block's
