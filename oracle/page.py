@@ -122,6 +122,8 @@ class Browser:
         # Where things are is asked next: it has to be of this size, and drawn.
         self.until(f"innerWidth === {width} && innerHeight === {height}")
         self.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn())))")
+        # What slides from or to its place covers what is pointed at.
+        self.until("document.getAnimations().every(one => !(one instanceof CSSTransition))")
 
     def picture(self, path):
         # Menus slide in.
@@ -288,8 +290,10 @@ def drive(page, url, out):
     page.click("#close")
     page.look("narrow", "light")
     page.click("#menu")
+    page.until("document.body.classList.contains('menu')")
     page.picture(os.path.join(out, "menu-narrow-light.png"))
     page.click("#said")
+    page.until("!document.body.classList.contains('menu')")
     page.look("wide", "light")
     lives(page)
     pictures(page, out, "live")

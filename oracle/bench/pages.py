@@ -31,10 +31,19 @@ def main():
     parser.add_argument("--keys", nargs="*", default=[])
     args = parser.parse_args()
     drawn = random.Random(1)
-    ids = [drawn.randrange(1, 32000) for _ in range(args.tokens - 1)]
+    # The needle's tokens, and the one before them, stand nowhere else.
+    ids, first, needle = [drawn.randrange(100, 32000) for _ in range(args.tokens - 10)], 50, list(range(51, 59))
     at = len(ids) // 3
-    prompt, needle = ids + ids[at:at + 1], ids[at + 1:at + 9]
+    prompt = [*ids[:at], first, *needle, *ids[at:], first]
     servers = []
+    try:
+        measure(args, servers, prompt, needle)
+    finally:
+        for server in servers:
+            server.process.terminate()
+
+
+def measure(args, servers, prompt, needle):
     for index, binary in enumerate(args.binaries):
         name, fathom = binary.split("=")
         servers.append(Server(name, fathom, args, 8150 + index))
@@ -58,7 +67,6 @@ def main():
         own = statistics.median(steps[server.name])
         print(json.dumps(dict(name=server.name, step_ms=round(1000 * own, 2), steps_ms=[round(1000 * s, 2) for s in steps[server.name]],
                               ratio=round(first / own, 3), load=os.getloadavg()[0])), flush=True)
-        server.process.terminate()
 
 
 class Server:
