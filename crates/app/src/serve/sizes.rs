@@ -368,7 +368,9 @@ fn workspace(
         scheduler.submit(request, Box::new(|_| fathom_base::Flow::Continue))?;
         scheduler.step();
     }
-    let step = meta.pool.usage().peak_live.saturating_sub(before);
+    // As far as a step reaches: what it charges has gaps between.
+    let usage = meta.pool.usage();
+    let step = usage.peak_live.max(usage.peak_reserved).saturating_sub(before);
     // Over ranks there are own columns, all of them by rank and side by side.
     let copies = if meta.mesh.grid().ranks() > 1 { 4 } else { 1 };
     let logits = sequences * (1 + limits.draft_tokens) * (4 * copies * spec.vocab + 8 * spec.hidden);
