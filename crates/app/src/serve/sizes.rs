@@ -361,7 +361,6 @@ fn workspace(
     let prompt = limits.context_tokens.saturating_sub(1).min(limits.chunk_tokens + 1).max(1);
     let mut scheduler = Scheduler::new(engine, engine.capacity(1, prompt + 1));
     let before = meta.pool.usage().live;
-    meta.pool.reset_peak();
     if prompt > limits.chunk_tokens {
         let request =
             GenerateRequest { adapter: adapter.cloned(), ..GenerateRequest::greedy(vec![0; prompt], 1) };
@@ -369,8 +368,7 @@ fn workspace(
         scheduler.step();
     }
     // As far as a step reaches: what it charges has gaps between.
-    let usage = meta.pool.usage();
-    let step = usage.peak_live.max(usage.peak_reserved).saturating_sub(before);
+    let step = meta.pool.usage().peak_reserved.saturating_sub(before);
     // Over ranks there are own columns, all of them by rank and side by side.
     let copies = if meta.mesh.grid().ranks() > 1 { 4 } else { 1 };
     let logits = sequences * (1 + limits.draft_tokens) * (4 * copies * spec.vocab + 8 * spec.hidden);

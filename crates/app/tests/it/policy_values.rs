@@ -132,6 +132,17 @@ fn a_value_head_learns_over_ranks_what_it_does_on_one() {
     }
 }
 
+/// Four steps with a value head, of rewards that pay for what the policy departs.
+const PPO: [&str; 7] = [
+    "stage.0.steps=4",
+    "rl.loss=ppo",
+    "rl.advantage=gae",
+    "rl.minibatches=3",
+    "rl.beta=0.05",
+    "rl.kl=k1",
+    "rl.kl_in=reward",
+];
+
 /// Runs with a value head over ranks are that of one rank: answers, values, losses; one that is stopped within a rollout goes on with the
 /// same bits, and what is exported has no value head.
 #[test]
@@ -139,16 +150,7 @@ fn ppo_over_ranks_is_that_of_one() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare_with(folder, &["model.kv_heads=2"]);
-    let more = [
-        "stage.0.steps=4",
-        "rl.loss=ppo",
-        "rl.advantage=gae",
-        "rl.minibatches=3",
-        "rl.beta=0.05",
-        "rl.kl=k1",
-        "rl.kl_in=reward",
-        "rl.shown=12",
-    ];
+    let more = [&PPO[..], &["rl.shown=12"]].concat();
     let run = |out: &str, mesh: &[&str]| {
         let job = job(folder, out, &[&more[..], mesh].concat());
         train(&job, &Order::default(), &Silent).unwrap().outcome
@@ -222,17 +224,7 @@ fn a_value_head_is_trained_next_to_frozen_weights() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare_with(folder, &["model.kv_heads=2"]);
-    let more = [
-        "stage.0.steps=4",
-        "rl.loss=ppo",
-        "rl.advantage=gae",
-        "rl.minibatches=3",
-        "rl.beta=0.05",
-        "rl.kl=k1",
-        "rl.kl_in=reward",
-        "checkpoint.every_steps=2",
-        "checkpoint.keep=9",
-    ];
+    let more = [&PPO[..], &["checkpoint.every_steps=2", "checkpoint.keep=9"]].concat();
     let run = |out: &str, own: &[&str]| {
         let job = job(folder, out, &[&more[..], own].concat());
         train(&job, &Order::default(), &Silent).unwrap().outcome
