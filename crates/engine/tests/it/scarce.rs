@@ -94,7 +94,7 @@ fn case(beds: &[Bed], draft: &Bed, seed: u64) {
     let bed = &beds[random.below(beds.len())];
     let tokens = 100 + random.below(600);
     let sequences = 1 + random.below(4);
-    let requests: Vec<GenerateRequest> =
+    let mut requests: Vec<GenerateRequest> =
         (0..4 + random.below(6)).map(|_| request(random, bed, tokens, sequences)).collect();
     let plain = bed.engine(4096);
     let alone = |request: &GenerateRequest| {
@@ -120,6 +120,14 @@ fn case(beds: &[Bed], draft: &Bed, seed: u64) {
     let mut capacity = Capacity { sequences, ..engine.capacity(1, tokens) };
     let more = random.one(&[0, 0, 1, 3]);
     capacity.pages.iter_mut().for_each(|pages| *pages += more);
+    let windows = bed.model.spec.windows();
+    if kept && windows.contains(&None) && random.below(2) == 0 {
+        // Some are longer than memory, which no search may be.
+        capacity.on_disk = capacity.pages.iter().copied().max().unwrap_or(0);
+        let whole = capacity.pages.iter_mut().zip(&windows).filter(|(_, window)| window.is_none());
+        whole.for_each(|(pages, _)| *pages = 1 + random.below(*pages));
+        requests.iter_mut().for_each(|request| request.beams = None);
+    }
     let what =
         format!("seed {seed}, {tokens} tokens, {capacity:?}, {limits:?}, kept: {kept}, drafts: {drafts}");
     let heard = run(random, (&engine, capacity, kept.then_some(&store)), &requests, &what);
