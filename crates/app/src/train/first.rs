@@ -14,7 +14,7 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together
 use super::gap::Gap;
 use super::rank::{Shared, rebuilds, trainers};
 use super::time::{Ahead, Turns};
-use super::watch::{BEFORE, Watch, if_there_is_room};
+use super::watch::{Aside, BEFORE, Watch};
 use super::{export, moments};
 use crate::adapters::FOLDER;
 use crate::error::Result;
@@ -127,7 +127,7 @@ pub(super) fn first(
 /// Measures a run on one rank that has not started.
 fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap<'_>>) -> Result<()> {
     if run.progress().step == 0 && watch.measures && moments::before(watch.recipe) == Some(0) {
-        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
+        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics).map(drop))?;
     }
     if let Some(gap) = gap {
         run.before(&mut |trainer, metrics| {
@@ -148,11 +148,16 @@ impl<'a> First<'a> {
     /// What measures the cost of rounding.
     fn gap(&self, trainer: &Trainer, alone: bool, metrics: &mut MetricsWriter) -> Result<Option<Gap<'a>>> {
         let Shared { job, stores, .. } = *self.shared;
-        let mut gap = Gap::of(job, (self.tokenizer, stores), self.events, alone);
+        let mut gap = Gap::of(job, (self.tokenizer, stores), self.aside(), alone);
         if let Some(gap) = &mut gap {
             gap.begins(trainer, metrics)?;
         }
         Ok(gap)
+    }
+
+    /// What it does besides steps.
+    fn aside(&self) -> Aside<'a> {
+        Aside { events: self.events, stop: self.shared.stop }
     }
 
     /// Says where the run goes on; the step after which it does.
@@ -211,7 +216,7 @@ impl<'a> First<'a> {
         // What has scores in the place of the vocabulary's head writes nothing.
         let writes = subject.of.model.spec.scores == 0;
         let sample = if writes {
-            if_there_is_room(self.events, || sample(&subject, progress.step))?.flatten()
+            self.aside().attempt(&device, || sample(&subject, progress.step))?.flatten()
         } else {
             None
         };
@@ -233,12 +238,12 @@ impl<'a> First<'a> {
         let (job, events) = (self.shared.job, self.events);
         let mut watch = self.watch(true, board);
         if job.recipe().eval.enabled {
-            let before = if_there_is_room(events, || self.saved_before(device))?;
+            let before = self.aside().attempt(device, || self.saved_before(device))?;
             if let Some((step, whole)) = before.flatten() {
                 watch.measure((device, &whole).into(), BEFORE, step, metrics)?;
             }
         }
-        let whole = if_there_is_room(events, || match (&job.trained.adapter, job.start()?) {
+        let whole = self.aside().attempt(device, || match (&job.trained.adapter, job.start()?) {
             (Some(_), Some(base)) => {
                 let dtype = models::precision(job.recipe().model.precision);
                 models::load_with(device, &base, Some(&job.adapter()), Some(dtype), events)
@@ -279,7 +284,7 @@ impl<'a> First<'a> {
             took_s: None,
             ahead: Ahead::new(recipe, self.flops, given, measures),
             turns: self.turns,
-            events: self.events,
+            aside: self.aside(),
             board,
         }
     }

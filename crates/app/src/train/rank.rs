@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fathom_base::metrics::{MetricsWriter, events};
+use fathom_base::metrics::MetricsWriter;
 use fathom_grad::Params;
 use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, initialise_induction, share_untrained};
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
-    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Settled, Sources, Stores, Trainer,
-    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
+    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, Stores, Trainer, fault, frozen,
+    open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
 };
 
 use fathom_train::Frozen;
@@ -326,19 +326,4 @@ pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
 /// Shows and measures nothing.
 struct Unwatched;
 
-impl Hooks for Unwatched {
-    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
-    fn warn(&mut self, _: &str) {}
-    fn step(&mut self, _: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
-        Ok(())
-    }
-    fn stage_done(
-        &mut self,
-        _: &Trainer,
-        _: usize,
-        _: u64,
-        _: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
-        Ok(())
-    }
-}
+impl Hooks for Unwatched {}
