@@ -22,7 +22,7 @@ use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
 use crate::judges::Judges;
 use crate::measure::{OnDevice, Subject, sample};
-use crate::models::{self, Loaded};
+use crate::models::{self, LoadedModel};
 use crate::report;
 
 /// How a run ended.
@@ -209,7 +209,7 @@ impl<'a> First<'a> {
             let Some(whole) = self.measure_saved(&device, progress.step, board, &mut metrics)? else {
                 return self.end(metrics, progress);
             };
-            Loaded { model, params } = whole;
+            LoadedModel { model, params } = whole;
         }
         let of = OnDevice { device: &device, model: &model, params: &params };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.shared.stores };
@@ -234,7 +234,7 @@ impl<'a> First<'a> {
         step: u64,
         board: &mut Option<EventFile>,
         metrics: &mut MetricsWriter,
-    ) -> Result<Option<Loaded>> {
+    ) -> Result<Option<LoadedModel>> {
         let (job, events) = (self.shared.job, self.events);
         let mut watch = self.watch(true, board);
         if job.recipe().eval.enabled {
@@ -258,7 +258,7 @@ impl<'a> First<'a> {
 
     /// The model before its extension and the step that it is of: as it was read, or as it was saved when the stages before the
     /// last were done.
-    fn saved_before(&self, device: &Device) -> Result<Option<(u64, Loaded)>> {
+    fn saved_before(&self, device: &Device) -> Result<Option<(u64, LoadedModel)>> {
         let (job, recipe) = (self.shared.job, self.shared.job.recipe());
         let stages = moments::before(recipe);
         if let (Some(0), Some(from)) = (stages, job.start()?) {
