@@ -1,6 +1,6 @@
 //! The search that looks at what may be among the best, against one that looks at everything.
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_model::{LlamaSizes, Spec};
 use fathom_tensor::gpu;
 
