@@ -14,6 +14,7 @@ mod longest;
 mod mesh;
 mod mesh_grids;
 mod mesh_none;
+mod mesh_open;
 mod mesh_places;
 mod mesh_settings;
 mod mesh_states;
