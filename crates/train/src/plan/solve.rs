@@ -115,6 +115,20 @@ impl Workload<'_> {
     /// # Errors
     /// As [`Workload::run`].
     pub fn solve(&self, budgets: &Budgets) -> Result<Option<Solution>> {
+        let mut within = *budgets;
+        loop {
+            let Some(solution) = self.search(&within)? else { return Ok(None) };
+            let plan = self.with_places(&solution.places).plan()?;
+            if budgets.hold(&plan) {
+                return Ok(Some(Solution { plan, ..solution }));
+            }
+            // Sketches of pipelines reserve a little less than plans.
+            within = within.without_excess(&plan);
+        }
+    }
+
+    /// The same of sketches.
+    fn search(&self, budgets: &Budgets) -> Result<Option<Solution>> {
         let search = Search {
             work: self,
             mesh: None,
@@ -152,7 +166,7 @@ impl<'a> Search<'a> {
 
     fn plan(&self, places: &Places) -> Result<Plan> {
         *self.planned.borrow_mut() += 1;
-        self.work.with_places(places).plan()
+        self.work.with_places(places).sketch()
     }
 
     /// Lower is better; whatever fits is better than what does not.
