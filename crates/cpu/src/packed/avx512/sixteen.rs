@@ -95,7 +95,11 @@ fn fetch(columns: [Columns; 2], at: usize, lines: Range<usize>, all: usize) {
     for line in lines {
         for columns in columns {
             // SAFETY: a hint, whatever lies there.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(columns.first.wrapping_add(ahead).wrapping_add(LINE * line).cast()) };
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(
+                    columns.first.wrapping_add(ahead).wrapping_add(LINE * line).cast(),
+                )
+            };
         }
     }
 }
