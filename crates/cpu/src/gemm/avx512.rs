@@ -55,7 +55,7 @@ pub(super) static KIND_BF16: Kind = Kind {
     leave: nothing,
     load,
     store,
-    few: Some((few512::ROWS, few512::few_bf16)),
+    few: Some((few512::ROWS_BF16, few512::few_bf16)),
     few_widens: false,
 };
 
