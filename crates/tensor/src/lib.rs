@@ -37,6 +37,7 @@ mod share;
 pub mod spill;
 mod summary;
 mod tensor;
+mod term;
 
 pub use attend::{Attention, AttentionBackward, SinksBackward};
 pub use blocks::{BlockFormat, Pack, Packing, Unpack};
@@ -69,3 +70,4 @@ pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share}
 pub use share::{Pass, Reader, Share};
 pub use summary::Summary;
 pub use tensor::{Device, Tensor};
+pub use term::{TERMS, Term};
