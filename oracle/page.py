@@ -191,6 +191,7 @@ def talks(page):
     while not page.evaluate(IDLE) or not lengths:
         lengths.add(page.evaluate(f"document.querySelector('.turn.assistant') ? {ANSWER}.length : 0"))
     assert len(lengths) >= 3, f"an answer came at once, not piece by piece: {lengths}"
+    assert not page.evaluate(ANSWER)[0].isspace(), "an answer begins with the space before it"
     said = page.evaluate(ANSWER).split()
     expected = [WORDS[(3 + at) % len(WORDS)] for at in range(48)]
     assert said == expected, (said, expected)

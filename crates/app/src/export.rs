@@ -25,7 +25,7 @@ use crate::job;
 use crate::library::resolve;
 use crate::machine::Machine;
 use crate::models::{
-    Loaded, model_folder, note_left_out, or_on_the_hub, precision, stored_dtype, tokenizer_files_for,
+    LoadedModel, model_folder, note_left_out, or_on_the_hub, precision, stored_dtype, tokenizer_files_for,
 };
 
 /// What is written, and where.
@@ -404,7 +404,7 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
     }
     let dtype = what.precision.map(precision).unwrap_or_else(|| stored_type(&found.weights));
     let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
-    let Loaded { model, params } = adapted(&device, found, dtype)?;
+    let LoadedModel { model, params } = adapted(&device, found, dtype)?;
     adapters::write(&what.to, &device, (&model, &params), (found.base.as_deref(), &found.trained))?;
     let weights = params.num_elements();
     Ok(Converted {
@@ -417,21 +417,21 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
 }
 
 /// A model as a run trained it, its adapter included.
-fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<Loaded> {
+fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<LoadedModel> {
     let scores = if found.values { 1 } else { found.spec.scores };
     let held = Spec { scores, projections: found.projections, ..found.spec.clone() };
     let (mut model, mut params) = declare(device, &held, dtype, found.quantized.as_ref());
     load_adapted(device, &model, &mut params, &found.weights, found.seed)?;
     model.spec.scores = found.spec.scores;
     model.spec.projections = None;
-    Ok(Loaded { model, params })
+    Ok(LoadedModel { model, params })
 }
 
 /// The model of a checkpoint of a run, on a device.
 ///
 /// # Errors
 /// Files that cannot be read or are of another model.
-pub(crate) fn load_checkpoint(device: &Device, folder: &Path, events: &dyn Events) -> Result<Loaded> {
+pub(crate) fn load_checkpoint(device: &Device, folder: &Path, events: &dyn Events) -> Result<LoadedModel> {
     let found = checkpoint(folder, events)?;
     // Half-precision files are widened in memory, since kernels have no such type.
     let dtype = if stored_type(&found.weights) == DType::Bf16 { DType::Bf16 } else { DType::F32 };
@@ -448,7 +448,7 @@ pub(crate) fn write_model(run: &Path, adapter: &Path, events: &dyn Events) -> Re
     let dtype = stored_type(&found.weights);
     if found.spec.adapter.is_some() {
         let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
-        let Loaded { model, params } = adapted(&device, &found, dtype)?;
+        let LoadedModel { model, params } = adapted(&device, &found, dtype)?;
         return adapters::write(adapter, &device, (&model, &params), (found.base.as_deref(), &found.trained));
     }
     let (options, model) = (SaveOptions::new(dtype), run.join("model"));
@@ -474,7 +474,7 @@ fn write(found: Found, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32
     }
     let (model, params) = match (with, &found.base) {
         ([], _) => {
-            let Loaded { model, params } = adapted(&device, &found, held)?;
+            let LoadedModel { model, params } = adapted(&device, &found, held)?;
             merge(&device, &model, params, 1.0)
         }
         (with, Some(base)) if found.spec.adapter.is_none() => {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_model::{Spec, StateProjections, open_config};
 use fathom_train::parallel::Ranks;
 use fathom_train::recipe::Recipe;

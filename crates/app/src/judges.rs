@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Result, refuse};
 use crate::events::Silent;
-use crate::models::{self, Loaded, Ready, model_folder};
+use crate::models::{self, LoadedModel, Ready, model_folder};
 
 /// Tokens that go through a reward model together.
 const TOKENS: usize = 8192;
@@ -34,7 +34,7 @@ const WRITES: usize = 64;
 /// A model that is asked.
 struct Asked {
     device: Device,
-    loaded: Loaded,
+    loaded: LoadedModel,
     tokenizer: Tokenizer,
     template: Option<Template>,
 }
@@ -71,7 +71,7 @@ impl Asked {
             models::load(&device, folder, Some(dtype), &Silent)?
         } else {
             let (model, params) = Model::declare(&device, spec, dtype);
-            Loaded { model, params }
+            LoadedModel { model, params }
         };
         Ok(Asked { device, loaded, tokenizer, template })
     }
@@ -383,7 +383,8 @@ mod tests {
         let (model, mut params) = Model::declare(&device, &spec, DType::F32);
         initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
         let tokenizer = Tokenizer::train_bpe(std::iter::empty(), 257, &["<|endoftext|>"]).unwrap();
-        let asked = Rc::new(Asked { device, loaded: Loaded { model, params }, tokenizer, template: None });
+        let asked =
+            Rc::new(Asked { device, loaded: LoadedModel { model, params }, tokenizer, template: None });
         let mut scorer = Scorer { asked, output: 0, empty: None };
         let (row, plain) = (Map::new(), ["one", "", "three"]);
         let answer = |text| Answered {

@@ -1,7 +1,7 @@
 //! The recipes inside the binary.
 
 use fathom_base::Error as Unloadable;
-use fathom_base::recipe::{Form, Group, Layers, Library, Recipe as Loaded, header};
+use fathom_base::recipe::{Form, Group, Layers, Library, Loaded, header};
 use fathom_train::recipe::Recipe;
 
 use crate::error::{Error, Result};

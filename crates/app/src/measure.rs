@@ -18,7 +18,7 @@ use fathom_train::{Stores, Trainer};
 
 use crate::error::Result;
 use crate::figures::Figures;
-use crate::models::Loaded;
+use crate::models::LoadedModel;
 
 /// Tokens that a prompt leaves for its answer.
 pub const ANSWER_TOKENS: usize = 64;
@@ -44,8 +44,8 @@ impl<'a> From<&'a Trainer> for OnDevice<'a> {
     }
 }
 
-impl<'a> From<(&'a Device, &'a Loaded)> for OnDevice<'a> {
-    fn from((device, loaded): (&'a Device, &'a Loaded)) -> OnDevice<'a> {
+impl<'a> From<(&'a Device, &'a LoadedModel)> for OnDevice<'a> {
+    fn from((device, loaded): (&'a Device, &'a LoadedModel)) -> OnDevice<'a> {
         OnDevice { device, model: &loaded.model, params: &loaded.params }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn or_on_the_hub(path: &Path) -> String {
 }
 
 /// A model with its weights.
-pub struct Loaded {
+pub struct LoadedModel {
     /// The architecture.
     pub model: Model,
     /// Its weights.
@@ -68,7 +68,12 @@ pub struct Loaded {
 ///
 /// # Errors
 /// Files that cannot be read, or were altered since a run exported them.
-pub fn load(device: &Device, folder: &Path, dtype: Option<DType>, events: &dyn Events) -> Result<Loaded> {
+pub fn load(
+    device: &Device,
+    folder: &Path,
+    dtype: Option<DType>,
+    events: &dyn Events,
+) -> Result<LoadedModel> {
     let ranks = &Ranks::default();
     let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
     load_part(device, folder, dtype, &how, events)
@@ -84,7 +89,7 @@ pub fn load_stored(
     folder: &Path,
     dtype: Option<DType>,
     events: &dyn Events,
-) -> Result<Loaded> {
+) -> Result<LoadedModel> {
     load_held(device, folder, dtype, None, events)
 }
 
@@ -98,7 +103,7 @@ pub(crate) fn load_held(
     dtype: Option<DType>,
     held: Option<&Held>,
     events: &dyn Events,
-) -> Result<Loaded> {
+) -> Result<LoadedModel> {
     exported::verify(folder)?;
     let opened = fathom_model::open(folder)?;
     note_left_out(folder, &opened, events);
@@ -106,7 +111,7 @@ pub(crate) fn load_held(
     let fill =
         |model: &Model, params: &mut Params| Ok(fathom_model::load(device, model, params, &opened.source)?);
     let (model, params) = adapters::held_model(device, (&opened.spec, &opened.source, dtype), held, fill)?;
-    Ok(Loaded { model, params })
+    Ok(LoadedModel { model, params })
 }
 
 /// As [`load`], with the adapter of a folder or a run if one is given.
@@ -119,7 +124,7 @@ pub fn load_with(
     adapter: Option<&Path>,
     dtype: Option<DType>,
     events: &dyn Events,
-) -> Result<Loaded> {
+) -> Result<LoadedModel> {
     let Some(adapter) = adapter else { return load(device, folder, dtype, events) };
     load_adapted(device, folder, (adapter, Use::Plain), dtype, events)
 }
@@ -130,14 +135,14 @@ fn load_adapted(
     (adapter, how): (&Path, Use),
     dtype: Option<DType>,
     events: &dyn Events,
-) -> Result<Loaded> {
+) -> Result<LoadedModel> {
     exported::verify(folder)?;
     let opened = fathom_model::open(folder)?;
     note_left_out(folder, &opened, events);
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let base = (folder, opened.spec, &opened.source);
     let (model, params) = adapters::load(device, base, adapter, (dtype, how))?;
-    Ok(Loaded { model, params })
+    Ok(LoadedModel { model, params })
 }
 
 /// Opens the disk behind the weights of a model.
@@ -162,7 +167,7 @@ pub(crate) fn load_part(
     dtype: Option<DType>,
     how: &How<'_>,
     events: &dyn Events,
-) -> Result<Loaded> {
+) -> Result<LoadedModel> {
     exported::verify(folder)?;
     let opened = fathom_model::open(folder)?;
     if device.mesh.rank() == 0 {
@@ -186,7 +191,7 @@ pub(crate) fn load_part(
     } else {
         fathom_model::load(device, &model, &mut params, &opened.source)?;
     }
-    Ok(Loaded { model, params })
+    Ok(LoadedModel { model, params })
 }
 
 /// The same first values for the head of scores of another adapter over a folder's model.
@@ -314,7 +319,7 @@ pub struct Ready {
     /// Where it computes.
     pub device: Device,
     /// The model with its weights.
-    pub loaded: Loaded,
+    pub loaded: LoadedModel,
 }
 
 /// Opens a run's model, or that of a Hugging Face folder.

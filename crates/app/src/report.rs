@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::events;
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_model::Spec;
 use fathom_report::{RunLog, html};
 use fathom_train::recipe::Recipe;

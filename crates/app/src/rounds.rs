@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_base::{GenerateRequest, Sampling, human};
 use fathom_engine::{Engine, Limits};
 use fathom_text::Tokenizer;
@@ -21,7 +21,7 @@ use crate::error::{Context, Result, caught, refuse};
 use crate::events::Events;
 use crate::job::Job;
 use crate::library::{layers, load};
-use crate::models::{self, Loaded as Weights, Ready};
+use crate::models::{self, LoadedModel, Ready};
 use crate::text::templates;
 use crate::train::{Order, Trained, train};
 
@@ -151,7 +151,7 @@ impl Writer<'_> {
             return Err(error.into());
         }
         caught(|| {
-            let Weights { model, params } = &loaded;
+            let LoadedModel { model, params } = &loaded;
             let context_tokens = model.spec.max_positions;
             let limits = Limits { context_tokens, chunk_tokens: CHUNK_TOKENS, ..Limits::default() };
             let engine = Engine::new(&device, model, params, &tokenizer, limits);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_train::recipe::Recipe;
 use toml::{Table, Value};
 

@@ -23,6 +23,9 @@ impl BestFit {
         for (at, (_, len)) in self.holes.iter().enumerate() {
             if *len >= size && *len < least {
                 (best, least) = (at, *len);
+                if least == size {
+                    break;
+                }
             }
         }
         if let Some((offset, len)) = self.holes.get_mut(best) {

@@ -35,6 +35,7 @@ mod pool;
 mod profile;
 mod share;
 pub mod spill;
+mod stop;
 mod summary;
 mod tensor;
 mod term;
@@ -68,6 +69,7 @@ pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, 
 pub use pool::{ByCategory, Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
 pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use share::{Pass, Reader, Share};
+pub use stop::{GivenUp, Revocable};
 pub use summary::Summary;
 pub use tensor::{Device, Tensor};
 pub use term::{TERMS, Term};

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Index, IndexMut};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -204,6 +206,8 @@ struct Inner {
     layer: Cell<i32>,
     /// The name and whether it is a gradient, of what is allocated next.
     label: Cell<Option<(&'static str, bool)>>,
+    /// Set when what is under way is to be given up.
+    stop: RefCell<Option<Arc<AtomicBool>>>,
 }
 
 #[derive(Default)]
@@ -266,6 +270,7 @@ impl Pool {
             op: Cell::new("start"),
             layer: Cell::new(-1),
             label: Cell::new(None),
+            stop: RefCell::default(),
         };
         Pool(Rc::new(inner))
     }
@@ -279,8 +284,9 @@ impl Pool {
     ///
     /// # Panics
     /// With [`OutOfMemory`] when the budget is exceeded, or what the machine has left; the message has the categories. A plan on
-    /// `meta` tells beforehand.
+    /// `meta` tells beforehand. Unwinds with [`crate::GivenUp`] if what is under way is to be given up ([`Pool::revocable`]).
     pub fn alloc(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
+        self.heed_stop();
         let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
         let charge = self.charge(bytes);
         let mut state = self.0.state.borrow_mut();
@@ -295,6 +301,16 @@ impl Pool {
         let (readers, loans) = (Cell::new(0), RefCell::new(Vec::new()));
         let buf = Buf { pool: self.clone(), offset, charge, label, readers, loans };
         Tensor::over(Rc::new(buf), rows, cols, dtype)
+    }
+
+    /// Another flag that has work given up; the one before.
+    pub(crate) fn replace_stop(&self, stop: Option<Arc<AtomicBool>>) -> Option<Arc<AtomicBool>> {
+        self.0.stop.replace(stop)
+    }
+
+    /// Whether such a flag is set.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.0.stop.borrow().as_deref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// An offset for a charge.

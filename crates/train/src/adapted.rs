@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_model::{Adapter, AdapterMethod, PromptEncoder, Size, Spec, Targets};
 use toml::Value;
 

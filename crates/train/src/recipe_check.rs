@@ -8,7 +8,7 @@ mod rows;
 use std::collections::BTreeMap;
 
 use fathom_base::human;
-use fathom_base::recipe::{Allowed, Recipe as Loaded, keys};
+use fathom_base::recipe::{Allowed, Loaded, keys};
 
 use crate::adapted::check_adapter;
 use crate::error::Result;

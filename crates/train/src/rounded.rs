@@ -1,6 +1,6 @@
 //! Quantisation-aware training: steps compute with what a format in four bits makes of projections, and train their f32 masters.
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_model::{Model, RoundTo};
 use fathom_tensor::Device;
 

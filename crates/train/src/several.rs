@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_model::Spec;
 
 use crate::adapted::adapted;

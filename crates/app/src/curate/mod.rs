@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, save_page};
 use fathom_curate::tables::TableEngine;
 use fathom_curate::{Error as CurateError, RemoteOptions};

@@ -9,12 +9,12 @@ use fathom_tensor::{DType, Device};
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{Loaded, load_with, model_folder};
+use crate::models::{LoadedModel, load_with, model_folder};
 
 /// A model with one document on the device.
 pub struct Subject {
     pub(super) device: Device,
-    pub(super) loaded: Loaded,
+    pub(super) loaded: LoadedModel,
     pub(super) ids: Vec<u32>,
     batch: Batch,
     counters: Counters,

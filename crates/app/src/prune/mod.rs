@@ -13,7 +13,7 @@ use crate::calibration::{mean_loss, samples};
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{self, Loaded, Ready, tokenizer_files_for};
+use crate::models::{self, LoadedModel, Ready, tokenizer_files_for};
 
 use importance::{Choice, importance};
 pub use importance::{Importance, Sizes};
@@ -63,7 +63,7 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
     let Ready { folder, tokenizer, device, loaded } =
         models::open(&request.model, Some(dtype), machine, events)?;
     caught(|| {
-        let Loaded { model, params } = &loaded;
+        let LoadedModel { model, params } = &loaded;
         let refusal = |message: String| format!("{}: the model {message}", folder.display());
         if let Err(message) = prunable(&model.spec) {
             refuse!("{}", refusal(message));

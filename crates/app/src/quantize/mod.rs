@@ -15,7 +15,7 @@ use crate::error::{Error, Result, caught, refuse};
 use crate::events::Events;
 use crate::export::Target;
 use crate::machine::Machine;
-use crate::models::{self, Loaded, model_folder, tokenizer_files_for};
+use crate::models::{self, LoadedModel, model_folder, tokenizer_files_for};
 
 use moments::{Given, Judged};
 
@@ -102,8 +102,9 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         let device = machine.open()?;
         let loaded =
             if request.data.is_some() { Some(models::load(&device, &folder, None, events)?) } else { None };
-        let loss =
-            |loaded: &Loaded| mean_loss((&device, &tokenizer), (&loaded.model, &loaded.params), &measured);
+        let loss = |loaded: &LoadedModel| {
+            mean_loss((&device, &tokenizer), (&loaded.model, &loaded.params), &measured)
+        };
         let before = loaded.as_ref().map(loss).transpose()?;
         let judged = loaded.as_ref().map(|loaded| Judged { device: &device, loaded, texts: &texts, events });
         let Written { group, unjudged } = write(request, (&folder, &opened), judged.as_ref())?;

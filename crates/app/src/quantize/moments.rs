@@ -7,7 +7,7 @@ use fathom_tensor::{Device, Tensor};
 
 use crate::calibration::each_kept;
 use crate::events::Events;
-use crate::models::Loaded;
+use crate::models::LoadedModel;
 
 /// Bytes of second moments that are held at once, if a layer's are not more.
 const BUDGET: usize = 2 << 30;
@@ -17,7 +17,7 @@ const INDEX: &str = "moe.index";
 /// A model with the text that it is judged by.
 pub(super) struct Judged<'a> {
     pub device: &'a Device,
-    pub loaded: &'a Loaded,
+    pub loaded: &'a LoadedModel,
     pub texts: &'a [Vec<u32>],
     pub events: &'a dyn Events,
 }
@@ -75,7 +75,7 @@ impl Layer {
 impl<'a> Judged<'a> {
     /// Shows the inputs of all projections, row by row.
     fn each(&self, see: &mut See<'_>) {
-        let Loaded { model, params } = self.loaded;
+        let LoadedModel { model, params } = self.loaded;
         for text in self.texts {
             let mut layers = BTreeMap::<usize, Layer>::new();
             each_kept(self.device, (model, params), text, &mut |layer, name, tensor| {

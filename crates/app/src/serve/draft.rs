@@ -10,11 +10,11 @@ use fathom_text::Tokenizer;
 use super::order::Order;
 use crate::error::{Context, Result, caught};
 use crate::events::Silent;
-use crate::models::{self, Loaded};
+use crate::models::{self, LoadedModel};
 
 /// A draft model, with its weights or planned.
 pub(super) struct Draft {
-    loaded: Loaded,
+    loaded: LoadedModel,
     tokenizer: Tokenizer,
     /// Type of its weights, and of its keys and values.
     dtype: DType,
@@ -39,11 +39,11 @@ impl Draft {
         Draft::made(order, |folder, dtype| {
             let opened = fathom_model::open(folder)?;
             let (model, params) = Model::declare_stored(meta, &opened.spec, dtype, &opened.source);
-            Ok(Loaded { model, params })
+            Ok(LoadedModel { model, params })
         })
     }
 
-    fn made(order: &Order, load: impl FnOnce(&Path, DType) -> Result<Loaded>) -> Result<Option<Draft>> {
+    fn made(order: &Order, load: impl FnOnce(&Path, DType) -> Result<LoadedModel>) -> Result<Option<Draft>> {
         let Some(path) = &order.settings.draft else { return Ok(None) };
         let what = || format!("the draft model {} (--draft)", path.display());
         let made = || -> Result<Draft> {
@@ -63,7 +63,7 @@ impl Draft {
 
     /// The engine that guesses for one of these sizes.
     pub fn engine<'a>(&'a self, device: &'a Device, limits: Limits) -> Engine<'a> {
-        let Loaded { model, params } = &self.loaded;
+        let LoadedModel { model, params } = &self.loaded;
         let context_tokens = limits.context_tokens.min(model.spec.max_positions);
         Engine::new(device, model, params, &self.tokenizer, Limits { context_tokens, ..limits })
     }

@@ -13,7 +13,7 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use fathom_base::Service;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_serve::{Keys, Opening, Recipe, Reload, Settings, Shared, is_loopback};
 use hosted::{Hosted, Watch};
 

@@ -129,8 +129,9 @@ impl PageBytes<'_> {
     }
 }
 
+/// Bytes of pages, with the i32 places of their rows that a step has.
 fn sum(capacity: &Capacity, each: &[u64]) -> u64 {
-    capacity.pages.iter().zip(each).map(|(pages, bytes)| *pages as u64 * bytes).sum()
+    capacity.pages.iter().zip(each).map(|(pages, bytes)| *pages as u64 * (bytes + 4 * PAGE_ROWS as u64)).sum()
 }
 
 /// The pages that so many bytes hold: of all sequences at once, or else of one.
@@ -225,6 +226,20 @@ pub(super) fn lone(grid: Grid, rank: usize) -> Mesh {
     Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())))
 }
 
+/// # Errors
+/// The room for pages holds fewer tokens than are wanted, for which so many bytes are needed there, and in all.
+fn holds((tokens, wanted): (usize, usize), room: u64, needed: [u64; 2]) -> Result<()> {
+    if tokens >= wanted {
+        return Ok(());
+    }
+    let [room, needed, all] = [room, needed[0], needed[1]].map(human::bytes);
+    refuse!(
+        "{room} are left for pages, which hold a context of {tokens} tokens and not of {wanted}; that takes {needed}, {all} with all else: \
+         give it more memory (--memory), fewer bits of keys and values (--kv int8), pages on disk (--prefix-store DIR \
+         serve.page_file_bytes=N), or a shorter context (serve.context_tokens)"
+    )
+}
+
 /// What a model takes on a device, or the part of it that a rank of a mesh has.
 ///
 /// # Errors
@@ -261,6 +276,9 @@ pub(super) fn of(
             engine = engine.drafting(drafting)?;
             workspace_bytes = workspace_bytes.max(guessing(&alone, drafting, (limits, sequences))?);
         }
+        // Keys and values of each layer end with a granule that is not full.
+        let layers = spec.layers.len() + drafting.as_ref().map_or(0, |it| it.spec().layers.len());
+        workspace_bytes += 2 * layers as u64 * device.machine.profile().granule;
         let budget_bytes = device.pool.budget();
         let taken_bytes = weights_bytes + draft_bytes + adapters_bytes + workspace_bytes;
         let Some(left) = budget_bytes.checked_sub(taken_bytes) else {
@@ -280,18 +298,11 @@ pub(super) fn of(
         };
         let (capacity, gathered_bytes) = paged(&engine, &each, order, (sequences, context_tokens), room);
         workspace_bytes += gathered_bytes;
-        let fits = |tokens: usize| engine.bounds(capacity.clone()).fits(tokens);
-        limits.context_tokens = largest(context_tokens, fits);
-        if limits.context_tokens < asked.unwrap_or(1) {
-            refuse!(
-                "{} are left for pages, which hold a context of {} tokens and not of {}; give it more memory (--memory), fewer bits of keys and \
-                 values (--kv int8), pages on disk (--prefix-store DIR serve.page_file_bytes=N), or a shorter context (serve.context_tokens)",
-                human::bytes(room),
-                limits.context_tokens,
-                asked.unwrap_or(1)
-            );
-        }
-        let tokens = capacity.pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
+        limits.context_tokens =
+            largest(context_tokens, |tokens| engine.bounds(capacity.clone()).fits(tokens));
+        let wanted = asked.unwrap_or(1);
+        let needed = each.all(&Capacity { sequences, ..engine.capacity(1, wanted) });
+        holds((limits.context_tokens, wanted), room, [needed, taken_bytes + needed])?;
         Ok(Sizes {
             weights_bytes,
             adapters_bytes,
@@ -301,8 +312,8 @@ pub(super) fn of(
             draft_pages_bytes: each.drafts(&capacity),
             budget_bytes,
             page_bytes: own,
+            tokens: capacity.pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS),
             capacity,
-            tokens,
             limits,
             grid: *device.mesh.grid(),
             experts: None,
@@ -362,8 +373,9 @@ fn workspace(
     let mut scheduler = Scheduler::new(engine, engine.capacity(1, prompt + 1));
     let before = meta.pool.usage().live;
     if prompt > limits.chunk_tokens {
-        let request =
-            GenerateRequest { adapter: adapter.cloned(), ..GenerateRequest::greedy(vec![0; prompt], 1) };
+        // Log-probabilities of a prompt's tokens take logits of many rows.
+        let mut request = GenerateRequest::greedy(vec![0; prompt], 1);
+        (request.adapter, request.prompt_logprobs) = (adapter.cloned(), Some(0));
         scheduler.submit(request, Box::new(|_| fathom_base::Flow::Continue))?;
         scheduler.step();
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fathom_base::human;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{Outcome, Progress, Recipe, RunOptions};
 use fathom_curate::{CorpusSpec, Curation, Error as CurateError, curation as pipeline_of};
 use fathom_train::recipe::Data;

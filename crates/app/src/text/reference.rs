@@ -15,7 +15,7 @@ use fathom_train::recipe::{MethodName, ReferenceName};
 use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::job::Job;
-use crate::models::{self, Loaded};
+use crate::models::{self, LoadedModel};
 
 /// Tokens that go through the model together.
 const TOKENS: usize = 8192;
@@ -180,7 +180,7 @@ pub fn column(
     }
     let device = job.machine.open()?;
     let dtype = models::precision(job.recipe().model.precision);
-    let Loaded { model, params } = models::load(&device, folder, Some(dtype), events)?;
+    let LoadedModel { model, params } = models::load(&device, folder, Some(dtype), events)?;
     if needed.top_k > model.spec.vocab {
         let message = format!("is {}, and the teacher has {} tokens", needed.top_k, model.spec.vocab);
         return Err(job.loaded.refuse("objective.top_k", message).into());

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use fathom_base::human;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::ranks::Claim;
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Recipe};

@@ -14,7 +14,7 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together
 use super::gap::Gap;
 use super::rank::{Shared, rebuilds, trainers};
 use super::time::{Ahead, Turns};
-use super::watch::{BEFORE, Watch, if_there_is_room};
+use super::watch::{Aside, BEFORE, Watch};
 use super::{export, moments};
 use crate::adapters::FOLDER;
 use crate::error::Result;
@@ -22,7 +22,7 @@ use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
 use crate::judges::Judges;
 use crate::measure::{OnDevice, Subject, sample};
-use crate::models::{self, Loaded};
+use crate::models::{self, LoadedModel};
 use crate::report;
 
 /// How a run ended.
@@ -127,7 +127,7 @@ pub(super) fn first(
 /// Measures a run on one rank that has not started.
 fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap<'_>>) -> Result<()> {
     if run.progress().step == 0 && watch.measures && moments::before(watch.recipe) == Some(0) {
-        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics))?;
+        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics).map(drop))?;
     }
     if let Some(gap) = gap {
         run.before(&mut |trainer, metrics| {
@@ -148,11 +148,16 @@ impl<'a> First<'a> {
     /// What measures the cost of rounding.
     fn gap(&self, trainer: &Trainer, alone: bool, metrics: &mut MetricsWriter) -> Result<Option<Gap<'a>>> {
         let Shared { job, stores, .. } = *self.shared;
-        let mut gap = Gap::of(job, (self.tokenizer, stores), self.events, alone);
+        let mut gap = Gap::of(job, (self.tokenizer, stores), self.aside(), alone);
         if let Some(gap) = &mut gap {
             gap.begins(trainer, metrics)?;
         }
         Ok(gap)
+    }
+
+    /// What it does besides steps.
+    fn aside(&self) -> Aside<'a> {
+        Aside { events: self.events, stop: self.shared.stop }
     }
 
     /// Says where the run goes on; the step after which it does.
@@ -204,14 +209,14 @@ impl<'a> First<'a> {
             let Some(whole) = self.measure_saved(&device, progress.step, board, &mut metrics)? else {
                 return self.end(metrics, progress);
             };
-            Loaded { model, params } = whole;
+            LoadedModel { model, params } = whole;
         }
         let of = OnDevice { device: &device, model: &model, params: &params };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.shared.stores };
         // What has scores in the place of the vocabulary's head writes nothing.
         let writes = subject.of.model.spec.scores == 0;
         let sample = if writes {
-            if_there_is_room(self.events, || sample(&subject, progress.step))?.flatten()
+            self.aside().attempt(&device, || sample(&subject, progress.step))?.flatten()
         } else {
             None
         };
@@ -229,16 +234,16 @@ impl<'a> First<'a> {
         step: u64,
         board: &mut Option<EventFile>,
         metrics: &mut MetricsWriter,
-    ) -> Result<Option<Loaded>> {
+    ) -> Result<Option<LoadedModel>> {
         let (job, events) = (self.shared.job, self.events);
         let mut watch = self.watch(true, board);
         if job.recipe().eval.enabled {
-            let before = if_there_is_room(events, || self.saved_before(device))?;
+            let before = self.aside().attempt(device, || self.saved_before(device))?;
             if let Some((step, whole)) = before.flatten() {
                 watch.measure((device, &whole).into(), BEFORE, step, metrics)?;
             }
         }
-        let whole = if_there_is_room(events, || match (&job.trained.adapter, job.start()?) {
+        let whole = self.aside().attempt(device, || match (&job.trained.adapter, job.start()?) {
             (Some(_), Some(base)) => {
                 let dtype = models::precision(job.recipe().model.precision);
                 models::load_with(device, &base, Some(&job.adapter()), Some(dtype), events)
@@ -253,7 +258,7 @@ impl<'a> First<'a> {
 
     /// The model before its extension and the step that it is of: as it was read, or as it was saved when the stages before the
     /// last were done.
-    fn saved_before(&self, device: &Device) -> Result<Option<(u64, Loaded)>> {
+    fn saved_before(&self, device: &Device) -> Result<Option<(u64, LoadedModel)>> {
         let (job, recipe) = (self.shared.job, self.shared.job.recipe());
         let stages = moments::before(recipe);
         if let (Some(0), Some(from)) = (stages, job.start()?) {
@@ -279,7 +284,7 @@ impl<'a> First<'a> {
             took_s: None,
             ahead: Ahead::new(recipe, self.flops, given, measures),
             turns: self.turns,
-            events: self.events,
+            aside: self.aside(),
             board,
         }
     }

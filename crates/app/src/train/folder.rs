@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fathom_base::lock::{self, Claim};
 use fathom_base::metrics::{Event, read_events};
-use fathom_base::recipe::{Difference, Layers, Recipe as Loaded, Row, diff};
+use fathom_base::recipe::{Difference, Layers, Loaded, Row, diff};
 use fathom_model::write_file;
 use fathom_train::recipe::{OffloadCodec, Recipe};
 use fathom_train::{Checkpoint, Checkpoints, Progress};

@@ -8,9 +8,8 @@ use fathom_text::Tokenizer;
 use fathom_train::recipe::{QatName, Recipe};
 use fathom_train::{Checkpoints, Stores, Trainer};
 
-use super::watch::if_there_is_room;
+use super::watch::Aside;
 use crate::error::Result;
-use crate::events::Events;
 use crate::job::Job;
 use crate::measure::{OnDevice, Subject, some_bits};
 
@@ -22,7 +21,7 @@ pub(super) struct Gap<'a> {
     recipe: &'a Recipe,
     tokenizer: &'a Tokenizer,
     stores: &'a Stores,
-    events: &'a dyn Events,
+    aside: Aside<'a>,
     /// Bits per byte before rounding, and with weights that were rounded and not trained.
     plain: Option<f64>,
     rounded: Option<f64>,
@@ -33,7 +32,7 @@ impl<'a> Gap<'a> {
     pub fn of(
         job: &'a Job,
         (tokenizer, stores): (&'a Tokenizer, &'a Stores),
-        events: &'a dyn Events,
+        aside: Aside<'a>,
         alone: bool,
     ) -> Option<Gap<'a>> {
         let recipe = job.recipe();
@@ -44,7 +43,7 @@ impl<'a> Gap<'a> {
             recipe,
             tokenizer,
             stores,
-            events,
+            aside,
             plain: None,
             rounded: None,
         })
@@ -62,7 +61,7 @@ impl<'a> Gap<'a> {
         self.rounded = self.measure(trainer.into(), ("rounded", 0), metrics)?;
         let Some(rounded) = self.rounded else { return Ok(()) };
         let (qat, cost) = (self.recipe.precision.qat, rounded - plain);
-        self.events.line(&format!(
+        self.aside.events.line(&format!(
             "{qat}: held-out text takes {plain:.4} bits a byte, and {rounded:.4} with the weights rounded ({cost:+.4})"
         ));
         Ok(())
@@ -74,7 +73,7 @@ impl<'a> Gap<'a> {
         let when = ("rounded and trained", step);
         let Some(trained) = self.measure(trainer.into(), when, metrics)? else { return Ok(()) };
         let (qat, cost) = (self.recipe.precision.qat, trained - rounded);
-        self.events.line(&format!(
+        self.aside.events.line(&format!(
             "{qat}: held-out text takes {trained:.4} bits a byte with the rounded weights as they were trained ({cost:+.4} since they \
              were rounded, {:+.4} since before)",
             trained - plain
@@ -82,7 +81,7 @@ impl<'a> Gap<'a> {
         Ok(())
     }
 
-    /// Bits per byte of a model; `None` where there is no text or no room.
+    /// Bits per byte of a model; `None` where there is no text or no room, or it was given up.
     fn measure(
         &self,
         of: OnDevice<'_>,
@@ -95,11 +94,10 @@ impl<'a> Gap<'a> {
         }
         let longest = self.recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(CONTEXT);
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
-        self.events.doing("measuring what rounding costs");
+        self.aside.events.doing("measuring what rounding costs");
         let extent = [self.recipe.eval.tokens, longest.clamp(2, CONTEXT)];
-        let Some(bits) = if_there_is_room(self.events, || some_bits(&subject, extent))?.flatten() else {
-            return Ok(None);
-        };
+        let bits = self.aside.attempt(of.device, || some_bits(&subject, extent))?;
+        let Some(bits) = bits.flatten() else { return Ok(None) };
         let moment = Moment { when: when.into(), step, trained_tokens: 0 };
         metrics.write(&Event::EvalBits(bits.to_event(&format!("held-out, {when}"), &moment)))?;
         Ok(Some(bits.bits_per_byte))

@@ -25,7 +25,7 @@ use std::slice;
 use std::time::Instant;
 
 use fathom_base::metrics::MetricsWriter;
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_tensor::Device;
 use fathom_train::Outcome;
 use fathom_train::recipe::Recipe;

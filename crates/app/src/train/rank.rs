@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fathom_base::metrics::{MetricsWriter, events};
+use fathom_base::metrics::MetricsWriter;
 use fathom_grad::Params;
 use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, initialise_induction, share_untrained};
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
-    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Settled, Sources, Stores, Trainer,
-    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
+    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, Stores, Trainer, fault, frozen,
+    open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
 };
 
 use fathom_train::Frozen;
@@ -25,7 +25,7 @@ use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
 use crate::judges::Judges;
-use crate::models::{How, Loaded, begin_scores, load_part, model_folder, portion, precision};
+use crate::models::{How, LoadedModel, begin_scores, load_part, model_folder, portion, precision};
 use crate::text::tokenizer_dir;
 
 /// What every rank of a run is given.
@@ -145,7 +145,7 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     let how = How { disk: &disk, ranks, quantized: quantized.as_ref(), adapt: &adapt };
     let (mut model, mut params) = match job.start()? {
         Some(folder) => {
-            let Loaded { mut model, params } = load_part(device, &folder, Some(dtype), &how, events)?;
+            let LoadedModel { mut model, params } = load_part(device, &folder, Some(dtype), &how, events)?;
             train_experts(recipe, &mut model.spec)?;
             (model, params)
         }
@@ -228,7 +228,7 @@ fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
             let how = How { disk: &disk, ranks, quantized: None, adapt: &Ok };
             let dtype = Some(precision(recipe.model.precision));
             let loaded = load_part(&trainer.device, &folder, dtype, &how, &Silent)?;
-            let Loaded { mut model, mut params } = loaded;
+            let LoadedModel { mut model, mut params } = loaded;
             if recipe.sync().is_some() {
                 // Checkpoints have of it what they have of the policy.
                 frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
@@ -244,7 +244,7 @@ fn teacher(job: &Job, device: &Device) -> Result<Option<Frozen>> {
     let Some(folder) = recipe.objective.runs_teacher() else { return Ok(None) };
     let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
     let (folder, dtype) = (model_folder(folder)?, precision(recipe.model.precision));
-    let Loaded { model, params } = load_part(device, &folder, Some(dtype), &how, &Silent)?;
+    let LoadedModel { model, params } = load_part(device, &folder, Some(dtype), &how, &Silent)?;
     Ok(Some(Frozen { model, params }))
 }
 
@@ -326,19 +326,4 @@ pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
 /// Shows and measures nothing.
 struct Unwatched;
 
-impl Hooks for Unwatched {
-    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
-    fn warn(&mut self, _: &str) {}
-    fn step(&mut self, _: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
-        Ok(())
-    }
-    fn stage_done(
-        &mut self,
-        _: &Trainer,
-        _: usize,
-        _: u64,
-        _: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
-        Ok(())
-    }
-}
+impl Hooks for Unwatched {}

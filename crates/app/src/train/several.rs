@@ -1,6 +1,6 @@
 //! Several adapters over one base in one run: each is a job of its own.
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_train::recipe::Recipe;
 
 use super::begin::{check_alone, is_done};

@@ -1,13 +1,16 @@
 //! What is shown of a run while it goes on, and what is measured between its stages and at its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use fathom_base::Flow;
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_engine::Error as Engine;
 use fathom_eval::Moment;
 use fathom_report::tensorboard::EventFile;
-use fathom_tensor::OutOfMemory;
+use fathom_tensor::{Device, GivenUp, OutOfMemory};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Hooks, Settled, Stores, Trainer};
@@ -22,24 +25,36 @@ use crate::report::unix_s;
 /// When the first measurement is.
 pub(super) const BEFORE: &str = "before_extension";
 
-/// What is measured may need more memory than training did: a model of many ranks on one of them, keys and values of the longest
-/// prompt. Then it is left out, and the run goes on; as where the model gives no numbers any more, which its losses tell.
-pub(super) fn if_there_is_room<T>(
-    events: &dyn Events,
-    work: impl FnOnce() -> Result<T>,
-) -> Result<Option<T>> {
-    // Weights are only looked at, and what work took is given back when it unwinds.
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Err(error)) if gives_no_numbers(&error) => {
-            events.warn(&format!("not measured: {error}"));
-            Ok(None)
+/// What a run does besides its steps, and goes on without.
+#[derive(Clone, Copy)]
+pub(super) struct Aside<'a> {
+    /// Hear what is left out.
+    pub events: &'a dyn Events,
+    /// Set to give it up.
+    pub stop: &'a Arc<AtomicBool>,
+}
+
+impl Aside<'_> {
+    /// What is measured may need more memory than training did: a model of many ranks on one of them, keys and values of the longest
+    /// prompt. Then it is left out, and the run goes on; as where the model gives no numbers any more, which its losses tell, and where
+    /// the run is to save and stop, which does not wait.
+    pub fn attempt<T>(&self, device: &Device, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+        let _revocable = device.pool.revocable(self.stop);
+        // Weights are only looked at, and what work took is given back when it unwinds.
+        match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Err(error)) if gives_no_numbers(&error) => self.leave_out(&error.to_string()),
+            Ok(done) => done.map(Some),
+            Err(panic) if panic.is::<OutOfMemory>() => self.leave_out(
+                "there is no room for it next to what is in memory; `fathom eval` can do it later",
+            ),
+            Err(panic) if panic.is::<GivenUp>() => self.leave_out("the run was asked to stop"),
+            Err(panic) => resume_unwind(panic),
         }
-        Ok(done) => done.map(Some),
-        Err(panic) if panic.is::<OutOfMemory>() => {
-            events.warn("not measured: there is no room for it next to what is in memory; `fathom eval` can do it later");
-            Ok(None)
-        }
-        Err(panic) => resume_unwind(panic),
+    }
+
+    fn leave_out<T>(&self, why: &str) -> Result<Option<T>> {
+        self.events.warn(&format!("not measured: {why}"));
+        Ok(None)
     }
 }
 
@@ -74,23 +89,23 @@ pub(super) struct Watch<'a> {
     pub ahead: Ahead,
     /// Who it is of those that take turns, and what these have before them.
     pub turns: (usize, &'a Turns),
-    /// Hears of the run while it goes on.
-    pub events: &'a dyn Events,
+    /// Hears of the run while it goes on, and gives up what it does besides.
+    pub aside: Aside<'a>,
     /// Shows it in TensorBoard.
     pub board: &'a mut Option<EventFile>,
 }
 
 impl Watch<'_> {
-    /// Measures up to the run's longest sequence.
+    /// Measures up to the run's longest sequence; stops where that was given up.
     pub fn measure(
         &mut self,
         of: OnDevice<'_>,
         when: &str,
         step: u64,
         metrics: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
+    ) -> fathom_train::Result<Flow> {
         if !self.measures {
-            return Ok(());
+            return Ok(Flow::Continue);
         }
         let stages = &self.recipe.stage;
         let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
@@ -100,19 +115,24 @@ impl Watch<'_> {
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
         let teaches = self.recipe.data.is_lessons() || self.recipe.rl.is_on();
         let of_what = if teaches { when.replace("extension", "training") } else { when.to_string() };
-        self.events.doing(&format!("measuring {}", of_what.replace('_', " ")));
+        self.aside.events.doing(&format!("measuring {}", of_what.replace('_', " ")));
         let started = Instant::now();
-        let measured = if_there_is_room(self.events, || measure(&subject, self.recipe, &extent, metrics))
+        let measured = self
+            .aside
+            .attempt(of.device, || measure(&subject, self.recipe, &extent, metrics))
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;
         let took_s = started.elapsed().as_secs_f64();
         self.took_s = Some(took_s);
         self.ahead.measure_s = took_s;
-        let Some(figures) = measured else { return Ok(()) };
+        let stopped = self.aside.stop.load(Ordering::Relaxed);
+        let Some(figures) = measured else {
+            return Ok(if stopped { Flow::Stop } else { Flow::Continue });
+        };
         if let (Some(file), Some(bits)) = (self.board.as_mut(), &figures.bits) {
             file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
         }
-        self.events.on(Event::Measured { when, figures: &figures, context_tokens: context });
-        Ok(())
+        self.aside.events.on(Event::Measured { when, figures: &figures, context_tokens: context });
+        Ok(Flow::Continue)
     }
 
     /// Seconds of a timed run for a measurement: the last one has what is left, where that is less than it was given.
@@ -126,11 +146,11 @@ impl Watch<'_> {
 
 impl Hooks for Watch<'_> {
     fn warn(&mut self, text: &str) {
-        self.events.warn(text);
+        self.aside.events.warn(text);
     }
 
     fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
-        self.events.on(Event::Stage { stage, settled });
+        self.aside.events.on(Event::Stage { stage, settled });
     }
 
     fn step(
@@ -143,7 +163,7 @@ impl Hooks for Watch<'_> {
         let left = stage_steps.map_or(0, |steps| steps.saturating_sub(stage_step));
         let (index, turns) = self.turns;
         let later_s = own_s + turns.of_others(index, own_s + left as f64 * step.step_s);
-        self.events.on(Event::Step { step, of_stage: stage_step, stage_steps, later_s });
+        self.aside.events.on(Event::Step { step, of_stage: stage_step, stage_steps, later_s });
         match self.board.as_mut() {
             Some(file) => Ok(file.step(unix_s(), step)?),
             None => Ok(()),
@@ -171,11 +191,11 @@ impl Hooks for Watch<'_> {
         index: usize,
         step: u64,
         metrics: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
+    ) -> fathom_train::Result<Flow> {
         let when = match index + 1 {
             done if moments::before(self.recipe) == Some(done) => BEFORE,
             done if self.recipe.stage.len() == done => moments::after(self.recipe),
-            _ => return Ok(()),
+            _ => return Ok(Flow::Continue),
         };
         self.measure(trainer.into(), when, step, metrics)
     }
@@ -183,31 +203,32 @@ impl Hooks for Watch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use fathom_tensor::{Category, DType, Device, Meta, Profile};
+    use fathom_tensor::{Category, DType, Meta, Profile};
 
     use super::*;
     use crate::events::Silent;
 
     #[test]
-    fn what_finds_no_room_is_left_out() {
+    fn what_finds_no_room_or_is_given_up_is_left_out() {
         let device = Device::new(Arc::new(Meta::new(Profile::portable(1))), 1 << 20);
-        let events = Silent;
+        let (events, stop) = (Silent, Arc::new(AtomicBool::new(false)));
+        let aside = Aside { events: &events, stop: &stop };
         let ask = |bytes: usize| {
             let work = || Ok(device.empty(1, bytes, DType::U8, Category::Data).cols());
-            if_there_is_room(&events, work).unwrap()
+            aside.attempt(&device, work).unwrap()
         };
         assert_eq!([ask(1 << 10), ask(2 << 20), ask(1 << 20)], [Some(1 << 10), None, Some(1 << 20)]);
         let no_numbers = || Engine::NotFinite { what: "a loss" };
         let wrapped = || fathom_eval::Error::Model(fathom_base::Error::product(no_numbers()));
+        let fail = |error: Error| aside.attempt(&device, || -> Result<()> { Err(error) });
         for error in [no_numbers().into(), fathom_base::Error::product(no_numbers()).into(), wrapped().into()]
         {
-            assert!(if_there_is_room(&events, || -> Result<()> { Err(error) }).unwrap().is_none());
+            assert!(fail(error).unwrap().is_none());
         }
-        assert!(if_there_is_room(&events, || -> Result<()> { Err(Engine::Empty.into()) }).is_err());
-        let other =
-            || if_there_is_room(&events, || -> Result<()> { panic!("out of memory: in a text alone") });
+        assert!(fail(Engine::Empty.into()).is_err());
+        let other = || aside.attempt(&device, || -> Result<()> { panic!("out of memory: in a text alone") });
         assert!(catch_unwind(AssertUnwindSafe(other)).is_err());
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(ask(1 << 10), None);
     }
 }

@@ -12,6 +12,7 @@ mod policy_values;
 mod responses;
 mod reward_adapters;
 mod serve_adapters;
+mod serve_memory;
 mod serve_mesh;
 mod several;
 mod several_asked;

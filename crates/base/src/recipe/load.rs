@@ -126,7 +126,7 @@ impl<'a> Layers<'a> {
 
 /// A loaded recipe: the typed value, and every key with its source.
 #[derive(Clone, Debug)]
-pub struct Recipe<T> {
+pub struct Loaded<T> {
     /// The typed value.
     pub value: T,
     rows: Vec<Row>,
@@ -136,13 +136,13 @@ pub struct Recipe<T> {
     typed: Vec<String>,
 }
 
-impl<T: Table> Recipe<T> {
+impl<T: Table> Loaded<T> {
     /// Lays the layers over each other and reads the result.
     ///
     /// # Errors
     /// The first mistake, with its place: unknown key or recipe, wrong kind of value, unreadable file, text
     /// that is not TOML, recipes that extend each other in a circle.
-    pub fn load(layers: Layers<'_>) -> Result<Recipe<T>> {
+    pub fn load(layers: Layers<'_>) -> Result<Loaded<T>> {
         let schema = TableSchema::of::<T>();
         let paths: Vec<String> = keys::<T>().into_iter().map(|key| key.path).collect();
         let nodes = defaults(&schema, &schema.defaults);
@@ -160,11 +160,11 @@ impl<T: Table> Recipe<T> {
             Layer::Setting(text) => Some(text.split_once('=')?.0.trim().to_string()),
             _ => None,
         });
-        Ok(Recipe { value, rows, sources, text: text(&schema, &nodes), typed: typed.collect() })
+        Ok(Loaded { value, rows, sources, text: text(&schema, &nodes), typed: typed.collect() })
     }
 }
 
-impl<T> Recipe<T> {
+impl<T> Loaded<T> {
     /// Every key with its value and source, in the order of declaration.
     pub fn rows(&self) -> &[Row] {
         &self.rows

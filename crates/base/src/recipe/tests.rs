@@ -80,8 +80,8 @@ fn layers() -> Layers<'static> {
     Layers::with_library(LIBRARY)
 }
 
-fn load(layers: Layers<'_>) -> Recipe<Run> {
-    Recipe::load(layers).unwrap()
+fn load(layers: Layers<'_>) -> Loaded<Run> {
+    Loaded::load(layers).unwrap()
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn keys_are_listed_with_their_documentation() {
 }
 
 fn refused(layers: Layers<'_>, message: &str) {
-    let error = Recipe::<Run>::load(layers).map(|r| r.value).expect_err(message);
+    let error = Loaded::<Run>::load(layers).map(|r| r.value).expect_err(message);
     assert_eq!(error.to_string(), message);
 }
 
@@ -212,17 +212,17 @@ fn mistakes_in_files_name_line_key_and_remedy() {
         "[data]\npaths = 'x'",
         "recipe r, line 2: `data.paths` should be a list of texts, found the text \"x\"",
     );
-    let error = Recipe::<Run>::load(layers().text("r", "[train]\nlr = = 3")).map(|r| r.value).unwrap_err();
+    let error = Loaded::<Run>::load(layers().text("r", "[train]\nlr = = 3")).map(|r| r.value).unwrap_err();
     assert!(error.to_string().starts_with("recipe r, line 2: not valid TOML"), "{error}");
     assert!(error.to_string().ends_with("\n  lr = = 3\n       ^"), "{error}");
-    let error = Recipe::<Run>::load(layers().recipe("no/such.toml")).map(|r| r.value).unwrap_err();
+    let error = Loaded::<Run>::load(layers().recipe("no/such.toml")).map(|r| r.value).unwrap_err();
     assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("no/such.toml"), "{error}");
 }
 
 #[test]
 fn whole_numbers_may_be_sizes() {
     let steps = |text: &str| {
-        Recipe::<Run>::load(layers().set(&format!("train.steps={text}"))).map(|r| r.value.train.steps)
+        Loaded::<Run>::load(layers().set(&format!("train.steps={text}"))).map(|r| r.value.train.steps)
     };
     assert_eq!(steps("4MiB").unwrap(), 4 << 20);
     assert_eq!(
@@ -301,7 +301,7 @@ fn what_is_no_file_of_a_recipe_s_size_is_refused() {
     let refused = |base: &str, message: &str| {
         let path = folder.path().join("own.toml");
         std::fs::write(&path, format!("extends = \"{base}\"\n")).unwrap();
-        let error = Recipe::<Run>::load(layers().file(&path)).unwrap_err().to_string();
+        let error = Loaded::<Run>::load(layers().file(&path)).unwrap_err().to_string();
         assert!(error.contains(base) && error.contains(message), "{error}");
     };
     refused("/dev/zero", "not a regular file");

@@ -11,7 +11,7 @@ use fathom_app::rounds::run as rounds;
 use fathom_app::train::{self, Order};
 use fathom_app::{Job, train as run_job};
 use fathom_base::ranks::Claim;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_train::Outcome;
 use fathom_train::recipe::{Recipe, WriteName};
 

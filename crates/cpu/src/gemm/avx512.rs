@@ -68,7 +68,7 @@ pub(super) static KIND_BF16: Kind = Kind {
     store: store_flushed,
     round: Some(round),
     stream_bytes: STREAM_BYTES,
-    few: Some((few512::ROWS, few512::few_bf16)),
+    few: Some((few512::ROWS_BF16, few512::few_bf16)),
     slim: Some((slim512::COLUMNS, slim512::slim)),
     few_widens: false,
 };

@@ -8,8 +8,11 @@ use super::{Elem, Gemm};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// The most rows served.
+/// The most rows of f32 served.
 pub(super) const ROWS: usize = 4;
+/// The most rows of bf16: for more, sums and sixteen columns of B have not enough registers (83 to 99 GMAC a second of one core at 8
+/// rows and 66 in blocks, 62 at 12 rows).
+pub(super) const ROWS_BF16: usize = 8;
 /// How far ahead of its use a row of B is fetched, in bytes.
 const AHEAD: usize = 512;
 
@@ -30,7 +33,7 @@ pub(super) unsafe fn few_f32(g: &Gemm, cols: Range<usize>) {
     }
 }
 
-/// Columns `cols` of a product of at most [`ROWS`] rows of bf16.
+/// Columns `cols` of a product of at most [`ROWS_BF16`] rows of bf16.
 ///
 /// # Safety
 /// As [`few_f32`], both bf16.
@@ -42,13 +45,15 @@ pub(super) unsafe fn few_bf16(g: &Gemm, cols: Range<usize>) {
             1 => columns_bf16::<1>(g, cols),
             2 => columns_bf16::<2>(g, cols),
             3 => columns_bf16::<3>(g, cols),
-            _ => columns_bf16::<4>(g, cols),
+            4 => columns_bf16::<4>(g, cols),
+            5 | 6 => columns_bf16::<6>(g, cols),
+            _ => columns_bf16::<8>(g, cols),
         }
     }
 }
 
-/// `M` rows by `cols`, 16 columns at a time. (More groups of columns in flight were slower: 16 rows of B are
-/// about as many streams as the caches follow.)
+/// At most `M` rows by `cols`, 16 columns at a time; the last row stands for those that are missing. (More groups of columns in flight
+/// were slower: 16 rows of B are about as many streams as the caches follow.)
 macro_rules! columns {
     ($name:ident, $form:expr, $features:literal, $step:expr) => {
         #[target_feature(enable = $features)]
@@ -57,6 +62,7 @@ macro_rules! columns {
             let (size, stride) = (g.b.elem.bytes(), g.b.stride * g.b.elem.bytes());
             let dwords = g.k.div_ceil(unit($form));
             let whole = g.k / (16 * unit($form)) * 16;
+            let row_of = |row: usize| row.min(g.m - 1);
             for col in cols.clone().step_by(16) {
                 // Columns past the end repeat the last one and are not stored.
                 let rows: [*const u8; 16] =
@@ -66,7 +72,7 @@ macro_rules! columns {
                     let mut sum = [_mm512_setzero_ps(); M];
                     if g.accumulate {
                         for (row, sum) in sum.iter_mut().enumerate() {
-                            *sum = read(g, row, col, cols.end);
+                            *sum = read(g, row_of(row), col, cols.end);
                         }
                     }
                     for step in (0..whole).step_by(16) {
@@ -79,7 +85,7 @@ macro_rules! columns {
                         let b = load_transposed(&rows, step * 4);
                         for (i, b) in b.into_iter().enumerate() {
                             for row in 0..M {
-                                let a = g.a.ptr.add(row * g.a.stride * size).cast::<i32>();
+                                let a = g.a.ptr.add(row_of(row) * g.a.stride * size).cast::<i32>();
                                 let x = _mm512_set1_epi32(a.add(step + i).read_unaligned());
                                 sum[row] = $step(sum[row], x, b);
                             }
@@ -92,12 +98,12 @@ macro_rules! columns {
                         transpose(&mut b);
                         for (i, b) in b.into_iter().enumerate().take(dwords - whole) {
                             for row in 0..M {
-                                let x = _mm512_set1_epi32(last::<$form>(g, row, whole + i));
+                                let x = _mm512_set1_epi32(last::<$form>(g, row_of(row), whole + i));
                                 sum[row] = $step(sum[row], x, b);
                             }
                         }
                     }
-                    for (row, sum) in sum.into_iter().enumerate() {
+                    for (row, sum) in sum.into_iter().enumerate().take(g.m) {
                         write(g, row, col, cols.end, sum);
                     }
                 }

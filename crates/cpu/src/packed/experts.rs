@@ -130,7 +130,7 @@ unsafe fn compute(place: Place<'_>, op: &Experts<'_>, (order, wave): (&[i32], &W
         return;
     }
     let (mut at, mut tasks, mut parts) = (memory, 0, Vec::with_capacity(wave.len()));
-    let even = (wave.len() * op.out).div_ceil(place.threads.count() * TASKS).next_multiple_of(OCTET);
+    let even = (wave.len() * op.out).div_ceil(place.threads.count() * TASKS).next_multiple_of(2 * OCTET);
     for (expert, slots) in wave {
         let runs = rows_of(op.runs, op.k, expert * op.out..(expert + 1) * op.out);
         let few = slots.len() <= FEW || place.isa == Isa::Portable;

@@ -13,7 +13,9 @@
 //! So the bits of a row depend on nothing but its own elements and the weight, whichever kernel computes it, and are the same on every
 //! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]), which for blocks of four to six
 //! bits are interleaved in memory ([`octets`]); for many rows sixteen columns at a time are unpacked to 16 bits in the first cache and
-//! used for all of them ([`panel`]). Where the processor has products of integers (AVX-512 VNNI), both use them ([`avx512`]). Weights of experts are multiplied in the same way, a few experts' rows at a time ([`experts`]).
+//! used for all of them ([`panel`]). Where the processor has products of integers (AVX-512 VNNI), both use them ([`avx512`]), a few
+//! rows with sixteen columns at a time, and up to [`APART`] rows multiply bytes, which take half of the work to unpack. Weights of
+//! experts are multiplied in the same way, a few experts' rows at a time ([`experts`]).
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +32,7 @@ mod portable;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use embed::{Embed, embed};
 pub use experts::{Experts, experts, experts_workspace_bytes};
@@ -44,8 +47,9 @@ use half::bf16;
 use crate::elementwise::Place;
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat, MatMut};
-use format::{Behind, Columns, Format, GROUP, OCTET, by_format};
+use format::{Behind, Columns, Format, GROUP, MOST_GROUPS, OCTET, by_format};
 use rows::Rows;
+use turns::Turns;
 
 /// Rows of A that are quantised at a time.
 const ROWS: usize = 256;
@@ -53,6 +57,8 @@ const ROWS: usize = 256;
 const COLUMNS: usize = 64;
 /// The most rows that read blocks as they are.
 const FEW: usize = 4;
+/// The most rows that have the bytes of their integers apart, which products of bytes are made of.
+const APART: usize = 32;
 /// Elements of A that are worth waking a thread for.
 const SERIAL: usize = if cfg!(test) { 64 } else { 1 << 15 };
 /// Tasks per thread, so that a disturbed thread does not hold up the others.
@@ -91,8 +97,10 @@ pub struct Product<'a> {
 
 /// Bytes of scratch memory of a product.
 pub fn workspace_bytes(threads: usize, m: usize, k: usize) -> usize {
+    // Fewer rows may take more, and who plans for some has room for fewer.
     let rows = m.min(ROWS);
-    Rows::bytes(rows, k) + threads * tile_bytes(rows) + 2 * ALIGN
+    let bytes = Rows::bytes(rows, k).max(Rows::bytes(rows.min(APART), k));
+    bytes + threads * tile_bytes(rows) + 2 * ALIGN
 }
 
 /// A thread's sums.
@@ -173,13 +181,13 @@ unsafe fn multiply(
 ) {
     let few = count <= FEW || place.isa == Isa::Portable;
     let all: usize = op.runs.iter().map(|run| run.rows).sum();
-    let even = all.div_ceil(place.threads.count() * TASKS).next_multiple_of(OCTET);
+    let even = all.div_ceil(place.threads.count() * TASKS).next_multiple_of(2 * OCTET);
     let part = if few { even } else { COLUMNS };
     let tasks = op.runs.iter().map(|run| run.rows.div_ceil(part)).sum();
     let (lines, runs, bytes) = (Lines { c: op.c, first, slots: None }, Runs(op.runs), tile_bytes(count));
-    let tiles = Tiles(tiles);
-    place.threads.run(tasks, &|task, thread| {
-        let task = cut(runs.get(), part, task);
+    let (tiles, turns) = (Tiles(tiles), Turns::new(tasks, place.threads.count()));
+    place.threads.run(tasks, &|_, thread| {
+        let task = cut(runs.get(), part, turns.take(thread));
         let tile = tiles.get().wrapping_add(thread * bytes);
         // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
         unsafe {
@@ -281,7 +289,20 @@ unsafe fn columns<F: Format>(
 ) {
     let mut cols = task.cols.clone();
     #[cfg(target_arch = "x86_64")]
-    if isa != Isa::Portable && count > FEW {
+    if F::OCTETS && count <= APART && avx512::has(isa) && (count > FEW || avx512::pairs::<F>(count)) {
+        let whole = cols.start + cols.len() / panel::COLS * panel::COLS;
+        let whole = cols.start..if count > FEW { cols.end } else { whole };
+        cols.start = whole.end;
+        // SAFETY: passed on.
+        unsafe {
+            match count {
+                2 => pairs::<F, 2>(isa, task, whole, rows, lines),
+                3 => pairs::<F, 3>(isa, task, whole, rows, lines),
+                4 => pairs::<F, 4>(isa, task, whole, rows, lines),
+                _ => filled::<F>(isa, task, whole, (count, rows), tile, lines),
+            }
+        }
+    } else if isa != Isa::Portable && count > FEW {
         let whole = cols.start + cols.len() / OCTET * OCTET;
         // SAFETY: passed on.
         unsafe { panels::<F>(isa, task, cols.start..whole, (count, rows), tile, lines) };
@@ -313,6 +334,70 @@ unsafe fn columns<F: Format>(
             for (row, sums) in sums.iter().enumerate() {
                 store(isa, lines, row, task.at + col, &sums[..wide]);
             }
+        }
+    }
+}
+
+/// Whole pairs of octets of a task's columns, for a few rows.
+///
+/// # Safety
+/// As [`multiply`]; the rows are `M`, and the processor has AVX-512's products of integers.
+#[cfg(target_arch = "x86_64")]
+unsafe fn pairs<F: Format, const M: usize>(
+    isa: Isa,
+    task: &Task,
+    cols: Range<usize>,
+    rows: Rows,
+    lines: &Lines<'_>,
+) {
+    for col in cols.step_by(panel::COLS) {
+        let both = [0, OCTET].map(|octet| columns_at(task, col + octet, rows.k));
+        // SAFETY: passed on.
+        unsafe {
+            for (row, sums) in avx512::pair::<F, M>(both, rows).iter().enumerate() {
+                store(isa, lines, row, task.at + col, sums);
+            }
+        }
+    }
+}
+
+/// A task's columns, whole octets, for some rows: sixteen columns at a time, a few groups of which are unpacked to bytes and used for
+/// all rows.
+///
+/// # Safety
+/// As [`pairs`], of any number of rows that have their bytes apart.
+#[cfg(target_arch = "x86_64")]
+unsafe fn filled<F: Format>(
+    isa: Isa,
+    task: &Task,
+    cols: Range<usize>,
+    (count, rows): (usize, Rows),
+    tile: &mut [f32],
+    lines: &Lines<'_>,
+) {
+    use panel::{COLS, Panel};
+    let (mut panel, groups) = (Panel::new(), rows.k / GROUP);
+    let tile = &mut tile.as_chunks_mut::<COLS>().0[..count];
+    for col in cols.clone().step_by(COLS) {
+        let wide = COLS.min(cols.end - col);
+        // Of a single octet both halves have the columns.
+        let both = [col, col + wide - OCTET].map(|col| columns_at(task, col, rows.k));
+        tile.fill([0.0; COLS]);
+        for from in (0..groups).step_by(MOST_GROUPS) {
+            let part = (from, MOST_GROUPS.min(groups - from));
+            // SAFETY: passed on.
+            unsafe {
+                avx512::fill::<F>(both, part, rows.k, &mut panel);
+                let mut row = 0;
+                while row < count {
+                    let (rows, tile) = (rows.from(row), tile.as_mut_ptr().add(row));
+                    row += avx512::some::<F>(count - row, &panel, part, rows, tile);
+                }
+            }
+        }
+        for (row, sums) in tile.iter().enumerate() {
+            // SAFETY: passed on.
+            unsafe { store(isa, lines, row, task.at + col, &sums[..wide]) };
         }
     }
 }

@@ -3,9 +3,10 @@
 
 use std::marker::PhantomData;
 
+use fathom_tensor::ggml::Kind;
 use fathom_tensor::ggml::octets::{MOST_BYTES, block};
 
-use super::format::{Columns, Format, Lies, OCTET};
+use super::format::{Columns, Format, GROUP, Lies, OCTET};
 
 /// A format of rows that are interleaved.
 pub(super) struct Octets<F>(PhantomData<F>);
@@ -44,3 +45,42 @@ impl Apart {
         std::array::from_fn(|col| self.0[col].as_ptr())
     }
 }
+
+/// Vectors of a group: each has four elements of eight columns.
+pub(super) const QUADS: usize = GROUP / 4;
+/// After how many of its groups a block's codes lie in the same way.
+pub(super) const fn period<F: Format>() -> usize {
+    match F::LIES {
+        Lies::Within(Kind::Q4K) => 2,
+        Lies::Within(Kind::Q5K) => 8,
+        Lies::Within(Kind::Q6K) => 4,
+        _ => 1,
+    }
+}
+
+/// Calls a block's groups one after the other, with where their codes lie as a constant.
+macro_rules! groups {
+    ($format:ident, |$group:ident, $part:ident| $call:expr) => {
+        for first in (0..$format::GROUPS).step_by(const { period::<$format>() }) {
+            groups!(@ $format, first, |$group, $part| $call, 0 1 2 3 4 5 6 7);
+        }
+    };
+    (@ $format:ident, $first:ident, |$group:ident, $part:ident| $call:expr, $($at:literal)*) => {$(
+        if const { $at < period::<$format>() } {
+            const $part: usize = $at;
+            let $group = $first + $at;
+            $call
+        }
+    )*};
+}
+pub(super) use groups;
+
+/// Calls each of a group's vectors.
+macro_rules! quads {
+    (|$quad:ident| $call:expr) => { quads!(@ |$quad| $call, 0 1 2 3 4 5 6 7) };
+    (@ |$quad:ident| $call:expr, $($at:literal)*) => {$(
+        let $quad: usize = $at;
+        $call;
+    )*};
+}
+pub(super) use quads;

@@ -7,7 +7,7 @@
 
 use half::bf16;
 
-use super::FEW;
+use super::APART;
 use super::format::GROUP;
 use crate::mat::{Elem, Mat};
 
@@ -62,7 +62,7 @@ pub(super) struct Rows {
     pub codes: *mut i16,
     /// [rows, k / 32].
     pub parts: *mut GroupSums,
-    /// [rows, k / 32] if there are at most [`FEW`]; else nowhere.
+    /// [rows, k / 32], with a gap, if there are at most [`APART`]; else nowhere.
     pub bytes: *mut Bytes,
     /// Columns.
     pub k: usize,
@@ -78,25 +78,44 @@ impl Rows {
         k + 2 * GROUP
     }
 
+    /// Groups of bytes from one row to the next, for the same reason.
+    fn bytes_apart(k: usize) -> usize {
+        k / GROUP + 3
+    }
+
+    /// The same in bytes.
+    pub fn bytes_stride(self) -> usize {
+        size_of::<Bytes>() * Rows::bytes_apart(self.k)
+    }
+
+    /// The bytes of a row.
+    pub fn bytes_of(self, row: usize) -> *mut Bytes {
+        self.bytes.wrapping_add(row * Rows::bytes_apart(self.k))
+    }
+
     /// Bytes of so many rows.
     pub fn bytes(rows: usize, k: usize) -> usize {
-        let bytes = rows.min(FEW) * size_of::<Bytes>() * (k / GROUP);
-        rows * (2 * Rows::stride(k) + size_of::<GroupSums>() * (k / GROUP)) + bytes
+        let apart = if rows <= APART { rows * size_of::<Bytes>() * Rows::bytes_apart(k) } else { 0 };
+        rows * (2 * Rows::stride(k) + size_of::<GroupSums>() * (k / GROUP)) + apart
     }
 
     /// Rows in memory that is aligned to 64 bytes.
     pub fn at(memory: *mut u8, rows: usize, k: usize) -> Rows {
         let stride = Rows::stride(k);
-        let parts = memory.wrapping_add(2 * rows * stride);
-        let bytes = parts.wrapping_add(rows * size_of::<GroupSums>() * (k / GROUP)).cast();
-        let bytes = if rows <= FEW { bytes } else { std::ptr::null_mut() };
+        let bytes = memory.wrapping_add(2 * rows * stride).cast::<Bytes>();
+        let (bytes, parts) = if rows <= APART {
+            (bytes, bytes.wrapping_add(rows * Rows::bytes_apart(k)))
+        } else {
+            (std::ptr::null_mut(), bytes)
+        };
         Rows { codes: memory.cast(), parts: parts.cast(), bytes, k, stride }
     }
 
     /// From this row on.
     pub fn from(self, row: usize) -> Rows {
         let groups = row * (self.k / GROUP);
-        let (parts, bytes) = (self.parts.wrapping_add(groups), self.bytes.wrapping_add(groups));
+        let bytes = if self.bytes.is_null() { self.bytes } else { self.bytes_of(row) };
+        let parts = self.parts.wrapping_add(groups);
         Rows { codes: self.codes.wrapping_add(row * self.stride), parts, bytes, ..self }
     }
 }

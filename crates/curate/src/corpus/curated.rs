@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use fathom_base::human;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 

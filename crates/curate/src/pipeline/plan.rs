@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fathom_base::human;
-use fathom_base::recipe::{Recipe as Loaded, suggest_name};
+use fathom_base::recipe::{Loaded, suggest_name};
 use twox_hash::XxHash3_64;
 
 use super::batch::Batch;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use fathom_base::recipe::{Field, Key, Recipe as Loaded, Shape, Table};
+use fathom_base::recipe::{Field, Key, Loaded, Shape, Table};
 use fathom_base::secrets::{in_address, redacted};
 use serde::{Deserialize, Serialize};
 

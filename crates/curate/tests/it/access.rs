@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{OnRead, Outcome, Pipeline, Rank, Recipe, RunOptions, Stats};
 use fathom_curate::{Error, InputFile, RawOptions, RemoteOptions};
 use parquet::basic::Compression;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{Outcome, RunOptions};
 use fathom_curate::*;
 use fathom_text::store::Store;

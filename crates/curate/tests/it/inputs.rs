@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{Pipeline, Recipe, RunOptions, Stats};
 use fathom_curate::{
     Counters, Error, RawOptions, RawRecord, Reason, RemoteOptions, fetch, input_files, remote_files,

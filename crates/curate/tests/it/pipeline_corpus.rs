@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::Error;
 use fathom_curate::pipeline::{Pipeline, Recipe, RunOptions, Stats, Tally};
 use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{Pipeline, Recipe, Stats};
 use fathom_curate::{Error, QualityExamples, QualityTraining, train_quality};
 use fathom_text::Tokenizer;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{Pipeline, Recipe};
 use fathom_curate::{
     CorpusSpec, Curation, Error, Input, RawOptions, RemoteOptions, curation, input_files, open,

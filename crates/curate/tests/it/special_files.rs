@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::decontaminate::{DecontaminateOptions, Decontaminator, EvaluationSet};
 use fathom_curate::pipeline::{Pipeline, Recipe, save_page};
 use fathom_curate::{Error, QualityExamples, QualityTraining, ReadOptions, Reason, train_quality};

@@ -21,6 +21,7 @@ pub(crate) struct Tree {
     nodes: Vec<Option<Node>>,
     vacant: Vec<usize>,
     clock: u64,
+    placed: u64,
 }
 
 #[derive(Debug)]
@@ -31,6 +32,8 @@ struct Node {
     pages: Vec<Option<u32>>,
     children: Vec<usize>,
     used: u64,
+    /// How many nodes there were before.
+    number: u64,
 }
 
 /// The beginning of a sequence that is there.
@@ -43,19 +46,14 @@ pub(crate) struct Found {
     part: Option<(usize, usize)>,
 }
 
-/// Where a beginning ends in the tree.
+/// Where a beginning ends in the tree: a node, and which of those that were there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place(usize);
+pub(crate) struct Place(usize, u64);
 
 impl Found {
     /// Whole pages of it.
     pub fn pages(&self) -> usize {
         self.path.len()
-    }
-
-    /// Where they end; none before the first.
-    pub fn place(&self) -> Option<Place> {
-        self.path.last().copied().map(Place)
     }
 }
 
@@ -107,17 +105,36 @@ impl Tree {
         }
     }
 
-    /// Gives a new sequence, in memory or on disk, the pages of its beginning.
+    /// Gives a new sequence, in memory or on disk, the pages of its beginning, and how many tokens these have. Where there is no page for a
+    /// copy, they end with a whole page.
+    pub fn share(
+        &mut self,
+        device: &Device,
+        pages: &mut Pages,
+        (mut found, on_disk): (Found, bool),
+    ) -> (Table, usize) {
+        self.clock += 1;
+        loop {
+            match self.hold(device, pages, (&found, on_disk)) {
+                Ok(table) => return (table, found.tokens),
+                Err(_) => {
+                    found.part = None;
+                    found = self.reachable(pages, found, on_disk);
+                }
+            }
+        }
+    }
+
+    /// A table of the pages of a beginning.
     ///
     /// # Errors
-    /// There is no page for a copy; the table then has none.
-    pub fn share(
+    /// There is no page for a copy, and none can be given up for it; the table then has none.
+    fn hold(
         &mut self,
         device: &Device,
         pages: &mut Pages,
         (found, on_disk): (&Found, bool),
     ) -> Result<Table, Short> {
-        self.clock += 1;
         let mut table = pages.table();
         for class in 0..pages.classes() {
             let window = pages.classes[class].window;
@@ -132,24 +149,39 @@ impl Tree {
         for node in found.path.iter().copied().chain(found.part.map(|(node, _)| node)) {
             self.touch(node);
         }
-        if let Some((node, rows)) = found.part {
-            for class in 0..pages.classes() {
-                let Some(from) = self.node(node).pages[class] else { continue };
-                // Another call of `take` below must not evict this page.
-                let Some(to) = pages.take(class, on_disk) else {
-                    pages.clear(&mut table);
-                    return Err(Short { class, pages: 1 });
-                };
-                table.classes[class].pages.push(to);
-                pages.copy(device, class, [from, to], rows);
-            }
+        let Some((node, rows)) = found.part else { return Ok(table) };
+        // What is copied is not given up for its copy.
+        let copied = self.node(node).pages.clone();
+        let each = || copied.iter().enumerate().filter_map(|(class, page)| Some((class, (*page)?)));
+        each().for_each(|(class, page)| pages.retain(class, page));
+        let short = each().find(|(class, from)| {
+            let to = self.take(pages, *class, on_disk);
+            to.into_iter().for_each(|to| {
+                table.classes[*class].pages.push(to);
+                pages.copy(device, *class, [*from, to], rows);
+            });
+            to.is_none()
+        });
+        each().for_each(|(class, page)| pages.release(class, page));
+        let Some((class, _)) = short else { return Ok(table) };
+        pages.clear(&mut table);
+        Err(Short { class, pages: 1 })
+    }
+
+    /// A page that is free, or is given up.
+    pub fn take(&mut self, pages: &mut Pages, class: usize, on_disk: bool) -> Option<u32> {
+        if pages.free(class, on_disk) == 0 {
+            self.evict(pages, class, (1, on_disk));
         }
-        Ok(table)
+        pages.take(class, on_disk)
     }
 
     /// Remembers the first tokens of a sequence: `ids`, whose keys and values its table has. Rows of a last page that is not full are
     /// remembered with `tail`, after which the sequence must not write to it.
     pub fn insert(&mut self, pages: &mut Pages, root: &Root, (ids, table): (&[u32], &Table), tail: bool) {
+        if ids.len() < if tail { 1 } else { PAGE_ROWS } {
+            return;
+        }
         self.clock += 1;
         let mut at = self.root(root);
         for (index, page) in ids.chunks(PAGE_ROWS).enumerate() {
@@ -162,16 +194,29 @@ impl Tree {
         }
     }
 
-    /// Remembers a whole page behind a beginning that is there, or behind the one that this gave; `held` are its pages by class.
+    /// Where the whole pages of a beginning end; none before the first.
+    pub fn end(&self, found: &Found) -> Option<Place> {
+        found.path.last().map(|at| Place(*at, self.node(*at).number))
+    }
+
+    /// Remembers a whole page behind a beginning that is there, or behind the one that this gave; `held` are its pages by class. None where
+    /// that beginning was given up.
     pub fn graft(
         &mut self,
         pages: &mut Pages,
         (root, after): (&Root, Option<Place>),
         (ids, held): (&[u32], &[Option<u32>]),
-    ) -> Place {
-        let at = after.map_or_else(|| self.root(root), |node| node.0);
+    ) -> Option<Place> {
+        let there = |at: usize, number: u64| {
+            self.nodes.get(at)?.as_ref().filter(|node| node.number == number).map(|_| at)
+        };
+        let at = match after {
+            Some(Place(at, number)) => there(at, number)?,
+            None => self.root(root),
+        };
         let child = self.node(at).children.iter().find(|child| *self.node(**child).ids == *ids).copied();
-        Place(self.grow(pages, (at, child), ids, held))
+        let at = self.grow(pages, (at, child), ids, held);
+        Some(Place(at, self.node(at).number))
     }
 
     /// A node below another: the child that has its tokens, with the pages that it gave up, or a new one.
@@ -184,8 +229,7 @@ impl Tree {
     ) -> usize {
         let child = child.unwrap_or_else(|| {
             let given_up = vec![None; pages.classes()];
-            let node = Node { parent: Some(at), ids: ids.into(), pages: given_up, children: vec![], used: 0 };
-            let child = self.place(node);
+            let child = self.place(Some(at), ids, given_up);
             self.node_mut(at).children.push(child);
             child
         });
@@ -206,8 +250,7 @@ impl Tree {
         if let Some(at) = self.roots.get(root) {
             return *at;
         }
-        let node = Node { parent: None, ids: [].into(), pages: vec![], children: vec![], used: 0 };
-        let at = self.place(node);
+        let at = self.place(None, &[], vec![]);
         self.roots.insert(root.clone(), at);
         at
     }
@@ -231,27 +274,74 @@ impl Tree {
     pub fn evict(&mut self, pages: &mut Pages, class: usize, (count, on_disk): (usize, bool)) {
         let wanted = pages.free(class, on_disk) + count;
         if pages.classes[class].window.is_some() {
-            let mut order: Vec<(u64, usize)> = self
-                .live()
-                .filter(|(_, node)| node.pages.get(class).is_some_and(Option::is_some))
-                .map(|(at, node)| (node.used, at))
-                .collect();
-            order.sort_unstable();
-            for (_, at) in order {
-                if pages.free(class, on_disk) >= wanted {
-                    return;
-                }
-                let alone = |page: &u32| pages.is_alone(class, *page);
-                if let Some(page) = self.node(at).pages[class].filter(alone) {
-                    pages.release(class, page);
-                    self.node_mut(at).pages[class] = None;
-                }
+            self.evict_any(pages, class, wanted);
+        } else {
+            // First what ends where pages are wanted, and then all ends.
+            self.evict_ends(pages, class, (wanted, on_disk, true));
+            self.evict_ends(pages, class, (wanted, on_disk, false));
+            if pages.free(class, on_disk) < wanted {
+                self.evict_copied(pages, class, (wanted, on_disk));
             }
-            return;
         }
-        // First what ends where pages are wanted, and then all ends.
-        self.evict_ends(pages, class, (wanted, on_disk, true));
-        self.evict_ends(pages, class, (wanted, on_disk, false));
+        self.prune(pages);
+    }
+
+    /// Gives up pages of a class with a window, wherever they are.
+    fn evict_any(&mut self, pages: &mut Pages, class: usize, wanted: usize) {
+        let mut order: Vec<(u64, usize)> = self
+            .live()
+            .filter(|(_, node)| node.pages.get(class).is_some_and(Option::is_some))
+            .map(|(at, node)| (node.used, at))
+            .collect();
+        order.sort_unstable();
+        for (_, at) in order {
+            if pages.free(class, false) >= wanted {
+                return;
+            }
+            let alone = |page: &u32| pages.is_alone(class, *page);
+            if let Some(page) = self.node(at).pages[class].filter(alone) {
+                pages.release(class, page);
+                self.node_mut(at).pages[class] = None;
+            }
+        }
+    }
+
+    /// Removes ends that have no page left, and roots that nothing stands on.
+    fn prune(&mut self, pages: &mut Pages) {
+        let bare = |node: &Node| {
+            node.parent.is_some() && node.children.is_empty() && node.pages.iter().all(Option::is_none)
+        };
+        let mut open: Vec<usize> = self.live().filter(|(_, node)| bare(node)).map(|(at, _)| at).collect();
+        while let Some(at) = open.pop() {
+            let parent = self.remove(pages, at);
+            open.extend(bare(self.node(parent)).then_some(parent));
+        }
+        let (nodes, vacant) = (&mut self.nodes, &mut self.vacant);
+        self.roots.retain(|_, at| {
+            let used = nodes[*at].as_ref().is_some_and(|root| !root.children.is_empty());
+            if !used {
+                nodes[*at] = None;
+                vacant.push(*at);
+            }
+            used
+        });
+    }
+
+    /// Gives up pages behind which others are in use, with these: a sequence that runs on those has computed copies of what they stand on.
+    fn evict_copied(&mut self, pages: &mut Pages, class: usize, (wanted, on_disk): (usize, bool)) {
+        let own = |page: u32| pages.is_alone(class, page) && pages.is_on_disk(class, page) == on_disk;
+        let alone = |node: &Node| node.pages.get(class).copied().flatten().is_some_and(own);
+        let mut order: Vec<(u64, usize)> =
+            self.live().filter(|(_, node)| alone(node)).map(|(at, node)| (node.used, at)).collect();
+        order.sort_unstable();
+        for (_, at) in order {
+            if pages.free(class, on_disk) >= wanted {
+                return;
+            }
+            if self.nodes[at].is_some() {
+                self.remove_all(pages, at);
+            }
+        }
     }
 
     fn evict_ends(&mut self, pages: &mut Pages, class: usize, (wanted, on_disk, there): (usize, bool, bool)) {
@@ -283,7 +373,7 @@ impl Tree {
             })
             .collect();
         held.into_iter().for_each(|(class, page)| pages.release(class, page));
-        *self = Tree { clock: self.clock, ..Tree::default() };
+        *self = Tree { clock: self.clock, placed: self.placed, ..Tree::default() };
     }
 
     /// Pages of a class in memory that nothing but the tree has.
@@ -307,17 +397,29 @@ impl Tree {
         parent
     }
 
-    fn place(&mut self, node: Node) -> usize {
-        match self.vacant.pop() {
-            Some(at) => {
-                self.nodes[at] = Some(node);
-                at
-            }
-            None => {
-                self.nodes.push(Some(node));
-                self.nodes.len() - 1
+    /// Removes a node with all that stands on it.
+    fn remove_all(&mut self, pages: &mut Pages, at: usize) {
+        let mut open = vec![at];
+        while let Some(at) = open.last().copied() {
+            match self.node(at).children.last() {
+                Some(child) => open.push(*child),
+                None => {
+                    self.remove(pages, at);
+                    open.pop();
+                }
             }
         }
+    }
+
+    fn place(&mut self, parent: Option<usize>, ids: &[u32], pages: Vec<Option<u32>>) -> usize {
+        self.placed += 1;
+        let node = Node { parent, ids: ids.into(), pages, children: vec![], used: 0, number: self.placed };
+        let at = self.vacant.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
+        self.nodes[at] = Some(node);
+        at
     }
 
     fn touch(&mut self, at: usize) {
@@ -341,4 +443,79 @@ impl Tree {
 /// Tokens that two runs begin with alike.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_tensor::PageFormat;
+
+    use super::super::Class;
+    use super::*;
+
+    /// Pages of one class, without keys and values.
+    fn pages(window: Option<usize>, count: usize) -> Pages {
+        let free = (0..count as u32).rev().collect();
+        let class = Class { window, users: vec![0; count], in_memory: count, free, free_on_disk: Vec::new() };
+        let (of_layer, layers) = (Vec::new(), Vec::new());
+        Pages { classes: vec![class], of_layer, layers, format: PageFormat::Plain, head_dim: 1, file: None }
+    }
+
+    fn root(name: usize) -> Root {
+        (name.to_string(), String::new(), 0)
+    }
+
+    /// The pages of a sequence, for which others are given up.
+    fn table(tree: &mut Tree, pages: &mut Pages, tokens: usize) -> Table {
+        let mut table = pages.table();
+        while let Err(Short { class, pages: missing }) = pages.grow(&mut table, tokens, false) {
+            tree.evict(pages, class, (missing, false));
+        }
+        table
+    }
+
+    #[test]
+    fn what_stands_on_a_copied_page_gives_it_up() {
+        let (mut tree, mut pages) = (Tree::default(), pages(None, 4));
+        let ids: Vec<u32> = (0..3 * PAGE_ROWS as u32).collect();
+        let mut first = table(&mut tree, &mut pages, PAGE_ROWS);
+        tree.insert(&mut pages, &root(0), (&ids[..PAGE_ROWS], &first), false);
+        pages.clear(&mut first);
+        // The second sequence has computed the first page as well, and goes on behind it.
+        let mut second = table(&mut tree, &mut pages, 3 * PAGE_ROWS);
+        tree.insert(&mut pages, &root(0), (&ids, &second), false);
+        assert_eq!((pages.free(0, false), tree.alone(&pages, 0)), (0, 1));
+        assert_eq!(pages.grow(&mut second, 4 * PAGE_ROWS, false), Err(Short { class: 0, pages: 1 }));
+        tree.evict(&mut pages, 0, (1, false));
+        pages.grow(&mut second, 4 * PAGE_ROWS, false).unwrap();
+        pages.clear(&mut second);
+        assert_eq!(pages.free(0, false), 4);
+    }
+
+    #[test]
+    fn a_place_that_was_given_up_takes_nothing() {
+        let (mut tree, mut pages) = (Tree::default(), pages(None, 2));
+        let ids = [1; PAGE_ROWS];
+        let page = pages.take(0, false);
+        let place = tree.graft(&mut pages, (&root(0), None), (&ids, &[page])).unwrap();
+        pages.release(0, page.unwrap());
+        tree.evict(&mut pages, 0, (1, false));
+        // Another node is where it was.
+        let page = pages.take(0, false);
+        tree.graft(&mut pages, (&root(1), None), (&ids, &[page])).unwrap();
+        assert!(tree.graft(&mut pages, (&root(0), Some(place)), (&ids, &[page])).is_none());
+    }
+
+    #[test]
+    fn what_is_given_up_leaves_nothing() {
+        for window in [None, Some(64)] {
+            let (mut tree, mut pages) = (Tree::default(), pages(window, 4));
+            for name in 0..1000 {
+                let mut table = table(&mut tree, &mut pages, 200);
+                tree.insert(&mut pages, &root(name), (&[7; 200], &table), name % 2 == 0);
+                tree.insert(&mut pages, &root(name + 1000), (&[7; 100], &table), false);
+                pages.clear(&mut table);
+            }
+            assert!(tree.nodes.len() <= 12 && tree.roots.len() <= 4, "{} nodes", tree.nodes.len());
+        }
+    }
 }

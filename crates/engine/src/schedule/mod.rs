@@ -331,8 +331,26 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// The sequences of this step, with the tokens that each reads: those that answer, then prompts within the budget.
+    /// The sequences of this step, with the tokens that each reads, where the rows of a pass are next to each other, and in it those of an
+    /// adapter.
     fn choose(&mut self) -> Vec<(usize, usize)> {
+        let mut chosen = self.that_have_room();
+        while chosen.is_empty() {
+            // Beams that wait for one that has no room give it theirs.
+            let Some(index) = self.running.iter().rposition(Sequence::waits) else { break };
+            self.preempt(index);
+            chosen = self.that_have_room();
+        }
+        let place = |(index, _): &(usize, usize)| {
+            let sequence = &self.running[*index];
+            (sequence.on_disk, sequence.pass(), sequence.identity())
+        };
+        chosen.sort_by(|a, b| place(a).cmp(&place(b)));
+        chosen
+    }
+
+    /// Those that answer, then prompts within the budget, as far as there are pages.
+    fn that_have_room(&mut self) -> Vec<(usize, usize)> {
         let mut left = self.engine.limits.chunk_tokens.max(1);
         let mut chosen = Vec::new();
         let mut index = 0;
@@ -351,25 +369,11 @@ impl<'e> Scheduler<'e> {
             }
             index += 1;
         }
-        while left > 0 {
-            let free = self.running.len() < self.bounds.capacity.sequences;
-            let admitted = if free { self.admit(left) } else { None };
-            if let Some(count) = admitted {
-                chosen.push((self.running.len() - 1, count));
-                left -= count;
-                continue;
-            }
-            // Beams that wait for one that has no room give it theirs.
-            let waits = self.running.iter().rposition(Sequence::waits);
-            let Some(index) = waits.filter(|_| chosen.is_empty()) else { break };
-            self.preempt(index);
+        while left > 0 && self.running.len() < self.bounds.capacity.sequences {
+            let Some(count) = self.admit(left) else { break };
+            chosen.push((self.running.len() - 1, count));
+            left -= count;
         }
-        // The rows of a pass are next to each other, and in it those of an adapter.
-        let place = |(index, _): &(usize, usize)| {
-            let sequence = &self.running[*index];
-            (sequence.on_disk, sequence.pass(), sequence.identity())
-        };
-        chosen.sort_by(|a, b| place(a).cmp(&place(b)));
         chosen
     }
 
@@ -446,9 +450,8 @@ impl<'e> Scheduler<'e> {
         let Some(tree) = self.tree.as_mut().filter(|_| !asks) else { return 0 };
         let (ids, on_disk) = (&sequence.ids[..sequence.ids.len() - 1], sequence.on_disk);
         let found = tree.find(&self.pages, &root, ids, on_disk);
-        if let Ok(table) = tree.share(self.engine.device, &mut self.pages, (&found, on_disk)) {
-            (sequence.table, sequence.held) = (table, found.tokens);
-        }
+        let shared = tree.share(self.engine.device, &mut self.pages, (found, on_disk));
+        (sequence.table, sequence.held) = shared;
         sequence.held
     }
 
@@ -508,6 +511,8 @@ impl<'e> Scheduler<'e> {
         self.remember(&mut sequence);
         self.slots.push(sequence.slot);
         (sequence.held, sequence.fetched) = (0, false);
+        // It may be let in again in this step, and reads what it has then, not what was guessed to follow.
+        sequence.drafts.clear();
         self.totals.preemptions += 1;
         self.waiting.push(sequence);
     }

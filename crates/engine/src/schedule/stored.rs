@@ -182,7 +182,7 @@ impl Scheduler<'_> {
             ids: ids.clone(),
             on_disk: *on_disk,
             held: tree.pin(pages, &found),
-            place: found.place(),
+            place: tree.end(&found),
             next: found.pages(),
             root,
             chains,
@@ -259,7 +259,7 @@ impl Scheduler<'_> {
         own.iter().enumerate().map(of).collect()
     }
 
-    /// Brings the next page of a beginning into memory; false if there is no room for it.
+    /// Brings the next page of a beginning into memory; false if there is no room for it, or what it stands on was given up.
     fn graft(&mut self, read: &mut Reading) -> bool {
         let (Some(bytes), Some(tree)) = (read.arrived.pop_front(), &mut self.tree) else { return false };
         let (device, pages, index) = (self.engine.device, &mut self.pages, read.next);
@@ -268,15 +268,13 @@ impl Scheduler<'_> {
         let mut there = vec![None; pages.classes()];
         for (class, part) in parts.into_iter().enumerate().filter(|(class, _)| index >= read.first[*class]) {
             let Some(part) = part else { continue };
-            if pages.free(class, read.on_disk) == 0 {
-                tree.evict(pages, class, (1, read.on_disk));
-            }
-            let Some(page) = pages.take(class, read.on_disk) else { return false };
+            let Some(page) = tree.take(pages, class, read.on_disk) else { return false };
             read.held.push((class, page));
             pages.load(device, class, page, part);
             there[class] = Some(page);
         }
-        read.place = Some(tree.graft(pages, (&read.root, read.place), (own, &there)));
+        let Some(place) = tree.graft(pages, (&read.root, read.place), (own, &there)) else { return false };
+        read.place = Some(place);
         read.next += 1;
         self.totals.restored_tokens += PAGE_ROWS as u64;
         true

@@ -12,6 +12,7 @@ mod packed;
 mod packed_adapters;
 mod packed_experts;
 mod ranks;
+mod scarce;
 mod service;
 mod stored;
 mod structure;

@@ -78,6 +78,13 @@ impl Budgets {
         self.uses(plan).into_iter().find(|(_, used, budget)| used > budget)
     }
 
+    /// The same less what a step takes too much of each.
+    pub(super) fn without_excess(&self, plan: &Plan) -> Budgets {
+        let [memory, host, disk] =
+            self.uses(plan).map(|(_, used, budget)| budget.saturating_sub(used.saturating_sub(budget)));
+        Budgets { memory, host, disk }
+    }
+
     fn uses(&self, plan: &Plan) -> [(Resource, u64, u64); 3] {
         [
             (Resource::Memory, plan.usage.peak_reserved, self.memory),

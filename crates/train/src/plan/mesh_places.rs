@@ -1,14 +1,16 @@
 //! Where a mesh's ranks keep activations: presets, in the order of what they cost to compute, and what the memory solver finds for
 //! one mesh.
 
+use std::sync::{Mutex, PoisonError};
+
 use fathom_grad::{Place, Places};
 
 use super::Workload;
 use super::needs::Needs;
-use super::solve::{Figures, Search};
+use super::solve::{Figures, Known, Search};
 use super::table::{Choices, Table};
 use super::{Budgets, table};
-use crate::place_rules::Known;
+use crate::place_rules;
 use crate::recipe::{Activations, Granularity, Memory, PlaceName, PlaceRule, Recipe};
 
 /// Places of activations, as a recipe says them.
@@ -49,7 +51,7 @@ impl MeshPlaces {
     fn of(work: &Workload<'_>, choices: &Choices, table: &Table) -> MeshPlaces {
         let places = choices.places(table, 0..usize::MAX, table);
         // A recipe may not speak of what the model does not have.
-        let known = Known::of(work.profile, &work.spec, 1);
+        let known = place_rules::Known::of(work.profile, &work.spec, 1);
         let mut rules = choices.rules(table);
         rules.retain(|(name, _)| known.layers(name).next().is_some());
         let mut words: Vec<String> = [Place::Recompute, Place::Host, Place::Disk]
@@ -149,11 +151,13 @@ pub(super) fn presets(work: &Workload<'_>, budgets: &Budgets) -> Vec<MeshPlaces>
     all
 }
 
-/// What the memory solver finds for a mesh: `of` is what a step takes with some places. `None` if nothing it looks at fits.
+/// What the memory solver finds for a mesh: `of` is what a step takes with some places, and `known` what it was asked before for the
+/// same mesh. `None` if nothing it looks at fits.
 pub(super) fn solve(
     work: &Workload<'_>,
     budgets: &Budgets,
-    of: &dyn Fn(&Places) -> Option<Needs>,
+    of: &(dyn Fn(&Places) -> Option<Needs> + Sync),
+    known: &Mutex<Known>,
 ) -> Option<MeshPlaces> {
     let grid = work.how.ranks.grid;
     // Disk where there is no host: with both the tables would be many more, and hardly a better one among them.
@@ -163,11 +167,18 @@ pub(super) fn solve(
         .collect();
     let choices = Choices::new(places, work.tokens / grid.cp, work.spec.kv_heads / grid.tp);
     let figures = |places: &Places| {
-        let most = Needs { step_s: f64::INFINITY, peak_bytes: u64::MAX, host_bytes: 0, disk_bytes: 0 };
-        let Needs { step_s, peak_bytes, host_bytes, disk_bytes } = of(places).unwrap_or(most);
-        let [memory, host, disk] = [peak_bytes, host_bytes, disk_bytes].map(|bytes| bytes as f64);
-        Figures { memory, host, disk, cost: step_s }
+        let Some(needs) = of(places) else {
+            return Figures { memory: u64::MAX as f64, host: 0.0, disk: 0.0, cost: f64::INFINITY };
+        };
+        let [memory, host, disk] =
+            [needs.peak_bytes, needs.host_bytes, needs.disk_bytes].map(|bytes| bytes as f64);
+        Figures { memory, host, disk, cost: needs.step_s }
     };
-    let table = Search::over(work, *budgets, choices.clone(), &figures).quick()?;
+    let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = std::mem::take(&mut *lock());
+    let search = Search::over(work, *budgets, choices.clone(), &figures, before);
+    let table = search.quick();
+    *lock() = search.into_known();
+    let table = table?;
     Some(MeshPlaces::of(work, &choices, &table))
 }

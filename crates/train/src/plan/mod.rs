@@ -14,6 +14,7 @@ mod longest;
 mod mesh;
 mod mesh_grids;
 mod mesh_none;
+mod mesh_open;
 mod mesh_places;
 mod mesh_settings;
 mod mesh_states;
@@ -117,6 +118,8 @@ pub enum Record {
 enum Way {
     /// Segments that are alike run once.
     Plan,
+    /// The same, of a pipeline without the micro batches that repeat others: its reserved bytes may be some thousandths lower.
+    Sketch,
     /// Every one runs.
     Whole,
     /// One step alone.
@@ -165,6 +168,15 @@ impl Workload<'_> {
         Ok(self.run(Record::Nothing)?.0)
     }
 
+    /// The plan of a step, of a pipeline but for reserved bytes, which may be some thousandths lower: what a search looks at that plans
+    /// what it has found.
+    ///
+    /// # Errors
+    /// As [`Workload::run`].
+    fn sketch(&self) -> Result<Plan> {
+        Ok(self.run_with(Record::Nothing, Way::Sketch)?.0)
+    }
+
     /// The same work with activations elsewhere.
     fn with_places(&self, places: &Places) -> Self {
         let mut work = self.clone();
@@ -209,11 +221,13 @@ impl Workload<'_> {
             (micro_batches, repeats) = (run, 0);
         }
         let blank = MicroBatch::shape(self.tokens, self.how.caps.seq_tokens);
-        let blank = vec![&blank; run];
+        // Micro batches of a pipeline are in memory side by side, and where they lie goes on to change when nothing else does.
+        let reserves = ranks.grid.pp > 1 && repeats > 0 && matches!(way, Way::Plan | Way::Whole);
+        let blank = vec![&blank; if reserves { micro_batches } else { run }];
         // The first step makes the memory that later ones find. Where a period is found by what a step has more than the one before,
         // that one has to find updated weights on their way, too.
         if repeats > 0 {
-            watch(&mut trainer, &*machine, &blank[..period], &self.how)?;
+            watch(&mut trainer, &*machine, if reserves { &blank } else { &blank[..period] }, &self.how)?;
         }
         let look = |trainer: &mut Trainer, micro_batches: usize| {
             watch(trainer, &*machine, &blank[..micro_batches], &self.how)
@@ -231,7 +245,11 @@ impl Workload<'_> {
             Arc::new(Lane::of(&trainer.laps.borrow(), [started, clock.now()], &rehearsed))
         });
         let marks = device.pool.recorded();
-        let usage = device.pool.usage();
+        let mut usage = device.pool.usage();
+        if reserves {
+            watch(&mut trainer, &*machine, &blank, &self.how)?;
+            usage.peak_reserved = device.pool.usage().peak_reserved;
+        }
         let held = Held::of(&trainer, &self.how);
         let tokens = (micro_batches * ranks.grid.dp * self.tokens) as u64;
         Ok((

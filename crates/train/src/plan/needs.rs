@@ -22,6 +22,8 @@ use crate::parallel::stages::Act;
 pub(super) struct Needs {
     /// Seconds of a step.
     pub step_s: f64,
+    /// Seconds that no number of stages on each rank gets below: the passes of the ranks of one stage, without waiting for others.
+    pub floor_s: f64,
     /// Most bytes of a rank, reserved.
     pub peak_bytes: u64,
     /// Most bytes with its host.
@@ -58,11 +60,12 @@ fn kinds(ranks: &Ranks, spec: &Spec) -> Vec<Kind> {
 }
 
 impl Workload<'_> {
-    /// What a step takes; `None` without rates, or if the micro batches do not go through the stages.
+    /// What a step takes; `None` without rates, or if the micro batches do not go through the stages. With `within` no more stages are
+    /// planned than show that it is too much.
     ///
     /// # Errors
     /// As [`Workload::run`].
-    pub(super) fn needs(&self) -> Result<Option<Needs>> {
+    pub(super) fn needs(&self, within: Option<&Budgets>) -> Result<Option<Needs>> {
         let ranks = &self.how.ranks;
         let (pp, chunks) = (ranks.grid.pp, ranks.virtual_stages);
         let micro_batches = (self.micro_batches / ranks.grid.dp).max(1);
@@ -72,8 +75,14 @@ impl Workload<'_> {
         let kinds = kinds(ranks, &self.spec);
         let mut plans: BTreeMap<&Kind, Plan> = BTreeMap::new();
         for (stage, kind) in kinds.iter().enumerate() {
-            if !plans.contains_key(kind) {
-                plans.insert(kind, self.of_stage(stage)?);
+            if plans.contains_key(kind) {
+                continue;
+            }
+            let plan = self.of_stage(stage)?;
+            let is_too_much = within.is_some_and(|budgets| budgets.excess(&plan) > 0);
+            plans.insert(kind, plan);
+            if is_too_much {
+                return Ok(Some(most(f64::INFINITY, f64::INFINITY, plans.values())));
             }
         }
         let lanes: Option<Vec<Lane>> = kinds
@@ -84,13 +93,9 @@ impl Workload<'_> {
         let Some(lanes) = lanes else { return Ok(None) };
         let lanes: Vec<&Lane> = lanes.iter().collect();
         let step_s = simulate(&lanes, chunks, &handovers(self.profile, ranks, self)).step_s;
-        let most = |bytes: fn(&Plan) -> u64| plans.values().map(bytes).max().unwrap_or(0);
-        Ok(Some(Needs {
-            step_s,
-            peak_bytes: most(|plan| plan.usage.peak_reserved),
-            host_bytes: most(|plan| plan.host_peak_bytes),
-            disk_bytes: most(|plan| plan.disk_peak_bytes),
-        }))
+        // However layers are dealt out, some rank has as many as their mean.
+        let floor_s = lanes.iter().map(|lane| lane.busy_s()).sum::<f64>() / lanes.len().max(1) as f64;
+        Ok(Some(most(step_s, floor_s, plans.values())))
     }
 
     /// What the first stage alone takes, which holds most micro batches: to compare places of activations, which every stage has.
@@ -101,6 +106,7 @@ impl Workload<'_> {
         let plan = self.of_stage(0)?;
         let of = |lane: &Lane| Needs {
             step_s: lane.busy_s(),
+            floor_s: lane.busy_s(),
             peak_bytes: plan.usage.peak_reserved,
             host_bytes: plan.host_peak_bytes,
             disk_bytes: plan.disk_peak_bytes,
@@ -115,6 +121,18 @@ impl Workload<'_> {
         let first = stage * grid.tp * grid.cp * grid.dp;
         work.how.ranks.rank = first + grid.tp * fullest(&work.how.ranks, &work.spec, first);
         work.glance()
+    }
+}
+
+/// Such a step, of ranks with these plans.
+fn most<'a>(step_s: f64, floor_s: f64, plans: impl Iterator<Item = &'a Plan> + Clone) -> Needs {
+    let most = |bytes: fn(&Plan) -> u64| plans.clone().map(bytes).max().unwrap_or(0);
+    Needs {
+        step_s,
+        floor_s,
+        peak_bytes: most(|plan| plan.usage.peak_reserved),
+        host_bytes: most(|plan| plan.host_peak_bytes),
+        disk_bytes: most(|plan| plan.disk_peak_bytes),
     }
 }
 

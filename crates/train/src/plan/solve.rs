@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use fathom_grad::{Place, Places};
+use rayon::prelude::*;
 
 use super::table::{Choices, Table, UNITS};
 use super::{Budgets, Plan, Workload};
@@ -63,6 +64,9 @@ pub(super) struct Figures {
     pub cost: f64,
 }
 
+/// What tables take.
+pub(super) type Known = BTreeMap<Table, Figures>;
+
 /// Faster tables that layers are divided with.
 const DIVISIONS: usize = 6;
 
@@ -72,10 +76,10 @@ mod tests;
 pub(super) struct Search<'a> {
     work: &'a Workload<'a>,
     /// What a step of a whole mesh takes; none for one rank.
-    mesh: Option<&'a dyn Fn(&Places) -> Figures>,
+    mesh: Option<&'a (dyn Fn(&Places) -> Figures + Sync)>,
     budgets: Budgets,
     choices: Choices,
-    known: RefCell<BTreeMap<Table, Figures>>,
+    known: RefCell<Known>,
     planned: RefCell<usize>,
     /// The first plan that could not be made.
     failed: RefCell<Option<Error>>,
@@ -115,6 +119,20 @@ impl Workload<'_> {
     /// # Errors
     /// As [`Workload::run`].
     pub fn solve(&self, budgets: &Budgets) -> Result<Option<Solution>> {
+        let mut within = *budgets;
+        loop {
+            let Some(solution) = self.search(&within)? else { return Ok(None) };
+            let plan = self.with_places(&solution.places).plan()?;
+            if budgets.hold(&plan) {
+                return Ok(Some(Solution { plan, ..solution }));
+            }
+            // Sketches of pipelines reserve a little less than plans.
+            within = within.without_excess(&plan);
+        }
+    }
+
+    /// The same of sketches.
+    fn search(&self, budgets: &Budgets) -> Result<Option<Solution>> {
         let search = Search {
             work: self,
             mesh: None,
@@ -132,15 +150,33 @@ impl Workload<'_> {
 }
 
 impl<'a> Search<'a> {
-    /// A search for a mesh, of which `mesh` says what its step takes.
+    /// A search for a mesh, of which `mesh` says what its step takes, and `known` what it said before.
     pub(super) fn over(
         work: &'a Workload<'a>,
         budgets: Budgets,
         choices: Choices,
-        mesh: &'a dyn Fn(&Places) -> Figures,
+        mesh: &'a (dyn Fn(&Places) -> Figures + Sync),
+        known: Known,
     ) -> Search<'a> {
-        let (known, planned, failed) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let (known, planned, failed) = (RefCell::new(known), RefCell::default(), RefCell::default());
         Search { work, mesh: Some(mesh), budgets, choices, known, planned, failed }
+    }
+
+    /// What it knows in the end.
+    pub(super) fn into_known(self) -> Known {
+        self.known.into_inner()
+    }
+
+    /// Asks about many tables of a mesh at once.
+    fn ask_all(&self, tables: &[Table]) {
+        let Some(mesh) = self.mesh else { return };
+        let known = self.known.borrow();
+        let unknown: Vec<&Table> = tables.iter().filter(|table| !known.contains_key(*table)).collect();
+        drop(known);
+        let choices = &self.choices;
+        let figures: Vec<Figures> =
+            unknown.par_iter().map(|table| mesh(&choices.places(table, 0..usize::MAX, table))).collect();
+        self.known.borrow_mut().extend(unknown.into_iter().cloned().zip(figures));
     }
 
     /// The best that single changes lead to, from attention's results kept and from them with the host; `None` if it does not fit.
@@ -152,7 +188,7 @@ impl<'a> Search<'a> {
 
     fn plan(&self, places: &Places) -> Result<Plan> {
         *self.planned.borrow_mut() += 1;
-        self.work.with_places(places).plan()
+        self.work.with_places(places).sketch()
     }
 
     /// Lower is better; whatever fits is better than what does not.
@@ -198,6 +234,7 @@ impl<'a> Search<'a> {
     }
 
     fn lowest(&self, tables: Vec<Table>) -> Option<Table> {
+        self.ask_all(&tables);
         tables.into_iter().min_by(|left, right| {
             let [left, right] = [left, right].map(|table| self.score(&self.ask(table)));
             left.partial_cmp(&right).unwrap_or(std::cmp::Ordering::Equal)

@@ -1,6 +1,6 @@
 //! What of `[rl]` does not go together.
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 
 use super::AdvantageName;
 use crate::error::Result;

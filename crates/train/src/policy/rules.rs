@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_base::{choice, recipe};
 use regex::Regex;
 use serde_json::{Map, Value};

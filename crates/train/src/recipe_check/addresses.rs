@@ -1,6 +1,6 @@
 //! Addresses in a recipe, which is saved with the run.
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_base::secrets::{in_address, redacted};
 
 use super::refuse;

@@ -1,6 +1,6 @@
 //! What rows of data and objectives say of each other.
 
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 
 use super::refuse;
 use crate::error::Result;

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use fathom_base::Flow;
 use fathom_base::metrics::{Event, MetricsWriter};
 use fathom_tensor::mesh::Axis;
 
@@ -284,8 +285,8 @@ impl<'a> Run<'a> {
         self.watcher.saved(saved)
     }
 
-    /// What follows the steps of a stage.
-    fn leave(&mut self, running: Running, hooks: &mut dyn Hooks) -> Result<()> {
+    /// What follows the steps of a stage; how the run ended, if it stops there. It has saved the stage's end, and comes back to it.
+    fn leave(&mut self, running: Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
         let index = running.stage.index();
         self.stepper.leave(index, self.progress.stage_time_s);
         let ended = Instant::now();
@@ -293,11 +294,14 @@ impl<'a> Run<'a> {
         self.save(hooks)?;
         // Published before anything is measured, which may take longer than what asks the run to end waits.
         self.end_save(hooks)?;
-        hooks.stage_done(self.stepper.trainer(), index, self.progress.step, self.watcher.log())?;
+        let (trainer, log) = (self.stepper.trainer(), self.watcher.log());
+        if hooks.stage_done(trainer, index, self.progress.step, log)? == Flow::Stop {
+            return Ok(Some(Outcome::Interrupted));
+        }
         self.progress = self.progress.after_stage(self.recipe.run.minutes);
         self.save(hooks)?;
         self.stepper.set_aside(hooks.aside_s(index) - ended.elapsed().as_secs_f64());
-        Ok(())
+        Ok(None)
     }
 }
 

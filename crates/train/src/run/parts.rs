@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use fathom_base::Flow;
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_tensor::Device;
 
@@ -22,34 +23,38 @@ pub enum Outcome {
     Interrupted,
 }
 
-/// What the program around a run sees of it.
+/// What the program around a run sees of it; what it does not say anything about goes on.
 pub trait Hooks {
     /// A stage begins, or goes on after a resume.
-    fn stage(&mut self, stage: &events::Stage, settled: &Settled);
+    fn stage(&mut self, _stage: &events::Stage, _settled: &Settled) {}
     /// Something is not as it should be, and the run goes on.
-    fn warn(&mut self, text: &str);
+    fn warn(&mut self, _text: &str) {}
     /// A step ended.
     ///
     /// # Errors
     /// Ends the run.
-    fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>) -> Result<()>;
+    fn step(&mut self, _step: &events::Step, _stage_step: u64, _stage_steps: Option<u64>) -> Result<()> {
+        Ok(())
+    }
     /// Seconds of a timed run that are set aside for what follows the steps of a stage. What it takes more or less changes the steps
     /// of later stages.
     fn aside_s(&self, _index: usize) -> f64 {
         0.0
     }
     /// A stage ended after `step` updates; the model is as it is now, and saved. Called again if the run is killed before it
-    /// returns.
+    /// returns, or stops here ([`Flow::Stop`], which all ranks say together).
     ///
     /// # Errors
     /// Ends the run.
     fn stage_done(
         &mut self,
-        trainer: &Trainer,
-        index: usize,
-        step: u64,
-        metrics: &mut MetricsWriter,
-    ) -> Result<()>;
+        _trainer: &Trainer,
+        _index: usize,
+        _step: u64,
+        _metrics: &mut MetricsWriter,
+    ) -> Result<Flow> {
+        Ok(Flow::Continue)
+    }
 }
 
 /// Makes a rank's part of the model on a device as it was before the first step: of several adapters over one base, which the first has

@@ -46,7 +46,7 @@ impl Turn<'_, '_> {
             None => {}
             Some(Outcome::Finished) => {
                 if let Some(at) = running.take() {
-                    run.leave(at, *hooks)?;
+                    *ended = run.leave(at, *hooks)?;
                 }
             }
             Some(Outcome::Interrupted) => {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use fathom_base::Flow;
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_cpu::Cpu;
 use fathom_model::{Biases, Family, LayerSpec, Mlp, RopeScaling, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, Device, NormKind};
 use fathom_train::recipe::{Checkpoint, FamilyName, Packing, Recipe, RopeType, Stage};
-use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, RunParts, Settled, Sources, Stores, Trainer};
+use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, RunParts, Sources, Stores, Trainer};
 
 use crate::mesh::{Case, ONE, every_rank, resume, save_again};
 use crate::survive::{VOCAB, Watch, mesh, recipe, run, trainer, write_store};
@@ -103,23 +104,20 @@ fn the_last_checkpoint_of_each_stage_stays() {
 struct Measuring {
     checkpoints: Checkpoints,
     found: Vec<Option<u64>>,
+    /// Asked to stop while it measures for the first time.
+    stops: bool,
 }
 
 impl Hooks for Measuring {
-    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
-    fn warn(&mut self, _: &str) {}
-    fn step(&mut self, _: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
-        Ok(())
-    }
     fn stage_done(
         &mut self,
         _: &Trainer,
         _: usize,
         _: u64,
         _: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
+    ) -> fathom_train::Result<Flow> {
         self.found.push(self.checkpoints.latest());
-        Ok(())
+        Ok(if std::mem::take(&mut self.stops) { Flow::Stop } else { Flow::Continue })
     }
 }
 
@@ -130,9 +128,23 @@ fn a_stage_is_saved_before_it_is_measured() {
     let mut recipe = two_stages(folder.path());
     recipe.checkpoint.every_steps = None;
     let checkpoints = Checkpoints::new(&folder.path().join("checkpoints"), 1);
-    let mut hooks = Measuring { checkpoints, found: Vec::new() };
+    let mut hooks = Measuring { checkpoints, found: Vec::new(), stops: false };
     alone_with(folder.path(), &recipe, &AtomicBool::new(false), &mut hooks);
     assert_eq!(hooks.found, [Some(2), Some(5)]);
+}
+
+#[test]
+fn a_run_that_stops_while_it_measures_comes_back_to_the_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = two_stages(folder.path());
+    let checkpoints = Checkpoints::new(&folder.path().join("checkpoints"), 1);
+    let mut hooks = Measuring { checkpoints, found: Vec::new(), stops: true };
+    let open = || (Box::new(Stores::open(&recipe, None, VOCAB).unwrap()) as _, vec![60.0; 2]);
+    let stop = AtomicBool::new(false);
+    let mut go_on = || alone_from(folder.path(), &recipe, open(), &stop, &mut hooks);
+    let outcomes = [go_on().0, go_on().0];
+    assert_eq!(outcomes, [Outcome::Interrupted, Outcome::Finished]);
+    assert_eq!(hooks.found, [Some(2), Some(2), Some(5)]);
 }
 
 /// Measures longer than was set aside, and counts the seconds from there to the second stage's last step.
@@ -143,8 +155,6 @@ struct Late {
 }
 
 impl Hooks for Late {
-    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
-    fn warn(&mut self, _: &str) {}
     fn step(&mut self, step: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
         if let Some(began) = self.began.filter(|_| step.stage == 1) {
             self.second_s = began.elapsed().as_secs_f64();
@@ -160,12 +170,12 @@ impl Hooks for Late {
         index: usize,
         _: u64,
         _: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
+    ) -> fathom_train::Result<Flow> {
         if index == 0 {
             std::thread::sleep(std::time::Duration::from_secs_f64(self.sleep_s));
             self.began = Some(Instant::now());
         }
-        Ok(())
+        Ok(Flow::Continue)
     }
 }
 

@@ -11,7 +11,7 @@ use fathom_grad::Places;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Device, Rates};
 use fathom_train::recipe::{Checkpoint, Memory, Precision, Recipe};
-use fathom_train::{Budgets, Draft, Hooks, Plan, Run, RunParts, Settled, Stores, Trainer, rank_folder};
+use fathom_train::{Budgets, Draft, Hooks, Plan, Run, RunParts, Settled, Stores, rank_folder};
 
 use crate::survive::{VOCAB, mesh, recipe, trainer, write_store};
 
@@ -39,19 +39,6 @@ struct Chosen(Option<Places>);
 impl Hooks for Chosen {
     fn stage(&mut self, _: &events::Stage, settled: &Settled) {
         self.0 = Some(settled.how.places.clone());
-    }
-    fn warn(&mut self, _: &str) {}
-    fn step(&mut self, _: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
-        Ok(())
-    }
-    fn stage_done(
-        &mut self,
-        _: &Trainer,
-        _: usize,
-        _: u64,
-        _: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
-        Ok(())
     }
 }
 

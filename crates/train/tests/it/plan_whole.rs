@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fathom_base::recipe::{Form, Layers, Library, Recipe as Loaded};
+use fathom_base::recipe::{Form, Layers, Library, Loaded};
 use fathom_model::open_config;
 use fathom_tensor::{Profile, gpu};
 use fathom_train::recipe::Recipe;

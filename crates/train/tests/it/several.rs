@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fathom_base::Flow;
 use fathom_base::metrics::{MetricsWriter, events, read_events};
 use fathom_grad::{Param, Params, Value};
 use fathom_model::{Init, LlamaSizes, Model, Spec, adapt, initialise, share_untrained};
@@ -128,10 +129,10 @@ impl Hooks for Watch<'_> {
         _: usize,
         _: u64,
         _: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
+    ) -> fathom_train::Result<Flow> {
         let outside = trainer.spills().map(|spill| spill.stats().peak_reserved_bytes).sum();
         self.found = [trainer.device.pool.usage().peak_reserved, outside];
-        Ok(())
+        Ok(Flow::Continue)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which meshes fit: the solver finds those that people found by hand, recommends what a run takes, and says what would do where
 //! nothing does.
 
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_model::{LlamaSizes, Spec};
 use fathom_tensor::{Profile, gpu};
 use fathom_train::recipe::Recipe;

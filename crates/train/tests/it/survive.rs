@@ -14,7 +14,7 @@ use fathom_tensor::{DType, Device};
 use fathom_text::store::{DocMeta, Header, StoreWriter};
 use fathom_train::recipe::{Blend, Checkpoint, FamilyName, MeshTable, Recipe, ShardingName, Stage};
 use fathom_train::{
-    Hooks, Outcome, Run, RunParts, Settled, Stores, Trainer, fault, open_state_disk, rank_folder, stage,
+    Hooks, Outcome, Run, RunParts, Stores, Trainer, fault, open_state_disk, rank_folder, stage,
 };
 
 use crate::Made;
@@ -97,7 +97,6 @@ pub struct Watch<'a> {
 }
 
 impl Hooks for Watch<'_> {
-    fn stage(&mut self, _: &events::Stage, _: &Settled) {}
     fn warn(&mut self, text: &str) {
         self.warnings.push(text.into());
     }
@@ -105,15 +104,6 @@ impl Hooks for Watch<'_> {
         if self.stop_at == Some(step.step) {
             self.stop.store(true, Ordering::Relaxed);
         }
-        Ok(())
-    }
-    fn stage_done(
-        &mut self,
-        _: &Trainer,
-        _: usize,
-        _: u64,
-        _: &mut MetricsWriter,
-    ) -> fathom_train::Result<()> {
         Ok(())
     }
 }

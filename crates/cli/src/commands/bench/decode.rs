@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use fathom_app::Job;
-use fathom_app::models::{self, Loaded};
+use fathom_app::models::{self, LoadedModel};
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_grad::{Params, Value};
@@ -113,7 +113,8 @@ fn held_bytes(value: &Value) -> u64 {
 fn model(job: &Job, device: &Device, scores: Option<Scores>) -> Result<(Model, Params)> {
     let dtype = models::precision(job.recipe().model.precision);
     if let Some(folder) = job.start()? {
-        let Loaded { model, params } = models::load_stored(device, &folder, Some(dtype), &Plain::default())?;
+        let LoadedModel { model, params } =
+            models::load_stored(device, &folder, Some(dtype), &Plain::default())?;
         return Ok((model, params));
     }
     let deviation = job.recipe().model.init_std;

@@ -5,7 +5,7 @@
 //! a standard error. Next to the formats a run in f32 throughout says what rounding in bf16 does.
 
 use anyhow::{Result, bail};
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_grad::{AdamWSettings, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::DType;

@@ -15,7 +15,7 @@ use fathom_app::curate::{Curated, Curation, Order, rank};
 use fathom_app::library::CURATE;
 use fathom_app::{Event, Events};
 use fathom_base::human;
-use fathom_base::recipe::{Layers, Recipe as Loaded};
+use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{Progress, Rank, Recipe, Stats, refuse_secrets, save_page};
 use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
 use serde_json::json;

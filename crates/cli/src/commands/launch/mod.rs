@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use anyhow::{Context, Result, bail};
 use fathom_app::job;
 use fathom_app::library::{LIBRARY, layers, load, placed};
-use fathom_base::recipe::Recipe as Loaded;
+use fathom_base::recipe::Loaded;
 use fathom_train::recipe::Recipe;
 
 use crate::args::{Job, Launch, Machines};

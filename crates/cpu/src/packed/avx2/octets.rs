@@ -9,25 +9,14 @@ use std::arch::x86_64::*;
 use fathom_tensor::ggml::Kind;
 
 use super::super::format::{Columns, Format, GROUP, Lies, OCTET};
+use super::super::octets::{QUADS, groups, period, quads};
 use super::super::panel::Panel;
 use super::super::rows::Rows;
 use super::codes::twice;
 use super::{added, pinned, unbiased};
 
-/// Vectors of a group: each has four elements of eight columns.
-const QUADS: usize = GROUP / 4;
 /// How far ahead of its use an octet's block is fetched, in bytes.
 const AHEAD: usize = 9216;
-
-/// After how many of its groups a block's codes lie in the same way.
-const fn period<F: Format>() -> usize {
-    match F::LIES {
-        Lies::Within(Kind::Q4K) => 2,
-        Lies::Within(Kind::Q5K) => 8,
-        Lies::Within(Kind::Q6K) => 4,
-        _ => 1,
-    }
-}
 
 /// How many vectors of products with bytes, of at most 128, add up in 16 bits.
 const fn narrow<F: Format>() -> usize {
@@ -36,31 +25,6 @@ const fn narrow<F: Format>() -> usize {
         Lies::Within(Kind::Q6K) => 2,
         _ => 8,
     }
-}
-
-/// Calls a block's groups one after the other, with where their codes lie as a constant.
-macro_rules! groups {
-    ($format:ident, |$group:ident, $part:ident| $call:expr) => {
-        for first in (0..$format::GROUPS).step_by(const { period::<$format>() }) {
-            groups!(@ $format, first, |$group, $part| $call, 0 1 2 3 4 5 6 7);
-        }
-    };
-    (@ $format:ident, $first:ident, |$group:ident, $part:ident| $call:expr, $($at:literal)*) => {$(
-        if const { $at < period::<$format>() } {
-            const $part: usize = $at;
-            let $group = $first + $at;
-            $call
-        }
-    )*};
-}
-
-/// Calls each of a group's vectors.
-macro_rules! quads {
-    (|$quad:ident| $call:expr) => { quads!(@ |$quad| $call, 0 1 2 3 4 5 6 7) };
-    (@ |$quad:ident| $call:expr, $($at:literal)*) => {$(
-        let $quad: usize = $at;
-        $call;
-    )*};
 }
 
 /// The lower or the upper halves of bytes.
@@ -278,9 +242,8 @@ macro_rules! octet {
                     let scales = Scales::of::<F>(block);
                     groups!(F, |group, PART| {
                         let place = index * F::GROUPS + group;
-                        let x: [*const u8; M] = std::array::from_fn(|row| {
-                            rows.bytes.add(row * groups + place).cast_const().cast()
-                        });
+                        let x: [*const u8; M] =
+                            std::array::from_fn(|row| rows.bytes_of(row).add(place).cast_const().cast());
                         let found = $products::<F, PART, M>(block, group, x);
                         let (factors, offset) = scales.at::<F>(block, group);
                         for (row, (sum, found)) in sums.iter_mut().zip(found).enumerate() {
