@@ -79,6 +79,15 @@ fn cases(tokens: usize, tile: usize) -> Vec<Case> {
         cases.push(case(names[0], [t, out, inner], false, true, first, false));
         cases.push(case(names[1], [t, inner, out], false, false, Elem::Bf16, false));
         cases.push(case(names[2], [out, inner, t], true, false, Elem::F32, true));
+        if !head {
+            // The low-rank products of an adapter of rank 16.
+            cases.push(case("low", [t, 16, inner], false, true, Elem::Bf16, false));
+            cases.push(case("low add", [t, out, 16], false, true, Elem::Bf16, true));
+            cases.push(case("low du", [t, 16, out], false, false, Elem::Bf16, false));
+            cases.push(case("low dx", [t, inner, 16], false, false, Elem::Bf16, true));
+            cases.push(case("low db", [out, 16, t], true, false, Elem::F32, true));
+            cases.push(case("low da", [16, inner, t], true, false, Elem::F32, true));
+        }
     }
     cases
 }

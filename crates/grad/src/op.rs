@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{DType, Device, MatMul, Tensor};
+use fathom_tensor::{DType, Device, MatMul, TERMS, Tensor, Term};
 
 use crate::batch::Batch;
 use crate::params::{ParamId, Params};
@@ -202,6 +202,17 @@ impl Exec<'_> {
         }
         let ws = self.workspace(self.device.machine.profile().workspace(&op.desc()));
         self.device.machine.matmul(&op, &ws);
+    }
+
+    /// A matrix product with terms, and its scratch, by a packed weight too.
+    #[track_caller]
+    pub fn matmul_with(&self, op: MatMul<'_>, terms: &[Term<'_>]) {
+        if op.packed().is_some() || terms.len() > TERMS {
+            self.matmul(op);
+            return terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(*op)));
+        }
+        let ws = self.workspace(self.device.machine.profile().workspace(&op.desc_with(terms)));
+        self.device.machine.matmul_with(&op, terms, &ws);
     }
 
     /// Scratch memory, in bytes.

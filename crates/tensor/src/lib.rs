@@ -38,6 +38,7 @@ pub mod spill;
 mod stop;
 mod summary;
 mod tensor;
+mod term;
 
 pub use attend::{Attention, AttentionBackward, SinksBackward};
 pub use blocks::{BlockFormat, Pack, Packing, Unpack};
@@ -71,3 +72,4 @@ pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};
 pub use summary::Summary;
 pub use tensor::{Device, Tensor};
+pub use term::{TERMS, Term};

@@ -24,6 +24,7 @@ use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::tensor::floats;
+use crate::term::Term;
 use crate::{PackPages, Profile, Tensor};
 
 /// Rows of a chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in an order of its own and fixed, as its vectors or
@@ -464,6 +465,12 @@ pub trait Machine: Send + Sync {
 
     /// Matrix product.
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
+    /// The product, and then each term added to its result: where that is one pass, with the same bits. Scratch is that of
+    /// [`MatMul::desc_with`].
+    fn matmul_with(&self, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) {
+        self.matmul(op, ws);
+        terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(op, ws)));
+    }
     /// Whether [`Machine::packed_matmul`] and [`Machine::grouped_matmul`] take weights of this format, and [`Machine::embed`] tables that
     /// files have in it. The second takes none of numbers.
     fn multiplies(&self, _format: crate::BlockFormat) -> bool {

@@ -81,6 +81,21 @@ pub enum OpDesc {
         /// B is stored [n, k].
         b_trans: bool,
     },
+    /// The same, and products of short sums that are added to columns of C.
+    WithTerms {
+        /// Rows of C.
+        m: usize,
+        /// Columns of C.
+        n: usize,
+        /// The summed size.
+        k: usize,
+        /// Type of A and B.
+        input: DType,
+        /// Type of C.
+        output: DType,
+        /// Columns and summed size of each term; zeros where there is none.
+        terms: [(usize, usize); crate::TERMS],
+    },
     /// `C[m,n] = A[m,k] W[n,k]^T` with a packed W.
     Packed {
         /// Rows of C.

@@ -37,7 +37,10 @@ pub(super) static KIND: Kind = Kind {
     leave,
     load: avx512::load,
     store,
+    round: None,
+    stream_bytes: 2 << 20,
     few: None,
+    slim: None,
     few_widens: false,
 };
 

@@ -28,7 +28,10 @@ pub(super) static KIND: Kind = Kind {
     leave: nothing,
     load: block::load,
     store,
+    round: None,
+    stream_bytes: usize::MAX,
     few: Some((few_avx2::ROWS, few_avx2::few)),
+    slim: None,
     few_widens: true,
 };
 

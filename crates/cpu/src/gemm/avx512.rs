@@ -4,12 +4,20 @@
 #![allow(unsafe_code)]
 
 use super::kind::{Kind, Panels, nothing};
-use super::{Elem, MatMut, block::Tile, few512, pack512};
+use super::{Elem, MatMut, block::Tile, few512, pack512, slim512};
 use pack512::first;
 use std::arch::x86_64::*;
 
 pub(super) const MR: usize = 14;
 pub(super) const NR: usize = 32;
+/// See [`Kind::stream_bytes`].
+const STREAM_BYTES: usize = 16 << 20;
+
+/// What was written past the caches is there for other threads.
+unsafe fn fence() {
+    // SAFETY: every processor with AVX-512 has it.
+    unsafe { _mm_sfence() }
+}
 
 /// Panels `[k][width]` of f32.
 pub(super) static KIND_F32: Kind = Kind {
@@ -28,10 +36,13 @@ pub(super) static KIND_F32: Kind = Kind {
     micro: micro_f32,
     prefetch_lines: 0,
     enter: nothing,
-    leave: nothing,
+    leave: fence,
     load,
     store,
+    round: None,
+    stream_bytes: STREAM_BYTES,
     few: Some((few512::ROWS, few512::few_f32)),
+    slim: None,
     few_widens: false,
 };
 
@@ -52,10 +63,13 @@ pub(super) static KIND_BF16: Kind = Kind {
     micro: micro_bf16,
     prefetch_lines: 0,
     enter: nothing,
-    leave: nothing,
+    leave: fence,
     load,
-    store,
+    store: store_flushed,
+    round: Some(round),
+    stream_bytes: STREAM_BYTES,
     few: Some((few512::ROWS_BF16, few512::few_bf16)),
+    slim: Some((slim512::COLUMNS, slim512::slim)),
     few_widens: false,
 };
 
@@ -175,6 +189,12 @@ pub(super) fn narrow(x: __m512) -> __m256i {
     _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_mask_mov_epi32(up, nan, quiet)))
 }
 
+/// Whole lines of a large C are written past the caches.
+#[inline(always)]
+fn past_caches(tile: &Tile, to: *mut u8) -> bool {
+    tile.stream && tile.cols == NR && to.addr().is_multiple_of(64)
+}
+
 /// See [`super::block::store`].
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn store(tile: &Tile, c: &MatMut) {
@@ -186,6 +206,11 @@ pub(super) unsafe fn store(tile: &Tile, c: &MatMut) {
             let from = tile.ptr.add(row * NR);
             let (low, high) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
             match c.elem {
+                Elem::F32 if past_caches(tile, c.ptr.cast::<f32>().add(at).cast()) => {
+                    let to = c.ptr.cast::<f32>().add(at);
+                    _mm512_stream_ps(to, low);
+                    _mm512_stream_ps(to.add(16), high);
+                }
                 Elem::F32 => {
                     let to = c.ptr.cast::<f32>().add(at);
                     _mm512_mask_storeu_ps(to, lanes as u16, low);
@@ -201,6 +226,48 @@ pub(super) unsafe fn store(tile: &Tile, c: &MatMut) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// [`store`] of sums of `vdpbf16ps`, none of which is denormal: rounded to bf16 by `vcvtne2ps2bf16`, which takes those as zero.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn store_flushed(tile: &Tile, c: &MatMut) {
+    if c.elem == Elem::F32 {
+        // SAFETY: passed on.
+        return unsafe { store(tile, c) };
+    }
+    let lanes = first(tile.cols);
+    for row in 0..tile.rows {
+        let at = (tile.row + row) * c.stride + tile.col;
+        // SAFETY: masked to the valid columns of C; a row of a tile holds NR values; 32 bf16 are 64 bytes.
+        unsafe {
+            let from = tile.ptr.add(row * NR);
+            let both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from.add(16)), _mm512_loadu_ps(from));
+            let both = std::mem::transmute::<__m512bh, __m512i>(both);
+            let to = c.ptr.cast::<i16>().add(at);
+            if past_caches(tile, to.cast()) {
+                _mm512_stream_si512(to.cast(), both);
+            } else if lanes == !0 {
+                _mm512_storeu_si512(to.cast(), both);
+            } else {
+                _mm512_mask_storeu_epi16(to, lanes, both);
+            }
+        }
+    }
+}
+
+/// Rounds the first rows of a tile to bf16: what [`store_flushed`] writes and [`load`] reads again.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn round(tile: *mut f32, rows: usize) {
+    for row in 0..rows {
+        // SAFETY: a row of a tile holds NR values.
+        unsafe {
+            let at = tile.add(row * NR);
+            let both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(at.add(16)), _mm512_loadu_ps(at));
+            let both = std::mem::transmute::<__m512bh, __m512i>(both);
+            _mm512_storeu_ps(at, widen(_mm512_castsi512_si256(both)));
+            _mm512_storeu_ps(at.add(16), widen(_mm512_extracti64x4_epi64::<1>(both)));
         }
     }
 }

@@ -8,13 +8,11 @@ use super::block::Tile;
 use super::kind::{Cut, Few, Kind, Lines, Panels, Source, kind};
 use super::plan::{ALIGN, Plan, depth, pack_first, packed_at, packed_of, round_up, slice_parts};
 use super::prefetch::{self, Shares, prefetch};
+use super::terms::{Packed, TermPanels, Terms};
 use super::{Elem, Gemm, Layout, Mat};
 use crate::isa::Isa;
 use crate::threads::Threads;
 use std::ops::Range;
-
-/// A C of so many bytes is gone from the caches before it is read: it is written past them, which spares reading it.
-const STREAM_BYTES: usize = 2 << 20;
 
 /// Products of operands stored as `elem` that are summed at a time: cuts of k at multiples of it leave the chain of
 /// additions unchanged, as long as what comes before is filled up with zeros.
@@ -30,12 +28,12 @@ pub fn packed_bytes(isa: Isa, a: Elem, b: Elem, k: usize, n: usize) -> usize {
 
 /// A pointer that tasks share; each writes a part of its own.
 #[derive(Clone, Copy)]
-struct Shared<T>(T);
+pub(super) struct Shared<T>(pub T);
 // SAFETY: every task touches only its own part of what the pointers lead to.
 unsafe impl<T> Sync for Shared<T> {}
 
 impl<T: Copy> Shared<T> {
-    fn get(&self) -> T {
+    pub(super) fn get(&self) -> T {
         self.0
     }
 }
@@ -45,7 +43,7 @@ fn source_a(g: &Gemm) -> Source {
     Source { ptr, elem, stride, k_contiguous: !g.a_trans, octets: false, outer: g.m, k: g.k }
 }
 
-fn source_b(b: &Mat, layout: Layout, k: usize, n: usize) -> Source {
+pub(super) fn source_b(b: &Mat, layout: Layout, k: usize, n: usize) -> Source {
     let (octets, k_contiguous) = (layout == Layout::Octets, layout != Layout::Rows);
     Source { ptr: b.ptr, elem: b.elem, stride: b.stride, k_contiguous, octets, outer: n, k }
 }
@@ -94,10 +92,16 @@ unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut 
 /// If a stride is shorter than a row.
 pub unsafe fn gemm(threads: &Threads, isa: Isa, g: &Gemm, workspace: *mut u8) {
     // SAFETY: passed on.
-    unsafe { gemm_of(threads, kind(isa, g.a.elem, g.b.elem), g, workspace) }
+    unsafe { gemm_of(threads, kind(isa, g.a.elem, g.b.elem), g, Terms::NONE, workspace) }
 }
 
-pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *mut u8) {
+pub(super) unsafe fn gemm_of(
+    threads: &Threads,
+    kind: &'static Kind,
+    g: &Gemm,
+    terms: Terms<'_>,
+    workspace: *mut u8,
+) {
     check(g);
     if g.m == 0 || g.n == 0 {
         return;
@@ -117,10 +121,18 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
             return unsafe { few_rows(threads, few, g) };
         }
     }
+    if let Some((columns, slim)) = kind.slim {
+        let rows_of_pairs = !g.a_trans && g.k.is_multiple_of(2);
+        let as_given = matches!(g.b_layout, Layout::Columns | Layout::Rows);
+        if g.n <= columns && rows_of_pairs && as_given && !g.accumulate && terms.list.is_empty() {
+            // SAFETY: passed on.
+            return unsafe { slim(threads, g, workspace) };
+        }
+    }
     let workspace = workspace.wrapping_add(workspace.align_offset(ALIGN));
     let Some((kc, nc)) = pack_first(kind, &g.shape(), g.c.elem) else {
         // SAFETY: passed on.
-        return unsafe { tasks(threads, kind, g, workspace) };
+        return unsafe { tasks(threads, kind, g, (terms, 0), workspace) };
     };
     let rest = round_up(packed_of(kind, kc, nc), ALIGN);
     for n0 in (0..g.n).step_by(nc) {
@@ -139,7 +151,7 @@ pub(super) unsafe fn gemm_of(threads: &Threads, kind: &'static Kind, g: &Gemm, w
                 pack_of(threads, kind, &source_b(&b, g.b_layout, k, n), workspace);
                 part.b.ptr = workspace;
                 part.b_layout = Layout::Panels;
-                tasks(threads, kind, &part, workspace.add(rest));
+                tasks(threads, kind, &part, (terms, n0), workspace.add(rest));
             }
         }
     }
@@ -189,14 +201,20 @@ unsafe fn few_rows(threads: &Threads, few: Few, g: &Gemm) {
     });
 }
 
-/// One pass: tasks that share no element of C.
-unsafe fn tasks(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *mut u8) {
+/// One pass: tasks that share no element of C, which begins at such a column of what the terms are added to.
+unsafe fn tasks(
+    threads: &Threads,
+    kind: &'static Kind,
+    g: &Gemm,
+    terms: (Terms<'_>, usize),
+    workspace: *mut u8,
+) {
     let plan = Plan::new(kind, threads.count(), [g.m, g.n, g.k]);
     let parts = slice_parts(kind, plan, &g.shape());
-    let shared = Shared((*g, workspace));
+    let shared = Shared((*g, terms, workspace));
     let down = g.m.div_ceil(plan.mc);
     threads.run(down * g.n.div_ceil(plan.nc), &|task, thread| {
-        let (g, workspace) = shared.get();
+        let (g, (terms, left), workspace) = shared.get();
         let (row, col) = (task % down * plan.mc, task / down * plan.nc);
         // SAFETY: each thread has a slice of the workspace, each task a part of C.
         unsafe {
@@ -205,7 +223,9 @@ unsafe fn tasks(threads: &Threads, kind: &'static Kind, g: &Gemm, workspace: *mu
                 Memory { a: slice, b: slice.add(parts[0]), tiles: slice.add(parts[0] + parts[1]).cast() };
             let (rows, cols) = (row..(row + plan.mc).min(g.m), col..(col + plan.nc).min(g.n));
             let (a, b) = (source_a(&g), source_b(&g.b, g.b_layout, g.k, g.n));
-            Task { kind, g: &g, plan, a, b, rows, cols, memory }.run();
+            let part = [rows.clone(), left + cols.start..left + cols.end];
+            let terms = Packed::of(kind, terms, part, g.m, thread).map(|terms| (terms, left));
+            Task { kind, g: &g, plan, a, b, rows, cols, memory, terms }.run();
         }
     });
 }
@@ -227,6 +247,8 @@ struct Task<'a> {
     rows: Range<usize>,
     cols: Range<usize>,
     memory: Memory,
+    /// The terms, and where C begins in what they are added to.
+    terms: Option<(Packed<'a>, usize)>,
 }
 
 /// A block of k, and the bytes of one row of a panel.
@@ -275,7 +297,7 @@ impl Task<'_> {
         let (first, kept) = (cols.start == self.cols.start, self.plan.kept(kind, g.k));
         let a = memory.a.wrapping_add(if kept { ks.k0 * high * kind.mr * kind.size } else { 0 });
         let single = ks.k0 == 0 && ks.last;
-        let stream = !g.accumulate && g.m * g.n * g.c.elem.bytes() >= STREAM_BYTES;
+        let stream = !g.accumulate && g.m * g.n * g.c.elem.bytes() >= kind.stream_bytes;
         let group = if b.k_contiguous && g.b_layout != Layout::Panels { 1 } else { kind.group };
         let after = if kept && !first { ks.k1..ks.k1 } else { ks.after() };
         let mut a_after = Shares::new(self.a, self.rows.clone(), after, wide * high);
@@ -302,7 +324,11 @@ impl Task<'_> {
                     let panel_after =
                         || prefetch::lines(kind, b.wrapping_add(kind.nr * ks.bytes), ks.steps(kind));
                     let soon = rows_after.unwrap_or_else(panel_after);
-                    column(kind, g, ks, tile, Panels { a, b, soon }, &mut a_after);
+                    let term = match &self.terms {
+                        Some((terms, left)) if ks.last => terms.panel(left + tile.col),
+                        _ => None,
+                    };
+                    column(kind, g, ks, (tile, term), Panels { a, b, soon }, &mut a_after);
                 }
             }
         }
@@ -336,7 +362,14 @@ impl Task<'_> {
 
 /// The tiles of a block of C below each other, for one panel of B and one block of k. `all` has the rows of all of
 /// them and the memory of the first, `panels` the first panel of A.
-unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, mut panels: Panels, a_after: &mut Shares) {
+unsafe fn column(
+    kind: &Kind,
+    g: &Gemm,
+    ks: &Depth,
+    (all, term): (Tile, Option<TermPanels>),
+    mut panels: Panels,
+    a_after: &mut Shares,
+) {
     let (mr, nr) = (kind.mr, kind.nr);
     let single = ks.k0 == 0 && ks.last;
     let fresh = ks.k0 == 0 && !g.accumulate;
@@ -365,6 +398,9 @@ unsafe fn column(kind: &Kind, g: &Gemm, ks: &Depth, all: Tile, mut panels: Panel
             (kind.micro)(steps, panels, tile.ptr, tile.rows, fresh);
             panels.a = panels.a.wrapping_add(mr * ks.bytes);
             panels.soon.ptr = panels.soon.ptr.wrapping_add(panels.soon.tile);
+            if let Some(term) = &term {
+                term.add(kind, first / mr, tile.ptr, tile.rows);
+            }
             if ks.last {
                 (kind.store)(&tile, &g.c);
             }

@@ -163,7 +163,7 @@ unsafe fn read(g: &Gemm, row: usize, col: usize, end: usize) -> __m512 {
 /// As [`read`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
-unsafe fn write(g: &Gemm, row: usize, col: usize, end: usize, sum: __m512) {
+pub(super) unsafe fn write(g: &Gemm, row: usize, col: usize, end: usize, sum: __m512) {
     let (at, lanes) = (row * g.c.stride + col, first(end.saturating_sub(col).min(16)) as u16);
     // SAFETY: masked to the columns that exist.
     unsafe {

@@ -74,6 +74,12 @@ pub(super) struct Lines {
 /// Copies between a tile of f32 and C.
 pub(super) type Move = unsafe fn(tile: &super::block::Tile, c: &super::MatMut);
 
+/// A product of few columns.
+pub(super) type Slim = unsafe fn(threads: &crate::threads::Threads, g: &super::Gemm, workspace: *mut u8);
+
+/// Rounds the first rows of a tile.
+pub(super) type Round = unsafe fn(tile: *mut f32, rows: usize);
+
 /// Some columns of a product of few rows.
 pub(super) type Few = unsafe fn(g: &super::Gemm, cols: std::ops::Range<usize>);
 
@@ -115,11 +121,22 @@ pub(super) struct Kind {
     pub leave: unsafe fn(),
     pub load: Move,
     pub store: Move,
+    /// Rounds the first rows of a tile to bf16, if terms are added to its tiles ([`super::terms`]).
+    pub round: Option<Round>,
+    /// A C of so many bytes is gone from the caches before it is read: it is written past them, which spares reading it.
+    pub stream_bytes: usize,
     /// For few rows, and the most of them: columns of C straight from A `[m,k]` and B `[n,k]`, neither of them
     /// packed; the same sums as `micro`.
     pub few: Option<(usize, Few)>,
+    /// For few columns, and the most of them: A `[m,k]` is not packed; the same sums as `micro`. The workspace is [`slim_bytes`].
+    pub slim: Option<(usize, Slim)>,
     /// It widens operands of other types as the panels would have them.
     pub few_widens: bool,
+}
+
+/// Bytes of workspace for [`Kind::slim`].
+pub(super) fn slim_bytes(n: usize, k: usize) -> usize {
+    n.next_multiple_of(16) * k.next_multiple_of(2) * 2 + 64
 }
 
 /// No set-up is needed around the micro-kernel.
@@ -144,7 +161,10 @@ static PORTABLE: Kind = Kind {
     leave: nothing,
     load: super::block::load,
     store: super::block::store,
+    round: None,
+    stream_bytes: usize::MAX,
     few: None,
+    slim: None,
     few_widens: false,
 };
 

@@ -31,12 +31,16 @@ mod pack_avx2;
 mod plan;
 mod portable;
 mod prefetch;
+#[cfg(target_arch = "x86_64")]
+mod slim512;
+mod terms;
 #[cfg(test)]
 mod tests;
 
 pub use crate::mat::{Elem, Mat, MatMut};
 pub use drive::{gemm, pack_b, packed_bytes, unit};
 pub use plan::{most_workspace_bytes, workspace_bytes};
+pub use terms::{TERMS, Term, bytes_with_terms, gemm_and_terms};
 
 /// The extents and storage of a product, all that memory needs are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

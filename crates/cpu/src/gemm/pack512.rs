@@ -79,7 +79,7 @@ unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: Cut, dst: *
 /// row, stored later, covers them, and the last one needs the slack of [`super::kind::SLACK`].
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn transpose_panel<const FORM: u8, const W: usize>(
+pub(super) unsafe fn transpose_panel<const FORM: u8, const W: usize>(
     source: &Source,
     o0: usize,
     cut: Cut,

@@ -1,7 +1,7 @@
 //! How a product is cut: which rows and columns of C are a task, how k is cut, what is packed first, and the workspace
 //! that this takes.
 
-use super::kind::{Kind, SLACK, kind};
+use super::kind::{Kind, SLACK, kind, slim_bytes};
 use super::{Elem, Shape};
 use crate::isa::Isa;
 
@@ -115,7 +115,9 @@ pub(super) fn workspace_of(kind: &Kind, threads: usize, shape: &Shape, c: Elem) 
             round_up(packed_of(kind, k, n), ALIGN) + most(k).max(most(last(shape.k, k)))
         }
     };
-    bytes + ALIGN
+    let slim =
+        kind.slim.filter(|(columns, _)| shape.n <= *columns).map_or(0, |_| slim_bytes(shape.n, shape.k));
+    (bytes + ALIGN).max(slim)
 }
 
 /// Bytes of workspace that suffice for every product of operands stored as `elem` whose sums are not longer than `k`.
@@ -128,7 +130,8 @@ pub fn most_workspace_bytes(isa: Isa, threads: usize, elem: Elem, k: usize) -> u
     let a = round_up((high * kc * kind.size).max(kept) + SLACK, ALIGN);
     let b = round_up(kind.group * kind.nr * kc * kind.size + SLACK, ALIGN);
     let tiles = round_up(high * wide * 4, ALIGN);
-    (a + b + tiles) * threads + round_up(kind.pack_first_bytes + SLACK, ALIGN) + ALIGN
+    let slim = kind.slim.map_or(0, |(columns, _)| slim_bytes(columns, k));
+    ((a + b + tiles) * threads + round_up(kind.pack_first_bytes + SLACK, ALIGN) + ALIGN).max(slim)
 }
 
 pub(super) fn packed_of(kind: &Kind, k: usize, n: usize) -> usize {

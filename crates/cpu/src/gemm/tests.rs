@@ -435,9 +435,73 @@ fn tile_panels_have_the_layout_of_the_unit() {
                     let bytes = plan::workspace_of(spelled, 2, &g.shape(), g.c.elem);
                     let mut workspace = vec![0xa5u8; bytes + 64];
                     // SAFETY: as `run`; the tile unit is not used.
-                    unsafe { drive::gemm_of(&threads, spelled, &g, workspace.as_mut_ptr()) };
+                    unsafe {
+                        drive::gemm_of(&threads, spelled, &g, terms::Terms::NONE, workspace.as_mut_ptr())
+                    };
                     assert!(workspace[bytes..].iter().all(|byte| *byte == 0xa5), "workspace overrun: {g:?}");
                     Reference::new(&case, accumulate).check(Isa::Amx, &case, &c);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn terms_have_the_bits_of_products_one_after_the_other() {
+    let mut done = 0;
+    for isa in levels() {
+        for ([m, n, k], trans, splits) in [
+            ([5, 64, 40], true, &[(0, 32, 16), (32, 32, 8)][..]),
+            ([77, 131, 70], false, &[(0, 131, 48)]),
+            ([600, 1056, 512], true, &[(0, 512, 16), (512, 256, 16), (768, 256, 16)]),
+            ([530, 96, 1408], false, &[(32, 64, 31)]),
+            ([2000, 2816, 512], true, &[(0, 1408, 16), (1408, 1408, 16)]),
+        ] {
+            let case = Case::new([m, n, k], [B, B, B], (false, trans), 3);
+            let parts: Vec<Case> =
+                splits.iter().map(|(_, n, k)| Case::new([m, *n, *k], [B, B, B], (false, trans), 2)).collect();
+            let sums: Vec<usize> = splits.iter().map(|(_, _, k)| *k).collect();
+            let (mut apart, mut together) = (case.c.clone(), case.c.clone());
+            run(2, isa, &case.whole(&mut apart, false));
+            let mut terms = Vec::new();
+            for (part, (col, n, k)) in parts.iter().zip(splits) {
+                let call = part.whole(&mut apart, true);
+                let mut of_all = call;
+                of_all.c = apart.mat_mut(0, *col);
+                run(2, isa, &of_all);
+                terms.push(Term { col: *col, n: *n, k: *k, a: call.a, b: call.b, b_layout: call.b_layout });
+            }
+            let threads = Threads::new(2);
+            let call = case.whole(&mut together, false);
+            let Some(bytes) = bytes_with_terms(isa, 2, &call.shape(), B, &sums) else { continue };
+            let mut workspace = vec![0xa5u8; bytes + 64];
+            // SAFETY: as `run`.
+            assert!(unsafe { gemm_and_terms(&threads, isa, &call, &terms, workspace.as_mut_ptr()) });
+            assert!(workspace[bytes..].iter().all(|byte| *byte == 0xa5), "workspace overrun: {call:?}");
+            assert!(apart.bytes == together.bytes, "{isa:?} m {m} n {n} k {k}");
+            done += 1;
+        }
+    }
+    assert!(done > 0 || Isa::detect() != Isa::Avx512Bf16);
+}
+
+#[test]
+fn a_few_columns_alone_have_the_bits_of_many() {
+    for isa in levels() {
+        for (columns, m, k) in [(1, 5, 2), (16, 77, 64), (17, 130, 70), (33, 600, 514), (48, 250, 1408)] {
+            for elem in [B, F] {
+                for trans in [false, true] {
+                    let case = Case::new([m, columns + 64, k], [B, B, elem], (false, trans), 3);
+                    let all = case.run(2, isa, false);
+                    let mut few = case.c.clone();
+                    run(2, isa, &case.part(&mut few, [0, m], [0, columns], [0, k], false));
+                    for row in 0..m {
+                        for col in 0..case.c.stride {
+                            let of = if col < columns { &all } else { &case.c };
+                            let same = few.get(row, col).to_bits() == of.get(row, col).to_bits();
+                            assert!(same, "{isa:?} {} at {row},{col}", name(&case));
+                        }
+                    }
                 }
             }
         }

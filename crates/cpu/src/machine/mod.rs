@@ -13,6 +13,7 @@ mod losses;
 mod narrow;
 mod operands;
 mod panels;
+mod products;
 mod share;
 mod sheet;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use fathom_tensor::{
     BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
     GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
     Pack, PackPages, PackedMatMul, Packing, Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route,
-    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Unpack,
+    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Term, Unpack,
 };
 
 use crate::arena::Mapping;
@@ -208,20 +209,16 @@ impl Machine for Cpu {
     }
 
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor) {
-        let (m, n, k) = op.sizes();
-        let call = gemm::Gemm {
-            m,
-            n,
-            k,
-            a: mat(op.a),
-            a_trans: op.a_trans,
-            b: mat(op.b),
-            b_layout: gemm::Layout::of(op.b_trans),
-            c: mat_mut(op.c),
-            accumulate: op.accumulate,
-        };
+        let call = products::call(op);
         // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
         unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) }
+    }
+
+    fn matmul_with(&self, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) {
+        if !products::with_terms(self, op, terms, ws) {
+            self.matmul(op, ws);
+            terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(op, ws)));
+        }
     }
 
     fn multiplies(&self, format: BlockFormat) -> bool {

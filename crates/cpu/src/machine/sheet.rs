@@ -37,6 +37,16 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
             let (a, c) = (elem(input), elem(output));
             gemm::workspace_bytes(isa, profile.threads, &gemm::Shape { m, n, k, a, b: a, b_packed: false }, c)
         }
+        OpDesc::WithTerms { m, n, k, input, output, terms } => {
+            let (a, c) = (elem(input), elem(output));
+            let shape = |n: usize, k: usize| gemm::Shape { m, n, k, a, b: a, b_packed: false };
+            let own = |n: usize, k: usize| gemm::workspace_bytes(isa, profile.threads, &shape(n, k), c);
+            let terms = || terms.iter().filter(|(n, _)| *n > 0);
+            let apart = terms().fold(own(n, k), |most, (n, k)| most.max(own(*n, *k)));
+            let sums: Vec<usize> = terms().map(|(_, k)| *k).collect();
+            let together = gemm::bytes_with_terms(isa, profile.threads, &shape(n, k), c, &sums);
+            apart.max(together.unwrap_or(0))
+        }
         OpDesc::Packed { m, n, k, numbers: Some((input, output)) } => {
             let shape = gemm::Shape { m, n, k, a: elem(input), b: gemm::Elem::Bf16, b_packed: false };
             gemm::workspace_bytes(isa, profile.threads, &shape, elem(output))

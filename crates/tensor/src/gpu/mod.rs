@@ -169,7 +169,7 @@ pub fn portions(memory_bytes: u64) -> Portions {
 /// libraries refuse need no more.
 pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
     match *op {
-        OpDesc::MatMul { .. } => MATMUL_SCRATCH,
+        OpDesc::MatMul { .. } | OpDesc::WithTerms { .. } => MATMUL_SCRATCH,
         // A GPU multiplies with no packed weights.
         OpDesc::Packed { .. } | OpDesc::PackedGrouped { .. } => 0,
         OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),

@@ -9,7 +9,7 @@ use fathom_tensor::{
     Category, Clock, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
     GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
     Pack, PackPages, PackedMatMul, Profile, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward,
-    RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Unpack,
+    RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Term, Unpack,
 };
 
 use super::source::Injector;
@@ -47,6 +47,11 @@ macro_rules! forward {
 impl Machine for FaultyMachine {
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor) {
         self.inner.matmul(op, ws);
+        self.wrote(op.c);
+    }
+
+    fn matmul_with(&self, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) {
+        self.inner.matmul_with(op, terms, ws);
         self.wrote(op.c);
     }
 

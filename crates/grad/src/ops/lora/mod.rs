@@ -7,8 +7,10 @@
 //! Over tensor parallel ranks W and B are cut as [`Ctx::column_parallel`] cuts W and A is whole, or W and A are cut as
 //! [`Ctx::row_parallel`] does and B is whole. What is whole then has a term of its gradient on every rank.
 
+use std::ops::Range;
+
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType, Dropout, MatMul, Tensor};
+use fathom_tensor::{Category, DType, Dropout, MatMul, Tensor, Term};
 
 use super::only;
 use super::parallel::{collect, collected, summed};
@@ -202,7 +204,7 @@ fn into<'a>(a: &'a Tensor, b: &'a Tensor, b_trans: bool, c: &'a Tensor) -> MatMu
 
 impl Lora {
     /// Each run: its columns, the rows of B that make them, and the columns of `x A^T` that they are made of.
-    fn parts(&self, rank: usize) -> impl Iterator<Item = [std::ops::Range<usize>; 3]> + '_ {
+    fn parts(&self, rank: usize) -> impl Iterator<Item = [Range<usize>; 3]> + '_ {
         let mut first = 0;
         self.runs.iter().enumerate().map(move |(index, (at, columns))| {
             first += columns;
@@ -308,8 +310,17 @@ impl Lora {
 
     /// `c = x W^T + scale (x A^T) B^T`.
     fn project(&self, x: &Exec<'_>, rows: &Tensor, [a, b, weight]: [&Tensor; 3], c: &Tensor) {
-        x.product(self.narrow.as_ref(), Pass::Forward, into(rows, weight, true, c));
-        self.add_term(x, rows, [a, b], c);
+        if self.narrow.is_some() {
+            x.product(self.narrow.as_ref(), Pass::Forward, into(rows, weight, true, c));
+            return self.add_term(x, rows, [a, b], c);
+        }
+        let u = self.low(x, rows, a);
+        let part =
+            |[columns, rows, low]: [Range<usize>; 3]| (columns.start, u.view_cols(low), b.view_rows(rows));
+        let parts: Vec<_> = self.parts(b.cols()).map(part).collect();
+        let terms: Vec<_> =
+            parts.iter().map(|(first, u, b)| Term { a: u, b, b_trans: true, first: *first }).collect();
+        x.matmul_with(into(rows, weight, true, c), &terms);
     }
 
     /// `c += scale (x A^T) B^T`.
@@ -339,9 +350,14 @@ impl Lora {
         [a, b, weight]: [&Tensor; 3],
         c: &Tensor,
     ) {
-        x.product(self.narrow.as_ref(), Pass::Input, into(dy, weight, false, c));
-        let du = du.cloned().unwrap_or_else(|| self.low_gradient(x, dy, b));
-        self.low_input(x, &du, a, c);
+        let du = || du.cloned().unwrap_or_else(|| self.low_gradient(x, dy, b));
+        let product = into(dy, weight, false, c);
+        if self.narrow.is_none() && self.drops(x, dy).is_none() {
+            let term = Term { a: &du(), b: a, b_trans: false, first: 0 };
+            return x.matmul_with(product, &[term]);
+        }
+        x.product(self.narrow.as_ref(), Pass::Input, product);
+        self.low_input(x, &du(), a, c);
     }
 }
 

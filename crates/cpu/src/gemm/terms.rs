@@ -1,0 +1,193 @@
+//! Products of short sums that are added to some columns of a larger product's result, as low-rank adapters add them: while a tile
+//! of C is in the first-level cache, not in passes over C of their own. The tile is rounded as C is stored before a term goes on
+//! with it, so the bits are those of one product after the other.
+#![allow(unsafe_code)]
+
+use super::kind::{Cut, Kind, Lines, Panels, SLACK, Source, kind};
+use super::plan::{ALIGN, round_up, workspace_of};
+use super::{Elem, Gemm, Layout, Mat, Shape, drive};
+use crate::isa::Isa;
+use crate::threads::Threads;
+use std::ops::Range;
+
+/// The most terms of a product.
+pub const TERMS: usize = 3;
+
+/// `a[m,k] b[k,n]`, added to the columns of C from `col` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Term {
+    /// The first column.
+    pub col: usize,
+    /// How many.
+    pub n: usize,
+    /// Length of the sums.
+    pub k: usize,
+    /// `[m,k]`.
+    pub a: Mat,
+    /// `[k,n]`, or `[n,k]`.
+    pub b: Mat,
+    /// Which: of rows or of columns.
+    pub b_layout: Layout,
+}
+
+/// The terms of a call and the memory behind the product's own, `each` bytes a thread.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub list: &'a [Term],
+    memory: *mut u8,
+    each: usize,
+}
+
+impl Terms<'_> {
+    pub(super) const NONE: Terms<'static> = Terms { list: &[], memory: std::ptr::null_mut(), each: 0 };
+
+    /// Those of the columns from `first` on, numbered from there: the term that has it, and its own number.
+    fn at(&self, col: usize) -> Option<(usize, usize)> {
+        let found = |term: &Term| (term.col..term.col + term.n).contains(&col);
+        self.list.iter().position(found).map(|index| (index, col - self.list[index].col))
+    }
+}
+
+/// Bytes of one thread: panels of A of every term for all rows of a task, and one panel of B.
+fn bytes_of_thread(kind: &Kind, rows: usize, sums: impl Iterator<Item = usize>) -> usize {
+    let packed = |width: usize, k: usize| round_up(width * round_up(k, kind.unit) * kind.size + SLACK, ALIGN);
+    let (mut all, mut most) = (0, 0);
+    for k in sums {
+        all += packed(rows, k);
+        most = most.max(packed(kind.nr, k));
+    }
+    all + most
+}
+
+/// Bytes of workspace that [`gemm_and_terms`] needs for terms whose sums are so long; `None` if it does not make such a product.
+pub fn bytes_with_terms(isa: Isa, threads: usize, shape: &Shape, c: Elem, sums: &[usize]) -> Option<usize> {
+    let kind = kind(isa, shape.a, shape.b);
+    kind.round?;
+    let fits =
+        c == Elem::Bf16 && kind.few.is_none_or(|(rows, _)| shape.m > rows) && shape.n > 0 && shape.k > 0;
+    let short = sums.len() <= TERMS && sums.iter().all(|k| (1..=kind.kc).contains(k));
+    (fits && short && !shape.b_packed).then(|| {
+        let each = bytes_of_thread(kind, kind.block.0, sums.iter().copied());
+        round_up(workspace_of(kind, threads, shape, c), ALIGN) + ALIGN + threads * each
+    })
+}
+
+/// Computes `g` and adds the terms; false, with nothing done, where a term does not begin and end with a tile of C.
+///
+/// # Safety
+/// As [`super::gemm`], with the terms' operands; `workspace` has [`bytes_with_terms`].
+pub unsafe fn gemm_and_terms(
+    threads: &Threads,
+    isa: Isa,
+    g: &Gemm,
+    terms: &[Term],
+    workspace: *mut u8,
+) -> bool {
+    let kind = kind(isa, g.a.elem, g.b.elem);
+    let whole = |term: &Term| {
+        let end = term.col + term.n;
+        term.col.is_multiple_of(kind.nr) && (end.is_multiple_of(kind.nr) || end == g.n) && end <= g.n
+    };
+    if !terms.iter().all(whole) {
+        return false;
+    }
+    let own = workspace_of(kind, threads.count(), &g.shape(), g.c.elem);
+    let memory = workspace.wrapping_add(own);
+    let memory = memory.wrapping_add(memory.align_offset(ALIGN));
+    let each = bytes_of_thread(kind, kind.block.0, terms.iter().map(|term| term.k));
+    // SAFETY: passed on.
+    unsafe { drive::gemm_of(threads, kind, g, Terms { list: terms, memory, each }, workspace) };
+    true
+}
+
+/// A task's part of the terms, packed.
+pub(super) struct Packed<'a> {
+    kind: &'a Kind,
+    terms: Terms<'a>,
+    memory: *mut u8,
+    rows: Range<usize>,
+}
+
+impl<'a> Packed<'a> {
+    /// Of a task's rows and columns, in the memory of its thread, if there are terms.
+    ///
+    /// # Safety
+    /// The terms' operands are readable; the thread's memory is used by nothing else.
+    pub(super) unsafe fn of(
+        kind: &'a Kind,
+        terms: Terms<'a>,
+        [rows, cols]: [Range<usize>; 2],
+        m: usize,
+        thread: usize,
+    ) -> Option<Packed<'a>> {
+        if terms.list.is_empty() {
+            return None;
+        }
+        let memory = terms.memory.wrapping_add(thread * terms.each);
+        let packed = Packed { kind, terms, memory, rows };
+        let panels = packed.rows.len().div_ceil(kind.mr);
+        for (index, term) in terms.list.iter().enumerate() {
+            if term.col >= cols.end || term.col + term.n <= cols.start {
+                continue;
+            }
+            let Mat { ptr, elem, stride } = term.a;
+            let source = Source { ptr, elem, stride, k_contiguous: true, octets: false, outer: m, k: term.k };
+            let cut = Cut { o0: packed.rows.start, panels, k0: 0, k1: term.k };
+            // SAFETY: the rows exist; the part of the memory is for them.
+            unsafe { (kind.pack_a)(&source, cut, packed.panels_a(index)) };
+        }
+        Some(packed)
+    }
+
+    fn panels_a(&self, index: usize) -> *mut u8 {
+        let before = self.terms.list[..index].iter().map(|term| term.k);
+        let rows = self.kind.block.0;
+        let bytes: usize = before
+            .map(|k| round_up(rows * round_up(k, self.kind.unit) * self.kind.size + SLACK, ALIGN))
+            .sum();
+        self.memory.wrapping_add(bytes)
+    }
+
+    /// The panels of the term that has the panel of columns at `col`: those of A of the first rows, and the one of B.
+    ///
+    /// # Safety
+    /// What this gave before is no longer used.
+    pub(super) unsafe fn panel(&self, col: usize) -> Option<TermPanels> {
+        let (index, first) = self.terms.at(col)?;
+        let term = &self.terms.list[index];
+        let b = self.panels_a(self.terms.list.len());
+        let Mat { ptr, elem, stride } = term.b;
+        let k_contiguous = term.b_layout == Layout::Columns;
+        let source = Source { ptr, elem, stride, k_contiguous, octets: false, outer: term.n, k: term.k };
+        // SAFETY: the columns exist; the panel has room behind those of A.
+        unsafe { (self.kind.pack_b)(&source, Cut { o0: first, panels: 1, k0: 0, k1: term.k }, b) };
+        let steps = term.k.div_ceil(self.kind.unit);
+        Some(TermPanels { a: self.panels_a(index), b, steps })
+    }
+}
+
+/// What one panel of columns gets from its term.
+#[derive(Clone, Copy)]
+pub(super) struct TermPanels {
+    a: *const u8,
+    b: *const u8,
+    steps: usize,
+}
+
+impl TermPanels {
+    /// Adds to the tile of `rows` rows that is the `index`-th from above, after rounding it.
+    ///
+    /// # Safety
+    /// The tile is one of the task's.
+    pub(super) unsafe fn add(&self, kind: &Kind, index: usize, tile: *mut f32, rows: usize) {
+        let a = self.a.wrapping_add(index * kind.mr * self.steps * kind.unit * kind.size);
+        let soon = Lines { ptr: self.b, apart: 0, unit: 0, tile: 0 };
+        // SAFETY: the panels hold `steps` units; a tile holds MR x NR sums.
+        unsafe {
+            if let Some(round) = kind.round {
+                round(tile, rows);
+            }
+            (kind.micro)(self.steps, Panels { a, b: self.b, soon }, tile, rows, false);
+        }
+    }
+}
