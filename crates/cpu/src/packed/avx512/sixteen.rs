@@ -33,7 +33,10 @@ impl Pair {
     /// The same for a group of codes, computed here if they share bytes with more than one other group: the compiler would keep those
     /// for all of them, where there are not registers for so many.
     #[inline(always)]
-    #[expect(clippy::pointers_in_nomem_asm_block, reason = "there is no instruction, so nothing is read by them")]
+    #[expect(
+        clippy::pointers_in_nomem_asm_block,
+        reason = "there is no instruction, so nothing is read by them"
+    )]
     fn pinned<F: Format>(self) -> Pair {
         let Pair([mut left, mut right]) = self;
         if period::<F>() > 2 {
