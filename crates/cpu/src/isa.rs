@@ -4,6 +4,9 @@
 //! machine can test every path. A level above what the processor has is lowered to what it has.
 #![allow(unsafe_code)]
 
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
+
 /// Kernel families in ascending order; each implies those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
@@ -55,7 +58,7 @@ impl Isa {
             Isa::Avx2
         } else if !is_x86_feature_detected!("avx512bf16") {
             Isa::Avx512
-        } else if !request_amx() {
+        } else if !request_amx() && !in_software() {
             Isa::Avx512Bf16
         } else {
             Isa::Amx
@@ -72,6 +75,15 @@ impl Isa {
     pub fn select(mask: Option<Isa>) -> Isa {
         mask.map_or_else(Isa::detect, |mask| Isa::detect().min(mask))
     }
+}
+
+/// Whether tile instructions are computed in software: in this crate's own tests, so that these run the AMX kernels everywhere.
+#[cfg(target_arch = "x86_64")]
+fn in_software() -> bool {
+    #[cfg(all(test, target_os = "linux"))]
+    return tiles::installed();
+    #[cfg(not(all(test, target_os = "linux")))]
+    false
 }
 
 /// Asks the kernel for AMX tile state; false where it is not to be had. The order matters: a tile

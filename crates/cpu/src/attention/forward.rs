@@ -444,10 +444,10 @@ impl<'a, U: Unit> Tile<'a, U> {
             to,
         });
         let cols = mask::extent(to, rows);
-        // Rows of other sequences see nothing of the block.
+        // Rows of other sequences see nothing of the block. A product adds to whole multiples of rows, so all of those get probabilities.
         let seeing = mask::attending(to, rows);
         let skipped = seeing.start / U::ROWS * U::ROWS;
-        let (first, rows) = (first + skipped, seeing.end - skipped);
+        let (first, rows) = (first + skipped, rows.min(seeing.end.next_multiple_of(U::ROWS)) - skipped);
         (cols.0 < cols.1).then(|| Strip { first, rows, cols, mask: to.add(skipped * MASK_WORDS) })
     }
 

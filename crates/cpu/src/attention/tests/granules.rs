@@ -30,6 +30,7 @@ fn tiles_give_the_bits_of_vectors() {
             problem(elem, 140, 2, 1, 72).with(|p| p.options.softcap = 3.0),
             problem(elem, 200, 4, 1, 128).rows(1, 150),
             problem(elem, 100, 1, 1, 256).rows(37, 60),
+            problem(elem, 400, 2, 2, 64).documents(&[150, 399, 400], None),
         ]
     };
     for p in problems(Elem::F32) {
