@@ -51,9 +51,9 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
             let shape = gemm::Shape { m, n, k, a: elem(input), b: gemm::Elem::Bf16, b_packed: false };
             gemm::workspace_bytes(isa, profile.threads, &shape, elem(output))
         }
-        OpDesc::Packed { m, k, .. } => packed::workspace_bytes(profile.threads, m, k),
+        OpDesc::Packed { m, k, .. } => packed::workspace_bytes(isa, profile.threads, m, k),
         OpDesc::PackedGrouped { rows, inner } => {
-            packed::experts_workspace_bytes(profile.threads, rows, inner)
+            packed::experts_workspace_bytes(isa, profile.threads, rows, inner)
         }
         OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),

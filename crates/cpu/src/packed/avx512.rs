@@ -25,19 +25,30 @@ pub(super) const fn pairs<F: Format>(rows: usize) -> bool {
     rows > 1 && !matches!(F::LIES, super::format::Lies::Within(fathom_tensor::ggml::Kind::Q6K))
 }
 
-/// What a group adds to sixteen columns of a row: factors of its halves, or of all of it the first, and offsets if the type has them.
+/// What a group adds to sixteen columns of a row, from its sums as integers.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn added<F: Format>(
     sum: __m512,
     [first, second]: [__m512i; 2],
+    held: ([__m512; 2], __m512),
+    part: &GroupSums,
+) -> __m512 {
+    joined::<F>(sum, [_mm512_cvtepi32_ps(first), _mm512_cvtepi32_ps(second)], held, part)
+}
+
+/// The same from sums in f32: factors of a group's halves, or of all of it the first, and offsets if the type has them.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn joined<F: Format>(
+    sum: __m512,
+    [first, second]: [__m512; 2],
     (factors, offsets): ([__m512; 2], __m512),
     part: &GroupSums,
 ) -> __m512 {
-    let of = |sum: __m512i, factor: __m512| _mm512_mul_ps(factor, _mm512_cvtepi32_ps(sum));
-    let mut term = of(first, factors[0]);
+    let mut term = _mm512_mul_ps(factors[0], first);
     if F::FACTORS == 2 {
-        term = _mm512_add_ps(term, of(second, factors[1]));
+        term = _mm512_add_ps(term, _mm512_mul_ps(factors[1], second));
     }
     if F::OFFSET {
         term = _mm512_sub_ps(term, _mm512_mul_ps(offsets, _mm512_set1_ps(part.total)));

@@ -12,12 +12,12 @@ use fathom_tensor::BlockFormat;
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::grouped::Codes;
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2;
 use super::format::{self, GROUP, OCTET, by_format};
 use super::octets;
-use super::rows::{self, Rows};
-use super::{ALIGN, COLUMNS, FEW, Lines, ROWS, Run, SERIAL, Slots, TASKS, Tiles, columns, cut, tile_bytes};
+use super::rows::Rows;
+use super::{
+    ALIGN, APART, COLUMNS, FEW, Lines, ROWS, Run, SERIAL, Slots, TASKS, Tiles, columns, cut, quantise_row, tile_bytes,
+};
 use crate::elementwise::Place;
 use crate::grouped::{Sorted, clear_empty};
 use crate::isa::Isa;
@@ -49,9 +49,10 @@ pub struct Experts<'a> {
     pub c: MatMut,
 }
 
-/// Bytes of a wave's quantised rows: what the fewest take the most of, each aligned.
-fn wave_bytes(rows: usize, k: usize) -> usize {
-    rows * Rows::bytes(1, k).next_multiple_of(ALIGN)
+/// Bytes of a wave's quantised rows: what the fewest of a layout take the most of, each aligned.
+fn wave_bytes(isa: Isa, rows: usize, k: usize) -> usize {
+    let each = |rows: usize| Rows::bytes(isa, rows, k).next_multiple_of(ALIGN).div_ceil(rows);
+    rows * each(1).max(each(APART + 1)).next_multiple_of(ALIGN)
 }
 
 /// Bytes of the order of slots.
@@ -60,12 +61,12 @@ fn order_bytes(rows: usize) -> usize {
 }
 
 /// Bytes of scratch memory of a product of so many slots.
-pub fn experts_workspace_bytes(threads: usize, rows: usize, k: usize) -> usize {
+pub fn experts_workspace_bytes(isa: Isa, threads: usize, rows: usize, k: usize) -> usize {
     if rows == 0 {
         return 0;
     }
     let wave = rows.min(ROWS);
-    order_bytes(rows) + wave_bytes(wave, k) + threads * tile_bytes(wave) + ALIGN
+    order_bytes(rows) + wave_bytes(isa, wave, k) + threads * tile_bytes(isa, wave) + ALIGN
 }
 
 /// Slots of one expert that are multiplied together.
@@ -135,14 +136,14 @@ unsafe fn compute(place: Place<'_>, op: &Experts<'_>, (order, wave): (&[i32], &W
         let runs = rows_of(op.runs, op.k, expert * op.out..(expert + 1) * op.out);
         let few = slots.len() <= FEW || place.isa == Isa::Portable;
         let step = if few { even } else { COLUMNS };
-        let rows = Rows::at(at, slots.len(), op.k);
-        at = at.wrapping_add(Rows::bytes(slots.len(), op.k).next_multiple_of(ALIGN));
+        let rows = Rows::at(at, place.isa, slots.len(), op.k);
+        at = at.wrapping_add(Rows::bytes(place.isa, slots.len(), op.k).next_multiple_of(ALIGN));
         let own: usize = runs.iter().map(|run| run.rows.div_ceil(step)).sum();
         parts.push(Part { runs, slots: slots.clone(), rows, step, first_task: tasks });
         tasks += own;
     }
     let slots = Slots { order, each: op.slots, cols: op.out };
-    let tiles = memory.wrapping_add(wave_bytes(op.index.len().min(ROWS), op.k));
+    let tiles = memory.wrapping_add(wave_bytes(place.isa, op.index.len().min(ROWS), op.k));
     // SAFETY: the caller's promise; rows take at most what a wave has, and tiles lie behind them.
     unsafe {
         quantise(place, op, (&parts, slots), count);
@@ -168,15 +169,7 @@ unsafe fn quantise(place: Place<'_>, op: &Experts<'_>, (parts, slots): (&[Part],
             let from = row_at(&a, token, if shared { 0 } else { slot * k });
             let to = at - part.slots.start;
             // SAFETY: the caller's promise; each row is of one task.
-            unsafe {
-                match place.isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                        avx2::quantise_row(&from, 0, part.rows, to);
-                    }
-                    _ => rows::quantise(&from, 0, part.rows, to),
-                }
-            }
+            unsafe { quantise_row(place.isa, (&from, 0), part.rows, to) };
         }
     });
 }
@@ -189,7 +182,7 @@ unsafe fn multiply(
     (parts, slots): (&[Part], Slots<'_>),
     (tasks, tiles): (usize, *mut u8),
 ) {
-    let (c, tiles, bytes) = (op.c, Tiles(tiles), tile_bytes(op.index.len().min(ROWS)));
+    let (c, tiles, bytes) = (op.c, Tiles(tiles), tile_bytes(place.isa, op.index.len().min(ROWS)));
     place.threads.run(tasks, &|task, thread| {
         let part = &parts[parts.partition_point(|part| part.first_task <= task) - 1];
         let task = cut(&part.runs, part.step, task - part.first_task);
@@ -198,7 +191,7 @@ unsafe fn multiply(
         let tile = tiles.get().wrapping_add(thread * bytes);
         // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
         unsafe {
-            let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), count * COLUMNS);
+            let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), tile_bytes(place.isa, count) / size_of::<f32>());
             by_format!(task.run.format, F => columns::<F>(place.isa, &task, (count, rows), tile, &lines));
         }
     });

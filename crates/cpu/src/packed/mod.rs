@@ -13,11 +13,13 @@
 //! So the bits of a row depend on nothing but its own elements and the weight, whichever kernel computes it, and are the same on every
 //! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]), which for blocks of four to six
 //! bits are interleaved in memory ([`octets`]); for many rows sixteen columns at a time are unpacked to 16 bits in the first cache and
-//! used for all of them ([`panel`]). Where the processor has products of integers (AVX-512 VNNI), both use them ([`avx512`]), a few
+//! used for all of them ([`panel`]), by matrix units where there are some ([`amx`]). Where the processor has products of integers (AVX-512 VNNI), both use them ([`avx512`]), a few
 //! rows with sixteen columns at a time, and up to [`APART`] rows multiply bytes, which take half of the work to unpack. Weights of
 //! experts are multiplied in the same way, a few experts' rows at a time ([`experts`]).
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -96,16 +98,16 @@ pub struct Product<'a> {
 }
 
 /// Bytes of scratch memory of a product.
-pub fn workspace_bytes(threads: usize, m: usize, k: usize) -> usize {
+pub fn workspace_bytes(isa: Isa, threads: usize, m: usize, k: usize) -> usize {
     // Fewer rows may take more, and who plans for some has room for fewer.
     let rows = m.min(ROWS);
-    let bytes = Rows::bytes(rows, k).max(Rows::bytes(rows.min(APART), k));
-    bytes + threads * tile_bytes(rows) + 2 * ALIGN
+    let bytes = Rows::bytes(isa, rows, k).max(Rows::bytes(isa, rows.min(APART), k));
+    bytes + threads * tile_bytes(isa, rows) + 2 * ALIGN
 }
 
 /// A thread's sums.
-fn tile_bytes(rows: usize) -> usize {
-    rows * COLUMNS * size_of::<f32>()
+fn tile_bytes(isa: Isa, rows: usize) -> usize {
+    Rows::held(isa, rows) * COLUMNS * size_of::<f32>()
 }
 
 /// Computes a product.
@@ -117,8 +119,8 @@ pub unsafe fn product(place: Place<'_>, op: &Product<'_>, scratch: *mut u8) {
     let scratch = scratch.wrapping_add(scratch.align_offset(ALIGN));
     for first in (0..op.m).step_by(ROWS) {
         let count = ROWS.min(op.m - first);
-        let rows = Rows::at(scratch, count, op.k);
-        let tiles = scratch.wrapping_add(Rows::bytes(count, op.k).next_multiple_of(ALIGN));
+        let rows = Rows::at(scratch, place.isa, count, op.k);
+        let tiles = scratch.wrapping_add(Rows::bytes(place.isa, count, op.k).next_multiple_of(ALIGN));
         // SAFETY: the caller's promise; rows and tiles lie in the scratch memory one behind the other.
         unsafe {
             quantise(place, op, first..first + count, rows);
@@ -135,17 +137,28 @@ unsafe fn quantise(place: Place<'_>, op: &Product<'_>, of: Range<usize>, rows: R
     place.threads.run(count.div_ceil(part), &|task, _| {
         for row in task * part..count.min((task + 1) * part) {
             // SAFETY: the caller's promise; each row is of one task.
-            unsafe {
-                match place.isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => {
-                        avx2::quantise_row(&a, first + row, rows, row);
-                    }
-                    _ => rows::quantise(&a, first + row, rows, row),
-                }
-            }
+            unsafe { quantise_row(place.isa, (&a, first + row), rows, row) };
         }
     });
+}
+
+/// Quantises row `from` of a matrix as row `to`.
+///
+/// # Safety
+/// Both rows exist, nothing else uses the latter, and the processor has `isa`.
+unsafe fn quantise_row(isa: Isa, (a, from): (&Mat, usize), rows: Rows, to: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::quantise_row(a, from, rows, to),
+            _ => rows::quantise(a, from, rows, to),
+        }
+        #[cfg(target_arch = "x86_64")]
+        if !rows.tiles.is_null() {
+            amx::spread(rows, to);
+        }
+    }
 }
 
 /// Columns that a task computes, all of one run.
@@ -184,14 +197,15 @@ unsafe fn multiply(
     let even = all.div_ceil(place.threads.count() * TASKS).next_multiple_of(2 * OCTET);
     let part = if few { even } else { COLUMNS };
     let tasks = op.runs.iter().map(|run| run.rows.div_ceil(part)).sum();
-    let (lines, runs, bytes) = (Lines { c: op.c, first, slots: None }, Runs(op.runs), tile_bytes(count));
+    let bytes = tile_bytes(place.isa, count);
+    let (lines, runs) = (Lines { c: op.c, first, slots: None }, Runs(op.runs));
     let (tiles, turns) = (Tiles(tiles), Turns::new(tasks, place.threads.count()));
     place.threads.run(tasks, &|_, thread| {
         let task = cut(runs.get(), part, turns.take(thread));
         let tile = tiles.get().wrapping_add(thread * bytes);
         // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
         unsafe {
-            let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), count * COLUMNS);
+            let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), bytes / size_of::<f32>());
             by_format!(task.run.format, F => columns::<F>(place.isa, &task, (count, rows), tile, &lines));
         }
     });
@@ -421,9 +435,13 @@ unsafe fn panels<F: Format>(
     let mut panel = Panel::new();
     let groups = rows.k / GROUP;
     let most = DEPTH / F::PLANES;
+    // SAFETY: rows have tiles where the processor does.
+    let tiles = (!rows.tiles.is_null() && amx::takes::<F>()).then(|| unsafe { amx::Tiles::of::<F>() });
+    // What a panel's columns have of all rows.
+    let held = Rows::held(isa, count);
     for from in (0..groups).step_by(most) {
         let depth = most.min(groups - from);
-        for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks_mut::<COLS>().0.chunks_mut(count)) {
+        for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks_mut::<COLS>().0.chunks_mut(held)) {
             // SAFETY: passed on; a tile has sixteen columns of all rows. What an octet leaves in a panel where there is no second
             // is used and not stored.
             unsafe {
@@ -436,6 +454,13 @@ unsafe fn panels<F: Format>(
                         avx2::fill::<F>(columns, (from + at) / F::GROUPS, (&mut panel, octet, at));
                     }
                 }
+                if tiles.is_some() {
+                    amx::as_bf16::<F>(&mut panel, depth);
+                    for row in (0..held).step_by(rows::TILE_ROWS) {
+                        amx::micro::<F>(&panel, (from, depth), rows.from(row), tile.as_mut_ptr().add(row));
+                    }
+                    continue;
+                }
                 let mut row = 0;
                 while row < count {
                     let (rows, tile) = (rows.from(row), tile.as_mut_ptr().add(row));
@@ -444,9 +469,9 @@ unsafe fn panels<F: Format>(
             }
         }
     }
-    for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks::<COLS>().0.chunks(count)) {
+    for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks::<COLS>().0.chunks(held)) {
         let wide = COLS.min(cols.end - col);
-        for (row, sums) in tile.iter().enumerate() {
+        for (row, sums) in tile.iter().enumerate().take(count) {
             // SAFETY: passed on.
             unsafe { store(isa, lines, row, task.at + col, &sums[..wide]) };
         }

@@ -9,6 +9,7 @@ use half::bf16;
 
 use super::APART;
 use super::format::GROUP;
+use crate::isa::Isa;
 use crate::mat::{Elem, Mat};
 
 /// What codes reach to.
@@ -17,6 +18,9 @@ pub(super) const MOST: f32 = 32639.0;
 pub(super) const LEAST: f32 = f32::from_bits((127 - 100) << 23);
 /// `x + ROUND` has the integer nearest to x, ties to even, in its lowest bits, if |x| < 2^22.
 const ROUND: f32 = 12_582_912.0;
+
+/// Rows of a tile of matrix units.
+pub(super) const TILE_ROWS: usize = 16;
 
 /// What a group's sums are multiplied with.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +68,9 @@ pub(super) struct Rows {
     pub parts: *mut GroupSums,
     /// [rows, k / 32], with a gap, if there are at most [`APART`]; else nowhere.
     pub bytes: *mut Bytes,
+    /// bf16 [rows / 16, k / 32, 2, 16, 32] for matrix units ([`super::amx`]): of sixteen rows' integers the upper parts and the lower
+    /// ones, in the order of elements. Nowhere if there are none.
+    pub tiles: *mut u16,
     /// Columns.
     pub k: usize,
     /// Integers from one row to the next: more than k, so that neighbouring rows are in different sets of a cache.
@@ -93,22 +100,37 @@ impl Rows {
         self.bytes.wrapping_add(row * Rows::bytes_apart(self.k))
     }
 
+    /// So many rows as they are held: whole tiles of them where there are tiles.
+    pub fn held(isa: Isa, rows: usize) -> usize {
+        if Rows::tiled(isa, rows) { rows.next_multiple_of(TILE_ROWS) } else { rows }
+    }
+
+    /// Whether so many rows have tiles.
+    fn tiled(isa: Isa, rows: usize) -> bool {
+        isa == Isa::Amx && rows > APART
+    }
+
     /// Bytes of so many rows.
-    pub fn bytes(rows: usize, k: usize) -> usize {
+    pub fn bytes(isa: Isa, rows: usize, k: usize) -> usize {
         let apart = if rows <= APART { rows * size_of::<Bytes>() * Rows::bytes_apart(k) } else { 0 };
-        rows * (2 * Rows::stride(k) + size_of::<GroupSums>() * (k / GROUP)) + apart
+        let tiles = if Rows::tiled(isa, rows) { 4 * k } else { 0 };
+        let each = 2 * Rows::stride(k) + size_of::<GroupSums>() * (k / GROUP);
+        Rows::held(isa, rows) * (each + tiles) + apart
     }
 
     /// Rows in memory that is aligned to 64 bytes.
-    pub fn at(memory: *mut u8, rows: usize, k: usize) -> Rows {
-        let stride = Rows::stride(k);
-        let bytes = memory.wrapping_add(2 * rows * stride).cast::<Bytes>();
-        let (bytes, parts) = if rows <= APART {
-            (bytes, bytes.wrapping_add(rows * Rows::bytes_apart(k)))
-        } else {
-            (std::ptr::null_mut(), bytes)
-        };
-        Rows { codes: memory.cast(), parts: parts.cast(), bytes, k, stride }
+    pub fn at(memory: *mut u8, isa: Isa, rows: usize, k: usize) -> Rows {
+        let (stride, held) = (Rows::stride(k), Rows::held(isa, rows));
+        let behind = memory.wrapping_add(2 * held * stride);
+        let (mut bytes, mut tiles, mut parts) = (std::ptr::null_mut::<Bytes>(), std::ptr::null_mut(), behind);
+        if rows <= APART {
+            bytes = behind.cast();
+            parts = behind.wrapping_add(rows * size_of::<Bytes>() * Rows::bytes_apart(k));
+        } else if Rows::tiled(isa, rows) {
+            tiles = behind.cast();
+            parts = behind.wrapping_add(4 * held * k);
+        }
+        Rows { codes: memory.cast(), parts: parts.cast(), bytes, tiles, k, stride }
     }
 
     /// From this row on.
@@ -116,7 +138,9 @@ impl Rows {
         let groups = row * (self.k / GROUP);
         let bytes = if self.bytes.is_null() { self.bytes } else { self.bytes_of(row) };
         let parts = self.parts.wrapping_add(groups);
-        Rows { codes: self.codes.wrapping_add(row * self.stride), parts, bytes, ..self }
+        // Where there are tiles, whole ones.
+        let tiles = if self.tiles.is_null() { self.tiles } else { self.tiles.wrapping_add(2 * row * self.k) };
+        Rows { codes: self.codes.wrapping_add(row * self.stride), parts, bytes, tiles, ..self }
     }
 }
 
@@ -201,9 +225,9 @@ mod tests {
         for k in [32, 96] {
             let values: Vec<f32> = (0..k).map(|at| (at as f32 * 1.7).sin() * [1.0, -3e4][at % 2]).collect();
             let x = Mat { ptr: values.as_ptr().cast(), elem: Elem::F32, stride: k };
-            let mut memory = vec![0u64; Rows::bytes(1, k) / 8 + 8];
+            let mut memory = vec![0u64; Rows::bytes(Isa::Portable, 1, k) / 8 + 8];
             let memory: *mut u8 = memory.as_mut_ptr().cast();
-            let rows = Rows::at(memory.wrapping_add(memory.align_offset(64)), 1, k);
+            let rows = Rows::at(memory.wrapping_add(memory.align_offset(64)), Isa::Portable, 1, k);
             // SAFETY: both rows have these elements.
             unsafe { quantise(&x, 0, rows, 0) };
             for at in 0..k {

@@ -142,7 +142,7 @@ fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs:
     let n: usize = runs.iter().map(|run| run.rows).sum();
     let threads = Threads::new(threads);
     let mut c = vec![-7.0f32; m * (n + 1)];
-    let mut scratch = vec![0xffu8; workspace_bytes(threads.count(), m, a.k)];
+    let mut scratch = vec![0xffu8; workspace_bytes(isa, threads.count(), m, a.k)];
     let out = MatMut { ptr: c.as_mut_ptr().cast(), elem: Elem::F32, stride: n + 1 };
     let op = Product { m, k: a.k, a: a.mat(first), runs, c: out };
     // SAFETY: the operands have these extents, and the level is one of this machine's.
@@ -242,6 +242,7 @@ fn bits_are_the_same_everywhere() {
             (7, 40, 3),
             (16, 87, 1),
             (33, 64, 9),
+            (50, 17, 2),
         ] {
             for elem in [Elem::F32, Elem::Bf16] {
                 check(&[(format, fitting(format, n))], m, blocks * block, elem);
@@ -291,11 +292,11 @@ fn the_largest_products() {
         let near = 32384.0 / 32639.0;
         for (first, rest) in [(1.0, 1.0), (-1.0, -1.0), (1.0, near), (-1.0, -near), (1.0, -near)] {
             let value = |col: usize, _: &mut Random| if col.is_multiple_of(GROUP) { first } else { rest };
-            let a = Rowed::new(5, k, Elem::F32, value);
+            let a = Rowed::new(33, k, Elem::F32, value);
             let runs = [Run { format: BlockFormat::Octets(kind), rows: OCTET, bytes: bytes.as_ptr() }];
-            let wanted = product_of(Isa::Portable, 1, &a, 0, 5, &runs);
+            let wanted = product_of(Isa::Portable, 1, &a, 0, 33, &runs);
             for isa in levels() {
-                for m in [1, 4, 5] {
+                for m in [1, 4, 5, 33] {
                     assert!(
                         product_of(isa, 1, &a, 0, m, &runs) == wanted[..m * OCTET],
                         "{kind:?}, {isa:?}, {m}"
@@ -308,6 +309,49 @@ fn the_largest_products() {
                     a.values[..k].iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
                 let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
                 assert!(off <= bound(&a.values[..k], w), "{kind:?}: {off:e} from {exact:e}");
+            }
+        }
+    }
+}
+
+/// The same of codes with scales of groups, of blocks of eight bits, and of numbers as a QLoRA run holds them.
+#[test]
+fn the_largest_products_of_many_rows() {
+    let (k, n, m) = (256, 17, 33);
+    let grouped = GROUPED.map(|(codes, group)| Grouped { codes, group: if group == 96 { 64 } else { group } });
+    for (x, w) in [(1.0f32, 0), (-1.0, 1), (32384.0 / 32639.0, 0)] {
+        let value = |col: usize, _: &mut Random| if col.is_multiple_of(GROUP) { x.signum() } else { x };
+        let a = Rowed::new(m, k, Elem::F32, value);
+        let mut all = Vec::new();
+        for of in grouped {
+            let most = if of.codes.bits() == 8 { 255 } else { (1 << of.codes.bits()) - 1 };
+            // The largest number above zero, and the one furthest below it.
+            let (code, zero) = match (of.codes, w) {
+                (Codes::E4m3, _) => ([0x7e, 0xfe][w], 0),
+                (Codes::E2m1, _) => ([7, 15][w], 0),
+                (_, 0) => (most, 0),
+                _ => (0, most),
+            };
+            let format = BlockFormat::Grouped(of);
+            let mut bytes = vec![0; n * format.row_bytes(k)];
+            bytes.chunks_mut(format.row_bytes(k)).for_each(|row| of.write_row(k, |_| code, |_| (0.01, zero), row));
+            all.push((format, bytes));
+        }
+        for (format, code) in [(BlockFormat::Nf4, [0xff, 0][w]), (BlockFormat::Int8, [0x7f, 0x80][w])] {
+            let mut bytes = vec![code; n * format.row_bytes(k)];
+            for row in bytes.chunks_mut(format.row_bytes(k)) {
+                row[format.scales_at(k)..].as_chunks_mut::<4>().0.fill(0.01f32.to_le_bytes());
+            }
+            all.push((format, bytes));
+        }
+        let mut bytes = vec![[0x7f, 0x80][w]; n * Kind::Q8_0.bytes(k)];
+        bytes.chunks_mut(34).for_each(|block| block[..2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes()));
+        all.push((BlockFormat::Ggml(Kind::Q8_0), bytes));
+        for (format, bytes) in &all {
+            let runs = [Run { format: *format, rows: n, bytes: bytes.as_ptr() }];
+            let wanted = product_of(Isa::Portable, 1, &a, 0, m, &runs);
+            for isa in levels() {
+                assert!(product_of(isa, 1, &a, 0, m, &runs) == wanted, "{format:?}, {isa:?}, {x} and {w}");
             }
         }
     }

@@ -129,6 +129,7 @@ pub(in super::super) unsafe fn store_bf16(values: &[f32], to: *mut bf16) {
 mod tests {
     use super::super::super::rows::{quantise, swapped};
     use super::*;
+    use crate::isa::Isa;
 
     /// Numbers of all sizes, and groups with what is no number, nothing, or next to nothing.
     fn values(k: usize) -> Vec<f32> {
@@ -186,9 +187,9 @@ mod tests {
             let half = Mat { ptr: halves.as_ptr().cast(), elem: Elem::Bf16, stride: k };
             for x in [single, half] {
                 let found = [false, true].map(|fast| {
-                    let mut memory = vec![0u64; Rows::bytes(count, k) / 8 + 8];
+                    let mut memory = vec![0u64; Rows::bytes(Isa::Avx2, count, k) / 8 + 8];
                     let memory: *mut u8 = memory.as_mut_ptr().cast();
-                    let rows = Rows::at(memory.wrapping_add(memory.align_offset(64)), count, k);
+                    let rows = Rows::at(memory.wrapping_add(memory.align_offset(64)), Isa::Avx2, count, k);
                     for row in 0..count {
                         // SAFETY: both rows have these elements, and the processor was asked.
                         unsafe {

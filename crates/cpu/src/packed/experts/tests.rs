@@ -36,7 +36,7 @@ fn rows(count: usize, k: usize, elem: Elem) -> Vec<u8> {
 fn plain(a: Mat, m: usize, k: usize, runs: &[Run]) -> Vec<u32> {
     let n: usize = runs.iter().map(|run| run.rows).sum();
     let (threads, mut c) = (Threads::new(1), vec![0.0f32; m * n]);
-    let mut scratch = vec![0xffu8; workspace_bytes(1, m, k)];
+    let mut scratch = vec![0xffu8; workspace_bytes(Isa::detect(), 1, m, k)];
     let out = MatMut { ptr: c.as_mut_ptr().cast(), elem: Elem::F32, stride: n };
     let place = Place { threads: &threads, isa: Isa::detect() };
     // SAFETY: the operands have these extents.
@@ -48,7 +48,7 @@ fn plain(a: Mat, m: usize, k: usize, runs: &[Run]) -> Vec<u32> {
 fn found(place: Place<'_>, op: &Experts<'_>) -> Vec<u32> {
     let (tokens, wide) = (op.index.len() / SLOTS, SLOTS * op.out);
     let mut c = vec![-7.0f32; tokens * (wide + 1)];
-    let bytes = experts_workspace_bytes(place.threads.count(), op.index.len(), op.k);
+    let bytes = experts_workspace_bytes(place.isa, place.threads.count(), op.index.len(), op.k);
     let mut scratch = vec![0xffu8; bytes + 1];
     let out = MatMut { ptr: c.as_mut_ptr().cast(), elem: Elem::F32, stride: wide + 1 };
     // SAFETY: the operands have these extents, and the level is one of this machine's.
