@@ -236,7 +236,12 @@ unsafe fn bf16_sums(c: &mut [u8; BYTES], a: &[u8; BYTES], b: &Tile, pairs: usize
 }
 
 /// TDPBSSD and its kin: sums of four products of bytes, without saturation.
-unsafe fn byte_sums<const A: bool, const B: bool>(c: &mut [u8; BYTES], a: &[u8; BYTES], b: &Tile, fours: usize) {
+unsafe fn byte_sums<const A: bool, const B: bool>(
+    c: &mut [u8; BYTES],
+    a: &[u8; BYTES],
+    b: &Tile,
+    fours: usize,
+) {
     let wide = |byte: u8, signed: bool| if signed { i32::from(byte as i8) } else { i32::from(byte) };
     for (col, sum) in c.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let mut total = i32::from_le_bytes(*sum);

@@ -16,7 +16,8 @@ use super::format::{self, GROUP, OCTET, by_format};
 use super::octets;
 use super::rows::Rows;
 use super::{
-    ALIGN, APART, COLUMNS, FEW, Lines, ROWS, Run, SERIAL, Slots, TASKS, Tiles, columns, cut, quantise_row, tile_bytes,
+    ALIGN, APART, COLUMNS, FEW, Lines, ROWS, Run, SERIAL, Slots, TASKS, Tiles, columns, cut, quantise_row,
+    tile_bytes,
 };
 use crate::elementwise::Place;
 use crate::grouped::{Sorted, clear_empty};
@@ -191,7 +192,10 @@ unsafe fn multiply(
         let tile = tiles.get().wrapping_add(thread * bytes);
         // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
         unsafe {
-            let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), tile_bytes(place.isa, count) / size_of::<f32>());
+            let tile = std::slice::from_raw_parts_mut(
+                tile.cast::<f32>(),
+                tile_bytes(place.isa, count) / size_of::<f32>(),
+            );
             by_format!(task.run.format, F => columns::<F>(place.isa, &task, (count, rows), tile, &lines));
         }
     });

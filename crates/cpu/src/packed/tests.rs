@@ -318,7 +318,8 @@ fn the_largest_products() {
 #[test]
 fn the_largest_products_of_many_rows() {
     let (k, n, m) = (256, 17, 33);
-    let grouped = GROUPED.map(|(codes, group)| Grouped { codes, group: if group == 96 { 64 } else { group } });
+    let grouped =
+        GROUPED.map(|(codes, group)| Grouped { codes, group: if group == 96 { 64 } else { group } });
     for (x, w) in [(1.0f32, 0), (-1.0, 1), (32384.0 / 32639.0, 0)] {
         let value = |col: usize, _: &mut Random| if col.is_multiple_of(GROUP) { x.signum() } else { x };
         let a = Rowed::new(m, k, Elem::F32, value);
@@ -334,7 +335,9 @@ fn the_largest_products_of_many_rows() {
             };
             let format = BlockFormat::Grouped(of);
             let mut bytes = vec![0; n * format.row_bytes(k)];
-            bytes.chunks_mut(format.row_bytes(k)).for_each(|row| of.write_row(k, |_| code, |_| (0.01, zero), row));
+            bytes
+                .chunks_mut(format.row_bytes(k))
+                .for_each(|row| of.write_row(k, |_| code, |_| (0.01, zero), row));
             all.push((format, bytes));
         }
         for (format, code) in [(BlockFormat::Nf4, [0xff, 0][w]), (BlockFormat::Int8, [0x7f, 0x80][w])] {
