@@ -176,7 +176,10 @@ mod tests {
         assert_eq!((&micro.ids[..5], &micro.ids[32..]), (&[10, 11, 12, 13, 14][..], &[20, 21, 22][..]));
         assert_eq!((&micro.labels[..3], micro.labels[3]), (&[IGNORE, 12, 13][..], 14));
         assert_eq!(micro.labels[4..], [IGNORE; 31]);
-        assert_eq!((&micro.positions[..6], &micro.positions[31..]), (&[0, 1, 2, 3, 4, 4][..], &[4, 0, 1, 2][..]));
+        assert_eq!(
+            (&micro.positions[..6], &micro.positions[31..]),
+            (&[0, 1, 2, 3, 4, 4][..], &[4, 0, 1, 2][..])
+        );
         let rolled = |column: &[f32]| [&column[..5], &column[32..]].concat();
         assert_eq!(rolled(&micro.rolled.logps), [0.0, 0.0, -1.0, -2.0, 0.0, 0.0, -1.0, 0.0]);
         assert_eq!(rolled(&micro.rolled.advantages), [0.0, 10.0, 10.0, 10.0, 0.0, 20.0, 20.0, 0.0]);
