@@ -5,10 +5,10 @@
 //! A is read with the T1 hint so that the panel of B stays in L1.
 #![allow(unsafe_code)]
 
-use super::{avx512, few512};
 use super::kind::{Cut, Kind, Panels, Source};
 use super::pack512::{PAIR, first, load, load_transposed, pairs_across, transpose};
 use super::{Elem, MatMut, block::Tile};
+use super::{avx512, few512};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
