@@ -293,8 +293,7 @@ impl Chosen {
         let named: Vec<(&str, &str)> = match config {
             Json::String(source) => vec![("default", source)],
             Json::Array(all) => {
-                let one = |it: &Json| it["name"].as_str().zip(it["template"].as_str());
-                all.iter().filter_map(one).collect()
+                all.iter().filter_map(|it| it["name"].as_str().zip(it["template"].as_str())).collect()
             }
             Json::Object(all) => {
                 all.iter().filter_map(|(name, it)| it.as_str().map(|it| (name.as_str(), it))).collect()
