@@ -379,7 +379,10 @@ fn what_follows_an_answer_is_appended() {
 fn conversations_with_tools_have_a_template_of_their_own() {
     let (tokenizer, folder) = (tokenizer(), tempfile::tempdir().unwrap());
     let (plain, tools) = (format!("a{CHATML}"), format!("b{CHATML}"));
-    let row = |tools: Value| json!({"messages": [{"role": "user", "content": "hello"}], "tools": tools});
+    let row = |tools: Value| {
+        json!({"messages": [
+        {"role": "user", "content": "hello"}, {"role": "assistant", "content": "there"}], "tools": tools})
+    };
     let begins = |template: &Template| {
         let text = |tools| template.render(&conversation(row(tools)), 1, true).unwrap().text;
         [json!([]), json!([{"type": "function", "function": {"name": "f"}}])]
