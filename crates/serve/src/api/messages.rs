@@ -6,8 +6,8 @@ use fathom_base::{Event, Reading, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
-use super::tools::{self, AnswerPart, Scanner};
-use super::{Answer, Asked, Server, json_answer, prepared};
+use super::tools::{AnswerPart, Scanner};
+use super::{Answer, Asked, Server, json_answer, prepared, raw, typed};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
@@ -159,24 +159,28 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     let (words, calls) = talk.tools.split(&answer.text);
     let mut content = Vec::new();
     if !words.is_empty() {
-        content.push(json!({"type": "text", "text": words}));
+        content.push(json!({"type": "text", "text": words}).to_string());
     }
     for call in &calls {
-        let input = tools::as_object(&call.arguments.clone().into());
-        content.push(
-            json!({"type": "tool_use", "id": server.unique("toolu_"), "name": call.name, "input": input}),
-        );
+        let block = json!({"type": "tool_use", "id": server.unique("toolu_"), "name": call.name});
+        content.push(raw::with(&block, "input", &input(&call.arguments)));
     }
-    Ok(json_answer(&json!({
+    let message = json!({
         "id": id,
         "type": "message",
         "role": "assistant",
         "model": talk.params.name,
-        "content": content,
         "stop_reason": why(answer.stop.as_ref(), !calls.is_empty()),
         "stop_sequence": stopped_by(answer.stop.as_ref()),
         "usage": usage(&talk.answering.usage),
-    })))
+    });
+    let message = raw::with(&message, "content", &format!("[{}]", content.join(",")));
+    Ok(typed("application/json", message))
+}
+
+/// The arguments of a call as an object: what the model wrote, or a string where that is no JSON.
+fn input(arguments: &str) -> String {
+    if arguments.is_empty() { "{}".to_string() } else { raw::or_string(arguments) }
 }
 
 /// `/v1/messages/count_tokens`.

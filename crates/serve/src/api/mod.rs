@@ -8,6 +8,7 @@ pub mod kserve;
 mod logprobs;
 pub mod messages;
 mod params;
+mod raw;
 pub mod responses;
 mod schema;
 pub mod tensors;

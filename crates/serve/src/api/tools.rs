@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::raw;
 use crate::settings::ToolFormat;
 
 /// A call of a tool.
@@ -156,47 +157,43 @@ impl Scanner {
                 rest.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(['{', '[']))
             });
             let body = named.map_or(rest, |name| rest[name.len()..].trim_start_matches("[ARGS]"));
-            let mut values = serde_json::Deserializer::from_str(body).into_iter::<Value>();
-            let value = values.next()?.ok()?;
-            let used = values.byte_offset();
-            match (named, value) {
-                (Some(name), value) => calls.push(Call { name: name.clone(), arguments: value.to_string() }),
-                (None, Value::Array(values)) => {
+            let (value, after) = raw::first(body)?;
+            match (named, raw::elements(value)) {
+                (Some(name), _) => calls.push(Call { name: name.clone(), arguments: value.to_string() }),
+                (None, Some(values)) => {
                     for value in values {
                         calls.push(self.call(value)?);
                     }
                 }
-                (None, value) => calls.push(self.call(value)?),
+                (None, None) => calls.push(self.call(value)?),
             }
-            rest = body[used..].trim_start_matches([';', ',', ' ', '\n', '\t', '\r']);
+            rest = after.trim_start_matches([';', ',', ' ', '\n', '\t', '\r']);
             rest = rest.trim_start_matches(MISTRAL).trim();
         }
         (!calls.is_empty()).then_some(calls)
     }
 
-    fn call(&self, value: Value) -> Option<Call> {
-        let Value::Object(mut map) = value else { return None };
-        let mut map = match map.remove("function") {
-            Some(Value::Object(inner)) => inner,
-            Some(Value::String(name)) => {
-                map.insert("name".into(), name.into());
-                map
-            }
-            _ => map,
-        };
-        let name = map.get("name")?.as_str()?.to_string();
+    /// The call that an object is. Its arguments are what the model wrote: a number of twenty digits keeps them all.
+    fn call(&self, object: &str) -> Option<Call> {
+        let mut members = raw::members(object)?;
+        if let Some(inner) = member(&members, "function").and_then(raw::members) {
+            members = inner;
+        }
+        let name = member(&members, "name").or(member(&members, "function"))?;
+        let name: String = serde_json::from_str(name).ok()?;
         if !self.names.contains(&name) {
             return None;
         }
-        let arguments = map.remove("arguments").or_else(|| map.remove("parameters"));
-        let arguments = match arguments {
-            // Arguments that are the text of JSON.
-            Some(Value::String(text)) => text,
-            Some(value) => value.to_string(),
-            None => "{}".to_string(),
-        };
-        Some(Call { name, arguments })
+        let arguments = member(&members, "arguments").or(member(&members, "parameters")).unwrap_or("{}");
+        // Arguments may be the text of JSON.
+        let text: Option<String> = serde_json::from_str(arguments).ok();
+        Some(Call { name, arguments: text.unwrap_or_else(|| arguments.to_string()) })
     }
+}
+
+/// A member of an object by its name; of several the last.
+fn member<'a>(members: &[(String, &'a str)], name: &str) -> Option<&'a str> {
+    members.iter().rev().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
 fn text(text: String) -> Vec<AnswerPart> {
@@ -266,7 +263,7 @@ mod tests {
 
     #[test]
     fn calls_of_all_families_are_found_however_the_text_comes() {
-        let add = r#"add({"a":1})"#;
+        let add = r#"add({"a": 1})"#;
         check("Two words < and [more].", &["Two words < and [more]."]);
         check("<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>", &[add]);
         check(
@@ -284,6 +281,23 @@ mod tests {
         );
         check(r#"[TOOL_CALLS]add[ARGS]{"a": 1}"#, &[add]);
         check(r#"[{"name": "add", "arguments": {"a": 1}}]"#, &[add]);
+    }
+
+    #[test]
+    fn arguments_are_what_the_model_wrote() {
+        let given = r#"{"z": 12345678901234567890123, "id": 18446744073709551616, "e": 1E2, "f": 1.10, "n": -0, "x": 1e400, "u": "\ud83d", "z": 1}"#;
+        let expected = format!("add({given})");
+        for (before, after) in [
+            (r#"<tool_call>{"name": "add", "arguments": "#, "}</tool_call>"),
+            (r#"{"name": "add", "parameters": "#, "}"),
+            (r#"{"type": "function", "function": {"name": "add", "arguments": "#, "}}"),
+            (r#"{"function": "add", "parameters": "#, "}"),
+            (r#"[TOOL_CALLS][{"name": "add", "arguments": "#, "}]"),
+            ("[TOOL_CALLS]add[ARGS]", ""),
+        ] {
+            check(&format!("{before}{given}{after}"), &[&expected]);
+        }
+        check(r#"{"name": "add", "parameters": "{\"a\": 18446744073709551616}"}"#, &["add({\"a\": 18446744073709551616})"]);
     }
 
     #[test]

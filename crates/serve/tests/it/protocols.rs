@@ -53,6 +53,33 @@ async fn anthropics_messages_are_answered_in_blocks() {
     );
 }
 
+/// A number that no `f64` has is an identifier, and another one is another order.
+#[tokio::test]
+async fn arguments_of_calls_keep_every_digit() {
+    let given = r#"{"id": 12345678901234567890123, "sum": 1.10}"#;
+    let bed = Bed::new(Mock::saying(&format!(r#"<tool_call>{{"name": "add", "arguments": {given}}}</tool_call>"#)));
+    let schema = json!({"type": "object"});
+    let ask = |path: &'static str, tool: Value, stream: bool| {
+        let messages = json!([{"role": "user", "content": "Add."}]);
+        let mut body = json!({"max_tokens": 200, "tools": [tool], "stream": stream});
+        body[if path == "/v1/responses" { "input" } else { "messages" }] = messages;
+        bed.send(crate::mock::post(path, &body.to_string()))
+    };
+    let quoted = Value::from(given).to_string();
+    for (path, tool) in [
+        ("/v1/chat/completions", json!({"type": "function", "function": {"name": "add", "parameters": schema}})),
+        ("/v1/responses", json!({"type": "function", "name": "add", "parameters": schema})),
+        ("/v1/messages", json!({"name": "add", "input_schema": schema})),
+    ] {
+        for stream in [false, true] {
+            let (status, _, text) = ask(path, tool.clone(), stream).await;
+            let whole = path == "/v1/messages" && !stream;
+            let expected = if whole { format!("\"input\":{given}") } else { quoted.clone() };
+            assert!(status == 200 && text.contains(&expected), "{path}: {text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn responses_are_items() {
     let bed = Bed::new(Mock::saying("Hi!"));
