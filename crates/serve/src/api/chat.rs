@@ -25,6 +25,8 @@ pub struct Tools {
     forced: Option<String>,
     /// One call is the most.
     single: bool,
+    /// What the answer continues.
+    prompt: String,
 }
 
 impl Tools {
@@ -32,7 +34,7 @@ impl Tools {
     pub fn scanner(&self) -> Scanner {
         match &self.forced {
             Some(_) => Scanner::new(ToolFormat::None, Vec::new()),
-            None => Scanner::new(self.format, self.names.clone()),
+            None => Scanner::new(self.format, self.names.clone()).after(&self.prompt),
         }
     }
 
@@ -166,7 +168,7 @@ fn tools(
     }
     let single = !fields.or("parallel_tool_calls", true)?;
     let choice: Value = fields.or("tool_choice", "auto".into())?;
-    let mut tools = Tools { format: server.settings.tools, names, forced: None, single };
+    let mut tools = Tools { format: server.settings.tools, names, forced: None, single, prompt: String::new() };
     let named = choice["function"]["name"].as_str().or(choice["name"].as_str());
     match (choice.as_str(), named) {
         (Some("auto"), _) => {}
@@ -213,7 +215,7 @@ impl Talk {
         let permit = asked.permit()?;
         let mut params = Params::take(server, &asked, &mut fields)?;
         let mut conversation = conversation(&mut fields)?;
-        let tools = tools(server, &mut fields, &mut conversation, &mut params)?;
+        let mut tools = tools(server, &mut fields, &mut conversation, &mut params)?;
         let top = fields.take::<usize>("top_logprobs")?;
         let logprobs = fields.or("logprobs", false)?.then(|| top.unwrap_or(0));
         if top.is_some_and(|top| top > 0) && logprobs.is_none() {
@@ -228,6 +230,7 @@ impl Talk {
         let prompt = service.render(&conversation).map_err(Fault::refused)?;
         let ids = service.encode(&prompt, Reading::Rendered).map_err(Fault::refused)?;
         let prompt_tokens = ids.len();
+        tools.prompt = prompt;
         let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
         request.logprobs = logprobs;
         if request.sampling.max_tokens == 0 {

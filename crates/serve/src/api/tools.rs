@@ -27,6 +27,8 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const MISTRAL: &str = "[TOOL_CALLS]";
 const LLAMA: &str = "<|python_tag|>";
+/// What thoughts stand between. A call in them is one that the model thinks of, not one that it makes.
+const THOUGHTS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
 /// Finds calls in a text that grows.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ enum State {
     Text,
     /// Between Hermes' tags.
     Tagged,
+    /// Thoughts, up to this mark.
+    Thoughts(&'static str),
     /// What is left is calls to its end, or words.
     Whole,
 }
@@ -55,6 +59,21 @@ impl Scanner {
         let state = if names.is_empty() || format == ToolFormat::None { State::Text } else { State::Start };
         let format = if state == State::Text { ToolFormat::None } else { format };
         Scanner { format, names, held: String::new(), state }
+    }
+
+    /// Finds them in what continues a prompt, in which thoughts may have begun.
+    pub fn after(mut self, prompt: &str) -> Scanner {
+        let open = THOUGHTS.iter().find(|(open, _)| prompt.trim_end().ends_with(open));
+        if let (Some((_, close)), State::Start) = (open, self.state) {
+            self.state = State::Thoughts(close);
+        }
+        self
+    }
+
+    /// What a part that is no words may begin with: calls, and thoughts.
+    fn openings(&self) -> impl Iterator<Item = &'static str> {
+        let thoughts = if self.format == ToolFormat::None { &[][..] } else { &THOUGHTS[..] };
+        self.marks().iter().copied().chain(thoughts.iter().map(|(open, _)| *open))
     }
 
     /// Marks that a call may begin with.
@@ -87,7 +106,7 @@ impl Scanner {
         let (body, open) = match self.state {
             State::Whole => (held.as_str(), ""),
             State::Tagged => (held.as_str(), OPEN),
-            State::Start | State::Text => return text(held),
+            State::Start | State::Text | State::Thoughts(_) => return text(held),
         };
         match self.calls(body) {
             Some(calls) => calls.into_iter().map(AnswerPart::Call).collect(),
@@ -102,16 +121,16 @@ impl Scanner {
             State::Start => {
                 let rest = self.held.trim_start();
                 // What may become a mark waits; there is nothing before it that could be words.
-                if rest.is_empty() || self.marks().iter().any(|mark| mark.starts_with(rest) && *mark != rest)
-                {
+                if rest.is_empty() || self.openings().any(|mark| mark.starts_with(rest) && mark != rest) {
                     return false;
                 }
-                let marked = self.marks().iter().any(|mark| rest.starts_with(mark));
+                let marked = self.openings().any(|mark| rest.starts_with(mark));
                 let bare = self.takes_bare() && !marked && rest.starts_with(['{', '[']);
                 self.state = if bare { State::Whole } else { State::Text };
                 true
             }
             State::Text => self.begin(parts),
+            State::Thoughts(close) => self.think(close, parts),
             State::Tagged => {
                 let Some(end) = self.held.find(CLOSE) else { return false };
                 let mut body: String = self.held.drain(..end + CLOSE.len()).collect();
@@ -128,23 +147,41 @@ impl Scanner {
 
     /// Words up to the next mark.
     fn begin(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
-        let first = self.marks().iter().filter_map(|mark| Some((self.held.find(mark)?, *mark))).min();
-        if let Some((at, mark)) = first {
-            let before: String = self.held.drain(..at).collect();
-            self.held.drain(..mark.len());
-            if !before.trim().is_empty() {
-                parts.extend(text(before));
-            }
-            self.state = if mark == OPEN { State::Tagged } else { State::Whole };
+        let first = self.openings().filter_map(|mark| Some((self.held.find(mark)?, mark))).min();
+        let Some((at, mark)) = first else {
+            // What may be the beginning of a mark waits.
+            parts.extend(self.all_but(self.openings().map(|mark| begun(&self.held, mark)).max()));
+            return false;
+        };
+        if let Some((_, close)) = THOUGHTS.iter().find(|(open, _)| *open == mark) {
+            parts.extend(text(self.held.drain(..at + mark.len()).collect()));
+            self.state = State::Thoughts(close);
             return true;
         }
-        // What may be the beginning of a mark waits.
-        let partial =
-            |mark: &&str| (1..mark.len()).rev().find(|len| self.held.ends_with(&mark[..*len])).unwrap_or(0);
-        let keep = self.marks().iter().map(partial).max().unwrap_or(0);
-        let sure: String = self.held.drain(..self.held.len() - keep).collect();
-        parts.extend(text(sure));
-        false
+        let before: String = self.held.drain(..at).collect();
+        self.held.drain(..mark.len());
+        if !before.trim().is_empty() {
+            parts.extend(text(before));
+        }
+        self.state = if mark == OPEN { State::Tagged } else { State::Whole };
+        true
+    }
+
+    /// Thoughts up to their end; what follows is as at the beginning of an answer.
+    fn think(&mut self, close: &'static str, parts: &mut Vec<AnswerPart>) -> bool {
+        let Some(at) = self.held.find(close) else {
+            parts.extend(self.all_but(Some(begun(&self.held, close))));
+            return false;
+        };
+        parts.extend(text(self.held.drain(..at + close.len()).collect()));
+        self.state = State::Start;
+        true
+    }
+
+    /// Takes all but the last bytes, which may be the beginning of a mark.
+    fn all_but(&mut self, bytes: Option<usize>) -> Vec<AnswerPart> {
+        let sure = self.held.len() - bytes.unwrap_or(0);
+        text(self.held.drain(..sure).collect())
     }
 
     /// The calls that a text is; none if it is something else, or calls what there is not.
@@ -194,6 +231,11 @@ impl Scanner {
 /// A member of an object by its name; of several the last.
 fn member<'a>(members: &[(String, &'a str)], name: &str) -> Option<&'a str> {
     members.iter().rev().find(|(other, _)| other == name).map(|(_, value)| *value)
+}
+
+/// Bytes at the end of a text that a mark begins with.
+fn begun(text: &str, mark: &str) -> usize {
+    (1..mark.len()).rev().find(|len| text.as_bytes().ends_with(&mark.as_bytes()[..*len])).unwrap_or(0)
 }
 
 fn text(text: String) -> Vec<AnswerPart> {
@@ -298,6 +340,28 @@ mod tests {
             check(&format!("{before}{given}{after}"), &[&expected]);
         }
         check(r#"{"name": "add", "parameters": "{\"a\": 18446744073709551616}"}"#, &["add({\"a\": 18446744073709551616})"]);
+    }
+
+    #[test]
+    fn a_call_in_thoughts_is_none() {
+        let call = r#"<tool_call>{"name": "now"}</tool_call>"#;
+        for (open, close) in THOUGHTS {
+            let thought = format!("{open}Should I {call}? [TOOL_CALLS]now[ARGS]{{}}{close}");
+            check(&format!("{thought}No."), &[&format!("{thought}No.")]);
+            check(&format!("\n{thought}\n\n{call}"), &[&format!("\n{thought}"), "now({})"]);
+            check(&format!("{thought}{{\"name\": \"now\"}}"), &[&thought, "now({})"]);
+            check(&format!("Well. {thought}{call}"), &[&format!("Well. {thought}"), "now({})"]);
+            let endless = format!("{open}I {call}");
+            check(&endless, &[&endless]);
+            // The prompt may end where thoughts begin.
+            for (prompt, calls) in [(format!("assistant\n{open}\n"), 0), (format!("{open}{close}\n"), 1)] {
+                let mut scanner = Scanner::new(ToolFormat::Auto, vec!["now".into()]).after(&prompt);
+                let parts = [scanner.push(call), scanner.finish()].concat();
+                let found = parts.iter().filter(|part| matches!(part, AnswerPart::Call(_))).count();
+                assert_eq!(found, calls, "{prompt:?}");
+            }
+        }
+        check("a <thin [THIN", &["a <thin [THIN"]);
     }
 
     #[test]
