@@ -60,6 +60,24 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Whether the last message is the beginning of the answer, which continues it. An empty one begins nothing.
+fn begun(messages: &mut Vec<Value>) -> Result<bool, Fault> {
+    let Some(last) = messages.last().filter(|last| last["role"] == "assistant") else { return Ok(false) };
+    let said = last["content"].as_str().unwrap_or_default();
+    if last.get("tool_calls").is_some() {
+        return Ok(false);
+    }
+    if said.is_empty() {
+        messages.pop();
+        return Ok(false);
+    }
+    if said.ends_with(char::is_whitespace) {
+        let what = "ends with a message of the assistant that ends with white space, which cannot be continued; take it off";
+        return Err(Fault::field("messages", what));
+    }
+    Ok(true)
+}
+
 /// The request in OpenAI's fields; what is left over stays and is judged as there.
 fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     let mut fields = Fields::of(body);
@@ -71,6 +89,9 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     }
     for message in fields.need::<Vec<Value>>("messages")? {
         translated(&message, &mut messages)?;
+    }
+    if begun(&mut messages)? {
+        to.insert("continue_final_message".into(), true.into());
     }
     to.insert("messages".into(), messages.into());
     if let Some(stops) = fields.take::<Value>("stop_sequences")? {

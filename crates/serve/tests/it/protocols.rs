@@ -53,6 +53,27 @@ async fn anthropics_messages_are_answered_in_blocks() {
     );
 }
 
+/// Anthropic's prefill: the answer goes on where the last message ends.
+#[tokio::test]
+async fn a_last_message_of_the_assistant_is_continued() {
+    let bed = Bed::new(Mock::saying("llo"));
+    let ask = |last: Value| {
+        let messages = json!([{"role": "user", "content": "Greet."}, {"role": "assistant", "content": last}]);
+        json!({"model": "mock", "max_tokens": 50, "messages": messages})
+    };
+    for last in [json!("He"), json!([{"type": "text", "text": "H"}, {"type": "text", "text": "e"}])] {
+        let (status, whole) = bed.post("/v1/messages", ask(last.clone())).await;
+        assert_eq!((status, &whole["content"][0]["text"]), (200, &json!("llo")), "{whole}");
+        assert_eq!(bed.mock.prompt(), "user:Greet.\nassistant:He");
+        let (_, counted) = bed.post("/v1/messages/count_tokens", ask(last)).await;
+        assert_eq!(counted["input_tokens"], 24);
+    }
+    assert_eq!(bed.post("/v1/messages", ask(json!(""))).await.0, 200);
+    assert_eq!(bed.mock.prompt(), "user:Greet.\n");
+    let (status, wrong) = bed.post("/v1/messages", ask(json!("He "))).await;
+    assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("white space"), "{wrong}");
+}
+
 /// A number that no `f64` has is an identifier, and another one is another order.
 #[tokio::test]
 async fn arguments_of_calls_keep_every_digit() {
