@@ -31,8 +31,6 @@ struct Asking {
 struct How {
     echo: bool,
     logprobs: Option<usize>,
-    /// The prompt alone is sent.
-    nothing_new: bool,
 }
 
 /// The prompts of a request: text, ids, or lists of either.
@@ -84,9 +82,9 @@ fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
         let mut request: GenerateRequest = params.request(ids, USUAL)?;
         request.logprobs = how.logprobs;
         request.prompt_logprobs = how.logprobs.filter(|_| how.echo);
-        if how.nothing_new {
-            // A model writes at least one token; it is not sent.
-            request.sampling.max_tokens = 1;
+        if request.sampling.max_tokens == 0 {
+            // The prompt is read, and there is nothing to search or to shape.
+            (request.beams, request.structure, request.sampling.min_tokens) = (None, None, 0);
         }
         Ok(request)
     };
@@ -111,7 +109,7 @@ fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Resul
     if max_tokens == Some(0) && !echo {
         return Err(Fault::field("max_tokens", "has to be at least 1, but for `echo`"));
     }
-    Ok(How { echo, logprobs, nothing_new: max_tokens == Some(0) })
+    Ok(How { echo, logprobs })
 }
 
 /// The endpoint.
@@ -169,13 +167,7 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
         for answer in answers {
             let mut sent = Sent::default();
             let shown = if how.echo { how.legacy(params, logprobs, &mut sent) } else { Value::Null };
-            let mut ids = answer.ids.clone();
-            let (text, new) = if how.nothing_new {
-                ids.clear();
-                (before.clone(), Value::Null)
-            } else {
-                (before.clone() + &answer.text, how.legacy(params, &answer.logprobs, &mut sent))
-            };
+            let new = how.legacy(params, &answer.logprobs, &mut sent);
             let logprobs = match (shown.is_null(), new.is_null()) {
                 (true, _) => new,
                 (_, true) => shown,
@@ -184,21 +176,17 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
             let stop = answer.stop.as_ref();
             let mut choice = json!({
                 "index": choices.len(),
-                "text": text,
+                "text": before.clone() + &answer.text,
                 "logprobs": logprobs,
                 "finish_reason": reason(stop.unwrap_or(&Stop::Length)),
                 "stop_reason": ended_by(stop),
             });
             if params.token_ids {
-                choice["token_ids"] = json!(ids);
+                choice["token_ids"] = json!(answer.ids);
                 choice["prompt_token_ids"] = json!(prompt);
             }
             choices.push(choice);
         }
-    }
-    let mut took = answering.usage;
-    if how.nothing_new {
-        took.answer_tokens = 0;
     }
     Ok(json_answer(&json!({
         "id": id,
@@ -207,7 +195,7 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
         "model": params.name,
         "system_fingerprint": params.fingerprint(),
         "choices": choices,
-        "usage": usage(&took),
+        "usage": usage(&answering.usage),
     })))
 }
 
@@ -266,7 +254,8 @@ impl Protocol for Chunks {
                     self.text(index, &text, (shown, &[]), out);
                 }
             }
-            Event::Piece { answer, text, ids, logprobs } if !self.how.nothing_new => {
+            // The token that ended the answer is no part of it.
+            Event::Piece { answer, text, ids, logprobs } if !(text.is_empty() && ids.is_empty()) => {
                 let index = first + answer;
                 let mut sent = self.sent[index];
                 let shown = self.how.legacy(&self.params, &logprobs, &mut sent);

@@ -78,6 +78,22 @@ async fn a_stream_echoes_and_counts_characters() {
     assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
 }
 
+/// Perplexity over windows of the whole context.
+#[tokio::test]
+async fn a_prompt_that_is_echoed_may_fill_the_context() {
+    let bed = Bed::new(Mock::saying("z"));
+    let ask = |tokens: usize, stream: bool| json!({"prompt": "a".repeat(tokens), "max_tokens": 0, "echo": true, "logprobs": 1, "n": 2, "stream": stream, "stream_options": {"include_usage": true}});
+    let (status, whole) = bed.post(PATH, ask(1000, false)).await;
+    assert_eq!(status, 200, "{whole}");
+    assert_eq!(whole["choices"][1]["logprobs"]["tokens"].as_array().unwrap().len(), 1000);
+    assert_eq!(bed.mock.last().sampling.max_tokens, 0);
+    let events = bed.stream(PATH, ask(1000, true)).await;
+    let used = &events[events.len() - 2]["usage"];
+    assert_eq!((used, &used["completion_tokens"]), (&whole["usage"], &json!(0)));
+    let (status, wrong) = bed.post(PATH, ask(1001, false)).await;
+    assert_eq!((status, &wrong["error"]["code"]), (400, &json!("context_length_exceeded")));
+}
+
 #[tokio::test]
 async fn a_search_over_beams_is_asked_for_in_vllms_words() {
     let bed = Bed::new(Mock::saying("z"));
