@@ -97,7 +97,7 @@ fn a_prompt_that_nothing_follows_may_take_all_room() {
     let (handle, thread) = start(2, 64);
     let ask_logprobs = |tokens: u32, max_tokens| {
         let sampling = Sampling { max_tokens, ..Sampling::default() };
-        let prompt: Vec<u32> = (0..tokens).map(|id| id % 250).collect();
+        let prompt: Vec<u32> = (0..tokens).map(|id| id % 90).collect();
         GenerateRequest { prompt_logprobs: Some(0), answers: 2, ..GenerateRequest::new(prompt, sampling) }
     };
     let read = |tokens, max_tokens| {
@@ -115,7 +115,9 @@ fn a_prompt_that_nothing_follows_may_take_all_room() {
         (of_prompt, written, ends, usage)
     };
     // The longest prompt that there is room for, but not for a token after it.
-    let full = (300..5000).find(|tokens| handle.submit(ask_logprobs(*tokens, 1), Box::new(|_| ())).is_err()).unwrap();
+    let full = (300..5000)
+        .find(|tokens| handle.submit(ask_logprobs(*tokens, 1), Box::new(|_| ())).is_err())
+        .unwrap();
     let (of_prompt, written, ends, usage) = read(full, 0);
     assert_eq!((of_prompt.len(), written, ends, usage), (full as usize, 0, vec![Stop::Length; 2], 0));
     assert_eq!(read(200, 0).0[..], read(200, 1).0[..]);

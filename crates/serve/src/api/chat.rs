@@ -34,7 +34,10 @@ impl Tools {
     pub fn scanner(&self) -> Scanner {
         match &self.forced {
             Some(_) => Scanner::new(ToolFormat::None, Vec::new()),
-            None => Scanner::new(self.format, self.names.clone()).after(&self.prompt),
+            None => {
+                let most = if self.single { 1 } else { usize::MAX };
+                Scanner::new(self.format, self.names.clone()).after(&self.prompt).of_at_most(most)
+            }
         }
     }
 
@@ -63,9 +66,6 @@ impl Tools {
                 AnswerPart::Call(call) => calls.push(call),
             }
         }
-        if self.single {
-            calls.truncate(1);
-        }
         if !calls.is_empty() && words.trim().is_empty() {
             words.clear();
         }
@@ -83,8 +83,10 @@ pub struct Talk {
     pub tools: Tools,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    logprobs: Option<usize>,
-    unknown: Vec<String>,
+    /// Alternatives of each token, if log-probabilities are asked for.
+    pub logprobs: Option<usize>,
+    /// Fields of the request that have no effect.
+    pub unknown: Vec<String>,
 }
 
 /// The messages of a request, as templates read them.
@@ -168,7 +170,8 @@ fn tools(
     }
     let single = !fields.or("parallel_tool_calls", true)?;
     let choice: Value = fields.or("tool_choice", "auto".into())?;
-    let mut tools = Tools { format: server.settings.tools, names, forced: None, single, prompt: String::new() };
+    let mut tools =
+        Tools { format: server.settings.tools, names, forced: None, single, prompt: String::new() };
     let named = choice["function"]["name"].as_str().or(choice["name"].as_str());
     match (choice.as_str(), named) {
         (Some("auto"), _) => {}
@@ -378,7 +381,6 @@ impl Chunks {
                     deltas.push(json!({"tool_calls": [{"index": 0, "function": function}]}));
                 }
                 AnswerPart::Text(text) => deltas.push(json!({ "content": text })),
-                AnswerPart::Call(_) if self.tools.single && self.sent[index].calls > 0 => {}
                 AnswerPart::Call(call) => {
                     let mut call = calls_json(&self.server, &[call])[0].take();
                     call["index"] = self.sent[index].calls.into();

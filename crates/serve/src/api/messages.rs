@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
 use super::tools::{AnswerPart, Scanner};
-use super::{Answer, Asked, Server, json_answer, prepared, raw, typed};
+use super::{Answer, Asked, Server, ignored, json_answer, prepared, raw, typed};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
@@ -98,6 +98,12 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
         to.insert("stop".into(), stops);
     }
     let tools: Vec<Value> = fields.list("tools")?;
+    if let Some(other) = tools.iter().find(|tool| tool.get("type").is_some_and(|kind| *kind != "custom")) {
+        return Err(Fault::field(
+            "tools",
+            format_args!("has one of type {}; tools of the client alone are called", other["type"]),
+        ));
+    }
     if !tools.is_empty() {
         let tool = |tool: &Value| {
             let function = json!({"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]});
@@ -120,8 +126,7 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
         return Err(Fault::field("thinking", "is not reported separately by this server; leave it out"));
     }
     fields.need::<usize>("max_tokens").map(|tokens| to.insert("max_tokens".into(), tokens.into()))?;
-    fields.keep(&mut to);
-    Ok(Fields::of(to))
+    Ok(fields.under(to))
 }
 
 fn body(asked: &Asked) -> Result<Map<String, Value>, Fault> {
@@ -173,7 +178,8 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     }
     let id = server.unique("msg_");
     if talk.params.stream {
-        return Ok(streamed(&server, &id, talk));
+        let unknown = std::mem::take(&mut talk.unknown);
+        return Ok(ignored(streamed(&server, &id, talk), &unknown));
     }
     let mut answered = talk.collect().await?;
     let answer = answered.answers.pop().unwrap_or_default();
@@ -196,7 +202,7 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
         "usage": usage(&talk.answering.usage),
     });
     let message = raw::with(&message, "content", &format!("[{}]", content.join(",")));
-    Ok(typed("application/json", message))
+    Ok(ignored(typed("application/json", message), &talk.unknown))
 }
 
 /// The arguments of a call as an object: what the model wrote, or a string where that is no JSON.

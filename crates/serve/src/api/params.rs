@@ -62,8 +62,9 @@ impl Params {
                 format_args!("is {}, which writes no text; ask /v1/embeddings", model.name),
             ));
         }
-        let options: Option<Map<String, Value>> = fields.take("stream_options")?;
-        let mut options = Fields::of(options.unwrap_or_default());
+        let mut options = fields.part("stream_options")?;
+        let include_usage = options.or("include_usage", false)?;
+        fields.rest_of("stream_options", options)?;
         let answers = fields.or("n", 1usize)?;
         most("n", answers, settings.max_answers)?;
         if answers == 0 {
@@ -85,7 +86,7 @@ impl Params {
             card,
             max_tokens,
             stream: fields.or("stream", false)?,
-            include_usage: options.or("include_usage", false)?,
+            include_usage,
             token_ids: fields.or("return_token_ids", false)?,
             tokens_as_ids: fields.or("return_tokens_as_token_ids", false)?,
             answers,

@@ -67,7 +67,10 @@ mod tests {
         assert!(found.iter().map(|(name, value)| (name.as_str(), *value)).eq(want), "{found:?}");
         assert_eq!(elements("[ {} , 1E2,\n[] ]").unwrap(), ["{}", "1E2", "[]"]);
         assert_eq!((members("[]"), elements("{}"), members("{}")), (None, None, Some(Vec::new())));
-        assert_eq!((or_string(" {} "), or_string("{\"a\""), or_string("")), ("{}".into(), r#""{\"a\"""#.into(), r#""""#.into()));
+        assert_eq!(
+            (or_string(" {} "), or_string("{\"a\""), or_string("")),
+            ("{}".into(), r#""{\"a\"""#.into(), r#""""#.into())
+        );
         assert_eq!(with(&serde_json::json!({"a": 1}), "b", "-0"), r#"{"a":1,"b":-0}"#);
         assert_eq!(with(&serde_json::json!({}), "b", "2"), r#"{"b":2}"#);
     }

@@ -35,6 +35,8 @@ const THOUGHTS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THI
 pub struct Scanner {
     format: ToolFormat,
     names: Vec<String>,
+    /// Calls that are still taken; more are dropped.
+    most: usize,
     held: String,
     state: State,
 }
@@ -58,7 +60,7 @@ impl Scanner {
     pub fn new(format: ToolFormat, names: Vec<String>) -> Scanner {
         let state = if names.is_empty() || format == ToolFormat::None { State::Text } else { State::Start };
         let format = if state == State::Text { ToolFormat::None } else { format };
-        Scanner { format, names, held: String::new(), state }
+        Scanner { format, names, most: usize::MAX, held: String::new(), state }
     }
 
     /// Finds them in what continues a prompt, in which thoughts may have begun.
@@ -68,6 +70,18 @@ impl Scanner {
             self.state = State::Thoughts(close);
         }
         self
+    }
+
+    /// Takes so many calls at most.
+    pub fn of_at_most(self, most: usize) -> Scanner {
+        Scanner { most, ..self }
+    }
+
+    /// Calls as parts, up to the most.
+    fn taken(&mut self, calls: Vec<Call>) -> impl Iterator<Item = AnswerPart> + use<> {
+        let taken = calls.len().min(self.most);
+        self.most -= taken;
+        calls.into_iter().take(taken).map(AnswerPart::Call)
     }
 
     /// What a part that is no words may begin with: calls, and thoughts.
@@ -109,7 +123,7 @@ impl Scanner {
             State::Start | State::Text | State::Thoughts(_) => return text(held),
         };
         match self.calls(body) {
-            Some(calls) => calls.into_iter().map(AnswerPart::Call).collect(),
+            Some(calls) => self.taken(calls).collect(),
             None => text(format!("{open}{held}")),
         }
     }
@@ -136,7 +150,7 @@ impl Scanner {
                 let mut body: String = self.held.drain(..end + CLOSE.len()).collect();
                 body.truncate(end);
                 match self.calls(&body) {
-                    Some(calls) => parts.extend(calls.into_iter().map(AnswerPart::Call)),
+                    Some(calls) => parts.extend(self.taken(calls)),
                     None => parts.extend(text(format!("{OPEN}{body}{CLOSE}"))),
                 }
                 self.state = State::Start;
@@ -339,7 +353,10 @@ mod tests {
         ] {
             check(&format!("{before}{given}{after}"), &[&expected]);
         }
-        check(r#"{"name": "add", "parameters": "{\"a\": 18446744073709551616}"}"#, &["add({\"a\": 18446744073709551616})"]);
+        check(
+            r#"{"name": "add", "parameters": "{\"a\": 18446744073709551616}"}"#,
+            &["add({\"a\": 18446744073709551616})"],
+        );
     }
 
     #[test]
