@@ -6,7 +6,7 @@ use fathom_base::{Conversation, Event, Reading, Stop, TokenLogprob, Usage};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::{self, Spelling};
-use super::params::{Params, most};
+use super::params::{Params, most, prompt_logprobs};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, schema, usage};
 use crate::answering::{Answered, Answering, collect, ended_by, reason};
@@ -83,6 +83,8 @@ pub struct Talk {
     pub tools: Tools,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// The same of the prompt's.
+    pub prompt_logprobs: Option<usize>,
     /// Alternatives of each token, if log-probabilities are asked for.
     pub logprobs: Option<usize>,
     /// Fields of the request that have no effect.
@@ -210,11 +212,16 @@ fn tools(
 }
 
 impl Talk {
-    /// Asks a model to answer a conversation.
+    /// Asks a model to answer a conversation; with as many alternatives of each of its tokens, if its log-probabilities are wanted.
     ///
     /// # Errors
     /// What is wrong with the request, or too much.
-    pub fn ask(server: &Server, mut asked: Asked, mut fields: Fields) -> Result<Talk, Fault> {
+    pub fn ask(
+        server: &Server,
+        mut asked: Asked,
+        mut fields: Fields,
+        prompt_logprobs: Option<usize>,
+    ) -> Result<Talk, Fault> {
         let permit = asked.permit()?;
         let mut params = Params::take(server, &asked, &mut fields)?;
         let mut conversation = conversation(&mut fields)?;
@@ -235,13 +242,13 @@ impl Talk {
         let prompt_tokens = ids.len();
         tools.prompt = prompt;
         let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
-        request.logprobs = logprobs;
+        (request.logprobs, request.prompt_logprobs) = (logprobs, prompt_logprobs);
         if request.sampling.max_tokens == 0 {
             return Err(Fault::field("max_tokens", "has to be at least 1"));
         }
         let model = params.model.clone();
         let answering = Answering::ask(server.clone(), model, vec![request], (asked.id, permit))?;
-        Ok(Talk { answering, params, tools, prompt_tokens, logprobs, unknown })
+        Ok(Talk { answering, params, tools, prompt_tokens, prompt_logprobs, logprobs, unknown })
     }
 
     /// Waits for all answers.
@@ -270,8 +277,9 @@ pub fn calls_json(server: &Server, calls: &[Call]) -> Value {
 pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let mut talk = prepared(asked, move |asked| {
-        let fields = asked.fields()?;
-        Talk::ask(&of, asked, fields)
+        let mut fields = asked.fields()?;
+        let prompt_logprobs = prompt_logprobs(&mut fields, &of.settings)?;
+        Talk::ask(&of, asked, fields, prompt_logprobs)
     })
     .await?;
     let id = server.unique("chatcmpl-");
@@ -317,6 +325,9 @@ async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
     });
     if talk.params.token_ids {
         body["prompt_token_ids"] = json!(answered.prompt);
+    }
+    if let Some(top) = talk.prompt_logprobs {
+        body["prompt_logprobs"] = logprobs::prompt(&*talk.params.model.service, &answered.logprobs, top);
     }
     Ok(json_answer(&body))
 }

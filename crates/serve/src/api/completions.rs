@@ -6,7 +6,7 @@ use fathom_base::{Event, GenerateRequest, Reading, Service, Stop, TokenLogprob, 
 use serde_json::{Value, json};
 
 use super::logprobs::{self, Spelling};
-use super::params::{Params, most};
+use super::params::{Params, most, prompt_logprobs};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, usage};
 use crate::answering::{Answered, Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
@@ -31,6 +31,8 @@ struct Asking {
 struct How {
     echo: bool,
     logprobs: Option<usize>,
+    /// Alternatives of each token of the prompt, apart from `echo`.
+    prompt_logprobs: Option<usize>,
 }
 
 /// The prompts of a request: text, ids, or lists of either.
@@ -67,12 +69,9 @@ pub fn prompts(service: &dyn Service, value: Value, reading: Reading) -> Result<
 fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
     let mut fields = asked.fields()?;
     let permit = asked.permit()?;
+    let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
     let params = Params::take(server, &asked, &mut fields)?;
-    let how = how(server, &mut fields, params.max_tokens)?;
-    let prompt_logprobs: Option<usize> = fields.take("prompt_logprobs")?;
-    if prompt_logprobs.is_some() {
-        return Err(Fault::field("prompt_logprobs", "is not given apart; ask for `echo` and `logprobs`"));
-    }
+    let how = How { prompt_logprobs, ..how(server, &mut fields, params.max_tokens)? };
     let reading = if fields.or("add_special_tokens", true)? { Reading::Prompt } else { Reading::Rendered };
     let value: Value = fields.need("prompt")?;
     let unknown = fields.rest()?;
@@ -81,7 +80,7 @@ fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
     let request = |ids| {
         let mut request: GenerateRequest = params.request(ids, USUAL)?;
         request.logprobs = how.logprobs;
-        request.prompt_logprobs = how.logprobs.filter(|_| how.echo);
+        request.prompt_logprobs = how.logprobs.filter(|_| how.echo).max(how.prompt_logprobs);
         if request.sampling.max_tokens == 0 {
             // The prompt is read, and there is nothing to search or to shape.
             (request.beams, request.structure, request.sampling.min_tokens) = (None, None, 0);
@@ -109,7 +108,7 @@ fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Resul
     if max_tokens == Some(0) && !echo {
         return Err(Fault::field("max_tokens", "has to be at least 1, but for `echo`"));
     }
-    Ok(How { echo, logprobs })
+    Ok(How { echo, logprobs, prompt_logprobs: None })
 }
 
 /// The endpoint.
@@ -168,7 +167,7 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
             let mut sent = Sent::default();
             let shown = if how.echo { how.legacy(params, logprobs, &mut sent) } else { Value::Null };
             let new = how.legacy(params, &answer.logprobs, &mut sent);
-            let logprobs = match (shown.is_null(), new.is_null()) {
+            let both = match (shown.is_null(), new.is_null()) {
                 (true, _) => new,
                 (_, true) => shown,
                 _ => joined(shown, new),
@@ -177,13 +176,16 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
             let mut choice = json!({
                 "index": choices.len(),
                 "text": before.clone() + &answer.text,
-                "logprobs": logprobs,
+                "logprobs": both,
                 "finish_reason": reason(stop.unwrap_or(&Stop::Length)),
                 "stop_reason": ended_by(stop),
             });
             if params.token_ids {
                 choice["token_ids"] = json!(answer.ids);
                 choice["prompt_token_ids"] = json!(prompt);
+            }
+            if let Some(top) = how.prompt_logprobs {
+                choice["prompt_logprobs"] = logprobs::prompt(&*params.model.service, logprobs, top);
             }
             choices.push(choice);
         }

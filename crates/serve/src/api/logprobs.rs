@@ -43,6 +43,24 @@ pub fn chat(service: &dyn Service, tokens: &[TokenLogprob], spelling: Spelling, 
     json!({ "content": all.collect::<Value>() })
 }
 
+/// The `prompt_logprobs` of vLLM: of each token an object by id, of itself and of what is likely there; none of the first.
+pub fn prompt(service: &dyn Service, tokens: &[TokenLogprob], top: usize) -> Value {
+    let one = |id: u32, logprob: f32, rank: Option<u32>| {
+        let text = String::from_utf8_lossy(&service.token_bytes(id)).into_owned();
+        json!({"logprob": finite(logprob), "rank": rank.map(|rank| rank + 1), "decoded_token": text})
+    };
+    let of = |token: &TokenLogprob| {
+        let Some(own) = token.logprob else { return Value::Null };
+        let mut map = Map::new();
+        map.insert(token.id.to_string(), one(token.id, own, token.rank));
+        for (rank, (id, logprob)) in (0..).zip(token.top.iter().take(top)) {
+            map.entry(id.to_string()).or_insert_with(|| one(*id, *logprob, Some(rank)));
+        }
+        map.into()
+    };
+    tokens.iter().map(of).collect()
+}
+
 /// The `logprobs` of a completion; `offset` is where the text of the first token begins, in characters, and is moved on.
 pub fn legacy(
     service: &dyn Service,

@@ -170,7 +170,7 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let talk = prepared(asked, move |asked| {
         let fields = openai(body(&asked)?)?;
-        Talk::ask(&of, asked, fields)
+        Talk::ask(&of, asked, fields, None)
     });
     let mut talk = talk.await?;
     if talk.params.answers() != 1 {

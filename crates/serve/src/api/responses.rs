@@ -217,7 +217,7 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     let (mut talk, repeated) = prepared(asked, move |asked| {
         let fields = asked.fields()?;
         let repeated = repeated(&fields);
-        Ok((Talk::ask(&of, asked, chat(fields)?)?, repeated))
+        Ok((Talk::ask(&of, asked, chat(fields)?, None)?, repeated))
     })
     .await?;
     if talk.params.answers() != 1 {

@@ -78,6 +78,30 @@ async fn a_stream_echoes_and_counts_characters() {
     assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
 }
 
+/// vLLM's form, in completions and in chats.
+#[tokio::test]
+async fn log_probabilities_of_a_prompt_are_given_without_an_echo() {
+    let bed = Bed::new(Mock::saying("z"));
+    let own = |token: &str| json!({"logprob": -0.5, "rank": 1, "decoded_token": token});
+    let (status, body) = bed.post(PATH, json!({"prompt": "ab", "prompt_logprobs": 2})).await;
+    assert_eq!(status, 200, "{body}");
+    let other = json!({"logprob": -1.5, "rank": 2, "decoded_token": "c"});
+    assert_eq!(body["choices"][0]["prompt_logprobs"], json!([null, {"98": own("b"), "99": other}]));
+    assert_eq!((&body["choices"][0]["text"], &body["choices"][0]["logprobs"]), (&json!("z"), &Value::Null));
+    let chat = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "a"}], "prompt_logprobs": 0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        bed.post("/v1/chat/completions", body)
+    };
+    let (_, body) = chat(json!({})).await;
+    assert_eq!((body["prompt_logprobs"].as_array().unwrap().len(), &body["prompt_logprobs"][1]), (7, &json!({"115": own("s")})));
+    for wrong in [json!({"stream": true}), json!({"prompt_logprobs": 21}), json!({"prompt_logprobs": -1})] {
+        assert_eq!(chat(wrong.clone()).await.0, 400, "{wrong}");
+    }
+    let (_, body) = bed.post("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})).await;
+    assert!(body.get("prompt_logprobs").is_none());
+}
+
 /// Perplexity over windows of the whole context.
 #[tokio::test]
 async fn a_prompt_that_is_echoed_may_fill_the_context() {
