@@ -5,7 +5,7 @@ use axum::http::Response;
 use fathom_base::{Event, GenerateRequest, Reading, Service, Stop, TokenLogprob, Usage};
 use serde_json::{Value, json};
 
-use super::logprobs::{self, Spelling};
+use super::logprobs::{self, Offset, Spelling};
 use super::params::{Params, most, prompt_logprobs};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, usage};
 use crate::answering::{Answered, Answering, collect, ended_by, reason};
@@ -125,12 +125,6 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     Ok(ignored(response, &unknown))
 }
 
-/// What was sent of an answer before: its end in the text, in characters.
-#[derive(Clone, Copy, Default)]
-struct Sent {
-    offset: usize,
-}
-
 /// Joins the log-probabilities of two parts.
 fn joined(mut first: Value, second: Value) -> Value {
     for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
@@ -142,11 +136,11 @@ fn joined(mut first: Value, second: Value) -> Value {
 }
 
 impl How {
-    fn legacy(self, params: &Params, tokens: &[TokenLogprob], sent: &mut Sent) -> Value {
+    fn legacy(self, params: &Params, tokens: &[TokenLogprob], offset: &mut Offset) -> Value {
         let spelling = Spelling { as_ids: params.tokens_as_ids };
         let service = &*params.model.service;
         match self.logprobs {
-            Some(top) => logprobs::legacy(service, tokens, spelling, top, &mut sent.offset),
+            Some(top) => logprobs::legacy(service, tokens, spelling, top, offset),
             None => Value::Null,
         }
     }
@@ -164,7 +158,7 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
             String::new()
         };
         for answer in answers {
-            let mut sent = Sent::default();
+            let mut sent = Offset::default();
             let shown = if how.echo { how.legacy(params, logprobs, &mut sent) } else { Value::Null };
             let new = how.legacy(params, &answer.logprobs, &mut sent);
             let both = match (shown.is_null(), new.is_null()) {
@@ -210,7 +204,7 @@ fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
         "model": params.name,
         "system_fingerprint": params.fingerprint(),
     });
-    let sent = vec![Sent::default(); prompts * params.answers()];
+    let sent = vec![Offset::default(); prompts * params.answers()];
     stream(answering, Chunks { params, how, frame, sent }, server.settings.keep_alive_s)
 }
 
@@ -219,7 +213,8 @@ struct Chunks {
     params: Params,
     how: How,
     frame: Value,
-    sent: Vec<Sent>,
+    /// Where the next token of each answer begins.
+    sent: Vec<Offset>,
 }
 
 impl Chunks {
@@ -250,7 +245,7 @@ impl Protocol for Chunks {
             Event::Started { prompt: ids, logprobs, .. } if self.how.echo => {
                 let text = self.params.model.service.decode(&ids).unwrap_or_default();
                 for index in first..first + self.params.answers() {
-                    let mut sent = self.sent[index];
+                    let mut sent = std::mem::take(&mut self.sent[index]);
                     let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
                     self.sent[index] = sent;
                     self.text(index, &text, (shown, &[]), out);
@@ -259,7 +254,7 @@ impl Protocol for Chunks {
             // The token that ended the answer is no part of it.
             Event::Piece { answer, text, ids, logprobs } if !(text.is_empty() && ids.is_empty()) => {
                 let index = first + answer;
-                let mut sent = self.sent[index];
+                let mut sent = std::mem::take(&mut self.sent[index]);
                 let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
                 self.sent[index] = sent;
                 if !text.is_empty() || !shown.is_null() || self.params.token_ids {
