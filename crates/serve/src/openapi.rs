@@ -59,10 +59,11 @@ fn operation(route: &Route) -> Value {
     if route.access == Access::Keyed {
         operation["security"] = json!([{"key": []}]);
     }
-    if let Some((_, rest)) = route.path.split_once('{') {
-        let name = rest.split('}').next().unwrap_or_default().trim_start_matches('*');
-        operation["parameters"] =
-            json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
+    let names = route.path.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+    let parameter = |name: &str| json!({"name": name.trim_start_matches('*'), "in": "path", "required": true, "schema": {"type": "string"}});
+    let parameters: Vec<Value> = names.map(parameter).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
     operation
 }

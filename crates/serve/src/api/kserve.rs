@@ -15,10 +15,22 @@ use crate::sse::{Frames, Protocol, stream};
 /// Tokens of an answer where a request does not say.
 const USUAL: usize = 16;
 
+/// The version of each model.
+const VERSION: &str = "1";
+
 /// The model of a path.
-fn name_of(path: &str) -> String {
-    let rest = path.trim_start_matches("/v2/models/");
-    rest.split('/').next().unwrap_or_default().to_string()
+///
+/// # Errors
+/// The path names a version that there is not.
+fn name_of(path: &str) -> Result<String, Fault> {
+    let mut parts = path.trim_start_matches("/v2/models/").split('/');
+    let name = parts.next().unwrap_or_default();
+    match (parts.next(), parts.next()) {
+        (Some("versions"), Some(version)) if version != VERSION => {
+            Err(Fault::missing(format!("there is no version `{version}` of {name}; there is `{VERSION}`")))
+        }
+        _ => Ok(name.to_string()),
+    }
 }
 
 /// `/v2`.
@@ -31,17 +43,17 @@ pub async fn server(server: Server, _: Asked) -> Answer {
     ))
 }
 
-/// `/v2/models/NAME`.
+/// `/v2/models/NAME`, as all routes of a model also below `/v2/models/NAME/versions/1`.
 ///
 /// # Errors
 /// No such model.
 pub async fn model(server: Server, asked: Asked) -> Answer {
-    let name = name_of(&asked.path);
+    let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
     let tensor = |name: &str, kind: &str| json!({"name": name, "datatype": kind, "shape": [1]});
     Ok(json_answer(&json!({
         "name": name,
-        "versions": ["1"],
+        "versions": [VERSION],
         "platform": "fathom",
         "inputs": [tensor("text_input", "BYTES"), tensor("max_tokens", "INT32"), tensor("temperature", "FP32")],
         "outputs": [tensor("text_output", "BYTES")],
@@ -53,7 +65,7 @@ pub async fn model(server: Server, asked: Asked) -> Answer {
 /// # Errors
 /// No such model, or the server ends.
 pub async fn ready(server: Server, asked: Asked) -> Answer {
-    let name = name_of(&asked.path);
+    let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
     super::info::ready(server, asked).await
 }
@@ -70,7 +82,7 @@ struct Asking {
 /// Asks a model to continue a text.
 fn ask(server: &Server, mut asked: Asked, text: &str, mut fields: Fields) -> Result<Asking, Fault> {
     let permit = asked.permit()?;
-    fields.set("model", name_of(&asked.path).into());
+    fields.set("model", name_of(&asked.path)?.into());
     for (theirs, ours) in [("max_output_tokens", "max_tokens"), ("stop_words", "stop")] {
         if let Some(value) = fields.take::<Value>(theirs)? {
             fields.set(ours, value);
@@ -108,7 +120,7 @@ pub async fn generate(server: Server, asked: Asked) -> Answer {
     })
     .await?;
     let text = texts(&mut asking.answering).await?.into_iter().next().unwrap_or_default();
-    let body = json!({"model_name": asking.name, "model_version": "1", "text_output": text});
+    let body = json!({"model_name": asking.name, "model_version": VERSION, "text_output": text});
     Ok(ignored(json_answer(&body), &asking.unknown))
 }
 
@@ -144,7 +156,7 @@ impl Protocol for Pieces {
         if let Event::Piece { text, .. } = event
             && !text.is_empty()
         {
-            out.data(&json!({"model_name": self.name, "model_version": "1", "text_output": text}));
+            out.data(&json!({"model_name": self.name, "model_version": VERSION, "text_output": text}));
         }
     }
 
@@ -184,7 +196,7 @@ pub async fn infer(server: Server, asked: Asked) -> Answer {
     })
     .await?;
     let texts = texts(&mut asking.answering).await?;
-    let mut body = json!({"model_name": asking.name, "model_version": "1"});
+    let mut body = json!({"model_name": asking.name, "model_version": VERSION});
     if let Some(id) = id {
         body["id"] = id.into();
     }

@@ -282,6 +282,19 @@ async fn kserve_generates_and_infers() {
     let (status, wrong) = bed.post("/v2/models/other/generate", json!({"text_input": "a"})).await;
     assert!(status == 404 && wrong["error"].is_string(), "{wrong}");
     assert_eq!(bed.get("/v2/models/mock/ready").await.0, 200);
+    // The version that the model's metadata name may stand in a path.
+    let inputs = json!({"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [["Hello"]]}]});
+    for path in ["/v2/models/mock/infer", "/v2/models/mock/versions/1/infer"] {
+        let (status, whole) = bed.post(path, inputs.clone()).await;
+        assert_eq!((status, &whole["outputs"][0]["data"]), (200, &json!(["Hi!"])), "{whole}");
+    }
+    let (status, whole) = bed.post("/v2/models/mock/versions/1/generate", json!({"text_input": "a"})).await;
+    assert_eq!((status, &whole["text_output"]), (200, &json!("Hi!")));
+    for (path, status) in [("versions/1", 200), ("versions/1/ready", 200), ("versions/2", 404), ("versions/2/ready", 404)] {
+        assert_eq!(bed.get(&format!("/v2/models/mock/{path}")).await.0, status, "{path}");
+    }
+    let (status, wrong) = bed.post("/v2/models/mock/versions/2/generate", json!({"text_input": "a"})).await;
+    assert!(status == 404 && wrong["error"].as_str().unwrap().contains("version `2`"), "{wrong}");
 }
 
 /// What Triton's client sends by default: JSON, and the tensors behind it.
