@@ -75,10 +75,10 @@ pub async fn info(server: Server, _: Asked) -> Answer {
         "bos_token_id": card.bos,
         "eos_token": spelled(eos),
         "eos_token_id": eos,
-        "pad_token": spelled(eos),
+        "pad_token": card.pad_token,
         "add_bos_token": card.bos.is_some_and(|bos| {
             service.encode("", Reading::Prompt).is_ok_and(|ids| ids.first() == Some(&bos))
         }),
-        "chat_template": Value::Null,
+        "chat_template": card.chat_template,
     })))
 }

@@ -123,6 +123,8 @@ impl Service for Mock {
             },
             eos: vec![0],
             bos: None,
+            pad_token: Some("<pad>".into()),
+            chat_template: Some("{{ messages }}".into()),
         }
     }
 

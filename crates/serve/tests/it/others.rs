@@ -59,6 +59,7 @@ async fn a_tokenizer_is_asked_over_http() {
     assert_eq!(bed.post("/detokenize", json!({"tokens": [999]})).await.0, 400);
     let info: Value = serde_json::from_str(&bed.get("/tokenizer_info").await.1).unwrap();
     assert_eq!((&info["eos_token_id"], &info["model_max_length"]), (&json!(0), &json!(1000)));
+    assert_eq!((&info["pad_token"], &info["chat_template"]), (&json!("<pad>"), &json!("{{ messages }}")));
 }
 
 #[tokio::test]

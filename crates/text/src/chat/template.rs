@@ -32,6 +32,8 @@ const NAME: &str = "chat_template";
 /// A model's chat template.
 pub struct Template {
     environment: Environment<'static>,
+    /// As it was given.
+    source: String,
     /// BLAKE3 of its source, with our marks if it has any.
     hash: String,
     shows: Shows,
@@ -127,7 +129,12 @@ impl Template {
         let mut special = Map::new();
         special.insert("bos_token".into(), token(tokenizer.bos()));
         special.insert("eos_token".into(), token(tokenizer.eos()));
-        Ok(Template { environment, hash, shows, special })
+        Ok(Template { environment, source: given.to_string(), hash, shows, special })
+    }
+
+    /// Its source, as it was given.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// BLAKE3 of its source and of our marks in it, in hexadecimal.
