@@ -61,7 +61,7 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
 }
 
 /// Whether the last message is the beginning of the answer, which continues it. An empty one begins nothing.
-fn begun(messages: &mut Vec<Value>) -> Result<bool, Fault> {
+fn prefill(messages: &mut Vec<Value>) -> Result<bool, Fault> {
     let Some(last) = messages.last().filter(|last| last["role"] == "assistant") else { return Ok(false) };
     let said = last["content"].as_str().unwrap_or_default();
     if last.get("tool_calls").is_some() {
@@ -90,7 +90,7 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     for message in fields.need::<Vec<Value>>("messages")? {
         translated(&message, &mut messages)?;
     }
-    if begun(&mut messages)? {
+    if prefill(&mut messages)? {
         to.insert("continue_final_message".into(), true.into());
     }
     to.insert("messages".into(), messages.into());

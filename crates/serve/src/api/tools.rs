@@ -63,7 +63,7 @@ impl Scanner {
         Scanner { format, names, most: usize::MAX, held: String::new(), state }
     }
 
-    /// Finds them in what continues a prompt, in which thoughts may have begun.
+    /// Finds them in what continues a prompt, in which thoughts may have started.
     pub fn after(mut self, prompt: &str) -> Scanner {
         let open = THOUGHTS.iter().find(|(open, _)| prompt.trim_end().ends_with(open));
         if let (Some((_, close)), State::Start) = (open, self.state) {
@@ -164,7 +164,7 @@ impl Scanner {
         let first = self.openings().filter_map(|mark| Some((self.held.find(mark)?, mark))).min();
         let Some((at, mark)) = first else {
             // What may be the beginning of a mark waits.
-            parts.extend(self.all_but(self.openings().map(|mark| begun(&self.held, mark)).max()));
+            parts.extend(self.all_but(self.openings().map(|mark| partial(&self.held, mark)).max()));
             return false;
         };
         if let Some((_, close)) = THOUGHTS.iter().find(|(open, _)| *open == mark) {
@@ -184,7 +184,7 @@ impl Scanner {
     /// Thoughts up to their end; what follows is as at the beginning of an answer.
     fn think(&mut self, close: &'static str, parts: &mut Vec<AnswerPart>) -> bool {
         let Some(at) = self.held.find(close) else {
-            parts.extend(self.all_but(Some(begun(&self.held, close))));
+            parts.extend(self.all_but(Some(partial(&self.held, close))));
             return false;
         };
         parts.extend(text(self.held.drain(..at + close.len()).collect()));
@@ -248,7 +248,7 @@ fn member<'a>(members: &[(String, &'a str)], name: &str) -> Option<&'a str> {
 }
 
 /// Bytes at the end of a text that a mark begins with.
-fn begun(text: &str, mark: &str) -> usize {
+fn partial(text: &str, mark: &str) -> usize {
     (1..mark.len()).rev().find(|len| text.as_bytes().ends_with(&mark.as_bytes()[..*len])).unwrap_or(0)
 }
 
