@@ -25,7 +25,7 @@ pub struct Tools {
     forced: Option<String>,
     /// One call is the most.
     single: bool,
-    /// What the answer continues.
+    /// The end of what the answer continues.
     prompt: String,
 }
 
@@ -240,7 +240,7 @@ impl Talk {
         let prompt = service.render(&conversation).map_err(Fault::refused)?;
         let ids = service.encode(&prompt, Reading::Rendered).map_err(Fault::refused)?;
         let prompt_tokens = ids.len();
-        tools.prompt = prompt;
+        tools.prompt = prompt[prompt.floor_char_boundary(prompt.len().saturating_sub(64))..].to_string();
         let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
         (request.logprobs, request.prompt_logprobs) = (logprobs, prompt_logprobs);
         if request.sampling.max_tokens == 0 {
