@@ -147,7 +147,7 @@ pub fn request(data: &[u8]) {
     let Some((route, body)) = data.split_first() else { return };
     let posts: Vec<&str> =
         ROUTES.iter().filter(|route| route.method == "POST").map(|route| route.path).collect();
-    let path = posts[usize::from(*route) % posts.len()].replace("{name}", "m");
+    let path = posts[usize::from(*route) % posts.len()].replace("{name}", "m").replace("{version}", "1");
     ask(["Hello", " ", "there"].map(String::from).to_vec(), &path, body);
 }
 

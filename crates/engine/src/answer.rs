@@ -46,8 +46,11 @@ impl<'t> Writer<'t> {
         Writer { stream, filter, ends, named, min_tokens, max_tokens, tokens: 0 }
     }
 
-    /// Takes the next token.
+    /// Takes the next token; an answer of no tokens ends before it.
     pub fn push(&mut self, id: u32) -> Written {
+        if self.max_tokens == 0 {
+            return Written { text: String::new(), counts: false, stop: Some(Stop::Length) };
+        }
         if self.ends.contains(&id) && self.tokens >= self.min_tokens {
             let text = std::mem::take(&mut self.filter).finish();
             let stop = if self.named.contains(&id) { Stop::StopToken(id) } else { Stop::EndOfText };

@@ -104,6 +104,9 @@ impl Bounds {
             let message = format!("{} are asked for, and {} beams are followed", asked.answers, beams.width);
             return refuse("answers", message);
         }
+        if asked.sampling.max_tokens == 0 {
+            return refuse("max_tokens", "must be at least 1 for a search over beams".into());
+        }
         if !beams.length_penalty.is_finite() {
             return refuse(
                 "length_penalty",

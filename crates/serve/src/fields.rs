@@ -49,7 +49,11 @@ pub const REFUSED: &[(&str, Option<&str>)] = &[
 
 /// A JSON object whose fields are taken out of it.
 #[derive(Debug, Default)]
-pub struct Fields(Map<String, Value>);
+pub struct Fields {
+    map: Map<String, Value>,
+    /// Names of what was taken and has no effect.
+    unread: Vec<String>,
+}
 
 /// What a field is converted from.
 pub trait Take: Sized {
@@ -103,7 +107,7 @@ impl Fields {
     /// It is no JSON object.
     pub fn parse(body: &[u8]) -> Result<Fields, Fault> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(map)) => Ok(Fields(map)),
+            Ok(Value::Object(map)) => Ok(Fields::of(map)),
             Ok(_) => Err(Fault::bad("the body has to be a JSON object")),
             Err(error) => Err(Fault::bad(format!("the body is not JSON: {error}"))),
         }
@@ -111,17 +115,45 @@ impl Fields {
 
     /// The fields of an object.
     pub fn of(map: Map<String, Value>) -> Fields {
-        Fields(map)
+        Fields { map, unread: Vec::new() }
+    }
+
+    /// A field as it is.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.map.get(name)
+    }
+
+    /// Notes that a field, or a part of one, has no effect.
+    pub fn ignore(&mut self, name: &str) {
+        self.unread.push(name.to_string());
+    }
+
+    /// Takes a field that has fields of its own.
+    ///
+    /// # Errors
+    /// It is no object.
+    pub fn part(&mut self, name: &str) -> Result<Fields, Fault> {
+        Ok(Fields::of(self.or(name, Map::new())?))
+    }
+
+    /// What is left of a part: unknown, or refused.
+    ///
+    /// # Errors
+    /// As [`Fields::rest`].
+    pub fn rest_of(&mut self, name: &str, part: Fields) -> Result<(), Fault> {
+        self.unread.extend(part.rest()?.into_iter().map(|of| format!("{name}.{of}")));
+        Ok(())
     }
 
     /// Sets a field.
     pub fn set(&mut self, name: &str, value: Value) {
-        self.0.insert(name.to_string(), value);
+        self.map.insert(name.to_string(), value);
     }
 
-    /// Moves what is left into other fields, where those do not have it.
-    pub fn keep(self, to: &mut Map<String, Value>) {
-        self.0.into_iter().for_each(|(name, value)| _ = to.entry(name).or_insert(value));
+    /// Other fields, with what is left of these where they do not have it.
+    pub fn under(self, mut map: Map<String, Value>) -> Fields {
+        self.map.into_iter().for_each(|(name, value)| _ = map.entry(name).or_insert(value));
+        Fields { map, unread: self.unread }
     }
 
     /// Takes a field; `null` is none.
@@ -129,7 +161,7 @@ impl Fields {
     /// # Errors
     /// It is of another type.
     pub fn take<T: Take>(&mut self, name: &str) -> Result<Option<T>, Fault> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match T::take(value) {
                 Some(value) => Ok(Some(value)),
@@ -160,7 +192,7 @@ impl Fields {
     /// # Errors
     /// It is of another type.
     pub fn list<T: Take>(&mut self, name: &str) -> Result<Vec<T>, Fault> {
-        match self.0.remove(name) {
+        match self.map.remove(name) {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(value) => {
                 let value = if value.is_array() { value } else { Value::Array(vec![value]) };
@@ -171,14 +203,14 @@ impl Fields {
         }
     }
 
-    /// The fields that were not taken and are unknown.
+    /// The fields that have no effect: those that were not taken, and parts of others.
     ///
     /// # Errors
     /// One would change the answer and cannot be followed.
     pub fn rest(self) -> Result<Vec<String>, Fault> {
-        let mut unknown = Vec::new();
-        for (name, value) in self.0 {
-            if HARMLESS.contains(&name.as_str()) {
+        let mut unknown = self.unread;
+        for (name, value) in self.map {
+            if value.is_null() || HARMLESS.contains(&name.as_str()) {
                 continue;
             }
             match REFUSED.iter().find(|(refused, _)| *refused == name) {
@@ -223,7 +255,11 @@ mod tests {
         assert_eq!(fields.list::<String>("stop").unwrap(), ["a"]);
         let wrong = fields.take::<u64>("seed").unwrap_err();
         assert_eq!(wrong.message, "`seed` has to be a whole number from 0 on");
-        assert_eq!(fields.rest().unwrap(), ["odd"]);
+        let mut part =
+            Fields::parse(br#"{"part": {"a": 1, "b": 2, "c": null}}"#).unwrap().part("part").unwrap();
+        assert_eq!(part.take::<usize>("a").unwrap(), Some(1));
+        fields.rest_of("part", part).unwrap();
+        assert_eq!(fields.rest().unwrap(), ["part.b", "odd"]);
         for body in [r#"{"suffix": "x"}"#, r#"{"structural_tag": "a"}"#, r#"{"modalities": ["audio"]}"#] {
             assert!(Fields::parse(body.as_bytes()).unwrap().rest().is_err(), "{body}");
         }

@@ -59,10 +59,11 @@ fn operation(route: &Route) -> Value {
     if route.access == Access::Keyed {
         operation["security"] = json!([{"key": []}]);
     }
-    if let Some((_, rest)) = route.path.split_once('{') {
-        let name = rest.split('}').next().unwrap_or_default().trim_start_matches('*');
-        operation["parameters"] =
-            json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
+    let names = route.path.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+    let parameter = |name: &str| json!({"name": name.trim_start_matches('*'), "in": "path", "required": true, "schema": {"type": "string"}});
+    let parameters: Vec<Value> = names.map(parameter).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
     operation
 }
@@ -114,6 +115,7 @@ const OWN: &[(&str, &[(&str, &str)])] = &[
             ("max_completion_tokens", "integer"),
             ("logprobs", "boolean"),
             ("top_logprobs", "integer"),
+            ("prompt_logprobs", "integer"),
             ("tools", "array"),
             ("tool_choice", "any"),
             ("parallel_tool_calls", "boolean"),
@@ -126,7 +128,33 @@ const OWN: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "/v1/completions",
-        &[("prompt", "any"), ("echo", "boolean"), ("logprobs", "integer"), ("add_special_tokens", "boolean")],
+        &[
+            ("prompt", "any"),
+            ("echo", "boolean"),
+            ("logprobs", "integer"),
+            ("prompt_logprobs", "integer"),
+            ("add_special_tokens", "boolean"),
+        ],
+    ),
+    (
+        "/v1/responses",
+        &[
+            ("model", "string"),
+            ("input", "any"),
+            ("instructions", "string"),
+            ("max_output_tokens", "integer"),
+            ("temperature", "number"),
+            ("top_p", "number"),
+            ("tools", "array"),
+            ("tool_choice", "any"),
+            ("parallel_tool_calls", "boolean"),
+            ("text", "object"),
+            ("reasoning", "object"),
+            ("include", "array"),
+            ("top_logprobs", "integer"),
+            ("metadata", "object"),
+            ("stream", "boolean"),
+        ],
     ),
     (
         "/v1/embeddings",

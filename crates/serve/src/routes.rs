@@ -94,6 +94,11 @@ pub const ROUTES: &[Route] = routes! {
     POST "/v2/models/{name}/generate" Keyed Work Kserve kserve::generate, "Continues a text";
     POST "/v2/models/{name}/generate_stream" Keyed Work Kserve kserve::generate_stream, "Continues a text, piece by piece";
     POST "/v2/models/{name}/infer" Keyed Work Kserve kserve::infer, "Continues a text that is a tensor";
+    GET "/v2/models/{name}/versions/{version}" Keyed Nothing Kserve kserve::model, "A model, as KServe has it";
+    GET "/v2/models/{name}/versions/{version}/ready" Keyed Nothing Kserve kserve::ready, "The model takes requests";
+    POST "/v2/models/{name}/versions/{version}/generate" Keyed Work Kserve kserve::generate, "Continues a text";
+    POST "/v2/models/{name}/versions/{version}/generate_stream" Keyed Work Kserve kserve::generate_stream, "Continues a text, piece by piece";
+    POST "/v2/models/{name}/versions/{version}/infer" Keyed Work Kserve kserve::infer, "Continues a text that is a tensor";
     POST "/v1/embeddings" Keyed Work OpenAi vectors::embeddings, "Vectors of texts";
     POST "/v1/rerank" Keyed Work OpenAi vectors::rerank, "Documents by how well they answer a query";
     POST "/rerank" Keyed Work OpenAi vectors::rerank, "The same";

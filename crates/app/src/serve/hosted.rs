@@ -19,6 +19,7 @@ use fathom_serve::Log;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
+use fathom_text::gguf::side_file;
 use serde_json::{Value, json};
 
 use super::draft::Draft;
@@ -189,6 +190,8 @@ impl Named<'_> {
             adapters: BTreeMap::new(),
             eos: tokenizer.stops().to_vec(),
             bos: tokenizer.bos(),
+            pad_token: pad_token(folder)?,
+            chat_template: template.as_ref().map(|template| template.source().to_string()),
         };
         Ok(Facts {
             card,
@@ -200,6 +203,18 @@ impl Named<'_> {
             structures: Structures::default(),
         })
     }
+}
+
+/// The token that fills batches, as the tokenizer's configuration spells it.
+///
+/// # Errors
+/// A file that cannot be read.
+fn pad_token(folder: &Path) -> Result<Option<String>> {
+    let bytes = side_file(folder, "tokenizer_config.json")?.unwrap_or_default();
+    // What is no configuration is refused where the tokenizer is read.
+    let config: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let token = &config["pad_token"];
+    Ok(token["content"].as_str().or(token.as_str()).map(str::to_string))
 }
 
 /// Answers until all askers are gone. A step that panics fails what it worked on, and the next request is answered.

@@ -52,7 +52,7 @@ pub struct Sampling {
     pub logit_bias: BTreeMap<u32, f32>,
     /// Same seed, prompt and settings: same tokens, whatever else runs at the time.
     pub seed: u64,
-    /// Most tokens to generate.
+    /// Most tokens to generate; with 0 the prompt is read and nothing follows it.
     pub max_tokens: usize,
     /// Tokens that are generated before an end-of-text token or stop text may end the answer.
     pub min_tokens: usize,

@@ -129,6 +129,10 @@ pub struct ModelCard {
     pub eos: Vec<u32>,
     /// The id that begins a text.
     pub bos: Option<u32>,
+    /// The token that fills batches, as it is spelled, where the tokenizer's files name one.
+    pub pad_token: Option<String>,
+    /// The source of its template for conversations.
+    pub chat_template: Option<String>,
 }
 
 /// How full a service is.

@@ -91,6 +91,40 @@ fn many_threads_ask_one_model() {
     thread.join().unwrap();
 }
 
+/// Log-probabilities of a text need no token after it, so a text may take all the room that there is.
+#[test]
+fn a_prompt_that_nothing_follows_may_take_all_room() {
+    let (handle, thread) = start(2, 64);
+    let ask_logprobs = |tokens: u32, max_tokens| {
+        let sampling = Sampling { max_tokens, ..Sampling::default() };
+        let prompt: Vec<u32> = (0..tokens).map(|id| id % 90).collect();
+        GenerateRequest { prompt_logprobs: Some(0), answers: 2, ..GenerateRequest::new(prompt, sampling) }
+    };
+    let read = |tokens, max_tokens| {
+        let (_ticket, events) = ask(&handle, ask_logprobs(tokens, max_tokens));
+        let (mut of_prompt, mut written, mut ends, mut usage) = (Vec::new(), 0, Vec::new(), 0);
+        for event in events {
+            match event {
+                Event::Started { logprobs, .. } => of_prompt = logprobs,
+                Event::Piece { ids, .. } => written += ids.len(),
+                Event::Ended { stop, .. } => ends.push(stop),
+                Event::Done(took) => usage = took.answer_tokens,
+                Event::Failed(error) => panic!("{error}"),
+            }
+        }
+        (of_prompt, written, ends, usage)
+    };
+    // The longest prompt that there is room for, but not for a token after it.
+    let full = (300..5000)
+        .find(|tokens| handle.submit(ask_logprobs(*tokens, 1), Box::new(|_| ())).is_err())
+        .unwrap();
+    let (of_prompt, written, ends, usage) = read(full, 0);
+    assert_eq!((of_prompt.len(), written, ends, usage), (full as usize, 0, vec![Stop::Length; 2], 0));
+    assert_eq!(read(200, 0).0[..], read(200, 1).0[..]);
+    drop(handle);
+    thread.join().unwrap();
+}
+
 #[test]
 fn events_come_in_order_and_dropping_the_ticket_ends_them() {
     let (handle, thread) = start(1, 64);

@@ -6,7 +6,7 @@ use fathom_base::{Conversation, Event, Reading, Stop, TokenLogprob, Usage};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::{self, Spelling};
-use super::params::{Params, most};
+use super::params::{Params, most, prompt_logprobs};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, schema, usage};
 use crate::answering::{Answered, Answering, collect, ended_by, reason};
@@ -25,6 +25,8 @@ pub struct Tools {
     forced: Option<String>,
     /// One call is the most.
     single: bool,
+    /// The end of what the answer continues.
+    prompt: String,
 }
 
 impl Tools {
@@ -32,7 +34,10 @@ impl Tools {
     pub fn scanner(&self) -> Scanner {
         match &self.forced {
             Some(_) => Scanner::new(ToolFormat::None, Vec::new()),
-            None => Scanner::new(self.format, self.names.clone()),
+            None => {
+                let most = if self.single { 1 } else { usize::MAX };
+                Scanner::new(self.format, self.names.clone()).after(&self.prompt).of_at_most(most)
+            }
         }
     }
 
@@ -61,9 +66,6 @@ impl Tools {
                 AnswerPart::Call(call) => calls.push(call),
             }
         }
-        if self.single {
-            calls.truncate(1);
-        }
         if !calls.is_empty() && words.trim().is_empty() {
             words.clear();
         }
@@ -81,8 +83,12 @@ pub struct Talk {
     pub tools: Tools,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    logprobs: Option<usize>,
-    unknown: Vec<String>,
+    /// The same of the prompt's.
+    pub prompt_logprobs: Option<usize>,
+    /// Alternatives of each token, if log-probabilities are asked for.
+    pub logprobs: Option<usize>,
+    /// Fields of the request that have no effect.
+    pub unknown: Vec<String>,
 }
 
 /// The messages of a request, as templates read them.
@@ -166,7 +172,8 @@ fn tools(
     }
     let single = !fields.or("parallel_tool_calls", true)?;
     let choice: Value = fields.or("tool_choice", "auto".into())?;
-    let mut tools = Tools { format: server.settings.tools, names, forced: None, single };
+    let mut tools =
+        Tools { format: server.settings.tools, names, forced: None, single, prompt: String::new() };
     let named = choice["function"]["name"].as_str().or(choice["name"].as_str());
     match (choice.as_str(), named) {
         (Some("auto"), _) => {}
@@ -205,15 +212,20 @@ fn tools(
 }
 
 impl Talk {
-    /// Asks a model to answer a conversation.
+    /// Asks a model to answer a conversation; with as many alternatives of each of its tokens, if its log-probabilities are wanted.
     ///
     /// # Errors
     /// What is wrong with the request, or too much.
-    pub fn ask(server: &Server, mut asked: Asked, mut fields: Fields) -> Result<Talk, Fault> {
+    pub fn ask(
+        server: &Server,
+        mut asked: Asked,
+        mut fields: Fields,
+        prompt_logprobs: Option<usize>,
+    ) -> Result<Talk, Fault> {
         let permit = asked.permit()?;
         let mut params = Params::take(server, &asked, &mut fields)?;
         let mut conversation = conversation(&mut fields)?;
-        let tools = tools(server, &mut fields, &mut conversation, &mut params)?;
+        let mut tools = tools(server, &mut fields, &mut conversation, &mut params)?;
         let top = fields.take::<usize>("top_logprobs")?;
         let logprobs = fields.or("logprobs", false)?.then(|| top.unwrap_or(0));
         if top.is_some_and(|top| top > 0) && logprobs.is_none() {
@@ -228,14 +240,15 @@ impl Talk {
         let prompt = service.render(&conversation).map_err(Fault::refused)?;
         let ids = service.encode(&prompt, Reading::Rendered).map_err(Fault::refused)?;
         let prompt_tokens = ids.len();
+        tools.prompt = prompt[prompt.floor_char_boundary(prompt.len().saturating_sub(64))..].to_string();
         let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
-        request.logprobs = logprobs;
+        (request.logprobs, request.prompt_logprobs) = (logprobs, prompt_logprobs);
         if request.sampling.max_tokens == 0 {
             return Err(Fault::field("max_tokens", "has to be at least 1"));
         }
         let model = params.model.clone();
         let answering = Answering::ask(server.clone(), model, vec![request], (asked.id, permit))?;
-        Ok(Talk { answering, params, tools, prompt_tokens, logprobs, unknown })
+        Ok(Talk { answering, params, tools, prompt_tokens, prompt_logprobs, logprobs, unknown })
     }
 
     /// Waits for all answers.
@@ -264,8 +277,9 @@ pub fn calls_json(server: &Server, calls: &[Call]) -> Value {
 pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let mut talk = prepared(asked, move |asked| {
-        let fields = asked.fields()?;
-        Talk::ask(&of, asked, fields)
+        let mut fields = asked.fields()?;
+        let prompt_logprobs = prompt_logprobs(&mut fields, &of.settings)?;
+        Talk::ask(&of, asked, fields, prompt_logprobs)
     })
     .await?;
     let id = server.unique("chatcmpl-");
@@ -311,6 +325,9 @@ async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
     });
     if talk.params.token_ids {
         body["prompt_token_ids"] = json!(answered.prompt);
+    }
+    if let Some(top) = talk.prompt_logprobs {
+        body["prompt_logprobs"] = logprobs::prompt(&*talk.params.model.service, &answered.logprobs, top);
     }
     Ok(json_answer(&body))
 }
@@ -375,7 +392,6 @@ impl Chunks {
                     deltas.push(json!({"tool_calls": [{"index": 0, "function": function}]}));
                 }
                 AnswerPart::Text(text) => deltas.push(json!({ "content": text })),
-                AnswerPart::Call(_) if self.tools.single && self.sent[index].calls > 0 => {}
                 AnswerPart::Call(call) => {
                     let mut call = calls_json(&self.server, &[call])[0].take();
                     call["index"] = self.sent[index].calls.into();

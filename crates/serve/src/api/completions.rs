@@ -5,8 +5,8 @@ use axum::http::Response;
 use fathom_base::{Event, GenerateRequest, Reading, Service, Stop, TokenLogprob, Usage};
 use serde_json::{Value, json};
 
-use super::logprobs::{self, Spelling};
-use super::params::{Params, most};
+use super::logprobs::{self, Offset, Spelling};
+use super::params::{Params, most, prompt_logprobs};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, usage};
 use crate::answering::{Answered, Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
@@ -31,8 +31,8 @@ struct Asking {
 struct How {
     echo: bool,
     logprobs: Option<usize>,
-    /// The prompt alone is sent.
-    nothing_new: bool,
+    /// Alternatives of each token of the prompt, apart from `echo`.
+    prompt_logprobs: Option<usize>,
 }
 
 /// The prompts of a request: text, ids, or lists of either.
@@ -69,12 +69,9 @@ pub fn prompts(service: &dyn Service, value: Value, reading: Reading) -> Result<
 fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
     let mut fields = asked.fields()?;
     let permit = asked.permit()?;
+    let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
     let params = Params::take(server, &asked, &mut fields)?;
-    let how = how(server, &mut fields, params.max_tokens)?;
-    let prompt_logprobs: Option<usize> = fields.take("prompt_logprobs")?;
-    if prompt_logprobs.is_some() {
-        return Err(Fault::field("prompt_logprobs", "is not given apart; ask for `echo` and `logprobs`"));
-    }
+    let how = How { prompt_logprobs, ..how(server, &mut fields, params.max_tokens)? };
     let reading = if fields.or("add_special_tokens", true)? { Reading::Prompt } else { Reading::Rendered };
     let value: Value = fields.need("prompt")?;
     let unknown = fields.rest()?;
@@ -83,10 +80,10 @@ fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
     let request = |ids| {
         let mut request: GenerateRequest = params.request(ids, USUAL)?;
         request.logprobs = how.logprobs;
-        request.prompt_logprobs = how.logprobs.filter(|_| how.echo);
-        if how.nothing_new {
-            // A model writes at least one token; it is not sent.
-            request.sampling.max_tokens = 1;
+        request.prompt_logprobs = how.logprobs.filter(|_| how.echo).max(how.prompt_logprobs);
+        if request.sampling.max_tokens == 0 {
+            // The prompt is read, and there is nothing to search or to shape.
+            (request.beams, request.structure, request.sampling.min_tokens) = (None, None, 0);
         }
         Ok(request)
     };
@@ -111,7 +108,7 @@ fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Resul
     if max_tokens == Some(0) && !echo {
         return Err(Fault::field("max_tokens", "has to be at least 1, but for `echo`"));
     }
-    Ok(How { echo, logprobs, nothing_new: max_tokens == Some(0) })
+    Ok(How { echo, logprobs, prompt_logprobs: None })
 }
 
 /// The endpoint.
@@ -128,12 +125,6 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     Ok(ignored(response, &unknown))
 }
 
-/// What was sent of an answer before: its end in the text, in characters.
-#[derive(Clone, Copy, Default)]
-struct Sent {
-    offset: usize,
-}
-
 /// Joins the log-probabilities of two parts.
 fn joined(mut first: Value, second: Value) -> Value {
     for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
@@ -145,11 +136,11 @@ fn joined(mut first: Value, second: Value) -> Value {
 }
 
 impl How {
-    fn legacy(self, params: &Params, tokens: &[TokenLogprob], sent: &mut Sent) -> Value {
+    fn legacy(self, params: &Params, tokens: &[TokenLogprob], offset: &mut Offset) -> Value {
         let spelling = Spelling { as_ids: params.tokens_as_ids };
         let service = &*params.model.service;
         match self.logprobs {
-            Some(top) => logprobs::legacy(service, tokens, spelling, top, &mut sent.offset),
+            Some(top) => logprobs::legacy(service, tokens, spelling, top, offset),
             None => Value::Null,
         }
     }
@@ -167,16 +158,10 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
             String::new()
         };
         for answer in answers {
-            let mut sent = Sent::default();
+            let mut sent = Offset::default();
             let shown = if how.echo { how.legacy(params, logprobs, &mut sent) } else { Value::Null };
-            let mut ids = answer.ids.clone();
-            let (text, new) = if how.nothing_new {
-                ids.clear();
-                (before.clone(), Value::Null)
-            } else {
-                (before.clone() + &answer.text, how.legacy(params, &answer.logprobs, &mut sent))
-            };
-            let logprobs = match (shown.is_null(), new.is_null()) {
+            let new = how.legacy(params, &answer.logprobs, &mut sent);
+            let both = match (shown.is_null(), new.is_null()) {
                 (true, _) => new,
                 (_, true) => shown,
                 _ => joined(shown, new),
@@ -184,21 +169,20 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
             let stop = answer.stop.as_ref();
             let mut choice = json!({
                 "index": choices.len(),
-                "text": text,
-                "logprobs": logprobs,
+                "text": before.clone() + &answer.text,
+                "logprobs": both,
                 "finish_reason": reason(stop.unwrap_or(&Stop::Length)),
                 "stop_reason": ended_by(stop),
             });
             if params.token_ids {
-                choice["token_ids"] = json!(ids);
+                choice["token_ids"] = json!(answer.ids);
                 choice["prompt_token_ids"] = json!(prompt);
+            }
+            if let Some(top) = how.prompt_logprobs {
+                choice["prompt_logprobs"] = logprobs::prompt(&*params.model.service, logprobs, top);
             }
             choices.push(choice);
         }
-    }
-    let mut took = answering.usage;
-    if how.nothing_new {
-        took.answer_tokens = 0;
     }
     Ok(json_answer(&json!({
         "id": id,
@@ -207,7 +191,7 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
         "model": params.name,
         "system_fingerprint": params.fingerprint(),
         "choices": choices,
-        "usage": usage(&took),
+        "usage": usage(&answering.usage),
     })))
 }
 
@@ -220,7 +204,7 @@ fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
         "model": params.name,
         "system_fingerprint": params.fingerprint(),
     });
-    let sent = vec![Sent::default(); prompts * params.answers()];
+    let sent = vec![Offset::default(); prompts * params.answers()];
     stream(answering, Chunks { params, how, frame, sent }, server.settings.keep_alive_s)
 }
 
@@ -229,7 +213,8 @@ struct Chunks {
     params: Params,
     how: How,
     frame: Value,
-    sent: Vec<Sent>,
+    /// Where the next token of each answer begins.
+    sent: Vec<Offset>,
 }
 
 impl Chunks {
@@ -260,15 +245,16 @@ impl Protocol for Chunks {
             Event::Started { prompt: ids, logprobs, .. } if self.how.echo => {
                 let text = self.params.model.service.decode(&ids).unwrap_or_default();
                 for index in first..first + self.params.answers() {
-                    let mut sent = self.sent[index];
+                    let mut sent = std::mem::take(&mut self.sent[index]);
                     let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
                     self.sent[index] = sent;
                     self.text(index, &text, (shown, &[]), out);
                 }
             }
-            Event::Piece { answer, text, ids, logprobs } if !self.how.nothing_new => {
+            // The token that ended the answer is no part of it.
+            Event::Piece { answer, text, ids, logprobs } if !(text.is_empty() && ids.is_empty()) => {
                 let index = first + answer;
-                let mut sent = self.sent[index];
+                let mut sent = std::mem::take(&mut self.sent[index]);
                 let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
                 self.sent[index] = sent;
                 if !text.is_empty() || !shown.is_null() || self.params.token_ids {

@@ -6,7 +6,7 @@ use fathom_base::{Event, Reading, Usage};
 use serde_json::{Map, Value, json};
 
 use super::params::Params;
-use super::{Answer, Asked, Server, json_answer, prepared, tensors};
+use super::{Answer, Asked, Server, ignored, json_answer, prepared, tensors};
 use crate::answering::{Answering, collect};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -15,10 +15,22 @@ use crate::sse::{Frames, Protocol, stream};
 /// Tokens of an answer where a request does not say.
 const USUAL: usize = 16;
 
+/// The version of each model.
+const VERSION: &str = "1";
+
 /// The model of a path.
-fn name_of(path: &str) -> String {
-    let rest = path.trim_start_matches("/v2/models/");
-    rest.split('/').next().unwrap_or_default().to_string()
+///
+/// # Errors
+/// The path names a version that there is not.
+fn name_of(path: &str) -> Result<String, Fault> {
+    let mut parts = path.trim_start_matches("/v2/models/").split('/');
+    let name = parts.next().unwrap_or_default();
+    match (parts.next(), parts.next()) {
+        (Some("versions"), Some(version)) if version != VERSION => {
+            Err(Fault::missing(format!("there is no version `{version}` of {name}; there is `{VERSION}`")))
+        }
+        _ => Ok(name.to_string()),
+    }
 }
 
 /// `/v2`.
@@ -31,17 +43,17 @@ pub async fn server(server: Server, _: Asked) -> Answer {
     ))
 }
 
-/// `/v2/models/NAME`.
+/// `/v2/models/NAME`, as all routes of a model also below `/v2/models/NAME/versions/1`.
 ///
 /// # Errors
 /// No such model.
 pub async fn model(server: Server, asked: Asked) -> Answer {
-    let name = name_of(&asked.path);
+    let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
     let tensor = |name: &str, kind: &str| json!({"name": name, "datatype": kind, "shape": [1]});
     Ok(json_answer(&json!({
         "name": name,
-        "versions": ["1"],
+        "versions": [VERSION],
         "platform": "fathom",
         "inputs": [tensor("text_input", "BYTES"), tensor("max_tokens", "INT32"), tensor("temperature", "FP32")],
         "outputs": [tensor("text_output", "BYTES")],
@@ -53,46 +65,48 @@ pub async fn model(server: Server, asked: Asked) -> Answer {
 /// # Errors
 /// No such model, or the server ends.
 pub async fn ready(server: Server, asked: Asked) -> Answer {
-    let name = name_of(&asked.path);
+    let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
     super::info::ready(server, asked).await
 }
 
+/// A text that is being continued.
+struct Asking {
+    answering: Answering,
+    /// The name that the model was asked by.
+    name: String,
+    /// Parameters that have no effect.
+    unknown: Vec<String>,
+}
+
 /// Asks a model to continue a text.
-fn ask(
-    server: &Server,
-    mut asked: Asked,
-    text: &str,
-    parameters: Map<String, Value>,
-) -> Result<(Answering, Params), Fault> {
+fn ask(server: &Server, mut asked: Asked, text: &str, mut fields: Fields) -> Result<Asking, Fault> {
     let permit = asked.permit()?;
-    let mut fields = Fields::of(parameters);
-    fields.set("model", name_of(&asked.path).into());
+    fields.set("model", name_of(&asked.path)?.into());
     for (theirs, ours) in [("max_output_tokens", "max_tokens"), ("stop_words", "stop")] {
         if let Some(value) = fields.take::<Value>(theirs)? {
             fields.set(ours, value);
         }
     }
     let params = Params::take(server, &asked, &mut fields)?;
-    fields.rest()?;
+    let unknown = fields.rest()?;
     let ids = params.model.service.encode(text, Reading::Prompt).map_err(Fault::refused)?;
     let request = params.request(ids, USUAL)?;
     if request.sampling.max_tokens == 0 {
         return Err(Fault::field("max_tokens", "has to be at least 1"));
     }
     let answering = Answering::ask(server.clone(), params.model.clone(), vec![request], (asked.id, permit))?;
-    Ok((answering, params))
+    Ok(Asking { answering, name: params.name, unknown })
 }
 
 /// The text and the parameters of a request to generate; what is next to them counts as a parameter.
-fn generation(asked: &Asked) -> Result<(String, Map<String, Value>), Fault> {
+fn generation(asked: &Asked) -> Result<(String, Fields), Fault> {
     let mut fields = asked.fields()?;
     let text: String = fields.need("text_input")?;
-    let mut parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
+    let parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
     fields.take::<Value>("id")?;
     fields.take::<bool>("stream")?;
-    fields.keep(&mut parameters);
-    Ok((text, parameters))
+    Ok((text, fields.under(parameters)))
 }
 
 /// `/v2/models/NAME/generate`.
@@ -100,13 +114,14 @@ fn generation(asked: &Asked) -> Result<(String, Map<String, Value>), Fault> {
 /// # Errors
 /// What is wrong with the request, or with its answer.
 pub async fn generate(server: Server, asked: Asked) -> Answer {
-    let (mut answering, params) = prepared(asked, move |asked| {
+    let mut asking = prepared(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
         ask(&server, asked, &text, parameters)
     })
     .await?;
-    let text = texts(&mut answering).await?.into_iter().next().unwrap_or_default();
-    Ok(json_answer(&json!({"model_name": params.name, "model_version": "1", "text_output": text})))
+    let text = texts(&mut asking.answering).await?.into_iter().next().unwrap_or_default();
+    let body = json!({"model_name": asking.name, "model_version": VERSION, "text_output": text});
+    Ok(ignored(json_answer(&body), &asking.unknown))
 }
 
 async fn texts(answering: &mut Answering) -> Result<Vec<String>, Fault> {
@@ -120,13 +135,13 @@ async fn texts(answering: &mut Answering) -> Result<Vec<String>, Fault> {
 /// What is wrong with the request.
 pub async fn generate_stream(server: Server, asked: Asked) -> Answer {
     let keep_alive_s = server.settings.keep_alive_s;
-    let (answering, params) = prepared(asked, move |asked| {
+    let Asking { answering, name, unknown } = prepared(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
         ask(&server, asked, &text, parameters)
     })
     .await?;
-    let response: Response<Body> = stream(answering, Pieces { name: params.name }, keep_alive_s);
-    Ok(response)
+    let response: Response<Body> = stream(answering, Pieces { name }, keep_alive_s);
+    Ok(ignored(response, &unknown))
 }
 
 /// An answer in pieces.
@@ -141,7 +156,7 @@ impl Protocol for Pieces {
         if let Event::Piece { text, .. } = event
             && !text.is_empty()
         {
-            out.data(&json!({"model_name": self.name, "model_version": "1", "text_output": text}));
+            out.data(&json!({"model_name": self.name, "model_version": VERSION, "text_output": text}));
         }
     }
 
@@ -157,7 +172,7 @@ impl Protocol for Pieces {
 /// # Errors
 /// What is wrong with the request, or with its answer.
 pub async fn infer(server: Server, asked: Asked) -> Answer {
-    let (mut answering, params, (id, binary)) = prepared(asked, move |asked| {
+    let (mut asking, (id, binary)) = prepared(asked, move |asked| {
         let (json, mut behind) = tensors::split(&asked.body, asked.json_bytes)?;
         let mut fields = Fields::parse(json)?;
         let id: Option<String> = fields.take("id")?;
@@ -177,14 +192,13 @@ pub async fn infer(server: Server, asked: Asked) -> Answer {
             return Err(Fault::bad(format!("{} bytes behind the tensors belong to none", behind.len())));
         }
         let text = text.ok_or_else(|| Fault::field("inputs", "has no `text_input` of type BYTES"))?;
-        let (answering, params) = ask(&server, asked, &text, parameters)?;
-        Ok((answering, params, (id, binary)))
+        Ok((ask(&server, asked, &text, Fields::of(parameters))?, (id, binary)))
     })
     .await?;
-    let texts = texts(&mut answering).await?;
-    let mut body = json!({"model_name": params.name, "model_version": "1"});
+    let texts = texts(&mut asking.answering).await?;
+    let mut body = json!({"model_name": asking.name, "model_version": VERSION});
     if let Some(id) = id {
         body["id"] = id.into();
     }
-    Ok(tensors::answer(body, &texts, binary))
+    Ok(ignored(tensors::answer(body, &texts, binary), &asking.unknown))
 }

@@ -43,21 +43,68 @@ pub fn chat(service: &dyn Service, tokens: &[TokenLogprob], spelling: Spelling, 
     json!({ "content": all.collect::<Value>() })
 }
 
-/// The `logprobs` of a completion; `offset` is where the text of the first token begins, in characters, and is moved on.
+/// The `prompt_logprobs` of vLLM: of each token an object by id, of itself and of what is likely there; none of the first.
+pub fn prompt(service: &dyn Service, tokens: &[TokenLogprob], top: usize) -> Value {
+    let one = |id: u32, logprob: f32, rank: Option<u32>| {
+        let text = String::from_utf8_lossy(&service.token_bytes(id)).into_owned();
+        json!({"logprob": finite(logprob), "rank": rank.map(|rank| rank + 1), "decoded_token": text})
+    };
+    let of = |token: &TokenLogprob| {
+        let Some(own) = token.logprob else { return Value::Null };
+        let mut map = Map::new();
+        map.insert(token.id.to_string(), one(token.id, own, token.rank));
+        for (rank, (id, logprob)) in (0..).zip(token.top.iter().take(top)) {
+            map.entry(id.to_string()).or_insert_with(|| one(*id, *logprob, Some(rank)));
+        }
+        map.into()
+    };
+    tokens.iter().map(of).collect()
+}
+
+/// Where a token begins in a text, in characters. A character may be of several tokens, which all begin where it does.
+#[derive(Clone, Debug, Default)]
+pub struct Offset {
+    /// Characters before.
+    chars: usize,
+    /// The bytes of the one that is not whole.
+    part: Vec<u8>,
+}
+
+impl Offset {
+    /// The offset of the next token, which is of these bytes.
+    fn next(&mut self, bytes: &[u8]) -> usize {
+        let at = self.chars;
+        self.part.extend(bytes);
+        let mut open = 0;
+        for chunk in self.part.utf8_chunks() {
+            self.chars += chunk.valid().chars().count();
+            let last = chunk.invalid().as_ptr_range().end == self.part.as_ptr_range().end;
+            match std::str::from_utf8(chunk.invalid()) {
+                // The beginning of a character, at the end.
+                Err(error) if last && error.error_len().is_none() => open = chunk.invalid().len(),
+                Err(_) => self.chars += 1,
+                Ok(_) => {}
+            }
+        }
+        self.part.drain(..self.part.len() - open);
+        at
+    }
+}
+
+/// The `logprobs` of a completion; `offset` is where the text of the first token begins, and is moved on.
 pub fn legacy(
     service: &dyn Service,
     tokens: &[TokenLogprob],
     spelling: Spelling,
     top: usize,
-    offset: &mut usize,
+    offset: &mut Offset,
 ) -> Value {
     let mut texts = Vec::with_capacity(tokens.len());
     let mut offsets = Vec::with_capacity(tokens.len());
     let mut likely = Vec::with_capacity(tokens.len());
     for token in tokens {
         let text = spelling.of(service, token.id);
-        offsets.push(*offset);
-        *offset += String::from_utf8_lossy(&service.token_bytes(token.id)).chars().count();
+        offsets.push(offset.next(&service.token_bytes(token.id)));
         likely.push(match token.logprob {
             None => Value::Null,
             Some(_) if top == 0 => Value::Null,
@@ -75,4 +122,19 @@ pub fn legacy(
     }
     let own: Vec<Option<f64>> = tokens.iter().map(|token| token.logprob.map(finite)).collect();
     json!({"tokens": texts, "token_logprobs": own, "top_logprobs": likely, "text_offset": offsets})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_one_character_begin_where_it_does() {
+        let mut offset = Offset::default();
+        let tokens: [&[u8]; 8] = [b"a", b"\xc3", b"\xbc", b"n", b"\xf0\x9f", b"\x98", b"\x80 d", b"o"];
+        assert_eq!(tokens.map(|token| offset.next(token)), [0, 1, 1, 2, 3, 3, 3, 6]);
+        // Bytes that are no character are one that stands for them.
+        let broken: [&[u8]; 4] = [b"\xff", b"\xc3", b"a", b"b"];
+        assert_eq!(broken.map(|token| offset.next(token)), [7, 8, 8, 10]);
+    }
 }

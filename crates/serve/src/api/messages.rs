@@ -6,8 +6,8 @@ use fathom_base::{Event, Reading, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
-use super::tools::{self, AnswerPart, Scanner};
-use super::{Answer, Asked, Server, json_answer, prepared};
+use super::tools::{AnswerPart, Scanner};
+use super::{Answer, Asked, Server, ignored, json_answer, prepared, raw, typed};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
@@ -60,6 +60,24 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Whether the last message is the beginning of the answer, which continues it. An empty one begins nothing.
+fn prefill(messages: &mut Vec<Value>) -> Result<bool, Fault> {
+    let Some(last) = messages.last().filter(|last| last["role"] == "assistant") else { return Ok(false) };
+    let said = last["content"].as_str().unwrap_or_default();
+    if last.get("tool_calls").is_some() {
+        return Ok(false);
+    }
+    if said.is_empty() {
+        messages.pop();
+        return Ok(false);
+    }
+    if said.ends_with(char::is_whitespace) {
+        let what = "ends with a message of the assistant that ends with white space, which cannot be continued; take it off";
+        return Err(Fault::field("messages", what));
+    }
+    Ok(true)
+}
+
 /// The request in OpenAI's fields; what is left over stays and is judged as there.
 fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     let mut fields = Fields::of(body);
@@ -72,11 +90,20 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     for message in fields.need::<Vec<Value>>("messages")? {
         translated(&message, &mut messages)?;
     }
+    if prefill(&mut messages)? {
+        to.insert("continue_final_message".into(), true.into());
+    }
     to.insert("messages".into(), messages.into());
     if let Some(stops) = fields.take::<Value>("stop_sequences")? {
         to.insert("stop".into(), stops);
     }
     let tools: Vec<Value> = fields.list("tools")?;
+    if let Some(other) = tools.iter().find(|tool| tool.get("type").is_some_and(|kind| *kind != "custom")) {
+        return Err(Fault::field(
+            "tools",
+            format_args!("has one of type {}; tools of the client alone are called", other["type"]),
+        ));
+    }
     if !tools.is_empty() {
         let tool = |tool: &Value| {
             let function = json!({"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]});
@@ -99,8 +126,7 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
         return Err(Fault::field("thinking", "is not reported separately by this server; leave it out"));
     }
     fields.need::<usize>("max_tokens").map(|tokens| to.insert("max_tokens".into(), tokens.into()))?;
-    fields.keep(&mut to);
-    Ok(Fields::of(to))
+    Ok(fields.under(to))
 }
 
 fn body(asked: &Asked) -> Result<Map<String, Value>, Fault> {
@@ -144,7 +170,7 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let talk = prepared(asked, move |asked| {
         let fields = openai(body(&asked)?)?;
-        Talk::ask(&of, asked, fields)
+        Talk::ask(&of, asked, fields, None)
     });
     let mut talk = talk.await?;
     if talk.params.answers() != 1 {
@@ -152,31 +178,36 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     }
     let id = server.unique("msg_");
     if talk.params.stream {
-        return Ok(streamed(&server, &id, talk));
+        let unknown = std::mem::take(&mut talk.unknown);
+        return Ok(ignored(streamed(&server, &id, talk), &unknown));
     }
     let mut answered = talk.collect().await?;
     let answer = answered.answers.pop().unwrap_or_default();
     let (words, calls) = talk.tools.split(&answer.text);
     let mut content = Vec::new();
     if !words.is_empty() {
-        content.push(json!({"type": "text", "text": words}));
+        content.push(json!({"type": "text", "text": words}).to_string());
     }
     for call in &calls {
-        let input = tools::as_object(&call.arguments.clone().into());
-        content.push(
-            json!({"type": "tool_use", "id": server.unique("toolu_"), "name": call.name, "input": input}),
-        );
+        let block = json!({"type": "tool_use", "id": server.unique("toolu_"), "name": call.name});
+        content.push(raw::with(&block, "input", &input(&call.arguments)));
     }
-    Ok(json_answer(&json!({
+    let message = json!({
         "id": id,
         "type": "message",
         "role": "assistant",
         "model": talk.params.name,
-        "content": content,
         "stop_reason": why(answer.stop.as_ref(), !calls.is_empty()),
         "stop_sequence": stopped_by(answer.stop.as_ref()),
         "usage": usage(&talk.answering.usage),
-    })))
+    });
+    let message = raw::with(&message, "content", &format!("[{}]", content.join(",")));
+    Ok(ignored(typed("application/json", message), &talk.unknown))
+}
+
+/// The arguments of a call as an object: what the model wrote, or a string where that is no JSON.
+fn input(arguments: &str) -> String {
+    if arguments.is_empty() { "{}".to_string() } else { raw::or_string(arguments) }
 }
 
 /// `/v1/messages/count_tokens`.

@@ -8,6 +8,7 @@ pub mod kserve;
 mod logprobs;
 pub mod messages;
 mod params;
+mod raw;
 pub mod responses;
 mod schema;
 pub mod tensors;
@@ -127,7 +128,7 @@ pub fn typed(kind: &'static str, text: impl Into<Body>) -> Response<Body> {
 /// Names the unknown fields, in a header: they had no effect.
 pub fn ignored(mut response: Response<Body>, unknown: &[String]) -> Response<Body> {
     let plain = |name: &&String| {
-        name.len() < 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        name.len() < 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte))
     };
     let names: Vec<&str> = unknown.iter().filter(plain).take(16).map(String::as_str).collect();
     if let Ok(value) = HeaderValue::from_str(&names.join(", "))

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::{Asked, schema};
 use crate::fault::Fault;
 use crate::fields::Fields;
+use crate::settings::Settings;
 use crate::shared::{Model, Shared};
 
 /// What is asked of a model, but for the prompt.
@@ -62,8 +63,9 @@ impl Params {
                 format_args!("is {}, which writes no text; ask /v1/embeddings", model.name),
             ));
         }
-        let options: Option<Map<String, Value>> = fields.take("stream_options")?;
-        let mut options = Fields::of(options.unwrap_or_default());
+        let mut options = fields.part("stream_options")?;
+        let include_usage = options.or("include_usage", false)?;
+        fields.rest_of("stream_options", options)?;
         let answers = fields.or("n", 1usize)?;
         most("n", answers, settings.max_answers)?;
         if answers == 0 {
@@ -85,7 +87,7 @@ impl Params {
             card,
             max_tokens,
             stream: fields.or("stream", false)?,
-            include_usage: options.or("include_usage", false)?,
+            include_usage,
             token_ids: fields.or("return_token_ids", false)?,
             tokens_as_ids: fields.or("return_tokens_as_token_ids", false)?,
             answers,
@@ -172,6 +174,19 @@ fn beams(fields: &mut Fields, answers: usize, limit: u64) -> Result<Option<Beams
         }
         None => Ok(None),
     }
+}
+
+/// Alternatives of each token of a prompt, if its log-probabilities are asked for in vLLM's way.
+///
+/// # Errors
+/// Too many, or of an answer that streams.
+pub fn prompt_logprobs(fields: &mut Fields, settings: &Settings) -> Result<Option<usize>, Fault> {
+    let top: Option<usize> = fields.take("prompt_logprobs")?;
+    most("prompt_logprobs", top.unwrap_or(0), settings.max_logprobs)?;
+    if top.is_some() && fields.get("stream") == Some(&Value::Bool(true)) {
+        return Err(Fault::field("prompt_logprobs", "is no part of a stream; ask without `stream`"));
+    }
+    Ok(top)
 }
 
 /// # Errors

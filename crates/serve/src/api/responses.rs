@@ -1,16 +1,19 @@
 //! OpenAI's `/v1/responses`, without a store: a conversation is sent whole each time.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Event, Stop, Usage};
+use fathom_base::{Event, Stop, TokenLogprob, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::Talk;
+use super::logprobs::{self, Spelling};
 use super::tools::{AnswerPart, Call, Scanner};
-use super::{Answer, Asked, Server, json_answer, prepared};
-use crate::fault::{Fault, Words};
+use super::{Answer, Asked, Server, ignored, json_answer, prepared};
+use crate::fault::{self, Fault};
 use crate::fields::Fields;
-use crate::shared::now_s;
+use crate::shared::{Model, now_s};
 use crate::sse::{Frames, Protocol, stream};
 
 /// An item of the input as a message.
@@ -58,10 +61,8 @@ fn chat(mut fields: Fields) -> Result<Fields, Fault> {
     if fields.or("background", false)? {
         return Err(Fault::field("background", "is not supported by this server; leave it out"));
     }
-    for (from, name) in [("max_output_tokens", "max_tokens"), ("tool_choice", "tool_choice")] {
-        if let Some(value) = fields.take::<Value>(from)? {
-            to.insert(name.into(), value);
-        }
+    if let Some(tokens) = fields.take::<Value>("max_output_tokens")? {
+        to.insert("max_tokens".into(), tokens);
     }
     let tools: Vec<Value> = fields.list("tools")?;
     if let Some(other) = tools.iter().find(|tool| tool["type"] != "function") {
@@ -77,24 +78,62 @@ fn chat(mut fields: Fields) -> Result<Fields, Fault> {
         };
         to.insert("tools".into(), tools.iter().map(tool).collect());
     }
-    if let Some(text) = fields.take::<Value>("text")?
-        && text["format"].is_object()
+    for (name, part, ours) in
+        [("text", "format", "response_format"), ("reasoning", "effort", "reasoning_effort")]
     {
-        to.insert("response_format".into(), text["format"].clone());
+        let mut parts = fields.part(name)?;
+        if let Some(value) = parts.take::<Value>(part)? {
+            to.insert(ours.into(), value);
+        }
+        fields.rest_of(name, parts)?;
     }
-    if let Some(reasoning) = fields.take::<Value>("reasoning")?
-        && reasoning["effort"].is_string()
-    {
-        to.insert("reasoning_effort".into(), reasoning["effort"].clone());
+    if fields.take::<Value>("conversation")?.is_some() {
+        return Err(Fault::field(
+            "conversation",
+            "names what this server does not keep; send the conversation",
+        ));
     }
-    // What is reported of an answer besides, and what to do with one that is too long: nothing here.
-    for name in ["include", "truncation", "conversation", "top_logprobs"] {
-        if fields.take::<Value>(name)?.is_some_and(|value| name == "conversation" && !value.is_null()) {
-            return Err(Fault::field(name, "names what this server does not keep; send the conversation"));
+    if fields.take::<String>("truncation")?.is_some_and(|how| how != "disabled") {
+        // A conversation that is too long is refused.
+        fields.ignore("truncation");
+    }
+    let include: Vec<String> = fields.list("include")?;
+    if include.iter().any(|what| what != LOGPROBS) {
+        fields.ignore("include");
+    }
+    let top = fields.get("top_logprobs").and_then(Value::as_u64).unwrap_or(0);
+    if top > 0 || include.iter().any(|what| what == LOGPROBS) {
+        to.insert("logprobs".into(), true.into());
+    }
+    Ok(fields.under(to))
+}
+
+/// What `include` calls log-probabilities of an answer's tokens.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// What a response repeats of its request, with what stands for a field that the request does not have.
+fn repeated(fields: &Fields) -> Map<String, Value> {
+    let defaults = json!({
+        "instructions": null,
+        "max_output_tokens": null,
+        "metadata": {},
+        "parallel_tool_calls": true,
+        "prompt_cache_key": null,
+        "reasoning": {"effort": null, "summary": null},
+        "safety_identifier": null,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "user": null,
+    });
+    let Value::Object(mut repeated) = defaults else { return Map::new() };
+    for (name, value) in &mut repeated {
+        if let Some(given) = fields.get(name).filter(|given| !given.is_null()) {
+            *value = given.clone();
         }
     }
-    fields.keep(&mut to);
-    Ok(Fields::of(to))
+    repeated
 }
 
 /// What a response is, but for its output.
@@ -104,30 +143,34 @@ struct Frame {
     model: String,
     temperature: f64,
     top_p: f64,
+    /// What it repeats of the request.
+    repeated: Map<String, Value>,
 }
 
 impl Frame {
     fn json(&self, status: &str, output: Vec<Value>, usage: Value) -> Value {
         let incomplete =
             if status == "incomplete" { json!({"reason": "max_output_tokens"}) } else { Value::Null };
-        json!({
+        let own = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
             "status": status,
             "error": null,
             "incomplete_details": incomplete,
-            "instructions": null,
             "model": self.model,
             "output": output,
-            "parallel_tool_calls": true,
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "tool_choice": "auto",
-            "tools": [],
-            "metadata": {},
+            "background": false,
+            "previous_response_id": null,
+            "store": false,
+            "truncation": "disabled",
             "usage": usage,
-        })
+        });
+        let mut whole = self.repeated.clone();
+        whole.extend(own.as_object().cloned().unwrap_or_default());
+        whole.into()
     }
 }
 
@@ -145,8 +188,12 @@ fn status(stop: Option<&Stop>) -> &'static str {
     if matches!(stop, Some(Stop::Length | Stop::Deadline)) { "incomplete" } else { "completed" }
 }
 
-fn words_item(id: &str, text: &str, status: &str) -> Value {
-    let content = json!([{"type": "output_text", "text": text, "annotations": []}]);
+fn words_part(text: &str, logprobs: &[Value]) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
+}
+
+fn words_item(id: &str, part: Value, status: &str) -> Value {
+    let content = json!([part]);
     json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
 }
 
@@ -167,11 +214,12 @@ fn call_item(server: &Server, call: &Call) -> Value {
 /// What is wrong with the request, or with its answer.
 pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
-    let talk = prepared(asked, move |asked| {
-        let fields = chat(asked.fields()?)?;
-        Talk::ask(&of, asked, fields)
-    });
-    let mut talk = talk.await?;
+    let (mut talk, repeated) = prepared(asked, move |asked| {
+        let fields = asked.fields()?;
+        let repeated = repeated(&fields);
+        Ok((Talk::ask(&of, asked, chat(fields)?, None)?, repeated))
+    })
+    .await?;
     if talk.params.answers() != 1 {
         return Err(Fault::field("n", "is no field of responses"));
     }
@@ -182,19 +230,46 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
         model: talk.params.name.clone(),
         temperature: sampling.temperature,
         top_p: sampling.top_p,
+        repeated,
     };
+    let unknown = std::mem::take(&mut talk.unknown);
     if talk.params.stream {
-        return Ok(streamed(&server, frame, talk));
+        return Ok(ignored(streamed(&server, frame, talk), &unknown));
     }
     let mut answered = talk.collect().await?;
     let answer = answered.answers.pop().unwrap_or_default();
     let (words, calls) = talk.tools.split(&answer.text);
     let mut output = Vec::new();
     if !words.is_empty() || calls.is_empty() {
-        output.push(words_item(&server.unique("msg_"), &words, status(answer.stop.as_ref())));
+        let part = words_part(&words, &Logprobs::of(&talk).json(&answer.logprobs));
+        output.push(words_item(&server.unique("msg_"), part, status(answer.stop.as_ref())));
     }
     output.extend(calls.iter().map(|call| call_item(&server, call)));
-    Ok(json_answer(&frame.json(status(answer.stop.as_ref()), output, usage(&talk.answering.usage))))
+    let body = frame.json(status(answer.stop.as_ref()), output, usage(&talk.answering.usage));
+    Ok(ignored(json_answer(&body), &unknown))
+}
+
+/// How log-probabilities of tokens are given.
+struct Logprobs {
+    model: Arc<Model>,
+    spelling: Spelling,
+    /// Alternatives of each; none where they are not asked for.
+    top: Option<usize>,
+}
+
+impl Logprobs {
+    fn of(talk: &Talk) -> Logprobs {
+        let spelling = Spelling { as_ids: talk.params.tokens_as_ids };
+        Logprobs { model: talk.params.model.clone(), spelling, top: talk.logprobs }
+    }
+
+    fn json(&self, tokens: &[TokenLogprob]) -> Vec<Value> {
+        let Some(top) = self.top else { return Vec::new() };
+        match logprobs::chat(&*self.model.service, tokens, self.spelling, top)["content"].take() {
+            Value::Array(all) => all,
+            _ => Vec::new(),
+        }
+    }
 }
 
 fn streamed(server: &Server, frame: Frame, talk: Talk) -> Response<Body> {
@@ -203,6 +278,8 @@ fn streamed(server: &Server, frame: Frame, talk: Talk) -> Response<Body> {
         frame,
         scanner: talk.tools.scanner(),
         forced: talk.tools.forced().map(|name| Call { name: name.to_string(), arguments: String::new() }),
+        logprobs: Logprobs::of(&talk),
+        pending: Vec::new(),
         words: None,
         output: Vec::new(),
         sequence: 0,
@@ -211,14 +288,25 @@ fn streamed(server: &Server, frame: Frame, talk: Talk) -> Response<Body> {
     stream(talk.answering, protocol, server.settings.keep_alive_s)
 }
 
+/// A message that is being sent.
+#[derive(Default)]
+struct Words {
+    id: String,
+    text: String,
+    logprobs: Vec<Value>,
+}
+
 /// An answer in items.
 struct Items {
     server: Server,
     frame: Frame,
     scanner: Scanner,
     forced: Option<Call>,
-    /// The message that is being sent: its name and its text.
-    words: Option<(String, String)>,
+    logprobs: Logprobs,
+    /// Log-probabilities of tokens whose text is still to be sent.
+    pending: Vec<Value>,
+    /// The message that is being sent.
+    words: Option<Words>,
     output: Vec<Value>,
     sequence: u64,
     stop: Option<Stop>,
@@ -236,23 +324,24 @@ impl Items {
         let index = self.output.len();
         if self.words.is_none() {
             let id = self.server.unique("msg_");
-            let mut item = words_item(&id, "", "in_progress");
+            let mut item = words_item(&id, Value::Null, "in_progress");
             item["content"] = json!([]);
             self.tell("response.output_item.added", json!({"output_index": index, "item": item}), out);
-            let part = json!({"type": "output_text", "text": "", "annotations": []});
+            let part = words_part("", &[]);
             let added = json!({"item_id": id, "output_index": index, "content_index": 0, "part": part});
             self.tell("response.content_part.added", added, out);
-            self.words = Some((id, String::new()));
+            self.words = Some(Words { id, ..Words::default() });
         }
-        let Some((id, words)) = &mut self.words else { return };
-        words.push_str(text);
-        let delta =
-            json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text, "logprobs": []});
+        let Some(words) = &mut self.words else { return };
+        words.text.push_str(text);
+        let logprobs = std::mem::take(&mut self.pending);
+        let delta = json!({"item_id": words.id, "output_index": index, "content_index": 0, "delta": text, "logprobs": logprobs});
+        words.logprobs.extend(logprobs);
         self.tell("response.output_text.delta", delta, out);
     }
 
     fn close(&mut self, out: &mut Frames) {
-        let Some((id, text)) = self.words.take() else { return };
+        let Some(Words { id, text, logprobs }) = self.words.take() else { return };
         let index = self.output.len();
         let at = json!({"item_id": id, "output_index": index, "content_index": 0});
         let with = |name: &str, value: Value| {
@@ -260,16 +349,19 @@ impl Items {
             event[name] = value;
             event
         };
-        self.tell("response.output_text.done", with("text", text.clone().into()), out);
-        let part = json!({"type": "output_text", "text": text, "annotations": []});
-        self.tell("response.content_part.done", with("part", part), out);
-        let item = words_item(&id, &text, status(self.stop.as_ref()));
+        let mut done = with("text", text.clone().into());
+        done["logprobs"] = logprobs.clone().into();
+        self.tell("response.output_text.done", done, out);
+        let part = words_part(&text, &logprobs);
+        self.tell("response.content_part.done", with("part", part.clone()), out);
+        let item = words_item(&id, part, status(self.stop.as_ref()));
         self.tell("response.output_item.done", json!({"output_index": index, "item": item}), out);
         self.output.push(item);
     }
 
     fn call(&mut self, call: &Call, out: &mut Frames) {
         self.close(out);
+        self.pending.clear();
         let (index, item) = (self.output.len(), call_item(&self.server, call));
         let mut started = item.clone();
         (started["status"], started["arguments"]) = ("in_progress".into(), "".into());
@@ -306,7 +398,8 @@ impl Protocol for Items {
 
     fn event(&mut self, _: usize, event: Event, out: &mut Frames) {
         match event {
-            Event::Piece { text, .. } => {
+            Event::Piece { text, logprobs, .. } => {
+                self.pending.extend(self.logprobs.json(&logprobs));
                 let parts = self.scanner.push(&text);
                 self.parts(parts, out);
             }
@@ -325,8 +418,7 @@ impl Protocol for Items {
 
     fn fault(&mut self, fault: &Fault, out: &mut Frames) {
         let mut response = self.frame.json("failed", Vec::new(), Value::Null);
-        response["error"] =
-            json!({"code": fault.code.unwrap_or(fault.kind), "message": fault.json(Words::Kserve)["error"]});
+        response["error"] = json!({"code": fault.code.unwrap_or(fault.kind), "message": fault.json(fault::Words::Kserve)["error"]});
         self.tell("response.failed", json!({ "response": response }), out);
     }
 

@@ -18,10 +18,9 @@ pub fn structure(fields: &mut Fields, settings: &Settings) -> Result<Option<Stru
     {
         found.push(("response_format", structure));
     }
-    let nested: Option<Map<String, Value>> = fields.take("structured_outputs")?;
-    for (prefix, mut fields) in nested.map(|map| ("", Fields::of(map))).into_iter() {
-        guided(prefix, &mut fields, &mut found)?;
-    }
+    let mut nested = fields.part("structured_outputs")?;
+    guided("", &mut nested, &mut found)?;
+    fields.rest_of("structured_outputs", nested)?;
     guided("guided_", fields, &mut found)?;
     if found.len() > 1 {
         let names: Vec<&str> = found.iter().map(|(name, _)| *name).collect();
@@ -158,6 +157,10 @@ mod tests {
         check(
             r#"{"structured_outputs": {"choice": ["a", "b"]}}"#,
             Ok(Some(Structure::Choice(vec!["a".into(), "b".into()]))),
+        );
+        check(
+            r#"{"structured_outputs": {"structural_tag": "{}"}}"#,
+            Err("`structural_tag` is not supported"),
         );
         check(r#"{"guided_regex": "a", "guided_choice": ["a"]}"#, Err("one structure"));
         check(r#"{"response_format": {"type": "json_schema"}}"#, Err("schema"));

@@ -22,14 +22,26 @@ pub fn split(body: &[u8], json_bytes: Option<usize>) -> Result<(&[u8], &[u8]), F
     })
 }
 
-/// The only element of a tensor of a request, which may be the first of those behind the JSON.
+/// The only element of a tensor of a request, which may be the first of those behind the JSON. In JSON its data may be nested.
 ///
 /// # Errors
 /// It has another number of elements, or is not what it says.
 pub fn element(input: &Value, behind: &mut &[u8]) -> Result<Value, Fault> {
+    let name = input["name"].as_str().unwrap_or_default();
+    let elements = input.get("shape").map(|shape| elements(name, shape)).transpose()?;
+    if let Some(count) = elements.filter(|count| *count != 1) {
+        return Err(wrong(&format!(
+            "has to hold tensors of one element, and the shape of `{name}` is of {count}"
+        )));
+    }
     let Some(size) = input["parameters"].get("binary_data_size") else {
-        let [only] = input["data"].as_array().map_or(&[][..], Vec::as_slice) else {
-            return Err(wrong("has to hold tensors of one element"));
+        let mut data = Vec::new();
+        flat(input["data"].as_array().ok_or_else(|| wrong(&format!("has no data of `{name}`")))?, &mut data);
+        let [only] = data[..] else {
+            return Err(wrong(&format!(
+                "has to hold tensors of one element, and the data of `{name}` are {}",
+                data.len()
+            )));
         };
         return Ok(only.clone());
     };
@@ -39,6 +51,23 @@ pub fn element(input: &Value, behind: &mut &[u8]) -> Result<Value, Fault> {
     };
     *behind = rest;
     decode(input["datatype"].as_str().unwrap_or_default(), bytes)
+}
+
+/// The elements of nested lists, in their order.
+fn flat<'a>(data: &'a [Value], out: &mut Vec<&'a Value>) {
+    for value in data {
+        match value {
+            Value::Array(inner) => flat(inner, out),
+            value => out.push(value),
+        }
+    }
+}
+
+/// The number of elements of a shape.
+fn elements(name: &str, shape: &Value) -> Result<u64, Fault> {
+    let extents = shape.as_array().map(|all| all.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>());
+    let wrong = || wrong(&format!("has a shape of `{name}` that is no list of extents: {shape}"));
+    Ok(extents.flatten().ok_or_else(wrong)?.into_iter().fold(1, u64::saturating_mul))
 }
 
 /// An element of a type from its bytes.
@@ -143,6 +172,21 @@ mod tests {
             let mut behind = bytes;
             let input = json!({"datatype": datatype, "parameters": {"binary_data_size": bytes.len()}});
             assert!(element(&input, &mut behind).is_err(), "{datatype} {bytes:?}");
+        }
+        let given = |shape: Value, data: Value| json!({"name": "a", "datatype": "BYTES", "shape": shape, "data": data});
+        for (shape, data) in [(json!([1]), json!(["a"])), (json!([1, 1]), json!([["a"]])), (json!([1, 1]), json!(["a"]))] {
+            assert_eq!(element(&given(shape, data), &mut &b""[..]).unwrap(), "a");
+        }
+        for (shape, data, says) in [
+            (json!([3]), json!(["a"]), "the shape of `a` is of 3"),
+            (json!([0]), json!([]), "the shape of `a` is of 0"),
+            (json!([-1]), json!(["a"]), "[-1]"),
+            (json!(1), json!(["a"]), "no list of extents"),
+            (json!([1]), json!([["a", "b"]]), "the data of `a` are 2"),
+            (json!([1]), json!("a"), "no data of `a`"),
+        ] {
+            let message = element(&given(shape, data), &mut &b""[..]).unwrap_err().message;
+            assert!(message.contains(says), "{message}");
         }
         let beyond = json!({"datatype": "BYTES", "parameters": {"binary_data_size": u64::MAX}});
         assert!(element(&beyond, &mut &b"1"[..]).is_err());

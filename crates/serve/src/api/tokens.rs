@@ -3,7 +3,7 @@
 use fathom_base::{Reading, Service};
 use serde_json::{Value, json};
 
-use super::{Answer, Asked, Server, chat, json_answer, prepared};
+use super::{Answer, Asked, Server, chat, ignored, json_answer, prepared};
 use crate::fault::Fault;
 
 fn spelled(service: &dyn Service, id: u32) -> String {
@@ -15,7 +15,7 @@ fn spelled(service: &dyn Service, id: u32) -> String {
 /// # Errors
 /// No such model; a text that it cannot encode.
 pub async fn tokenize(server: Server, asked: Asked) -> Answer {
-    let body = prepared(asked, move |asked| {
+    let (body, unknown) = prepared(asked, move |asked| {
         let mut fields = asked.fields()?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         let service = &*model.service;
@@ -34,11 +34,13 @@ pub async fn tokenize(server: Server, asked: Asked) -> Answer {
         let spelled: Option<Vec<String>> = fields
             .or("return_token_strs", false)?
             .then(|| ids.iter().map(|id| spelled(service, *id)).collect());
-        fields.rest()?;
         let context = service.card().context_tokens;
-        Ok(json!({"count": ids.len(), "max_model_len": context, "tokens": ids, "token_strs": spelled}))
-    });
-    Ok(json_answer(&body.await?))
+        let body =
+            json!({"count": ids.len(), "max_model_len": context, "tokens": ids, "token_strs": spelled});
+        Ok((body, fields.rest()?))
+    })
+    .await?;
+    Ok(ignored(json_answer(&body), &unknown))
 }
 
 /// `/detokenize`: the text of ids.
@@ -46,14 +48,14 @@ pub async fn tokenize(server: Server, asked: Asked) -> Answer {
 /// # Errors
 /// No such model; ids that it does not have.
 pub async fn detokenize(server: Server, asked: Asked) -> Answer {
-    let body = prepared(asked, move |asked| {
+    let (body, unknown) = prepared(asked, move |asked| {
         let mut fields = asked.fields()?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         let ids: Vec<u32> = fields.need("tokens")?;
-        fields.rest()?;
-        Ok(json!({"prompt": model.service.decode(&ids).map_err(Fault::refused)?}))
-    });
-    Ok(json_answer(&body.await?))
+        Ok((json!({"prompt": model.service.decode(&ids).map_err(Fault::refused)?}), fields.rest()?))
+    })
+    .await?;
+    Ok(ignored(json_answer(&body), &unknown))
 }
 
 /// `/tokenizer_info`: what lm-evaluation-harness asks before it sends ids.
@@ -73,10 +75,10 @@ pub async fn info(server: Server, _: Asked) -> Answer {
         "bos_token_id": card.bos,
         "eos_token": spelled(eos),
         "eos_token_id": eos,
-        "pad_token": spelled(eos),
+        "pad_token": card.pad_token,
         "add_bos_token": card.bos.is_some_and(|bos| {
             service.encode("", Reading::Prompt).is_ok_and(|ids| ids.first() == Some(&bos))
         }),
-        "chat_template": Value::Null,
+        "chat_template": card.chat_template,
     })))
 }

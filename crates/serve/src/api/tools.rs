@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::raw;
 use crate::settings::ToolFormat;
 
 /// A call of a tool.
@@ -26,12 +27,16 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const MISTRAL: &str = "[TOOL_CALLS]";
 const LLAMA: &str = "<|python_tag|>";
+/// What thoughts stand between. A call in them is one that the model thinks of, not one that it makes.
+const THOUGHTS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
 /// Finds calls in a text that grows.
 #[derive(Debug)]
 pub struct Scanner {
     format: ToolFormat,
     names: Vec<String>,
+    /// Calls that are still taken; more are dropped.
+    most: usize,
     held: String,
     state: State,
 }
@@ -44,6 +49,8 @@ enum State {
     Text,
     /// Between Hermes' tags.
     Tagged,
+    /// Thoughts, up to this mark.
+    Thoughts(&'static str),
     /// What is left is calls to its end, or words.
     Whole,
 }
@@ -53,7 +60,34 @@ impl Scanner {
     pub fn new(format: ToolFormat, names: Vec<String>) -> Scanner {
         let state = if names.is_empty() || format == ToolFormat::None { State::Text } else { State::Start };
         let format = if state == State::Text { ToolFormat::None } else { format };
-        Scanner { format, names, held: String::new(), state }
+        Scanner { format, names, most: usize::MAX, held: String::new(), state }
+    }
+
+    /// Finds them in what continues a prompt, in which thoughts may have started.
+    pub fn after(mut self, prompt: &str) -> Scanner {
+        let open = THOUGHTS.iter().find(|(open, _)| prompt.trim_end().ends_with(open));
+        if let (Some((_, close)), State::Start) = (open, self.state) {
+            self.state = State::Thoughts(close);
+        }
+        self
+    }
+
+    /// Takes so many calls at most.
+    pub fn of_at_most(self, most: usize) -> Scanner {
+        Scanner { most, ..self }
+    }
+
+    /// Calls as parts, up to the most.
+    fn taken(&mut self, calls: Vec<Call>) -> impl Iterator<Item = AnswerPart> + use<> {
+        let taken = calls.len().min(self.most);
+        self.most -= taken;
+        calls.into_iter().take(taken).map(AnswerPart::Call)
+    }
+
+    /// What a part that is no words may begin with: calls, and thoughts.
+    fn openings(&self) -> impl Iterator<Item = &'static str> {
+        let thoughts = if self.format == ToolFormat::None { &[][..] } else { &THOUGHTS[..] };
+        self.marks().iter().copied().chain(thoughts.iter().map(|(open, _)| *open))
     }
 
     /// Marks that a call may begin with.
@@ -86,10 +120,10 @@ impl Scanner {
         let (body, open) = match self.state {
             State::Whole => (held.as_str(), ""),
             State::Tagged => (held.as_str(), OPEN),
-            State::Start | State::Text => return text(held),
+            State::Start | State::Text | State::Thoughts(_) => return text(held),
         };
         match self.calls(body) {
-            Some(calls) => calls.into_iter().map(AnswerPart::Call).collect(),
+            Some(calls) => self.taken(calls).collect(),
             None => text(format!("{open}{held}")),
         }
     }
@@ -101,22 +135,22 @@ impl Scanner {
             State::Start => {
                 let rest = self.held.trim_start();
                 // What may become a mark waits; there is nothing before it that could be words.
-                if rest.is_empty() || self.marks().iter().any(|mark| mark.starts_with(rest) && *mark != rest)
-                {
+                if rest.is_empty() || self.openings().any(|mark| mark.starts_with(rest) && mark != rest) {
                     return false;
                 }
-                let marked = self.marks().iter().any(|mark| rest.starts_with(mark));
+                let marked = self.openings().any(|mark| rest.starts_with(mark));
                 let bare = self.takes_bare() && !marked && rest.starts_with(['{', '[']);
                 self.state = if bare { State::Whole } else { State::Text };
                 true
             }
             State::Text => self.begin(parts),
+            State::Thoughts(close) => self.think(close, parts),
             State::Tagged => {
                 let Some(end) = self.held.find(CLOSE) else { return false };
                 let mut body: String = self.held.drain(..end + CLOSE.len()).collect();
                 body.truncate(end);
                 match self.calls(&body) {
-                    Some(calls) => parts.extend(calls.into_iter().map(AnswerPart::Call)),
+                    Some(calls) => parts.extend(self.taken(calls)),
                     None => parts.extend(text(format!("{OPEN}{body}{CLOSE}"))),
                 }
                 self.state = State::Start;
@@ -127,23 +161,41 @@ impl Scanner {
 
     /// Words up to the next mark.
     fn begin(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
-        let first = self.marks().iter().filter_map(|mark| Some((self.held.find(mark)?, *mark))).min();
-        if let Some((at, mark)) = first {
-            let before: String = self.held.drain(..at).collect();
-            self.held.drain(..mark.len());
-            if !before.trim().is_empty() {
-                parts.extend(text(before));
-            }
-            self.state = if mark == OPEN { State::Tagged } else { State::Whole };
+        let first = self.openings().filter_map(|mark| Some((self.held.find(mark)?, mark))).min();
+        let Some((at, mark)) = first else {
+            // What may be the beginning of a mark waits.
+            parts.extend(self.all_but(self.openings().map(|mark| partial(&self.held, mark)).max()));
+            return false;
+        };
+        if let Some((_, close)) = THOUGHTS.iter().find(|(open, _)| *open == mark) {
+            parts.extend(text(self.held.drain(..at + mark.len()).collect()));
+            self.state = State::Thoughts(close);
             return true;
         }
-        // What may be the beginning of a mark waits.
-        let partial =
-            |mark: &&str| (1..mark.len()).rev().find(|len| self.held.ends_with(&mark[..*len])).unwrap_or(0);
-        let keep = self.marks().iter().map(partial).max().unwrap_or(0);
-        let sure: String = self.held.drain(..self.held.len() - keep).collect();
-        parts.extend(text(sure));
-        false
+        let before: String = self.held.drain(..at).collect();
+        self.held.drain(..mark.len());
+        if !before.trim().is_empty() {
+            parts.extend(text(before));
+        }
+        self.state = if mark == OPEN { State::Tagged } else { State::Whole };
+        true
+    }
+
+    /// Thoughts up to their end; what follows is as at the beginning of an answer.
+    fn think(&mut self, close: &'static str, parts: &mut Vec<AnswerPart>) -> bool {
+        let Some(at) = self.held.find(close) else {
+            parts.extend(self.all_but(Some(partial(&self.held, close))));
+            return false;
+        };
+        parts.extend(text(self.held.drain(..at + close.len()).collect()));
+        self.state = State::Start;
+        true
+    }
+
+    /// Takes all but the last bytes, which may be the beginning of a mark.
+    fn all_but(&mut self, bytes: Option<usize>) -> Vec<AnswerPart> {
+        let sure = self.held.len() - bytes.unwrap_or(0);
+        text(self.held.drain(..sure).collect())
     }
 
     /// The calls that a text is; none if it is something else, or calls what there is not.
@@ -156,47 +208,48 @@ impl Scanner {
                 rest.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(['{', '[']))
             });
             let body = named.map_or(rest, |name| rest[name.len()..].trim_start_matches("[ARGS]"));
-            let mut values = serde_json::Deserializer::from_str(body).into_iter::<Value>();
-            let value = values.next()?.ok()?;
-            let used = values.byte_offset();
-            match (named, value) {
-                (Some(name), value) => calls.push(Call { name: name.clone(), arguments: value.to_string() }),
-                (None, Value::Array(values)) => {
+            let (value, after) = raw::first(body)?;
+            match (named, raw::elements(value)) {
+                (Some(name), _) => calls.push(Call { name: name.clone(), arguments: value.to_string() }),
+                (None, Some(values)) => {
                     for value in values {
                         calls.push(self.call(value)?);
                     }
                 }
-                (None, value) => calls.push(self.call(value)?),
+                (None, None) => calls.push(self.call(value)?),
             }
-            rest = body[used..].trim_start_matches([';', ',', ' ', '\n', '\t', '\r']);
+            rest = after.trim_start_matches([';', ',', ' ', '\n', '\t', '\r']);
             rest = rest.trim_start_matches(MISTRAL).trim();
         }
         (!calls.is_empty()).then_some(calls)
     }
 
-    fn call(&self, value: Value) -> Option<Call> {
-        let Value::Object(mut map) = value else { return None };
-        let mut map = match map.remove("function") {
-            Some(Value::Object(inner)) => inner,
-            Some(Value::String(name)) => {
-                map.insert("name".into(), name.into());
-                map
-            }
-            _ => map,
-        };
-        let name = map.get("name")?.as_str()?.to_string();
+    /// The call that an object is. Its arguments are what the model wrote: a number of twenty digits keeps them all.
+    fn call(&self, object: &str) -> Option<Call> {
+        let mut members = raw::members(object)?;
+        if let Some(inner) = member(&members, "function").and_then(raw::members) {
+            members = inner;
+        }
+        let name = member(&members, "name").or(member(&members, "function"))?;
+        let name: String = serde_json::from_str(name).ok()?;
         if !self.names.contains(&name) {
             return None;
         }
-        let arguments = map.remove("arguments").or_else(|| map.remove("parameters"));
-        let arguments = match arguments {
-            // Arguments that are the text of JSON.
-            Some(Value::String(text)) => text,
-            Some(value) => value.to_string(),
-            None => "{}".to_string(),
-        };
-        Some(Call { name, arguments })
+        let arguments = member(&members, "arguments").or(member(&members, "parameters")).unwrap_or("{}");
+        // Arguments may be the text of JSON.
+        let text: Option<String> = serde_json::from_str(arguments).ok();
+        Some(Call { name, arguments: text.unwrap_or_else(|| arguments.to_string()) })
     }
+}
+
+/// A member of an object by its name; of several the last.
+fn member<'a>(members: &[(String, &'a str)], name: &str) -> Option<&'a str> {
+    members.iter().rev().find(|(other, _)| other == name).map(|(_, value)| *value)
+}
+
+/// Bytes at the end of a text that a mark begins with.
+fn partial(text: &str, mark: &str) -> usize {
+    (1..mark.len()).rev().find(|len| text.as_bytes().ends_with(&mark.as_bytes()[..*len])).unwrap_or(0)
 }
 
 fn text(text: String) -> Vec<AnswerPart> {
@@ -266,7 +319,7 @@ mod tests {
 
     #[test]
     fn calls_of_all_families_are_found_however_the_text_comes() {
-        let add = r#"add({"a":1})"#;
+        let add = r#"add({"a": 1})"#;
         check("Two words < and [more].", &["Two words < and [more]."]);
         check("<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>", &[add]);
         check(
@@ -284,6 +337,48 @@ mod tests {
         );
         check(r#"[TOOL_CALLS]add[ARGS]{"a": 1}"#, &[add]);
         check(r#"[{"name": "add", "arguments": {"a": 1}}]"#, &[add]);
+    }
+
+    #[test]
+    fn arguments_are_what_the_model_wrote() {
+        let given = r#"{"z": 12345678901234567890123, "id": 18446744073709551616, "e": 1E2, "f": 1.10, "n": -0, "x": 1e400, "u": "\ud83d", "z": 1}"#;
+        let expected = format!("add({given})");
+        for (before, after) in [
+            (r#"<tool_call>{"name": "add", "arguments": "#, "}</tool_call>"),
+            (r#"{"name": "add", "parameters": "#, "}"),
+            (r#"{"type": "function", "function": {"name": "add", "arguments": "#, "}}"),
+            (r#"{"function": "add", "parameters": "#, "}"),
+            (r#"[TOOL_CALLS][{"name": "add", "arguments": "#, "}]"),
+            ("[TOOL_CALLS]add[ARGS]", ""),
+        ] {
+            check(&format!("{before}{given}{after}"), &[&expected]);
+        }
+        check(
+            r#"{"name": "add", "parameters": "{\"a\": 18446744073709551616}"}"#,
+            &["add({\"a\": 18446744073709551616})"],
+        );
+    }
+
+    #[test]
+    fn a_call_in_thoughts_is_none() {
+        let call = r#"<tool_call>{"name": "now"}</tool_call>"#;
+        for (open, close) in THOUGHTS {
+            let thought = format!("{open}Should I {call}? [TOOL_CALLS]now[ARGS]{{}}{close}");
+            check(&format!("{thought}No."), &[&format!("{thought}No.")]);
+            check(&format!("\n{thought}\n\n{call}"), &[&format!("\n{thought}"), "now({})"]);
+            check(&format!("{thought}{{\"name\": \"now\"}}"), &[&thought, "now({})"]);
+            check(&format!("Well. {thought}{call}"), &[&format!("Well. {thought}"), "now({})"]);
+            let endless = format!("{open}I {call}");
+            check(&endless, &[&endless]);
+            // The prompt may end where thoughts begin.
+            for (prompt, calls) in [(format!("assistant\n{open}\n"), 0), (format!("{open}{close}\n"), 1)] {
+                let mut scanner = Scanner::new(ToolFormat::Auto, vec!["now".into()]).after(&prompt);
+                let parts = [scanner.push(call), scanner.finish()].concat();
+                let found = parts.iter().filter(|part| matches!(part, AnswerPart::Call(_))).count();
+                assert_eq!(found, calls, "{prompt:?}");
+            }
+        }
+        check("a <thin [THIN", &["a <thin [THIN"]);
     }
 
     #[test]

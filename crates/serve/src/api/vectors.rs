@@ -46,6 +46,9 @@ fn hold(
         let count =
             |text: &str| Ok(model.service.encode(text, Reading::Prompt).map_err(Fault::refused)?.len());
         let of = count(first)? + second.as_deref().map_or(Ok(0), count)?;
+        if of == 0 {
+            return Err(Fault::bad("a text is empty, and nothing can be computed of no tokens"));
+        }
         if context > 0 && of > context {
             return Err(Fault::bad(format!("a text has {of} tokens; {context} are the most of this model")));
         }
@@ -122,6 +125,9 @@ pub async fn embeddings(server: Server, asked: Asked) -> Answer {
         };
         let value: Value = fields.need("input")?;
         let texts = inputs(&*model.service, value)?;
+        if texts.iter().any(|(text, _)| text.is_empty()) {
+            return Err(Fault::field("input", "has an empty text, of which there is no vector"));
+        }
         let unknown = fields.rest()?;
         Ok((hold(&of, &mut asked, name, texts)?, base64, unknown))
     })

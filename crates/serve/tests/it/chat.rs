@@ -69,7 +69,7 @@ async fn tools_are_rendered_and_their_calls_reported() {
         (&message["content"], &whole["choices"][0]["finish_reason"]),
         (&json!("Wait. "), &json!("tool_calls"))
     );
-    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "add", "arguments": "{\"a\":1}"}));
+    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "add", "arguments": "{\"a\": 1}"}));
     assert_eq!(whole["usage"]["prompt_tokens"], 17);
 
     let events = bed.stream(PATH, with(body.clone(), json!({"stream": true}))).await;

@@ -78,6 +78,46 @@ async fn a_stream_echoes_and_counts_characters() {
     assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
 }
 
+/// vLLM's form, in completions and in chats.
+#[tokio::test]
+async fn log_probabilities_of_a_prompt_are_given_without_an_echo() {
+    let bed = Bed::new(Mock::saying("z"));
+    let own = |token: &str| json!({"logprob": -0.5, "rank": 1, "decoded_token": token});
+    let (status, body) = bed.post(PATH, json!({"prompt": "ab", "prompt_logprobs": 2})).await;
+    assert_eq!(status, 200, "{body}");
+    let other = json!({"logprob": -1.5, "rank": 2, "decoded_token": "c"});
+    assert_eq!(body["choices"][0]["prompt_logprobs"], json!([null, {"98": own("b"), "99": other}]));
+    assert_eq!((&body["choices"][0]["text"], &body["choices"][0]["logprobs"]), (&json!("z"), &Value::Null));
+    let chat = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "a"}], "prompt_logprobs": 0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        bed.post("/v1/chat/completions", body)
+    };
+    let (_, body) = chat(json!({})).await;
+    assert_eq!((body["prompt_logprobs"].as_array().unwrap().len(), &body["prompt_logprobs"][1]), (7, &json!({"115": own("s")})));
+    for wrong in [json!({"stream": true}), json!({"prompt_logprobs": 21}), json!({"prompt_logprobs": -1})] {
+        assert_eq!(chat(wrong.clone()).await.0, 400, "{wrong}");
+    }
+    let (_, body) = bed.post("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})).await;
+    assert!(body.get("prompt_logprobs").is_none());
+}
+
+/// Perplexity over windows of the whole context.
+#[tokio::test]
+async fn a_prompt_that_is_echoed_may_fill_the_context() {
+    let bed = Bed::new(Mock::saying("z"));
+    let ask = |tokens: usize, stream: bool| json!({"prompt": "a".repeat(tokens), "max_tokens": 0, "echo": true, "logprobs": 1, "n": 2, "stream": stream, "stream_options": {"include_usage": true}});
+    let (status, whole) = bed.post(PATH, ask(1000, false)).await;
+    assert_eq!(status, 200, "{whole}");
+    assert_eq!(whole["choices"][1]["logprobs"]["tokens"].as_array().unwrap().len(), 1000);
+    assert_eq!(bed.mock.last().sampling.max_tokens, 0);
+    let events = bed.stream(PATH, ask(1000, true)).await;
+    let used = &events[events.len() - 2]["usage"];
+    assert_eq!((used, &used["completion_tokens"]), (&whole["usage"], &json!(0)));
+    let (status, wrong) = bed.post(PATH, ask(1001, false)).await;
+    assert_eq!((status, &wrong["error"]["code"]), (400, &json!("context_length_exceeded")));
+}
+
 #[tokio::test]
 async fn a_search_over_beams_is_asked_for_in_vllms_words() {
     let bed = Bed::new(Mock::saying("z"));

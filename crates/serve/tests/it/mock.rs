@@ -48,6 +48,12 @@ impl Mock {
         Mock { answer: answer.into(), ..Mock::default() }
     }
 
+    /// The last prompt.
+    pub fn prompt(&self) -> String {
+        let Prompt::Ids(ids) = self.last().prompt else { panic!("ids") };
+        self.decode(&ids).unwrap()
+    }
+
     /// The last request.
     pub fn last(&self) -> GenerateRequest {
         self.asked.lock().unwrap().back().unwrap().clone()
@@ -117,6 +123,8 @@ impl Service for Mock {
             },
             eos: vec![0],
             bos: None,
+            pad_token: Some("<pad>".into()),
+            chat_template: Some("{{ messages }}".into()),
         }
     }
 
@@ -167,7 +175,9 @@ impl Service for Mock {
             format!("{}:{}\n", message["role"].as_str().unwrap(), message["content"].as_str().unwrap())
         };
         let tools = if conversation.tools.is_empty() { "" } else { "tools\n" };
-        Ok(tools.to_string() + &conversation.messages.iter().map(say).collect::<String>())
+        let text = tools.to_string() + &conversation.messages.iter().map(say).collect::<String>();
+        let continued = text.strip_suffix('\n').filter(|_| conversation.continue_final_message);
+        Ok(continued.unwrap_or(&text).to_string())
     }
 
     fn embed(&self, texts: Vec<TextPair>, classify: bool, sink: VectorSink) -> Result<Ticket> {

@@ -14,6 +14,9 @@ async fn vectors_come_as_numbers_or_bytes() {
     assert_eq!(body["data"][0]["embedding"], "AACAPwAAAAA=");
     for wrong in [
         json!({"input": []}),
+        json!({"input": ""}),
+        json!({"input": ["a", ""]}),
+        json!({"input": [[]]}),
         json!({"input": 1}),
         json!({"input": "a", "dimensions": 5}),
         json!({"input": [[300]]}),
@@ -28,6 +31,8 @@ async fn documents_are_ranked_by_a_classifier_or_by_vectors() {
     let order = |body: &Value| {
         body["results"].as_array().unwrap().iter().map(|it| it["index"].as_u64().unwrap()).collect::<Vec<_>>()
     };
+    let (status, wrong) = Bed::new(Mock::default()).post("/v1/rerank", json!({"query": "a", "documents": ["b", ""]})).await;
+    assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("is empty"), "{wrong}");
     let (_, by_vectors) = Bed::new(Mock::default()).post("/v1/rerank", body.clone()).await;
     assert_eq!(order(&by_vectors), [1, 0]);
     let bed = Bed::new(Mock { labels: vec!["relevant".into()], ..Mock::default() });
@@ -54,6 +59,7 @@ async fn a_tokenizer_is_asked_over_http() {
     assert_eq!(bed.post("/detokenize", json!({"tokens": [999]})).await.0, 400);
     let info: Value = serde_json::from_str(&bed.get("/tokenizer_info").await.1).unwrap();
     assert_eq!((&info["eos_token_id"], &info["model_max_length"]), (&json!(0), &json!(1000)));
+    assert_eq!((&info["pad_token"], &info["chat_template"]), (&json!("<pad>"), &json!("{{ messages }}")));
 }
 
 #[tokio::test]

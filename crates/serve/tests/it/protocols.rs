@@ -1,5 +1,7 @@
 //! Conversations in the words of other protocols.
 
+use std::collections::BTreeSet;
+
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
@@ -53,6 +55,58 @@ async fn anthropics_messages_are_answered_in_blocks() {
     );
 }
 
+/// Anthropic's prefill: the answer goes on where the last message ends.
+#[tokio::test]
+async fn a_last_message_of_the_assistant_is_continued() {
+    let bed = Bed::new(Mock::saying("llo"));
+    let ask = |last: Value| {
+        let messages = json!([{"role": "user", "content": "Greet."}, {"role": "assistant", "content": last}]);
+        json!({"model": "mock", "max_tokens": 50, "messages": messages})
+    };
+    for last in [json!("He"), json!([{"type": "text", "text": "H"}, {"type": "text", "text": "e"}])] {
+        let (status, whole) = bed.post("/v1/messages", ask(last.clone())).await;
+        assert_eq!((status, &whole["content"][0]["text"]), (200, &json!("llo")), "{whole}");
+        assert_eq!(bed.mock.prompt(), "user:Greet.\nassistant:He");
+        let (_, counted) = bed.post("/v1/messages/count_tokens", ask(last)).await;
+        assert_eq!(counted["input_tokens"], 24);
+    }
+    assert_eq!(bed.post("/v1/messages", ask(json!(""))).await.0, 200);
+    assert_eq!(bed.mock.prompt(), "user:Greet.\n");
+    let (status, wrong) = bed.post("/v1/messages", ask(json!("He "))).await;
+    assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("white space"), "{wrong}");
+}
+
+/// A number that no `f64` has is an identifier, and another one is another order.
+#[tokio::test]
+async fn arguments_of_calls_keep_every_digit() {
+    let given = r#"{"id": 12345678901234567890123, "sum": 1.10}"#;
+    let bed =
+        Bed::new(Mock::saying(&format!(r#"<tool_call>{{"name": "add", "arguments": {given}}}</tool_call>"#)));
+    let schema = json!({"type": "object"});
+    let ask = |path: &'static str, tool: Value, stream: bool| {
+        let messages = json!([{"role": "user", "content": "Add."}]);
+        let mut body = json!({"max_tokens": 200, "tools": [tool], "stream": stream});
+        body[if path == "/v1/responses" { "input" } else { "messages" }] = messages;
+        bed.send(crate::mock::post(path, &body.to_string()))
+    };
+    let quoted = Value::from(given).to_string();
+    for (path, tool) in [
+        (
+            "/v1/chat/completions",
+            json!({"type": "function", "function": {"name": "add", "parameters": schema}}),
+        ),
+        ("/v1/responses", json!({"type": "function", "name": "add", "parameters": schema})),
+        ("/v1/messages", json!({"name": "add", "input_schema": schema})),
+    ] {
+        for stream in [false, true] {
+            let (status, _, text) = ask(path, tool.clone(), stream).await;
+            let whole = path == "/v1/messages" && !stream;
+            let expected = if whole { format!("\"input\":{given}") } else { quoted.clone() };
+            assert!(status == 200 && text.contains(&expected), "{path}: {text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn responses_are_items() {
     let bed = Bed::new(Mock::saying("Hi!"));
@@ -93,6 +147,125 @@ async fn responses_are_items() {
 }
 
 #[tokio::test]
+async fn a_response_repeats_its_request() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let tool = json!({"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": true});
+    let asked = json!({"instructions": "Be brief.", "max_output_tokens": 7, "metadata": {"a": "b"}, "parallel_tool_calls": false,
+        "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}, "verbosity": "low"}, "tool_choice": "none", "tools": [tool],
+        "top_logprobs": 1, "user": "u"});
+    let mut body = json!({"model": "mock", "input": "Hello", "truncation": "auto", "include": ["file_search_call.results"], "whatever": 1});
+    body.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+    let (status, head, text) = bed.send(crate::mock::post("/v1/responses", &body.to_string())).await;
+    let whole: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(status, 200, "{whole}");
+    for (name, value) in asked.as_object().unwrap() {
+        assert_eq!(&whole[name], value, "{name}");
+    }
+    assert_eq!(whole["truncation"], "disabled");
+    let mut named: Vec<&str> = head["x-fathom-ignored"].to_str().unwrap().split(", ").collect();
+    named.sort_unstable();
+    assert_eq!(named, ["include", "text.verbosity", "truncation", "whatever"]);
+    body["stream"] = true.into();
+    let events = bed.stream("/v1/responses", body).await;
+    for event in [&events[0], events.last().unwrap()] {
+        assert_eq!(event["response"]["metadata"], json!({"a": "b"}), "{event}");
+    }
+    let (_, plain) = bed.post("/v1/responses", json!({"input": "Hello", "metadata": null})).await;
+    assert_eq!(
+        (&plain["tools"], &plain["tool_choice"], &plain["metadata"]),
+        (&json!([]), &json!("auto"), &json!({}))
+    );
+}
+
+#[tokio::test]
+async fn a_response_has_the_log_probabilities_that_are_asked_for() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let ask = |more: Value| {
+        let mut body = json!({"model": "mock", "input": "Hello"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for (more, top) in [
+        (json!({"include": ["message.output_text.logprobs"]}), 0),
+        (json!({"include": ["message.output_text.logprobs"], "top_logprobs": 2}), 2),
+        (json!({"top_logprobs": 2}), 2),
+    ] {
+        let (_, whole) = bed.post("/v1/responses", ask(more.clone())).await;
+        let part = &whole["output"][0]["content"][0];
+        let logprobs = part["logprobs"].as_array().unwrap();
+        assert_eq!(logprobs.len(), 3, "{more}");
+        assert_eq!((&logprobs[0]["token"], &logprobs[0]["logprob"]), (&json!("H"), &json!(-0.5)));
+        assert_eq!(logprobs[2]["top_logprobs"].as_array().unwrap().len(), top);
+        let mut body = ask(more);
+        body["stream"] = true.into();
+        let events = bed.stream("/v1/responses", body).await;
+        let deltas = events.iter().filter(|it| it["type"] == "response.output_text.delta");
+        let streamed: Vec<Value> = deltas.flat_map(|it| it["logprobs"].as_array().unwrap().clone()).collect();
+        assert_eq!(&streamed, logprobs);
+        assert_eq!(&events.last().unwrap()["response"]["output"][0]["content"][0], part);
+    }
+    let (_, whole) = bed.post("/v1/responses", ask(json!({}))).await;
+    assert_eq!(whole["output"][0]["content"][0]["logprobs"], json!([]));
+    assert_eq!(bed.post("/v1/responses", ask(json!({"top_logprobs": 21}))).await.0, 400);
+}
+
+/// One call is the most in every protocol, streamed or not.
+#[tokio::test]
+async fn calls_beyond_the_first_are_dropped_where_one_is_the_most() {
+    let call = r#"<tool_call>{"name": "add", "arguments": {}}</tool_call>"#;
+    let bed = Bed::new(Mock::saying(&format!("{call}\n{call}")));
+    let schema = json!({"type": "object"});
+    let asks = [
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "a"}], "parallel_tool_calls": false,
+            "tools": [{"type": "function", "function": {"name": "add", "parameters": schema}}]}),
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "a", "parallel_tool_calls": false,
+            "tools": [{"type": "function", "name": "add", "parameters": schema}]}),
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 200,
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "tools": [{"name": "add", "input_schema": schema}]}),
+        ),
+    ];
+    for (path, mut body) in asks {
+        for stream in [false, true] {
+            body["stream"] = stream.into();
+            let (status, _, text) = bed.send(crate::mock::post(path, &body.to_string())).await;
+            let names = ["\"call_", "\"toolu_"].iter().flat_map(|mark| text.split(mark).skip(1));
+            let ids: BTreeSet<&str> = names.map(|rest| rest.split('"').next().unwrap()).collect();
+            assert!(status == 200 && ids.len() == 1, "{path} {stream}: {text}");
+        }
+    }
+}
+
+/// What has no effect is named, whatever the protocol.
+#[tokio::test]
+async fn fields_without_effect_are_named() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let messages = json!([{"role": "user", "content": "a"}]);
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": messages, "odd": 1})),
+        ("/v1/responses", json!({"input": "a", "odd": 1})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 5, "odd": 1})),
+        ("/v2/models/mock/generate", json!({"text_input": "a", "parameters": {"odd": 1}})),
+        ("/tokenize", json!({"prompt": "a", "odd": 1})),
+        ("/v1/completions", json!({"prompt": "a", "stream_options": {"odd": 1}})),
+        ("/v1/completions", json!({"prompt": "a", "structured_outputs": {"regex": "H", "odd": true}})),
+    ] {
+        let (status, head, text) = bed.send(crate::mock::post(path, &body.to_string())).await;
+        let named = head.get("x-fathom-ignored").map_or("", |names| names.to_str().unwrap());
+        assert!(status == 200 && named.ends_with("odd"), "{body}: {status} {named} {text}");
+    }
+    let search = json!({"messages": messages, "max_tokens": 5, "tools": [{"type": "web_search_20250305", "name": "web_search"}]});
+    assert_eq!(bed.post("/v1/messages", search).await.0, 400);
+}
+
+#[tokio::test]
 async fn kserve_generates_and_infers() {
     let bed = Bed::new(Mock::saying("Hi!"));
     let body = json!({"text_input": "Hello", "parameters": {"max_tokens": 2, "temperature": 0}});
@@ -109,6 +282,19 @@ async fn kserve_generates_and_infers() {
     let (status, wrong) = bed.post("/v2/models/other/generate", json!({"text_input": "a"})).await;
     assert!(status == 404 && wrong["error"].is_string(), "{wrong}");
     assert_eq!(bed.get("/v2/models/mock/ready").await.0, 200);
+    // The version that the model's metadata name may stand in a path.
+    let inputs = json!({"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [["Hello"]]}]});
+    for path in ["/v2/models/mock/infer", "/v2/models/mock/versions/1/infer"] {
+        let (status, whole) = bed.post(path, inputs.clone()).await;
+        assert_eq!((status, &whole["outputs"][0]["data"]), (200, &json!(["Hi!"])), "{whole}");
+    }
+    let (status, whole) = bed.post("/v2/models/mock/versions/1/generate", json!({"text_input": "a"})).await;
+    assert_eq!((status, &whole["text_output"]), (200, &json!("Hi!")));
+    for (path, status) in [("versions/1", 200), ("versions/1/ready", 200), ("versions/2", 404), ("versions/2/ready", 404)] {
+        assert_eq!(bed.get(&format!("/v2/models/mock/{path}")).await.0, status, "{path}");
+    }
+    let (status, wrong) = bed.post("/v2/models/mock/versions/2/generate", json!({"text_input": "a"})).await;
+    assert!(status == 404 && wrong["error"].as_str().unwrap().contains("version `2`"), "{wrong}");
 }
 
 /// What Triton's client sends by default: JSON, and the tensors behind it.

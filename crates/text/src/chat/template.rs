@@ -34,6 +34,8 @@ const TOOLS: &str = "tool_use";
 /// A model's chat template.
 pub struct Template {
     environment: Environment<'static>,
+    /// As it was given.
+    source: String,
     /// BLAKE3 of its source, with our marks if it has any.
     hash: String,
     shows: Shows,
@@ -152,7 +154,12 @@ impl Template {
         let mut special = Map::new();
         special.insert("bos_token".into(), token(tokenizer.bos()));
         special.insert("eos_token".into(), token(tokenizer.eos()));
-        Ok(Template { environment, hash, shows, special, for_tools: None })
+        Ok(Template { environment, source: given.to_string(), hash, shows, special, for_tools: None })
+    }
+
+    /// Its source, as it was given.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// BLAKE3 of its source and of our marks in it, in hexadecimal.
