@@ -182,6 +182,46 @@ fn pairs_come_in_the_formats_of_the_field() {
     assert!(refused[0].as_ref().unwrap_err().contains("`chosen_reward`") && refused[2].is_ok());
 }
 
+/// What is before the answers is read, or the row is refused: nothing of it is left out in silence.
+#[test]
+fn prompts_of_pairs_are_not_left_out() {
+    let template = Template::new(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+        &tokenizer(),
+    );
+    let (tokenizer, template) = (tokenizer(), template.unwrap());
+    let mut teaching = teaching(64);
+    teaching.answers = Answers { judge: Judge::Pairs, ..Answers::default() };
+    let read = |row: &str| -> std::result::Result<String, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), row).unwrap();
+        let mut read =
+            Lessons::new(vec![file.path().to_path_buf()], (&tokenizer, Some(&template)), &teaching);
+        let documents = read.next().unwrap().map_err(|error| error.to_string())?;
+        Ok(tokenizer.decode(&documents[0].ids))
+    };
+    let answers = r#""chosen": [{"role": "assistant", "content": "four"}], "rejected": [{"role": "assistant", "content": "a"}]"#;
+    let said = read(&format!(r#"{{"prompt": "what is two?", {answers}}}"#)).unwrap();
+    assert_eq!(said, "<user>what is two?<assistant>four");
+    let whole = r#""chosen": [{"role": "user", "content": "two"}, {"role": "assistant", "content": "four"}],
+        "rejected": [{"role": "user", "content": "two"}, {"role": "assistant", "content": "a"}]"#
+        .replace('\n', "");
+    assert_eq!(read(&format!(r#"{{"prompt": "two", {whole}}}"#)).unwrap(), "<user>two<assistant>four");
+    assert_eq!(read(&format!(r#"{{"question": "two", {whole}}}"#)).unwrap(), "<user>two<assistant>four");
+    for key in ["question", "instruction"] {
+        let refused = read(&format!(r#"{{"{key}": "two", "chosen": "four", "rejected": "a"}}"#)).unwrap_err();
+        assert!(refused.contains(&format!("data.columns.prompt={key}")), "{refused}");
+    }
+    let refused =
+        read(r#"{"prompt": [{"role": "user", "content": "two"}], "chosen": "four", "rejected": "a"}"#);
+    assert!(refused.unwrap_err().contains("is a text"), "a prompt of messages");
+    // Ratings of answers are no margin, as in TRL.
+    let rated =
+        r#"{"prompt": "two", "chosen": "four", "rejected": "a", "score_chosen": 8, "score_rejected": 3}"#;
+    let rows = judged(Judge::Pairs, rated, |_| {});
+    assert!(rows[0].as_ref().unwrap()[0].values[2].is_nan());
+}
+
 #[test]
 fn answers_without_a_template_have_beginnings_and_ends() {
     let row = r#"{"prompt": "what is it?", "chosen": " good", "rejected": " bad"}"#;
