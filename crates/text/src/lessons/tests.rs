@@ -242,6 +242,32 @@ fn answers_without_a_template_have_beginnings_and_ends() {
     assert!(end[0].as_ref().unwrap().iter().all(|lesson| lesson.ids.len() == 3 && lesson.cut > 0));
 }
 
+/// Qwen 2's configuration names a beginning of text that its tokenizer does not have.
+#[test]
+fn answers_begin_with_the_tokenizers_own_token_alone() {
+    let (folder, rows) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    tokenizer().save(folder.path().join("tokenizer.json")).unwrap();
+    write("config.json", r#"{"bos_token_id": 0, "eos_token_id": 0}"#);
+    std::fs::write(rows.path(), r#"{"prompt": "what is it?", "chosen": " good", "rejected": " bad"}"#)
+        .unwrap();
+    let mut teaching = teaching(64);
+    teaching.answers = Answers { judge: Judge::Pairs, bare: true, ..Answers::default() };
+    for (config, begins) in [
+        (r#"{"bos_token": "<|endoftext|>"}"#, true),
+        (r#"{"bos_token": null}"#, false),
+        (r#"{"tokenizer_class": "Qwen2Tokenizer"}"#, false),
+        (r#"{"tokenizer_class": "LlamaTokenizer"}"#, true),
+    ] {
+        write("tokenizer_config.json", config);
+        let tokenizer = Tokenizer::from_dir(folder.path()).unwrap();
+        let mut read = Lessons::new(vec![rows.path().to_path_buf()], (&tokenizer, None), &teaching);
+        let documents = read.next().unwrap().unwrap();
+        assert!(documents.iter().all(|lesson| (lesson.ids[0] == 0) == begins), "{config}: {documents:?}");
+        assert_eq!(tokenizer.bos(), Some(0), "{config}: the model has one");
+    }
+}
+
 #[test]
 fn answers_change_places_within_a_block() {
     let row = |at: usize| {
