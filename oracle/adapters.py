@@ -56,6 +56,9 @@ def cases():
     yield "lora_patterns", "llama", lora(
         ["q_proj", "v_proj", "down_proj"], rank_pattern={"q_proj": 5, "layers.1.mlp.down_proj": 2, r"^model\.layers\.0\.self_attn\.v_proj": 4},
         alpha_pattern={"down_proj": 11, "layers.0.self_attn.q_proj": 1})
+    # Equal shapes in both layers, of which one has terms of keys and the other of values, with another weight.
+    yield "lora_alphas", "llama", lora(
+        r".*(self_attn\.q|mlp\.down|0\.self_attn\.k|1\.self_attn\.v)_proj", alpha_pattern={"layers.1.self_attn.q_proj": 1, "layers.1.mlp.down_proj": 11})
     yield "lora_layers", "llama", lora(["q_proj", "up_proj"], layers_to_transform=[1], exclude_modules=["nothing"])
     yield "rslora", "llama", lora(ATTENTION, use_rslora=True)
     yield "lora_bias", "llama", lora(ATTENTION, lora_bias=True)

@@ -244,11 +244,12 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// Cases whose folders are read: all that PEFT wrote.
-const READ: [&str; 26] = [
+const READ: [&str; 27] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
     "lora_layers",
+    "lora_alphas",
     "rslora",
     "dora",
     "pissa",
