@@ -110,7 +110,8 @@ impl Model {
     /// Freezes the weights of this rank that are not chosen.
     ///
     /// # Errors
-    /// A pattern that no weight of the model has, or tensors of a file that are one weight here and are not all chosen.
+    /// A pattern that no weight of the model has; tensors of a file that are one weight here and are not all chosen; next to an adapter
+    /// those that its folder cannot have.
     pub fn freeze(&mut self, params: &mut Params, trained: &Trained) -> Result<(), String> {
         if trained.is_all() {
             return Ok(());
@@ -128,6 +129,7 @@ impl Model {
                 patterns.patterns()[vain]
             ));
         }
+        self.spec.saves(trained)?;
         for (index, pieces) in self.pieces().iter().enumerate() {
             let (chosen, others): (Vec<&str>, Vec<&str>) =
                 pieces.iter().map(|piece| piece.name.as_str()).partition(|name| patterns.is_match(name));

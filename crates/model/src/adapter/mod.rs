@@ -15,6 +15,7 @@ mod merge;
 mod off;
 mod peft;
 mod read;
+mod saved;
 mod share;
 mod singular;
 mod tables;
