@@ -135,6 +135,17 @@ pub(crate) fn held_otherwise(adapter: &Path, served: Option<&Held>) -> Option<St
     ))
 }
 
+/// The end of a message about a path that is an adapter and no model; nothing if it is none.
+pub(crate) fn advice(path: &Path) -> Option<String> {
+    let folder = adapter_folder(path).ok()?;
+    let base = read(&folder).ok().flatten().map(|of| of.folder.display().to_string());
+    Some(format!(
+        "; it is an adapter: name its base{} and the adapter besides (--adapter {}), or merge them (fathom export)",
+        base.map(|base| format!(", {base},")).unwrap_or_default(),
+        path.display()
+    ))
+}
+
 /// Refuses an adapter that says it is of another base. Those of others say nothing that could be compared.
 fn check_base(adapter: &Path, base: &Path) -> Result<()> {
     let Some(own) = read(adapter)? else { return Ok(()) };
