@@ -252,9 +252,22 @@ pub(crate) fn merged(
 ) -> Result<(Model, Params)> {
     let mut whole: Option<(Model, Params)> = None;
     let mut bases = Vec::new();
+    // What an adapter is taken out of is no longer its base, nor another's that is put in its place.
+    let takes_out = adapters.iter().any(|(_, weight)| *weight < 0.0);
     for (path, weight) in adapters {
-        let folder = accepted(path, base)?;
-        let (adapted, tensors) = open_peft(&folder, spec.clone())?;
+        let folder = if takes_out { adapter_folder(path)? } else { accepted(path, base)? };
+        let of = read(&folder)?;
+        let own = match &of {
+            Some(of) => of.extend(spec.clone())?,
+            None => spec.clone(),
+        };
+        if whole.as_ref().is_some_and(|(model, _)| model.spec.ropes != own.ropes) {
+            refuse!(
+                "{}: it has other rotary positions than the one before it; merge them apart",
+                path.display()
+            );
+        }
+        let (adapted, tensors) = open_peft(&folder, own)?;
         if let Err(why) = adapted.merges() {
             refuse!("{}: it cannot be merged: {why}", path.display());
         }

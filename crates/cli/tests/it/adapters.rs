@@ -74,6 +74,11 @@ fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
         "f32",
     ]);
     assert!(apart(&logits(&back, &[]), &logits(&base, &[])) < 1e-4);
+    // Out of a folder that has it merged, which is no longer its base.
+    let out = at("out");
+    good(["export", arg(&once), arg(&out), "--with", &with("-1"), "--precision", "f32"]);
+    assert!(apart(&logits(&out, &[]), &logits(&base, &[])) < 1e-4);
+    refused(["score", arg(&at("lora")), "pairs.jsonl", "--out", "x"], &["is an adapter", "--adapter"]);
     refused(
         ["export", arg(&at("lora")), arg(&at("nf4")), "--quantization", "nf4"],
         &["few bits", "without --quantization"],
