@@ -208,6 +208,11 @@ fn conversations_are_checked_taught_and_held() {
         ["data", "check", arg(&lessons), "--model", arg(&model)],
         &["lessons.jsonl:1", "data.chat_template"],
     );
+    fs::write(at("empty.jsonl"), "\n").unwrap();
+    refused(
+        ["data", "check", arg(&at("empty.jsonl")), "--model", arg(&model)],
+        &["empty.jsonl", "no row to learn from"],
+    );
     good(args(folder.path(), "taught", &[&template, "stage.0.epochs=2"]));
     let talk = |model: &Path, more: &[&str]| {
         let mut chat = crate::program();
