@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Context, Result, caught, refuse};
 use crate::events::Events;
+use crate::export::{Conversion, export};
 use crate::job::Job;
 use crate::library::{layers, load};
 use crate::models::{self, LoadedModel, Ready};
@@ -76,6 +77,7 @@ pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Resul
             return Ok(trained);
         }
         from = folder.join("model");
+        whole(&folder, &from, events)?;
         last = Some(trained);
     }
     let (link, last) = (run.out.join("model"), last.context("no round")?);
@@ -84,6 +86,31 @@ pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Resul
             .with_context(|| format!("cannot create {}", link.display()))?;
     }
     Ok(last)
+}
+
+/// The model of a round that trained an adapter: merged, so that the next one begins with it.
+fn whole(round: &Path, model: &Path, events: &dyn Events) -> Result<()> {
+    if model.join("config.json").is_file() {
+        return Ok(());
+    }
+    let part = model.with_extension("part");
+    if part.is_dir() {
+        fs::remove_dir_all(&part).with_context(|| format!("cannot clear {}", part.display()))?;
+    }
+    events.line(&format!("merges {} into {}", round.join("adapter").display(), model.display()));
+    let what = Conversion {
+        from: round.to_owned(),
+        to: part.clone(),
+        gguf: None,
+        precision: None,
+        quantised: None,
+        max_shard_bytes: 5_000_000_000,
+        adapter: false,
+        with: Vec::new(),
+    };
+    export(&what, events)?;
+    fs::rename(&part, model).with_context(|| format!("cannot write {}", model.display()))?;
+    Ok(())
 }
 
 /// A round's run: the recipe over its pairs, and those of rounds before that are kept.

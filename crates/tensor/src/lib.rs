@@ -58,7 +58,7 @@ pub use in_flight::InFlight;
 pub use loan::Lent;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, Machine, MatMul, MomentScales,
-    Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, Spread, StepScale,
+    Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, SUM_UNIT, Spread, StepScale,
     is_whole_chunks,
 };
 pub use mask::{

@@ -33,6 +33,10 @@ use crate::{PackPages, Profile, Tensor};
 /// impossible, less would leave kernels too little to do between two reads of the output.
 pub const SUM_CHUNK: usize = 128;
 
+/// Neighbours that a unit of products adds up, in an order of its own, before their sum joins what the output holds: two of `vdpbf16ps`, at
+/// most as many as these, of an AMX tile. Rows that begin at a multiple of it are added as they are where they begin at 0.
+pub const SUM_UNIT: usize = 32;
+
 /// Whether rows may be cut here without changing a sum over them: a multiple of [`SUM_CHUNK`], and not 0.
 pub fn is_whole_chunks(rows: usize) -> bool {
     rows > 0 && rows.is_multiple_of(SUM_CHUNK)

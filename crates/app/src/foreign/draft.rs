@@ -36,8 +36,9 @@ pub(super) struct Draft {
     /// Rows of a micro batch, and micro batches of a step.
     pub rows: Option<u64>,
     pub accumulated: Option<u64>,
-    /// Rows are packed.
+    /// Rows are packed, and cut where a sample ends.
     pub packed: bool,
+    pub wrapped: bool,
     /// Tokens of a text.
     pub tokens: Option<u64>,
     pub epochs: Option<u64>,
@@ -100,6 +101,7 @@ impl Draft {
             rows: None,
             accumulated: None,
             packed: false,
+            wrapped: false,
             tokens: None,
             epochs: None,
             steps: None,

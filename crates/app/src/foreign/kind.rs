@@ -260,12 +260,12 @@ pub(super) fn adapter(tool: Tool, entries: Entries<'_>) -> Option<&'static str> 
     let ends = |name: &str| entries.ends(name);
     trains.then(|| match () {
         () if ends("use_dora") || entries.text("adapter") == Some("dora") => "dora",
-        () if ends("use_rslora") => "rslora",
         () if ends("pissa_init")
             || entries.text("init_lora_weights").is_some_and(|how| how.starts_with("pissa")) =>
         {
             "pissa"
         }
+        () if ends("use_rslora") => "rslora",
         () => "lora",
     })
 }

@@ -67,6 +67,20 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     );
 }
 
+/// A round that trains an adapter leaves the model that it merges into, with which the next one begins.
+#[test]
+fn rounds_of_an_adapter_are_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    base(folder.path());
+    let more = ["rounds.count=2", "adapter.method=lora", "optimizer.lr=1e-2"];
+    good(args_of("spin", folder.path(), "spin", &[&SMALL[..], &more].concat()));
+    let weights = |of: &str| fs::read(folder.path().join(of).join("model.safetensors")).unwrap();
+    let recipe = fs::read_to_string(folder.path().join("spin/round-2/recipe.toml")).unwrap();
+    assert!(recipe.contains("round-1/model"), "{recipe}");
+    assert!(weights("spin/round-1/model") != weights("spin/model"));
+    assert!(folder.path().join("spin/model/tokenizer.json").is_file());
+}
+
 #[test]
 fn answers_are_revised_by_principles() {
     let folder = tempfile::tempdir().unwrap();

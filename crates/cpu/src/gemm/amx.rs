@@ -5,10 +5,10 @@
 //! A is read with the T1 hint so that the panel of B stays in L1.
 #![allow(unsafe_code)]
 
-use super::avx512;
 use super::kind::{Cut, Kind, Panels, Source};
 use super::pack512::{PAIR, first, load, load_transposed, pairs_across, transpose};
 use super::{Elem, MatMut, block::Tile};
+use super::{avx512, few512};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -39,7 +39,7 @@ pub(super) static KIND: Kind = Kind {
     store,
     round: None,
     stream_bytes: 2 << 20,
-    few: None,
+    few: Some((few512::ROWS, few512::few_tiles)),
     slim: None,
     few_widens: false,
 };

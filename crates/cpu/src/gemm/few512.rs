@@ -52,6 +52,112 @@ pub(super) unsafe fn few_bf16(g: &Gemm, cols: Range<usize>) {
     }
 }
 
+/// Columns `cols` of a product of at most [`ROWS`] rows of bf16, with the sums of tiles.
+///
+/// # Safety
+/// As [`few_bf16`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn few_tiles(g: &Gemm, cols: Range<usize>) {
+    // SAFETY: passed on.
+    unsafe {
+        match g.m {
+            1 => columns_tiles::<1>(g, cols),
+            2 => columns_tiles::<2>(g, cols),
+            3 => columns_tiles::<3>(g, cols),
+            _ => columns_tiles::<4>(g, cols),
+        }
+    }
+}
+
+/// Rows of B for sixteen columns from `col`. Columns past the end repeat the last one and are not stored.
+#[inline(always)]
+fn rows_from(g: &Gemm, col: usize, end: usize) -> [*const u8; 16] {
+    let stride = g.b.stride * g.b.elem.bytes();
+    std::array::from_fn(|i| g.b.ptr.wrapping_add((col + i).min(end - 1) * stride))
+}
+
+/// Fetches what comes some way behind dword `step` of these rows: at their end, of the next sixteen.
+#[inline(always)]
+fn fetch(g: &Gemm, rows: &[*const u8; 16], step: usize) {
+    let (row, stride) = (g.k * g.b.elem.bytes(), g.b.stride * g.b.elem.bytes());
+    let ahead = step * 4 + AHEAD;
+    let ahead = if ahead < row { ahead } else { 16 * stride + ahead - row };
+    for row in rows {
+        // SAFETY: a hint, whatever lies there.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(ahead).cast()) };
+    }
+}
+
+/// As the functions that `columns` makes, with the sums of an AMX tile: of 32 neighbours those at even places in one chain, those at odd
+/// ones in another, then both, then C. (Intel SDM vol. 2, TDPBF16PS.)
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[inline]
+unsafe fn columns_tiles<const M: usize>(g: &Gemm, cols: Range<usize>) {
+    const DEPTH: usize = 32;
+    let row_of = |row: usize| row.min(g.m - 1);
+    for col in cols.clone().step_by(16) {
+        let rows = rows_from(g, col, cols.end);
+        // SAFETY: rows of A and B exist, reads past k are masked.
+        unsafe {
+            let mut sum = [_mm512_setzero_ps(); M];
+            if g.accumulate {
+                for (row, sum) in sum.iter_mut().enumerate() {
+                    *sum = read(g, row_of(row), col, cols.end);
+                }
+            }
+            for k in (0..g.k).step_by(DEPTH) {
+                let left = g.k - k;
+                // Elements at even and at odd places, widened.
+                let mut x = [[[0.0f32; 16]; 2]; M];
+                for (row, x) in x.iter_mut().enumerate() {
+                    let at = g.a.ptr.wrapping_add((row_of(row) * g.a.stride + k) * 2);
+                    let pairs = load::<PAIR>(at, left);
+                    _mm512_storeu_ps(x[0].as_mut_ptr(), even(pairs));
+                    _mm512_storeu_ps(x[1].as_mut_ptr(), odd(pairs));
+                }
+                let b = if left >= DEPTH {
+                    fetch(g, &rows, k / 2);
+                    load_transposed(&rows, 2 * k)
+                } else {
+                    let mut b: [__m512i; 16] =
+                        std::array::from_fn(|i| load::<PAIR>(rows[i].wrapping_add(2 * k), left));
+                    transpose(&mut b);
+                    b
+                };
+                let mut chains = [[_mm512_setzero_ps(); 2]; M];
+                for (i, b) in b.into_iter().enumerate() {
+                    let (low, high) = (even(b), odd(b));
+                    for row in 0..M {
+                        let [first, second] = &mut chains[row];
+                        *first = _mm512_fmadd_ps(_mm512_set1_ps(x[row][0][i]), low, *first);
+                        *second = _mm512_fmadd_ps(_mm512_set1_ps(x[row][1][i]), high, *second);
+                    }
+                }
+                for (sum, [first, second]) in sum.iter_mut().zip(chains) {
+                    *sum = _mm512_add_ps(*sum, _mm512_add_ps(first, second));
+                }
+            }
+            for (row, sum) in sum.into_iter().enumerate().take(g.m) {
+                write(g, row, col, cols.end, sum);
+            }
+        }
+    }
+}
+
+/// The first of each pair of bf16, as f32.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn even(pairs: __m512i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs))
+}
+
+/// The second.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn odd(pairs: __m512i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-1 << 16)))
+}
+
 /// At most `M` rows by `cols`, 16 columns at a time; the last row stands for those that are missing. (More groups of columns in flight
 /// were slower: 16 rows of B are about as many streams as the caches follow.)
 macro_rules! columns {
@@ -59,14 +165,12 @@ macro_rules! columns {
         #[target_feature(enable = $features)]
         #[inline]
         unsafe fn $name<const M: usize>(g: &Gemm, cols: Range<usize>) {
-            let (size, stride) = (g.b.elem.bytes(), g.b.stride * g.b.elem.bytes());
+            let size = g.b.elem.bytes();
             let dwords = g.k.div_ceil(unit($form));
             let whole = g.k / (16 * unit($form)) * 16;
             let row_of = |row: usize| row.min(g.m - 1);
             for col in cols.clone().step_by(16) {
-                // Columns past the end repeat the last one and are not stored.
-                let rows: [*const u8; 16] =
-                    std::array::from_fn(|i| g.b.ptr.wrapping_add((col + i).min(cols.end - 1) * stride));
+                let rows = rows_from(g, col, cols.end);
                 // SAFETY: rows of A and B exist, reads past k are masked or left out.
                 unsafe {
                     let mut sum = [_mm512_setzero_ps(); M];
@@ -76,12 +180,7 @@ macro_rules! columns {
                         }
                     }
                     for step in (0..whole).step_by(16) {
-                        // At the end of these rows, the next sixteen.
-                        let ahead = step * 4 + AHEAD;
-                        let ahead = if ahead < g.k * size { ahead } else { 16 * stride + ahead - g.k * size };
-                        for row in rows {
-                            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(ahead).cast());
-                        }
+                        fetch(g, &rows, step);
                         let b = load_transposed(&rows, step * 4);
                         for (i, b) in b.into_iter().enumerate() {
                             for row in 0..M {

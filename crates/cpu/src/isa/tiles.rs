@@ -22,7 +22,7 @@ thread_local! {
     static STATE: RefCell<State> = const { RefCell::new(State { shapes: [(0, 0); 8], tiles: [[[0; BYTES]; ROWS]; 8] }) };
 }
 
-/// Takes tile instructions over, once; says whether this processor has what the kernels need beside them.
+/// Takes tile instructions over, once; says whether this processor has what the kernels need besides tiles.
 pub fn installed() -> bool {
     static DONE: OnceLock<bool> = OnceLock::new();
     *DONE.get_or_init(|| {
@@ -181,7 +181,7 @@ impl State {
         }
     }
 
-    /// As the processor does, refuses tiles that nobody configured.
+    /// As the processor does, refuses tiles that were not configured.
     fn shape(&self, tile: usize) -> (usize, usize) {
         assert_ne!(self.shapes[tile].0, 0, "tile {tile} is not configured");
         self.shapes[tile]

@@ -10,7 +10,7 @@ use fathom_tensor::{
     Category, DType, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor,
 };
 
-use super::{Pages, Side, Table};
+use super::{Pages, Side, Table, row_bytes};
 
 /// New tokens of one sequence.
 #[derive(Clone, Copy)]
@@ -253,7 +253,7 @@ impl<'a> Feeding<'a> {
     fn read_ahead(&self, from: usize) {
         let layers = self.pages.layers.len();
         let sees = |layer: &usize| {
-            self.on_disk[self.pages.of_layer[*layer]] && self.pages.layers[*layer][0].rows() > 0
+            self.on_disk[self.pages.of_layer[*layer]] && row_bytes(&self.pages.layers[*layer][0]) > 0
         };
         let Some(layer) = (from..layers).chain(0..from).find(sees) else { return };
         let on_disk = [0, 1].into_iter().flat_map(|which| {

@@ -88,6 +88,11 @@ fn rows_of(page: u32) -> Range<usize> {
     page as usize * PAGE_ROWS..(page as usize + 1) * PAGE_ROWS
 }
 
+/// Bytes of a row of a layer's keys or values: none of another rank's layers.
+fn row_bytes(tensor: &Tensor) -> usize {
+    tensor.cols() * tensor.dtype().bytes()
+}
+
 /// Pages that hold so many tokens.
 pub(crate) fn pages_of(tokens: usize) -> usize {
     tokens.div_ceil(PAGE_ROWS)
@@ -162,6 +167,8 @@ impl Pages {
             let class = class_of(layer).filter(|_| here(index));
             let rows = class.map_or(0, |class| counts[class] * PAGE_ROWS);
             let (dtype, cols) = format.storage(spec.kv_heads, spec.head_dim, dtype);
+            // Rows of another rank's layers have no bytes; there may be pages on disk alone.
+            let cols = if class.is_some() { cols } else { 0 };
             [(); 2].map(|()| device.zeros(rows, cols, dtype, Category::Kv))
         };
         let of_layer = spec.layers.iter().map(|layer| class_of(layer).unwrap_or(0)).collect();
@@ -185,7 +192,7 @@ impl Pages {
     /// The system's.
     pub fn add_on_disk(&mut self, device: &Device, folder: &Path, pages: usize) -> std::io::Result<()> {
         device.pool.enter("kv", -1);
-        let row = |tensor: &Tensor| tensor.bytes() / tensor.rows().max(1) as u64;
+        let row = |tensor: &Tensor| row_bytes(tensor) as u64;
         let rows = |(tensors, class): (&[Tensor; 2], &usize)| match self.classes[*class].window {
             None => [row(&tensors[0]), row(&tensors[1])],
             Some(_) => [0; 2],
@@ -367,7 +374,7 @@ impl Pages {
 
     /// Bytes of the keys and values of a page of a class, over all of its layers.
     pub fn bytes(&self, class: usize) -> usize {
-        self.sides(class).map(|(_, tensor)| PAGE_ROWS * tensor.bytes() as usize / tensor.rows()).sum()
+        self.sides(class).map(|(_, tensor)| PAGE_ROWS * row_bytes(tensor)).sum()
     }
 
     /// Appends the keys and values of a page, layer by layer.
@@ -384,7 +391,7 @@ impl Pages {
     pub fn load(&self, device: &Device, class: usize, page: u32, mut bytes: &[u8]) {
         assert_eq!(bytes.len(), self.bytes(class), "kv: bytes of a page");
         for (side, tensor) in self.sides(class) {
-            let (own, rest) = bytes.split_at(PAGE_ROWS * tensor.bytes() as usize / tensor.rows());
+            let (own, rest) = bytes.split_at(PAGE_ROWS * row_bytes(tensor));
             self.write_rows(device, side, rows_of(page), own.to_vec());
             bytes = rest;
         }
@@ -394,7 +401,7 @@ impl Pages {
     fn sides(&self, class: usize) -> impl Iterator<Item = (Side, &Tensor)> {
         let layers = self.layers.iter().enumerate().filter(move |(layer, _)| self.of_layer[*layer] == class);
         let sides = layers.flat_map(|(layer, [keys, values])| [((layer, 0), keys), ((layer, 1), values)]);
-        sides.filter(|(_, tensor)| tensor.rows() > 0)
+        sides.filter(|(_, tensor)| row_bytes(tensor) > 0)
     }
 
     pub(crate) fn take(&mut self, class: usize, on_disk: bool) -> Option<u32> {

@@ -172,9 +172,13 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
 /// of a layer is read ahead, the rest when it is needed. Without such pages it is refused.
 #[test]
 fn a_sequence_longer_than_memory_has_the_same_bits() {
-    for (case, kv) in
-        [("llama2", PageFormat::Plain), ("llama2", PageFormat::Int8), ("gemma2", PageFormat::Plain)]
-    {
+    for (case, kv, most) in [
+        ("llama2", PageFormat::Plain, 5),
+        ("llama2", PageFormat::Int8, 5),
+        ("llama2", PageFormat::Plain, 0),
+        ("llama2", PageFormat::Fp8, 0),
+        ("gemma2", PageFormat::Plain, 5),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let (bed, at) = (Bed::new(case, DType::F32), stored(folder.path()));
         let long = request(&bed, 1);
@@ -194,11 +198,11 @@ fn a_sequence_longer_than_memory_has_the_same_bits() {
         let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 3, kv };
         let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
         let windows = bed.model.spec.windows();
-        let few = |(pages, window): (usize, &Option<usize>)| if window.is_none() { 5 } else { 2 * pages };
+        let few = |(pages, window): (usize, &Option<usize>)| if window.is_none() { most } else { 2 * pages };
         let whole = engine.capacity(1, PROMPT + 200).pages;
         let pages = whole.into_iter().zip(&windows).map(few).collect();
         let capacity = fathom_engine::Capacity { sequences: 3, pages, on_disk: 0 };
-        let capacity = [capacity.clone(), fathom_engine::Capacity { on_disk: 7, ..capacity }];
+        let capacity = [capacity.clone(), fathom_engine::Capacity { on_disk: 12 - most, ..capacity }];
         let mut refusing = Scheduler::new(&engine, capacity[0].clone()).keeping(&at).unwrap();
         let error = refusing.submit(long.clone(), Box::new(|_| fathom_base::Flow::Continue)).unwrap_err();
         assert!(error.to_string().contains("serve.page_file_bytes"), "{error}");

@@ -24,7 +24,7 @@ pub(super) fn spans(
         let part = WeightedSpan { bytes: 0..text.len(), weight: 1.0 };
         return Ok((text, vec![part]));
     }
-    let (text, mut parts) = if *template.shows() == Shows::Difference {
+    let (text, mut parts) = if *template.of(&conversation.tools).shows() == Shows::Difference {
         by_difference(template, conversation)?
     } else {
         by_marks(template, conversation)?

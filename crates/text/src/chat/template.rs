@@ -28,6 +28,8 @@ const MOST_SOURCE: u64 = 4 << 20;
 const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
 /// The template's name inside the environment.
 const NAME: &str = "chat_template";
+/// What a template for conversations with tools is called.
+const TOOLS: &str = "tool_use";
 
 /// A model's chat template.
 pub struct Template {
@@ -36,6 +38,8 @@ pub struct Template {
     hash: String,
     shows: Shows,
     special: Map<String, Json>,
+    /// The one of conversations with tools, where a model has one of its own for them.
+    for_tools: Option<Box<Template>>,
 }
 
 /// How a template shows which words are the model's.
@@ -60,17 +64,38 @@ pub struct Rendered {
 
 impl Template {
     /// The template of a model's folder: `chat_template.jinja`, or in `tokenizer_config.json` or `chat_template.json`; none if it has none.
+    /// Conversations with tools are rendered by the one called `tool_use`, if there is one, as Transformers does.
     ///
     /// # Errors
     /// A file that cannot be read, or a template that is none.
     pub fn from_dir(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Template>> {
         let alone = folder.join("chat_template.jinja");
         if alone.is_file() {
-            return Template::from_file(&alone, tokenizer).map(Some);
+            let template = Template::from_file(&alone, tokenizer)?;
+            let tools = folder.join("additional_chat_templates").join(format!("{TOOLS}.jinja"));
+            let tools = tools.is_file().then(|| Template::from_file(&tools, tokenizer)).transpose()?;
+            return Ok(Some(template.with_tools(tools)));
         }
-        let Some((path, source)) = configured(folder)? else { return Ok(None) };
-        let made = Template::new(&source, tokenizer).map_err(|reason| Error::Template { path, reason });
-        made.map(Some)
+        let Some((path, Chosen { source, tools })) = configured(folder)? else { return Ok(None) };
+        let made = |source: &String| {
+            let fault = |reason| Error::Template { path: path.clone(), reason };
+            Template::new(source, tokenizer).map_err(fault)
+        };
+        Ok(Some(made(&source)?.with_tools(tools.as_ref().map(made).transpose()?)))
+    }
+
+    /// The same with another one for conversations with tools.
+    fn with_tools(mut self, tools: Option<Template>) -> Template {
+        if let Some(tools) = &tools {
+            let both = [self.hash.as_bytes(), tools.hash.as_bytes()].concat();
+            self.hash = blake3::hash(&both).to_hex().to_string();
+        }
+        Template { for_tools: tools.map(Box::new), ..self }
+    }
+
+    /// The template by which a conversation with these tools is rendered.
+    pub(super) fn of(&self, tools: &[Json]) -> &Template {
+        self.for_tools.as_deref().filter(|_| !tools.is_empty()).unwrap_or(self)
     }
 
     /// The template in a file.
@@ -130,7 +155,7 @@ impl Template {
             let token = id.and_then(|id| tokenizer.token(id));
             special.extend(token.map(|token| (key.to_string(), Json::String(token))));
         }
-        Ok(Template { environment, hash, shows, special })
+        Ok(Template { environment, hash, shows, special, for_tools: None })
     }
 
     /// BLAKE3 of its source and of our marks in it, in hexadecimal.
@@ -173,11 +198,10 @@ impl Template {
         context.extend(variables.clone());
         context.insert("messages".into(), messages.iter().map(|message| normalised(message)).collect());
         // A template asks whether there are tools, and an empty list would be some.
-        let tools = if tools.is_empty() { Json::Null } else { json!(tools) };
-        context.insert("tools".into(), tools);
+        context.insert("tools".into(), if tools.is_empty() { Json::Null } else { json!(tools) });
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".into(), json!(prompt));
-        let template = self.environment.get_template(NAME).map_err(|error| error.to_string())?;
+        let template = self.of(tools).environment.get_template(NAME).map_err(|error| error.to_string())?;
         let text = template.render(Value::from(Serde(&context))).map_err(|error| said(&error))?;
         if text.len() > MOST_BYTES {
             return Err(format!(
@@ -240,11 +264,11 @@ pub fn template_source(model: &Path) -> Result<Option<String>> {
     if alone.is_file() {
         return Ok(Some(String::from_utf8_lossy(&read(&alone)?).into_owned()));
     }
-    Ok(configured(model)?.map(|(_, source)| source))
+    Ok(configured(model)?.map(|(_, chosen)| chosen.source))
 }
 
 /// The template that a configuration has, and which.
-fn configured(model: &Path) -> Result<Option<(PathBuf, String)>> {
+fn configured(model: &Path) -> Result<Option<(PathBuf, Chosen)>> {
     for name in ["tokenizer_config.json", "chat_template.json"] {
         let path = model.join(name);
         // A large file is refused by `read`.
@@ -252,24 +276,37 @@ fn configured(model: &Path) -> Result<Option<(PathBuf, String)>> {
         let Some(bytes) = bytes else { continue };
         let config: Json = serde_json::from_slice(&bytes)
             .map_err(|error| Error::Template { path: path.clone(), reason: error.to_string() })?;
-        if let Some(source) = chosen(&config["chat_template"]) {
-            return Ok(Some((path, source.to_string())));
+        if let Some(chosen) = Chosen::of(&config["chat_template"]) {
+            return Ok(Some((path, chosen)));
         }
     }
     Ok(None)
 }
 
-/// The template that a configuration holds: a text, or the one called `default` of several.
-fn chosen(config: &Json) -> Option<&str> {
-    let named = |template: &&Json| template["name"] == "default";
-    match config {
-        Json::String(source) => Some(source),
-        Json::Array(all) => {
-            let first = all.iter().find(named).or(all.first())?;
-            first["template"].as_str()
-        }
-        Json::Object(all) => all.get("default").or(all.values().next())?.as_str(),
-        _ => None,
+/// The templates of a configuration that are used.
+struct Chosen {
+    /// A text, or the one called `default` of several.
+    source: String,
+    /// The one called `tool_use`.
+    tools: Option<String>,
+}
+
+impl Chosen {
+    fn of(config: &Json) -> Option<Chosen> {
+        let named: Vec<(&str, &str)> = match config {
+            Json::String(source) => vec![("default", source)],
+            Json::Array(all) => {
+                all.iter().filter_map(|it| it["name"].as_str().zip(it["template"].as_str())).collect()
+            }
+            Json::Object(all) => {
+                all.iter().filter_map(|(name, it)| it.as_str().map(|it| (name.as_str(), it))).collect()
+            }
+            _ => return None,
+        };
+        let find =
+            |wanted: &str| named.iter().find(|(name, _)| *name == wanted).map(|(_, it)| it.to_string());
+        let source = find("default").or(named.first().map(|(_, it)| it.to_string()))?;
+        Some(Chosen { source, tools: find(TOOLS) })
     }
 }
 

@@ -373,3 +373,36 @@ fn what_follows_an_answer_is_appended() {
     let trims = CHATML.replace("message.content +", "(message.content | upper) +");
     assert!(follow(Some(&trims)).check(&asked).unwrap_err().contains("does not show an answer"));
 }
+
+/// As Transformers chooses among a model's templates.
+#[test]
+fn conversations_with_tools_have_a_template_of_their_own() {
+    let (tokenizer, folder) = (tokenizer(), tempfile::tempdir().unwrap());
+    let (plain, tools) = (format!("a{CHATML}"), format!("b{CHATML}"));
+    let row = |tools: Value| {
+        json!({"messages": [
+        {"role": "user", "content": "hello"}, {"role": "assistant", "content": "there"}], "tools": tools})
+    };
+    let begins = |template: &Template| {
+        let text = |tools| template.render(&conversation(row(tools)), 1, true).unwrap().text;
+        [json!([]), json!([{"type": "function", "function": {"name": "f"}}])]
+            .map(|tools| text(tools)[..1].to_string())
+    };
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let named = json!([{"name": "default", "template": plain}, {"name": "tool_use", "template": tools}]);
+    for templates in [named, json!({"tool_use": tools, "default": plain})] {
+        write("tokenizer_config.json", &json!({ "chat_template": templates }).to_string());
+        let template = Template::from_dir(folder.path(), &tokenizer).unwrap().unwrap();
+        assert_eq!(begins(&template), ["a", "b"]);
+        assert_ne!(template.hash(), Template::new(&plain, &tokenizer).unwrap().hash());
+    }
+    write("chat_template.jinja", &plain);
+    let template = Template::from_dir(folder.path(), &tokenizer).unwrap().unwrap();
+    assert_eq!(begins(&template), ["a", "a"]);
+    write("additional_chat_templates/tool_use.jinja", &tools);
+    assert_eq!(begins(&Template::from_dir(folder.path(), &tokenizer).unwrap().unwrap()), ["a", "b"]);
+}

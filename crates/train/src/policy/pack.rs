@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use fathom_tensor::SUM_CHUNK;
+use fathom_tensor::{SUM_CHUNK, SUM_UNIT};
 
 use crate::micro_batch::{MicroBatch, Rolled};
 
@@ -63,8 +63,10 @@ pub struct Room {
 }
 
 /// Where a document of this many tokens begins behind `held` tokens. Attention adds up keys in blocks at multiples of 128 tokens of the
-/// stream, so a document has the bits that it has alone where it begins at one, or does not reach into the next.
+/// stream, and in these by units of at most 32, so a document has the bits that it has alone where it begins at a block, or at a unit and
+/// does not reach into the next block.
 fn begins(held: usize, tokens: usize) -> usize {
+    let held = held.next_multiple_of(SUM_UNIT);
     if held % SUM_CHUNK + tokens > SUM_CHUNK { held.next_multiple_of(SUM_CHUNK) } else { held }
 }
 
@@ -170,12 +172,17 @@ mod tests {
     fn columns_stand_where_the_labels_are() {
         let (one, two) = (doc(2, 3, 10), Doc { left_out: true, ..doc(1, 2, 20) });
         let micro = stream(&[&one, &two], true);
-        assert_eq!(micro.ids, [10, 11, 12, 13, 14, 20, 21, 22]);
-        assert_eq!(micro.labels, [IGNORE, 12, 13, 14, IGNORE, IGNORE, IGNORE, IGNORE]);
-        assert_eq!(micro.positions, [0, 1, 2, 3, 4, 0, 1, 2]);
-        assert_eq!(micro.docs, [0..5, 5..8]);
-        assert_eq!(micro.rolled.logps, [0.0, 0.0, -1.0, -2.0, 0.0, 0.0, -1.0, 0.0]);
-        assert_eq!(micro.rolled.advantages, [0.0, 10.0, 10.0, 10.0, 0.0, 20.0, 20.0, 0.0]);
+        assert_eq!(micro.docs, [0..32, 32..35]);
+        assert_eq!((&micro.ids[..5], &micro.ids[32..]), (&[10, 11, 12, 13, 14][..], &[20, 21, 22][..]));
+        assert_eq!((&micro.labels[..3], micro.labels[3]), (&[IGNORE, 12, 13][..], 14));
+        assert_eq!(micro.labels[4..], [IGNORE; 31]);
+        assert_eq!(
+            (&micro.positions[..6], &micro.positions[31..]),
+            (&[0, 1, 2, 3, 4, 4][..], &[4, 0, 1, 2][..])
+        );
+        let rolled = |column: &[f32]| [&column[..5], &column[32..]].concat();
+        assert_eq!(rolled(&micro.rolled.logps), [0.0, 0.0, -1.0, -2.0, 0.0, 0.0, -1.0, 0.0]);
+        assert_eq!(rolled(&micro.rolled.advantages), [0.0, 10.0, 10.0, 10.0, 0.0, 20.0, 20.0, 0.0]);
         assert!(micro.reference.is_empty() && micro.rolled.answers == 2 && micro.rolled.fresh);
         assert_eq!(nothing().valid(), 0);
     }
@@ -195,7 +202,7 @@ mod tests {
         let micro = stream(&[&doc, &Doc { ids: vec![1, 2], prompt: 1, ..Doc::default() }], true);
         // Two bytes of each label; all tokens where nothing is known.
         let row = |at: usize| [micro.rolled.kept[2 * at], micro.rolled.kept[2 * at + 1]];
-        assert_eq!(([1, 2, 6].map(row), row(9)), ([[1, 2], [3, 4], [5, 6]], [255; 2]));
+        assert_eq!(([1, 2, 6].map(row), row(32)), ([[1, 2], [3, 4], [5, 6]], [255; 2]));
         let micro = stream(&[&doc], true);
         assert_eq!(micro.labels, [IGNORE, 12, 13, IGNORE, IGNORE, IGNORE, 17, IGNORE, IGNORE]);
         assert_eq!(micro.rolled.logps, [0.0, -1.0, -2.0, 0.0, 0.0, 0.0, -3.0, 0.0, 0.0]);
@@ -209,7 +216,7 @@ mod tests {
     fn documents_begin_where_their_bits_are_those_that_they_have_alone() {
         let (one, two, three) = (doc(60, 60, 1), doc(4, 20, 200), doc(3, 5, 300));
         let micro = stream(&[&one, &two, &three], true);
-        assert_eq!(micro.docs, [0..128, 128..152, 152..160]);
+        assert_eq!(micro.docs, [0..128, 128..160, 160..168]);
         assert_eq!((micro.positions[119], micro.positions[120], micro.positions[127]), (119, 119, 119));
         assert_eq!((micro.ids[127], micro.ids[128], micro.labels[127]), (0, 200, IGNORE));
         let columns = [&micro.rolled.logps, &micro.rolled.advantages];
@@ -223,7 +230,7 @@ mod tests {
         let docs: Vec<Doc> = [3, 6, 2, 5, 4].into_iter().map(|answer| doc(1, answer, 0)).collect();
         let docs: Vec<&Doc> = docs.iter().collect();
         // Seven, six, five, four and three tokens.
-        assert_eq!(bins(&docs, Room { tokens: 10, docs: 9 }), [vec![1, 2], vec![3, 0], vec![4]]);
+        assert_eq!(bins(&docs, Room { tokens: 70, docs: 9 }), [vec![1, 3, 4], vec![0, 2]]);
         assert_eq!(bins(&docs, Room { tokens: 99, docs: 2 }), [vec![1, 3], vec![4, 0], vec![2]]);
         assert_eq!(bins(&docs, Room { tokens: 1, docs: 9 }).len(), 5);
     }

@@ -49,25 +49,22 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         on(v, || draft.targets.extend(["gate_proj", "up_proj", "down_proj"].map(String::from)))
     }),
     (&["model.apply_lora_to_output"], |draft, v| on(v, || draft.targets.push("lm_head".into()))),
-    (
-        &[
-            "use_dora",
-            "lora_use_dora",
-            "peft_use_dora",
-            "model.use_dora",
-            "use_rslora",
-            "lora_use_rslora",
-            "peft_use_rslora",
-            "pissa_init",
-        ],
-        |draft, v| {
-            flag(v)?;
-            match draft.adapter {
-                Some("lora") => Err("is of another adapter than the one that the file asks for".into()),
-                _ => Ok(()),
-            }
-        },
-    ),
+    (&["use_dora", "lora_use_dora", "peft_use_dora", "model.use_dora"], |draft, v| {
+        only(draft, v, "dora", "is of another adapter than the one that the file asks for")
+    }),
+    (&["use_rslora", "lora_use_rslora", "peft_use_rslora"], |draft, v| {
+        let why = "is a method of its own, so that another divides by the rank and not by its root; \
+                   `adapter.alpha` times that root is the same";
+        only(draft, v, "rslora", why)
+    }),
+    (&["pissa_init"], |draft, v| {
+        only(
+            draft,
+            v,
+            "pissa",
+            "is a method of its own, which does not go with the one that the file asks for",
+        )
+    }),
     (&["pissa_iter"], |_, _| Err("the singular parts are found exactly".into())),
     (&["pissa_convert"], |_, _| Err("an adapter of pissa is written as what it changed of the base".into())),
     (&["init_lora_weights", "peft_init_lora_weights"], |draft, v| match v.as_str() {
@@ -166,5 +163,13 @@ fn targets(draft: &mut Draft, value: &Value) -> Said {
             draft.targets.extend(list.iter().map(name));
             Ok(())
         }
+    }
+}
+
+/// A switch that goes with one method alone.
+fn only(draft: &Draft, value: &Value, method: &str, why: &str) -> Said {
+    match flag(value)? {
+        true if draft.adapter != Some(method) => Err(why.into()),
+        _ => Ok(()),
     }
 }

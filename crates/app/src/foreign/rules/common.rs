@@ -32,6 +32,7 @@ pub(in crate::foreign) const OF_ANSWERS: &[Row] = &[
     }),
     (&["assistant_only_loss"], |_, v| flag(v).map(drop)),
     (&["sample_packing", "packing", "dataset.packed"], |draft, v| flag(v).map(|on| draft.packed = on)),
+    (&["packing_strategy"], |draft, v| text(v).map(|how| draft.wrapped = how == "wrapped")),
     (&["dataset_text_field"], |draft, v| {
         let field = text(v)?;
         if draft.kind == Kind::Text {
@@ -307,7 +308,8 @@ fn datasets(draft: &mut Draft, value: &Value) -> Said {
         _ => one,
     };
     let mut files = Vec::new();
-    for set in sets {
+    for (at, set) in sets.iter().enumerate() {
+        unsaid_of(draft, at, set);
         match (set["data_files"].as_array(), set.as_str().or(set["path"].as_str()).or(set["source"].as_str()))
         {
             (Some(list), _) => files.extend(list.iter().filter_map(Value::as_str).map(str::to_string)),
@@ -340,6 +342,41 @@ fn datasets(draft: &mut Draft, value: &Value) -> Said {
         }
     }
     paths(draft, files)
+}
+
+/// What an entry of axolotl's list asks for that a recipe does not.
+fn unsaid_of(draft: &mut Draft, at: usize, set: &Value) {
+    let kind = set["type"].as_str().unwrap_or_default();
+    let roles = set["roles_to_train"].as_array();
+    let model = |role: &Value| matches!(role.as_str(), Some("assistant" | "gpt" | "model"));
+    let whole = "rows say it of each message (`weight`)";
+    let unsaid = [
+        (
+            "roles_to_train",
+            roles.is_some_and(|roles| !roles.iter().all(model)),
+            "the model's messages are learned (data.supervise = \"all\" learns everything)",
+        ),
+        (
+            "train_on_eos",
+            set["train_on_eos"].as_str().is_some_and(|how| how != "turn"),
+            "the end of each learned turn is learned",
+        ),
+        ("message_field_training", !set["message_field_training"].is_null(), whole),
+        ("message_field_training_detail", !set["message_field_training_detail"].is_null(), whole),
+        (
+            "type",
+            kind == "input_output",
+            "parts of a row that say themselves what is learned are not read; rows of messages with weights are",
+        ),
+        (
+            "type",
+            kind == "completion" && draft.kind != Kind::Text,
+            "text is learned by a run of its own (fathom train continue)",
+        ),
+    ];
+    for (key, _, why) in unsaid.into_iter().filter(|(_, found, _)| *found) {
+        draft.unsaid(&format!("datasets.{at}.{key}"), why);
+    }
 }
 
 /// Files of rows, or the names of data sets, which are none.

@@ -132,6 +132,7 @@ fn samples(draft: &mut Draft) {
     draft.at.clear();
     let packing = match draft.kind {
         Kind::Text => "cut",
+        _ if draft.packed && draft.wrapped => "cut",
         // Rows side by side in a sample that is full, or a row of its own length a sample.
         _ if draft.packed => "best_fit",
         _ => "single",

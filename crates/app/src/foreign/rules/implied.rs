@@ -16,7 +16,7 @@ const IMPLIED: &[&str] = &[
      gradient_checkpointing_kwargs.use_reentrant clip_grad_norm_foreach optimizer_in_bwd",
     // Padding does not exist: samples are packed streams.
     "pad_to_sequence_len group_by_length eval_sample_packing pad_to_multiple_of padding_free neat_packing \
-     remove_unused_columns dataset.split packing_strategy sample_packing_eff_est",
+     remove_unused_columns dataset.split sample_packing_eff_est",
     // Logs and reports are always written, preprocessing is kept and verified.
     "logging_steps logging_dir logging_strategy log_every_n_steps log_level log_peak_memory_stats plot_loss report_to \
      overwrite_output_dir overwrite_cache preprocessing_num_workers dataset_prepared_path dataset_num_proc \

@@ -69,6 +69,43 @@ special_tokens:
     assert_eq!(recipe["data"]["paths"][0].as_str(), Some("rows.jsonl"));
 }
 
+/// What one method has and another has not is named, and so is what an entry of a list asks for.
+#[test]
+fn switches_of_two_methods_and_settings_of_one_file() {
+    let (translated, recipe) = says(
+        "base_model: models/llama
+datasets:
+  - {path: rows.jsonl, type: chat_template, roles_to_train: [user, assistant], train_on_eos: none}
+  - {path: text.jsonl, type: completion, field: text}
+  - {path: more.jsonl, type: chat_template, roles_to_train: [assistant], train_on_eos: turn}
+adapter: lora
+lora_r: 16
+peft_use_dora: true
+peft_use_rslora: true
+sequence_len: 256
+",
+    );
+    assert_eq!(recipe["adapter"]["method"].as_str().or(Some("dora")), Some("dora"));
+    assert_eq!(
+        unsaid(&translated),
+        ["datasets.0.roles_to_train", "datasets.0.train_on_eos", "datasets.1.type", "peft_use_rslora"]
+    );
+    let (translated, recipe) = says(
+        "model_name_or_path: models/llama
+dataset_name: rows.jsonl
+use_peft: true
+use_rslora: true
+lora_r: 8
+max_length: 256
+packing: true
+packing_strategy: wrapped
+per_device_train_batch_size: 2
+",
+    );
+    assert_eq!(unsaid(&translated), [] as [&str; 0]);
+    assert_eq!(recipe["stage"][0]["packing"].as_str(), Some("cut"));
+}
+
 #[test]
 fn a_llama_factory_file_of_dpo() {
     let (translated, recipe) = says(

@@ -73,6 +73,27 @@ fn a_row_alone_has_the_bits_it_has_in_a_prefill() {
     }
 }
 
+/// A document that begins at a unit of sums and does not reach into the next block, or begins at a block, has the bits that it has alone.
+#[test]
+fn where_a_document_begins_does_not_matter() {
+    for (start, tokens) in [(32, 96), (64, 33), (96, 20), (128, 300)] {
+        for elem in [Elem::F32, Elem::Bf16] {
+            let whole = problem(elem, start + tokens, 4, 2, 64).documents(&[start, start + tokens], None);
+            let alone = problem(elem, tokens, 4, 2, 64).with(|p| {
+                let last = |x: &[f32], width: usize| x[start * width..].to_vec();
+                (p.q, p.dout) = (last(&whole.q, 256), last(&whole.dout, 256));
+                (p.k, p.v) = (last(&whole.k, 128), last(&whole.v, 128));
+            });
+            for isa in families() {
+                let (whole, alone) = (whole.run(isa, 2), alone.run(isa, 1));
+                let what = format!("{}, {elem:?}, {tokens} from {start}", isa.name());
+                assert_eq!(bits(&whole.out[start * 256..]), bits(&alone.out), "{what}: out");
+                assert_eq!(bits(&whole.lse[start * 4..]), bits(&alone.lse), "{what}: lse");
+            }
+        }
+    }
+}
+
 #[test]
 fn keys_that_no_row_sees_do_not_matter() {
     // More keys behind the causal edge, as in a cache with room: the same bits.
