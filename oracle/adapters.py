@@ -36,6 +36,7 @@ BASES = {
                           attn_pdrop=0.0, bos_token_id=None, eos_token_id=None),
     "mixtral": tf.MixtralConfig(**SMALL | dict(intermediate_size=20, num_local_experts=3, num_experts_per_tok=2),
                                 rope_parameters=rope()),
+    "tied": tf.LlamaConfig(**SMALL | dict(tie_word_embeddings=True), rope_parameters=rope()),
 }
 # Cases whose virtual tokens a network computes, which PEFT's folders do not have.
 ENCODED = ["p_tuning", "p_tuning_lstm", "prefix_projection"]
@@ -56,6 +57,9 @@ def cases():
     yield "lora_patterns", "llama", lora(
         ["q_proj", "v_proj", "down_proj"], rank_pattern={"q_proj": 5, "layers.1.mlp.down_proj": 2, r"^model\.layers\.0\.self_attn\.v_proj": 4},
         alpha_pattern={"down_proj": 11, "layers.0.self_attn.q_proj": 1})
+    # Equal shapes in both layers, of which one has terms of keys and the other of values, with another weight.
+    yield "lora_alphas", "llama", lora(
+        r".*(self_attn\.q|mlp\.down|0\.self_attn\.k|1\.self_attn\.v)_proj", alpha_pattern={"layers.1.self_attn.q_proj": 1, "layers.1.mlp.down_proj": 11})
     yield "lora_layers", "llama", lora(["q_proj", "up_proj"], layers_to_transform=[1], exclude_modules=["nothing"])
     yield "rslora", "llama", lora(ATTENTION, use_rslora=True)
     yield "lora_bias", "llama", lora(ATTENTION, lora_bias=True)
@@ -65,6 +69,12 @@ def cases():
     yield "pissa", "llama", lora(init_lora_weights="pissa")
     yield "lora_plus", "llama", lora(["embed_tokens", "q_proj", "down_proj"])
     yield "modules_to_save", "llama", lora(["q_proj", "v_proj"], modules_to_save=["lm_head", "norm"])
+    # PEFT parts the head from the embedding where it saves one of them.
+    yield "tied_head", "tied", lora(["q_proj"], modules_to_save=["lm_head"])
+    yield "tied_embedding", "tied", lora(["q_proj"], modules_to_save=["embed_tokens"])
+    yield "tied_ensured", "tied", lora(["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True)
+    # A Mixtral's router is called otherwise in files.
+    yield "router", "mixtral", lora(["q_proj"], modules_to_save=["gate"])
     yield "token_rows", "llama", lora(["q_proj"], trainable_token_indices=[3, 17, 40])
     yield "ia3", "llama", IA3Config(task_type="CAUSAL_LM", target_modules=["k_proj", "v_proj", "down_proj"],
                                     feedforward_modules=["down_proj"])

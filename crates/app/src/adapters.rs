@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
 use fathom_model::{
-    Model, Portion, Quantized, SafeTensors, Source, Spec, Trained, changes_base, fix_lengths, keep_packed,
-    load_peft, merge, open_peft, save_peft, unpack,
+    Family, Model, Portion, Quantized, RopeSpec, SafeTensors, Source, Spec, Trained, changes_base,
+    fix_lengths, keep_packed, load_peft, merge, open_config, open_peft, save_peft, unpack,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::QuantizationName;
 use fathom_train::{Base, quantizes, stage};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::error::{Context, Error, Result, refuse};
 
@@ -29,6 +30,37 @@ struct Of {
     /// How the run held the base, if not as its files have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     held: Option<Held>,
+    /// Keys of the base's configuration as the run had them: of rotary positions that its stages stretched.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    config: Map<String, Value>,
+}
+
+impl Of {
+    /// The base's specification as the run had it.
+    fn extend(&self, base: Spec) -> Result<Spec> {
+        if self.config.is_empty() {
+            return Ok(base);
+        }
+        let file = Path::new(BASE);
+        let mut config = Family::write(file, &base.without_adapter())?;
+        config.extend(self.config.clone());
+        let Spec { ropes, max_positions, .. } = Family::read(file, &config)?;
+        Ok(Spec { ropes, max_positions, ..base })
+    }
+}
+
+/// Keys of a base's configuration that say how a run over it turns positions, where that is not as the base does.
+fn stretched(base: &Spec, own: &Spec) -> Result<Map<String, Value>> {
+    let longer = |(own, base): (&RopeSpec, &RopeSpec)| {
+        RopeSpec { max_positions: base.max_positions, ..own.clone() } == *base
+    };
+    if own.ropes.iter().zip(&base.ropes).all(longer) {
+        return Ok(Map::new());
+    }
+    let own = Spec { ropes: own.ropes.clone(), max_positions: own.max_positions, ..base.clone() };
+    let [before, after] = [base, &own].map(|spec| Family::write(Path::new(BASE), spec));
+    let before = before?;
+    Ok(after?.into_iter().filter(|(key, value)| before.get(key) != Some(value)).collect())
 }
 
 /// How a run held what it did not train.
@@ -102,7 +134,8 @@ pub(crate) fn write(
     save_peft(device, model, params, folder, (&name, trained))?;
     if let Some(base) = base {
         let Base { folder: of, xxh3_128 } = Base::of(base)?;
-        let of = Of { folder: of, xxh3_128, held: Held::of(model) };
+        let config = stretched(&open_config(base)?.0, &model.spec)?;
+        let of = Of { folder: of, xxh3_128, held: Held::of(model), config };
         let text = format!("{:#}\n", serde_json::to_value(of)?);
         let path = folder.join(BASE);
         fathom_base::files::write(&path, text.as_bytes())
@@ -135,6 +168,17 @@ pub(crate) fn held_otherwise(adapter: &Path, served: Option<&Held>) -> Option<St
     ))
 }
 
+/// The end of a message about a path that is an adapter and no model; nothing if it is none.
+pub(crate) fn advice(path: &Path) -> Option<String> {
+    let folder = adapter_folder(path).ok()?;
+    let base = read(&folder).ok().flatten().map(|of| of.folder.display().to_string());
+    Some(format!(
+        "; it is an adapter: name its base{} and the adapter besides (--adapter {}), or merge them (fathom export)",
+        base.map(|base| format!(", {base},")).unwrap_or_default(),
+        path.display()
+    ))
+}
+
 /// Refuses an adapter that says it is of another base. Those of others say nothing that could be compared.
 fn check_base(adapter: &Path, base: &Path) -> Result<()> {
     let Some(own) = read(adapter)? else { return Ok(()) };
@@ -162,6 +206,22 @@ pub(crate) fn accepted(adapter: &Path, base: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// The same of an adapter that answers next to others over one base.
+///
+/// # Errors
+/// As [`accepted`], and one that was trained over other positions.
+pub(crate) fn served(adapter: &Path, base: &Path) -> Result<PathBuf> {
+    let folder = accepted(adapter, base)?;
+    if read(&folder)?.is_some_and(|of| !of.config.is_empty()) {
+        refuse!(
+            "{} was trained with longer rotary positions than those of its base, which others share; merge it (fathom export) and serve that \
+             model",
+            adapter.display()
+        );
+    }
+    Ok(folder)
+}
+
 /// How a model is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -183,8 +243,13 @@ pub(crate) fn load(
     (dtype, how): (DType, Use),
 ) -> Result<(Model, Params)> {
     let adapter = accepted(adapter, base)?;
+    let of = read(&adapter)?;
+    let spec = match &of {
+        Some(of) => of.extend(spec)?,
+        None => spec,
+    };
     let (spec, tensors) = open_peft(&adapter, spec)?;
-    let held = read(&adapter)?.and_then(|of| of.held);
+    let held = of.and_then(|of| of.held);
     let how = if changes_base(&spec, &tensors) { Use::Plain } else { how };
     let spec = if how == Use::Asked { spec.fixing_lengths() } else { spec };
     let (model, mut params) = declare(device, (&spec, weights), (dtype, how), held.as_ref())?;
@@ -241,9 +306,22 @@ pub(crate) fn merged(
 ) -> Result<(Model, Params)> {
     let mut whole: Option<(Model, Params)> = None;
     let mut bases = Vec::new();
+    // What an adapter is taken out of is no longer its base, nor another's that is put in its place.
+    let takes_out = adapters.iter().any(|(_, weight)| *weight < 0.0);
     for (path, weight) in adapters {
-        let folder = accepted(path, base)?;
-        let (adapted, tensors) = open_peft(&folder, spec.clone())?;
+        let folder = if takes_out { adapter_folder(path)? } else { accepted(path, base)? };
+        let of = read(&folder)?;
+        let own = match &of {
+            Some(of) => of.extend(spec.clone())?,
+            None => spec.clone(),
+        };
+        if whole.as_ref().is_some_and(|(model, _)| model.spec.ropes != own.ropes) {
+            refuse!(
+                "{}: it has other rotary positions than the one before it; merge them apart",
+                path.display()
+            );
+        }
+        let (adapted, tensors) = open_peft(&folder, own)?;
         if let Err(why) = adapted.merges() {
             refuse!("{}: it cannot be merged: {why}", path.display());
         }
@@ -255,7 +333,7 @@ pub(crate) fn merged(
                 path.display()
             );
         }
-        bases.push(read(&folder)?.and_then(|of| of.held));
+        bases.push(of.and_then(|of| of.held));
         let held = bases.first().cloned().flatten();
         if bases.last() != bases.first() {
             refuse!(

@@ -4,7 +4,7 @@ use fathom_text::Tokenizer;
 use fathom_text::lessons::{Lesson as Taught, Lessons};
 use fathom_text::pack::{Doc, Packing, pack};
 
-use crate::error::Result;
+use crate::error::{Result, refuse};
 use crate::events::Silent;
 use crate::job::Job;
 use crate::text::lessons::{shown, template};
@@ -107,6 +107,10 @@ pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked
                 return Ok(checked);
             }
         }
+    }
+    if checked.rows == 0 && checked.refused.is_empty() {
+        let names: Vec<String> = recipe.data.paths.iter().map(|path| path.display().to_string()).collect();
+        refuse!("{}: there is no row to learn from; a lesson is a JSON object on a line", names.join(", "));
     }
     if longest > 0 && !docs.is_empty() {
         let samples = pack(&docs, longest as u32, Packing::BestFit).len();

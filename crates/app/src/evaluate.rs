@@ -70,7 +70,7 @@ pub struct Evaluated {
 /// No model there, nothing to measure on, lengths that the model does not have.
 pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Evaluated> {
     let Ready { folder, tokenizer, device, loaded } =
-        models::open_with(&request.model, request.adapter.as_deref(), None, machine, events)?;
+        models::open_writer(&request.model, request.adapter.as_deref(), None, machine, events)?;
     let (tokens, spec) = (request.tokens, &loaded.model.spec);
     caught(|| {
         let trained_tokens = spec.max_positions;

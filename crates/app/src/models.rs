@@ -46,7 +46,7 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
             format!(
                 "{}: neither a Hugging Face folder (config.json), nor a run with a `model` folder, nor a .gguf file{}",
                 path.display(),
-                or_on_the_hub(path)
+                adapters::advice(path).unwrap_or_else(|| or_on_the_hub(path))
             )
         })
 }
@@ -371,4 +371,34 @@ pub fn open_with(
         };
         Ok(Ready { folder, tokenizer, device, loaded })
     })
+}
+
+/// As [`open_with`], of a model that is to write.
+///
+/// # Errors
+/// As [`open_with`], and a reward model.
+pub fn open_writer(
+    path: &Path,
+    adapter: Option<&Path>,
+    dtype: Option<DType>,
+    machine: &Machine,
+    events: &dyn Events,
+) -> Result<Ready> {
+    let ready = open_with(path, adapter, dtype, machine, events)?;
+    check_writes(adapter.unwrap_or(path), &ready.loaded.model.spec)?;
+    Ok(ready)
+}
+
+/// Whether a model has a head for the vocabulary.
+///
+/// # Errors
+/// A reward model, which has scores in its place.
+pub(crate) fn check_writes(path: &Path, spec: &Spec) -> Result<()> {
+    if spec.scores > 0 {
+        refuse!(
+            "{} is a reward model: it has a head of scores and none for tokens; ask it for rewards (fathom score, fathom eval --reward-bench)",
+            path.display()
+        );
+    }
+    Ok(())
 }

@@ -21,6 +21,8 @@ const ROWS: usize = 32;
 pub struct Request {
     /// The folder of a reward model, or of the run that trained it.
     pub model: PathBuf,
+    /// An adapter of it with a head of scores, if that is what makes it one.
+    pub adapter: Option<PathBuf>,
     /// The file.
     pub data: PathBuf,
 }
@@ -60,7 +62,7 @@ pub fn reward_bench(
     machine: &Machine,
     events: &dyn Events,
 ) -> Result<BTreeMap<String, Found>> {
-    let ready = models::open(&request.model, None, machine, events)?;
+    let ready = models::open_with(&request.model, request.adapter.as_deref(), None, machine, events)?;
     caught(|| {
         let converses = models::converses(&ready.folder);
         let scorer = scorer(ready)?;

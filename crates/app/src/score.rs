@@ -26,6 +26,8 @@ pub use responses::Likelihood;
 pub struct Request {
     /// A run's folder, or a Hugging Face folder.
     pub model: PathBuf,
+    /// An adapter of it with a head of scores: a run's folder, or PEFT's.
+    pub adapter: Option<PathBuf>,
     /// JSON lines of two answers each; with `best` of lessons.
     pub data: PathBuf,
     /// The file to write: the same rows with what the model says.
@@ -47,9 +49,15 @@ pub struct Request {
 pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Result<usize> {
     let dtype = models::precision(request.precision);
     let Ready { folder, tokenizer, device, loaded } =
-        models::open(&request.model, Some(dtype), machine, events)?;
+        models::open_with(&request.model, request.adapter.as_deref(), Some(dtype), machine, events)?;
     caught(|| {
         let spec = &loaded.model.spec;
+        if let Some(adapter) = request.adapter.as_ref().filter(|_| spec.scores == 0) {
+            refuse!(
+                "{} is no reward model; what a run takes as its reference is a model in one folder: merge the adapter first (fathom export)",
+                adapter.display()
+            );
+        }
         let template = Template::from_dir(&folder, &tokenizer)?;
         if !request.labels.is_empty() && request.labels.len() != spec.scores {
             refuse!(

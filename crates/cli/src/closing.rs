@@ -23,10 +23,13 @@ pub fn print(job: &Job, report: &Report) {
     if taught.exists() {
         outln!("  ask what it learned {me} chat {0}    or, in a browser, {me} serve {0}", taught.display());
     }
+    let scores = job.recipe().objective.scores() > 0;
     // An adapter is of a model that lies elsewhere.
     let base = job.trained.adapter.as_ref().and(job.start().ok().flatten());
     let model = base.as_ref().map_or(out.to_string(), |base| format!("{} --adapter {out}", base.display()));
-    if models::converses(base.as_ref().unwrap_or(&job.model())) {
+    if scores {
+        outln!("  ask for rewards     {me} score {model} PAIRS.jsonl --out scored.jsonl");
+    } else if models::converses(base.as_ref().unwrap_or(&job.model())) {
         outln!("  talk to the model   {me} chat {model} --temperature 0.7");
     } else {
         outln!("  talk to the model   {me} generate {model}{} --temperature 0.7", prompt(&report.log));
@@ -37,6 +40,11 @@ pub fn print(job: &Job, report: &Report) {
             outln!(
                 "  load it in Python   PeftModel.from_pretrained({:?}, \"{out}/adapter\")",
                 base.display()
+            );
+        }
+        None if scores => {
+            outln!(
+                "  load it in Python   AutoModelForSequenceClassification.from_pretrained(\"{out}/model\")"
             );
         }
         None => outln!("  load it in Python   AutoModelForCausalLM.from_pretrained(\"{out}/model\")"),

@@ -79,7 +79,7 @@ impl Trained {
 }
 
 impl Model {
-    /// Blocks are alike whose weights are, and of which the same are trained.
+    /// Blocks are alike whose weights are, of which the same are trained, and of which the adapter has the same parts in the same sizes.
     pub(crate) fn tell_apart(&mut self, params: &Params) {
         let mut of_layer: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         self.visit(&mut |id, layer, weight| {
@@ -88,11 +88,16 @@ impl Model {
                 of_layer.entry(layer).or_default().push((weight.role, weight.term, weight.shape, trained));
             }
         });
+        let adapted: BTreeMap<usize, _> =
+            self.portion.layers().map(|layer| (layer, self.spec.adapted_in(layer))).collect();
         let layers: Vec<usize> = self.portion.layers().collect();
         let kinds: Vec<usize> = self.alike.iter().map(|(kind, _)| *kind).collect();
         for (at, (kind, _)) in self.alike.iter_mut().enumerate() {
-            let same = |other: &usize| {
-                kinds[*other] == kinds[at] && of_layer.get(&layers[*other]) == of_layer.get(&layers[at])
+            let same = |index: &usize| {
+                let (other, own) = (layers[*index], layers[at]);
+                kinds[*index] == kinds[at]
+                    && of_layer.get(&other) == of_layer.get(&own)
+                    && adapted.get(&other) == adapted.get(&own)
             };
             if let Some(first) = (0..at).find(same) {
                 *kind = layers[first];
@@ -105,7 +110,8 @@ impl Model {
     /// Freezes the weights of this rank that are not chosen.
     ///
     /// # Errors
-    /// A pattern that no weight of the model has, or tensors of a file that are one weight here and are not all chosen.
+    /// A pattern that no weight of the model has; tensors of a file that are one weight here and are not all chosen; next to an adapter
+    /// those that its folder cannot have.
     pub fn freeze(&mut self, params: &mut Params, trained: &Trained) -> Result<(), String> {
         if trained.is_all() {
             return Ok(());
@@ -123,6 +129,7 @@ impl Model {
                 patterns.patterns()[vain]
             ));
         }
+        self.spec.saves(trained)?;
         for (index, pieces) in self.pieces().iter().enumerate() {
             let (chosen, others): (Vec<&str>, Vec<&str>) =
                 pieces.iter().map(|piece| piece.name.as_str()).partition(|name| patterns.is_match(name));

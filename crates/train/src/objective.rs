@@ -321,6 +321,8 @@ pub struct Goal {
     pub before: Vec<Arc<Spec>>,
     /// The same, made after it.
     pub after: Vec<Arc<Spec>>,
+    /// Models that judge answers, whose weights are in memory during steps too: for plans.
+    pub judges: Vec<Arc<Spec>>,
     /// Steps report of the distributions at labels what [`Objective::measured`] says.
     pub measured: bool,
 }
@@ -373,6 +375,7 @@ impl Default for Goal {
             refers: Refers::Not,
             before: Vec::new(),
             after: Vec::new(),
+            judges: Vec::new(),
             measured: false,
         }
     }

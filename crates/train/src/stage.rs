@@ -18,6 +18,7 @@ use crate::minimised::objective;
 use crate::objective::{Goal, Noise};
 use crate::parallel::stages::Order;
 use crate::parallel::{Ranks, Sharding};
+use crate::policy::judging;
 use crate::recipe::{
     AdapterName, CpCommType, GemmName, Granularity, LengthWeight, LinearsName, Memory, MeshTable, Method,
     MethodName, MomentType, OffloadCodec, OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName,
@@ -169,6 +170,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             refers: refers(recipe),
             before: Vec::new(),
             after: Vec::new(),
+            judges: judging(recipe),
             measured: recipe.data.is_lessons() || recipe.rl.is_on(),
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },

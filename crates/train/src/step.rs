@@ -100,7 +100,7 @@ pub struct StepResult {
     pub metrics: Option<InFlight>,
     /// FLOPs of the model, of all ranks.
     pub model_flops: InFlight,
-    /// Tokens that went through this rank.
+    /// Tokens of the stream that this rank has, or has a part of.
     pub tokens: u64,
     /// f32 [layers, experts]: slots of each expert, of all ranks; none without experts.
     pub loads: Option<InFlight>,
@@ -212,7 +212,7 @@ impl Trainer {
         &self.grads
     }
 
-    /// Runs the micro batches, whose first contributions overwrite the gradients of the step before, and returns (tokens of this rank,
+    /// Runs the micro batches, whose first contributions overwrite the gradients of the step before, and returns (tokens of its stream,
     /// its part of what the sum is divided by). The loss is left in a device scalar.
     pub fn accumulate(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) -> (u64, f64) {
         self.grads.clear(&self.device);
@@ -237,7 +237,7 @@ impl Trainer {
         let counts = self.device.mesh.index(Axis::Cp) == 0 && self.device.machine.has_data();
         let ours = micro_batches.iter().filter(|_| counts);
         let of_ours = ours.map(|micro| how.goal.objective.count(micro.borrow()));
-        (tokens / self.device.mesh.size(Axis::Cp) as u64, of_ours.sum())
+        (tokens, of_ours.sum())
     }
 
     /// Room for what an objective's metrics add up to, if it has any and there is none yet: before the first step, so that whatever is

@@ -9,7 +9,7 @@ use fathom_tensor::{DType, Device};
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{LoadedModel, load_with, model_folder};
+use crate::models::{LoadedModel, check_writes, load_with, model_folder};
 
 /// A model with one document on the device.
 pub struct Subject {
@@ -37,6 +37,7 @@ impl Subject {
         caught(|| {
             let device = machine.open()?;
             let loaded = load_with(&device, &folder, adapter, Some(dtype), events)?;
+            check_writes(adapter.unwrap_or(&folder), &loaded.model.spec)?;
             if loaded.model.spec.virtual_tokens() > 0 {
                 refuse!("virtual tokens of an adapter are not among --ids: look at the model without them");
             }

@@ -169,7 +169,7 @@ fn look(
     folder: &Path,
     events: &dyn Events,
 ) -> Result<Seen> {
-    let ready = models::open_with(&job.model(), adapter, None, &job.machine, &Silent)?;
+    let ready = models::open_writer(&job.model(), adapter, None, &job.machine, &Silent)?;
     let Ready { tokenizer, device, loaded, .. } = &ready;
     events.doing("asking it about functions of other crates");
     crate::error::caught(|| {

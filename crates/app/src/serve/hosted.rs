@@ -259,7 +259,7 @@ pub(super) fn fits_next_to_served(name: &str, sizes: &Sizes, order: &Order) -> R
 /// What finds adapters of a base that is held so.
 fn accepting(base: PathBuf, held: Option<Held>) -> Box<Accept> {
     Box::new(move |adapter| {
-        let folder = adapters::accepted(adapter, &base).map_err(fathom_base::Error::product)?;
+        let folder = adapters::served(adapter, &base).map_err(fathom_base::Error::product)?;
         if let Some(said) = adapters::held_otherwise(&folder, held.as_ref()) {
             log::warn!("{said}");
         }

@@ -334,7 +334,7 @@ fn with_adapters(
     let before = meta.pool.usage().live;
     for (name, path) in &order.adapters {
         let what = || format!("--adapter {name}");
-        let folder = adapters::accepted(path, folder).with_context(what)?;
+        let folder = adapters::served(path, folder).with_context(what)?;
         meta.pool.reset_peak();
         engine.load_adapter(name, &folder)?;
         let loading = meta.pool.usage().peak_live - meta.pool.usage().live;

@@ -50,6 +50,9 @@ struct Made {
     tokenizer: String,
     /// BLAKE3 of the chat template.
     template: Option<String>,
+    /// Answers do not begin with the token that only the model's configuration names, as they did before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    without_bos: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -96,6 +99,7 @@ pub fn corpus(
         held_out_files: hashed(&held_out_paths)?,
         tokenizer: given.hash()?,
         template: template.as_ref().map(|template| template.hash().to_string()),
+        without_bos: recipe.teaching().answers.bare && given.bos() != given.own_bos(),
     };
     let place = out.join("lessons.json");
     let before: Option<Manifest> =

@@ -10,7 +10,9 @@ use fathom_base::recipe::Loaded;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Recipe};
-use fathom_train::{Checkpoints, Draft, Stores, check_places, check_training, distinct, needs_corpus};
+use fathom_train::{
+    Checkpoints, Draft, Settled, Stores, check_places, check_training, distinct, needs_corpus,
+};
 
 use super::folder::{create, same_recipe};
 use super::named::Named;
@@ -130,33 +132,35 @@ fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
         let mut of_ranks = Vec::new();
         for (rank, _) in distinct(ranks, spec) {
             let draft = Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank };
-            let plan = draft.check()?.plan;
+            let plan = draft.check().or_else(|error| of_judges(&draft, error))?.plan;
             of_ranks.push(plan.hardware_flops as f64);
-            rollout_fits(job, &draft, plan.usage.peak_reserved)?;
+            rollout_fits(job, &draft)?;
         }
         flops.push(of_ranks.first().copied().unwrap_or(0.0));
     }
     Ok(flops)
 }
 
-/// Refuses a run whose rollouts exceed the memory budget.
-fn rollout_fits(job: &Job, draft: &Draft<'_>, step_bytes: u64) -> Result<()> {
+/// What does not fit, with what of it models take that judge answers.
+fn of_judges(draft: &Draft<'_>, error: fathom_train::Error) -> Result<Settled> {
     let judges = judges::bytes(&draft.recipe, draft.profile)?;
+    if judges == 0 || !matches!(error, fathom_train::Error::DoesNotFit { .. }) {
+        return Err(error.into());
+    }
+    refuse!(
+        "{error}\nThe models of rl.reward take {} of it: take smaller ones, or a process that asks them elsewhere",
+        human::bytes(judges)
+    )
+}
+
+/// Refuses a run whose rollouts exceed the memory budget.
+fn rollout_fits(job: &Job, draft: &Draft<'_>) -> Result<()> {
     let (stage, memory) = (&job.recipe().stage[draft.index].name, draft.budgets.memory);
     if let Some(usage) = rollout_of(job, draft)?.filter(|usage| usage.peak_reserved > memory) {
         refuse!(
             "stage `{stage}` needs {} of memory while answers are written and the budget is {}; write fewer at once (rl.sequences), or \
              shorter ones (rl.max_answer_tokens, stage.*.seq_tokens)",
             human::bytes(usage.peak_reserved),
-            human::bytes(memory)
-        );
-    }
-    if judges > 0 && step_bytes + judges > memory {
-        refuse!(
-            "stage `{stage}` needs {} of memory in a step and the models of rl.reward {}, and the budget is {}; take smaller judges, or a \
-             process that asks them elsewhere",
-            human::bytes(step_bytes),
-            human::bytes(judges),
             human::bytes(memory)
         );
     }

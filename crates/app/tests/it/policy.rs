@@ -385,11 +385,12 @@ fn models_judge_answers() {
     ];
     let scorer = Job::new(library::load(library::layers("reward", &settings)).unwrap(), &Silent).unwrap();
     train(&scorer, &Order::default(), &Silent).unwrap();
+    let rule = "[[reward]]\nname = \"length\"\nrule = \"length\"\nmin_tokens = 2\nmax_tokens = 4\n";
     let judges = "[[reward]]\nname = \"score\"\nrule = \"model\"\nmodel = \"scorer\"\n\
         [[reward]]\nname = \"judge\"\nrule = \"judge\"\nmodel = \"run\"\nmax_tokens = 4\nextract = '<(\\d+)>'\n\
         template = \"{prompt} {answer} ({n}): \"\n";
     let reward = folder.join("reward.toml");
-    fs::write(&reward, judges).unwrap();
+    fs::write(&reward, rule).unwrap();
     let rows: String = (0..6).map(|n| format!("{{\"prompt\": \"Is {n} one?\", \"n\": {n}}}\n")).collect();
     fs::write(folder.join("prompts.jsonl"), rows).unwrap();
     let more = ["stage.0.steps=1", "stage.0.micro_batches=2", "model.precision=f32", "rl.prompts=4"];
@@ -401,7 +402,18 @@ fn models_judge_answers() {
         let answers = answers.map(|it| (it["text"].clone(), it["reward"].as_f64().unwrap()));
         (events(&folder.join(out), "step").remove(0), answers.collect::<Vec<(Value, f64)>>())
     };
+    // Peaks of the pool: planned, and of the step.
+    let peaks = |out: &str, step: &Value| {
+        let planned = events(&folder.join(out), "plan").remove(0)["peak_live_bytes"].as_u64().unwrap();
+        [planned, step["pool_peak_bytes"].as_u64().unwrap()]
+    };
+    let (step, _) = run("rule", "mesh.dp=1");
+    let [planned, found] = peaks("rule", &step);
+    fs::write(&reward, judges).unwrap();
     let (step, answers) = run("one", "mesh.dp=1");
+    // The models that judge lie in memory during steps too.
+    let [with, found_with] = peaks("one", &step);
+    assert!(with > planned && with - planned == found_with - found, "{with} {planned} {found_with} {found}");
     let metric = |name: &str| step["metrics"][name].as_f64().unwrap();
     assert_eq!(metric("rewards/judge/failed"), 16.0, "{step}");
     assert!(metric("rewards/score/std") > 0.0 && metric("reward") == metric("rewards/score/mean"), "{step}");

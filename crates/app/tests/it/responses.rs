@@ -81,6 +81,7 @@ fn scored(model: &Path, rows: &[Value], labels: &[&str], which: Likelihood) -> R
     fs::write(&data, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
     let request = Request {
         model: model.to_path_buf(),
+        adapter: None,
         data,
         out: out.clone(),
         precision: Precision::F32,

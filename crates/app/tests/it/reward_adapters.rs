@@ -1,16 +1,19 @@
 //! A reward model with an adapter: its head of scores is new, and trained with it.
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fathom_app::export::{Conversion, Target, export};
-use fathom_app::models::load_with;
+use fathom_app::models::{load_with, open_writer};
+use fathom_app::score::{Request, score};
 use fathom_app::train::Order;
-use fathom_app::{Silent, train};
+use fathom_app::{Machine, Silent, train};
 use fathom_cpu::Cpu;
 use fathom_model::{SafeTensors, Source};
 use fathom_tensor::Device;
 use fathom_train::Outcome;
+use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::Value;
 
 use crate::several::job;
@@ -63,5 +66,37 @@ fn the_head_of_a_reward_model_is_trained_with_its_adapter() {
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
         let model = load_with(&device, &base.model(), Some(&adapter), None, &Silent).unwrap().model;
         assert!(model.spec.scores == 1 && model.spec.adapter.is_some(), "{out}");
+        // It is asked over its base as the merged one is, and writes nothing.
+        let machine = Machine::of_kind(MachineKind::Cpu, 1, &Silent);
+        let rewards = |model: PathBuf, adapter: Option<PathBuf>| {
+            let out = folder.join("scored.jsonl");
+            let request = Request {
+                model,
+                adapter,
+                data: folder.join("pairs.jsonl"),
+                out: out.clone(),
+                precision: Precision::F32,
+                best: None,
+                labels: Vec::new(),
+                responses: None,
+            };
+            score(&request, &machine, &Silent).unwrap();
+            let rows = fs::read_to_string(out).unwrap();
+            let first: Value = serde_json::from_str(rows.lines().next().unwrap()).unwrap();
+            let rewards = first["rewards"].as_array().unwrap().clone();
+            rewards
+                .iter()
+                .flat_map(|it| it.as_array().map_or_else(|| vec![it.clone()], Clone::clone))
+                .filter_map(|it| it.as_f64())
+                .collect::<Vec<f64>>()
+        };
+        let own = rewards(base.model(), Some(adapter.clone()));
+        let merged = rewards(to.clone(), None);
+        assert!(!own.is_empty() && own.len() == merged.len(), "{out}: {own:?} {merged:?}");
+        assert!(own.iter().zip(&merged).all(|(a, b)| (a - b).abs() < 1e-4), "{out}: {own:?} {merged:?}");
+        for (model, adapter) in [(base.model(), Some(adapter.as_path())), (to, None)] {
+            let refused = open_writer(&model, adapter, None, &machine, &Silent).err().unwrap().to_string();
+            assert!(refused.contains("is a reward model"), "{out}: {refused}");
+        }
     }
 }

@@ -22,7 +22,7 @@ pub fn run(args: &args::Chat) -> Result<()> {
     let listener = Plain::default();
     let dtype = args.precision.map(models::precision);
     let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
-    let model = models::open_with(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
+    let model = models::open_writer(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
     let settings = Settings {
         sampling: sampling(&args.sampling),
         max_tokens: args.sampling.max_tokens,

@@ -19,7 +19,8 @@ pub fn run(args: &Eval) -> Result<()> {
     let listener = Plain::default();
     if let Some(file) = &args.reward_bench {
         let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-        let request = reward_bench::Request { model: args.model.clone(), data: file.clone() };
+        let (model, adapter) = (args.model.clone(), args.adapter.clone());
+        let request = reward_bench::Request { model, adapter, data: file.clone() };
         let found = reward_bench::reward_bench(&request, &machine, &listener)?;
         print_accuracy(&found, args.json);
         return Ok(());

@@ -39,7 +39,7 @@ pub fn run(args: &args::Generate) -> Result<()> {
         let (model, events) = (args.model.as_path(), &listener);
         SplitModel { model, dtype, machine: &machine, mesh, events }.generate(&request, &mut stream)?
     } else {
-        let model = models::open_with(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
+        let model = models::open_writer(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
         generate(&model, &request, &mut stream)?
     };
     if let Some(error) = unwritten {

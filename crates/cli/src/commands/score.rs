@@ -13,6 +13,7 @@ pub fn run(args: &Score) -> Result<()> {
     let listener = Plain::default();
     let request = Request {
         model: args.model.clone(),
+        adapter: args.adapter.clone(),
         data: args.data.clone(),
         out: args.out.clone(),
         precision: args.precision,

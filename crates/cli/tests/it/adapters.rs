@@ -74,6 +74,11 @@ fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
         "f32",
     ]);
     assert!(apart(&logits(&back, &[]), &logits(&base, &[])) < 1e-4);
+    // Out of a folder that has it merged, which is no longer its base.
+    let out = at("out");
+    good(["export", arg(&once), arg(&out), "--with", &with("-1"), "--precision", "f32"]);
+    assert!(apart(&logits(&out, &[]), &logits(&base, &[])) < 1e-4);
+    refused(["score", arg(&at("lora")), "pairs.jsonl", "--out", "x"], &["is an adapter", "--adapter"]);
     refused(
         ["export", arg(&at("lora")), arg(&at("nf4")), "--quantization", "nf4"],
         &["few bits", "without --quantization"],
@@ -86,6 +91,33 @@ fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
     refused(
         ["export", arg(&base), arg(&at("x")), "--with", &format!("{}=2", arg(&at("dora")))],
         &["low-rank"],
+    );
+}
+
+/// Positions that a run stretched are the adapter's, too: of its base they are as they were.
+#[test]
+fn an_adapter_has_the_positions_that_it_was_trained_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, base) = (|name: &str| folder.path().join(name), base(folder.path()));
+    let long = ["stage.0.seq_tokens=512", "stage.0.rope_type=linear", "stage.0.rope_factor=2"];
+    good(args_of("lora", folder.path(), "long", &[&MORE[..], &long].concat()));
+    good(["export", arg(&at("long")), arg(&at("merged")), "--precision", "f32"]);
+    good([
+        "export",
+        arg(&base),
+        arg(&at("with")),
+        "--with",
+        &format!("{}=1", arg(&at("long"))),
+        "--precision",
+        "f32",
+    ]);
+    let merged = logits(&at("merged"), &[]);
+    assert!(apart(&merged, &logits(&base, &["--adapter", arg(&at("long"))])) < 1e-4);
+    assert!(apart(&merged, &logits(&at("with"), &[])) < 1e-4);
+    assert!(apart(&merged, &logits(&base, &[])) > 1e-2);
+    refused(
+        ["serve", arg(&base), "--adapter", &format!("long={}", arg(&at("long"))), "--port", "0"],
+        &["longer rotary positions"],
     );
 }
 

@@ -78,6 +78,10 @@ fn every_row_is_learned_in_every_pass() {
     assert!(learned > 0 && learned < data["tokens"].as_u64().unwrap());
     assert_eq!(steps[15]["num_tokens"], 2 * data["tokens"].as_u64().unwrap());
     assert_eq!(steps[3]["learning_rate"], steps[3]["lr"]);
+    // Two replicas have streams of different lengths, and together the same tokens.
+    good(args(folder.path(), "replicas", &[&single[..], &["mesh.dp=2", "stage.0.micro_batches=1"]].concat()));
+    let steps = events(&folder.path().join("replicas"), "step");
+    assert_eq!(steps.last().unwrap()["num_tokens"], 2 * data["tokens"].as_u64().unwrap());
     // A last step of two rows.
     good(args(folder.path(), "part", &[&single[..1], &["stage.0.epochs=1"], &single[2..]].concat()));
     let part = events(&folder.path().join("part"), "step");
@@ -203,6 +207,11 @@ fn conversations_are_checked_taught_and_held() {
     refused(
         ["data", "check", arg(&lessons), "--model", arg(&model)],
         &["lessons.jsonl:1", "data.chat_template"],
+    );
+    fs::write(at("empty.jsonl"), "\n").unwrap();
+    refused(
+        ["data", "check", arg(&at("empty.jsonl")), "--model", arg(&model)],
+        &["empty.jsonl", "no row to learn from"],
     );
     good(args(folder.path(), "taught", &[&template, "stage.0.epochs=2"]));
     let talk = |model: &Path, more: &[&str]| {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::experts::STACKED;
 use super::peft::NETWORKS;
+use super::saved::AlsoTrained;
 use super::targets::ends;
 use super::{Adapter, AdapterMethod, PromptEncoder, Size};
 use crate::spec::Spec;
@@ -40,7 +41,7 @@ pub(super) fn config(
             let (size, ranks, alphas) = patterns(adapter);
             let start = if singular { json!("pissa") } else { json!(true) };
             json!({
-                "peft_type": "LORA", "bias": trained.biases, "r": size.rank, "lora_alpha": number(size.alpha),
+                "peft_type": "LORA", "bias": trained.biases, "ensure_weight_tying": trained.tied, "r": size.rank, "lora_alpha": number(size.alpha),
                 "lora_dropout": adapter.dropout,
                 "use_rslora": rank_stabilised, "use_dora": lengths, "init_lora_weights": start,
                 "rank_pattern": ranks, "alpha_pattern": alphas, "lora_bias": adapter.biases,
@@ -60,14 +61,6 @@ pub(super) fn config(
         AdapterMethod::Prompt { .. } | AdapterMethod::Prefix { .. } => Value::Null,
     };
     joined([common, own])
-}
-
-/// The weights of the model itself that are trained with an adapter.
-pub(super) struct AlsoTrained {
-    /// All of these modules.
-    pub modules: BTreeSet<String>,
-    /// Which biases, in PEFT's words.
-    pub biases: &'static str,
 }
 
 /// Tensors of stacked experts: the ends of names where those of all layers have terms.

@@ -15,6 +15,7 @@ mod merge;
 mod off;
 mod peft;
 mod read;
+mod saved;
 mod share;
 mod singular;
 mod tables;
@@ -176,6 +177,17 @@ impl Spec {
     /// Its adapter drops some of what it reads, in steps that train.
     pub fn drops(&self) -> bool {
         self.adapter.as_ref().is_some_and(|adapter| adapter.dropout > 0.0)
+    }
+
+    /// What the adapter has in a layer, by names within the layer: sizes, and whether factors are of an input. Weights of equal shapes can
+    /// still be of other projections, or have another weight.
+    pub(crate) fn adapted_in(&self, layer: usize) -> BTreeMap<&str, (Size, bool)> {
+        let Some(adapter) = self.adapter.as_deref() else { return BTreeMap::new() };
+        let at = prefix(&self.family.names, Some(layer), Module::Attention);
+        let own = adapter.modules.iter().filter_map(|(name, size)| {
+            name.strip_prefix(&at).map(|rest| (rest, (*size, adapter.inputs.contains(name))))
+        });
+        own.collect()
     }
 }
 

@@ -9,9 +9,10 @@ use fathom_tensor::{DType, Device};
 use serde_json::Value;
 
 use super::begin::{load_adapted, values};
-use super::config::{AlsoTrained, config};
+use super::config::config;
 use super::leading::columns;
 use super::read::{read_factors, read_lora};
+use super::saved::{Tables, also_trained, head_from, head_too, in_peft, stored_as};
 use super::targets::last;
 use super::tensors::{Over, PeftTensors};
 use super::{Adapter, AdapterMethod};
@@ -32,7 +33,7 @@ const CONFIG: &str = "adapter_config.json";
 /// What stands before every name.
 pub(super) const BEFORE: &str = "base_model.model.";
 /// What stands in the names of an adapted module's own weights.
-const INSIDE: &str = ".base_layer.";
+pub(super) const INSIDE: &str = ".base_layer.";
 /// All that there is of virtual tokens.
 const EMBEDDINGS: &str = "prompt_embeddings";
 /// What files call networks behind sub-layers, which PEFT does not have.
@@ -49,7 +50,6 @@ pub struct SavedAdapter {
 
 /// Settings that change what an adapter computes and that are not read, with the values that change nothing.
 const PLAIN: &[(&str, &[&str])] = &[
-    ("ensure_weight_tying", &["false", "null"]),
     ("layer_replication", &["null"]),
     ("use_qalora", &["false", "null"]),
     ("use_bdlora", &["false", "null"]),
@@ -75,6 +75,8 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
     }
     let tensors = SafeTensors::open_file(&folder.join(TENSORS))?;
     let base = with_head(base, &tensors);
+    let tables = Tables::of(&config, &base).map_err(refuse)?;
+    let base = Spec { tied: base.tied && !tables.untied, ..base };
     let adapter = match kind.as_str() {
         "LORA" => read_lora(&config, (&tensors, &base), &refuse)?,
         "IA3" => read_factors(&tensors),
@@ -103,7 +105,8 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
     };
     let alone = names.len() == spec.adapter_tensors().len();
     let turned = spec.turned().into_iter().map(|(name, (_, turn))| (name, turn)).collect();
-    Ok((spec, PeftTensors { alone, path: folder.join(TENSORS), tensors, names, columns, turned }))
+    let head_from = tables.untied.then(|| head_from(&spec));
+    Ok((spec, PeftTensors { alone, path: folder.join(TENSORS), tensors, names, columns, turned, head_from }))
 }
 
 /// A base with the head of scores that an adapter's file brings, as that of a reward model.
@@ -140,7 +143,7 @@ fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
     let [embed, head] = spec.table_names();
     for stored in tensors.names().into_iter().filter(|name| !own.contains(*name)) {
         // What lies under the terms of a module.
-        let mut name = stored.strip_prefix(BEFORE).map(|name| name.replace(INSIDE, "."));
+        let mut name = stored.strip_prefix(BEFORE).map(|name| stored_as(&name.replace(INSIDE, "."), &base));
         if spec.tied && name.as_ref().is_some_and(|name| *name == format!("{head}.weight")) {
             name = Some(format!("{embed}.weight"));
         }
@@ -225,10 +228,14 @@ pub fn save_peft(
 ) -> Result<SavedAdapter> {
     let Some(adapter) = model.spec.adapter.as_deref() else { panic!("save_peft: there is no adapter") };
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let (tensors, also_trained) = collect(device, (model, params), adapter, trained);
+    let (mut tensors, also) = collect(device, (model, params), adapter, trained);
+    let also = also_trained(&model.spec, adapter, also);
+    if let Some([embed, head]) = head_too(&model.spec, adapter, &also) {
+        let table = tensors.get(&format!("{BEFORE}{embed}.weight")).cloned();
+        tensors.extend(table.map(|table| (format!("{BEFORE}{head}.weight"), table)));
+    }
     let saved = write_tensors(&folder.join(TENSORS), &tensors, model.dtype(params))?;
-    let also_trained = said(&model.spec, adapter, &also_trained);
-    let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &also_trained))));
+    let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &also))));
     let write = |name: &str, text: &str| write_file(&folder.join(name), text.as_bytes());
     write(CONFIG, &config)?;
     write("README.md", &readme(adapter, base))?;
@@ -284,8 +291,7 @@ fn collect(
         for piece in pieces {
             let mut name = format!("{BEFORE}{}", piece.name);
             if weight.kind != Kind::Adapter {
-                assert!(!piece.transpose, "save_peft: {} lies otherwise in files", piece.name);
-                name = format!("{BEFORE}{}", under(adapter, &piece.name));
+                name = format!("{BEFORE}{}", in_peft(adapter, &piece.name));
                 also_trained.extend(trained.keeps(weight, &piece.name).then(|| piece.name.clone()));
             }
             let (_, all) = tensors.entry(name).or_insert_with(|| {
@@ -314,35 +320,6 @@ fn collect(
         tensors.insert(EMBEDDINGS.to_string(), (shape.to_vec(), rows));
     }
     (tensors, also_trained)
-}
-
-/// What PEFT calls a tensor of the base: one of a module with terms is under these.
-fn under(adapter: &Adapter, name: &str) -> String {
-    match name.rsplit_once('.') {
-        Some((module, end)) if adapter.modules.contains_key(module) => format!("{module}{INSIDE}{end}"),
-        _ => name.to_string(),
-    }
-}
-
-/// What PEFT says of the tensors of the base that are trained: biases, of all or of the modules with terms, or else all of modules.
-fn said(spec: &Spec, adapter: &Adapter, trained: &BTreeSet<String>) -> AlsoTrained {
-    let is_bias = |name: &&String| name.ends_with(".bias");
-    let own: BTreeSet<&String> = trained.iter().filter(is_bias).collect();
-    let stored = spec.without_adapter().stored_names();
-    let all: BTreeSet<&String> = stored.iter().filter(is_bias).collect();
-    let adapted = |name: &&&String| {
-        name.strip_suffix(".bias").is_some_and(|module| adapter.modules.contains_key(module))
-    };
-    let of_terms: BTreeSet<&String> = all.iter().filter(adapted).copied().collect();
-    let biases = match own {
-        own if own.is_empty() => "none",
-        own if own == all => "all",
-        own if own == of_terms => "lora_only",
-        _ => "none",
-    };
-    let modules = trained.iter().filter(|name| biases == "none" || !is_bias(name));
-    let module = |name: &String| name.trim_end_matches(".weight").trim_end_matches(".bias").to_string();
-    AlsoTrained { modules: modules.map(module).collect(), biases }
 }
 
 /// Puts tensors that lie otherwise in files as they lie there.

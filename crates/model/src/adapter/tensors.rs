@@ -21,6 +21,8 @@ pub struct PeftTensors {
     pub(super) columns: BTreeMap<String, Range<usize>>,
     /// By the model's name: how its elements lie in the file, where that is otherwise.
     pub(super) turned: BTreeMap<String, Turn>,
+    /// The head, and what the table is called that it is in the base, where it is the embedding there and not with the adapter.
+    pub(super) head_from: Option<(String, [String; 2])>,
 }
 
 impl PeftTensors {
@@ -141,24 +143,37 @@ impl Over<'_> {
     fn of(&self, name: &str) -> &dyn Source {
         if self.own.names.contains_key(name) { self.own } else { self.base }
     }
+
+    /// What a tensor is called where it is: a head that is the embedding of the base is called as that.
+    fn called<'n>(&'n self, name: &'n str) -> &'n str {
+        match &self.own.head_from {
+            Some((head, tables)) if head == name && !self.own.names.contains_key(name) => {
+                tables.iter().find(|table| self.base.shape(table).is_some()).map_or(name, String::as_str)
+            }
+            _ => name,
+        }
+    }
 }
 
 impl Source for Over<'_> {
     fn names(&self) -> Vec<&str> {
         let base = self.base.names().into_iter().filter(|name| !self.own.names.contains_key(*name));
-        base.chain(self.own.names()).collect()
+        let all: Vec<&str> = base.chain(self.own.names()).collect();
+        let head =
+            self.own.head_from.iter().map(|(head, _)| head.as_str()).filter(|head| !all.contains(head));
+        [&all[..], &head.collect::<Vec<&str>>()].concat()
     }
 
     fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.of(name).shape(name)
+        self.of(name).shape(self.called(name))
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
-        self.of(name).dtype(name)
+        self.of(name).dtype(self.called(name))
     }
 
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        self.of(name).read_rows(name, rows, out)
+        self.of(name).read_rows(self.called(name), rows, out)
     }
 
     fn stream(&self) -> Box<dyn Stream + '_> {
@@ -166,19 +181,19 @@ impl Source for Over<'_> {
     }
 
     fn quantised(&self, name: &str) -> Option<&Quantised> {
-        self.of(name).quantised(name)
+        self.of(name).quantised(self.called(name))
     }
 
     fn blocks(&self, name: &str) -> Option<BlockFormat> {
-        self.of(name).blocks(name)
+        self.of(name).blocks(self.called(name))
     }
 
     fn read_blocks(&self, name: &str, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
-        self.of(name).read_blocks(name, rows, out)
+        self.of(name).read_blocks(self.called(name), rows, out)
     }
 
     fn place(&self, name: &str) -> &Path {
-        self.of(name).place(name)
+        self.of(name).place(self.called(name))
     }
 }
 
@@ -197,10 +212,12 @@ impl<'a> Both<'a> {
 
 impl<'a> Stream for Both<'a> {
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
-        self.stream(name).read(name, start, out)
+        let called = self.of.called(name);
+        self.stream(name).read(called, start, out)
     }
 
     fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()> {
-        self.stream(name).read_area(name, area, out)
+        let called = self.of.called(name);
+        self.stream(name).read_area(called, area, out)
     }
 }

@@ -195,14 +195,21 @@ impl Family {
         match family.parse(&Config::new(file, &map)) {
             Ok(read) if read == wanted => Ok(map),
             Ok(read) => {
-                let what = format!(
-                    "a {} configuration cannot express {spec:?}; it would be read as {read:?}",
-                    spec.family
-                );
+                let what =
+                    format!("a {} configuration cannot express {}", spec.family, differing(spec, &read));
                 Err(Error::file(file, what))
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// The first figure in which a specification differs from what its configuration says.
+fn differing(wanted: &Spec, read: &Spec) -> String {
+    let [wanted, read] = [wanted, read].map(|spec| format!("{spec:?}"));
+    match wanted.split(", ").zip(read.split(", ")).find(|(own, other)| own != other) {
+        Some((own, other)) => format!("`{own}`, which would be read as `{other}`"),
+        None => "all of it".into(),
     }
 }
 

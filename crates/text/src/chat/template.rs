@@ -150,10 +150,13 @@ impl Template {
             Err(Fault::new(ErrorKind::InvalidOperation, message.to_string()))
         });
         environment.add_template_owned(NAME, source).map_err(|error| error.to_string())?;
-        let token = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).map_or(Json::Null, Json::String);
-        let mut special = Map::new();
-        special.insert("bos_token".into(), token(tokenizer.bos()));
-        special.insert("eos_token".into(), token(tokenizer.eos()));
+        // Transformers leaves out what the tokenizer does not have, which a template then writes as nothing.
+        let others = tokenizer.named().map(|(key, token)| (key.to_string(), Json::String(token.into())));
+        let mut special: Map<String, Json> = others.collect();
+        for (key, id) in [("bos_token", tokenizer.own_bos()), ("eos_token", tokenizer.eos())] {
+            let token = id.and_then(|id| tokenizer.token(id));
+            special.extend(token.map(|token| (key.to_string(), Json::String(token))));
+        }
         Ok(Template { environment, source: given.to_string(), hash, shows, special, for_tools: None })
     }
 

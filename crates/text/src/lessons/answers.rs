@@ -200,7 +200,7 @@ impl Maker<'_> {
         if ids.get(..start) != Some(&prompt) {
             start = start.saturating_sub(1).min(ids.len());
         }
-        if let Some(bos) = self.tokenizer.bos().filter(|bos| start == 0 || ids.first() != Some(bos)) {
+        if let Some(bos) = self.tokenizer.own_bos().filter(|bos| start == 0 || ids.first() != Some(bos)) {
             ids.insert(0, bos);
             start += 1;
         }

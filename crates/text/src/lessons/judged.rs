@@ -66,7 +66,7 @@ fn number(row: &Row, key: &str) -> Read<f32> {
 
 /// Two answers to a prompt.
 pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
-    let mut margin = number(row, "margin")?;
+    let margin = number(row, "margin")?;
     if let (Some(context), Some(Value::Array(completions))) =
         (present(row, "context"), row.get("completions"))
     {
@@ -84,19 +84,49 @@ pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
     };
     let answers = [said(&better, chosen, keys)?, said(&worse, rejected, keys)?];
     let rewards = [number(row, "chosen_reward")?, number(row, "rejected_reward")?];
-    if margin.is_nan()
-        && let [Some(better), Some(worse)] = ["score_chosen", "score_rejected"].map(|key| present(row, key))
-    {
-        margin = (better.as_f64().unwrap_or(f64::NAN) - worse.as_f64().unwrap_or(f64::NAN)) as f32;
-    }
     let prompt = find(&keys.prompt, &["prompt", "conversations", "messages"]);
     let prompt = prompt.map(|(key, value)| said(&key, value, keys)).transpose()?;
-    let of_one_kind = |prompt: &Said| matches!(prompt, Said::Text(_)) == matches!(answers[0], Said::Text(_));
-    let (prompt, answers) = match prompt.filter(of_one_kind) {
-        Some(prompt) => (prompt, answers),
-        None => shared(answers)?,
+    let (prompt, answers) = match (prompt, &answers) {
+        (Some(Said::Text(prompt)), [Said::Messages(_), Said::Messages(_)]) => asked(&prompt, answers)?,
+        (Some(Said::Messages(_)), [Said::Text(_), _] | [_, Said::Text(_)]) => {
+            return Err(format!(
+                "has a prompt of messages, and `{better}` or `{worse}` is a text; give all as messages, or all as texts"
+            ));
+        }
+        (Some(prompt), _) => (prompt, answers),
+        (None, _) => {
+            let (prompt, answers) = shared(answers)?;
+            let unread = QUESTIONS.iter().find(|key| !is_asked(&prompt) && present(row, key).is_some());
+            if let Some(key) = unread {
+                return Err(format!(
+                    "has the keys {}, of which none is read as its prompt; name the one that is (data.columns.prompt={key})",
+                    seen(row)
+                ));
+            }
+            (prompt, answers)
+        }
     };
     Ok(Judged::Pair { prompt, answers, rewards, margin })
+}
+
+/// What other formats call what comes before an answer.
+const QUESTIONS: [&str; 6] = ["question", "instruction", "input", "query", "system", "history"];
+
+/// A prompt that is a text with two answers of messages: of these it is the user's first turn, unless they begin with it themselves.
+fn asked(prompt: &str, answers: [Said; 2]) -> Read<(Said, [Said; 2])> {
+    let (before, answers) = shared(answers)?;
+    let before = match before {
+        Said::Messages(before) if !is_asked(&Said::Messages(before.clone())) => {
+            Said::Messages(before.into_iter().chain([Message::new("user", prompt)]).collect())
+        }
+        before => before,
+    };
+    Ok((before, answers))
+}
+
+/// Messages of which one is the user's.
+fn is_asked(prompt: &Said) -> bool {
+    matches!(prompt, Said::Messages(list) if list.iter().any(|message| message.said["role"] == "user"))
 }
 
 /// The prompt that two answers begin with, and what follows it, as TRL's `extract_prompt` finds it.

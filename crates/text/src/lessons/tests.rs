@@ -182,6 +182,46 @@ fn pairs_come_in_the_formats_of_the_field() {
     assert!(refused[0].as_ref().unwrap_err().contains("`chosen_reward`") && refused[2].is_ok());
 }
 
+/// What is before the answers is read, or the row is refused: nothing of it is left out in silence.
+#[test]
+fn prompts_of_pairs_are_not_left_out() {
+    let template = Template::new(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+        &tokenizer(),
+    );
+    let (tokenizer, template) = (tokenizer(), template.unwrap());
+    let mut teaching = teaching(64);
+    teaching.answers = Answers { judge: Judge::Pairs, ..Answers::default() };
+    let read = |row: &str| -> std::result::Result<String, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), row).unwrap();
+        let mut read =
+            Lessons::new(vec![file.path().to_path_buf()], (&tokenizer, Some(&template)), &teaching);
+        let documents = read.next().unwrap().map_err(|error| error.to_string())?;
+        Ok(tokenizer.decode(&documents[0].ids))
+    };
+    let answers = r#""chosen": [{"role": "assistant", "content": "four"}], "rejected": [{"role": "assistant", "content": "a"}]"#;
+    let said = read(&format!(r#"{{"prompt": "what is two?", {answers}}}"#)).unwrap();
+    assert_eq!(said, "<user>what is two?<assistant>four");
+    let whole = r#""chosen": [{"role": "user", "content": "two"}, {"role": "assistant", "content": "four"}],
+        "rejected": [{"role": "user", "content": "two"}, {"role": "assistant", "content": "a"}]"#
+        .replace('\n', "");
+    assert_eq!(read(&format!(r#"{{"prompt": "two", {whole}}}"#)).unwrap(), "<user>two<assistant>four");
+    assert_eq!(read(&format!(r#"{{"question": "two", {whole}}}"#)).unwrap(), "<user>two<assistant>four");
+    for key in ["question", "instruction"] {
+        let refused = read(&format!(r#"{{"{key}": "two", "chosen": "four", "rejected": "a"}}"#)).unwrap_err();
+        assert!(refused.contains(&format!("data.columns.prompt={key}")), "{refused}");
+    }
+    let refused =
+        read(r#"{"prompt": [{"role": "user", "content": "two"}], "chosen": "four", "rejected": "a"}"#);
+    assert!(refused.unwrap_err().contains("is a text"), "a prompt of messages");
+    // Ratings of answers are no margin, as in TRL.
+    let rated =
+        r#"{"prompt": "two", "chosen": "four", "rejected": "a", "score_chosen": 8, "score_rejected": 3}"#;
+    let rows = judged(Judge::Pairs, rated, |_| {});
+    assert!(rows[0].as_ref().unwrap()[0].values[2].is_nan());
+}
+
 #[test]
 fn answers_without_a_template_have_beginnings_and_ends() {
     let row = r#"{"prompt": "what is it?", "chosen": " good", "rejected": " bad"}"#;
@@ -200,6 +240,32 @@ fn answers_without_a_template_have_beginnings_and_ends() {
         (teaching.max_tokens, teaching.truncation) = (3, Truncation::KeepEnd);
     });
     assert!(end[0].as_ref().unwrap().iter().all(|lesson| lesson.ids.len() == 3 && lesson.cut > 0));
+}
+
+/// Qwen 2's configuration names a beginning of text that its tokenizer does not have.
+#[test]
+fn answers_begin_with_the_tokenizers_own_token_alone() {
+    let (folder, rows) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    tokenizer().save(folder.path().join("tokenizer.json")).unwrap();
+    write("config.json", r#"{"bos_token_id": 0, "eos_token_id": 0}"#);
+    std::fs::write(rows.path(), r#"{"prompt": "what is it?", "chosen": " good", "rejected": " bad"}"#)
+        .unwrap();
+    let mut teaching = teaching(64);
+    teaching.answers = Answers { judge: Judge::Pairs, bare: true, ..Answers::default() };
+    for (config, begins) in [
+        (r#"{"bos_token": "<|endoftext|>"}"#, true),
+        (r#"{"bos_token": null}"#, false),
+        (r#"{"tokenizer_class": "Qwen2Tokenizer"}"#, false),
+        (r#"{"tokenizer_class": "LlamaTokenizer"}"#, true),
+    ] {
+        write("tokenizer_config.json", config);
+        let tokenizer = Tokenizer::from_dir(folder.path()).unwrap();
+        let mut read = Lessons::new(vec![rows.path().to_path_buf()], (&tokenizer, None), &teaching);
+        let documents = read.next().unwrap().unwrap();
+        assert!(documents.iter().all(|lesson| (lesson.ids[0] == 0) == begins), "{config}: {documents:?}");
+        assert_eq!(tokenizer.bos(), Some(0), "{config}: the model has one");
+    }
 }
 
 #[test]

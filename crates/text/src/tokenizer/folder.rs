@@ -44,7 +44,7 @@ impl Tokenizer {
                 _ => write_whole(&dir.join(name), &bytes)?,
             }
         }
-        for (key, id) in [("bos_token", self.bos()), ("eos_token", self.eos())] {
+        for (key, id) in [("bos_token", self.own_bos()), ("eos_token", self.eos())] {
             let unnamed = config.get(key).is_none_or(Value::is_null);
             if let Some(token) = id.filter(|_| unnamed).and_then(|id| self.token(id)) {
                 config[key] = token.into();

@@ -284,9 +284,20 @@ impl Tokenizer {
         token.replace('\u{2581}', " ").into_bytes()
     }
 
-    /// The id that begins a text, where the tokenizer has one.
+    /// The id that begins a text, where the tokenizer or its model has one.
     pub fn bos(&self) -> Option<u32> {
         self.roles.bos
+    }
+
+    /// The same where the tokenizer has one, as Transformers' `tokenizer.bos_token_id`: not where its files say that it has none, and
+    /// the model's configuration names an id all the same (Qwen 2).
+    pub fn own_bos(&self) -> Option<u32> {
+        self.roles.bos.filter(|_| !self.roles.without_bos)
+    }
+
+    /// Further tokens that its files name, by key: `pad_token` and others, as chat templates have them.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.roles.others.iter().map(|(key, token)| (*key, token.as_str()))
     }
 
     /// The id that ends a document in training: the first of [`Tokenizer::stops`].

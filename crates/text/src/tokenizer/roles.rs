@@ -3,17 +3,28 @@
 use crate::error::{Error, Result};
 use crate::gguf::side_file;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Spellings of an end-of-text token, tried in this order when no file names one.
 pub(super) const KNOWN_EOS: [&str; 6] =
     ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|eot_id|>"];
+/// Classes of tokenizers that have no beginning of text unless their configuration names one.
+const WITHOUT_BOS: [&str; 4] =
+    ["PreTrainedTokenizerFast", "TokenizersBackend", "Qwen2Tokenizer", "Qwen2TokenizerFast"];
 const KNOWN_BOS: [&str; 4] = ["<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>"];
+
+/// Further keys of tokens that chat templates can name.
+const OTHERS: [&str; 5] = ["unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// The ids of the special roles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     pub(super) bos: Option<u32>,
+    /// What further tokens of the tokenizer's own files are called, by key.
+    pub(super) others: BTreeMap<&'static str, String>,
+    /// The tokenizer's own files say that it has none, whatever the model's configuration calls one.
+    pub(super) without_bos: bool,
     /// The id that ends a document first, then further ids that end a generation.
     pub(super) eos: Vec<u32>,
 }
@@ -37,7 +48,16 @@ impl Roles {
             if let Some(id) = spelled(&config, "bos_token", &path, &id_of)? {
                 roles.bos.get_or_insert(id);
             }
+            for key in OTHERS {
+                let said = config.get(key).map(|token| token.get("content").unwrap_or(token));
+                if let Some(token) = said.and_then(Value::as_str) {
+                    roles.others.entry(key).or_insert_with(|| token.to_string());
+                }
+            }
+            let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+            roles.without_bos |= config.get("bos_token").map_or(WITHOUT_BOS.contains(&class), Value::is_null);
         }
+        roles.without_bos &= roles.bos.is_none();
         for name in ["generation_config.json", "config.json"] {
             let path = dir.join(name);
             let Some(config) = side_file(dir, name)?.map(|bytes| parse_object(&bytes, &path)).transpose()?

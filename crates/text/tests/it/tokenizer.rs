@@ -97,12 +97,13 @@ fn what_lies_next_to_a_tokenizer_goes_with_it() {
         let config: serde_json::Value = serde_json::from_str(&read("tokenizer_config.json")).unwrap();
         assert_eq!(
             config,
-            serde_json::json!({ "chat_template": "{{ messages }}", "pad_token": "<|bos|>", "bos_token": "<|bos|>",
+            serde_json::json!({ "chat_template": "{{ messages }}", "pad_token": "<|bos|>", "bos_token": null,
                 "eos_token": "<|endoftext|>", "tokenizer_class": "X" })
         );
         assert_eq!(read("chat_template.jinja"), "{{ messages }}\n");
         let back = Tokenizer::from_dir(folder).unwrap();
-        assert_eq!((back.bos(), back.eos()), (Some(1), Some(0)));
+        // A tokenizer without a beginning of text stays one, whatever the model's configuration says.
+        assert_eq!((back.own_bos(), back.eos()), (None, Some(0)));
     }
 }
 

@@ -51,6 +51,7 @@ pub use solve_mesh::{Candidate, MeshSolution, Say};
 
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
+use crate::policy;
 use crate::state::planned_trainers;
 use crate::step::{InStep, Trainer};
 
@@ -212,6 +213,7 @@ impl Workload<'_> {
         let ranks = &self.how.ranks;
         let device = Device::on_mesh(machine.clone(), u64::MAX, ranks.imagined());
         let (mut trainer, _others) = planned_trainers(&device, &self.spec, self.dtype, &self.how)?;
+        let _judges = policy::declared(&device, &self.how.goal.judges, self.dtype);
         if way == Way::Whole {
             trainer.params.remember_nothing();
         }

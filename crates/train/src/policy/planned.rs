@@ -36,7 +36,10 @@ pub fn planned(
 ) -> Result<Usage> {
     let machine = Arc::new(Meta::new(work.profile.clone()));
     let device = Device::on_mesh(machine, u64::MAX, work.how.ranks.imagined());
-    let (trainer, _others) = planned_trainers(&device, &work.spec, work.dtype, &work.how)?;
+    // The judges are those that are asked here.
+    let mut how = work.how.clone();
+    how.goal.judges.clear();
+    let (trainer, _others) = planned_trainers(&device, &work.spec, work.dtype, &how)?;
     let judges = judges(&device)?;
     device.pool.reset_peak();
     let written = rl.max_answer_tokens.min(WRITTEN);

@@ -177,6 +177,9 @@ impl<'a> Run<'a> {
         self.step(running, hooks)?;
         self.stepper.decide(&mut running.stage, &self.progress)?;
         let pulse = self.pulse()?;
+        let tokens = pulse.tokens(self.stepper.device().mesh.size(Axis::Dp));
+        self.progress.tokens += tokens;
+        self.watcher.counted(tokens, self.progress.tokens);
         self.watcher.score(&self.stepper.device().mesh, self.progress.step, &pulse.busy_s(), hooks)?;
         self.stepper.section("checkpoint", None);
         let saved = self.keeper.look_after_save(self.stepper.device(), pulse.written(), hooks)?;
@@ -213,11 +216,8 @@ impl<'a> Run<'a> {
         let took = watcher.end_step(&look, seen, progress, hooks)?;
         let reported = stage.end_step(took.step_s, progress);
         let metrics = watcher.reported(reported, number, took.step_s)?;
-        let mesh = &stepper.device().mesh;
-        let tokens = result.tokens * (mesh.size(Axis::Dp) * mesh.size(Axis::Cp)) as u64;
-        progress.add_step(tokens, took.step_s, stage.cursor().clone());
-        let made =
-            Made { stage: stage.index(), lr: fed.lr, data_wait_s: fed.data_wait_s, tokens, metrics, took };
+        progress.add_step(took.step_s, stage.cursor().clone());
+        let made = Made { stage: stage.index(), lr: fed.lr, data_wait_s: fed.data_wait_s, metrics, took };
         let before = watcher.note(result, made, stepper.device(), progress);
         self.report(running, before, hooks)
     }
@@ -249,7 +249,8 @@ impl<'a> Run<'a> {
     fn pulse(&mut self) -> Result<Pulse> {
         let due = self.keeper.save_is_due(self.progress.step);
         let reported = [self.stop.load(Ordering::Relaxed), due, self.keeper.has_written()];
-        let pulse = Pulse::gather(self.stepper.device(), reported, self.watcher.busy_s())?;
+        let (busy_s, tokens) = (self.watcher.busy_s(), self.watcher.tokens());
+        let pulse = Pulse::gather(self.stepper.device(), reported, busy_s, tokens)?;
         // Every rank that speaks here has made the copies of the steps before.
         self.keeper.confirm();
         Ok(pulse)

@@ -57,10 +57,9 @@ pub struct Amax {
 }
 
 impl Progress {
-    /// After another step of this many tokens and seconds, with its source at a position.
-    pub(super) fn add_step(&mut self, tokens: u64, step_s: f64, cursor: Cursor) {
+    /// After another step of this many seconds, with its source at a position; its tokens are added when all ranks have said theirs.
+    pub(super) fn add_step(&mut self, step_s: f64, cursor: Cursor) {
         (self.step, self.stage_step) = (self.step + 1, self.stage_step + 1);
-        self.tokens += tokens;
         self.time_s += step_s;
         self.stage_time_s += step_s;
         (self.cursor, self.ended) = (Some(cursor), None);

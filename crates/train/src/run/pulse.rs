@@ -6,21 +6,22 @@ use crate::agree::gather;
 use crate::error::Result;
 
 /// What one rank tells: it was asked to stop; it wants a checkpoint; it has written its part of one; the bits of the seconds, in
-/// f32, of its last step that it did not wait for others.
-type Beat = [i32; 4];
+/// f32, of its last step that it did not wait for others; the bits of the tokens, in u32, of that step's stream.
+type Beat = [i32; 5];
 
-fn beat([stop, due, written]: [bool; 3], busy_s: f64) -> Beat {
-    [i32::from(stop), i32::from(due), i32::from(written), (busy_s as f32).to_bits() as i32]
+fn beat([stop, due, written]: [bool; 3], busy_s: f64, tokens: u64) -> Beat {
+    let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+    [i32::from(stop), i32::from(due), i32::from(written), (busy_s as f32).to_bits() as i32, tokens as i32]
 }
 
 /// What all of them tell, by rank.
 pub(super) struct Pulse(Vec<Beat>);
 
 impl Pulse {
-    /// What all ranks report, this one that it was asked to stop, wants a checkpoint and has written its part of one (`reported`), and
-    /// the seconds of its last step that it did not wait for others. All ranks call this together.
-    pub fn gather(device: &Device, reported: [bool; 3], busy_s: f64) -> Result<Pulse> {
-        Ok(Pulse(gather(device, beat(reported, busy_s))?))
+    /// What all ranks report, this one that it was asked to stop, wants a checkpoint and has written its part of one (`reported`), the
+    /// seconds of its last step that it did not wait for others, and the tokens of that step. All ranks call this together.
+    pub fn gather(device: &Device, reported: [bool; 3], busy_s: f64, tokens: u64) -> Result<Pulse> {
+        Ok(Pulse(gather(device, beat(reported, busy_s, tokens))?))
     }
 
     /// Some rank was asked to stop.
@@ -35,12 +36,18 @@ impl Pulse {
 
     /// Every rank has written its part of the checkpoint that is on its way, or failed to.
     pub fn written(&self) -> bool {
-        self.0.iter().all(|[_, _, written, _]| *written != 0)
+        self.0.iter().all(|[_, _, written, ..]| *written != 0)
     }
 
     /// Seconds of each rank's last step that it did not wait for others.
     pub fn busy_s(&self) -> Vec<f64> {
-        self.0.iter().map(|[.., busy_s]| f64::from(f32::from_bits(*busy_s as u32))).collect()
+        self.0.iter().map(|[.., busy_s, _]| f64::from(f32::from_bits(*busy_s as u32))).collect()
+    }
+
+    /// Tokens of the last step, whose streams this many replicas have. The ranks of one have the same.
+    pub fn tokens(&self, replicas: usize) -> u64 {
+        let of_all: u64 = self.0.iter().map(|[.., tokens]| u64::from(*tokens as u32)).sum();
+        of_all * replicas as u64 / self.0.len().max(1) as u64
     }
 }
 
@@ -51,9 +58,18 @@ mod tests {
     #[test]
     fn a_step_may_take_a_day() {
         for busy_s in [0.0, 0.05, 86_400.5] {
-            let reported = Pulse(vec![beat([false, true, false], busy_s)]);
+            let reported = Pulse(vec![beat([false, true, false], busy_s, 1)]);
             assert!((reported.busy_s()[0] - busy_s).abs() <= 1e-7 * busy_s);
             assert!(reported.save_is_due() && !reported.stop() && !reported.written());
         }
+    }
+
+    #[test]
+    fn replicas_have_streams_of_different_lengths() {
+        // Two replicas of two ranks each; one stream is longer than i32 counts.
+        let of = |tokens| beat([false; 3], 0.0, tokens);
+        let long = (1 << 31) + 7;
+        let pulse = Pulse(vec![of(339), of(339), of(long), of(long)]);
+        assert_eq!(pulse.tokens(2), 339 + long);
     }
 }

@@ -8,7 +8,7 @@ use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Params, Places, Scope, VIRTUAL};
 use fathom_model::{
     Adapter, AdapterMethod, Caps, Init, Model, PackedTokens, PromptEncoder, Quantized, SafeTensors, Size,
-    Source, Spec, Targets, Trained, adapt, initialise, load_peft, merge, open, open_peft, read_f32,
+    Source, Spec, Targets, Trained, adapt, initialise, load, load_peft, merge, open, open_peft, read_f32,
     save_peft,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
@@ -181,6 +181,9 @@ impl Peft {
         let patterns = match self.name {
             "modules_to_save" => vec![r"norm\.weight$".into(), "lm_head".into()],
             "gpt2_bias" => vec![r"\.bias$".into()],
+            "tied_head" => vec!["lm_head".into()],
+            "tied_embedding" | "tied_ensured" => vec!["embed_tokens".into()],
+            "router" => vec![r"\.gate\.".into()],
             _ => vec![],
         };
         Trained::adapter(&patterns).unwrap()
@@ -244,11 +247,12 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// Cases whose folders are read: all that PEFT wrote.
-const READ: [&str; 26] = [
+const READ: [&str; 31] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
     "lora_layers",
+    "lora_alphas",
     "rslora",
     "dora",
     "pissa",
@@ -271,6 +275,10 @@ const READ: [&str; 26] = [
     "experts_each",
     "experts_stacked",
     "experts_stacked_018",
+    "tied_head",
+    "tied_embedding",
+    "tied_ensured",
+    "router",
 ];
 
 #[test]
@@ -312,6 +320,7 @@ fn pefts_folders_compute_and_merge_as_in_peft() {
         let base = open(&golden(case.expected["base"].as_str().unwrap())).unwrap();
         let again = open_peft(folder.path(), base.spec).unwrap().0;
         assert_eq!(again.adapter, model.spec.adapter, "{name}: our configuration says the same");
+        assert_eq!(again.tied, model.spec.tied, "{name}: our configuration says the same of the head");
         if model.spec.merges().is_err() {
             assert!(case.tensors.shape("merged.logits").is_none(), "{name}: PEFT merges it");
             continue;
@@ -366,6 +375,88 @@ fn three_steps_are_pefts() {
             assert!((found - norm).abs() < 5e-5 * norm, "{name}: norm {found}, not {norm}");
         }
     }
+}
+
+/// The folder of a model with low-rank terms of `targets` whose weights that `trained` means moved, its configuration, and logits.
+fn moved(base: &str, targets: &[&str], trained: &str) -> (tempfile::TempDir, Value, [Vec<f32>; 2]) {
+    let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open("lora_attention"));
+    let base = open(&golden(base)).unwrap();
+    let ends = Targets::Ends(targets.iter().map(|end| end.to_string()).collect());
+    let names = base.spec.targeted(&ends).unwrap();
+    let modules = names.into_iter().map(|name| (name, Size { rank: 2, alpha: 4.0 })).collect();
+    let spec = base.spec.clone().with_adapter(Adapter::of(LORA, modules, Default::default())).unwrap();
+    let (mut model, mut params) = Model::declare(&device, &spec, DType::F32);
+    load(&device, &model, &mut params, &base.source).unwrap();
+    adapt(&device, &model, &mut params, 5).unwrap();
+    let trained = Trained::adapter(&[trained.into()]).unwrap();
+    frozen(&mut model, &mut params, &trained).unwrap();
+    for (_, param) in params.iter().filter(|(_, param)| param.trainable) {
+        param.value.read(|range, tensor| {
+            let own = device.to_f32(tensor).into_iter().enumerate();
+            let moved = own.map(|(at, x)| x + 0.05 * ((range.start + at) as f32).sin());
+            let bytes: Vec<u8> = moved.flat_map(f32::to_le_bytes).collect();
+            device.machine.write(tensor, &bytes);
+        });
+    }
+    let folder = tempfile::tempdir().unwrap();
+    save_peft(&device, &model, &params, folder.path(), ("base", &trained)).unwrap();
+    let text = std::fs::read_to_string(folder.path().join("adapter_config.json")).unwrap();
+    let before = case.logits(&device, &model, &params);
+    let (spec, tensors) = open_peft(folder.path(), base.spec).unwrap();
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    load_peft(&device, &model, &mut params, (&base.source, &tensors)).unwrap();
+    let after = case.logits(&device, &model, &params);
+    (folder, serde_json::from_str(&text).unwrap(), [before, after])
+}
+
+/// PEFT refuses to save a module that has terms, and reads its weight from under them.
+#[test]
+fn what_is_trained_under_terms_is_no_saved_module() {
+    for (base, targets, trained, under) in [
+        ("llama", vec!["q_proj"], r"layers\.1\.", "model.layers.1.self_attn.q_proj"),
+        ("llama", vec!["lm_head", "q_proj"], "lm_head", "lm_head"),
+        ("tied", vec!["lm_head", "q_proj"], "embed_tokens", "lm_head"),
+        ("tied", vec!["embed_tokens", "q_proj"], "embed_tokens", "model.embed_tokens"),
+        ("gpt2", vec!["c_attn"], r"h\.1\..*weight", "transformer.h.1.attn.c_attn"),
+    ] {
+        let (folder, config, [before, after]) = moved(base, &targets, trained);
+        assert!(before == after, "{base} {trained}: it is read as it was");
+        let saved = config["modules_to_save"].to_string();
+        assert!(!saved.contains(&format!("\"{under}\"")), "{base} {trained}: {saved}");
+        let tensors = SafeTensors::open_file(&folder.path().join("adapter_model.safetensors")).unwrap();
+        let name = format!("base_model.model.{under}.base_layer.weight");
+        assert!(tensors.shape(&name).is_some(), "{base} {trained}: {:?}", tensors.names());
+    }
+    // A head that is the embedding has the embedding's new weights in PEFT only if it is saved as well.
+    let (folder, config, [before, after]) = moved("tied", &["q_proj"], "embed_tokens");
+    assert!(before == after);
+    assert_eq!(config["modules_to_save"], json!(["lm_head", "model.embed_tokens"]));
+    assert_eq!(config["ensure_weight_tying"], json!(true));
+    let tensors = SafeTensors::open_file(&folder.path().join("adapter_model.safetensors")).unwrap();
+    assert!(tensors.shape("base_model.model.lm_head.weight").is_some());
+    // The name of a module, not of files.
+    let (_, config, [before, after]) = moved("mixtral", &["q_proj"], r"\.gate\.");
+    assert!(before == after);
+    assert_eq!(config["modules_to_save"], json!(["model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]));
+}
+
+#[test]
+fn weights_that_no_folder_of_an_adapter_has_are_not_trained_with_it() {
+    let refused = |base: &str, tokens: &[u32], trained: &str| {
+        let device = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), 1 << 28);
+        let spec = open(&golden(base)).unwrap().spec;
+        let names = spec.targeted(&Targets::Ends(vec!["q_proj".into()])).unwrap();
+        let modules = names.into_iter().map(|name| (name, Size { rank: 2, alpha: 4.0 })).collect();
+        let adapter = Adapter { tokens: tokens.to_vec(), ..Adapter::of(LORA, modules, Default::default()) };
+        let spec = spec.with_adapter(adapter).unwrap();
+        let (mut model, mut params) = Model::declare(&device, &spec, DType::F32);
+        let trained = Trained::adapter(&[trained.into()]).unwrap();
+        frozen(&mut model, &mut params, &trained).unwrap_err().to_string()
+    };
+    let why = refused("mixtral", &[], "experts");
+    assert!(why.contains("model.trained") && why.contains("experts.0.w1.weight is of experts"), "{why}");
+    let why = refused("llama", &[3], "embed_tokens");
+    assert!(why.contains("adapter.token_rows"), "{why}");
 }
 
 #[test]

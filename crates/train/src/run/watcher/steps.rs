@@ -69,8 +69,6 @@ pub(in crate::run) struct Made {
     pub lr: f64,
     /// Seconds that its data was waited for.
     pub data_wait_s: f64,
-    /// Its tokens, of all ranks.
-    pub tokens: u64,
     /// Numbers of its source, by name.
     pub metrics: BTreeMap<String, f64>,
     /// What it took.
@@ -143,14 +141,12 @@ impl Watcher<'_> {
         device: &Device,
         progress: &Progress,
     ) -> Option<Pending> {
-        let Made { stage, lr, data_wait_s, tokens, metrics, took } = made;
+        let Made { stage, lr, data_wait_s, metrics, took } = made;
         let event = events::Step {
             metrics,
             step: progress.step,
             stage: stage as u64,
-            tokens_total: progress.tokens,
             lr,
-            tokens_per_s: tokens as f64 / took.step_s,
             step_s: took.step_s,
             data_wait_s,
             stall_s: took.stall_s,
@@ -161,6 +157,19 @@ impl Watcher<'_> {
             ..events::Step::default()
         };
         self.pending.replace(Pending { result, event })
+    }
+
+    /// Tokens of the last step's stream; 0 where its results have been read.
+    pub fn tokens(&self) -> u64 {
+        self.pending.as_ref().map_or(0, |pending| pending.result.tokens)
+    }
+
+    /// The last step's tokens of all ranks are these, and so many all steps' until now.
+    pub fn counted(&mut self, tokens: u64, total: u64) {
+        if let Some(Pending { event, .. }) = &mut self.pending {
+            event.tokens_total = total;
+            event.tokens_per_s = tokens as f64 / event.step_s;
+        }
     }
 
     /// The last step, if its results have not been read.
