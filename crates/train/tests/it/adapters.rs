@@ -244,7 +244,7 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// Cases whose folders are read: all that PEFT wrote.
-const READ: [&str; 26] = [
+const READ: [&str; 27] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
@@ -263,6 +263,7 @@ const READ: [&str; 26] = [
     "prefix_projection",
     "lora_patterns",
     "lora_bias",
+    "lora_wide",
     "lora_plus",
     "lora_embeddings",
     "lora_head",
