@@ -63,6 +63,7 @@ def cases():
     yield "lora_layers", "llama", lora(["q_proj", "up_proj"], layers_to_transform=[1], exclude_modules=["nothing"])
     yield "rslora", "llama", lora(ATTENTION, use_rslora=True)
     yield "lora_bias", "llama", lora(ATTENTION, lora_bias=True)
+    yield "lora_wide", "llama", lora(["k_proj", "v_proj"], r=20)
     yield "lora_embeddings", "llama", lora(["embed_tokens", "q_proj", "v_proj"])
     yield "lora_head", "llama", lora(["lm_head", "o_proj"])
     yield "dora", "llama", lora(use_dora=True)

@@ -14,8 +14,17 @@ use crate::batch::{Bed, Heard, listen, together};
 const BASE: &str = "../golden_adapters/llama";
 /// Low-rank terms, of attention alone and of everything; lengths of rows; factors; terms of other ranks by projection, with biases, of
 /// one layer.
-const CASES: [&str; 7] =
-    ["lora_attention", "lora_all_linear", "dora", "ia3", "lora_patterns", "lora_bias", "lora_layers"];
+/// A rank beyond the projections' smaller side among them.
+const CASES: [&str; 8] = [
+    "lora_attention",
+    "lora_all_linear",
+    "dora",
+    "ia3",
+    "lora_patterns",
+    "lora_bias",
+    "lora_layers",
+    "lora_wide",
+];
 
 pub fn golden(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_adapters").join(case)
@@ -70,9 +79,9 @@ fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
         let requests = requests(bed.model.spec.vocab);
         let alone: Vec<Heard> = requests.iter().map(|request| alone(&beds, request)).collect();
         // They say different things.
-        assert!(alone[0] != alone[8] && requests[0].adapter == requests[8].adapter);
+        assert!(alone[0] != alone[9] && requests[0].adapter == requests[9].adapter);
         let plain = |at: usize| GenerateRequest { adapter: None, ..requests[at].clone() };
-        (0..7).for_each(|at| assert!(alone[at] != self::alone(&beds, &plain(at)), "{}", CASES[at]));
+        (0..8).for_each(|at| assert!(alone[at] != self::alone(&beds, &plain(at)), "{}", CASES[at]));
         for (chunk_tokens, sequences, apart) in [(4096, 8, 0), (37, 3, 1)] {
             let engine = bed.engine(chunk_tokens);
             CASES.iter().for_each(|case| engine.load_adapter(case, &folder(case)).unwrap());
@@ -93,6 +102,7 @@ fn terms_join_the_products_of_the_base() {
         ("lora_patterns", Some(4)),
         ("lora_bias", Some(4)),
         ("lora_layers", Some(2)),
+        ("lora_wide", Some(2)),
         ("dora", Some(8)),
         ("ia3", Some(4)),
     ] {
@@ -263,8 +273,8 @@ fn adapters_that_cannot_be_are_refused() {
         let error = engine.load_adapter(name, folder).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     };
-    refuse(&engine, "x", &folder("pissa"), "has weights of its base");
-    refuse(&engine, "x", &folder("modules_to_save"), "has weights of its base");
+    refuse(&engine, "x", &folder("pissa"), "(PiSSA)");
+    refuse(&engine, "x", &folder("modules_to_save"), "has weights of its base: `lm_head.weight` and 5 more");
     refuse(&engine, "x", &folder("gpt2_lora"), "not of this model");
     refuse(&engine, "x", &golden("llama"), "adapter_config.json");
     engine.load_adapter("x", &folder("dora")).unwrap();
@@ -272,6 +282,14 @@ fn adapters_that_cannot_be_are_refused() {
     let free = bed.device.pool.budget() - bed.device.pool.usage().live;
     refuse(&bed.engine(64).reserving(free - 100), "y", &folder("dora"), "100 B are free");
     assert!(engine.unload_adapter("y").unwrap_err().to_string().contains("no adapter called `y`"));
+    // Biases that were trained are named.
+    let other = Bed::new("../golden_adapters/gpt2", DType::F32);
+    refuse(
+        &other.engine(64),
+        "x",
+        &folder("gpt2_bias"),
+        "weights of its base: `transformer.h.0.attn.c_attn.bias`",
+    );
     // Of the same names and other shapes.
     let other = Bed::new("gemma", DType::F32);
     refuse(&other.engine(64), "x", &folder("dora"), "shape");

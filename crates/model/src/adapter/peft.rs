@@ -184,7 +184,7 @@ fn leading(spec: &Spec, tensors: &SafeTensors) -> Result<(Names, BTreeMap<String
 
 impl Spec {
     /// The tensors of the adapter: names in files and shapes.
-    fn adapter_tensors(&self) -> BTreeMap<String, Vec<usize>> {
+    pub(super) fn adapter_tensors(&self) -> BTreeMap<String, Vec<usize>> {
         let mut all = BTreeMap::new();
         self.walk(&mut |layer, weight| {
             if weight.kind == Kind::Adapter {

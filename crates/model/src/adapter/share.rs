@@ -33,10 +33,19 @@ pub fn share_base(
 ) -> Result<(Model, Params)> {
     let refuse = |what: &str| Err(Error::file(&tensors.path, what));
     if changes_base(spec, tensors) {
-        return refuse(
-            "has weights of its base (PiSSA, `modules_to_save`, terms of the embedding or the head), which others share; merge it (fathom export --with) and serve \
-             that model",
-        );
+        let own = tensors.in_place_of_base(spec);
+        let what = match own.as_slice() {
+            [] => {
+                "begins from the base's singular parts (PiSSA), which changes weights of its base".to_string()
+            }
+            [first, rest @ ..] => {
+                let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+                format!("has weights of its base: `{first}`{more} in place of the base's own")
+            }
+        };
+        return refuse(&format!(
+            "{what}, which others share; merge it (fathom export --with) and serve that model"
+        ));
     }
     if spec.virtual_tokens() > 0 {
         return refuse(

@@ -178,7 +178,7 @@ impl Spec {
     /// This specification with an adapter.
     ///
     /// # Errors
-    /// A rank that is larger than a projection; different ranks of projections that are one weight here, where that cannot be; factors of
+    /// A rank of none, or of singular parts (PiSSA) one that is larger than a projection; different ranks of projections that are one weight here, where that cannot be; factors of
     /// an input that is several projections'; names that no projection has; some experts of a layer; what an embedding, a head or experts
     /// cannot have; virtual tokens that the model cannot have.
     pub fn with_adapter(mut self, adapter: Adapter) -> Result<Spec, String> {
@@ -199,12 +199,13 @@ impl Spec {
             if adapter.method == AdapterMethod::Factors {
                 continue;
             }
-            if size.rank == 0 || size.rank > out.min(inner) {
+            let singular = matches!(adapter.method, AdapterMethod::Lora { singular: true, .. });
+            // A matrix has no more singular parts than its smaller side; other terms may have a rank beyond it.
+            if size.rank == 0 || (singular && size.rank > out.min(inner)) {
                 let rank = size.rank;
                 return Err(format!("a rank of {rank} does not go with {name}, which is [{out}, {inner}]"));
             }
             let (rank, other) = *ranks.entry(at).or_insert((size.rank, name));
-            let singular = matches!(adapter.method, AdapterMethod::Lora { singular: true, .. });
             if rank != size.rank && (singular || kind != Kinds::Block) {
                 let own = size.rank;
                 return Err(format!("{other} has rank {rank} and {name} {own}; they are one weight here"));

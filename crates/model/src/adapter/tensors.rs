@@ -9,6 +9,7 @@ use fathom_tensor::{BlockFormat, DType};
 use super::turned::Turn;
 use crate::error::{Error, Result};
 use crate::files::{Area, Quantised, SafeTensors, Source, Stream};
+use crate::spec::Spec;
 
 /// An adapter's tensors under the names that a model has for them.
 pub struct PeftTensors {
@@ -29,6 +30,12 @@ impl PeftTensors {
     /// None of them is in the place of one of the base's.
     pub fn is_adapter_alone(&self) -> bool {
         self.alone
+    }
+
+    /// Names of those that are in the place of one of the base's.
+    pub(super) fn in_place_of_base(&self, spec: &Spec) -> Vec<&str> {
+        let added = spec.adapter_tensors();
+        self.names.keys().filter(|name| !added.contains_key(*name)).map(String::as_str).collect()
     }
 }
 

@@ -196,6 +196,8 @@ pub(super) fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Ve
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
     let (model, _) = Model::declare(&nowhere, spec, DType::F32);
     let (mut all, mut skipped, mut seen) = (Vec::new(), vec![names.head.to_string()], BTreeSet::new());
+    // Transformers 5 calls every head so, whatever its tensor is called in files.
+    skip(&mut skipped, Some("lm_head"));
     let pieces = model.pieces();
     let mut failed = Ok(());
     model.visit(&mut |id, layer, weight| {

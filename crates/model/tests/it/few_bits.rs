@@ -269,6 +269,23 @@ fn experts_without_a_layout_stay_as_they_are() {
     assert!(skipped.contains("\"model.layers.1.block_sparse_moe.experts\""), "{skipped}");
 }
 
+/// Transformers 5 has its own name for a head that files call otherwise: both stay as they are.
+#[test]
+fn a_head_stays_by_both_of_its_names() {
+    let opened = open(&root().join("gpt_neox")).unwrap();
+    let generation = GenerationConfig::default();
+    let options =
+        FolderOptions { weights: SaveOptions::new(DType::Bf16), generation: &generation, copy: &[] };
+    let folder = tempfile::tempdir().unwrap();
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
+    for format in [BlockFormat::Nf4, BlockFormat::Int8] {
+        let to = folder.path().join(format!("{format:?}"));
+        let how = QuantisedSave { format, double: true };
+        save_hf_quantised(&device, (&opened.spec, &opened.source), &to, (how, options)).unwrap();
+        assert_eq!(said(&to)["llm_int8_skip_modules"], serde_json::json!(["embed_out", "lm_head"]));
+    }
+}
+
 /// GPTQ's and AWQ's folders name the modules of a mixture that are not in few bits, as their readers want it.
 #[test]
 fn routers_are_left_out_by_name() {

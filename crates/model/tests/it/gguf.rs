@@ -12,15 +12,19 @@ use crate::golden_files::{object, root};
 /// A golden model; of those whose settings llama.cpp has in its code the folder with these.
 fn case(name: &str, folder: &Path) -> PathBuf {
     let golden = root().join(name);
-    if !name.starts_with("gemma") || name == "gemma" {
+    if name != "phi3" && (!name.starts_with("gemma") || name == "gemma") {
         return golden;
     }
     let to = folder.join(name);
     fs::create_dir_all(&to).unwrap();
     fs::copy(golden.join("model.safetensors"), to.join("model.safetensors")).unwrap();
     let mut config = object(&golden.join("config.json"));
-    config.retain(|key, _| !key.contains("layer_types") && !key.contains("sliding_window_pattern"));
-    config.insert("query_pre_attn_scalar".into(), config["head_dim"].clone());
+    if name == "phi3" {
+        config.insert("sliding_window".into(), config["max_position_embeddings"].clone());
+    } else {
+        config.retain(|key, _| !key.contains("layer_types") && !key.contains("sliding_window_pattern"));
+        config.insert("query_pre_attn_scalar".into(), config["head_dim"].clone());
+    }
     fs::write(to.join("config.json"), serde_json::to_vec(&config).unwrap()).unwrap();
     to
 }
@@ -75,6 +79,41 @@ fn families_go_through_a_file() {
     }
 }
 
+/// Numbers of frequencies are f32 in a file, however many digits a configuration gives them; YaRN's factor is one that llama.cpp
+/// multiplies its own with.
+#[test]
+fn frequencies_are_those_of_f32() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, path) = (folder.path().join("model"), folder.path().join("model.gguf"));
+    fs::create_dir(&model).unwrap();
+    let changed = |from: &str, change: &dyn Fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        fs::copy(root().join(from).join("model.safetensors"), model.join("model.safetensors")).unwrap();
+        let mut config = object(&root().join(from).join("config.json"));
+        change(&mut config);
+        fs::write(model.join("config.json"), serde_json::to_vec(&config).unwrap()).unwrap();
+        write(&model, &path, GgufType::Plain(Kind::F32)).unwrap_or_else(|error| panic!("{from}: {error}"));
+        let [before, after] =
+            [&model, &path].map(|model| open(model).unwrap().spec.ropes[0].frequencies(100));
+        for (x, y) in before.inv_freq.iter().zip(&after.inv_freq) {
+            assert!((x - y).abs() <= 2e-7 * x, "{from}: {x} {y}");
+        }
+        assert!((before.factor - after.factor).abs() < 1e-6, "{from}");
+        fathom_base::gguf::Gguf::open(&path).unwrap()
+    };
+    changed("phi3", &|config| {
+        config.insert("sliding_window".into(), serde_json::Value::Null);
+        let factors = serde_json::json!([1.118320672, f64::from(1.13f32), 4.785517845]);
+        config["rope_parameters"]["long_factor"] = factors;
+    });
+    let gguf = changed("llama_yarn", &|config| {
+        let rope = config["rope_parameters"].as_object_mut().unwrap();
+        rope.remove("beta_fast");
+        rope.insert("attention_factor".into(), 1.3.into());
+    });
+    let factor = gguf.float("llama.rope.scaling.attn_factor").unwrap().unwrap();
+    assert!((factor - 1.3 / (0.1 * 4f64.ln() + 1.0)).abs() < 1e-6, "{factor}");
+}
+
 /// Parts of tensors are read as the whole is, and blocks are those of the definition.
 #[test]
 fn blocks_are_read_in_parts() {
@@ -119,6 +158,8 @@ fn what_cannot_be_expressed_is_refused() {
         ("gemma2", "query_pre_attn_scalar"),
         ("qwen2_moe", "mlp_only_layers"),
         ("mixtral", "window"),
+        ("llama_yarn", "beta_fast is 4"),
+        ("phi3", "the window of 8 tokens would be lost"),
     ] {
         let error = write(&root().join(case), &path, GgufType::Q4KM).unwrap_err();
         assert!(error.contains(part), "{case}: {error}");

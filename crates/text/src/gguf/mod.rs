@@ -5,6 +5,7 @@
 
 mod pre;
 mod read;
+mod spaces;
 mod write;
 
 use std::io::ErrorKind;
@@ -18,6 +19,8 @@ pub use write::metadata;
 
 /// The chat template's key.
 const TEMPLATE: &str = "tokenizer.chat_template";
+/// Where a space is put before texts, where llama.cpp knows no such place (`Metaspace` of a `tokenizer.json`): a key of Fathom's own.
+const PREPEND: &str = "fathom.tokenizer.prepend_scheme";
 /// Files that a GGUF file stands for.
 pub const FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
 

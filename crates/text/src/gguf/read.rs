@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use fathom_base::gguf::{Fault, Gguf, Result};
 use serde_json::{Map, Value, json};
 
-use super::TEMPLATE;
 use super::pre::{KNOWN, Pre};
+use super::spaces::Prefix;
+use super::{PREPEND, TEMPLATE};
 
 /// What kinds of tokens there are (`tokenizer.ggml.token_type`), of those that matter.
 const UNKNOWN: i64 = 2;
@@ -208,21 +209,12 @@ impl<'a> Vocabulary<'a> {
         let unknown = self.token("unknown")?.or_else(|| {
             self.kinds.iter().position(|kind| *kind == UNKNOWN).map(|id| self.tokens[id].as_str())
         });
-        let prefix = self.gguf.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
-        let replace =
-            |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
-        let mut normalizers = vec![replace(" ", "\u{2581}")];
-        let mut decoders =
-            vec![replace("\u{2581}", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
-        if prefix {
-            normalizers.insert(0, json!({ "type": "Prepend", "prepend": "\u{2581}" }));
-            decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
-        }
+        let [normalizer, pre_tokenizer, decoder] = self.prefix()?.json();
         let bytes = self.tokens.iter().any(|token| token == "<0x00>");
         Ok(json!({
-            "normalizer": { "type": "Sequence", "normalizers": normalizers },
-            "pre_tokenizer": null,
-            "decoder": { "type": "Sequence", "decoders": decoders },
+            "normalizer": normalizer,
+            "pre_tokenizer": pre_tokenizer,
+            "decoder": decoder,
             "model": {
                 "type": "BPE",
                 "unk_token": unknown,
@@ -232,6 +224,15 @@ impl<'a> Vocabulary<'a> {
                 "merges": self.merges(scores),
             },
         }))
+    }
+
+    /// Where a space is put before texts.
+    fn prefix(&self) -> Result<Prefix> {
+        if let Some(scheme) = self.gguf.text(PREPEND)? {
+            return Prefix::named(scheme).map_or_else(|| fault(PREPEND, format!("is {scheme}")), Ok);
+        }
+        let parts = self.gguf.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        Ok(if parts { Prefix::Parts } else { Prefix::None })
     }
 
     fn merges(&self, scores: &[f32]) -> Vec<[&str; 2]> {

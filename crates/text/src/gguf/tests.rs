@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fathom_base::gguf::{Value as Key, header};
+use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::chat::Template;
@@ -85,6 +86,84 @@ fn sentence_pieces_merge_by_score() {
         assert!(error.contains(part), "{error}");
         keys[at].1 = before;
     }
+}
+
+/// A tokenizer as Transformers writes it for Gemma and Llama: merges of every pair that is a token, in the order of scores.
+fn sentence_pieces(normalizer: Json, pre_tokenizer: Json) -> Json {
+    let space = "\u{2581}";
+    let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let letters = [space, "t", "h", "e", "c", "a"].map(String::from);
+    let merges = [["h", "e"], [space, "t"], ["t", "he"], [space, "the"], ["\u{2581}t", "he"], ["a", "t"]];
+    let merges = merges.into_iter().chain([[space, space], [space, "a"], ["c", "at"]]);
+    let merges: Vec<[&str; 2]> = merges.collect();
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>", "<turn>"]
+        .map(String::from)
+        .into_iter()
+        .chain(bytes)
+        .chain(letters)
+        .collect();
+    for [left, right] in &merges {
+        let whole = format!("{left}{right}");
+        if !tokens.contains(&whole) {
+            tokens.push(whole);
+        }
+    }
+    let added = |id: usize| {
+        json!({ "id": id, "content": tokens[id], "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true })
+    };
+    let vocab: serde_json::Map<String, Json> =
+        tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
+    json!({
+        "version": "1.0", "added_tokens": (0..4).map(added).collect::<Vec<_>>(), "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer, "post_processor": null,
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": space }, "content": " " }, { "type": "ByteFallback" },
+            { "type": "Fuse" } ] },
+        "model": { "type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+            "vocab": vocab, "merges": merges },
+    })
+}
+
+#[test]
+fn what_marks_spaces_goes_through_a_file() {
+    let space = "\u{2581}";
+    let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": space });
+    let split = json!({ "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious", "invert": false });
+    let prepend =
+        json!({ "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": space }, replace] });
+    let metaspace = |scheme: &str, split: bool| json!({ "type": "Metaspace", "replacement": space, "prepend_scheme": scheme, "split": split });
+    let null = Json::Null;
+    let folder = tempfile::tempdir().unwrap();
+    let save = |normalizer: &Json, pre_tokenizer: &Json| {
+        let json = sentence_pieces(normalizer.clone(), pre_tokenizer.clone());
+        std::fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+    };
+    let cases = [
+        (&replace, &split, false),
+        (&replace, &null, false),
+        (&prepend, &null, true),
+        (&null, &metaspace("first", false), true),
+        (&null, &metaspace("always", false), true),
+        (&null, &metaspace("never", false), false),
+    ];
+    for (normalizer, pre_tokenizer, prefix) in cases {
+        save(normalizer, pre_tokenizer);
+        let before = Tokenizer::from_dir(folder.path()).unwrap();
+        let keys = metadata(folder.path(), before.vocab_size()).unwrap();
+        let key = |name: &str| keys.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        assert_eq!(key("tokenizer.ggml.model"), Some(Key::Text("llama".into())));
+        assert_eq!(key("tokenizer.ggml.add_space_prefix"), Some(Key::Bool(prefix)));
+        let read = Tokenizer::from_dir(write(folder.path(), &keys)).unwrap();
+        for text in ["the cat", " the  cat", "", "  ", "a<turn>the cat<turn> that\n", "é the"] {
+            let ids = before.encode_special(text).unwrap();
+            assert_eq!(read.encode_special(text).unwrap(), ids, "{pre_tokenizer} {text}");
+        }
+    }
+    // Here text is cut where a token has a space inside.
+    save(&null, &metaspace("first", true));
+    let error = metadata(folder.path(), 300).unwrap_err().to_string();
+    assert!(error.contains("pre_tokenizer") && error.contains("Metaspace"), "{error}");
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::path::Path;
 use fathom_base::gguf::Value as Key;
 use serde_json::Value;
 
-use super::TEMPLATE;
 use super::pre::Pre;
+use super::spaces::Prefix;
+use super::{PREPEND, TEMPLATE};
 use crate::chat::template_source;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
@@ -34,20 +35,26 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
     let merges = merges(&json["model"]).ok_or_else(|| {
         refuse(format!("its model is {}, and BPE alone can be written", json["model"]["type"]))
     })?;
-    let pieces = json["model"]["byte_fallback"] == true && json["pre_tokenizer"].is_null();
+    let pre = Pre::of(&json["pre_tokenizer"], json["model"]["ignore_merges"] == true);
+    // Vocabularies that have bytes for what they do not know are SentencePiece's.
+    let pieces = json["model"]["byte_fallback"] == true && pre.is_none();
+    let mut scheme = None;
     let mut keys: Vec<(String, Key)> = Vec::new();
     let mut put = |key: &str, value: Key| keys.push((format!("tokenizer.ggml.{key}"), value));
     let (tokens, kinds) = tokens(&tokenizer, &json, vocab, pieces);
     if pieces {
-        let prefix = space_prefix(&json["normalizer"])
-            .ok_or_else(|| refuse(format!("its normalizer {} is not llama.cpp's", json["normalizer"])))?;
+        let prefix = Prefix::of(&json["normalizer"], &json["pre_tokenizer"], &merges).ok_or_else(|| {
+            let [normalizer, cuts] = ["normalizer", "pre_tokenizer"].map(|key| &json[key]);
+            refuse(format!(
+                "llama.cpp does not do what its normalizer {normalizer} and its pre_tokenizer {cuts} do"
+            ))
+        })?;
+        scheme = prefix.scheme();
         put("model", Key::Text("llama".into()));
         put("pre", Key::Text("default".into()));
-        put("add_space_prefix", Key::Bool(prefix));
+        put("add_space_prefix", Key::Bool(prefix != Prefix::None));
         put("scores", Key::Floats(scores(&tokens, &merges)));
     } else {
-        let whole_words = json["model"]["ignore_merges"] == true;
-        let pre = Pre::of(&json["pre_tokenizer"], whole_words);
         let name = pre.map(|pre| pre.names[0]).ok_or_else(|| {
             refuse(format!("llama.cpp has no name for its pre_tokenizer {}", json["pre_tokenizer"]))
         })?;
@@ -72,6 +79,7 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
     unknown.into_iter().for_each(|unknown| put("unknown_token_id", id(unknown)));
     put("add_bos_token", Key::Bool(tokenizer.prompt_bos().is_some()));
     put("add_eos_token", Key::Bool(around.last().is_some_and(|last| tokenizer.eos() == Some(*last))));
+    keys.extend(scheme.map(|scheme| (PREPEND.into(), Key::Text(scheme.into()))));
     if let Some(source) = template_source(model)? {
         keys.push((TEMPLATE.into(), Key::Text(source)));
     }
@@ -88,21 +96,6 @@ fn merges(model: &Value) -> Option<Vec<[String; 2]>> {
     };
     (model["type"] == "BPE").then_some(())?;
     model["merges"].as_array()?.iter().map(merge).collect()
-}
-
-/// Whether a space is put before texts; `None` of a normalizer that does something else than mark spaces.
-fn space_prefix(normalizer: &Value) -> Option<bool> {
-    let one = std::slice::from_ref(normalizer);
-    let parts = normalizer["normalizers"].as_array().map_or(one, Vec::as_slice);
-    let marks = |part: &Value| {
-        part["type"] == "Replace" && part["pattern"]["String"] == " " && part["content"] == "\u{2581}"
-    };
-    let prepends = |part: &Value| part["type"] == "Prepend" && part["prepend"] == "\u{2581}";
-    match parts {
-        [part] if marks(part) => Some(false),
-        [first, second] if prepends(first) && marks(second) => Some(true),
-        _ => None,
-    }
 }
 
 /// Spellings and kinds of all ids.

@@ -247,7 +247,7 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// Cases whose folders are read: all that PEFT wrote.
-const READ: [&str; 31] = [
+const READ: [&str; 32] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
@@ -267,6 +267,7 @@ const READ: [&str; 31] = [
     "prefix_projection",
     "lora_patterns",
     "lora_bias",
+    "lora_wide",
     "lora_plus",
     "lora_embeddings",
     "lora_head",

@@ -149,7 +149,7 @@ impl Keys<'_> {
 }
 
 /// A number as it was written before it became f32: the shortest decimal that rounds to it.
-fn short(number: f64) -> f64 {
+pub(super) fn short(number: f64) -> f64 {
     (number as f32).to_string().parse().unwrap_or(number)
 }
 
@@ -281,15 +281,25 @@ fn short_of(number: f32) -> f64 {
     short(f64::from(number))
 }
 
+/// What llama.cpp multiplies a file's factor of YaRN's cosine and sine with: what it is where nothing is said.
+pub(super) fn yarn_scale(factor: f64) -> f64 {
+    0.1 * factor.ln() + 1.0
+}
+
+/// The factor of a configuration by that of a file.
+pub(super) fn yarn_attention(in_file: f64, factor: f64) -> f64 {
+    short(short(in_file) * yarn_scale(factor))
+}
+
 fn yarn(c: &Keys<'_>, factor: Option<f64>, original: Option<u64>) -> Result<Value> {
     let mut map = Map::new();
+    let factor = factor.map_or_else(|| c.missing("rope.scaling.factor"), Ok)?;
     map.insert("rope_type".into(), json!("yarn"));
-    map.insert("factor".into(), json!(factor.map_or_else(|| c.missing("rope.scaling.factor"), Ok)?));
-    let keys = [
-        ("attention_factor", "rope.scaling.attn_factor"),
-        ("beta_fast", "rope.scaling.yarn_beta_fast"),
-        ("beta_slow", "rope.scaling.yarn_beta_slow"),
-    ];
+    map.insert("factor".into(), json!(factor));
+    if let Some(in_file) = c.float("rope.scaling.attn_factor")? {
+        map.insert("attention_factor".into(), json!(yarn_attention(in_file, factor)));
+    }
+    let keys = [("beta_fast", "rope.scaling.yarn_beta_fast"), ("beta_slow", "rope.scaling.yarn_beta_slow")];
     map.extend(original.map(|original| ("original_max_position_embeddings".to_string(), json!(original))));
     for (theirs, ours) in keys {
         map.extend(c.float(ours)?.map(|value| (theirs.to_string(), json!(value))));

@@ -2,7 +2,7 @@
 
 use fathom_base::gguf::Value as Key;
 
-use super::config::{ARCHITECTURES, SCALES, llama3_factors};
+use super::config::{ARCHITECTURES, SCALES, llama3_factors, yarn_scale};
 use crate::rope::{RopeScaling, RopeSpec};
 use crate::spec::Spec;
 
@@ -23,11 +23,14 @@ pub(super) fn keys(spec: &Spec) -> Result<Named, String> {
         return Err(format!("models of the family {} cannot be written as GGUF", spec.family));
     };
     let window = spec.layers.iter().find_map(|layer| layer.window());
-    if let Some(window) = window.filter(|_| *arch == "llama") {
+    // Of Phi-3's windows llama.cpp reads those alone that are no shorter than the context, and does not use them.
+    let lost = |window: &usize| *arch == "llama" || (*arch == "phi3" && *window < spec.max_positions);
+    if let Some(window) = window.filter(lost) {
         return Err(format!(
-            "llama.cpp's llama attends to all tokens: the window of {window} tokens would be lost"
+            "llama.cpp's {arch} attends to all tokens: the window of {window} tokens would be lost"
         ));
     }
+    check_ramp(spec)?;
     let mut keys = Vec::new();
     let mut put = |name: &str, key: Key| keys.push((format!("{arch}.{name}"), key));
     let count = |number: usize| Key::Unsigned(number as u64);
@@ -74,6 +77,23 @@ pub(super) fn keys(spec: &Spec) -> Result<Named, String> {
     Ok((arch, keys))
 }
 
+/// # Errors
+/// The ends of YaRN's ramp are not where llama.cpp has them in its code.
+fn check_ramp(spec: &Spec) -> Result<(), String> {
+    for rope in &spec.ropes {
+        let RopeScaling::Yarn { beta_fast, beta_slow, .. } = &rope.scaling else { continue };
+        for (key, value, own) in [("beta_fast", beta_fast, 32.0), ("beta_slow", beta_slow, 1.0)] {
+            // As in Transformers a zero says as much as an absent value.
+            if let Some(value) = value.filter(|value| *value != 0.0 && *value != own) {
+                return Err(format!(
+                    "rope_scaling: {key} is {value}, and llama.cpp computes with {own} whatever a file says"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn rope_keys(rope: &RopeSpec, put: &mut impl FnMut(&str, Key)) {
     let scaling = &rope.scaling;
     let count = |number: usize| Key::Unsigned(number as u64);
@@ -85,11 +105,10 @@ fn rope_keys(rope: &RopeSpec, put: &mut impl FnMut(&str, Key)) {
         RopeScaling::Yarn { factor, beta_fast, beta_slow, attention_factor, .. } => {
             put("rope.scaling.type", Key::Text("yarn".into()));
             put("rope.scaling.factor", Key::Float(*factor));
-            let keys = [
-                ("attn_factor", attention_factor),
-                ("yarn_beta_fast", beta_fast),
-                ("yarn_beta_slow", beta_slow),
-            ];
+            if let Some(whole) = attention_factor {
+                put("rope.scaling.attn_factor", Key::Float(whole / yarn_scale(*factor)));
+            }
+            let keys = [("yarn_beta_fast", beta_fast), ("yarn_beta_slow", beta_slow)];
             for (name, value) in keys {
                 value.iter().for_each(|value| put(&format!("rope.scaling.{name}"), Key::Float(*value)));
             }

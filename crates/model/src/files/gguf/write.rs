@@ -9,6 +9,7 @@ use fathom_tensor::ggml::{Kind, quantise};
 use fathom_tensor::{DType, Device, Meta, Profile};
 use rayon::prelude::*;
 
+use super::config::{short, yarn_attention, yarn_scale};
 use super::keys::keys;
 use super::{names, read_with};
 use crate::error::{Error, Result};
@@ -18,6 +19,7 @@ use crate::files::source::Source;
 use crate::files::writer::FileWriter;
 use crate::model::Model;
 use crate::moe::Moe;
+use crate::rope::RopeScaling;
 use crate::spec::Spec;
 
 /// Elements that are read and quantised at once, about.
@@ -164,7 +166,7 @@ fn check(spec: &Spec, path: &Path, values: &[(String, Key)], outs: &[Out]) -> Re
     let factors = |name: &str| made.get(name).map(|made| made.to_vec());
     let (read, _) = read_with(path, &gguf, &factors)?;
     let family = spec.family;
-    let wanted = Spec { moe: spec.moe.clone().map(Moe::untrained), ..spec.clone() };
+    let wanted = narrowed(Spec { moe: spec.moe.clone().map(Moe::untrained), ..spec.clone() });
     let read = Spec { family, ..read };
     if read == wanted {
         return Ok(());
@@ -184,6 +186,22 @@ fn check(spec: &Spec, path: &Path, values: &[(String, Key)], outs: &[Out]) -> Re
             Error::file(path, format!("a GGUF file cannot express {wanted:?}; it would be read as {read:?}"))
         }
     })
+}
+
+/// What is left of a specification where a file has numbers of frequencies in f32.
+fn narrowed(mut spec: Spec) -> Spec {
+    for rope in &mut spec.ropes {
+        match &mut rope.scaling {
+            RopeScaling::Longrope { short_factor, long_factor, .. } => {
+                short_factor.iter_mut().chain(long_factor).for_each(|factor| *factor = short(*factor));
+            }
+            RopeScaling::Yarn { factor, attention_factor: Some(whole), .. } => {
+                *whole = yarn_attention(*whole / yarn_scale(*factor), *factor);
+            }
+            _ => {}
+        }
+    }
+    spec
 }
 
 /// All tensors of a model in llama.cpp's order, and how many weights they are.
