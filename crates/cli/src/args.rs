@@ -209,6 +209,10 @@ fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=4096)
 }
 
+fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
@@ -409,7 +413,7 @@ pub struct Sampling {
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Maximum number of new tokens; default: 256, or what fits into the context.
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one())]
     pub max_tokens: Option<usize>,
     /// Stops before this text; may be repeated.
     #[arg(long)]

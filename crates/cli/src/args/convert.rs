@@ -128,9 +128,9 @@ pub struct Convert {
     /// What is written; default: gguf if the name ends so, else huggingface.
     #[arg(long)]
     pub format: Option<Format>,
-    /// How the matrices of a .gguf file are stored.
-    #[arg(long = "type", value_name = "TYPE", default_value = "bf16")]
-    pub gguf_type: GgufName,
+    /// How the matrices of a .gguf file are stored; default: bf16.
+    #[arg(long = "type", value_name = "TYPE")]
+    pub gguf_type: Option<GgufName>,
     /// Type of the weights; default: as they are stored.
     #[arg(long)]
     pub precision: Option<Precision>,

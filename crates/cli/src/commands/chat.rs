@@ -52,10 +52,19 @@ impl Person for Terminal {
                 out!("> ");
                 self.flush();
             }
-            let mut line = String::new();
-            if std::io::stdin().lock().read_line(&mut line).unwrap_or(0) == 0 {
-                return None;
+            let mut line = Vec::new();
+            match std::io::stdin().lock().read_until(b'\n', &mut line) {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => {
+                    console::note(&format!("cannot read what is said: {error}"));
+                    return None;
+                }
             }
+            let Ok(line) = String::from_utf8(line) else {
+                console::note("a line is not UTF-8, and is left out");
+                continue;
+            };
             self.stop.store(false, Ordering::Relaxed);
             let line = line.trim();
             match line.split_once(' ').map_or((line, ""), |(word, rest)| (word, rest.trim())) {

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use fathom_app::export::{Conversion, Converted, Format};
+use fathom_app::export::{Conversion, Converted, Format, GgufName};
 use fathom_app::quantize::{Experts, Quantised, Request, run as quantise};
 use fathom_app::{Machine, export as export_model, import as import_model};
 use fathom_base::human;
-use fathom_train::recipe::QatName;
+use fathom_train::recipe::{QatName, QuantizationName};
 use serde_json::json;
 
 use crate::args::{Convert, Quantize};
@@ -96,7 +96,17 @@ fn conversion(args: &Convert) -> Result<Conversion> {
     let Convert { from, to, format, gguf_type, .. } = args;
     let named = to.extension().is_some_and(|end| end == "gguf");
     let format = format.unwrap_or(if named { Format::Gguf } else { Format::Huggingface });
-    let gguf = (format == Format::Gguf).then(|| gguf_type.kind());
+    match (format, gguf_type, args.precision) {
+        (Format::Huggingface, Some(kind), _) => {
+            bail!("--type {kind} is of a .gguf file; a folder has --precision")
+        }
+        (Format::Gguf, _, Some(of)) => bail!("--precision {of} is of a folder; a .gguf file has --type"),
+        (Format::Gguf, ..) if args.quantization != QuantizationName::None => {
+            bail!("--quantization {} is of a folder; a .gguf file has --type", args.quantization)
+        }
+        _ => {}
+    }
+    let gguf = (format == Format::Gguf).then(|| gguf_type.unwrap_or(GgufName::Bf16).kind());
     let quantised = Conversion::quantised(args.quantization, !args.single_quant);
     let with = args.adapters.iter().map(|text| weighted(text)).collect::<Result<_>>()?;
     Ok(Conversion {
@@ -128,7 +138,7 @@ fn print(args: &Convert, what: &Conversion, done: &Converted) {
         done.family,
         human::count(done.weights),
         match (what.gguf, done.rounded) {
-            (Some(_), _) => args.gguf_type.to_string(),
+            (Some(_), _) => args.gguf_type.unwrap_or(GgufName::Bf16).to_string(),
             (None, QatName::None) => done.dtype.safetensors_name().to_lowercase(),
             (None, rounded) => rounded.to_string(),
         }

@@ -38,6 +38,12 @@ fn a_file_stands_for_a_model() {
     good(["quantize", arg(&file), arg(&small), "--to", "q8_0"]);
     assert!(fs::metadata(&small).unwrap().len() < fs::metadata(&file).unwrap().len() / 2);
     good(["generate", arg(&small), "the old", "--max-tokens", "2"]);
+    // What is said of the other kind of output is not left out in silence.
+    let (other, none) = (at("other.gguf"), at("none"));
+    refused(["export", arg(&back), arg(&other), "--precision", "f32"], &["--precision", "--type"]);
+    refused(["export", arg(&back), arg(&other), "--quantization", "nf4"], &["--quantization", "--type"]);
+    refused(["export", arg(&back), arg(&none), "--type", "q8_0"], &["--type q8_0", "--precision"]);
+    refused(["generate", arg(&back), "x", "--max-tokens", "0"], &["--max-tokens"]);
     refused(["quantize", arg(&file), arg(&small), "--to", "q8_0"], &["small.gguf", "exists"]);
     fs::write(at("broken.gguf"), &fs::read(&small).unwrap()[..200]).unwrap();
     refused(["generate", arg(&at("broken.gguf")), "x"], &["broken.gguf"]);
