@@ -125,10 +125,10 @@ pub struct Convert {
     /// What is written; default: gguf if the name ends so, else huggingface.
     #[arg(long)]
     pub format: Option<Format>,
-    /// How the matrices of a .gguf file are stored.
-    #[arg(long = "type", value_name = "TYPE", default_value = "bf16")]
-    pub gguf_type: GgufName,
-    /// Type of the weights; default: as they are stored.
+    /// How the matrices of a .gguf file are stored; default: bf16, or the type of --precision.
+    #[arg(long = "type", value_name = "TYPE")]
+    pub gguf_type: Option<GgufName>,
+    /// Type of the weights; default: as they are stored (of a .gguf file bf16).
     #[arg(long)]
     pub precision: Option<Precision>,
     /// Write projections as bitsandbytes stores them (nf4, int8), for Transformers and for `model.quantization`.
