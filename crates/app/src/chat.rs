@@ -10,7 +10,7 @@ use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_text::chat::{Conversation, Message, Template};
 
 use crate::error::{Result, caught, refuse};
-use crate::models::Ready;
+use crate::models::{self, Ready};
 
 /// Tokens of a conversation, where nothing is said and the model has as many.
 const CONTEXT: usize = 8192;
@@ -66,6 +66,7 @@ pub trait Person {
 /// A model without a chat template, settings out of range, no memory for the context.
 pub fn chat(model: &Ready, settings: &Settings, person: &mut dyn Person) -> Result<()> {
     let Ready { folder, tokenizer, device, loaded } = model;
+    models::writes(folder, &loaded.model.spec)?;
     let template = match &settings.template {
         Some(file) => Some(Template::from_file(file, tokenizer)?),
         None => Template::from_dir(folder, tokenizer)?,

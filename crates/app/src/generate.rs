@@ -47,7 +47,8 @@ pub fn generate(
     request: &Request,
     stream: &mut dyn FnMut(&str) -> Flow,
 ) -> Result<Generation> {
-    let Ready { tokenizer, device, loaded, .. } = model;
+    let Ready { folder, tokenizer, device, loaded } = model;
+    models::writes(folder, &loaded.model.spec)?;
     let (spec, prompt) = (&loaded.model.spec, &request.prompt);
     let context_tokens = request.context_tokens.unwrap_or(spec.max_positions);
     let limits = Limits { context_tokens, ..Limits::default() };

@@ -3,7 +3,7 @@
 //! This is mean pooling as in Sentence-BERT (Reimers and Gurevych 2019), of a decoder: a token has seen what stands before
 //! it only. Several texts run as documents of one packed stream that do not see each other.
 
-use fathom_base::Embed;
+use fathom_base::{Embed, TextPair};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -11,6 +11,9 @@ use crate::error::Error;
 /// Of a text, as many bytes are read as this for each token that counts: words of natural text and code have far fewer, and
 /// a file of gigabytes is not tokenised for the sake of its first lines.
 const BYTES_PER_TOKEN: usize = 32;
+
+/// Computes something of texts that run together.
+type Together<'a> = dyn FnMut(&[Vec<u32>]) -> Result<(), Error> + 'a;
 
 impl Embed for Engine<'_> {
     /// The first [`crate::Limits::context_tokens`] tokens of a text count (fewer where positions are learned); spellings
@@ -31,18 +34,48 @@ impl Engine<'_> {
     pub(crate) fn embed_all(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, Error> {
         let texts = texts.iter().map(|text| self.beginning(text)).collect::<Result<Vec<_>, Error>>()?;
         let mut vectors = Vec::with_capacity(texts.len());
-        let mut rest = texts.as_slice();
-        while let Some(first) = rest.first() {
+        self.in_chunks(&texts, &mut |together| self.directions(together, &mut vectors))?;
+        Ok(vectors)
+    }
+
+    /// The scores of texts and of pairs of them, by the head of scores: each is tokenised as Transformers does it (spellings of special
+    /// tokens are those tokens, the tokenizer's template is applied), the second of a pair behind the first.
+    ///
+    /// # Errors
+    /// As [`Engine::scores_of`], and the tokenizer's.
+    ///
+    /// # Panics
+    /// If the model has no such head.
+    pub(crate) fn scores_of_texts(&self, texts: &[TextPair]) -> Result<Vec<Vec<f32>>, Error> {
+        let ids = |(first, second): &TextPair| -> Result<Vec<u32>, Error> {
+            let mut ids = self.tokenizer.encode_prompt(first)?;
+            if let Some(second) = second {
+                ids.extend(self.tokenizer.encode_prompt(second)?);
+            }
+            Ok(ids)
+        };
+        let texts = texts.iter().map(ids).collect::<Result<Vec<_>, Error>>()?;
+        let mut scores = Vec::with_capacity(texts.len());
+        self.in_chunks(&texts, &mut |together| {
+            scores.extend(self.scores_of(together)?);
+            Ok(())
+        })?;
+        Ok(scores)
+    }
+
+    /// Calls `work` with as many texts at once as a chunk holds, one at least.
+    fn in_chunks(&self, mut texts: &[Vec<u32>], work: &mut Together<'_>) -> Result<(), Error> {
+        while let Some(first) = texts.first() {
             let mut tokens = first.len();
-            let more = rest[1..].iter().take_while(|text| {
+            let more = texts[1..].iter().take_while(|text| {
                 tokens += text.len();
                 tokens <= self.limits.chunk_tokens
             });
-            let (together, left) = rest.split_at(1 + more.count());
-            self.directions(together, &mut vectors)?;
-            rest = left;
+            let (together, left) = texts.split_at(1 + more.count());
+            work(together)?;
+            texts = left;
         }
-        Ok(vectors)
+        Ok(())
     }
 
     /// The ids of a text that count: at least one.

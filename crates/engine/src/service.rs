@@ -81,7 +81,8 @@ pub struct Commands {
 enum Command {
     Submit(u64, Box<Checked>, Sink),
     Cancel(u64),
-    Embed(Vec<TextPair>, VectorSink),
+    /// Texts, and whether scores are asked of them in place of vectors.
+    Embed(Vec<TextPair>, bool, VectorSink),
     Erase(Sender<u64>),
     Load(String, PathBuf, Sender<std::result::Result<(), Error>>),
     Unload(String, Sender<()>),
@@ -126,7 +127,7 @@ impl Commands {
         capacity: Capacity,
         beginnings: Option<&Beginnings>,
     ) -> std::result::Result<(), Error> {
-        let mut vectors: Vec<(Vec<TextPair>, VectorSink)> = Vec::new();
+        let mut vectors: Vec<(Vec<TextPair>, bool, VectorSink)> = Vec::new();
         let mut gone = false;
         let mut scheduler = Scheduler::new(engine, capacity);
         if let Some(beginnings) = beginnings {
@@ -139,8 +140,12 @@ impl Commands {
             self.tell_unloaded();
             let busy = !scheduler.is_idle() || !vectors.is_empty();
             gone |= !self.take(busy, &mut scheduler, &mut vectors);
-            for (texts, sink) in vectors.drain(..) {
-                sink(if engine.is_whole() { engine.vectors(&texts) } else { Err(vectorless().into()) });
+            for (texts, scores, sink) in vectors.drain(..) {
+                sink(match (engine.is_whole(), scores) {
+                    (false, _) => Err(vectorless().into()),
+                    (true, true) => engine.scores_of_texts(&texts).map_err(Into::into),
+                    (true, false) => engine.vectors(&texts),
+                });
             }
             let worked = self.step(&mut scheduler);
             engine.check_ranks()?;
@@ -166,7 +171,7 @@ impl Commands {
         &self,
         busy: bool,
         scheduler: &mut Scheduler<'e>,
-        vectors: &mut Vec<(Vec<TextPair>, VectorSink)>,
+        vectors: &mut Vec<(Vec<TextPair>, bool, VectorSink)>,
     ) -> bool {
         let mut wait = !busy;
         loop {
@@ -189,7 +194,7 @@ impl Commands {
                     self.say(scheduler, |_| Word::Leave(id));
                     scheduler.cancel(id);
                 }
-                Command::Embed(texts, sink) => vectors.push((texts, sink)),
+                Command::Embed(texts, scores, sink) => vectors.push((texts, scores, sink)),
                 // Who asked may be gone.
                 Command::Erase(reply) => {
                     self.say(scheduler, |_| Word::Erase);
@@ -294,7 +299,9 @@ impl Handle {
 }
 
 fn vectorless() -> Error {
-    Error::Unsupported("vectors are for a model on one rank; serve it without --tp and --pp".to_string())
+    Error::Unsupported(
+        "vectors and scores are for a model on one rank; serve it without --tp and --pp".to_string(),
+    )
 }
 
 fn stopped() -> Error {
@@ -367,11 +374,11 @@ impl Service for Handle {
     }
 
     fn embed(&self, texts: Vec<TextPair>, classify: bool, sink: VectorSink) -> Result<Ticket> {
-        if classify {
+        if classify && self.facts.card.labels.is_empty() {
             let message = format!("{} has no head that classifies", self.facts.card.name);
             return Err(Error::Unsupported(message).into());
         }
-        self.send(Command::Embed(texts, sink))?;
+        self.send(Command::Embed(texts, classify, sink))?;
         // Vectors are computed in one go; there is nothing to cancel once they are.
         Ok(Ticket::new(|| ()))
     }

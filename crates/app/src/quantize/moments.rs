@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fathom_model::{BlockTensor, InputSizes, Moments};
+use fathom_model::{BlockTensor, InputSizes, Moments, Residual};
 use fathom_tensor::{Device, Tensor};
 
 use crate::calibration::each_kept;
@@ -76,14 +76,21 @@ impl<'a> Judged<'a> {
     /// Shows the inputs of all projections, row by row.
     fn each(&self, see: &mut See<'_>) {
         let LoadedModel { model, params } = self.loaded;
+        // Attention and MLP may read one norm.
+        let shared = model.spec.residual == Residual::SharedNorm;
         for text in self.texts {
             let mut layers = BTreeMap::<usize, Layer>::new();
             each_kept(self.device, (model, params), text, &mut |layer, name, tensor| {
                 let Ok(layer) = usize::try_from(layer) else { return };
-                let (of_all, of_experts) = roles(name);
+                let (of_all, mut of_experts) = roles(name);
+                let mut also: &[&str] = &[];
+                if shared && name == "attn.norm" {
+                    (also, of_experts) = roles("mlp.norm");
+                }
                 if !of_all.is_empty() {
                     let rows = self.device.to_f32(tensor);
-                    of_all.iter().for_each(|role| see((layer, role, None), &rows, tensor.cols()));
+                    let all = of_all.iter().chain(also);
+                    all.for_each(|role| see((layer, role, None), &rows, tensor.cols()));
                 }
                 if model.spec.experts_of(layer).is_none() {
                     return;

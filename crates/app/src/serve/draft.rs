@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fathom_engine::{Engine, Limits, page_bytes};
-use fathom_model::Model;
+use fathom_model::{HfFolder, Model};
 use fathom_tensor::{DType, Device, PageFormat};
 use fathom_text::Tokenizer;
 
@@ -48,7 +48,8 @@ impl Draft {
         let what = || format!("the draft model {} (--draft)", path.display());
         let made = || -> Result<Draft> {
             let folder = models::model_folder(path)?;
-            let source = fathom_model::open(&folder)?.source;
+            let HfFolder { spec, source, .. } = fathom_model::open(&folder)?;
+            models::writes(&folder, &spec)?;
             let dtype = order.precision.map_or_else(|| models::stored_dtype(&source), models::precision);
             let tokenizer = models::tokenizer(&folder)?;
             Ok(Draft { loaded: load(&folder, dtype)?, tokenizer, dtype })

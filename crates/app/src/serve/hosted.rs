@@ -177,15 +177,16 @@ impl Named<'_> {
             Some(file) => Some(Template::from_file(file, tokenizer)?),
             None => Template::from_dir(folder, tokenizer)?,
         };
+        let template = template.filter(|_| engine.spec().scores == 0);
         let (spec, bounds) = (engine.spec(), engine.bounds(capacity.clone()));
         let card = ModelCard {
             name: name.to_string(),
             fingerprint: fingerprint::fingerprint(folder, tokenizer, &self.how(order))?,
             context_tokens: bounds.limits.context_tokens,
             vocabulary: spec.vocab,
-            generates: true,
+            generates: spec.scores == 0,
             converses: template.is_some(),
-            labels: Vec::new(),
+            labels: labels(folder, spec.scores),
             embedding: spec.hidden,
             adapters: BTreeMap::new(),
             eos: tokenizer.stops().to_vec(),
@@ -215,6 +216,17 @@ fn pad_token(folder: &Path) -> Result<Option<String>> {
     let config: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let token = &config["pad_token"];
     Ok(token["content"].as_str().or(token.as_str()).map(str::to_string))
+}
+
+/// Names of a model's scores, as its configuration has them.
+fn labels(folder: &Path, scores: usize) -> Vec<String> {
+    let config = std::fs::read(folder.join("config.json")).unwrap_or_default();
+    let config: Value = serde_json::from_slice(&config).unwrap_or_default();
+    let name = |label: usize| {
+        let named = config["id2label"][label.to_string()].as_str();
+        named.map_or_else(|| format!("LABEL_{label}"), str::to_string)
+    };
+    (0..scores).map(name).collect()
 }
 
 /// Answers until all askers are gone. A step that panics fails what it worked on, and the next request is answered.

@@ -62,7 +62,7 @@ fn send(at: SocketAddr, route: &str, body: &Value) -> TcpStream {
     stream
 }
 
-fn ask(at: SocketAddr, route: &str, body: &Value) -> Value {
+pub fn ask(at: SocketAddr, route: &str, body: &Value) -> Value {
     let mut answer = String::new();
     send(at, route, body).read_to_string(&mut answer).unwrap();
     let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{route}: {answer}"));

@@ -43,9 +43,6 @@ pub struct Score {
     pub model: PathBuf,
     /// The rows: JSON lines with two answers each; with --top-k lessons.
     pub data: PathBuf,
-    /// An adapter that makes it a reward model: the folder of a run, or PEFT's.
-    #[arg(long, value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
     /// The file to write: the same rows, with `reference` (log-probabilities), `teacher` (best tokens) or `rewards`.
     #[arg(long)]
     pub out: PathBuf,
@@ -128,10 +125,10 @@ pub struct Convert {
     /// What is written; default: gguf if the name ends so, else huggingface.
     #[arg(long)]
     pub format: Option<Format>,
-    /// How the matrices of a .gguf file are stored; default: bf16.
+    /// How the matrices of a .gguf file are stored; default: bf16, or the type of --precision.
     #[arg(long = "type", value_name = "TYPE")]
     pub gguf_type: Option<GgufName>,
-    /// Type of the weights; default: as they are stored.
+    /// Type of the weights; default: as they are stored (of a .gguf file bf16).
     #[arg(long)]
     pub precision: Option<Precision>,
     /// Write projections as bitsandbytes stores them (nf4, int8), for Transformers and for `model.quantization`.

@@ -7,7 +7,7 @@ use fathom_app::export::{Conversion, Converted, Format, GgufName};
 use fathom_app::quantize::{Experts, Quantised, Request, run as quantise};
 use fathom_app::{Machine, export as export_model, import as import_model};
 use fathom_base::human;
-use fathom_train::recipe::{QatName, QuantizationName};
+use fathom_train::recipe::{Precision, QatName, QuantizationName};
 use serde_json::json;
 
 use crate::args::{Convert, Quantize};
@@ -93,20 +93,15 @@ fn coded(args: &Quantize) -> Result<()> {
 }
 
 fn conversion(args: &Convert) -> Result<Conversion> {
-    let Convert { from, to, format, gguf_type, .. } = args;
+    let Convert { from, to, format, .. } = args;
     let named = to.extension().is_some_and(|end| end == "gguf");
     let format = format.unwrap_or(if named { Format::Gguf } else { Format::Huggingface });
-    match (format, gguf_type, args.precision) {
-        (Format::Huggingface, Some(kind), _) => {
-            bail!("--type {kind} is of a .gguf file; a folder has --precision")
-        }
-        (Format::Gguf, _, Some(of)) => bail!("--precision {of} is of a folder; a .gguf file has --type"),
-        (Format::Gguf, ..) if args.quantization != QuantizationName::None => {
-            bail!("--quantization {} is of a folder; a .gguf file has --type", args.quantization)
-        }
-        _ => {}
+    let gguf = if format == Format::Gguf { Some(gguf_type(args)?.kind()) } else { None };
+    if let (None, Some(name)) = (gguf, args.gguf_type) {
+        bail!(
+            "--type {name} is of .gguf files, and a Hugging Face folder is written; --precision is the type of its weights"
+        );
     }
-    let gguf = (format == Format::Gguf).then(|| gguf_type.unwrap_or(GgufName::Bf16).kind());
     let quantised = Conversion::quantised(args.quantization, !args.single_quant);
     let with = args.adapters.iter().map(|text| weighted(text)).collect::<Result<_>>()?;
     Ok(Conversion {
@@ -119,6 +114,28 @@ fn conversion(args: &Convert) -> Result<Conversion> {
         adapter: args.adapter,
         with,
     })
+}
+
+/// How a .gguf file's matrices are stored.
+fn gguf_type(args: &Convert) -> Result<GgufName> {
+    if args.quantization != QuantizationName::None {
+        bail!(
+            "--quantization {} is of Hugging Face folders, and a .gguf file is written; name its few bits with --type, as q8_0",
+            args.quantization
+        );
+    }
+    let plain = args.precision.map(|precision| match precision {
+        Precision::Bf16 => GgufName::Bf16,
+        Precision::F32 => GgufName::F32,
+    });
+    match (args.gguf_type, plain) {
+        (Some(name), Some(plain)) if name != plain => {
+            bail!(
+                "--type {name} and --precision {plain} are two types of one .gguf file; leave one of them out"
+            )
+        }
+        (name, plain) => Ok(name.or(plain).unwrap_or(GgufName::Bf16)),
+    }
 }
 
 /// A folder with a weight, `DIR=0.5`, or one that counts whole.
@@ -138,7 +155,10 @@ fn print(args: &Convert, what: &Conversion, done: &Converted) {
         done.family,
         human::count(done.weights),
         match (what.gguf, done.rounded) {
-            (Some(_), _) => args.gguf_type.unwrap_or(GgufName::Bf16).to_string(),
+            (Some(kind), _) => {
+                let name = GgufName::ALL.iter().find(|name| name.kind() == kind);
+                name.map(ToString::to_string).unwrap_or_default()
+            }
             (None, QatName::None) => done.dtype.safetensors_name().to_lowercase(),
             (None, rounded) => rounded.to_string(),
         }

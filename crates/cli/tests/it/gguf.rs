@@ -38,13 +38,20 @@ fn a_file_stands_for_a_model() {
     good(["quantize", arg(&file), arg(&small), "--to", "q8_0"]);
     assert!(fs::metadata(&small).unwrap().len() < fs::metadata(&file).unwrap().len() / 2);
     good(["generate", arg(&small), "the old", "--max-tokens", "2"]);
-    // What is said of the other kind of output is not left out in silence.
-    let (other, none) = (at("other.gguf"), at("none"));
-    refused(["export", arg(&back), arg(&other), "--precision", "f32"], &["--precision", "--type"]);
-    refused(["export", arg(&back), arg(&other), "--quantization", "nf4"], &["--quantization", "--type"]);
-    refused(["export", arg(&back), arg(&none), "--type", "q8_0"], &["--type q8_0", "--precision"]);
     refused(["generate", arg(&back), "x", "--max-tokens", "0"], &["--max-tokens"]);
     refused(["quantize", arg(&file), arg(&small), "--to", "q8_0"], &["small.gguf", "exists"]);
+    // Flags that say two things, or nothing of what is written, are refused; a precision is a file's type.
+    let (wide, more) = (at("wide.gguf"), at("more"));
+    good(["export", arg(&out), arg(&wide), "--precision", "f32"]);
+    assert_eq!(fs::metadata(&wide).unwrap().len(), fs::metadata(&file).unwrap().len());
+    let again = at("again.gguf");
+    refused(["export", arg(&out), arg(&again), "--quantization", "nf4"], &["--quantization nf4", ".gguf"]);
+    refused(
+        ["export", arg(&out), arg(&again), "--type", "q8_0", "--precision", "f32"],
+        &["--type q8_0", "--precision f32"],
+    );
+    refused(["export", arg(&out), arg(&more), "--type", "q8_0"], &["--type q8_0", "--precision"]);
+    assert!(!again.exists() && !more.exists());
     fs::write(at("broken.gguf"), &fs::read(&small).unwrap()[..200]).unwrap();
     refused(["generate", arg(&at("broken.gguf")), "x"], &["broken.gguf"]);
 }

@@ -58,9 +58,10 @@ impl Params {
         let (model, adapter) = shared.model(name.as_deref())?;
         let card = model.service.card();
         if !card.generates {
+            let ask = if card.labels.is_empty() { "/v1/embeddings" } else { "/v1/rerank" };
             return Err(Fault::field(
                 "model",
-                format_args!("is {}, which writes no text; ask /v1/embeddings", model.name),
+                format_args!("is {}, which writes no text; ask {ask}", model.name),
             ));
         }
         let mut options = fields.part("stream_options")?;

@@ -1,0 +1,101 @@
+//! A reward model where it is asked: by a server it ranks with its head of scores, and nothing makes it write.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use fathom_app::serve::{Around, serve};
+use fathom_app::{Machine, Silent, evaluate, generate, models, train};
+use fathom_base::{Flow, Sampling};
+use fathom_engine::{Engine, Limits};
+use fathom_tensor::DType;
+use fathom_train::recipe::MachineKind;
+use serde_json::json;
+
+use crate::serve_mesh::{ask, order};
+use crate::several::job;
+
+#[test]
+fn a_reward_model_ranks_and_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let base = crate::small(folder, &["eval.enabled=false", "model.precision=f32"]);
+    train(&base, &train::Order::default(), &Silent).unwrap();
+    let row = |n: usize| {
+        format!("{{\"prompt\": \"Is {n}?\", \"chosen\": \" Yes {n}.\", \"rejected\": \" No.\"}}\n")
+    };
+    fs::write(folder.join("pairs.jsonl"), (0..8).map(row).collect::<String>()).unwrap();
+    let paths = folder.join("pairs.jsonl").display().to_string();
+    fs::write(folder.join("reward.toml"), format!("extends = \"reward\"\n[data]\npaths = [{paths:?}]\n"))
+        .unwrap();
+    train(
+        &job(folder, "reward.toml", "scorer", &["stage.0.steps=1"]).unwrap(),
+        &train::Order::default(),
+        &Silent,
+    )
+    .unwrap();
+    let run = folder.join("scorer");
+    let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
+    let model = models::open(&run, Some(DType::F32), &machine, &Silent).unwrap();
+    let wanted: Vec<f32> = {
+        let limits = Limits { context_tokens: 256, ..Limits::default() };
+        let engine =
+            Engine::new(&model.device, &model.loaded.model, &model.loaded.params, &model.tokenizer, limits);
+        let ids = |text: &str| model.tokenizer.encode_prompt(text).unwrap();
+        let pair = |document: &str| [ids("Is 3?"), ids(document)].concat();
+        let scores = engine.scores_of(&[" Yes 3.", " No.", " Perhaps."].map(pair)).unwrap();
+        scores.into_iter().map(|row| row[0]).collect()
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let (send, address) = channel();
+    let order = order(&run, 1, 1);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let heard = |all: &[SocketAddr]| send.send(all[0]).unwrap();
+            serve(&order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
+        });
+        let at = address.recv_timeout(Duration::from_secs(60)).unwrap();
+        let ranked =
+            ask(at, "/v1/rerank", &json!({"query": "Is 3?", "documents": [" Yes 3.", " No.", " Perhaps."]}));
+        let turns = json!([{"role": "user", "content": "a"}]);
+        let refused = [
+            ("/v1/completions", json!({"prompt": "a", "max_tokens": 2})),
+            ("/v1/chat/completions", json!({"messages": turns, "max_tokens": 2})),
+            ("/v1/messages", json!({"model": "small", "messages": turns, "max_tokens": 2})),
+            ("/v1/responses", json!({"input": "a"})),
+        ]
+        .map(|(route, body)| ask(at, route, &body));
+        let vector = ask(at, "/v1/embeddings", &json!({"input": "a"}));
+        stop.store(true, Ordering::Relaxed);
+        serving.join().unwrap().unwrap();
+        let mut best = f64::INFINITY;
+        let results = ranked["results"].as_array().unwrap_or_else(|| panic!("{ranked}"));
+        assert_eq!(results.len(), 3);
+        for result in results {
+            let score = result["relevance_score"].as_f64().unwrap();
+            let own = f64::from(wanted[result["index"].as_u64().unwrap() as usize]);
+            assert!((score - own).abs() <= 1e-6 * own.abs().max(1.0) && score <= best, "{ranked} {wanted:?}");
+            best = score;
+        }
+        for answer in refused {
+            assert!(answer.to_string().contains("writes no text; ask /v1/rerank"), "{answer}");
+        }
+        assert_eq!(vector["data"][0]["embedding"].as_array().map(Vec::len), Some(64), "{vector}");
+    });
+    let request = generate::Request {
+        prompt: "Is 3?".into(),
+        sampling: Sampling::default(),
+        max_tokens: Some(2),
+        context_tokens: None,
+    };
+    let error = generate::generate(&model, &request, &mut |_| Flow::Continue).unwrap_err().to_string();
+    assert!(error.contains("head of scores (1)") && error.contains("writes no text"), "{error}");
+    let request =
+        evaluate::Request { model: run, data: vec![folder.join("text")], ..evaluate::Request::default() };
+    let error = evaluate::evaluate(&request, &machine, &Silent).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("writes no text"), "{error}");
+}
