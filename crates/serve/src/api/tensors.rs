@@ -174,7 +174,9 @@ mod tests {
             assert!(element(&input, &mut behind).is_err(), "{datatype} {bytes:?}");
         }
         let given = |shape: Value, data: Value| json!({"name": "a", "datatype": "BYTES", "shape": shape, "data": data});
-        for (shape, data) in [(json!([1]), json!(["a"])), (json!([1, 1]), json!([["a"]])), (json!([1, 1]), json!(["a"]))] {
+        for (shape, data) in
+            [(json!([1]), json!(["a"])), (json!([1, 1]), json!([["a"]])), (json!([1, 1]), json!(["a"]))]
+        {
             assert_eq!(element(&given(shape, data), &mut &b""[..]).unwrap(), "a");
         }
         for (shape, data, says) in [

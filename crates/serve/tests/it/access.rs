@@ -21,7 +21,8 @@ async fn walk(mut bed: Bed, routes: &'static [Route]) {
     bed.router = router(&Arc::clone(&bed.server), routes);
     for route in routes {
         for (key, good) in [(None, false), (Some("Bearer wrong"), false), (Some("Bearer secret"), true)] {
-            let path = route.path.replace("{*name}", "mock").replace("{name}", "mock").replace("{version}", "1");
+            let path =
+                route.path.replace("{*name}", "mock").replace("{name}", "mock").replace("{version}", "1");
             let mut request =
                 Request::builder().method(route.method).uri(&path).header("host", "models.example");
             request = request.header("content-type", "application/json");

@@ -94,11 +94,15 @@ async fn log_probabilities_of_a_prompt_are_given_without_an_echo() {
         bed.post("/v1/chat/completions", body)
     };
     let (_, body) = chat(json!({})).await;
-    assert_eq!((body["prompt_logprobs"].as_array().unwrap().len(), &body["prompt_logprobs"][1]), (7, &json!({"115": own("s")})));
+    assert_eq!(
+        (body["prompt_logprobs"].as_array().unwrap().len(), &body["prompt_logprobs"][1]),
+        (7, &json!({"115": own("s")}))
+    );
     for wrong in [json!({"stream": true}), json!({"prompt_logprobs": 21}), json!({"prompt_logprobs": -1})] {
         assert_eq!(chat(wrong.clone()).await.0, 400, "{wrong}");
     }
-    let (_, body) = bed.post("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})).await;
+    let (_, body) =
+        bed.post("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "a"}]})).await;
     assert!(body.get("prompt_logprobs").is_none());
 }
 

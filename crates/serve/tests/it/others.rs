@@ -31,7 +31,8 @@ async fn documents_are_ranked_by_a_classifier_or_by_vectors() {
     let order = |body: &Value| {
         body["results"].as_array().unwrap().iter().map(|it| it["index"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    let (status, wrong) = Bed::new(Mock::default()).post("/v1/rerank", json!({"query": "a", "documents": ["b", ""]})).await;
+    let (status, wrong) =
+        Bed::new(Mock::default()).post("/v1/rerank", json!({"query": "a", "documents": ["b", ""]})).await;
     assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("is empty"), "{wrong}");
     let (_, by_vectors) = Bed::new(Mock::default()).post("/v1/rerank", body.clone()).await;
     assert_eq!(order(&by_vectors), [1, 0]);

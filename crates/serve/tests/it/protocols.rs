@@ -290,7 +290,9 @@ async fn kserve_generates_and_infers() {
     }
     let (status, whole) = bed.post("/v2/models/mock/versions/1/generate", json!({"text_input": "a"})).await;
     assert_eq!((status, &whole["text_output"]), (200, &json!("Hi!")));
-    for (path, status) in [("versions/1", 200), ("versions/1/ready", 200), ("versions/2", 404), ("versions/2/ready", 404)] {
+    for (path, status) in
+        [("versions/1", 200), ("versions/1/ready", 200), ("versions/2", 404), ("versions/2/ready", 404)]
+    {
         assert_eq!(bed.get(&format!("/v2/models/mock/{path}")).await.0, status, "{path}");
     }
     let (status, wrong) = bed.post("/v2/models/mock/versions/2/generate", json!({"text_input": "a"})).await;
