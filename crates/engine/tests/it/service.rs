@@ -94,7 +94,7 @@ fn many_threads_ask_one_model() {
 /// Log-probabilities of a text need no token after it, so a text may take all the room that there is.
 #[test]
 fn a_prompt_that_nothing_follows_may_take_all_room() {
-    let (handle, thread) = start(2, 64);
+    let (handle, thread) = start(2, 10_000);
     let ask_logprobs = |tokens: u32, max_tokens| {
         let sampling = Sampling { max_tokens, ..Sampling::default() };
         let prompt: Vec<u32> = (0..tokens).map(|id| id % 90).collect();

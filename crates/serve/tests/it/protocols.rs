@@ -237,7 +237,9 @@ async fn calls_beyond_the_first_are_dropped_where_one_is_the_most() {
             body["stream"] = stream.into();
             let (status, _, text) = bed.send(crate::mock::post(path, &body.to_string())).await;
             let names = ["\"call_", "\"toolu_"].iter().flat_map(|mark| text.split(mark).skip(1));
-            let ids: BTreeSet<&str> = names.map(|rest| rest.split('"').next().unwrap()).collect();
+            let ids = names.map(|rest| rest.split('"').next().unwrap());
+            // Not the name of the field, `call_id`.
+            let ids: BTreeSet<&str> = ids.filter(|id| id.len() > 8).collect();
             assert!(status == 200 && ids.len() == 1, "{path} {stream}: {text}");
         }
     }
