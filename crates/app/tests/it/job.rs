@@ -103,6 +103,6 @@ fn experts_that_ranks_do_not_divide_are_refused() {
         "mesh.ep=2",
     ];
     let job = small(folder.path(), &more);
-    let error = train(&job, &Order::default(), &Silent).unwrap_err().to_string();
+    let error = train(&job, &Order::default(), &Silent).err().unwrap().to_string();
     assert!(error.contains("mesh.ep") || error.contains("ep=2"), "{error}");
 }
