@@ -106,9 +106,13 @@ pub(super) fn is_done(job: &Job) -> Result<bool> {
     if !events.iter().any(|event| matches!(Event::from_value(event), Some(Event::Done(_)))) {
         return Ok(false);
     }
-    // A run is done also where its checkpoints were removed to save room.
+    // A run is done also where its checkpoints were removed to save room; where `LATEST` was set back it is not.
     let found = Checkpoints::new(&job.checkpoints(), 1).found().unwrap_or_default();
-    Ok(!found.is_some_and(|found| found.progress().has_more(job.recipe())))
+    let more = found.is_some_and(|found| {
+        let (at, recipe) = (found.progress(), job.recipe());
+        at.stage < recipe.stage.len() || at.has_more(recipe)
+    });
+    Ok(!more)
 }
 
 /// Refuses a run whose plan exceeds the memory budget, before any memory is taken. FLOPs of a step of the first rank, by stage.
@@ -130,8 +134,11 @@ fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     let mut flops = Vec::new();
     for (index, (spec, ranks)) in job.specs.iter().zip(&job.ranks).enumerate() {
         let mut of_ranks = Vec::new();
+        let draft_of = |rank| Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank };
+        // A mesh that does not fit the model has no ranks to look at.
+        draft_of(0).workload()?;
         for (rank, _) in distinct(ranks, spec) {
-            let draft = Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank };
+            let draft = draft_of(rank);
             let plan = draft.check().or_else(|error| of_judges(&draft, error))?.plan;
             of_ranks.push(plan.hardware_flops as f64);
             rollout_fits(job, &draft)?;

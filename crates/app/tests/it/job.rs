@@ -89,3 +89,20 @@ fn ranks_are_threads_of_the_program() {
     assert_eq!((trained.outcome, heard.count("step: ")), (Outcome::Finished, 6), "{}", heard.all());
     assert!(job.folder.join("model/config.json").is_file());
 }
+
+/// Before anything is planned, and not by a panic.
+#[test]
+fn experts_that_ranks_do_not_divide_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = [
+        "model.family=mixtral",
+        "model.init=normal",
+        "moe.experts=3",
+        "moe.top_k=1",
+        "mesh.dp=2",
+        "mesh.ep=2",
+    ];
+    let job = small(folder.path(), &more);
+    let error = train(&job, &Order::default(), &Silent).err().unwrap().to_string();
+    assert!(error.contains("mesh.ep") || error.contains("ep=2"), "{error}");
+}

@@ -43,6 +43,9 @@ pub struct Score {
     pub model: PathBuf,
     /// The rows: JSON lines with two answers each; with --top-k lessons.
     pub data: PathBuf,
+    /// An adapter that makes it a reward model: the folder of a run, or PEFT's.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// The file to write: the same rows, with `reference` (log-probabilities), `teacher` (best tokens) or `rewards`.
     #[arg(long)]
     pub out: PathBuf,

@@ -175,6 +175,7 @@ fn runs_that_round_are_exported_in_their_format() {
         fs::remove_dir_all(run.join("checkpoints/step-00000006")).unwrap();
         fs::write(run.join("checkpoints/LATEST"), "step-00000003").unwrap();
         train(format, &[&qat]);
+        assert!(run.join("checkpoints/step-00000006").is_dir(), "{format}: it went on from the middle");
         assert!(fs::read(run.join("model/model.safetensors")).unwrap() == weights, "{format}");
     }
     // Asked for, it is a folder of plain weights: those that the run computed with.
