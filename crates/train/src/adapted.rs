@@ -71,6 +71,7 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
         ..Adapter::of(method, modules, inputs)
     };
     let key = if table.token_rows.is_empty() { "rank" } else { "token_rows" };
+    spec.check_ranks(&adapter).map_err(refuse(key))?;
     let spec = spec.with_adapter(adapter).map_err(refuse(key))?;
     if recipe.mesh.sequence_parallel && recipe.mesh.tp > 1 && spec.adapts_embedding() {
         let message = "cuts the rows that an adapter of the embedding makes; set it to false".into();

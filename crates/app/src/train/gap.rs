@@ -1,7 +1,7 @@
 //! What rounding costs a run that trains rounded projections (`precision.qat`): bits per byte of the same held-out text as the run began,
 //! once its weights were rounded and nothing was trained, and after the last step.
 
-use fathom_base::metrics::{Event, MetricsWriter};
+use fathom_base::metrics::{Event, MetricsWriter, read_events};
 use fathom_eval::Moment;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -28,7 +28,7 @@ pub(super) struct Gap<'a> {
 }
 
 impl<'a> Gap<'a> {
-    /// Of a run on one rank that has not started, has no limit of time and measures; `None` of others.
+    /// Of a run on one rank that has not started, or measured what rounding costs when it did, has no limit of time and measures; `None` of others.
     pub fn of(
         job: &'a Job,
         (tokenizer, stores): (&'a Tokenizer, &'a Stores),
@@ -39,13 +39,19 @@ impl<'a> Gap<'a> {
         let rounds = recipe.precision.qat != QatName::None;
         let measures = alone && recipe.eval.enabled && recipe.run.minutes.is_none();
         let begins = || Checkpoints::new(&job.checkpoints(), 1).latest().is_none();
-        (rounds && measures && begins()).then_some(Gap {
+        if !(rounds && measures) {
+            return None;
+        }
+        // One that goes on has what it measured before its first step.
+        let [plain, rounded] =
+            if begins() { [None; 2] } else { ["before rounding", "rounded"].map(|when| logged(job, when)) };
+        (plain.is_some() && rounded.is_some() || begins()).then_some(Gap {
             recipe,
             tokenizer,
             stores,
             aside,
-            plain: None,
-            rounded: None,
+            plain,
+            rounded,
         })
     }
 
@@ -102,4 +108,13 @@ impl<'a> Gap<'a> {
         metrics.write(&Event::EvalBits(bits.to_event(&format!("held-out, {when}"), &moment)))?;
         Ok(Some(bits.bits_per_byte))
     }
+}
+
+/// Bits per byte that a run's log has of a moment before its first step.
+fn logged(job: &Job, when: &str) -> Option<f64> {
+    let name = format!("held-out, {when}");
+    read_events(job.log()).ok()?.iter().find_map(|event| match Event::from_value(event)? {
+        Event::EvalBits(bits) if bits.name == name => Some(bits.bits_per_byte),
+        _ => None,
+    })
 }

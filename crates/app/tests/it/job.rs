@@ -101,6 +101,9 @@ fn experts_that_ranks_do_not_divide_are_refused() {
         "moe.top_k=1",
         "mesh.dp=2",
         "mesh.ep=2",
+        "stage.0.micro_batches=2",
+        "stage.1.micro_batches=2",
+        "stage.2.micro_batches=2",
     ];
     let job = small(folder.path(), &more);
     let error = train(&job, &Order::default(), &Silent).err().unwrap().to_string();

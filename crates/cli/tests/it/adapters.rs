@@ -99,7 +99,12 @@ fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
 fn an_adapter_has_the_positions_that_it_was_trained_with() {
     let folder = tempfile::tempdir().unwrap();
     let (at, base) = (|name: &str| folder.path().join(name), base(folder.path()));
-    let long = ["stage.0.seq_tokens=512", "stage.0.rope_type=linear", "stage.0.rope_factor=2"];
+    let long = [
+        "stage.0.seq_tokens=512",
+        "stage.0.rope_type=linear",
+        "stage.0.rope_factor=2",
+        "stage.0.max_docs=32",
+    ];
     good(args_of("lora", folder.path(), "long", &[&MORE[..], &long].concat()));
     good(["export", arg(&at("long")), arg(&at("merged")), "--precision", "f32"]);
     good([

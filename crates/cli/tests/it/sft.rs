@@ -79,7 +79,7 @@ fn every_row_is_learned_in_every_pass() {
     assert_eq!(steps[15]["num_tokens"], 2 * data["tokens"].as_u64().unwrap());
     assert_eq!(steps[3]["learning_rate"], steps[3]["lr"]);
     // Two replicas have streams of different lengths, and together the same tokens.
-    good(args(folder.path(), "replicas", &[&single[..], &["mesh.dp=2", "stage.0.micro_batches=1"]].concat()));
+    good(args(folder.path(), "replicas", &[&single[..], &["mesh.dp=2", "stage.0.micro_batches=2"]].concat()));
     let steps = events(&folder.path().join("replicas"), "step");
     assert_eq!(steps.last().unwrap()["num_tokens"], 2 * data["tokens"].as_u64().unwrap());
     // A last step of two rows.

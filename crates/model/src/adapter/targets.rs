@@ -226,6 +226,24 @@ impl Spec {
         Ok(self)
     }
 
+    /// Refuses low-rank terms of a rank beyond the smaller side of a projection, which hold nothing more: a file may have them, who asks for
+    /// a rank does not mean them.
+    ///
+    /// # Errors
+    /// In words, the first such projection.
+    pub fn check_ranks(&self, adapter: &Adapter) -> Result<(), String> {
+        let all = self.projections();
+        let terms = matches!(adapter.method, AdapterMethod::Lora { .. });
+        for (name, size) in adapter.modules.iter().filter(|_| terms) {
+            let Some(Sizes { out, inner, .. }) = all.get(name).copied() else { continue };
+            if size.rank > out.min(inner) {
+                let rank = size.rank;
+                return Err(format!("a rank of {rank} does not go with {name}, which is [{out}, {inner}]"));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether all experts of a layer have the same.
     fn check_experts(&self, adapter: &Adapter, all: &BTreeMap<String, Sizes>) -> Result<(), String> {
         let mut each: BTreeMap<(usize, &'static str), [usize; 2]> = BTreeMap::new();

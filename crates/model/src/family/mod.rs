@@ -208,7 +208,11 @@ impl Family {
 fn differing(wanted: &Spec, read: &Spec) -> String {
     let [wanted, read] = [wanted, read].map(|spec| format!("{spec:?}"));
     match wanted.split(", ").zip(read.split(", ")).find(|(own, other)| own != other) {
-        Some((own, other)) => format!("`{own}`, which would be read as `{other}`"),
+        // Of a figure within others, its own name and value.
+        Some((own, other)) => {
+            let [own, other] = [own, other].map(|text| text.rsplit_once("{ ").map_or(text, |(_, last)| last));
+            format!("`{own}`, which would be read as `{other}`")
+        }
         None => "all of it".into(),
     }
 }
