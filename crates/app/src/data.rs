@@ -1,13 +1,16 @@
 //! What a recipe's lessons are as tokens: every row, before anything is trained.
 
 use fathom_text::Tokenizer;
-use fathom_text::lessons::{Lesson as Taught, Lessons};
+use fathom_text::lessons::{Lesson as Taught, Lessons, Truncation};
+use fathom_text::loader::{Shortened, Spec};
 use fathom_text::pack::{Doc, Packing, pack};
+use fathom_train::recipe::{Recipe, Stage};
+use fathom_train::stage::loader_spec;
 
 use crate::error::{Result, refuse};
 use crate::events::Silent;
 use crate::job::Job;
-use crate::text::lessons::{shown, template};
+use crate::text::lessons::{short, shown, template};
 use crate::text::{fetched, tokenizer};
 
 pub use fathom_base::metrics::events::Lesson;
@@ -63,10 +66,49 @@ pub struct Checked {
     pub longest: Vec<(usize, usize)>,
     /// What is wrong with each row that cannot be taught.
     pub refused: Vec<String>,
+    /// Of which stages' samples some rows are too long, in words.
+    pub short: Vec<String>,
     /// Tokens of a sample, and the share of samples' tokens that is filled by best fit.
     pub fill: Option<(usize, f64)>,
     /// How the chat template of conversations shows which words are the model's; none without a template.
     pub shows: Option<Shows>,
+}
+
+/// What becomes of rows that are longer than the samples of some stages.
+struct Stages(Vec<(String, Spec, Shortened)>);
+
+impl Stages {
+    fn new(recipe: &Recipe) -> Stages {
+        let stage = |(index, stage): (usize, &Stage)| {
+            (stage.name.clone(), loader_spec(recipe, index, 0.0), Shortened::default())
+        };
+        Stages(recipe.stage.iter().enumerate().map(stage).collect())
+    }
+
+    /// Counts the documents of a row, which belong together if they are several; says why a run would refuse them, if it would.
+    fn add(&mut self, documents: &[Taught]) -> Option<String> {
+        let tokens: usize = documents.iter().map(|document| document.ids.len()).sum();
+        for (name, spec, found) in &mut self.0 {
+            let room = spec.room();
+            let Some(kept) = spec.kept.filter(|_| tokens > room && spec.packing != Packing::Concatenate)
+            else {
+                continue;
+            };
+            if let ([lesson], false) = (documents, kept == Truncation::Error) {
+                let kept = kept.kept(tokens, room);
+                found.count(lesson.weights[kept].iter().skip(1).any(|weight| *weight > 0.0));
+            } else {
+                return Some(format!(
+                    "has {tokens} tokens that belong together, and a sample of stage {name} {room}; raise stage.*.seq_tokens"
+                ));
+            }
+        }
+        None
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.0.iter().filter_map(|(name, spec, found)| short(name, spec, *found)).collect()
+    }
 }
 
 /// Makes tokens of every row, in the order of the files, and hands them to `each`, which ends it by `false`.
@@ -81,6 +123,7 @@ pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked
     let teaching = recipe.teaching();
     let shows = template.as_ref().map(|template| template.shows().clone());
     let (mut checked, mut docs) = (Checked { shows, ..Checked::default() }, Vec::new());
+    let mut stages = Stages::new(recipe);
     let paths = fetched::rows(&recipe.data.paths, &job.data().join("fetched"), &Silent)?;
     let lessons = Lessons::new(paths, (&given, template.as_ref()), &teaching);
     for (index, lesson) in lessons.enumerate() {
@@ -92,6 +135,10 @@ pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked
             }
             Err(error) => return Err(error.into()),
         };
+        if let Some(reason) = stages.add(&documents) {
+            checked.refused.push(format!("row {index} {reason}"));
+            continue;
+        }
         checked.rows += 1;
         let together: usize = documents.iter().map(|document| document.ids.len()).sum();
         docs.push(Doc { doc: index as u64, tokens: together as u64 });
@@ -112,6 +159,7 @@ pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked
         let names: Vec<String> = recipe.data.paths.iter().map(|path| path.display().to_string()).collect();
         refuse!("{}: there is no row to learn from; a lesson is a JSON object on a line", names.join(", "));
     }
+    checked.short = stages.said();
     if longest > 0 && !docs.is_empty() {
         let samples = pack(&docs, longest as u32, Packing::BestFit).len();
         checked.fill = Some((longest, checked.tokens as f64 / (samples * longest) as f64));

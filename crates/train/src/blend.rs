@@ -166,6 +166,7 @@ impl Stores {
         let [source] = &sources[..] else { return Ok(None) };
         let docs = choose(&source.store, &source.part, &spec)?;
         // Passes differ in their number of samples only where documents are drawn by weight, or are packed in several windows.
+        let spec = spec.of(&source.store);
         let samples = |epoch| loader::samples(&docs, &spec, 0, epoch).len() as u64;
         Ok(Some((0..epochs).map(samples).collect()))
     }

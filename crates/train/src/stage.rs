@@ -9,6 +9,7 @@ use fathom_model::{
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
 use fathom_tensor::{BlockFormat, DType, Element, SUM_CHUNK, is_whole_chunks};
+use fathom_text::lessons::Truncation;
 use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
@@ -22,7 +23,7 @@ use crate::policy::judging;
 use crate::recipe::{
     AdapterName, CpCommType, GemmName, Granularity, LengthWeight, LinearsName, Memory, MeshTable, Method,
     MethodName, MomentType, OffloadCodec, OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName,
-    PlaceRule, QuantizationName, Recipe, ReferenceName, RopeType, ShardingName, Stage,
+    PlaceRule, QuantizationName, Recipe, ReferenceName, RopeType, ShardingName, Stage, TruncationName,
 };
 use crate::reference::Refers;
 use crate::rounded::round_to;
@@ -491,6 +492,13 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
         Packing::BestFit => pack::Packing::BestFit,
         Packing::Single => pack::Packing::Single,
     };
+    // Where an answer begins is known of a document as it is.
+    let kept = match recipe.data.truncation {
+        _ if recipe.objective.method.judges() => Truncation::Error,
+        TruncationName::KeepStart => Truncation::KeepStart,
+        TruncationName::KeepEnd => Truncation::KeepEnd,
+        TruncationName::Error => Truncation::Error,
+    };
     loader::Spec {
         packing,
         boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
@@ -501,6 +509,7 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
         length_weights: stage.length_weights.iter().map(length_weight).collect(),
         ahead: recipe.data.ahead,
         lead: recipe.adapter.leads() as u32,
+        kept: recipe.data.is_lessons().then_some(kept),
         ..loader::Spec::new(stage.seq_tokens as u32)
     }
 }

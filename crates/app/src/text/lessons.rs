@@ -15,9 +15,10 @@ use fathom_base::metrics::events::{self, Data, DataSource, DroppedText};
 use fathom_curate::{store_prefix, tokenizer_dir};
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
-use fathom_text::lessons::{Lesson, Lessons, Teaching};
-use fathom_text::loader::is_held_out;
+use fathom_text::lessons::{Lesson, Lessons, Teaching, Truncation};
+use fathom_text::loader::{Shortened, Spec, is_held_out, shortened};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
+use fathom_train::stage::loader_spec;
 use serde::{Deserialize, Serialize};
 
 use super::reference::Given;
@@ -224,6 +225,13 @@ fn write(
         }
     }
     let Some(example) = example else {
+        if report.held_out_documents > 0 {
+            refuse!(
+                "{}: all {} rows are held out, and none is left to learn from; lower data.held_out_share, or give more rows",
+                names.join(", "),
+                human::grouped(rows - dropped)
+            );
+        }
         refuse!("{}: there is no row to learn from; a lesson is a JSON object on a line", names.join(", "))
     };
     writer.finish()?;
@@ -297,6 +305,38 @@ pub fn say(report: &Data, example: &events::Lesson, fresh: bool, events: &dyn Ev
     if fresh {
         events.on(Heard::Lesson(example));
     }
+}
+
+/// Says of which stages' samples some lessons are too long.
+///
+/// # Errors
+/// A store that cannot be read; a lesson that is too long where none may be cut.
+pub fn say_shortened(job: &Job, store: &Store, events: &dyn Events) -> Result<()> {
+    let recipe = job.recipe();
+    for (index, stage) in recipe.stage.iter().enumerate() {
+        let spec = loader_spec(recipe, index, recipe.data.held_out_share);
+        let found = shortened(store, &spec).map_err(|error| format!("stage.{index}: {error}"));
+        match found {
+            Ok(found) => short(&stage.name, &spec, found).iter().for_each(|line| events.line(line)),
+            Err(message) => refuse!("{message}"),
+        }
+    }
+    Ok(())
+}
+
+/// What is said of lessons that are too long for a stage's samples.
+pub fn short(stage: &str, spec: &Spec, found: Shortened) -> Option<String> {
+    let Shortened { cut, left_out } = found;
+    let part = if spec.kept == Some(Truncation::KeepEnd) { "beginning" } else { "end" };
+    (cut + left_out > 0).then(|| {
+        format!(
+            "stage {stage}: samples of {} tokens; {} longer lessons lose their {part}, and {} are left out, of which nothing that is \
+             learned would be left",
+            human::grouped(spec.room() as u64),
+            human::grouped(cut),
+            human::grouped(left_out),
+        )
+    })
 }
 
 /// The names of what lies in the folder.

@@ -138,6 +138,7 @@ fn taught(
     };
     let fresh = metrics.write_once(&Event::Data(report.clone()))?;
     lessons::say(&report, &example, fresh, events);
+    lessons::say_shortened(job, &store, events)?;
     if fresh {
         metrics.write(&Event::Lesson(example))?;
     }

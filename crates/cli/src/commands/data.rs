@@ -65,7 +65,7 @@ fn job(args: &DataCheck) -> Result<Job> {
 }
 
 fn summary(checked: &Checked) {
-    let Checked { rows, tokens, supervised, cut, longest, refused, fill, shows } = checked;
+    let Checked { rows, tokens, supervised, cut, longest, refused, short, fill, shows } = checked;
     let share = human::percent(*supervised as f64 / (*tokens).max(1) as f64);
     let (rows, tokens) = (human::grouped(*rows as u64), human::grouped(*tokens));
     outln!("{rows} rows, {tokens} tokens, {} of them learned ({share})", human::grouped(*supervised));
@@ -77,6 +77,7 @@ fn summary(checked: &Checked) {
     if cut.1 > 0 {
         outln!("cut off: {} tokens of {} rows", human::grouped(cut.0), human::grouped(cut.1 as u64));
     }
+    short.iter().for_each(|line| outln!("{line}"));
     if let Some((sample, fill)) = fill {
         outln!(
             "packed by best fit into samples of {} tokens: {} filled",

@@ -172,6 +172,49 @@ fn what_cannot_be_taught_is_refused_by_file_and_line() {
     }
 }
 
+const STAGES: &str = "extends = \"sft\"\n[[stage]]\nname = \"short\"\nseq_tokens = 64\nepochs = 1\npacking = \"best_fit\"\nmasked = true\n\
+    [[stage]]\nname = \"long\"\nseq_tokens = 512\nepochs = 1\npacking = \"best_fit\"\nmasked = true\n";
+
+/// A row that is longer than the samples of a stage is cut there as it says, and never taken in pieces.
+#[test]
+fn lessons_longer_than_a_stage_are_cut_as_truncation_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = base(folder.path());
+    let at = |name: &str| folder.path().join(name);
+    let row = |n: usize| {
+        let asked =
+            if n < 4 { "What is it, and how much is it? ".repeat(10) } else { format!("What is {n}?") };
+        format!("{{\"prompt\": {asked:?}, \"completion\": \" It is {n}.\"}}\n")
+    };
+    fs::write(at("rows.jsonl"), (0..24).map(row).collect::<String>()).unwrap();
+    fs::write(at("stages.toml"), STAGES).unwrap();
+    let paths = format!("data.paths={}", arg(&at("rows.jsonl")));
+    let from = format!("model.from={}", arg(&model));
+    let check =
+        |more: &str| ["data", "check", arg(&at("stages.toml")), &paths, &from, more].map(String::from);
+    for (truncation, said) in [
+        (
+            "keep_start",
+            "stage short: samples of 64 tokens; 0 longer lessons lose their end, and 4 are left out",
+        ),
+        (
+            "keep_end",
+            "stage short: samples of 64 tokens; 4 longer lessons lose their beginning, and 0 are left out",
+        ),
+    ] {
+        let out = at(truncation);
+        let truncation = format!("data.truncation={truncation}");
+        let text = good(check(&truncation));
+        assert!(text.contains(said) && !text.contains("stage long"), "{text}");
+        let run = format!("run.out={}", arg(&out));
+        let more = [truncation.as_str(), "data.held_out_share=0", "eval.enabled=false"];
+        good([&["train", arg(&at("stages.toml")), &paths, &from, &run][..], &more].concat());
+        // No step without a target.
+        assert!(events(&out, "step").iter().all(|step| step["loss"].as_f64().unwrap() > 0.0));
+    }
+    refused(check("data.truncation=error"), &["rows.jsonl:1: has ", "tokens, and a sample 64"]);
+}
+
 const TEMPLATE: &str = "{%- for message in messages %}{{- message.role + ': ' }}{%- if message.role == 'assistant' %}\
     {%- generation %}{{ message.content + eos_token }}{% endgeneration %}{%- else %}{{- message.content + '\n' }}{%- endif %}\
     {%- endfor %}{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";

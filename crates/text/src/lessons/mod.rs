@@ -12,6 +12,7 @@ mod responses;
 mod rows;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,16 @@ pub enum Truncation {
     KeepEnd,
     /// It is refused.
     Error,
+}
+
+impl Truncation {
+    /// Which tokens are left of a row of `tokens` where there is room for `room`.
+    pub fn kept(self, tokens: usize, room: usize) -> Range<usize> {
+        match self {
+            Truncation::KeepEnd => tokens.saturating_sub(room)..tokens,
+            Truncation::KeepStart | Truncation::Error => 0..tokens.min(room),
+        }
+    }
 }
 
 /// What rows are, and which documents each becomes.
@@ -385,15 +396,12 @@ fn truncate(lesson: &mut Lesson, teaching: &Teaching) -> std::result::Result<(),
     if found <= most {
         return Ok(());
     }
-    let kept = match teaching.truncation {
-        Truncation::KeepStart => 0..most,
-        Truncation::KeepEnd => found - most..found,
-        Truncation::Error => {
-            return Err(format!(
-                "has {found} tokens, and a sample {most}; raise stage.*.seq_tokens, or let it be cut (data.truncation=keep_start)"
-            ));
-        }
-    };
+    if teaching.truncation == Truncation::Error {
+        return Err(format!(
+            "has {found} tokens, and a sample {most}; raise stage.*.seq_tokens, or let it be cut (data.truncation=keep_start)"
+        ));
+    }
+    let kept = teaching.truncation.kept(found, most);
     lesson.ids = lesson.ids[kept.clone()].to_vec();
     lesson.weights = lesson.weights[kept].to_vec();
     lesson.cut = found - most;

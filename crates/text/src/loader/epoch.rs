@@ -2,9 +2,10 @@
 
 use super::{LengthWeight, Shuffle, SourceFilter, Spec, Split};
 use crate::error::{Error, Result};
+use crate::lessons::Truncation;
 use crate::pack::{Doc, Packing, Sample, pack_led};
 use crate::rng::Rng;
-use crate::store::Store;
+use crate::store::{Column, Store};
 
 /// What a random stream is for; part of its key, so that no two uses share numbers.
 #[derive(Clone, Copy)]
@@ -46,7 +47,7 @@ pub fn choose(store: &Store, part: &SourceFilter, spec: &Spec) -> Result<Vec<Doc
         })
     };
     let mut docs: Vec<Doc> = Vec::new();
-    let group = store.group();
+    let (group, own) = (store.group(), spec.of(store));
     if group > 1 && spec.packing == Packing::Concatenate {
         let reason = "its documents belong together in groups, which cuts at the samples' length part: take another packing";
         return Err(Error::Documents(format!("{}: {reason}", store.prefix().display())));
@@ -61,7 +62,8 @@ pub fn choose(store: &Store, part: &SourceFilter, spec: &Spec) -> Result<Vec<Doc
                 spec.seq_len
             )));
         }
-        if tokens >= spec.min_doc_tokens.max(1) && belongs(doc) && admits(doc)? {
+        let is_long = tokens >= spec.min_doc_tokens.max(1);
+        if is_long && belongs(doc) && admits(doc)? && (group > 1 || teaches(store, doc, &own)?) {
             docs.push(Doc { doc: doc as u64, tokens });
         }
     }
@@ -88,15 +90,72 @@ pub fn choose(store: &Store, part: &SourceFilter, spec: &Spec) -> Result<Vec<Doc
     Ok(docs)
 }
 
+/// Whether what a sample has of a document has a token that is learned; of texts always.
+fn teaches(store: &Store, doc: usize, spec: &Spec) -> Result<bool> {
+    let (tokens, room) = (store.doc_len(doc), spec.room());
+    let Some(kept) = spec.kept.filter(|_| tokens > room) else { return Ok(true) };
+    if kept == Truncation::Error {
+        return Err(Error::Documents(format!(
+            "{}: the document {doc} has {tokens} tokens, a sample {room}; raise stage.*.seq_tokens",
+            store.prefix().display()
+        )));
+    }
+    let (kept, mut weights) = (kept.kept(tokens, room), Vec::new());
+    // The first of them is no target.
+    store.column_range(Column::Weight, doc, kept.start + 1..kept.end, &mut weights)?;
+    Ok(weights.iter().any(|weight| *weight > 0.0))
+}
+
+/// Lessons that are longer than a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shortened {
+    /// How many have a part of theirs in it.
+    pub cut: u64,
+    /// How many have none, since nothing of that part would be learned.
+    pub left_out: u64,
+}
+
+impl Shortened {
+    /// Counts one.
+    pub fn count(&mut self, teaches: bool) {
+        *(if teaches { &mut self.cut } else { &mut self.left_out }) += 1;
+    }
+}
+
+/// The lessons of a store that are longer than samples of these settings.
+///
+/// # Errors
+/// Weights that cannot be read; a lesson that is too long where none may be cut.
+pub fn shortened(store: &Store, spec: &Spec) -> Result<Shortened> {
+    let (spec, mut found) = (spec.of(store), Shortened::default());
+    if spec.kept.is_some() && store.group() == 1 {
+        for doc in (0..store.num_documents()).filter(|doc| store.doc_len(*doc) > spec.room()) {
+            found.count(teaches(store, doc, &spec)?);
+        }
+    }
+    Ok(found)
+}
+
 /// The samples of one epoch over the chosen documents: documents drawn by length weight and shuffled, packed, then
-/// the samples (and the documents inside each) shuffled. A function of (seed, lane, epoch) and the documents.
+/// the samples (and the documents inside each) shuffled. A function of (seed, lane, epoch) and the documents. The settings are those
+/// for their store ([`Spec::of`]).
 pub fn samples(docs: &[Doc], spec: &Spec, lane: u64, epoch: u64) -> Vec<Sample> {
     let rng = |purpose: Use| Rng::keyed(&[spec.seed, lane, epoch, purpose as u64]);
     let mut drawn = copies(docs, &spec.length_weights, rng(Use::Copies));
     if spec.shuffle == Shuffle::Documents {
         rng(Use::Documents).shuffle(&mut drawn);
     }
+    if spec.kept.is_some() {
+        drawn.iter_mut().for_each(|doc| doc.tokens = doc.tokens.min(spec.room() as u64));
+    }
     let mut samples = pack_led(&drawn, (spec.seq_len, spec.lead), spec.packing);
+    if spec.kept == Some(Truncation::KeepEnd) {
+        // A span has all that is kept of its document. These are in the order of the store.
+        for span in samples.iter_mut().flatten() {
+            let at = docs.partition_point(|doc| doc.doc < span.doc);
+            span.start = docs[at].tokens - u64::from(span.len);
+        }
+    }
     match spec.shuffle {
         Shuffle::Documents => {
             let mut rng = rng(Use::Samples);

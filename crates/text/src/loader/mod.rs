@@ -8,11 +8,12 @@ mod blend;
 mod epoch;
 
 pub use blend::next_source;
-pub use epoch::{choose, is_held_out, samples};
+pub use epoch::{Shortened, choose, is_held_out, samples, shortened};
 
 use crate::error::{Error, Result};
-use crate::pack::{Boundaries, Doc, PackedSample, Packing, Sample, materialise};
-use crate::store::Store;
+use crate::lessons::Truncation;
+use crate::pack::{Boundaries, Doc, Ends, PackedSample, Packing, Sample, materialise_to};
+use crate::store::{Column, Store};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -80,6 +81,9 @@ pub struct Spec {
     /// Tokens of a sample that are left free before each of its documents.
     #[serde(default)]
     pub lead: u32,
+    /// What a sample has of a lesson that is longer; none: all of it, in pieces. Of stores with weights alone.
+    #[serde(default)]
+    pub kept: Option<Truncation>,
 }
 
 impl Spec {
@@ -96,7 +100,19 @@ impl Spec {
             length_weights: Vec::new(),
             ahead: 4,
             lead: 0,
+            kept: None,
         }
+    }
+
+    /// The same for a store: texts are taken in pieces.
+    pub fn of(&self, store: &Store) -> Self {
+        let whole = store.has(Column::Weight) && self.packing != Packing::Concatenate;
+        Self { kept: self.kept.filter(|_| whole), ..self.clone() }
+    }
+
+    /// Tokens of a document in a sample, at most.
+    pub fn room(&self) -> usize {
+        self.seq_len.saturating_sub(self.lead) as usize
     }
 }
 
@@ -280,6 +296,7 @@ struct Feed {
 
 struct Lane {
     store: Arc<Store>,
+    spec: Spec,
     docs: Vec<Doc>,
     /// The samples of one epoch, made when first needed.
     plan: Option<(u64, Vec<Sample>)>,
@@ -306,7 +323,7 @@ impl Feed {
         let weights: Vec<f64> = sources.iter().map(|source| source.weight / total).collect();
         let lanes = sources.iter().map(|source| {
             let docs = choose(&source.store, &source.part, &spec)?;
-            Ok(Lane { store: source.store.clone(), docs, plan: None })
+            Ok(Lane { store: source.store.clone(), spec: spec.of(&source.store), docs, plan: None })
         });
         let lanes: Vec<Lane> = lanes.collect::<Result<_>>()?;
         let fingerprint = fingerprint(&sources, &weights, &spec);
@@ -336,13 +353,14 @@ impl Feed {
         }
         let planned = lane.plan.take().filter(|(epoch, _)| *epoch == at.epoch);
         let (_, plan) = lane.plan.insert(
-            planned.unwrap_or_else(|| (at.epoch, samples(&lane.docs, &self.spec, number as u64, at.epoch))),
+            planned.unwrap_or_else(|| (at.epoch, samples(&lane.docs, &lane.spec, number as u64, at.epoch))),
         );
         if at.index >= plan.len() as u64 {
             // A cursor taken at the very end of an epoch; the plan is now known, so this goes one level deep.
             return self.next();
         }
-        let packed = materialise(&lane.store, &plan[at.index as usize], self.spec.boundaries)?;
+        let ends = if lane.spec.kept.is_some() { Ends::Span } else { Ends::Document };
+        let packed = materialise_to(ends, &lane.store, &plan[at.index as usize], lane.spec.boundaries)?;
         at.index += 1;
         at.drawn += 1;
         self.cursor.sample += 1;
@@ -353,11 +371,16 @@ impl Feed {
 /// Names everything the sequence depends on: the stores' indexes and hashes, their parts, the weights and the settings.
 fn fingerprint(sources: &[Source], weights: &[f64], spec: &Spec) -> String {
     let mut hasher = blake3::Hasher::new();
-    let settings = Spec { ahead: 0, ..spec.clone() };
+    let cuts = |source: &Source| {
+        let room = spec.of(&source.store).kept.map_or(usize::MAX, |_| spec.room());
+        (0..source.store.num_documents()).any(|doc| source.store.doc_len(doc) > room)
+    };
+    let kept = spec.kept.filter(|_| sources.iter().any(cuts));
+    let settings = Spec { ahead: 0, kept, ..spec.clone() };
     // Debug text of plain data: every field is in it, and a change of the type changes it.
     let settings = format!("{settings:?} {weights:?}");
     // Positions of runs without it stay what they are.
-    hasher.update(settings.replace(", lead: 0", "").as_bytes());
+    hasher.update(settings.replace(", lead: 0", "").replace(", kept: None", "").as_bytes());
     for source in sources {
         hasher.update(format!("{:?}", source.part).as_bytes());
         hasher.update(&source.store.fingerprint());

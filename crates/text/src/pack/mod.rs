@@ -43,6 +43,15 @@ pub enum Boundaries {
     Unmasked,
 }
 
+/// Where what a sample has of a document ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// With the document: where the sample cuts it, the last token's label is the token after it.
+    Document,
+    /// With the span: the document is cut there.
+    Span,
+}
+
 /// A run of tokens of one document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -244,6 +253,19 @@ fn members<'a>(store: &Store, sample: &'a [Span]) -> Cow<'a, [Span]> {
 /// # Errors
 /// As [`Store::token_range`].
 pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Result<PackedSample> {
+    materialise_to(Ends::Document, store, sample, boundaries)
+}
+
+/// The same, where documents end so.
+///
+/// # Errors
+/// As [`materialise`].
+pub fn materialise_to(
+    ends: Ends,
+    store: &Store,
+    sample: &[Span],
+    boundaries: Boundaries,
+) -> Result<PackedSample> {
     let sample = &*members(store, sample);
     let total: usize = sample.iter().map(|span| span.len as usize).sum();
     let mut packed = PackedSample {
@@ -257,7 +279,7 @@ pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Re
         let begin = packed.tokens.len();
         store.token_range(doc, start, len, &mut packed.tokens)?;
         packed.labels.extend(packed.tokens[begin..].iter().skip(1).map(|&id| label(id)));
-        let follower = if start + len < store.doc_len(doc) {
+        let follower = if ends == Ends::Document && start + len < store.doc_len(doc) {
             Some((doc, start + len))
         } else if boundaries == Boundaries::Unmasked {
             sample.get(at + 1).map(|next| (next.doc as usize, next.start as usize))

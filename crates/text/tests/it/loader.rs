@@ -1,8 +1,9 @@
 //! Packing over stores and the loader: labels, blends, resuming.
 
 use crate::store::write;
+use fathom_text::lessons::Truncation;
 use fathom_text::loader::{
-    Cursor, LengthWeight, Loader, Shuffle, Source, SourceFilter, Spec, Split, choose, samples,
+    Cursor, LengthWeight, Loader, Shuffle, Source, SourceFilter, Spec, Split, choose, samples, shortened,
 };
 use fathom_text::pack::{Boundaries, IGNORE, PackedSample, Packing, Span, materialise};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
@@ -189,4 +190,51 @@ fn bad_settings_are_refused() {
     }
     let rule = LengthWeight { min_tokens: 1, weight: f64::NAN };
     assert!(Loader::new(source(1.0), Spec { length_weights: vec![rule], ..Spec::new(8) }).is_err());
+}
+
+#[test]
+fn lessons_are_cut_and_never_taken_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("rows");
+    let mut writer = StoreWriter::create(&prefix, Header::new(100)).unwrap();
+    // Learned: the tokens 4 and 5; 13 to 20; 31 and 32.
+    for (ids, learned) in [(1..6, 4..6), (11..21, 13..21), (21..33, 31..33)] {
+        let ids: Vec<u32> = ids.collect();
+        let weights: Vec<f32> = ids.iter().map(|id| f32::from(u8::from(learned.contains(id)))).collect();
+        writer.push_weighted(&ids, &weights, DocMeta::default()).unwrap();
+    }
+    writer.finish().unwrap();
+    let store = Arc::new(Store::open(&prefix).unwrap());
+    let spec =
+        |kept| Spec { packing: Packing::Single, shuffle: Shuffle::None, kept: Some(kept), ..Spec::new(6) };
+    let pass = |spec: Spec, samples: usize| {
+        let mut loader = Loader::new(vec![Source::whole(store.clone(), 1.0)], spec).unwrap();
+        (0..samples).map(|_| loader.next().unwrap()).collect::<Vec<_>>()
+    };
+    // The third row has nothing to learn in its first tokens; what was cut is no target.
+    let given = pass(spec(Truncation::KeepStart), 3);
+    assert_eq!([&given[0].tokens[..], &given[1].tokens], [vec![1, 2, 3, 4, 5], (11..17).collect()]);
+    assert_eq!(given[1].labels, [IGNORE, 13, 14, 15, 16, IGNORE]);
+    assert_eq!(given[2], given[0]);
+    let given = pass(spec(Truncation::KeepEnd), 3);
+    assert_eq!([&given[1].tokens[..], &given[2].tokens], [(15..21).collect::<Vec<_>>(), (27..33).collect()]);
+    assert_eq!(given[2].labels, [IGNORE, IGNORE, IGNORE, 31, 32, IGNORE]);
+    // Room for virtual tokens counts.
+    assert_eq!(pass(Spec { lead: 1, ..spec(Truncation::KeepEnd) }, 3)[2].tokens, [28, 29, 30, 31, 32]);
+    let found =
+        [Truncation::KeepStart, Truncation::KeepEnd].map(|kept| shortened(&store, &spec(kept)).unwrap());
+    assert_eq!(found.map(|found| (found.cut, found.left_out)), [(1, 1), (2, 0)]);
+    let refused = Loader::new(vec![Source::whole(store.clone(), 1.0)], spec(Truncation::Error));
+    assert!(refused.unwrap_err().to_string().contains("has 10 tokens, a sample 6"));
+    // Positions of runs whose rows are short enough stay what they are; texts are taken in pieces.
+    let position = |spec| {
+        let loader = Loader::new(vec![Source::whole(store.clone(), 1.0)], spec).unwrap();
+        loader.cursor().fingerprint.clone()
+    };
+    let long = |kept| position(Spec { seq_len: 12, kept, ..spec(Truncation::KeepEnd) });
+    assert_eq!(long(Some(Truncation::KeepEnd)), long(None));
+    assert_ne!(position(spec(Truncation::KeepEnd)), position(spec(Truncation::KeepStart)));
+    let folder = tempfile::tempdir().unwrap();
+    let text = self::store(folder.path(), &[9]);
+    assert_eq!(choose(&text, &SourceFilter::Whole, &spec(Truncation::Error)).unwrap()[0].tokens, 9);
 }

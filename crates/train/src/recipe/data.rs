@@ -34,7 +34,7 @@ choice! {
 }
 
 choice! {
-    /// What happens to lessons longer than the longest stage's samples.
+    /// What happens to lessons longer than the samples of a stage.
     pub enum TruncationName {
         /// The end is cut off.
         KeepStart = "keep_start",

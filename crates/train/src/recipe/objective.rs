@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use fathom_base::{choice, recipe};
-use fathom_text::lessons::{Answers, Judge, Teaching};
+use fathom_text::lessons::{Answers, Judge, Teaching, Truncation};
 
 use super::limits::{Above0, Any, COLUMNS, NO_END, Real, Whole};
-use super::{AdapterName, GemmName, Recipe};
+use super::{AdapterName, GemmName, Packing, Recipe, Stage};
 use crate::reference::Sync;
 
 choice! {
@@ -318,10 +318,15 @@ impl Recipe {
         table.sync_ref_model.then_some(Sync { alpha, steps })
     }
 
-    /// How rows become documents, of which those that belong together have room in a sample.
+    /// How rows become documents, of which those that belong together have room in a sample: of the longest stage, which shorter ones
+    /// cut them for, or of every stage where none may be cut.
     pub fn teaching(&self) -> Teaching {
-        let longest = self.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
-        let answers = self.objective.answers();
-        Teaching { max_tokens: longest / answers.group(), answers, ..self.data.teaching() }
+        let (answers, teaching) = (self.objective.answers(), self.data.teaching());
+        let room = |stage: &Stage| stage.seq_tokens.saturating_sub(self.adapter.leads());
+        let cuts = |stage: &&Stage| stage.packing != Packing::Cut;
+        let whole = answers.whole || teaching.truncation == Truncation::Error;
+        let shortest = self.stage.iter().filter(cuts).map(room).min().filter(|_| whole);
+        let room = shortest.or(self.stage.iter().map(room).max()).unwrap_or(0);
+        Teaching { max_tokens: room / answers.group(), answers, ..teaching }
     }
 }
