@@ -55,15 +55,18 @@ impl<'a> Gap<'a> {
         })
     }
 
-    /// Measures a model as it was read.
+    /// Measures a model as it was read, if that is not known.
     pub fn begins(&mut self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
+        if self.plain.is_some() {
+            return Ok(());
+        }
         self.plain = self.measure(trainer.into(), ("before rounding", 0), metrics)?;
         Ok(())
     }
 
     /// Measures it with its weights rounded, before the first step, and says what plain rounding costs.
     pub fn rounds(&mut self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
-        let Some(plain) = self.plain else { return Ok(()) };
+        let (Some(plain), None) = (self.plain, self.rounded) else { return Ok(()) };
         self.rounded = self.measure(trainer.into(), ("rounded", 0), metrics)?;
         let Some(rounded) = self.rounded else { return Ok(()) };
         let (qat, cost) = (self.recipe.precision.qat, rounded - plain);
