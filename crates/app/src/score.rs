@@ -5,9 +5,10 @@
 mod responses;
 
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fathom_engine::{Engine, Limits};
+use fathom_model::Spec;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use fathom_text::lessons::{Answers, Judge, Lesson, Lessons, Rows, Teaching};
@@ -75,21 +76,7 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
             let limits = Limits { context_tokens: usize::MAX >> 1, chunk_tokens: 1024, ..Limits::default() };
             Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits)
         };
-        if let Some((k, temperature)) = request.best {
-            if !(1..=spec.vocab).contains(&k) || !(0.01..=1000.0).contains(&temperature) {
-                refuse!(
-                    "--top-k {k} of {} tokens at --temperature {temperature}: give 1 to {} and 0.01 to 1000",
-                    spec.vocab,
-                    spec.vocab
-                );
-            }
-            if spec.scores > 0 {
-                refuse!(
-                    "{} is a reward model, which has no best tokens: leave --top-k out",
-                    folder.display()
-                );
-            }
-        }
+        check_best(request.best, spec, &folder)?;
         let engine = engine.at(request.best.map_or(1.0, |(_, temperature)| temperature));
         if let Some((which, deviation)) = request.responses {
             let asks = Asks { which, names: &request.labels, deviation };
@@ -126,6 +113,22 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         out.flush()?;
         Ok(rows)
     })
+}
+
+/// Refuses best tokens that a model does not have.
+fn check_best(best: Option<(usize, f64)>, spec: &Spec, folder: &Path) -> Result<()> {
+    let Some((k, temperature)) = best else { return Ok(()) };
+    if !(1..=spec.vocab).contains(&k) || !(0.01..=1000.0).contains(&temperature) {
+        refuse!(
+            "--top-k {k} of {} tokens at --temperature {temperature}: give 1 to {} and 0.01 to 1000",
+            spec.vocab,
+            spec.vocab
+        );
+    }
+    if spec.scores > 0 {
+        refuse!("{} is a reward model, which has no best tokens: leave --top-k out", folder.display());
+    }
+    Ok(())
 }
 
 fn created(request: &Request) -> Result<BufWriter<std::fs::File>> {

@@ -23,7 +23,7 @@ use crate::policy::judging;
 use crate::recipe::{
     AdapterName, CpCommType, GemmName, Granularity, LengthWeight, LinearsName, Memory, MeshTable, Method,
     MethodName, MomentType, OffloadCodec, OffloadTo, OptimizerKind, Packing, PipelineSchedule, PlaceName,
-    PlaceRule, QuantizationName, Recipe, ReferenceName, RopeType, ShardingName, Stage, TruncationName,
+    PlaceRule, QuantizationName, Recipe, ReferenceName, RopeType, ShardingName, Stage,
 };
 use crate::reference::Refers;
 use crate::rounded::round_to;
@@ -493,12 +493,8 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
         Packing::Single => pack::Packing::Single,
     };
     // Where an answer begins is known of a document as it is.
-    let kept = match recipe.data.truncation {
-        _ if recipe.objective.method.judges() => Truncation::Error,
-        TruncationName::KeepStart => Truncation::KeepStart,
-        TruncationName::KeepEnd => Truncation::KeepEnd,
-        TruncationName::Error => Truncation::Error,
-    };
+    let judges = recipe.objective.method.judges();
+    let kept = if judges { Truncation::Error } else { recipe.data.teaching().truncation };
     loader::Spec {
         packing,
         boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },

@@ -225,14 +225,7 @@ fn write(
         }
     }
     let Some(example) = example else {
-        if report.held_out_documents > 0 {
-            refuse!(
-                "{}: all {} rows are held out, and none is left to learn from; lower data.held_out_share, or give more rows",
-                names.join(", "),
-                human::grouped(rows - dropped)
-            );
-        }
-        refuse!("{}: there is no row to learn from; a lesson is a JSON object on a line", names.join(", "))
+        refuse!("{}: {}", names.join(", "), no_example(report.held_out_documents, rows - dropped))
     };
     writer.finish()?;
     let dropped_text = |reason: &str, documents| DroppedText { reason: reason.into(), documents, bytes: 0 };
@@ -242,6 +235,17 @@ fn write(
     report.sources = vec![DataSource { name, documents, bytes }];
     report.seconds = started.elapsed().as_secs_f64();
     Ok(Some((report, example)))
+}
+
+/// Why there is no lesson to show, of so many rows.
+fn no_example(held_out: u64, rows: u64) -> String {
+    if held_out == 0 {
+        return "there is no row to learn from; a lesson is a JSON object on a line".into();
+    }
+    let rows = human::grouped(rows);
+    format!(
+        "all {rows} rows are held out, and none is left to learn from; lower data.held_out_share, or give more rows"
+    )
 }
 
 /// A document's hash, or one that is held out at any share up to a half, or at none.

@@ -8,6 +8,7 @@ mod job;
 mod panics;
 mod policy;
 mod policy_mesh;
+mod policy_methods;
 mod policy_values;
 mod quantised;
 mod responses;

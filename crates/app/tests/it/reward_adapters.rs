@@ -84,11 +84,8 @@ fn the_head_of_a_reward_model_is_trained_with_its_adapter() {
             let rows = fs::read_to_string(out).unwrap();
             let first: Value = serde_json::from_str(rows.lines().next().unwrap()).unwrap();
             let rewards = first["rewards"].as_array().unwrap().clone();
-            rewards
-                .iter()
-                .flat_map(|it| it.as_array().map_or_else(|| vec![it.clone()], Clone::clone))
-                .filter_map(|it| it.as_f64())
-                .collect::<Vec<f64>>()
+            let each = |it: &Value| it.as_array().map_or_else(|| vec![it.clone()], Clone::clone);
+            rewards.iter().flat_map(each).filter_map(|it| it.as_f64()).collect::<Vec<f64>>()
         };
         let own = rewards(base.model(), Some(adapter.clone()));
         let merged = rewards(to.clone(), None);
