@@ -492,9 +492,8 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
         Packing::BestFit => pack::Packing::BestFit,
         Packing::Single => pack::Packing::Single,
     };
-    // Where an answer begins is known of a document as it is.
-    let judges = recipe.objective.method.judges();
-    let kept = if judges { Truncation::Error } else { recipe.data.teaching().truncation };
+    let whole = recipe.objective.method.judges().then_some(Truncation::Error);
+    let kept = whole.unwrap_or(recipe.data.teaching().truncation);
     loader::Spec {
         packing,
         boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
