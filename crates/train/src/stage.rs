@@ -493,7 +493,7 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
         Packing::Single => pack::Packing::Single,
     };
     let whole = recipe.objective.method.judges().then_some(Truncation::Error);
-    let kept = whole.unwrap_or(recipe.data.teaching().truncation);
+    let kept = whole.unwrap_or(recipe.teaching().truncation);
     loader::Spec {
         packing,
         boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
