@@ -168,8 +168,5 @@ fn targets(draft: &mut Draft, value: &Value) -> Said {
 
 /// A switch that goes with one method alone.
 fn only(draft: &Draft, value: &Value, method: &str, why: &str) -> Said {
-    match flag(value)? {
-        true if draft.adapter != Some(method) => Err(why.into()),
-        _ => Ok(()),
-    }
+    if flag(value)? && draft.adapter != Some(method) { Err(why.into()) } else { Ok(()) }
 }
