@@ -81,7 +81,10 @@ fn every_row_is_learned_in_every_pass() {
     // Two replicas have streams of different lengths, and together the same tokens.
     good(args(folder.path(), "replicas", &[&single[..], &["mesh.dp=2", "stage.0.micro_batches=2"]].concat()));
     let steps = events(&folder.path().join("replicas"), "step");
-    assert_eq!(steps.last().unwrap()["num_tokens"], 2 * data["tokens"].as_u64().unwrap());
+    let (all, seen) =
+        (2 * data["tokens"].as_u64().unwrap(), steps.last().unwrap()["num_tokens"].as_u64().unwrap());
+    // What fills a replica that has no row left counts, two tokens each.
+    assert!((all..all + 2 * 2 * 2).contains(&seen), "{seen} of {all}");
     // A last step of two rows.
     good(args(folder.path(), "part", &[&single[..1], &["stage.0.epochs=1"], &single[2..]].concat()));
     let part = events(&folder.path().join("part"), "step");
