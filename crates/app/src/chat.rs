@@ -66,7 +66,7 @@ pub trait Person {
 /// A model without a chat template, settings out of range, no memory for the context.
 pub fn chat(model: &Ready, settings: &Settings, person: &mut dyn Person) -> Result<()> {
     let Ready { folder, tokenizer, device, loaded } = model;
-    models::writes(folder, &loaded.model.spec)?;
+    models::check_writes(folder, &loaded.model.spec)?;
     let template = match &settings.template {
         Some(file) => Some(Template::from_file(file, tokenizer)?),
         None => Template::from_dir(folder, tokenizer)?,

@@ -72,7 +72,7 @@ pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Re
     let Ready { folder, tokenizer, device, loaded } =
         models::open_writer(&request.model, request.adapter.as_deref(), None, machine, events)?;
     let (tokens, spec) = (request.tokens, &loaded.model.spec);
-    models::writes(&folder, spec)?;
+    models::check_writes(&folder, spec)?;
     caught(|| {
         let trained_tokens = spec.max_positions;
         let tokens = check_tokens(tokens.unwrap_or(trained_tokens.min(LONGEST)), spec.learned_positions)?;

@@ -48,7 +48,7 @@ pub fn generate(
     stream: &mut dyn FnMut(&str) -> Flow,
 ) -> Result<Generation> {
     let Ready { folder, tokenizer, device, loaded } = model;
-    models::writes(folder, &loaded.model.spec)?;
+    models::check_writes(folder, &loaded.model.spec)?;
     let (spec, prompt) = (&loaded.model.spec, &request.prompt);
     let context_tokens = request.context_tokens.unwrap_or(spec.max_positions);
     let limits = Limits { context_tokens, ..Limits::default() };

@@ -229,21 +229,6 @@ pub(crate) fn scoring(spec: Spec, scores: usize) -> Result<Spec> {
     }
 }
 
-/// Refuses a model with a head of scores, which is asked by what scores.
-///
-/// # Errors
-/// It has one.
-pub(crate) fn writes(folder: &Path, spec: &Spec) -> Result<()> {
-    match spec.scores {
-        0 => Ok(()),
-        scores => refuse!(
-            "{}: the model has a head of scores ({scores}) in place of the vocabulary's, as a reward model has: it writes no text; ask it by \
-             fathom score, or by /v1/rerank of fathom serve",
-            folder.display()
-        ),
-    }
-}
-
 /// What of a folder is not read.
 pub(crate) fn note_left_out(folder: &Path, opened: &HfFolder, events: &dyn Events) {
     if let Some(left_out) = opened.left_out {
@@ -411,7 +396,8 @@ pub fn open_writer(
 pub(crate) fn check_writes(path: &Path, spec: &Spec) -> Result<()> {
     if spec.scores > 0 {
         refuse!(
-            "{} is a reward model: it has a head of scores and none for tokens; ask it for rewards (fathom score, fathom eval --reward-bench)",
+            "{} is a reward model: it has a head of scores and none for tokens; ask it for rewards (fathom score, fathom eval --reward-bench, \
+             /v1/rerank of fathom serve)",
             path.display()
         );
     }

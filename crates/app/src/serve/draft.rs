@@ -49,7 +49,7 @@ impl Draft {
         let made = || -> Result<Draft> {
             let folder = models::model_folder(path)?;
             let HfFolder { spec, source, .. } = fathom_model::open(&folder)?;
-            models::writes(&folder, &spec)?;
+            models::check_writes(&folder, &spec)?;
             let dtype = order.precision.map_or_else(|| models::stored_dtype(&source), models::precision);
             let tokenizer = models::tokenizer(&folder)?;
             Ok(Draft { loaded: load(&folder, dtype)?, tokenizer, dtype })
