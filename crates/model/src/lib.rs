@@ -50,7 +50,9 @@ pub use batch::{Caps, PackedTokens, causal_pairs, mask};
 pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, MixerParams, NormParams, block};
 pub use blocked::{keep_packed, unpack};
 pub use config::Config;
-pub use encoder::{Encoder, EncoderNames, EncoderParts, EncoderSpec, Relative, Task};
+pub use encoder::{
+    Encoder, EncoderNames, EncoderParts, EncoderSpec, Relative, Sentence, Task, ranks_by_sigmoid, sigmoid,
+};
 pub use error::{Error, Result};
 pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up, Wrapper};
 pub use files::{

@@ -145,7 +145,7 @@ impl Spec {
         let norm =
             (self.residual != Residual::Sum).then(|| w.norm("final_norm", Module::Last, self.hidden, normed));
         let last = match &self.encoder {
-            Some(parts) => LastParams::declare(w, self, parts),
+            Some(parts) => LastParams::declare(w, self, parts, tokens),
             None => {
                 let head = if self.tied {
                     tokens
@@ -205,8 +205,20 @@ impl EncoderInput {
 }
 
 impl LastParams {
-    /// The head of an encoder, whole on every rank: it has few rows.
-    fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts) -> LastParams {
+    /// The head of an encoder, whole on every rank: it has few rows; none without labels, whose place the embedding's table has.
+    fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts, tokens: ParamId) -> LastParams {
+        let none = LastParams {
+            norm: None,
+            pool: None,
+            term: None,
+            score: None,
+            projections: None,
+            head: tokens,
+            head_bias: None,
+        };
+        if parts.labels == 0 {
+            return none;
+        }
         let pool = w.names.encoder.map_or("", |names| names.pool);
         let (cols, name, seen) = ([s.hidden], w.names.head, Seen::Rows);
         let pool = Projection::new("pool", Module::Head, &cols, s.hidden, InFiles::one(pool, s.hidden));
@@ -217,15 +229,12 @@ impl LastParams {
         let bias = InFiles::one(name, parts.labels);
         let bias = WeightSpec::new("head", at, [1, parts.labels], Cut::Whole(seen), bias);
         LastParams {
-            norm: None,
             pool: parts
                 .pool
                 .map(|_| w.linear(Projection { bias: true, parallel: Parallel::Whole(seen), ..pool })),
-            term: None,
-            score: None,
-            projections: None,
             head: w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..head }),
             head_bias: Some(w.weight(bias)),
+            ..none
         }
     }
 }

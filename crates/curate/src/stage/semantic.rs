@@ -102,7 +102,7 @@ impl Barrier for Semantic {
     }
 
     fn models(&self) -> Vec<(PathBuf, ModelKind)> {
-        vec![(self.folder.clone(), ModelKind::Text)]
+        vec![(self.folder.clone(), ModelKind::Vectors)]
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fathom_base::TextIds;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, Places, Scope, Tape};
 use fathom_model::{Encoder, EncoderSpec, Task};
@@ -45,8 +46,8 @@ fn logits_are_those_of_transformers() {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
         let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
-        assert_eq!((encoder.spec.task, encoder.spec.labels.len()), (task, labels), "{name}");
-        let texts: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.ids.clone()).collect();
+        assert_eq!((encoder.spec.task, encoder.spec.labels.len()), (Some(task), labels), "{name}");
+        let texts: Vec<TextIds> = golden.texts.iter().map(|text| text.ids.clone().into()).collect();
         let together = encoder.logits(&texts);
         for (text, found) in golden.texts.iter().zip(&together) {
             for (found, wanted) in found.iter().zip(&text.logits) {
@@ -56,7 +57,7 @@ fn logits_are_those_of_transformers() {
                 );
             }
             // The same bits alone.
-            assert_eq!(&encoder.logits(std::slice::from_ref(&text.ids))[0], found, "{name}");
+            assert_eq!(&encoder.logits(&[text.ids.clone().into()])[0], found, "{name}");
         }
     }
 }
@@ -85,7 +86,8 @@ fn what_is_not_known_is_refused_by_name() {
         ("bert", "is_decoder", true.into(), "false"),
         ("bert", "my_key", 1.into(), "is not known"),
         ("bert", "model_type", "t5".into(), "deberta-v2"),
-        ("bert", "architectures", vec!["BertForMaskedLM"].into(), "BertForSequenceClassification"),
+        ("bert", "architectures", vec!["BertForTokenClassification"].into(), "BertForMaskedLM"),
+        ("bert", "sbert_ce_default_activation_function", "torch.nn.ReLU".into(), "Sigmoid, Identity"),
         ("bert", "problem_type", "ranking".into(), "regression"),
         ("deberta", "conv_kernel_size", 3.into(), "only 0"),
         ("deberta", "pos_att_type", "p2p".into(), "c2p, p2c"),
@@ -108,7 +110,7 @@ fn what_is_not_known_is_refused_by_name() {
 }
 
 /// The loss of each text's first token, and the gradients of all weights.
-fn pass(encoder: &Encoder, texts: &[Vec<u32>], places: &Places) -> (f64, Grads) {
+fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
     let (device, (batch, docs)) = (&encoder.device, encoder.batch(texts));
     let (params, counters) = (&encoder.params, Counters::default());
     let mut grads = Grads::zeros(device, params);
@@ -130,7 +132,9 @@ fn encoders_have_gradients() {
     for name in ["bert", "roberta", "deberta", "deberta_own_keys"] {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
-        let texts: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.ids.clone()).collect();
+        // A second text from its third token on, whose type is another.
+        let text = |text: &Text| TextIds { first: 2, ids: text.ids.clone() };
+        let texts: Vec<TextIds> = golden.texts.iter().map(text).collect();
         let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
         let (device, params) = (&encoder.device, &encoder.params);
         let (_, grads) = pass(&encoder, &texts, &Places::none());
@@ -168,8 +172,7 @@ fn encoders_run_in_bf16() {
         let encoder = Encoder::open(&device(), &case(name), DType::Bf16).unwrap();
         for text in &golden.texts {
             let most = text.logits.iter().fold(1.0f32, |most, x| most.max(x.abs()));
-            for (found, wanted) in encoder.logits(std::slice::from_ref(&text.ids))[0].iter().zip(&text.logits)
-            {
+            for (found, wanted) in encoder.logits(&[text.ids.clone().into()])[0].iter().zip(&text.logits) {
                 assert!((found - wanted).abs() <= 0.06 * most, "{name}: {found} for {wanted}");
             }
         }
