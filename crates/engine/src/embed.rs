@@ -9,11 +9,12 @@ use fathom_model::Sentence;
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::texts::{BYTES_PER_TOKEN, Reads, plain};
+use crate::texts::{BYTES_PER_TOKEN, Reads, framed, plain, spoken};
 
 impl Embed for Engine<'_> {
     /// The first [`crate::Limits::context_tokens`] tokens of a text count (fewer where positions are learned); spellings
-    /// of special tokens are ordinary text, and a begin-of-text token stands first where the tokenizer has it so. As many
+    /// of special tokens are ordinary text, and a begin-of-text token stands first where the tokenizer has it so (a model whose folder
+    /// says how it pools reads a text in its tokenizer's frame). As many
     /// texts run together as [`crate::Limits::chunk_tokens`] hold, so memory is that of one chunk or one text. Rotary
     /// settings that look at the length see the limit, for every text the same.
     fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
@@ -22,7 +23,8 @@ impl Embed for Engine<'_> {
     }
 
     fn size(&self) -> usize {
-        self.model.spec.hidden
+        let hidden = self.model.spec.hidden;
+        self.sentence.as_ref().map_or(hidden, |how| how.size(hidden))
     }
 }
 
@@ -56,9 +58,12 @@ impl Engine<'_> {
     fn beginning(&self, text: &str) -> Result<TextIds, Error> {
         let room = self.room();
         let end = text.floor_char_boundary(room.saturating_mul(BYTES_PER_TOKEN));
-        let mut ids = plain(&self.tokenizer, &text[..end])?;
-        ids.truncate(room);
-        self.check(&ids, 0)?;
-        Ok(ids.into())
+        let mut text: TextIds = match &self.sentence {
+            Some(how) => framed(self.tokenizer, &spoken(how, &text[..end]), None, Some(room))?,
+            None => plain(self.tokenizer, &text[..end])?.into(),
+        };
+        text.ids.truncate(room);
+        self.check(&text.ids, 0)?;
+        Ok(text)
     }
 }

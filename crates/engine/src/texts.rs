@@ -39,18 +39,11 @@ impl TextReading {
         most: Option<usize>,
     ) -> Result<TextIds, Error> {
         let sentence = self.sentence.as_ref().filter(|_| asked == Numbers::Vector);
-        if self.framed || sentence.is_some() {
-            let read = |text: &str| {
-                sentence.map_or_else(
-                    || text.to_string(),
-                    |how| {
-                        let text = format!("{}{text}", how.prompt);
-                        if how.lower { text.to_lowercase() } else { text }
-                    },
-                )
-            };
-            let (ids, first) = tokenizer.encode_pair(&read(first), second.as_deref(), most)?;
-            return Ok(TextIds { ids, first });
+        if let Some(how) = sentence {
+            return framed(tokenizer, &spoken(how, first), second.as_deref(), most);
+        }
+        if self.framed {
+            return framed(tokenizer, first, second.as_deref(), most);
         }
         let mut ids = match asked {
             Numbers::Vector => plain(tokenizer, first)?,
@@ -74,6 +67,23 @@ impl TextReading {
             }
         }
     }
+}
+
+/// A text as the folder's authors' code reads it.
+pub(crate) fn spoken(how: &Sentence, text: &str) -> String {
+    let text = format!("{}{text}", how.prompt);
+    if how.lower { text.to_lowercase() } else { text }
+}
+
+/// The ids of a text or a pair in the tokenizer's frame.
+pub(crate) fn framed(
+    tokenizer: &Tokenizer,
+    first: &str,
+    second: Option<&str>,
+    most: Option<usize>,
+) -> Result<TextIds, Error> {
+    let (ids, first) = tokenizer.encode_pair(first, second, most)?;
+    Ok(TextIds { ids, first })
 }
 
 /// The ids of a text in which spellings of special tokens are ordinary text, behind a begin-of-text token where the tokenizer has it so.

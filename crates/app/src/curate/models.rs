@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_curate::Error;
 use fathom_curate::pipeline::{ModelKind, ModelSettings, Models, WithClassify, WithEmbed, WithScore};
 use fathom_engine::{Engine, Limits, TextEncoder};
-use fathom_model::EncoderSpec;
+use fathom_model::{EncoderSpec, Sentence};
 use fathom_tensor::DType;
 use fathom_train::recipe::MachineKind;
 
@@ -73,7 +73,9 @@ fn with_engine(
     };
     let (device, loaded, tokenizer) = open().map_err(|error| refused(folder, &error))?;
     let limits = Limits { context_tokens: settings.context_tokens, ..Limits::default() };
-    work(&mut Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits))
+    let sentence = Sentence::open(folder).map_err(|error| refused(folder, &error.into()))?;
+    let engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
+    work(&mut engine.pooling(sentence))
 }
 
 fn refused(folder: &Path, error: &error::Error) -> Error {

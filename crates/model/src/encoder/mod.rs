@@ -8,11 +8,14 @@ mod names;
 mod sentence;
 mod spec;
 mod task;
+mod weights;
 
 pub use names::EncoderNames;
 pub use sentence::Sentence;
 pub use spec::{EncoderParts, EncoderSpec, Relative};
 pub use task::{Task, ranks_by_sigmoid, sigmoid};
+pub use weights::EncoderInput;
+pub(crate) use weights::pool;
 
 use std::ops::Range;
 use std::path::Path;
@@ -46,7 +49,8 @@ impl Encoder {
     /// another shape, naming it.
     pub fn open(device: &Device, folder: &Path, dtype: DType) -> Result<Encoder> {
         let mut spec = EncoderSpec::open(folder)?;
-        let source = SafeTensors::open_folder(folder)?;
+        let mut source = SafeTensors::open_folder(folder)?;
+        source.rename(&|name| Some(names::of_norms(name)))?;
         let head = format!("{}.weight", spec.model.family.names.head);
         spec.name_labels(source.shape(&head).and_then(|shape| shape.first().copied()));
         let (model, mut params) = Model::declare(device, &spec.model, dtype);

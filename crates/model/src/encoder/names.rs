@@ -23,6 +23,11 @@ pub struct EncoderNames {
 const LEFT_OVER: &[&str] =
     &["cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "pooler.", "bert.pooler."];
 
+/// The name of a weight, of norms as newer folders call theirs: BERT's first folders have TensorFlow's.
+pub(super) fn of_norms(name: &str) -> String {
+    name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+}
+
 const BERT_NAMES: Names = Names {
     base: "bert.",
     embed: "embeddings.word_embeddings",

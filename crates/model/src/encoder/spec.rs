@@ -59,7 +59,8 @@ pub struct Relative {
 }
 
 /// Keys that published configurations have and that change nothing here.
-const IGNORED: [&str; 15] = [
+const IGNORED: [&str; 16] = [
+    "output_past",
     // Of Sentence-Transformers, see `Task`.
     "sbert_ce_default_activation_function",
     "sentence_transformers",

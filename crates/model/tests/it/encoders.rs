@@ -109,6 +109,32 @@ fn what_is_not_known_is_refused_by_name() {
     assert!(message.contains("base_model") && message.contains("base/config.json"), "{message}");
 }
 
+/// Published folders have keys without effect, heads of the training before, names without a prefix, and TensorFlow's names of norms.
+#[test]
+fn folders_as_they_are_published_are_read() {
+    let folder = changed("bert", |config| {
+        config.insert("architectures".to_owned(), vec!["BertForMaskedLM"].into());
+        config.insert("output_past".to_owned(), true.into());
+        config.insert("sbert_ce_default_activation_function".to_owned(), "torch.nn.Identity".into());
+    });
+    let bytes = std::fs::read(case("bert").join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let names = std::str::from_utf8(&bytes[8..8 + header]).unwrap();
+    let names = names.replace("\"bert.", "\"").replace("LayerNorm.weight", "LayerNorm.gamma");
+    let names = names.replace("LayerNorm.bias", "LayerNorm.beta").replace("\"classifier.", "\"cls.");
+    let mut renamed = (names.len() as u64).to_le_bytes().to_vec();
+    renamed.extend(names.bytes().chain(bytes[8 + header..].iter().copied()));
+    std::fs::write(folder.path().join("model.safetensors"), renamed).unwrap();
+    let bare = Encoder::open(&device(), folder.path(), DType::F32).unwrap();
+    assert_eq!((bare.spec.task, bare.spec.labels.len()), (None, 0));
+    let whole = Encoder::open(&device(), &case("bert"), DType::F32).unwrap();
+    let text = TextIds { ids: vec![2, 17, 9, 3, 20, 3], first: 4 };
+    let [found, pair] = [&bare, &whole].map(|it| it.hidden(std::slice::from_ref(&text))[0].clone());
+    assert_eq!(found, pair);
+    // The second text's type is another.
+    assert_ne!(found, bare.hidden(&[text.ids.into()])[0]);
+}
+
 /// The loss of each text's first token, and the gradients of all weights.
 fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
     let (device, (batch, docs)) = (&encoder.device, encoder.batch(texts));

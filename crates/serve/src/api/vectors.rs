@@ -20,7 +20,7 @@ struct Asking {
     texts: Vec<TextIds>,
     tokens: usize,
     numbers: Numbers,
-    /// Fields that nobody knows.
+    /// Fields that the server does not know.
     unknown: Vec<String>,
     _held: Held,
     _permit: Permit,
