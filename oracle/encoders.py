@@ -190,7 +190,7 @@ def versions():
 def embedders():
     words, pieces = pairs_of(wordpiece(), BERT_PAIR), pairs_of(unigram(), ROBERTA_PAIR)
     bert = BertConfig(vocab_size=words.get_vocab_size(), **SIZES)
-    xlm = XLMRobertaConfig(vocab_size=pieces.get_vocab_size(), type_vocab_size=1, **SIZES)
+    xlm = XLMRobertaConfig(vocab_size=pieces.get_vocab_size(), type_vocab_size=1, pad_token_id=0, **SIZES)
     deberta = DebertaV2Config(**deberta_sizes(pieces.get_vocab_size()))
     yield "embed_bert", BertModel, bert, words, lambda: [Pooling(32, "cls"), Normalize()], {}
     prompts = dict(prompts={"query": "short ", "document": ""}, default_prompt_name="query")
@@ -216,7 +216,7 @@ def write_embedder(name, make, config, tokenizer, modules, prompts):
 def rankers():
     words, pieces = pairs_of(wordpiece(), BERT_PAIR), pairs_of(unigram(), ROBERTA_PAIR)
     bert = BertConfig(vocab_size=words.get_vocab_size(), num_labels=1, **SIZES)
-    xlm = XLMRobertaConfig(vocab_size=pieces.get_vocab_size(), num_labels=1, type_vocab_size=1, **SIZES)
+    xlm = XLMRobertaConfig(vocab_size=pieces.get_vocab_size(), num_labels=1, type_vocab_size=1, pad_token_id=0, **SIZES)
     identity = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}
     xlm.sentence_transformers = identity
     yield "rank_bert", BertForSequenceClassification, bert, words
@@ -229,9 +229,10 @@ def write_ranker(name, make, config, tokenizer):
     found = model.predict(PAIRS)
     rows = []
     for (first, second), score in zip(PAIRS, found):
-        read = model.tokenizer(first, second, truncation=True, max_length=40)
-        types = read.get("token_type_ids", [0] * len(read["input_ids"]))
-        rows.append({"pair": [first, second], "ids": read["input_ids"], "types": types, "score": float(score)})
+        # In a list, as the model reads it: an empty second text by itself would be none.
+        read = model.tokenizer([[first, second]], truncation=True, max_length=40)
+        ids, types = read["input_ids"][0], read["token_type_ids"][0]
+        rows.append({"pair": [first, second], "ids": ids, "types": types, "score": float(score)})
     golden = {"versions": versions(), "max_tokens": 40, "pairs": rows}
     (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
 

@@ -44,8 +44,9 @@ impl TextEncoder {
         {
             return Err(Error::Positions { max_tokens, room });
         }
-        let own = sentence.as_ref().and_then(|how| how.max_tokens);
-        let most = own.into_iter().chain(room).min().unwrap_or(encoder.spec.model.max_positions);
+        let own =
+            sentence.as_ref().map_or_else(|| Sentence::tokenizer_limit(folder), |how| Ok(how.max_tokens));
+        let most = own?.into_iter().chain(room).min().unwrap_or(encoder.spec.model.max_positions);
         let reading = TextReading {
             sentence,
             framed: true,
@@ -53,6 +54,19 @@ impl TextEncoder {
             sigmoid: encoder.spec.ranks_by_sigmoid(),
         };
         Ok(TextEncoder { encoder, tokenizer, reading, max_tokens: max_tokens.unwrap_or(most), chunk_tokens })
+    }
+
+    /// The same, which has to give vectors.
+    ///
+    /// # Errors
+    /// It has a classification head.
+    pub fn embedding(self) -> Result<TextEncoder, Error> {
+        match self.encoder.spec.task {
+            None => Ok(self),
+            Some(_) => Err(Error::Unsupported(
+                "the encoder has a classification head, and gives labels and no vectors".into(),
+            )),
+        }
     }
 
     /// The same, which has to have a classification head.
@@ -83,9 +97,9 @@ impl TextEncoder {
         self.max_tokens
     }
 
-    /// Numbers of a vector.
+    /// Numbers of a vector; 0 of an encoder with a head, which gives none.
     pub fn vector_size(&self) -> usize {
-        let hidden = self.encoder.spec.model.hidden;
+        let hidden = if self.encoder.spec.task.is_some() { return 0 } else { self.encoder.spec.model.hidden };
         self.reading.sentence.as_ref().map_or(hidden, |how| how.size(hidden))
     }
 
@@ -95,10 +109,10 @@ impl TextEncoder {
         let texts = vec![TextIds::from(vec![0; text]); (self.chunk_tokens / text).max(1)];
         // Tables of types are charged where a batch has pairs.
         let texts: Vec<TextIds> = texts.into_iter().map(|text| TextIds { first: 0, ..text }).collect();
-        if self.encoder.spec.task.is_some() {
-            self.encoder.logits(&texts);
+        match self.encoder.spec.task {
+            Some(_) => drop(self.encoder.logits(&texts)),
+            None => drop(self.encoder.hidden(&texts)),
         }
-        self.encoder.hidden(&texts);
     }
 
     /// The ids of the beginnings of texts, as Transformers truncates them.

@@ -437,6 +437,10 @@ impl Service for Handle {
 
     fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket> {
         let Facts { card, reading, bounds, .. } = &self.facts;
+        if asked == Numbers::Vector && card.embedding == 0 {
+            let message = format!("{} has a head that classifies, and gives no vectors", card.name);
+            return Err(Error::Unsupported(message).into());
+        }
         if asked != Numbers::Vector && card.labels.is_empty() {
             let message = format!("{} has no head that classifies", card.name);
             return Err(Error::Unsupported(message).into());

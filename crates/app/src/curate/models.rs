@@ -31,7 +31,7 @@ impl Models for Engines {
 
     fn with_embed(&self, settings: &ModelSettings, work: &mut WithEmbed<'_>) -> Result<(), Error> {
         if EncoderSpec::is_of(&settings.folder) {
-            let encoder = self.encoder(settings);
+            let encoder = self.encoder(settings).and_then(|encoder| Ok(encoder.embedding()?));
             return work(&mut encoder.map_err(|error| refused(&settings.folder, &error))?);
         }
         with_engine(settings, self.0.as_ref(), &mut |engine| work(engine))

@@ -97,7 +97,13 @@ fn leads(
     }
     let capacity = with.capacity(&engine);
     let (handle, commands) = service(Facts {
-        card: ModelCard { name: "small".into(), vocabulary: 96, generates: true, ..ModelCard::default() },
+        card: ModelCard {
+            name: "small".into(),
+            vocabulary: 96,
+            generates: true,
+            embedding: 32,
+            ..ModelCard::default()
+        },
         tokenizer: Arc::new(Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap()),
         bounds: engine.bounds(capacity.clone()),
         render: None,

@@ -19,8 +19,13 @@ fn start(sequences: usize, queue: usize) -> (Handle, thread::JoinHandle<()>) {
         let bed = Bed::new("../golden_adapters/llama", DType::F32);
         let engine = bed.engine(64);
         let capacity: Capacity = engine.capacity(sequences, 300);
-        let card =
-            ModelCard { name: "small".into(), vocabulary: 256, generates: true, ..ModelCard::default() };
+        let card = ModelCard {
+            name: "small".into(),
+            vocabulary: 256,
+            generates: true,
+            embedding: 32,
+            ..ModelCard::default()
+        };
         let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
         let bounds = engine.bounds(capacity.clone());
         let (handle, commands) = service(Facts {
@@ -210,8 +215,8 @@ fn adapters_are_loaded_and_unloaded_during_requests() {
 fn vectors_and_tokens() {
     let (handle, thread) = start(1, 2);
     let (send, receive) = channel();
-    let read = |text: &str| handle.read(&(text.to_string(), None), Numbers::Vector, None).unwrap();
-    let texts = vec![read("ab"), read("b"), read("a b a b a b")];
+    let texts: Vec<fathom_base::TextIds> =
+        [vec![1, 2], vec![3], (1..90).collect()].into_iter().map(Into::into).collect();
     let sink = Box::new(move |vectors| send.send(vectors).unwrap());
     let _ticket = handle.numbers(texts.clone(), Numbers::Vector, sink).unwrap();
     // Others ask at the same time, and one of them leaves.

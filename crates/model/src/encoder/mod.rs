@@ -90,9 +90,11 @@ impl Encoder {
     /// The hidden states [tokens, hidden] behind the last block of each text, f32, token after token.
     ///
     /// # Panics
-    /// As [`Encoder::batch`]; on a device without data it plans, and there are none.
+    /// As [`Encoder::batch`], and if the encoder has a head, which reads other ones; on a device without data it plans, and there are
+    /// none.
     #[track_caller]
     pub fn hidden(&self, texts: &[TextIds]) -> Vec<Vec<f32>> {
+        assert!(self.spec.labels.is_empty(), "encoder: hidden states of one with a head");
         let (batch, docs) = self.batch(texts);
         let x_td = self.device.to_f32(&self.forward(&batch));
         let size = self.spec.model.hidden;

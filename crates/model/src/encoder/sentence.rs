@@ -112,22 +112,24 @@ impl Sentence {
 
     /// Reads `sentence_bert_config.json`; newer folders have the most tokens in `tokenizer_config.json` alone.
     fn transformer(&mut self, folder: &Path) -> Result<()> {
-        for (name, key) in
-            [("tokenizer_config.json", "model_max_length"), ("sentence_bert_config.json", "max_seq_length")]
-        {
-            let file = folder.join(name);
-            if !file.is_file() {
-                continue;
-            }
-            let map = read_object(&file)?;
-            // Tokenizers without a limit say 1e30.
-            let most = map.get(key).and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
-            self.max_tokens = most.filter(|most| *most > 0).or(self.max_tokens);
-            if key == "max_seq_length" {
-                self.lower = map.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false);
-            }
-        }
+        let file = folder.join("sentence_bert_config.json");
+        let map = if file.is_file() { read_object(&file)? } else { Map::new() };
+        self.max_tokens = limit(&map, "max_seq_length")
+            .map_or_else(|| Sentence::tokenizer_limit(folder), |it| Ok(Some(it)))?;
+        self.lower = map.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false);
         Ok(())
+    }
+
+    /// Tokens that the tokenizer's configuration says are read.
+    ///
+    /// # Errors
+    /// A file that is no JSON.
+    pub fn tokenizer_limit(folder: &Path) -> Result<Option<usize>> {
+        let file = folder.join("tokenizer_config.json");
+        if !file.is_file() {
+            return Ok(None);
+        }
+        Ok(limit(&read_object(&file)?, "model_max_length"))
     }
 
     /// Reads the prompt that stands before texts where nothing else is asked for.
@@ -228,6 +230,12 @@ impl Pool {
             }
         }
     }
+}
+
+/// A number of tokens; tokenizers without a limit say 1e30.
+fn limit(map: &Map<String, Value>, key: &str) -> Option<usize> {
+    let most = map.get(key).and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
+    most.filter(|most| *most > 0)
 }
 
 fn unit(vector: Vec<f64>) -> Option<Vec<f64>> {
