@@ -197,19 +197,18 @@ unsafe fn summed<F: Format, const PART: usize, const M: usize>(
 ) -> [[__m256i; 2]; M] {
     // Of upper and of lower bytes, for each half.
     let mut sums = [[[_mm512_setzero_si512(); 2]; 2]; M];
-    // SAFETY: the caller's promise: the bytes of a group are 64.
-    let x = x.map(|x| unsafe { _mm512_loadu_si512(x.cast()) });
-    // Four bytes of x for each of eight columns, and the next four for the others.
-    let at = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    let order = _mm512_set_epi32(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
     quads!(|quad| {
         if quad % 2 == 0 {
             // SAFETY: the caller's promise.
             let w = unsafe { doubled::<F, PART>(block, group, quad) };
+            let w = _mm512_permutexvar_epi32(order, w);
             let half = if F::FACTORS == 2 { quad / (QUADS / 2) } else { 0 };
             for (sums, x) in sums.iter_mut().zip(x) {
                 for (which, sum) in sums[half].iter_mut().enumerate() {
-                    let place = _mm512_add_epi32(at, _mm512_set1_epi32((QUADS * which + quad) as i32));
-                    *sum = _mm512_dpbusd_epi32(*sum, w, _mm512_permutexvar_epi32(place, x));
+                    // SAFETY: the caller's promise.
+                    let x = unsafe { x.add(GROUP * which + 4 * quad).cast::<i64>().read_unaligned() };
+                    *sum = _mm512_dpbusd_epi32(*sum, w, _mm512_set1_epi64(x));
                 }
             }
         }
@@ -218,7 +217,7 @@ unsafe fn summed<F: Format, const PART: usize, const M: usize>(
     for (out, sums) in out.iter_mut().zip(sums) {
         for (out, [upper, lower]) in out.iter_mut().zip(sums) {
             let all = _mm512_add_epi32(_mm512_slli_epi32::<8>(upper), lower);
-            *out = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all));
+            *out = _mm512_cvtepi64_epi32(_mm512_add_epi32(all, _mm512_srli_epi64::<32>(all)));
         }
     }
     out
