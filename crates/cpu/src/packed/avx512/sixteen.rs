@@ -156,6 +156,21 @@ unsafe fn codes<F: Format, const PART: usize>(pair: Pair, group: usize, quad: us
     }
 }
 
+/// Codes of elements `4 quad..4 quad + 8` of a group of eight columns: the first four of each, and behind them the others. `quad` is even.
+///
+/// # Safety
+/// The block is of this type.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(in super::super) unsafe fn doubled<F: Format, const PART: usize>(
+    block: *const u8,
+    group: usize,
+    quad: usize,
+) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe { codes::<F, PART>(Pair([block, block.wrapping_add(4 * OCTET)]), group, quad) }
+}
+
 /// What blocks' groups are multiplied with.
 struct Scales {
     /// Of scales and of offsets.
