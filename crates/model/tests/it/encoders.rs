@@ -142,8 +142,8 @@ fn folders_as_they_are_published_are_read() {
         w.chunks_exact(x.len()).zip(b).map(row).collect()
     };
     let pooled: Vec<f32> =
-        dense(&of("pool"), &of("pool.bias"), &found[..32]).into_iter().map(f32::tanh).collect();
-    let logits = dense(&of("head"), &of("head.bias"), &pooled);
+        dense(&of("pool.weight"), &of("pool.bias"), &found[..32]).into_iter().map(f32::tanh).collect();
+    let logits = dense(&of("head.weight"), &of("head.bias"), &pooled);
     for (own, wanted) in logits.iter().zip(&whole.logits(std::slice::from_ref(&text))[0]) {
         assert!((own - wanted).abs() < 1e-5, "{own} for {wanted}");
     }
