@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use fathom_base::ModelCard;
+use fathom_base::{ModelCard, human};
 use fathom_engine::{Bounds, Capacity, Facts, Limits, Structures, TextEncoder, service};
 use fathom_model::SafeTensors;
 use fathom_tensor::{DType, Device};
@@ -13,7 +13,7 @@ use fathom_text::Tokenizer;
 use super::fingerprint;
 use super::hosted::{Started, Watch, answer, fits_next_to_served, pad_token};
 use super::order::Order;
-use super::sizes;
+use super::sizes::{Sizes, imagined};
 use crate::error::{Result, caught, refuse};
 use crate::events::Silent;
 use crate::exported;
@@ -32,6 +32,32 @@ pub(super) fn open(
     let asked = order.settings.context_tokens.map(|tokens| tokens as usize);
     let chunk_tokens = (order.settings.chunk_tokens as usize).max(1);
     caught(|| Ok(TextEncoder::open(device, folder, (dtype, tokenizer.clone()), asked, chunk_tokens)?))
+}
+
+/// What an encoder takes: no pages.
+///
+/// # Errors
+/// There is no memory for it.
+pub(super) fn sizes(
+    device: &Device,
+    model: (&Path, DType),
+    tokenizer: &Arc<Tokenizer>,
+    order: &Order,
+) -> Result<Sizes> {
+    let meta = imagined(device);
+    let encoder = open(&meta, model, tokenizer, order)?;
+    let weights_bytes = meta.pool.usage().live;
+    caught(|| {
+        encoder.plan();
+        Ok(())
+    })?;
+    let workspace_bytes = meta.pool.usage().peak_reserved.saturating_sub(weights_bytes);
+    let budget_bytes = device.pool.budget();
+    if weights_bytes + workspace_bytes > budget_bytes {
+        let [weights, step, there] = [weights_bytes, workspace_bytes, budget_bytes].map(human::bytes);
+        refuse!("the weights take {weights} and a step {step}, and there are {there} (--memory)");
+    }
+    Ok(Sizes::without_pages(device, (weights_bytes, workspace_bytes), encoder.max_tokens()))
 }
 
 /// The type of its weights.
@@ -72,7 +98,7 @@ pub(super) fn run(
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let device = order.machine(&Silent).open()?;
     let dtype = dtype(&folder, order)?;
-    let sizes = sizes::of_encoder(&device, (&folder, dtype), &tokenizer, order)?;
+    let sizes = sizes(&device, (&folder, dtype), &tokenizer, order)?;
     fits_next_to_served(name, &sizes, order)?;
     let encoder = open(&device, (&folder, dtype), &tokenizer, order)?;
     let (handle, commands) = service(facts(name, &folder, (&encoder, dtype), &tokenizer, order)?);

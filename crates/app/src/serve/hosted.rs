@@ -23,7 +23,6 @@ use fathom_text::gguf::side_file;
 use serde_json::{Map, Value, json};
 
 use super::draft::Draft;
-use super::encoder;
 use super::fingerprint;
 use super::order::Order;
 use super::sizes::{self, Sizes};
@@ -86,18 +85,13 @@ pub(super) fn start(
     path: &Path,
     order: &Order,
     watch: &Watch,
-    over_ranks: Answers,
+    answers: Answers,
 ) -> Result<Hosted> {
     let (send, receive) = channel();
     let (own, path, order, watch) = (name.to_string(), path.to_path_buf(), order.clone(), watch.clone());
     // Devices stay on the thread that opened them.
     let work = move || {
-        let run = match models::is_encoder(&path) {
-            true => encoder::run,
-            false if order.mesh.is_spread() => over_ranks,
-            false => run,
-        };
-        let ended = run(&own, &path, &order, (&send, &watch));
+        let ended = answers(&own, &path, &order, (&send, &watch));
         // Who started it waits until it can be asked.
         if let Err(error) = ended
             && let Err(SendError(Err(error))) = send.send(Err(error))
@@ -113,7 +107,16 @@ pub(super) fn start(
     }
 }
 
-fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>, &Watch)) -> Result<()> {
+/// Opens a model of one rank, sends what it is asked through, and answers until all askers are gone.
+///
+/// # Errors
+/// No model there, no memory for it.
+pub(super) fn run(
+    name: &str,
+    path: &Path,
+    order: &Order,
+    (send, watch): (&Sender<Started>, &Watch),
+) -> Result<()> {
     let folder = models::model_folder(path)?;
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let device = order.machine(&Silent).open()?;

@@ -48,8 +48,13 @@ struct Served {
 impl Served {
     /// Starts its engine, with its adapters.
     fn start(&self, watch: &Watch, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
+        let answers = match models::is_encoder(&self.path) {
+            true => encoder::run,
+            false if self.order.mesh.is_spread() => ranks::run,
+            false => hosted::run,
+        };
         let Hosted { service, sizes, thread } =
-            hosted::start(&self.name, &self.path, &self.order, watch, ranks::run)?;
+            hosted::start(&self.name, &self.path, &self.order, watch, answers)?;
         threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         for (adapter, folder) in &self.order.adapters {
             service.load_adapter(adapter, folder)?;
@@ -113,7 +118,7 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
             let own = order.of(at);
             encoder::check(&name, &own)?;
             let (dtype, tokenizer) = (encoder::dtype(&folder, &own)?, Arc::new(models::tokenizer(&folder)?));
-            let sizes = sizes::of_encoder(&machine.open()?, (&folder, dtype), &tokenizer, &own)?;
+            let sizes = encoder::sizes(&machine.open()?, (&folder, dtype), &tokenizer, &own)?;
             return Ok(vec![(name, sizes)]);
         }
         let opened = fathom_model::open(&folder)?;

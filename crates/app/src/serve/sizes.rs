@@ -12,7 +12,6 @@ use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
 
 use super::draft::Draft;
-use super::encoder;
 use super::order::Order;
 use crate::adapters;
 use crate::error::{Context, Result, caught, refuse};
@@ -49,6 +48,29 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// Of a model without pages, that reads texts of so many tokens.
+    pub(super) fn without_pages(
+        device: &Device,
+        (weights_bytes, workspace_bytes): (u64, u64),
+        context_tokens: usize,
+    ) -> Sizes {
+        Sizes {
+            weights_bytes,
+            workspace_bytes,
+            adapters_bytes: 0,
+            draft_bytes: 0,
+            pages_bytes: 0,
+            draft_pages_bytes: 0,
+            budget_bytes: device.pool.budget(),
+            page_bytes: Vec::new(),
+            capacity: Capacity::default(),
+            tokens: 0,
+            limits: Limits { context_tokens, ..Limits::default() },
+            grid: *device.mesh.grid(),
+            experts: None,
+        }
+    }
+
     /// All that it takes.
     pub fn bytes(&self) -> u64 {
         self.weights_bytes + self.adapters_bytes + self.draft_bytes + self.workspace_bytes + self.pages_bytes
@@ -211,7 +233,7 @@ fn declare(
 }
 
 /// A rank of a mesh without data, which plans as the device of that rank would.
-fn imagined(device: &Device) -> Device {
+pub(super) fn imagined(device: &Device) -> Device {
     let (grid, machine) = (*device.mesh.grid(), Arc::new(Meta::new(device.machine.profile().clone())));
     match grid.ranks() {
         1 => Device::new(machine, u64::MAX),
@@ -324,46 +346,6 @@ pub(super) fn of(
             grid: *device.mesh.grid(),
             experts: None,
         })
-    })
-}
-
-/// What an encoder takes: no pages.
-///
-/// # Errors
-/// There is no memory for it.
-pub(super) fn of_encoder(
-    device: &Device,
-    model: (&Path, DType),
-    tokenizer: &Arc<Tokenizer>,
-    order: &Order,
-) -> Result<Sizes> {
-    let meta = imagined(device);
-    let encoder = encoder::open(&meta, model, tokenizer, order)?;
-    let weights_bytes = meta.pool.usage().live;
-    caught(|| {
-        encoder.plan();
-        Ok(())
-    })?;
-    let workspace_bytes = meta.pool.usage().peak_reserved.saturating_sub(weights_bytes);
-    let budget_bytes = device.pool.budget();
-    if weights_bytes + workspace_bytes > budget_bytes {
-        let [weights, step, there] = [weights_bytes, workspace_bytes, budget_bytes].map(human::bytes);
-        refuse!("the weights take {weights} and a step {step}, and there are {there} (--memory)");
-    }
-    Ok(Sizes {
-        weights_bytes,
-        workspace_bytes,
-        budget_bytes,
-        adapters_bytes: 0,
-        draft_bytes: 0,
-        pages_bytes: 0,
-        draft_pages_bytes: 0,
-        page_bytes: Vec::new(),
-        capacity: Capacity::default(),
-        tokens: 0,
-        limits: Limits { context_tokens: encoder.max_tokens(), ..Limits::default() },
-        grid: *device.mesh.grid(),
-        experts: None,
     })
 }
 
