@@ -39,7 +39,7 @@ fn main() {
     let (rows, cols, runs) = (of(0, 32768), of(1, 2048), of(2, 9));
     let device = Device::new(Arc::new(Cpu::new(1, None)), 4 << 30);
     for formats in formats() {
-        for (rows, m) in [(rows, 1), (rows, 4), (64, 1), (64, 4), (1024, 256)] {
+        for (rows, m) in [(rows, 1), (rows, 4), (rows, 8), (rows, 16), (64, 1), (64, 4), (1024, 256)] {
             let bytes = rows * formats[0].row_bytes(cols);
             let noise: Vec<u8> =
                 (0..bytes).map(|at| (at.wrapping_mul(2654435761) >> 13) as u8 & 0x3b).collect();

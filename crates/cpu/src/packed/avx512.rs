@@ -12,7 +12,7 @@ use super::avx2::stored;
 use super::format::{Columns, Format, GROUP, OCTET};
 use super::panel::{Panel, STEPS, Tile};
 use super::rows::{GroupSums, Rows};
-pub(super) use sixteen::{doubled, fill, pair, some};
+pub(super) use sixteen::{Ahead, doubled, fill, pair, some};
 
 /// Whether the processor multiplies so at this level.
 pub(super) fn has(isa: crate::isa::Isa) -> bool {

@@ -401,11 +401,12 @@ unsafe fn filled<F: Format>(
             let part = (from, MOST_GROUPS.min(groups - from));
             // SAFETY: passed on.
             unsafe {
-                avx512::fill::<F>(both, part, rows.k, &mut panel);
+                avx512::fill::<F>(both, part, &mut panel);
+                let mut ahead = avx512::Ahead::of::<F>(both, part, (count, rows.k));
                 let mut row = 0;
                 while row < count {
                     let (rows, tile) = (rows.from(row), tile.as_mut_ptr().add(row));
-                    row += avx512::some::<F>(count - row, &panel, part, rows, tile);
+                    row += avx512::some::<F>(count - row, &panel, part, (rows, tile), &mut ahead);
                 }
             }
         }

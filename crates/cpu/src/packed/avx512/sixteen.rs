@@ -325,8 +325,43 @@ pub(in super::super) unsafe fn pair<F: Format, const M: usize>(
     })
 }
 
-/// Writes `groups` groups of sixteen columns from group `from` on into a panel, their codes as bytes with their bias, of rows of `k`
-/// elements.
+/// What is fetched while a panel is used: as many lines of both eights as a panel has, a few for each group of a kernel's rows. All at
+/// once would hold up what reads them.
+pub(in super::super) struct Ahead {
+    from: [*const u8; 2],
+    each: usize,
+}
+
+impl Ahead {
+    /// Of columns whose groups `from..from + groups` are used for so many rows of `k` elements.
+    pub fn of<F: Format>(
+        columns: [Columns; 2],
+        (from, groups): (usize, usize),
+        (rows, k): (usize, usize),
+    ) -> Ahead {
+        let (wide, all) = (OCTET * F::BYTES, k / GROUP / F::GROUPS * OCTET * F::BYTES);
+        let at = from / F::GROUPS * wide + AHEAD;
+        // Behind the end of two neighbouring eights the next two begin.
+        let at = if at < all { at } else { at + all };
+        let (lines, times) = ((groups / F::GROUPS * wide).div_ceil(LINE), rows.div_ceil(8).max(1) * groups);
+        let from = columns.map(|columns| columns.first.wrapping_add(at));
+        Ahead { from, each: lines.div_ceil(times) }
+    }
+
+    /// Fetches the next few lines.
+    #[inline(always)]
+    fn fetch(&mut self) {
+        for _ in 0..self.each {
+            for at in &mut self.from {
+                // SAFETY: a hint, whatever lies there.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+                *at = at.wrapping_add(LINE);
+            }
+        }
+    }
+}
+
+/// Writes `groups` groups of sixteen columns from group `from` on into a panel, their codes as bytes with their bias.
 ///
 /// # Safety
 /// The columns have this type and the groups, whole blocks, and the panel has room.
@@ -334,12 +369,9 @@ pub(in super::super) unsafe fn pair<F: Format, const M: usize>(
 pub(in super::super) unsafe fn fill<F: Format>(
     columns: [Columns; 2],
     (from, groups): (usize, usize),
-    k: usize,
     panel: &mut Panel,
 ) {
     let (first, wide) = (from / F::GROUPS, OCTET * F::BYTES);
-    let lines = (groups / F::GROUPS * wide).div_ceil(LINE);
-    fetch(columns, first * wide, 0..lines, k / GROUP / F::GROUPS * wide);
     for index in 0..groups / F::GROUPS {
         let pair = Pair::of(columns, (first + index) * wide);
         // SAFETY: the caller's promise; codes of a group take half of their room.
@@ -384,8 +416,8 @@ macro_rules! dot {
 unsafe fn micro<F: Format, const R: usize>(
     panel: &Panel,
     (from, groups): (usize, usize),
-    rows: Rows,
-    tile: *mut Tile,
+    (rows, tile): (Rows, *mut Tile),
+    ahead: &mut Ahead,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -419,6 +451,7 @@ unsafe fn micro<F: Format, const R: usize>(
                     }
                 )*};
             }
+            ahead.fetch();
             let part = |row: usize| &*parts.add(row * groups_of_row + group);
             step!(0, 0: 0, 1, 2, 3);
             if F::FACTORS == 2 {
@@ -465,19 +498,19 @@ pub(in super::super) unsafe fn some<F: Format>(
     left: usize,
     panel: &Panel,
     groups: (usize, usize),
-    rows: Rows,
-    tile: *mut Tile,
+    (rows, tile): (Rows, *mut Tile),
+    ahead: &mut Ahead,
 ) -> usize {
     // SAFETY: passed on.
     unsafe {
         match left {
             // Sums of one factor leave registers for more rows.
-            16.. if F::FACTORS == 1 => (micro::<F, 8>(panel, groups, rows, tile), 8).1,
-            12.. if F::FACTORS == 1 => (micro::<F, 12>(panel, groups, rows, tile), 12).1,
-            8.. => (micro::<F, 8>(panel, groups, rows, tile), 8).1,
-            4.. => (micro::<F, 4>(panel, groups, rows, tile), 4).1,
-            2.. => (micro::<F, 2>(panel, groups, rows, tile), 2).1,
-            _ => (micro::<F, 1>(panel, groups, rows, tile), 1).1,
+            16.. if F::FACTORS == 1 => (micro::<F, 8>(panel, groups, (rows, tile), ahead), 8).1,
+            12.. if F::FACTORS == 1 => (micro::<F, 12>(panel, groups, (rows, tile), ahead), 12).1,
+            8.. => (micro::<F, 8>(panel, groups, (rows, tile), ahead), 8).1,
+            4.. => (micro::<F, 4>(panel, groups, (rows, tile), ahead), 4).1,
+            2.. => (micro::<F, 2>(panel, groups, (rows, tile), ahead), 2).1,
+            _ => (micro::<F, 1>(panel, groups, (rows, tile), ahead), 1).1,
         }
     }
 }
