@@ -76,13 +76,18 @@ impl Sizes {
         self.weights_bytes + self.adapters_bytes + self.draft_bytes + self.workspace_bytes + self.pages_bytes
     }
 
+    /// Whether it has pages: encoders have none.
+    pub fn has_pages(&self) -> bool {
+        !self.page_bytes.is_empty()
+    }
+
     /// In a line.
     pub fn said(&self) -> String {
         let draft = match self.draft_bytes {
             0 => String::new(),
             bytes => format!("a draft's {}, ", human::bytes(bytes)),
         };
-        if self.page_bytes.is_empty() {
+        if !self.has_pages() {
             let [weights, workspace] = [self.weights_bytes, self.workspace_bytes].map(human::bytes);
             let tokens = human::grouped(self.limits.context_tokens as u64);
             return format!("weights {weights}, workspace {workspace}; texts of up to {tokens} tokens");

@@ -81,6 +81,9 @@ fn order(args: &args::Serve) -> Result<Order> {
 }
 
 fn print(name: &str, sizes: &Sizes) {
+    // What encoders have none of.
+    let of_pages = ["adapters", "pages", "tokens in pages", "sequences at once"];
+    let has_pages = sizes.has_pages();
     let rows = [
         ("weights", human::bytes(sizes.weights_bytes)),
         ("adapters", human::bytes(sizes.adapters_bytes)),
@@ -100,7 +103,8 @@ fn print(name: &str, sizes: &Sizes) {
     let experts = sizes.experts.iter().map(|experts| ("experts", experts.clone()));
     outln!("{name}");
     let draft = draft.into_iter().filter(|_| sizes.draft_bytes > 0);
-    for (what, value) in rows.into_iter().chain(draft).chain(disk).chain(experts) {
+    let rows = rows.into_iter().filter(|(what, _)| has_pages || !of_pages.contains(what));
+    for (what, value) in rows.chain(draft).chain(disk).chain(experts) {
         outln!("  {what:<18} {value}");
     }
 }
