@@ -360,6 +360,35 @@ fn an_encoder_classifies() {
     refused(["generate", &encoder.display().to_string(), "x"], &["encoder", "classify"]);
 }
 
+/// An encoder's vectors find texts that mean the same; one that classifies has none.
+#[test]
+fn an_encoder_embeds() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let lines: String = (0..12)
+        .map(|n| serde_json::json!({ "text": format!("Rivers carry {} of sand", n % 6) }).to_string() + "\n")
+        .collect();
+    fs::create_dir(at("data")).unwrap();
+    fs::write(at("data/a.jsonl"), lines).unwrap();
+    let recipe = |name: &str| {
+        let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders").join(name);
+        let stage = format!(
+            "[[stage]]\nuse = \"semantic\"\nmodel = {encoder:?}\nmax_tokens = 40\nclusters = 1\neps = 1e-9\n"
+        );
+        fs::write(at("recipe.toml"), stage).unwrap();
+        let settings = [format!("out={}", at(name)), format!("input.paths={}", at("data"))];
+        [vec!["curate".to_string(), at("recipe.toml")], settings.to_vec()].concat()
+    };
+    good(recipe("embed_xlm_roberta"));
+    let found =
+        good(["curate", "sql", "select text from semantic", "--out", &at("embed_xlm_roberta"), "--json"]);
+    let mut texts: Vec<String> = rows(&found).iter().map(|row| row["text"].to_string()).collect();
+    texts.sort();
+    texts.dedup();
+    assert_eq!((texts.len(), rows(&found).len()), (6, 6), "{found}");
+    refused(recipe("bert"), &["labels and no vectors"]);
+}
+
 #[test]
 #[cfg(not(feature = "ballista"))]
 fn without_ballista_it_says_how_to_build_it() {
