@@ -22,7 +22,7 @@ const fn fields(kind: Kind) -> &'static [Field] {
         Kind::Q5K => &[(0, 2, 2), (4, 1, 12), (16, 4, 40)],
         Kind::Q6K => &[(0, 4, 48), (192, 1, 16), (208, 2, 1)],
         Kind::Bf16 => &[(0, 4, 1)],
-        Kind::F32 | Kind::F16 | Kind::Q8_0 => &[],
+        Kind::F32 | Kind::F16 | Kind::Q8_0 | Kind::Q4_1 | Kind::Q5_0 | Kind::Q5_1 => &[],
     }
 }
 
