@@ -282,7 +282,7 @@ fn the_largest_products() {
         for block in bytes.chunks_mut(kind.block_bytes()) {
             let at = if kind == Kind::Q6K { 208 } else { 0 };
             block[at..at + 2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
-            if matches!(kind, Kind::Q4K | Kind::Q5K) {
+            if matches!(kind, Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K) {
                 block[2..4].copy_from_slice(&f16::from_f32(0.25).to_le_bytes());
             }
         }
@@ -414,6 +414,7 @@ fn runs_of_several_kinds() {
     kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::Int4, group: 512 }), 40));
     kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 128 }), 17));
     kinds.extend([(BlockFormat::Octets(Kind::Q4K), 72), (BlockFormat::Octets(Kind::Q6K), 8)]);
+    kinds.extend([(BlockFormat::Octets(Kind::Q5_1), 16), (BlockFormat::Octets(Kind::Q5_0), 24)]);
     for m in [1, 4, 6] {
         check(&kinds, m, 512, Elem::F32);
     }

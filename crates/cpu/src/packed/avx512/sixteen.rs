@@ -152,6 +152,20 @@ unsafe fn codes<F: Format, const PART: usize>(pair: Pair, group: usize, quad: us
             };
             with(nibbles(load(0, group / 4 * 16 + PART % 2 * QUADS + quad), PART >= 2), upper, 48)
         }
+        Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) => {
+            let at = if kind == Kind::Q5_0 { 2 } else { 4 };
+            // The byte that has the fifth bits of the four, and of each of them its own.
+            let byte = |at: usize| (at / 4 * 4 + quad / 2) as u8;
+            let bytes: [u8; 16] = std::array::from_fn(byte);
+            // SAFETY: sixteen bytes.
+            let bytes = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) });
+            let bits =
+                _mm512_set1_epi32(if quad % 2 == 0 { 0x0804_0201 } else { 0x8040_2010u32.cast_signed() });
+            let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(load(at, 0), bytes), bits);
+            let fours = nibbles(load(at, 1 + quad % 4), quad >= 4);
+            _mm512_mask_add_epi8(fours, set, fours, _mm512_set1_epi8(16))
+        }
+        Lies::Within(Kind::Q4_1) => nibbles(load(4, quad % 4), quad >= 4),
         _ => nibbles(load(2, quad % 4), quad >= 4),
     }
 }
@@ -192,6 +206,8 @@ impl Scales {
                 [half(0), half(2)]
             }
             Lies::Within(Kind::Q6K) => [half(208); 2],
+            // They are added there.
+            _ if F::OFFSET => [half(0), _mm512_mul_ps(half(2), _mm512_set1_ps(-1.0))],
             _ => [half(0); 2],
         };
         Scales { units, bytes }
@@ -223,7 +239,7 @@ impl Scales {
                 };
                 ([of(0), of(1)], _mm512_setzero_ps())
             }
-            _ => ([unit; 2], _mm512_setzero_ps()),
+            _ => ([unit; 2], least),
         }
     }
 }
@@ -237,6 +253,10 @@ fn raised<F: Format>(upper: __m512i, integers: i32) -> __m512i {
         8 => {
             let upper = _mm512_sub_epi32(_mm512_slli_epi32::<5>(upper), _mm512_set1_epi32(integers));
             _mm512_slli_epi32::<3>(upper)
+        }
+        16 => {
+            let upper = _mm512_sub_epi32(_mm512_slli_epi32::<4>(upper), _mm512_set1_epi32(integers));
+            _mm512_slli_epi32::<4>(upper)
         }
         32 => {
             let upper = _mm512_sub_epi32(_mm512_slli_epi32::<3>(upper), _mm512_set1_epi32(integers));
