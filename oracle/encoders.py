@@ -1,5 +1,6 @@
 """Writes tests/encoders/<case>/ with Transformers: tiny random encoders with classification heads, their tokenizers, and the
-logits of a few texts.
+logits of a few texts. With Sentence-Transformers: encoders that give vectors (`embed_*`) and that rank (`rank_*`), their folders,
+and vectors and scores of texts and pairs.
 
     python oracle/encoders.py [CASE ...]
 """
@@ -8,19 +9,26 @@ import shutil
 import sys
 from pathlib import Path
 
+import sentence_transformers
 import torch
+import transformers
 from safetensors.torch import save_file
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    BertModel,
     DebertaV2Config,
     DebertaV2ForSequenceClassification,
     DebertaV2Model,
+    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
+    XLMRobertaModel,
 )
 from transformers.utils import logging
 
@@ -148,12 +156,97 @@ def write(name, make, config, tokenizer):
     (folder / "golden.json").write_text(json.dumps({"max_tokens": 40, "texts": rows}, indent=1) + "\n")
 
 
+def pairs_of(tokenizer, pair):
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    single = "[CLS] $A [SEP]"
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+    return tokenizer
+
+
+def folder_of(name, make, config, tokenizer):
+    """A folder of Transformers, as the hub has it."""
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+    model = make(config).eval()
+    randomise(model, torch.Generator().manual_seed(len(name)))
+    model.save_pretrained(folder)
+    names = dict(cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]", pad_token="[PAD]", mask_token="[MASK]")
+    names["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=48, **names).save_pretrained(folder)
+    return folder
+
+
+BERT_PAIR = "[CLS] $A [SEP] $B:1 [SEP]:1"
+ROBERTA_PAIR = "[CLS] $A [SEP] [SEP] $B [SEP]"
+PAIRS = [(LINES[0], LINES[1]), ("short", LINES[2]), ("what falls?", ""), (LINES[0] + LINES[3], "again and again " * 12), (LINES[1] * 3, "x")]
+
+
+def versions():
+    return {"transformers": transformers.__version__, "sentence_transformers": sentence_transformers.__version__}
+
+
+def embedders():
+    words, pieces = pairs_of(wordpiece(), BERT_PAIR), pairs_of(unigram(), ROBERTA_PAIR)
+    bert = BertConfig(vocab_size=words.get_vocab_size(), **SIZES)
+    xlm = XLMRobertaConfig(vocab_size=pieces.get_vocab_size(), type_vocab_size=1, pad_token_id=0, **SIZES)
+    deberta = DebertaV2Config(**deberta_sizes(pieces.get_vocab_size()))
+    yield "embed_bert", BertModel, bert, words, lambda: [Pooling(32, "cls"), Normalize()], {}
+    prompts = dict(prompts={"query": "short ", "document": ""}, default_prompt_name="query")
+    dense = lambda: [Pooling(32, ("mean", "max")), Dense(64, 24), Normalize()]
+    yield "embed_xlm_roberta", XLMRobertaModel, xlm, pieces, dense, prompts
+    yield "embed_deberta", DebertaV2Model, deberta, pieces, None, {}
+
+
+def write_embedder(name, make, config, tokenizer, modules, prompts):
+    folder = folder_of(name, make, config, tokenizer)
+    if modules:
+        torch.manual_seed(1)
+        model = SentenceTransformer(modules=[Transformer(str(folder), max_seq_length=40), *modules()], **prompts)
+        shutil.rmtree(folder)
+        model.save(str(folder), create_model_card=False)
+    model = SentenceTransformer(str(folder), device="cpu")
+    vectors = model.encode(TEXTS, normalize_embeddings=True)
+    rows = [{"text": text, "vector": [float(x) for x in vector]} for text, vector in zip(TEXTS, vectors)]
+    golden = {"versions": versions(), "max_tokens": model.max_seq_length, "texts": rows}
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+
+
+def rankers():
+    words, pieces = pairs_of(wordpiece(), BERT_PAIR), pairs_of(unigram(), ROBERTA_PAIR)
+    bert = BertConfig(vocab_size=words.get_vocab_size(), num_labels=1, **SIZES)
+    xlm = XLMRobertaConfig(vocab_size=pieces.get_vocab_size(), num_labels=1, type_vocab_size=1, pad_token_id=0, **SIZES)
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}
+    xlm.sentence_transformers = identity
+    yield "rank_bert", BertForSequenceClassification, bert, words
+    yield "rank_xlm_roberta", XLMRobertaForSequenceClassification, xlm, pieces
+
+
+def write_ranker(name, make, config, tokenizer):
+    folder = folder_of(name, make, config, tokenizer)
+    model = CrossEncoder(str(folder), device="cpu", max_length=40)
+    found = model.predict(PAIRS)
+    rows = []
+    for (first, second), score in zip(PAIRS, found):
+        # In a list, as the model reads it: an empty second text by itself would be none.
+        read = model.tokenizer([[first, second]], truncation=True, max_length=40)
+        ids, types = read["input_ids"][0], read["token_type_ids"][0]
+        rows.append({"pair": [first, second], "ids": ids, "types": types, "score": float(score)})
+    golden = {"versions": versions(), "max_tokens": 40, "pairs": rows}
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+
+
 def main():
     logging.set_verbosity_error()
     wanted = sys.argv[1:]
     for name, (make, config, tokenizer) in cases().items():
         if not wanted or name in wanted:
             write(name, make, config, tokenizer)
+            print(name)
+    for (name, *how), writes in [(it, write_embedder) for it in embedders()] + [(it, write_ranker) for it in rankers()]:
+        if not wanted or name in wanted:
+            writes(name, *how)
             print(name)
 
 

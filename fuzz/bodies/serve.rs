@@ -7,8 +7,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use fathom_base::{
-    Conversation, Event, GenerateRequest, Load, ModelCard, Prompt, Reading, Result, Service, Sink, Stop,
-    TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+    Conversation, Event, GenerateRequest, Load, ModelCard, Numbers, Prompt, Reading, Result, Service, Sink,
+    Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
 };
 use fathom_serve::{Opening, ROUTES, Shared, router};
 use http_body_util::BodyExt;
@@ -86,7 +86,14 @@ impl Service for Says {
         Ok(conversation.messages.iter().map(Value::to_string).collect())
     }
 
-    fn embed(&self, texts: Vec<TextPair>, _: bool, sink: VectorSink) -> Result<Ticket> {
+    fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
+        let mut ids =
+            self.encode(&format!("{first}{}", second.as_deref().unwrap_or_default()), Reading::Text)?;
+        ids.truncate(most.unwrap_or(usize::MAX));
+        Ok(ids.into())
+    }
+
+    fn numbers(&self, texts: Vec<TextIds>, _: Numbers, sink: VectorSink) -> Result<Ticket> {
         sink(Ok(texts.iter().map(|_| vec![1.0, 0.0]).collect()));
         Ok(Ticket::new(|| ()))
     }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
-    HfFolder, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source, Spec, StateProjections,
-    load_scores, open_config,
+    EncoderSpec, HfFolder, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source, Spec,
+    StateProjections, load_scores, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -49,6 +49,11 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
                 adapters::advice(path).unwrap_or_else(|| or_on_the_hub(path))
             )
         })
+}
+
+/// Whether a path is an encoder's folder.
+pub(crate) fn is_encoder(path: &Path) -> bool {
+    model_folder(path).is_ok_and(|folder| folder.is_dir() && EncoderSpec::is_of(&folder))
 }
 
 /// The end of a message about a path without a model: what to do if it is a name of the Hugging Face hub.

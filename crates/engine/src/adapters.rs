@@ -116,6 +116,7 @@ impl<'a> Engine<'a> {
             adapters: Default::default(),
             reserved_bytes: self.reserved_bytes,
             draft: None,
+            sentence: None,
         }
     }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
-use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens};
+use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens, Sentence};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
@@ -54,6 +54,8 @@ pub struct Engine<'a> {
     pub(crate) reserved_bytes: u64,
     /// What guesses for it.
     pub(crate) draft: Option<&'a Engine<'a>>,
+    /// From hidden states to a vector, where its folder says how.
+    pub(crate) sentence: Option<Sentence>,
 }
 
 impl<'a> Engine<'a> {
@@ -76,7 +78,13 @@ impl<'a> Engine<'a> {
             adapters: RefCell::default(),
             reserved_bytes: 0,
             draft: None,
+            sentence: None,
         }
+    }
+
+    /// The same, whose vectors are made of hidden states as its folder says.
+    pub fn pooling(self, sentence: Option<Sentence>) -> Engine<'a> {
+        Engine { sentence, ..self }
     }
 
     /// The same with a draft model: a small one, whose guesses the model confirms. No answer changes.
@@ -203,7 +211,8 @@ impl<'a> Engine<'a> {
         let (ids, positions) = (none.clone(), none);
         let (masks, ropes) = (vec![], vec![]);
         let (context, text, keys, terms) = (None, None, None, vec![]);
-        let batch = Batch { tokens: 0, ids, positions, masks, ropes, context, text, keys, terms };
+        let batch =
+            Batch { tokens: 0, ids, positions, masks, ropes, context, text, keys, terms, types: None };
         work(&Scope {
             device: self.device,
             params: self.params,

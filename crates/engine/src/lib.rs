@@ -1,5 +1,5 @@
 //! Generation with a trained model: continuous batching over paged keys and values, prefixes that sequences share, sampling. Also
-//! scores and embeddings of given texts, and their classification by an encoder.
+//! scores and embeddings of given texts, by encoders too, and their classification.
 //!
 //! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks restrict each row
 //! to its sequence's pages. A row's result does not depend on the other rows.
@@ -10,8 +10,8 @@ mod adapters;
 mod answer;
 mod answers;
 mod bounds;
-mod classifier;
 mod embed;
+mod encoder;
 mod engine;
 mod error;
 mod pages;
@@ -24,10 +24,11 @@ mod service;
 mod stop;
 mod store;
 mod structure;
+mod texts;
 
 pub use answers::Answers;
 pub use bounds::Bounds;
-pub use classifier::Classifier;
+pub use encoder::TextEncoder;
 pub use engine::{Engine, Limits};
 pub use error::Error;
 pub use pages::{layer_page_bytes, page_buffers_bytes, page_bytes};
@@ -38,3 +39,4 @@ pub use schedule::{Capacity, Listener, Scheduler};
 pub use service::{Accept, Commands, Facts, Handle, Render, service};
 pub use store::{Beginnings, KeptModel, Stored};
 pub use structure::{Structured, Structures};
+pub use texts::TextReading;

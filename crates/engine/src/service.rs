@@ -12,19 +12,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fathom_base::{
-    Conversation, Event, Flow, GenerateRequest, Load, ModelCard, Reading, Result, Service, Sink, TextPair,
-    Ticket, VectorSink,
+    Conversation, Event, Flow, GenerateRequest, Load, ModelCard, Numbers, Reading, Result, Service, Sink,
+    TextIds, TextPair, Ticket, VectorSink,
 };
 use fathom_text::Tokenizer;
 
 use crate::adapters::Unloaded;
 use crate::bounds::Bounds;
+use crate::encoder::TextEncoder;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::ranks::{Leader, Word};
 use crate::schedule::{Capacity, Checked, Scheduler};
 use crate::store::Beginnings;
 use crate::structure::Structures;
+use crate::texts::{TextReading, Texts};
 
 /// Makes a prompt of a conversation.
 pub type Render = dyn Fn(&Conversation) -> Result<String> + Send + Sync;
@@ -48,6 +50,8 @@ pub struct Facts {
     pub queue: usize,
     /// What compiles the structures that they ask for.
     pub structures: Structures,
+    /// How texts are read of which numbers are asked.
+    pub reading: TextReading,
 }
 
 /// A way to the engine's thread.
@@ -81,8 +85,8 @@ pub struct Commands {
 enum Command {
     Submit(u64, Box<Checked>, Sink),
     Cancel(u64),
-    /// Texts, and whether scores are asked of them in place of vectors.
-    Embed(Vec<TextPair>, bool, VectorSink),
+    /// Texts, and whether vectors are asked of them, and not what a head says.
+    Numbers(u64, Vec<TextIds>, bool, VectorSink),
     Erase(Sender<u64>),
     Load(String, PathBuf, Sender<std::result::Result<(), Error>>),
     Unload(String, Sender<()>),
@@ -127,7 +131,7 @@ impl Commands {
         capacity: Capacity,
         beginnings: Option<&Beginnings>,
     ) -> std::result::Result<(), Error> {
-        let mut vectors: Vec<(Vec<TextPair>, bool, VectorSink)> = Vec::new();
+        let mut texts = Texts::default();
         let mut gone = false;
         let mut scheduler = Scheduler::new(engine, capacity);
         if let Some(beginnings) = beginnings {
@@ -138,21 +142,66 @@ impl Commands {
         }
         loop {
             self.tell_unloaded();
-            let busy = !scheduler.is_idle() || !vectors.is_empty();
-            gone |= !self.take(busy, &mut scheduler, &mut vectors);
-            for (texts, scores, sink) in vectors.drain(..) {
-                sink(match (engine.is_whole(), scores) {
-                    (false, _) => Err(vectorless().into()),
-                    (true, true) => engine.scores_of_texts(&texts).map_err(Into::into),
-                    (true, false) => engine.vectors(&texts),
-                });
+            let busy = !scheduler.is_idle() || !texts.is_empty();
+            gone |= !self.take(busy, &mut scheduler, &mut texts);
+            // A chunk of texts between two steps.
+            if engine.is_whole() {
+                texts.step(engine);
+            } else {
+                texts.refuse(vectorless);
             }
-            let worked = self.step(&mut scheduler);
+            let worked = self.step(&mut scheduler) || !texts.is_empty();
             engine.check_ranks()?;
-            *self.shared.load.lock().unwrap_or_else(PoisonError::into_inner) = scheduler.load();
+            self.shared.loaded(texts.added(scheduler.load()));
             if gone && !worked && scheduler.is_idle() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Serves an encoder until all handles are gone and every request has ended.
+    ///
+    /// # Panics
+    /// As [`Commands::serve`].
+    pub fn serve_texts(&self, encoder: &TextEncoder) {
+        let mut texts = Texts::default();
+        let mut rate = 0.0;
+        loop {
+            match self.next(texts.is_empty()) {
+                Next::Command(Command::Numbers(id, asked, vectors, sink)) => {
+                    texts.push(id, asked, vectors, sink);
+                    continue;
+                }
+                Next::Command(Command::Cancel(id)) => {
+                    texts.cancel(id);
+                    continue;
+                }
+                // What else there is, an encoder does not: handles say so, and who asked hears of a reply that is dropped.
+                Next::Command(Command::Erase(reply)) => _ = reply.send(0),
+                Next::Command(_) => continue,
+                Next::Gone if texts.is_empty() => return,
+                Next::Nothing | Next::Gone => {}
+            }
+            let began = Instant::now();
+            let tokens = texts.step(encoder);
+            if tokens > 0 {
+                rate = tokens as f64 / began.elapsed().as_secs_f64().max(1e-6);
+            }
+            self.shared.loaded(texts.added(Load { prefill_tokens_per_s: rate, ..Load::default() }));
+        }
+    }
+
+    /// What has come; waits for something if that is said.
+    fn next(&self, wait: bool) -> Next {
+        let came = if wait {
+            self.commands.recv().map_err(|_| TryRecvError::Disconnected)
+        } else {
+            self.commands.try_recv()
+        };
+        match came {
+            Ok(command) => Next::Command(command),
+            Err(TryRecvError::Empty) => Next::Nothing,
+            Err(TryRecvError::Disconnected) => Next::Gone,
         }
     }
 
@@ -167,25 +216,13 @@ impl Commands {
     }
 
     /// Takes what has come; waits for something unless there is work. False if no handle is left.
-    fn take<'e>(
-        &self,
-        busy: bool,
-        scheduler: &mut Scheduler<'e>,
-        vectors: &mut Vec<(Vec<TextPair>, bool, VectorSink)>,
-    ) -> bool {
+    fn take(&self, busy: bool, scheduler: &mut Scheduler<'_>, texts: &mut Texts) -> bool {
         let mut wait = !busy;
         loop {
-            let command = if wait {
-                match self.commands.recv() {
-                    Ok(command) => command,
-                    Err(_) => return false,
-                }
-            } else {
-                match self.commands.try_recv() {
-                    Ok(command) => command,
-                    Err(TryRecvError::Empty) => return true,
-                    Err(TryRecvError::Disconnected) => return false,
-                }
+            let command = match self.next(wait) {
+                Next::Command(command) => command,
+                Next::Nothing => return true,
+                Next::Gone => return false,
             };
             wait = false;
             match command {
@@ -193,8 +230,9 @@ impl Commands {
                 Command::Cancel(id) => {
                     self.say(scheduler, |_| Word::Leave(id));
                     scheduler.cancel(id);
+                    texts.cancel(id);
                 }
-                Command::Embed(texts, scores, sink) => vectors.push((texts, scores, sink)),
+                Command::Numbers(id, asked, vectors, sink) => texts.push(id, asked, vectors, sink),
                 // Who asked may be gone.
                 Command::Erase(reply) => {
                     self.say(scheduler, |_| Word::Erase);
@@ -259,7 +297,19 @@ impl Commands {
     }
 }
 
+/// What comes next.
+enum Next {
+    Command(Command),
+    Nothing,
+    /// No handle is left.
+    Gone,
+}
+
 impl Shared {
+    fn loaded(&self, load: Load) {
+        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
+    }
+
     fn adapters(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
         self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,6 +343,12 @@ impl Handle {
         Err(fathom_base::Error::Busy { what, retry_after_s: wait.clamp(1.0, 600.0) })
     }
 
+    /// Cancels a request when it is dropped.
+    fn ticket(&self, id: u64) -> Ticket {
+        let commands = Arc::downgrade(&self.commands);
+        Ticket::new(move || _ = commands.upgrade().map(|commands| commands.send(Command::Cancel(id))))
+    }
+
     fn send(&self, command: Command) -> Result<()> {
         Ok(self.commands.send(command).map_err(|_| stopped())?)
     }
@@ -322,6 +378,9 @@ impl Service for Handle {
     }
 
     fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
+        if !self.facts.card.generates {
+            return Err(Error::Unsupported(format!("{} writes no text", self.facts.card.name)).into());
+        }
         let ids = self.facts.bounds.ids(&self.facts.tokenizer, &request.prompt)?;
         self.facts.bounds.check(&ids, &request)?;
         if let Some(name) =
@@ -337,8 +396,7 @@ impl Service for Handle {
         let id = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
         let request = Box::new(Checked { ids, asked: request, structure });
         self.send(Command::Submit(id, request, sink))?;
-        let commands = Arc::downgrade(&self.commands);
-        Ok(Ticket::new(move || _ = commands.upgrade().map(|commands| commands.send(Command::Cancel(id)))))
+        Ok(self.ticket(id))
     }
 
     fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
@@ -373,14 +431,28 @@ impl Service for Handle {
         }
     }
 
-    fn embed(&self, texts: Vec<TextPair>, classify: bool, sink: VectorSink) -> Result<Ticket> {
-        if classify && self.facts.card.labels.is_empty() {
-            let message = format!("{} has no head that classifies", self.facts.card.name);
+    fn read(&self, text: &TextPair, asked: Numbers, most: Option<usize>) -> Result<TextIds> {
+        Ok(self.facts.reading.ids(&self.facts.tokenizer, text, asked, most)?)
+    }
+
+    fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket> {
+        let Facts { card, reading, bounds, .. } = &self.facts;
+        if asked == Numbers::Vector && card.embedding == 0 {
+            let message = format!("{} has a head that classifies, and gives no vectors", card.name);
             return Err(Error::Unsupported(message).into());
         }
-        self.send(Command::Embed(texts, classify, sink))?;
-        // Vectors are computed in one go; there is nothing to cancel once they are.
-        Ok(Ticket::new(|| ()))
+        if asked != Numbers::Vector && card.labels.is_empty() {
+            let message = format!("{} has no head that classifies", card.name);
+            return Err(Error::Unsupported(message).into());
+        }
+        texts.iter().try_for_each(|text| bounds.prompt(&text.ids, 0))?;
+        let reading = reading.clone();
+        let said = move |rows: Result<Vec<Vec<f32>>>| {
+            sink(rows.map(|rows| rows.into_iter().map(|row| reading.said(asked, row)).collect()));
+        };
+        let id = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
+        self.send(Command::Numbers(id, texts, asked == Numbers::Vector, Box::new(said)))?;
+        Ok(self.ticket(id))
     }
 
     fn load_adapter(&self, name: &str, folder: &Path) -> Result<()> {
@@ -406,18 +478,5 @@ impl Service for Handle {
         let (reply, erased) = channel();
         self.send(Command::Erase(reply))?;
         Ok(erased.recv().map_err(|_| stopped())?)
-    }
-}
-
-impl Engine<'_> {
-    /// A vector for each text.
-    fn vectors(&self, texts: &[TextPair]) -> Result<Vec<Vec<f32>>> {
-        let joined = |(first, second): &TextPair| match second {
-            None => first.clone(),
-            Some(second) => format!("{first}\n{second}"),
-        };
-        let texts: Vec<String> = texts.iter().map(joined).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        Ok(self.embed_all(&texts)?)
     }
 }

@@ -32,6 +32,8 @@ pub struct Batch {
     pub keys: Option<Tensor>,
     /// Rows of adapters that share the pass, in generation.
     pub terms: Vec<RowTerms>,
+    /// i32 [1, t]: the type of each token, of encoders that read pairs of texts; none where all are of the first.
+    pub types: Option<Tensor>,
 }
 
 /// A batch, borrowed, or freed with the last tape that needs it.

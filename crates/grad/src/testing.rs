@@ -231,6 +231,7 @@ impl Stream {
             text,
             keys,
             terms: vec![],
+            types: None,
         }
     }
 }

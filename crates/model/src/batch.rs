@@ -86,7 +86,7 @@ impl Model {
         };
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
         let (tokens, positions) = (ids.cols(), own_positions);
-        Batch { tokens, ids, positions, masks, ropes, context, text, keys: None, terms: vec![] }
+        Batch { tokens, ids, positions, masks, ropes, context, text, keys: None, terms: vec![], types: None }
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.

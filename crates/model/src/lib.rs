@@ -50,7 +50,10 @@ pub use batch::{Caps, PackedTokens, causal_pairs, mask};
 pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, MixerParams, NormParams, block};
 pub use blocked::{keep_packed, unpack};
 pub use config::Config;
-pub use encoder::{Encoder, EncoderNames, EncoderParts, EncoderSpec, Relative, Task};
+pub use encoder::{
+    Encoder, EncoderInput, EncoderNames, EncoderParts, EncoderSpec, Relative, Sentence, Task,
+    ranks_by_sigmoid, sigmoid,
+};
 pub use error::{Error, Result};
 pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up, Wrapper};
 pub use files::{
@@ -66,7 +69,7 @@ pub use grouped::{
 };
 pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
 pub use latent::{Latent, LatentParams};
-pub use model::{EmbedParams, EncoderInput, LastParams, Model, PROJECTIONS};
+pub use model::{EmbedParams, LastParams, Model, PROJECTIONS};
 pub use modules::MODULES;
 pub use moe::{Capacity, Drops, ExpertsParams, Moe, Shared, SharedParams};
 pub use narrow::{Linears, NarrowLayers};

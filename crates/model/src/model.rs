@@ -13,11 +13,11 @@ use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 use crate::adapter::{Given, PrefixEncoder, PromptParams, TableParams, head_term};
 use crate::attention::DistanceParams;
 use crate::block::{BlockParams, FfnParams, LinearParams, NormParams, block, norm};
-use crate::encoder::EncoderParts;
+use crate::encoder::{EncoderInput, pool};
 use crate::portion::{Cut, Holding, Holdings, Portion, Seen, Weight};
 use crate::quantize::Quantized;
 use crate::spec::{Residual, Spec, StateProjections};
-use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, SCORE, See, Visit, Walk, WeightSpec};
+use crate::walk::{Begins, InFiles, Kind, Module, SCORE, See, Visit, Walk, WeightSpec};
 
 /// A specification with the ids of the weights that a rank holds. Holds no weights itself.
 #[derive(Clone, Debug)]
@@ -61,15 +61,6 @@ pub struct EmbedParams {
     pub table: TableParams,
 }
 
-/// Weights before the first block of an encoder.
-#[derive(Clone, Copy, Debug)]
-pub struct EncoderInput {
-    /// [types, d]: the first is every token's.
-    pub types: Option<ParamId>,
-    /// After the embedding.
-    pub norm: NormParams,
-}
-
 /// Weights after the last block.
 #[derive(Clone, Copy, Debug)]
 pub struct LastParams {
@@ -96,14 +87,6 @@ const LAST: u32 = u32::MAX - 1;
 /// A segment that there is once.
 fn alone(kind: u32) -> Which {
     Which { layer: -1, alike: Some(Alike { kind: vec![kind], first: ParamId(0) }) }
-}
-
-/// What an encoder's head reads.
-fn pool(cx: &mut Ctx<'_>, s: &Spec, p: Option<LinearParams>, x_td: Val) -> Val {
-    let kind = s.encoder.as_ref().and_then(|parts| parts.pool);
-    let (Some(p), Some(kind)) = (p, kind) else { return x_td };
-    let x_td = p.whole(cx, "pool", x_td);
-    cx.activate("pool.act", kind, x_td)
 }
 
 /// Weights of a whole model.
@@ -147,7 +130,7 @@ impl Spec {
         let norm =
             (self.residual != Residual::Sum).then(|| w.norm("final_norm", Module::Last, self.hidden, normed));
         let last = match &self.encoder {
-            Some(parts) => LastParams::declare(w, self, parts),
+            Some(parts) => LastParams::declare(w, self, parts, tokens),
             None => {
                 let head = if self.tied {
                     tokens
@@ -189,46 +172,6 @@ impl Spec {
         let mut w = Walk::new(self, &mut visit);
         w.enter(Some(index));
         BlockParams::declare(&mut w, self, index);
-    }
-}
-
-impl EncoderInput {
-    fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts) -> EncoderInput {
-        let (types, norm) = w.names.encoder.map_or(("", ""), |names| (names.types, names.norm));
-        let (at, shape) = ((Module::Input, Kind::Table), [parts.types, s.hidden]);
-        let stored = InFiles::Whole(format!("{types}.weight").into(), shape.into());
-        let types = WeightSpec::new("types", at, shape, Cut::Whole(Seen::Own), stored);
-        EncoderInput {
-            types: (parts.types > 0)
-                .then(|| w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..types })),
-            norm: w.norm("embed_norm", Module::Input, s.hidden, s.normed(norm)),
-        }
-    }
-}
-
-impl LastParams {
-    /// The head of an encoder, whole on every rank: it has few rows.
-    fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts) -> LastParams {
-        let pool = w.names.encoder.map_or("", |names| names.pool);
-        let (cols, name, seen) = ([s.hidden], w.names.head, Seen::Rows);
-        let pool = Projection::new("pool", Module::Head, &cols, s.hidden, InFiles::one(pool, s.hidden));
-        let shape = [parts.labels, s.hidden];
-        let stored = InFiles::Whole(format!("{name}.weight").into(), shape.into());
-        let head = WeightSpec::new("head", (Module::Head, Kind::Table), shape, Cut::Whole(seen), stored);
-        let at = (Module::Head, Kind::Bias);
-        let bias = InFiles::one(name, parts.labels);
-        let bias = WeightSpec::new("head", at, [1, parts.labels], Cut::Whole(seen), bias);
-        LastParams {
-            norm: None,
-            pool: parts
-                .pool
-                .map(|_| w.linear(Projection { bias: true, parallel: Parallel::Whole(seen), ..pool })),
-            term: None,
-            score: None,
-            projections: None,
-            head: w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..head }),
-            head_bias: Some(w.weight(bias)),
-        }
     }
 }
 
@@ -426,8 +369,7 @@ impl Model {
             _ => spec.embed_scale,
         };
         let (spec, Declare { params, holdings, weights, .. }) = (spec.clone(), declare);
-        let quantized = quantized.cloned();
-        let own_biases = BTreeSet::new();
+        let (own_biases, quantized) = (BTreeSet::new(), quantized.cloned());
         let mut model = Model {
             spec,
             portion,

@@ -158,7 +158,18 @@ const OWN: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "/v1/embeddings",
-        &[("model", "string"), ("input", "any"), ("encoding_format", "string"), ("dimensions", "integer")],
+        &[
+            ("model", "string"),
+            ("input", "any"),
+            ("encoding_format", "string"),
+            ("dimensions", "integer"),
+            ("truncate_prompt_tokens", "integer"),
+        ],
+    ),
+    ("/classify", &[("model", "string"), ("input", "any"), ("truncate_prompt_tokens", "integer")]),
+    (
+        "/v1/score",
+        &[("model", "string"), ("text_1", "any"), ("text_2", "any"), ("truncate_prompt_tokens", "integer")],
     ),
     (
         "/v1/rerank",
@@ -168,6 +179,7 @@ const OWN: &[(&str, &[(&str, &str)])] = &[
             ("documents", "array"),
             ("top_n", "integer"),
             ("return_documents", "boolean"),
+            ("truncate_prompt_tokens", "integer"),
         ],
     ),
     (
@@ -190,7 +202,8 @@ const OWN: &[(&str, &[(&str, &str)])] = &[
 ];
 
 fn properties(path: &str) -> Value {
-    let own = OWN.iter().find(|(of, _)| *of == path || of.ends_with(path)).map_or(&[][..], |(_, own)| own);
+    let is = |of: &str| of == path || of.ends_with(path) || path.ends_with(of.trim_start_matches("/v1"));
+    let own = OWN.iter().find(|(of, _)| is(of)).map_or(&[][..], |(_, own)| own);
     let generates = path.ends_with("completions");
     let all = own.iter().chain(if generates { SHARED } else { &[] });
     let property = |(name, kind): &(&str, &str)| {

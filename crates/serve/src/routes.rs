@@ -101,7 +101,11 @@ pub const ROUTES: &[Route] = routes! {
     POST "/v2/models/{name}/versions/{version}/infer" Keyed Work Kserve kserve::infer, "Continues a text that is a tensor";
     POST "/v1/embeddings" Keyed Work OpenAi vectors::embeddings, "Vectors of texts";
     POST "/v1/rerank" Keyed Work OpenAi vectors::rerank, "Documents by how well they answer a query";
+    POST "/v2/rerank" Keyed Work OpenAi vectors::rerank, "The same, as Cohere's clients ask";
     POST "/rerank" Keyed Work OpenAi vectors::rerank, "The same";
+    POST "/v1/score" Keyed Work OpenAi vectors::score, "How well texts answer others";
+    POST "/score" Keyed Work OpenAi vectors::score, "The same";
+    POST "/classify" Keyed Work OpenAi vectors::classify, "Labels of texts";
     POST "/tokenize" Keyed Json OpenAi tokens::tokenize, "Ids of a text or a conversation";
     POST "/detokenize" Keyed Json OpenAi tokens::detokenize, "The text of ids";
     GET "/tokenizer_info" Keyed Nothing OpenAi tokens::info, "What the tokenizer is";

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fathom_curate::Error;
 use fathom_curate::pipeline::{ModelKind, ModelSettings, Models, WithClassify, WithEmbed, WithScore};
-use fathom_engine::{Classifier, Engine, Limits};
-use fathom_model::EncoderSpec;
+use fathom_engine::{Engine, Limits, TextEncoder};
+use fathom_model::{EncoderSpec, Sentence};
 use fathom_tensor::DType;
 use fathom_train::recipe::MachineKind;
 
@@ -22,13 +22,18 @@ impl Models for Engines {
     fn check(&self, folder: &Path, kind: ModelKind) -> Result<(), Error> {
         let opened = match kind {
             ModelKind::Classes => EncoderSpec::open(folder).map(drop),
-            ModelKind::Text => fathom_model::open_config(folder).map(drop),
+            ModelKind::Vectors if EncoderSpec::is_of(folder) => EncoderSpec::open(folder).map(drop),
+            ModelKind::Text | ModelKind::Vectors => fathom_model::open_config(folder).map(drop),
         };
         let opened = opened.map_err(error::Error::from);
         opened.and_then(|()| models::tokenizer(folder).map(drop)).map_err(|error| refused(folder, &error))
     }
 
     fn with_embed(&self, settings: &ModelSettings, work: &mut WithEmbed<'_>) -> Result<(), Error> {
+        if EncoderSpec::is_of(&settings.folder) {
+            let encoder = self.encoder(settings).and_then(|encoder| Ok(encoder.embedding()?));
+            return work(&mut encoder.map_err(|error| refused(&settings.folder, &error))?);
+        }
         with_engine(settings, self.0.as_ref(), &mut |engine| work(engine))
     }
 
@@ -37,13 +42,20 @@ impl Models for Engines {
     }
 
     fn with_classify(&self, settings: &ModelSettings, work: &mut WithClassify<'_>) -> Result<(), Error> {
+        let classifier = self.encoder(settings).and_then(|encoder| Ok(encoder.classifying()?));
+        work(&mut classifier.map_err(|error| refused(&settings.folder, &error))?)
+    }
+}
+
+impl Engines {
+    /// Opens an encoder in f32.
+    fn encoder(&self, settings: &ModelSettings) -> error::Result<TextEncoder> {
         let ModelSettings { folder, context_tokens, threads } = settings;
-        let open = || -> error::Result<Classifier> {
-            let device = Machine::of_kind(MachineKind::Cpu, *threads, self.0.as_ref()).cpu()?;
-            let chunk_tokens = Limits::default().chunk_tokens;
-            Ok(Classifier::open(&device, folder, DType::F32, *context_tokens, chunk_tokens)?)
-        };
-        work(&mut open().map_err(|error| refused(folder, &error))?)
+        let device = Machine::of_kind(MachineKind::Cpu, *threads, self.0.as_ref()).cpu()?;
+        let (tokenizer, chunk_tokens) =
+            (Arc::new(models::tokenizer(folder)?), Limits::default().chunk_tokens);
+        let how = (DType::F32, tokenizer);
+        Ok(TextEncoder::open(&device, folder, how, Some(*context_tokens), chunk_tokens)?)
     }
 }
 
@@ -61,7 +73,9 @@ fn with_engine(
     };
     let (device, loaded, tokenizer) = open().map_err(|error| refused(folder, &error))?;
     let limits = Limits { context_tokens: settings.context_tokens, ..Limits::default() };
-    work(&mut Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits))
+    let sentence = Sentence::open(folder).map_err(|error| refused(folder, &error.into()))?;
+    let engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
+    work(&mut engine.pooling(sentence))
 }
 
 fn refused(folder: &Path, error: &error::Error) -> Error {

@@ -12,17 +12,18 @@ use std::time::Duration;
 use fathom_base::memory::Memory;
 use fathom_base::{Conversation, ModelCard, human};
 use fathom_engine::{
-    Accept, Beginnings, Capacity, Commands, Engine, Facts, Handle, Render, Stored, Structures, service,
+    Accept, Beginnings, Capacity, Engine, Facts, Handle, Render, Stored, Structures, TextReading, service,
 };
-use fathom_model::Spec;
+use fathom_model::{Sentence, Spec, Task, ranks_by_sigmoid};
 use fathom_serve::Log;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use fathom_text::gguf::side_file;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::draft::Draft;
+use super::encoder;
 use super::fingerprint;
 use super::order::Order;
 use super::sizes::{self, Sizes};
@@ -69,7 +70,7 @@ impl Watch {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn step_failed(&self, name: &str, why: &str) {
+    pub fn step_failed(&self, name: &str, why: &str) {
         if let Some(log) = &self.log {
             log(&json!({"event": "failed_step", "model": name, "why": why}));
         }
@@ -91,7 +92,11 @@ pub(super) fn start(
     let (own, path, order, watch) = (name.to_string(), path.to_path_buf(), order.clone(), watch.clone());
     // Devices stay on the thread that opened them.
     let work = move || {
-        let run = if order.mesh.is_spread() { over_ranks } else { run };
+        let run = match models::is_encoder(&path) {
+            true => encoder::run,
+            false if order.mesh.is_spread() => over_ranks,
+            false => run,
+        };
         let ended = run(&own, &path, &order, (&send, &watch));
         // Who started it waits until it can be asked.
         if let Err(error) = ended
@@ -126,6 +131,7 @@ fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>,
     if let Some(drafting) = &drafting {
         engine = engine.drafting(drafting)?;
     }
+    engine = engine.pooling(Sentence::open(&folder)?);
     let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
     let beginnings = named.beginnings(engine.spec(), &device.machine.profile().isa, order)?;
     let capacity = sizes.capacity.clone();
@@ -133,7 +139,8 @@ fn run(name: &str, path: &Path, order: &Order, (send, watch): (&Sender<Started>,
     if send.send(Ok((handle, sizes))).is_err() {
         return Ok(());
     }
-    answer(&commands, &engine, (&capacity, beginnings), |why| watch.step_failed(name, why));
+    let serve = || commands.serve(&engine, capacity.clone(), beginnings.as_ref());
+    answer(serve, |why| watch.step_failed(name, why));
     Ok(())
 }
 
@@ -179,6 +186,8 @@ impl Named<'_> {
         };
         let template = template.filter(|_| engine.spec().scores == 0);
         let (spec, bounds) = (engine.spec(), engine.bounds(capacity.clone()));
+        let labels = labels(folder, spec.scores);
+        let reading = reading(folder, spec, labels.len())?;
         let card = ModelCard {
             name: name.to_string(),
             fingerprint: fingerprint::fingerprint(folder, tokenizer, &self.how(order))?,
@@ -186,8 +195,8 @@ impl Named<'_> {
             vocabulary: spec.vocab,
             generates: spec.scores == 0,
             converses: template.is_some(),
-            labels: labels(folder, spec.scores),
-            embedding: spec.hidden,
+            labels,
+            embedding: reading.sentence.as_ref().map_or(spec.hidden, |how| how.size(spec.hidden)),
             adapters: BTreeMap::new(),
             eos: tokenizer.stops().to_vec(),
             bos: tokenizer.bos(),
@@ -202,6 +211,7 @@ impl Named<'_> {
             adapters: Some(accepting(folder.to_path_buf(), held.cloned())),
             queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
             structures: Structures::default(),
+            reading,
         })
     }
 }
@@ -210,7 +220,7 @@ impl Named<'_> {
 ///
 /// # Errors
 /// A file that cannot be read.
-fn pad_token(folder: &Path) -> Result<Option<String>> {
+pub(super) fn pad_token(folder: &Path) -> Result<Option<String>> {
     let bytes = side_file(folder, "tokenizer_config.json")?.unwrap_or_default();
     // What is no configuration is refused where the tokenizer is read.
     let config: Value = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -218,27 +228,49 @@ fn pad_token(folder: &Path) -> Result<Option<String>> {
     Ok(token["content"].as_str().or(token.as_str()).map(str::to_string))
 }
 
+/// How a decoder reads texts of which numbers are asked.
+///
+/// # Errors
+/// What its folder says of them and is not supported.
+fn reading(folder: &Path, spec: &Spec, labels: usize) -> Result<TextReading> {
+    let sentence = Sentence::open(folder)?;
+    if let Some(Err(why)) = sentence.as_ref().map(|how| how.check(spec.hidden)) {
+        refuse!("{}: {why}", folder.join("modules.json").display());
+    }
+    let plain = TextReading { sentence, framed: false, task: None, sigmoid: false };
+    if labels == 0 {
+        return Ok(plain);
+    }
+    let (file, config) = config(folder);
+    let task = Some(Task::of_config(&file, &config, labels)?);
+    Ok(TextReading { task, sigmoid: ranks_by_sigmoid(&file, &config)?.unwrap_or(false), ..plain })
+}
+
+/// The configuration of a folder; an empty one of a GGUF file.
+fn config(folder: &Path) -> (PathBuf, Map<String, Value>) {
+    let file = folder.join("config.json");
+    let config = std::fs::read(&file).unwrap_or_default();
+    let config = serde_json::from_slice(&config).unwrap_or_default();
+    (file, config)
+}
+
 /// Names of a model's scores, as its configuration has them.
 fn labels(folder: &Path, scores: usize) -> Vec<String> {
-    let config = std::fs::read(folder.join("config.json")).unwrap_or_default();
-    let config: Value = serde_json::from_slice(&config).unwrap_or_default();
+    let (_, config) = config(folder);
     let name = |label: usize| {
-        let named = config["id2label"][label.to_string()].as_str();
+        let named = config.get("id2label").and_then(|all| all.get(label.to_string())?.as_str());
         named.map_or_else(|| format!("LABEL_{label}"), str::to_string)
     };
     (0..scores).map(name).collect()
 }
 
 /// Answers until all askers are gone. A step that panics fails what it worked on, and the next request is answered.
-fn answer(
-    commands: &Commands,
-    engine: &Engine<'_>,
-    (capacity, beginnings): (&Capacity, Option<Beginnings>),
+pub(super) fn answer(
+    serve: impl Fn() -> std::result::Result<(), fathom_engine::Error>,
     failed: impl Fn(&str),
 ) {
     loop {
-        let serve = || commands.serve(engine, capacity.clone(), beginnings.as_ref());
-        match catch_unwind(AssertUnwindSafe(serve)) {
+        match catch_unwind(AssertUnwindSafe(&serve)) {
             Ok(Ok(())) => return,
             // A rank is alone here.
             Ok(Err(error)) => return failed(&error.to_string()),

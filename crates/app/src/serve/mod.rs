@@ -1,6 +1,7 @@
 //! Models behind a server: each on a thread of its own, which owns its device and its pages.
 
 mod draft;
+mod encoder;
 mod fingerprint;
 mod hosted;
 mod order;
@@ -108,6 +109,13 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
     let one = |(at, (name, path)): (usize, (String, PathBuf))| -> Result<Vec<(String, Sizes)>> {
         let folder = models::model_folder(&path)?;
         let machine = order.machine(events);
+        if models::is_encoder(&path) {
+            let own = order.of(at);
+            encoder::check(&name, &own)?;
+            let (dtype, tokenizer) = (encoder::dtype(&folder, &own)?, Arc::new(models::tokenizer(&folder)?));
+            let sizes = sizes::of_encoder(&machine.open()?, (&folder, dtype), &tokenizer, &own)?;
+            return Ok(vec![(name, sizes)]);
+        }
         let opened = fathom_model::open(&folder)?;
         let tokenizer = models::tokenizer(&folder)?;
         let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);

@@ -12,6 +12,7 @@ use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
 
 use super::draft::Draft;
+use super::encoder;
 use super::order::Order;
 use crate::adapters;
 use crate::error::{Context, Result, caught, refuse};
@@ -59,6 +60,11 @@ impl Sizes {
             0 => String::new(),
             bytes => format!("a draft's {}, ", human::bytes(bytes)),
         };
+        if self.page_bytes.is_empty() {
+            let [weights, workspace] = [self.weights_bytes, self.workspace_bytes].map(human::bytes);
+            let tokens = human::grouped(self.limits.context_tokens as u64);
+            return format!("weights {weights}, workspace {workspace}; texts of up to {tokens} tokens");
+        }
         let experts = self.experts.iter().map(|experts| format!("; experts: {experts}")).collect::<String>();
         format!(
             "weights {}, {draft}adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} sequences at once{experts}",
@@ -318,6 +324,46 @@ pub(super) fn of(
             grid: *device.mesh.grid(),
             experts: None,
         })
+    })
+}
+
+/// What an encoder takes: no pages.
+///
+/// # Errors
+/// There is no memory for it.
+pub(super) fn of_encoder(
+    device: &Device,
+    model: (&Path, DType),
+    tokenizer: &Arc<Tokenizer>,
+    order: &Order,
+) -> Result<Sizes> {
+    let meta = imagined(device);
+    let encoder = encoder::open(&meta, model, tokenizer, order)?;
+    let weights_bytes = meta.pool.usage().live;
+    caught(|| {
+        encoder.plan();
+        Ok(())
+    })?;
+    let workspace_bytes = meta.pool.usage().peak_reserved.saturating_sub(weights_bytes);
+    let budget_bytes = device.pool.budget();
+    if weights_bytes + workspace_bytes > budget_bytes {
+        let [weights, step, there] = [weights_bytes, workspace_bytes, budget_bytes].map(human::bytes);
+        refuse!("the weights take {weights} and a step {step}, and there are {there} (--memory)");
+    }
+    Ok(Sizes {
+        weights_bytes,
+        workspace_bytes,
+        budget_bytes,
+        adapters_bytes: 0,
+        draft_bytes: 0,
+        pages_bytes: 0,
+        draft_pages_bytes: 0,
+        page_bytes: Vec::new(),
+        capacity: Capacity::default(),
+        tokens: 0,
+        limits: Limits { context_tokens: encoder.max_tokens(), ..Limits::default() },
+        grid: *device.mesh.grid(),
+        experts: None,
     })
 }
 

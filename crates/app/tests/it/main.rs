@@ -3,6 +3,7 @@
 
 mod behind;
 mod circles;
+mod encoders;
 mod foreign;
 mod job;
 mod panics;

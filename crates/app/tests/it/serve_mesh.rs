@@ -353,8 +353,8 @@ fn weights_of_experts(model: &Path) -> u64 {
     }
 }
 
-/// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.
-pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
+/// Works with a server while it runs.
+pub fn with_server<T>(order: &Order, work: impl FnOnce(SocketAddr) -> T) -> T {
     let stop = Arc::new(AtomicBool::new(false));
     let (send_address, address) = channel();
     thread::scope(|scope| {
@@ -370,6 +370,16 @@ pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
                 Err(_) => {}
             }
         };
+        let done = work(at);
+        drop(ending);
+        serving.join().unwrap().unwrap();
+        done
+    })
+}
+
+/// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.
+pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
+    with_server(order, |at| {
         let choice = |body: &Value| {
             let answer = ask(at, "/v1/completions", body);
             assert!(answer["choices"][0]["text"].is_string(), "{answer}");
@@ -379,10 +389,7 @@ pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
         let counted = ["fathom:prefix_restored_tokens_total", "vllm:spec_decode_num_drafts_total"];
         // The last step's load is known a moment after its events.
         thread::sleep(Duration::from_millis(50));
-        let counted = counted.map(|name| metric(at, name));
-        drop(ending);
-        serving.join().unwrap().unwrap();
-        (all, counted)
+        (all, counted.map(|name| metric(at, name)))
     })
 }
 

@@ -9,7 +9,9 @@ mod service;
 
 pub use answer::{Event, Flow, Generation, Stop, Ticket, TokenLogprob, Usage};
 pub use request::{Beams, EarlyStopping, GenerateRequest, Prompt, Sampling, Structure};
-pub use service::{Conversation, Load, ModelCard, Reading, Service, Sink, TextPair, VectorSink};
+pub use service::{
+    Conversation, Load, ModelCard, Numbers, Reading, Service, Sink, TextIds, TextPair, VectorSink,
+};
 
 use crate::error::Result;
 

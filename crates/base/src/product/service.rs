@@ -61,11 +61,18 @@ pub trait Service: Send + Sync {
     /// The model has no template, or it refuses the conversation.
     fn render(&self, conversation: &Conversation) -> Result<String>;
 
-    /// One vector for each text; `classify`: one number for each of [`ModelCard::labels`] instead. A text may be a pair.
+    /// The ids of a text or a pair of which numbers are asked, without what is beyond `most` tokens if it says so: of a pair the longer
+    /// text loses its last tokens first.
     ///
     /// # Errors
-    /// As [`Service::submit`].
-    fn embed(&self, texts: Vec<TextPair>, classify: bool, sink: VectorSink) -> Result<Ticket>;
+    /// The tokenizer's.
+    fn read(&self, text: &TextPair, asked: Numbers, most: Option<usize>) -> Result<TextIds>;
+
+    /// Numbers of each text, in their order.
+    ///
+    /// # Errors
+    /// As [`Service::submit`]; a text without tokens or beyond the context; labels asked of a model that has none.
+    fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket>;
 
     /// Loads an adapter from a folder under a name.
     ///
@@ -88,6 +95,32 @@ pub trait Service: Send + Sync {
 
 /// A text, or two that are judged together.
 pub type TextPair = (String, Option<String>);
+
+/// A text, or two that are judged together, as a model reads them: with what its tokenizer puts around them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextIds {
+    /// Ids of all.
+    pub ids: Vec<u32>,
+    /// So many of them are the first text's; the others are of the second token type, where a model has types.
+    pub first: usize,
+}
+
+impl From<Vec<u32>> for TextIds {
+    fn from(ids: Vec<u32>) -> TextIds {
+        TextIds { first: ids.len(), ids }
+    }
+}
+
+/// What is asked of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// A vector of length 1.
+    Vector,
+    /// For each of [`ModelCard::labels`] its probability, or the number that the model gives.
+    Classes,
+    /// How well the second text answers the first: one number, as the model's own code gives it.
+    Relevance,
+}
 
 /// A conversation, to be rendered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

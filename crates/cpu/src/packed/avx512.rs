@@ -12,7 +12,7 @@ use super::avx2::stored;
 use super::format::{Columns, Format, GROUP, OCTET};
 use super::panel::{Panel, STEPS, Tile};
 use super::rows::{GroupSums, Rows};
-pub(super) use sixteen::{fill, pair, some};
+pub(super) use sixteen::{doubled, fill, pair, some};
 
 /// Whether the processor multiplies so at this level.
 pub(super) fn has(isa: crate::isa::Isa) -> bool {
@@ -148,7 +148,7 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
 ///
 /// # Safety
 /// As there; columns are interleaved, and the processor [`has`] it.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Rows) -> [[f32; OCTET]; M] {
     // SAFETY: passed on.
     unsafe { octet_vnni::<F, M>(columns, rows) }.map(|x| stored(x))

@@ -21,8 +21,10 @@ pub struct ModelSettings {
 /// What a stage asks of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
-    /// Vectors, or how likely a text is: a decoder.
+    /// How likely a text is: a decoder.
     Text,
+    /// Vectors: a decoder or an encoder.
+    Vectors,
     /// Labels: an encoder with a classification head.
     Classes,
 }

@@ -23,16 +23,37 @@ pub(super) fn folder(written: &Path) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
+/// Names of files that say what a model computes, besides its weights.
+const DECIDING: [&str; 6] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+];
+
 /// The files of a folder that decide what its model says, by name.
 pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     let of_model = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        ["config.json", "tokenizer.json", "tokenizer_config.json"].contains(&name.as_str())
+        DECIDING.contains(&name.as_str())
             || name.ends_with(".safetensors")
             || name.ends_with(".safetensors.index.json")
     };
-    let listing = std::fs::read_dir(folder).map(|listing| listing.flatten().map(|entry| entry.path()));
-    let mut files: Vec<PathBuf> = listing.map(|paths| paths.filter(of_model).collect()).unwrap_or_default();
+    let inside = |folder: &Path| -> Vec<PathBuf> {
+        let listing = std::fs::read_dir(folder).map(|listing| listing.flatten().map(|entry| entry.path()));
+        listing.map(Iterator::collect).unwrap_or_default()
+    };
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        inside(folder).into_iter().partition(|it| it.is_dir());
+    let mut files: Vec<PathBuf> = files.into_iter().filter(of_model).collect();
+    // The modules of Sentence-Transformers: `1_Pooling` and others.
+    let numbered = |folder: &&PathBuf| {
+        let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.split_once('_').is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+    };
+    files.extend(folders.iter().filter(numbered).flat_map(|folder| inside(folder)).filter(of_model));
     // Where a classifier's folder has its base model's configuration.
     files.extend(Some(folder.join("base/config.json")).filter(|path| path.is_file()));
     files.sort();

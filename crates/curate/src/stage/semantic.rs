@@ -16,8 +16,8 @@ use crate::pipeline::{Barrier, Job, KeyHasher, ModelKind, ModelSettings, RowSet,
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SemanticStageOptions {
-    /// The model that embeds: a Hugging Face folder, or a run of `fathom train`. A text's vector is the mean of the hidden
-    /// states behind the last norm, at length 1.
+    /// The model that embeds: a Hugging Face folder (an encoder's too), or a run of `fathom train`. A text's vector is the mean of the
+    /// hidden states behind the last norm, or what the folder's `modules.json` makes of them, at length 1.
     pub model: PathBuf,
     /// Only this many tokens of a text are read, the first ones (NeMo Curator: 512).
     #[schemars(range(min = 1))]
@@ -102,7 +102,7 @@ impl Barrier for Semantic {
     }
 
     fn models(&self) -> Vec<(PathBuf, ModelKind)> {
-        vec![(self.folder.clone(), ModelKind::Text)]
+        vec![(self.folder.clone(), ModelKind::Vectors)]
     }
 }
 

@@ -83,7 +83,7 @@ impl<'a> Feeding<'a> {
         feeding.read_ahead(0);
         let masks = (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
         let (context, keys, terms) = (None, None, feeding.terms());
-        (Batch { tokens, ids, positions, masks, ropes, context, text, keys, terms }, feeding)
+        (Batch { tokens, ids, positions, masks, ropes, context, text, keys, terms, types: None }, feeding)
     }
 
     /// Rows that are next to each other and have the same adapter's terms, with these.

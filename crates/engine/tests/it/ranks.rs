@@ -7,12 +7,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fathom_base::{
-    Beams, EarlyStopping, Event, GenerateRequest, Load, ModelCard, Sampling, Service, Stop, Structure,
+    Beams, EarlyStopping, Event, GenerateRequest, Load, ModelCard, Numbers, Sampling, Service, Stop,
+    Structure,
 };
 use fathom_cpu::Cpu;
 use fathom_engine::{
     Beginnings, Capacity, Commands, Engine, Error, Facts, Follower, Handle, Leader, Limits, Stored,
-    Structures, ranks, service,
+    Structures, TextReading, ranks, service,
 };
 use fathom_grad::Params;
 use fathom_model::{Model, load, open};
@@ -96,13 +97,20 @@ fn leads(
     }
     let capacity = with.capacity(&engine);
     let (handle, commands) = service(Facts {
-        card: ModelCard { name: "small".into(), vocabulary: 96, ..ModelCard::default() },
+        card: ModelCard {
+            name: "small".into(),
+            vocabulary: 96,
+            generates: true,
+            embedding: 32,
+            ..ModelCard::default()
+        },
         tokenizer: Arc::new(Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap()),
         bounds: engine.bounds(capacity.clone()),
         render: None,
         adapters: Some(Box::new(|folder| Ok(folder.to_path_buf()))),
         queue: 64,
         structures: Structures::default(),
+        reading: TextReading::default(),
     });
     send(handle);
     let commands: Commands = match leader {
@@ -229,8 +237,8 @@ fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
     let all: Vec<Heard> = asked.iter().map(|(_, events)| heard(events).0).collect();
     if grid.ranks() > 1 {
         let (send, vectors) = channel();
-        let texts = vec![("a".to_string(), None)];
-        let _ticket = handle.embed(texts, false, Box::new(move |it| send.send(it).unwrap())).unwrap();
+        let sink = Box::new(move |it| send.send(it).unwrap());
+        let _ticket = handle.numbers(vec![vec![1].into()], Numbers::Vector, sink).unwrap();
         let error = vectors.recv().unwrap().unwrap_err().to_string();
         assert!(error.contains("one rank"), "{error}");
     }

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fathom_base::{Event, GenerateRequest, ModelCard, Reading, Sampling, Service, Stop};
-use fathom_engine::{Capacity, Facts, Handle, Structures, service};
+use fathom_base::{Event, GenerateRequest, ModelCard, Numbers, Reading, Sampling, Service, Stop};
+use fathom_engine::{Capacity, Facts, Handle, Structures, TextReading, service};
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 
@@ -19,7 +19,13 @@ fn start(sequences: usize, queue: usize) -> (Handle, thread::JoinHandle<()>) {
         let bed = Bed::new("../golden_adapters/llama", DType::F32);
         let engine = bed.engine(64);
         let capacity: Capacity = engine.capacity(sequences, 300);
-        let card = ModelCard { name: "small".into(), vocabulary: 256, ..ModelCard::default() };
+        let card = ModelCard {
+            name: "small".into(),
+            vocabulary: 256,
+            generates: true,
+            embedding: 32,
+            ..ModelCard::default()
+        };
         let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
         let bounds = engine.bounds(capacity.clone());
         let (handle, commands) = service(Facts {
@@ -30,6 +36,7 @@ fn start(sequences: usize, queue: usize) -> (Handle, thread::JoinHandle<()>) {
             adapters: Some(Box::new(|folder| Ok(folder.to_path_buf()))),
             queue,
             structures: Structures::default(),
+            reading: TextReading::default(),
         });
         send.send(handle).unwrap();
         commands.serve(&engine, capacity, None).unwrap();
@@ -208,11 +215,30 @@ fn adapters_are_loaded_and_unloaded_during_requests() {
 fn vectors_and_tokens() {
     let (handle, thread) = start(1, 2);
     let (send, receive) = channel();
-    let texts = vec![("ab".to_string(), None), ("b".to_string(), None)];
-    let _ticket = handle.embed(texts, false, Box::new(move |vectors| send.send(vectors).unwrap())).unwrap();
+    let texts: Vec<fathom_base::TextIds> =
+        [vec![1, 2], vec![3], (1..90).collect()].into_iter().map(Into::into).collect();
+    let sink = Box::new(move |vectors| send.send(vectors).unwrap());
+    let _ticket = handle.numbers(texts.clone(), Numbers::Vector, sink).unwrap();
+    // Others ask at the same time, and one of them leaves.
+    let alone: Vec<_> = texts
+        .iter()
+        .map(|text| {
+            let (send, receive) = channel();
+            let sink = Box::new(move |vectors| _ = send.send(vectors));
+            (handle.numbers(vec![text.clone()], Numbers::Vector, sink).unwrap(), receive)
+        })
+        .collect();
+    drop(handle.numbers([&texts[..]; 50].concat(), Numbers::Vector, Box::new(|_| ())).unwrap());
     let vectors = receive.recv().unwrap().unwrap();
-    assert_eq!(vectors.len(), 2);
-    assert!(handle.embed(vec![], true, Box::new(|_| ())).is_err());
+    assert_eq!(vectors.len(), 3);
+    for (vector, (_ticket, alone)) in vectors.iter().zip(&alone) {
+        assert_eq!(&alone.recv().unwrap().unwrap()[0], vector);
+    }
+    assert_eq!(handle.read(&("a b a b".into(), None), Numbers::Vector, Some(2)).unwrap().ids.len(), 2);
+    let numbers = |ids: Vec<u32>, asked| handle.numbers(vec![ids.into()], asked, Box::new(|_| ()));
+    assert!(numbers(vec![1], Numbers::Classes).err().unwrap().to_string().contains("no head"));
+    assert!(numbers(vec![1 << 20], Numbers::Vector).err().unwrap().to_string().contains("vocabulary"));
+    assert!(numbers(vec![], Numbers::Vector).is_err());
     assert!(
         handle.render(&fathom_base::Conversation::default()).unwrap_err().to_string().contains("template")
     );

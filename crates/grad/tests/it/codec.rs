@@ -42,6 +42,7 @@ fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64,
         text: None,
         keys: None,
         terms: vec![],
+        types: None,
     };
     let places = Places::none().offload_all(Place::Host).with_codec(codec);
     let host = Spill::open(device, &Options::in_memory(16 << 20)).unwrap_or_else(|error| panic!("{error}"));

@@ -119,6 +119,7 @@ impl Case {
             text: None,
             keys: None,
             terms: vec![],
+            types: None,
         };
 
         let [q, k] = self.widths();

@@ -40,6 +40,7 @@ fn batch(device: &Device, tokens: usize, slices: &[Slice], keys: usize) -> Batch
         text: None,
         keys: None,
         terms: vec![],
+        types: None,
     }
 }
 

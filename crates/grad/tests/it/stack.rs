@@ -508,6 +508,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
             text: None,
             keys: None,
             terms: vec![],
+            types: None,
         },
         layout,
     )

@@ -1,18 +1,26 @@
-//! Encoders with a classification head, from Hugging Face folders: BERT (Devlin et al., arXiv 1810.04805), RoBERTa and
+//! Encoders, bare or with a classification head, from Hugging Face folders: BERT (Devlin et al., arXiv 1810.04805), RoBERTa and
 //! XLM-RoBERTa, DeBERTa v2 and v3 (He et al., arXiv 2006.03654 and 2111.09543). They are models of the same block as all others;
 //! what is theirs alone is what comes before the first block, distances in the scores of attention, and the head.
 //!
 //! A text's result does not depend on what runs with it.
 
 mod names;
+mod sentence;
 mod spec;
+mod task;
+mod weights;
 
 pub use names::EncoderNames;
-pub use spec::{EncoderParts, EncoderSpec, Relative, Task};
+pub use sentence::Sentence;
+pub use spec::{EncoderParts, EncoderSpec, Relative};
+pub use task::{Task, ranks_by_sigmoid, sigmoid};
+pub use weights::EncoderInput;
+pub(crate) use weights::pool;
 
 use std::ops::Range;
 use std::path::Path;
 
+use fathom_base::TextIds;
 use fathom_grad::{Batch, Counters, Eval, Params, Scope};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
@@ -34,14 +42,15 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Reads a folder's configuration and weights, which become `dtype`.
+    /// Reads a folder's configuration and weights, which become `dtype`. On a device without data they are planned alone.
     ///
     /// # Errors
     /// A configuration that is not an encoder's or not supported, naming the key; a tensor that is missing, left over or of
     /// another shape, naming it.
     pub fn open(device: &Device, folder: &Path, dtype: DType) -> Result<Encoder> {
         let mut spec = EncoderSpec::open(folder)?;
-        let source = SafeTensors::open_folder(folder)?;
+        let mut source = SafeTensors::open_folder(folder)?;
+        source.rename(&|name| Some(names::of_norms(name)))?;
         let head = format!("{}.weight", spec.model.family.names.head);
         spec.name_labels(source.shape(&head).and_then(|shape| shape.first().copied()));
         let (model, mut params) = Model::declare(device, &spec.model, dtype);
@@ -49,42 +58,76 @@ impl Encoder {
         Ok(Encoder { spec, model, params, device: device.clone() })
     }
 
-    /// Texts as documents of one packed stream that do not see each other, with the rows of each.
+    /// Texts as documents of one packed stream that do not see each other, with the rows of each. The second of a pair has the second
+    /// token type, where the encoder has two.
     ///
     /// # Panics
     /// If a text has no tokens, or more than the encoder has positions for.
     #[track_caller]
-    pub fn batch(&self, texts: &[Vec<u32>]) -> (Batch, Vec<Range<usize>>) {
+    pub fn batch(&self, texts: &[TextIds]) -> (Batch, Vec<Range<usize>>) {
         let mut docs: Vec<Range<usize>> = Vec::with_capacity(texts.len());
-        for text in texts {
+        for TextIds { ids, .. } in texts {
             let most = self.spec.max_tokens().unwrap_or(usize::MAX);
-            assert!((1..=most).contains(&text.len()), "encoder: a text of {} tokens of {most}", text.len());
+            assert!((1..=most).contains(&ids.len()), "encoder: a text of {} tokens of {most}", ids.len());
             let start = docs.last().map_or(0, |doc| doc.end);
-            docs.push(start..start + text.len());
+            docs.push(start..start + ids.len());
         }
         let first = self.spec.first_position() as i32;
-        let positions: Vec<i32> = texts.iter().flat_map(|text| first..first + text.len() as i32).collect();
-        let ids: Vec<i32> = texts.iter().flatten().map(|id| *id as i32).collect();
+        let positions: Vec<i32> =
+            texts.iter().flat_map(|text| first..first + text.ids.len() as i32).collect();
+        let ids: Vec<i32> = texts.iter().flat_map(|text| &text.ids).map(|id| *id as i32).collect();
         let seq_tokens = docs.iter().map(Range::len).max().unwrap_or(0);
         let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
-        (self.model.batch(&self.device, packed, Caps { docs: docs.len(), seq_tokens }), docs)
+        let mut batch = self.model.batch(&self.device, packed, Caps { docs: docs.len(), seq_tokens });
+        if self.spec.types() > 1 && texts.iter().any(|text| text.first < text.ids.len()) {
+            let types = |text: &TextIds| (0..text.ids.len()).map(|at| i32::from(at >= text.first)).collect();
+            let types: Vec<i32> = texts.iter().flat_map(|text| -> Vec<i32> { types(text) }).collect();
+            batch.types = Some(self.device.from_i32(&types, Category::Data));
+        }
+        (batch, docs)
+    }
+
+    /// The hidden states [tokens, hidden] behind the last block of each text, f32, token after token.
+    ///
+    /// # Panics
+    /// As [`Encoder::batch`], and if the encoder has a head, which reads other ones; on a device without data it plans, and there are
+    /// none.
+    #[track_caller]
+    pub fn hidden(&self, texts: &[TextIds]) -> Vec<Vec<f32>> {
+        assert!(self.spec.labels.is_empty(), "encoder: hidden states of one with a head");
+        let (batch, docs) = self.batch(texts);
+        let x_td = self.device.to_f32(&self.forward(&batch));
+        let size = self.spec.model.hidden;
+        docs.into_iter()
+            .filter_map(|doc| Some(x_td.get(doc.start * size..doc.end * size)?.to_vec()))
+            .collect()
     }
 
     /// The logits of each text's labels: the head, on its first token.
     ///
     /// # Panics
-    /// As [`Encoder::batch`].
+    /// As [`Encoder::batch`], and if the encoder has no head.
     #[track_caller]
-    pub fn logits(&self, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
-        let (device, (batch, docs), counters) = (&self.device, self.batch(texts), Counters::default());
-        let scope = Scope { device, params: &self.params, batch: (&batch).into(), counters: &counters };
-        let x_td = self.model.forward(&mut Eval::new(scope.clone(), None, None));
+    pub fn logits(&self, texts: &[TextIds]) -> Vec<Vec<f32>> {
+        assert!(!self.spec.labels.is_empty(), "encoder: logits without a head of classes");
+        let (device, (batch, docs)) = (&self.device, self.batch(texts));
+        let x_td = self.forward(&batch);
         let first = device.empty(docs.len(), x_td.cols(), x_td.dtype(), Category::Activations);
         for (row, doc) in docs.iter().enumerate() {
             let own: Tensor = x_td.view_rows(doc.start..doc.start + 1);
             device.machine.copy(&own, &first.view_rows(row..row + 1));
         }
-        let logits = device.to_f32(&self.model.head(0.0).logits(&scope, &first));
+        let counters = Counters::default();
+        let logits = device.to_f32(&self.model.head(0.0).logits(&self.scope(&batch, &counters), &first));
         logits.chunks_exact(self.spec.labels.len()).map(<[f32]>::to_vec).collect()
+    }
+
+    fn scope<'a>(&'a self, batch: &'a Batch, counters: &'a Counters) -> Scope<'a> {
+        Scope { device: &self.device, params: &self.params, batch: batch.into(), counters }
+    }
+
+    fn forward(&self, batch: &Batch) -> Tensor {
+        let counters = Counters::default();
+        self.model.forward(&mut Eval::new(self.scope(batch, &counters), None, None))
     }
 }

@@ -18,8 +18,15 @@ pub struct EncoderNames {
     pub pool: &'static str,
 }
 
-/// Weights that published folders have besides those of a classifier.
-const LEFT_OVER: &[&str] = &["cls.", "lm_predictions.", "mask_predictions."];
+/// Weights that published folders have besides: heads of the training before, and BERT's pooler, which a model without a head of classes
+/// does not use.
+const LEFT_OVER: &[&str] =
+    &["cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "pooler.", "bert.pooler."];
+
+/// The name of a weight, of norms as newer folders call theirs: BERT's first folders have TensorFlow's.
+pub(super) fn of_norms(name: &str) -> String {
+    name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+}
 
 const BERT_NAMES: Names = Names {
     base: "bert.",
@@ -58,7 +65,14 @@ const ROBERTA_NAMES: Names = Names {
     head: "classifier.out_proj",
     encoder: pooled("classifier.dense"),
     // A folder may have BERT's pooler and not use it.
-    ignored_starts: &["cls.", "lm_predictions.", "mask_predictions.", "roberta.pooler.dense."],
+    ignored_starts: &[
+        "cls.",
+        "lm_head.",
+        "lm_predictions.",
+        "mask_predictions.",
+        "pooler.",
+        "roberta.pooler.",
+    ],
     ..BERT_NAMES
 };
 
@@ -66,7 +80,7 @@ const DEBERTA_NAMES: Names = Names {
     base: "deberta.",
     qkv: Qkv::Separate(["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"]),
     encoder: pooled("pooler.dense"),
-    ignored_starts: &["cls.", "lm_predictions.", "mask_predictions.", "deberta.pooler.dense."],
+    ignored_starts: &["cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "deberta.pooler."],
     ..BERT_NAMES
 };
 

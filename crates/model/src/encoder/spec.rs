@@ -8,35 +8,38 @@ use fathom_tensor::{Activation, NormKind};
 use serde_json::{Map, Value};
 
 use super::names::{CUSTOM_BERT, CUSTOM_DEBERTA, DEBERTA, ENCODERS};
+use super::task::{Task, ranks_by_sigmoid};
 use crate::config::{Config, MAX_SIZE};
 use crate::error::{Error, Result};
 use crate::family::Family;
 use crate::files::json::read_object;
 use crate::spec::{Biases, Ffn, LayerSpec, Mixer, Mlp, QkNorm, Reach, Residual, Spec};
 
-/// An encoder with a classification head.
+/// An encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderSpec {
     /// The architecture.
     pub model: Spec,
-    /// What the classes are called.
+    /// What the classes are called; none of an encoder without a classification head.
     pub labels: Vec<String>,
-    /// What the logits are.
-    pub task: Task,
+    /// What the logits are; none of an encoder without a head.
+    pub task: Option<Task>,
+    /// Whether a logit that ranks goes through a sigmoid, if the configuration says so.
+    sigmoid: Option<bool>,
 }
 
-/// What a model has besides blocks if it is an encoder with a head.
+/// What a model has besides blocks if it is an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderParts {
     /// The row of the position table that a text's first token has: 0, or behind the row of padding (RoBERTa).
     pub first_position: usize,
-    /// Rows of the table of token types; 0 for none. Every token is of the first type.
+    /// Rows of the table of token types; 0 for none. Tokens are of the first, those of a second text of the second.
     pub types: usize,
     /// Positions in the scores of attention.
     pub relative: Option<Relative>,
     /// A projection before the head, and its activation.
     pub pool: Option<Activation>,
-    /// Rows of the head.
+    /// Rows of the head; 0 without one.
     pub labels: usize,
 }
 
@@ -55,19 +58,12 @@ pub struct Relative {
     pub normed: bool,
 }
 
-/// What the logits of the labels are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// One label is true: softmax.
-    OneOf,
-    /// Each may be true: sigmoid.
-    EachOf,
-    /// Numbers, as they are.
-    Number,
-}
-
 /// Keys that published configurations have and that change nothing here.
-const IGNORED: [&str; 13] = [
+const IGNORED: [&str; 16] = [
+    "output_past",
+    // Of Sentence-Transformers, see `Task`.
+    "sbert_ce_default_activation_function",
+    "sentence_transformers",
     "tie_word_embeddings",
     "legacy",
     "pooler_dropout",
@@ -111,6 +107,11 @@ impl EncoderSpec {
         EncoderSpec::read(&path, &read_object(&path)?, Some(&head))
     }
 
+    /// Whether a folder's configuration is an encoder's, supported or not.
+    pub fn is_of(folder: &Path) -> bool {
+        read_object(&folder.join("config.json")).is_ok_and(|map| EncoderSpec::claims(&map))
+    }
+
     /// Whether a configuration is an encoder's: what other readers are not for.
     pub(crate) fn claims(map: &Map<String, Value>) -> bool {
         let kind = map.get("model_type").and_then(Value::as_str);
@@ -127,9 +128,20 @@ impl EncoderSpec {
         self.model.encoder.as_ref().map_or(0, |parts| parts.first_position)
     }
 
+    /// Whether the logit that ranks goes through a sigmoid: as the configuration says, or else where it is the only one, as in
+    /// Sentence-Transformers.
+    pub fn ranks_by_sigmoid(&self) -> bool {
+        self.sigmoid.unwrap_or(self.labels.len() == 1)
+    }
+
+    /// Rows of the table of token types.
+    pub fn types(&self) -> usize {
+        self.model.encoder.as_ref().map_or(0, |parts| parts.types)
+    }
+
     /// Gives the labels numbers for names where the configuration has none: as many as the head has rows.
     pub(super) fn name_labels(&mut self, rows: Option<usize>) {
-        if self.labels.is_empty() {
+        if self.task.is_some() && self.labels.is_empty() {
             self.labels = (0..rows.unwrap_or(2)).map(|label| format!("LABEL_{label}")).collect();
         }
         if let Some(parts) = &mut self.model.encoder {
@@ -149,28 +161,40 @@ impl EncoderSpec {
             return Err(c.refuse("model_type", format!("is \"{kind}\"; encoders are supported of: {known}")));
         };
         let mut model = blocks(&c, family)?;
-        if head.is_some() {
-            let custom = if family == &DEBERTA { &CUSTOM_DEBERTA } else { &CUSTOM_BERT };
-            model.family = custom;
-            model.encoder = model.encoder.map(|parts| EncoderParts { pool: None, ..parts });
-        } else {
-            let Family { model_type, architecture, .. } = family;
-            let classes: Vec<String> = c.or("architectures", Vec::new())?;
-            if let Some(other) = classes.iter().find(|name| name != architecture) {
-                let what = format!("is {other}; supported for {model_type}: {architecture}");
-                return Err(c.refuse("architectures", what));
-            }
-        }
         let labels = labels(head.unwrap_or(&c))?;
-        let task = task(head.unwrap_or(&c))?;
+        let task = Task::read(head.unwrap_or(&c), labels.len())?;
+        let sigmoid = ranks_by_sigmoid(file, map)?;
+        let mut spec = if head.is_some() {
+            model.family = if family == &DEBERTA { &CUSTOM_DEBERTA } else { &CUSTOM_BERT };
+            EncoderSpec { model, labels, task: Some(task), sigmoid }
+        } else if has_head(&c, family)? {
+            c.finish(family.model_type)?;
+            return Ok(EncoderSpec { model, labels, task: Some(task), sigmoid });
+        } else {
+            EncoderSpec { model, labels: Vec::new(), task: None, sigmoid }
+        };
+        spec.model.encoder.iter_mut().for_each(|parts| parts.pool = None);
         c.finish(family.model_type)?;
-        Ok(EncoderSpec { model, labels, task })
+        Ok(spec)
     }
 }
 
 /// The family with this `model_type`.
 fn of_kind(kind: &str) -> Option<&'static Family> {
     ENCODERS.into_iter().find(|family| family.model_type == kind)
+}
+
+/// Whether the architecture has a classification head; it has one where the configuration names none.
+fn has_head(c: &Config<'_>, family: &Family) -> Result<bool> {
+    let classes: Vec<String> = c.or("architectures", Vec::new())?;
+    let stem = family.architecture.trim_end_matches("ForSequenceClassification");
+    let bare = ["Model", "ForMaskedLM", "ForPreTraining"].map(|end| format!("{stem}{end}"));
+    if let Some(other) = classes.iter().find(|name| *name != family.architecture && !bare.contains(name)) {
+        let (known, kind) = (bare.join(", "), family.model_type);
+        let what = format!("is {other}; supported for {kind}: {}, {known}", family.architecture);
+        return Err(c.refuse("architectures", what));
+    }
+    Ok(!classes.iter().any(|name| bare.contains(name)))
 }
 
 /// The architecture of a configuration.
@@ -319,19 +343,4 @@ fn labels(c: &Config<'_>) -> Result<Vec<String>> {
         name.ok_or_else(|| c.refuse("id2label", format!("has {} labels and none for {id}", named.len())))
     };
     (0..named.len()).map(label).collect()
-}
-
-/// `problem_type`; without it one label is a number and several exclude each other.
-fn task(c: &Config<'_>) -> Result<Task> {
-    let kind: Option<String> = c.nullable("problem_type", None)?;
-    match kind.as_deref() {
-        None if labels(c)?.len() == 1 => Ok(Task::Number),
-        None | Some("single_label_classification") => Ok(Task::OneOf),
-        Some("multi_label_classification") => Ok(Task::EachOf),
-        Some("regression") => Ok(Task::Number),
-        Some(other) => {
-            let known = "regression, single_label_classification, multi_label_classification";
-            Err(c.refuse("problem_type", format!("is \"{other}\"; supported: {known}")))
-        }
-    }
 }

@@ -119,7 +119,7 @@ impl Family {
         }
         let config = Config::new(file, map);
         if EncoderSpec::claims(map) {
-            let what = "is an encoder's: it sorts texts in the stage `classify` of a curation, and neither continues nor trains";
+            let what = "is an encoder's: it gives labels and vectors of texts (fathom serve; the stages `classify` and `semantic` of a curation), and neither continues nor trains";
             return Err(config.refuse("model_type", what));
         }
         let model_type: String = config

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fathom_base::TextIds;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, Places, Scope, Tape};
 use fathom_model::{Encoder, EncoderSpec, Task};
@@ -45,8 +46,8 @@ fn logits_are_those_of_transformers() {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
         let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
-        assert_eq!((encoder.spec.task, encoder.spec.labels.len()), (task, labels), "{name}");
-        let texts: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.ids.clone()).collect();
+        assert_eq!((encoder.spec.task, encoder.spec.labels.len()), (Some(task), labels), "{name}");
+        let texts: Vec<TextIds> = golden.texts.iter().map(|text| text.ids.clone().into()).collect();
         let together = encoder.logits(&texts);
         for (text, found) in golden.texts.iter().zip(&together) {
             for (found, wanted) in found.iter().zip(&text.logits) {
@@ -56,7 +57,7 @@ fn logits_are_those_of_transformers() {
                 );
             }
             // The same bits alone.
-            assert_eq!(&encoder.logits(std::slice::from_ref(&text.ids))[0], found, "{name}");
+            assert_eq!(&encoder.logits(&[text.ids.clone().into()])[0], found, "{name}");
         }
     }
 }
@@ -85,7 +86,8 @@ fn what_is_not_known_is_refused_by_name() {
         ("bert", "is_decoder", true.into(), "false"),
         ("bert", "my_key", 1.into(), "is not known"),
         ("bert", "model_type", "t5".into(), "deberta-v2"),
-        ("bert", "architectures", vec!["BertForMaskedLM"].into(), "BertForSequenceClassification"),
+        ("bert", "architectures", vec!["BertForTokenClassification"].into(), "BertForMaskedLM"),
+        ("bert", "sbert_ce_default_activation_function", "torch.nn.ReLU".into(), "Sigmoid, Identity"),
         ("bert", "problem_type", "ranking".into(), "regression"),
         ("deberta", "conv_kernel_size", 3.into(), "only 0"),
         ("deberta", "pos_att_type", "p2p".into(), "c2p, p2c"),
@@ -107,8 +109,50 @@ fn what_is_not_known_is_refused_by_name() {
     assert!(message.contains("base_model") && message.contains("base/config.json"), "{message}");
 }
 
+/// Published folders have keys without effect, heads of the training before, names without a prefix, and TensorFlow's names of norms.
+#[test]
+fn folders_as_they_are_published_are_read() {
+    let folder = changed("bert", |config| {
+        config.insert("architectures".to_owned(), vec!["BertForMaskedLM"].into());
+        config.insert("output_past".to_owned(), true.into());
+        config.insert("sbert_ce_default_activation_function".to_owned(), "torch.nn.Identity".into());
+    });
+    let bytes = std::fs::read(case("bert").join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let names = std::str::from_utf8(&bytes[8..8 + header]).unwrap();
+    let names = names.replace("\"bert.", "\"").replace("LayerNorm.weight", "LayerNorm.gamma");
+    let names = names.replace("LayerNorm.bias", "LayerNorm.beta").replace("\"classifier.", "\"cls.");
+    let mut renamed = (names.len() as u64).to_le_bytes().to_vec();
+    renamed.extend(names.bytes().chain(bytes[8 + header..].iter().copied()));
+    std::fs::write(folder.path().join("model.safetensors"), renamed).unwrap();
+    let bare = Encoder::open(&device(), folder.path(), DType::F32).unwrap();
+    assert_eq!((bare.spec.task, bare.spec.labels.len()), (None, 0));
+    // The head reads the first token's state, through a pooler.
+    let whole = Encoder::open(&device(), &case("bert"), DType::F32).unwrap();
+    let text = TextIds { ids: vec![2, 17, 9, 3, 20, 3], first: 4 };
+    let found = bare.hidden(std::slice::from_ref(&text))[0].clone();
+    let of = |name: &str| {
+        let named: Vec<&str> = whole.params.iter().map(|(_, param)| param.name.as_str()).collect();
+        let at = named.iter().position(|it| *it == name).unwrap_or_else(|| panic!("{name} of {named:?}"));
+        let (id, _) = whole.params.iter().nth(at).unwrap();
+        whole.device.to_f32(&whole.params.tensor(id))
+    };
+    let dense = |w: &[f32], b: &[f32], x: &[f32]| -> Vec<f32> {
+        let row = |(w, b): (&[f32], &f32)| w.iter().zip(x).map(|(w, x)| w * x).sum::<f32>() + b;
+        w.chunks_exact(x.len()).zip(b).map(row).collect()
+    };
+    let pooled: Vec<f32> =
+        dense(&of("pool.weight"), &of("pool.bias"), &found[..32]).into_iter().map(f32::tanh).collect();
+    let logits = dense(&of("head.weight"), &of("head.bias"), &pooled);
+    for (own, wanted) in logits.iter().zip(&whole.logits(std::slice::from_ref(&text))[0]) {
+        assert!((own - wanted).abs() < 1e-5, "{own} for {wanted}");
+    }
+    // The second text's type is another.
+    assert_ne!(found, bare.hidden(&[text.ids.into()])[0]);
+}
+
 /// The loss of each text's first token, and the gradients of all weights.
-fn pass(encoder: &Encoder, texts: &[Vec<u32>], places: &Places) -> (f64, Grads) {
+fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
     let (device, (batch, docs)) = (&encoder.device, encoder.batch(texts));
     let (params, counters) = (&encoder.params, Counters::default());
     let mut grads = Grads::zeros(device, params);
@@ -130,7 +174,9 @@ fn encoders_have_gradients() {
     for name in ["bert", "roberta", "deberta", "deberta_own_keys"] {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
-        let texts: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.ids.clone()).collect();
+        // A second text from its third token on, whose type is another.
+        let text = |text: &Text| TextIds { first: 2, ids: text.ids.clone() };
+        let texts: Vec<TextIds> = golden.texts.iter().map(text).collect();
         let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
         let (device, params) = (&encoder.device, &encoder.params);
         let (_, grads) = pass(&encoder, &texts, &Places::none());
@@ -168,8 +214,7 @@ fn encoders_run_in_bf16() {
         let encoder = Encoder::open(&device(), &case(name), DType::Bf16).unwrap();
         for text in &golden.texts {
             let most = text.logits.iter().fold(1.0f32, |most, x| most.max(x.abs()));
-            for (found, wanted) in encoder.logits(std::slice::from_ref(&text.ids))[0].iter().zip(&text.logits)
-            {
+            for (found, wanted) in encoder.logits(&[text.ids.clone().into()])[0].iter().zip(&text.logits) {
                 assert!((found - wanted).abs() <= 0.06 * most, "{name}: {found} for {wanted}");
             }
         }

@@ -58,7 +58,11 @@ impl Params {
         let (model, adapter) = shared.model(name.as_deref())?;
         let card = model.service.card();
         if !card.generates {
-            let ask = if card.labels.is_empty() { "/v1/embeddings" } else { "/v1/rerank" };
+            let ask = match card.labels.len() {
+                0 => "/v1/embeddings",
+                1 => "/v1/rerank",
+                _ => "/classify",
+            };
             return Err(Fault::field(
                 "model",
                 format_args!("is {}, which writes no text; ask {ask}", model.name),

@@ -1,8 +1,8 @@
-//! `/v1/embeddings` and `/v1/rerank`: vectors and scores of texts.
+//! Vectors, labels and scores of texts: `/v1/embeddings`, `/classify`, `/score`, `/v1/rerank`.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use fathom_base::{Reading, Service, TextPair};
+use fathom_base::{Numbers, TextIds, TextPair};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -17,81 +17,162 @@ use crate::shared::{Model, now_s};
 struct Asking {
     model: std::sync::Arc<Model>,
     name: String,
-    texts: Vec<TextPair>,
+    texts: Vec<TextIds>,
     tokens: usize,
-    classify: bool,
+    numbers: Numbers,
+    /// Fields that the server does not know.
+    unknown: Vec<String>,
     _held: Held,
     _permit: Permit,
 }
 
-/// Counts the tokens of texts, and holds room for them.
-fn hold(
-    server: &Server,
-    asked: &mut Asked,
-    name: Option<String>,
-    texts: Vec<TextPair>,
-) -> Result<Asking, Fault> {
-    let permit = asked.permit()?;
-    let (model, adapter) = server.model(name.as_deref())?;
-    if let Some(adapter) = adapter {
-        let what = format_args!("is `{adapter}`, an adapter, which writes text; ask {}", model.name);
-        return Err(Fault::field("model", what));
-    }
-    most("input", texts.len(), server.settings.max_texts)?;
-    if texts.is_empty() {
-        return Err(Fault::bad("there are no texts"));
-    }
-    let (mut tokens, context) = (0, model.service.card().context_tokens);
-    for (first, second) in &texts {
-        let count =
-            |text: &str| Ok(model.service.encode(text, Reading::Prompt).map_err(Fault::refused)?.len());
-        let of = count(first)? + second.as_deref().map_or(Ok(0), count)?;
-        if of == 0 {
-            return Err(Fault::bad("a text is empty, and nothing can be computed of no tokens"));
-        }
-        if context > 0 && of > context {
-            return Err(Fault::bad(format!("a text has {of} tokens; {context} are the most of this model")));
-        }
-        tokens += of;
-    }
-    let held = model.admission.admit(tokens as u64, 0, model.service.load().prefill_tokens_per_s)?;
-    let name = name.unwrap_or_else(|| model.name.clone());
-    Ok(Asking { model, name, texts, tokens, classify: false, _held: held, _permit: permit })
+/// A text as a request has it.
+enum Input {
+    Text(TextPair),
+    Ids(Vec<u32>),
 }
 
-/// Waits for the numbers; dropping it cancels.
-async fn numbers(asking: &mut Asking) -> Result<Vec<Vec<f32>>, Fault> {
-    let (send, receive) = oneshot::channel();
-    let texts = std::mem::take(&mut asking.texts);
-    let sink = Box::new(move |result| _ = send.send(result));
-    let _ticket = asking.model.service.embed(texts, asking.classify, sink).map_err(Fault::refused)?;
-    match receive.await {
-        Ok(result) => result.map_err(|error| Fault::bad(error.to_string())),
-        Err(_) => Err(Fault::ours("the model failed while it worked on this request; try again")),
+/// The fields that these requests share.
+struct Common {
+    name: Option<String>,
+    model: std::sync::Arc<Model>,
+    /// Tokens of a text that count, if longer ones are to be cut.
+    most: Option<usize>,
+}
+
+impl Common {
+    fn take(server: &Server, fields: &mut Fields) -> Result<Common, Fault> {
+        let name: Option<String> = fields.take("model")?;
+        let (model, adapter) = server.model(name.as_deref())?;
+        if let Some(adapter) = adapter {
+            let what = format_args!("is `{adapter}`, an adapter, which writes text; ask {}", model.name);
+            return Err(Fault::field("model", what));
+        }
+        let context = model.service.card().context_tokens;
+        let key = "truncate_prompt_tokens";
+        let most = match fields.take::<i64>(key)? {
+            None => None,
+            // As many as there may be.
+            Some(-1) => Some(context),
+            Some(asked) => match usize::try_from(asked) {
+                Ok(asked) if asked > 0 && asked <= context => Some(asked),
+                _ => {
+                    let what =
+                        format_args!("is {asked}; it has to be from 1 to {context}, or -1 for {context}");
+                    return Err(Fault::field(key, what));
+                }
+            },
+        };
+        Ok(Common { name, model, most })
+    }
+
+    /// Reads texts, and holds room for their tokens.
+    fn hold(
+        self,
+        server: &Server,
+        asked: &mut Asked,
+        (inputs, numbers): (Vec<Input>, Numbers),
+        fields: Fields,
+    ) -> Result<Asking, Fault> {
+        let Common { name, model, most: cut } = self;
+        let (permit, unknown) = (asked.permit()?, fields.rest()?);
+        most("input", inputs.len(), server.settings.max_texts)?;
+        if inputs.is_empty() {
+            return Err(Fault::bad("there are no texts"));
+        }
+        let context = model.service.card().context_tokens;
+        let read = |input: Input| {
+            let text = match input {
+                Input::Text(text) => model.service.read(&text, numbers, cut).map_err(Fault::refused)?,
+                Input::Ids(mut ids) => {
+                    ids.truncate(cut.unwrap_or(usize::MAX));
+                    ids.into()
+                }
+            };
+            match text.ids.len() {
+                0 => Err(Fault::bad("a text is empty, and nothing can be computed of no tokens")),
+                of if context > 0 && of > context => Err(Fault::bad(format!(
+                    "a text has {of} tokens; {context} are the most of this model (truncate_prompt_tokens: -1 reads the first of them)"
+                ))),
+                _ => Ok(text),
+            }
+        };
+        let texts = inputs.into_iter().map(read).collect::<Result<Vec<TextIds>, Fault>>()?;
+        let tokens = texts.iter().map(|text| text.ids.len()).sum();
+        let held = model.admission.admit(tokens as u64, 0, model.service.load().prefill_tokens_per_s)?;
+        let name = name.unwrap_or_else(|| model.name.clone());
+        Ok(Asking { model, name, texts, tokens, numbers, unknown, _held: held, _permit: permit })
+    }
+
+    /// A model whose head gives one number.
+    ///
+    /// # Errors
+    /// It gives several.
+    fn ranks(&self) -> Result<(), Fault> {
+        match self.model.service.card().labels.len() {
+            0 | 1 => Ok(()),
+            labels => Err(Fault::field(
+                "model",
+                format_args!(
+                    "is {}, which has {labels} labels and no one score; ask /classify",
+                    self.model.name
+                ),
+            )),
+        }
+    }
+}
+
+impl Asking {
+    /// Waits for the numbers; dropping it cancels.
+    async fn numbers(&mut self) -> Result<Vec<Vec<f32>>, Fault> {
+        let (send, receive) = oneshot::channel();
+        let texts = std::mem::take(&mut self.texts);
+        let sink = Box::new(move |result| _ = send.send(result));
+        let _ticket = self.model.service.numbers(texts, self.numbers, sink).map_err(Fault::refused)?;
+        match receive.await {
+            Ok(result) => result.map_err(|error| Fault::bad(error.to_string())),
+            Err(_) => Err(Fault::ours("the model failed while it worked on this request; try again")),
+        }
+    }
+
+    /// A list with what the request took.
+    fn list(&self, id: String, data: Value) -> Answer {
+        let body = json!({
+            "id": id,
+            "object": "list",
+            "created": now_s(),
+            "model": self.name,
+            "data": data,
+            "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},
+        });
+        Ok(ignored(json_answer(&body), &self.unknown))
     }
 }
 
 /// Texts of a field: text, ids, or lists of either.
-fn inputs(service: &dyn Service, value: Value) -> Result<Vec<TextPair>, Fault> {
+fn inputs(value: Value) -> Result<Vec<Input>, Fault> {
     let wrong = || {
         Fault::field(
             "input",
             "has to be a string, a list of strings, a list of token ids, or a list of such lists",
         )
     };
-    let decoded = |values: &[Value]| {
+    let text = |text: String| match text.is_empty() {
+        true => Err(Fault::field("input", "has an empty text, of which nothing can be computed")),
+        false => Ok(Input::Text((text, None))),
+    };
+    let ids = |values: &[Value]| {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong);
-        let ids = values.iter().map(id).collect::<Result<Vec<u32>, Fault>>()?;
-        Ok((service.decode(&ids).map_err(Fault::refused)?, None))
+        Ok(Input::Ids(values.iter().map(id).collect::<Result<Vec<u32>, Fault>>()?))
     };
     match value {
-        Value::String(text) => Ok(vec![(text, None)]),
-        Value::Array(all) if !all.is_empty() && all.iter().all(Value::is_number) => Ok(vec![decoded(&all)?]),
+        Value::String(one) => Ok(vec![text(one)?]),
+        Value::Array(all) if !all.is_empty() && all.iter().all(Value::is_number) => Ok(vec![ids(&all)?]),
         Value::Array(all) => all
             .into_iter()
             .map(|one| match one {
-                Value::String(text) => Ok((text, None)),
-                Value::Array(ids) => decoded(&ids),
+                Value::String(one) => text(one),
+                Value::Array(one) => ids(&one),
                 _ => Err(wrong()),
             })
             .collect(),
@@ -105,11 +186,10 @@ fn inputs(service: &dyn Service, value: Value) -> Result<Vec<TextPair>, Fault> {
 /// What is wrong with the request, or with the model.
 pub async fn embeddings(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
-    let (mut asking, base64, unknown) = prepared(asked, move |mut asked| {
+    let (mut asking, base64) = prepared(asked, move |mut asked| {
         let mut fields: Fields = asked.fields()?;
-        let name: Option<String> = fields.take("model")?;
-        let (model, _) = of.model(name.as_deref())?;
-        let size = model.service.card().embedding;
+        let common = Common::take(&of, &mut fields)?;
+        let size = common.model.service.card().embedding;
         if let Some(asked) = fields.take::<usize>("dimensions")?
             && asked != size
         {
@@ -123,16 +203,11 @@ pub async fn embeddings(server: Server, asked: Asked) -> Answer {
             Some("base64") => true,
             Some(_) => return Err(Fault::field("encoding_format", "has to be float or base64")),
         };
-        let value: Value = fields.need("input")?;
-        let texts = inputs(&*model.service, value)?;
-        if texts.iter().any(|(text, _)| text.is_empty()) {
-            return Err(Fault::field("input", "has an empty text, of which there is no vector"));
-        }
-        let unknown = fields.rest()?;
-        Ok((hold(&of, &mut asked, name, texts)?, base64, unknown))
+        let inputs = inputs(fields.need("input")?)?;
+        Ok((common.hold(&of, &mut asked, (inputs, Numbers::Vector), fields)?, base64))
     })
     .await?;
-    let vectors = numbers(&mut asking).await?;
+    let vectors = asking.numbers().await?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         let value = if base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -142,16 +217,106 @@ pub async fn embeddings(server: Server, asked: Asked) -> Answer {
         };
         json!({"object": "embedding", "index": index, "embedding": value})
     });
-    let usage = json!({"prompt_tokens": asking.tokens, "total_tokens": asking.tokens});
-    let body = json!({
-        "id": server.unique("embd-"),
-        "object": "list",
-        "created": now_s(),
-        "model": asking.name,
-        "data": data.collect::<Value>(),
-        "usage": usage,
+    asking.list(server.unique("embd-"), data.collect())
+}
+
+/// `/classify`: the likeliest label of each text, and what the model says of all labels.
+///
+/// # Errors
+/// What is wrong with the request, or with the model.
+pub async fn classify(server: Server, asked: Asked) -> Answer {
+    let of = server.clone();
+    let mut asking = prepared(asked, move |mut asked| {
+        let mut fields: Fields = asked.fields()?;
+        let common = Common::take(&of, &mut fields)?;
+        let inputs = inputs(fields.need("input")?)?;
+        common.hold(&of, &mut asked, (inputs, Numbers::Classes), fields)
+    })
+    .await?;
+    let (rows, labels) = (asking.numbers().await?, asking.model.service.card().labels);
+    let data = rows.iter().enumerate().map(|(index, row)| {
+        let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]).then(b.cmp(a))).unwrap_or(0);
+        json!({"index": index, "label": labels.get(best), "probs": row, "num_classes": row.len()})
     });
-    Ok(ignored(json_answer(&body), &unknown))
+    asking.list(server.unique("classify-"), data.collect())
+}
+
+/// `/score`: how well each second text answers the first, as vLLM's `text_1` and `text_2`: one and several, or as many of each.
+///
+/// # Errors
+/// What is wrong with the request, or with the model.
+pub async fn score(server: Server, asked: Asked) -> Answer {
+    let of = server.clone();
+    let (mut asking, pairs) = prepared(asked, move |mut asked| {
+        let mut fields: Fields = asked.fields()?;
+        let common = Common::take(&of, &mut fields)?;
+        let mut texts = |key: &'static str| match fields.need(key)? {
+            Value::String(text) => Ok(vec![text]),
+            Value::Array(all) => {
+                let wrong = || Fault::field(key, "has to be a string or a list of strings");
+                all.iter().map(|it| it.as_str().map(str::to_string).ok_or_else(wrong)).collect()
+            }
+            _ => Err(Fault::field(key, "has to be a string or a list of strings")),
+        };
+        let (mut first, second): (Vec<String>, Vec<String>) = (texts("text_1")?, texts("text_2")?);
+        if first.len() == 1 {
+            first.resize(second.len(), first[0].clone());
+        }
+        if first.len() != second.len() {
+            let what =
+                format_args!("has {} texts, and text_1 {}; one, or as many", second.len(), first.len());
+            return Err(Fault::field("text_2", what));
+        }
+        let pairs = first.len();
+        let paired = first.into_iter().zip(second).collect();
+        Ok((judged(&of, common, &mut asked, paired, fields)?, pairs))
+    })
+    .await?;
+    let scores = scores(&mut asking, pairs).await?;
+    let score = |(index, score): (usize, &f32)| json!({"index": index, "object": "score", "score": score});
+    asking.list(server.unique("score-"), scores.iter().enumerate().map(score).collect())
+}
+
+/// Pairs of which scores are asked: of a model with a head as they are, of another one for vectors of both, the first of each pair before
+/// the second; a first text of all pairs once.
+fn judged(
+    server: &Server,
+    common: Common,
+    asked: &mut Asked,
+    pairs: Vec<(String, String)>,
+    fields: Fields,
+) -> Result<Asking, Fault> {
+    common.ranks()?;
+    if !common.model.service.card().labels.is_empty() {
+        let inputs = pairs.into_iter().map(|(first, second)| Input::Text((first, Some(second)))).collect();
+        return common.hold(server, asked, (inputs, Numbers::Relevance), fields);
+    }
+    let text = |text: String| Input::Text((text, None));
+    let same = pairs.iter().all(|(first, _)| *first == pairs[0].0);
+    let mut inputs = Vec::new();
+    for (at, (first, second)) in pairs.into_iter().enumerate() {
+        if at == 0 || !same {
+            inputs.push(text(first));
+        }
+        inputs.push(text(second));
+    }
+    common.hold(server, asked, (inputs, Numbers::Vector), fields)
+}
+
+/// The score of each of so many pairs.
+async fn scores(asking: &mut Asking, pairs: usize) -> Result<Vec<f32>, Fault> {
+    let rows = asking.numbers().await?;
+    // Vectors have length 1.
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum();
+    Ok(match asking.numbers {
+        Numbers::Vector if rows.len() == pairs + 1 => {
+            rows[1..].iter().map(|row| dot(&rows[0], row)).collect()
+        }
+        Numbers::Vector => rows.chunks_exact(2).map(|pair| dot(&pair[0], &pair[1])).collect(),
+        Numbers::Classes | Numbers::Relevance => {
+            rows.iter().map(|row| row.first().copied().unwrap_or(0.0)).collect()
+        }
+    })
 }
 
 /// What is ranked: the texts, as the request gave them.
@@ -161,15 +326,15 @@ struct Ranking {
     with_documents: bool,
 }
 
-/// `/v1/rerank`: documents by how well they answer a query, by a classifier's first number, or else by the cosine of vectors.
+/// `/v1/rerank`: documents by how well they answer a query, by the number of a model with a head, or else by the cosine of vectors.
 ///
 /// # Errors
 /// What is wrong with the request, or with the model.
 pub async fn rerank(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
-    let (mut asking, ranking, unknown) = prepared(asked, move |mut asked| {
+    let (mut asking, ranking) = prepared(asked, move |mut asked| {
         let mut fields: Fields = asked.fields()?;
-        let name: Option<String> = fields.take("model")?;
+        let common = Common::take(&of, &mut fields)?;
         let query: String = fields.need("query")?;
         let documents: Vec<Value> = fields.need("documents")?;
         let text = |value: &Value| value.as_str().or(value["text"].as_str()).map(str::to_string);
@@ -178,27 +343,12 @@ pub async fn rerank(server: Server, asked: Asked) -> Answer {
             documents.iter().map(|it| text(it).ok_or_else(wrong)).collect::<Result<Vec<_>, _>>()?;
         let most = fields.take::<usize>("top_n")?.filter(|most| *most > 0).unwrap_or(documents.len());
         let with_documents = fields.or("return_documents", true)?;
-        let unknown = fields.rest()?;
-        let classify = !of.model(name.as_deref())?.0.service.card().labels.is_empty();
-        let mut texts: Vec<TextPair> = if classify { Vec::new() } else { vec![(query.clone(), None)] };
-        texts.extend(
-            documents.iter().map(|text| {
-                if classify { (query.clone(), Some(text.clone())) } else { (text.clone(), None) }
-            }),
-        );
-        let mut asking = hold(&of, &mut asked, name, texts)?;
-        asking.classify = classify;
-        Ok((asking, Ranking { documents, most, with_documents }, unknown))
+        let pairs = documents.iter().map(|text| (query.clone(), text.clone())).collect();
+        let asking = judged(&of, common, &mut asked, pairs, fields)?;
+        Ok((asking, Ranking { documents, most, with_documents }))
     })
     .await?;
-    let rows = numbers(&mut asking).await?;
-    let scores: Vec<f32> = if asking.classify {
-        rows.iter().map(|row| row.first().copied().unwrap_or(0.0)).collect()
-    } else {
-        // Vectors have length 1.
-        let dot = |row: &Vec<f32>| rows[0].iter().zip(row).map(|(a, b)| a * b).sum();
-        rows[1..].iter().map(dot).collect()
-    };
+    let scores = scores(&mut asking, ranking.documents.len()).await?;
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
     order.truncate(ranking.most);
@@ -215,5 +365,5 @@ pub async fn rerank(server: Server, asked: Asked) -> Answer {
         "results": order.iter().map(result).collect::<Value>(),
         "usage": {"total_tokens": asking.tokens, "prompt_tokens": asking.tokens},
     });
-    Ok(ignored(json_answer(&body), &unknown))
+    Ok(ignored(json_answer(&body), &asking.unknown))
 }

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fathom_base::{
-    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Prompt, Reading, Result, Service, Sink,
-    Stop, TextPair, Ticket, Usage, VectorSink,
+    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Numbers, Prompt, Reading, Result, Service,
+    Sink, Stop, TextIds, TextPair, Ticket, Usage, VectorSink,
 };
 
 /// What marks a text that says when it was written, in microseconds.
@@ -169,7 +169,11 @@ impl Service for Pretended {
         Err(Error::product("a pretended model does not converse"))
     }
 
-    fn embed(&self, _: Vec<TextPair>, _: bool, _: VectorSink) -> Result<Ticket> {
+    fn read(&self, (text, _): &TextPair, _: Numbers, _: Option<usize>) -> Result<TextIds> {
+        Ok(self.encode(text, Reading::Prompt)?.into())
+    }
+
+    fn numbers(&self, _: Vec<TextIds>, _: Numbers, _: VectorSink) -> Result<Ticket> {
         Err(Error::product("a pretended model has no vectors"))
     }
 

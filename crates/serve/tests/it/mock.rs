@@ -10,8 +10,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use fathom_base::{
-    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Prompt, Reading, Result, Service, Sink,
-    Stop, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Numbers, Prompt, Reading, Result, Service,
+    Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
 };
 use fathom_serve::{Opening, ROUTES, Router, Shared, router};
 use http_body_util::BodyExt;
@@ -180,11 +180,23 @@ impl Service for Mock {
         Ok(continued.unwrap_or(&text).to_string())
     }
 
-    fn embed(&self, texts: Vec<TextPair>, classify: bool, sink: VectorSink) -> Result<Ticket> {
-        let row = |(first, second): &TextPair| match (classify, second) {
-            (true, Some(second)) => vec![second.len() as f32],
-            _ if first.contains('x') => vec![1.0, 0.0],
-            _ => vec![0.0, 1.0],
+    fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
+        let first = self.encode(first, Reading::Text)?;
+        let second = self.encode(second.as_deref().unwrap_or_default(), Reading::Text)?;
+        let mut ids = [&first[..], &second].concat();
+        ids.truncate(most.unwrap_or(usize::MAX));
+        Ok(TextIds { first: first.len(), ids })
+    }
+
+    fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket> {
+        if let Some(id) = texts.iter().flat_map(|text| &text.ids).find(|id| **id > 255) {
+            return Err(Error::product(format!("{id} is no id")));
+        }
+        let row = |text: &TextIds| match asked {
+            Numbers::Relevance => vec![(text.ids.len() - text.first) as f32],
+            Numbers::Classes => vec![0.25, 0.75],
+            Numbers::Vector if text.ids.contains(&u32::from(b'x')) => vec![1.0, 0.0],
+            Numbers::Vector => vec![0.0, 1.0],
         };
         sink(Ok(texts.iter().map(row).collect()));
         Ok(Ticket::new(|| ()))

@@ -9,7 +9,8 @@ use serde_json::Value;
 use std::path::Path;
 use tokenizers::models::ModelWrapper;
 use tokenizers::{
-    NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+    NormalizedString, Normalizer, OffsetReferential, OffsetType, PostProcessor, PreTokenizedString,
+    PreTokenizer, TruncationDirection,
 };
 
 /// Ids are below this, as `model.vocab` is. Tables by id, and the list of holes when a vocabulary is written, are as long.
@@ -128,8 +129,9 @@ fn factor(part: &Value) -> f64 {
         // A space on either side, the letter in lower case, its accents apart.
         "Bert" | "BertNormalizer" | "Metaspace" => 8.0,
         "TemplateProcessing" => {
-            let pieces = part.get("single").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count().max(1) as f64
+            let pieces = |key| part.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            let texts = |key| pieces(key).iter().filter(|piece| piece.get("Sequence").is_some()).count();
+            texts("single").max(texts("pair")).max(1) as f64
         }
         _ => 1.0,
     }
@@ -187,6 +189,47 @@ pub(super) fn encode(
         }
         Ok(inner.encode_fast(text, template)?.get_ids().to_vec())
     })
+}
+
+/// As [`encode`] with the template, of one text or two: the ids, and how many are of the first token type.
+///
+/// # Errors
+/// As [`encode`].
+pub(super) fn encode_pair(
+    inner: &tokenizers::Tokenizer,
+    growth: f64,
+    (first, second): (&str, Option<&str>),
+    most: Option<usize>,
+) -> Result<(Vec<u32>, usize)> {
+    ask(|| {
+        let bare = |text: &str| {
+            if growth > TRUSTED {
+                try_length(inner, text)?;
+            }
+            inner.encode_fast(text, false)
+        };
+        let (mut first, mut second) = (bare(first)?, second.map(bare).transpose()?);
+        if let Some(most) = most {
+            let added = inner.get_post_processor().map_or(0, |it| it.added_tokens(second.is_some()));
+            let room = most.saturating_sub(added);
+            let [own, other] = longest_first([first.len(), second.as_ref().map_or(0, |it| it.len())], room);
+            first.truncate(own, 0, TruncationDirection::Right);
+            second.iter_mut().for_each(|second| second.truncate(other, 0, TruncationDirection::Right));
+        }
+        let whole = inner.post_process(first, second, true)?;
+        let of_first = whole.get_type_ids().iter().take_while(|kind| **kind == 0).count();
+        Ok((whole.get_ids().to_vec(), of_first))
+    })
+}
+
+/// The lengths of two texts that have so much room together: the longer one gives way.
+fn longest_first([first, second]: [usize; 2], room: usize) -> [usize; 2] {
+    if first + second <= room {
+        return [first, second];
+    }
+    let (short, half) = (first.min(second), room / 2);
+    let (short, long) = if short <= half { (short, room - short) } else { (half, room - half) };
+    if first > second { [long, short] } else { [short, long] }
 }
 
 /// Where each token of a text ends, in bytes, special tokens recognised.

@@ -194,6 +194,21 @@ impl Tokenizer {
         Ok([before, &self.encode_special(text)?[..], after].concat())
     }
 
+    /// Encodes one text or two as Transformers' `tokenizer(first, second)` does, with how many of the ids are of the first token type.
+    /// Of more than `most` tokens, those of its template among them, the last of the longer text are left out
+    /// (`truncation="longest_first"`).
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: Option<&str>,
+        most: Option<usize>,
+    ) -> Result<(Vec<u32>, usize)> {
+        foreign::encode_pair(self.recognising(), self.growth, (first, second), most)
+    }
+
     /// What the tokenizer's template puts before and after every text; nothing if it does not put the same around two.
     fn template(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let encode = |text, template| foreign::encode(self.recognising(), self.growth, text, template).ok();

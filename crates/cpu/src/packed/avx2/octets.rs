@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use fathom_tensor::ggml::Kind;
 
+use super::super::avx512::doubled;
 use super::super::format::{Columns, Format, GROUP, Lies, OCTET};
 use super::super::octets::{QUADS, groups, period, quads};
 use super::super::panel::Panel;
@@ -197,11 +198,11 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
     sums
 }
 
-/// The same by `vpdpbusd`, which adds products of four neighbours to 32 bits.
+/// The same by `vpdpbusd`, which adds products of four neighbours to 32 bits: two vectors of a group at once, whose sums join at its end.
 ///
 /// # Safety
 /// As there.
-#[target_feature(enable = "avx2,avx512f,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
 unsafe fn summed<F: Format, const PART: usize, const M: usize>(
     block: *const u8,
@@ -209,23 +210,28 @@ unsafe fn summed<F: Format, const PART: usize, const M: usize>(
     x: [*const u8; M],
 ) -> [[__m256i; 2]; M] {
     // Of upper and of lower bytes, for each half.
-    let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; M];
+    let mut sums = [[[_mm512_setzero_si512(); 2]; 2]; M];
+    let order = _mm512_set_epi32(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
     quads!(|quad| {
-        // SAFETY: the caller's promise.
-        let w = unsafe { codes::<F, PART>(block, group, quad) };
-        let half = if F::FACTORS == 2 { quad / (QUADS / 2) } else { 0 };
-        for (sums, x) in sums.iter_mut().zip(x) {
-            for (which, sum) in sums[half].iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                let x = unsafe { x.add(GROUP * which + 4 * quad).cast::<i32>().read_unaligned() };
-                *sum = _mm256_dpbusd_epi32(*sum, w, _mm256_set1_epi32(x));
+        if quad % 2 == 0 {
+            // SAFETY: the caller's promise.
+            let w = unsafe { doubled::<F, PART>(block, group, quad) };
+            let w = _mm512_permutexvar_epi32(order, w);
+            let half = if F::FACTORS == 2 { quad / (QUADS / 2) } else { 0 };
+            for (sums, x) in sums.iter_mut().zip(x) {
+                for (which, sum) in sums[half].iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    let x = unsafe { x.add(GROUP * which + 4 * quad).cast::<i64>().read_unaligned() };
+                    *sum = _mm512_dpbusd_epi32(*sum, w, _mm512_set1_epi64(x));
+                }
             }
         }
     });
     let mut out = [[_mm256_setzero_si256(); 2]; M];
     for (out, sums) in out.iter_mut().zip(sums) {
         for (out, [upper, lower]) in out.iter_mut().zip(sums) {
-            *out = _mm256_add_epi32(_mm256_slli_epi32::<8>(upper), lower);
+            let all = _mm512_add_epi32(_mm512_slli_epi32::<8>(upper), lower);
+            *out = _mm512_cvtepi64_epi32(_mm512_add_epi32(all, _mm512_srli_epi64::<32>(all)));
         }
     }
     out
@@ -278,7 +284,7 @@ macro_rules! octet {
 }
 
 octet!(octet: products, "avx2,fma,f16c");
-octet!(octet_vnni: summed, "avx2,fma,f16c,avx512f,avx512vl,avx512vnni");
+octet!(octet_vnni: summed, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
 
 /// As [`super::fill`], of columns that are interleaved.
 ///

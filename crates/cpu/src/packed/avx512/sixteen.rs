@@ -116,6 +116,20 @@ fn nibbles(bytes: __m512i, upper: bool) -> __m512i {
     _mm512_and_si512(bytes, _mm512_set1_epi8(15))
 }
 
+/// The bits of a byte that are the fifth ones of four codes, of an even quad and of an odd one.
+const FIFTHS: [i32; 2] = [0x0804_0201, 0x8040_2010u32.cast_signed()];
+
+/// Codes of five bits, of which the fifth ones are `bits` of byte `quad / 2` of words.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn fives(fours: __m512i, words: __m512i, quad: usize, bits: __m512i) -> __m512i {
+    let bytes: [u8; 16] = std::array::from_fn(|at| (at / 4 * 4 + quad / 2) as u8);
+    // SAFETY: sixteen bytes.
+    let bytes = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) });
+    let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, bytes), bits);
+    _mm512_mask_add_epi8(fours, set, fours, _mm512_set1_epi8(16))
+}
+
 /// Codes of elements `4 quad..4 quad + 4` of a group: four bytes of each column. `PART` is the group's place in the [`period`].
 ///
 /// # Safety
@@ -154,20 +168,36 @@ unsafe fn codes<F: Format, const PART: usize>(pair: Pair, group: usize, quad: us
         }
         Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) => {
             let at = if kind == Kind::Q5_0 { 2 } else { 4 };
-            // The byte that has the fifth bits of the four, and of each of them its own.
-            let byte = |at: usize| (at / 4 * 4 + quad / 2) as u8;
-            let bytes: [u8; 16] = std::array::from_fn(byte);
-            // SAFETY: sixteen bytes.
-            let bytes = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) });
-            let bits =
-                _mm512_set1_epi32(if quad % 2 == 0 { 0x0804_0201 } else { 0x8040_2010u32.cast_signed() });
-            let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(load(at, 0), bytes), bits);
             let fours = nibbles(load(at, 1 + quad % 4), quad >= 4);
-            _mm512_mask_add_epi8(fours, set, fours, _mm512_set1_epi8(16))
+            fives(fours, load(at, 0), quad, _mm512_set1_epi32(FIFTHS[quad % 2]))
         }
         Lies::Within(Kind::Q4_1) => nibbles(load(4, quad % 4), quad >= 4),
         _ => nibbles(load(2, quad % 4), quad >= 4),
     }
+}
+
+/// Codes of elements `4 quad..4 quad + 8` of a group of eight columns: the first four of each, and behind them the others. `quad` is even.
+///
+/// # Safety
+/// The block is of this type.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(in super::super) unsafe fn doubled<F: Format, const PART: usize>(
+    block: *const u8,
+    group: usize,
+    quad: usize,
+) -> __m512i {
+    let pair = Pair([block, block.wrapping_add(4 * OCTET)]);
+    if let Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) = F::LIES {
+        let at = if kind == Kind::Q5_0 { 2 } else { 4 };
+        let [even, odd] = FIFTHS.map(|bits| _mm256_set1_epi32(bits));
+        let bits = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(even), odd);
+        // SAFETY: the caller's promise.
+        let (fours, words) = unsafe { (pair.load(at + 4 + quad % 4 * 4), Pair([block; 2]).load(at)) };
+        return fives(nibbles(fours, quad >= 4), words, quad, bits);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { codes::<F, PART>(pair, group, quad) }
 }
 
 /// What blocks' groups are multiplied with.

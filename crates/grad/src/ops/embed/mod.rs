@@ -19,7 +19,7 @@ struct Embed {
     first: Option<usize>,
     /// Learned positions are added here; ranks that share the work leave it to one of them.
     positions: bool,
-    /// The first row of a table of types is added to every token.
+    /// Rows of a table of types are added, by token.
     types: bool,
 }
 
@@ -49,7 +49,7 @@ impl Ctx<'_> {
         only(self.apply(op, &[], &[table]))
     }
 
-    /// As [`Ctx::embed`], with the first row of a table of token types added to every token.
+    /// As [`Ctx::embed`], with the row of a table of token types added that [`Batch::types`] says, or the first.
     ///
     /// # Panics
     /// If the tables' widths differ.
@@ -102,8 +102,9 @@ impl Embed {
         let rows = x.rows.clone();
         let tokens = (x.batch.ids.view_cols(rows.clone()), self.scale, self.first);
         let positions = self.positions.then(|| (x.batch.positions.view_cols(rows.clone()), 1.0, None));
-        let first_type = || x.device.zeros(1, rows.len(), DType::I32, Category::Workspace);
-        let types = self.types.then(|| (first_type(), 1.0, None));
+        let first = || x.device.zeros(1, rows.len(), DType::I32, Category::Workspace);
+        let of_batch = || x.batch.types.as_ref().map_or_else(first, |types| types.view_cols(rows.clone()));
+        let types = self.types.then(|| (of_batch(), 1.0, None));
         [Some(tokens), positions, types].into_iter().flatten()
     }
 }

@@ -1,0 +1,179 @@
+//! Texts read by an encoder: labels, vectors, and scores of pairs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_base::{Classify, Embed, Numbers, TextIds, TextPair};
+use fathom_model::{Encoder, Sentence};
+use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
+
+use crate::error::Error;
+use crate::texts::{BYTES_PER_TOKEN, Reads, TextReading};
+
+/// An encoder, its tokenizer, and how much of a text it reads.
+pub struct TextEncoder {
+    encoder: Encoder,
+    tokenizer: Arc<Tokenizer>,
+    reading: TextReading,
+    max_tokens: usize,
+    chunk_tokens: usize,
+}
+
+impl TextEncoder {
+    /// Opens a Hugging Face folder. Of a text at most `max_tokens` count, those of the tokenizer's frame included (none for as many as the
+    /// encoder has positions for, or its authors' code reads); as many texts run together as `chunk_tokens` hold.
+    ///
+    /// # Errors
+    /// A folder that is not an encoder's, or `max_tokens` beyond its positions.
+    pub fn open(
+        device: &Device,
+        folder: &Path,
+        (dtype, tokenizer): (DType, Arc<Tokenizer>),
+        max_tokens: Option<usize>,
+        chunk_tokens: usize,
+    ) -> Result<TextEncoder, Error> {
+        let encoder = Encoder::open(device, folder, dtype)?;
+        let sentence = Sentence::open(folder)?;
+        if let Some(Err(why)) = sentence.as_ref().map(|how| how.check(encoder.spec.model.hidden)) {
+            return Err(Error::Unsupported(format!("{}: {why}", folder.join("modules.json").display())));
+        }
+        let room = encoder.spec.max_tokens();
+        if let (Some(max_tokens), Some(room)) = (max_tokens, room)
+            && max_tokens > room
+        {
+            return Err(Error::Positions { max_tokens, room });
+        }
+        let own =
+            sentence.as_ref().map_or_else(|| Sentence::tokenizer_limit(folder), |how| Ok(how.max_tokens));
+        let most = own?.into_iter().chain(room).min().unwrap_or(encoder.spec.model.max_positions);
+        let reading = TextReading {
+            sentence,
+            framed: true,
+            task: encoder.spec.task,
+            sigmoid: encoder.spec.ranks_by_sigmoid(),
+        };
+        Ok(TextEncoder { encoder, tokenizer, reading, max_tokens: max_tokens.unwrap_or(most), chunk_tokens })
+    }
+
+    /// The same, which has to give vectors.
+    ///
+    /// # Errors
+    /// It has a classification head.
+    pub fn embedding(self) -> Result<TextEncoder, Error> {
+        match self.encoder.spec.task {
+            None => Ok(self),
+            Some(_) => Err(Error::Unsupported(
+                "the encoder has a classification head, and gives labels and no vectors".into(),
+            )),
+        }
+    }
+
+    /// The same, which has to have a classification head.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn classifying(self) -> Result<TextEncoder, Error> {
+        match self.encoder.spec.task {
+            Some(_) => Ok(self),
+            None => Err(Error::Unsupported(
+                "the encoder has no classification head, so it gives vectors and no labels".into(),
+            )),
+        }
+    }
+
+    /// The encoder.
+    pub fn encoder(&self) -> &Encoder {
+        &self.encoder
+    }
+
+    /// How it reads texts.
+    pub fn reading(&self) -> &TextReading {
+        &self.reading
+    }
+
+    /// Tokens of a text that count.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+
+    /// Numbers of a vector; 0 of an encoder with a head, which gives none.
+    pub fn vector_size(&self) -> usize {
+        let hidden = if self.encoder.spec.task.is_some() { return 0 } else { self.encoder.spec.model.hidden };
+        self.reading.sentence.as_ref().map_or(hidden, |how| how.size(hidden))
+    }
+
+    /// Plans a step of as many tokens as run together, on a machine without data.
+    pub fn plan(&self) {
+        let text = self.max_tokens.max(1);
+        let texts = vec![TextIds::from(vec![0; text]); (self.chunk_tokens / text).max(1)];
+        // Tables of types are charged where a batch has pairs.
+        let texts: Vec<TextIds> = texts.into_iter().map(|text| TextIds { first: 0, ..text }).collect();
+        match self.encoder.spec.task {
+            Some(_) => drop(self.encoder.logits(&texts)),
+            None => drop(self.encoder.hidden(&texts)),
+        }
+    }
+
+    /// The ids of the beginnings of texts, as Transformers truncates them.
+    fn read(&self, texts: &[&str], asked: Numbers) -> Result<Vec<TextIds>, Error> {
+        let vocab = self.encoder.spec.model.vocab;
+        let one = |text: &&str| {
+            let end = text.floor_char_boundary(self.max_tokens.saturating_mul(BYTES_PER_TOKEN));
+            let pair: TextPair = (text[..end].to_string(), None);
+            let text = self.reading.ids(&self.tokenizer, &pair, asked, Some(self.max_tokens))?;
+            match text.ids.iter().find(|id| **id as usize >= vocab) {
+                Some(id) => Err(Error::Vocabulary { id: *id, vocab }),
+                None if text.ids.is_empty() => Err(Error::Empty),
+                None => Ok(text),
+            }
+        };
+        texts.iter().map(one).collect()
+    }
+}
+
+impl Reads for TextEncoder {
+    fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
+        let (size, mean) = (self.encoder.spec.model.hidden, Sentence::default());
+        let how = self.reading.sentence.as_ref().unwrap_or(&mean);
+        let hidden = self.encoder.hidden(texts);
+        let one =
+            |rows: &Vec<f32>| how.vector(rows, size).ok_or(Error::NoDirection { tokens: rows.len() / size });
+        hidden.iter().map(one).collect()
+    }
+
+    fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
+        let logits = self.encoder.logits(texts);
+        match logits.iter().flatten().all(|logit| logit.is_finite()) {
+            true => Ok(logits),
+            false => Err(Error::NotFinite { what: "a logit" }),
+        }
+    }
+
+    fn chunk_tokens(&self) -> usize {
+        self.chunk_tokens
+    }
+}
+
+impl Classify for TextEncoder {
+    fn classify(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        let texts = self.read(texts, Numbers::Classes)?;
+        let rows = self.all(&texts, false)?;
+        Ok(rows.into_iter().map(|row| self.reading.said(Numbers::Classes, row)).collect())
+    }
+
+    fn labels(&self) -> &[String] {
+        &self.encoder.spec.labels
+    }
+}
+
+impl Embed for TextEncoder {
+    fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
+        let texts = self.read(texts, Numbers::Vector)?;
+        Ok(self.all(&texts, true)?)
+    }
+
+    fn size(&self) -> usize {
+        self.vector_size()
+    }
+}

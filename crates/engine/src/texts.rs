@@ -1,0 +1,334 @@
+//! Texts of which vectors or scores are asked: how they become ids, and a queue of them. As many run together as a chunk holds, of all
+//! requests in turn; a text's numbers do not depend on what runs with it.
+
+use std::collections::VecDeque;
+
+use fathom_base::{Load, Numbers, TextIds, TextPair, VectorSink};
+use fathom_model::{Sentence, Task, sigmoid};
+use fathom_text::Tokenizer;
+
+use crate::error::Error;
+
+/// Of a text, as many bytes are read as this for each token that counts: words of natural text and code have far fewer, and
+/// a file of gigabytes is not tokenised for the sake of its first lines.
+pub(crate) const BYTES_PER_TOKEN: usize = 32;
+
+/// How a model reads texts of which numbers are asked, and what its numbers are.
+#[derive(Clone, Debug, Default)]
+pub struct TextReading {
+    /// From hidden states to a vector, where its folder says how.
+    pub sentence: Option<Sentence>,
+    /// Texts, and pairs of them, stand in the frame of its tokenizer, as an encoder was trained.
+    pub framed: bool,
+    /// What the numbers of its head are; none without one.
+    pub task: Option<Task>,
+    /// The one number that ranks goes through a sigmoid.
+    pub sigmoid: bool,
+}
+
+impl TextReading {
+    /// The ids of a text or a pair, of `most` tokens at most if it says so.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn ids(
+        &self,
+        tokenizer: &Tokenizer,
+        (first, second): &TextPair,
+        asked: Numbers,
+        most: Option<usize>,
+    ) -> Result<TextIds, Error> {
+        let sentence = self.sentence.as_ref().filter(|_| asked == Numbers::Vector);
+        if let Some(how) = sentence {
+            return framed(tokenizer, &spoken(how, first), second.as_deref(), most);
+        }
+        if self.framed {
+            return framed(tokenizer, first, second.as_deref(), most);
+        }
+        let mut ids = match asked {
+            Numbers::Vector => plain(tokenizer, first)?,
+            Numbers::Classes | Numbers::Relevance => tokenizer.encode_prompt(first)?,
+        };
+        if let Some(second) = second {
+            ids.extend(tokenizer.encode_prompt(second)?);
+        }
+        ids.truncate(most.unwrap_or(usize::MAX));
+        Ok(ids.into())
+    }
+
+    /// What a row of logits says.
+    pub(crate) fn said(&self, asked: Numbers, mut row: Vec<f32>) -> Vec<f32> {
+        match (asked, self.task) {
+            (Numbers::Vector, _) | (Numbers::Classes, None) => row,
+            (Numbers::Classes, Some(task)) => task.scores(row),
+            (Numbers::Relevance, _) => {
+                row.truncate(1);
+                if self.sigmoid { row.into_iter().map(sigmoid).collect() } else { row }
+            }
+        }
+    }
+}
+
+/// A text as the folder's authors' code reads it.
+pub(crate) fn spoken(how: &Sentence, text: &str) -> String {
+    let text = format!("{}{text}", how.prompt);
+    if how.lower { text.to_lowercase() } else { text }
+}
+
+/// The ids of a text or a pair in the tokenizer's frame.
+pub(crate) fn framed(
+    tokenizer: &Tokenizer,
+    first: &str,
+    second: Option<&str>,
+    most: Option<usize>,
+) -> Result<TextIds, Error> {
+    let (ids, first) = tokenizer.encode_pair(first, second, most)?;
+    Ok(TextIds { ids, first })
+}
+
+/// The ids of a text in which spellings of special tokens are ordinary text, behind a begin-of-text token where the tokenizer has it so.
+pub(crate) fn plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Error> {
+    let mut ids: Vec<u32> = tokenizer.prompt_bos().into_iter().collect();
+    ids.extend(tokenizer.encode(text)?);
+    if ids.is_empty() {
+        ids.extend(tokenizer.bos().or(tokenizer.eos()));
+    }
+    Ok(ids)
+}
+
+/// What gives numbers of texts that run together.
+pub(crate) trait Reads {
+    /// A vector of length 1 of each.
+    ///
+    /// # Errors
+    /// Hidden states without a direction.
+    fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error>;
+
+    /// The logits of the head of each.
+    ///
+    /// # Errors
+    /// Some that are no numbers.
+    ///
+    /// # Panics
+    /// Without such a head.
+    fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error>;
+
+    /// Tokens that run together.
+    fn chunk_tokens(&self) -> usize;
+
+    /// All texts, chunk by chunk: of each its vector, or its logits.
+    ///
+    /// # Errors
+    /// As those.
+    fn all(&self, mut texts: &[TextIds], vectors: bool) -> Result<Vec<Vec<f32>>, Error> {
+        let mut rows = Vec::with_capacity(texts.len());
+        while let Some(first) = texts.first() {
+            let mut tokens = first.ids.len();
+            let more = texts[1..].iter().take_while(|text| {
+                tokens += text.ids.len();
+                tokens <= self.chunk_tokens()
+            });
+            let (together, left) = texts.split_at(1 + more.count());
+            rows.extend(if vectors { self.vectors(together)? } else { self.logits(together)? });
+            texts = left;
+        }
+        Ok(rows)
+    }
+}
+
+/// Requests for numbers, in the order in which they came.
+#[derive(Default)]
+pub(crate) struct Texts {
+    asked: VecDeque<Asking>,
+    /// Tokens that were computed, since the start.
+    pub done_tokens: u64,
+}
+
+struct Asking {
+    id: u64,
+    texts: Vec<TextIds>,
+    vectors: bool,
+    /// Of the first texts, those that are computed.
+    rows: Vec<Vec<f32>>,
+    sink: VectorSink,
+}
+
+impl Texts {
+    pub fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Requests that are open, and tokens that are left of them.
+    fn open(&self) -> (usize, usize) {
+        let left = |it: &Asking| it.texts[it.rows.len()..].iter().map(|text| text.ids.len()).sum::<usize>();
+        (self.asked.len(), self.asked.iter().map(left).sum())
+    }
+
+    /// A load with this queue's.
+    pub fn added(&self, load: Load) -> Load {
+        let (requests, tokens) = self.open();
+        Load {
+            running: load.running + requests.min(1),
+            waiting: load.waiting + requests.saturating_sub(1),
+            waiting_tokens: load.waiting_tokens + tokens,
+            prompt_tokens: load.prompt_tokens + self.done_tokens,
+            ..load
+        }
+    }
+
+    pub fn push(&mut self, id: u64, texts: Vec<TextIds>, vectors: bool, sink: VectorSink) {
+        self.asked.push_back(Asking { id, texts, vectors, rows: Vec::new(), sink });
+    }
+
+    /// Forgets a request.
+    pub fn cancel(&mut self, id: u64) {
+        self.asked.retain(|asking| asking.id != id);
+    }
+
+    /// Fails all requests.
+    pub fn refuse(&mut self, why: impl Fn() -> Error) {
+        for asking in self.asked.drain(..) {
+            (asking.sink)(Err(why().into()));
+        }
+    }
+
+    /// Computes a chunk: texts of all requests for the same as the first, in turn. Tokens that it had.
+    pub fn step(&mut self, of: &dyn Reads) -> usize {
+        let Some(vectors) = self.asked.front().map(|first| first.vectors) else { return 0 };
+        let taken = self.chosen(vectors, of.chunk_tokens());
+        let chosen: Vec<TextIds> =
+            taken.iter().flat_map(|(at, count)| self.asked[*at].next(*count)).collect();
+        let tokens = chosen.iter().map(|text| text.ids.len()).sum();
+        self.done_tokens += tokens as u64;
+        let mut rows = match of.all(&chosen, vectors) {
+            Ok(rows) => rows.into_iter(),
+            // One request is at fault: each by itself.
+            Err(error) if taken.len() == 1 => {
+                self.fail(taken[0].0, error);
+                return tokens;
+            }
+            Err(_) => {
+                for (at, count) in taken.into_iter().rev() {
+                    let own: Vec<TextIds> = self.asked[at].next(count).collect();
+                    match of.all(&own, vectors) {
+                        Ok(rows) => self.asked[at].rows.extend(rows),
+                        Err(error) => self.fail(at, error),
+                    }
+                }
+                self.answer();
+                return tokens;
+            }
+        };
+        taken.into_iter().for_each(|(at, count)| self.asked[at].rows.extend(rows.by_ref().take(count)));
+        self.answer();
+        tokens
+    }
+
+    /// How many texts of which requests a chunk has: one at least.
+    fn chosen(&self, vectors: bool, chunk_tokens: usize) -> Vec<(usize, usize)> {
+        let mut taken = vec![0; self.asked.len()];
+        let (mut tokens, mut more) = (0, true);
+        while more {
+            more = false;
+            for (taken, asking) in taken.iter_mut().zip(&self.asked) {
+                let next = asking.texts.get(asking.rows.len() + *taken).filter(|_| asking.vectors == vectors);
+                let Some(next) = next else { continue };
+                if tokens > 0 && tokens + next.ids.len() > chunk_tokens {
+                    continue;
+                }
+                (tokens, more) = (tokens + next.ids.len(), true);
+                *taken += 1;
+            }
+        }
+        taken.into_iter().enumerate().filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn fail(&mut self, at: usize, error: Error) {
+        if let Some(asking) = self.asked.remove(at) {
+            (asking.sink)(Err(error.into()));
+        }
+    }
+
+    /// Answers what is complete.
+    fn answer(&mut self) {
+        let mut at = 0;
+        while let Some(asking) = self.asked.get(at) {
+            if asking.rows.len() < asking.texts.len() {
+                at += 1;
+            } else if let Some(asking) = self.asked.remove(at) {
+                (asking.sink)(Ok(asking.rows));
+            }
+        }
+    }
+}
+
+impl Asking {
+    fn next(&self, count: usize) -> impl Iterator<Item = TextIds> + '_ {
+        self.texts[self.rows.len()..][..count].iter().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    /// Gives each text its first id; knows no 13. Notes what ran together.
+    #[derive(Default)]
+    struct First(RefCell<Vec<Vec<u32>>>);
+
+    impl Reads for First {
+        fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
+            let first: Vec<u32> = texts.iter().map(|text| text.ids[0]).collect();
+            self.0.borrow_mut().push(first.clone());
+            match first.contains(&13) {
+                true => Err(Error::Empty),
+                false => Ok(first.iter().map(|id| vec![*id as f32]).collect()),
+            }
+        }
+
+        fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
+            self.vectors(texts)
+        }
+
+        fn chunk_tokens(&self) -> usize {
+            10
+        }
+    }
+
+    fn ask(
+        texts: &mut Texts,
+        id: u64,
+        asked: &[(u32, usize)],
+    ) -> Receiver<fathom_base::Result<Vec<Vec<f32>>>> {
+        let (send, receive) = channel();
+        let of = asked.iter().map(|(id, tokens)| vec![*id; *tokens].into()).collect();
+        texts.push(id, of, true, Box::new(move |rows| _ = send.send(rows)));
+        receive
+    }
+
+    #[test]
+    fn requests_take_turns_in_chunks_and_fail_alone() {
+        let (mut texts, model) = (Texts::default(), First::default());
+        let long = ask(&mut texts, 1, &[(1, 4), (2, 4), (3, 4), (4, 30)]);
+        let short = ask(&mut texts, 2, &[(5, 2)]);
+        let gone = ask(&mut texts, 3, &[(6, 4)]);
+        texts.cancel(3);
+        assert!(gone.recv().is_err());
+        assert_eq!(texts.step(&model), 10);
+        assert_eq!(short.try_recv().unwrap().unwrap(), [[5.0]]);
+        let wrong = ask(&mut texts, 4, &[(13, 1)]);
+        let load = texts.added(Load::default());
+        assert_eq!((load.running, load.waiting, load.waiting_tokens, load.prompt_tokens), (1, 1, 35, 10));
+        // The one at fault fails, and not its neighbour.
+        texts.step(&model);
+        assert!(wrong.try_recv().unwrap().is_err());
+        // What is longer than a chunk runs by itself.
+        assert_eq!(texts.step(&model), 30);
+        assert_eq!(long.try_recv().unwrap().unwrap(), [[1.0], [2.0], [3.0], [4.0]]);
+        assert!(texts.is_empty());
+        assert_eq!(*model.0.borrow(), [vec![1, 2, 5], vec![3, 13], vec![13], vec![3], vec![4]]);
+    }
+}
