@@ -78,8 +78,7 @@ unsafe fn codes<F: Format, const PART: usize>(block: *const u8, group: usize, qu
             let at = if kind == Kind::Q5_0 { 2 } else { 4 };
             // The byte that has the fifth bits of the four, and of each of them its own.
             let byte = |at: usize| (at / 4 * 4 + quad / 2) as u8;
-            let bits =
-                _mm256_set1_epi32(if quad % 2 == 0 { 0x0804_0201 } else { 0x8040_2010u32.cast_signed() });
+            let bits = _mm256_set1_epi32([0x0804_0201, 0x8040_2010u32.cast_signed()][quad % 2]);
             let kept = _mm256_shuffle_epi8(load(at, 0), twice(std::array::from_fn(byte)));
             let set = _mm256_cmpeq_epi8(_mm256_and_si256(kept, bits), bits);
             let fours = nibbles(load(at, 1 + quad % 4), quad >= 4);
@@ -213,7 +212,7 @@ unsafe fn summed<F: Format, const PART: usize, const M: usize>(
     let mut sums = [[[_mm512_setzero_si512(); 2]; 2]; M];
     let order = _mm512_set_epi32(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
     quads!(|quad| {
-        if quad % 2 == 0 {
+        if quad.is_multiple_of(2) {
             // SAFETY: the caller's promise.
             let w = unsafe { doubled::<F, PART>(block, group, quad) };
             let w = _mm512_permutexvar_epi32(order, w);
