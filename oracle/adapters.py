@@ -37,6 +37,7 @@ BASES = {
     "mixtral": tf.MixtralConfig(**SMALL | dict(intermediate_size=20, num_local_experts=3, num_experts_per_tok=2),
                                 rope_parameters=rope()),
     "tied": tf.LlamaConfig(**SMALL | dict(tie_word_embeddings=True), rope_parameters=rope()),
+    "qwen2": tf.Qwen2Config(**SMALL, rope_parameters=rope()),
 }
 # Cases whose virtual tokens a network computes, which PEFT's folders do not have.
 ENCODED = ["p_tuning", "p_tuning_lstm", "prefix_projection"]
@@ -86,6 +87,9 @@ def cases():
     yield "prefix_projection", "llama", PrefixTuningConfig(**prompts, prefix_projection=True, encoder_hidden_size=24)
     yield "gpt2_lora", "gpt2", lora(["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)
     yield "gpt2_bias", "gpt2", lora(["c_attn"], fan_in_fan_out=True, bias="all")
+    # Biases of queries, keys and values, of which those of keys belong to no adapted module.
+    yield "qwen2_lora_only", "qwen2", lora(["q_proj", "v_proj", "down_proj"], bias="lora_only")
+    yield "qwen2_all", "qwen2", lora(["q_proj", "o_proj"], bias="all")
     yield "gpt2_ia3", "gpt2", IA3Config(task_type="CAUSAL_LM", target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True,
                                         feedforward_modules=["mlp.c_proj"])
     yield "experts_each", "mixtral", lora(["q_proj", "w1", "w2", "w3"])

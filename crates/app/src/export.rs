@@ -72,6 +72,12 @@ fathom_base::choice! {
         Q8_0 = "q8_0",
         /// 4 bits, blocks of 32.
         Q4_0 = "q4_0",
+        /// 4 bits, blocks of 32 with an offset.
+        Q4_1 = "q4_1",
+        /// 5 bits, blocks of 32.
+        Q5_0 = "q5_0",
+        /// 5 bits, blocks of 32 with an offset.
+        Q5_1 = "q5_1",
         /// llama.cpp's mixture of 4 and 6 bits.
         Q4KM = "q4_k_m",
         /// llama.cpp's mixture of 5 and 6 bits.
@@ -88,6 +94,12 @@ fathom_base::choice! {
         Q8_0 = "q8_0",
         /// A .gguf file: 4 bits, blocks of 32.
         Q4_0 = "q4_0",
+        /// A .gguf file: 4 bits, blocks of 32 with an offset.
+        Q4_1 = "q4_1",
+        /// A .gguf file: 5 bits, blocks of 32.
+        Q5_0 = "q5_0",
+        /// A .gguf file: 5 bits, blocks of 32 with an offset.
+        Q5_1 = "q5_1",
         /// A .gguf file: llama.cpp's mixture of 4 and 6 bits.
         Q4KM = "q4_k_m",
         /// A .gguf file: llama.cpp's mixture of 5 and 6 bits.
@@ -125,6 +137,9 @@ impl Target {
         let gguf = match self {
             Target::Q8_0 => Some(GgufName::Q8_0),
             Target::Q4_0 => Some(GgufName::Q4_0),
+            Target::Q4_1 => Some(GgufName::Q4_1),
+            Target::Q5_0 => Some(GgufName::Q5_0),
+            Target::Q5_1 => Some(GgufName::Q5_1),
             Target::Q4KM => Some(GgufName::Q4KM),
             Target::Q5KM => Some(GgufName::Q5KM),
             Target::Q6K => Some(GgufName::Q6K),

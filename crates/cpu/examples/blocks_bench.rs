@@ -23,10 +23,11 @@ fn thread_seconds() -> f64 {
 
 /// Formats, of which those in a row are measured in turns.
 fn formats() -> Vec<Vec<BlockFormat>> {
-    let kinds = [Kind::Q8_0, Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K].map(|kind| {
-        let octets = interleaves(kind).then_some(BlockFormat::Octets(kind));
-        std::iter::once(BlockFormat::Ggml(kind)).chain(octets).collect()
-    });
+    let kinds = [Kind::Q8_0, Kind::Q4_0, Kind::Q4_1, Kind::Q5_0, Kind::Q5_1, Kind::Q4K, Kind::Q5K, Kind::Q6K]
+        .map(|kind| {
+            let octets = interleaves(kind).then_some(BlockFormat::Octets(kind));
+            std::iter::once(BlockFormat::Ggml(kind)).chain(octets).collect()
+        });
     let grouped = [(Codes::Int4, 128), (Codes::Int8, 128), (Codes::E2m1, 32), (Codes::E4m3, 128)];
     let grouped = grouped.map(|(codes, group)| vec![BlockFormat::Grouped(Grouped { codes, group })]);
     kinds.into_iter().chain(grouped).collect()

@@ -1,9 +1,9 @@
 //! Adapters of an engine: models of their own over the weights of one base, which all of them share.
 //!
 //! A request names its adapter, and holds it until it has ended. The rows of a step are grouped by adapter. Those of the base and of
-//! adapters that change what its products give (low-rank terms with lengths or without, factors) go through the base together, and each
-//! projection does with the rows of an adapter what that does; any other adapter's rows are a forward pass of its own over the same
-//! pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
+//! adapters that change what its products give (low-rank terms with lengths or without, factors, biases of projections) go through the
+//! base together, and each projection does with the rows of an adapter what that does; any other adapter's rows are a forward pass of its
+//! own over the same pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
 //!
 //! Ranks with parts of the base have the same parts of an adapter. Each reads its part first, and when all have, they adopt it together.
 
@@ -64,7 +64,7 @@ impl<'a> Engine<'a> {
         let (spec, tensors) = open_peft(folder, self.model.spec.clone())?;
         let misfit = |misfit: fathom_model::Misfit| Error::Unsupported(format!("adapter `{name}`: {misfit}"));
         self.model.portion.check(&spec).map_err(misfit)?;
-        let bytes = shared_bytes(self.device, base, &spec);
+        let bytes = shared_bytes(self.device, base, (&spec, &tensors));
         let pool = &self.device.pool;
         let free = pool.budget().saturating_sub(pool.usage().live).saturating_sub(self.reserved_bytes);
         if bytes > free {

@@ -40,6 +40,8 @@ pub struct Model {
     pub weights: Vec<Weight>,
     /// How weights that are not trained are held, if in few bits.
     pub quantized: Option<Quantized>,
+    /// Tensors of biases that are its adapter's where the rest of its base is that of others ([`crate::share_base`]).
+    pub own_biases: BTreeSet<String>,
     /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
     pub embed_scale: f32,
 }
@@ -367,9 +369,20 @@ impl Model {
             _ => spec.embed_scale,
         };
         let (spec, Declare { params, holdings, weights, .. }) = (spec.clone(), declare);
-        let quantized = quantized.cloned();
-        let mut model =
-            Model { quantized, spec, portion, embed, blocks, alike, last, holdings, weights, embed_scale };
+        let (own_biases, quantized) = (BTreeSet::new(), quantized.cloned());
+        let mut model = Model {
+            spec,
+            portion,
+            embed,
+            blocks,
+            alike,
+            last,
+            holdings,
+            weights,
+            quantized,
+            own_biases,
+            embed_scale,
+        };
         if model.spec.adapter.is_some() {
             model.tell_apart(&params);
         }

@@ -13,6 +13,12 @@ pub enum Kind {
     Q8_0,
     /// Blocks of 32 in 4 bits.
     Q4_0,
+    /// The same with an offset.
+    Q4_1,
+    /// Blocks of 32 in 5 bits.
+    Q5_0,
+    /// The same with an offset.
+    Q5_1,
     /// Blocks of 256 in 4 bits, with scales and offsets of each 32.
     Q4K,
     /// Blocks of 256 in 5 bits, with scales and offsets of each 32.
@@ -22,10 +28,7 @@ pub enum Kind {
 }
 
 /// Types that others use and that are not read.
-const OTHERS: [(u32, &str); 26] = [
-    (3, "Q4_1"),
-    (6, "Q5_0"),
-    (7, "Q5_1"),
+const OTHERS: [(u32, &str); 23] = [
     (9, "Q8_1"),
     (10, "Q2_K"),
     (11, "Q3_K"),
@@ -53,8 +56,19 @@ const OTHERS: [(u32, &str); 26] = [
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 8] =
-        [Kind::F32, Kind::F16, Kind::Bf16, Kind::Q8_0, Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K];
+    pub const ALL: [Kind; 11] = [
+        Kind::F32,
+        Kind::F16,
+        Kind::Bf16,
+        Kind::Q8_0,
+        Kind::Q4_0,
+        Kind::Q4_1,
+        Kind::Q5_0,
+        Kind::Q5_1,
+        Kind::Q4K,
+        Kind::Q5K,
+        Kind::Q6K,
+    ];
 
     /// The type with this number in files.
     ///
@@ -74,51 +88,38 @@ impl Kind {
 
     /// Its number in files.
     pub fn code(self) -> u32 {
-        match self {
-            Kind::F32 => 0,
-            Kind::F16 => 1,
-            Kind::Q4_0 => 2,
-            Kind::Q8_0 => 8,
-            Kind::Q4K => 12,
-            Kind::Q5K => 13,
-            Kind::Q6K => 14,
-            Kind::Bf16 => 30,
-        }
+        self.row().0
     }
 
     /// ggml's name.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::F32 => "F32",
-            Kind::F16 => "F16",
-            Kind::Bf16 => "BF16",
-            Kind::Q8_0 => "Q8_0",
-            Kind::Q4_0 => "Q4_0",
-            Kind::Q4K => "Q4_K",
-            Kind::Q5K => "Q5_K",
-            Kind::Q6K => "Q6_K",
-        }
+        self.row().1
     }
 
     /// Elements of a block; one of numbers.
     pub fn block(self) -> usize {
-        match self {
-            Kind::F32 | Kind::F16 | Kind::Bf16 => 1,
-            Kind::Q8_0 | Kind::Q4_0 => 32,
-            Kind::Q4K | Kind::Q5K | Kind::Q6K => 256,
-        }
+        self.row().2
     }
 
     /// Bytes of a block.
     pub fn block_bytes(self) -> usize {
+        self.row().3
+    }
+
+    /// All four.
+    fn row(self) -> (u32, &'static str, usize, usize) {
         match self {
-            Kind::F32 => 4,
-            Kind::F16 | Kind::Bf16 => 2,
-            Kind::Q8_0 => 34,
-            Kind::Q4_0 => 18,
-            Kind::Q4K => 144,
-            Kind::Q5K => 176,
-            Kind::Q6K => 210,
+            Kind::F32 => (0, "F32", 1, 4),
+            Kind::F16 => (1, "F16", 1, 2),
+            Kind::Q4_0 => (2, "Q4_0", 32, 18),
+            Kind::Q4_1 => (3, "Q4_1", 32, 20),
+            Kind::Q5_0 => (6, "Q5_0", 32, 22),
+            Kind::Q5_1 => (7, "Q5_1", 32, 24),
+            Kind::Q8_0 => (8, "Q8_0", 32, 34),
+            Kind::Q4K => (12, "Q4_K", 256, 144),
+            Kind::Q5K => (13, "Q5_K", 256, 176),
+            Kind::Q6K => (14, "Q6_K", 256, 210),
+            Kind::Bf16 => (30, "BF16", 1, 2),
         }
     }
 

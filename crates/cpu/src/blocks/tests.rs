@@ -74,7 +74,7 @@ fn kernels_are_the_definition() {
 fn interleaved_rows_are_unpacked() {
     let (rows, cols) = (16, 512);
     let device = Device::new(Arc::new(Cpu::new(2, None)), 1 << 26);
-    for kind in [Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K] {
+    for kind in [Kind::Q4_0, Kind::Q4_1, Kind::Q5_0, Kind::Q5_1, Kind::Q4K, Kind::Q5K, Kind::Q6K] {
         let width = kind.bytes(cols);
         let (mut bytes, mut plain) = (vec![0; rows * width], vec![0.0; rows * cols]);
         quantise(kind, &numbers(rows * cols, 5), &mut bytes);

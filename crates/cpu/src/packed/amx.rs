@@ -31,7 +31,7 @@ const fn together<F: Format>() -> bool {
     use fathom_tensor::ggml::Kind;
     matches!(
         F::LIES,
-        Lies::Within(Kind::Q4_0 | Kind::Q4K | Kind::Q6K)
+        Lies::Within(Kind::Q4_0 | Kind::Q4_1 | Kind::Q5_0 | Kind::Q4K | Kind::Q6K)
             | Lies::Behind(Codes::Int2 | Codes::Int4 | Codes::E2m1)
     )
 }

@@ -75,6 +75,9 @@ macro_rules! format {
 
 format!(Q8_0: Lies::Within(Kind::Q8_0), 34 bytes, 1 groups, 1 factors, false, 128);
 format!(Q4_0: Lies::Within(Kind::Q4_0), 18 bytes, 1 groups, 1 factors, false, 8);
+format!(Q4_1: Lies::Within(Kind::Q4_1), 20 bytes, 1 groups, 1 factors, true, 0);
+format!(Q5_0: Lies::Within(Kind::Q5_0), 22 bytes, 1 groups, 1 factors, false, 16);
+format!(Q5_1: Lies::Within(Kind::Q5_1), 24 bytes, 1 groups, 1 factors, true, 0);
 format!(Q4K: Lies::Within(Kind::Q4K), 144 bytes, 8 groups, 1 factors, true, 0);
 format!(Q5K: Lies::Within(Kind::Q5K), 176 bytes, 8 groups, 1 factors, true, 0);
 format!(Q6K: Lies::Within(Kind::Q6K), 210 bytes, 8 groups, 2 factors, false, 32);
@@ -118,10 +121,16 @@ macro_rules! by_format {
         match $format {
             BlockFormat::Ggml(Kind::Q8_0) => by_format!(@ Q8_0, $type => $call),
             BlockFormat::Ggml(Kind::Q4_0) => by_format!(@ Q4_0, $type => $call),
+            BlockFormat::Ggml(Kind::Q4_1) => by_format!(@ Q4_1, $type => $call),
+            BlockFormat::Ggml(Kind::Q5_0) => by_format!(@ Q5_0, $type => $call),
+            BlockFormat::Ggml(Kind::Q5_1) => by_format!(@ Q5_1, $type => $call),
             BlockFormat::Ggml(Kind::Q4K) => by_format!(@ Q4K, $type => $call),
             BlockFormat::Ggml(Kind::Q5K) => by_format!(@ Q5K, $type => $call),
             BlockFormat::Ggml(Kind::Q6K) => by_format!(@ Q6K, $type => $call),
             BlockFormat::Octets(Kind::Q4_0) => by_format!(@@ Q4_0, $type => $call),
+            BlockFormat::Octets(Kind::Q4_1) => by_format!(@@ Q4_1, $type => $call),
+            BlockFormat::Octets(Kind::Q5_0) => by_format!(@@ Q5_0, $type => $call),
+            BlockFormat::Octets(Kind::Q5_1) => by_format!(@@ Q5_1, $type => $call),
             BlockFormat::Octets(Kind::Q4K) => by_format!(@@ Q4K, $type => $call),
             BlockFormat::Octets(Kind::Q5K) => by_format!(@@ Q5K, $type => $call),
             BlockFormat::Octets(Kind::Q6K) => by_format!(@@ Q6K, $type => $call),
@@ -351,7 +360,13 @@ pub(super) unsafe fn table<F: Format>(
                     }
                 }
             }
-            Lies::Within(_) => out.factors[0] = halves(blocks, 0),
+            Lies::Within(kind) => {
+                out.factors[0] = halves(blocks, 0);
+                if matches!(kind, Kind::Q4_1 | Kind::Q5_1) {
+                    // They are added there.
+                    out.offsets[0] = halves(blocks, 2).map(|offset| -offset);
+                }
+            }
         }
     }
 }
@@ -363,6 +378,11 @@ pub(super) fn codes<F: Format>(block: &[u8], (group, plane): (usize, usize)) -> 
     match F::LIES {
         Lies::Within(Kind::Q8_0) => of(&|at| block[2 + at] ^ 0x80),
         Lies::Within(Kind::Q4_0) => of(&|at| block[2 + at % 16] >> (at / 16 * 4) & 15),
+        Lies::Within(Kind::Q4_1) => of(&|at| block[4 + at % 16] >> (at / 16 * 4) & 15),
+        Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) => {
+            let (fifths, fours) = block[if kind == Kind::Q5_0 { 2 } else { 4 }..].split_at(4);
+            of(&|at| fours[at % 16] >> (at / 16 * 4) & 15 | (fifths[at / 8] >> (at % 8) & 1) << 4)
+        }
         Lies::Within(Kind::Q4K) => of(&|at| block[16 + group / 2 * 32 + at] >> (group % 2 * 4) & 15),
         Lies::Within(Kind::Q5K) => of(&|at| {
             let fifth = block[16 + at] >> group & 1;

@@ -9,7 +9,8 @@ use half::{bf16, f16};
 use super::*;
 use crate::threads::Threads;
 
-const KINDS: [Kind; 5] = [Kind::Q8_0, Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K];
+const KINDS: [Kind; 8] =
+    [Kind::Q8_0, Kind::Q4_0, Kind::Q4_1, Kind::Q5_0, Kind::Q5_1, Kind::Q4K, Kind::Q5K, Kind::Q6K];
 
 const GROUPED: [(Codes, usize); 8] = [
     (Codes::Int2, 64),
@@ -58,7 +59,7 @@ impl Random {
 fn blocks(kind: Kind, elements: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..kind.bytes(elements)).map(|_| random.bits() as u8).collect();
     let at: &[usize] = match kind {
-        Kind::Q4K | Kind::Q5K => &[0, 2],
+        Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
         Kind::Q6K => &[208],
         _ => &[0],
     };
@@ -281,7 +282,7 @@ fn the_largest_products() {
         for block in bytes.chunks_mut(kind.block_bytes()) {
             let at = if kind == Kind::Q6K { 208 } else { 0 };
             block[at..at + 2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
-            if matches!(kind, Kind::Q4K | Kind::Q5K) {
+            if matches!(kind, Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K) {
                 block[2..4].copy_from_slice(&f16::from_f32(0.25).to_le_bytes());
             }
         }
@@ -347,9 +348,17 @@ fn the_largest_products_of_many_rows() {
             }
             all.push((format, bytes));
         }
-        let mut bytes = vec![[0x7f, 0x80][w]; n * Kind::Q8_0.bytes(k)];
-        bytes.chunks_mut(34).for_each(|block| block[..2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes()));
-        all.push((BlockFormat::Ggml(Kind::Q8_0), bytes));
+        for kind in [Kind::Q8_0, Kind::Q4_1, Kind::Q5_0, Kind::Q5_1] {
+            let codes = if kind == Kind::Q8_0 { [0x7f, 0x80] } else { [0xff, 0] };
+            let mut bytes = vec![codes[w]; n * kind.bytes(k)];
+            for block in bytes.chunks_mut(kind.block_bytes()) {
+                block[..2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
+                if matches!(kind, Kind::Q4_1 | Kind::Q5_1) {
+                    block[2..4].copy_from_slice(&f16::from_f32(-0.25).to_le_bytes());
+                }
+            }
+            all.push((BlockFormat::Ggml(kind), bytes));
+        }
         for (format, bytes) in &all {
             let runs = [Run { format: *format, rows: n, bytes: bytes.as_ptr() }];
             let wanted = product_of(Isa::Portable, 1, &a, 0, m, &runs);
@@ -389,6 +398,7 @@ fn products_with_golden_blocks() {
 fn more_rows_than_are_quantised_at_a_time() {
     check(&ggml(&[(Kind::Q4K, 24)]), ROWS + 6, 512, Elem::F32);
     check(&ggml(&[(Kind::Q8_0, 17)]), 2 * ROWS + 1, 96, Elem::Bf16);
+    check(&ggml(&[(Kind::Q5_0, 17)]), ROWS + 3, 96, Elem::Bf16);
     check(&[(BlockFormat::Octets(Kind::Q6K), 24)], ROWS + 2, 256, Elem::F32);
     let e4m3 = BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 640 });
     check(&[(e4m3, 17)], ROWS + 6, 640, Elem::Bf16);
@@ -399,10 +409,12 @@ fn more_rows_than_are_quantised_at_a_time() {
 #[test]
 fn runs_of_several_kinds() {
     let kinds = [(Kind::Q4K, 33), (Kind::Q6K, 8), (Kind::Q8_0, 70), (Kind::Q4_0, 1), (Kind::Q5K, 16)];
+    let kinds = [&kinds[..], &[(Kind::Q5_0, 24), (Kind::Q5_1, 9), (Kind::Q4_1, 16)]].concat();
     let mut kinds = ggml(&kinds);
     kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::Int4, group: 512 }), 40));
     kinds.push((BlockFormat::Grouped(Grouped { codes: Codes::E4m3, group: 128 }), 17));
     kinds.extend([(BlockFormat::Octets(Kind::Q4K), 72), (BlockFormat::Octets(Kind::Q6K), 8)]);
+    kinds.extend([(BlockFormat::Octets(Kind::Q5_1), 16), (BlockFormat::Octets(Kind::Q5_0), 24)]);
     for m in [1, 4, 6] {
         check(&kinds, m, 512, Elem::F32);
     }

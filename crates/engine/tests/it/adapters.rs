@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fathom_base::{Flow, GenerateRequest, Prompt, Sampling};
 use fathom_engine::{Engine, Limits, Scheduler, Stored};
-use fathom_model::{Model, load_peft, open, open_peft};
+use fathom_model::{Model, load_peft, open, open_peft, share_base, shared_bytes};
 use fathom_tensor::{DType, PageFormat};
 
 use crate::batch::{Bed, Heard, listen, together};
@@ -114,18 +114,52 @@ fn terms_join_the_products_of_the_base() {
 /// Terms of experts are no products of the base's: their rows go through a pass of their own, next to the base's and those that share it.
 #[test]
 fn adapters_that_do_more_have_a_pass_of_their_own() {
-    let cases = ["experts_each", "experts_stacked"];
-    let bed = Bed::new("../golden_adapters/mixtral", DType::F32);
-    let beds = cases.map(|case| adapted_over("mixtral", case, DType::F32));
-    for Bed { device, model, params, .. } in &beds {
-        assert!(model.terms(device, params).is_none());
+    as_their_own_models("mixtral", &["experts_each", "experts_stacked"], DType::F32);
+    for case in ["experts_each", "experts_stacked"] {
+        let Bed { device, model, params, .. } = adapted_over("mixtral", case, DType::F32);
+        assert!(model.terms(&device, &params).is_none());
     }
+    // Biases of norms among them.
+    as_their_own_models("gpt2", &["gpt2_lora", "gpt2_bias"], DType::F32);
+    assert_eq!(shared_terms("gpt2", "gpt2_bias"), None);
+}
+
+/// Biases that PEFT trained next to the terms (`bias`): of adapted modules, or of all. Of the weight that queries, keys and values are in
+/// one only keys keep the base's.
+#[test]
+fn biases_of_an_adapter_are_in_place_of_the_bases() {
+    for dtype in [DType::F32, DType::Bf16] {
+        as_their_own_models("qwen2", &["qwen2_lora_only", "qwen2_all"], dtype);
+    }
+    // In each of two layers the weight of queries, keys and values, and another.
+    for case in ["qwen2_lora_only", "qwen2_all"] {
+        assert_eq!(shared_terms("qwen2", case), Some(4), "{case}");
+    }
+}
+
+/// How many products an adapter over a base that others share has terms of; `None` if it has a pass of its own.
+fn shared_terms(base: &str, case: &str) -> Option<usize> {
+    let Bed { device, model, params, .. } = Bed::new(&format!("../golden_adapters/{base}"), DType::F32);
+    let (spec, tensors) = open_peft(&folder(case), model.spec.clone()).unwrap();
+    let bytes = shared_bytes(&device, (&model, &params), (&spec, &tensors));
+    let before = device.pool.usage().live;
+    let (own, own_params) = share_base(&device, (&model, &params), (&spec, &tensors)).unwrap();
+    // What it takes, each tensor in whole granules.
+    let (taken, granule) = (device.pool.usage().live - before, device.machine.profile().granule);
+    assert!(bytes <= taken && taken <= bytes + 60 * granule, "{case}: {taken} of {bytes}");
+    own.terms(&device, &own_params).map(|terms| terms.len())
+}
+
+/// Requests of the base and of two adapters over it are answered together as by their own models.
+fn as_their_own_models(base: &str, cases: &[&str; 2], dtype: DType) {
+    let bed = Bed::new(&format!("../golden_adapters/{base}"), dtype);
+    let beds = cases.map(|case| adapted_over(base, case, dtype));
     let engine = bed.engine(50);
     cases.iter().for_each(|case| engine.load_adapter(case, &folder(case)).unwrap());
     let request = |index: u32| GenerateRequest {
         logprobs: Some(0),
         ..GenerateRequest::greedy(
-            (0..30 + 9 * index).map(|at| (at * 7 + index) % 90).collect::<Vec<u32>>(),
+            (0..20 + 6 * index).map(|at| (at * 7 + index) % 90).collect::<Vec<u32>>(),
             12,
         )
     };
@@ -141,7 +175,11 @@ fn adapters_that_do_more_have_a_pass_of_their_own() {
         ..plain[at].clone()
     };
     let requests: Vec<GenerateRequest> = (0..6).map(named).collect();
-    assert_eq!(together(&engine, engine.capacity(6, 300), &requests, 0), alone);
+    for at in 0..2 {
+        let without = together(&bed.engine(50), engine.capacity(1, 300), &plain[at..at + 1], 0);
+        assert!(without[0] != alone[at], "{}, {dtype:?}", cases[at]);
+    }
+    assert_eq!(together(&engine, engine.capacity(6, 300), &requests, 0), alone, "{base}, {dtype:?}");
 }
 
 #[test]
@@ -282,14 +320,6 @@ fn adapters_that_cannot_be_are_refused() {
     let free = bed.device.pool.budget() - bed.device.pool.usage().live;
     refuse(&bed.engine(64).reserving(free - 100), "y", &folder("dora"), "100 B are free");
     assert!(engine.unload_adapter("y").unwrap_err().to_string().contains("no adapter called `y`"));
-    // Biases that were trained are named.
-    let other = Bed::new("../golden_adapters/gpt2", DType::F32);
-    refuse(
-        &other.engine(64),
-        "x",
-        &folder("gpt2_bias"),
-        "weights of its base: `transformer.h.0.attn.c_attn.bias`",
-    );
     // Of the same names and other shapes.
     let other = Bed::new("gemma", DType::F32);
     refuse(&other.engine(64), "x", &folder("dora"), "shape");

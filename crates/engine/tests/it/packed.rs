@@ -129,6 +129,9 @@ fn blocks_answer_as_their_elements_do() {
         (true, GgufType::Q4KM, "tied q4_k_m"),
         (false, GgufType::Plain(Kind::Q8_0), "q8_0"),
         (true, GgufType::Plain(Kind::Q4_0), "q4_0"),
+        (false, GgufType::Plain(Kind::Q4_1), "q4_1"),
+        (false, GgufType::Plain(Kind::Q5_0), "q5_0"),
+        (true, GgufType::Plain(Kind::Q5_1), "q5_1"),
         (false, GgufType::Plain(Kind::Q6K), "q6_k"),
     ] {
         let at = tempfile::tempdir().unwrap();

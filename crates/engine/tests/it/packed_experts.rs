@@ -91,6 +91,7 @@ fn blocks_of_experts_answer_as_their_elements_do() {
         ("qwen2_moe", GgufType::Plain(Kind::Q6K), "qwen2_moe q6_k", 20),
         ("qwen3_moe", GgufType::Plain(Kind::Q8_0), "qwen3_moe q8_0", 10),
         ("mixtral", GgufType::Plain(Kind::Q4_0), "mixtral q4_0", 10),
+        ("mixtral", GgufType::Plain(Kind::Q5_0), "mixtral q5_0", 10),
     ] {
         let at = tempfile::tempdir().unwrap();
         let opened = gguf(&folder(at.path(), case), at.path(), how);

@@ -387,8 +387,26 @@ fn ranks_answer_with_adapters_as_one_does() {
 /// Adapters of experts whose columns ranks share: of three experts no rank can have half.
 #[test]
 fn ranks_answer_with_adapters_of_experts_as_one_does() {
-    let base = "../golden_adapters/mixtral";
-    let cases = ["experts_each", "experts_stacked"];
+    let tp = Grid { tp: 2, ..Grid::default() };
+    as_one_does(
+        "../golden_adapters/mixtral",
+        ["experts_each", "experts_stacked"],
+        [tp, Grid { etp: 2, ..tp }],
+    );
+}
+
+/// Biases in place of the base's: those of queries, keys and values are cut with their columns; those of norms need a pass of their own.
+#[test]
+fn ranks_answer_with_biases_of_adapters_as_one_does() {
+    let one = Grid::default();
+    let grids = [Grid { tp: 2, ..one }, Grid { pp: 2, ..one }];
+    as_one_does("../golden_adapters/qwen2", ["qwen2_lora_only", "qwen2_all"], grids);
+    // Its queries, keys and values are one tensor in files.
+    as_one_does("../golden_adapters/gpt2", ["gpt2_lora", "gpt2_bias"], grids);
+    as_one_does("../golden_adapters/gpt2", ["gpt2_lora", "gpt2_ia3"], grids);
+}
+
+fn as_one_does(base: &'static str, cases: [&str; 2], grids: [Grid; 2]) {
     let with = With { capacity: Some((3, 300)), ..With::default() };
     let answers = |grid: Grid| -> Vec<Heard> {
         let (handle, threads) = start(base, grid, &with);
@@ -405,14 +423,13 @@ fn ranks_answer_with_adapters_of_experts_as_one_does() {
         threads.into_iter().for_each(|thread| _ = thread.join().unwrap().unwrap());
         all
     };
-    let tp = Grid { tp: 2, ..Grid::default() };
     let alone = answers(Grid::default());
     assert!(alone[0] != alone[1] && alone[1] != alone[2]);
-    for grid in [tp, Grid { etp: 2, ..tp }] {
+    for grid in grids {
         for (index, (own, all)) in answers(grid).iter().zip(&alone).enumerate() {
             let apart = own.1.iter().zip(&all.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert_eq!(own.0, all.0, "{grid}, request {index}");
-            assert!(apart <= 2e-4, "{grid}, request {index}: {apart}");
+            assert_eq!(own.0, all.0, "{base}, {grid}, request {index}");
+            assert!(apart <= 2e-4, "{base}, {grid}, request {index}: {apart}");
         }
     }
 }

@@ -278,6 +278,20 @@ impl Declared<'_, '_, '_> {
         Runs::new(&runs)
     }
 
+    /// The columns of all runs as ranks cut those of the projection: a tensor in files may be several of its parts.
+    fn groups(&self) -> Vec<usize> {
+        let mut groups = Vec::new();
+        for part in self.chosen {
+            let mut end = 0;
+            for out in self.p.out {
+                end += out;
+                let both = part.rows.start.max(end - out)..part.rows.end.min(end);
+                groups.extend((!both.is_empty()).then_some(both.len()));
+            }
+        }
+        groups
+    }
+
     /// What files call the adapter's part for each column of the projection.
     fn by_columns(&self) -> InFiles {
         match &self.p.stored {
@@ -292,7 +306,7 @@ impl Declared<'_, '_, '_> {
 
     fn lora(&mut self, (rank, scales): (usize, &[f32]), begins: Begins, lengths: bool) -> AdapterParams {
         let (inner, runs) = (self.p.inner, self.runs());
-        let groups: Vec<usize> = runs.iter().map(|(_, columns)| columns).collect();
+        let groups = self.groups();
         let (low, all) = (runs.len() * rank, [inner]);
         let [a_cut, b_cut, m_cut] = match self.p.parallel {
             Parallel::Whole(seen) => [Cut::Whole(seen); 3],
@@ -333,7 +347,7 @@ impl Declared<'_, '_, '_> {
 
     fn factors(&mut self, input: bool) -> AdapterParams {
         let runs = if input { Runs::new(&[(0, self.p.inner)]) } else { self.runs() };
-        let groups: Vec<usize> = runs.iter().map(|(_, columns)| columns).collect();
+        let groups = if input { vec![self.p.inner] } else { self.groups() };
         let cut = match (self.p.parallel, input) {
             (Parallel::Columns, false) | (Parallel::Rows, true) => Cut::Rows(&groups),
             (Parallel::Whole(seen), _) => Cut::Whole(seen),

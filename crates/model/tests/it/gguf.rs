@@ -1,5 +1,6 @@
 //! GGUF files: what is written is read as the same model; what llama.cpp has no name for is refused.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -143,6 +144,49 @@ fn blocks_are_read_in_parts() {
         assert_eq!(read, y[from..to], "{name}");
     }
     assert!(packed > 5);
+}
+
+/// Rows that are no blocks of 256, and the blocks that stand in for those (`oracle/gguf_mixtures.py`).
+#[test]
+fn mixtures_are_llama_cpps() {
+    let (folder, goldens) = (tempfile::tempdir().unwrap(), root().join("../golden_gguf"));
+    let mut compared = 0;
+    for (name, how) in GgufType::ALL {
+        let theirs = goldens.join(format!("qwen2.{name}.gguf"));
+        if !theirs.exists() {
+            continue;
+        }
+        let ours = folder.path().join(format!("{name}.gguf"));
+        write(&root().join("qwen2"), &ours, how).unwrap();
+        let [before, after] = [&theirs, &ours].map(|path| {
+            let (bytes, gguf) = (fs::read(path).unwrap(), fathom_base::gguf::Gguf::open(path).unwrap());
+            let tensor = |(name, tensor): (&String, &fathom_base::gguf::Tensor)| {
+                let data = &bytes[tensor.start as usize..][..tensor.bytes as usize];
+                (name.clone(), (tensor.kind, tensor.shape.clone(), data.to_vec()))
+            };
+            assert_eq!(gguf.count("general.file_type").unwrap(), {
+                let theirs = fathom_base::gguf::Gguf::open(&theirs).unwrap();
+                theirs.count("general.file_type").unwrap()
+            });
+            gguf.tensors.iter().map(tensor).collect::<BTreeMap<_, _>>()
+        });
+        assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>(), "{name}");
+        for (tensor, theirs) in &before {
+            assert!(
+                after[tensor] == *theirs,
+                "{name}: {tensor} is {:?}, not {:?}",
+                after[tensor].0,
+                theirs.0
+            );
+        }
+        let [before, after] = [&theirs, &ours].map(|path| open(path).unwrap());
+        assert_eq!(before.spec, after.spec, "{name}");
+        for tensor in before.source.names() {
+            assert_eq!(floats(&before.source, tensor), floats(&after.source, tensor), "{name}: {tensor}");
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 5);
 }
 
 #[test]

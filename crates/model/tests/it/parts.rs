@@ -1,10 +1,12 @@
 //! Weights written in parts by several ranks, cut anywhere, are read whole or in other parts with the same bits.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fathom_grad::{ParamId, Params, Value};
 use fathom_model::{
-    Export, Hurry, Model, Patch, SafeTensors, Slot, load, load_slots, open, patches, rank_file,
+    Adapter, AdapterMethod, Export, Hurry, Model, Patch, Portion, SafeTensors, Size, Slot, Targets, load,
+    load_slots, open, open_config, patches, rank_file,
 };
 use fathom_tensor::{Category, DType, Device};
 
@@ -76,4 +78,46 @@ fn parts_are_cut_anywhere() {
             "{error}"
         );
     }
+}
+
+/// Ranks have of a low-rank term, and of factors, the rows that they have of its projection, also where a tensor of files is several of
+/// the block's (queries, keys and values of GPT-2): else each would add to columns what belongs to others.
+#[test]
+fn terms_are_cut_as_their_projections() {
+    let (device, mut compared) = (cpu(1, None), 0);
+    for case in cases() {
+        let Ok((spec, _)) = open_config(&case) else { continue };
+        let whole = Portion::whole(&spec);
+        let Ok(names) = spec.targeted(&Targets::AllLinear) else { continue };
+        let modules = names.into_iter().map(|name| (name, Size { rank: 2, alpha: 2.0 }));
+        let method = AdapterMethod::Lora { rank_stabilised: false, lengths: true, singular: false };
+        let Ok(spec) = spec.with_adapter(Adapter::of(method, modules.collect(), Default::default())) else {
+            continue;
+        };
+        for tp_index in 0..2 {
+            let portion = Portion { tp: 2, tp_index, ..whole.clone() };
+            if portion.check(&spec).is_err() {
+                continue;
+            }
+            let (model, _) = Model::declare_part(&device, &spec, DType::F32, None, portion);
+            let mut rows: BTreeMap<String, Vec<Range<usize>>> = BTreeMap::new();
+            for piece in model.pieces().into_iter().flatten() {
+                let outs = if piece.transpose { piece.cols } else { piece.rows };
+                rows.entry(piece.name).or_default().push(outs);
+            }
+            for (name, of_b) in &rows {
+                let Some(module) = name.strip_suffix(".lora_B.weight") else { continue };
+                assert_eq!(
+                    Some(of_b),
+                    rows.get(&format!("{module}.weight")),
+                    "{}: {name}",
+                    self::name(&case)
+                );
+                let lengths = rows.get(&format!("{module}.lora_magnitude_vector"));
+                assert_eq!(lengths, Some(of_b), "{}: {name}", self::name(&case));
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 200, "{compared}");
 }

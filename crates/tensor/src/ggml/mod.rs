@@ -1,7 +1,7 @@
 //! ggml's block formats, by definition: blocks of codes with their scales to elements, with the bits of `ggml-quants.c`, and back as its
 //! reference quantisers do it ([`quantise`]).
 //!
-//! Q8_0 and Q4_0: 32 elements under one f16 scale. The K types have 256 elements: Q4_K and Q5_K eight groups of 32, each with a scale and
+//! Q8_0, Q4_0 and Q5_0: 32 elements under one f16 scale; Q4_1 and Q5_1 add an f16 to them. The K types have 256 elements: Q4_K and Q5_K eight groups of 32, each with a scale and
 //! an offset of six bits in units of two f16; Q6_K sixteen groups of 16, each with a scale of eight bits in units of one f16.
 
 pub mod octets;
@@ -53,7 +53,10 @@ pub fn dequantise(kind: Kind, bytes: &[u8], out: &mut [f32]) {
             blocks.for_each(|(block, out)| out[0] = bf16::from_le_bytes([block[0], block[1]]).to_f32())
         }
         Kind::Q8_0 => blocks.for_each(|(block, out)| q8_0(block, out)),
-        Kind::Q4_0 => blocks.for_each(|(block, out)| q4_0(block, out)),
+        Kind::Q4_0 => blocks.for_each(|(block, out)| pairs::<false, false>(block, out)),
+        Kind::Q4_1 => blocks.for_each(|(block, out)| pairs::<false, true>(block, out)),
+        Kind::Q5_0 => blocks.for_each(|(block, out)| pairs::<true, false>(block, out)),
+        Kind::Q5_1 => blocks.for_each(|(block, out)| pairs::<true, true>(block, out)),
         Kind::Q4K => blocks.for_each(|(block, out)| q4_k(block, out)),
         Kind::Q5K => blocks.for_each(|(block, out)| q5_k(block, out)),
         Kind::Q6K => blocks.for_each(|(block, out)| q6_k(block, out)),
@@ -68,13 +71,18 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
+/// Q4_0, Q4_1, Q5_0 and Q5_1: codes in pairs, the first and the second sixteen; of five bits the fifth ones before them, each a bit of a
+/// word, in the order of elements. What they have is subtracted from codes, or an f16 is added.
 #[inline(always)]
-fn q4_0(block: &[u8], out: &mut [f32]) {
-    let d = half_at(block, 0);
-    let (low, high) = out.split_at_mut(16);
-    for ((low, high), pair) in low.iter_mut().zip(high).zip(&block[2..]) {
-        *low = (f32::from(pair & 15) - 8.0) * d;
-        *high = (f32::from(pair >> 4) - 8.0) * d;
+fn pairs<const FIVE: bool, const ADDS: bool>(block: &[u8], out: &mut [f32]) {
+    let (head, codes) = block.split_at(if ADDS { 4 } else { 2 });
+    let (fifths, fours) = codes.split_at(if FIVE { 4 } else { 0 });
+    let (d, bias) = (half_at(head, 0), if FIVE { 16.0 } else { 8.0 });
+    let least = if ADDS { half_at(head, 2) } else { 0.0 };
+    for (at, out) in out.iter_mut().enumerate() {
+        let fifth = if FIVE { (fifths[at / 8] >> (at % 8) & 1) << 4 } else { 0 };
+        let code = f32::from(fours[at % 16] >> (at / 16 * 4) & 15 | fifth);
+        *out = if ADDS { code * d + least } else { (code - bias) * d };
     }
 }
 

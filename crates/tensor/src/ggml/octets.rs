@@ -18,6 +18,9 @@ type Field = (usize, usize, usize);
 const fn fields(kind: Kind) -> &'static [Field] {
     match kind {
         Kind::Q4_0 => &[(0, 2, 1), (2, 4, 4)],
+        Kind::Q4_1 => &[(0, 2, 2), (4, 4, 4)],
+        Kind::Q5_0 => &[(0, 2, 1), (2, 4, 5)],
+        Kind::Q5_1 => &[(0, 2, 2), (4, 4, 5)],
         Kind::Q4K => &[(0, 2, 2), (4, 1, 12), (16, 4, 32)],
         Kind::Q5K => &[(0, 2, 2), (4, 1, 12), (16, 4, 40)],
         Kind::Q6K => &[(0, 4, 48), (192, 1, 16), (208, 2, 1)],
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     fn rows_come_back() {
-        for kind in [Kind::Q4_0, Kind::Q4K, Kind::Q5K, Kind::Q6K, Kind::Bf16] {
+        for kind in Kind::ALL.into_iter().filter(|kind| interleaves(*kind)) {
             let ((elements, bytes), blocks) = (together(kind), 3);
             assert!(bytes <= MOST_BYTES);
             let covered: usize = fields(kind).iter().map(|(_, unit, count)| unit * count).sum();

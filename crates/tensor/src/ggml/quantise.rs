@@ -28,7 +28,10 @@ pub fn quantise(kind: Kind, x: &[f32], out: &mut [u8]) {
             blocks.for_each(|(x, block)| block.copy_from_slice(&bf16::from_f32(x[0]).to_le_bytes()))
         }
         Kind::Q8_0 => blocks.for_each(|(x, block)| q8_0(x, block)),
-        Kind::Q4_0 => blocks.for_each(|(x, block)| q4_0(x, block)),
+        Kind::Q4_0 => blocks.for_each(|(x, block)| pairs::<false, false>(x, block)),
+        Kind::Q4_1 => blocks.for_each(|(x, block)| pairs::<false, true>(x, block)),
+        Kind::Q5_0 => blocks.for_each(|(x, block)| pairs::<true, false>(x, block)),
+        Kind::Q5_1 => blocks.for_each(|(x, block)| pairs::<true, true>(x, block)),
         Kind::Q4K => blocks.for_each(|(x, block)| q4_k(x, block)),
         Kind::Q5K => blocks.for_each(|(x, block)| q5_k(x, block)),
         Kind::Q6K => blocks.for_each(|(x, block)| q6_k(x, block)),
@@ -68,13 +71,28 @@ fn q8_0(x: &[f32], block: &mut [u8]) {
     }
 }
 
-fn q4_0(x: &[f32], block: &mut [u8]) {
-    let d = extreme(x) / -8.0;
-    let by = inverse(d);
+/// Q4_0, Q4_1, Q5_0 and Q5_1, as they lie in [`super::pairs`].
+fn pairs<const FIVE: bool, const ADDS: bool>(x: &[f32], block: &mut [u8]) {
+    let most = if FIVE { 31.0 } else { 15.0 };
+    let (min, max) = x.iter().fold((f32::MAX, f32::MIN), |(min, max), x| {
+        (if *x < min { *x } else { min }, if *x > max { *x } else { max })
+    });
+    let middle = (most + 1.0) / 2.0;
+    let d = if ADDS { (max - min) / most } else { extreme(x) / -middle };
+    let (by, from, to) = (inverse(d), if ADDS { min } else { 0.0 }, if ADDS { 0.5 } else { middle + 0.5 });
     put_half(block, 0, d);
-    let code = |x: f32| ((x * by + 8.5) as i8).min(15).cast_unsigned();
-    for (at, pair) in block[2..].iter_mut().enumerate() {
-        *pair = code(x[at]) | code(x[at + 16]) << 4;
+    if ADDS {
+        put_half(block, 2, min);
+    }
+    let (fifths, fours) = block[if ADDS { 4 } else { 2 }..].split_at_mut(if FIVE { 4 } else { 0 });
+    fifths.fill(0);
+    for at in 0..32 {
+        let code = (((x[at] - from) * by + to) as i8).min(most as i8).cast_unsigned();
+        let (pair, code_low) = (&mut fours[at % 16], code & 15);
+        *pair = if at < 16 { code_low } else { *pair | code_low << 4 };
+        if FIVE {
+            fifths[at / 8] |= (code >> 4) << (at % 8);
+        }
     }
 }
 

@@ -28,6 +28,23 @@ unsafe fn nibbles(pairs: *const u8) -> __m256i {
     _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16::<4>(pairs), pairs), _mm256_set1_epi8(15))
 }
 
+/// The bits of a word as the fifth bits of 32 bytes, and the [`nibbles`] behind it as the others.
+///
+/// # Safety
+/// They can be read.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn fives(block: *const u8) -> __m256i {
+    // SAFETY: the caller's promise.
+    let (word, fours) = unsafe { (block.cast::<i32>().read_unaligned(), nibbles(block.add(4))) };
+    // Each byte of the word eight times, of which each keeps another bit.
+    let each = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
+    let bits = _mm256_set1_epi64x(0x8040_2010_0804_0201u64.cast_signed());
+    let kept = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), each), bits);
+    let fifths = _mm256_and_si256(_mm256_cmpeq_epi8(kept, bits), _mm256_set1_epi8(16));
+    _mm256_or_si256(fours, fifths)
+}
+
 /// The halves of each of sixteen bytes, the upper before the lower.
 ///
 /// # Safety
@@ -75,6 +92,12 @@ unsafe fn codes<F: Format>(block: *const u8, group: usize) -> __m256i {
         Lies::Nf4 => unsafe { neighbours(block) },
         // SAFETY: the caller's promise.
         Lies::Within(Kind::Q4_0) => unsafe { nibbles(block.add(2)) },
+        // SAFETY: the caller's promise.
+        Lies::Within(Kind::Q4_1) => unsafe { nibbles(block.add(4)) },
+        // SAFETY: the caller's promise.
+        Lies::Within(Kind::Q5_0) => unsafe { fives(block.add(2)) },
+        // SAFETY: the caller's promise.
+        Lies::Within(Kind::Q5_1) => unsafe { fives(block.add(4)) },
         Lies::Within(Kind::Q4K) => _mm256_and_si256(shifted(load(16 + group / 2 * 32), group % 2 * 4), low),
         Lies::Within(Kind::Q5K) => {
             let four = _mm256_and_si256(shifted(load(48 + group / 2 * 32), group % 2 * 4), low);

@@ -22,7 +22,7 @@ const AHEAD: usize = 9216;
 /// How many vectors of products with bytes, of at most 128, add up in 16 bits.
 const fn narrow<F: Format>() -> usize {
     match F::LIES {
-        Lies::Within(Kind::Q5K) => 4,
+        Lies::Within(Kind::Q5_0 | Kind::Q5_1 | Kind::Q5K) => 4,
         Lies::Within(Kind::Q6K) => 2,
         _ => 8,
     }
@@ -74,6 +74,17 @@ unsafe fn codes<F: Format, const PART: usize>(block: *const u8, group: usize, qu
             let fours = nibbles(load(0, group / 4 * 16 + PART % 2 * QUADS + quad), PART >= 2);
             _mm256_or_si256(fours, _mm256_and_si256(upper, _mm256_set1_epi8(48)))
         }
+        Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) => {
+            let at = if kind == Kind::Q5_0 { 2 } else { 4 };
+            // The byte that has the fifth bits of the four, and of each of them its own.
+            let byte = |at: usize| (at / 4 * 4 + quad / 2) as u8;
+            let bits = _mm256_set1_epi32([0x0804_0201, 0x8040_2010u32.cast_signed()][quad % 2]);
+            let kept = _mm256_shuffle_epi8(load(at, 0), twice(std::array::from_fn(byte)));
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(kept, bits), bits);
+            let fours = nibbles(load(at, 1 + quad % 4), quad >= 4);
+            _mm256_or_si256(fours, _mm256_and_si256(set, _mm256_set1_epi8(16)))
+        }
+        Lies::Within(Kind::Q4_1) => nibbles(load(4, quad % 4), quad >= 4),
         _ => nibbles(load(2, quad % 4), quad >= 4),
     }
 }
@@ -112,6 +123,8 @@ impl Scales {
                 [half(0), half(2)]
             }
             Lies::Within(Kind::Q6K) => [half(208); 2],
+            // They are added there.
+            _ if F::OFFSET => [half(0), _mm256_xor_ps(half(2), _mm256_set1_ps(-0.0))],
             _ => [half(0); 2],
         };
         Scales { units, bytes }
@@ -141,7 +154,7 @@ impl Scales {
                 };
                 ([of(0), of(1)], _mm256_setzero_ps())
             }
-            _ => ([unit; 2], _mm256_setzero_ps()),
+            _ => ([unit; 2], least),
         }
     }
 }
@@ -199,7 +212,7 @@ unsafe fn summed<F: Format, const PART: usize, const M: usize>(
     let mut sums = [[[_mm512_setzero_si512(); 2]; 2]; M];
     let order = _mm512_set_epi32(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
     quads!(|quad| {
-        if quad % 2 == 0 {
+        if quad.is_multiple_of(2) {
             // SAFETY: the caller's promise.
             let w = unsafe { doubled::<F, PART>(block, group, quad) };
             let w = _mm512_permutexvar_epi32(order, w);

@@ -99,7 +99,13 @@ pub(super) unsafe fn table<F: Format>(columns: Columns, index: usize, out: &mut 
                     }
                 }
             }
-            Lies::Within(_) => store(&mut out.factors[0], halves_at(blocks, 0)),
+            Lies::Within(kind) => {
+                store(&mut out.factors[0], halves_at(blocks, 0));
+                if matches!(kind, Kind::Q4_1 | Kind::Q5_1) {
+                    let added = halves_at(blocks, 2);
+                    store(&mut out.offsets[0], _mm256_xor_ps(added, _mm256_set1_ps(-0.0)));
+                }
+            }
         }
     }
 }

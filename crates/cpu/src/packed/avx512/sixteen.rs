@@ -116,6 +116,20 @@ fn nibbles(bytes: __m512i, upper: bool) -> __m512i {
     _mm512_and_si512(bytes, _mm512_set1_epi8(15))
 }
 
+/// The bits of a byte that are the fifth ones of four codes, of an even quad and of an odd one.
+const FIFTHS: [i32; 2] = [0x0804_0201, 0x8040_2010u32.cast_signed()];
+
+/// Codes of five bits, of which the fifth ones are `bits` of byte `quad / 2` of words.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn fives(fours: __m512i, words: __m512i, quad: usize, bits: __m512i) -> __m512i {
+    let bytes: [u8; 16] = std::array::from_fn(|at| (at / 4 * 4 + quad / 2) as u8);
+    // SAFETY: sixteen bytes.
+    let bytes = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) });
+    let set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, bytes), bits);
+    _mm512_mask_add_epi8(fours, set, fours, _mm512_set1_epi8(16))
+}
+
 /// Codes of elements `4 quad..4 quad + 4` of a group: four bytes of each column. `PART` is the group's place in the [`period`].
 ///
 /// # Safety
@@ -152,6 +166,12 @@ unsafe fn codes<F: Format, const PART: usize>(pair: Pair, group: usize, quad: us
             };
             with(nibbles(load(0, group / 4 * 16 + PART % 2 * QUADS + quad), PART >= 2), upper, 48)
         }
+        Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) => {
+            let at = if kind == Kind::Q5_0 { 2 } else { 4 };
+            let fours = nibbles(load(at, 1 + quad % 4), quad >= 4);
+            fives(fours, load(at, 0), quad, _mm512_set1_epi32(FIFTHS[quad % 2]))
+        }
+        Lies::Within(Kind::Q4_1) => nibbles(load(4, quad % 4), quad >= 4),
         _ => nibbles(load(2, quad % 4), quad >= 4),
     }
 }
@@ -167,8 +187,17 @@ pub(in super::super) unsafe fn doubled<F: Format, const PART: usize>(
     group: usize,
     quad: usize,
 ) -> __m512i {
+    let pair = Pair([block, block.wrapping_add(4 * OCTET)]);
+    if let Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) = F::LIES {
+        let at = if kind == Kind::Q5_0 { 2 } else { 4 };
+        let [even, odd] = FIFTHS.map(|bits| _mm256_set1_epi32(bits));
+        let bits = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(even), odd);
+        // SAFETY: the caller's promise.
+        let (fours, words) = unsafe { (pair.load(at + 4 + quad % 4 * 4), Pair([block; 2]).load(at)) };
+        return fives(nibbles(fours, quad >= 4), words, quad, bits);
+    }
     // SAFETY: the caller's promise.
-    unsafe { codes::<F, PART>(Pair([block, block.wrapping_add(4 * OCTET)]), group, quad) }
+    unsafe { codes::<F, PART>(pair, group, quad) }
 }
 
 /// What blocks' groups are multiplied with.
@@ -207,6 +236,8 @@ impl Scales {
                 [half(0), half(2)]
             }
             Lies::Within(Kind::Q6K) => [half(208); 2],
+            // They are added there.
+            _ if F::OFFSET => [half(0), _mm512_mul_ps(half(2), _mm512_set1_ps(-1.0))],
             _ => [half(0); 2],
         };
         Scales { units, bytes }
@@ -238,7 +269,7 @@ impl Scales {
                 };
                 ([of(0), of(1)], _mm512_setzero_ps())
             }
-            _ => ([unit; 2], _mm512_setzero_ps()),
+            _ => ([unit; 2], least),
         }
     }
 }
@@ -252,6 +283,10 @@ fn raised<F: Format>(upper: __m512i, integers: i32) -> __m512i {
         8 => {
             let upper = _mm512_sub_epi32(_mm512_slli_epi32::<5>(upper), _mm512_set1_epi32(integers));
             _mm512_slli_epi32::<3>(upper)
+        }
+        16 => {
+            let upper = _mm512_sub_epi32(_mm512_slli_epi32::<4>(upper), _mm512_set1_epi32(integers));
+            _mm512_slli_epi32::<4>(upper)
         }
         32 => {
             let upper = _mm512_sub_epi32(_mm512_slli_epi32::<3>(upper), _mm512_set1_epi32(integers));

@@ -99,6 +99,7 @@ fn bits_are_those_of_each_experts_product() {
         (BlockFormat::Ggml(Kind::Q8_0), 96),
         (BlockFormat::Ggml(Kind::Q4K), 256),
         (BlockFormat::Octets(Kind::Q4_0), 64),
+        (BlockFormat::Octets(Kind::Q5_0), 96),
         (BlockFormat::Octets(Kind::Q4K), 512),
         (BlockFormat::Octets(Kind::Q5K), 256),
         (BlockFormat::Octets(Kind::Q6K), 256),

@@ -94,7 +94,7 @@ impl Op for Linear {
         x.add_row_terms(a, c);
         x.rescale_rows(c);
         if let Some(bias) = params.get(1) {
-            x.device.machine.add_bias(c, bias);
+            x.add_biases(c, bias);
         }
         x.finish_rows(c);
     }

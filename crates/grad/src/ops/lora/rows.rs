@@ -1,7 +1,7 @@
 //! What adapters do to some rows alone: a batch has rows of several adapters over one base, and rows of none. The product with the weight
 //! is one, of all rows; then each adapter's rows get what it adds to them or multiplies their columns with, each with its own rank,
-//! scale, lengths or factors. A row's result is, to the bit, what [`Ctx::lora`](crate::Ctx::lora),
-//! [`Ctx::rescale`](crate::Ctx::rescale) and [`Ctx::factors`](crate::Ctx::factors) give it.
+//! scale, lengths or factors, and its own bias where it has one in place of the weight's. A row's result is, to the bit, what
+//! [`Ctx::lora`](crate::Ctx::lora), [`Ctx::rescale`](crate::Ctx::rescale) and [`Ctx::factors`](crate::Ctx::factors) give it.
 //!
 //! Over tensor parallel ranks a term is cut as its weight is: of an output that is cut it is added to a rank's own columns, and where
 //! products are summed over the ranks it is a part of the sum.
@@ -19,7 +19,19 @@ use crate::ops::rescale::inverse_lengths;
 use crate::params::{ParamId, Params};
 
 /// What an adapter does at a projection.
-pub struct RowTerm(Kind);
+#[derive(Default)]
+pub struct RowTerm {
+    /// What it adds or multiplies with.
+    kind: Option<Kind>,
+    /// [1, columns of all of the weight]: in place of the weight's own.
+    bias: Option<Tensor>,
+}
+
+impl From<Kind> for RowTerm {
+    fn from(kind: Kind) -> RowTerm {
+        RowTerm { kind: Some(kind), bias: None }
+    }
+}
 
 enum Kind {
     Low(Low),
@@ -102,7 +114,7 @@ pub fn length_factors(
 impl RowTerm {
     /// A low-rank term of these weights, which are in memory.
     pub fn low(lora: LoraUse, cut: RowCut, params: &Params) -> RowTerm {
-        RowTerm(Kind::Low(Low::new(lora, cut, params)))
+        Kind::Low(Low::new(lora, cut, params)).into()
     }
 
     /// The same with lengths [1, columns of all runs] of the directions that it and `weight`, packed or not, have together. What columns
@@ -116,7 +128,7 @@ impl RowTerm {
     ) -> RowTerm {
         let kept = length_factors(device, (lora, lengths), weight, cut, params);
         let low = Low::new(lora, cut, params);
-        RowTerm(Kind::Low(Low { lengths: Some(kept), ..low }))
+        Kind::Low(Low { lengths: Some(kept), ..low }).into()
     }
 
     /// Factors [1, columns of all runs] of columns of the result, or of what is multiplied with the weight.
@@ -127,19 +139,31 @@ impl RowTerm {
     ) -> RowTerm {
         let own = if input { LinearCut::Rows } else { LinearCut::Columns };
         let runs = if cut == own { runs.part(ranks) } else { runs };
-        RowTerm(Kind::Factors(Factors { runs, factors: params.tensor(factors), input }))
+        Kind::Factors(Factors { runs, factors: params.tensor(factors), input }).into()
+    }
+
+    /// The same with a bias [1, columns of all of the weight] in place of the weight's, which has one.
+    pub fn with_bias(self, bias: ParamId, params: &Params) -> RowTerm {
+        RowTerm { bias: Some(params.tensor(bias)), ..self }
+    }
+
+    /// It does nothing.
+    pub fn is_nothing(&self) -> bool {
+        self.kind.is_none() && self.bias.is_none()
     }
 
     /// All that the work on a machine without data depends on.
-    fn sizes(&self) -> [u64; 4] {
-        match &self.0 {
-            Kind::Low(Low { lora, a, lengths, bias, .. }) => {
+    fn sizes(&self) -> [u64; 5] {
+        let own = u64::from(self.bias.is_some());
+        match &self.kind {
+            Some(Kind::Low(Low { lora, a, lengths, bias, .. })) => {
                 let kind = 1 + u64::from(lengths.is_some()) + 2 * u64::from(bias.is_some());
-                [kind, a.rows() as u64, lora.runs.len() as u64, lora.runs.columns() as u64]
+                [kind, own, a.rows() as u64, lora.runs.len() as u64, lora.runs.columns() as u64]
             }
-            Kind::Factors(Factors { runs, input, .. }) => {
-                [5 + u64::from(*input), 0, runs.len() as u64, runs.columns() as u64]
+            Some(Kind::Factors(Factors { runs, input, .. })) => {
+                [5 + u64::from(*input), own, 0, runs.len() as u64, runs.columns() as u64]
             }
+            None => [0, own, 0, 0, 0],
         }
     }
 }
@@ -170,7 +194,7 @@ impl Exec<'_> {
     pub(crate) fn begin_rows(&self, from: &Tensor) -> Tensor {
         let mut copy = None;
         self.each_term(|term, rows| {
-            let Kind::Factors(Factors { runs, factors, input: true }) = &term.0 else { return };
+            let Some(Kind::Factors(Factors { runs, factors, input: true })) = &term.kind else { return };
             let copy = copy.get_or_insert_with(|| {
                 let copy = self.device.empty(from.rows(), from.cols(), from.dtype(), Category::Workspace);
                 self.device.machine.copy(from, &copy);
@@ -184,7 +208,7 @@ impl Exec<'_> {
     /// Adds to rows of the result of the product at hand the low-rank terms that they have.
     pub(crate) fn add_row_terms(&self, from: &Tensor, to: &Tensor) {
         self.each_term(|term, rows| {
-            if let Kind::Low(Low { lora, a, b, .. }) = &term.0 {
+            if let Some(Kind::Low(Low { lora, a, b, .. })) = &term.kind {
                 lora.add_term(self, &from.view_rows(rows.clone()), [a, b], &to.view_rows(rows));
             }
         });
@@ -193,19 +217,37 @@ impl Exec<'_> {
     /// Multiplies columns of the whole result, before the weight's bias.
     pub(crate) fn rescale_rows(&self, to: &Tensor) {
         self.each_term(|term, rows| {
-            if let Kind::Low(Low { lora, lengths: Some(lengths), .. }) = &term.0 {
+            if let Some(Kind::Low(Low { lora, lengths: Some(lengths), .. })) = &term.kind {
                 multiply_columns(self.device, lora.runs, lengths, &to.view_rows(rows));
             }
         });
     }
 
+    /// Adds the weight's bias to the whole result; to rows whose adapter has one of its own that.
+    pub(crate) fn add_biases(&self, to: &Tensor, bias: &Tensor) {
+        let (mut own, mut from) = (Vec::new(), 0);
+        self.each_term(|term, rows| own.extend(term.bias.clone().map(|bias| (rows, bias))));
+        own.sort_by_key(|(rows, _)| rows.start);
+        let add = |rows: Range<usize>, bias: &Tensor| {
+            if !rows.is_empty() {
+                self.device.machine.add_bias(&to.view_rows(rows), bias);
+            }
+        };
+        for (rows, own) in own {
+            add(from..rows.start, bias);
+            from = rows.end;
+            add(rows, &own);
+        }
+        add(from..to.rows(), bias);
+    }
+
     /// What comes after the weight's bias: that of terms, and factors of the result.
     pub(crate) fn finish_rows(&self, to: &Tensor) {
-        self.each_term(|term, rows| match &term.0 {
-            Kind::Low(Low { lora, bias: Some(bias), .. }) => {
+        self.each_term(|term, rows| match &term.kind {
+            Some(Kind::Low(Low { lora, bias: Some(bias), .. })) => {
                 lora.add_low_bias(self, bias, &to.view_rows(rows));
             }
-            Kind::Factors(Factors { runs, factors, input: false }) => {
+            Some(Kind::Factors(Factors { runs, factors, input: false })) => {
                 multiply_columns(self.device, *runs, factors, &to.view_rows(rows));
             }
             _ => {}

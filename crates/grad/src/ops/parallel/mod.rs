@@ -205,7 +205,7 @@ impl Op for Parallel {
         }
         x.rescale_rows(&outs[0]);
         if let Some(bias) = params.get(1) {
-            x.device.machine.add_bias(&outs[0], bias);
+            x.add_biases(&outs[0], bias);
         }
         x.finish_rows(&outs[0]);
     }

@@ -38,12 +38,15 @@ pub enum GgufType {
 
 impl GgufType {
     /// All, with their names.
-    pub const ALL: [(&'static str, GgufType); 9] = [
+    pub const ALL: [(&'static str, GgufType); 12] = [
         ("f32", GgufType::Plain(Kind::F32)),
         ("f16", GgufType::Plain(Kind::F16)),
         ("bf16", GgufType::Plain(Kind::Bf16)),
         ("q8_0", GgufType::Plain(Kind::Q8_0)),
         ("q4_0", GgufType::Plain(Kind::Q4_0)),
+        ("q4_1", GgufType::Plain(Kind::Q4_1)),
+        ("q5_0", GgufType::Plain(Kind::Q5_0)),
+        ("q5_1", GgufType::Plain(Kind::Q5_1)),
         ("q4_k_m", GgufType::Q4KM),
         ("q5_k_m", GgufType::Q5KM),
         ("q6_k", GgufType::Plain(Kind::Q6K)),
@@ -56,7 +59,10 @@ impl GgufType {
             GgufType::Plain(Kind::F32) => 0,
             GgufType::Plain(Kind::F16) => 1,
             GgufType::Plain(Kind::Q4_0) => 2,
+            GgufType::Plain(Kind::Q4_1) => 3,
             GgufType::Plain(Kind::Q8_0) => 7,
+            GgufType::Plain(Kind::Q5_0) => 8,
+            GgufType::Plain(Kind::Q5_1) => 9,
             GgufType::Plain(Kind::Q4K) => 14,
             GgufType::Q4KM => 15,
             GgufType::Plain(Kind::Q5K) => 16,
@@ -102,7 +108,13 @@ impl GgufType {
             "attn_output" if six && eight => Kind::Q5K,
             _ => base,
         };
-        [kind, Kind::Q8_0, Kind::F16]
+        // `tensor_type_fallback`.
+        let narrower = match kind {
+            Kind::Q4K => Kind::Q5_0,
+            Kind::Q5K => Kind::Q5_1,
+            _ => Kind::Q8_0,
+        };
+        [kind, narrower, Kind::F16]
             .into_iter()
             .find(|kind| cols.is_multiple_of(kind.block()))
             .unwrap_or(Kind::F16)
