@@ -144,10 +144,10 @@ impl Reads for TextEncoder {
 
     fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
         let logits = self.encoder.logits(texts);
-        match logits.iter().flatten().all(|logit| logit.is_finite()) {
-            true => Ok(logits),
-            false => Err(Error::NotFinite { what: "a logit" }),
+        if logits.iter().flatten().any(|logit| !logit.is_finite()) {
+            return Err(Error::NotFinite { what: "a logit" });
         }
+        Ok(logits)
     }
 
     fn chunk_tokens(&self) -> usize {

@@ -283,10 +283,10 @@ mod tests {
         fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
             let first: Vec<u32> = texts.iter().map(|text| text.ids[0]).collect();
             self.0.borrow_mut().push(first.clone());
-            match first.contains(&13) {
-                true => Err(Error::Empty),
-                false => Ok(first.iter().map(|id| vec![*id as f32]).collect()),
+            if first.contains(&13) {
+                return Err(Error::Empty);
             }
+            Ok(first.iter().map(|id| vec![*id as f32]).collect())
         }
 
         fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {

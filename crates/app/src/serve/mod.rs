@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fathom_base::Service;
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_serve::{Keys, Opening, Recipe, Reload, Settings, Shared, is_loopback};
-use hosted::{Hosted, Watch};
+use hosted::{Answers, Hosted, Watch};
 
 use crate::adapters::held_otherwise;
 use crate::error::{Result, refuse};
@@ -48,10 +48,12 @@ struct Served {
 impl Served {
     /// Starts its engine, with its adapters.
     fn start(&self, watch: &Watch, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
-        let answers = match models::is_encoder(&self.path) {
-            true => encoder::run,
-            false if self.order.mesh.is_spread() => ranks::run,
-            false => hosted::run,
+        let answers: Answers = if models::is_encoder(&self.path) {
+            encoder::run
+        } else if self.order.mesh.is_spread() {
+            ranks::run
+        } else {
+            hosted::run
         };
         let Hosted { service, sizes, thread } =
             hosted::start(&self.name, &self.path, &self.order, watch, answers)?;

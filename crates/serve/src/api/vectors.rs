@@ -157,9 +157,11 @@ fn inputs(value: Value) -> Result<Vec<Input>, Fault> {
             "has to be a string, a list of strings, a list of token ids, or a list of such lists",
         )
     };
-    let text = |text: String| match text.is_empty() {
-        true => Err(Fault::field("input", "has an empty text, of which nothing can be computed")),
-        false => Ok(Input::Text((text, None))),
+    let text = |text: String| {
+        if text.is_empty() {
+            return Err(Fault::field("input", "has an empty text, of which nothing can be computed"));
+        }
+        Ok(Input::Text((text, None)))
     };
     let ids = |values: &[Value]| {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong);
