@@ -103,15 +103,19 @@ impl TextEncoder {
         self.reading.sentence.as_ref().map_or(hidden, |how| how.size(hidden))
     }
 
-    /// Plans a step of as many tokens as run together, on a machine without data.
+    /// Plans steps of as many tokens as run together, in the longest texts and in the shortest, on a machine without data.
     pub fn plan(&self) {
-        let text = self.max_tokens.max(1);
-        let texts = vec![TextIds::from(vec![0; text]); (self.chunk_tokens / text).max(1)];
-        // Tables of types are charged where a batch has pairs.
-        let texts: Vec<TextIds> = texts.into_iter().map(|text| TextIds { first: 0, ..text }).collect();
-        match self.encoder.spec.task {
-            Some(_) => drop(self.encoder.logits(&texts)),
-            None => drop(self.encoder.hidden(&texts)),
+        let (most, chunk) = (self.max_tokens.max(1), self.chunk_tokens.max(1));
+        let left = Some(chunk % most).filter(|left| *left > 0 && chunk > most);
+        let longest = std::iter::repeat_n(most, (chunk / most).max(1)).chain(left).collect();
+        for lengths in [longest, vec![1; chunk]] {
+            // Types of tokens are charged where a batch has pairs.
+            let text = |tokens: usize| TextIds { ids: vec![0; tokens], first: 0 };
+            let texts: Vec<TextIds> = lengths.into_iter().map(text).collect();
+            match self.encoder.spec.task {
+                Some(_) => drop(self.encoder.logits(&texts)),
+                None => drop(self.encoder.hidden(&texts)),
+            }
         }
     }
 
