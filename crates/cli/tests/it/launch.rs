@@ -110,6 +110,30 @@ fn jobs_that_cannot_be() {
     let one = ["launch", "slurm", "llama3-8b", "--nodes", "2", "--print"];
     refused(one, &["--nodes 2 with 1 ranks each are 2", "mesh has 1", "mesh.dp"]);
     refused(["launch", "slurm", "llama3-8b"], &["--print"]);
+    for (time, grace) in [("2", "120"), ("1:30", "90"), ("0:01:40", "100"), ("0-0:1", "60"), ("1-0", "90000")]
+    {
+        let job = ["launch", "slurm", "llama3-8b", "--print", "--time", time, "--grace", grace];
+        if time == "1-0" {
+            // Beyond what --grace may be.
+            refused(job, &["--grace"]);
+        } else {
+            refused(job, &["--grace", "--time", "less"]);
+        }
+    }
+    for time in ["3", "2:01", "1-0", "0", "UNLIMITED"] {
+        good([
+            "launch",
+            "slurm",
+            "llama3-8b",
+            "--print",
+            "--program",
+            "fathom",
+            "--time",
+            time,
+            "--grace",
+            "120",
+        ]);
+    }
     refused(["launch", "kubernetes", "llama3-8b", "--print"], &["--image"]);
     let words = ["launch", "local", "llama3-8b", "mesh.tp=3", "--print"];
     refused(words, &["tp"]);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::text::{command, one_line, quote};
 use super::{Work, hand_over, this_program};
@@ -19,6 +19,16 @@ fn script(args: &Slurm) -> Result<String> {
     let work = Work::of(&args.job)?;
     work.warn_of_paths("the folder that sbatch is called in, on every machine");
     let spread = work.spread(&args.machines)?;
+    if let Some(seconds) = args.time.as_deref().and_then(seconds)
+        && seconds <= u64::from(args.machines.grace)
+    {
+        bail!(
+            "--grace {} is not less than --time {}, so the job would save and queue again before it has trained; give it more time, or less \
+             grace",
+            args.machines.grace,
+            args.time.as_deref().unwrap_or_default()
+        );
+    }
     let mut script = String::from("#!/bin/bash\n");
     let mut option = |name: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(script, "#SBATCH --{name}={value}");
@@ -70,4 +80,25 @@ exit "$code"
         command(&work.train(&program, None)),
     );
     Ok(script)
+}
+
+/// Seconds of a time as sbatch takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, or
+/// days-hours:minutes:seconds. None of what it does not take, which it says itself.
+fn seconds(time: &str) -> Option<u64> {
+    let (days, rest) = match time.split_once('-') {
+        Some((days, rest)) => (Some(days.parse::<u64>().ok()?), rest),
+        None => (None, time),
+    };
+    let parts = rest.split(':').map(|part| part.parse::<u64>().ok()).collect::<Option<Vec<_>>>()?;
+    let [hours, minutes, seconds] = match (days.is_some(), parts.as_slice()) {
+        (true, [hours]) => [*hours, 0, 0],
+        (true, [hours, minutes]) => [*hours, *minutes, 0],
+        (false, [minutes]) => [0, *minutes, 0],
+        (false, [minutes, seconds]) => [0, *minutes, *seconds],
+        (_, [hours, minutes, seconds]) => [*hours, *minutes, *seconds],
+        _ => return None,
+    };
+    // Slurm takes 0 for no limit.
+    let all = days.unwrap_or(0).checked_mul(24)?.checked_add(hours)?.checked_mul(60)?.checked_add(minutes)?;
+    Some(all.checked_mul(60)?.checked_add(seconds)?).filter(|all| *all > 0)
 }
