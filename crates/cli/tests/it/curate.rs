@@ -365,9 +365,11 @@ fn an_encoder_classifies() {
 fn an_encoder_embeds() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    let lines: String = (0..12)
-        .map(|n| serde_json::json!({ "text": format!("Rivers carry {} of sand", n % 6) }).to_string() + "\n")
-        .collect();
+    let words = ["sand", "salt", "wind", "the plan", "water", "steps"];
+    let row = |word: &str| {
+        serde_json::json!({ "text": format!("Rivers carry {word} to the sea") }).to_string() + "\n"
+    };
+    let lines: String = words.iter().chain(&words).map(|word| row(word)).collect();
     fs::create_dir(at("data")).unwrap();
     fs::write(at("data/a.jsonl"), lines).unwrap();
     let recipe = |name: &str| {
