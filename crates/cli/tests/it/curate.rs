@@ -375,7 +375,7 @@ fn an_encoder_embeds() {
     let recipe = |name: &str| {
         let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders").join(name);
         let stage = format!(
-            "[[stage]]\nuse = \"semantic\"\nmodel = {encoder:?}\nmax_tokens = 40\nclusters = 1\neps = 1e-9\n"
+            "[[stage]]\nuse = \"semantic\"\nmodel = {encoder:?}\nmax_tokens = 40\nclusters = 1\neps = 1e-6\n"
         );
         fs::write(at("recipe.toml"), stage).unwrap();
         let settings = [format!("out={}", at(name)), format!("input.paths={}", at("data"))];
