@@ -128,13 +128,19 @@ def randomise(model, generator):
             weight.copy_(0.1 * noise + (1.0 if is_norm and name.endswith("weight") else 0.0) if weight.dim() == 1 else 0.2 * noise)
 
 
-def write(name, make, config, tokenizer):
+def made(name, make, config):
+    """An empty folder, and a model with weights of its own."""
     folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     torch.manual_seed(0)
     model = make(config).eval()
     randomise(model, torch.Generator().manual_seed(len(name)))
+    return folder, model
+
+
+def write(name, make, config, tokenizer):
+    folder, model = made(name, make, config)
     if isinstance(model, Custom):
         save_file(model.state_dict(), folder / "model.safetensors")
         labels = {str(i): label for i, label in enumerate(["Arts", "Science", "Games", "Law", "News"])}
@@ -165,12 +171,7 @@ def pairs_of(tokenizer, pair):
 
 def folder_of(name, make, config, tokenizer):
     """A folder of Transformers, as the hub has it."""
-    folder = OUT / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    torch.manual_seed(0)
-    model = make(config).eval()
-    randomise(model, torch.Generator().manual_seed(len(name)))
+    folder, model = made(name, make, config)
     model.save_pretrained(folder)
     names = dict(cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]", pad_token="[PAD]", mask_token="[MASK]")
     names["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]

@@ -34,10 +34,7 @@ impl TextEncoder {
         chunk_tokens: usize,
     ) -> Result<TextEncoder, Error> {
         let encoder = Encoder::open(device, folder, dtype)?;
-        let sentence = Sentence::open(folder)?;
-        if let Some(Err(why)) = sentence.as_ref().map(|how| how.check(encoder.spec.model.hidden)) {
-            return Err(Error::Unsupported(format!("{}: {why}", folder.join("modules.json").display())));
-        }
+        let sentence = Sentence::open(folder, encoder.spec.model.hidden)?;
         let room = encoder.spec.max_tokens();
         if let (Some(max_tokens), Some(room)) = (max_tokens, room)
             && max_tokens > room

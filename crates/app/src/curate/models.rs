@@ -73,7 +73,8 @@ fn with_engine(
     };
     let (device, loaded, tokenizer) = open().map_err(|error| refused(folder, &error))?;
     let limits = Limits { context_tokens: settings.context_tokens, ..Limits::default() };
-    let sentence = Sentence::open(folder).map_err(|error| refused(folder, &error.into()))?;
+    let sentence =
+        Sentence::open(folder, loaded.model.spec.hidden).map_err(|error| refused(folder, &error.into()))?;
     let engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
     work(&mut engine.pooling(sentence))
 }

@@ -134,7 +134,7 @@ pub(super) fn run(
     if let Some(drafting) = &drafting {
         engine = engine.drafting(drafting)?;
     }
-    engine = engine.pooling(Sentence::open(&folder)?);
+    engine = engine.pooling(Sentence::open(&folder, loaded.model.spec.hidden)?);
     let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
     let beginnings = named.beginnings(engine.spec(), &device.machine.profile().isa, order)?;
     let capacity = sizes.capacity.clone();
@@ -236,10 +236,7 @@ pub(super) fn pad_token(folder: &Path) -> Result<Option<String>> {
 /// # Errors
 /// What its folder says of them and is not supported.
 fn reading(folder: &Path, spec: &Spec, labels: usize) -> Result<TextReading> {
-    let sentence = Sentence::open(folder)?;
-    if let Some(Err(why)) = sentence.as_ref().map(|how| how.check(spec.hidden)) {
-        refuse!("{}: {why}", folder.join("modules.json").display());
-    }
+    let sentence = Sentence::open(folder, spec.hidden)?;
     let plain = TextReading { sentence, framed: false, task: None, sigmoid: false };
     if labels == 0 {
         return Ok(plain);

@@ -64,11 +64,11 @@ impl Default for Sentence {
 }
 
 impl Sentence {
-    /// What a folder says; none of a folder (or a GGUF file) without `modules.json`.
+    /// What a folder says of hidden states of so many numbers; none of a folder (or a GGUF file) without `modules.json`.
     ///
     /// # Errors
-    /// A module or a value that is not supported, by file and key.
-    pub fn open(folder: &Path) -> Result<Option<Sentence>> {
+    /// A module or a value that is not supported, or a layer of another size, by file and key.
+    pub fn open(folder: &Path, hidden: usize) -> Result<Option<Sentence>> {
         let file = folder.join("modules.json");
         if !file.is_file() {
             return Ok(None);
@@ -79,6 +79,7 @@ impl Sentence {
         let modules: Vec<Map<String, Value>> = serde_json::from_slice(&bytes)
             .map_err(|error| Error::config(&file, "modules", error.to_string()))?;
         let mut found = Sentence { pools: Vec::new(), ..Sentence::default() };
+        let (mut size, mut pools_prompt) = (hidden, true);
         for (at, module) in modules.iter().enumerate() {
             let named = module.get("type").and_then(Value::as_str).unwrap_or_default();
             let path = inside(folder, module.get("path").and_then(Value::as_str).unwrap_or_default())
@@ -93,8 +94,11 @@ impl Sentence {
                     }
                     found.transformer(&path)?;
                 }
-                ("Pooling", 1) => found.pools = pools(&path.join("config.json"))?,
-                ("Dense", 2..) => found.after.push(dense(&path)?),
+                ("Pooling", 1) => {
+                    (found.pools, pools_prompt) = pools(&path.join("config.json"))?;
+                    size *= found.pools.len();
+                }
+                ("Dense", 2..) => found.after.push(dense(&path, &mut size)?),
                 ("Normalize", 2..) => found.after.push(After::Normalise),
                 (other, _) => {
                     return Err(refuse(format!(
@@ -106,7 +110,7 @@ impl Sentence {
         if found.pools.is_empty() {
             return Err(refuse("names no Pooling, so texts have no vectors".into()));
         }
-        found.prompts(folder)?;
+        found.prompts(folder, pools_prompt)?;
         Ok(Some(found))
     }
 
@@ -132,8 +136,8 @@ impl Sentence {
         Ok(limit(&read_object(&file)?, "model_max_length"))
     }
 
-    /// Reads the prompt that stands before texts where nothing else is asked for.
-    fn prompts(&mut self, folder: &Path) -> Result<()> {
+    /// Reads the prompt that stands before texts where nothing else is asked for, and whose tokens are `pooled` with the text's.
+    fn prompts(&mut self, folder: &Path, pooled: bool) -> Result<()> {
         let file = folder.join("config_sentence_transformers.json");
         if !file.is_file() {
             return Ok(());
@@ -144,10 +148,7 @@ impl Sentence {
         let missing =
             || Error::config(&file, "default_prompt_name", format!("is {name}, which `prompts` has not"));
         self.prompt = prompt.ok_or_else(missing)?.to_string();
-        let included = read_object(&folder.join("1_Pooling/config.json"))
-            .ok()
-            .and_then(|pooling| pooling.get("include_prompt").and_then(Value::as_bool));
-        if included == Some(false) && !self.prompt.is_empty() {
+        if !pooled && !self.prompt.is_empty() {
             let what = "names a prompt that pooling leaves out (`include_prompt`); that is not supported";
             return Err(Error::config(&file, "default_prompt_name", what));
         }
@@ -161,26 +162,6 @@ impl Sentence {
             After::Normalise => None,
         });
         dense.unwrap_or(self.pools.len() * hidden)
-    }
-
-    /// Whether its layers fit hidden states of so many numbers.
-    ///
-    /// # Errors
-    /// Layers of other sizes, in words.
-    pub fn check(&self, hidden: usize) -> std::result::Result<(), String> {
-        let mut size = self.pools.len() * hidden;
-        for after in &self.after {
-            if let After::Dense { weight, bias, .. } = after {
-                if weight.len() != bias.len() * size {
-                    return Err(format!(
-                        "a Dense module takes {} numbers, and gets {size}",
-                        weight.len() / bias.len().max(1)
-                    ));
-                }
-                size = bias.len();
-            }
-        }
-        Ok(())
     }
 
     /// The vector of a text's rows [tokens, size], token after token in f64, at length 1; none where it has no direction.
@@ -251,8 +232,9 @@ fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
     Path::new(path).components().all(plain).then(|| folder.join(path))
 }
 
-/// The modes of a configuration: a name or names in newer files, keys that are true in older ones.
-fn pools(file: &Path) -> Result<Vec<Pool>> {
+/// The modes of a configuration: a name or names in newer files, keys that are true in older ones; and whether a prompt's tokens are
+/// pooled.
+fn pools(file: &Path) -> Result<(Vec<Pool>, bool)> {
     let map = read_object(file)?;
     let named = |name: &Value| {
         let known = POOLS.iter().find(|(_, known, _)| name.as_str() == Some(known));
@@ -265,18 +247,20 @@ fn pools(file: &Path) -> Result<Vec<Pool>> {
         };
         known.map(|(_, _, pool)| *pool).ok_or_else(refuse)
     };
-    match map.get("pooling_mode") {
-        Some(Value::Array(names)) => names.iter().map(named).collect(),
-        Some(name) => Ok(vec![named(name)?]),
+    let found: Vec<Pool> = match map.get("pooling_mode") {
+        Some(Value::Array(names)) => names.iter().map(named).collect::<Result<_>>()?,
+        Some(name) => vec![named(name)?],
         None => {
             let asked = |(key, _, _): &&(&str, &str, Pool)| map.get(*key) == Some(&Value::Bool(true));
             let asked: Vec<Pool> = POOLS.iter().filter(asked).map(|(_, _, pool)| *pool).collect();
-            Ok(if asked.is_empty() { vec![Pool::Mean] } else { asked })
+            if asked.is_empty() { vec![Pool::Mean] } else { asked }
         }
-    }
+    };
+    Ok((found, map.get("include_prompt") != Some(&Value::Bool(false))))
 }
 
-fn dense(folder: &Path) -> Result<After> {
+/// A layer over `size` numbers, which then is what it gives.
+fn dense(folder: &Path, size: &mut usize) -> Result<After> {
     let file = folder.join("config.json");
     let map = read_object(&file)?;
     let refuse = |key: &str, what: &str| Err(Error::config(&file, key, what));
@@ -304,10 +288,17 @@ fn dense(folder: &Path) -> Result<After> {
     };
     let sizes =
         ["out_features", "in_features"].map(|key| map.get(key).and_then(Value::as_u64).unwrap_or(0) as usize);
+    if sizes[1] != *size {
+        return refuse("in_features", &format!("is {}, and {size} numbers come to it", sizes[1]));
+    }
+    if sizes[0] == 0 {
+        return refuse("out_features", "is 0 or missing; a number from 1 on is needed");
+    }
     let weight = all("linear.weight", &sizes)?;
     let bias = match map.get("bias") {
         Some(Value::Bool(false)) => vec![0.0; sizes[0]],
         _ => all("linear.bias", &sizes[..1])?,
     };
+    *size = sizes[0];
     Ok(After::Dense { weight, bias, tanh })
 }

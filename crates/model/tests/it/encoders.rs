@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_base::TextIds;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, Places, Scope, Tape};
-use fathom_model::{Encoder, EncoderSpec, Task};
+use fathom_model::{Encoder, EncoderSpec, Sentence, Task};
 use fathom_tensor::{Category, DType, Device};
 use serde::Deserialize;
 
@@ -149,6 +149,56 @@ fn folders_as_they_are_published_are_read() {
     }
     // The second text's type is another.
     assert_ne!(found, bare.hidden(&[text.ids.into()])[0]);
+}
+
+/// What a folder says of its vectors and is not followed is refused by file and key, and never left out.
+#[test]
+fn modules_that_are_not_followed_are_refused() {
+    let refused = |file: &str, change: &dyn Fn(&str) -> String| {
+        let folder = tempfile::tempdir().unwrap();
+        let from = case("embed_xlm_roberta");
+        for module in ["1_Pooling", "2_Dense"] {
+            std::fs::create_dir(folder.path().join(module)).unwrap();
+        }
+        for name in [
+            "modules.json",
+            "config_sentence_transformers.json",
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+        ] {
+            std::fs::copy(from.join(name), folder.path().join(name)).unwrap();
+        }
+        assert_eq!(Sentence::open(folder.path(), 32).unwrap().unwrap().size(32), 24);
+        let text = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        assert_ne!(change(&text), text, "{file}");
+        std::fs::write(folder.path().join(file), change(&text)).unwrap();
+        Sentence::open(folder.path(), 32).unwrap_err().to_string()
+    };
+    let pooling = "1_Pooling/config.json";
+    for (file, from, to, part) in [
+        ("modules.json", "normalize.Normalize", "router.Router", "is Router in place 3"),
+        ("modules.json", "1_Pooling", "../1_Pooling", "leaves the folder"),
+        ("modules.json", "\"path\": \"\"", "\"path\": \"0_Transformer\"", "move them there"),
+        ("modules.json", "pooling.Pooling", "dense.Dense", "is Dense in place 1"),
+        (pooling, "\"max\"", "\"median\"", "weightedmean"),
+        (pooling, "\"include_prompt\": true", "\"include_prompt\": false", "default_prompt_name"),
+        (pooling, "\"mean\",", "", "in_features"),
+        ("2_Dense/config.json", "Tanh", "ReLU", "Tanh, Identity"),
+        ("2_Dense/config.json", "24", "0", "out_features"),
+        ("2_Dense/config.json", "24", "25", "linear.weight"),
+        ("2_Dense/config.json", "{", "{\"use_residual\": true,", "use_residual"),
+        (
+            "config_sentence_transformers.json",
+            "\"default_prompt_name\": \"query\"",
+            "\"default_prompt_name\": \"passage\"",
+            "passage",
+        ),
+    ] {
+        let message = refused(file, &|text| text.replacen(from, to, 1));
+        assert!(message.contains(part), "{message}");
+    }
+    assert!(Sentence::open(&case("bert"), 32).unwrap().is_none());
 }
 
 /// The loss of each text's first token, and the gradients of all weights.

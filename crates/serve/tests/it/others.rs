@@ -26,6 +26,41 @@ async fn vectors_come_as_numbers_or_bytes() {
 }
 
 #[tokio::test]
+async fn texts_are_labelled_scored_and_cut() {
+    let bed = Bed::new(Mock { labels: vec!["no".into(), "yes".into()], ..Mock::default() });
+    let (status, body) = bed.post("/classify", json!({"input": ["x", "y"]})).await;
+    let first = json!({"index": 0, "label": "yes", "probs": [0.25, 0.75], "num_classes": 2});
+    assert_eq!((status, &body["data"][0]), (200, &first));
+    let (status, body) = bed.post("/v1/rerank", json!({"query": "a", "documents": ["b"]})).await;
+    assert!(status == 400 && body.to_string().contains("2 labels"), "{body}");
+    let bed = Bed::new(Mock::default());
+    let (status, body) = bed.post("/score", json!({"text_1": "x", "text_2": ["xy", "y"]})).await;
+    assert_eq!(
+        (status, &body["data"][0]["score"], &body["data"][1]["score"]),
+        (200, &json!(1.0), &json!(0.0))
+    );
+    let long = "a".repeat(1001);
+    let (_, body) = bed.post("/v1/embeddings", json!({"input": long, "truncate_prompt_tokens": -1})).await;
+    assert_eq!(body["usage"]["prompt_tokens"], 1000);
+    for (route, wrong) in [
+        ("/v1/embeddings", json!({"input": long})),
+        ("/v1/embeddings", json!({"input": "a", "truncate_prompt_tokens": 0})),
+        ("/v1/embeddings", json!({"input": "a", "truncate_prompt_tokens": 1001})),
+        ("/v1/embeddings", json!({"input": "a", "truncate_prompt_tokens": "all"})),
+        ("/score", json!({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})),
+        ("/score", json!({"text_1": "a"})),
+        ("/score", json!({"text_1": [], "text_2": []})),
+        ("/score", json!({"text_1": 1, "text_2": "a"})),
+        ("/rerank", json!({"query": "a", "documents": []})),
+        ("/rerank", json!({"query": "a", "documents": [1]})),
+        ("/classify", json!({"input": ""})),
+    ] {
+        let (status, body) = bed.post(route, wrong.clone()).await;
+        assert_eq!(status, 400, "{wrong}: {body}");
+    }
+}
+
+#[tokio::test]
 async fn documents_are_ranked_by_a_classifier_or_by_vectors() {
     let body = json!({"query": "x?", "documents": ["yy", {"text": "x"}, "y"], "top_n": 2});
     let order = |body: &Value| {
