@@ -420,3 +420,42 @@ fn rows_are_read_compressed_and_from_tables() {
         assert!(error.to_string().contains(name), "{error}");
     }
 }
+
+#[test]
+fn a_damaged_table_ends_at_its_first_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, damaged) = (folder.path().join("whole.parquet"), folder.path().join("damaged.parquet"));
+    table(&whole);
+    let bytes = std::fs::read(&whole).unwrap();
+    let mut failed = 0;
+    for at in 0..bytes.len() {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 0x55;
+        std::fs::write(&damaged, &bytes).unwrap();
+        let Ok(rows) = Rows::open(&damaged) else { continue };
+        let rows: Vec<bool> = rows.take(1000).map(|row| row.is_err()).collect();
+        assert!(rows.len() < 1000, "byte {at}: the rows do not end");
+        assert!(rows.iter().rev().skip(1).all(|error| !error), "byte {at}: rows follow an error");
+        failed += usize::from(rows.last() == Some(&true));
+    }
+    assert!(failed > 10, "{failed}");
+}
+
+#[test]
+fn a_row_that_is_too_long_is_an_error_and_the_next_one_is_read() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.jsonl.gz");
+    let mut gz =
+        flate2::write::GzEncoder::new(std::fs::File::create(&path).unwrap(), flate2::Compression::fast());
+    for _ in 0..70 {
+        gz.write_all(&[b' '; 1 << 20]).unwrap();
+    }
+    gz.write_all(b"{}\n{\"prompt\": \"a\"}\n").unwrap();
+    gz.finish().unwrap();
+    let rows: Vec<_> = Rows::open(&path).unwrap().collect();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let error = rows[0].as_ref().unwrap_err().to_string();
+    assert!(error.contains("long.jsonl.gz:1") && error.contains("longer than 67108864 bytes"), "{error}");
+    assert_eq!(rows[1].as_ref().unwrap()["prompt"], "a");
+}
