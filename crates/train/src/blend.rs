@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use fathom_model::Spec as ModelSpec;
 use fathom_text::Tokenizer;
 use fathom_text::loader::{self, Cursor, Loader, SourceFilter, Spec, choose, is_held_out};
 use fathom_text::recall;
@@ -115,6 +116,29 @@ impl Stores {
             self.held_out = ((lowest >> 64) as u64 as f64 * (1.0 + f64::EPSILON) + 1.0) / 2f64.powi(64);
         }
         Ok(())
+    }
+
+    /// Has a model claim the context that the documents of a run reached, as far as its samples have room for them.
+    ///
+    /// # Errors
+    /// A store that cannot be read.
+    pub fn claim(&self, recipe: &Recipe, spec: &mut ModelSpec) -> Result<()> {
+        let room = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
+        stage::claim(spec, self.longest_tokens()?.min(room));
+        Ok(())
+    }
+
+    /// Tokens of the longest document that is trained on; 0 where there is no text.
+    fn longest_tokens(&self) -> Result<usize> {
+        let mut longest = 0;
+        for store in self.measured() {
+            for doc in (0..store.num_documents()).filter(|doc| store.doc_len(*doc) > 0) {
+                if store.doc_len(doc) > longest && !is_held_out(store.doc_hash(doc)?, self.held_out) {
+                    longest = store.doc_len(doc);
+                }
+            }
+        }
+        Ok(longest)
     }
 
     /// Share of the documents kept out of training: the recipe's, or as much as holds one document out.

@@ -16,7 +16,7 @@ use fathom_train::{
 
 use super::folder::{create, same_recipe};
 use super::named::Named;
-use super::{export, moments};
+use super::{claims, export, moments};
 use crate::budgets::budgets;
 use crate::crew::Crew;
 use crate::error::{Context, Result, refuse};
@@ -94,6 +94,7 @@ pub(super) fn prepare<'a>(
     export::check(job)?;
     let stores = Stores::open(job.recipe(), corpus.map(Arc::new), tokenizer.vocab_size())?;
     stores.check_tokenizer(&tokenizer)?;
+    claims::say(job, &stores, &events)?;
     Ok(Some((Ready { job, events, tokenizer, stores, flops }, metrics)))
 }
 
