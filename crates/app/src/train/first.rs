@@ -163,11 +163,6 @@ impl<'a> First<'a> {
 
     /// Says where the run goes on; the step after which it does.
     fn say_resumed(&self, run: &Run<'_>) -> u64 {
-        if self.shared.stores.held_out() != self.shared.job.recipe().data.held_out_share {
-            self.events.line(
-                "no document's hash falls into the held-out share; the one with the lowest is held out",
-            );
-        }
         let steps_done = run.progress().step;
         if steps_done > 0 {
             self.events.line(&format!("resumed after step {steps_done}"));

@@ -77,7 +77,13 @@ fn a_model_claims_the_context_that_its_documents_reached() {
     let folder = tempfile::tempdir().unwrap();
     let model = base(folder.path());
     assert_eq!(claimed(model.parent().unwrap()), 64);
-    let long = ["stage.0.seq_tokens=512", "stage.0.epochs=1", "eval.enabled=false", "data.held_out_share=0"];
+    let long = [
+        "stage.0.seq_tokens=512",
+        "stage.0.max_docs=64",
+        "stage.0.epochs=1",
+        "eval.enabled=false",
+        "data.held_out_share=0",
+    ];
     let out = folder.path().join("short");
     let said = printed(args(folder.path(), "short", &long));
     assert!(said.contains("no document is longer than the 64"), "{said}");
