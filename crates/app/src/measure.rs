@@ -262,7 +262,9 @@ pub fn sample(subject: &Subject<'_>, step: u64) -> Result<Option<events::Sample>
     let engine = Engine::new(device, model, params, subject.tokenizer, limits);
     let prompt = ids[..64].to_vec();
     let answer = engine.greedy(std::slice::from_ref(&prompt), 96)?.swap_remove(0);
-    let (prompt, text) = (subject.tokenizer.decode(&prompt), subject.tokenizer.decode(&answer));
+    // A prompt that is typed has it put before it.
+    let typed = &prompt[usize::from(subject.tokenizer.bos() == prompt.first().copied())..];
+    let (prompt, text) = (subject.tokenizer.decode(typed), subject.tokenizer.decode(&answer));
     Ok(Some(events::Sample { step, prompt, text }))
 }
 

@@ -8,6 +8,7 @@ use fathom_app::figures::Figures;
 use fathom_app::{Event, Events};
 use fathom_base::human;
 use fathom_base::metrics::events;
+use fathom_report::objective::step_line;
 use fathom_train::Settled;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -159,9 +160,9 @@ impl Live {
         let eta = stage_steps.map_or("...".to_string(), |steps| human::seconds(left(steps)));
         let of = stage_steps.map_or(String::new(), |steps| format!("/{steps}"));
         let text = format!(
-            "{} {stage_step}{of}  loss {:.3}  {} tokens/s  {:.3} TFLOP/s  {}  eta {eta}",
+            "{} {stage_step}{of}  {}  {} tokens/s  {:.3} TFLOP/s  {}  eta {eta}",
             self.stage,
-            step.loss,
+            step_line(step),
             human::grouped(step.tokens_per_s as u64),
             step.model_tflops,
             human::bytes(step.pool_peak_bytes),
@@ -187,10 +188,12 @@ impl Live {
 /// Figures in a line.
 fn in_a_line(figures: &Figures, short: usize) -> String {
     let mut parts = Vec::new();
-    if let Some(bits) = &figures.bits {
+    // What lessons are judged by; their text as such is compared with nothing.
+    let of_text = figures.answers.is_none();
+    if let Some(bits) = figures.bits.as_ref().filter(|_| of_text) {
         parts.push(format!("{:.3} bits per byte (gzip {:.3})", bits.bits_per_byte, bits.gzip_bits_per_byte));
     }
-    if let Some(position) = &figures.position {
+    if let Some(position) = figures.position.as_ref().filter(|_| of_text) {
         let ends = position.buckets.iter().filter(|bucket| bucket.tokens > 0);
         let all: Vec<String> = ends.map(|bucket| format!("{:.2}", bucket.loss)).collect();
         parts.push(format!("loss by position {}", all.join(" ")));

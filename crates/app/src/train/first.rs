@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use fathom_base::metrics::{Event, MetricsWriter, events};
+use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::rss;
 use fathom_report::RunLog;
 use fathom_report::tensorboard::EventFile;
@@ -14,7 +14,7 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together
 use super::gap::Gap;
 use super::rank::{Shared, rebuilds, trainers};
 use super::time::{Ahead, Turns};
-use super::watch::{Aside, BEFORE, Watch};
+use super::watch::{Aside, Watch};
 use super::{export, moments};
 use crate::adapters::FOLDER;
 use crate::error::Result;
@@ -127,7 +127,8 @@ pub(super) fn first(
 /// Measures a run on one rank that has not started.
 fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap<'_>>) -> Result<()> {
     if run.progress().step == 0 && watch.measures && moments::before(watch.recipe) == Some(0) {
-        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), BEFORE, 0, metrics).map(drop))?;
+        let when = moments::names(watch.recipe)[0];
+        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), when, 0, metrics).map(drop))?;
     }
     if let Some(gap) = gap {
         run.before(&mut |trainer, metrics| {
@@ -162,16 +163,29 @@ impl<'a> First<'a> {
 
     /// Says where the run goes on; the step after which it does.
     fn say_resumed(&self, run: &Run<'_>) -> u64 {
-        if self.shared.stores.held_out() != self.shared.job.recipe().data.held_out_share {
-            self.events.line(
-                "no document's hash falls into the held-out share; the one with the lowest is held out",
-            );
-        }
         let steps_done = run.progress().step;
         if steps_done > 0 {
             self.events.line(&format!("resumed after step {steps_done}"));
+            self.warn_of_lost_steps(steps_done);
         }
         steps_done
+    }
+
+    /// Warns where the log does not reach the step that a run goes on after: it was emptied or cut since.
+    fn warn_of_lost_steps(&self, steps_done: u64) {
+        let log = self.shared.job.log();
+        let step = |event| match Event::from_value(event) {
+            Some(Event::Step(step)) => Some(step.step),
+            _ => None,
+        };
+        let last = read_events(&log).unwrap_or_default().iter().filter_map(step).max().unwrap_or(0);
+        if last < steps_done {
+            self.events.warn(&format!(
+                "{}: has no line of the steps {} to {steps_done}, which the checkpoint has; the model is whole, and the report lacks them",
+                log.display(),
+                last + 1
+            ));
+        }
     }
 
     /// The file for TensorBoard, if the recipe asks for one.
@@ -200,6 +214,7 @@ impl<'a> First<'a> {
         }
         // So are projections of hidden states.
         model.spec.projections = None;
+        self.shared.stores.claim(job.recipe(), &mut model.spec)?;
         if alone {
             export::whole(job, &device, &model, &params)?;
         } else {
@@ -240,7 +255,7 @@ impl<'a> First<'a> {
         if job.recipe().eval.enabled {
             let before = self.aside().attempt(device, || self.saved_before(device))?;
             if let Some((step, whole)) = before.flatten() {
-                watch.measure((device, &whole).into(), BEFORE, step, metrics)?;
+                watch.measure((device, &whole).into(), moments::names(job.recipe())[0], step, metrics)?;
             }
         }
         let whole = self.aside().attempt(device, || match (&job.trained.adapter, job.start()?) {
@@ -251,7 +266,7 @@ impl<'a> First<'a> {
             _ => models::load(device, &job.model(), None, events),
         })?;
         if let Some(whole) = &whole {
-            watch.measure((device, whole).into(), moments::after(job.recipe()), step, metrics)?;
+            watch.measure((device, whole).into(), moments::names(job.recipe())[1], step, metrics)?;
         }
         Ok(whole)
     }

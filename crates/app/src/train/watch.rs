@@ -22,9 +22,6 @@ use crate::events::{Event, Events};
 use crate::measure::{Extent, OnDevice, Subject, measure};
 use crate::report::unix_s;
 
-/// When the first measurement is.
-pub(super) const BEFORE: &str = "before_extension";
-
 /// What a run does besides its steps, and goes on without.
 #[derive(Clone, Copy)]
 pub(super) struct Aside<'a> {
@@ -113,9 +110,7 @@ impl Watch<'_> {
         let moment = Moment { when: when.into(), step, trained_tokens: of.model.spec.max_positions as u64 };
         let extent = Extent { moment, tokens, context, seconds: self.seconds(when) };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
-        let teaches = self.recipe.data.is_lessons() || self.recipe.rl.is_on();
-        let of_what = if teaches { when.replace("extension", "training") } else { when.to_string() };
-        self.aside.events.doing(&format!("measuring {}", of_what.replace('_', " ")));
+        self.aside.events.doing(&format!("measuring {}", when.replace('_', " ")));
         let started = Instant::now();
         let measured = self
             .aside
@@ -138,7 +133,7 @@ impl Watch<'_> {
     /// Seconds of a timed run for a measurement: the last one has what is left, where that is less than it was given.
     fn seconds(&self, when: &str) -> Option<f64> {
         let given_s = self.measure_s?;
-        let by = self.measured_by.filter(|_| when != BEFORE);
+        let by = self.measured_by.filter(|_| when != moments::names(self.recipe)[0]);
         let left_s = by.map_or(given_s, |by| by.saturating_duration_since(Instant::now()).as_secs_f64());
         Some(left_s.clamp(given_s / 4.0, given_s))
     }
@@ -192,9 +187,10 @@ impl Hooks for Watch<'_> {
         step: u64,
         metrics: &mut MetricsWriter,
     ) -> fathom_train::Result<Flow> {
+        let [before, after] = moments::names(self.recipe);
         let when = match index + 1 {
-            done if moments::before(self.recipe) == Some(done) => BEFORE,
-            done if self.recipe.stage.len() == done => moments::after(self.recipe),
+            done if moments::before(self.recipe) == Some(done) => before,
+            done if self.recipe.stage.len() == done => after,
             _ => return Ok(Flow::Continue),
         };
         self.measure(trainer.into(), when, step, metrics)

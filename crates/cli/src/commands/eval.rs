@@ -87,6 +87,9 @@ fn print(figures: &Figures, context: usize) {
             outln!("  {:>8} to {:<8} {:.4}", bucket.from, bucket.to, bucket.loss);
         }
     }
+    if figures.bits.is_some() && figures.position.is_none() {
+        outln!("\nloss by position: none, the text is too short; give more (--data PATH)");
+    }
     let Some(needles) = &figures.needles else { return };
     outln!("\nneedle found, by length and depth");
     let depths: Vec<String> =

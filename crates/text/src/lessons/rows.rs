@@ -17,6 +17,8 @@ use crate::error::{Error, OrIo, Result};
 const KEYS: [&str; 5] = ["input_ids", "completion", "output", "messages", "conversations"];
 /// Bytes of the longest line. Parsed JSON takes up to thirty times its text.
 const LONGEST: u64 = 64 << 20;
+/// Editors of Windows begin a file of UTF-8 with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The rows of a file, in its order.
 pub struct Rows {
@@ -137,11 +139,15 @@ fn broken(path: &Path, line: u64, reason: String) -> Error {
 /// The text of a file, unpacked by what its name ends in.
 fn text(path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
     let file = File::open(path)?;
-    Ok(match () {
+    let mut text: Box<dyn BufRead + Send> = match () {
         () if ends(path, "gz") => Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file))),
         () if ends(path, "zst") => Box::new(BufReader::new(zstd::Decoder::new(file)?)),
         () => Box::new(BufReader::new(file)),
-    })
+    };
+    if text.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
+        text.consume(BYTE_ORDER_MARK.len());
+    }
+    Ok(text)
 }
 
 /// Columns of a row. What is null is left out: a table has a column for what any row says.

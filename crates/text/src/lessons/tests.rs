@@ -93,6 +93,19 @@ fn what_cannot_be_taught_is_refused() {
 }
 
 #[test]
+fn rows_behind_a_byte_order_mark_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = r#"{"prompt": "a", "completion": " b"}"#;
+    for (name, text) in [("a.jsonl", row.to_string()), ("b.json", format!("[{row}]"))] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("\u{feff}{text}\n")).unwrap();
+        let rows: Vec<Value> = Rows::open(&path).unwrap().map(Result::unwrap).collect();
+        assert_eq!(rows, [serde_json::from_str::<Value>(row).unwrap()], "{name}");
+        assert!(is_lesson_file(&path, "text"), "{name}");
+    }
+}
+
+#[test]
 fn rows_are_named_by_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let (lines, array) = (folder.path().join("a.jsonl"), folder.path().join("b.json"));
