@@ -255,7 +255,7 @@ def adapter(fathom, rows, args):
         question = "Name something red."
         said = fathom("generate", base, question, "--adapter", out, "--max-tokens", 16, "--temperature", 0, "--precision", "f32", "--ids")
         prompt = tokenizer.encode(question).ids
-        found, theirs = [int(word) for word in said.replace(",", " ").split()], greedy(tuned, prompt, 16)
+        found, theirs = json.loads(said), greedy(tuned, prompt, 16)
         same = same_count(found, theirs)
         rows.add(model, "greedy answer with it", f"{same} of {len(found)} tokens the same: {tokenizer.decode(found).strip()[:40]!r}",
                  "PEFT over Transformers", 0 < same == len(found))

