@@ -262,23 +262,22 @@ def adapter(fathom, rows, args):
 
 
 def evaluate(fathom, rows, args):
-    folder = fathom.work / "passages"
-    folder.mkdir(exist_ok=True)
-    for name, text in passages().items():
-        (folder / f"{name}.txt").write_text(text)
+    # JSON lines, a document each: files of a folder are joined.
+    data = fathom.work / "passages.jsonl"
+    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in passages(2500).values()))
     for model in models(args, smollm2, gemma3):
         base = fathom.folder(model)
         reference, tokenizer = causal(base), encoder(base)
         begin = json.loads((base / "config.json").read_text())["bos_token_id"]
         loss = size = count = 0
-        for text in passages().values():
+        for text in passages(2500).values():
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             found = forward(reference, [begin, *ids]).log_softmax(-1)
             loss -= found[range(len(ids)), ids].sum().item()
             size, count = size + len(text.encode()), count + len(ids)
         theirs = loss / math.log(2) / size
         for name, path, most in (("f32 folder", base, 2e-5), ("GGUF, in its blocks", model.path, 5e-3)):
-            printed = fathom("eval", path, "--data", folder, "--needle-trials", 0, "--tokens", 4096, "--json")
+            printed = fathom("eval", path, "--data", data, "--needle-trials", 0, "--tokens", 1024, "--json")
             found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
             ours = next(row["bits_per_byte"] for row in found if "bits_per_byte" in row)
             rows.add(model, f"`fathom eval`, bits per byte of {count:,} tokens of the handbook, {name}", f"{ours:.5f}",
@@ -368,7 +367,7 @@ def vectors(server, rows, name, model, torch, transformers):
     made = [text for text in made if len(tokenizer(text)["input_ids"]) > 2]
     largest = 0.0
     for text in made:
-        ours = torch.tensor(server.ask("/v1/embeddings", model=name, input=text)["data"][0]["embedding"])
+        ours = torch.tensor(server.ask("/v1/embeddings", model=name, input=text, truncate_prompt_tokens=-1)["data"][0]["embedding"])
         read = tokenizer(text, return_tensors="pt", truncation=True, max_length=256)
         with torch.no_grad():
             hidden = reference(**read).last_hidden_state[0]
