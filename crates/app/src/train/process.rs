@@ -59,7 +59,7 @@ impl Running {
     fn is_quiet(&self) -> Result<(), String> {
         match self.from.try_recv() {
             Ok(line) => Err(format!(
-                "printed a line that no question asked for, so its answers cannot be told apart; print one line for each, and anything \
+                "printed a line that no question asked for, so its answers may be those of other questions; print one line for each, and anything \
                  else to its standard error: {line}"
             )),
             Err(_) => Ok(()),
@@ -171,7 +171,7 @@ impl Lines {
 fn answers(number: u64, line: &str) -> Result<(), String> {
     let said: Option<Value> = serde_json::from_str(line).ok();
     match said.as_ref().and_then(|said| said.get("question")) {
-        Some(named) if *named != Value::from(number) => {
+        Some(named) if named.as_u64() != Some(number) => {
             Err(format!("answered question {named} where question {number} was next: {line}"))
         }
         _ => Ok(()),
