@@ -202,6 +202,7 @@ def gguf(fathom, rows, args):
              "q6_k": llama_cpp.LLAMA_FTYPE_MOSTLY_Q6_K, "q4_k_m": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M}
     for model in models(args, smollm2, gemma3):
         plain = fathom.work / f"{model.path.stem}-f32.gguf"
+        plain.unlink(missing_ok=True)
         fathom("export", model.path, plain, "--type", "f32")
         ids = encoder(fathom.folder(model)).encode(long_text()).ids[:256]
         gap, largest, same = differences(fathom.logits(plain, ids), llama_logits(plain, ids))
@@ -209,6 +210,7 @@ def gguf(fathom, rows, args):
                  f"llama.cpp reads it, largest logit {largest:.1f}", same > 0.99 and gap < 0.05)
         for name, kind in kinds.items():
             ours, theirs = fathom.work / f"{model.path.stem}-{name}.gguf", fathom.work / f"theirs-{name}.gguf"
+            ours.unlink(missing_ok=True)
             fathom("quantize", plain, ours, "--to", name)
             params = llama_cpp.llama_model_quantize_default_params()
             params.ftype = kind
