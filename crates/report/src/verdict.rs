@@ -1,6 +1,6 @@
 //! The few figures a run is judged by. The page shows them as cards, the end of a run as lines.
 
-use fathom_base::metrics::events::{EvalPosition, Needle, PositionBucket};
+use fathom_base::metrics::events::{EvalPosition, Needle, PositionBucket, Step};
 use fathom_base::{human, tokens};
 
 use crate::log::RunLog;
@@ -198,9 +198,16 @@ pub fn span(bucket: &PositionBucket) -> String {
 
 pub(crate) fn speed(log: &RunLog) -> Option<Verdict> {
     // The first steps warm caches up; the median does not mind them.
-    let median = |f: fn(&fathom_base::metrics::events::Step) -> f64| quantile(log.steps.iter().map(f), 0.5);
+    // Of the longest sequences: a shorter stage before them has most of the steps.
+    let length = |step: &Step| {
+        log.stages.iter().find(|stage| stage.index == step.stage).map(|stage| stage.seq_len_tokens)
+    };
+    let longest = log.steps.iter().filter_map(length).max();
+    let steps = || log.steps.iter().filter(|step| longest.is_none() || length(step) == longest);
+    let median = |f: fn(&Step) -> f64| quantile(steps().map(f), 0.5);
     let rate = median(|step| step.tokens_per_s);
-    let note = format!("tokens/s, median; {:.2} causal-model TFLOP/s", median(|s| s.model_tflops));
+    let at = longest.map_or(String::new(), |length| format!(" at {} tokens", tokens::format(length)));
+    let note = format!("tokens/s{at}, median; {:.2} causal-model TFLOP/s", median(|s| s.model_tflops));
     let value = human::grouped(rate.round().max(0.0) as u64);
     rate.is_finite().then_some(Verdict { name: "speed", value, note, passes: None })
 }
