@@ -531,9 +531,12 @@ fn write_gguf(found: &Found, to: &Path, how: GgufType) -> Result<u64> {
         refuse!("{} exists; name another file, or remove it", to.display());
     }
     let mut keys = fathom_text::gguf::metadata(&found.tokenizer, found.spec.vocab)?;
-    if let Some(name) = to.file_stem().and_then(|name| name.to_str()) {
+    let said = fathom_text::gguf::description(&found.tokenizer)?;
+    let is_named = said.iter().any(|(key, _)| key == "general.name");
+    if let Some(name) = to.file_stem().and_then(|name| name.to_str()).filter(|_| !is_named) {
         keys.insert(0, ("general.name".into(), gguf::Value::Text(name.into())));
     }
+    keys.splice(0..0, said);
     Ok(save_gguf((&found.spec, &found.weights), to, how, keys)?)
 }
 

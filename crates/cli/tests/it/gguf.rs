@@ -37,6 +37,11 @@ fn a_file_stands_for_a_model() {
     assert_eq!(answer(&file), answer(&out));
     good(["quantize", arg(&file), arg(&small), "--to", "q8_0"]);
     assert!(fs::metadata(&small).unwrap().len() < fs::metadata(&file).unwrap().len() / 2);
+    let name = [&b"general.name"[..], &8u32.to_le_bytes(), &5u64.to_le_bytes(), b"model"].concat();
+    for file in [&file, &small] {
+        let bytes = fs::read(file).unwrap();
+        assert!(bytes.windows(name.len()).any(|some| some == name), "{}: another name", file.display());
+    }
     good(["generate", arg(&small), "the old", "--max-tokens", "2"]);
     refused(["generate", arg(&back), "x", "--max-tokens", "0"], &["--max-tokens"]);
     refused(["quantize", arg(&file), arg(&small), "--to", "q8_0"], &["small.gguf", "exists"]);

@@ -40,11 +40,28 @@ pub fn side_file(model: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     if !FILES.contains(&name) {
         return Ok(None);
     }
-    let Fault { key, what } = match Gguf::open(model).and_then(|gguf| read::file(&gguf, name)) {
-        Ok(value) => return Ok(value.map(|value| format!("{value:#}\n").into_bytes())),
-        Err(fault) => fault,
-    };
-    Err(Error::Json { path: model.to_owned(), key, reason: what })
+    let read = Gguf::open(model).and_then(|gguf| read::file(&gguf, name)).map_err(at(model))?;
+    Ok(read.map(|value| format!("{value:#}\n").into_bytes()))
+}
+
+/// What a GGUF file says of a model besides its weights and tokenizer: its name, authors, licence, tags, languages. Nothing of a folder.
+///
+/// # Errors
+/// It cannot be read.
+pub fn description(model: &Path) -> Result<Vec<(String, gguf::Value)>> {
+    // These follow from the weights that are written.
+    const OF_WEIGHTS: [&str; 4] =
+        ["general.architecture", "general.file_type", "general.quantization_version", "general.alignment"];
+    if !gguf::is_file(model) {
+        return Ok(Vec::new());
+    }
+    let values = Gguf::open(model).map_err(at(model))?.values;
+    let kept = |key: &str| key.starts_with("general.") && !OF_WEIGHTS.contains(&key);
+    Ok(values.into_iter().filter(|(key, _)| kept(key)).collect())
+}
+
+fn at(model: &Path) -> impl Fn(Fault) -> Error {
+    move |Fault { key, what }| Error::Json { path: model.to_owned(), key, reason: what }
 }
 
 #[cfg(test)]

@@ -179,3 +179,49 @@ fn unknown_pre_tokenizers_are_refused() {
     let error = Tokenizer::from_dir(write(folder.path(), &keys)).unwrap_err().to_string();
     assert!(error.contains("tokenizer.ggml.pre") && error.contains("never-heard-of"), "{error}");
 }
+
+#[test]
+fn padding_and_unknown_tokens_go_through_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let trained =
+        Tokenizer::train_bpe(["the lazy dog".to_string()].into_iter(), 300, &["<pad>", "<unk>"]).unwrap();
+    trained.save_dir(folder.path()).unwrap();
+    let config = json!({ "pad_token": { "content": "<pad>" }, "unk_token": "<unk>" });
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    let ids = |model: &Path| {
+        let keys = metadata(model, trained.vocab_size()).unwrap();
+        ["padding", "unknown"].map(|role| {
+            let name = format!("tokenizer.ggml.{role}_token_id");
+            keys.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
+        })
+    };
+    let wanted = ["<pad>", "<unk>"].map(|token| trained.token_id(token).map(|id| Key::Unsigned(id.into())));
+    assert_eq!((ids(folder.path()), wanted[0].is_some()), (wanted.clone(), true));
+    let path = write(folder.path(), &metadata(folder.path(), trained.vocab_size()).unwrap());
+    assert_eq!(ids(&path), wanted);
+}
+
+#[test]
+fn a_description_is_kept_and_what_follows_from_weights_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = |texts: &[&str]| Key::Texts(texts.iter().map(|text| text.to_string()).collect());
+    let kept = [
+        ("general.basename", Key::Text("Tiny".into())),
+        ("general.languages", texts(&["en", "de"])),
+        ("general.license", Key::Text("apache-2.0".into())),
+        ("general.name", Key::Text("Tiny Chat".into())),
+        ("general.organization", Key::Text("Someone".into())),
+        ("general.tags", texts(&["chat"])),
+    ]
+    .map(|(key, value)| (key.to_string(), value));
+    let others = [
+        ("general.architecture", Key::Text("llama".into())),
+        ("general.file_type", Key::Unsigned(7)),
+        ("general.quantization_version", Key::Unsigned(2)),
+        ("llama.block_count", Key::Unsigned(1)),
+    ]
+    .map(|(key, value)| (key.to_string(), value));
+    let path = write(folder.path(), &[&others[..], &kept[..]].concat());
+    assert_eq!(description(&path).unwrap(), kept);
+    assert_eq!(description(folder.path()).unwrap(), []);
+}

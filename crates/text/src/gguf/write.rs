@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::pre::Pre;
 use super::spaces::Prefix;
-use super::{PREPEND, TEMPLATE};
+use super::{PREPEND, TEMPLATE, side_file};
 use crate::chat::template_source;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
@@ -75,8 +75,17 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
     tokenizer.bos().into_iter().for_each(|bos| put("bos_token_id", id(bos)));
     let mut ends = ["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().zip(tokenizer.stops());
     ends.by_ref().for_each(|(key, end)| put(key, id(*end)));
-    let unknown = json["model"]["unk_token"].as_str().and_then(|token| tokenizer.token_id(token));
-    unknown.into_iter().for_each(|unknown| put("unknown_token_id", id(unknown)));
+    let config: Value = match side_file(model, "tokenizer_config.json")? {
+        Some(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+        None => Value::Null,
+    };
+    // A token is its text, or a table with it.
+    let named = |role: &str| config[role].as_str().or_else(|| config[role]["content"].as_str());
+    let unknown = json["model"]["unk_token"].as_str().or_else(|| named("unk_token"));
+    for (key, token) in [("unknown_token_id", unknown), ("padding_token_id", named("pad_token"))] {
+        let found = token.and_then(|token| tokenizer.token_id(token));
+        found.into_iter().for_each(|found| put(key, id(found)));
+    }
     put("add_bos_token", Key::Bool(tokenizer.prompt_bos().is_some()));
     put("add_eos_token", Key::Bool(around.last().is_some_and(|last| tokenizer.eos() == Some(*last))));
     keys.extend(scheme.map(|scheme| (PREPEND.into(), Key::Text(scheme.into()))));
