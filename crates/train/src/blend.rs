@@ -10,6 +10,7 @@ use fathom_text::loader::{self, Cursor, Loader, SourceFilter, Spec, choose, is_h
 use fathom_text::recall;
 use fathom_text::store::{Column, Store};
 
+use crate::claim::claim;
 use crate::error::{Error, Result};
 use crate::recipe::{Blend, Recipe};
 use crate::source::{Samples, Share, Source, Sources};
@@ -144,7 +145,7 @@ impl Stores {
     /// A store that cannot be read.
     pub fn claim(&self, recipe: &Recipe, spec: &mut ModelSpec) -> Result<()> {
         let room = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
-        stage::claim(spec, self.longest_tokens()?.min(room));
+        claim(spec, self.longest_tokens()?.min(room));
         Ok(())
     }
 
