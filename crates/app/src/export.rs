@@ -20,6 +20,7 @@ use fathom_train::recipe::{MachineKind, Precision, QatName, QuantizationName, Re
 use fathom_train::{Checkpoint, Checkpoints, Stores, needs_corpus, round_to, stage};
 
 use crate::adapters;
+use crate::card;
 use crate::error::{Context, Error, Result, caught, refuse};
 use crate::events::{Events, Silent};
 use crate::exported;
@@ -511,6 +512,7 @@ fn write(found: Found, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32
     let copy = tokenizer_files_for(&found.tokenizer, to)?;
     let folder = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
     save_hf(&device, &model, &params, to, folder)?;
+    card::write(to, &model.spec, found.base.as_deref())?;
     Ok(params.num_elements())
 }
 
@@ -546,6 +548,7 @@ fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, Sav
     let copy = tokenizer_files_for(&found.tokenizer, to)?;
     let options = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
     save_hf_quantised(&device, (&found.spec, &found.weights), to, (how, options))?;
+    card::write(to, &found.spec, found.base.as_deref())?;
     Ok(elements(&found.spec))
 }
 
@@ -559,6 +562,7 @@ fn write_rounded(
     let copy = tokenizer_files_for(&found.tokenizer, to)?;
     let options = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
     save_hf_rounded((&found.spec, [&found.weights, &masters]), to, (how, options))?;
+    card::write(to, &found.spec, found.base.as_deref())?;
     Ok(elements(&found.spec))
 }
 

@@ -24,6 +24,7 @@
 pub mod adapters;
 pub mod budgets;
 mod calibration;
+mod card;
 pub mod chat;
 pub mod crew;
 #[cfg(feature = "curate")]

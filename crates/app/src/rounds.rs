@@ -254,13 +254,9 @@ impl Writer<'_> {
     }
 }
 
-/// Whether both answers of a pair say something.
+/// Whether both answers of a pair have a token that can be learned: an empty text has none, an empty turn of a conversation has its end.
 fn is_whole(pair: &Value) -> bool {
-    let text = |answer: &Value| {
-        let text = answer.as_str().or_else(|| answer.pointer("/0/content")?.as_str());
-        text.is_none_or(|text| !text.is_empty())
-    };
-    text(&pair["chosen"]) && text(&pair["rejected"])
+    [&pair["chosen"], &pair["rejected"]].into_iter().all(|answer| answer.as_str() != Some(""))
 }
 
 /// A message as rows have them.
@@ -367,8 +363,8 @@ mod tests {
         for (pair, expected) in [
             (json!({"chosen": "a", "rejected": "b"}), true),
             (json!({"chosen": "a", "rejected": ""}), false),
-            (json!({"chosen": said("a"), "rejected": said("")}), false),
-            (json!({"chosen": said(""), "rejected": said("b")}), false),
+            (json!({"chosen": said("a"), "rejected": said("")}), true),
+            (json!({"chosen": "", "rejected": "b"}), false),
             (json!({"chosen": said("a"), "rejected": said("b")}), true),
         ] {
             assert_eq!(is_whole(&pair), expected, "{pair}");

@@ -10,6 +10,7 @@ use fathom_text::loader::{self, Cursor, Loader, SourceFilter, Spec, choose, is_h
 use fathom_text::recall;
 use fathom_text::store::{Column, Store};
 
+use crate::claim::claim;
 use crate::error::{Error, Result};
 use crate::recipe::{Blend, Recipe};
 use crate::source::{Samples, Share, Source, Sources};
@@ -20,6 +21,9 @@ const TEXT: &str = "text";
 const RECALL: &str = "recall";
 const DRILL: &str = "drill";
 const OWN: [&str; 3] = [TEXT, RECALL, DRILL];
+
+/// Passes that are looked through before the first step.
+const PASSES: u64 = 8;
 
 /// The blend of a stage: its own, or the run's.
 fn blend(recipe: &Recipe, index: usize) -> &[Blend] {
@@ -97,7 +101,11 @@ impl Stores {
         }
         let has_documents = |source: &loader::Source| choose(&source.store, &source.part, &spec).map(drop);
         let checked = sources.iter().try_for_each(has_documents);
-        checked.map_err(|error| refuse("", error.to_string()))
+        checked.map_err(|error| refuse("", error.to_string()))?;
+        match &sources[..] {
+            [source] if recipe.stage[index].masked => check_room(recipe, index, source, &spec),
+            _ => Ok(()),
+        }
     }
 
     /// Checks that each named store was written with this tokenizer.
@@ -144,7 +152,7 @@ impl Stores {
     /// A store that cannot be read.
     pub fn claim(&self, recipe: &Recipe, spec: &mut ModelSpec) -> Result<()> {
         let room = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
-        stage::claim(spec, self.longest_tokens()?.min(room));
+        claim(spec, self.longest_tokens()?.min(room));
         Ok(())
     }
 
@@ -220,6 +228,28 @@ impl Stores {
         let message = "this blend needs the run's own corpus, which was not gathered".to_owned();
         self.corpus.clone().ok_or(Error::Recipe { key, message })
     }
+}
+
+/// Refuses a stage of whose micro batches one has more documents than masks have room for: as far as its passes are known, and no
+/// more than a few of them.
+fn check_room(recipe: &Recipe, index: usize, source: &loader::Source, spec: &Spec) -> Result<()> {
+    let (shape, stage) = (stage::shape(recipe, index), &recipe.stage[index]);
+    let (docs, spec) = (choose(&source.store, &source.part, spec)?, spec.of(&source.store));
+    // Micro batches of steps go on over the end of a pass, so that of those the first pass alone is as it will be.
+    for pass in 0..stage.epochs.unwrap_or(1).min(PASSES) {
+        let mut samples = loader::samples(&docs, &spec, 0, pass);
+        if let (None, Some(steps)) = (stage.epochs, stage.steps) {
+            let drawn = steps.saturating_mul((stage.micro_batches * shape.samples) as u64);
+            samples.truncate(usize::try_from(drawn).unwrap_or(usize::MAX));
+        }
+        for micro in samples.chunks(shape.samples) {
+            let spans = || micro.iter().flatten();
+            let tokens: usize = spans().map(|span| span.len as usize + shape.lead).sum();
+            let fills = shape.one_length && tokens < shape.samples * shape.seq_tokens;
+            shape.check_docs(spans().count() * source.store.group() + usize::from(fills))?;
+        }
+    }
+    Ok(())
 }
 
 /// The share of hashes to hold out of documents (hash, tokens). Few documents may have none with a hash in the share; then the one

@@ -11,6 +11,7 @@ mod adapted;
 mod agree;
 mod blend;
 mod checkpoint;
+pub mod claim;
 mod distill;
 mod error;
 pub mod fault;

@@ -185,9 +185,15 @@ impl Source for Samples {
 impl Shape {
     /// Refuses a micro batch that masks have no room for.
     fn check(&self, micro: MicroBatch) -> Result<MicroBatch> {
-        let (found, room) = (micro.docs.len(), self.docs);
+        self.check_docs(micro.docs.len())?;
+        Ok(micro)
+    }
+
+    /// Refuses so many documents in one micro batch, if masks have no room for them.
+    pub(crate) fn check_docs(&self, found: usize) -> Result<()> {
+        let room = self.docs;
         if found <= room {
-            return Ok(micro);
+            return Ok(());
         }
         let key = format!("stage.{}.max_docs", self.stage);
         let message = format!(

@@ -14,6 +14,7 @@ use fathom_text::loader::{self, Shuffle, Split};
 use fathom_text::pack::{self, Boundaries};
 
 use crate::blend::weighted;
+use crate::claim::{claim, extends};
 use crate::error::{Error, Result};
 use crate::minimised::objective;
 use crate::objective::{Goal, Noise};
@@ -407,8 +408,7 @@ pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
     }
 }
 
-/// The specification during a stage: its rotary settings, and the positions that a model claims after it. Longer samples alone are
-/// no claim: where documents are masked, positions begin at 0 in each. What longer documents add is for [`claim`].
+/// The specification during a stage: its rotary settings, and the positions that a model claims after it ([`crate::claim`]).
 ///
 /// # Errors
 /// A scaling that the stage does not describe fully.
@@ -442,22 +442,6 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
         claim(&mut spec, stage.seq_tokens);
     }
     Ok(spec)
-}
-
-/// Whether a stage asks for a longer context.
-pub fn extends(stage: &Stage) -> bool {
-    stage.rope_type != RopeType::Keep || stage.rope_theta.is_some()
-}
-
-/// Has a model claim at least so many positions. Not where rotations depend on the claim: `dynamic` measures against the
-/// configuration's longest sequence, and `longrope` scales by it.
-pub fn claim(spec: &mut Spec, tokens: usize) {
-    let measured =
-        |scaling: &RopeScaling| matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::Longrope { .. });
-    if spec.learned_positions.is_none() && !spec.ropes.iter().any(|rope| measured(&rope.scaling)) {
-        spec.max_positions = spec.max_positions.max(tokens);
-        spec.ropes.iter_mut().for_each(|rope| rope.max_positions = spec.max_positions);
-    }
 }
 
 /// Which rotary settings a stage changes: those of layers that see everything, or the first, which is the model's, where all layers have windows. One of
@@ -564,20 +548,6 @@ mod tests {
             assert_eq!(twice, at_once, "{kind:?}");
             assert_eq!(twice.max_positions, if kind == RopeType::Dynamic { 256 } else { 2048 });
         }
-    }
-
-    #[test]
-    fn a_model_claims_no_length_that_only_its_samples_have() {
-        let masked = Stage { masked: true, ..stage(RopeType::Keep, 2048) };
-        let claims = |stage: &Stage| extend(&small(), stage, 0).unwrap().max_positions;
-        assert_eq!(claims(&masked), 256);
-        // Positions run through a sample that is one document.
-        assert_eq!(claims(&Stage { masked: false, ..masked.clone() }), 2048);
-        assert_eq!(claims(&Stage { rope_theta: Some(1e6), ..masked.clone() }), 2048);
-        assert_eq!(claims(&Stage { rope_type: RopeType::Yarn, ..masked }), 2048);
-        let mut spec = small();
-        claim(&mut spec, 300);
-        assert_eq!((spec.max_positions, spec.ropes[0].max_positions), (300, 300));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use fathom_text::Tokenizer;
 use fathom_train::{Checkpoints, stage};
 
 use crate::adapters;
+use crate::card;
 use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::export::{generation, write_model};
@@ -48,6 +49,7 @@ pub fn whole(job: &Job, device: &Device, model: &Model, params: &Params) -> Resu
     let options = FolderOptions { weights, generation, copy: &copy };
     exported::forget(&folder)?;
     save_hf(device, model, params, &folder, options)?;
+    card::write(&folder, &model.spec, job.start()?.as_deref())?;
     exported::remember(&folder)
 }
 

@@ -1,8 +1,8 @@
 //! When a run measures, and whether it is long enough for its figures.
 
 use fathom_base::human;
+use fathom_train::claim::extends;
 use fathom_train::recipe::Recipe;
-use fathom_train::stage::extends;
 
 /// How many stages are done when a model is measured before its extension: none where it is read, all but the last where it is
 /// made. A run of one stage from nothing extends no model.

@@ -58,6 +58,26 @@ fn events(out: &Path, kind: &str) -> Vec<Value> {
     events.filter(|event| event["event"] == kind).collect()
 }
 
+#[test]
+fn more_documents_than_masks_hold_are_refused_before_the_first_stage() {
+    let folder = tempfile::tempdir().unwrap();
+    base(folder.path());
+    // The first step has one long row, a later one the short ones.
+    let row = |n: usize| format!("{{\"prompt\": \"Which?\", \"completion\": \"{}\"}}\n", "word ".repeat(n));
+    let rows: String = (0..20).map(|_| row(60)).chain((0..40).map(|_| row(1))).collect();
+    fs::write(folder.path().join("lessons.jsonl"), rows).unwrap();
+    let few = [
+        "stage.0.max_docs=2",
+        "stage.0.seq_tokens=256",
+        "stage.0.epochs=1",
+        "eval.enabled=false",
+        "data.held_out_share=0",
+        "data.shuffle=false",
+    ];
+    refused(args(folder.path(), "few", &few), &["`stage.0.max_docs`", "masks have room for 4"]);
+    assert!(events(&folder.path().join("few"), "stage").is_empty());
+}
+
 /// `max_position_embeddings` of a run's model.
 fn claimed(out: &Path) -> u64 {
     let config = fs::read(out.join("model/config.json")).unwrap();

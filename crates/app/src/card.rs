@@ -1,0 +1,50 @@
+//! The card of a model's folder (`README.md`), as the hub and Transformers know it.
+
+use std::path::Path;
+
+use fathom_model::Spec;
+
+use crate::error::{Context, Result};
+
+/// Writes the card of a model that was made from `base`, if it was from one. One that is there stays.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn write(folder: &Path, spec: &Spec, base: Option<&Path>) -> Result<()> {
+    let path = folder.join("README.md");
+    if path.exists() {
+        return Ok(());
+    }
+    fathom_base::files::write(&path, text(spec.scores > 0, base).as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn text(scores: bool, base: Option<&Path>) -> String {
+    let class = if scores { "AutoModelForSequenceClassification" } else { "AutoModelForCausalLM" };
+    let base = base.map_or(String::new(), |base| format!("base_model: {:?}\n", base.display().to_string()));
+    format!(
+        "---\n{base}library_name: transformers\n---\n\n# Model\n\nWritten by Fathom; Transformers reads it:\n\n```python\n\
+         from transformers import {class}, AutoTokenizer\n\nmodel = {class}.from_pretrained(\".\")\n\
+         tokenizer = AutoTokenizer.from_pretrained(\".\")\n```\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_names_the_base_and_the_class_that_reads_the_folder() {
+        let card = text(false, Some(Path::new("models/base")));
+        assert!(
+            card.starts_with("---\nbase_model: \"models/base\"\nlibrary_name: transformers\n---\n"),
+            "{card}"
+        );
+        assert!(card.contains("AutoModelForCausalLM.from_pretrained"), "{card}");
+        let scores = text(true, None);
+        assert!(
+            scores.starts_with("---\nlibrary_name") && scores.contains("ForSequenceClassification"),
+            "{scores}"
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! The context that a model claims (`max_position_embeddings`). Longer samples alone are no claim: where documents are masked, positions
+//! begin at 0 in each.
+
+use fathom_model::{RopeScaling, Spec};
+
+use crate::recipe::{RopeType, Stage};
+
+/// Whether a stage asks for a longer context.
+pub fn extends(stage: &Stage) -> bool {
+    stage.rope_type != RopeType::Keep || stage.rope_theta.is_some()
+}
+
+/// Has a model claim at least so many positions. Not where rotations depend on the claim: `dynamic` measures against the
+/// configuration's longest sequence, and `longrope` scales by it.
+pub fn claim(spec: &mut Spec, tokens: usize) {
+    let measured =
+        |scaling: &RopeScaling| matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::Longrope { .. });
+    if spec.learned_positions.is_none() && !spec.ropes.iter().any(|rope| measured(&rope.scaling)) {
+        spec.max_positions = spec.max_positions.max(tokens);
+        spec.ropes.iter_mut().for_each(|rope| rope.max_positions = spec.max_positions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::LlamaSizes;
+
+    use super::*;
+    use crate::stage::extend;
+
+    #[test]
+    fn a_model_claims_no_length_that_only_its_samples_have() {
+        let small = Spec::llama(LlamaSizes {
+            hidden: 32,
+            layers: 2,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 16,
+            ffn: 64,
+            vocab: 64,
+            rope_theta: 1e4,
+            max_positions: 256,
+            tied: true,
+        });
+        let masked = Stage { masked: true, seq_tokens: 2048, ..Stage::default() };
+        let claims = |stage: &Stage| extend(&small, stage, 0).unwrap().max_positions;
+        assert_eq!(claims(&masked), 256);
+        // Positions run through a sample that is one document.
+        assert_eq!(claims(&Stage { masked: false, ..masked.clone() }), 2048);
+        assert_eq!(claims(&Stage { rope_theta: Some(1e6), ..masked.clone() }), 2048);
+        assert_eq!(claims(&Stage { rope_type: RopeType::Yarn, ..masked }), 2048);
+        let mut spec = small.clone();
+        claim(&mut spec, 300);
+        assert_eq!((spec.max_positions, spec.ropes[0].max_positions), (300, 300));
+    }
+}
