@@ -204,10 +204,10 @@ fn extended(loaded: &Loaded<Recipe>) -> Result<()> {
 /// One length of warm-up. No steps of it are none that a share could contradict: so recipes without warm-up say it. A stage's own holds
 /// against the schedule's unless a later layer sets that.
 fn warmup(loaded: &Loaded<Recipe>) -> Result<()> {
-    let (table, both) = (&loaded.value.schedule, ["schedule.warmup_steps", "schedule.warmup_share"]);
+    let (table, both) = (&loaded.value.schedule, ["schedule.warmup_share", "schedule.warmup_steps"]);
     if let (Some(steps), Some(share)) = (table.warmup_steps, table.warmup_share) {
         let [earlier, by] = loaded.earlier_first(both);
-        if steps > 0 || earlier == both[1] {
+        if steps > 0 || loaded.is_earlier(both[0], both[1]) {
             let message = format!(
                 "warm-up is {share} of the steps by schedule.warmup_share, and {steps} of them by schedule.warmup_steps; give one, the other \
                  as none"

@@ -4,17 +4,17 @@ use anyhow::Result;
 use fathom_app::plan::{Mesh, Meshes, Plans};
 use fathom_base::human;
 use fathom_tensor::mesh::Grid;
-use fathom_train::{Draft, MeshPlan};
+use fathom_train::{Draft, MeshPlan, Plan};
 use serde_json::{Value, json};
 
-use crate::args::Plan;
+use crate::args;
 use crate::working::Working;
 
 /// Solves one stage and prints the answer; without --gpus for as many ranks as the recipe's own mesh has.
 ///
 /// # Errors
 /// Without a number of ranks, and those of the solver.
-pub fn run(args: &Plan, plans: &Plans<'_>, index: usize, working: &Working) -> Result<()> {
+pub fn run(args: &args::Plan, plans: &Plans<'_>, index: usize, working: &Working) -> Result<()> {
     let draft = &plans.draft(index);
     let found = plans.meshes(index, args.gpus, working)?;
     if args.json {
@@ -64,8 +64,24 @@ fn in_markdown(draft: &Draft<'_>, name: &str, Meshes { ranks, own, best, solutio
     format!("| {} |", cells.join(" | "))
 }
 
-fn row_in_json(row: &Mesh) -> Value {
+/// Ranks of a node, as far as the profile knows.
+fn ranks_of_node(draft: &Draft<'_>, ranks: usize) -> u64 {
+    draft.profile.fabric.map_or(ranks, |fabric| fabric.node_ranks.min(ranks)).max(1) as u64
+}
+
+/// Most bytes that the ranks of a node have with the host and on disk, were each like the one that has most.
+fn of_node(row: &Mesh, node_ranks: u64) -> [u64; 2] {
+    let most =
+        |bytes: fn(&Plan) -> u64| row.plan.kinds.iter().map(|kind| bytes(&kind.plan)).max().unwrap_or(0);
+    [most(|plan| plan.host_peak_bytes), most(|plan| plan.disk_peak_bytes)].map(|bytes| bytes * node_ranks)
+}
+
+fn row_in_json(row: &Mesh, node_ranks: u64) -> Value {
+    let [host_bytes, disk_bytes] = of_node(row, node_ranks);
     json!({
+        "node_ranks": node_ranks,
+        "host_bytes_per_node": host_bytes,
+        "disk_bytes_per_node": disk_bytes,
         "mesh": row.mesh,
         "places": row.places,
         "changes_numbers": row.changes_numbers,
@@ -79,17 +95,22 @@ fn row_in_json(row: &Mesh) -> Value {
     })
 }
 
-fn print_row(row: &Mesh, mark: &str, width: usize) {
+fn print_row(row: &Mesh, mark: &str, width: usize, node_ranks: u64) {
     let bubble = row.plan.gantt.as_ref().map_or(String::new(), |gantt| human::percent(gantt.bubble()));
     let flops = row.plan.flops_per_s().map_or(String::new(), |flops| format!("{}FLOP/s", human::si(flops)));
     let (mesh, places) = (&row.mesh, &row.places);
     let [peak, step, waits] =
         [human::bytes(row.peak_bytes), human::seconds(row.step_s), human::seconds(row.wait_s())];
-    outln!("{mark} {mesh:<width$} {peak:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}  {places}");
+    let [host, disk] =
+        of_node(row, node_ranks).map(|bytes| if bytes > 0 { human::bytes(bytes) } else { "-".into() });
+    outln!(
+        "{mark} {mesh:<width$} {peak:>10} {host:>10} {disk:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}  {places}"
+    );
 }
 
 fn in_json(draft: &Draft<'_>, Meshes { ranks, own, best, solution }: &Meshes) -> Value {
     let table = &draft.recipe.stage[draft.index];
+    let row = |row: &Mesh| row_in_json(row, ranks_of_node(draft, *ranks));
     json!({
         "stage": table.name,
         "seq_tokens": table.seq_tokens,
@@ -98,8 +119,8 @@ fn in_json(draft: &Draft<'_>, Meshes { ranks, own, best, solution }: &Meshes) ->
         "meshes": solution.meshes,
         "too_large": solution.too_large,
         "rule": solution.rule,
-        "recipe": own.as_ref().map(row_in_json),
-        "best": best.iter().map(row_in_json).collect::<Vec<_>>(),
+        "recipe": own.as_ref().map(row),
+        "best": best.iter().map(row).collect::<Vec<_>>(),
     })
 }
 
@@ -112,13 +133,16 @@ fn print(draft: &Draft<'_>, Meshes { ranks, own, best, solution }: &Meshes) {
         table.micro_batches * table.samples_per_micro_batch.max(1),
         draft.profile.name
     );
-    let heads = ["mesh", "places", "peak", "step", "waits", "bubble", "each rank"];
-    let [mesh, places, peak, step, waits, bubble, flops] = heads;
+    let heads = ["mesh", "places", "peak", "host/node", "disk/node", "step", "waits", "bubble", "each rank"];
+    let [mesh, places, peak, host, disk, step, waits, bubble, flops] = heads;
+    let node_ranks = ranks_of_node(draft, *ranks);
     let width = own.iter().chain(best).map(|row| row.mesh.len()).max().unwrap_or(0);
-    outln!("  {mesh:<width$} {peak:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}  {places}");
-    own.iter().for_each(|row| print_row(row, "=", width));
+    outln!(
+        "  {mesh:<width$} {peak:>10} {host:>10} {disk:>10} {step:>9} {waits:>9} {bubble:>8} {flops:>14}  {places}"
+    );
+    own.iter().for_each(|row| print_row(row, "=", width, node_ranks));
     for (index, row) in best.iter().enumerate() {
-        print_row(row, if index == 0 { "*" } else { " " }, width);
+        print_row(row, if index == 0 { "*" } else { " " }, width, node_ranks);
     }
     if own.is_some() {
         outln!("  = the recipe's own mesh");

@@ -184,12 +184,16 @@ fn relative_data_of_a_job_is_warned_of() {
         ("kubernetes", &["--image", "x"], "the image"),
         ("kubernetes", &["--image", "x", "--volume", "runs"], "/work"),
     ] {
-        let paths = "data.paths=[\"texts/a\", \"/srv/b\"]";
-        let output = fathom(["launch", kind, "llama3-8b", "--print", paths].iter().chain(more));
+        let [paths, tokenizer] = ["data.paths=[\"texts/a\", \"/srv/b\"]", "data.tokenizer=/srv/tokenizer"];
+        let output = fathom(["launch", kind, "llama3-8b", "--print", paths, tokenizer].iter().chain(more));
         let err = text(&output.stderr);
         assert!(output.status.success(), "{err}");
         assert!(err.contains("warning: data.paths: `texts/a` is relative") && err.contains(place), "{err}");
-        assert!(!err.contains("/srv/b"), "{err}");
+        // Pods see nothing of the machine but their volume.
+        for (key, path) in [("data.paths", "/srv/b"), ("data.tokenizer", "/srv/tokenizer")] {
+            let outside = err.contains(&format!("warning: {key}: `{path}` is outside the volume"));
+            assert_eq!(outside, more.contains(&"--volume"), "{err}");
+        }
     }
 }
 

@@ -54,7 +54,7 @@ special_tokens:
 ",
     );
     assert_eq!((translated.tool, translated.base), (Tool::Axolotl, "qlora"));
-    assert_eq!(unsaid(&translated), ["optimizer"]);
+    assert_eq!(unsaid(&translated), ["optimizer", "special_tokens.pad_token"]);
     assert_eq!(recipe["model"]["quantization"].as_str(), Some("nf4"));
     assert_eq!(recipe["model"]["from"].as_str(), Some("models/llama"));
     assert_eq!(recipe["adapter"]["rank"].as_integer(), Some(32));
@@ -330,4 +330,21 @@ fn brackets_close_where_python_lets_them() {
         "base_model: m\nlora_r: 4\nadapter: lora\nlora_target_modules: [\n  q_proj, # [\n\n]\nmax_steps: 2\n",
     );
     assert_eq!(at(&recipe, "adapter.targets"), "[\"q_proj\"]");
+}
+
+#[test]
+fn what_a_person_would_miss_is_named() {
+    let keys = "use_tensorboard: true\nwandb_project: p\nhub_model_id: me/it\npush_to_hub: true\nresume_from_checkpoint: out/1\nreport_to: wandb\n";
+    for start in
+        ["base_model: m\nmicro_batch_size: 1\n", "model_name_or_path: m\nper_device_train_batch_size: 1\n"]
+    {
+        let (translated, _) = says(&format!("{start}{keys}"));
+        let named = unsaid(&translated);
+        for key in keys.lines().filter_map(|line| Some(line.split_once(':')?.0)) {
+            assert!(named.contains(&key), "{key}: {named:?}");
+        }
+    }
+    let (translated, _) =
+        says("model_name_or_path: m\nper_device_train_batch_size: 1\nreport_to: none\npush_to_hub: false\n");
+    assert!(unsaid(&translated).is_empty(), "{:?}", unsaid(&translated));
 }

@@ -123,7 +123,7 @@ fn methods_of_torchtune() {
             &file("loss:\n  _component_: torchtune.rlhf.loss.DPOLoss\n  beta: 0.05\n  label_smoothing: 0\n"),
             "dpo",
             &[("model.from", "\"/m\""), ("objective.beta", "0.05"), ("optimizer.weight_decay", "0.01")],
-            &["base"],
+            &["base", "tokenizer.max_seq_len"],
         ),
         (
             &file(
@@ -165,7 +165,7 @@ fn methods_of_torchtune() {
                 ("objective.loss", "\"bwd_kl\""),
                 ("objective.kd_ratio", "0.4"),
             ],
-            &["base"],
+            &["base", "tokenizer.max_seq_len"],
         ),
         (
             &file(
@@ -177,7 +177,7 @@ fn methods_of_torchtune() {
                 ("data.held_out_share", "0.05"),
                 ("schedule.decay", "\"constant\""),
             ],
-            &["base"],
+            &["base", "tokenizer.max_seq_len"],
         ),
     ]);
 }

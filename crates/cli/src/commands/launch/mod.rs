@@ -56,13 +56,30 @@ impl<'a> Work<'a> {
         Ok(Work { job, loaded, name: text::label(&name), ranks })
     }
 
-    /// Warns of data that a job finds elsewhere than the one who writes it.
+    /// What a run reads: keys of the recipe, and the paths that they name.
+    fn read(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let Recipe { model, data, objective, rl, .. } = &self.loaded.value;
+        let one = [
+            ("model.from", &model.from),
+            ("data.tokenizer", &data.tokenizer),
+            ("objective.teacher", &objective.teacher),
+            ("rl.reward", &rl.reward),
+        ];
+        let files = data.paths.iter().map(|path| ("data.paths", path));
+        let held_out = data.held_out_paths.iter().map(|path| ("data.held_out_paths", path));
+        let named = one.into_iter().filter_map(|(key, path)| Some((key, path.as_ref()?)));
+        let is_path = |(_, path): &(&str, &PathBuf)| {
+            let path = path.to_string_lossy();
+            !path.is_empty() && !path.starts_with("cargo:") && !path.contains("://")
+        };
+        named.chain(files).chain(held_out).filter(is_path)
+    }
+
+    /// Warns of what a job finds elsewhere than the one who writes it.
     fn warn_of_paths(&self, base: &str) {
-        let paths = &self.loaded.value.data.paths;
-        let relative = |path: &&PathBuf| path.is_relative() && !path.to_string_lossy().starts_with("cargo:");
-        for path in paths.iter().filter(relative) {
+        for (key, path) in self.read().filter(|(_, path)| path.is_relative()) {
             console::warn(&format!(
-                "data.paths: `{}` is relative, and the job looks for it in {base}; an absolute path is the same everywhere",
+                "{key}: `{}` is relative, and the job looks for it in {base}; an absolute path is the same everywhere",
                 path.display()
             ));
         }

@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use super::text::{indent, one_line, scalar, string};
 use super::{Spread, Work, hand_over};
 use crate::args::{Kubernetes, Manifest};
+use crate::console;
 use crate::exit::RESUME;
 
 /// Where a pod finds what is mounted.
@@ -31,6 +32,14 @@ pub fn run(args: &Kubernetes) -> Result<ExitCode> {
         Some(_) => "the volume, at /work",
         None => "the folder that the image starts in",
     });
+    if args.volume.is_some() {
+        for (key, path) in work.read().filter(|(_, path)| path.is_absolute() && !path.starts_with(SHARED)) {
+            console::warn(&format!(
+                "{key}: `{}` is outside the volume, which pods have at {SHARED}; copy it there and name that path, unless the image has it",
+                path.display()
+            ));
+        }
+    }
     let pods = Pods { args, spread: work.spread(&args.machines)?, work: &work };
     pods.see_the_run()?;
     let objects = match args.manifest {
