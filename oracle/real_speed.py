@@ -3,7 +3,8 @@
 Each round measures Fathom and then llama.cpp at each of the three things, so that what else the machine does meets both; figures are
 medians over rounds, a ratio is the median of the rounds' ratios. Run as a program it is the rival, which keeps the model loaded and
 computes a turn for each line that it reads: `decode`, `prefill` or `batch`. It calls llama_decode without Python's wrapper, whose copies
-of logits cost a small model a tenth of its time.
+of logits cost a small model much of its time. On a machine where other programs compute take one thread: several wait for each other at
+each product, and which program loses more by that is not what is asked.
 """
 import json
 import os
