@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fathom_base::recipe::Layers;
 use fathom_base::{gguf, human};
+use fathom_curate::store_prefix;
 use fathom_model::{
     FolderOptions, GenerationConfig, GgufType, HfFolder, Model, Portion, QuantisedSave, Quantized, RoundTo,
     SafeTensors, SaveOptions, Source, Spec, StateProjections, Trained, load_adapted, merge, open,
@@ -14,8 +15,9 @@ use fathom_model::{
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::{DType, Device, Meta, Profile};
 use fathom_text::Tokenizer;
+use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Precision, QatName, QuantizationName, Recipe};
-use fathom_train::{Checkpoint, Checkpoints, round_to, stage};
+use fathom_train::{Checkpoint, Checkpoints, Stores, needs_corpus, round_to, stage};
 
 use crate::adapters;
 use crate::error::{Context, Error, Result, caught, refuse};
@@ -318,6 +320,9 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     })?;
     let weights = found.weights()?;
     let mut spec = spec_of(&loaded.value, progress.stage + usize::from(progress.stage_step > 0), &weights)?;
+    if let Ok(stores) = stores_of(&loaded.value, &run, spec.vocab) {
+        stores.claim(&loaded.value, &mut spec)?;
+    }
     let values = loaded.value.rl.has_values();
     if values {
         spec.scores = 0;
@@ -342,6 +347,12 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
         trained,
         rounded,
     })
+}
+
+/// The data of a run; a copy of its checkpoint alone has none.
+fn stores_of(recipe: &Recipe, run: &Path, vocab: usize) -> Result<Stores> {
+    let own = needs_corpus(recipe).then(|| Store::open(store_prefix(&run.join("data")))).transpose()?;
+    Ok(Stores::open(recipe, own.map(Arc::new), vocab)?)
 }
 
 fn newest(run: &Path) -> Result<Checkpoint> {

@@ -121,12 +121,18 @@ pub fn layers(name: &str, settings: &[String]) -> Layers<'static> {
     Layers::with_library(LIBRARY).recipe(name).sets(settings)
 }
 
-/// Loads layers into a recipe whose numbers can be planned and run.
+/// Loads layers into a recipe whose numbers can be planned and run. What a person sets displaces what a shipped recipe says that makes no
+/// sense with it ([`fathom_train::outdated`]).
 ///
 /// # Errors
 /// What is wrong with it, and where that was written.
-pub fn load(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
+pub fn load(mut layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     let mut loaded = resolve(layers.clone())?;
+    // A displaced value is a default, which nothing displaces: this ends.
+    while let Some((path, by)) = fathom_train::outdated(&loaded) {
+        layers = layers.displaced(&path, &by);
+        loaded = resolve(layers.clone())?;
+    }
     if !loaded.is_set("model.precision") && loaded.value.model.from.as_deref().is_some_and(models::is_in_f32)
     {
         loaded = resolve(layers.flag("the weights of model.from", "model.precision", "f32"))?;

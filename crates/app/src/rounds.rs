@@ -186,6 +186,7 @@ impl Writer<'_> {
             let part = to.with_extension("part");
             let mut file =
                 fs::File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
+            let mut written = 0;
             for (at, some) in rows.chunks(TOGETHER).enumerate() {
                 if self.order.stop.load(Ordering::Relaxed) {
                     return Ok(false);
@@ -201,9 +202,26 @@ impl Writer<'_> {
                     WriteName::Revised => asked.revised(some, seed, (&principles, at * TOGETHER))?,
                     _ => asked.own(some, seed, &columns)?,
                 };
-                for pair in pairs {
+                for pair in pairs.iter().filter(|pair| is_whole(pair)) {
+                    written += 1;
                     writeln!(file, "{pair}").with_context(|| format!("cannot write {}", part.display()))?;
                 }
+            }
+            let empty = rows.len() - written;
+            if written == 0 {
+                refuse!(
+                    "{}: all {empty} answers of the model are empty, so there is nothing to compare; give fewer rounds (rounds.count), or a \
+                     smaller step (optimizer.lr)",
+                    to.display()
+                );
+            }
+            if empty > 0 {
+                self.events.warn(&format!(
+                    "round {}: {} of {} rows are left out, to which the model answered nothing",
+                    self.round,
+                    human::grouped(empty as u64),
+                    human::grouped(rows.len() as u64)
+                ));
             }
             file.sync_all().with_context(|| format!("cannot write {}", part.display()))?;
             fs::rename(&part, to).with_context(|| format!("cannot write {}", to.display()))?;
@@ -234,6 +252,15 @@ impl Writer<'_> {
         }
         Ok(all)
     }
+}
+
+/// Whether both answers of a pair say something.
+fn is_whole(pair: &Value) -> bool {
+    let text = |answer: &Value| {
+        let text = answer.as_str().or_else(|| answer.pointer("/0/content")?.as_str());
+        text.is_none_or(|text| !text.is_empty())
+    };
+    text(&pair["chosen"]) && text(&pair["rejected"])
 }
 
 /// A message as rows have them.
@@ -327,5 +354,24 @@ impl Asked<'_> {
         let answers = self.answers(talks.iter().map(ids).collect::<Result<_>>()?, seed)?;
         talks.iter_mut().zip(&answers).for_each(|(talk, answer)| talk.push(said("assistant", answer)));
         Ok(answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_with_an_empty_answer_is_left_out() {
+        let said = |text: &str| json!([said("assistant", text)]);
+        for (pair, expected) in [
+            (json!({"chosen": "a", "rejected": "b"}), true),
+            (json!({"chosen": "a", "rejected": ""}), false),
+            (json!({"chosen": said("a"), "rejected": said("")}), false),
+            (json!({"chosen": said(""), "rejected": said("b")}), false),
+            (json!({"chosen": said("a"), "rejected": said("b")}), true),
+        ] {
+            assert_eq!(is_whole(&pair), expected, "{pair}");
+        }
     }
 }

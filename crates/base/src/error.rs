@@ -87,6 +87,20 @@ pub enum Error {
         /// What is impossible and what to do.
         message: String,
     },
+    /// As [`Error::Refused`], of a value that another key leaves without sense, which a later layer sets: the earlier value gives way.
+    #[error("{place}: `{key}`: {message}")]
+    Outdated {
+        /// Where the value came from.
+        place: String,
+        /// The full dotted path, as typed.
+        key: String,
+        /// What is impossible and what to do.
+        message: String,
+        /// The full dotted path.
+        path: String,
+        /// The key that a later layer sets.
+        by: String,
+    },
     /// A metrics file holds a line that is not a JSON object.
     #[error("{}:{line}: not a metric event: {message}", path.display())]
     BadEvent {

@@ -88,6 +88,11 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
+/// A whole number of things, in groups of three: `1 document`, `2 documents`.
+pub fn counted(n: u64, one: &str) -> String {
+    format!("{} {one}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
 /// A real number with about four figures, for tables: `0.0003` is `3e-4`, `1234.5` is `1234`.
 pub fn number(x: f64) -> String {
     if !x.is_finite() {

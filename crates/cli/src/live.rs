@@ -8,6 +8,7 @@ use fathom_app::figures::Figures;
 use fathom_app::{Event, Events};
 use fathom_base::human;
 use fathom_base::metrics::events;
+use fathom_report::objective::step_line;
 use fathom_train::Settled;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -156,12 +157,17 @@ impl Live {
     /// A step ended; `later_s` is the expected time of everything after the steps of its stage.
     fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>, later_s: f64) {
         let left = |steps: u64| steps.saturating_sub(stage_step) as f64 * step.step_s + later_s;
-        let eta = stage_steps.map_or("...".to_string(), |steps| human::seconds(left(steps)));
+        let eta = match stage_steps.map(left) {
+            None => "  eta ...".to_string(),
+            Some(left_s) if left_s > 0.0 => format!("  eta {}", human::seconds(left_s)),
+            // The last step: there is nothing left.
+            Some(_) => String::new(),
+        };
         let of = stage_steps.map_or(String::new(), |steps| format!("/{steps}"));
         let text = format!(
-            "{} {stage_step}{of}  loss {:.3}  {} tokens/s  {:.3} TFLOP/s  {}  eta {eta}",
+            "{} {stage_step}{of}  {}  {} tokens/s  {:.3} TFLOP/s  {}{eta}",
             self.stage,
-            step.loss,
+            step_line(step),
             human::grouped(step.tokens_per_s as u64),
             step.model_tflops,
             human::bytes(step.pool_peak_bytes),
@@ -187,10 +193,12 @@ impl Live {
 /// Figures in a line.
 fn in_a_line(figures: &Figures, short: usize) -> String {
     let mut parts = Vec::new();
-    if let Some(bits) = &figures.bits {
+    // What lessons are judged by; their text as such is compared with nothing.
+    let of_text = figures.answers.is_none();
+    if let Some(bits) = figures.bits.as_ref().filter(|_| of_text) {
         parts.push(format!("{:.3} bits per byte (gzip {:.3})", bits.bits_per_byte, bits.gzip_bits_per_byte));
     }
-    if let Some(position) = &figures.position {
+    if let Some(position) = figures.position.as_ref().filter(|_| of_text) {
         let ends = position.buckets.iter().filter(|bucket| bucket.tokens > 0);
         let all: Vec<String> = ends.map(|bucket| format!("{:.2}", bucket.loss)).collect();
         parts.push(format!("loss by position {}", all.join(" ")));
@@ -241,6 +249,8 @@ mod tests {
         let step = events::Step { step_s: 2.0, ..events::Step::default() };
         live.step(&step, 10, Some(40), 240.0);
         assert!(bar.message().ends_with(&format!("eta {}", human::seconds(300.0))), "{}", bar.message());
+        live.step(&step, 40, Some(40), 0.0);
+        assert!(!bar.message().contains("eta"), "{}", bar.message());
         live.step(&step, 10, None, 240.0);
         assert!(bar.message().ends_with("eta ..."), "{}", bar.message());
     }

@@ -6,9 +6,9 @@ use fathom_cpu::isa::Isa;
 
 /// Cargo features that change what the binary can do.
 const FEATURES: [(&str, bool); 3] = [
+    ("curate", cfg!(feature = "curate")),
     ("ballista", cfg!(feature = "ballista")),
     ("mpi", cfg!(feature = "mpi")),
-    ("no curate", cfg!(not(feature = "curate"))),
 ];
 
 /// The commit that this was built from; sources that came without a repository do not know it.

@@ -6,7 +6,10 @@
 //! `FOLDER/MODEL/SCOPE/INDEX-NAME` holds its tokens, its keys and values as they are in memory, and the hash of both, which is verified
 //! when it is read. A thread writes the files (0600, published by rename) while the engine goes on; what is on its way is bounded, and
 //! what found no room is offered again. Threads of their own read them, a bounded number of bytes ahead. What was used least recently
-//! goes first, the ends of sequences before their beginnings. Ranks of one process share what is known of the folder, and its limit.
+//! goes first, the ends of sequences before their beginnings. Ranks of one process share what is known of the folder, and its limit. Only
+//! a folder that is a store is opened, and only its pages are removed.
+
+mod owned;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -138,31 +141,35 @@ impl Stored {
     /// What is kept in a folder, by model.
     ///
     /// # Errors
-    /// The system's.
+    /// The folder is no store; the system's.
     pub fn kept(folder: &Path) -> std::io::Result<Vec<KeptModel>> {
+        owned::check(folder)?;
         let mut all = Vec::new();
-        for model in folders(folder)? {
-            let scopes = folders(&model)?;
+        for model in owned::models(folder)? {
+            let scopes = owned::scopes(&model)?;
             let name = model.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let mut kept = KeptModel { model: name, scopes: scopes.len(), pages: 0, bytes: 0 };
-            for file in
-                scopes.iter().map(fs::read_dir).collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten()
-            {
-                kept.pages += 1;
-                kept.bytes += file?.metadata()?.len();
+            for scope in &scopes {
+                let pages = owned::pages(scope)?;
+                kept.pages += pages.len();
+                kept.bytes += pages.iter().map(|page| page.about.len()).sum::<u64>();
             }
-            all.push(kept);
+            // A folder without any is not a model's.
+            if kept.pages > 0 {
+                all.push(kept);
+            }
         }
         all.sort_by(|a, b| a.model.cmp(&b.model));
         Ok(all)
     }
 
-    /// Erases what is kept of a model in a folder.
+    /// Erases what is kept of a model in a folder; other files stay.
     ///
     /// # Errors
-    /// The system's.
+    /// The folder is no store; the system's.
     pub fn erase(folder: &Path, kept: &KeptModel) -> std::io::Result<()> {
-        gone(fs::remove_dir_all(folder.join(&kept.model)))
+        owned::check(folder)?;
+        owned::erase_model(&folder.join(&kept.model))
     }
 }
 
@@ -170,28 +177,20 @@ impl PrefixStore {
     /// Opens a folder, which is created, and removes what is over its limit.
     ///
     /// # Errors
-    /// The system's.
+    /// The folder has files and is no store; the system's.
     pub fn open(at: &Stored) -> std::io::Result<PrefixStore> {
-        private(&at.folder)?;
+        owned::open(&at.folder)?;
         let mut found = Vec::new();
-        for model in folders(&at.folder)? {
-            for scope in folders(&model)? {
-                for file in fs::read_dir(&scope)? {
-                    let (file, about) = match file.and_then(|file| Ok((file.path(), file.metadata()?))) {
-                        Ok(pair) => pair,
-                        // Another server may remove what this one looks at.
-                        Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                        Err(error) => return Err(error),
-                    };
-                    let Some(name) = file.strip_prefix(&at.folder).ok().and_then(Path::to_str) else {
+        for model in owned::models(&at.folder)? {
+            for scope in owned::scopes(&model)? {
+                for owned::Page { path, about, index, whole } in owned::pages(&scope)? {
+                    let Some(name) = path.strip_prefix(&at.folder).ok().and_then(Path::to_str) else {
                         continue;
                     };
-                    if name.ends_with(UNFINISHED) {
-                        _ = fs::remove_file(&file);
+                    if !whole {
+                        _ = fs::remove_file(&path);
                         continue;
                     }
-                    let index = name.rsplit('/').next().and_then(|last| last.split('-').next());
-                    let index: u64 = index.and_then(|index| index.parse().ok()).unwrap_or(0);
                     let used = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                     found.push((used, Reverse(index), name.to_string(), about.len()));
                 }
@@ -322,8 +321,8 @@ impl PrefixStore {
 
     /// Erases what this model has kept, of one scope or of all; returns its bytes.
     pub fn erase(&mut self, scope: Option<&str>) -> u64 {
-        let all = format!("{}/", self.at.model);
-        let below = scope.map_or(all, |scope| format!("{}/", self.folder(blake3::hash(scope.as_bytes()))));
+        let scope = scope.map(|scope| self.folder(blake3::hash(scope.as_bytes())));
+        let below = format!("{}/", scope.as_ref().unwrap_or(&self.at.model));
         let named: Vec<String> = self
             .files
             .range(below.clone()..)
@@ -332,7 +331,10 @@ impl PrefixStore {
             .collect();
         let before = self.bytes;
         named.iter().for_each(|name| self.leave(name));
-        self.disk.give(Job::RemoveAll(self.at.folder.join(below)));
+        self.disk.give(match &scope {
+            Some(scope) => Job::EraseScope(self.at.folder.join(scope)),
+            None => Job::EraseModel(self.at.folder.join(&self.at.model)),
+        });
         self.disk.wait();
         before - self.bytes
     }
@@ -370,7 +372,8 @@ impl PrefixStore {
 enum Job {
     Write(PathBuf, Vec<u8>),
     Remove(PathBuf),
-    RemoveAll(PathBuf),
+    EraseModel(PathBuf),
+    EraseScope(PathBuf),
     Touch(Vec<PathBuf>),
 }
 
@@ -463,7 +466,8 @@ impl Way {
                 result
             }
             Job::Remove(file) => gone(fs::remove_file(&file)).map_err(|error| (file, error)),
-            Job::RemoveAll(folder) => gone(fs::remove_dir_all(&folder)).map_err(|error| (folder, error)),
+            Job::EraseModel(folder) => owned::erase_model(&folder).map_err(|error| (folder, error)),
+            Job::EraseScope(folder) => owned::erase_scope(&folder).map_err(|error| (folder, error)),
             Job::Touch(files) => {
                 // A file that is gone needs no time.
                 let now = SystemTime::now();
@@ -499,19 +503,6 @@ fn private(folder: &Path) -> std::io::Result<()> {
 /// What is not there need not be removed.
 fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
-}
-
-/// The folders of a folder; links are none.
-fn folders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let is = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-    let mut all = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if is(&entry) {
-            all.push(entry.path());
-        }
-    }
-    Ok(all)
 }
 
 fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {

@@ -102,7 +102,9 @@ pub fn loss_of_sequences(
         let mut by_length: Vec<&Vec<u32>> = documents.iter().collect();
         // The longest first: they fill most buckets.
         by_length.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
-        return loss_by_position(model, by_length.into_iter().cloned(), full_tokens, limits).map(Some);
+        let found = loss_by_position(model, by_length.into_iter().cloned(), full_tokens, limits)?;
+        // None of them fills the first bucket.
+        return Ok(Some(found).filter(|found| found.documents > 0));
     }
     let found =
         measure(model, sequences, &Lengths { least: full_tokens, full: full_tokens, pieces: true }, limits)?;

@@ -15,6 +15,7 @@ pub mod diff;
 mod error;
 pub mod html;
 mod log;
+pub mod objective;
 pub mod plots;
 mod smooth;
 pub mod svg;

@@ -1,9 +1,10 @@
 //! The few figures a run is judged by. The page shows them as cards, the end of a run as lines.
 
-use fathom_base::metrics::events::{EvalPosition, Needle, PositionBucket};
+use fathom_base::metrics::events::{EvalPosition, Needle, PositionBucket, Step};
 use fathom_base::{human, tokens};
 
 use crate::log::RunLog;
+use crate::objective;
 use crate::smooth::{ema, quantile, window};
 
 /// One figure of a run.
@@ -32,17 +33,7 @@ impl std::fmt::Display for Verdict {
 
 /// Every figure that the log allows, in the order to show them.
 pub fn verdicts(log: &RunLog) -> Vec<Verdict> {
-    let all = [
-        loss(log),
-        bits(log),
-        needle(log),
-        long_context(log),
-        short_context(log),
-        speed(log),
-        memory(log),
-        amount(log),
-    ];
-    all.into_iter().flatten().collect()
+    objective::of(log).figures(log)
 }
 
 /// The figures of a plan: of the stage that needs the most.
@@ -83,16 +74,39 @@ pub fn planned(log: &RunLog) -> Vec<Verdict> {
     figures
 }
 
-fn loss(log: &RunLog) -> Option<Verdict> {
+pub(crate) fn loss(log: &RunLog) -> Option<Verdict> {
     let losses: Vec<f64> = log.steps.iter().map(|step| step.loss).collect();
     let (first, last) = (losses.first()?, ema(&losses, window(losses.len())).last().copied()?);
-    let note = format!("nats, smoothed; step {} began at {first:.2}", log.steps.first()?.step);
+    let unit = if objective::of(log).loss.contains("nats") { "nats, " } else { "" };
+    let note = format!("{unit}smoothed; step {} began at {first:.2}", log.steps.first()?.step);
     let bad = losses.iter().filter(|loss| !loss.is_finite()).count();
     let note = if bad > 0 { format!("{note}; {bad} steps not finite") } else { note };
     Some(Verdict { name: "training loss", value: format!("{last:.3}"), note, passes: None })
 }
 
-fn bits(log: &RunLog) -> Option<Verdict> {
+/// How held-out lessons are answered: the loss of what is learned.
+pub(crate) fn answers_loss(log: &RunLog) -> Option<Verdict> {
+    let (before, after) = (log.answers.first()?, log.answers.last()?);
+    let was = if before.when == after.when { String::new() } else { format!("; {:.3} before", before.loss) };
+    let note = format!("nats per learned token of {} held-out lessons{was}", human::grouped(after.lessons));
+    Some(Verdict { name: "held-out answers", value: format!("{:.3}", after.loss), note, passes: None })
+}
+
+/// How often the likeliest token is the right one.
+pub(crate) fn answers_accuracy(log: &RunLog) -> Option<Verdict> {
+    let (before, after) = (log.answers.first()?, log.answers.last()?);
+    let was = human::percent(before.token_accuracy);
+    let was = if before.when == after.when { String::new() } else { format!("; {was} before") };
+    let note = format!("of the learned tokens of held-out lessons are the likeliest{was}");
+    Some(Verdict {
+        name: "held-out accuracy",
+        value: human::percent(after.token_accuracy),
+        note,
+        passes: None,
+    })
+}
+
+pub(crate) fn bits(log: &RunLog) -> Option<Verdict> {
     let all = log.bits.last()?;
     let below = all.bits_per_byte < all.gzip_bits_per_byte;
     let word = if below { "below" } else { "not below" };
@@ -104,7 +118,7 @@ fn bits(log: &RunLog) -> Option<Verdict> {
     })
 }
 
-fn needle(log: &RunLog) -> Option<Verdict> {
+pub(crate) fn needle(log: &RunLog) -> Option<Verdict> {
     let needle = log.needles.last()?;
     let short = log.short_tokens().unwrap_or(needle.trained_tokens);
     let (share, longest) = needle_within(needle, short)?;
@@ -137,7 +151,7 @@ pub fn needle_within(needle: &Needle, longest: u64) -> Option<(f64, u64)> {
     (!cells.is_empty()).then(|| (cells.iter().sum::<f64>() / cells.len() as f64, last))
 }
 
-fn long_context(log: &RunLog) -> Option<Verdict> {
+pub(crate) fn long_context(log: &RunLog) -> Option<Verdict> {
     let eval = log.positions.last()?;
     let (short, long) = short_and_long(eval, log.short_tokens()?)?;
     let passes = long.loss <= short.loss;
@@ -156,14 +170,15 @@ fn long_context(log: &RunLog) -> Option<Verdict> {
 }
 
 /// What extension did to the short context: the loss there before and after.
-fn short_context(log: &RunLog) -> Option<Verdict> {
+pub(crate) fn short_context(log: &RunLog) -> Option<Verdict> {
     let (before, after) = (log.positions.first()?, log.positions.last()?);
     let (short, _) = short_and_long(after, log.short_tokens()?)?;
     let same = before.buckets.iter().find(|b| (b.from, b.to) == (short.from, short.to) && b.tokens > 0)?;
+    let by = after.when.strip_prefix("after_").unwrap_or("training");
     (before.when != after.when).then(|| Verdict {
         name: "short-context loss",
         value: format!("{:+.3}", short.loss - same.loss),
-        note: format!("change by extension at {}; {:.3} before", span(short), same.loss),
+        note: format!("change by {by} at {}; {:.3} before", span(short), same.loss),
         passes: None,
     })
 }
@@ -181,16 +196,23 @@ pub fn span(bucket: &PositionBucket) -> String {
     format!("{}–{}", tokens::format(bucket.from), tokens::format(bucket.to))
 }
 
-fn speed(log: &RunLog) -> Option<Verdict> {
+pub(crate) fn speed(log: &RunLog) -> Option<Verdict> {
     // The first steps warm caches up; the median does not mind them.
-    let median = |f: fn(&fathom_base::metrics::events::Step) -> f64| quantile(log.steps.iter().map(f), 0.5);
+    // Of the longest sequences: a shorter stage before them has most of the steps.
+    let length = |step: &Step| {
+        log.stages.iter().find(|stage| stage.index == step.stage).map(|stage| stage.seq_len_tokens)
+    };
+    let longest = log.steps.iter().filter_map(length).max();
+    let steps = || log.steps.iter().filter(|step| longest.is_none() || length(step) == longest);
+    let median = |f: fn(&Step) -> f64| quantile(steps().map(f), 0.5);
     let rate = median(|step| step.tokens_per_s);
-    let note = format!("tokens/s, median; {:.2} causal-model TFLOP/s", median(|s| s.model_tflops));
+    let at = longest.map_or(String::new(), |length| format!(" at {} tokens", tokens::format(length)));
+    let note = format!("tokens/s{at}, median; {:.2} causal-model TFLOP/s", median(|s| s.model_tflops));
     let value = human::grouped(rate.round().max(0.0) as u64);
     rate.is_finite().then_some(Verdict { name: "speed", value, note, passes: None })
 }
 
-fn memory(log: &RunLog) -> Option<Verdict> {
+pub(crate) fn memory(log: &RunLog) -> Option<Verdict> {
     let peak = log.steps.iter().map(|step| step.pool_peak_bytes).max().filter(|peak| *peak > 0)?;
     let planned = log.plans.iter().map(|plan| plan.peak_live_bytes).max().filter(|planned| *planned > 0);
     let of = if log.num_ranks() > 1 { "pool peak of the first rank" } else { "pool peak" };
@@ -202,7 +224,7 @@ fn memory(log: &RunLog) -> Option<Verdict> {
     Some(Verdict { name: "memory", value: human::bytes(peak), note, passes })
 }
 
-fn amount(log: &RunLog) -> Option<Verdict> {
+pub(crate) fn amount(log: &RunLog) -> Option<Verdict> {
     let last = log.steps.last()?;
     let time = log.done.as_ref().map_or(last.time_s, |done| done.time_s);
     let what = if log.done.is_some() { "whole run" } else { "so far" };

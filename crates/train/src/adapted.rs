@@ -137,7 +137,7 @@ pub(crate) fn check_adapter(loaded: &Loaded<Recipe>) -> Result<()> {
     ];
     if let Some((key, _)) = set.iter().find(|(_, set)| *set) {
         let message = format!("has no effect with adapter.method=\"{method}\"; leave it out");
-        return Err(loaded.refuse(&format!("adapter.{key}"), message).into());
+        return Err(loaded.refuse_with(&format!("adapter.{key}"), "adapter.method", message).into());
     }
     let recipe = &loaded.value;
     let drops = adapter.dropout.is_some_and(|rate| rate > 0.0);

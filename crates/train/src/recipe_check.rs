@@ -7,11 +7,11 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use fathom_base::human;
 use fathom_base::recipe::{Allowed, Loaded, keys};
+use fathom_base::{Error as Unloadable, human};
 
 use crate::adapted::check_adapter;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::needs_corpus;
 use crate::policy::check::check as of_policy;
 use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
@@ -24,6 +24,30 @@ use crate::several::check_several;
 /// # Errors
 /// The first such key, with its place, its value and what it may be.
 pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
+    CHECKS.iter().try_for_each(|check| check(loaded))
+}
+
+/// A value of an earlier layer that makes no sense with what a later one sets: its path, and the key that the later one sets. A person's
+/// setting displaces such values of a shipped recipe, and a command line's those of a file; in one layer they are refused.
+pub fn outdated(loaded: &Loaded<Recipe>) -> Option<(String, String)> {
+    let found = |check: &Check| match check(loaded) {
+        Err(Error::Base(Unloadable::Outdated { path, by, .. })) => Some((path, by)),
+        _ => None,
+    };
+    CHECKS.iter().chain(&TRAINING).find_map(found)
+}
+
+type Check = fn(&Loaded<Recipe>) -> Result<()>;
+
+/// Each is asked whether a value is outdated, also where an earlier one refuses something: so each is of one thing.
+const CHECKS: [Check; 9] =
+    [numbers_allowed, addresses::check, model, adapters, rounded::check, quantization, batches, warmup, rest];
+
+/// Those of [`check_training`].
+const TRAINING: [Check; 6] = [given, lengths, rows::check, of_policy, z_loss, extended];
+
+/// Numbers within what their keys allow.
+fn numbers_allowed(loaded: &Loaded<Recipe>) -> Result<()> {
     let allowed: BTreeMap<String, Allowed> =
         keys::<Recipe>().into_iter().filter_map(|key| Some((key.path, key.allowed?))).collect();
     for row in loaded.rows() {
@@ -32,41 +56,51 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
             return refuse(loaded, &row.path, format!("is {text}; it must be {allowed}"));
         }
     }
-    addresses::check(loaded)?;
+    Ok(())
+}
+
+/// A folder, or sizes that fit each other.
+fn model(loaded: &Loaded<Recipe>) -> Result<()> {
     match &loaded.value.model.from {
         Some(folder) if folder.as_os_str().is_empty() => {
             let message =
                 "is empty; this recipe goes on from a model: give its Hugging Face folder, model.from=DIR";
-            return refuse(loaded, "model.from", message);
+            refuse(loaded, "model.from", message)
         }
-        Some(_) => {}
+        Some(_) => Ok(()),
         None if loaded.value.checkpoint.trained_only => {
             let message = "leaves out what is frozen, and there is no model that has it; give model.from";
-            return refuse(loaded, "checkpoint.trained_only", message);
+            refuse(loaded, "checkpoint.trained_only", message)
         }
-        None => sizes(loaded)?,
+        None => sizes(loaded),
     }
+}
+
+/// One adapter, or several, of which each is checked in a recipe of its own.
+fn adapters(loaded: &Loaded<Recipe>) -> Result<()> {
+    if loaded.value.adapters.is_empty() { check_adapter(loaded) } else { check_several(loaded) }
+}
+
+/// Weights in few bits, and what is trained with them.
+fn quantization(loaded: &Loaded<Recipe>) -> Result<()> {
     let model = &loaded.value.model;
     let several = !loaded.value.adapters.is_empty();
-    if several {
-        // Each is checked in a recipe of its own.
-        check_several(loaded)?;
-    } else {
-        check_adapter(loaded)?;
-    }
-    rounded::check(loaded)?;
     let adapted = several || loaded.value.adapter.method != AdapterName::None;
     if model.quantization != QuantizationName::None && model.trained.is_empty() && !adapted {
         let message =
             "freezes the projections, and nothing says what is trained; give model.trained, as [\"norm\"]";
-        return refuse(loaded, "model.quantization", message);
+        let [_, by] = loaded.earlier_first(["model.trained", "adapter.method"]);
+        return Err(loaded.refuse_with("model.quantization", by, message).into());
     }
-    batches(loaded)?;
-    warmup(loaded)?;
+    Ok(())
+}
+
+/// Copies of checkpoints, and the mesh.
+fn rest(loaded: &Loaded<Recipe>) -> Result<()> {
     let saves = &loaded.value.checkpoint;
     if saves.local.is_some() && saves.memory_every_steps.is_none() {
         let message = "is where copies go, and none are made: give checkpoint.memory_every_steps as well";
-        return refuse(loaded, "checkpoint.local", message);
+        return Err(loaded.refuse_with("checkpoint.local", "checkpoint.memory_every_steps", message).into());
     }
     ranks(loaded)
 }
@@ -77,6 +111,11 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 /// # Errors
 /// The first such stage.
 pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
+    TRAINING.iter().try_for_each(|check| check(loaded))
+}
+
+/// Text, and a model where one has to be there.
+fn given(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let reads = needs_corpus(recipe) || recipe.rl.is_on();
     if let Some(message) = recipe.data.without_text().filter(|_| reads) {
@@ -92,24 +131,31 @@ pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
             "adapts a model that is there already, and the run leaves an adapter alone; give model.from";
         return refuse(loaded, "adapter.method", message);
     }
+    Ok(())
+}
+
+/// One length for each stage.
+fn lengths(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
     for (index, stage) in recipe.stage.iter().enumerate() {
-        let refuse = |key: &str, message: &str| refuse(loaded, &format!("stage.{index}.{key}"), message);
+        let path = |key: &str| format!("stage.{index}.{key}");
+        let refuse = |key: &str, message: &str| refuse(loaded, &path(key), message);
+        let one_of = |keys: [&str; 2]| {
+            let [earlier, by] = loaded.earlier_first(keys);
+            let message =
+                format!("says how long the stage is trained, and so does {by}; give one, the other as none");
+            Err(loaded.refuse_with(earlier, by, message).into())
+        };
         match (stage.steps, stage.epochs, recipe.run.minutes) {
             (None, None, None) => {
                 let message = "is none, and so are epochs and run.minutes: nothing says how long the stage is trained; give one of them";
                 return refuse("steps", message);
             }
-            (Some(_), Some(_), _) => {
-                return refuse(
-                    "epochs",
-                    "says how long the stage is trained, and so does steps; give one, the other as none",
-                );
-            }
-            (None, Some(_), Some(_)) => {
-                return refuse(
-                    "epochs",
-                    "says how long the stage is trained, and so does run.minutes; give one of the two",
-                );
+            (Some(_), Some(_), _) => return one_of([&path("epochs"), &path("steps")]),
+            (None, Some(_), Some(_)) => return one_of([&path("epochs"), "run.minutes"]),
+            // In one layer some stages may have steps, and the others the time.
+            (Some(_), None, Some(_)) if loaded.is_earlier(&path("steps"), "run.minutes") => {
+                return one_of([&path("steps"), "run.minutes"]);
             }
             _ => {}
         }
@@ -118,12 +164,22 @@ pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
             return refuse(rules, message);
         }
     }
-    rows::check(loaded)?;
-    of_policy(loaded)?;
+    Ok(())
+}
+
+/// The head that has no z-loss.
+fn z_loss(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
     if recipe.objective.method != MethodName::CrossEntropy && recipe.optimizer.z_loss != 0.0 {
         let message = "is of the head that makes its gradients at once, which objectives other than cross_entropy do not use; give 0";
-        return refuse(loaded, "optimizer.z_loss", message);
+        return Err(loaded.refuse_with("optimizer.z_loss", "objective.method", message).into());
     }
+    Ok(())
+}
+
+/// A first stage that extends a model has one.
+fn extended(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
     let extending = |stage: &Stage| match stage.rope_type {
         RopeType::Keep | RopeType::Default => stage.rope_theta.map(|_| "rope_theta"),
         _ => Some("rope_type"),
@@ -145,18 +201,28 @@ pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
     }
 }
 
-/// One length of warm-up. No steps of it are none that a share could contradict: so recipes without warm-up say it.
+/// One length of warm-up. No steps of it are none that a share could contradict: so recipes without warm-up say it. A stage's own holds
+/// against the schedule's unless a later layer sets that.
 fn warmup(loaded: &Loaded<Recipe>) -> Result<()> {
-    let table = &loaded.value.schedule;
-    match (table.warmup_steps.filter(|steps| *steps > 0), table.warmup_share) {
-        (Some(steps), Some(_)) => {
+    let (table, both) = (&loaded.value.schedule, ["schedule.warmup_steps", "schedule.warmup_share"]);
+    if let (Some(steps), Some(share)) = (table.warmup_steps, table.warmup_share) {
+        let [earlier, by] = loaded.earlier_first(both);
+        if steps > 0 || earlier == both[1] {
             let message = format!(
-                "is a share of the steps, and schedule.warmup_steps says {steps} of them; give one, the other as none"
+                "warm-up is {share} of the steps by schedule.warmup_share, and {steps} of them by schedule.warmup_steps; give one, the other \
+                 as none"
             );
-            refuse(loaded, "schedule.warmup_share", message)
+            return Err(loaded.refuse_with(earlier, by, message).into());
         }
-        _ => Ok(()),
     }
+    for (index, _) in loaded.value.stage.iter().enumerate().filter(|(_, stage)| stage.warmup_steps.is_some())
+    {
+        let path = format!("stage.{index}.warmup_steps");
+        if let Some(by) = both.iter().find(|key| loaded.is_earlier(&path, key)) {
+            return Err(loaded.refuse_with(&path, by, format!("is another warm-up than {by}")).into());
+        }
+    }
+    Ok(())
 }
 
 /// The numbers of a row's value, as text and as such: of a list, each.

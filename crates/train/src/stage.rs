@@ -407,7 +407,8 @@ pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
     }
 }
 
-/// The specification during a stage: its rotary settings, and positions for its length.
+/// The specification during a stage: its rotary settings, and the positions that a model claims after it. Longer samples alone are
+/// no claim: where documents are masked, positions begin at 0 in each. What longer documents add is for [`claim`].
 ///
 /// # Errors
 /// A scaling that the stage does not describe fully.
@@ -437,11 +438,26 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
         }
         rope.scaling.name_original(original);
     }
-    // `dynamic` has no key for the first length: it measures against the configuration's longest sequence.
-    let dynamic = spec.ropes.iter().any(|rope| matches!(rope.scaling, RopeScaling::Dynamic { .. }));
-    spec.max_positions = if dynamic { old } else { old.max(stage.seq_tokens) };
-    spec.ropes.iter_mut().for_each(|rope| rope.max_positions = spec.max_positions);
+    if extends(stage) || !stage.masked {
+        claim(&mut spec, stage.seq_tokens);
+    }
     Ok(spec)
+}
+
+/// Whether a stage asks for a longer context.
+pub fn extends(stage: &Stage) -> bool {
+    stage.rope_type != RopeType::Keep || stage.rope_theta.is_some()
+}
+
+/// Has a model claim at least so many positions. Not where rotations depend on the claim: `dynamic` measures against the
+/// configuration's longest sequence, and `longrope` scales by it.
+pub fn claim(spec: &mut Spec, tokens: usize) {
+    let measured =
+        |scaling: &RopeScaling| matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::Longrope { .. });
+    if spec.learned_positions.is_none() && !spec.ropes.iter().any(|rope| measured(&rope.scaling)) {
+        spec.max_positions = spec.max_positions.max(tokens);
+        spec.ropes.iter_mut().for_each(|rope| rope.max_positions = spec.max_positions);
+    }
 }
 
 /// Which rotary settings a stage changes: those of layers that see everything, or the first, which is the model's, where all layers have windows. One of
@@ -548,6 +564,20 @@ mod tests {
             assert_eq!(twice, at_once, "{kind:?}");
             assert_eq!(twice.max_positions, if kind == RopeType::Dynamic { 256 } else { 2048 });
         }
+    }
+
+    #[test]
+    fn a_model_claims_no_length_that_only_its_samples_have() {
+        let masked = Stage { masked: true, ..stage(RopeType::Keep, 2048) };
+        let claims = |stage: &Stage| extend(&small(), stage, 0).unwrap().max_positions;
+        assert_eq!(claims(&masked), 256);
+        // Positions run through a sample that is one document.
+        assert_eq!(claims(&Stage { masked: false, ..masked.clone() }), 2048);
+        assert_eq!(claims(&Stage { rope_theta: Some(1e6), ..masked.clone() }), 2048);
+        assert_eq!(claims(&Stage { rope_type: RopeType::Yarn, ..masked }), 2048);
+        let mut spec = small();
+        claim(&mut spec, 300);
+        assert_eq!((spec.max_positions, spec.ropes[0].max_positions), (300, 300));
     }
 
     #[test]

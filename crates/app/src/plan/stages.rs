@@ -57,6 +57,8 @@ pub struct Figures {
     pub longest: Option<usize>,
     /// The longest under the best table of places, if that was asked for.
     pub of_all: Option<Option<Longest>>,
+    /// The same with weights and optimizer state offloaded: settings, and the longest with them.
+    pub offloaded: Vec<(String, usize)>,
     /// The peak, if that was asked for.
     pub why: Option<Why>,
     /// Of more than one rank.
@@ -131,10 +133,11 @@ impl Plans<'_> {
         say("the longest sequence that fits");
         let longest = if alone { draft.longest()? } else { None };
         let of_all = asked.longest_of_all.then(|| draft.longest_of_all()).transpose()?;
+        let offloaded = if asked.longest_of_all { draft.longest_with_state_offloaded()? } else { Vec::new() };
         say("changes that lower the peak");
         let why = asked.why.then(|| draft.why()).transpose()?;
         let rollout = self.rollout(draft)?;
-        Ok(Figures { settled, growth, longest, of_all, why, mesh, rollout })
+        Ok(Figures { settled, growth, longest, of_all, offloaded, why, mesh, rollout })
     }
 
     /// What a stage's rollouts need of the rank that needs most.

@@ -90,9 +90,9 @@ pub fn run(job: &Job, spec: &CorpusSpec, stop: &Arc<AtomicBool>, events: &dyn Ev
     };
     page(pipeline.out(), &stats)?;
     events.line(&format!(
-        "curated: {} of {} documents kept; {}",
+        "curated: {} of {} kept; {}",
         human::grouped(stats.documents_kept()),
-        human::grouped(stats.documents_read()),
+        human::counted(stats.documents_read(), "document"),
         pipeline.out().join("report.html").display()
     ));
     Ok(true)

@@ -174,13 +174,16 @@ fn check_remade(job: &Job, spec: &CorpusSpec, events: &dyn Events) -> Result<()>
 
 /// Says what was read, and what of it is not trained on.
 fn say_read(job: &Job, event: &Data, events: &dyn Events) {
+    let recall = match event.synthetic_share {
+        share if share > 0.0 => format!(", {} of them synthetic recall", human::percent(share)),
+        _ => String::new(),
+    };
     events.line(&format!(
-        "{} documents, {} of text, {} tokens with a vocabulary of {}, {} of them synthetic recall",
-        human::grouped(event.documents),
+        "{}, {} of text, {} with a vocabulary of {}{recall}",
+        human::counted(event.documents, "document"),
         human::bytes(event.bytes),
-        human::grouped(event.tokens),
+        human::counted(event.tokens, "token"),
         human::grouped(event.vocabulary),
-        human::percent(event.synthetic_share),
     ));
     say_dropped(job, event, events);
     if let Some(stage) = job.recipe().stage.iter().find(|stage| event.tokens < stage.seq_tokens as u64) {

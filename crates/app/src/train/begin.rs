@@ -17,7 +17,7 @@ use fathom_train::{
 
 use super::folder::{create, same_recipe};
 use super::named::Named;
-use super::{export, moments};
+use super::{claims, export, moments};
 use crate::budgets::budgets;
 use crate::crew::Crew;
 use crate::error::{Context, Result, refuse};
@@ -97,7 +97,33 @@ pub(super) fn prepare<'a>(
     export::check(job)?;
     let stores = Stores::open(job.recipe(), corpus.map(Arc::new), tokenizer.vocab_size())?;
     stores.check_tokenizer(&tokenizer)?;
+    claims::say(job, &stores, &events)?;
+    say_held_out(job, &stores, &events)?;
     Ok(Some((Ready { job, events, tokenizer, stores, flops }, metrics)))
+}
+
+/// Says what is held out, where it is not the share that the recipe asks for too.
+fn say_held_out(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
+    let asked = job.recipe().data.held_out_share;
+    let [documents, tokens, all] = stores.held_out_text()?;
+    if asked <= 0.0 || all == 0 {
+        return Ok(());
+    }
+    let share = tokens as f64 / all as f64;
+    events.line(&format!(
+        "held out: {} {}, {} tokens, {} of the text",
+        human::grouped(documents),
+        if documents == 1 { "document" } else { "documents" },
+        human::grouped(tokens),
+        human::percent(share),
+    ));
+    if stores.held_out() != asked || share > 4.0 * asked {
+        events.warn(&format!(
+            "{} was to be held out (data.held_out_share) and documents are kept whole; more documents come nearer to it",
+            human::percent(asked)
+        ));
+    }
+    Ok(())
 }
 
 /// Whether all that the recipe asks for is done: more steps may have come to it since.

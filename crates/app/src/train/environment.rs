@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! to it    {"prompt": "..", "messages": [{"role": "assistant", "content": ".."}], "answer": "..", "turn": 0, "row": {..},
-//!           "tokens": 9, "ended": true}
+//!           "tokens": 9, "ended": true, "question": 4}
 //! from it  {"text": ".."}         the conversation goes on with this
 //!          {"end": true}          the episode is over
 //! ```
 //!
-//! Either may have a `reward`, a number. It is asked one question at a time, each with all that was said, so that it need not remember
+//! Either may have a `reward`, a number, and the number of its `question`. It is asked one question at a time, each with all that was said, so that it need not remember
 //! anything: after a crash or a time-out another one is started for the next episode. Several processes of it are asked at once; an
 //! episode's turns all go to the same one, by its number, which changes nothing of what is said.
 
@@ -61,7 +61,7 @@ fn ask(lines: &Lines, it: &Turn<'_>) -> Said {
     let question = json!({
         "prompt": prompt, "messages": messages, "answer": text, "turn": turn, "row": row, "tokens": tokens, "ended": ended,
     });
-    match lines.ask(&[format!("{question}\n")]) {
+    match lines.ask(vec![question]) {
         Ok(lines) => Ok(lines.first().map_or(Err("said nothing".into()), |line| reply(line))),
         Err(Trouble::Lost(why)) => Ok(Err(why)),
         Err(Trouble::Start(why)) => Err(why),

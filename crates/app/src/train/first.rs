@@ -167,16 +167,29 @@ impl<'a> First<'a> {
 
     /// Says where the run goes on; the step after which it does.
     fn say_resumed(&self, run: &Run<'_>) -> u64 {
-        if self.shared.stores.held_out() != self.shared.job.recipe().data.held_out_share {
-            self.events.line(
-                "no document's hash falls into the held-out share; the one with the lowest is held out",
-            );
-        }
         let steps_done = run.progress().step;
         if steps_done > 0 {
             self.events.line(&format!("resumed after step {steps_done}"));
+            self.warn_of_lost_steps(steps_done);
         }
         steps_done
+    }
+
+    /// Warns where the log does not reach the step that a run goes on after: it was emptied or cut since.
+    fn warn_of_lost_steps(&self, steps_done: u64) {
+        let log = self.shared.job.log();
+        let step = |event| match Event::from_value(event) {
+            Some(Event::Step(step)) => Some(step.step),
+            _ => None,
+        };
+        let last = read_events(&log).unwrap_or_default().iter().filter_map(step).max().unwrap_or(0);
+        if last < steps_done {
+            self.events.warn(&format!(
+                "{}: has no line of the steps {} to {steps_done}, which the checkpoint has; the model is whole, and the report lacks them",
+                log.display(),
+                last + 1
+            ));
+        }
     }
 
     /// The file for TensorBoard, if the recipe asks for one.
@@ -205,6 +218,7 @@ impl<'a> First<'a> {
         }
         // So are projections of hidden states.
         model.spec.projections = None;
+        self.shared.stores.claim(job.recipe(), &mut model.spec)?;
         if alone {
             export::whole(job, &device, &model, &params)?;
         } else {

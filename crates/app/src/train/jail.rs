@@ -128,17 +128,20 @@ impl Jail {
 
     fn start(&self, unshare: &str, folder: &Folder, command: &[String]) -> Result<Child, String> {
         let of_root = fs::metadata("/proc/self").is_ok_and(|of| of.uid() == 0);
-        let mut words: Vec<String> = Vec::new();
+        // A run that is killed takes its programs with it: the thread that starts one waits for it.
+        let mut words = ["setpriv", "--pdeathsig=KILL"].map(String::from).to_vec();
         if of_root {
             // Limits of processes do not hold for root itself.
-            words.extend(["setpriv", "--clear-groups"].map(String::from));
+            words.push("--clear-groups".into());
             words.extend(["reuid", "regid"].map(|id| format!("--{id}={UNPRIVILEGED}")));
         }
         words.extend(unshare.split(' ').map(String::from));
         words.extend(["sh", "-c", SCRIPT, "jail"].map(String::from));
         words.push(folder.0.display().to_string());
-        let numbers =
-            [self.disk_bytes, self.memory_bytes, self.cpu_s, self.processes, self.shown.len() as u64];
+        // The clock inside is for a run that can no longer look at its own.
+        let clock_s = self.timeout.as_secs().saturating_add(1);
+        let limits = [self.disk_bytes, self.memory_bytes, self.cpu_s, self.processes];
+        let numbers = limits.into_iter().chain([clock_s, self.shown.len() as u64]);
         words.extend(numbers.map(|number| number.to_string()));
         words.extend(self.shown.iter().map(|folder| folder.display().to_string()));
         words.extend_from_slice(command);
@@ -151,7 +154,7 @@ impl Jail {
 /// What to do where there is no jail.
 fn missing(said: &str) -> String {
     format!(
-        "programs cannot be run in a jail here: {said}; it needs unshare, mount, prlimit and setpriv (the package util-linux) and leave to \
+        "programs cannot be run in a jail here: {said}; it needs unshare, mount, prlimit and setpriv (the package util-linux), timeout (coreutils) and leave to \
          make user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, \
          kernel.apparmor_restrict_unprivileged_userns; in a container its seccomp profile)"
     )
@@ -190,21 +193,63 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
-    #[test]
-    fn what_a_jail_lacks_on_a_system_is_reported() {
-        let jail = Jail {
+    fn jail() -> Jail {
+        Jail {
             shown: Vec::new(),
             memory_bytes: 1 << 30,
             disk_bytes: 1 << 20,
             cpu_s: 10,
             processes: 16,
             timeout: Duration::from_secs(20),
-        };
+        }
+    }
+
+    #[test]
+    fn what_a_jail_lacks_on_a_system_is_reported() {
+        let jail = jail();
         for unshare in ["no-such-unshare", "unshare --no-such-namespace", "false"] {
             let error = jail.run_through(unshare, &[], &["true".into()]).unwrap_err();
             assert!(error.contains("util-linux") && error.contains("user namespaces"), "{unshare}: {error}");
         }
+    }
+
+    /// The parent's end is that of the thread which started the program.
+    #[test]
+    fn a_program_ends_with_the_run_that_started_it() {
+        let jail = jail();
+        if let Err(why) = jail.check() {
+            eprintln!("not tested: {why}");
+            return;
+        }
+        let folder = Folder::new().unwrap();
+        let command = ["sleep", "5"].map(String::from);
+        let started = thread::scope(|scope| {
+            let start = || {
+                let mut child = jail.start(UNSHARE, &folder, &command).unwrap();
+                let mut ready = [0; READY.len()];
+                child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+                child
+            };
+            scope.spawn(start).join().unwrap()
+        });
+        let ended = started.wait_with_output().unwrap();
+        assert_eq!(ended.status.signal(), Some(9), "{ended:?}");
+    }
+
+    #[test]
+    fn a_clock_inside_ends_a_program_that_is_no_longer_watched() {
+        let jail = jail();
+        if let Err(why) = jail.check() {
+            eprintln!("not tested: {why}");
+            return;
+        }
+        let (folder, command) = (Folder::new().unwrap(), ["sh", "-c", "sleep 5 & wait"].map(String::from));
+        let jail = Jail { timeout: Duration::ZERO, ..jail };
+        let ended = jail.start(UNSHARE, &folder, &command).unwrap().wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(128 + 9), "{ended:?}");
     }
 }

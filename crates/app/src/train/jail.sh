@@ -1,8 +1,8 @@
 # Makes a system that is read-only and has no network, of the folders that programs need, and runs a command in it. Runs inside namespaces
 # of its own, as what is root there and no one outside. Writes `ready` before the command begins.
 set -eu
-dir=$1 size=$2 as=$3 cpu=$4 nproc=$5 shown=$6
-shift 6
+dir=$1 size=$2 as=$3 cpu=$4 nproc=$5 clock=$6 shown=$7
+shift 7
 new=$dir/root
 mount -t tmpfs -o size=4m,mode=755 tmpfs "$new"
 show() {
@@ -29,11 +29,12 @@ cd "$new"
 pivot_root . old
 exec chroot . /bin/sh -uc '
     umount -l /old && cd /work || exit 1
-    as=$1 cpu=$2 nproc=$3 size=$4
-    shift 4
+    as=$1 cpu=$2 nproc=$3 size=$4 clock=$5
+    shift 5
+    command -v timeout > /dev/null || { echo "there is no timeout (coreutils)" >&2; exit 1; }
     echo ready
-    prlimit --core=0 --nofile=256 "--fsize=$size" "--as=$as" "--cpu=$cpu" "--nproc=$nproc" \
+    timeout -s KILL "$clock" prlimit --core=0 --nofile=256 "--fsize=$size" "--as=$as" "--cpu=$cpu" "--nproc=$nproc" \
         setpriv --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all \
         env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/work TMPDIR=/work LANG=C.UTF-8 "$@"
     exit $?
-' sh "$as" "$cpu" "$nproc" "$size" "$@"
+' sh "$as" "$cpu" "$nproc" "$size" "$clock" "$@"

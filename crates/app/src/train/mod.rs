@@ -5,6 +5,7 @@
 //! what the first rank does, `rank` what every rank has and the others do.
 
 mod begin;
+mod claims;
 mod environment;
 mod export;
 mod first;

@@ -2,6 +2,7 @@
 
 use fathom_base::human;
 use fathom_train::recipe::{InitName, Recipe};
+use fathom_train::stage::extends;
 
 /// How many stages are done when a model is measured before its extension: none where it is read, all but the last where it is
 /// made. A run of one stage from nothing extends no model.
@@ -41,11 +42,11 @@ pub fn short(recipe: &Recipe) -> Option<String> {
     ))
 }
 
-/// When the last measurement is: a run of one stage from nothing extends no model.
-pub fn after(recipe: &Recipe) -> &'static str {
+/// The names of the first and the last measurement: of an extension where a stage asks for one of a model that there is.
+pub fn names(recipe: &Recipe) -> [&'static str; 2] {
     match before(recipe) {
-        Some(_) => "after_extension",
-        None => "after_training",
+        Some(_) if recipe.stage.iter().any(extends) => ["before_extension", "after_extension"],
+        _ => ["before_training", "after_training"],
     }
 }
 
@@ -54,6 +55,15 @@ mod tests {
     use fathom_train::recipe::Stage;
 
     use super::*;
+
+    #[test]
+    fn only_an_extension_is_called_one() {
+        let mut recipe = Recipe { stage: vec![Stage::default()], ..Recipe::default() };
+        recipe.model.from = Some("m".into());
+        assert_eq!(names(&recipe), ["before_training", "after_training"]);
+        recipe.stage[0].rope_theta = Some(1e6);
+        assert_eq!(names(&recipe), ["before_extension", "after_extension"]);
+    }
 
     #[test]
     fn short_runs_are_reported_beforehand() {

@@ -2,12 +2,16 @@
 //! gives:
 //!
 //! ```text
-//! to it    {"prompt": "..", "answer": "..", "row": {..}, "tokens": 9, "ended": true}
-//! from it  {"reward": 0.5}        or null, where it says nothing
+//! to it    {"prompt": "..", "answer": "..", "row": {..}, "tokens": 9, "ended": true, "question": 4}
+//! from it  {"reward": 0.5, "question": 4}        or null, where it says nothing
 //! ```
+//!
+//! An answer may name its `question`, counted from 0 since the process started; it is an error if that is another one's. A line that is
+//! there before a question or behind the last answer is an error too, so that no answer is taken for another question's.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -46,13 +50,35 @@ struct Running {
     child: Child,
     to: ChildStdin,
     from: Receiver<String>,
+    /// Questions that it was asked.
+    asked: u64,
+}
+
+impl Running {
+    /// That nothing is there which no question asked for.
+    fn is_quiet(&self) -> Result<(), String> {
+        match self.from.try_recv() {
+            Ok(line) => Err(format!(
+                "printed a line that no question asked for, so its answers may be those of other questions; print one line for each, and anything \
+                 else to its standard error: {line}"
+            )),
+            Err(_) => Ok(()),
+        }
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        end(&mut self.child);
         let _ = self.child.wait();
     }
+}
+
+/// Ends a process and what it started: its group. Every shell has this command.
+fn end(child: &mut Child) {
+    let group = format!("kill -9 -{} 2>/dev/null", child.id());
+    let _ = Command::new("sh").args(["-c", &group]).status();
+    let _ = child.kill();
 }
 
 impl Lines {
@@ -79,7 +105,7 @@ impl Lines {
     fn start(&self) -> Result<Running, String> {
         let [program, arguments @ ..] = &self.command[..] else { return Err("has no command".into()) };
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(|error| format!("cannot start {program}: {error}"))?;
         let (Some(to), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(format!("cannot talk to {program}"));
@@ -89,26 +115,36 @@ impl Lines {
             let lines = BufReader::new(out).lines().map_while(Result::ok);
             lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
         });
-        Ok(Running { child, to, from })
+        Ok(Running { child, to, from, asked: 0 })
     }
 
-    /// Asks, and hears as many lines within the time. A process that did not give them is ended.
+    /// Asks, each with its number, and hears as many lines within the time. A process that did not give them, or others, is ended.
     ///
     /// # Errors
-    /// It cannot be started, it ended, or it took too long.
-    pub fn ask(&self, questions: &[String]) -> Result<Vec<String>, Trouble> {
+    /// It cannot be started, it ended, took too long, printed a line too many, or answered another question.
+    pub fn ask(&self, questions: Vec<Value>) -> Result<Vec<String>, Trouble> {
         let mut slot = self.running.borrow_mut();
         let mut running = match slot.take() {
             Some(running) => running,
             None => self.start().map_err(Trouble::Start)?,
         };
-        let lines = self.hear(&mut running, questions).map_err(Trouble::Lost)?;
+        let first = running.asked;
+        running.asked += questions.len() as u64;
+        let numbered = |(number, mut question): (u64, Value)| {
+            question["question"] = number.into();
+            format!("{question}\n")
+        };
+        let questions: Vec<String> = (first..).zip(questions).map(numbered).collect();
+        running.is_quiet().map_err(Trouble::Lost)?;
+        let lines = self.hear(&mut running, &questions).map_err(Trouble::Lost)?;
+        (first..).zip(&lines).try_for_each(|(number, line)| answers(number, line)).map_err(Trouble::Lost)?;
+        running.is_quiet().map_err(Trouble::Lost)?;
         *slot = Some(running);
         Ok(lines)
     }
 
     fn hear(&self, running: &mut Running, questions: &[String]) -> Result<Vec<String>, String> {
-        let Running { child, to, from } = running;
+        let Running { child, to, from, .. } = running;
         let until = Instant::now() + self.timeout;
         let late = || format!("{} did not answer {} questions in time", self.command[0], questions.len());
         std::thread::scope(|scope| {
@@ -123,11 +159,22 @@ impl Lines {
                 .collect();
             if heard.is_err() {
                 // Whoever still writes to it is let go.
-                let _ = child.kill();
+                end(child);
             }
             let _ = writing.join();
             heard
         })
+    }
+}
+
+/// That a line, if it names a question, names this one.
+fn answers(number: u64, line: &str) -> Result<(), String> {
+    let said: Option<Value> = serde_json::from_str(line).ok();
+    match said.as_ref().and_then(|said| said.get("question")) {
+        Some(named) if named.as_u64() != Some(number) => {
+            Err(format!("answered question {named} where question {number} was next: {line}"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -168,10 +215,9 @@ impl Reward for Process {
             if messages.len() > 1 {
                 said["messages"] = messages.into();
             }
-            format!("{said}\n")
+            said
         };
-        let questions: Vec<String> = answers.iter().map(question).collect();
-        let lines = self.0.ask(&questions).map_err(Trouble::words)?;
+        let lines = self.0.ask(answers.iter().map(question).collect()).map_err(Trouble::words)?;
         lines.iter().map(|line| number(line)).collect()
     }
 }
@@ -190,30 +236,74 @@ mod tests {
     #[test]
     fn a_process_answers_in_order_and_is_refused_without_leave() {
         let row = Map::new();
-        let of = |tokens| Answered {
-            row: &row,
-            prompt: "",
-            text: "x",
-            messages: &[],
-            earned: None,
-            tokens,
-            ended: true,
-        };
         let counts = "while read line; do n=$((n+1)); echo \"{\\\"reward\\\": $n}\"; done";
         let process = Process::boxed(&table(counts), true).unwrap();
-        assert_eq!(process.score(&[of(1), of(2)]).unwrap(), [Some(1.0), Some(2.0)]);
-        assert_eq!(process.score(&[of(3)]).unwrap(), [Some(3.0)], "it goes on");
+        assert_eq!(process.score(&[of(&row), of(&row)]).unwrap(), [Some(1.0), Some(2.0)]);
+        assert_eq!(process.score(&[of(&row)]).unwrap(), [Some(3.0)], "it goes on");
         let error = Process::boxed(&table(counts), false).err().unwrap().to_string();
         assert!(error.contains("--allow-processes") && error.contains("while read"), "{error}");
-        let says = |script: &str| Process::boxed(&table(script), true).unwrap().score(&[of(1)]);
-        assert_eq!(says("echo '{\"reward\": null}'; cat > /dev/null").unwrap(), [None]);
+        let says = |script: &str| Process::boxed(&table(script), true).unwrap().score(&[of(&row)]);
+        assert_eq!(says("read -r line; echo '{\"reward\": null}'; cat > /dev/null").unwrap(), [None]);
         assert!(
-            says("echo '{\"reward\": \"good\"}'; cat > /dev/null").unwrap_err().contains("without a number")
+            says("read -r line; echo '{\"reward\": \"good\"}'; cat > /dev/null")
+                .unwrap_err()
+                .contains("without a number")
         );
-        assert!(says("echo hello; cat > /dev/null").unwrap_err().contains("no JSON"));
+        assert!(says("read -r line; echo hello; cat > /dev/null").unwrap_err().contains("no JSON"));
         assert!(says("exit 0").unwrap_err().contains("did not answer"));
         let slow = RewardTable { timeout_s: 0.1, ..table("sleep 60") };
-        assert!(Process::boxed(&slow, true).unwrap().score(&[of(1)]).unwrap_err().contains("in time"));
+        assert!(Process::boxed(&slow, true).unwrap().score(&[of(&row)]).unwrap_err().contains("in time"));
         assert!(Process::boxed(&RewardTable::default(), true).is_err());
+    }
+
+    fn of(row: &Map<String, Value>) -> Answered<'_> {
+        Answered { row, prompt: "", text: "x", messages: &[], earned: None, tokens: 1, ended: true }
+    }
+
+    #[test]
+    fn a_line_too_many_is_an_error_and_not_the_next_answer() {
+        let row = Map::new();
+        let scripts = [
+            "while read -r line; do echo '{\"reward\": 9}'; echo '{\"reward\": 0}'; done",
+            "echo loading; while read -r line; do echo '{\"reward\": 0}'; done",
+            "read -r line; echo '{\"reward\": 0}'; echo; while read -r line; do echo '{\"reward\": 0}'; done",
+        ];
+        for script in scripts {
+            let process = Process::boxed(&table(script), true).unwrap();
+            // The line may come after a question; then it is found with the next.
+            let error = (0..10_000).find_map(|_| process.score(&[of(&row), of(&row)]).err()).unwrap();
+            let found = ["no question asked for", "no JSON", "without a number"];
+            assert!(found.iter().any(|it| error.contains(it)), "{script}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_names_another_question_is_an_error() {
+        let row = Map::new();
+        let says = |number: &str, asks: usize| {
+            let script = format!(
+                "n=0; while read -r line; do echo \"{{\\\"reward\\\": $n, \\\"question\\\": {number}}}\"; n=$((n+1)); done"
+            );
+            let process = Process::boxed(&table(&script), true).unwrap();
+            process.score(&vec![of(&row); asks]).and_then(|_| process.score(&vec![of(&row); asks]))
+        };
+        assert_eq!(says("$n", 2).unwrap(), [Some(2.0), Some(3.0)], "counted since it started");
+        assert!(says("$((n/2))", 1).unwrap_err().contains("answered question 0 where question 1 was next"));
+        assert!(says("$((n+1))", 3).unwrap_err().contains("answered question 1 where question 0 was next"));
+    }
+
+    #[test]
+    fn what_a_process_that_is_late_has_started_ends_with_it() {
+        let (row, folder) = (Map::new(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("pid");
+        // It holds the questions and does not read them: writing them would wait for it.
+        let script = format!("exec 3<&0; sleep 40 <&3 & echo $! > '{}'; wait", file.display());
+        let slow = RewardTable { timeout_s: 0.5, ..table(&script) };
+        let long = "x".repeat(1 << 20);
+        let error = Process::boxed(&slow, true).unwrap().score(&[Answered { text: &long, ..of(&row) }]);
+        assert!(error.unwrap_err().contains("in time"));
+        let pid = std::fs::read_to_string(file).unwrap();
+        let command = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+        assert!(!command.contains("sleep"), "{command}");
     }
 }

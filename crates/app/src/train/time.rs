@@ -48,8 +48,8 @@ impl When {
     pub fn name(self, recipe: &Recipe) -> &'static str {
         match self {
             When::First => "first_weights",
-            When::Before => "before_extension",
-            When::After => moments::after(recipe),
+            When::Before => moments::names(recipe)[0],
+            When::After => moments::names(recipe)[1],
         }
     }
 }

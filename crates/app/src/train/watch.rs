@@ -114,9 +114,7 @@ impl Watch<'_> {
         let deadline = self.time.map(|time| time.measure_until(when));
         let extent = Extent { moment, tokens, context, deadline, parts };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
-        let teaches = self.recipe.data.is_lessons() || self.recipe.rl.is_on();
-        let of_what = if teaches { name.replace("extension", "training") } else { name.to_string() };
-        self.aside.events.doing(&format!("measuring {}", of_what.replace('_', " ")));
+        self.aside.events.doing(&format!("measuring {}", name.replace('_', " ")));
         let began_s = self.clock.now_s();
         let measured = self
             .aside

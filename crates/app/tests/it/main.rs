@@ -6,6 +6,7 @@ mod circles;
 mod encoders;
 mod foreign;
 mod job;
+mod layers;
 mod panics;
 mod policy;
 mod policy_mesh;

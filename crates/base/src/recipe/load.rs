@@ -13,7 +13,7 @@ use super::resolved::{Row, rows, text};
 use super::schema::{Table, TableSchema, keys};
 use super::source::{Origin, Source};
 use super::suggest;
-use super::tree::{Node, Walk, defaults, join, to_table};
+use super::tree::{Node, Walk, defaults, join, reset, to_table};
 use crate::error::{Error, Result};
 use crate::secrets::redacted;
 
@@ -63,6 +63,7 @@ impl<'a> Library<'a> {
 pub struct Layers<'a> {
     library: Library<'a>,
     layers: Vec<Layer>,
+    displaced: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ impl<'a> Layers<'a> {
 
     /// Only the defaults, with shipped recipes to name and extend.
     pub fn with_library(library: Library<'a>) -> Layers<'a> {
-        Layers { library, layers: Vec::new() }
+        Layers { library, ..Layers::default() }
     }
 
     /// A shipped recipe by name, or a file: whatever has a `/` or ends in `.toml` is a file.
@@ -118,6 +119,12 @@ impl<'a> Layers<'a> {
         self.push(Layer::Flag { flag: flag.to_string(), path: path.to_string(), value: value.to_string() })
     }
 
+    /// With the default at a path, where a later layer sets the key `by` and the path's value makes no sense with it.
+    pub fn displaced(mut self, path: &str, by: &str) -> Layers<'a> {
+        self.displaced.push((path.to_string(), by.to_string()));
+        self
+    }
+
     fn push(mut self, layer: Layer) -> Layers<'a> {
         self.layers.push(layer);
         self
@@ -134,6 +141,8 @@ pub struct Loaded<T> {
     text: String,
     /// The paths of the settings, as typed.
     typed: Vec<String>,
+    /// The texts, in the order in which they lie over each other.
+    order: Vec<Source>,
 }
 
 impl<T: Table> Loaded<T> {
@@ -146,11 +155,15 @@ impl<T: Table> Loaded<T> {
         let schema = TableSchema::of::<T>();
         let paths: Vec<String> = keys::<T>().into_iter().map(|key| key.path).collect();
         let nodes = defaults(&schema, &schema.defaults);
-        let mut loader = Loader { library: layers.library, schema: &schema, paths: &paths, nodes };
+        let mut loader =
+            Loader { library: layers.library, schema: &schema, paths: &paths, nodes, order: Vec::new() };
         for layer in &layers.layers {
             loader.apply(layer)?;
         }
-        let nodes = loader.nodes;
+        for (path, by) in &layers.displaced {
+            reset(&schema, &mut loader.nodes, path, by);
+        }
+        let Loader { nodes, order, .. } = loader;
         let value = T::from_toml(toml::Value::Table(to_table(&schema, &nodes))).map_err(|error| {
             let key = "the recipe as a whole".to_string();
             Error::Refused { place: "recipe".into(), key, message: error.message().to_string() }
@@ -160,7 +173,7 @@ impl<T: Table> Loaded<T> {
             Layer::Setting(text) => Some(text.split_once('=')?.0.trim().to_string()),
             _ => None,
         });
-        Ok(Loaded { value, rows, sources, text: text(&schema, &nodes), typed: typed.collect() })
+        Ok(Loaded { value, rows, sources, text: text(&schema, &nodes), typed: typed.collect(), order })
     }
 }
 
@@ -183,7 +196,39 @@ impl<T> Loaded<T> {
     /// Whether anything but the default set a path, or any path below it.
     pub fn is_set(&self, path: &str) -> bool {
         let below = |p: &str| p == path || p.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
-        self.sources.iter().any(|(p, source)| below(p) && *source != Source::Default)
+        self.sources.iter().any(|(p, source)| below(p) && !source.is_default())
+    }
+
+    /// The layer that a path's value is of: 0 for the default, the highest for the command line; none for a path that does not exist.
+    fn layer(&self, path: &str) -> Option<usize> {
+        let source = self.source(path)?;
+        Some(match source {
+            Source::Default | Source::Displaced { .. } => 0,
+            Source::CommandLine | Source::Flag(_) => usize::MAX,
+            text => 1 + self.order.iter().position(|layer| layer.is_same_text(text))?,
+        })
+    }
+
+    /// Of two keys that do not go together the one that an earlier layer sets, then the other; as they are given if one layer sets both.
+    pub fn earlier_first<'k>(&self, keys: [&'k str; 2]) -> [&'k str; 2] {
+        let [one, other] = keys;
+        if self.layer(other) < self.layer(one) { [other, one] } else { keys }
+    }
+
+    /// Whether a layer sets the first path, and a later one the second.
+    pub fn is_earlier(&self, path: &str, other: &str) -> bool {
+        self.layer(path).is_some_and(|layer| layer > 0 && Some(layer) < self.layer(other))
+    }
+
+    /// As [`Loaded::refuse`], of a value that makes no sense with that of another key. If a later layer sets the other, the error is
+    /// [`Error::Outdated`].
+    pub fn refuse_with(&self, path: &str, other: &str, message: impl Into<String>) -> Error {
+        match self.refuse(path, message) {
+            Error::Refused { place, key, message } if self.is_earlier(path, other) => {
+                Error::Outdated { place, key, message, path: path.into(), by: other.into() }
+            }
+            error => error,
+        }
     }
 
     /// The path as it was typed on the command line, where an element of a list may be called by its name; `None` for a value
@@ -222,6 +267,7 @@ struct Loader<'a> {
     schema: &'a TableSchema,
     paths: &'a [String],
     nodes: Vec<Node>,
+    order: Vec<Source>,
 }
 
 impl Loader<'_> {
@@ -293,6 +339,7 @@ impl Loader<'_> {
         }
         chain.pop();
         debug_assert!(!origin.is_typed());
+        self.order.push(origin.source(0));
         Walk { origin: &origin, paths: self.paths }.merge(self.schema, &mut self.nodes, &entries, "")
     }
 

@@ -23,10 +23,33 @@ pub enum Source {
         /// One-based line of the key.
         line: usize,
     },
+    /// The type's own default, in place of a value of an earlier layer that made no sense with what a later one sets.
+    Displaced {
+        /// The value and its source.
+        value: String,
+        /// The key that the later layer sets.
+        by: String,
+    },
     /// A setting `a.b=v`.
     CommandLine,
     /// A flag such as `--minutes`.
     Flag(String),
+}
+
+impl Source {
+    /// Whether no layer's value holds: the default does.
+    pub fn is_default(&self) -> bool {
+        matches!(self, Source::Default | Source::Displaced { .. })
+    }
+
+    /// Whether both are lines of one text.
+    pub(crate) fn is_same_text(&self, other: &Source) -> bool {
+        match (self, other) {
+            (Source::Recipe { name, .. }, Source::Recipe { name: theirs, .. }) => name == theirs,
+            (Source::File { path, .. }, Source::File { path: theirs, .. }) => path == theirs,
+            _ => self == other,
+        }
+    }
 }
 
 impl fmt::Display for Source {
@@ -35,6 +58,7 @@ impl fmt::Display for Source {
             Source::Default => f.write_str("default"),
             Source::Recipe { name, line } => write!(f, "recipe {name}, line {line}"),
             Source::File { path, line } => write!(f, "file {path}:{line}"),
+            Source::Displaced { value, by } => write!(f, "default: {by} displaced {value}"),
             Source::CommandLine => f.write_str("command line"),
             Source::Flag(flag) => f.write_str(flag),
         }

@@ -57,6 +57,28 @@ pub(crate) fn defaults(schema: &TableSchema, table: &toml::Table) -> Vec<Node> {
     schema.keys.iter().map(node).collect()
 }
 
+/// Puts the default back at the path of a value. Nothing happens at a path that is none.
+pub(crate) fn reset(schema: &TableSchema, nodes: &mut [Node], path: &str, by: &str) {
+    let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+    let Some((index, key)) = schema.find(name) else { return };
+    match (&mut nodes[index], &key.shape) {
+        (Node::Leaf(value, source), Shape::Leaf(_)) => {
+            let shown = value.as_ref().map_or("none".to_string(), Value::to_string);
+            let was = format!("{shown} ({source})");
+            *source = Source::Displaced { value: was, by: by.to_string() };
+            *value = schema.defaults.get(name).cloned();
+        }
+        (Node::Table(inner), Shape::Table { schema, .. }) => reset(schema, inner, rest, by),
+        (Node::Tables(items, _), Shape::Tables(schema)) => {
+            let (index, rest) = rest.split_once('.').unwrap_or((rest, ""));
+            if let Some(item) = index.parse().ok().and_then(|index: usize| items.get_mut(index)) {
+                reset(schema, item, rest, by);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The nodes as a TOML table.
 pub(crate) fn to_table(schema: &TableSchema, nodes: &[Node]) -> toml::Table {
     let mut out = toml::Table::new();

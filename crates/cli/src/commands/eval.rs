@@ -77,15 +77,24 @@ fn print_json(figures: &Figures, trained_tokens: usize) -> Result<()> {
 fn print(figures: &Figures, context: usize) {
     if let Some(bits) = &figures.bits {
         outln!("bits per byte  {:.4}   (gzip -9: {:.4})", bits.bits_per_byte, bits.gzip_bits_per_byte);
-        let (documents, bytes) = (human::grouped(bits.documents as u64), human::bytes(bits.bytes));
-        outln!("  {documents} documents, {bytes}, {} tokens, context {context}", human::grouped(bits.tokens));
+        let documents = human::counted(bits.documents as u64, "document");
+        let (bytes, tokens) = (human::bytes(bits.bytes), human::counted(bits.tokens, "token"));
+        outln!("  {documents}, {bytes}, {tokens}, context {context}");
     }
     if let Some(position) = &figures.position {
-        let what = if position.joined { "sequences of joined documents" } else { "documents" };
-        outln!("\nloss by position ({} {what})", position.documents);
+        let count = position.documents as u64;
+        let what = if position.joined {
+            format!("{} of joined documents", human::counted(count, "sequence"))
+        } else {
+            human::counted(count, "document")
+        };
+        outln!("\nloss by position ({what})");
         for bucket in &position.buckets {
             outln!("  {:>8} to {:<8} {:.4}", bucket.from, bucket.to, bucket.loss);
         }
+    }
+    if figures.bits.is_some() && figures.position.is_none() {
+        outln!("\nloss by position: none, the text is too short; give more (--data PATH)");
     }
     let Some(needles) = &figures.needles else { return };
     outln!("\nneedle found, by length and depth");

@@ -6,7 +6,7 @@ use fathom_app::several::planned as planned_job;
 use fathom_app::{Job, library, output};
 use fathom_base::human;
 use fathom_tensor::{Category, Label, Usage};
-use fathom_train::{Growth, Why};
+use fathom_train::{Growth, Resource, Why};
 use serde_json::{Value, json};
 
 use super::{plan_mesh, plan_ranks};
@@ -118,6 +118,10 @@ fn in_json(Planned { draft, figures }: &Planned<'_>) -> Value {
     }
     if let Some(of_all) = &figures.of_all {
         row["max_tokens_auto"] = json!(of_all.as_ref().map(|(tokens, _)| tokens));
+        let offloaded = figures.offloaded.iter();
+        let with =
+            |(settings, tokens): &(String, usize)| json!({ "settings": settings, "max_tokens": tokens });
+        row["max_tokens_offloaded"] = offloaded.map(with).collect();
     }
     if let Some(why) = &figures.why {
         row["why"] = json!({
@@ -131,6 +135,9 @@ fn in_json(Planned { draft, figures }: &Planned<'_>) -> Value {
             "edit": why.best.as_ref().map(|change| change.settings.join(" ")),
             "edit_peak_bytes": why.best.as_ref().map(|change| change.plan.usage.peak_live),
             "edit_step_s": why.best.as_ref().and_then(|change| change.plan.step_s()),
+            "fastest_edit": why.fastest.as_ref().map(|change| change.settings.join(" ")),
+            "fastest_edit_peak_bytes": why.fastest.as_ref().map(|change| change.plan.usage.peak_live),
+            "fastest_edit_step_s": why.fastest.as_ref().and_then(|change| change.plan.step_s()),
         });
     }
     row
@@ -142,10 +149,11 @@ fn print(planned: &Planned<'_>) {
     let plan = &figures.settled.plan;
     let table = &recipe.stage[draft.index];
     outln!(
-        "stage {} ({} tokens a sample, {} a step)",
+        "stage {} ({} tokens a sample, {} a step): {}",
         table.name,
         human::grouped(table.seq_tokens as u64),
-        human::grouped(plan.tokens)
+        human::grouped(plan.tokens),
+        answer(planned)
     );
     for (category, bytes) in plan.usage.peak_by_category.iter() {
         if bytes > 0 {
@@ -203,12 +211,45 @@ fn print(planned: &Planned<'_>) {
     if let Some(of_all) = &figures.of_all {
         let found = of_all.as_ref().map(|(tokens, _)| *tokens);
         line("longest auto", &tokens(found), "tokens a sample with activations.memory=auto");
+        for (settings, tokens) in &figures.offloaded {
+            let note = format!("tokens a sample with that and {settings}");
+            line("offloaded", &human::grouped(*tokens as u64), &note);
+        }
         if let Some(solution) = of_all.as_ref().and_then(|(_, settled)| settled.solution.as_ref()) {
             outln!("{}", choices::table(solution));
         }
     }
     figures.why.iter().for_each(|why| outln!("  {}", sentence(why)));
     figures.mesh.iter().for_each(plan_ranks::print);
+}
+
+/// Whether the stage fits, what it needs and how long a step takes: of all ranks and of rollouts.
+fn answer(Planned { draft, figures }: &Planned<'_>) -> String {
+    let plan = &figures.settled.plan;
+    let kinds = figures.mesh.iter().flat_map(|mesh| mesh.kinds.iter().map(|kind| &kind.plan));
+    let steps = || kinds.clone().chain([plan]);
+    let rollout = figures.rollout.as_ref().map_or(0, |usage| usage.peak_reserved);
+    let memory = steps().map(|plan| plan.usage.peak_reserved).max().unwrap_or(0).max(rollout);
+    let there = draft.budgets.memory;
+    let lacks = steps().find_map(|plan| draft.budgets.lack(plan));
+    let lacks = lacks.or((memory > there).then_some((Resource::Memory, memory, there)));
+    let needs = match lacks {
+        None => format!("fits, needs {} of {}", human::bytes(memory), human::bytes(there)),
+        Some((of, needed, there)) => {
+            format!(
+                "does NOT fit, needs {} of {of} and {} are there",
+                human::bytes(needed),
+                human::bytes(there)
+            )
+        }
+    };
+    let step_s = figures.mesh.as_ref().map_or_else(|| plan.step_s(), |mesh| mesh.step_s());
+    // Rows seldom fill a sample, and answers seldom have all the tokens that they may.
+    let bound = draft.recipe.data.is_lessons() || draft.recipe.rl.is_on();
+    let most = if bound { "at most " } else { "" };
+    let takes =
+        step_s.map_or(String::new(), |step_s| format!(", takes {most}{} a step", human::seconds(step_s)));
+    needs + &takes
 }
 
 fn print_times(Planned { draft, figures }: &Planned<'_>) {
@@ -288,8 +329,19 @@ fn sentence(why: &Why) -> String {
             format!("{} lowers it most, to {peak}{time}", change.settings.join(" "))
         }
     };
+    let fastest = why.fastest.as_ref().map_or(String::new(), |change| {
+        let time = change
+            .plan
+            .step_s()
+            .map_or(String::new(), |step_s| format!(", a step {}", human::seconds(step_s)));
+        let peak = human::bytes(change.plan.usage.peak_live);
+        format!(
+            " The fastest single change with which it fits is {}: {peak}{time}.",
+            change.settings.join(" ")
+        )
+    });
     format!(
-        "The peak of {} is in {peak_op}, where a step's largest buffers are {}; {edit}.",
+        "The peak of {} is in {peak_op}, where a step's largest buffers are {}; {edit}.{fastest}",
         human::bytes(*peak_live),
         parts.join(", ")
     )

@@ -58,6 +58,50 @@ fn events(out: &Path, kind: &str) -> Vec<Value> {
     events.filter(|event| event["event"] == kind).collect()
 }
 
+/// `max_position_embeddings` of a run's model.
+fn claimed(out: &Path) -> u64 {
+    let config = fs::read(out.join("model/config.json")).unwrap();
+    serde_json::from_slice::<Value>(&config).unwrap()["max_position_embeddings"].as_u64().unwrap()
+}
+
+/// Standard error of a run that ends well.
+fn printed(args: Vec<String>) -> String {
+    let output = crate::fathom(args);
+    let err = crate::text(&output.stderr);
+    assert!(output.status.success(), "{err}");
+    err
+}
+
+#[test]
+fn a_model_claims_the_context_that_its_documents_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = base(folder.path());
+    assert_eq!(claimed(model.parent().unwrap()), 64);
+    let long = [
+        "stage.0.seq_tokens=512",
+        "stage.0.max_docs=64",
+        "stage.0.epochs=1",
+        "eval.enabled=false",
+        "data.held_out_share=0",
+    ];
+    let out = folder.path().join("short");
+    let said = printed(args(folder.path(), "short", &long));
+    assert!(said.contains("no document is longer than the 64"), "{said}");
+    assert_eq!(claimed(&out), 64, "rows of a few tokens in samples of 512");
+    let exported = folder.path().join("exported");
+    good(["export", arg(&out.join("checkpoints").join("step-00000001")), arg(&exported.join("model"))]);
+    assert_eq!(claimed(&exported), 64);
+    let row = format!("{{\"prompt\": \"Which?\", \"completion\": \"{}\"}}\n", "the same word ".repeat(20));
+    let path = folder.path().join("lessons.jsonl");
+    fs::write(&path, fs::read_to_string(&path).unwrap() + &row).unwrap();
+    let said = printed(args(folder.path(), "long", &long));
+    let claims = claimed(&folder.path().join("long"));
+    assert!(
+        (65..512).contains(&claims) && said.contains(&format!("will claim {claims}")),
+        "{claims}: {said}"
+    );
+}
+
 #[test]
 fn every_row_is_learned_in_every_pass() {
     let folder = tempfile::tempdir().unwrap();

@@ -22,9 +22,15 @@ fn a_version_says_what_it_was_built_from_and_for() {
     assert_eq!(lines[0], format!("fathom {}", env!("CARGO_PKG_VERSION")));
     let commit = lines[1].strip_prefix("commit: ").unwrap();
     assert!(commit == "unknown" || commit.chars().all(|c| c.is_ascii_hexdigit()), "{long}");
-    let features =
-        if cfg!(any(feature = "mpi", feature = "ballista")) { "features: " } else { "features: none" };
-    assert!(lines[2].starts_with(features) && lines[3].starts_with("instruction set: "), "{long}");
+    let has = lines[2].strip_prefix("features: ").unwrap();
+    let curates = has.split(", ").any(|feature| feature == "curate");
+    assert_eq!(curates, cfg!(feature = "curate"), "{long}");
+    assert_eq!(
+        has == "none",
+        !cfg!(any(feature = "mpi", feature = "ballista", feature = "curate")),
+        "{long}"
+    );
+    assert!(lines[3].starts_with("instruction set: "), "{long}");
     assert_eq!(good(["-V"]), format!("{}\n", lines[0]));
 }
 

@@ -67,6 +67,20 @@ fn a_job_that_ends_or_saves_and_stops_is_left() {
     ends(&[], &format!("{COUNT} exit 75"), 75, "1", &[]);
 }
 
+#[test]
+fn what_a_job_that_died_left_is_ended_in_a_session_of_its_own_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = "setsid sleep 60 > /dev/null 2>&1 & echo $! > other; sleep 60 > /dev/null 2>&1 & echo $! > same; exit 3";
+    let flags = ["--out", "run", "--patience", "0"];
+    let Output { status, stderr, .. } = supervise(folder.path(), &flags, job).output().unwrap();
+    assert_eq!(status.code(), Some(3), "{}", text(&stderr));
+    for name in ["other", "same"] {
+        let pid = fs::read_to_string(folder.path().join(name)).unwrap();
+        let command = fs::read_to_string(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+        assert!(!command.contains("sleep"), "{name}: {command}");
+    }
+}
+
 /// Sends each signal once the job has written the file of its name, and gives the exit code.
 fn signalled(job: &str, signals: &[&str]) -> Option<i32> {
     let folder = tempfile::tempdir().unwrap();

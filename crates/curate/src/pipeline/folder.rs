@@ -19,7 +19,9 @@ impl Pipeline {
     /// The folder holds the curation of other inputs; a file that cannot be written or removed.
     pub(super) fn take_over(&self, env: &Env) -> Result<(), Error> {
         let recipe = self.out().join("recipe.toml");
-        if let Some(before) = paths_of(&recipe) {
+        let before = paths_of(&recipe);
+        let is_ours = before.is_some();
+        if let Some(before) = before {
             // A recipe of an older version may hold secrets, which are no part of what was read.
             let before: Vec<String> = before.iter().map(|path| redacted(path).into_owned()).collect();
             let (now, old) = (locations(&self.recipe.input.paths), locations(&before));
@@ -29,8 +31,9 @@ impl Pipeline {
             }
         }
         durable::write_whole(&recipe, self.resolved().as_bytes())?;
-        let stale =
-            leftovers(self.out(), &self.segments.iter().map(|s| s.folder.as_path()).collect::<Vec<_>>());
+        let wanted: Vec<&Path> = self.segments.iter().map(|s| s.folder.as_path()).collect();
+        // In a folder where nothing was curated before, nothing is a leftover.
+        let stale = if is_ours { leftovers(self.out(), &wanted) } else { Vec::new() };
         for folder in &stale {
             env.say(&format!("removed {}: no stage of the recipe makes it any more", folder.display()));
             std::fs::remove_dir_all(folder).map_err(|e| Error::write("remove", folder, e))?;
@@ -77,8 +80,14 @@ fn is_table(path: &Path) -> bool {
         std::fs::read_dir(path).into_iter().flatten().flatten().any(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            name.trim_start_matches('.').starts_with("part-") || entry.path() == manifest::table_path(path)
+            is_part(name.trim_start_matches('.')) || entry.path() == manifest::table_path(path)
         })
     };
     numbered && path.is_dir() && holds(path)
+}
+
+/// Whether a file is named as a part of a table: `part-00012.parquet`, its manifest, or what a stage writes of it.
+fn is_part(name: &str) -> bool {
+    let number = name.strip_prefix("part-").and_then(|rest| rest.split_once('.')).map(|(number, _)| number);
+    number.is_some_and(|number| number.len() >= 5 && number.bytes().all(|b| b.is_ascii_digit()))
 }

@@ -420,9 +420,14 @@ fn shipped_recipes_can_be_planned() {
 #[test]
 fn a_folder_keeps_only_what_its_recipe_makes() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+    // Of another program, in a folder where nothing was curated before.
+    std::fs::create_dir(out.path().join("06-spark")).unwrap();
+    std::fs::write(out.path().join("06-spark/part-00000.parquet"), "kept").unwrap();
     run(&pipeline(input.path(), out.path(), &[]).unwrap(), &options(2)).unwrap();
+    assert!(out.path().join("06-spark/part-00000.parquet").exists());
+    std::fs::remove_dir_all(out.path().join("06-spark")).unwrap();
     std::fs::create_dir(out.path().join("07-notes")).unwrap();
-    std::fs::write(out.path().join("07-notes/mine.txt"), "kept").unwrap();
+    std::fs::write(out.path().join("07-notes/part-1.txt"), "kept").unwrap();
     // The same stages under another name: the table of the old name goes, what was not written here stays.
     let said = Arc::new(std::sync::Mutex::new(Vec::new()));
     let lines = said.clone();

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
-use fathom_engine::{Engine, Limits, Scheduler, Stored};
+use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, Stored};
 use fathom_tensor::{DType, PageFormat};
 
 use crate::batch::{Bed, Heard, listen};
 
 const PROMPT: usize = 600;
+const MARK: &str = ".fathom-prefixes";
 
 fn stored(folder: &Path) -> Stored {
     Stored { folder: folder.to_path_buf(), model: "m".into(), most_bytes: 1 << 30 }
@@ -49,7 +50,11 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() { open.push(path) } else { all.push(path) }
+            if path.is_dir() {
+                open.push(path)
+            } else if !path.ends_with(MARK) {
+                all.push(path)
+            }
         }
     }
     all.sort();
@@ -230,7 +235,7 @@ fn a_sequence_longer_than_memory_has_the_same_bits() {
         }
         // The file has no name.
         let hidden = fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(hidden, 1, "{case}");
+        assert_eq!(hidden, 2, "{case}: a model and the mark");
     }
 }
 
@@ -280,9 +285,10 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
         // What was not whole was computed and kept again.
         assert_eq!(asks.map(whose), [512, 512]);
     }
-    fs::write(scope.join("00000009-aa.part"), b"x").unwrap();
+    let unfinished = scope.join(format!("00000009-{}.part", "a".repeat(32)));
+    fs::write(&unfinished, b"FTHM").unwrap();
     assert_eq!(whose(&first), 512);
-    assert!(!scope.join("00000009-aa.part").exists());
+    assert!(!unfinished.exists());
     // Erased.
     let engine = bed.engine(200);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 900)).keeping(&at).unwrap();
@@ -318,4 +324,88 @@ fn a_full_store_gives_up_what_was_used_least_recently() {
     ask(&bed, PageFormat::Plain, Some(&small), &salted(9));
     assert_eq!(files(folder.path()).len(), 3);
     assert_eq!(ask(&bed, PageFormat::Plain, Some(&small), &salted(9)).1.restored_tokens, 384);
+}
+
+fn text_of(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    files(folder).into_iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect()
+}
+
+#[test]
+fn a_folder_that_is_no_store_is_neither_opened_nor_erased() {
+    let bed = Bed::new("llama2", DType::F32);
+    let hash = "0123456789abcdef0123456789abcdef";
+    for path in [
+        "notes.txt",
+        "photos/2026/summer/a.jpg",
+        "photos/2026/a.jpg.part",
+        "empty/.keep",
+        &format!("m/0123456789abcdef/00000001-{hash}"),
+        &format!("m/0123456789abcdef/00000001-{hash}.part"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "mine, and no page").unwrap();
+        let at = Stored { most_bytes: 0, ..stored(folder.path()) };
+        let error = Beginnings::open(&at, &bed.model.spec).err().unwrap().to_string();
+        assert!(error.contains("has no .fathom-prefixes") && error.contains("--prefix-store"), "{error}");
+        assert!(Stored::kept(folder.path()).is_err(), "{path}");
+        let kept = KeptModel { model: path.split('/').next().unwrap().into(), scopes: 1, pages: 1, bytes: 1 };
+        assert!(Stored::erase(folder.path(), &kept).is_err(), "{path}");
+        assert_eq!(text_of(folder.path()), [(file, b"mine, and no page".to_vec())]);
+    }
+}
+
+#[test]
+fn in_a_store_only_its_own_pages_are_counted_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    ask(&bed, PageFormat::Plain, Some(&at), &request(&bed, 1));
+    let pages = files(folder.path());
+    let scope = pages[0].parent().unwrap();
+    let hash = "0123456789abcdef0123456789abcdef";
+    let foreign = [
+        folder.path().join("photos/2026/a.jpg.part"),
+        folder.path().join("m/letters/a.txt"),
+        scope.join("a.part"),
+        scope.join(format!("00000001-{hash}")),
+        scope.join(format!("00000001-{hash}.part")),
+    ];
+    for file in &foreign {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "mine").unwrap();
+    }
+    // What a server that was killed left of a page goes.
+    let cut = scope.join(format!("00000002-{hash}.part"));
+    fs::write(&cut, "FTHMPG01ke").unwrap();
+    drop(Beginnings::open(&at, &bed.model.spec).unwrap());
+    assert!(!cut.exists());
+    let kept = Stored::kept(folder.path()).unwrap();
+    assert_eq!((kept.len(), kept[0].pages), (1, 5));
+    // No room: all pages go when it is opened.
+    drop(Beginnings::open(&Stored { most_bytes: 0, ..at.clone() }, &bed.model.spec).unwrap());
+    let mut left = foreign.to_vec();
+    left.sort();
+    assert_eq!(files(folder.path()), left);
+    ask(&bed, PageFormat::Plain, Some(&at), &request(&bed, 1));
+    let kept = Stored::kept(folder.path()).unwrap();
+    Stored::erase(folder.path(), &kept[0]).unwrap();
+    assert_eq!(files(folder.path()), left);
+}
+
+#[test]
+fn a_store_of_a_version_without_the_mark_is_read_and_erased() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let first = request(&bed, 1);
+    ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let mark = folder.path().join(MARK);
+    fs::remove_file(&mark).unwrap();
+    assert_eq!(Stored::kept(folder.path()).unwrap()[0].pages, 5);
+    let (_, load) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    assert_eq!((load.restored_tokens, mark.is_file()), (512, true));
+    fs::remove_file(&mark).unwrap();
+    let kept = Stored::kept(folder.path()).unwrap();
+    Stored::erase(folder.path(), &kept[0]).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

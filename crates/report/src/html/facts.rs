@@ -35,12 +35,7 @@ pub fn lessons(log: &RunLog) -> String {
     } else {
         format!(", {} more cut off", human::grouped(lesson.cut))
     };
-    let mut html = format!(
-        "<p class=\"note\">The first lesson: marked text is learned, the rest is context. {} of {} tokens are learned{cut}.</p>\
-         <figure class=\"sample lesson\"><pre>{pieces}</pre></figure>\n",
-        human::grouped(lesson.supervised),
-        human::grouped(lesson.tokens),
-    );
+    let mut html = String::new();
     if !log.answers.is_empty() {
         let row = |eval: &fathom_base::metrics::events::EvalAnswers| {
             vec![
@@ -71,6 +66,12 @@ pub fn lessons(log: &RunLog) -> String {
         }
         html += &table(&head, &rows);
     }
+    html += &format!(
+        "<p class=\"note\">The first lesson: marked text is learned, the rest is context. {} of {} tokens are learned{cut}.</p>\
+         <figure class=\"sample lesson\"><pre>{pieces}</pre></figure>\n",
+        human::grouped(lesson.supervised),
+        human::grouped(lesson.tokens),
+    );
     html
 }
 

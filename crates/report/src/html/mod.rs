@@ -19,6 +19,7 @@ use fathom_base::human;
 
 use crate::error::{Error, Result};
 use crate::log::RunLog;
+use crate::objective;
 use crate::plots::Figure;
 use crate::svg::{escape, sentence};
 use crate::verdict;
@@ -39,10 +40,15 @@ pub fn write_page(log: &RunLog, page_path: &Path) -> Result<()> {
 
 /// The page of a run.
 pub fn page(log: &RunLog) -> String {
-    let sections = [
+    let objective = objective::of(log);
+    // Runs that extend a context are judged by it, whatever they learn from.
+    let context = objective.of_text || log.positions.iter().any(|eval| eval.when.ends_with("_extension"));
+    let of_text = |section: fn(&RunLog) -> String| if context { section(log) } else { String::new() };
+    let mut sections = [
         ("training", "Training", training::section(log)),
-        ("context", "Context", context::section(log)),
-        ("compression", "Compression", context::compression(log)),
+        ("measured", "Measured in training", training::measured(log)),
+        ("context", "Context", of_text(context::section)),
+        ("compression", "Compression", of_text(context::compression)),
         ("speed", "Speed", usage::section(log)),
         ("memory", "Memory", memory::section(log)),
         ("ranks", "Ranks", pipeline::section(log)),
@@ -53,6 +59,7 @@ pub fn page(log: &RunLog) -> String {
         ("recipe", "Recipe", facts::recipe(log)),
         ("machine", "Machine", facts::machine(log)),
     ];
+    sections.sort_by_key(|(id, ..)| *id != objective.first);
     let version = log.run.as_ref().map_or(String::new(), |run| format!(" {}", escape(&run.version)));
     let source = if log.is_plan() { "the plan; no step was run" } else { "metrics.jsonl alone" };
     let foot = format!("Drawn by Fathom{version} from {source}.");

@@ -5,6 +5,7 @@ use fathom_base::metrics::events::Step;
 
 use super::row;
 use crate::log::RunLog;
+use crate::objective;
 use crate::plots::{Axis, LineChart, Mark, Series};
 use crate::smooth::{ema, window};
 use crate::svg::Point;
@@ -62,13 +63,12 @@ pub fn section(log: &RunLog) -> String {
         ));
     }
     let small = row(&[learning_rate(log).draw(), gradient_norm(log).draw()]);
-    let measured = measured(log);
-    format!("<div class=\"tabs\">{inputs}{panes}</div>\n{small}{measured}{}", events_note(log))
+    format!("<div class=\"tabs\">{inputs}{panes}</div>\n{small}{}", events_note(log))
 }
 
-/// What objectives measure, two charts side by side: how often the label of a token is the likeliest, with the entropy of that token's
+/// The section of what objectives measure, two charts side by side: how often the label of a token is the likeliest, with the entropy of that token's
 /// distribution; margins with the rewards that they are between, with how often they have the right sign.
-fn measured(log: &RunLog) -> String {
+pub(super) fn measured(log: &RunLog) -> String {
     let line = |name: &str, class: &str| -> Option<Series> {
         let along = Along::steps();
         let value = |step: &Step| Some((along.at(step), *step.metrics.get(name)?));
@@ -94,10 +94,11 @@ fn measured(log: &RunLog) -> String {
         chart("Token accuracy", "share of the labels", one("mean_token_accuracy")),
         chart("Entropy", "nats per token", one("entropy")),
     ];
-    [tokens, charts].map(|charts| row(&charts.into_iter().flatten().collect::<Vec<_>>())).concat()
+    [charts, tokens].map(|charts| row(&charts.into_iter().flatten().collect::<Vec<_>>())).concat()
 }
 
 fn loss(log: &RunLog, along: &Along) -> LineChart {
+    let axis = objective::of(log).loss;
     let values: Vec<f64> = log.steps.iter().map(|step| step.loss).collect();
     let smooth = ema(&values, window(values.len()));
     let points = |values: &[f64]| -> Vec<Point> {
@@ -111,7 +112,7 @@ fn loss(log: &RunLog, along: &Along) -> LineChart {
         ),
         size: (1060.0, 360.0),
         x: along.axis.clone(),
-        y: Axis::linear("loss [nats per token]", " nats"),
+        y: Axis::linear(axis, if axis.contains("nats") { " nats" } else { "" }),
         series: vec![
             Series { name: "each step".into(), class: "s1 faint".into(), points: points(&values) },
             Series { name: "smoothed".into(), class: "s1".into(), points: points(&smooth) },

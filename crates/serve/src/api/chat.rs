@@ -81,8 +81,6 @@ pub struct Talk {
     pub params: Params,
     /// Tools that may be called.
     pub tools: Tools,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
     /// The same of the prompt's.
     pub prompt_logprobs: Option<usize>,
     /// Alternatives of each token, if log-probabilities are asked for.
@@ -124,12 +122,31 @@ fn readable(mut message: Map<String, Value>, at: usize) -> Result<Map<String, Va
         }
     };
     message.insert("content".into(), content.into());
-    if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
-        for call in calls {
-            call["function"]["arguments"] = tools::as_object(&call["function"]["arguments"]);
+    match message.get_mut("tool_calls") {
+        None => {}
+        Some(Value::Null) => _ = message.remove("tool_calls"),
+        Some(Value::Array(calls)) => {
+            for (which, call) in calls.iter_mut().enumerate() {
+                readable_call(call)
+                    .map_err(|why| Fault::field(&format!("{name}.tool_calls[{which}]"), why))?;
+            }
         }
+        Some(_) => return Err(Fault::field(&name, "has `tool_calls` that are no list")),
     }
     Ok(message)
+}
+
+/// Makes the arguments of an earlier call an object.
+fn readable_call(call: &mut Value) -> Result<(), &'static str> {
+    if !call["function"]["name"].is_string() {
+        return Err("is no call: it has no `function.name`");
+    }
+    let arguments = tools::as_object(&call["function"]["arguments"]);
+    if !arguments.is_object() {
+        return Err("has `function.arguments` that are no JSON object");
+    }
+    call["function"]["arguments"] = arguments;
+    Ok(())
 }
 
 /// The conversation of a request: what its template gets.
@@ -239,7 +256,6 @@ impl Talk {
         let service = &params.model.service;
         let prompt = service.render(&conversation).map_err(Fault::refused)?;
         let ids = service.encode(&prompt, Reading::Rendered).map_err(Fault::refused)?;
-        let prompt_tokens = ids.len();
         tools.prompt = prompt[prompt.floor_char_boundary(prompt.len().saturating_sub(64))..].to_string();
         let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
         (request.logprobs, request.prompt_logprobs) = (logprobs, prompt_logprobs);
@@ -248,7 +264,7 @@ impl Talk {
         }
         let model = params.model.clone();
         let answering = Answering::ask(server.clone(), model, vec![request], (asked.id, permit))?;
-        Ok(Talk { answering, params, tools, prompt_tokens, prompt_logprobs, logprobs, unknown })
+        Ok(Talk { answering, params, tools, prompt_logprobs, logprobs, unknown })
     }
 
     /// Waits for all answers.

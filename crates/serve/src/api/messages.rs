@@ -6,7 +6,7 @@ use fathom_base::{Event, Reading, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
-use super::tools::{AnswerPart, Scanner};
+use super::tools::{self, AnswerPart, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, raw, typed};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -28,7 +28,10 @@ fn text_of(value: &Value, field: &str) -> Result<String, Fault> {
 
 /// A message of theirs as one or several of ours: results of tools are messages of their own.
 fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
-    let role = message["role"].as_str().unwrap_or_default();
+    let role = message["role"].as_str().filter(|role| ["user", "assistant", "system"].contains(role));
+    let role = role.ok_or_else(|| {
+        Fault::field("messages", "has to be a list of objects with a `role`, which is user or assistant")
+    })?;
     let Some(blocks) = message["content"].as_array() else {
         out.push(json!({"role": role, "content": text_of(&message["content"], "messages")?}));
         return Ok(());
@@ -105,17 +108,15 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
         ));
     }
     if !tools.is_empty() {
-        let tool = |tool: &Value| {
-            let function = json!({"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]});
-            json!({"type": "function", "function": function})
-        };
+        let tool = |tool: &Value| tools::function(tool, "input_schema");
         to.insert("tools".into(), tools.iter().map(tool).collect());
     }
     if let Some(choice) = fields.take::<Value>("tool_choice")? {
         let ours = match choice["type"].as_str() {
             Some("any") => "required".into(),
             Some("tool") => json!({"type": "function", "function": {"name": choice["name"]}}),
-            _ => choice["type"].clone(),
+            Some("auto" | "none") => choice["type"].clone(),
+            _ => return Err(Fault::field("tool_choice", "has to be of type auto, any, tool or none")),
         };
         to.insert("tool_choice".into(), ours);
         to.insert("parallel_tool_calls".into(), (choice["disable_parallel_tool_use"] != true).into());
@@ -138,8 +139,8 @@ fn body(asked: &Asked) -> Result<Map<String, Value>, Fault> {
 
 fn why(stop: Option<&Stop>, calls: bool) -> &'static str {
     match stop {
-        _ if calls => "tool_use",
         Some(Stop::Length | Stop::Deadline) => "max_tokens",
+        _ if calls => "tool_use",
         Some(Stop::StopText(_)) => "stop_sequence",
         _ => "end_turn",
     }
@@ -235,7 +236,6 @@ fn streamed(server: &Server, id: &str, talk: Talk) -> Response<Body> {
         "content": [],
         "stop_reason": null,
         "stop_sequence": null,
-        "usage": {"input_tokens": talk.prompt_tokens, "output_tokens": 0},
     });
     let (scanner, forced) = (talk.tools.scanner(), talk.tools.forced().map(str::to_string));
     let protocol = Blocks {
@@ -317,16 +317,20 @@ impl Blocks {
 }
 
 impl Protocol for Blocks {
-    fn begin(&mut self, out: &mut Frames) {
-        out.named("message_start", &json!({"type": "message_start", "message": self.message}));
-        out.named("ping", &json!({"type": "ping"}));
-        if let Some(name) = self.forced.clone() {
-            self.call(&name, out);
-        }
-    }
+    fn begin(&mut self, _: &mut Frames) {}
 
     fn event(&mut self, _: usize, event: Event, out: &mut Frames) {
         match event {
+            // Only now is it known how much of the prompt was cached, and both counts are of the same kind.
+            Event::Started { prompt, cached_tokens, .. } => {
+                let took = Usage { prompt_tokens: prompt.len(), cached_tokens, ..Usage::default() };
+                self.message["usage"] = usage(&took);
+                out.named("message_start", &json!({"type": "message_start", "message": self.message}));
+                out.named("ping", &json!({"type": "ping"}));
+                if let Some(name) = self.forced.clone() {
+                    self.call(&name, out);
+                }
+            }
             Event::Piece { text, .. } => {
                 let parts = self.scanner.push(&text);
                 self.tell(parts, out);

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::chat::Talk;
 use super::logprobs::{self, Spelling};
-use super::tools::{AnswerPart, Call, Scanner};
+use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared};
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
@@ -72,10 +72,7 @@ fn chat(mut fields: Fields) -> Result<Fields, Fault> {
         ));
     }
     if !tools.is_empty() {
-        let tool = |tool: &Value| {
-            let function = json!({"name": tool["name"], "description": tool["description"], "parameters": tool["parameters"]});
-            json!({"type": "function", "function": function})
-        };
+        let tool = |tool: &Value| tools::function(tool, "parameters");
         to.insert("tools".into(), tools.iter().map(tool).collect());
     }
     for (name, part, ours) in

@@ -238,7 +238,10 @@ impl Scanner {
         let arguments = member(&members, "arguments").or(member(&members, "parameters")).unwrap_or("{}");
         // Arguments may be the text of JSON.
         let text: Option<String> = serde_json::from_str(arguments).ok();
-        Some(Call { name, arguments: text.unwrap_or_else(|| arguments.to_string()) })
+        let arguments = text.unwrap_or_else(|| arguments.to_string());
+        // None are an empty object.
+        let none = matches!(arguments.trim(), "" | "null");
+        Some(Call { name, arguments: if none { "{}".to_string() } else { arguments } })
     }
 }
 
@@ -256,34 +259,86 @@ fn text(text: String) -> Vec<AnswerPart> {
     if text.is_empty() { Vec::new() } else { vec![AnswerPart::Text(text)] }
 }
 
+/// A tool of another protocol, which calls its schema `schema`, as a function; what it does not have is no key.
+pub fn function(tool: &Value, schema: &str) -> Value {
+    let mut function = Map::new();
+    for (theirs, ours) in [("name", "name"), ("description", "description"), (schema, "parameters")] {
+        let given = tool.get(theirs).filter(|given| !given.is_null());
+        function.extend(given.map(|given| (ours.to_string(), given.clone())));
+    }
+    json!({"type": "function", "function": function})
+}
+
 /// Names of the tools of a request.
 pub fn names(tools: &[Value]) -> Vec<String> {
     let name = |tool: &Value| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_string);
     tools.iter().filter_map(name).collect()
 }
 
-/// The schema of a list of calls of these tools, at least one.
+/// The schema of a list of calls of these tools, at least one. The parameters of each are a definition, and their references follow.
 pub fn schema(tools: &[Value]) -> Value {
-    let one = |tool: &Value| {
-        let parameters = &tool["function"]["parameters"];
-        let parameters = if parameters.is_object() { parameters.clone() } else { json!({"type": "object"}) };
+    let mut definitions = Map::new();
+    let mut one = |(at, tool): (usize, &Value)| {
+        let mut parameters = tool["function"]["parameters"].clone();
+        if !parameters.is_object() {
+            parameters = json!({"type": "object"});
+        }
+        // References of a schema with an identifier are relative to that.
+        if parameters.get("$id").is_none() {
+            moved(&mut parameters, &format!("#/$defs/{at}"));
+        }
+        definitions.insert(at.to_string(), parameters);
         json!({
             "type": "object",
-            "properties": {"name": {"const": tool["function"]["name"]}, "parameters": parameters},
+            "properties": {
+                "name": {"const": tool["function"]["name"]},
+                "parameters": {"$ref": format!("#/$defs/{at}")},
+            },
             "required": ["name", "parameters"],
             "additionalProperties": false,
         })
     };
-    json!({"type": "array", "minItems": 1, "items": {"anyOf": tools.iter().map(one).collect::<Value>()}})
+    let calls: Value = tools.iter().enumerate().map(&mut one).collect();
+    json!({"type": "array", "minItems": 1, "items": {"anyOf": calls}, "$defs": definitions})
 }
 
-/// The arguments of a call that a template reads: an object, not its text.
-pub fn as_object(arguments: &Value) -> Value {
-    match arguments {
-        Value::String(text) => serde_json::from_str(text)
-            .unwrap_or_else(|_| if text.is_empty() { Map::new().into() } else { arguments.clone() }),
-        other => other.clone(),
+/// Makes the references inside of a schema ones of a document that has it at `place`.
+fn moved(schema: &mut Value, place: &str) {
+    match schema {
+        Value::Array(all) => all.iter_mut().for_each(|one| moved(one, place)),
+        Value::Object(members) => {
+            for (key, value) in members {
+                match (key.as_str(), value) {
+                    ("$ref", Value::String(to)) => {
+                        if let Some(inside) =
+                            to.strip_prefix('#').filter(|it| it.is_empty() || it.starts_with('/'))
+                        {
+                            *to = format!("{place}{inside}");
+                        }
+                    }
+                    // Values, in which nothing is a reference.
+                    ("const" | "enum" | "default" | "examples", _) => {}
+                    // Schemas by names, which may be those of keywords.
+                    (
+                        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
+                        Value::Object(named),
+                    ) => named.values_mut().for_each(|one| moved(one, place)),
+                    (_, value) => moved(value, place),
+                }
+            }
+        }
+        _ => {}
     }
+}
+
+/// The arguments of a call that a template reads: an object, not its text; none are an empty one.
+pub fn as_object(arguments: &Value) -> Value {
+    let read = match arguments {
+        Value::String(text) if text.trim().is_empty() => Value::Null,
+        Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| arguments.clone()),
+        other => other.clone(),
+    };
+    if read.is_null() { Map::new().into() } else { read }
 }
 
 #[cfg(test)]
@@ -357,6 +412,41 @@ mod tests {
             r#"{"name": "add", "parameters": "{\"a\": 18446744073709551616}"}"#,
             &["add({\"a\": 18446744073709551616})"],
         );
+    }
+
+    #[test]
+    fn arguments_that_are_null_are_an_empty_object() {
+        for arguments in ["null", r#""null""#, r#""""#] {
+            check(&format!(r#"{{"name": "now", "arguments": {arguments}}}"#), &["now({})"]);
+            let text: Value = serde_json::from_str(arguments).unwrap();
+            assert_eq!(as_object(&text), json!({}));
+        }
+    }
+
+    /// References of parameters still find what they name inside of the schema of all calls; names and values stay.
+    #[test]
+    fn references_of_parameters_are_moved_with_them() {
+        let parameters = json!({
+            "type": "object",
+            "properties": {"to": {"$ref": "#/$defs/Place"}, "$ref": {"type": "string"}, "const": {"$ref": "#"}},
+            "$defs": {"Place": {"enum": [{"$ref": "#/x"}]}},
+        });
+        let tools =
+            json!([{"function": {"name": "now"}}, {"function": {"name": "go", "parameters": parameters}}]);
+        let whole = schema(tools.as_array().unwrap());
+        let properties = &whole["$defs"]["1"]["properties"];
+        assert_eq!(properties["to"], json!({"$ref": "#/$defs/1/$defs/Place"}));
+        assert_eq!(properties["const"], json!({"$ref": "#/$defs/1"}));
+        assert_eq!(properties["$ref"], json!({"type": "string"}));
+        assert_eq!(whole["$defs"]["1"]["$defs"]["Place"]["enum"], json!([{"$ref": "#/x"}]));
+        let second = &whole["items"]["anyOf"][1]["properties"];
+        assert_eq!(
+            (&second["name"]["const"], &second["parameters"]["$ref"]),
+            (&json!("go"), &json!("#/$defs/1"))
+        );
+        for reference in ["/$defs/0", "/$defs/1", "/$defs/1/$defs/Place"] {
+            assert!(whole.pointer(reference).is_some(), "{reference}");
+        }
     }
 
     #[test]

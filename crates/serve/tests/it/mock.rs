@@ -39,6 +39,8 @@ pub struct Mock {
     pub asked: Mutex<VecDeque<GenerateRequest>>,
     /// Sinks of requests that hang.
     pub held: Mutex<Vec<Sink>>,
+    /// Tools of the last conversation.
+    pub tools: Mutex<Vec<Value>>,
     /// Names of adapters that were loaded.
     pub adapters: Mutex<Vec<String>>,
 }
@@ -174,6 +176,7 @@ impl Service for Mock {
         let say = |message: &Value| {
             format!("{}:{}\n", message["role"].as_str().unwrap(), message["content"].as_str().unwrap())
         };
+        *self.tools.lock().unwrap() = conversation.tools.clone();
         let tools = if conversation.tools.is_empty() { "" } else { "tools\n" };
         let text = tools.to_string() + &conversation.messages.iter().map(say).collect::<String>();
         let continued = text.strip_suffix('\n').filter(|_| conversation.continue_final_message);

@@ -37,17 +37,21 @@ async fn anthropics_messages_are_answered_in_blocks() {
     assert_eq!(kinds[..3], ["message_start", "ping", "content_block_start"]);
     assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
     assert_eq!(kinds.iter().filter(|kind| **kind == "content_block_start").count(), 2);
-    assert_eq!(
-        events[0]["message"]["usage"]["input_tokens"],
-        whole["usage"]["input_tokens"].as_u64().unwrap() + 1
-    );
+    // Both ends of a stream count what was cached apart.
+    let (first, last) = (&events[0]["message"]["usage"], &events[events.len() - 2]["usage"]);
+    for name in ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"] {
+        assert!(
+            first[name].is_u64() && first[name] == last[name] && first[name] == whole["usage"][name],
+            "{first} {last}"
+        );
+    }
 
     let last = &events[events.len() - 2]["delta"];
     assert_eq!((&last["stop_reason"], &last["stop_sequence"]), (&json!("tool_use"), &json!("END")));
     assert_eq!(whole["stop_sequence"], "END");
 
     let (_, counted) = bed.post("/v1/messages/count_tokens", messages()).await;
-    assert_eq!(counted["input_tokens"], events[0]["message"]["usage"]["input_tokens"]);
+    assert_eq!(counted["input_tokens"].as_u64(), first["input_tokens"].as_u64().map(|tokens| tokens + 1));
     let (status, wrong) = bed.post("/v1/messages", json!({"model": "mock", "messages": []})).await;
     assert_eq!(
         (status, &wrong["type"], &wrong["error"]["type"]),
@@ -242,6 +246,109 @@ async fn calls_beyond_the_first_are_dropped_where_one_is_the_most() {
             let ids: BTreeSet<&str> = ids.filter(|id| id.len() > 8).collect();
             assert!(status == 200 && ids.len() == 1, "{path} {stream}: {text}");
         }
+    }
+}
+
+/// An answer that is cut behind a call was cut.
+#[tokio::test]
+async fn messages_cut_inside_of_a_second_call_say_that_they_were_cut() {
+    let call = r#"<tool_call>{"name": "add", "arguments": {}}</tool_call>"#;
+    let bed = Bed::new(Mock::saying(&format!("{call}\n{call}")));
+    let mut body = messages();
+    body["max_tokens"] = (call.len() + 8).into();
+    let (_, whole) = bed.post("/v1/messages", body.clone()).await;
+    assert_eq!((&whole["content"][1]["name"], &whole["stop_reason"]), (&json!("add"), &json!("max_tokens")));
+    body["stream"] = true.into();
+    let events = bed.stream("/v1/messages", body).await;
+    assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "max_tokens");
+}
+
+/// What is no message, call or choice of tools is refused by each protocol, and is no failure of the server.
+#[tokio::test]
+async fn what_is_no_message_is_refused_in_every_protocol() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let said = |calls: Value| json!([{"role": "assistant", "content": null, "tool_calls": calls}, {"role": "user", "content": "a"}]);
+    let call = |arguments: Value| json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]);
+    let item = |arguments: Value| json!([{"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}]);
+    let used = |input: Value| json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": input}]}]);
+    for (path, field, bad) in [
+        (
+            "/v1/chat/completions",
+            "messages",
+            vec![
+                json!([1]),
+                json!([null]),
+                said(json!(["x"])),
+                said(json!("x")),
+                said(json!([{}])),
+                said(call(json!([1]))),
+                said(call(json!("[1]"))),
+                said(call(json!("{"))),
+            ],
+        ),
+        ("/tokenize", "messages", vec![json!([1]), said(json!(["x"])), said(call(json!(7)))]),
+        (
+            "/v1/responses",
+            "input",
+            vec![json!([1]), json!([null]), json!([{"content": "a"}]), item(json!("7")), item(json!([]))],
+        ),
+        (
+            "/v1/messages",
+            "messages",
+            vec![
+                json!([1]),
+                json!([null]),
+                json!([{"content": "a"}]),
+                json!([{"role": "tool", "content": "a"}]),
+                used(json!("x")),
+                used(json!([1])),
+            ],
+        ),
+        ("/v1/messages/count_tokens", "messages", vec![json!([1]), json!([{"content": "a"}])]),
+    ] {
+        for value in bad {
+            let mut body = json!({"max_tokens": 9});
+            body[field] = value;
+            let (status, whole) = bed.post(path, body.clone()).await;
+            assert_eq!(status, 400, "{path} {body}: {whole}");
+        }
+    }
+    for (path, field, good) in [
+        (
+            "/v1/chat/completions",
+            "messages",
+            vec![said(json!(null)), said(call(json!(null))), said(call(json!("")))],
+        ),
+        ("/v1/responses", "input", vec![item(json!(null)), item(json!("null"))]),
+        ("/v1/messages", "messages", vec![used(json!(null))]),
+    ] {
+        for value in good {
+            let mut body = json!({"max_tokens": 9});
+            body[field] = value;
+            let (status, whole) = bed.post(path, body.clone()).await;
+            assert_eq!(status, 200, "{path} {body}: {whole}");
+        }
+    }
+}
+
+/// A template gets no key that the tool does not have.
+#[tokio::test]
+async fn tools_without_a_description_have_none_in_every_protocol() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    for (path, field, tool) in [
+        ("/v1/responses", "input", json!({"type": "function", "name": "f"})),
+        (
+            "/v1/messages",
+            "messages",
+            json!({"name": "f", "input_schema": {"type": "object"}, "description": null}),
+        ),
+    ] {
+        let mut body = json!({"max_tokens": 9, "tools": [tool]});
+        body[field] = json!([{"role": "user", "content": "a"}]);
+        assert_eq!(bed.post(path, body).await.0, 200);
+        let tools = bed.mock.tools.lock().unwrap().clone();
+        assert_eq!(tools[0]["function"]["name"], "f");
+        assert!(tools[0]["function"].get("description").is_none(), "{path}: {tools:?}");
     }
 }
 

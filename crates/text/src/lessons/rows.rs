@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use fathom_base::guard;
 use parquet::file::reader::SerializedFileReader;
 use parquet::record::Field;
 use parquet::record::reader::RowIter;
@@ -14,14 +15,18 @@ use crate::error::{Error, OrIo, Result};
 
 /// Keys of which a row has one if it is a lesson.
 const KEYS: [&str; 5] = ["input_ids", "completion", "output", "messages", "conversations"];
-/// Bytes of the longest line.
-const LONGEST: u64 = 1 << 30;
+/// Bytes of the longest line. Parsed JSON takes up to thirty times its text.
+const LONGEST: u64 = 64 << 20;
+/// Editors of Windows begin a file of UTF-8 with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The rows of a file, in its order.
 pub struct Rows {
     path: PathBuf,
     line: u64,
     from: From,
+    /// Behind the last row, and behind an error of the file itself, which would come again at every call.
+    ended: bool,
 }
 
 impl fmt::Debug for Rows {
@@ -42,7 +47,7 @@ impl Rows {
     /// # Errors
     /// It cannot be read, or is a JSON array or a Parquet file that is broken.
     pub fn open(path: &Path) -> Result<Rows> {
-        let rows = |from| Ok(Rows { path: path.to_owned(), line: 0, from });
+        let rows = |from| Ok(Rows { path: path.to_owned(), line: 0, from, ended: false });
         if ends(path, "parquet") {
             let file = File::open(path).or_io("open", path)?;
             let opened = SerializedFileReader::new(file).map(|file| RowIter::from_file_into(Box::new(file)));
@@ -77,27 +82,36 @@ impl Rows {
 impl Iterator for Rows {
     type Item = Result<Value>;
 
-    /// The next row; lines without text are passed over.
+    /// The next row; lines without text are passed over. An error of the file itself is the last item.
     fn next(&mut self) -> Option<Result<Value>> {
-        let Rows { path, line, from } = self;
-        let lines = match from {
-            From::Array(rows) => {
-                *line += 1;
-                return rows.next().map(Ok);
-            }
-            From::Table(rows) => {
-                *line += 1;
-                let row = rows.next()?.map(|row| object(row.get_column_iter()));
-                return Some(row.map_err(|error| broken(path, *line, format!("cannot be read: {error}"))));
-            }
-            From::Lines(lines) => lines,
+        if self.ended {
+            return None;
+        }
+        self.line += 1;
+        let row = match &mut self.from {
+            From::Array(rows) => rows.next().map(Ok),
+            From::Table(rows) => table_row(rows, &self.path, self.line),
+            From::Lines(_) => self.next_line(),
         };
+        let is_row = |error: &Error| matches!((error, &self.from), (Error::Row { .. }, From::Lines(_)));
+        self.ended = row.as_ref().is_none_or(|row| row.as_ref().is_err_and(|error| !is_row(error)));
+        row
+    }
+}
+
+impl Rows {
+    fn next_line(&mut self) -> Option<Result<Value>> {
+        let Rows { path, line, from: From::Lines(lines), .. } = self else { return None };
         loop {
-            *line += 1;
             let mut text = Vec::new();
-            match lines.take(LONGEST).read_until(b'\n', &mut text).or_io("read", path) {
+            match lines.by_ref().take(LONGEST).read_until(b'\n', &mut text).or_io("read", path) {
                 Ok(0) => return None,
-                Ok(_) if text.trim_ascii().is_empty() => {}
+                Ok(read) if read as u64 == LONGEST && !text.ends_with(b"\n") => {
+                    let rest = lines.skip_until(b'\n').or_io("read", path);
+                    let reason = format!("is longer than {LONGEST} bytes; split the row");
+                    return Some(rest.and_then(|_| Err(broken(path, *line, reason))));
+                }
+                Ok(_) if text.trim_ascii().is_empty() => *line += 1,
                 Ok(_) => {
                     let row = serde_json::from_slice(&text);
                     return Some(row.map_err(|error| broken(path, *line, format!("is no JSON: {error}"))));
@@ -108,6 +122,16 @@ impl Iterator for Rows {
     }
 }
 
+/// The next row of a table. The decoder reports most damage as an error, some of it by a panic.
+fn table_row(rows: &mut RowIter<'static>, path: &Path, line: u64) -> Option<Result<Value>> {
+    let row = match guard::guarded(|| rows.next()) {
+        Ok(row) => row?.map_err(|error| error.to_string()),
+        Err(_) => Err("the decoder panicked on it".to_string()),
+    };
+    let row = row.map(|row| object(row.get_column_iter()));
+    Some(row.map_err(|error| broken(path, line, format!("cannot be read, nor what follows it: {error}"))))
+}
+
 fn broken(path: &Path, line: u64, reason: String) -> Error {
     Error::Row { path: path.to_owned(), line, reason }
 }
@@ -115,11 +139,15 @@ fn broken(path: &Path, line: u64, reason: String) -> Error {
 /// The text of a file, unpacked by what its name ends in.
 fn text(path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
     let file = File::open(path)?;
-    Ok(match () {
+    let mut text: Box<dyn BufRead + Send> = match () {
         () if ends(path, "gz") => Box::new(BufReader::new(flate2::read::MultiGzDecoder::new(file))),
         () if ends(path, "zst") => Box::new(BufReader::new(zstd::Decoder::new(file)?)),
         () => Box::new(BufReader::new(file)),
-    })
+    };
+    if text.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
+        text.consume(BYTE_ORDER_MARK.len());
+    }
+    Ok(text)
 }
 
 /// Columns of a row. What is null is left out: a table has a column for what any row says.
@@ -187,7 +215,7 @@ fn first_row(path: &Path) -> Option<Value> {
         if byte == b'[' || byte.is_ascii_whitespace() {
             file.consume(1);
         } else {
-            return serde_json::Deserializer::from_reader(file).into_iter().next()?.ok();
+            return serde_json::Deserializer::from_reader(file.take(LONGEST)).into_iter().next()?.ok();
         }
     }
 }

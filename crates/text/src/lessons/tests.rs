@@ -93,6 +93,19 @@ fn what_cannot_be_taught_is_refused() {
 }
 
 #[test]
+fn rows_behind_a_byte_order_mark_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = r#"{"prompt": "a", "completion": " b"}"#;
+    for (name, text) in [("a.jsonl", row.to_string()), ("b.json", format!("[{row}]"))] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("\u{feff}{text}\n")).unwrap();
+        let rows: Vec<Value> = Rows::open(&path).unwrap().map(Result::unwrap).collect();
+        assert_eq!(rows, [serde_json::from_str::<Value>(row).unwrap()], "{name}");
+        assert!(is_lesson_file(&path, "text"), "{name}");
+    }
+}
+
+#[test]
 fn rows_are_named_by_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let (lines, array) = (folder.path().join("a.jsonl"), folder.path().join("b.json"));
@@ -419,4 +432,43 @@ fn rows_are_read_compressed_and_from_tables() {
         };
         assert!(error.to_string().contains(name), "{error}");
     }
+}
+
+#[test]
+fn a_damaged_table_ends_at_its_first_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, damaged) = (folder.path().join("whole.parquet"), folder.path().join("damaged.parquet"));
+    table(&whole);
+    let bytes = std::fs::read(&whole).unwrap();
+    let mut failed = 0;
+    for at in 0..bytes.len() {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 0x55;
+        std::fs::write(&damaged, &bytes).unwrap();
+        let Ok(rows) = Rows::open(&damaged) else { continue };
+        let rows: Vec<bool> = rows.take(1000).map(|row| row.is_err()).collect();
+        assert!(rows.len() < 1000, "byte {at}: the rows do not end");
+        assert!(rows.iter().rev().skip(1).all(|error| !error), "byte {at}: rows follow an error");
+        failed += usize::from(rows.last() == Some(&true));
+    }
+    assert!(failed > 10, "{failed}");
+}
+
+#[test]
+fn a_row_that_is_too_long_is_an_error_and_the_next_one_is_read() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.jsonl.gz");
+    let mut gz =
+        flate2::write::GzEncoder::new(std::fs::File::create(&path).unwrap(), flate2::Compression::fast());
+    for _ in 0..70 {
+        gz.write_all(&[b' '; 1 << 20]).unwrap();
+    }
+    gz.write_all(b"{}\n{\"prompt\": \"a\"}\n").unwrap();
+    gz.finish().unwrap();
+    let rows: Vec<_> = Rows::open(&path).unwrap().collect();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let error = rows[0].as_ref().unwrap_err().to_string();
+    assert!(error.contains("long.jsonl.gz:1") && error.contains("longer than 67108864 bytes"), "{error}");
+    assert_eq!(rows[1].as_ref().unwrap()["prompt"], "a");
 }

@@ -53,6 +53,8 @@ pub struct Why {
     pub largest: Vec<(Label, u64)>,
     /// The single change that lowers the peak most.
     pub best: Option<Change>,
+    /// Of a stage that does not fit, the fastest single change with which it does.
+    pub fastest: Option<Change>,
 }
 
 impl Edit {
@@ -121,6 +123,11 @@ fn groups(recipe: &Recipe, index: usize, kv_heads: usize) -> Vec<Vec<Edit>> {
     ]
 }
 
+/// Predicted seconds of a step, or its FLOPs where the profile has no rates.
+fn cost(change: &Change) -> f64 {
+    change.plan.step_s().unwrap_or(change.plan.hardware_flops as f64)
+}
+
 impl Draft<'_> {
     /// The stage with some edits; `None` if it has them already, or cannot have them: weights that ranks share on disk, say.
     ///
@@ -143,22 +150,29 @@ impl Draft<'_> {
         }
     }
 
-    /// What the peak is made of, and the single edit that lowers it most, each planned.
+    /// What the peak is made of, and the single edit that lowers it most, each planned; where the stage does not fit, the fastest with which it
+    /// does as well.
     ///
     /// # Errors
     /// A stage that cannot be planned.
     pub fn why(&self) -> Result<Why> {
         let Settled { how, plan, .. } = self.settle()?;
         let largest = self.at_peak(&how)?;
-        let mut best: Option<Change> = None;
-        for edit in groups(&self.recipe, self.index, self.spec.kv_heads).into_iter().flatten() {
+        let (mut best, mut fastest): (Option<Change>, Option<Change>) = (None, None);
+        let fits = self.budgets.hold(&plan);
+        let auto = (!fits).then_some(Edit::Auto);
+        for edit in groups(&self.recipe, self.index, self.spec.kv_heads).into_iter().flatten().chain(auto) {
             let lowest = best.as_ref().map_or(plan.usage.peak_live, |change| change.plan.usage.peak_live);
-            let change = self.change(&[edit])?;
-            if let Some(change) = change.filter(|change| change.plan.usage.peak_live < lowest) {
+            let Some(change) = self.change(&[edit])? else { continue };
+            let faster = fastest.as_ref().is_none_or(|fastest| cost(&change) < cost(fastest));
+            if !fits && faster && self.budgets.hold(&change.plan) {
+                fastest = Some(change.clone());
+            }
+            if change.plan.usage.peak_live < lowest {
                 best = Some(change);
             }
         }
-        Ok(Why { plan, largest, best })
+        Ok(Why { plan, largest, best, fastest })
     }
 
     /// The `most` cheapest changes with which the stage stays within its budgets, by predicted step time; no change has
@@ -194,7 +208,6 @@ impl Draft<'_> {
             }
             fitting.extend(self.change(set)?.filter(|change| self.budgets.hold(&change.plan)));
         }
-        let cost = |change: &Change| change.plan.step_s().unwrap_or(change.plan.hardware_flops as f64);
         fitting.sort_by(|left, right| cost(left).total_cmp(&cost(right)));
         fitting.truncate(most);
         if fitting.len() < most

@@ -2,8 +2,8 @@
 
 use fathom_tensor::SUM_CHUNK;
 
-use super::{Budgets, Draft, Plan, Settled};
-use crate::error::Result;
+use super::{Budgets, Draft, Edit, Plan, Settled};
+use crate::error::{Error, Result};
 use crate::recipe::Memory;
 
 /// No answer is longer: FLOPs of one operation are counted in 64 bits.
@@ -47,6 +47,34 @@ impl Draft<'_> {
         own.recipe.activations.memory = Memory::Auto;
         let solved = own.settle()?;
         Ok(Some((tokens, if self.budgets.hold(&solved.plan) { solved } else { settled })))
+    }
+
+    /// What places beyond those of activations give: settings, each with those before it, and the longest sequence with them under the
+    /// best table of places.
+    ///
+    /// # Errors
+    /// As [`Draft::longest`].
+    pub fn longest_with_state_offloaded(&self) -> Result<Vec<(String, usize)>> {
+        let (mut draft, mut found) = (self.clone(), Vec::new());
+        let levers = [
+            (Edit::OffloadOptimizer, "machine.offload_optimizer=true"),
+            (Edit::OffloadWeights, "machine.offload_weights=true"),
+        ];
+        let mut settings = Vec::new();
+        for (edit, setting) in levers {
+            let before = draft.recipe.clone();
+            edit.apply(&mut draft.recipe, self.index);
+            if draft.recipe == before {
+                continue;
+            }
+            settings.push(setting);
+            match draft.longest_of_all() {
+                // What ranks share is not offloaded.
+                Err(Error::Recipe { .. }) => break,
+                longest => found.extend(longest?.map(|(tokens, _)| (settings.join(" "), tokens))),
+            }
+        }
+        Ok(found)
     }
 
     fn longest_thrifty(&self) -> Result<Option<Longest>> {

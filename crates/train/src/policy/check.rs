@@ -17,7 +17,6 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     if !rl.is_on() {
         return Ok(());
     }
-    let refuse = |key: &str, message: &str| refuse_key(loaded, &format!("rl.{key}"), message);
     let learned = rl.loss != PolicyName::Rejection;
     let gae = rl.advantage == AdvantageName::Gae;
     let aside = machine.offload_weights || model.quantization != QuantizationName::None;
@@ -72,7 +71,17 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         ),
     ] {
         if is {
-            return refuse(key, message);
+            let by = match key {
+                "loss" | "reward" => key,
+                "turns" => "environment.command",
+                "keep" => "answers",
+                "overlong_tokens" if rl.turns > 1 => "turns",
+                "overlong_tokens" => "max_answer_tokens",
+                "answers" => "advantage",
+                _ => "loss",
+            };
+            let by = if by.contains('.') { by.to_string() } else { format!("rl.{by}") };
+            return Err(loaded.refuse_with(&format!("rl.{key}"), &by, message).into());
         }
     }
     behind(loaded)?;
@@ -122,7 +131,8 @@ fn behind(loaded: &Loaded<Recipe>) -> Result<()> {
         ),
     ] {
         if is {
-            return refuse_key(loaded, &format!("rl.{key}"), message);
+            let path = format!("rl.{key}");
+            return Err(loaded.refuse_with(&path, "rl.importance_sampling_mode", message).into());
         }
     }
     Ok(())

@@ -16,10 +16,26 @@ pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         lessons(loaded)?;
     }
     if let Err((key, message)) = objective(&loaded.value) {
-        return refuse(loaded, &format!("objective.{key}"), message);
+        return objective_of(loaded, key, message);
     }
     judged(loaded)?;
     referred(loaded)
+}
+
+/// The refusal of a key of the objective, which is of what the keys say that choose it.
+fn objective_of(loaded: &Loaded<Recipe>, key: &str, message: String) -> Result<()> {
+    let key = format!("objective.{key}");
+    let key = key.as_str();
+    let [key, by] = match key {
+        "objective.method" | "objective.teacher" => [key, "objective.method"],
+        "objective.losses" => loaded.earlier_first([key, "objective.loss"]),
+        _ => {
+            let choices = ["objective.loss", "objective.top_k", "objective.hidden_pairs", "rl.loss"];
+            let others = choices.into_iter().filter(|choice| *choice != key);
+            [key, others.fold("objective.method", |one, other| loaded.earlier_first([one, other])[1])]
+        }
+    };
+    Err(loaded.refuse_with(key, by, message).into())
 }
 
 /// Refuses a reference that cannot be, and keys without effect on one.
@@ -81,7 +97,14 @@ fn referred(loaded: &Loaded<Recipe>) -> Result<()> {
         ),
     ] {
         if is {
-            return refuse(loaded, &format!("objective.{key}"), message);
+            let by = match key {
+                "reference" if method.has_reference() => key,
+                "ref_model_mixup_alpha" | "ref_model_sync_steps" => "sync_ref_model",
+                "sync_ref_model" if method.has_reference() => "reference",
+                _ => "method",
+            };
+            let [key, by] = [key, by].map(|key| format!("objective.{key}"));
+            return Err(loaded.refuse_with(&key, &by, message).into());
         }
     }
     Ok(())
@@ -109,7 +132,8 @@ fn judged(loaded: &Loaded<Recipe>) -> Result<()> {
     for (index, stage) in stage.iter().enumerate() {
         if stage.packing == Packing::Cut && method.judges() {
             let message = "cuts answers that belong together; give best_fit or single";
-            return refuse(loaded, &format!("stage.{index}.packing"), message);
+            let path = format!("stage.{index}.packing");
+            return Err(loaded.refuse_with(&path, "objective.method", message).into());
         }
         if !stage.blend(&loaded.value).is_empty() {
             let message =
@@ -135,7 +159,7 @@ fn lessons(loaded: &Loaded<Recipe>) -> Result<()> {
             Some((key, _)) => {
                 let message =
                     "is of lessons, and data.paths are texts; give data.format=lessons, or leave it out";
-                refuse(loaded, &format!("data.{key}"), message)
+                Err(loaded.refuse_with(&format!("data.{key}"), "data.format", message).into())
             }
             None => Ok(()),
         };
@@ -151,16 +175,13 @@ fn lessons(loaded: &Loaded<Recipe>) -> Result<()> {
         ("max_bytes", data.max_bytes.is_some()),
     ] {
         if set {
-            return refuse(
-                loaded,
-                &format!("data.{key}"),
-                "is of texts, and data.paths are lessons; leave it out",
-            );
+            let message = "is of texts, and data.paths are lessons; leave it out";
+            return Err(loaded.refuse_with(&format!("data.{key}"), "data.format", message).into());
         }
     }
     if let Some(index) = stage.iter().position(|stage| !stage.masked) {
         let message = "is false: a lesson would see those next to it; give true";
-        return refuse(loaded, &format!("stage.{index}.masked"), message);
+        return Err(loaded.refuse_with(&format!("stage.{index}.masked"), "data.format", message).into());
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use toml_edit::Array;
 
+use super::implied::LOGS;
 use super::{Row, Said, on};
 use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
@@ -199,6 +200,11 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         ],
         |draft, v| int(v).map(|v| draft.tokens = Some(v)),
     ),
+    (&["report_to"], |_, v| {
+        let names = names(v)?;
+        let is_written = |name: &String| matches!(name.as_str(), "none" | "tensorboard");
+        if names.iter().all(is_written) { Ok(()) } else { Err(LOGS.into()) }
+    }),
     // Steps.
     (&["micro_batch_size", "per_device_train_batch_size", "batch_size"], |draft, v| {
         int(v).map(|v| draft.rows = Some(v))

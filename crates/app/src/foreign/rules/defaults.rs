@@ -120,6 +120,15 @@ fn samples(draft: &mut Draft) {
         // Both answers of a row are in one sample.
         let times = if draft.kind.has_pairs() { 2 } else { 1 };
         draft.set("stage.0.seq_tokens", (times * tokens) as i64);
+    } else if draft.kind != Kind::Text {
+        // torchtune cuts nothing then.
+        draft.at = "tokenizer.max_seq_len".into();
+        draft.default("data.truncation", "error");
+        draft.unsaid(
+            "tokenizer.max_seq_len",
+            "is none, and nothing is cut there: a row longer than stage.0.seq_tokens is refused (data.truncation = \"error\"); give the \
+             length of the longest",
+        );
     }
     draft.at = "val_set_size".into();
     if draft.kind != Kind::Text && !draft.has("data.held_out_paths") {

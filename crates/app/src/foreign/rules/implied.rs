@@ -18,13 +18,12 @@ const IMPLIED: &[&str] = &[
     "pad_to_sequence_len group_by_length eval_sample_packing pad_to_multiple_of padding_free neat_packing \
      remove_unused_columns dataset.split sample_packing_eff_est",
     // Logs and reports are always written, preprocessing is kept and verified.
-    "logging_steps logging_dir logging_strategy log_every_n_steps log_level log_peak_memory_stats plot_loss report_to \
+    "logging_steps logging_dir logging_strategy log_every_n_steps log_level log_peak_memory_stats plot_loss \
      overwrite_output_dir overwrite_cache preprocessing_num_workers dataset_prepared_path dataset_num_proc \
-     dataset_processes dataloader_num_workers dataloader_pin_memory resume_from_checkpoint auto_resume_from_checkpoints \
+     dataset_processes dataloader_num_workers dataloader_pin_memory \
      do_train do_eval save_safetensors save_strategy save_only_model eval_strategy evaluation_strategy \
-     include_num_input_tokens_seen local_rank debug include_tokens_per_second wandb_project wandb_entity wandb_watch \
-     wandb_name wandb_run_id wandb_log_model run_name metric_logger._component_ metric_logger.log_dir metric_logger.project \
-     profiler._component_ profiler.enabled checkpointer.output_dir push_to_hub per_device_eval_batch_size eval_batch_size \
+     include_num_input_tokens_seen local_rank debug include_tokens_per_second run_name \
+     profiler._component_ profiler.enabled checkpointer.output_dir per_device_eval_batch_size eval_batch_size \
      bnb_4bit_quant_type bnb_4bit_compute_dtype quantization_method task_type lora_task_type lora_bias lora_fan_in_fan_out \
      adapter_init train_on_eos roles_to_train generate_during_eval",
     // Words of other tools' own classes and files.
@@ -37,26 +36,22 @@ const IMPLIED: &[&str] = &[
      quantize_moe_experts resize_token_embeddings_to_32x custom_sharded_layers use_reentrant_gc dist_config.dcp_path \
      bf16_full_eval downcast_bf16",
     // Samples, tiles and padding.
-    "tiled_mlp special_tokens.pad_token pad_token pad_to_max_length padding_value label_pad_token_id multipack_real_batches \
+    "tiled_mlp pad_to_max_length padding_value label_pad_token_id multipack_real_batches \
      sample_packing_seq_len_multiplier sample_packing_group_size sample_packing_bin_size batch_flattening total_num_tokens \
      batching_strategy dataset_kwargs.skip_prepare_dataset skip_prepare_dataset shuffle_merged_datasets \
      dataset_exact_deduplication disable_dropout bnb_4bit_quant_storage",
     // Logs.
-    "logging_first_step log_completions num_completions_to_print log_unique_prompts log_multimodal log_completions_hub_repo \
-     use_tensorboard use_mlflow use_wandb use_swanlab use_otel_metrics hub_model_id hub_strategy hf_use_auth_token \
-     push_dataset_to_hub save_first_step name sample_backend batch_size_val dataset_val._component_ run_val_every_n_steps \
+    "logging_first_step log_completions num_completions_to_print log_unique_prompts log_multimodal save_first_step name sample_backend batch_size_val dataset_val._component_ run_val_every_n_steps \
      save_every_n_epochs save_adapter_weights_only use_distributed_state_dict enable_kv_cache eval_packing eval_on_start \
      forward_batch_size init_config.name",
 ];
 
 /// The same of all keys with such a beginning.
-const IMPLIED_UNDER: &[&str] = &[
-    "profiler. metric_logger. wandb_ swanlab_ mlflow_ comet_ trackio_ otel_ vllm_ vllm. use_vllm liger_ kernel_config. \
+const IMPLIED_UNDER: &[&str] = &["profiler. vllm_ vllm. use_vllm liger_ kernel_config. \
      flash_attn_ flex_attn_ gradient_checkpointing_kwargs. accelerator_config. tokenizer_config. \
      checkpointer.checkpoint_files. tensor_parallel_plan. fsdp_ fsdp. ds_ policy_model. reward_and_value_model. \
      model.vocab_size model.num_ model.embed_dim model.max_seq_len model.attn_dropout model.norm_eps model.intermediate_dim \
-     teacher_model. dataloader.",
-];
+     teacher_model. dataloader."];
 
 /// The same of all keys with such an end: folders and forms of checkpoints besides the policy's.
 const IMPLIED_ENDS: &[&str] = &[
@@ -66,6 +61,29 @@ const IMPLIED_ENDS: &[&str] = &[
 
 /// Beginnings of keys with one reason why they are not said.
 const UNSAID_UNDER: &[(&str, &str)] = &[
+    ("special_tokens.pad_token", PADDING),
+    ("pad_token", PADDING),
+    ("resume_from_checkpoint", RESUME),
+    ("auto_resume_from_checkpoints", RESUME),
+    ("metric_logger.", LOGS),
+    ("wandb_", LOGS),
+    ("swanlab_", LOGS),
+    ("mlflow_", LOGS),
+    ("comet_", LOGS),
+    ("trackio_", LOGS),
+    ("otel_", LOGS),
+    ("use_tensorboard", LOGS),
+    ("use_mlflow", LOGS),
+    ("use_wandb", LOGS),
+    ("use_swanlab", LOGS),
+    ("use_comet", LOGS),
+    ("use_trackio", LOGS),
+    ("use_otel_metrics", LOGS),
+    ("log_completions_hub_repo", HUB),
+    ("push_to_hub", HUB),
+    ("push_dataset_to_hub", HUB),
+    ("hub_", HUB),
+    ("hf_use_auth_token", HUB),
     ("special_tokens.", TOKENS),
     ("tokens.", TOKENS),
     ("eos_token", TOKENS),
@@ -101,6 +119,12 @@ const UNSAID_UNDER: &[(&str, &str)] = &[
     ("llmcompressor.", "weights are pruned by `fathom prune`, before a run"),
 ];
 const TOKENS: &str = "special tokens are those of the tokenizer in model.from";
+const PADDING: &str =
+    "samples are packed, and nothing is padded; the tokenizer in model.from keeps its token";
+const RESUME: &str = "the same command on the same run.out goes on from its last checkpoint; those of other tools are not read";
+pub(super) const LOGS: &str =
+    "curves are in run.out (metrics.jsonl, report.html, TensorBoard's files); no service is sent any";
+const HUB: &str = "nothing is uploaded; the run's model folder, or what `fathom export` writes, can be";
 const OFFLOAD: &str =
     "weights and optimizer state are offloaded by machine.offload_weights and machine.offload_optimizer";
 const PICTURES: &str = "models learn from text alone";

@@ -178,7 +178,8 @@ dtype: bf16
 ",
     );
     assert_eq!((translated.tool, translated.base), (Tool::Torchtune, "lora"));
-    assert_eq!(unsaid(&translated), ["dataset._component_"]);
+    assert_eq!(unsaid(&translated), ["dataset._component_", "tokenizer.max_seq_len"]);
+    assert_eq!(recipe["data"]["truncation"].as_str(), Some("error"));
     let targets: Vec<&str> =
         recipe["adapter"]["targets"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
     assert_eq!(targets, ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]);

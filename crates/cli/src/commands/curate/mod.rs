@@ -185,7 +185,8 @@ impl Lines {
         let time = human::duration(self.started.elapsed());
         let (count, size) = (human::count(*documents), human::bytes(*text_bytes));
         console::note(&format!(
-            "{time:>8}  {segment}: {parts_done} of {parts} parts, {count} documents, {size}"
+            "{time:>8}  {segment}: {parts_done} of {parts} parts, {count} {}, {size}",
+            if *documents == 1 { "document" } else { "documents" }
         ));
     }
 

@@ -1,10 +1,12 @@
 //! `fathom supervise -- COMMAND`: a job that dies is started again from its last checkpoint.
 //!
 //! The job's ranks end together (mpirun and srun see to that), so there is one process to watch. Whether a restart can help
-//! is read from the run's folder: a job that saved nothing new, again and again, would do the same once more.
+//! is read from the run's folder: a job that saved nothing new, again and again, would do the same once more. What a job that died
+//! leaves running is ended.
 //!
 //! With `--ready URL` the job is a server: it is also started again when it is silent, and it moved on if it was ready.
 
+mod left;
 mod ready;
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -26,6 +28,7 @@ use crate::args::{Args, Supervise, Verb};
 use crate::commands::train;
 use crate::console;
 use crate::exit::RESUME;
+use left::Mark;
 use ready::{Address, Pulse};
 
 /// After one of these the job is not started again. The first asks it to save and stop ([`ASK`]), since mpirun passes that on to
@@ -50,10 +53,15 @@ pub fn run(args: &Supervise) -> Result<ExitCode> {
     };
     let signals = ENDS.into_iter().chain([OTHER]).map(Signal::watched).collect::<Result<Vec<_>>>()?;
     let mut watch = Watch { args, job, signals, restarts: 0, idle: 0, stopped: false };
+    let mark = Mark::new();
     loop {
         let before = watch.job.saved();
         let started = Instant::now();
-        let ended = watch.until_it_ends(start(&args.command)?)?;
+        let ended = watch.until_it_ends(start(&args.command, &mark)?)?;
+        // What it left would have the devices, ports and files that the next one needs.
+        if !matches!(ended.status.code(), Some(code) if code == 0 || code == i32::from(RESUME)) {
+            mark.end()?;
+        }
         if let Some(code) = watch.judge(ended, before, started.elapsed()) {
             return Ok(code);
         }
@@ -79,9 +87,9 @@ fn folder_of(command: &[String]) -> Result<PathBuf> {
 }
 
 /// In a group of its own, so that what a terminal sends to the supervisor reaches the job once.
-fn start(command: &[String]) -> Result<Child> {
+fn start(command: &[String], mark: &Mark) -> Result<Child> {
     let Some((program, args)) = command.split_first() else { bail!("no command to supervise") };
-    let job = Command::new(program).args(args).process_group(0).spawn();
+    let job = mark.on(Command::new(program).args(args).process_group(0)).spawn();
     job.with_context(|| format!("cannot start {program}"))
 }
 

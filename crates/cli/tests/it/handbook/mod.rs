@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages below `docs`, and the repository's own README.
-const CHAPTERS: [&str; 24] = [
+const CHAPTERS: [&str; 25] = [
     "../README",
     "README",
     "quickstart",
@@ -45,6 +45,7 @@ const CHAPTERS: [&str; 24] = [
     "launch",
     "speed",
     "evaluation",
+    "real-models",
 ];
 
 fn docs() -> PathBuf {
@@ -169,7 +170,7 @@ fn memory() {
 
 #[test]
 fn speed_and_evaluation() {
-    ["../README", "README", "gpu", "gpu-internals", "formats", "speed", "evaluation"]
+    ["../README", "README", "gpu", "gpu-internals", "formats", "speed", "evaluation", "real-models"]
         .into_iter()
         .for_each(run);
 }

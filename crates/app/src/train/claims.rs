@@ -1,0 +1,36 @@
+//! The context that a trained model claims (`max_position_embeddings`, GGUF's `context_length`): that of the model it started from, unless
+//! a stage asked for more or a document that it was trained on was longer.
+
+use fathom_base::human;
+use fathom_train::Stores;
+
+use crate::error::Result;
+use crate::events::Events;
+use crate::job::Job;
+
+/// Says before the first step what the trained model will claim, where that is not what its samples' length suggests.
+///
+/// # Errors
+/// A store that cannot be read.
+pub fn say(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
+    let Some(first) = job.specs.first() else { return Ok(()) };
+    let recipe = job.recipe();
+    let asked = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
+    let (given, mut after) = (first.max_positions, job.trained.clone());
+    let unasked = after.max_positions == given;
+    stores.claim(recipe, &mut after)?;
+    let claimed = human::grouped(after.max_positions as u64);
+    if unasked && after.max_positions > given {
+        events.warn(&format!(
+            "the model claims a context of {} tokens and the longest document has {claimed}: the trained model will claim {claimed}, with \
+             the rotary settings that it has (stage.*.rope_type extends them)",
+            human::grouped(given as u64),
+        ));
+    } else if recipe.model.from.is_some() && asked > after.max_positions {
+        events.line(&format!(
+            "samples have {} tokens and no document is longer than the {claimed} that the model claims, which it still will",
+            human::grouped(asked as u64),
+        ));
+    }
+    Ok(())
+}
