@@ -1,7 +1,7 @@
 //! Measures a model in the middle of a run: loss by position, bits per byte, needles. Wiring of the engine into `eval`.
 
-use fathom_base::clock::Deadline;
 use fathom_base::Score;
+use fathom_base::clock::Deadline;
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};

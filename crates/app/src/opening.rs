@@ -147,7 +147,10 @@ mod tests {
         ] {
             assert!(is_worth_a_try(&sample(text)), "{text} {}", variety(text));
         }
-        assert!(!is_worth_a_try(&Sample { prompt: "two\nlines".into(), ..sample(" is carried by its own weight") }));
+        assert!(!is_worth_a_try(&Sample {
+            prompt: "two\nlines".into(),
+            ..sample(" is carried by its own weight")
+        }));
     }
 
     #[test]

@@ -98,22 +98,10 @@ pub fn bits_per_byte(
     let mut gzip = GzEncoder::new(Counted(0), Compression::best());
     let mut pace = Pace::new(limits.deadline.as_ref());
     let mut documents = documents.into_iter().take(limits.documents);
-    let mut is_over = false;
-    while !is_over {
-        let Some(document) = documents.next() else { break };
-        let mut allows = |pace: &Pace<'_>, scored: usize| {
-            is_over = (done > 0 || scored > 0) && !pace.allows(&[(1, context)], 1.0);
-            !is_over
-        };
-        let (sum, scored) =
-            document_nats(model, tokenizer, &document.ids, context, (&mut pace, &mut allows))?;
-        if scored == 0 && !document.ids.is_empty() {
-            break;
-        }
-        let text = match scored == document.ids.len() {
-            true => document.text,
-            false => tokenizer.decode(&document.ids[..scored]),
-        };
+    while done == 0 || pace.allows(&[(1, context)], 1.0) {
+        let Some(HeldOut { ids, text }) = documents.next() else { break };
+        let (sum, scored) = document_nats(model, tokenizer, &ids, context, (&mut pace, done == 0))?;
+        let text = if scored == ids.len() { text } else { tokenizer.decode(&ids[..scored]) };
         nats += sum;
         bytes += text.len() as u64;
         tokens += scored as u64;
@@ -137,13 +125,14 @@ pub fn bits_per_byte(
     })
 }
 
-/// The summed losses of the ids of one document, in nats, and of how many of them: of all, unless a window is not allowed.
+/// The summed losses of the ids of one document, in nats, and of how many of them: of all, unless the time ends. The first window of
+/// the first document is measured in any case.
 fn document_nats(
     model: &mut dyn Score,
     tokenizer: &Tokenizer,
     ids: &[u32],
     context: usize,
-    (pace, allows): (&mut Pace<'_>, &mut dyn FnMut(&Pace<'_>, usize) -> bool),
+    (pace, is_first): (&mut Pace<'_>, bool),
 ) -> Result<(f64, usize)> {
     let first = tokenizer.bos().or(tokenizer.eos());
     let unpredicted = usize::from(first.is_none()).min(ids.len());
@@ -151,8 +140,9 @@ fn document_nats(
     let fed: Vec<u32> = first.into_iter().chain(ids.iter().copied()).collect();
     let (mut start, mut scored) = (0, unpredicted);
     while start + 1 < fed.len() {
-        if !allows(pace, scored) {
-            return Ok((nats, scored));
+        let is_free = is_first && start == 0;
+        if !is_free && !pace.allows(&[(1, context)], 1.0) {
+            break;
         }
         let end = (start + context).min(fed.len());
         nats += pace.time(end - start, || losses(model, &fed[start..end]))?.iter().sum::<f64>();

@@ -182,10 +182,8 @@ fn measure(
     }
     let mut pace = Pace::new(limits.deadline.as_ref());
     let mut documents = documents.into_iter().peekable();
-    let full = match pace.is_timed() && !pieces {
-        true => in_time(model, documents.peek(), full, &mut pace)?,
-        false => full,
-    };
+    let judged = pace.is_timed() && !pieces;
+    let full = if judged { in_time(model, documents.peek(), full, &mut pace)? } else { full };
     let bounds = bucket_bounds(full);
     let mut sums = vec![(0.0, 0u64); bounds.len()];
     let (mut done, mut too_short) = (0, 0);

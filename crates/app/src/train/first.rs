@@ -20,6 +20,7 @@ use crate::adapters::FOLDER;
 use crate::error::Result;
 use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
+use crate::job::Job;
 use crate::judges::Judges;
 use crate::measure::{OnDevice, Subject};
 use crate::models::{self, LoadedModel};

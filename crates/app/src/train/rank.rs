@@ -10,8 +10,8 @@ use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, initialise_in
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
-    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, StageTime, Stores, Trainer, fault, frozen,
-    open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
+    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, StageTime, Stores, Trainer,
+    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
 };
 
 use fathom_train::Frozen;

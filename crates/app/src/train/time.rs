@@ -18,8 +18,9 @@ const AFTER_SHARE: f64 = 0.15;
 /// Share of a timed run left for export and report, and the seconds that they take of any, of which no more than a tenth is left.
 const TAIL_SHARE: f64 = 0.01;
 const TAIL_S: f64 = 2.0;
-/// Seconds of all stages at least, however long the text took.
+/// Seconds of all stages at least, however long the text took, and the share of a shorter run.
 const LEAST_S: f64 = 5.0;
+const LEAST_SHARE: f64 = 0.5;
 /// Steps whose speed says what those of the next stage take.
 const RECENT: f64 = 4.0;
 
@@ -120,7 +121,7 @@ impl Timetable {
         let measuring_s = later.map(|(_, share)| share * self.whole_s).sum::<f64>();
         let shares = self.stages.iter().map(|(share, _)| share);
         let (all, left): (f64, f64) = (shares.clone().sum(), shares.skip(stage).sum());
-        let least_s = LEAST_S * left / all;
+        let least_s = LEAST_S.min(LEAST_SHARE * self.whole_s) * left / all;
         let room_s = (self.measured_by_s() - measuring_s - began_s).max(least_s);
         began_s + room_s * self.stages[stage].0 / left
     }
@@ -335,13 +336,25 @@ mod tests {
             ("sixteen cores", Machine { rate: |_| FAST / 8.0, text_s: 3.0, tail_s: 1.0 }),
             ("two slow cores", Machine { rate: |_| FAST * 4.0, text_s: 40.0, tail_s: 6.0 }),
             ("other work from the second minute on", {
-                Machine { rate: |now_s| if now_s < 60.0 { FAST } else { FAST * 6.0 }, text_s: 12.0, tail_s: 6.0 }
+                Machine {
+                    rate: |now_s| if now_s < 60.0 { FAST } else { FAST * 6.0 },
+                    text_s: 12.0,
+                    tail_s: 6.0,
+                }
             }),
             ("other work until the fifth minute", {
-                Machine { rate: |now_s| if now_s < 300.0 { FAST * 6.0 } else { FAST }, text_s: 60.0, tail_s: 3.0 }
+                Machine {
+                    rate: |now_s| if now_s < 300.0 { FAST * 6.0 } else { FAST },
+                    text_s: 60.0,
+                    tail_s: 3.0,
+                }
             }),
             ("bursts of other work", {
-                Machine { rate: |now_s| if (now_s as u64 / 20).is_multiple_of(3) { FAST * 5.0 } else { FAST }, text_s: 20.0, tail_s: 6.0 }
+                Machine {
+                    rate: |now_s| if (now_s as u64 / 20).is_multiple_of(3) { FAST * 5.0 } else { FAST },
+                    text_s: 20.0,
+                    tail_s: 6.0,
+                }
             }),
         ];
         for (what, machine) in &machines {

@@ -106,7 +106,8 @@ impl Watch<'_> {
         let stages = &self.recipe.stage;
         let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
         let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
-        let (parts, name) = (if when == When::First { Parts::Needles } else { Parts::All }, when.name(self.recipe));
+        let (parts, name) =
+            (if when == When::First { Parts::Needles } else { Parts::All }, when.name(self.recipe));
         // A model that is read was trained on what it says.
         let read = self.recipe.model.from.is_some();
         let trained_tokens = if read { of.model.spec.max_positions } else { self.trained_tokens };
@@ -177,7 +178,9 @@ impl Hooks for Watch<'_> {
         metrics: &mut MetricsWriter,
     ) -> fathom_train::Result<Flow> {
         let is_now = |when: &When| when.done(self.recipe) == Some(index + 1);
-        let Some(when) = [When::Before, When::After].into_iter().find(is_now) else { return Ok(Flow::Continue) };
+        let Some(when) = [When::Before, When::After].into_iter().find(is_now) else {
+            return Ok(Flow::Continue);
+        };
         self.measure(trainer.into(), when, step, metrics)
     }
 }

@@ -1,5 +1,6 @@
 //! `fathom train` and `fathom quickstart`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -82,7 +83,9 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
     let asked = load(layers.clone().sets(&args.settings))?.value;
     let rows = Rows::below(&asked.data.paths);
     if rows.is_none() {
-        console::note("the text has too few functions with doc comments, so the model will be taught no lesson");
+        console::note(
+            "the text has too few functions with doc comments, so the model will be taught no lesson",
+        );
     }
     // A fixed number of steps and no clock: two such runs are identical.
     let length = match args.steps {
@@ -97,7 +100,7 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
             let (minutes, share) = (args.minutes, if rows.is_some() { LESSON_SHARE } else { 0.0 });
             layers = layers.flag("--minutes", "run.minutes", &(minutes * (1.0 - share)).to_string());
             // More text than the time can use takes time to prepare.
-            let enough = (minutes * BYTES_A_MINUTE).max(LEAST_BYTES) as u64;
+            let enough = known_bytes(&args.out).unwrap_or((minutes * BYTES_A_MINUTE).max(LEAST_BYTES) as u64);
             if asked.data.max_bytes.is_some_and(|bytes| bytes > enough) {
                 layers = layers.flag("--minutes", "data.max_bytes", &enough.to_string());
             }
@@ -107,6 +110,12 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
     let loaded = load(layers.sets(&args.settings))?;
     let lesson = rows.map(|rows| Lesson { rows, length, clock });
     run(loaded, Claim::default(), (false, lesson))
+}
+
+/// The bytes of text that a run which began in this folder has: with more minutes it goes on with them.
+fn known_bytes(out: &Path) -> Option<u64> {
+    let began = load(Layers::new().file(out.join("recipe.toml"))).ok()?;
+    began.value.data.max_bytes
 }
 
 /// What a quickstart teaches at its end.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use fathom_base::Flow;
-use fathom_base::metrics::{Event, MetricsWriter};
+use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_tensor::mesh::Axis;
 
 use crate::error::{Error, Result};
@@ -151,6 +151,7 @@ impl<'a> Run<'a> {
         watcher.enter(&stepper.device().mesh);
         let (stage, settled) = stepper.enter(index, progress)?;
         let event = watcher.stage_event(index, progress.step, stage.steps(), &stepper.trainer().model.spec);
+        let event = events::Stage { drill_share: stepper.drill_share(index)?, ..event };
         hooks.stage(&event, &settled);
         if stage.steps() == Some(0) {
             hooks.warn(&format!(

@@ -222,6 +222,11 @@ impl<'a> Stepper<'a> {
         Ok((stage, settled))
     }
 
+    /// Share of a stage's tokens that are made up to train looking up.
+    pub fn drill_share(&self, index: usize) -> Result<f64> {
+        self.sources.drill_share(self.recipe, index)
+    }
+
     /// Opens what is behind the machine's memory.
     fn open(&mut self, places: &Places, [host_bytes, disk_bytes]: [u64; 2]) -> Result<()> {
         let recipe = self.recipe;
