@@ -109,7 +109,7 @@ pub fn find_needles(model: &mut dyn Generate, tokenizer: &Tokenizer, spec: &Need
     let pace = Pace::new(spec.deadline.as_ref());
     let mut asking = Asking { model, tokenizer, spec, generator, depths: &depths, pace };
     if asking.pace.is_timed() {
-        let probes = PROBES.map(|below| lengths.len().saturating_sub(below + 1));
+        let probes = PROBES.map(|below| (lengths.len() - 1).saturating_sub(below));
         for length in probes {
             asking.trial(&mut lengths[length], 1)?;
         }
@@ -127,8 +127,9 @@ pub fn find_needles(model: &mut dyn Generate, tokenizer: &Tokenizer, spec: &Need
     Ok(Needles { depths, lengths, untried_tokens: untried.iter().map(|length| length.tokens).collect() })
 }
 
-/// The lengths that are tried first are this many doublings below the longest: they cost a fiftieth, and show what attention costs.
-const PROBES: [usize; 2] = [5, 3];
+/// The lengths that are tried first are this many doublings below the longest, the shortest before them: they cost a fiftieth, and show
+/// what attention costs.
+const PROBES: [usize; 3] = [usize::MAX, 5, 3];
 /// The longest length takes this share of the time that is left, at most.
 const LONGEST_SHARE: f64 = 0.9;
 
