@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
+use fathom_base::clock::{Clock, Deadline};
 use fathom_base::recipe::Layers;
 use fathom_base::{Score, human};
 use fathom_curate::{ReadOptions, altered, group_documents, store_prefix};
@@ -106,21 +106,24 @@ fn measure(
     documents: &[HeldOut],
     [tokens, context]: [usize; 2],
 ) -> Result<Figures> {
-    let [bits_s, position_s, needle_s] =
-        SHARES.map(|share| Duration::try_from_secs_f64((request.seconds? * share).max(0.0)).ok());
-    let limits = |budget| Limits { documents: usize::MAX, budget };
+    let clock = Clock::start();
+    // Each part begins where the one before has ended.
+    let until = |share: f64| request.seconds.map(|seconds| clock.within((seconds * share).max(0.0)));
+    let [bits_share, position_share, needle_share] = SHARES;
+    let limits = |share| Limits { documents: usize::MAX, deadline: until(share) };
     let bits = if documents.is_empty() {
         None
     } else {
-        Some(bits_per_byte(engine, tokenizer, documents.iter().cloned(), context, &limits(bits_s))?)
+        let texts = documents.iter().cloned();
+        Some(bits_per_byte(engine, tokenizer, texts, context, &limits(bits_share))?)
     };
     let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
-    let position = loss_of_sequences(engine, &ids, (tokens, tokenizer.eos()), &limits(position_s))?;
+    let position = loss_of_sequences(engine, &ids, (tokens, tokenizer.eos()), &limits(position_share))?;
     let needles = match request.needle_trials {
         0 => None,
-        trials => needles(engine, tokenizer, documents, [tokens, trials], needle_s)?,
+        trials => needles(engine, tokenizer, documents, [tokens, trials], until(needle_share))?,
     };
-    Ok(Figures { bits, position, answers: None, needles })
+    Ok(Figures { bits, position, needles, ..Figures::default() })
 }
 
 fn needles(
@@ -128,14 +131,14 @@ fn needles(
     tokenizer: &Tokenizer,
     documents: &[HeldOut],
     [tokens, trials]: [usize; 2],
-    budget: Option<Duration>,
+    deadline: Option<Deadline>,
 ) -> Result<Option<Needles>> {
     let lengths_tokens = needle_lengths(tokens, engine.max_tokens());
     if lengths_tokens.is_empty() {
         return Ok(None);
     }
     let filler = needle_filler(documents.iter().map(|document| document.text.clone()));
-    let spec = NeedleSpec { lengths_tokens, depths: DEPTHS.to_vec(), trials, seed: 0, filler, budget };
+    let spec = NeedleSpec { lengths_tokens, depths: DEPTHS.to_vec(), trials, seed: 0, filler, deadline };
     Ok(Some(find_needles(engine, tokenizer, &spec)?))
 }
 

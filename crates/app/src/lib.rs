@@ -48,6 +48,7 @@ pub mod library;
 pub mod machine;
 pub mod measure;
 pub mod models;
+pub mod opening;
 pub mod output;
 pub mod place;
 pub mod plan;

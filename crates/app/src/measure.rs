@@ -1,13 +1,12 @@
 //! Measures a model in the middle of a run: loss by position, bits per byte, needles. Wiring of the engine into `eval`.
 
-use std::time::{Duration, Instant};
-
 use fathom_base::Score;
+use fathom_base::clock::Deadline;
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
-use fathom_eval::loss_of_sequences;
 use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, bits_per_byte, find_needles};
+use fathom_eval::{loss_of_sequences, worth_of_context};
 use fathom_grad::Params;
 use fathom_model::Model;
 use fathom_tensor::Device;
@@ -67,10 +66,21 @@ pub struct Extent {
     pub moment: Moment,
     /// Longest sequence.
     pub tokens: usize,
-    /// Context of bits per byte.
+    /// Context of bits per byte, and the one that a longer context is compared with.
     pub context: usize,
-    /// Seconds for everything; none measures as much as the recipe says.
-    pub seconds: Option<f64>,
+    /// When everything has to have ended; none measures as much as the recipe says.
+    pub deadline: Option<Deadline>,
+    /// What is measured.
+    pub parts: Parts,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Everything.
+    All,
+    /// Needles alone.
+    Needles,
 }
 
 /// Measures and writes the events.
@@ -89,29 +99,45 @@ pub fn measure(
     let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
     let mut documents = real_ids(subject)?;
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
-    let share = |part: f64| extent.seconds.map(|seconds| Duration::from_secs_f64(seconds * part));
+    // Of the time that is left. What a part does not need those after it have.
+    let part = |share: f64| extent.deadline.as_ref().map(|deadline| deadline.part(share));
+    let mut figures = Figures::default();
+    let of = &extent.moment;
+    if extent.parts == Parts::All {
+        let most = (recipe.eval.tokens / extent.tokens).max(2);
+        let limits = |share| Limits { documents: most, deadline: part(share) };
+        let apart = (extent.tokens, subject.tokenizer.eos());
+        figures.position = loss_of_sequences(&mut engine, &documents, apart, &limits(0.12))?;
+        let lengths = [extent.tokens, extent.context];
+        figures.context = worth_of_context(&mut engine, &documents, lengths, &limits(0.27))?;
+        figures.answers = answers(&mut engine, subject, extent, part(0.5))?;
+    }
+    let trials = match (extent.parts, &extent.deadline) {
+        (Parts::Needles, None) => recipe.eval.needle_trials.min(1),
+        _ => recipe.eval.needle_trials,
+    };
+    let share = if extent.parts == Parts::All { 0.75 } else { 1.0 };
+    figures.needles = needles(&mut engine, subject, &documents, recipe, (extent, trials, part(share)))?;
+    if extent.parts == Parts::All {
+        figures.bits = bits(&mut engine, subject, &documents, extent)?;
+    }
+    log(&figures, of, metrics)?;
+    Ok(figures)
+}
 
-    let most = Limits { documents: (recipe.eval.tokens / extent.tokens).max(2), budget: share(0.3) };
-    let apart = (extent.tokens, subject.tokenizer.eos());
-    let position = loss_of_sequences(&mut engine, &documents, apart, &most)?;
-    if let Some(position) = &position {
-        metrics.write(&Event::EvalPosition(position.to_event(&extent.moment)))?;
-    }
-    let bits = bits(&mut engine, subject, &documents, extent, share(0.15))?;
-    if let Some(bits) = &bits {
-        metrics.write(&Event::EvalBits(
-            bits.to_event(&format!("held-out, {}", extent.moment.when), &extent.moment),
-        ))?;
-    }
-    let answers = answers(&mut engine, subject, extent, share(0.3))?;
-    if let Some(answers) = &answers {
-        metrics.write(&Event::EvalAnswers(answers.clone()))?;
-    }
-    let needles = needles(&mut engine, subject, &documents, recipe, extent, share(0.55))?;
-    if let Some(needles) = &needles {
-        metrics.write(&Event::Needle(needles.to_event(&extent.moment)))?;
-    }
-    Ok(Figures { position, bits, answers, needles })
+/// Writes what was found.
+fn log(figures: &Figures, of: &Moment, metrics: &mut MetricsWriter) -> Result<()> {
+    let Figures { position, context, bits, answers, needles } = figures;
+    let bits = bits.as_ref().map(|bits| bits.to_event(&format!("held-out, {}", of.when), of));
+    let events = [
+        position.as_ref().map(|position| Event::EvalPosition(position.to_event(of))),
+        context.as_ref().map(|context| Event::EvalContext(context.to_event(of))),
+        bits.map(Event::EvalBits),
+        answers.clone().map(Event::EvalAnswers),
+        needles.as_ref().map(|needles| Event::Needle(needles.to_event(of))),
+    ];
+    events.iter().flatten().try_for_each(|event| metrics.write(event))?;
+    Ok(())
 }
 
 /// The stores' held-out documents of real text, ids without the end-of-text token.
@@ -128,7 +154,7 @@ pub fn held_out(stores: &Stores, tokenizer: &Tokenizer) -> Result<Vec<HeldOut>> 
     Ok(documents)
 }
 
-fn real_ids(subject: &Subject<'_>) -> Result<Vec<Vec<u32>>> {
+pub(crate) fn real_ids(subject: &Subject<'_>) -> Result<Vec<Vec<u32>>> {
     let documents = held_out(subject.stores, subject.tokenizer)?;
     Ok(documents.into_iter().map(|document| document.ids).collect())
 }
@@ -138,12 +164,11 @@ fn bits(
     subject: &Subject<'_>,
     documents: &[Vec<u32>],
     extent: &Extent,
-    budget: Option<Duration>,
 ) -> Result<Option<fathom_eval::Bits>> {
     if documents.is_empty() {
         return Ok(None);
     }
-    let limits = Limits { documents: usize::MAX, budget };
+    let limits = Limits { documents: usize::MAX, deadline: extent.deadline.clone() };
     let texts = mixed(documents, subject.tokenizer);
     Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, extent.context, &limits)?))
 }
@@ -176,7 +201,7 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
         left = left.saturating_sub(document.ids.len() as u64);
         more
     });
-    let all = Limits { documents: usize::MAX, budget: None };
+    let all = Limits::default();
     Ok(Some(bits_per_byte(&mut engine, subject.tokenizer, some, context, &all)?))
 }
 
@@ -185,15 +210,15 @@ fn answers(
     engine: &mut Engine<'_>,
     subject: &Subject<'_>,
     extent: &Extent,
-    budget: Option<Duration>,
+    deadline: Option<Deadline>,
 ) -> Result<Option<events::EvalAnswers>> {
-    let (started, stores) = (Instant::now(), subject.stores);
+    let stores = subject.stores;
     let Moment { when, step, .. } = extent.moment.clone();
     let mut sums = events::EvalAnswers { when, step, ..events::EvalAnswers::default() };
     let (mut weighed, mut nats, mut hits, mut bytes) = (0.0, 0.0, 0.0, 0u64);
     for store in stores.measured().into_iter().filter(|store| store.has(Column::Weight)) {
         for doc in held_out_documents(store, stores.held_out())? {
-            if sums.lessons > 0 && budget.is_some_and(|budget| started.elapsed() >= budget) {
+            if sums.lessons > 0 && deadline.as_ref().is_some_and(|deadline| deadline.left_s() <= 0.0) {
                 break;
             }
             let (mut ids, mut weights) = (store.doc(doc)?, Vec::new());
@@ -227,17 +252,16 @@ fn needles(
     subject: &Subject<'_>,
     documents: &[Vec<u32>],
     recipe: &Recipe,
-    extent: &Extent,
-    budget: Option<Duration>,
+    (extent, trials, deadline): (&Extent, usize, Option<Deadline>),
 ) -> Result<Option<fathom_eval::Needles>> {
-    let (trials, depths) = (recipe.eval.needle_trials, recipe.eval.needle_depths);
+    let depths = recipe.eval.needle_depths;
     let lengths_tokens = needle_lengths(extent.tokens, engine.max_tokens());
     if trials == 0 || depths == 0 || lengths_tokens.is_empty() {
         return Ok(None);
     }
     let filler = needle_filler(documents.iter().map(|ids| subject.tokenizer.decode(ids)));
     let depths = (0..depths).map(|index| index as f64 / (depths.max(2) - 1) as f64).collect();
-    let spec = NeedleSpec { lengths_tokens, depths, trials, seed: recipe.run.seed, filler, budget };
+    let spec = NeedleSpec { lengths_tokens, depths, trials, seed: recipe.run.seed, filler, deadline };
     Ok(Some(find_needles(engine, subject.tokenizer, &spec)?))
 }
 
@@ -252,20 +276,6 @@ pub fn needle_lengths(tokens: usize, room: usize) -> Vec<usize> {
 pub fn needle_filler(texts: impl Iterator<Item = String>) -> Vec<String> {
     let lines = |text: String| text.lines().map(str::to_string).collect::<Vec<_>>();
     texts.take(FILLER_TEXTS).flat_map(lines).filter(|line| !line.trim().is_empty()).collect()
-}
-
-/// A greedy continuation of the beginning of a held-out document, for the report.
-pub fn sample(subject: &Subject<'_>, step: u64) -> Result<Option<events::Sample>> {
-    let Some(ids) = real_ids(subject)?.into_iter().find(|ids| ids.len() > 96) else { return Ok(None) };
-    let OnDevice { device, model, params } = subject.of;
-    let limits = EngineLimits { context_tokens: 256, chunk_tokens: 256, ..EngineLimits::default() };
-    let engine = Engine::new(device, model, params, subject.tokenizer, limits);
-    let prompt = ids[..64].to_vec();
-    let answer = engine.greedy(std::slice::from_ref(&prompt), 96)?.swap_remove(0);
-    // A prompt that is typed has it put before it.
-    let typed = &prompt[usize::from(subject.tokenizer.bos() == prompt.first().copied())..];
-    let (prompt, text) = (subject.tokenizer.decode(typed), subject.tokenizer.decode(&answer));
-    Ok(Some(events::Sample { step, prompt, text }))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use fathom_base::metrics::events;
 use fathom_base::recipe::Loaded;
 use fathom_model::Spec;
 use fathom_report::{RunLog, html};
-use fathom_train::recipe::Recipe;
+use fathom_train::recipe::{InitName, Recipe};
 
 use crate::error::{Result, refuse};
 use crate::output;
@@ -26,7 +26,7 @@ pub(crate) fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
 }
 
 /// What a run and a plan say of a model of `params` parameters.
-pub(crate) fn model_event(s: &Spec, params: u64) -> events::Model {
+pub(crate) fn model_event(s: &Spec, params: u64, init: Option<InitName>) -> events::Model {
     let row = |name: &str, value: String| events::NameValue { name: name.into(), value };
     let config = vec![
         row("layers", s.layers.len().to_string()),
@@ -38,7 +38,11 @@ pub(crate) fn model_event(s: &Spec, params: u64) -> events::Model {
         row("vocabulary", s.vocab.to_string()),
         row("tied embedding", s.tied.to_string()),
     ];
-    events::Model { family: s.family.to_string(), params, config }
+    let init = match init {
+        Some(InitName::Induction) => "induction",
+        Some(InitName::Normal) | None => "",
+    };
+    events::Model { family: s.family.to_string(), params, config, init: init.into() }
 }
 
 /// Writes the page of a run's folder as far as its log goes, and gives the log.

@@ -1,7 +1,7 @@
 //! The base of all crates: typed recipes whose values remember their source, the metric events that a run appends to
 //! `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`], [`Classify`] and [`Service`] at which
 //! products meet. It also has
-//! small helpers that more than one crate needs: human units, token counts, secrets in addresses, files and their locks, guarded calls of
+//! small helpers that more than one crate needs: clocks, human units, token counts, secrets in addresses, files and their locks, guarded calls of
 //! foreign code, the container GGUF, machine facts, available and resident memory, the variables by which launchers tell a process its rank, and advice for names of
 //! models on the Hugging Face hub.
 //!
@@ -10,6 +10,7 @@
 // The macros of this crate name it by its public name, also when they are used inside it.
 extern crate self as fathom_base;
 
+pub mod clock;
 mod error;
 pub mod files;
 pub mod gguf;

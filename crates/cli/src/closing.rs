@@ -1,77 +1,104 @@
 //! What a finished run prints: its figures, and what to do next.
 
+use std::path::Path;
+
+use fathom_app::opening::{TEMPERATURE, is_worth_a_try};
 use fathom_app::train::Report;
 use fathom_app::{Job, models};
 use fathom_base::human;
 use fathom_report::RunLog;
+use fathom_train::recipe::QuantizationName;
 
 use crate::commands::print_verdicts;
 
-/// Words of a prompt.
-const WORDS: usize = 4;
-/// Its most characters.
-const MOST: usize = 60;
+/// Something to do next: what for, and a command for a shell or a line of Python. The tests run each.
+struct Hint {
+    what: &'static str,
+    line: String,
+}
+
+fn hint(what: &'static str, line: String) -> Hint {
+    Hint { what, line }
+}
 
 /// Prints the figures and what next.
 pub fn print(job: &Job, report: &Report) {
     print_verdicts(&report.log);
     outln!("\nfinished in {}. What next:", human::seconds(report.seconds));
-    let me = std::env::current_exe().map_or("fathom".to_string(), |path| path.display().to_string());
-    let out = job.folder.display();
-    outln!("  read the report     {}", report.page.display());
+    outln!("  {:19} {}", "read the report", report.page.display());
+    for Hint { what, line } in hints(job, &report.log) {
+        outln!("  {what:19} {line}");
+    }
+}
+
+fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
+    let me = std::env::current_exe().map_or("fathom".to_string(), |path| word(&path));
+    let out = word(&job.folder);
+    let mut hints = Vec::new();
     let taught = job.folder.join("taught");
     if taught.exists() {
-        outln!("  ask what it learned {me} chat {0}    or, in a browser, {me} serve {0}", taught.display());
+        hints.push(hint("ask what it learned", format!("{me} chat {}", word(&taught))));
+        hints.push(hint("the same in a page", format!("{me} serve {}", word(&taught))));
     }
     let scores = job.recipe().objective.scores() > 0;
     // An adapter is of a model that lies elsewhere.
     let base = job.trained.adapter.as_ref().and(job.start().ok().flatten());
-    let model = base.as_ref().map_or(out.to_string(), |base| format!("{} --adapter {out}", base.display()));
-    if scores {
-        outln!("  ask for rewards     {me} score {model} PAIRS.jsonl --out scored.jsonl");
+    let model = base.as_ref().map_or(out.clone(), |base| format!("{} --adapter {out}", word(base)));
+    hints.push(if scores {
+        hint("ask for rewards", format!("{me} score {model} PAIRS.jsonl --out scored.jsonl"))
     } else if models::converses(base.as_ref().unwrap_or(&job.model())) {
-        outln!("  talk to the model   {me} chat {model} --temperature 0.7");
+        hint("talk to the model", format!("{me} chat {model} --temperature {TEMPERATURE}"))
     } else {
-        outln!("  talk to the model   {me} generate {model}{} --temperature 0.7", prompt(&report.log));
+        hint("talk to the model", format!("{me} generate {model}{} --temperature {TEMPERATURE}", prompt(log)))
+    });
+    if base.is_some() {
+        hints.push(hint("merge it", format!("{me} export {out} {}", word(&job.folder.join("model")))));
     }
-    match base {
-        Some(base) => {
-            outln!("  merge it            {me} export {out} {out}/model");
-            outln!(
-                "  load it in Python   PeftModel.from_pretrained({:?}, \"{out}/adapter\")",
-                base.display()
-            );
-        }
-        None if scores => {
-            outln!(
-                "  load it in Python   AutoModelForSequenceClassification.from_pretrained(\"{out}/model\")"
-            );
-        }
-        None => outln!("  load it in Python   AutoModelForCausalLM.from_pretrained(\"{out}/model\")"),
-    }
+    hints.push(hint("load it in Python", python(job, base.is_some(), scores)));
     if job.recipe().run.name.starts_with("quickstart") {
-        outln!("  train longer        {me} quickstart --minutes 60 --out out/longer");
+        hints.push(hint("train longer", format!("{me} quickstart --minutes 60 --out out/longer")));
     }
-    outln!("  plan something big  {me} plan llama3-8b-1m");
+    hints.push(hint("plan something big", format!("{me} plan llama3-8b-1m")));
+    hints
 }
 
-/// A prompt as an argument, with a space before it: words of the run's own held-out text. Without any the verb asks for one.
+/// The line of Python that loads what a run left: an adapter with the base that it names, in the bits that it was trained over.
+fn python(job: &Job, adapts: bool, scores: bool) -> String {
+    let kind = if scores { "SequenceClassification" } else { "CausalLM" };
+    let quoted = |path: &Path| serde_json::json!(path.display().to_string()).to_string();
+    if !adapts {
+        let (name, folder) = (format!("AutoModelFor{kind}"), quoted(&job.model()));
+        return format!("from transformers import {name}; model = {name}.from_pretrained({folder})");
+    }
+    let (name, folder) = (format!("AutoPeftModelFor{kind}"), quoted(&job.adapter()));
+    let bits = match job.recipe().model.quantization {
+        QuantizationName::None => "",
+        QuantizationName::Nf4 => "load_in_4bit=True, bnb_4bit_quant_type=\"nf4\"",
+        QuantizationName::Int8 => "load_in_8bit=True",
+    };
+    if bits.is_empty() {
+        return format!("from peft import {name}; model = {name}.from_pretrained({folder})");
+    }
+    format!(
+        "from peft import {name}; from transformers import BitsAndBytesConfig; \
+         model = {name}.from_pretrained({folder}, quantization_config=BitsAndBytesConfig({bits}))"
+    )
+}
+
+/// A prompt as an argument, with a space before it: the one that the model was tried with, if what it made of it is worth reading. Without
+/// any the verb asks for one.
 fn prompt(log: &RunLog) -> String {
     // Turns of a lesson are marked, and no text of the run's own.
-    let plain = log.samples.iter().rev().filter(|sample| !sample.prompt.starts_with("###"));
-    let lines = plain.flat_map(|sample| sample.prompt.lines());
-    opening(lines).map_or(String::new(), |words| format!(" {}", quoted(&words)))
+    let mut plain = log.samples.iter().rev().filter(|sample| !sample.prompt.starts_with("###"));
+    let tried = plain.find(|sample| is_worth_a_try(sample));
+    tried.map_or(String::new(), |sample| format!(" {}", quoted(&sample.prompt)))
 }
 
-/// The first words of the first line that has enough of them.
-fn opening<'a>(lines: impl Iterator<Item = &'a str>) -> Option<String> {
-    let words = |line: &str| {
-        // A line may begin with a piece of a character, which no one can type.
-        let line = line.replace('\u{fffd}', "");
-        let words: Vec<&str> = line.split_whitespace().take(WORDS).collect();
-        (words.len() >= 2).then(|| words.join(" "))
-    };
-    lines.filter_map(words).find(|text| text.chars().count() <= MOST && text.chars().any(char::is_alphabetic))
+/// A path as a shell takes it.
+fn word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if text.chars().all(is_plain) { text } else { quoted(&text) }
 }
 
 /// A text as a shell takes it.
@@ -81,18 +108,23 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use fathom_base::metrics::events::Sample;
+
     use super::*;
 
     #[test]
-    fn a_prompt_is_words_of_the_text() {
-        for (text, expected) in [
-            ("the old river carries stone", Some("'the old river carries'")),
-            ("}\n--- ---\nit's the\told light", Some("'it'\\''s the old light'")),
-            ("\u{fffd}\u{fffd}une pierre", Some("'une pierre'")),
-            ("word\n", None),
-            (&format!("{} b", "a".repeat(80)), None),
-        ] {
-            assert_eq!(opening(text.lines()).map(|words| quoted(&words)).as_deref(), expected, "{text}");
-        }
+    fn the_suggested_prompt_was_tried() {
+        let sample = |prompt: &str, text: &str| Sample { step: 1, prompt: prompt.into(), text: text.into() };
+        let text = " carries stone to the sea, and sand, and what falls in.";
+        let suggested = |samples: Vec<Sample>| prompt(&RunLog { samples, ..RunLog::default() });
+        assert_eq!(suggested(vec![sample("it's the old river", text)]), " 'it'\\''s the old river'");
+        assert_eq!(suggested(vec![sample("the old river", "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiii")]), "");
+        assert_eq!(suggested(vec![sample("### user", text)]), "");
+    }
+
+    #[test]
+    fn a_path_is_one_word() {
+        assert_eq!(word(Path::new("out/quick-start_1")), "out/quick-start_1");
+        assert_eq!(word(Path::new("my out/it's")), "'my out/it'\\''s'");
     }
 }

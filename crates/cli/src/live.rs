@@ -196,7 +196,12 @@ fn in_a_line(figures: &Figures, short: usize) -> String {
     // What lessons are judged by; their text as such is compared with nothing.
     let of_text = figures.answers.is_none();
     if let Some(bits) = figures.bits.as_ref().filter(|_| of_text) {
-        parts.push(format!("{:.3} bits per byte (gzip {:.3})", bits.bits_per_byte, bits.gzip_bits_per_byte));
+        parts.push(format!(
+            "{:.3} bits per byte in windows of {} tokens (gzip {:.3})",
+            bits.bits_per_byte,
+            human::grouped(bits.context_tokens as u64),
+            bits.gzip_bits_per_byte
+        ));
     }
     if let Some(position) = figures.position.as_ref().filter(|_| of_text) {
         let ends = position.buckets.iter().filter(|bucket| bucket.tokens > 0);
@@ -211,12 +216,27 @@ fn in_a_line(figures: &Figures, short: usize) -> String {
             answers.bits_per_byte
         ));
     }
-    if let Some(accuracy) = figures.needles.as_ref().and_then(|needles| needles.accuracy(short)) {
+    if let Some(worth) = &figures.context {
+        let [full, cut] = [worth.full_tokens, worth.cut_tokens].map(|tokens| human::grouped(tokens as u64));
         parts.push(format!(
-            "needle {} within {} tokens",
-            human::percent(accuracy),
-            human::grouped(short as u64)
+            "{:+.3} ± {:.3} nats gained by {full} tokens of context in the place of {cut}",
+            worth.cut_loss - worth.full_loss,
+            worth.standard_error
         ));
+    }
+    let needles = figures.needles.iter();
+    for (longest, within) in
+        needles.filter_map(|needles| Some((needles.lengths.last()?, needles.accuracy(short))))
+    {
+        let at = format!(
+            "needle {} at {} tokens",
+            human::percent(longest.accuracy()),
+            human::grouped(longest.tokens as u64)
+        );
+        let within = within.filter(|_| longest.tokens > short);
+        let within = within
+            .map(|share| format!(", {} within {}", human::percent(share), human::grouped(short as u64)));
+        parts.push(at + &within.unwrap_or_default());
     }
     if parts.is_empty() {
         return "no held-out document to measure on; give more text, or raise data.held_out_share".into();

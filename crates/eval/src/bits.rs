@@ -7,7 +7,6 @@
 //! charged; gzip does not store it either.
 
 use std::io::Write;
-use std::time::Instant;
 
 use fathom_base::Score;
 use fathom_base::metrics::events::EvalBits;
@@ -15,6 +14,7 @@ use fathom_text::Tokenizer;
 use flate2::{Compression, write::GzEncoder};
 
 use crate::error::{Error, Result, losses};
+use crate::limits::Pace;
 use crate::{Limits, Moment};
 
 /// A document to measure: its text and the ids of exactly this text.
@@ -55,8 +55,10 @@ pub struct Bits {
     pub bytes: u64,
     /// Tokens.
     pub tokens: u64,
-    /// Documents.
+    /// Documents; of the last one a part where the time ended.
     pub documents: usize,
+    /// The most tokens before a predicted one.
+    pub context_tokens: usize,
 }
 
 impl Bits {
@@ -68,12 +70,14 @@ impl Bits {
             bits_per_byte: self.bits_per_byte,
             gzip_bits_per_byte: self.gzip_bits_per_byte,
             bytes: self.bytes,
+            context_tokens: self.context_tokens as u64,
         }
     }
 }
 
 /// Measures `documents` in windows of `context` tokens. Windows share one token, the last of the one being the first of
-/// the next, so each token is scored once, with between 1 and `context - 1` tokens before it.
+/// the next, so each token is scored once, with between 1 and `context - 1` tokens before it. A deadline ends it after any window, and
+/// what was scored of a document until then counts.
 ///
 /// # Errors
 /// There is no text, `context` is below 2 or above what the model can score, or the model fails.
@@ -92,15 +96,17 @@ pub fn bits_per_byte(
     }
     let (mut nats, mut bytes, mut tokens, mut done) = (0.0, 0u64, 0u64, 0);
     let mut gzip = GzEncoder::new(Counted(0), Compression::best());
-    let since = Instant::now();
-    let mut documents = documents.into_iter();
-    while limits.allow(done, since) {
-        let Some(document) = documents.next() else { break };
-        nats += document_nats(model, tokenizer, &document.ids, context)?;
-        bytes += document.text.len() as u64;
-        tokens += document.ids.len() as u64;
+    let mut pace = Pace::new(limits.deadline.as_ref());
+    let mut documents = documents.into_iter().take(limits.documents);
+    while done == 0 || pace.allows(&[(1, context)], 1.0) {
+        let Some(HeldOut { ids, text }) = documents.next() else { break };
+        let (sum, scored) = document_nats(model, tokenizer, &ids, context, (&mut pace, done == 0))?;
+        let text = if scored == ids.len() { text } else { tokenizer.decode(&ids[..scored]) };
+        nats += sum;
+        bytes += text.len() as u64;
+        tokens += scored as u64;
         done += 1;
-        gzip.write_all(document.text.as_bytes()).map_err(in_memory)?;
+        gzip.write_all(text.as_bytes()).map_err(in_memory)?;
     }
     let packed = gzip.finish().map_err(in_memory)?.0;
     if bytes == 0 {
@@ -115,24 +121,35 @@ pub fn bits_per_byte(
         bytes,
         tokens,
         documents: done,
+        context_tokens: context,
     })
 }
 
-/// The summed losses of all ids of one document, in nats.
-fn document_nats(model: &mut dyn Score, tokenizer: &Tokenizer, ids: &[u32], context: usize) -> Result<f64> {
-    if ids.is_empty() {
-        return Ok(0.0);
-    }
+/// The summed losses of the ids of one document, in nats, and of how many of them: of all, unless the time ends. The first window of
+/// the first document is measured in any case.
+fn document_nats(
+    model: &mut dyn Score,
+    tokenizer: &Tokenizer,
+    ids: &[u32],
+    context: usize,
+    (pace, is_first): (&mut Pace<'_>, bool),
+) -> Result<(f64, usize)> {
     let first = tokenizer.bos().or(tokenizer.eos());
-    let mut nats = if first.is_some() { 0.0 } else { (tokenizer.vocab_size() as f64).ln() };
+    let unpredicted = usize::from(first.is_none()).min(ids.len());
+    let mut nats = unpredicted as f64 * (tokenizer.vocab_size() as f64).ln();
     let fed: Vec<u32> = first.into_iter().chain(ids.iter().copied()).collect();
-    let mut start = 0;
+    let (mut start, mut scored) = (0, unpredicted);
     while start + 1 < fed.len() {
+        let is_free = is_first && start == 0;
+        if !is_free && !pace.allows(&[(1, context)], 1.0) {
+            break;
+        }
         let end = (start + context).min(fed.len());
-        nats += losses(model, &fed[start..end])?.iter().sum::<f64>();
+        nats += pace.time(end - start, || losses(model, &fed[start..end]))?.iter().sum::<f64>();
+        scored += end - 1 - start;
         start = end - 1;
     }
-    Ok(nats)
+    Ok((nats, scored))
 }
 
 /// Counts the bytes and drops them.

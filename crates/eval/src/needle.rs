@@ -4,8 +4,7 @@
 //! trial): before and after a change of the model the same questions are asked, and further lengths change none of
 //! them. An answer is right if the greedy continuation, without leading space, begins with the planted value.
 
-use std::time::{Duration, Instant};
-
+use fathom_base::clock::Deadline;
 use fathom_base::metrics::events;
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_text::recall::{self, RecallGenerator};
@@ -13,11 +12,12 @@ use fathom_text::{Rng, Tokenizer};
 
 use crate::Moment;
 use crate::error::{Error, Result};
+use crate::limits::Pace;
 
 /// Which prompts to ask.
 #[derive(Clone, Debug)]
 pub struct NeedleSpec {
-    /// Lengths of the whole prompt in tokens; asked in ascending order.
+    /// Lengths of the whole prompt in tokens.
     pub lengths_tokens: Vec<usize>,
     /// Depths of the fact: 0 is the beginning, 1 the end.
     pub depths: Vec<f64>,
@@ -27,8 +27,8 @@ pub struct NeedleSpec {
     pub seed: u64,
     /// Lines of real text between; made-up sentences when empty.
     pub filler: Vec<String>,
-    /// No prompt is started that would, judged by those before it, end after this time.
-    pub budget: Option<Duration>,
+    /// No prompt is started that would, judged by those before it, end later.
+    pub deadline: Option<Deadline>,
 }
 
 /// The outcome of one length.
@@ -38,7 +38,7 @@ pub struct Length {
     pub tokens: usize,
     /// Right answers per depth, in the order of [`Needles::depths`].
     pub right: Vec<usize>,
-    /// Trials per depth; fewer than asked for where the budget ended.
+    /// Trials per depth; fewer than asked for where the time ended.
     pub trials: usize,
 }
 
@@ -56,7 +56,7 @@ pub struct Needles {
     pub depths: Vec<f64>,
     /// Ascending.
     pub lengths: Vec<Length>,
-    /// Lengths that the budget left no time for.
+    /// Lengths that there was no time for.
     pub untried_tokens: Vec<usize>,
 }
 
@@ -88,7 +88,8 @@ impl Needles {
 }
 
 /// Asks all prompts of `spec`, shorter lengths first. Within a length, one trial of every depth comes before the
-/// second trial of any, and a trial that the budget cut short does not count.
+/// second trial of any, and a trial that the deadline cut short does not count. With a deadline, the longest length of which a trial ends
+/// in time comes as soon as shorter ones show which that is, then a trial of each other length, then second trials.
 ///
 /// # Errors
 /// `spec` names no length, depth or trial, a length cannot hold a question, or model or tokenizer fail.
@@ -103,50 +104,66 @@ pub fn find_needles(model: &mut dyn Generate, tokenizer: &Tokenizer, spec: &Need
     depths.sort_by(f64::total_cmp);
     depths.dedup();
     let generator = RecallGenerator::new(spec.seed, recall::Split::Test);
-    let mut clock = Clock { since: Instant::now(), budget: spec.budget, seconds_per_token: 0.0 };
-    let (mut lengths, mut untried_tokens) = (Vec::new(), Vec::new());
-    for tokens in tokens {
-        let mut length = Length { tokens, right: vec![0; depths.len()], trials: 0 };
-        for trial in 0..spec.trials {
-            let mut right = vec![0; depths.len()];
-            let mut complete = true;
-            for (depth, right) in depths.iter().zip(&mut right) {
-                complete = clock.allows(tokens);
-                if !complete {
-                    break;
-                }
-                let index = Rng::keyed(&[tokens as u64, depth.to_bits(), trial as u64]).next_u64();
-                let began = Instant::now();
-                let needle = generator.needle_prompt(index, tokens, *depth, tokenizer, &spec.filler)?;
-                *right = usize::from(answers(model, tokenizer, &needle)?);
-                clock.took(tokens, began.elapsed());
-            }
-            if !complete {
-                break;
-            }
-            length.right.iter_mut().zip(right).for_each(|(sum, right)| *sum += right);
-            length.trials += 1;
+    let of = |tokens: &usize| Length { tokens: *tokens, right: vec![0; depths.len()], trials: 0 };
+    let mut lengths: Vec<Length> = tokens.iter().map(of).collect();
+    let pace = Pace::new(spec.deadline.as_ref());
+    let mut asking = Asking { model, tokenizer, spec, generator, depths: &depths, pace };
+    if asking.pace.is_timed() {
+        let probes = PROBES.map(|below| (lengths.len() - 1).saturating_sub(below));
+        for length in probes {
+            asking.trial(&mut lengths[length], 1)?;
         }
-        if length.trials > 0 { lengths.push(length) } else { untried_tokens.push(tokens) }
+        let fits = |length: &&mut Length| asking.pace.allows(&[(depths.len(), length.tokens)], LONGEST_SHARE);
+        if let Some(longest) = lengths.iter_mut().rev().find(fits) {
+            asking.trial(longest, 1)?;
+        }
+        lengths.iter_mut().try_for_each(|length| asking.trial(length, 1).map(drop))?;
     }
-    Ok(Needles { depths, lengths, untried_tokens })
+    for length in &mut lengths {
+        while length.trials < spec.trials && asking.trial(length, spec.trials)? {}
+    }
+    let (lengths, untried): (Vec<Length>, Vec<Length>) =
+        lengths.into_iter().partition(|length| length.trials > 0);
+    Ok(Needles { depths, lengths, untried_tokens: untried.iter().map(|length| length.tokens).collect() })
 }
 
-/// Judges by the last prompt whether the next one ends in time.
-struct Clock {
-    since: Instant,
-    budget: Option<Duration>,
-    seconds_per_token: f64,
+/// The lengths that are tried first are this many doublings below the longest, the shortest before them: they cost a fiftieth, and show
+/// what attention costs.
+const PROBES: [usize; 3] = [usize::MAX, 5, 3];
+/// The longest length takes this share of the time that is left, at most.
+const LONGEST_SHARE: f64 = 0.9;
+
+/// What asks prompts.
+struct Asking<'a> {
+    model: &'a mut dyn Generate,
+    tokenizer: &'a Tokenizer,
+    spec: &'a NeedleSpec,
+    generator: RecallGenerator,
+    depths: &'a [f64],
+    pace: Pace<'a>,
 }
 
-impl Clock {
-    fn allows(&self, tokens: usize) -> bool {
-        let ends = self.since.elapsed().as_secs_f64() + self.seconds_per_token * tokens as f64;
-        self.budget.is_none_or(|budget| ends <= budget.as_secs_f64())
-    }
-
-    fn took(&mut self, tokens: usize, time: Duration) {
-        self.seconds_per_token = time.as_secs_f64() / tokens.max(1) as f64;
+impl Asking<'_> {
+    /// Another trial of every depth at a length that has had fewer than `most`; whether there was time for it.
+    fn trial(&mut self, length: &mut Length, most: usize) -> Result<bool> {
+        let tokens = length.tokens;
+        if length.trials >= most || !self.pace.allows(&[(self.depths.len(), tokens)], 1.0) {
+            return Ok(false);
+        }
+        let mut right = vec![0; self.depths.len()];
+        for (depth, right) in self.depths.iter().zip(&mut right) {
+            if !self.pace.allows(&[(1, tokens)], 1.0) {
+                return Ok(false);
+            }
+            let index = Rng::keyed(&[tokens as u64, depth.to_bits(), length.trials as u64]).next_u64();
+            let Asking { model, tokenizer, spec, generator, .. } = self;
+            let needle = generator.needle_prompt(index, tokens, *depth, tokenizer, &spec.filler)?;
+            let tokens = tokenizer.encode(&needle.prompt)?.len();
+            *right = self.pace.time(tokens, || Ok(usize::from(answers(*model, tokenizer, &needle)?)))?;
+        }
+        length.right.iter_mut().zip(right).for_each(|(sum, right)| *sum += right);
+        length.trials += 1;
+        Ok(true)
     }
 }
 

@@ -4,16 +4,15 @@
 //! into buckets of doubling width: 0..256, 256..512, 512..1024 and so on. A document counts in a bucket only if it
 //! reaches the bucket's end, so all positions of a bucket weigh the same.
 //!
-//! Long documents are not like short ones, so buckets over different documents do not compare. For "the loss at
-//! 16K-32K is no higher than at 1K-2K" use [`loss_by_position_same_documents`], where every bucket is a mean over the
-//! same long documents.
-
-use std::time::Instant;
+//! Long documents are not like short ones, so buckets over different documents do not compare;
+//! [`loss_by_position_same_documents`] takes every bucket over the same long documents. Even there buckets are of different tokens: what
+//! context is worth is measured by [`crate::worth_of_context`].
 
 use fathom_base::Score;
 use fathom_base::metrics::events::{EvalPosition, PositionBucket};
 
 use crate::error::{Error, Result, losses};
+use crate::limits::Pace;
 use crate::{Limits, Moment};
 
 /// End of the first bucket; each further bucket ends at twice the end before.
@@ -151,6 +150,24 @@ struct Lengths {
     pieces: bool,
 }
 
+/// The longest end of a bucket up to which there is time to score a document.
+fn in_time(
+    model: &mut dyn Score,
+    document: Option<&Vec<u32>>,
+    full: usize,
+    pace: &mut Pace<'_>,
+) -> Result<usize> {
+    let ends: Vec<usize> = bucket_bounds(full).iter().map(|&(_, to)| to).collect();
+    let Some(ids) = document else { return Ok(full) };
+    // Two lengths show what longer ones will take: a thirty-second of the longest, and an eighth.
+    let probes = [6, 4].map(|below| ends.len().saturating_sub(below));
+    for tokens in probes.map(|at| &ends[at]).into_iter().filter(|tokens| **tokens < full.min(ids.len())) {
+        pace.time(*tokens, || losses(model, &ids[..*tokens]))?;
+    }
+    let longest = ends.iter().rev().find(|tokens| pace.allows(&[(1, **tokens)], 1.0));
+    Ok(longest.or(ends.first()).copied().unwrap_or(full))
+}
+
 fn measure(
     model: &mut dyn Score,
     documents: impl IntoIterator<Item = Vec<u32>>,
@@ -163,26 +180,32 @@ fn measure(
             model.max_tokens()
         )));
     }
+    let mut pace = Pace::new(limits.deadline.as_ref());
+    let mut documents = documents.into_iter().peekable();
+    let judged = pace.is_timed() && !pieces;
+    let full = if judged { in_time(model, documents.peek(), full, &mut pace)? } else { full };
     let bounds = bucket_bounds(full);
     let mut sums = vec![(0.0, 0u64); bounds.len()];
     let (mut done, mut too_short) = (0, 0);
-    let since = Instant::now();
-    let mut documents = documents.into_iter();
-    while limits.allow(done, since) {
-        let Some(mut ids) = documents.next() else { break };
+    while let Some(ids) =
+        documents.next_if(|_| done == 0 || (done < limits.documents && pace.allows(&[(1, full)], 1.0)))
+    {
         if ids.len() < least {
             too_short += 1;
             continue;
         }
         // Nothing behind the last bucket that the document fills would be used.
         let filled = bounds.iter().rev().find(|&&(_, to)| to <= ids.len()).map_or(0, |&(_, to)| to);
-        ids.truncate(filled);
+        let ids = &ids[..filled];
         let mut whole = Vec::new();
         for (&(from, to), (sum, tokens)) in bounds.iter().zip(&mut sums) {
             let cut = if pieces { to } else { filled };
+            if pieces && from > 0 && !pace.allows(&[(filled / to, to)], 1.0) {
+                break;
+            }
             for piece in ids.chunks_exact(cut.max(1)).filter(|piece| to <= piece.len()) {
                 if whole.is_empty() || pieces {
-                    whole = losses(model, piece)?;
+                    whole = pace.time(piece.len(), || losses(model, piece))?;
                 }
                 // The loss of position p is at p - 1.
                 let bucket = &whole[from.max(1) - 1..to - 1];

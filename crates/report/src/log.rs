@@ -35,6 +35,8 @@ pub struct RunLog {
     pub pipelines: Vec<ev::Pipeline>,
     /// Loss by position, one per moment.
     pub positions: Vec<ev::EvalPosition>,
+    /// What a long context is worth, one per moment.
+    pub contexts: Vec<ev::EvalContext>,
     /// Bits per byte, one per text.
     pub bits: Vec<ev::EvalBits>,
     /// Needle grids, one per moment and task.
@@ -117,6 +119,7 @@ impl RunLog {
                 });
             }
             Event::EvalPosition(eval) => put(&mut self.positions, eval, |a, b| a.when == b.when),
+            Event::EvalContext(eval) => put(&mut self.contexts, eval, |a, b| a.when == b.when),
             Event::EvalBits(bits) => put(&mut self.bits, bits, |a, b| a.name == b.name),
             Event::Needle(needle) => {
                 put(&mut self.needles, needle, |a, b| a.when == b.when && a.task == b.task)
@@ -151,6 +154,34 @@ impl RunLog {
     /// Time spent training so far, in seconds.
     pub fn train_time_s(&self) -> f64 {
         self.steps.last().map_or(0.0, |step| step.time_s)
+    }
+
+    /// Tokens of the longest sequence that steps were made of.
+    pub fn longest_tokens(&self) -> Option<u64> {
+        let made = |stage: &&ev::Stage| self.steps.iter().any(|step| step.stage == stage.index);
+        self.stages
+            .iter()
+            .filter(|stage| self.is_plan() || made(stage))
+            .map(|stage| stage.seq_len_tokens)
+            .max()
+    }
+
+    /// Share of the tokens so far that were made up to train looking up.
+    pub fn drill_share(&self) -> f64 {
+        let (mut drilled, mut before) = (0.0, 0);
+        for step in &self.steps {
+            let share = self.stages.iter().find(|stage| stage.index == step.stage);
+            let tokens = step.tokens_total.saturating_sub(before) as f64;
+            drilled += tokens * share.map_or(0.0, |stage| stage.drill_share);
+            before = step.tokens_total;
+        }
+        drilled / before.max(1) as f64
+    }
+
+    /// The needle grid of the weights before the first step, and the last one of the weights after it.
+    pub fn needle_before_and_after(&self) -> [Option<&ev::Needle>; 2] {
+        let is_first = |needle: &&ev::Needle| needle.when == "first_weights";
+        [self.needles.iter().find(is_first), self.needles.iter().rev().find(|needle| !is_first(needle))]
     }
 
     /// The sequence length before the last stage (the extension), in tokens; that of the only stage if there is one.

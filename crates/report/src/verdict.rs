@@ -113,21 +113,58 @@ pub(crate) fn bits(log: &RunLog) -> Option<Verdict> {
     Some(Verdict {
         name: "held-out bits per byte",
         value: format!("{:.3}", all.bits_per_byte),
-        note: format!("{word} gzip -9, {:.3}", all.gzip_bits_per_byte),
+        note: format!("{word} gzip -9, {:.3}{}", all.gzip_bits_per_byte, in_windows(all.context_tokens)),
         passes: judged(log, below).filter(|_| all.gzip_bits_per_byte.is_finite()),
     })
 }
 
+/// How bits per byte were measured.
+pub(crate) fn in_windows(context_tokens: u64) -> String {
+    match context_tokens {
+        0 => String::new(),
+        context => format!("; in windows of {} tokens", tokens::format(context)),
+    }
+}
+
+/// The longest length that was tested.
 pub(crate) fn needle(log: &RunLog) -> Option<Verdict> {
-    let needle = log.needles.last()?;
-    let short = log.short_tokens().unwrap_or(needle.trained_tokens);
-    let (share, longest) = needle_within(needle, short)?;
-    Some(Verdict {
-        name: "needle found",
-        value: format!("{:.0} %", share * 100.0),
-        note: format!("up to {} tokens, all depths; 80\u{a0}% wanted", tokens::format(longest)),
-        passes: judged(log, share >= 0.8),
-    })
+    let [first, after] = log.needle_before_and_after();
+    let (needle, longest) = (after?, *after?.lengths_tokens.last()?);
+    let share = needle_at(needle, longest)?;
+    let mut note = format!("at {} tokens, the longest tested; 80\u{a0}% wanted", tokens::format(longest));
+    let short = log.short_tokens().filter(|short| *short < longest);
+    if let Some((share, short)) = short.and_then(|short| needle_within(needle, short)) {
+        note += &format!("; {} up to {}", percent(share), tokens::format(short));
+    }
+    if log.model.as_ref().is_some_and(|model| model.init == "induction") {
+        note += &format!("; {}", circuit(log, first, longest));
+    }
+    Some(Verdict { name: "needle found", value: percent(share), note, passes: judged(log, share >= 0.8) })
+}
+
+/// What a model that begins with a copying circuit owes to it.
+fn circuit(log: &RunLog, first: Option<&Needle>, longest: u64) -> String {
+    let found = first.and_then(|first| {
+        let at = first.lengths_tokens.iter().rev().find(|tokens| **tokens <= longest)?;
+        Some(format!("{} at {}", percent(needle_at(first, *at)?), tokens::format(*at)))
+    });
+    let found = found.map_or("was not measured".to_string(), |found| format!("found {found}"));
+    let drills = percent(log.drill_share());
+    format!(
+        "the model begins with a built-in copying circuit, which {found} before step 0, and {drills} of its tokens are look-up drills"
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}\u{a0}%", share * 100.0)
+}
+
+/// Mean accuracy over all depths at a length.
+pub fn needle_at(needle: &Needle, length: u64) -> Option<f64> {
+    let column = needle.lengths_tokens.iter().position(|tokens| *tokens == length)?;
+    let cells: Vec<f64> = needle.accuracy.iter().filter_map(|row| row.get(column).copied()).collect();
+    let mean = cells.iter().sum::<f64>() / cells.len() as f64;
+    mean.is_finite().then_some(mean)
 }
 
 /// Whether a figure passes. A run that is too short for it may pass and cannot fail: it said so when it began.
@@ -151,23 +188,33 @@ pub fn needle_within(needle: &Needle, longest: u64) -> Option<(f64, u64)> {
     (!cells.is_empty()).then(|| (cells.iter().sum::<f64>() / cells.len() as f64, last))
 }
 
+/// What the long context is worth: a difference that chance may have made has no mark.
 pub(crate) fn long_context(log: &RunLog) -> Option<Verdict> {
-    let eval = log.positions.last()?;
-    let (short, long) = short_and_long(eval, log.short_tokens()?)?;
-    let passes = long.loss <= short.loss;
-    Some(Verdict {
-        name: "long-context loss",
-        value: format!("{:.3}", long.loss),
-        note: format!(
-            "at {}; {} than {:.3} at {}",
-            span(long),
-            if passes { "no higher" } else { "higher" },
-            short.loss,
-            span(short)
-        ),
-        passes: judged(log, passes),
+    let eval = log.contexts.last()?;
+    let (gain, error) = (eval.cut_loss - eval.full_loss, eval.standard_error);
+    let around = if error.is_finite() { format!(" ± {error:.3}") } else { String::new() };
+    let shown = gain.abs() > CHANCE * error;
+    let what = match (shown, gain > 0.0) {
+        (false, _) => "nats per token, less than chance shows:",
+        (true, true) => "nats per token gained by",
+        (true, false) => "nats per token lost by",
+    };
+    let [full, cut] = [eval.full_tokens, eval.cut_tokens].map(tokens::format);
+    let note = format!(
+        "{what} a context of up to {full} in the place of {cut} tokens, for the same {} tokens",
+        human::grouped(eval.tokens)
+    );
+    let passes = judged(log, gain > 0.0).filter(|_| shown);
+    gain.is_finite().then(|| Verdict {
+        name: "worth of context",
+        value: format!("{gain:+.3}{around}"),
+        note,
+        passes,
     })
 }
+
+/// Differences of up to as many standard errors are left to chance.
+const CHANCE: f64 = 2.0;
 
 /// What extension did to the short context: the loss there before and after.
 pub(crate) fn short_context(log: &RunLog) -> Option<Verdict> {
@@ -224,10 +271,16 @@ pub(crate) fn memory(log: &RunLog) -> Option<Verdict> {
     Some(Verdict { name: "memory", value: human::bytes(peak), note, passes })
 }
 
+/// A run that was given a time is late beyond this share of it.
+const LATE: f64 = 1.02;
+
 pub(crate) fn amount(log: &RunLog) -> Option<Verdict> {
     let last = log.steps.last()?;
     let time = log.done.as_ref().map_or(last.time_s, |done| done.time_s);
     let what = if log.done.is_some() { "whole run" } else { "so far" };
-    let note = format!("{what}; {} tokens in {} steps", human::count(last.tokens_total), last.step);
-    Some(Verdict { name: "time", value: human::seconds(time), note, passes: None })
+    let given = log.done.as_ref().map(|done| done.given_s).filter(|given| *given > 0.0);
+    let of = given.map_or(String::new(), |given| format!("of {}; ", human::seconds(given)));
+    let note = format!("{of}{what}; {} tokens in {} steps", human::count(last.tokens_total), last.step);
+    let passes = given.map(|given| time <= LATE * given);
+    Some(Verdict { name: "time", value: human::seconds(time), note, passes })
 }

@@ -1,6 +1,6 @@
 //! What the samples of a stage are drawn from: the corpus of the run, a part of it, or token stores made elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -312,6 +312,29 @@ impl Sources for Stores {
         let of_step = (stage.samples_per_micro_batch.max(1) * stage.micro_batches.max(1)) as u64;
         let steps = |passes: Vec<u64>| passes.into_iter().map(|samples| samples.div_ceil(of_step)).sum();
         Ok(self.passes(recipe, index)?.map(steps))
+    }
+
+    fn drill_share(&self, recipe: &Recipe, index: usize) -> Result<f64> {
+        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let (mut drilled, mut all) = (0.0, 0.0);
+        for source in self.sources(recipe, index, &spec)? {
+            let loader::Source { store, part, weight } = source;
+            let share = match &part {
+                SourceFilter::Only(name) => f64::from(u8::from(recall::is_synthetic(name))),
+                SourceFilter::Without(_) => 0.0,
+                SourceFilter::Whole => {
+                    let real: BTreeSet<u64> = recall::real_documents(&store).map(|doc| doc as u64).collect();
+                    let docs = choose(&store, &part, &spec)?;
+                    let tokens = |of: &dyn Fn(u64) -> bool| -> u64 {
+                        docs.iter().filter(|doc| of(doc.doc)).map(|doc| doc.tokens).sum()
+                    };
+                    tokens(&|doc| !real.contains(&doc)) as f64 / tokens(&|_| true).max(1) as f64
+                }
+            };
+            drilled += weight * share;
+            all += weight;
+        }
+        Ok(if all > 0.0 { drilled / all } else { 0.0 })
     }
 }
 

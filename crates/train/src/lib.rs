@@ -64,7 +64,9 @@ pub use plan::{
 pub use recipe_check::{check, check_training, outdated};
 pub use reference::{Reference, Refers, Sync};
 pub use rounded::round_to;
-pub use run::{Amax, Ended, Hooks, Outcome, Progress, Rebuild, Run, RunParts, rank_folder, together};
+pub use run::{
+    Amax, Ended, Hooks, Outcome, Progress, Rebuild, Run, RunParts, StageTime, rank_folder, together,
+};
 pub use schedule::{Decay, Schedule};
 pub use several::check_several;
 pub use source::{Reported, Share, Source, Sources};

@@ -68,6 +68,14 @@ pub trait Sources {
     fn round(&self, _recipe: &Recipe) -> u64 {
         1
     }
+
+    /// Share of a stage's tokens that are made up to train looking up.
+    ///
+    /// # Errors
+    /// There is nothing to draw.
+    fn drill_share(&self, _recipe: &Recipe, _index: usize) -> Result<f64> {
+        Ok(0.0)
+    }
 }
 
 /// A rank's micro batches among those of a step.

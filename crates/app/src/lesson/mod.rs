@@ -13,8 +13,8 @@
 mod pairs;
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
+use fathom_base::clock::Deadline;
 use fathom_base::metrics::{Event, MetricsWriter, events as ev, read_events};
 use fathom_base::{GenerateRequest, Score, human};
 use fathom_curate::{default_roots, held_out_documents, store_prefix};
@@ -49,13 +49,30 @@ const TEMPLATE: &str = "{%- for message in messages %}{{ '### ' + message.role +
 {%- if message.role == 'assistant' %}{% generation %}{{ message.content + eos_token }}{% endgeneration %}{% else %}{{ message.content }}{% endif %}\
 {{- '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '### assistant\\n' }}{% endif %}";
 
+/// Seconds that what follows the second look takes: merging and the report.
+const TAIL_S: f64 = 1.0;
+/// Fewer seconds, and fewer of what one look took, are too little for a lesson.
+const LEAST_S: f64 = 3.0;
+const LEAST_LOOKS: f64 = 2.0;
+
 /// How long it may take.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Length {
-    /// Minutes of the run that teaches.
-    Minutes(f64),
+    /// Everything, the run before it included, ends by then; it was given this many seconds.
+    Until(Deadline, f64),
     /// Steps.
     Steps(u64),
+}
+
+/// What is taught, read from the sources that a run reads.
+pub struct Rows(Pairs);
+
+impl Rows {
+    /// The functions below these paths and what their docs say; `None` of too few.
+    pub fn below(paths: &[PathBuf]) -> Option<Rows> {
+        let pairs = Pairs::below(&sources(paths));
+        (pairs.learned.len() >= LEAST && !pairs.held_out.is_empty()).then_some(Rows(pairs))
+    }
 }
 
 /// Where the rows come from.
@@ -77,7 +94,7 @@ fn cargo_home() -> Option<PathBuf> {
 pub enum Taught {
     /// The run's report, with the lesson in it.
     Reported(Box<Report>),
-    /// The text has too few functions with docs, or the lesson was reported before.
+    /// There was no time for it, or it was reported before.
     Nothing,
     /// The same command goes on.
     Interrupted,
@@ -87,15 +104,16 @@ pub enum Taught {
 ///
 /// # Errors
 /// Those of training; files that cannot be written.
-pub fn teach(job: &Job, length: Length, order: &Order, events: &dyn Events) -> Result<Taught> {
-    let (started, folder) = (Instant::now(), job.folder.join("lesson"));
-    let taught = job.folder.join("taught");
+pub fn teach(
+    job: &Job,
+    Rows(Pairs { learned, mut held_out }): Rows,
+    length: &Length,
+    order: &Order,
+    events: &dyn Events,
+) -> Result<Taught> {
+    let (clock, folder) = (&order.clock, job.folder.join("lesson"));
+    let (taught, began_s) = (job.folder.join("taught"), clock.now_s());
     if taught.join("config.json").exists() {
-        return Ok(Taught::Nothing);
-    }
-    let Pairs { learned, mut held_out } = Pairs::below(&sources(&job.recipe().data.paths));
-    if learned.len() < LEAST || held_out.is_empty() {
-        events.note("the text has too few functions with doc comments, so the model is taught no lesson");
         return Ok(Taught::Nothing);
     }
     held_out.truncate(MEASURED);
@@ -114,8 +132,13 @@ pub fn teach(job: &Job, length: Length, order: &Order, events: &dyn Events) -> R
         human::grouped(learned.len() as u64),
         held_out.len()
     ));
-    let lesson = lesson_job(job, &folder, length, events)?;
     let before = look(job, None, &held_out, &folder, events)?;
+    let look_s = clock.now_s() - began_s;
+    let Some(setting) = left(length, look_s) else {
+        events.line("no time is left for the lesson; --minutes gives it some");
+        return Ok(Taught::Nothing);
+    };
+    let lesson = lesson_job(job, &folder, &setting, events)?;
     let trained = train(&lesson, order, events)?;
     // One that has ended before has no report of its own any more; it may have been stopped before it was reported.
     if trained.outcome == Outcome::Interrupted {
@@ -123,12 +146,27 @@ pub fn teach(job: &Job, length: Length, order: &Order, events: &dyn Events) -> R
     }
     let after = look(job, Some(&folder.join(adapters::FOLDER)), &held_out, &folder, events)?;
     merge(&folder, &taught, events)?;
-    let page = report_of(job, &lesson, [before, after], started)?;
+    let given_s = match length {
+        Length::Until(_, given_s) => *given_s,
+        Length::Steps(_) => 0.0,
+    };
+    let page = report_of(job, &lesson, [before, after], [clock.now_s() - began_s, given_s])?;
     Ok(Taught::Reported(Box::new(page)))
 }
 
+/// The setting that says how long the run is that teaches, if there is time for one; another look comes after it, which takes `look_s`.
+fn left(length: &Length, look_s: f64) -> Option<String> {
+    match length {
+        Length::Steps(steps) => Some(format!("stage.0.steps={steps}")),
+        Length::Until(deadline, _) => {
+            let left_s = deadline.left_s() - look_s - TAIL_S;
+            (left_s >= LEAST_S.max(LEAST_LOOKS * look_s)).then(|| format!("run.minutes={}", left_s / 60.0))
+        }
+    }
+}
+
 /// The run that teaches.
-fn lesson_job(job: &Job, folder: &Path, length: Length, events: &dyn Events) -> Result<Job> {
+fn lesson_job(job: &Job, folder: &Path, length: &str, events: &dyn Events) -> Result<Job> {
     let quoted = |path: &Path| format!("{:?}", path.display().to_string());
     let mut settings = vec![
         format!("model.from={}", quoted(&job.model())),
@@ -147,10 +185,7 @@ fn lesson_job(job: &Job, folder: &Path, length: Length, events: &dyn Events) -> 
         "eval.tokens=2k".to_string(),
         format!("stage.0.seq_tokens={}", job.trained.max_positions.min(2048)),
     ];
-    settings.push(match length {
-        Length::Minutes(minutes) => format!("run.minutes={minutes}"),
-        Length::Steps(steps) => format!("stage.0.steps={steps}"),
-    });
+    settings.push(length.to_string());
     Job::new(load(layers("lora", &settings))?, events)
 }
 
@@ -218,7 +253,7 @@ fn merge(lesson: &Path, to: &Path, events: &dyn Events) -> Result<()> {
 }
 
 /// Writes what the lesson came to into the run's log and report.
-fn report_of(job: &Job, lesson: &Job, seen: [Seen; 2], started: Instant) -> Result<Report> {
+fn report_of(job: &Job, lesson: &Job, seen: [Seen; 2], [took_s, given_s]: [f64; 2]) -> Result<Report> {
     let known = read_events(job.log())?;
     let mut done = known.iter().rev().find_map(|event| match Event::from_value(event) {
         Some(Event::Done(done)) => Some(done),
@@ -239,6 +274,7 @@ fn report_of(job: &Job, lesson: &Job, seen: [Seen; 2], started: Instant) -> Resu
                     when,
                     step,
                     text_bits_per_byte,
+                    text_context_tokens: TEXT_TOKENS as u64,
                     ..answers
                 }))?;
             }
@@ -252,7 +288,8 @@ fn report_of(job: &Job, lesson: &Job, seen: [Seen; 2], started: Instant) -> Resu
         }
     }
     if let Some(done) = &mut done {
-        done.time_s += started.elapsed().as_secs_f64();
+        done.time_s += took_s;
+        done.given_s = given_s;
         metrics.write(&Event::Done(done.clone()))?;
     }
     metrics.sync()?;

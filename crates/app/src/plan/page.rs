@@ -29,7 +29,7 @@ impl Plans<'_> {
         if let Some(spec) = specs.first() {
             let nowhere = Device::new(Arc::new(Meta::new(self.profile.clone())), u64::MAX);
             let (_, params) = Model::declare(&nowhere, spec, precision(recipe.model.precision));
-            all.push(Event::Model(report::model_event(spec, params.num_elements())));
+            all.push(Event::Model(report::model_event(spec, params.num_elements(), None)));
         }
         for (index, table) in recipe.stage.iter().enumerate() {
             let draft = self.draft(index);

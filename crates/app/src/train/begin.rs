@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fathom_base::clock::Clock;
 use fathom_base::human;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::ranks::Claim;
@@ -37,6 +38,8 @@ pub struct Order {
     pub stop: Arc<AtomicBool>,
     /// Rewards may start the processes that they name.
     pub allow_processes: bool,
+    /// Says how late it is.
+    pub clock: Clock,
 }
 
 /// Refuses a recipe of one model that cannot be trained.

@@ -1,8 +1,8 @@
 //! What the first rank of a run does: everything that is seen of it.
 
 use std::path::PathBuf;
-use std::time::Instant;
 
+use fathom_base::clock::Clock;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::rss;
 use fathom_report::RunLog;
@@ -13,16 +13,18 @@ use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together
 
 use super::gap::Gap;
 use super::rank::{Shared, rebuilds, trainers};
-use super::time::{Ahead, Turns};
+use super::time::{Ahead, Timetable, Turns, When};
 use super::watch::{Aside, Watch};
 use super::{export, moments};
 use crate::adapters::FOLDER;
 use crate::error::Result;
 use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
+use crate::job::Job;
 use crate::judges::Judges;
-use crate::measure::{OnDevice, Subject, sample};
+use crate::measure::{OnDevice, Subject};
 use crate::models::{self, LoadedModel};
+use crate::opening::sample;
 use crate::report;
 
 /// How a run ended.
@@ -57,7 +59,8 @@ pub(super) struct First<'a> {
     pub tokenizer: &'a Tokenizer,
     /// FLOPs of a step of each stage, as planned.
     pub flops: &'a [f64],
-    pub started: Instant,
+    /// Says how late it is, and when the run began.
+    pub clock: (&'a Clock, f64),
     pub events: &'a dyn Events,
     /// Who it is of the parts of the run, and what these have before them.
     pub turns: (usize, &'a Turns),
@@ -126,9 +129,10 @@ pub(super) fn first(
 
 /// Measures a run on one rank that has not started.
 fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap<'_>>) -> Result<()> {
-    if run.progress().step == 0 && watch.measures && moments::before(watch.recipe) == Some(0) {
-        let when = moments::names(watch.recipe)[0];
-        run.before(&mut |trainer, metrics| watch.measure(trainer.into(), when, 0, metrics).map(drop))?;
+    for when in [When::First, When::Before] {
+        if run.progress().step == 0 && watch.measures && when.done(watch.recipe) == Some(0) {
+            run.before(&mut |trainer, metrics| watch.measure(trainer.into(), when, 0, metrics).map(drop))?;
+        }
     }
     if let Some(gap) = gap {
         run.before(&mut |trainer, metrics| {
@@ -142,7 +146,8 @@ impl<'a> First<'a> {
     /// The log's event of the model, if it has none.
     fn say_model(&self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
         let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
-        metrics.write_once(&Event::Model(report::model_event(&trainer.model.spec, all.sum())))?;
+        let init = moments::first_weights(self.shared.job.recipe());
+        metrics.write_once(&Event::Model(report::model_event(&trainer.model.spec, all.sum(), init)))?;
         Ok(())
     }
 
@@ -231,7 +236,8 @@ impl<'a> First<'a> {
         // What has scores in the place of the vocabulary's head writes nothing.
         let writes = subject.of.model.spec.scores == 0;
         let sample = if writes {
-            self.aside().attempt(&device, || sample(&subject, progress.step))?.flatten()
+            let by = self.shared.time.map(Timetable::end);
+            self.aside().attempt(&device, || sample(&subject, progress.step, by.as_ref()))?.flatten()
         } else {
             None
         };
@@ -255,7 +261,7 @@ impl<'a> First<'a> {
         if job.recipe().eval.enabled {
             let before = self.aside().attempt(device, || self.saved_before(device))?;
             if let Some((step, whole)) = before.flatten() {
-                watch.measure((device, &whole).into(), moments::names(job.recipe())[0], step, metrics)?;
+                watch.measure((device, &whole).into(), When::Before, step, metrics)?;
             }
         }
         let whole = self.aside().attempt(device, || match (&job.trained.adapter, job.start()?) {
@@ -266,7 +272,7 @@ impl<'a> First<'a> {
             _ => models::load(device, &job.model(), None, events),
         })?;
         if let Some(whole) = &whole {
-            watch.measure((device, whole).into(), moments::names(job.recipe())[1], step, metrics)?;
+            watch.measure((device, whole).into(), When::After, step, metrics)?;
         }
         Ok(whole)
     }
@@ -275,7 +281,7 @@ impl<'a> First<'a> {
     /// last were done.
     fn saved_before(&self, device: &Device) -> Result<Option<(u64, LoadedModel)>> {
         let (job, recipe) = (self.shared.job, self.shared.job.recipe());
-        let stages = moments::before(recipe);
+        let stages = When::Before.done(recipe);
         if let (Some(0), Some(from)) = (stages, job.start()?) {
             let dtype = models::precision(recipe.model.precision);
             return Ok(Some((0, models::load(device, &from, Some(dtype), self.events)?)));
@@ -286,7 +292,7 @@ impl<'a> First<'a> {
 
     /// What looks at the run; it measures where a whole model is at hand.
     fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
-        let Shared { job, stores, given, .. } = *self.shared;
+        let Shared { job, stores, time, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;
         Watch {
@@ -294,10 +300,10 @@ impl<'a> First<'a> {
             tokenizer: self.tokenizer,
             stores,
             measures,
-            measure_s: given.map(|given| given.measure_s),
-            measured_by: given.and_then(|given| given.measured_by),
-            took_s: None,
-            ahead: Ahead::new(recipe, self.flops, given, measures),
+            time,
+            clock: self.clock.0,
+            trained_tokens: trained_tokens(job),
+            ahead: Ahead::new(recipe, self.flops, measures),
             turns: self.turns,
             aside: self.aside(),
             board,
@@ -309,14 +315,31 @@ impl<'a> First<'a> {
         let job = self.shared.job;
         metrics.write(&Event::Done(events::Done {
             step: progress.step,
-            time_s: self.started.elapsed().as_secs_f64(),
+            time_s: self.seconds(),
             tokens_total: progress.tokens,
             peak_rss_bytes: rss::peak_bytes().unwrap_or(0),
             model_path: if job.trained.adapter.is_some() { FOLDER } else { "model" }.into(),
+            given_s: job.recipe().run.minutes.unwrap_or(0.0) * 60.0,
         }))?;
         metrics.sync()?;
         let page = job.page();
         let log = report::write(&job.folder, &page)?;
-        Ok(Report { log, page, seconds: self.started.elapsed().as_secs_f64() })
+        Ok(Report { log, page, seconds: self.seconds() })
     }
+
+    /// Seconds since the run began.
+    fn seconds(&self) -> f64 {
+        let (clock, began_s) = self.clock;
+        clock.now_s() - began_s
+    }
+}
+
+/// Tokens of the longest sequence that the run has trained on so far.
+fn trained_tokens(job: &Job) -> usize {
+    let events = read_events(job.log()).unwrap_or_default();
+    let lengths = events.iter().filter_map(|event| match Event::from_value(event)? {
+        Event::Step(step) => Some(job.recipe().stage.get(step.stage as usize)?.seq_tokens),
+        _ => None,
+    });
+    lengths.max().unwrap_or(0)
 }

@@ -23,7 +23,6 @@ mod unit_tests;
 mod watch;
 
 use std::slice;
-use std::time::Instant;
 
 use fathom_base::metrics::MetricsWriter;
 use fathom_base::recipe::Loaded;
@@ -33,6 +32,7 @@ use fathom_train::recipe::Recipe;
 
 pub use begin::Order;
 pub use first::{Report, Trained};
+pub use time::spent_s;
 
 use crate::crew::{self, Crew, Word};
 use crate::error::{Result, caught};
@@ -42,7 +42,7 @@ use crate::report;
 use begin::{Ready, check_alone, is_done, prepare, prepared};
 use first::{First, first};
 use rank::{Shared, follow};
-use time::{Given, Turns};
+use time::{Timetable, Turns};
 
 /// Runs a job to its end, or until it is asked to stop. A process that is not the first of its job takes part in the steps.
 ///
@@ -72,7 +72,7 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 
 /// The part of the first of several processes, or of the only one.
 fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
-    let (started, folder) = (Instant::now(), &whole.folder);
+    let (began_s, folder) = (order.clock.now_s(), &whole.folder);
     folder::create(folder)?;
     let _claimed = folder::claim(folder, events)?;
     folder::same_recipe(folder, &whole.loaded)?;
@@ -92,16 +92,25 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
         logs.push(log);
     }
     crew.tell(Word::Ready)?;
-    let given = &Given::of(whole.recipe(), started);
-    let of = |one| Shared { given: given.as_ref(), ..Shared::new(one, crew, order) };
-    let parts: Vec<Shared<'_>> = ready.iter().map(|one| of((one.job, &one.stores, one.vocab()))).collect();
+    let measures = whole.recipe().eval.enabled;
+    let time_of = |one: &Ready<'_>| {
+        let past = (began_s, spent_s(one.job));
+        Timetable::of(whole.recipe(), (&one.flops, measures), &order.clock, past)
+    };
+    let times: Vec<Option<Timetable>> = ready.iter().map(time_of).collect();
+    let parts: Vec<Shared<'_>> = (ready.iter().zip(&times))
+        .map(|(one, time)| {
+            let shared = Shared::new((one.job, &one.stores, one.vocab()), crew, order);
+            Shared { time: time.as_ref(), ..shared }
+        })
+        .collect();
     let turns = &Turns::of(parts.len());
     let firsts: Vec<First<'_>> = (parts.iter().zip(&ready).enumerate())
         .map(|(index, (shared, one))| First {
             shared,
             tokenizer: &one.tokenizer,
             flops: &one.flops,
-            started,
+            clock: (&order.clock, began_s),
             events: &one.events,
             turns: (index, turns),
         })

@@ -2,13 +2,18 @@
 
 use fathom_base::human;
 use fathom_train::claim::extends;
-use fathom_train::recipe::Recipe;
+use fathom_train::recipe::{InitName, Recipe};
 
 /// How many stages are done when a model is measured before its extension: none where it is read, all but the last where it is
 /// made. A run of one stage from nothing extends no model.
 pub fn before(recipe: &Recipe) -> Option<usize> {
     let from = recipe.model.from.as_ref().map(|_| 0);
     from.or(recipe.stage.len().checked_sub(1).filter(|stages| *stages > 0))
+}
+
+/// The first weights of a model that is made; `None` where it is read.
+pub fn first_weights(recipe: &Recipe) -> Option<InitName> {
+    recipe.model.from.is_none().then_some(recipe.model.init)
 }
 
 /// Fewer tokens than these have taught no model of the quickstart to look something up: its ten minutes have eight million (LOG.md).

@@ -10,8 +10,8 @@ use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, initialise_in
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
-    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, Stores, Trainer, fault, frozen,
-    open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
+    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, StageTime, Stores, Trainer,
+    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
 };
 
 use fathom_train::Frozen;
@@ -19,7 +19,7 @@ use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
 
 use super::begin::Order;
 use super::rewards::rollouts;
-use super::time::Given;
+use super::time::Timetable;
 use crate::crew::Crew;
 use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
@@ -36,8 +36,8 @@ pub struct Shared<'a> {
     pub stores: &'a Stores,
     /// Tokens of the tokenizer.
     pub vocab: usize,
-    /// What it has of the run's time, where the recipe gives it one and this process decides what takes how long.
-    pub given: Option<&'a Given>,
+    /// Its part of the run's time, where the recipe gives it one and this process decides what takes how long.
+    pub time: Option<&'a Timetable>,
     /// Ranks whose files are on the same disk.
     pub disk_sharers: usize,
     /// Set to save and stop; the first rank looks.
@@ -55,7 +55,7 @@ impl<'a> Shared<'a> {
     ) -> Shared<'a> {
         let disk_sharers = crew.place(&job.machine, job.world()).disk;
         let (stop, allow_processes) = (&order.stop, order.allow_processes);
-        Shared { job, stores, vocab, given: None, disk_sharers, stop, allow_processes }
+        Shared { job, stores, vocab, time: None, disk_sharers, stop, allow_processes }
     }
 
     /// A rank's trainer, over the base of another if one has it already.
@@ -96,7 +96,7 @@ impl<'a> Shared<'a> {
             trainer,
             sources,
             metrics,
-            seconds: self.given.map_or_else(Vec::new, |given| given.stages.clone()),
+            time: self.time.map(|time| time as &dyn StageTime),
             disk_sharers: self.disk_sharers,
             stop: self.stop,
             rebuild: Some(rebuild),

@@ -1,88 +1,222 @@
-//! The time of a run: what stages and measurements are given of `run.minutes`, and how much is still to come.
+//! The time of a run: until when stages and measurements may go on so that all ends within `run.minutes`, and how much is still to come.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fathom_train::recipe::{Recipe, Stage};
+use fathom_base::clock::{Clock, Deadline};
+use fathom_base::metrics::{Event, read_events};
+use fathom_train::StageTime;
+use fathom_train::recipe::{InitName, Recipe, Stage};
 
 use super::moments;
+use crate::job::Job;
 
-/// Share of a timed run for each of the two measurements.
-const MEASURE_SHARE: f64 = 0.09;
-/// Share of a timed run left for export, report and what takes longer than thought.
-const MARGIN_SHARE: f64 = 0.06;
-/// Seconds of all stages at least, however long the text took.
+/// Shares of a timed run for its measurements: of the first weights, before the extension, and at the end.
+const FIRST_SHARE: f64 = 0.06;
+const BEFORE_SHARE: f64 = 0.05;
+const AFTER_SHARE: f64 = 0.15;
+/// Share of a timed run left for export and report, and the seconds that they take of any, of which no more than a tenth is left.
+const TAIL_SHARE: f64 = 0.01;
+const TAIL_S: f64 = 2.0;
+/// Seconds of all stages at least, however long the text took, and the share of a shorter run.
 const LEAST_S: f64 = 5.0;
+const LEAST_SHARE: f64 = 0.5;
+/// Steps whose speed says what those of the next stage take.
+const RECENT: f64 = 4.0;
 
-/// What a model has of `run.minutes`: all of it, or of several adapters, which take turns, an equal share, whatever a step of each takes.
-pub struct Given {
-    /// Seconds of each stage: what is left after measurements, by the stages' shares.
-    pub stages: Vec<f64>,
-    /// Seconds of each measurement.
-    pub measure_s: f64,
-    /// When the last measurement has to be over, so that export and report end in time.
-    pub measured_by: Option<Instant>,
+/// When a run measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Before the first step, of weights that were made and not learned.
+    First,
+    /// Before the extension.
+    Before,
+    /// After the last step.
+    After,
 }
 
-impl Given {
-    /// Of the recipe of the whole run. Without minutes every stage has its steps (`check_training`), and nothing is given.
-    pub fn of(recipe: &Recipe, started: Instant) -> Option<Given> {
-        let whole_s = recipe.run.minutes? * 60.0;
-        let (stages, models) = (&recipe.stage, recipe.adapters.len().max(1) as f64);
-        let left = whole_s * (1.0 - 2.0 * MEASURE_SHARE - MARGIN_SHARE) - started.elapsed().as_secs_f64();
-        let all: f64 = stages.iter().map(|stage| stage.minutes_share).sum();
-        let of_stage = |stage: &Stage| left.max(LEAST_S) * stage.minutes_share / all / models;
-        let by = Duration::try_from_secs_f64(whole_s * (1.0 - MARGIN_SHARE / 2.0)).ok();
-        Some(Given {
-            stages: stages.iter().map(of_stage).collect(),
-            measure_s: whole_s * MEASURE_SHARE / models,
-            measured_by: by.and_then(|by| started.checked_add(by)),
-        })
+impl When {
+    /// How many stages are done then; `None` where a run of the recipe has no such moment.
+    pub fn done(self, recipe: &Recipe) -> Option<usize> {
+        match self {
+            When::First => (moments::first_weights(recipe) == Some(InitName::Induction)).then_some(0),
+            When::Before => moments::before(recipe),
+            When::After => Some(recipe.stage.len()),
+        }
+    }
+
+    /// Its name in the log.
+    pub fn name(self, recipe: &Recipe) -> &'static str {
+        match self {
+            When::First => "first_weights",
+            When::Before => moments::names(recipe)[0],
+            When::After => moments::names(recipe)[1],
+        }
     }
 }
 
+/// The time of a run, or of one of several adapters in it, which take turns.
+pub struct Timetable {
+    clock: Clock,
+    /// What the clock shows when everything has to have ended.
+    ends_s: f64,
+    /// The whole time.
+    whole_s: f64,
+    /// Relative times of stages, and FLOPs of a step of each.
+    stages: Vec<(f64, f64)>,
+    /// Stages that are done when it measures, and its share of the whole for that.
+    measured: Vec<(usize, f64)>,
+    /// How many take turns.
+    models: f64,
+    now: Mutex<Now>,
+}
+
+/// What a timetable knows of the run so far.
+#[derive(Default)]
+struct Now {
+    /// The stage whose steps are made, and when the first of them began.
+    entered: Option<(usize, f64)>,
+    /// Seconds of a FLOP in the last steps.
+    rate: Option<f64>,
+}
+
+impl Timetable {
+    /// Of a run on this clock, whose recipe is `whole`, that began at `began_s` and had taken `spent_s` before; of one model, whose steps
+    /// take these FLOPs and which measures itself or does not. None without minutes: then every stage has its steps (`check_training`).
+    pub fn of(
+        whole: &Recipe,
+        (flops, measures): (&[f64], bool),
+        clock: &Clock,
+        (began_s, spent_s): (f64, f64),
+    ) -> Option<Timetable> {
+        let whole_s = whole.run.minutes? * 60.0;
+        let of_stage = |(stage, flops): (&Stage, f64)| (stage.minutes_share, flops);
+        let flops = flops.iter().copied().chain(std::iter::repeat(0.0));
+        let measured = [(When::First, FIRST_SHARE), (When::Before, BEFORE_SHARE), (When::After, AFTER_SHARE)];
+        let done = |(when, share): (When, f64)| Some((when.done(whole)?, share));
+        Some(Timetable {
+            clock: clock.clone(),
+            ends_s: began_s + whole_s - spent_s,
+            whole_s,
+            stages: whole.stage.iter().zip(flops).map(of_stage).collect(),
+            measured: measured.into_iter().filter(|_| measures).filter_map(done).collect(),
+            models: whole.adapters.len().max(1) as f64,
+            now: Mutex::default(),
+        })
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the last measurement has to be over, so that export and report end in time.
+    fn measured_by_s(&self) -> f64 {
+        self.ends_s - (TAIL_SHARE * self.whole_s + TAIL_S).min(0.1 * self.whole_s)
+    }
+
+    /// When the steps of a stage have to have ended, which began at `began_s`: all that is left but what measurements need is divided by
+    /// the stages' shares.
+    fn stage_ends_s(&self, stage: usize, began_s: f64) -> f64 {
+        let later = self.measured.iter().filter(|(done, _)| *done > stage);
+        let measuring_s = later.map(|(_, share)| share * self.whole_s).sum::<f64>();
+        let shares = self.stages.iter().map(|(share, _)| share);
+        let (all, left): (f64, f64) = (shares.clone().sum(), shares.skip(stage).sum());
+        let least_s = LEAST_S.min(LEAST_SHARE * self.whole_s) * left / all;
+        let room_s = (self.measured_by_s() - measuring_s - began_s).max(least_s);
+        began_s + room_s * self.stages[stage].0 / left
+    }
+
+    /// When a measurement that begins now has to be over. The last one has all that is left.
+    pub fn measure_until(&self, when: When) -> Deadline {
+        let now_s = self.clock.now_s();
+        let left_s = (self.measured_by_s() - now_s).max(0.0);
+        let given_s = match when {
+            When::First => left_s.min(FIRST_SHARE * self.whole_s),
+            When::Before => left_s.min(BEFORE_SHARE * self.whole_s),
+            When::After => left_s,
+        };
+        self.clock.at(now_s + given_s / self.models)
+    }
+
+    /// When everything has to have ended.
+    pub fn end(&self) -> Deadline {
+        self.clock.at(self.ends_s)
+    }
+
+    /// Hears what a step of a stage took.
+    pub fn made(&self, stage: usize, step_s: f64) {
+        let flops = self.stages.get(stage).map_or(0.0, |(_, flops)| *flops);
+        if flops > 0.0 {
+            let (rate, mut now) = (step_s / flops, self.now());
+            now.rate = Some(now.rate.map_or(rate, |known| known + (rate - known) / RECENT));
+        }
+    }
+}
+
+impl StageTime for Timetable {
+    fn now_s(&self) -> f64 {
+        self.clock.now_s()
+    }
+
+    fn left_s(&self, stage: usize, spent_s: f64) -> f64 {
+        let now_s = self.clock.now_s();
+        let mut now = self.now();
+        let entered = now.entered.filter(|(entered, _)| *entered == stage);
+        let (_, began_s) = *now.entered.insert(entered.unwrap_or((stage, now_s - spent_s * self.models)));
+        self.stage_ends_s(stage, began_s) - now_s
+    }
+
+    fn step_s(&self, stage: usize) -> Option<f64> {
+        let flops = self.stages.get(stage).map(|(_, flops)| *flops).filter(|flops| *flops > 0.0)?;
+        Some(self.now().rate? * flops)
+    }
+}
+
+/// Seconds that a run has taken so far, by its log.
+pub fn spent_s(job: &Job) -> f64 {
+    let events = read_events(job.log()).unwrap_or_default();
+    let spent = events.iter().rev().find_map(|event| match Event::from_value(event)? {
+        Event::Step(step) => Some(step.time_s),
+        Event::Done(done) => Some(done.time_s),
+        _ => None,
+    });
+    spent.filter(|seconds| seconds.is_finite()).unwrap_or(0.0)
+}
+
 /// A stage, for the time that it takes.
-struct TimedStage {
+struct StageWork {
     /// Its steps, where they are fixed.
-    steps: Option<u64>,
-    /// Its seconds, where they are not.
-    seconds: f64,
+    steps: u64,
     /// FLOPs of a step.
     flops: f64,
 }
 
-/// What a run has before it.
+/// What a run without minutes has before it.
 pub(super) struct Ahead {
-    stages: Vec<TimedStage>,
+    stages: Vec<StageWork>,
     /// The stages after which is measured.
     measured: Vec<usize>,
-    /// Seconds of a measurement: what it is given, or what the one before took.
+    /// Seconds of a measurement: what the one before took.
     pub measure_s: f64,
 }
 
 impl Ahead {
     /// Of a run from its first stage on; `measures` says whether it measures between its stages.
-    pub fn new(recipe: &Recipe, flops: &[f64], given: Option<&Given>, measures: bool) -> Ahead {
-        let or_none = |figures: &[f64], index: usize| figures.get(index).copied().unwrap_or(0.0);
-        let stages = recipe.stage.iter().enumerate();
-        let part = |(index, stage): (usize, &Stage)| TimedStage {
-            steps: stage.steps,
-            seconds: given.map_or(0.0, |given| or_none(&given.stages, index)),
-            flops: or_none(flops, index),
-        };
-        let stages: Vec<TimedStage> = stages.map(part).collect();
+    pub fn new(recipe: &Recipe, flops: &[f64], measures: bool) -> Ahead {
+        let flops = flops.iter().copied().chain(std::iter::repeat(0.0));
+        let work = |(stage, flops): (&Stage, f64)| StageWork { steps: stage.steps.unwrap_or(0), flops };
+        let stages: Vec<StageWork> = recipe.stage.iter().zip(flops).map(work).collect();
         let last = stages.len().saturating_sub(1);
         let before = moments::before(recipe).and_then(|done| done.checked_sub(1));
         let measured = before.into_iter().chain([last]).filter(|_| measures).collect();
-        Ahead { stages, measured, measure_s: given.map_or(0.0, |given| given.measure_s) }
+        Ahead { stages, measured, measure_s: 0.0 }
     }
 
     /// Expected seconds after the steps of a stage of which a step takes `step_s`: later stages take as long as their FLOPs say.
     pub fn after(&self, stage: usize, step_s: f64) -> f64 {
         let now = self.stages.get(stage).map_or(0.0, |part| part.flops);
         let rate = if now > 0.0 { step_s / now } else { 0.0 };
-        let seconds =
-            |part: &TimedStage| part.steps.map_or(part.seconds, |steps| steps as f64 * part.flops * rate);
+        let seconds = |part: &StageWork| part.steps as f64 * part.flops * rate;
         let later: f64 = self.stages.iter().skip(stage + 1).map(seconds).sum();
         let measurements = self.measured.iter().filter(|measured| **measured >= stage).count();
         later + measurements as f64 * self.measure_s
@@ -110,6 +244,9 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use fathom_train::recipe::NamedAdapter;
 
     use super::*;
@@ -121,35 +258,147 @@ mod tests {
         recipe
     }
 
+    /// A clock, and what moves it by seconds.
+    fn told() -> (Clock, impl Fn(f64)) {
+        let us = Arc::new(AtomicU64::new(0));
+        let shown = us.clone();
+        let clock = Clock::of(move || shown.load(Ordering::Relaxed) as f64 / 1e6);
+        (clock, move |seconds: f64| _ = us.fetch_add((seconds * 1e6) as u64, Ordering::Relaxed))
+    }
+
     #[test]
     fn what_is_left_is_that_of_the_run() {
         let fixed = recipe([Some(10), Some(20), Some(5)], None);
-        let mut ahead = Ahead::new(&fixed, &[1e9, 2e9, 8e9], None, true);
+        let mut ahead = Ahead::new(&fixed, &[1e9, 2e9, 8e9], true);
         ahead.measure_s = 7.0;
         // Twenty steps of twice the work, five of eight times; measured after the second stage and the third.
         assert_eq!(ahead.after(0, 0.5), 20.0 * 1.0 + 5.0 * 4.0 + 14.0);
         assert_eq!([ahead.after(1, 1.0), ahead.after(2, 4.0)], [5.0 * 4.0 + 14.0, 7.0]);
-        let timed = recipe([None; 3], Some(10.0));
-        let given = Given { stages: vec![200.0, 150.0, 100.0], measure_s: 54.0, measured_by: None };
-        let ahead = Ahead::new(&timed, &[1e9, 2e9, 8e9], Some(&given), true);
-        assert_eq!([ahead.after(0, 0.5), ahead.after(2, 4.0)], [150.0 + 100.0 + 108.0, 54.0]);
-        assert_eq!(Ahead::new(&timed, &[], Some(&given), false).after(0, 0.5), 250.0);
+    }
+
+    const FLOPS: [f64; 3] = [1e11, 1.5e11, 7.4e12];
+
+    /// A machine: seconds of a FLOP by the time of the run, and seconds of text and of export.
+    struct Machine {
+        rate: fn(f64) -> f64,
+        text_s: f64,
+        tail_s: f64,
+    }
+
+    /// Runs the phases of the quickstart on a clock: its steps as they are decided of the time that is left, and measurements that end by
+    /// their deadlines, the last of what a piece of theirs takes. Steps of each stage, and when it ended.
+    fn simulated(minutes: f64, machine: &Machine) -> ([u64; 3], f64) {
+        let (clock, spend) = told();
+        let mut recipe = recipe([None; 3], Some(minutes));
+        recipe.model.init = InitName::Induction;
+        for (stage, share) in recipe.stage.iter_mut().zip([0.4, 0.4, 0.2]) {
+            stage.minutes_share = share;
+        }
+        let time = Timetable::of(&recipe, (&FLOPS, true), &clock, (0.0, 0.0)).unwrap();
+        spend(machine.text_s);
+        let seconds = |flops: f64| flops * (machine.rate)(clock.now_s());
+        let measure = |when: When| {
+            let until = time.measure_until(when);
+            let piece_s = seconds(5e10).min(until.left_s().max(0.0) + seconds(5e9));
+            spend(until.left_s().max(piece_s));
+        };
+        measure(When::First);
+        let mut steps = [0; 3];
+        for (stage, steps) in steps.iter_mut().enumerate() {
+            let first_s = time.step_s(stage).filter(|_| *steps == 0);
+            if first_s.is_none_or(|first_s| first_s <= time.left_s(stage, 0.0)) {
+                loop {
+                    let step_s = seconds(FLOPS[stage]);
+                    spend(step_s);
+                    time.made(stage, step_s);
+                    *steps += 1;
+                    if time.left_s(stage, 0.0) < step_s {
+                        break;
+                    }
+                }
+            }
+            match stage {
+                1 => measure(When::Before),
+                2 => measure(When::After),
+                _ => {}
+            }
+        }
+        spend(machine.tail_s);
+        (steps, clock.now_s())
+    }
+
+    /// `fathom quickstart --minutes N` ends at N minutes: neither later nor much earlier, whatever the machine does.
+    #[test]
+    fn a_timed_run_ends_in_its_time_on_any_machine() {
+        const FAST: f64 = 1.0 / 3e11;
+        let machines: [(&str, Machine); 6] = [
+            ("two idle cores", Machine { rate: |_| FAST, text_s: 12.0, tail_s: 3.0 }),
+            ("sixteen cores", Machine { rate: |_| FAST / 8.0, text_s: 3.0, tail_s: 1.0 }),
+            ("two slow cores", Machine { rate: |_| FAST * 4.0, text_s: 40.0, tail_s: 6.0 }),
+            ("other work from the second minute on", {
+                Machine {
+                    rate: |now_s| if now_s < 60.0 { FAST } else { FAST * 6.0 },
+                    text_s: 12.0,
+                    tail_s: 6.0,
+                }
+            }),
+            ("other work until the fifth minute", {
+                Machine {
+                    rate: |now_s| if now_s < 300.0 { FAST * 6.0 } else { FAST },
+                    text_s: 60.0,
+                    tail_s: 3.0,
+                }
+            }),
+            ("bursts of other work", {
+                Machine {
+                    rate: |now_s| if (now_s as u64 / 20).is_multiple_of(3) { FAST * 5.0 } else { FAST },
+                    text_s: 20.0,
+                    tail_s: 6.0,
+                }
+            }),
+        ];
+        for (what, machine) in &machines {
+            let (steps, ended_s) = simulated(10.0, machine);
+            assert!((570.0..=606.0).contains(&ended_s), "{what}: {ended_s} s, {steps:?} steps");
+            assert!(steps.iter().all(|steps| *steps > 0), "{what}: {steps:?} steps");
+        }
+        // A minute has no room for a step of 32K on slow cores: then none is made, and the minute is kept.
+        let (steps, ended_s) = simulated(1.0, &machines[0].1);
+        assert!((54.0..=63.0).contains(&ended_s), "{ended_s} s, {steps:?} steps");
+        let slow = Machine { rate: |_| FAST * 20.0, text_s: 25.0, tail_s: 4.0 };
+        let (steps, ended_s) = simulated(1.0, &slow);
+        assert!((54.0..=75.0).contains(&ended_s), "{ended_s} s, {steps:?} steps");
+        assert!(steps[0] > 0 && steps[2] == 0, "{steps:?}");
     }
 
     #[test]
-    fn everything_has_its_part_of_the_minutes() {
-        let (mut timed, started) = (recipe([None; 3], Some(10.0)), Instant::now());
-        let given = Given::of(&timed, started).unwrap();
-        let whole = |given: &Given| given.stages.iter().sum::<f64>() + 2.0 * given.measure_s;
-        assert!((560.0..=565.0).contains(&whole(&given)), "{}", whole(&given));
-        let last = given.measured_by.unwrap() - started;
-        assert!((580.0..600.0).contains(&last.as_secs_f64()), "{last:?}");
-        assert!(Given::of(&recipe([Some(1); 3], None), started).is_none());
-        // Three adapters have the run's time together, and end together.
+    fn a_resumed_run_has_what_is_left_of_its_time() {
+        let (clock, spend) = told();
+        let timed = recipe([None; 3], Some(10.0));
+        spend(5.0);
+        let time = Timetable::of(&timed, (&FLOPS, false), &clock, (5.0, 400.0)).unwrap();
+        assert_eq!(time.end().left_s(), 200.0);
+        assert!(Timetable::of(&recipe([Some(1); 3], None), (&FLOPS, false), &clock, (0.0, 0.0)).is_none());
+        // A stage that is entered again counts the time that it had.
+        let [fresh, again] = [0.0, 30.0].map(|spent_s| {
+            let time = Timetable::of(&timed, (&FLOPS, false), &clock, (5.0, 400.0)).unwrap();
+            time.left_s(0, spent_s)
+        });
+        assert!((fresh - again - 20.0).abs() < 1e-9, "{fresh} {again}");
+    }
+
+    /// Three adapters have the run's time together, and end together.
+    #[test]
+    fn adapters_share_the_time_of_measurements() {
+        let (clock, _) = told();
+        let mut timed = recipe([None; 3], Some(10.0));
+        let left_s = |recipe: &Recipe, when| {
+            Timetable::of(recipe, (&FLOPS, true), &clock, (0.0, 0.0)).unwrap().measure_until(when).left_s()
+        };
+        let [before, after] = [When::Before, When::After].map(|when| left_s(&timed, when));
         timed.adapters = vec![NamedAdapter::default(); 3];
-        let each = Given::of(&timed, started).unwrap();
-        assert!((560.0..=565.0).contains(&(3.0 * whole(&each))), "{}", whole(&each));
-        assert_eq!((each.measure_s * 3.0, each.measured_by), (given.measure_s, given.measured_by));
+        let [each_before, each_after] = [When::Before, When::After].map(|when| left_s(&timed, when));
+        assert_eq!([3.0 * each_before, 3.0 * each_after], [before, after]);
     }
 
     #[test]

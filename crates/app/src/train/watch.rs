@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use fathom_base::Flow;
+use fathom_base::clock::Clock;
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_engine::Error as Engine;
 use fathom_eval::Moment;
@@ -15,11 +15,10 @@ use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
 use fathom_train::{Hooks, Settled, Stores, Trainer};
 
-use super::moments;
-use super::time::{Ahead, Turns};
+use super::time::{Ahead, Timetable, Turns, When};
 use crate::error::{Error, Result};
 use crate::events::{Event, Events};
-use crate::measure::{Extent, OnDevice, Subject, measure};
+use crate::measure::{Extent, OnDevice, Parts, Subject, measure};
 use crate::report::unix_s;
 
 /// What a run does besides its steps, and goes on without.
@@ -76,13 +75,13 @@ pub(super) struct Watch<'a> {
     pub stores: &'a Stores,
     /// A whole model is at hand, and to be measured.
     pub measures: bool,
-    /// Seconds of a timed run for a measurement.
-    pub measure_s: Option<f64>,
-    /// When the last measurement of one has to be over.
-    pub measured_by: Option<Instant>,
-    /// Seconds that the last measurement took.
-    pub took_s: Option<f64>,
-    /// What is still to come.
+    /// The time of a timed run.
+    pub time: Option<&'a Timetable>,
+    /// Says how late it is.
+    pub clock: &'a Clock,
+    /// Tokens of the longest sequence that steps were made of.
+    pub trained_tokens: usize,
+    /// What is still to come of a run that is not timed.
     pub ahead: Ahead,
     /// Who it is of those that take turns, and what these have before them.
     pub turns: (usize, &'a Turns),
@@ -97,7 +96,7 @@ impl Watch<'_> {
     pub fn measure(
         &mut self,
         of: OnDevice<'_>,
-        when: &str,
+        when: When,
         step: u64,
         metrics: &mut MetricsWriter,
     ) -> fathom_train::Result<Flow> {
@@ -107,35 +106,31 @@ impl Watch<'_> {
         let stages = &self.recipe.stage;
         let tokens = stages.iter().map(|stage| stage.seq_tokens).max().unwrap_or(2048);
         let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
-        let moment = Moment { when: when.into(), step, trained_tokens: of.model.spec.max_positions as u64 };
-        let extent = Extent { moment, tokens, context, seconds: self.seconds(when) };
+        let (parts, name) =
+            (if when == When::First { Parts::Needles } else { Parts::All }, when.name(self.recipe));
+        // A model that is read was trained on what it says.
+        let read = self.recipe.model.from.is_some();
+        let trained_tokens = if read { of.model.spec.max_positions } else { self.trained_tokens };
+        let moment = Moment { when: name.into(), step, trained_tokens: trained_tokens as u64 };
+        let deadline = self.time.map(|time| time.measure_until(when));
+        let extent = Extent { moment, tokens, context, deadline, parts };
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
-        self.aside.events.doing(&format!("measuring {}", when.replace('_', " ")));
-        let started = Instant::now();
+        self.aside.events.doing(&format!("measuring {}", name.replace('_', " ")));
+        let began_s = self.clock.now_s();
         let measured = self
             .aside
             .attempt(of.device, || measure(&subject, self.recipe, &extent, metrics))
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;
-        let took_s = started.elapsed().as_secs_f64();
-        self.took_s = Some(took_s);
-        self.ahead.measure_s = took_s;
+        self.ahead.measure_s = self.clock.now_s() - began_s;
         let stopped = self.aside.stop.load(Ordering::Relaxed);
         let Some(figures) = measured else {
             return Ok(if stopped { Flow::Stop } else { Flow::Continue });
         };
         if let (Some(file), Some(bits)) = (self.board.as_mut(), &figures.bits) {
-            file.bits(unix_s(), &bits.to_event(&format!("held-out, {when}"), &extent.moment))?;
+            file.bits(unix_s(), &bits.to_event(&format!("held-out, {name}"), &extent.moment))?;
         }
-        self.aside.events.on(Event::Measured { when, figures: &figures, context_tokens: context });
+        self.aside.events.on(Event::Measured { when: name, figures: &figures, context_tokens: context });
         Ok(Flow::Continue)
-    }
-
-    /// Seconds of a timed run for a measurement: the last one has what is left, where that is less than it was given.
-    fn seconds(&self, when: &str) -> Option<f64> {
-        let given_s = self.measure_s?;
-        let by = self.measured_by.filter(|_| when != moments::names(self.recipe)[0]);
-        let left_s = by.map_or(given_s, |by| by.saturating_duration_since(Instant::now()).as_secs_f64());
-        Some(left_s.clamp(given_s / 4.0, given_s))
     }
 }
 
@@ -154,29 +149,24 @@ impl Hooks for Watch<'_> {
         stage_step: u64,
         stage_steps: Option<u64>,
     ) -> fathom_train::Result<()> {
-        let own_s = self.ahead.after(step.stage as usize, step.step_s);
-        let left = stage_steps.map_or(0, |steps| steps.saturating_sub(stage_step));
-        let (index, turns) = self.turns;
-        let later_s = own_s + turns.of_others(index, own_s + left as f64 * step.step_s);
+        let (stage, step_s) = (step.stage as usize, step.step_s);
+        let seq_tokens = self.recipe.stage.get(stage).map_or(0, |stage| stage.seq_tokens);
+        self.trained_tokens = self.trained_tokens.max(seq_tokens);
+        let left_s = stage_steps.map_or(0, |steps| steps.saturating_sub(stage_step)) as f64 * step_s;
+        let later_s = match self.time {
+            Some(time) => {
+                time.made(stage, step_s);
+                (time.end().left_s() - left_s).max(0.0)
+            }
+            None => {
+                let (own_s, (index, turns)) = (self.ahead.after(stage, step_s), self.turns);
+                own_s + turns.of_others(index, own_s + left_s)
+            }
+        };
         self.aside.events.on(Event::Step { step, of_stage: stage_step, stage_steps, later_s });
         match self.board.as_mut() {
             Some(file) => Ok(file.step(unix_s(), step)?),
             None => Ok(()),
-        }
-    }
-
-    /// The measurement before the extension shows how long the one after it will take: what is more than was given is taken from the
-    /// steps between them.
-    fn aside_s(&self, index: usize) -> f64 {
-        let (Some(given_s), Some(before)) = (self.measure_s, moments::before(self.recipe)) else {
-            return 0.0;
-        };
-        let more_s = (self.took_s.unwrap_or(0.0) - given_s).max(0.0);
-        match before {
-            done if done == index + 1 => given_s - more_s,
-            // It was measured before there was any step.
-            0 if index == 0 => -2.0 * more_s,
-            _ => 0.0,
         }
     }
 
@@ -187,11 +177,9 @@ impl Hooks for Watch<'_> {
         step: u64,
         metrics: &mut MetricsWriter,
     ) -> fathom_train::Result<Flow> {
-        let [before, after] = moments::names(self.recipe);
-        let when = match index + 1 {
-            done if moments::before(self.recipe) == Some(done) => before,
-            done if self.recipe.stage.len() == done => after,
-            _ => return Ok(Flow::Continue),
+        let is_now = |when: &When| when.done(self.recipe) == Some(index + 1);
+        let Some(when) = [When::Before, When::After].into_iter().find(is_now) else {
+            return Ok(Flow::Continue);
         };
         self.measure(trainer.into(), when, step, metrics)
     }

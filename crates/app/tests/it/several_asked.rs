@@ -183,7 +183,7 @@ fn adapters_have_a_time_together() {
     fs::write(folder.join("a.jsonl"), (0..32).map(row).collect::<String>()).unwrap();
     let two = tables("extends = \"lora\"", folder, [("a.jsonl", ""), ("a.jsonl", DORA)]);
     fs::write(folder.join("two.toml"), two).unwrap();
-    let more = ["stage.0.steps=none", "run.minutes=0.01", "machine.fault=\"term rank 0 at step 6\""];
+    let more = ["stage.0.steps=none", "run.minutes=0.05", "machine.fault=\"term rank 0 at step 6\""];
     let timed = job(folder, ("two.toml", "timed"), &[texts(&LESSONS), texts(&more)].concat());
     // Both are asked to stop once, after their first steps, and go on with the number of steps that was decided.
     let ends: Vec<Outcome> =

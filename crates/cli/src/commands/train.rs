@@ -1,15 +1,17 @@
 //! `fathom train` and `fathom quickstart`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, bail};
-use fathom_app::lesson::{Length, Taught, teach};
+use fathom_app::lesson::{Length, Rows, Taught, teach};
 use fathom_app::library::{LIBRARY, layers, load};
 use fathom_app::rounds::run as rounds;
 use fathom_app::train::{self, Order};
 use fathom_app::{Job, train as run_job};
+use fathom_base::clock::Clock;
 use fathom_base::ranks::Claim;
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_train::Outcome;
@@ -19,9 +21,11 @@ use super::plan;
 use crate::exit::RESUME;
 use crate::{args, closing, console, live, signals};
 
-/// Share of a quickstart in which a lesson is taught, and what it takes to look at the model before and after, as a share of that.
-const LESSON_SHARE: f64 = 0.1;
-const LOOKS_SHARE: f64 = 0.3;
+/// Share of a quickstart in which a lesson is taught, looks at the model before and after included.
+const LESSON_SHARE: f64 = 0.13;
+/// Bytes of text that a minute of a quickstart can use, and those of the shortest.
+const BYTES_A_MINUTE: f64 = 3.5e6;
+const LEAST_BYTES: f64 = 4e6;
 /// From this time on a quickstart goes to 128K.
 const LONG_MINUTES: f64 = 60.0;
 
@@ -70,28 +74,56 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
     let mut layers: Layers<'_> = Layers::with_library(LIBRARY).recipe(recipe);
     let out = args.out.display().to_string();
     layers = layers.flag("--out", "run.out", &out);
-    // A fixed number of steps and no clock: two such runs are identical.
-    let (lesson, minutes) = match args.steps {
-        Some(steps) => (Length::Steps(steps), "none".to_string()),
-        None => {
-            let lesson = args.minutes * LESSON_SHARE;
-            (Length::Minutes(lesson), (args.minutes - lesson * (1.0 + LOOKS_SHARE)).to_string())
-        }
-    };
-    layers = layers.flag("--minutes", "run.minutes", &minutes);
     if !args.data.is_empty() {
         let paths: Vec<String> =
             args.data.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
         layers = layers.flag("--data", "data.paths", &format!("[{}]", paths.join(", ")));
     }
-    if let Some(steps) = args.steps {
-        let stages = load(Layers::with_library(LIBRARY).recipe(recipe))?.value.stage.len();
-        for stage in 0..stages {
-            layers = layers.flag("--steps", &format!("stage.{stage}.steps"), &steps.to_string());
-        }
+    let clock = Clock::start();
+    let asked = load(layers.clone().sets(&args.settings))?.value;
+    let rows = Rows::below(&asked.data.paths);
+    if rows.is_none() {
+        console::note(
+            "the text has too few functions with doc comments, so the model will be taught no lesson",
+        );
     }
+    // A fixed number of steps and no clock: two such runs are identical.
+    let length = match args.steps {
+        Some(steps) => {
+            for stage in 0..asked.stage.len() {
+                layers = layers.flag("--steps", &format!("stage.{stage}.steps"), &steps.to_string());
+            }
+            layers = layers.flag("--minutes", "run.minutes", "none");
+            Length::Steps(steps)
+        }
+        None => {
+            let (minutes, share) = (args.minutes, if rows.is_some() { LESSON_SHARE } else { 0.0 });
+            layers = layers.flag("--minutes", "run.minutes", &(minutes * (1.0 - share)).to_string());
+            // More text than the time can use takes time to prepare.
+            let enough = known_bytes(&args.out).unwrap_or((minutes * BYTES_A_MINUTE).max(LEAST_BYTES) as u64);
+            if asked.data.max_bytes.is_some_and(|bytes| bytes > enough) {
+                layers = layers.flag("--minutes", "data.max_bytes", &enough.to_string());
+            }
+            Length::Until(clock.within(minutes * 60.0), minutes * 60.0)
+        }
+    };
     let loaded = load(layers.sets(&args.settings))?;
-    run(loaded, Claim::default(), (false, Some(lesson)))
+    let lesson = rows.map(|rows| Lesson { rows, length, clock });
+    run(loaded, Claim::default(), (false, lesson))
+}
+
+/// The bytes of text that a run which began in this folder has: with more minutes it goes on with them.
+fn known_bytes(out: &Path) -> Option<u64> {
+    let began = load(Layers::new().file(out.join("recipe.toml"))).ok()?;
+    began.value.data.max_bytes
+}
+
+/// What a quickstart teaches at its end.
+struct Lesson {
+    rows: Rows,
+    length: Length,
+    /// Begins with the quickstart.
+    clock: Clock,
 }
 
 /// The command line, for the run's log.
@@ -103,7 +135,7 @@ fn as_typed() -> String {
 fn run(
     loaded: Loaded<Recipe>,
     claim: Claim,
-    (allow_processes, lesson): (bool, Option<Length>),
+    (allow_processes, lesson): (bool, Option<Lesson>),
 ) -> Result<ExitCode> {
     train::check(&loaded)?;
     for row in loaded.rows().iter().filter(|row| row.source != "default") {
@@ -112,7 +144,8 @@ fn run(
     let stop = Arc::new(AtomicBool::new(false));
     signals::ask(&stop)?;
     let listener = live::Run::new();
-    let order = Order { command: as_typed().trim().to_string(), claim, stop, allow_processes };
+    let clock = lesson.as_ref().map_or_else(Clock::start, |lesson| lesson.clock.clone());
+    let order = Order { command: as_typed().trim().to_string(), claim, stop, allow_processes, clock };
     if loaded.value.rounds.write != WriteName::None {
         let done = rounds(&loaded, &order, &listener)?;
         outln!(
@@ -122,10 +155,16 @@ fn run(
         return Ok(exit_code(done.outcome));
     }
     let job = Job::new(loaded, &listener)?;
+    let past_s = train::spent_s(&job);
     let mut trained = run_job(&job, &order, &listener)?;
-    if let (Some(length), Outcome::Finished) = (lesson, trained.outcome) {
+    if let (Some(lesson), Outcome::Finished) = (lesson, trained.outcome) {
+        let Lesson { rows, length, clock } = lesson;
+        let length = match length {
+            Length::Until(end, given_s) => Length::Until(clock.at(end.at_s() - past_s), given_s),
+            steps => steps,
+        };
         let order = Order { claim: Claim::default(), ..order.clone() };
-        match teach(&job, length, &order, &listener)? {
+        match teach(&job, rows, &length, &order, &listener)? {
             Taught::Reported(report) => trained.report = Some(*report),
             Taught::Nothing => {}
             Taught::Interrupted => return Ok(ExitCode::from(RESUME)),

@@ -16,6 +16,7 @@ mod few_bits;
 mod folders;
 mod gguf;
 mod handbook;
+mod hints;
 mod inspect;
 mod launch;
 mod mesh;

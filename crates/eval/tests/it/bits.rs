@@ -84,3 +84,30 @@ fn gzip_is_that_of_the_command() {
 }
 
 const GZIP_9: f64 = 10_840.0;
+
+#[test]
+fn a_long_document_counts_as_far_as_the_time_holds() {
+    let tokenizer = tokenizer();
+    let text = "Over the hills and far away. ".repeat(60);
+    let document = HeldOut::from_text(text.clone(), &tokenizer).unwrap();
+    let measure = |seconds: f64| {
+        let (clock, spend) = crate::told();
+        let loss = |_: &[u32], _: u32| {
+            spend(1e-3);
+            1.0
+        };
+        let mut slow = Rule { loss, max_tokens: 4096 };
+        let limits = Limits { deadline: Some(clock.within(seconds)), ..Limits::default() };
+        let documents = [document.clone(), document.clone()];
+        bits_per_byte(&mut slow, &tokenizer, documents, 17, &limits).unwrap()
+    };
+    let (all, part) = (measure(60.0), measure(0.1));
+    assert_eq!((all.bytes, all.documents, all.context_tokens), (2 * text.len() as u64, 2, 17));
+    // Six windows of sixteen predicted tokens.
+    assert_eq!((part.tokens, part.documents), (96, 1));
+    let read = tokenizer.decode(&document.ids[..96]);
+    assert_eq!(part.bytes, read.len() as u64);
+    assert!((part.bits_per_byte - 96.0 / std::f64::consts::LN_2 / read.len() as f64).abs() < 1e-9);
+    // However little time there is, a window.
+    assert_eq!(measure(0.0).tokens, 16);
+}

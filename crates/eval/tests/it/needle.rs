@@ -1,11 +1,10 @@
 //! Needles with models that can look up and models that cannot.
 
-use std::time::Duration;
-
+use fathom_base::clock::Clock;
 use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Result, Stop};
 use fathom_eval::*;
 
-use crate::tokenizer;
+use crate::{tokenizer, told};
 
 /// Continues a prompt by what `answer` makes of it, in pieces of two bytes.
 struct Answering<F: FnMut(&str) -> String>(F);
@@ -45,7 +44,7 @@ fn spec() -> NeedleSpec {
         trials: 4,
         seed: 3,
         filler: vec!["Over the hills and far away.".into()],
-        budget: None,
+        deadline: None,
     }
 }
 
@@ -91,23 +90,44 @@ fn prompts_are_the_same_at_every_moment_and_have_their_length() {
 }
 
 #[test]
-fn what_the_budget_left_out_is_not_reported() {
+fn what_there_was_no_time_for_is_not_reported() {
     let tokenizer = tokenizer();
-    let no_time = NeedleSpec { budget: Some(Duration::ZERO), ..spec() };
+    let no_time = NeedleSpec { deadline: Some(Clock::start().within(0.0)), ..spec() };
     let found = find_needles(&mut Answering(look_up), &tokenizer, &no_time).unwrap();
     assert_eq!(
         (found.lengths.len(), found.untried_tokens.clone(), found.accuracy(600)),
         (0, vec![200, 600], None)
     );
-    // Answers of 60 ms leave time for two trials of the first length at most.
-    let slow = |prompt: &str| {
-        std::thread::sleep(Duration::from_millis(60));
-        look_up(prompt)
-    };
-    let little = NeedleSpec { budget: Some(Duration::from_millis(440)), ..spec() };
-    let found = find_needles(&mut Answering(slow), &tokenizer, &little).unwrap();
-    assert!(found.lengths.iter().all(|length| length.trials < 3), "{found:?}");
-    assert_eq!(found.untried_tokens.last(), Some(&600));
     let nothing = NeedleSpec { depths: vec![], ..spec() };
     assert!(find_needles(&mut Answering(look_up), &tokenizer, &nothing).is_err());
+}
+
+/// Trials of each length, and what the clock shows, where a token of a prompt takes as many milliseconds and the time is this long.
+#[track_caller]
+fn trials_in(seconds: f64, token_ms: f64, lengths: &[usize]) -> (Vec<(usize, usize)>, f64) {
+    let (clock, spend) = told();
+    let mut slow = Answering(|prompt: &str| {
+        spend(tokenizer().encode(prompt).unwrap().len() as f64 * token_ms / 1e3);
+        look_up(prompt)
+    });
+    let lengths_tokens = lengths.to_vec();
+    let spec = NeedleSpec { lengths_tokens, deadline: Some(clock.within(seconds)), ..spec() };
+    let found = find_needles(&mut slow, &tokenizer(), &spec).unwrap();
+    (found.lengths.iter().map(|length| (length.tokens, length.trials)).collect(), clock.now_s())
+}
+
+/// Three depths of 3,200 tokens take 4.8 s, and of all lengths together 9.3 s.
+#[test]
+fn the_longest_length_comes_before_second_trials_of_shorter_ones() {
+    let lengths = [200, 400, 800, 1600, 3200];
+    let (found, ended_s) = trials_in(7.0, 0.5, &lengths);
+    assert_eq!(found.last(), Some(&(3200, 1)), "{found:?}");
+    assert!(ended_s <= 7.0, "{ended_s}");
+    // Where there is no time for it, the next shorter one.
+    let (found, ended_s) = trials_in(4.0, 0.5, &lengths);
+    assert_eq!(found.last(), Some(&(1600, 1)), "{found:?}");
+    assert!((3.0..=4.0).contains(&ended_s), "{ended_s}");
+    // With enough of it, all trials of all.
+    let (found, _) = trials_in(60.0, 0.5, &lengths);
+    assert_eq!(found, lengths.map(|tokens| (tokens, 4)));
 }

@@ -1,8 +1,7 @@
 //! Loss by position against a model whose loss is its position.
 
-use std::time::Duration;
-
 use fathom_base::Score;
+use fathom_base::clock::Clock;
 use fathom_eval::*;
 
 use crate::Rule;
@@ -47,10 +46,11 @@ fn a_bucket_is_the_mean_over_its_positions() {
 fn limits_and_refusals() {
     let documents = || (0..5).map(|_| vec![1; 300]);
     let model = &mut position_is_loss();
-    let two = Limits { documents: 2, budget: None };
+    let two = Limits { documents: 2, deadline: None };
     assert_eq!(loss_by_position(model, documents(), 300, &two).unwrap().documents, 2);
-    let no_time = Limits { budget: Some(Duration::ZERO), ..Limits::default() };
-    assert_eq!(loss_by_position(model, documents(), 300, &no_time).unwrap().documents, 1);
+    let no_time = Limits { deadline: Some(Clock::start().within(0.0)), ..Limits::default() };
+    let least = loss_by_position(model, documents(), 300, &no_time).unwrap();
+    assert_eq!((least.documents, least.buckets.len()), (1, 1));
     let refused = loss_by_position(model, documents(), 4096, &two).unwrap_err().to_string();
     assert!(refused.contains("4096") && refused.contains("2048"), "{refused}");
     let none = loss_by_position_same_documents(model, documents(), 2048, &two).unwrap();

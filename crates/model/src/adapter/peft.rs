@@ -238,7 +238,7 @@ pub fn save_peft(
     let config = format!("{:#}\n", Value::Object(config(&model.spec, adapter, (base, &also))));
     let write = |name: &str, text: &str| write_file(&folder.join(name), text.as_bytes());
     write(CONFIG, &config)?;
-    write("README.md", &readme(adapter, base))?;
+    write("README.md", &readme(model.spec.scores > 0, adapter, base))?;
     Ok(saved)
 }
 
@@ -350,15 +350,16 @@ fn shape_in_file(adapter: &Adapter, term: Term, name: &str, shape: &[usize]) -> 
     }
 }
 
-fn readme(adapter: &Adapter, base: &str) -> String {
+fn readme(scores: bool, adapter: &Adapter, base: &str) -> String {
     let modules: BTreeSet<&str> = adapter.modules.keys().map(|name| last(name)).collect();
     let modules = match adapter.virtual_tokens() {
         0 => modules.into_iter().collect::<Vec<&str>>().join(", "),
         tokens => format!("{tokens} virtual tokens"),
     };
+    let auto = if scores { "AutoPeftModelForSequenceClassification" } else { "AutoPeftModelForCausalLM" };
     let base_name = serde_json::to_string(base).unwrap_or_default();
     format!(
         "---\nbase_model: {base_name}\nlibrary_name: peft\n---\n\n# Adapter\n\nOf {modules}. Trained with Fathom; PEFT reads it:\n\n\
-         ```python\nfrom peft import PeftModel\n\nmodel = PeftModel.from_pretrained(base, \"adapter\")\n```\n"
+         ```python\nfrom peft import {auto}\n\nmodel = {auto}.from_pretrained(\"adapter\")\n```\n"
     )
 }

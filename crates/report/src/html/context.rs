@@ -1,12 +1,12 @@
 //! The section on context: loss by position before and after extension, needle maps; and bits per byte.
 
-use fathom_base::metrics::events::{EvalPosition, Needle};
+use fathom_base::metrics::events::{EvalContext, EvalPosition, Needle};
 use fathom_base::{human, tokens};
 
 use super::row;
 use crate::log::RunLog;
 use crate::plots::{Axis, BarGroup, Bars, Figure, HeatMap, LineChart, Mark, Series};
-use crate::verdict::span;
+use crate::verdict::{in_windows, span};
 
 /// The section; empty when nothing was evaluated.
 pub fn section(log: &RunLog) -> String {
@@ -15,8 +15,36 @@ pub fn section(log: &RunLog) -> String {
         html.push_str(&positions(log).draw().html());
         html.push_str(&regression(log));
     }
+    html.push_str(&worth(log));
     let maps: Vec<Figure> = log.needles.iter().map(|needle| needle_map(needle).draw()).collect();
     html + &row(&maps)
+}
+
+/// What contexts are worth, a row per moment; empty when none was compared.
+fn worth(log: &RunLog) -> String {
+    let row = |eval: &EvalContext| {
+        vec![
+            words(&eval.when),
+            tokens::format(eval.full_tokens),
+            format!("{:.4}", eval.full_loss),
+            tokens::format(eval.cut_tokens),
+            format!("{:.4}", eval.cut_loss),
+            format!("{:.4}", eval.cut_loss - eval.full_loss),
+            human::number(eval.standard_error),
+            human::grouped(eval.tokens),
+        ]
+    };
+    let rows: Vec<Vec<String>> = log.contexts.iter().map(row).collect();
+    let head = ["moment", "context", "loss", "cut to", "loss", "gain", "standard error", "tokens scored"];
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<h3>The same tokens with all of their context and with a part of it</h3>\
+         <p class=\"note\">Tokens of the second half of held-out documents, predicted after all that precedes them, and after the last \
+         tokens alone. A gain of less than two standard errors may be chance.</p>{}",
+        super::table(&head, &rows)
+    )
 }
 
 /// `before_extension` as words.
@@ -47,7 +75,8 @@ fn positions(log: &RunLog) -> LineChart {
     };
     LineChart {
         title: "Loss by position in the document".into(),
-        note: "Held-out long documents. A model that uses its context gets better, not worse, further in."
+        note: "Held-out text. A model that was not trained on a length gets much worse there; small differences between positions are \
+               of the text that lies there."
             .into(),
         size: (1060.0, 340.0),
         x: Axis::log2_tokens("position in the document [tokens]"),
@@ -118,8 +147,9 @@ pub fn compression(log: &RunLog) -> String {
     let bars = Bars {
         title: "Bits per byte of held-out text".into(),
         note: format!(
-            "Fewer is better; {} of text that no training step has seen. It does not depend on the tokenizer.",
-            human::bytes(bytes)
+            "Fewer is better; {} of text that no training step has seen{}. It does not depend on the tokenizer.",
+            human::bytes(bytes),
+            in_windows(log.bits.last().map_or(0, |bits| bits.context_tokens))
         ),
         label: "bits per byte".into(),
         kinds: vec![("this model".into(), "s1".into()), ("gzip -9".into(), "s6".into())],

@@ -52,14 +52,14 @@ pub fn lessons(log: &RunLog) -> String {
             ]
         };
         let mut rows: Vec<Vec<String>> = log.answers.iter().map(row).collect();
-        let mut head = vec![
-            "held-out lessons",
-            "loss",
-            "token accuracy",
-            "bits per byte",
-            "learned tokens",
-            "bits per byte of text",
-        ];
+        // Not the held-out text of the tiles, and not in their windows.
+        let context = log.answers.iter().map(|eval| eval.text_context_tokens).max().unwrap_or(0);
+        let of_text = match context {
+            0 => "bits per byte of text".to_string(),
+            tokens => format!("bits per byte of the first {tokens} tokens of texts"),
+        };
+        let mut head: Vec<&str> =
+            vec!["held-out lessons", "loss", "token accuracy", "bits per byte", "learned tokens", &of_text];
         if log.answers.iter().all(|eval| eval.text_bits_per_byte == 0.0) {
             head.pop();
             rows.iter_mut().for_each(|row| _ = row.pop());

@@ -129,7 +129,7 @@ fn header(log: &RunLog) -> String {
     if let Some(step) = log.steps.last() {
         facts.push(format!("{} tokens", human::count(step.tokens_total)));
     }
-    if let Some(longest) = log.stages.iter().map(|stage| stage.seq_len_tokens).max() {
+    if let Some(longest) = log.longest_tokens() {
         facts.push(format!("context {}", fathom_base::tokens::format(longest)));
     }
     if log.num_ranks() > 1 {

@@ -323,8 +323,24 @@ fn start() -> Vec<Event> {
             ]
             .map(|(name, value)| entry(name, value))
             .to_vec(),
+            init: "induction".into(),
         }),
     ]
+}
+
+/// A gain by 32K of context, with a standard error of a hundredth.
+pub fn context(when: &str, gain: f64) -> Event {
+    Event::EvalContext(ev::EvalContext {
+        when: when.into(),
+        step: STEPS,
+        full_tokens: 32_768,
+        cut_tokens: 2048,
+        full_loss: 2.25,
+        cut_loss: 2.25 + gain,
+        standard_error: 0.01,
+        tokens: 32_768,
+        blocks: 32,
+    })
 }
 
 /// All events of the run.
@@ -346,6 +362,7 @@ pub fn run(seed: u64) -> Vec<Event> {
             start_step: first,
             steps: last - first,
             rope: if long { "yarn x16, base 500000" } else { "base 10000" }.into(),
+            drill_share: if long { 0.0 } else { 0.3 },
         }));
         for i in first + 1..=last {
             events.push(Event::Step(step(i, stage, seed)));
@@ -368,6 +385,7 @@ pub fn run(seed: u64) -> Vec<Event> {
         events.push(positions(when, last, trained, 0.8));
         events.push(needle(when, last, trained));
     }
+    events.push(context("after_extension", 0.05));
     for (name, ours, gzip) in [("rust", 1.41, 1.98), ("markdown", 1.93, 2.61), ("held-out", 1.58, 2.17)] {
         let (name, bytes) = (name.to_string(), 2_400_000);
         events.push(Event::EvalBits(ev::EvalBits {
@@ -376,6 +394,7 @@ pub fn run(seed: u64) -> Vec<Event> {
             bits_per_byte: ours,
             gzip_bits_per_byte: gzip,
             bytes,
+            context_tokens: 2048,
         }));
     }
     let text = " self.len() == 0\n    }\n    // <script>alert(1)</script> & more\n    pub fn iter(&self) -> Iter<'_, T> {\n";
@@ -390,6 +409,7 @@ pub fn run(seed: u64) -> Vec<Event> {
         tokens_total: STEPS * 16_384 + (STEPS - SHORT_STEPS) * 16_384,
         peak_rss_bytes: 612 << 20,
         model_path: "model".into(),
+        given_s: 600.0,
     }));
     events
 }

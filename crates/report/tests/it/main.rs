@@ -119,6 +119,7 @@ fn a_page_can_be_made_at_any_moment() {
         Event::Needle(ev::Needle::default()),
         Event::EvalPosition(ev::EvalPosition::default()),
         Event::EvalBits(ev::EvalBits::default()),
+        Event::EvalContext(ev::EvalContext::default()),
         Event::Data(ev::Data::default()),
         Event::Plan(ev::Plan::default()),
         Event::PlanTimeline(ev::MemoryTimeline::default()),
@@ -146,10 +147,69 @@ fn verdicts_compare_with_their_bars() {
     let find = |name: &str| verdicts.iter().find(|v| v.name == name).unwrap_or_else(|| panic!("{name}"));
     assert_eq!(find("held-out bits per byte").passes, Some(true));
     assert_eq!(find("needle found").passes, Some(true));
-    assert_eq!(find("long-context loss").passes, Some(true));
-    assert!(find("long-context loss").note.contains("at 16k–32k"), "{}", find("long-context loss"));
+    assert!(
+        find("needle found").note.starts_with("at 32k tokens, the longest tested"),
+        "{}",
+        find("needle found")
+    );
+    assert_eq!(find("worth of context").value, "+0.050 ± 0.010");
+    assert_eq!(find("worth of context").passes, Some(true));
+    let bits = find("held-out bits per byte");
+    assert!(bits.note.ends_with("in windows of 2k tokens"), "{bits}");
     assert_eq!(find("memory").note, "pool peak, planned to the byte");
-    assert_eq!(find("time").value, "9 m 24 s");
+    assert_eq!((find("time").value.as_str(), find("time").passes), ("9 m 24 s", Some(true)));
+    assert!(find("time").note.starts_with("of 10 m"), "{}", find("time"));
+}
+
+/// The figure of a log with some events more.
+fn figure(more: Vec<Event>, name: &str) -> verdict::Verdict {
+    let events = [fixture::run(1), more].concat();
+    let log = RunLog::from_events(&values(&events));
+    verdict::verdicts(&log).into_iter().find(|verdict| verdict.name == name).unwrap()
+}
+
+#[test]
+fn a_difference_within_two_standard_errors_has_no_mark() {
+    for (gain, expected) in
+        [(0.05, Some(true)), (0.021, Some(true)), (0.019, None), (-0.019, None), (-0.021, Some(false))]
+    {
+        let found = figure(vec![fixture::context("after_extension", gain)], "worth of context");
+        assert_eq!(found.passes, expected, "{found}");
+        assert_eq!(found.note.contains("chance"), expected.is_none(), "{found}");
+    }
+}
+
+#[test]
+fn the_needle_says_what_it_owes_to_the_first_weights() {
+    let grid = |when: &str, accuracy: [f64; 3]| {
+        Event::Needle(ev::Needle {
+            when: when.into(),
+            task: "passkey".into(),
+            lengths_tokens: vec![1024, 2048, 16_384],
+            depths: vec![0.0, 1.0],
+            accuracy: vec![accuracy.to_vec(); 2],
+            trials: 1,
+            ..ev::Needle::default()
+        })
+    };
+    let more = vec![grid("after_extension", [1.0, 0.9, 0.5]), grid("first_weights", [0.6, 0.4, 0.25])];
+    let found = figure(more, "needle found");
+    assert_eq!((found.value.as_str(), found.passes), ("50\u{a0}%", Some(false)));
+    for words in [
+        "at 16k tokens, the longest tested",
+        "95\u{a0}% up to 2k",
+        "built-in copying circuit, which found 25\u{a0}% at 16k before step 0",
+        "of its tokens are look-up drills",
+    ] {
+        assert!(found.note.contains(words), "{words}: {}", found.note);
+    }
+}
+
+#[test]
+fn a_late_run_says_so() {
+    let done = |time_s| vec![Event::Done(ev::Done { time_s, given_s: 600.0, ..ev::Done::default() })];
+    assert_eq!(figure(done(605.0), "time").passes, Some(true));
+    assert_eq!(figure(done(660.0), "time").passes, Some(false));
 }
 
 #[test]

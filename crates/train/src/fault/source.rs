@@ -123,6 +123,10 @@ impl Sources for FaultySources<'_> {
     fn round(&self, recipe: &Recipe) -> u64 {
         self.inner.round(recipe)
     }
+
+    fn drill_share(&self, recipe: &Recipe, index: usize) -> Result<f64> {
+        self.inner.drill_share(recipe, index)
+    }
 }
 
 struct FaultySource {

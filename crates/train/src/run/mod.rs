@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use fathom_base::Flow;
-use fathom_base::metrics::{Event, MetricsWriter};
+use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_tensor::mesh::Axis;
 
 use crate::error::{Error, Result};
 use crate::recipe::Recipe;
 use crate::step::Trainer;
 use keeper::Keeper;
-pub use parts::{Hooks, Outcome, Rebuild, RunParts};
+pub use parts::{Hooks, Outcome, Rebuild, RunParts, StageTime};
 pub use progress::{Amax, Ended, Progress};
 use pulse::Pulse;
 use stepper::{InStage, Stepper, Supplies};
@@ -65,7 +65,7 @@ impl<'a> Run<'a> {
             mut trainer,
             sources,
             metrics,
-            seconds,
+            time,
             disk_sharers,
             stop,
             rebuild,
@@ -77,7 +77,7 @@ impl<'a> Run<'a> {
         let own = own_folder(folder, mesh.rank());
         let resumed = saved.as_ref().map(|saved| saved.step);
         let watcher = Watcher::open(recipe, own.clone(), metrics, &mesh, resumed)?;
-        let supplies = Supplies { sources, rebuild, disk_sharers, seconds };
+        let supplies = Supplies { sources, rebuild, disk_sharers, time };
         let stepper = Stepper::new(recipe, own, trainer, supplies);
         let progress = saved.unwrap_or_default();
         let mut run = Run { recipe, progress, stepper, keeper, watcher, stop };
@@ -151,7 +151,14 @@ impl<'a> Run<'a> {
         watcher.enter(&stepper.device().mesh);
         let (stage, settled) = stepper.enter(index, progress)?;
         let event = watcher.stage_event(index, progress.step, stage.steps(), &stepper.trainer().model.spec);
+        let event = events::Stage { drill_share: stepper.drill_share(index)?, ..event };
         hooks.stage(&event, &settled);
+        if stage.steps() == Some(0) {
+            hooks.warn(&format!(
+                "stage {}: the time that is left holds no step of it, so the model is not trained on {} tokens",
+                event.name, event.seq_len_tokens
+            ));
+        }
         if progress.stage_step == 0 {
             watcher.log().write(&Event::Stage(event))?;
             let budget = stepper.device().pool.budget();
@@ -214,7 +221,7 @@ impl<'a> Run<'a> {
         })?;
         let seen = Seen { trainer: stepper.trainer(), stage: stage.index(), how: stage.how() };
         let took = watcher.end_step(&look, seen, progress, hooks)?;
-        let reported = stage.end_step(took.step_s, progress);
+        let reported = stage.end_step(stepper.lap_s(), progress);
         let metrics = watcher.reported(reported, number, took.step_s)?;
         progress.add_step(took.step_s, stage.cursor().clone());
         let made = Made { stage: stage.index(), lr: fed.lr, data_wait_s: fed.data_wait_s, metrics, took };
@@ -289,8 +296,6 @@ impl<'a> Run<'a> {
     /// What follows the steps of a stage; how the run ended, if it stops there. It has saved the stage's end, and comes back to it.
     fn leave(&mut self, running: Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
         let index = running.stage.index();
-        self.stepper.leave(index, self.progress.stage_time_s);
-        let ended = Instant::now();
         drop(running);
         self.save(hooks)?;
         // Published before anything is measured, which may take longer than what asks the run to end waits.
@@ -301,7 +306,6 @@ impl<'a> Run<'a> {
         }
         self.progress = self.progress.after_stage(self.recipe.run.minutes);
         self.save(hooks)?;
-        self.stepper.set_aside(hooks.aside_s(index) - ended.elapsed().as_secs_f64());
         Ok(None)
     }
 }

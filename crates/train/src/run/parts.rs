@@ -36,11 +36,6 @@ pub trait Hooks {
     fn step(&mut self, _step: &events::Step, _stage_step: u64, _stage_steps: Option<u64>) -> Result<()> {
         Ok(())
     }
-    /// Seconds of a timed run that are set aside for what follows the steps of a stage. What it takes more or less changes the steps
-    /// of later stages.
-    fn aside_s(&self, _index: usize) -> f64 {
-        0.0
-    }
     /// A stage ended after `step` updates; the model is as it is now, and saved. Called again if the run is killed before it
     /// returns, or stops here ([`Flow::Stop`], which all ranks say together).
     ///
@@ -54,6 +49,18 @@ pub trait Hooks {
         _metrics: &mut MetricsWriter,
     ) -> Result<Flow> {
         Ok(Flow::Continue)
+    }
+}
+
+/// The time that a run gives to stages which have no number of steps. The first rank asks it.
+pub trait StageTime {
+    /// What its clock shows, in seconds.
+    fn now_s(&self) -> f64;
+    /// Seconds that the steps of a stage may still take; steps of it took `spent_s` before this process entered it.
+    fn left_s(&self, stage: usize, spent_s: f64) -> f64;
+    /// Seconds of a step of a stage, by what is known before it makes one.
+    fn step_s(&self, _stage: usize) -> Option<f64> {
+        None
     }
 }
 
@@ -73,8 +80,8 @@ pub struct RunParts<'a> {
     pub sources: Box<dyn Sources + 'a>,
     /// Its log.
     pub metrics: MetricsWriter,
-    /// Seconds of each stage, for stages without steps.
-    pub seconds: Vec<f64>,
+    /// The time of stages without steps; `None` where another rank knows it, or all stages have their steps.
+    pub time: Option<&'a dyn StageTime>,
     /// Ranks that share the disk behind this one's memory, itself among them.
     pub disk_sharers: usize,
     /// Set from outside to save and stop.

@@ -3,16 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use fathom_base::Flow;
-use fathom_base::metrics::{MetricsWriter, events};
+use fathom_base::metrics::MetricsWriter;
 use fathom_cpu::Cpu;
 use fathom_model::{Biases, Family, LayerSpec, Mlp, RopeScaling, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, Device, NormKind};
 use fathom_train::recipe::{Checkpoint, FamilyName, Packing, Recipe, RopeType, Stage};
-use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, RunParts, Sources, Stores, Trainer};
+use fathom_train::{
+    Checkpoints, Hooks, Outcome, Progress, Run, RunParts, Sources, StageTime, Stores, Trainer,
+};
 
 use crate::mesh::{Case, ONE, every_rank, resume, save_again};
 use crate::survive::{VOCAB, Watch, mesh, recipe, run, trainer, write_store};
@@ -34,17 +35,16 @@ fn alone(folder: &Path, recipe: &Recipe) -> Trainer {
 
 fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn Hooks) -> Trainer {
     let sources = Box::new(Stores::open(recipe, None, VOCAB).unwrap());
-    let seconds = vec![60.0; recipe.stage.len()];
-    let (outcome, trainer) = alone_from(folder, recipe, (sources, seconds), stop, hooks);
+    let (outcome, trainer) = alone_from(folder, recipe, (sources, None), stop, hooks);
     assert_eq!(outcome, Outcome::Finished);
     trainer
 }
 
-/// Runs a recipe on one rank, from sources and with seconds for its stages.
+/// Runs a recipe on one rank, from sources and with a time for its stages.
 pub fn alone_from(
     folder: &Path,
     recipe: &Recipe,
-    (sources, seconds): (Box<dyn Sources + '_>, Vec<f64>),
+    (sources, time): (Box<dyn Sources + '_>, Option<&dyn StageTime>),
     stop: &AtomicBool,
     hooks: &mut dyn Hooks,
 ) -> (Outcome, Trainer) {
@@ -57,7 +57,7 @@ pub fn alone_from(
         trainer,
         sources,
         metrics,
-        seconds,
+        time,
         disk_sharers: 1,
         stop,
         rebuild: None,
@@ -139,60 +139,12 @@ fn a_run_that_stops_while_it_measures_comes_back_to_the_measurement() {
     let recipe = two_stages(folder.path());
     let checkpoints = Checkpoints::new(&folder.path().join("checkpoints"), 1);
     let mut hooks = Measuring { checkpoints, found: Vec::new(), stops: true };
-    let open = || (Box::new(Stores::open(&recipe, None, VOCAB).unwrap()) as _, vec![60.0; 2]);
+    let open = || (Box::new(Stores::open(&recipe, None, VOCAB).unwrap()) as _, None);
     let stop = AtomicBool::new(false);
     let mut go_on = || alone_from(folder.path(), &recipe, open(), &stop, &mut hooks);
     let outcomes = [go_on().0, go_on().0];
     assert_eq!(outcomes, [Outcome::Interrupted, Outcome::Finished]);
     assert_eq!(hooks.found, [Some(2), Some(2), Some(5)]);
-}
-
-/// Measures longer than was set aside, and counts the seconds from there to the second stage's last step.
-struct Late {
-    sleep_s: f64,
-    began: Option<Instant>,
-    second_s: f64,
-}
-
-impl Hooks for Late {
-    fn step(&mut self, step: &events::Step, _: u64, _: Option<u64>) -> fathom_train::Result<()> {
-        if let Some(began) = self.began.filter(|_| step.stage == 1) {
-            self.second_s = began.elapsed().as_secs_f64();
-        }
-        Ok(())
-    }
-    fn aside_s(&self, _: usize) -> f64 {
-        0.5
-    }
-    fn stage_done(
-        &mut self,
-        _: &Trainer,
-        index: usize,
-        _: u64,
-        _: &mut MetricsWriter,
-    ) -> fathom_train::Result<Flow> {
-        if index == 0 {
-            std::thread::sleep(std::time::Duration::from_secs_f64(self.sleep_s));
-            self.began = Some(Instant::now());
-        }
-        Ok(Flow::Continue)
-    }
-}
-
-/// A run that has minutes ends in time, whatever is done between its stages.
-#[test]
-fn what_follows_a_stage_is_taken_from_the_next() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut recipe = two_stages(folder.path());
-    recipe.run.minutes = Some(1.0);
-    recipe.checkpoint.every_steps = None;
-    recipe.stage.iter_mut().for_each(|stage| stage.steps = None);
-    let sources = Box::new(Stores::open(&recipe, None, VOCAB).unwrap());
-    let (stop, mut hooks) = (AtomicBool::new(false), Late { sleep_s: 5.5, began: None, second_s: 0.0 });
-    let (outcome, _) = alone_from(folder.path(), &recipe, (sources, vec![0.2, 6.0]), &stop, &mut hooks);
-    assert_eq!(outcome, Outcome::Finished);
-    // Six seconds less the five too many; half of them are its own in any case.
-    assert!((2.0..5.0).contains(&hooks.second_s), "{}", hooks.second_s);
 }
 
 /// One checkpoint, of step 1.

@@ -54,14 +54,14 @@ fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result
         let (trainer, stores) =
             (trainer(recipe, &device).unwrap(), Stores::open(recipe, None, VOCAB).unwrap());
         // Asked to stop before its first step.
-        let (seconds, stop) = (vec![60.0], &AtomicBool::new(true));
+        let stop = &AtomicBool::new(true);
         let parts = RunParts {
             recipe,
             folder,
             trainer,
             sources: Box::new(stores),
             metrics,
-            seconds,
+            time: None,
             disk_sharers: 2,
             stop,
             rebuild: None,

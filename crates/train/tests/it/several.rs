@@ -180,7 +180,7 @@ fn rank(device: &Device, folder: &Path, recipes: &[&Recipe], stop_at: Option<u64
             trainer,
             sources: Box::new(Stores::open(recipe, None, VOCAB).unwrap()),
             metrics: MetricsWriter::open(own(folder).join("metrics.jsonl")).unwrap(),
-            seconds: Vec::new(),
+            time: None,
             disk_sharers: device.mesh.grid().ranks(),
             stop: &stop,
             rebuild: Some(rebuild as Rebuild<'_>),

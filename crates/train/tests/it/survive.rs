@@ -137,7 +137,7 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
         let go = || -> fathom_train::Result<Outcome> {
             let metrics = MetricsWriter::open(&log)?;
             let trainer = trainer(recipe, &device)?;
-            let (stores, seconds) = (Stores::open(recipe, None, VOCAB)?, vec![60.0]);
+            let stores = Stores::open(recipe, None, VOCAB)?;
             let (rebuild, disk_sharers) = (Some(&rebuild as fathom_train::Rebuild<'_>), grid.ranks());
             let parts = RunParts {
                 recipe,
@@ -145,7 +145,7 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
                 trainer,
                 sources: Box::new(stores),
                 metrics,
-                seconds,
+                time: None,
                 disk_sharers,
                 stop: &stop,
                 rebuild,

@@ -1,14 +1,15 @@
 //! How long stages are, and what their learning rates make of it.
 
+use std::cell::Cell;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use fathom_base::metrics::{Event, read_events};
 use fathom_tensor::mesh::Grid;
 use fathom_text::loader::Cursor;
 use fathom_train::recipe::{Checkpoint, Recipe};
-use fathom_train::{MicroBatch, Outcome, Result, Share, Source, Sources, Stores, Trainer, stage};
+use fathom_train::{MicroBatch, Outcome, Result, Share, Source, Sources, StageTime, Stores, Trainer, stage};
 
 use crate::again::alone_from;
 use crate::survive::{VOCAB, Watch, mesh, recipe, write_store};
@@ -23,15 +24,39 @@ fn shared(folder: &Path) -> Recipe {
     recipe
 }
 
-/// Runs it to its end, stopped once after a step.
+/// A clock that steps move, and what it shows at a stage's end.
+#[derive(Clone)]
+struct Told {
+    now_s: Rc<Cell<f64>>,
+    ends_s: f64,
+}
+
+impl Told {
+    fn until(ends_s: f64) -> Told {
+        Told { now_s: Rc::default(), ends_s }
+    }
+}
+
+impl StageTime for Told {
+    fn now_s(&self) -> f64 {
+        self.now_s.get()
+    }
+
+    fn left_s(&self, _: usize, _: f64) -> f64 {
+        self.ends_s - self.now_s.get()
+    }
+}
+
+/// Runs it to its end, stopped once after a step; its steps take a second each.
 fn stopped_at(folder: &Path, recipe: &Recipe, seconds: f64, step: u64) {
-    let mut outcome = Outcome::Interrupted;
+    let (mut outcome, time) = (Outcome::Interrupted, Told::until(seconds));
     for stop_at in [Some(step), None] {
         if outcome == Outcome::Interrupted {
-            let (sources, stop) = (Stores::open(recipe, None, VOCAB).unwrap(), AtomicBool::new(false));
+            let (inner, stop) = (Stores::open(recipe, None, VOCAB).unwrap(), AtomicBool::new(false));
             let mut watch = Watch { warnings: Vec::new(), stop_at, stop: &stop };
+            let sources = Slow { inner, time: time.clone(), round: 1, step_s: |_| 1.0 };
             let sources: Box<dyn Sources> = Box::new(sources);
-            (outcome, _) = alone_from(folder, recipe, (sources, vec![seconds]), &stop, &mut watch);
+            (outcome, _) = alone_from(folder, recipe, (sources, Some(&time)), &stop, &mut watch);
         }
     }
     assert_eq!(outcome, Outcome::Finished);
@@ -60,7 +85,7 @@ fn a_share_of_warm_up_is_of_all_steps() {
         let mut recipe = shared(folder.path());
         (recipe.stage[0].steps, recipe.stage[0].epochs) = (steps, epochs);
         recipe.stage[0].micro_batches = 8;
-        stopped_at(folder.path(), &recipe, 0.0, 2);
+        stopped_at(folder.path(), &recipe, 60.0, 2);
         let rates = rates(folder.path());
         let schedule = stage::schedule(&recipe, 0, rates.len() as u64);
         assert!(rates.len() > 4 && steps.is_none_or(|steps| rates.len() as u64 == steps), "{rates:?}");
@@ -75,29 +100,33 @@ fn a_share_of_warm_up_is_of_the_steps_that_a_time_holds() {
     let folder = tempfile::tempdir().unwrap();
     let mut recipe = shared(folder.path());
     (recipe.run.minutes, recipe.checkpoint.every_s) = (Some(1.0), None);
-    stopped_at(folder.path(), &recipe, 2.0, 6);
+    stopped_at(folder.path(), &recipe, 20.5, 6);
     let decided: Vec<u64> =
         serde_json::from_slice(&std::fs::read(folder.path().join("steps.json")).unwrap()).unwrap();
     let (rates, schedule) = (rates(folder.path()), stage::schedule(&recipe, 0, decided[0]));
-    assert_eq!(rates.len() as u64, decided[0]);
+    assert_eq!((rates.len(), decided[0]), (20, 20));
     assert!(rates[0] < 1e-6 * recipe.optimizer.lr, "{rates:?}");
     for (step, rate) in (0..).zip(&rates).skip(4) {
         is_near(*rate, schedule.rate(step));
     }
 }
 
-/// Stores of which every fourth step waits, as for answers that are written.
-struct Waiting(Stores);
+/// Stores whose steps take what `step_s` says of their number.
+struct Slow {
+    inner: Stores,
+    time: Told,
+    round: u64,
+    step_s: fn(u64) -> f64,
+}
 
-struct WaitingSource {
+struct SlowSource {
     inner: Box<dyn Source>,
+    time: Told,
+    step_s: fn(u64) -> f64,
     steps: u64,
 }
 
-const ROUND: u64 = 4;
-const WAIT_S: f64 = 0.2;
-
-impl Sources for Waiting {
+impl Sources for Slow {
     fn open(
         &self,
         recipe: &Recipe,
@@ -105,24 +134,23 @@ impl Sources for Waiting {
         share: Share,
         cursor: Option<&Cursor>,
     ) -> Result<Box<dyn Source>> {
-        let inner = self.0.open(recipe, index, share, cursor)?;
-        Ok(Box::new(WaitingSource { inner, steps: 0 }))
+        let inner = self.inner.open(recipe, index, share, cursor)?;
+        Ok(Box::new(SlowSource { inner, time: self.time.clone(), step_s: self.step_s, steps: 0 }))
     }
 
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {
-        self.0.steps(recipe, index)
+        self.inner.steps(recipe, index)
     }
 
     fn round(&self, _: &Recipe) -> u64 {
-        ROUND
+        self.round
     }
 }
 
-impl Source for WaitingSource {
+impl Source for SlowSource {
     fn step(&mut self, policy: &Trainer) -> Result<Vec<MicroBatch>> {
-        if self.steps.is_multiple_of(ROUND) {
-            std::thread::sleep(Duration::from_secs_f64(WAIT_S));
-        }
+        let now_s = &self.time.now_s;
+        now_s.set(now_s.get() + (self.step_s)(self.steps));
         self.steps += 1;
         self.inner.step(policy)
     }
@@ -136,19 +164,33 @@ impl Source for WaitingSource {
     }
 }
 
-/// A time holds as many rounds as their first steps leave it, however short the others are.
-#[test]
-fn the_time_of_writing_answers_counts() {
+/// A run whose steps take so long, and what its clock shows at its end; the time is 60 s.
+fn timed(round: u64, step_s: fn(u64) -> f64) -> (u64, f64) {
     let folder = tempfile::tempdir().unwrap();
     let mut recipe = shared(folder.path());
     (recipe.run.minutes, recipe.checkpoint.every_s) = (Some(1.0), None);
     recipe.stage[0].micro_batches = 1;
-    let (stop, seconds) = (AtomicBool::new(false), 3.0);
+    let (stop, time) = (AtomicBool::new(false), Told::until(60.0));
     let mut watch = Watch { warnings: Vec::new(), stop_at: None, stop: &stop };
-    let sources: Box<dyn Sources> = Box::new(Waiting(Stores::open(&recipe, None, VOCAB).unwrap()));
-    let (outcome, _) = alone_from(folder.path(), &recipe, (sources, vec![seconds]), &stop, &mut watch);
+    let inner = Stores::open(&recipe, None, VOCAB).unwrap();
+    let sources: Box<dyn Sources> = Box::new(Slow { inner, time: time.clone(), round, step_s });
+    let (outcome, _) = alone_from(folder.path(), &recipe, (sources, Some(&time)), &stop, &mut watch);
     assert_eq!(outcome, Outcome::Finished);
-    let most = ((seconds / WAIT_S) as u64 + 1) * ROUND;
-    let steps = rates(folder.path()).len() as u64;
-    assert!(steps <= most, "{steps} steps, which wait for {} s", steps.div_ceil(ROUND) as f64 * WAIT_S);
+    (rates(folder.path()).len() as u64, time.now_s.get())
+}
+
+/// A time holds as many rounds as their first steps leave it, however short the others are.
+#[test]
+fn the_time_of_writing_answers_counts() {
+    let (steps, ended_s) = timed(4, |step| if step.is_multiple_of(4) { 7.0 } else { 1.0 });
+    assert_eq!((steps, ended_s), (24, 60.0));
+}
+
+#[test]
+fn a_machine_that_becomes_slower_makes_fewer_steps_and_not_later_ones() {
+    assert_eq!(timed(1, |_| 4.0), (15, 60.0));
+    let (steps, ended_s) = timed(1, |step| if step < 5 { 4.0 } else { 12.0 });
+    assert!(steps <= 9 && (48.0..=64.0).contains(&ended_s), "{steps} steps until {ended_s}");
+    let (steps, ended_s) = timed(1, |step| if step < 5 { 4.0 } else { 1.0 });
+    assert!(steps >= 40 && (58.0..=61.0).contains(&ended_s), "{steps} steps until {ended_s}");
 }

@@ -45,6 +45,8 @@ pub enum Event {
     Pipeline(Pipeline),
     /// Loss by position.
     EvalPosition(EvalPosition),
+    /// The loss of the same tokens with a long context and with a short one.
+    EvalContext(EvalContext),
     /// Bits per byte of a text.
     EvalBits(EvalBits),
     /// How the model answers held-out lessons.
@@ -184,6 +186,9 @@ events! {
         /// Bits per byte of held-out text that is no lesson: what the lessons cost; 0 where it was not measured.
         #[serde(skip_serializing_if = "is_nothing")]
         text_bits_per_byte: f64,
+        /// Tokens at the beginning of each of those texts that were scored.
+        #[serde(skip_serializing_if = "is_zero")]
+        text_context_tokens: u64,
         /// Learned tokens that were scored.
         tokens: u64,
         /// Lessons that were scored.
@@ -216,6 +221,9 @@ events! {
         family: String,
         /// Parameters, tied ones once.
         params: u64,
+        /// What its first weights are made of besides chance: `induction`, a circuit that copies.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        init: String,
         /// Shapes and settings worth reading, in the order to show them: `layers`, `hidden`, ...
         config: Vec<NameValue>,
     }
@@ -242,6 +250,9 @@ events! {
         steps: u64,
         /// Position scaling in words, e.g. `yarn x16, base 500000`.
         rope: String,
+        /// Share of its tokens that are made up to train looking up.
+        #[serde(skip_serializing_if = "is_nothing")]
+        drill_share: f64,
     }
 
     /// A step ended.
@@ -328,6 +339,31 @@ events! {
         tokens: u64,
     }
 
+    /// The loss of the same tokens with all of their context and with a part of it.
+    struct EvalContext {
+        /// `before_extension`, `after_extension`, or another moment.
+        when: String,
+        /// Finished updates.
+        step: u64,
+        /// Tokens of the longest context.
+        full_tokens: u64,
+        /// Tokens that the context was cut to, at most; half as many at least.
+        cut_tokens: u64,
+        /// Mean loss with the full context, in nats.
+        #[serde(with = "nullable")]
+        full_loss: f64,
+        /// Mean loss of the same tokens with the cut one.
+        #[serde(with = "nullable")]
+        cut_loss: f64,
+        /// Standard error of their difference.
+        #[serde(with = "nullable")]
+        standard_error: f64,
+        /// Tokens that were scored.
+        tokens: u64,
+        /// Blocks of tokens by which differences were taken.
+        blocks: u64,
+    }
+
     /// How well the model compresses a text it has not seen.
     struct EvalBits {
         /// Which text.
@@ -342,6 +378,8 @@ events! {
         gzip_bits_per_byte: f64,
         /// Bytes of text scored.
         bytes: u64,
+        /// The most tokens before a predicted one.
+        context_tokens: u64,
     }
 
     /// Finding a planted fact. `accuracy[d][l]` belongs to `depths[d]` and `lengths_tokens[l]`.
@@ -460,6 +498,9 @@ events! {
         peak_rss_bytes: u64,
         /// Folder of the exported model, relative to the run.
         model_path: String,
+        /// The time that the run was given; 0 where it was given none.
+        #[serde(skip_serializing_if = "is_nothing")]
+        given_s: f64,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who steps: the model with its optimizer, its data, and how the steps of a stage are made. It makes the next step, and knows
 //! nothing of checkpoints and logs. `budget` says what a stage may use, `timed` decides the number of its steps where it has
-//! seconds, by what `pace` says that steps take.
+//! a time instead, by what `pace` says that steps take.
 
 mod budget;
 mod pace;
@@ -17,7 +17,7 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{DType, Device, Meta};
 use fathom_text::loader::Cursor;
 
-use super::{Progress, Rebuild};
+use super::{Progress, Rebuild, StageTime};
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::offload::{self, Passed, Room};
@@ -45,7 +45,7 @@ pub(super) struct Stepper<'a> {
     opened: [Option<u64>; 2],
     /// Ranks that share the disk behind this one's memory.
     disk_sharers: usize,
-    timed: Timed,
+    timed: Timed<'a>,
 }
 
 /// What a stepper is made of, besides its model.
@@ -54,10 +54,10 @@ pub(super) struct Supplies<'a> {
     pub sources: Box<dyn Sources + 'a>,
     /// See [`super::RunParts::rebuild`].
     pub rebuild: Option<Rebuild<'a>>,
-    /// See [`super::Parts::disk_sharers`].
+    /// See [`super::RunParts::disk_sharers`].
     pub disk_sharers: usize,
-    /// See [`super::Parts::seconds`].
-    pub seconds: Vec<f64>,
+    /// See [`super::RunParts::time`].
+    pub time: Option<&'a dyn StageTime>,
 }
 
 /// A stage whose steps are made.
@@ -69,6 +69,8 @@ pub(super) struct InStage {
     source: Box<dyn Source>,
     /// How many there are; not known at first of a timed one.
     length: Length,
+    /// It has a time, and a number of steps by what they take.
+    is_timed: bool,
     /// How many share a rollout.
     round: u64,
     /// Those that this process made.
@@ -139,8 +141,8 @@ impl InStage {
 impl<'a> Stepper<'a> {
     /// Of a model that is as the run goes on with it; `folder` is this rank's own.
     pub fn new(recipe: &'a Recipe, folder: PathBuf, trainer: Trainer, supplies: Supplies<'a>) -> Stepper<'a> {
-        let Supplies { sources, rebuild, disk_sharers, seconds } = supplies;
-        let (spec, timed) = (trainer.model.spec.clone(), Timed::new(&folder, seconds));
+        let Supplies { sources, rebuild, disk_sharers, time } = supplies;
+        let (spec, timed) = (trainer.model.spec.clone(), Timed::new(&folder, time));
         let opened = [None; 2];
         Stepper { recipe, folder, trainer, sources, spec, rebuild, opened, disk_sharers, timed }
     }
@@ -202,17 +204,27 @@ impl<'a> Stepper<'a> {
         let offloaded = [host_bytes, disk_bytes];
         self.open(&settled.how.places, offloaded)?;
         let source = self.sources.open(recipe, index, self.share(index), progress.cursor.as_ref())?;
-        let length = match recipe.stage[index].steps.or(self.sources.steps(recipe, index)?) {
+        let steps = recipe.stage[index].steps.or(self.sources.steps(recipe, index)?);
+        let length = match steps {
             Some(steps) => Length::Decided(steps),
             None => {
-                let decided = self.timed.decided(index)?;
-                timed::agree(self.device(), decided.map_or(Length::Unknown, Length::Decided))
+                let known = match self.device().mesh.rank() {
+                    0 => self.timed.enter(index, progress)?,
+                    _ => Length::Unknown,
+                };
+                timed::agree(self.device(), known)
             }
         };
+        let is_timed = steps.is_none();
         self.trainer.make_sums(&settled.how);
         let (how, round, made) = (settled.how.clone(), self.sources.round(recipe), Vec::new());
-        let stage = InStage { index, how, offloaded, source, length, round, made };
+        let stage = InStage { index, how, offloaded, source, length, is_timed, round, made };
         Ok((stage, settled))
+    }
+
+    /// Share of a stage's tokens that are made up to train looking up.
+    pub fn drill_share(&self, index: usize) -> Result<f64> {
+        self.sources.drill_share(self.recipe, index)
     }
 
     /// Opens what is behind the machine's memory.
@@ -276,11 +288,12 @@ impl<'a> Stepper<'a> {
         Ok(result)
     }
 
-    /// Decides the number of a timed stage's steps from those so far, if they are enough. All ranks call this together.
+    /// Decides the number of a timed stage's steps from those so far, if they are enough: again after each, since the machine's speed
+    /// changes. All ranks call this together.
     pub fn decide(&self, stage: &mut InStage, progress: &Progress) -> Result<()> {
-        if stage.steps().is_none() {
+        if stage.is_timed {
             let known = match self.device().mesh.rank() {
-                0 => self.timed.decide(stage.index, &stage.made, stage.round, progress)?,
+                0 => self.timed.decide(stage.index, (&stage.made, stage.round), progress, stage.length)?,
                 _ => Length::Unknown,
             };
             stage.length = timed::agree(self.device(), known);
@@ -288,14 +301,9 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// Counts the seconds that a stage took, for those after it.
-    pub fn leave(&mut self, index: usize, stage_time_s: f64) {
-        self.timed.leave(index, stage_time_s);
-    }
-
-    /// Counts seconds that were set aside and not used (negative: overrun).
-    pub fn set_aside(&mut self, seconds: f64) {
-        self.timed.set_aside(seconds);
+    /// Seconds since the step before this one ended, or the stage was entered.
+    pub fn lap_s(&mut self) -> f64 {
+        self.timed.lap_s()
     }
 
     /// Goes back into a stage that had ended: a timed one decides its steps again.

@@ -10,6 +10,9 @@ pub(super) struct Made {
     pub opens: bool,
 }
 
+/// The last rounds that say what steps take: the machine's speed changes.
+const RECENT: usize = 6;
+
 /// What steps take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
@@ -22,11 +25,19 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Medians over the steps so far; none before there is one of each kind.
+    /// Means over the last steps; none before there is one of each kind.
     pub fn of(made: &[Made], round: u64) -> Option<Pace> {
-        let opening_s = median(made, true)?;
-        let other_s = if round > 1 { median(made, false)? } else { opening_s };
+        // The first step touches fresh memory and is slower than the rest.
+        let most = RECENT.saturating_mul(round as usize).saturating_add(1);
+        let made = &made[made.len().saturating_sub(most)..];
+        let opening_s = mean(made, true)?;
+        let other_s = if round > 1 { mean(made, false)? } else { opening_s };
         Some(Pace { round, opening_s, other_s })
+    }
+
+    /// The mean of a round.
+    pub fn mean_s(&self) -> f64 {
+        (self.opening_s + (self.round - 1) as f64 * self.other_s) / self.round as f64
     }
 
     /// How many steps end within so many seconds, after `made` of the stage.
@@ -46,8 +57,8 @@ impl Pace {
     }
 }
 
-/// The median of the steps of a kind. The first step touches fresh memory and is slower than the rest, so it counts only where it is alone.
-fn median(made: &[Made], opens: bool) -> Option<f64> {
+/// The mean of the steps of a kind. The first of them counts only where it is alone.
+fn mean(made: &[Made], opens: bool) -> Option<f64> {
     let of_kind = |made: &[Made]| -> Vec<f64> {
         made.iter().filter(|step| step.opens == opens).map(|step| step.step_s).collect()
     };
@@ -55,8 +66,7 @@ fn median(made: &[Made], opens: bool) -> Option<f64> {
     if times.is_empty() {
         times = of_kind(made);
     }
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied()
+    (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
 }
 
 #[cfg(test)]
@@ -78,7 +88,7 @@ mod tests {
 
     #[test]
     fn answers_are_written_once_a_round() {
-        // Ten seconds of writing to four steps of one: a round takes 14, of which the median of steps knows 4.
+        // Ten seconds of writing to four steps of one: a round takes 14, of which the mean of others knows 4.
         let pace = Pace::of(&made(4, &[13.0, 1.0, 1.0, 1.0, 11.0, 1.0]), 4).unwrap();
         assert_eq!(pace, Pace { round: 4, opening_s: 11.0, other_s: 1.0 });
         let within = |seconds: f64, made: u64| pace.steps_within(seconds, made);

@@ -1,4 +1,4 @@
-//! How many steps a stage makes that has seconds instead: decided by its first steps, once.
+//! How many steps a stage makes that has a time instead: decided by its first steps, and again after each.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use fathom_tensor::{Category, Device};
 
 use crate::checkpoint::{publish, read_if_there};
 use crate::error::{Error, Result};
-use crate::run::Progress;
+use crate::run::{Progress, StageTime};
 
 use super::pace::{Made, Pace};
 
@@ -15,8 +15,9 @@ use super::pace::{Made, Pace};
 const PROBE_STEPS: usize = 4;
 /// See [`PROBE_STEPS`].
 const PROBE_SHARE: f64 = 0.3;
-/// A timed stage gets this share of its seconds at least, however late the run is.
-const LEAST_SHARE: f64 = 0.5;
+/// A decided number stays while it takes no more than this share of the stage's time more or less than there is: learning rates
+/// follow from it.
+const TOLERANCE: f64 = 0.01;
 
 /// What is known of the number of a stage's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,51 +30,95 @@ pub(super) enum Length {
     Decided(u64),
 }
 
-/// Seconds of stages, and the numbers of steps that were decided from them.
-pub(super) struct Timed {
-    /// Has the decided numbers, so that a resumed run has the same schedule.
+/// The time of stages, and the numbers of steps that were decided from it.
+pub(super) struct Timed<'a> {
+    /// Has the decided numbers, so that a resumed run goes on with the schedule that it had.
     path: PathBuf,
-    /// Seconds of each stage, for stages without steps.
-    seconds: Vec<f64>,
-    /// Seconds that earlier stages of this process left over (negative: overran): a stage's first steps decide the number of its
-    /// steps, and the machine's speed changes.
-    unspent_s: f64,
+    time: Option<&'a dyn StageTime>,
+    /// What the clock showed when the last step ended, or the stage was entered.
+    lapped_s: f64,
+    /// Seconds that steps of the stage took before this process entered it.
+    spent_s: f64,
 }
 
-impl Timed {
-    /// Of stages with so many seconds each; `folder` has the decided numbers.
-    pub fn new(folder: &Path, seconds: Vec<f64>) -> Timed {
-        Timed { path: folder.join("steps.json"), seconds, unspent_s: 0.0 }
+impl<'a> Timed<'a> {
+    /// Of stages that have this time; `folder` has the decided numbers.
+    pub fn new(folder: &Path, time: Option<&'a dyn StageTime>) -> Timed<'a> {
+        Timed { path: folder.join("steps.json"), time, lapped_s: 0.0, spent_s: 0.0 }
+    }
+
+    /// Begins a stage, or goes on with it: the number of its steps that was decided before, and none if the time does not hold the
+    /// first of them.
+    pub fn enter(&mut self, index: usize, progress: &Progress) -> Result<Length> {
+        self.spent_s = progress.stage_time_s;
+        self.lap_s();
+        if let Some(steps) = self.decided(index)? {
+            return Ok(Length::Decided(steps));
+        }
+        let (Some(time), true) = (self.time, progress.stage_step == 0) else { return Ok(Length::Unknown) };
+        let left_s = time.left_s(index, self.spent_s);
+        if time.step_s(index).is_none_or(|step_s| step_s <= left_s) {
+            return Ok(Length::Unknown);
+        }
+        self.publish(index, 0)?;
+        Ok(Length::Decided(0))
+    }
+
+    /// Seconds since this was asked last, or the stage was entered; 0 where no clock is at hand.
+    pub fn lap_s(&mut self) -> f64 {
+        let now_s = self.time.map_or(0.0, StageTime::now_s);
+        now_s - std::mem::replace(&mut self.lapped_s, now_s)
     }
 
     /// The number of a timed stage's steps, if it was decided before.
-    pub fn decided(&self, index: usize) -> Result<Option<u64>> {
+    fn decided(&self, index: usize) -> Result<Option<u64>> {
         let Some(text) = read_if_there(&self.path)? else { return Ok(None) };
         let decided: Vec<u64> = serde_json::from_str(&text)
             .map_err(|error| Error::Checkpoint { path: self.path.clone(), message: error.to_string() })?;
         Ok(decided.get(index).copied())
     }
 
-    /// Decides it from the steps so far, if they are enough; `round`: as many share a rollout.
-    pub fn decide(&self, index: usize, made: &[Made], round: u64, progress: &Progress) -> Result<Length> {
-        let given = self.seconds.get(index).copied().unwrap_or(60.0);
-        let seconds = (given + self.unspent_s).max(LEAST_SHARE * given);
-        let left = (seconds - progress.stage_time_s).max(0.0);
-        let more = match Pace::of(made, round) {
-            Some(pace) => pace.steps_within(left, progress.stage_step),
-            None if left > 0.0 => return Ok(Length::Unknown),
-            None => 0,
+    /// Decides it from the steps so far, if they are enough, by the time that is left now.
+    /// `round`: as many steps share a rollout; `before`: what was known before the last.
+    pub fn decide(
+        &self,
+        index: usize,
+        (made, round): (&[Made], u64),
+        progress: &Progress,
+        before: Length,
+    ) -> Result<Length> {
+        let Some(time) = self.time else { return Ok(Length::Decided(progress.stage_step)) };
+        let left_s = time.left_s(index, self.spent_s).max(0.0);
+        let pace = Pace::of(made, round);
+        let steps = match &pace {
+            Some(pace) => progress.stage_step + pace.steps_within(left_s, progress.stage_step),
+            None if left_s > 0.0 => return Ok(before),
+            None => progress.stage_step,
         };
-        let steps = progress.stage_step + more;
         // A stage that goes on has spent the most of its time before, at what speed is not known.
-        let probed: f64 = made.iter().map(|step| step.step_s).sum();
-        if made.len() < PROBE_STEPS && probed < PROBE_SHARE * (left + probed) {
-            return Ok(Length::Likely(steps));
+        let probed_s: f64 = made.iter().map(|step| step.step_s).sum();
+        let is_probed = made.len() >= PROBE_STEPS || probed_s >= PROBE_SHARE * (left_s + probed_s);
+        match before {
+            Length::Decided(_) if !is_probed => return Ok(before),
+            _ if !is_probed => return Ok(Length::Likely(steps)),
+            Length::Decided(known) => {
+                let step_s = pace.map_or(0.0, |pace| pace.mean_s());
+                let more_s = known.abs_diff(steps) as f64 * step_s;
+                if more_s <= TOLERANCE * (left_s + progress.stage_time_s) {
+                    return Ok(before);
+                }
+            }
+            _ => {}
         }
+        self.publish(index, steps)?;
+        Ok(Length::Decided(steps))
+    }
+
+    /// Keeps the number of a stage's steps, after those of the stages before it.
+    fn publish(&self, index: usize, steps: u64) -> Result<()> {
         let mut decided = self.before(index)?;
         decided.push(steps);
-        publish(&self.path, serde_json::json!(decided).to_string().as_bytes())?;
-        Ok(Length::Decided(steps))
+        publish(&self.path, serde_json::json!(decided).to_string().as_bytes())
     }
 
     /// The decided numbers of the stages before one.
@@ -81,25 +126,12 @@ impl Timed {
         (0..index).map(|before| Ok(self.decided(before)?.unwrap_or(0))).collect()
     }
 
-    /// Counts the seconds that a stage took.
-    pub fn leave(&mut self, index: usize, stage_time_s: f64) {
-        self.unspent_s += self.seconds.get(index).copied().unwrap_or(0.0) - stage_time_s;
-    }
-
-    /// Counts seconds that were not used (negative: overrun).
-    pub fn set_aside(&mut self, seconds: f64) {
-        self.unspent_s += seconds;
-    }
-
-    /// Forgets the number of the steps of the stage that the run is at, and of those after it: it has the seconds that all stages
-    /// left over.
+    /// Forgets the number of the steps of the stage that the run is at, and of those after it.
     pub fn reopen(&mut self, progress: &Progress) -> Result<()> {
-        let index = progress.stage;
         if read_if_there(&self.path)?.is_some() {
-            publish(&self.path, serde_json::json!(self.before(index)?).to_string().as_bytes())?;
+            let before = self.before(progress.stage)?;
+            publish(&self.path, serde_json::json!(before).to_string().as_bytes())?;
         }
-        let given: f64 = self.seconds.iter().take(index).sum();
-        self.unspent_s = given - (progress.time_s - progress.stage_time_s);
         Ok(())
     }
 }
@@ -125,5 +157,80 @@ pub(super) fn agree(device: &Device, known: Length) -> Length {
         1 => Length::Likely(steps),
         2 => Length::Decided(steps),
         _ => Length::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A clock that a test sets, and when each stage has to end.
+    struct Told {
+        now_s: Cell<f64>,
+        ends_s: Vec<f64>,
+        step_s: Option<f64>,
+    }
+
+    impl StageTime for Told {
+        fn now_s(&self) -> f64 {
+            self.now_s.get()
+        }
+
+        fn left_s(&self, stage: usize, spent_s: f64) -> f64 {
+            self.ends_s[stage] - self.now_s.get() - spent_s
+        }
+
+        fn step_s(&self, _: usize) -> Option<f64> {
+            self.step_s
+        }
+    }
+
+    /// Makes the steps of a stage, each of which takes what `step_s` says of its number; how many there were, and the clock then.
+    fn steps_of(time: &Told, index: usize, step_s: impl Fn(u64) -> f64) -> (u64, f64) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut timed = Timed::new(folder.path(), Some(time));
+        let (mut progress, mut made) = (Progress { stage: index, ..Progress::default() }, Vec::new());
+        let mut length = timed.enter(index, &progress).unwrap();
+        while !matches!(length, Length::Decided(steps) if progress.stage_step >= steps) {
+            time.now_s.set(time.now_s.get() + step_s(progress.stage_step));
+            let lap_s = timed.lap_s();
+            made.push(Made { step_s: lap_s, opens: true });
+            (progress.stage_step, progress.stage_time_s) =
+                (progress.stage_step + 1, progress.stage_time_s + lap_s);
+            length = timed.decide(index, (&made, 1), &progress, length).unwrap();
+        }
+        (progress.stage_step, time.now_s.get())
+    }
+
+    #[test]
+    fn a_stage_ends_in_its_time_whatever_becomes_of_the_speed() {
+        let speeds: [(&str, fn(u64) -> f64, u64); 5] = [
+            ("constant", |_| 1.0, 90),
+            ("a slow first step", |step| if step == 0 { 9.0 } else { 1.0 }, 82),
+            ("ten times slower from the thirtieth step on", |step| if step < 30 { 1.0 } else { 10.0 }, 36),
+            (
+                "three times faster from the thirtieth step on",
+                |step| if step < 30 { 1.0 } else { 1.0 / 3.0 },
+                209,
+            ),
+            ("steps of a quarter of the time", |_| 22.0, 4),
+        ];
+        for (what, step_s, expected) in speeds {
+            let time = Told { now_s: Cell::new(10.0), ends_s: vec![100.5], step_s: None };
+            let (steps, ended_s) = steps_of(&time, 0, step_s);
+            let unused = 100.5 - ended_s;
+            assert!(steps.abs_diff(expected) <= 1, "{what}: {steps} steps, not {expected}");
+            assert!((-1.0..=step_s(steps) + 1.0).contains(&unused), "{what}: ended at {ended_s}");
+        }
+    }
+
+    #[test]
+    fn a_stage_whose_first_step_would_end_too_late_makes_none() {
+        for (step_s, expected) in [(Some(12.0), 0), (Some(9.0), 1), (None, 1)] {
+            let time = Told { now_s: Cell::new(50.0), ends_s: vec![40.0, 60.0], step_s };
+            assert_eq!(steps_of(&time, 1, |_| 12.0).0, expected, "{step_s:?}");
+        }
     }
 }

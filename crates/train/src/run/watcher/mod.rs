@@ -113,6 +113,7 @@ impl<'a> Watcher<'a> {
             start_step: step,
             steps: steps.unwrap_or(0),
             rope: describe_rope(spec),
+            drill_share: 0.0,
         }
     }
 
