@@ -35,7 +35,7 @@ impl Service for Says {
         Load { pages: 1 << 12, page_tokens: 128, ..Load::default() }
     }
 
-    fn submit(&self, request: GenerateRequest, mut sink: Sink) -> Result<Ticket> {
+    fn submit_while(&self, request: GenerateRequest, mut sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
         let Prompt::Ids(prompt) = &request.prompt else { return Err(fathom_base::Error::product("text")) };
         let token = |id: u32| TokenLogprob {
             id,

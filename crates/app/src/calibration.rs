@@ -33,7 +33,7 @@ pub(crate) fn samples(
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         // As long as the samples may be, by characters: a token has one at least.
-        let bytes = text.floor_char_boundary((count * most).saturating_mul(16));
+        let bytes = text.floor_char_boundary(count.saturating_mul(most).saturating_mul(16));
         let ids = tokenizer.encode(&text[..bytes])?;
         found.extend(ids.chunks(most).take(count).map(<[u32]>::to_vec));
     }

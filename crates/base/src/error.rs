@@ -127,6 +127,18 @@ pub enum Error {
         /// Seconds until there is likely to be room.
         retry_after_s: f64,
     },
+    /// A request that cannot be answered as it asks, which may show only while it is answered.
+    #[error("{what}")]
+    Unmet {
+        /// What cannot be met.
+        what: String,
+    },
+    /// A request for something that there is not, or not any more.
+    #[error("{what}")]
+    Missing {
+        /// What is missing.
+        what: String,
+    },
     /// What a product behind [`crate::Generate`], [`crate::Score`] or [`crate::Embed`] reports.
     #[error(transparent)]
     Product(Box<dyn std::error::Error + Send + Sync>),

@@ -70,6 +70,12 @@ pub enum Verb {
     Chat(Chat),
     /// Serves models over HTTP: OpenAI's endpoints, and a page to talk and look.
     Serve(Serve),
+    /// Compiles the structure of an answer for a server.
+    #[command(hide = true)]
+    CompileStructure {
+        /// Seconds that it may take.
+        seconds: f64,
+    },
     /// Lists the beginnings of prompts that `fathom serve --prefix-store` keeps, or erases them.
     Prefixes(Prefixes),
     /// Looks at what a model is taught, before it is.
@@ -207,6 +213,10 @@ fn ranks() -> RangedU64ValueParser<usize> {
 
 fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(..=4096)
+}
+
+fn counted() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1 << 30)
 }
 
 fn at_least_one() -> RangedU64ValueParser<usize> {

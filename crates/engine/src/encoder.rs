@@ -11,6 +11,10 @@ use fathom_text::Tokenizer;
 use crate::error::Error;
 use crate::texts::{BYTES_PER_TOKEN, Reads, TextReading};
 
+/// How far encoders without a table of positions read: so many times what they were made for. A tokenizer's limit beyond that says that there
+/// is none.
+const REACH: usize = 16;
+
 /// An encoder, its tokenizer, and how much of a text it reads.
 pub struct TextEncoder {
     encoder: Encoder,
@@ -35,15 +39,15 @@ impl TextEncoder {
     ) -> Result<TextEncoder, Error> {
         let encoder = Encoder::open(device, folder, dtype)?;
         let sentence = Sentence::open(folder, encoder.spec.model.hidden)?;
-        let room = encoder.spec.max_tokens();
-        if let (Some(max_tokens), Some(room)) = (max_tokens, room)
-            && max_tokens > room
-        {
-            return Err(Error::Positions { max_tokens, room });
+        let (room, made_for) = (encoder.spec.max_tokens(), encoder.spec.model.max_positions);
+        let reach = made_for.saturating_mul(REACH);
+        if let Some(max_tokens) = max_tokens.filter(|asked| *asked > room.unwrap_or(reach)) {
+            return Err(Error::Positions { max_tokens, room: room.unwrap_or(reach) });
         }
         let own =
             sentence.as_ref().map_or_else(|| Sentence::tokenizer_limit(folder), |how| Ok(how.max_tokens));
-        let most = own?.into_iter().chain(room).min().unwrap_or(encoder.spec.model.max_positions);
+        let own = own?.filter(|own| *own <= reach);
+        let most = own.into_iter().chain(room).min().unwrap_or(made_for);
         let reading = TextReading {
             sentence,
             framed: true,

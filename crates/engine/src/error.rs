@@ -59,6 +59,19 @@ pub enum Error {
     /// A structure that cannot be followed.
     #[error("the structure that was asked for: {0}")]
     Structure(String),
+    /// Structures of others are being compiled.
+    #[error(
+        "{at_once} structures are being compiled, which is the most, and others wait for them; this one has waited for {waited_s:.0} s"
+    )]
+    Compiling {
+        /// The most.
+        at_once: usize,
+        /// How long this one waited.
+        waited_s: f64,
+    },
+    /// Who asked has left.
+    #[error("the request is no longer wanted")]
+    Unwanted,
     /// More pages than there are.
     #[error(
         "{tokens} tokens of prompt and answers need more pages than there are (room for {room} tokens); generate fewer, shorten the prompt, or give the engine more memory (--memory), fewer bits of keys and values (--kv int8), or pages on disk (--prefix-store DIR serve.page_file_bytes=N)"
@@ -110,6 +123,14 @@ pub enum Error {
 
 impl From<Error> for fathom_base::Error {
     fn from(error: Error) -> fathom_base::Error {
-        fathom_base::Error::product(error)
+        let what = error.to_string();
+        match error {
+            Error::Compiling { waited_s, .. } => {
+                fathom_base::Error::Busy { what, retry_after_s: waited_s.max(1.0) }
+            }
+            Error::Structure(_) | Error::NoToken => fathom_base::Error::Unmet { what },
+            Error::NoAdapter(_) => fathom_base::Error::Missing { what },
+            error => fathom_base::Error::product(error),
+        }
     }
 }

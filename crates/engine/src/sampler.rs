@@ -141,6 +141,9 @@ pub(crate) fn is_plain(how: &Sampling) -> bool {
         && how.logit_bias.is_empty()
 }
 
+/// The largest penalty.
+const MOST_PENALTY: f64 = 1000.0;
+
 /// Apart from each other: seeds of the answers to one request.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -166,14 +169,15 @@ pub(crate) fn check(how: &Sampling) -> Result<(), Error> {
     if !(how.typical_p > 0.0 && how.typical_p <= 1.0) {
         return refuse("typical_p", "must be above 0 and at most 1");
     }
-    if !(how.repetition_penalty.is_finite() && how.repetition_penalty > 0.0) {
-        return refuse("repetition_penalty", "must be a positive number; 1 changes nothing");
+    // Beyond these, logits would overflow.
+    if !(1.0 / MOST_PENALTY..=MOST_PENALTY).contains(&how.repetition_penalty) {
+        return refuse("repetition_penalty", "must be from 0.001 to 1000; 1 changes nothing");
     }
     for (key, penalty) in
         [("frequency_penalty", how.frequency_penalty), ("presence_penalty", how.presence_penalty)]
     {
-        if !penalty.is_finite() {
-            return refuse(key, "must be a number; 0 changes nothing");
+        if !(-MOST_PENALTY..=MOST_PENALTY).contains(&penalty) {
+            return refuse(key, "must be from -1000 to 1000; 0 changes nothing");
         }
     }
     if how.logit_bias.values().any(|bias| bias.is_nan() || *bias == f32::INFINITY) {

@@ -377,7 +377,12 @@ impl Service for Handle {
         self.shared.load.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
+    fn submit_while(
+        &self,
+        request: GenerateRequest,
+        sink: Sink,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Ticket> {
         if !self.facts.card.generates {
             return Err(Error::Unsupported(format!("{} writes no text", self.facts.card.name)).into());
         }
@@ -389,7 +394,8 @@ impl Service for Handle {
             return Err(Error::NoAdapter(name.clone()).into());
         }
         let compile = |structure| {
-            self.facts.structures.compile(&self.facts.tokenizer, self.facts.bounds.vocab, structure)
+            let Facts { structures, tokenizer, bounds, .. } = &self.facts;
+            structures.compile_while(tokenizer, bounds.vocab, structure, wanted)
         };
         let structure = request.structure.as_ref().map(compile).transpose()?;
         self.enter()?;

@@ -267,24 +267,25 @@ impl PrefixStore {
         true
     }
 
-    /// Reads the last page of each chain as it was put, in their order, on a thread of its own: up to the first that is not there, or not
-    /// whole, of which there is nothing. So many are read ahead, at most.
-    pub fn read(&self, chains: &[Chain]) -> (Receiver<Option<Vec<u8>>>, usize) {
+    /// Reads the last page of each chain as it was put, in their order, on a thread of its own: up to the first that is not there, not
+    /// whole, or of more than `page_bytes`, of which there is nothing. So many are read ahead, at most.
+    pub fn read(&self, chains: &[Chain], page_bytes: u64) -> (Receiver<Option<Vec<u8>>>, usize) {
+        let longest = page_bytes + (MAGIC.len() + blake3::OUT_LEN) as u64;
         let known = |chain: &Chain| {
             let name = chain.name();
             let bytes = self.files.get(&name).map_or(0, |entry| entry.bytes);
             (self.at.folder.join(name), bytes)
         };
         let files: Vec<(PathBuf, u64)> = chains.iter().map(known).collect();
-        let most = files.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(1);
-        let ahead = (ON_THE_WAY / most).clamp(1, AHEAD) as usize;
+        let ahead = (ON_THE_WAY / longest).clamp(1, AHEAD) as usize;
         let (send, receive) = sync_channel(ahead);
         let (way, given) = (self.disk.way.clone(), self.disk.given());
         let work = move || {
             // What was put may still be on its way.
             way.wait(given);
             for (file, bytes) in files {
-                let page = read(&file, bytes);
+                way.wait_unheld();
+                let page = if bytes > longest { None } else { read(&file, bytes) };
                 let ends = page.is_none();
                 if send.send(page).is_err() || ends {
                     return;
@@ -294,6 +295,12 @@ impl PrefixStore {
         // Without a thread nothing is read, and what it would have given is computed.
         _ = thread::Builder::new().name("beginning".into()).spawn(work);
         (receive, ahead)
+    }
+
+    /// Has reads wait, as on a disk that does not answer.
+    pub fn hold_reads(&self) -> HeldReads {
+        self.disk.way.held.store(true, Ordering::Relaxed);
+        HeldReads(self.disk.way.clone())
     }
 
     /// Removes the last page of a chain, which is not what it should be.
@@ -392,6 +399,19 @@ struct Way {
     jobs: Mutex<[u64; 2]>,
     less: Condvar,
     failed: AtomicBool,
+    /// Nothing is read.
+    held: AtomicBool,
+}
+
+/// Reads of beginnings wait until this is dropped.
+pub struct HeldReads(Arc<Way>);
+
+impl Drop for HeldReads {
+    fn drop(&mut self) {
+        let _jobs = self.0.jobs();
+        self.0.held.store(false, Ordering::Relaxed);
+        self.0.less.notify_all();
+    }
 }
 
 impl Disk {
@@ -454,6 +474,14 @@ impl Way {
     fn wait(&self, given: u64) {
         let mut jobs = self.jobs();
         while jobs[1] < given {
+            jobs = self.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Until reads are not held.
+    fn wait_unheld(&self) {
+        let mut jobs = self.jobs();
+        while self.held.load(Ordering::Relaxed) {
             jobs = self.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -521,8 +549,11 @@ fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What was written, if all of it is there.
+/// What was written, if all of it is there, in a file: what stands in for one is not waited for.
 fn read(file: &Path, size: u64) -> Option<Vec<u8>> {
+    if !fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && found.len() == size) {
+        return None;
+    }
     let mut options = File::options();
     let file = fathom_base::files::no_follow(options.read(true)).open(file).ok()?;
     let mut bytes = Vec::with_capacity(usize::try_from(size).ok()?);

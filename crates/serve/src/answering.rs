@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::admission::{Held, Permit};
-use crate::api::Named;
+use crate::api::{Named, schema};
 use crate::drain::Phase;
 use crate::fault::Fault;
 use crate::metrics::State;
@@ -79,6 +79,31 @@ fn settings(request: &GenerateRequest) -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// # Errors
+/// The answers would list more log-probabilities than `most`: those of a prompt are repeated for each of its answers.
+fn listed(requests: &[GenerateRequest], most: u64) -> Result<(), Fault> {
+    let of = |request: &GenerateRequest| {
+        let prompt = match &request.prompt {
+            Prompt::Ids(ids) => ids.len(),
+            Prompt::Text(text) => text.len(),
+        };
+        let each = |tokens: usize, top: Option<usize>| {
+            tokens.saturating_mul(top.map_or(0, |top| top.saturating_add(1)))
+        };
+        let one = each(prompt, request.prompt_logprobs)
+            .saturating_add(each(request.sampling.max_tokens, request.logprobs));
+        (one as u64).saturating_mul(request.answers as u64)
+    };
+    let all = requests.iter().map(of).fold(0, u64::saturating_add);
+    if all <= most {
+        return Ok(());
+    }
+    Err(Fault::bad(format!(
+        "the answers would list up to {all} log-probabilities, and {most} are the most (serve.max_listed_logprobs); ask for fewer \
+         alternatives, tokens or answers"
+    )))
+}
+
 impl Answering {
     /// Asks a model. `permit` is that of the HTTP request, which has room for one prompt.
     ///
@@ -90,6 +115,11 @@ impl Answering {
         requests: Vec<GenerateRequest>,
         (named, permit): (Named, Permit),
     ) -> Result<Answering, Fault> {
+        listed(&requests, shared.settings.max_listed_logprobs)?;
+        // All prompts of a request have the same; that of tools is made here.
+        if let Some(structure) = requests.first().and_then(|request| request.structure.as_ref()) {
+            schema::check("structure", structure, &shared.settings)?;
+        }
         let mut permits = vec![permit];
         if requests.len() > 1 {
             let more = shared.requests.take(requests.len() as u64 - 1);
@@ -113,7 +143,8 @@ impl Answering {
             shared.metrics.asked(&model.name, request.answers, request.sampling.max_tokens);
             let send = send.clone();
             let sink = Box::new(move |event| _ = send.send((index, event)));
-            tickets.push(model.service.submit(request, sink).map_err(Fault::refused)?);
+            let ticket = model.service.submit_while(request, sink, &|| !named.has_left());
+            tickets.push(ticket.map_err(Fault::refused)?);
         }
         adapter.iter().for_each(|name| shared.metrics.adapter(&model.name, name, None, Some(State::Waiting)));
         Ok(Answering {
@@ -210,7 +241,7 @@ impl Answering {
             Event::Failed(_) => {}
         }
         match event {
-            Event::Failed(error) => Err(self.fail(Fault::ours(error.to_string()))),
+            Event::Failed(error) => Err(self.fail(Fault::failed(&error))),
             event => Ok((index, event)),
         }
     }

@@ -14,6 +14,7 @@ use futures::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
 
+use crate::admission::Permit;
 use crate::api::{Asked, Named, tensors};
 use crate::fault::{Fault, Words};
 use crate::keys::Asker;
@@ -138,14 +139,15 @@ async fn pass(
     // Before any work, and before the body is read.
     let permit = if route.takes == Takes::Work { Some(server.permit()?) } else { None };
     let json_bytes = json_bytes(route, &head.headers)?;
-    let body = if route.takes == Takes::Nothing {
-        Bytes::new()
+    let (body, bytes) = if route.takes == Takes::Nothing {
+        (Bytes::new(), None)
     } else {
         read(server, (&head.headers, json_bytes.is_some()), body).await?
     };
     let operation = if route.converses() { "chat" } else { "text_completion" };
-    let id = Named { id: id.to_string(), traced: Parent::of(&head.headers), operation };
-    let asked = Asked { id, asker, path, body, json_bytes, permit };
+    let left = Arc::default();
+    let id = Named { id: id.to_string(), traced: Parent::of(&head.headers), operation, left };
+    let asked = Asked { id, asker, path, body, json_bytes, permit, _bytes: bytes };
     route.answer(server.clone(), asked).await
 }
 
@@ -160,8 +162,12 @@ fn json_bytes(route: &Route, headers: &HeaderMap) -> Result<Option<usize>, Fault
 }
 
 /// The body of a request that says that it is JSON, or that has tensors behind its JSON and says that it is bytes. Clients that are no browsers may say nothing of it, as Triton's does; a browser
-/// names the page that asks, or where it stands (`Sec-Fetch-Site`), and has to say it.
-async fn read(server: &Shared, (headers, tensors): (&HeaderMap, bool), body: Body) -> Result<Bytes, Fault> {
+/// names the page that asks, or where it stands (`Sec-Fetch-Site`), and has to say it. With it comes what it takes of the room for bodies.
+async fn read(
+    server: &Shared,
+    (headers, tensors): (&HeaderMap, bool),
+    body: Body,
+) -> Result<(Bytes, Option<Permit>), Fault> {
     let settings = &server.settings;
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let of_a_page = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
@@ -180,11 +186,17 @@ async fn read(server: &Shared, (headers, tensors): (&HeaderMap, bool), body: Bod
     if length.is_some_and(|length| length > limit) {
         return Err(Fault::too_large(limit));
     }
+    // One that does not say its length may turn out to be as long as any.
+    let mut bytes = server.body(length.unwrap_or(limit))?;
     let body = Limited::new(body, usize::try_from(limit).unwrap_or(usize::MAX));
     let time = Duration::from_secs_f64(settings.body_s.clamp(0.01, 86_400.0));
     match tokio::time::timeout(time, body.collect()).await {
         Err(_) => Err(Fault::slow()),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Ok(body)) => {
+            let body = body.to_bytes();
+            bytes.give_back(length.unwrap_or(limit).saturating_sub(body.len() as u64));
+            Ok((body, Some(bytes)))
+        }
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Fault::too_large(limit)),
         Ok(Err(error)) => Err(Fault::bad(format!("the body broke off: {error}"))),
     }

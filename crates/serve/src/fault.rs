@@ -112,16 +112,36 @@ impl Fault {
         Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// Who asked has left, and hears nothing of it.
+    pub fn left() -> Fault {
+        Fault::bad("the client has left")
+    }
+
     /// The same fault of a field.
     pub fn of(self, name: &str) -> Fault {
         Fault { param: Some(name.to_string()), ..self }
     }
 
-    /// A request that a model refused.
+    /// A request that a model refused before it was queued: what is wrong is the request's, unless the error says otherwise.
     pub fn refused(error: Error) -> Fault {
+        Fault::of_request(&error).unwrap_or_else(|| Fault::bad(error.to_string()))
+    }
+
+    /// A request that failed while it was answered: what is wrong is ours, unless the error says otherwise.
+    pub fn failed(error: &Error) -> Fault {
+        Fault::of_request(error).unwrap_or_else(|| Fault::ours(error.to_string()))
+    }
+
+    /// The fault of an error that says whose it is.
+    fn of_request(error: &Error) -> Option<Fault> {
         match error {
-            Error::Busy { what, retry_after_s } => Fault::busy(what, retry_after_s),
-            error => Fault::bad(error.to_string()),
+            Error::Busy { what, retry_after_s } => Some(Fault::busy(what, *retry_after_s)),
+            Error::Unmet { what } => Some(Fault::bad(what)),
+            Error::Missing { what } => {
+                let param = Some("model".to_string());
+                Some(Fault { code: Some("model_not_found"), param, ..Fault::missing(what) })
+            }
+            _ => None,
         }
     }
 

@@ -110,7 +110,8 @@ impl Names {
     }
 
     fn knows(&self, name: &str) -> bool {
-        if let Ok(address) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        if let Ok(address) = bare.parse::<IpAddr>() {
             return self.open || address.is_loopback() || address == IpAddr::V6(Ipv6Addr::LOCALHOST);
         }
         name.eq_ignore_ascii_case("localhost")
@@ -118,12 +119,14 @@ impl Names {
     }
 }
 
-/// A host without its port.
+/// A host without its port. What has something else behind its name is no host with a port, and stays whole.
 fn name_of(host: &str) -> &str {
-    if host.starts_with('[') {
-        return host.find(']').map_or(host, |end| &host[..=end]);
-    }
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
+    let (name, rest) = match host.find(']') {
+        Some(end) if host.starts_with('[') => host.split_at(end + 1),
+        _ => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
+    if rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port) { name } else { host }
 }
 
 #[cfg(test)]
@@ -166,7 +169,19 @@ mod tests {
         for host in ["localhost:8000", "127.0.0.1:8000", "[::1]:8000", "box.lan", "LOCALHOST"] {
             assert!(ok(&names, &[("host", host)]), "{host}");
         }
-        for host in ["evil.example:8000", "10.0.0.1:8000", "localhost.evil.example", ""] {
+        for host in [
+            "evil.example:8000",
+            "10.0.0.1:8000",
+            "localhost.evil.example",
+            "",
+            "[::1].evil.example",
+            "[::1].evil.example:8000",
+            "[::1",
+            "[127.0.0.1]evil",
+            "localhost:80.evil.example",
+            "localhost:80:evil.example",
+            "]]::1[[",
+        ] {
             assert!(!ok(&names, &[("host", host)]), "{host}");
         }
         assert!(!ok(&names, &[]));

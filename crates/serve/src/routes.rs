@@ -32,7 +32,7 @@ pub enum Takes {
     Nothing,
     /// JSON.
     Json,
-    /// JSON, and a permit, for it asks a model to work.
+    /// JSON, and a permit, for a model or its tokenizer has to work.
     Work,
 }
 
@@ -85,7 +85,7 @@ pub const ROUTES: &[Route] = routes! {
     POST "/v1/completions" Keyed Work OpenAi completions::answer, "Continues prompts";
     POST "/v1/responses" Keyed Work OpenAi responses::answer, "Answers a conversation, as items";
     POST "/v1/messages" Keyed Work Anthropic messages::answer, "Answers a conversation, as Anthropic's clients ask";
-    POST "/v1/messages/count_tokens" Keyed Json Anthropic messages::count, "Counts the tokens of a conversation";
+    POST "/v1/messages/count_tokens" Keyed Work Anthropic messages::count, "Counts the tokens of a conversation";
     GET "/v2" Keyed Nothing Kserve kserve::server, "The server, as KServe has it";
     GET "/v2/health/live" Keyed Nothing Kserve info::live, "The process answers";
     GET "/v2/health/ready" Keyed Nothing Kserve info::ready, "The server takes requests";
@@ -106,8 +106,8 @@ pub const ROUTES: &[Route] = routes! {
     POST "/v1/score" Keyed Work OpenAi vectors::score, "How well texts answer others";
     POST "/score" Keyed Work OpenAi vectors::score, "The same";
     POST "/classify" Keyed Work OpenAi vectors::classify, "Labels of texts";
-    POST "/tokenize" Keyed Json OpenAi tokens::tokenize, "Ids of a text or a conversation";
-    POST "/detokenize" Keyed Json OpenAi tokens::detokenize, "The text of ids";
+    POST "/tokenize" Keyed Work OpenAi tokens::tokenize, "Ids of a text or a conversation";
+    POST "/detokenize" Keyed Work OpenAi tokens::detokenize, "The text of ids";
     GET "/tokenizer_info" Keyed Nothing OpenAi tokens::info, "What the tokenizer is";
 };
 

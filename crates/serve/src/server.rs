@@ -76,7 +76,7 @@ fn run(
     addresses.extend(admin.as_ref().map(listen::address).transpose()?);
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(16)
+        .max_blocking_threads(64)
         .thread_name("fathom-serve")
         .enable_all()
         .build()?;

@@ -68,6 +68,8 @@ recipe! {
         pub max_answers: u64 = 16,
         /// Most alternatives of a token (`logprobs`, `top_logprobs`).
         pub max_logprobs: u64 = 20,
+        /// Most log-probabilities that the answers of a request list: of each token of its prompts and answers, its own and its alternatives.
+        pub max_listed_logprobs: u64 = 524288,
         /// Most stop texts and stop ids of a request.
         pub max_stops: u64 = 64,
         /// Most entries of `logit_bias`.

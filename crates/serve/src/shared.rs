@@ -25,6 +25,9 @@ pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
 /// Loads the model of a name again, next to the one that is served.
 pub type Reload = Arc<dyn Fn(&str) -> fathom_base::Result<Arc<dyn Service>> + Send + Sync>;
 
+/// Bodies of the largest size that are read at once.
+const BODIES: u64 = 4;
+
 /// A model that is served.
 pub struct Model {
     /// Its name.
@@ -47,6 +50,8 @@ pub struct Shared {
     pub names: Names,
     /// Requests under way.
     pub requests: Arc<Room>,
+    /// Bytes of the bodies that are being read and prepared.
+    bodies: Arc<Room>,
     /// How it is.
     pub drain: Drain,
     /// What was counted.
@@ -96,6 +101,7 @@ impl Shared {
         Shared {
             models: RwLock::default(),
             requests: Room::new(settings.max_requests),
+            bodies: Room::new(settings.body_bytes.saturating_mul(BODIES)),
             settings,
             keys,
             names,
@@ -136,7 +142,7 @@ impl Shared {
         let load = service.load();
         let room = 4 * (load.pages.max(1) * load.page_tokens.max(1)) as u64;
         // A model that does not tell its pages has room for what its context and its requests allow.
-        let unknown = self.settings.max_requests * service.card().context_tokens as u64;
+        let unknown = self.settings.max_requests.saturating_mul(service.card().context_tokens as u64);
         let pages = if load.pages > 0 { room } else { unknown };
         let tokens = self.settings.max_tokens.unwrap_or(pages);
         let admission = Admission::new(tokens, self.settings.max_first_token_s);
@@ -218,6 +224,22 @@ impl Shared {
         self.requests.take(1).ok_or_else(|| {
             let most = self.requests.most();
             Fault::busy(format!("{most} requests are open, which is the most (serve.max_requests)"), 1.0)
+        })
+    }
+
+    /// Room for the body of a request, which takes many times its bytes while it is read.
+    ///
+    /// # Errors
+    /// 429 if there is none.
+    pub fn body(&self, bytes: u64) -> Result<Permit, Fault> {
+        self.bodies.take(bytes).ok_or_else(|| {
+            let most = self.bodies.most();
+            Fault::busy(
+                format!(
+                    "bodies of {most} bytes are being read, which is the most ({BODIES} of serve.body_bytes)"
+                ),
+                1.0,
+            )
         })
     }
 

@@ -249,7 +249,12 @@ async fn post(target: &Target, connection: &mut Option<Connection>, body: &str) 
             connection.as_mut()?.post(target, "/v1/traces", body).await
         };
         match timeout(TAKEN, sent).await.ok().flatten() {
-            Some(status) => return (200..300).contains(&status),
+            Some((status, whole)) => {
+                if !whole {
+                    *connection = None;
+                }
+                return (200..300).contains(&status);
+            }
             None => *connection = None,
         }
         if !kept {

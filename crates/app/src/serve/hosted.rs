@@ -213,7 +213,7 @@ impl Named<'_> {
             render: template.map(rendered),
             adapters: Some(accepting(folder.to_path_buf(), held.cloned())),
             queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
-            structures: Structures::default(),
+            structures: Structures::probing(order.compiler.clone()),
             reading,
         })
     }

@@ -23,6 +23,7 @@ use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::models;
 
+pub use fathom_engine::probe as compile_structure;
 pub use fathom_engine::{KeptModel, Stored};
 pub use order::{Around, Order};
 pub use sizes::Sizes;
@@ -33,6 +34,20 @@ const LAST: Duration = Duration::from_secs(2);
 /// What is wrong with a draft model that may not guess.
 const DRAFTLESS: &str =
     "is 0, so the draft model (serve.draft, --draft) would guess nothing; leave one of them out";
+
+/// Keys that count what a server allocates or multiplies: least and most.
+const RANGES: [(&str, u64, u64); 10] = [
+    ("sequences", 1, 1 << 16),
+    ("chunk_tokens", 1, 1 << 24),
+    ("draft_tokens", 0, 1 << 10),
+    ("context_tokens", 1, 1 << 32),
+    ("max_requests", 1, 1 << 32),
+    ("max_answers", 1, 1 << 16),
+    ("answer_tokens", 1, 1 << 32),
+    ("body_bytes", 1, 1 << 40),
+    ("adapter_bytes", 0, 1 << 50),
+    ("page_file_bytes", 0, 1 << 60),
+];
 
 /// Threads of engines.
 type Threads = Mutex<Vec<JoinHandle<()>>>;
@@ -96,10 +111,11 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     }
     let layers = file.iter().fold(Layers::new(), |layers, file| layers.file(file));
     let loaded: Loaded<Recipe> = Loaded::load(layers.sets(settings))?;
-    for key in ["sequences", "chunk_tokens", "max_requests", "max_answers"] {
+    for (key, least, most) in RANGES {
         let path = format!("serve.{key}");
-        if loaded.rows().iter().any(|row| row.path == path && row.value == "0") {
-            return Err(loaded.refuse(&path, "has to be at least 1").into());
+        let value = loaded.rows().into_iter().find(|row| row.path == path).and_then(|row| row.value.parse().ok());
+        if value.is_some_and(|value: u64| value < least || value > most) {
+            return Err(loaded.refuse(&path, format!("has to be from {least} to {most}")).into());
         }
     }
     if loaded.value.serve.draft.is_some() && loaded.value.serve.draft_tokens == 0 {

@@ -50,6 +50,9 @@ pub struct Order {
     pub version: String,
     /// It is served already, and loaded next to that.
     pub again: bool,
+    /// The program that compiles structures of answers in processes of its own ([`compile_structure`]); without one they are compiled in
+    /// this process, in which nothing ends one that takes for ever.
+    pub compiler: Option<PathBuf>,
 }
 
 /// What the program does while a server goes on.

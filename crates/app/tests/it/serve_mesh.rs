@@ -46,6 +46,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
         keys: None,
         version: "test".into(),
         again: false,
+        compiler: None,
     }
 }
 

@@ -38,7 +38,17 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// What the request asks for and the model does not have or the settings do not allow; [`crate::Error::Busy`] if the queue is
     /// full. Nothing was queued then.
-    fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket>;
+    fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
+        self.submit_while(request, sink, &|| true)
+    }
+
+    /// The same, which gives up what takes long before the request is queued once `wanted` does not hold any more: who asks may have
+    /// left.
+    ///
+    /// # Errors
+    /// As [`Service::submit`].
+    fn submit_while(&self, request: GenerateRequest, sink: Sink, wanted: &dyn Fn() -> bool)
+    -> Result<Ticket>;
 
     /// The ids of a text.
     ///

@@ -7,7 +7,7 @@ use fathom_app::export::{Format, GgufName, Target};
 use fathom_app::score::Likelihood;
 use fathom_train::recipe::{Precision, QuantizationName};
 
-use super::On;
+use super::{On, counted};
 
 /// `fathom quantize`.
 #[derive(Group)]
@@ -23,10 +23,10 @@ pub struct Quantize {
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Samples of it, at most; a quarter of them measures.
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = counted())]
     pub samples: usize,
     /// Tokens of a sample, at most.
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = counted())]
     pub sample_tokens: usize,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
@@ -95,10 +95,10 @@ pub struct Prune {
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
     /// Samples to judge by, at most.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = counted())]
     pub samples: usize,
     /// Tokens of a sample, at most.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = counted())]
     pub sample_tokens: usize,
     /// Type of the weights.
     #[arg(long, default_value = "bf16")]

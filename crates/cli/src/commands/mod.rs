@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod compile;
 mod convert;
 #[cfg(feature = "curate")]
 mod curate;
@@ -74,6 +75,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Generate(args) => generate::run(&args)?,
         Verb::Chat(args) => chat::run(&args)?,
         Verb::Serve(args) => serve::run(&args)?,
+        Verb::CompileStructure { seconds } => return compile::run(seconds),
         Verb::Prefixes(args) => prefixes::run(&args)?,
         Verb::Data { action } => return data::run(&action),
         Verb::Bench { what } => bench::run(&what)?,

@@ -77,6 +77,8 @@ fn order(args: &args::Serve) -> Result<Order> {
         keys: args.api_key_file.clone(),
         version: version::long().lines().next().unwrap_or_default().to_string(),
         again: false,
+        // This program, wherever it lies, and if another has taken its place since.
+        compiler: Some("/proc/self/exe".into()),
     })
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Reading {
     first: Vec<usize>,
     /// Pages by class, which stay as long as this does.
     held: Vec<(usize, u32)>,
+    /// When the last one came.
+    heard: Instant,
     /// What is on its way; none if nothing more comes.
     coming: Option<Receiver<Option<Vec<u8>>>>,
     /// Pages that may wait to be brought into memory.
@@ -88,8 +90,8 @@ impl Reading {
         let first = |class| pages.window(class).map_or(0, |window| (all * PAGE_ROWS).saturating_sub(window));
         self.first = (0..pages.classes()).map(|class| first(class) / PAGE_ROWS).collect();
         if let (Some(rest), Some(store)) = (self.chains.get(self.next..).filter(|it| !it.is_empty()), store) {
-            let (coming, ahead) = store.lock().read(rest);
-            (self.coming, self.ahead) = (Some(coming), ahead);
+            let (coming, ahead) = store.lock().read(rest, most_bytes(pages));
+            (self.coming, self.ahead, self.heard) = (Some(coming), ahead, Instant::now());
         }
     }
 
@@ -97,17 +99,23 @@ impl Reading {
     fn receive(&mut self, pages: &Pages, store: Option<&Beginnings>, mut wait: bool) {
         while let Some(coming) = self.coming.as_ref().filter(|_| self.arrived.len() < self.ahead) {
             let at = self.next + self.arrived.len();
-            let heard =
-                if wait { coming.recv().map_err(|_| TryRecvError::Disconnected) } else { coming.try_recv() };
+            let heard = match wait {
+                true => coming.recv_timeout(LOOK),
+                false => coming.try_recv().map_err(|error| match error {
+                    TryRecvError::Empty => RecvTimeoutError::Timeout,
+                    TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+                }),
+            };
             wait = false;
             let page = match heard {
                 Ok(page) => page,
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
+                Err(RecvTimeoutError::Timeout) if self.heard.elapsed() < LATE => return,
+                Err(_) => {
                     self.coming = None;
                     return;
                 }
             };
+            self.heard = Instant::now();
             let own = &self.ids[at * PAGE_ROWS..(at + 1) * PAGE_ROWS];
             let needed = |parts: &Vec<Option<&[u8]>>| {
                 parts.iter().zip(&self.first).all(|(part, first)| part.is_some() || at < *first)
@@ -188,6 +196,7 @@ impl Scheduler<'_> {
             chains,
             started: false,
             first: Vec::new(),
+            heard: Instant::now(),
             coming: None,
             ahead: 0,
             arrived: VecDeque::new(),
@@ -322,6 +331,11 @@ impl Scheduler<'_> {
         any
     }
 
+    /// Has what is read from disk wait until this is dropped, as on a disk that does not answer; none where nothing is kept.
+    pub fn hold_reads(&self) -> Option<HeldReads> {
+        self.store.as_ref().map(|store| store.lock().hold_reads())
+    }
+
     /// Gives up all beginnings in memory, and erases what is kept on disk of one scope or of all; returns its bytes. What runs is not
     /// kept any more.
     pub fn erase(&mut self, scope: Option<&str>) -> u64 {
@@ -359,6 +373,12 @@ fn keep(
         kept.chain.push(chain.clone());
         last = chain;
     }
+}
+
+/// Bytes of a page with the keys and values of all classes.
+fn most_bytes(pages: &Pages) -> u64 {
+    let classes: usize = (0..pages.classes()).map(|class| 1 + pages.bytes(class)).sum();
+    (4 * PAGE_ROWS + classes) as u64
 }
 
 /// A page: its tokens, and of each class whether its keys and values follow, and these.

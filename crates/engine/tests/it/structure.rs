@@ -1,8 +1,9 @@
 //! Whatever a model would like to say, its answer has the structure that was asked for.
 
 use fathom_base::{GenerateRequest, Sampling, Stop, Structure};
-use fathom_engine::{Engine, Limits};
+use fathom_engine::{Engine, Limits, Structures, probe};
 use fathom_tensor::DType;
+use fathom_text::Tokenizer;
 
 use crate::batch::Bed;
 
@@ -72,4 +73,102 @@ fn what_is_no_structure_is_refused() {
     assert!(refuse(Structure::Grammar("start: missing".into())).contains("structure"));
     assert!(refuse(Structure::Choice(Vec::new())).contains("no text"));
     assert!(refuse(Structure::Regex("a".repeat(2 << 20))).contains("bytes"));
+}
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::train_bpe(std::iter::once("a b c 1 2 3".to_string()), 270, &["<end>"]).unwrap()
+}
+
+fn schema(text: &str) -> Structure {
+    Structure::JsonSchema(text.into())
+}
+
+#[test]
+fn what_takes_for_ever_to_compile_and_what_no_answer_meets_is_refused() {
+    let (tokenizer, structures) = (tokenizer(), Structures::default());
+    let refuse = |structure: Structure, part: &str| {
+        let refused = structures.compile(&tokenizer, tokenizer.vocab_size(), &structure);
+        let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.contains(part), "{structure:?}: {said}");
+    };
+    let too_long = "takes too long to compile";
+    refuse(schema(r#"{"type": "number", "multipleOf": 1000003}"#), too_long);
+    refuse(schema(r#"{"type": "integer", "multipleOf": 999983, "minimum": 3}"#), too_long);
+    refuse(Structure::Regex(".*".repeat(300)), too_long);
+    refuse(schema(r##"{"$ref": "#"}"##), "no answer meets it");
+    refuse(Structure::Grammar("start: a\na: a \"b\" | a".into()), "no answer meets it");
+    // A step of what is refused is no step of what follows.
+    assert!(
+        structures
+            .compile(&tokenizer, tokenizer.vocab_size(), &schema(r#"{"type": "number", "multipleOf": 7}"#))
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_chain_of_rules_as_long_as_a_grammar_may_be_has_stack_enough() {
+    let (tokenizer, structures) = (tokenizer(), Structures::default());
+    let name = |at: usize| {
+        [at / 676, at / 26 % 26, at % 26].map(|at| char::from(b'a' + at as u8)).iter().collect::<String>()
+    };
+    let last = 8000;
+    let chain: String = (0..last).map(|at| format!("{}:{}\n", name(at), name(at + 1))).collect();
+    let grammar = Structure::Grammar(format!("start:aaa\n{chain}{}:\"1\"\n", name(last)));
+    assert!(structures.compile(&tokenizer, tokenizer.vocab_size(), &grammar).is_ok());
+}
+
+/// What a program has to do in the place of one that compiles.
+fn probing(script: &str) -> (tempfile::TempDir, Structures) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    std::fs::write(&program, format!("#!/bin/sh\necho $$ > {}/pid\n{script}\n", folder.path().display()))
+        .unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let structures = Structures::probing(Some(program));
+    (folder, structures)
+}
+
+#[test]
+fn a_process_that_compiles_says_whether_it_can_and_ends_when_nobody_wants_it() {
+    let tokenizer = tokenizer();
+    let said = |script: &str| {
+        let (_folder, structures) = probing(script);
+        let compiled = structures.compile(&tokenizer, tokenizer.vocab_size(), &schema("{}"));
+        compiled.err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert_eq!(said("cat > /dev/null"), "");
+    assert!(said("cat > /dev/null; echo it is none; exit 1").ends_with(": it is none"));
+    assert!(said("exit 3").contains("more than 10 s"));
+    assert!(said("exit 4").contains("more than 1024 MiB"));
+    assert!(said("kill -9 $$").contains("too deep"));
+    let (folder, structures) = probing("exec sleep 1000");
+    let pid = || std::fs::read_to_string(folder.path().join("pid")).unwrap_or_default();
+    let wanted = || !pid().ends_with('\n');
+    let left = structures.compile_while(&tokenizer, tokenizer.vocab_size(), &schema("{}"), &wanted);
+    assert!(left.err().unwrap().to_string().contains("no longer wanted"));
+    assert!(!std::path::Path::new(&format!("/proc/{}", pid().trim())).exists());
+}
+
+#[test]
+fn a_structure_is_compiled_once_for_requests_that_ask_for_the_same() {
+    let tokenizer = tokenizer();
+    let (folder, structures) = probing("cat > /dev/null; echo >> \"$0.calls\"");
+    for structure in ["{}", "{}", r#"{"type": "null"}"#, "{}"] {
+        structures.compile(&tokenizer, tokenizer.vocab_size(), &schema(structure)).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(folder.path().join("program.calls")).unwrap(), "\n\n");
+}
+
+#[test]
+fn a_process_answers_for_the_tokens_that_grammars_name() {
+    let answer = |structure: Structure| {
+        let asked =
+            probe::Asked { structure, size: 300, special: vec![(299, b"<end>".to_vec())], stops: vec![299] };
+        probe::answer(&serde_json::to_vec(&asked).unwrap())
+    };
+    assert_eq!(answer(Structure::Grammar("start: \"a\" <end>".into())), Ok(()));
+    assert_eq!(answer(schema(r#"{"type": "object"}"#)), Ok(()));
+    assert!(answer(Structure::Grammar("start: <other>".into())).unwrap_err().contains("<other>"));
+    assert!(answer(schema(r#"{"type": "number", "multipleOf": 1000003}"#)).unwrap_err().contains("too long"));
+    assert!(probe::answer(b"{").is_err());
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::logprobs::{self, Spelling};
 use super::params::{Params, most, prompt_logprobs};
 use super::tools::{self, AnswerPart, Call, Scanner};
-use super::{Answer, Asked, Server, ignored, json_answer, prepared, schema, usage};
+use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared, schema, usage};
 use crate::answering::{Answered, Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -301,12 +301,17 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     let id = server.unique("chatcmpl-");
     let unknown = std::mem::take(&mut talk.unknown);
     let response =
-        if talk.params.stream { streamed(&server, id, talk) } else { whole(&server, id, talk).await? };
+        if talk.params.stream { streamed(&server, id, talk) } else { whole(server, id, talk).await? };
     Ok(ignored(response, &unknown))
 }
 
-async fn whole(server: &Server, id: String, mut talk: Talk) -> Answer {
+async fn whole(server: Server, id: String, mut talk: Talk) -> Answer {
     let answered = talk.collect().await?;
+    apart(move || written(&server, &id, &talk, &answered)).await
+}
+
+/// A whole answer as JSON.
+fn written(server: &Server, id: &str, talk: &Talk, answered: &Answered) -> Answer {
     let spelling = Spelling { as_ids: talk.params.tokens_as_ids };
     let mut choices = Vec::new();
     for (index, answer) in answered.answers.iter().enumerate() {

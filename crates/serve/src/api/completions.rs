@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::logprobs::{self, Offset, Spelling};
 use super::params::{Params, most, prompt_logprobs};
-use super::{Answer, Asked, Server, ignored, json_answer, prepared, usage};
+use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared, usage};
 use crate::answering::{Answered, Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -38,8 +38,13 @@ struct How {
 /// The prompts of a request: text, ids, or lists of either.
 ///
 /// # Errors
-/// Anything else; ids that the vocabulary does not have.
-pub fn prompts(service: &dyn Service, value: Value, reading: Reading) -> Result<Vec<Vec<u32>>, Fault> {
+/// Anything else; more than `limit` of them.
+pub fn prompts(
+    service: &dyn Service,
+    value: Value,
+    reading: Reading,
+    limit: u64,
+) -> Result<Vec<Vec<u32>>, Fault> {
     let wrong = || {
         Fault::field(
             "prompt",
@@ -51,6 +56,11 @@ pub fn prompts(service: &dyn Service, value: Value, reading: Reading) -> Result<
         value.as_array().ok_or_else(wrong)?.iter().map(one).collect()
     };
     let encode = |text: &str| service.encode(text, reading).map_err(Fault::refused);
+    if let Value::Array(all) = &value
+        && !all.iter().all(Value::is_number)
+    {
+        most("prompt", all.len(), limit)?;
+    }
     match &value {
         Value::String(text) => Ok(vec![encode(text)?]),
         Value::Array(all) if all.is_empty() => Err(Fault::field("prompt", "is empty")),
@@ -75,8 +85,7 @@ fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
     let reading = if fields.or("add_special_tokens", true)? { Reading::Prompt } else { Reading::Rendered };
     let value: Value = fields.need("prompt")?;
     let unknown = fields.rest()?;
-    let prompts = prompts(&*params.model.service, value, reading)?;
-    most("prompt", prompts.len(), server.settings.max_texts)?;
+    let prompts = prompts(&*params.model.service, value, reading, server.settings.max_texts)?;
     let request = |ids| {
         let mut request: GenerateRequest = params.request(ids, USUAL)?;
         request.logprobs = how.logprobs;
@@ -148,9 +157,14 @@ impl How {
 
 async fn whole(id: String, mut asking: Asking) -> Answer {
     let all = collect(&mut asking.answering, asking.prompts).await?;
-    let Asking { answering, params, how, .. } = &asking;
+    apart(move || written(&id, &asking, &all)).await
+}
+
+/// A whole answer as JSON.
+fn written(id: &str, asking: &Asking, all: &[Answered]) -> Answer {
+    let Asking { answering, params, how, .. } = asking;
     let mut choices: Vec<Value> = Vec::new();
-    for answered in &all {
+    for answered in all {
         let Answered { prompt, logprobs, answers } = answered;
         let before = if how.echo {
             params.model.service.decode(prompt).map_err(Fault::refused)?

@@ -10,13 +10,14 @@ pub mod messages;
 mod params;
 mod raw;
 pub mod responses;
-mod schema;
+pub mod schema;
 pub mod tensors;
 pub mod tokens;
 pub mod tools;
 pub mod vectors;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response, header};
@@ -43,6 +44,15 @@ pub struct Named {
     pub traced: Traced,
     /// What is done for it, in OpenTelemetry's words.
     pub operation: &'static str,
+    /// Who asked does not listen any more.
+    pub left: Arc<AtomicBool>,
+}
+
+impl Named {
+    /// Who asked does not listen any more.
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
 }
 
 /// A request, let in and read.
@@ -59,6 +69,8 @@ pub struct Asked {
     pub json_bytes: Option<usize>,
     /// Its permit, if the route does work.
     pub permit: Option<Permit>,
+    /// What its body takes of the room for bodies.
+    pub _bytes: Option<Permit>,
 }
 
 impl Asked {
@@ -86,19 +98,19 @@ impl Asked {
         };
         format!("{key}/{}", salt.unwrap_or_default())
     }
+}
 
-    /// Its body takes long to read: it is large, or has a structure to compile.
-    fn is_heavy(&self) -> bool {
-        let has = |word: &[u8]| self.body.windows(word.len()).any(|it| it == word);
-        self.body.len() > 1 << 14
-            || has(b"json_schema")
-            || has(b"guided_")
-            || has(b"structured_outputs")
-            || has(b"tool_choice")
+/// Says that who asked has left, once it is dropped.
+struct Leaving(Arc<AtomicBool>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Runs what prepares an answer, where it may take long outside the threads that drive connections.
+/// Runs what prepares an answer, outside the threads that drive connections: reading a body, filling in a template, tokenising and compiling
+/// a structure take as long as a client likes, whatever the body's size. It is no longer wanted when the client leaves.
 ///
 /// # Errors
 /// Its own.
@@ -106,11 +118,19 @@ pub async fn prepared<T: Send + 'static>(
     asked: Asked,
     work: impl FnOnce(Asked) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    if !asked.is_heavy() {
-        return work(asked);
-    }
-    let done = tokio::task::spawn_blocking(move || work(asked)).await;
-    done.unwrap_or_else(|_| Err(Fault::ours("reading the request failed; this is a defect of the server")))
+    let _leaving = Leaving(asked.id.left.clone());
+    apart(move || if asked.id.has_left() { Err(Fault::left()) } else { work(asked) }).await
+}
+
+/// Runs what takes long outside the threads that drive connections.
+///
+/// # Errors
+/// Its own.
+pub async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(Fault::ours("the request failed by a defect of the server")))
 }
 
 /// An answer of JSON.

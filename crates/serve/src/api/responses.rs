@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use super::chat::Talk;
 use super::logprobs::{self, Spelling};
 use super::tools::{self, AnswerPart, Call, Scanner};
-use super::{Answer, Asked, Server, ignored, json_answer, prepared};
+use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared};
+use crate::answering;
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
 use crate::shared::{Model, now_s};
@@ -235,15 +236,20 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     }
     let mut answered = talk.collect().await?;
     let answer = answered.answers.pop().unwrap_or_default();
+    apart(move || Ok(ignored(written(&server, &frame, &talk, &answer), &unknown))).await
+}
+
+/// A whole answer as JSON.
+fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &answering::Answer) -> Response<Body> {
     let (words, calls) = talk.tools.split(&answer.text);
     let mut output = Vec::new();
     if !words.is_empty() || calls.is_empty() {
-        let part = words_part(&words, &Logprobs::of(&talk).json(&answer.logprobs));
+        let part = words_part(&words, &Logprobs::of(talk).json(&answer.logprobs));
         output.push(words_item(&server.unique("msg_"), part, status(answer.stop.as_ref())));
     }
-    output.extend(calls.iter().map(|call| call_item(&server, call)));
+    output.extend(calls.iter().map(|call| call_item(server, call)));
     let body = frame.json(status(answer.stop.as_ref()), output, usage(&talk.answering.usage));
-    Ok(ignored(json_answer(&body), &unknown))
+    json_answer(&body)
 }
 
 /// How log-probabilities of tokens are given.

@@ -1,13 +1,32 @@
 //! `/tokenize`, `/detokenize`, `/tokenizer_info`: a model's tokenizer over HTTP, as evaluation harnesses use it.
 
 use fathom_base::{Reading, Service};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::{Answer, Asked, Server, chat, ignored, json_answer, prepared};
+use super::{Answer, Asked, Server, chat, ignored, json_answer, prepared, typed};
 use crate::fault::Fault;
 
 fn spelled(service: &dyn Service, id: u32) -> String {
     String::from_utf8_lossy(&service.token_bytes(id)).into_owned()
+}
+
+/// The tokens of a text. It is written as it stands: a text may have millions.
+#[derive(Serialize)]
+struct Tokenized<'a> {
+    count: usize,
+    max_model_len: usize,
+    tokens: &'a [u32],
+    token_strs: Option<Spelled<'a>>,
+}
+
+/// The spelling of each token.
+struct Spelled<'a>(&'a dyn Service, &'a [u32]);
+
+impl Serialize for Spelled<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.1.iter().map(|id| spelled(self.0, *id)))
+    }
 }
 
 /// `/tokenize`: the ids of a text, or of a conversation.
@@ -31,16 +50,18 @@ pub async fn tokenize(server: Server, asked: Asked) -> Answer {
             }
         };
         let ids = ids.map_err(Fault::refused)?;
-        let spelled: Option<Vec<String>> = fields
-            .or("return_token_strs", false)?
-            .then(|| ids.iter().map(|id| spelled(service, *id)).collect());
-        let context = service.card().context_tokens;
-        let body =
-            json!({"count": ids.len(), "max_model_len": context, "tokens": ids, "token_strs": spelled});
+        let spelled = fields.or("return_token_strs", false)?;
+        let body = Tokenized {
+            count: ids.len(),
+            max_model_len: service.card().context_tokens,
+            tokens: &ids,
+            token_strs: spelled.then_some(Spelled(service, &ids)),
+        };
+        let body = serde_json::to_string(&body).map_err(|error| Fault::ours(error.to_string()))?;
         Ok((body, fields.rest()?))
     })
     .await?;
-    Ok(ignored(json_answer(&body), &unknown))
+    Ok(ignored(typed("application/json", body), &unknown))
 }
 
 /// `/detokenize`: the text of ids.

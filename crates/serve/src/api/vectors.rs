@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::params::most;
-use super::{Answer, Asked, Server, ignored, json_answer, prepared};
+use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared};
 use crate::admission::{Held, Permit};
 use crate::fault::Fault;
 use crate::fields::Fields;
@@ -69,14 +69,12 @@ impl Common {
     /// Reads texts, and holds room for their tokens.
     fn hold(
         self,
-        server: &Server,
         asked: &mut Asked,
         (inputs, numbers): (Vec<Input>, Numbers),
         fields: Fields,
     ) -> Result<Asking, Fault> {
         let Common { name, model, most: cut } = self;
         let (permit, unknown) = (asked.permit()?, fields.rest()?);
-        most("input", inputs.len(), server.settings.max_texts)?;
         if inputs.is_empty() {
             return Err(Fault::bad("there are no texts"));
         }
@@ -149,8 +147,8 @@ impl Asking {
     }
 }
 
-/// Texts of a field: text, ids, or lists of either.
-fn inputs(value: Value) -> Result<Vec<Input>, Fault> {
+/// Texts of a field: text, ids, or lists of either, `limit` of them at most.
+fn inputs(value: Value, limit: u64) -> Result<Vec<Input>, Fault> {
     let wrong = || {
         Fault::field(
             "input",
@@ -170,16 +168,35 @@ fn inputs(value: Value) -> Result<Vec<Input>, Fault> {
     match value {
         Value::String(one) => Ok(vec![text(one)?]),
         Value::Array(all) if !all.is_empty() && all.iter().all(Value::is_number) => Ok(vec![ids(&all)?]),
-        Value::Array(all) => all
-            .into_iter()
-            .map(|one| match one {
+        Value::Array(all) => {
+            most("input", all.len(), limit)?;
+            let one = |one| match one {
                 Value::String(one) => text(one),
                 Value::Array(one) => ids(&one),
                 _ => Err(wrong()),
-            })
-            .collect(),
+            };
+            all.into_iter().map(one).collect()
+        }
         _ => Err(wrong()),
     }
+}
+
+/// Pairs whose texts are repeated: they have a limit of their number, and of their bytes, for which a body's is taken.
+///
+/// # Errors
+/// More than a limit, by the field.
+fn repeated(server: &Server, field: &str, pairs: usize, bytes: usize) -> Result<(), Fault> {
+    most(field, pairs, server.settings.max_texts)?;
+    let limit = server.settings.body_bytes;
+    if bytes as u64 > limit {
+        return Err(Fault::field(
+            field,
+            format_args!(
+                "makes pairs of {bytes} bytes together, and {limit} are the most (serve.body_bytes); send fewer of them, or shorter texts"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// `/v1/embeddings`.
@@ -205,21 +222,24 @@ pub async fn embeddings(server: Server, asked: Asked) -> Answer {
             Some("base64") => true,
             Some(_) => return Err(Fault::field("encoding_format", "has to be float or base64")),
         };
-        let inputs = inputs(fields.need("input")?)?;
-        Ok((common.hold(&of, &mut asked, (inputs, Numbers::Vector), fields)?, base64))
+        let inputs = inputs(fields.need("input")?, of.settings.max_texts)?;
+        Ok((common.hold(&mut asked, (inputs, Numbers::Vector), fields)?, base64))
     })
     .await?;
     let vectors = asking.numbers().await?;
-    let data = vectors.iter().enumerate().map(|(index, vector)| {
-        let value = if base64 {
-            let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
-            Value::from(BASE64_STANDARD.encode(bytes))
-        } else {
-            json!(vector)
-        };
-        json!({"object": "embedding", "index": index, "embedding": value})
-    });
-    asking.list(server.unique("embd-"), data.collect())
+    let written = move || {
+        let data = vectors.iter().enumerate().map(|(index, vector)| {
+            let value = if base64 {
+                let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+                Value::from(BASE64_STANDARD.encode(bytes))
+            } else {
+                json!(vector)
+            };
+            json!({"object": "embedding", "index": index, "embedding": value})
+        });
+        asking.list(server.unique("embd-"), data.collect())
+    };
+    apart(written).await
 }
 
 /// `/classify`: the likeliest label of each text, and what the model says of all labels.
@@ -231,8 +251,8 @@ pub async fn classify(server: Server, asked: Asked) -> Answer {
     let mut asking = prepared(asked, move |mut asked| {
         let mut fields: Fields = asked.fields()?;
         let common = Common::take(&of, &mut fields)?;
-        let inputs = inputs(fields.need("input")?)?;
-        common.hold(&of, &mut asked, (inputs, Numbers::Classes), fields)
+        let inputs = inputs(fields.need("input")?, of.settings.max_texts)?;
+        common.hold(&mut asked, (inputs, Numbers::Classes), fields)
     })
     .await?;
     let (rows, labels) = (asking.numbers().await?, asking.model.service.card().labels);
@@ -261,9 +281,12 @@ pub async fn score(server: Server, asked: Asked) -> Answer {
             _ => Err(Fault::field(key, "has to be a string or a list of strings")),
         };
         let (mut first, second): (Vec<String>, Vec<String>) = (texts("text_1")?, texts("text_2")?);
-        if first.len() == 1 {
-            first.resize(second.len(), first[0].clone());
+        if let [one] = &mut first[..] {
+            let (one, of_second) = (std::mem::take(one), second.iter().map(String::len).sum::<usize>());
+            repeated(&of, "text_2", second.len(), one.len().saturating_mul(second.len()) + of_second)?;
+            first = vec![one; second.len()];
         }
+        most("text_1", first.len(), of.settings.max_texts)?;
         if first.len() != second.len() {
             let what =
                 format_args!("has {} texts, and text_1 {}; one, or as many", second.len(), first.len());
@@ -271,7 +294,7 @@ pub async fn score(server: Server, asked: Asked) -> Answer {
         }
         let pairs = first.len();
         let paired = first.into_iter().zip(second).collect();
-        Ok((judged(&of, common, &mut asked, paired, fields)?, pairs))
+        Ok((judged(common, &mut asked, paired, fields)?, pairs))
     })
     .await?;
     let scores = scores(&mut asking, pairs).await?;
@@ -282,7 +305,6 @@ pub async fn score(server: Server, asked: Asked) -> Answer {
 /// Pairs of which scores are asked: of a model with a head as they are, of another one for vectors of both, the first of each pair before
 /// the second; a first text of all pairs once.
 fn judged(
-    server: &Server,
     common: Common,
     asked: &mut Asked,
     pairs: Vec<(String, String)>,
@@ -291,7 +313,7 @@ fn judged(
     common.ranks()?;
     if !common.model.service.card().labels.is_empty() {
         let inputs = pairs.into_iter().map(|(first, second)| Input::Text((first, Some(second)))).collect();
-        return common.hold(server, asked, (inputs, Numbers::Relevance), fields);
+        return common.hold(asked, (inputs, Numbers::Relevance), fields);
     }
     let text = |text: String| Input::Text((text, None));
     let same = pairs.iter().all(|(first, _)| *first == pairs[0].0);
@@ -302,7 +324,7 @@ fn judged(
         }
         inputs.push(text(second));
     }
-    common.hold(server, asked, (inputs, Numbers::Vector), fields)
+    common.hold(asked, (inputs, Numbers::Vector), fields)
 }
 
 /// The score of each of so many pairs.
@@ -339,15 +361,18 @@ pub async fn rerank(server: Server, asked: Asked) -> Answer {
         let common = Common::take(&of, &mut fields)?;
         let query: String = fields.need("query")?;
         let documents: Vec<Value> = fields.need("documents")?;
+        most("documents", documents.len(), of.settings.max_texts)?;
         let text = |value: &Value| value.as_str().or(value["text"].as_str()).map(str::to_string);
         let wrong = || Fault::field("documents", "has to be a list of strings, or of objects with `text`");
         let documents =
             documents.iter().map(|it| text(it).ok_or_else(wrong)).collect::<Result<Vec<_>, _>>()?;
-        let most = fields.take::<usize>("top_n")?.filter(|most| *most > 0).unwrap_or(documents.len());
+        let all: usize = documents.iter().map(String::len).sum();
+        repeated(&of, "documents", documents.len(), query.len().saturating_mul(documents.len()) + all)?;
+        let top = fields.take::<usize>("top_n")?.filter(|top| *top > 0).unwrap_or(documents.len());
         let with_documents = fields.or("return_documents", true)?;
         let pairs = documents.iter().map(|text| (query.clone(), text.clone())).collect();
-        let asking = judged(&of, common, &mut asked, pairs, fields)?;
-        Ok((asking, Ranking { documents, most, with_documents }))
+        let asking = judged(common, &mut asked, pairs, fields)?;
+        Ok((asking, Ranking { documents, most: top, with_documents }))
     })
     .await?;
     let scores = scores(&mut asking, ranking.documents.len()).await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::TokioIo;
@@ -13,6 +13,9 @@ use tokio::net::TcpStream;
 
 use super::pretended::Clock;
 use crate::error::Error;
+
+/// Most bytes that are held of an answer.
+const MOST_BYTES: usize = 16 << 20;
 
 /// A server to ask.
 #[derive(Clone, Debug)]
@@ -89,12 +92,13 @@ impl Connection {
         Ok(Connection(send))
     }
 
-    /// Posts JSON to a path; the status of the answer, which is read to its end and dropped.
-    pub async fn post(&mut self, target: &Target, path: &str, body: &str) -> Option<u16> {
+    /// Posts JSON to a path; the status of the answer, and whether that was read to its end, so that the connection can be used again: of
+    /// one without end the first [`MOST_BYTES`] are read.
+    pub async fn post(&mut self, target: &Target, path: &str, body: &str) -> Option<(u16, bool)> {
         let response = self.send(target, path, body).await?;
         let status = response.status().as_u16();
-        response.into_body().collect().await.ok()?;
-        Some(status)
+        let read = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        Some((status, read.is_ok()))
     }
 
     async fn send(&mut self, target: &Target, path: &str, body: &str) -> Option<Response<Incoming>> {
@@ -148,6 +152,9 @@ async fn read(
         let Ok(frame) = frame else { return false };
         let Ok(data) = frame.into_data() else { continue };
         rest.extend_from_slice(&data);
+        if rest.len() > MOST_BYTES {
+            return false;
+        }
         while streams && let Some(end) = rest.windows(2).position(|two| two == b"\n\n") {
             let event: Vec<u8> = rest.drain(..end + 2).collect();
             let Some(event) = event.strip_prefix(b"data: ") else { continue };

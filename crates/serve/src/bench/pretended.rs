@@ -144,7 +144,7 @@ impl Service for Pretended {
         Load::default()
     }
 
-    fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
+    fn submit_while(&self, request: GenerateRequest, sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
         let mut writing = Writing { clock: self.clock.clone(), request, sink, written: 0 };
         match &self.writes {
             None => while writing.token() {},

@@ -8,6 +8,7 @@ mod bench;
 mod chat;
 mod completions;
 mod fuzz;
+mod hostile;
 mod mock;
 mod others;
 mod protocols;

@@ -27,6 +27,10 @@ pub struct Mock {
     pub pace: Duration,
     /// It never answers.
     pub hangs: bool,
+    /// It compiles structures for as long as they are wanted.
+    pub compiles: bool,
+    /// It fails where it would begin to answer.
+    pub fails: Option<fn() -> Error>,
     /// It stops answering in the middle, as if its thread had died.
     pub dies: bool,
     /// What it says of itself.
@@ -134,7 +138,15 @@ impl Service for Mock {
         Load { prefill_tokens_per_s: self.per_s, pages: 100, page_tokens: 128, ..Load::default() }
     }
 
-    fn submit(&self, request: GenerateRequest, mut sink: Sink) -> Result<Ticket> {
+    fn submit_while(
+        &self,
+        request: GenerateRequest,
+        mut sink: Sink,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Ticket> {
+        while request.structure.is_some() && self.compiles && wanted() {
+            thread::sleep(Duration::from_millis(1));
+        }
         if request.sampling.top_p > 1.0 {
             return Err(Error::product("sampling.top_p: must be above 0 and at most 1"));
         }
@@ -146,7 +158,9 @@ impl Service for Mock {
         self.open.fetch_add(1, Ordering::SeqCst);
         let open = self.open.clone();
         let ticket = Ticket::new(move || _ = open.fetch_sub(1, Ordering::SeqCst));
-        if self.hangs {
+        if let Some(error) = self.fails {
+            sink(Event::Failed(error()));
+        } else if self.hangs {
             self.held.lock().unwrap().push(sink);
         } else if self.pace.is_zero() {
             play(&request, &self.answer, (self.pace, self.dies), &mut sink);

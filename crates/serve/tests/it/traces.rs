@@ -129,3 +129,39 @@ fn an_address_that_is_none_keeps_the_server_from_starting() {
     let error = serve(&server, &at, &AtomicBool::new(true), |_| ()).unwrap_err().to_string();
     assert!(error.contains("grpc://here:4317"), "{error}");
 }
+
+#[test]
+fn a_collector_that_answers_without_end_takes_the_spans_and_no_memory() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let collector = format!("http://{}", listener.local_addr().unwrap());
+    let (send, written) = channel();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut some = [0; 512];
+        _ = stream.read(&mut some).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n").unwrap();
+        let (piece, mut bytes) = (vec![b' '; 1 << 20], 0u64);
+        // It ends where its reader leaves.
+        while stream.write_all(&piece).is_ok() {
+            bytes += piece.len() as u64;
+        }
+        send.send(bytes).unwrap();
+    });
+    let settings = Settings { otlp: Some(collector), ..Settings::default() };
+    let opening = Opening { settings, ..Opening::default() };
+    let (server, stop) = (Arc::new(Shared::new(opening)), Arc::new(AtomicBool::new(false)));
+    server.add("mock", Arc::new(Mock::saying("Hello"))).unwrap();
+    let (heard, address) = channel();
+    let (own, flag) = (server.clone(), stop.clone());
+    let thread = thread::spawn(move || {
+        let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };
+        serve(&own, &at, &flag, |addresses| heard.send(addresses[0].to_string()).unwrap()).unwrap();
+    });
+    let at = address.recv().unwrap();
+    assert!(ask(&at, "", "/v1/completions", &json!({"prompt": "a"})).starts_with("HTTP/1.1 200"));
+    // What the system holds of a connection comes on top of what is read.
+    assert!(written.recv().unwrap() < 64 << 20);
+    assert_eq!(server.traces_lost(), 0);
+    stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+}
