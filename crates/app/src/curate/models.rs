@@ -55,7 +55,13 @@ impl Engines {
         let (tokenizer, chunk_tokens) =
             (Arc::new(models::tokenizer(folder)?), Limits::default().chunk_tokens);
         let how = (DType::F32, tokenizer);
-        Ok(TextEncoder::open(&device, folder, how, Some(*context_tokens), chunk_tokens)?)
+        // A folder that says how much of a text it reads is not asked for more.
+        let own = match Sentence::open(folder, EncoderSpec::open(folder)?.model.hidden)? {
+            Some(sentence) => sentence.max_tokens,
+            None => Sentence::tokenizer_limit(folder)?,
+        };
+        let max_tokens = own.unwrap_or(usize::MAX).min(*context_tokens);
+        Ok(TextEncoder::open(&device, folder, how, Some(max_tokens), chunk_tokens)?)
     }
 }
 
@@ -72,9 +78,10 @@ fn with_engine(
         Ok((device, loaded, models::tokenizer(folder)?))
     };
     let (device, loaded, tokenizer) = open().map_err(|error| refused(folder, &error))?;
-    let limits = Limits { context_tokens: settings.context_tokens, ..Limits::default() };
     let sentence =
         Sentence::open(folder, loaded.model.spec.hidden).map_err(|error| refused(folder, &error.into()))?;
+    let own = sentence.as_ref().and_then(|sentence| sentence.max_tokens).unwrap_or(usize::MAX);
+    let limits = Limits { context_tokens: settings.context_tokens.min(own), ..Limits::default() };
     let engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
     work(&mut engine.pooling(sentence))
 }
@@ -82,4 +89,33 @@ fn with_engine(
 fn refused(folder: &Path, error: &error::Error) -> Error {
     let detail = format!("{}{}", in_full(error), or_on_the_hub(folder));
     Error::Model { folder: folder.to_owned(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::Silent;
+
+    /// Sentence-Transformers reads as much.
+    #[test]
+    fn a_folder_that_reads_less_of_a_text_than_is_asked_for_is_asked_for_no_more() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders/embed_bert");
+        let copy = tempfile::tempdir().unwrap();
+        for part in [".", "1_Pooling", "2_Normalize"] {
+            std::fs::create_dir_all(copy.path().join(part)).unwrap();
+            for entry in std::fs::read_dir(golden.join(part)).unwrap().map(|entry| entry.unwrap()) {
+                if entry.path().is_file() {
+                    std::fs::copy(entry.path(), copy.path().join(part).join(entry.file_name())).unwrap();
+                }
+            }
+        }
+        let file = copy.path().join("sentence_bert_config.json");
+        std::fs::write(file, "{\"max_seq_length\": 9}").unwrap();
+        let folder = copy.path().to_owned();
+        let encoder = |context_tokens| {
+            let settings = ModelSettings { folder: folder.clone(), context_tokens, threads: 1 };
+            Engines(Arc::new(Silent)).encoder(&settings).unwrap().max_tokens()
+        };
+        assert_eq!([encoder(512), encoder(9), encoder(8)], [9, 9, 8]);
+    }
 }

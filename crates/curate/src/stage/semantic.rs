@@ -19,7 +19,8 @@ pub struct SemanticStageOptions {
     /// The model that embeds: a Hugging Face folder (an encoder's too), or a run of `fathom train`. A text's vector is the mean of the
     /// hidden states behind the last norm, or what the folder's `modules.json` makes of them, at length 1.
     pub model: PathBuf,
-    /// Only this many tokens of a text are read, the first ones (NeMo Curator: 512).
+    /// Only this many tokens of a text are read, the first ones (NeMo Curator: 512); fewer where the model's folder says so
+    /// (`max_seq_length` of `sentence_bert_config.json`, `model_max_length`).
     #[schemars(range(min = 1))]
     pub max_tokens: usize,
     /// Clusters of k-means; documents are compared within one (NeMo Curator: 100).

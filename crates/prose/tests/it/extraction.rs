@@ -50,6 +50,26 @@ fn latex_becomes_text() {
 }
 
 #[test]
+fn latex_reads_code_and_addresses_letter_by_letter() {
+    check_tex("A1 see \\url{http://a.org/b%20c} for more.", "A1 see http://a.org/b%20c for more.");
+    check_tex("\\href{http://a.org/%20}{the link} goes on % a comment\n here", "the link goes on here");
+    check_tex("\\url{a\\%b\\_c} \\nolinkurl{d%e}.\\footnote{\\url{f%20g}} h", "a%b_c d%e. (f%20g) h");
+    check_tex("a \\verb|50% of {| b \\verb*|q r| c", "a 50% of { b q r c");
+    check_tex("a \\lstinline[language=C]{x % 2} b \\lstinline!y % 3! c", "a x % 2 b y % 3 c");
+    check_tex("a \\mintinline{python}{x % 2} b \\mintinline{python}|y % 2| c", "a x % 2 b y % 2 c");
+    check_tex(
+        "\\begin{lstlisting}[language=C, caption={a]b}]\n[1] % 2\n\\end{lstlisting} % out\nafter",
+        "[1] % 2\n\nafter",
+    );
+    check_tex("\\begin{minted}[linenos]{python}\n{x} % 2\n\\end{minted}", "{x} % 2");
+    check_tex("\\begin{Verbatim}\na % b\n\\end{Verbatim}c % d\ne", "a % b\n\nc e");
+    check_tex("% \\begin{verbatim}\na % b\nc", "a c");
+    check_tex("?`Qu\\'e? !`Hola! ``Why?'' Stop!", "¿Qué? ¡Hola! “Why?” Stop!");
+    let main = "\\begin{document}\\begin{verbatim}\\input{b}\\end{verbatim}\\input{b}\\end{document}";
+    assert_eq!(paper(&[("main.tex", main), ("b.tex", "B")]).as_deref(), Ok("\\input{b}\n\nB"));
+}
+
+#[test]
 fn macros_are_expanded() {
     check_tex("\\newcommand{\\name}{Fathom}\\name{} is \\name", "Fathom is Fathom");
     check_tex("\\newcommand{\\two}[2]{#2-#1}\\two{a}{b}", "b-a");
@@ -127,6 +147,22 @@ fn wikitext_becomes_text() {
     assert_eq!(Wikitext::new(&options).extract(table).as_deref(), Ok("Title\na | b\nc | e"));
     assert_eq!(Wikitext::default().extract("#REDIRECT [[x]]"), Err(Refusal::Redirect));
     assert_eq!(Wikitext::default().extract("{{only}}"), Err(Refusal::NoContent));
+}
+
+#[test]
+fn wikitext_keeps_numbers_formulas_and_literal_text() {
+    check_wiki("It is {{val|1.5|e=3}} long.", "It is 1.5×10^3 long.");
+    check_wiki("{{val|1.5|0.2|e=3|u=m}}, {{val|7|u=kg|up=s}}, {{val|e=6}}", "(1.5±0.2)×10^3 m, 7 kg/s, 10^6");
+    check_wiki("{{as of|2020}} and {{as of|2020|5|lc=y}} x", "As of 2020 and as of May 2020 x");
+    check_wiki("Water is <chem>H2O</chem> or <ce>H2O</ce>.", "Water is $\\ce{H2O}$ or $\\ce{H2O}$.");
+    check_wiki("a <nowiki>''b'' == __TOC__ {{c|d}} -{e}-</nowiki> f", "a ''b'' == __TOC__ {{c|d}} -{e}- f");
+    check_wiki("<nowiki>* a</nowiki>\n'<nowiki/>''b''", "* a\n'b");
+    check_wiki(
+        "<math>f''(x)</math> &#39;&#39;x&#39;&#39; {{nowrap|<math>a = b</math>}}",
+        "$f''(x)$ ''x'' $a = b$",
+    );
+    check_wiki("a -{zh-hans:简;zh-hant:繁}- b -{c}- d -{H|zh-cn:e}-f-{g", "a 简 b c d f-{g");
+    check_wiki("{{nowrap|-{zh-cn:x; zh-tw:y}-}} x-{{nowrap|z}}", "x x-z");
 }
 
 #[test]

@@ -66,6 +66,50 @@ fn trafilatura_parts_the_lines_of_short_pages() {
     assert!(!text.contains('\u{fdd0}'));
 }
 
+#[test]
+fn an_element_in_a_sentence_ends_neither_the_line_nor_the_text() {
+    // What Trafilatura 2.3.1 shows of the element.
+    for (element, shown) in [
+        ("<script>var x = 1;</script>", ""),
+        ("<style>p{}</style>", ""),
+        ("<noscript>off</noscript>", "off "),
+        ("<svg><path d=\"M0 0\"/></svg>", ""),
+        ("<math><mi>x</mi></math>", "x "),
+        ("<button>Press</button>", "Press "),
+        ("<input type=text>", ""),
+        ("<iframe src=x></iframe>", ""),
+        ("<wbr>", ""),
+        ("<x-term>custom</x-term>", "custom "),
+    ] {
+        let page = format!(
+            "<html><body><article><p>HEAD is what the sentence says in front of it, at some length, {element} and the sentence goes \
+             on behind it to its very end, which is the TAIL.</p><p>Then the next paragraph says something else altogether, \
+             so that the page has enough text for all that look at it.</p></article></body></html>"
+        );
+        let line = |shown: &str| {
+            format!(
+                "HEAD is what the sentence says in front of it, at some length, {shown}and the sentence goes on behind it to its very end, which is the TAIL."
+            )
+        };
+        let dense = by(Method::Dense, &page);
+        let own = if element.starts_with("<x-") { shown } else { "" };
+        assert_eq!(dense.lines().next(), Some(line(own).as_str()), "{element}");
+        let text = by(Method::Trafilatura, &page);
+        assert!(text.contains(&line(shown)), "{element}: {text}");
+    }
+}
+
+#[test]
+fn trafilatura_keeps_the_lines_of_code() {
+    let page = format!(
+        "<html><body><article>{}<pre>def f(x):\n    if x:\n        return 1\n\n    return 2\n</pre>{}</article></body></html>",
+        article(),
+        article().replace("spring", "autumn")
+    );
+    let text = by(Method::Trafilatura, &page);
+    assert!(text.contains("def f(x):\n    if x:\n        return 1\n\n    return 2"), "{text}");
+}
+
 /// Paragraphs of an article, each with words of its own.
 fn article() -> String {
     let subjects = ["committee", "river", "library", "harbour", "teacher", "engine", "village"];

@@ -72,7 +72,7 @@ impl Blocks {
             let it = dom.nodes[node as usize];
             if pruned[node as usize] {
                 // What is left out still parts what stands around it, unless it stood in a line.
-                if !it.tag.is_inline() {
+                if !flows(dom, node) {
                     out.close(&mut current);
                 }
                 node = it.end.max(node + 1);
@@ -102,7 +102,7 @@ impl Blocks {
                     }
                 }
                 Tag::Br => breaks += 1,
-                tag if tag.is_inline() => {}
+                _ if flows(dom, node) => {}
                 _ => {
                     breaks = 0;
                     out.close(&mut current);
@@ -140,11 +140,35 @@ impl Blocks {
 }
 
 /// The nearest element at or above `node` that is a block.
-fn holder_of(dom: &Dom<'_>, mut node: u32) -> u32 {
-    while node > 0 && dom.nodes[node as usize].tag.is_inline() {
+fn holder_of(dom: &Dom<'_>, node: u32) -> u32 {
+    line_around(dom, node).unwrap_or_else(|| above(dom, node, Tag::is_inline))
+}
+
+/// The nearest node at or above `node` that `passes` does not pick.
+fn above(dom: &Dom<'_>, mut node: u32, passes: fn(Tag) -> bool) -> u32 {
+    while node > 0 && passes(dom.nodes[node as usize].tag) {
         node = dom.nodes[node as usize].parent;
     }
     node
+}
+
+/// The element whose lines of text `node` stands in, with nothing between them that parts lines. Unknown elements flow in
+/// paragraphs and headings; elsewhere pages use them as blocks.
+fn line_around(dom: &Dom<'_>, node: u32) -> Option<u32> {
+    let is_line = |node: &u32| matches!(dom.nodes[*node as usize].tag, Tag::P | Tag::Heading);
+    let around = above(dom, node, |tag| tag.is_inline() || tag.may_flow());
+    let items = above(dom, node, |tag| tag.is_inline() || tag.may_flow() && tag != Tag::Other);
+    let is_item = |node: &u32| {
+        let tag = dom.nodes[*node as usize].tag;
+        matches!(tag, Tag::Li | Tag::Dt | Tag::Dd | Tag::Cell | Tag::Blockquote | Tag::Caption)
+    };
+    Some(around).filter(is_line).or(Some(items).filter(is_item))
+}
+
+/// Whether an element stands in a line of text: text in front of it and behind it is one line.
+pub(super) fn flows(dom: &Dom<'_>, node: u32) -> bool {
+    let tag = dom.nodes[node as usize].tag;
+    tag.is_inline() || tag.may_flow() && line_around(dom, node).is_some()
 }
 
 /// The kind of text directly in `holder`: by the nearest element that says something, a few levels up.

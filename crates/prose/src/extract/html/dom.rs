@@ -6,6 +6,7 @@
 
 use memchr::memmem;
 
+use super::blocks::flows;
 use super::marks::{Marks, marks_of};
 use super::scan::{Scanner, Token, attributes};
 use super::tag::Tag;
@@ -21,6 +22,9 @@ pub(super) const MAX_ATTRIBUTES: usize = 128;
 
 /// Where a new block or line begins, in pages that are rebuilt for other crates: a code point that is no character.
 pub(super) const LINE_START: char = '\u{fdd0}';
+
+/// White space of `<pre>` that parsers of other crates would join, and code points that stand for it in rebuilt pages.
+const KEPT_SPACES: [(char, char); 3] = [('\n', '\u{fdd1}'), (' ', '\u{fdd2}'), ('\t', '\u{fdd3}')];
 
 /// One element or run of text.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +120,8 @@ impl<'a> Dom<'a> {
         let mut open: Vec<u32> = Vec::new();
         let mut index = 1u32;
         let mut at_line_start = false;
+        // The end of the `<pre>` being written.
+        let mut pre_end = 0;
         while (index as usize) < self.nodes.len() {
             while open.last().is_some_and(|&o| self.nodes[o as usize].end <= index) {
                 at_line_start |= self.parts_lines(open.last().copied());
@@ -126,13 +132,21 @@ impl<'a> Dom<'a> {
             if node.tag == Tag::Text {
                 let is_shown = text::count(raw) > 0 && self.nodes[node.parent as usize].tag != Tag::Hidden;
                 let starts = lines && is_shown && std::mem::replace(&mut at_line_start, false);
-                write_text(&mut out, raw, starts);
+                if lines && index < pre_end {
+                    write_text(&mut out, "", starts);
+                    write_code(&mut out, raw);
+                } else {
+                    write_text(&mut out, raw, starts);
+                }
             } else if self.is_left_out(index) {
                 index = node.end.max(index + 1);
                 continue;
-            } else {
+            } else if !(lines && self.is_passed_over(index)) {
                 at_line_start |= self.parts_lines(Some(index));
                 self.write_start(&mut out, index, raw);
+                if node.tag == Tag::Pre {
+                    pre_end = pre_end.max(node.end);
+                }
                 if !Tag::is_void(self.name(index)) {
                     open.push(index);
                 }
@@ -147,16 +161,22 @@ impl<'a> Dom<'a> {
 
     /// Whether text in front of an element's tag and behind it stands on different lines.
     fn parts_lines(&self, node: Option<u32>) -> bool {
-        node.is_some_and(|n| {
-            matches!(self.nodes[n as usize].tag, Tag::Br) || !self.nodes[n as usize].tag.is_inline()
-        })
+        node.is_some_and(|n| matches!(self.nodes[n as usize].tag, Tag::Br) || !flows(self, n))
     }
 
     fn is_left_out(&self, index: u32) -> bool {
         let node = self.nodes[index as usize];
         let name = self.name(index);
         let is_empty = node.tag == Tag::Hidden && node.end == index + 1 && !Tag::is_void(name);
-        is_empty || node.tag == Tag::Annotation || matches!(name, b"svg" | b"SVG")
+        let is_math = name.eq_ignore_ascii_case(b"math");
+        let never_shown = node.tag == Tag::Hidden && !is_math && flows(self, index);
+        is_empty || never_shown || node.tag == Tag::Annotation || matches!(name, b"svg" | b"SVG")
+    }
+
+    /// Elements in a line of text that other crates do not know and end the line at: their content stays.
+    fn is_passed_over(&self, index: u32) -> bool {
+        let may_flow = self.nodes[index as usize].tag.may_flow();
+        (may_flow && flows(self, index)) || self.name(index).eq_ignore_ascii_case(b"wbr")
     }
 
     fn write_start(&self, out: &mut String, index: u32, raw: &str) {
@@ -357,7 +377,29 @@ fn write_text(out: &mut String, raw: &str, starts_line: bool) {
         // A word of its own, so that the next one is known by those who count stop words.
         out.extend([LINE_START, ' ']);
     }
-    out.extend(text.chars().filter(|c| !matches!(*c, '\0' | text::SOFT_HYPHEN | LINE_START)));
+    out.extend(text.chars().filter(is_written));
+}
+
+fn is_written(c: &char) -> bool {
+    !matches!(*c, '\0' | text::SOFT_HYPHEN | LINE_START) && !KEPT_SPACES.iter().any(|(_, mark)| mark == c)
+}
+
+/// Writes text of a `<pre>`: line ends, and spaces but single ones between words, as marks.
+fn write_code(out: &mut String, raw: &str) {
+    let mut chars = raw.chars().filter(|c| is_written(c) && *c != '\r').peekable();
+    let mut in_line = false;
+    while let Some(c) = chars.next() {
+        let single = c == ' ' && in_line && chars.peek().is_some_and(|c| !c.is_whitespace());
+        let mark = KEPT_SPACES.iter().find(|(space, _)| *space == c).filter(|_| !single);
+        out.push(mark.map_or(c, |(_, mark)| *mark));
+        in_line = !c.is_whitespace();
+    }
+}
+
+/// The text of a rebuilt page with the white space of its `<pre>` again.
+pub(super) fn with_kept_spaces(text: String) -> String {
+    let unmarked = |c: char| KEPT_SPACES.iter().find(|(_, mark)| *mark == c).map_or(c, |(space, _)| *space);
+    if text.contains(KEPT_SPACES.map(|(_, mark)| mark)) { text.chars().map(unmarked).collect() } else { text }
 }
 
 /// The first eight bytes of a name in lower case: enough to tell elements apart.

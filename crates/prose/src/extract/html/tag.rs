@@ -134,6 +134,11 @@ impl Tag {
         matches!(self, Tag::Text | Tag::Inline | Tag::A | Tag::Br | Tag::Span | Tag::Code | Tag::Annotation)
     }
 
+    /// Elements that flow where they stand in a line of text.
+    pub(super) fn may_flow(self) -> bool {
+        matches!(self, Tag::Hidden | Tag::Control | Tag::Noscript | Tag::Other)
+    }
+
     /// Elements that are never text of the page.
     pub(super) fn is_no_text(self) -> bool {
         matches!(self, Tag::Hidden | Tag::Control | Tag::Annotation)

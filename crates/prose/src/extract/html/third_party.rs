@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use fathom_base::guard;
 
-use super::dom::{Dom, LINE_START};
+use super::dom::{Dom, LINE_START, with_kept_spaces};
 use super::language::is_certain;
 use super::text::SOFT_HYPHEN;
 use super::{HtmlOptions, Method, all_text};
@@ -142,7 +142,8 @@ impl Crates {
             result.content_html.push_str(&result.comments_html);
         }
         // The crate's last resort writes an article's blocks and lines without anything between them.
-        all_text(&result.content_html.replace(LINE_START, "<br>"), options.max_elements)
+        let text = all_text(&result.content_html.replace(LINE_START, "<br>"), options.max_elements)?;
+        Ok(with_kept_spaces(text))
     }
 
     pub(super) fn justext(

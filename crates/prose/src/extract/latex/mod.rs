@@ -5,6 +5,7 @@
 //! (but `\iffalse`) are beyond it. Expansion is bounded in depth, number and size.
 
 mod input;
+mod literal;
 mod macros;
 mod render;
 mod symbols;
@@ -73,7 +74,7 @@ impl Latex {
             return Err(Refusal::PageTooLarge);
         }
         let sources: BTreeMap<&str, String> =
-            files.iter().map(|f| (f.path.as_str(), without_comments(&f.text))).collect();
+            files.iter().map(|f| (f.path.as_str(), literal::without_comments(&f.text))).collect();
         let main = main_file(&sources).ok_or(Refusal::NoDocument)?;
         let mut whole = String::new();
         let mut includes = 0;
@@ -141,6 +142,11 @@ fn next_include(text: &str) -> Option<(&str, &str, &str)> {
         let at = from + found;
         let rest = &text[at + 1..];
         from = at + 1;
+        if let Some(name) = literal::begins_verbatim(&text[at..]) {
+            let end = format!("\\end{{{name}}}");
+            from = text[from..].find(&end).map_or(text.len(), |found| from + found);
+            continue;
+        }
         for command in ["input", "include", "subfile", "subimport", "import"] {
             let Some(behind) = rest.strip_prefix(command) else { continue };
             let name = behind.trim_start_matches([' ', '\t']);
@@ -183,41 +189,4 @@ fn resolve<'a>(sources: &'a BTreeMap<&str, String>, wanted: &str) -> Option<&'a 
             sources.iter().find(|(path, _)| last(path) == last(&with_extension) || last(path) == last(wanted))
         })
         .map(|(path, _)| *path)
-}
-
-/// Cuts `%` comments. A comment takes its line end along, as in TeX, so that it joins lines; a line that is only a
-/// comment goes as a whole.
-fn without_comments(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut verbatim = false;
-    for line in source.lines() {
-        let line = line.trim_end_matches('\r');
-        verbatim |=
-            ["\\begin{verbatim", "\\begin{lstlisting", "\\begin{minted"].iter().any(|b| line.contains(b));
-        let cut = if verbatim { None } else { comment_start(line) };
-        match cut {
-            None => {
-                out.push_str(line);
-                out.push('\n');
-            }
-            Some(at) => out.push_str(&line[..at]),
-        }
-        verbatim &= !["\\end{verbatim", "\\end{lstlisting", "\\end{minted"].iter().any(|e| line.contains(e));
-    }
-    out
-}
-
-/// The first `%` that no backslash escapes.
-fn comment_start(line: &str) -> Option<usize> {
-    let bytes = line.as_bytes();
-    let mut from = 0;
-    while let Some(found) = memchr::memchr(b'%', &bytes[from..]) {
-        let at = from + found;
-        let slashes = bytes[..at].iter().rev().take_while(|&&b| b == b'\\').count();
-        if slashes % 2 == 0 {
-            return Some(at);
-        }
-        from = at + 1;
-    }
-    None
 }

@@ -2,6 +2,7 @@
 
 use super::LatexOptions;
 use super::input::Input;
+use super::literal;
 use super::macros::Macros;
 use super::symbols::{Around, Use, accent, accented, command, environment, symbol};
 use super::writer::Writer;
@@ -57,10 +58,8 @@ impl<'a> Render<'a> {
     pub(super) fn run(mut self) -> Result<String, Refusal> {
         while !self.ended {
             let Some(c) = self.input.peek() else { break };
-            if !matches!(c, '\\' | '$' | '{' | '}' | '~' | '&' | '`' | '\'' | '-' | '\n') {
-                let run = self.input.run(|b| {
-                    matches!(b, b'\\' | b'$' | b'{' | b'}' | b'~' | b'&' | b'`' | b'\'' | b'-' | b'\n')
-                });
+            if !u8::try_from(c).is_ok_and(is_special) {
+                let run = self.input.run(is_special);
                 if self.started && (self.floats == 0 || self.tables > 0 || self.captions > 0) {
                     self.out.text(run);
                 }
@@ -97,6 +96,9 @@ impl<'a> Render<'a> {
                 let quote = if self.input.take("`") { "“" } else { "‘" };
                 self.put(quote);
             }
+            '?' | '!' if self.input.take("`") => self.put(if c == '?' { "¿" } else { "¡" }),
+            '?' => self.put("?"),
+            '!' => self.put("!"),
             '\'' => {
                 let quote = if self.input.take("'") { "”" } else { "’" };
                 self.put(quote);
@@ -179,24 +181,40 @@ impl<'a> Render<'a> {
                 self.captions = self.captions.saturating_sub(1);
                 Ok(())
             }
-            "verb" => {
-                let mark = self.input.next().unwrap_or('|').to_string();
-                let text = self.input.take_through(&mark).unwrap_or_default();
-                self.put(&text);
-                Ok(())
-            }
+            "verb" | "lstinline" | "mintinline" | "url" | "path" | "nolinkurl" => self.literal(&name),
             "iffalse" => {
                 self.input.take_through("\\fi");
                 while self.input.take(" ") {}
                 Ok(())
             }
-            "url" | "path" | "nolinkurl" => {
-                let address = self.input.argument()?;
-                self.put(&address);
-                Ok(())
-            }
             _ => self.by_table(&name),
         }
+    }
+
+    /// Code and addresses in a line: between braces, or between two of the same character.
+    fn literal(&mut self, name: &str) -> Result<(), Refusal> {
+        if name == "verb" {
+            self.input.take("*");
+        } else {
+            self.input.optional()?;
+        }
+        if name == "mintinline" {
+            self.input.argument()?;
+        }
+        let text = match self.input.peek() {
+            Some('{' | '\\') if name != "verb" => self.input.argument()?,
+            Some('}') | None => return Ok(()),
+            Some(_) => {
+                let mark = self.input.next().unwrap_or('|').to_string();
+                self.input.take_through(&mark).unwrap_or_default()
+            }
+        };
+        let is_code = matches!(name, "verb" | "lstinline" | "mintinline");
+        let text = if is_code { text } else { literal::address(&text) };
+        if self.shown() {
+            self.out.verbatim(&text);
+        }
+        Ok(())
     }
 
     fn by_table(&mut self, name: &str) -> Result<(), Refusal> {
@@ -289,6 +307,12 @@ impl<'a> Render<'a> {
         match environment(name) {
             Some(Around::Equation) => self.math(MathEnd::Environment(name.to_string()))?,
             Some(Around::Verbatim) => {
+                if !matches!(name, "verbatim" | "verbatim*" | "alltt") {
+                    self.input.optional()?;
+                }
+                if name == "minted" {
+                    self.input.argument()?;
+                }
                 let end = format!("\\end{{{name}}}");
                 let text = self.input.take_through(&end).unwrap_or_default();
                 if self.shown() {
@@ -436,6 +460,11 @@ impl<'a> Render<'a> {
             }
         }
     }
+}
+
+/// Bytes that are more than the letter they are.
+fn is_special(byte: u8) -> bool {
+    matches!(byte, b'\\' | b'$' | b'{' | b'}' | b'~' | b'&' | b'`' | b'\'' | b'-' | b'?' | b'!' | b'\n')
 }
 
 /// Commands whose meaning papers do not change, only their looks.

@@ -1,5 +1,7 @@
 //! TeX's ways to write letters and signs that Unicode has.
 
+use super::literal::VERBATIM;
+
 /// What a control sequence without arguments stands for in text.
 pub(super) fn symbol(name: &str) -> Option<&'static str> {
     Some(match name {
@@ -43,6 +45,8 @@ pub(super) fn symbol(name: &str) -> Option<&'static str> {
         "textbar" => "|",
         "textless" => "<",
         "textgreater" => ">",
+        "textexclamdown" => "¡",
+        "textquestiondown" => "¿",
         "textbullet" => "•",
         "textendash" => "–",
         "textemdash" => "—",
@@ -181,7 +185,7 @@ pub(super) fn environment(name: &str) -> Option<Around> {
         "equation" | "align" | "alignat" | "eqnarray" | "gather" | "multline" | "flalign" | "displaymath"
         | "math" | "dmath" | "subequations" | "IEEEeqnarray" | "split" | "cases" | "array" | "matrix"
         | "pmatrix" | "aligned" => Around::Equation,
-        "verbatim" | "Verbatim" | "lstlisting" | "minted" | "alltt" | "BVerbatim" => Around::Verbatim,
+        name if VERBATIM.contains(&name) => Around::Verbatim,
         "tikzpicture" | "picture" | "pspicture" | "pgfpicture" | "comment" | "filecontents" | "CCSXML"
         | "asy" | "feynmf" | "fmffile" | "keywords" | "axis" | "tikzcd" => Around::Drop,
         "figure" | "table" | "wrapfigure" | "wraptable" | "sidewaystable" | "sidewaysfigure" | "SCfigure"

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use super::literal::{NOTHING, protected};
 use super::tables;
+use super::values::{Arguments, variant};
 
 /// Deeper nesting stays as it is written.
 const MAX_DEPTH: usize = 40;
 /// Stands for a `|` that parts arguments, so that one inside an argument's text is not mistaken for it.
-const BAR: char = '\u{f8fe}';
+pub(super) const BAR: char = '\u{f8fe}';
 /// A tag is at most so long.
 const LONGEST_TAG: usize = 2000;
 
@@ -18,6 +20,8 @@ enum Open {
     Link,
     External,
     Table,
+    /// `-{` of languages with variants.
+    Variant,
 }
 
 struct Frame {
@@ -67,7 +71,7 @@ impl<'a> Flattener<'a> {
 
     fn step(&mut self) {
         let rest = self.rest();
-        let special = |b: &u8| matches!(b, b'{' | b'}' | b'[' | b']' | b'<' | b'|' | b'&');
+        let special = |b: &u8| matches!(b, b'{' | b'}' | b'[' | b']' | b'<' | b'|' | b'&' | b'-');
         let plain = rest.bytes().position(|b| special(&b)).unwrap_or(rest.len());
         if plain > 0 {
             self.put(&rest[..plain]);
@@ -79,15 +83,19 @@ impl<'a> Flattener<'a> {
         match rest.as_bytes()[0] {
             b'{' if rest.starts_with("{|") && self.at_line_start() && !full => self.open(Open::Table, 2),
             b'{' if rest.starts_with("{{") && !full => self.open(Open::Template, 2),
+            b'-' if rest.starts_with("-{") && !rest.starts_with("-{{") && !full => {
+                self.open(Open::Variant, 2)
+            }
             b'[' if rest.starts_with("[[") && !full => self.open(Open::Link, 2),
             b'[' if is_address(&rest[1..]) && !full => self.open(Open::External, 1),
             b'|' if rest.starts_with("|}") && !rest.starts_with("|}}") && self.at_line_start() => {
                 self.close(Open::Table, 2)
             }
+            b'}' if rest.starts_with("}-") && self.is_open(Open::Variant) => self.close(Open::Variant, 2),
             b'}' if rest.starts_with("}}") => self.close(Open::Template, 2),
             b']' if rest.starts_with("]]") && self.is_open(Open::Link) => self.close(Open::Link, 2),
             b']' if inside == Open::External => self.close(Open::External, 1),
-            b'|' if matches!(inside, Open::Template | Open::Link) => {
+            b'|' if matches!(inside, Open::Template | Open::Link | Open::Variant) => {
                 self.top().push(BAR);
                 self.at += 1;
             }
@@ -125,6 +133,7 @@ impl<'a> Flattener<'a> {
             Open::Template => template(&frame.text),
             Open::Link => link(&frame.text),
             Open::External => external(&frame.text),
+            Open::Variant => variant(&frame.text),
             Open::Table if self.keep_tables => tables::rows(&frame.text),
             Open::Table | Open::Page => String::new(),
         };
@@ -137,6 +146,7 @@ impl<'a> Flattener<'a> {
             let text = frame.text.replace(BAR, "|");
             // A template that was never closed is markup up to the end of its line.
             let text = match frame.open {
+                Open::Variant => format!("-{{{text}"),
                 Open::Template => text.find('\n').map_or("", |end| &text[end..]).to_string(),
                 _ => text,
             };
@@ -151,6 +161,10 @@ impl<'a> Flattener<'a> {
         match end {
             Some(end) => {
                 crate::extract::decode_entities(&mut decoded, &rest[..=end]);
+                // A sign that was written as a reference is no markup; `&` alone is a sign of its own.
+                if decoded.chars().count() == 1 {
+                    decoded = protected(&decoded);
+                }
                 self.at += end + 1;
             }
             None => {
@@ -187,8 +201,7 @@ impl<'a> Flattener<'a> {
             "br" => self.put("\n"),
             "p" | "div" | "blockquote" | "li" | "tr" => self.put("\n"),
             "ref" | "gallery" | "timeline" | "score" | "imagemap" | "graph" | "mapframe" | "maplink"
-            | "templatestyles" | "indicator" | "hiero" | "chem" | "references" | "inputbox"
-            | "categorytree"
+            | "templatestyles" | "indicator" | "hiero" | "references" | "inputbox" | "categorytree"
                 if !closes_itself =>
             {
                 self.content_of(&name);
@@ -197,7 +210,7 @@ impl<'a> Flattener<'a> {
                 if let Some(content) = self.content_of(&name) {
                     let mut decoded = String::new();
                     crate::extract::decode_entities(&mut decoded, content);
-                    // Marks at line starts are text here: a zero-width mark hides them from the pass over lines.
+                    let decoded = protected(&decoded);
                     if name == "nowiki" {
                         self.put(&decoded);
                     } else {
@@ -209,10 +222,13 @@ impl<'a> Flattener<'a> {
                     }
                 }
             }
-            "math" if !closes_itself => {
+            "nowiki" => self.put(NOTHING),
+            "math" | "chem" | "ce" if !closes_itself => {
                 if let Some(content) = self.content_of(&name) {
-                    let formula = format!("${}$", content.trim());
-                    self.put(&formula);
+                    let content = content.trim();
+                    let formula =
+                        if name == "math" { format!("${content}$") } else { format!("$\\ce{{{content}}}$") };
+                    self.put(&protected(&formula));
                 }
             }
             _ => {}
@@ -360,6 +376,8 @@ fn template(inner: &str) -> String {
                 format!("{} {unit}", argument(0))
             }
         }
+        "val" => Arguments::of(inner).value(),
+        "as of" | "asof" => Arguments::of(inner).as_of(),
         "ndash" | "–" => "–".to_string(),
         "snd" | "spnd" | "spaced ndash" => " – ".to_string(),
         "mdash" | "—" => "—".to_string(),

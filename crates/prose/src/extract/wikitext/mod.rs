@@ -6,7 +6,9 @@
 
 mod inline;
 mod lines;
+mod literal;
 mod tables;
+mod values;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -87,6 +89,7 @@ impl Wikitext {
         }
         let flat = inline::flatten(source, self.options.tables);
         let text = lines::render(&flat, &self.options.cut_sections);
+        let text = literal::restored(&text);
         if text.is_empty() { Err(Refusal::NoContent) } else { Ok(text) }
     }
 }
