@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 /// Entries under dotted keys, in the order of the file; lists are values.
 pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
+    shallow(text)?;
     let mut documents = YamlOwned::load_from_str(text)
         .or_else(|error| YamlOwned::load_from_str(&indented(text)).map_err(|_| error))
         .map_err(|error| error.to_string())?;
@@ -16,6 +17,42 @@ pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
     flatten("", top, &mut flat);
     interpolate(&mut flat);
     Ok(flat)
+}
+
+/// Levels that files of other tools never have, within which the parser takes neither long nor much of the stack.
+const MOST_DEPTH: usize = 64;
+/// Keys behind a question mark, each of which within another doubles the parser's work.
+const MOST_COMPLEX: usize = 8;
+
+/// Refuses what is nested too deep to be parsed: marks of lists and keys at the beginning of lines, and brackets.
+fn shallow(text: &str) -> Result<(), String> {
+    let (mut brackets, mut complex) = (0usize, 0);
+    for (at, line) in text.lines().enumerate() {
+        let (mut marks, mut rest) = (0, line.trim_start());
+        while let Some(mark) = rest.chars().next().filter(|mark| "-?[{".contains(*mark)) {
+            let after = &rest[1..];
+            if "-?".contains(mark) && !after.is_empty() && !after.starts_with(char::is_whitespace) {
+                break;
+            }
+            marks += 1;
+            complex += usize::from(mark == '?');
+            rest = after.trim_start();
+        }
+        for char in line.chars() {
+            match char {
+                '[' | '{' => brackets += 1,
+                ']' | '}' => brackets = brackets.saturating_sub(1),
+                _ => {}
+            }
+            if brackets > MOST_DEPTH || marks > MOST_DEPTH || complex > MOST_COMPLEX {
+                return Err(format!("line {} is nested too deep to be read", at + 1));
+            }
+        }
+        if line.len() - line.trim_start().len() > 4 * MOST_DEPTH {
+            return Err(format!("line {} is indented too far to be read", at + 1));
+        }
+    }
+    Ok(())
 }
 
 /// The same text with lists and mappings in brackets further in than any block, which the standard asks for and Python does not.
@@ -100,5 +137,22 @@ pub(super) fn is_nothing(value: &Value) -> bool {
         Value::Array(list) => list.is_empty(),
         Value::Object(map) => map.is_empty(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nested_too_deep_is_refused_before_it_is_parsed() {
+        let keys: String = (0..30).map(|depth| format!("{}?\n", " ".repeat(depth))).collect();
+        let maps: String = (0..3000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+        for text in ["? ".repeat(30), "- ".repeat(8000), "[".repeat(8000), "{? ".repeat(30), keys, maps] {
+            let error = entries(&text).unwrap_err();
+            assert!(error.contains("too deep") || error.contains("too far"), "{error}");
+        }
+        let found = entries("a: [1, {b: 2}]\nc:\n- - x\n").unwrap();
+        assert_eq!(found.len(), 2);
     }
 }

@@ -5,6 +5,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+/// Refuses a text of `str.format` that asks for a width or a precision of six digits or more: memory is taken for it before a limit is
+/// looked at.
+pub fn check_widths(format: &str) -> Result<(), Error> {
+    if format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 5) {
+        let message = "format: a width or a precision has at most five digits";
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    Ok(())
+}
+
+/// Spaces of an indent, at most.
+const MOST_INDENT: usize = 64;
+/// How deep values may be nested, as Python's own limit of recursion has it, about.
+const MOST_DEPTH: usize = 500;
+
 /// `tojson` as Transformers defines it: `json.dumps(x, ensure_ascii=False, indent=.., separators=.., sort_keys=..)`.
 pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let ascii: bool = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
@@ -12,6 +27,10 @@ pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let separators: Option<Vec<String>> = kwargs.get("separators")?;
     let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     kwargs.assert_all_used()?;
+    if indent.is_some_and(|indent| indent > MOST_INDENT) {
+        let message = format!("tojson: an indent is at most {MOST_INDENT}");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     let usual = if indent.is_some() { [",", ": "] } else { [", ", ": "] }.map(str::to_string);
     let separators = match separators {
         Some(given) if given.len() == 2 => [given[0].clone(), given[1].clone()],
@@ -34,6 +53,10 @@ struct Json<'o> {
 
 impl Json<'_> {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MOST_DEPTH {
+            let message = format!("tojson: a value is nested deeper than {MOST_DEPTH}");
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Undefined => {
@@ -145,7 +168,7 @@ fn name(key: &Value) -> Result<String, Error> {
 }
 
 /// Numbers as Python prints them.
-fn number(value: &Value) -> String {
+pub fn number(value: &Value) -> String {
     match f64::try_from(value.clone()) {
         Ok(number) if !value.is_integer() => {
             let text = format!("{number:?}");

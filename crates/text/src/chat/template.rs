@@ -139,11 +139,29 @@ impl Template {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| error.to_string())?);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_unknown_method_callback(|state, value, method, args| {
+            if method == "format" {
+                python::check_widths(value.as_str().unwrap_or_default())?;
+            }
+            unknown_method_callback(state, value, method, args)
+        });
         environment.add_filter("tojson", |value: &Value, kwargs| python::to_json(value, kwargs));
-        // In Python nothing is not iterable, though a loop over it here has no rounds.
+        environment.set_formatter(|out, _, value| {
+            // Numbers as Python prints them; all else is printed as by default, of which nothing is escaped.
+            let printed = match value.kind() {
+                ValueKind::Number => out.write_str(&python::number(value)),
+                _ => write!(out, "{value}"),
+            };
+            printed.map_err(|_| Fault::new(ErrorKind::WriteFailure, "the text is too long"))
+        });
+        // In Python none is not iterable, though a loop over it here has no rounds; what is undefined is iterable and a sequence.
         environment.add_test("iterable", |value: &Value| {
-            matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::String)
+            use ValueKind::{Iterable, Map, Seq, String, Undefined};
+            matches!(value.kind(), Undefined | Seq | Map | Iterable | String)
+        });
+        environment.add_test("sequence", |value: &Value| {
+            use ValueKind::{Map, Seq, String, Undefined};
+            matches!(value.kind(), Undefined | Seq | Map | String)
         });
         environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
         environment.add_function("raise_exception", |message: &str| -> std::result::Result<Value, Fault> {

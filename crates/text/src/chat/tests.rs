@@ -253,6 +253,9 @@ fn hostile_templates_end_in_an_error() {
         "{{ messages[0].missing.more }}",
         "{% generation %}",
         "{{ 'x' * 100000000000 }}",
+        "{{ '{:>1000000000}'.format(1) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ [1] | tojson(indent=1000000000) }}",
     ] {
         let refused = match Template::new(source, &tokenizer) {
             Err(_) => true,
@@ -292,6 +295,34 @@ fn json_and_dates_are_as_python_writes_them() {
     );
     assert_eq!(python::strftime("%d %b %Y, %A %I:%M %p %%", 1_764_000_000), "24 Nov 2025, Monday 04:00 PM %");
     assert_eq!(python::strftime("%Y-%m-%d", 951_782_400), "2000-02-29");
+}
+
+/// As Jinja 3.1.6 under Python 3.11 answers.
+#[test]
+fn numbers_and_kinds_are_as_in_jinja() {
+    let tokenizer = tokenizer();
+    let render = |source: &str| {
+        let message = json!({"role": "user", "content": [1e-7, 1e16, 1e22, 0.1, 2.0, 123456789012345680.0, -1.5e-10, 3]});
+        let template = Template::new(source, &tokenizer).unwrap();
+        template.render_with(&[&message], &[], false, &serde_json::Map::new()).map(|rendered| rendered.text)
+    };
+    let shown = render("{% for x in messages[0].content %}{{ x }} {% endfor %}").unwrap();
+    assert_eq!(shown, "1e-07 1e+16 1e+22 0.1 2.0 1.2345678901234568e+17 -1.5e-10 3 ");
+    for (source, text) in [
+        ("{{ x is iterable }} {{ x is sequence }}", "True True"),
+        ("{{ none is iterable }} {{ none is sequence }}", "False False"),
+        ("{{ 'a' is iterable }} {{ 'a' is sequence }}", "True True"),
+        ("{{ {} is sequence }} {{ [] is sequence }} {{ 1 is sequence }}", "True True False"),
+        ("{{ '<&>' }}{{ true }}{{ none }}{{ x }}", "<&>TrueNone"),
+    ] {
+        assert_eq!(render(source).unwrap(), text, "{source}");
+    }
+    for source in [
+        "{{ [1] | tojson(indent=1000000000) }}",
+        "{% set n = namespace(x=[]) %}{% for i in range(2000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x | tojson }}",
+    ] {
+        assert!(render(source).unwrap_err().contains("tojson"), "{source}");
+    }
 }
 
 /// As Transformers 5.24 does with the same templates: what is not there is no JSON, also inside of a list, a value or a key.
