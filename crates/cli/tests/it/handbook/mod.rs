@@ -41,12 +41,15 @@ const CHAPTERS: [&str; 25] = [
     "gpu",
     "gpu-internals",
     "formats",
-    "quantisation",
+    "quantization",
     "launch",
     "speed",
     "evaluation",
     "real-models",
 ];
+
+/// Pages that only link to the chapter under its new name.
+const MOVED: [&str; 1] = ["quantisation"];
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -144,8 +147,8 @@ fn teaching() {
 }
 
 #[test]
-fn quantisation() {
-    run("quantisation");
+fn quantization() {
+    run("quantization");
 }
 
 #[test]
@@ -182,6 +185,9 @@ fn every_chapter_is_in_the_contents_and_tested() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|ending| ending == "md") && !path.ends_with("README.md") {
             let name = path.file_stem().unwrap().to_str().unwrap();
+            if MOVED.contains(&name) {
+                continue;
+            }
             assert!(contents.contains(&format!("]({name}.md)")), "{name} is not in docs/README.md");
             assert!(CHAPTERS.contains(&name), "{name} is not in CHAPTERS");
         }
@@ -190,7 +196,7 @@ fn every_chapter_is_in_the_contents_and_tested() {
 
 #[test]
 fn links_lead_somewhere() {
-    for name in CHAPTERS.into_iter().chain(["../ARCHITECTURE", "../CONTRIBUTING"]) {
+    for name in CHAPTERS.into_iter().chain(["../ARCHITECTURE", "../CONTRIBUTING"]).chain(MOVED) {
         let page = docs().join(format!("{name}.md"));
         for link in blocks::links(&chapter(name)) {
             let (file, section) = link.split_once('#').unwrap_or((&link, ""));
