@@ -7,7 +7,7 @@ Parts, each run by itself (all of them if none is named):
 
 - logits: logits of 1,500 tokens and greedy text from the GGUF files, beside Transformers in f32;
 - tokenizers: ids and texts of 600 texts through the server's `/tokenize` and `/detokenize`, beside `tokenizers` and llama.cpp;
-- gguf: files that `fathom quantize` wrote, beside llama.cpp's quantiser and its logits;
+- gguf: files that `fathom quantize` wrote, beside llama.cpp's quantizer and its logits;
 - adapter: `train lora` over a real base, and what PEFT computes with the adapter's folder;
 - eval: bits per byte beside Transformers' losses;
 - extend: two steps of `train extend`, and what Transformers computes with the folder, beyond the first context too;
@@ -215,11 +215,11 @@ def gguf(fathom, rows, args):
             params = llama_cpp.llama_model_quantize_default_params()
             params.ftype = kind
             if llama_cpp.llama_model_quantize(str(plain).encode(), str(theirs).encode(), params):
-                raise RuntimeError(f"llama.cpp does not quantise {plain}")
+                raise RuntimeError(f"llama.cpp does not quantize {plain}")
             mine, other = tensor_bytes(ours), tensor_bytes(theirs)
             equal = sum(mine.get(key) == value for key, value in other.items())
             rows.add(model, f"`fathom quantize --to {name}`, bytes of tensors", f"{equal} of {len(other)} the same",
-                     "llama.cpp's quantiser", equal == len(other) == len(mine))
+                     "llama.cpp's quantizer", equal == len(other) == len(mine))
             gap, largest, same = differences(fathom.logits(ours, ids), llama_logits(ours, ids))
             rows.add(model, f"that {name} file, logits of 256 tokens", f"{gap:.2f} apart, same best token at {same:.1%}",
                      f"llama.cpp (rounds activations to 8 bits), largest logit {largest:.1f}", same > 0.9)

@@ -409,9 +409,9 @@ recipe! {
         /// `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone. A new head of scores is trained in any case.
         pub trained: Vec<String>,
         /// Hold projections and experts that are not trained in fewer bits than the model computes in. A folder of bitsandbytes in this
-        /// format is taken as it is; other weights are quantised while they are loaded.
+        /// format is taken as it is; other weights are quantized while they are loaded.
         pub quantization: QuantizationName = QuantizationName::None,
-        /// For `nf4`: weights that are quantised while they are loaded get the values of double quantisation, whose scales have eight
+        /// For `nf4`: weights that are quantized while they are loaded get the values of double quantization, whose scales have eight
         /// bits in files; in memory they have 32.
         pub double_quant: bool = true,
     }

@@ -62,7 +62,7 @@ choice! {
 }
 
 choice! {
-    /// Formats of quantisation-aware training.
+    /// Formats of quantization-aware training.
     pub enum QatName {
         /// Weights are not rounded.
         None = "none",
@@ -90,7 +90,7 @@ choice! {
 recipe! {
     /// Number formats of the GEMMs of linear layers. The embedding, the head, routers, experts and attention are not affected.
     pub struct PrecisionTable {
-        /// Number format of GEMM operands; each is quantised along the reduction dimension.
+        /// Number format of GEMM operands; each is quantized along the reduction dimension.
         pub gemm: GemmName = GemmName::Bf16,
         /// Which linear layers.
         pub linears: LinearsName = LinearsName::All,
@@ -100,7 +100,7 @@ recipe! {
         pub num_layers_at_end_in_bf16: usize [Whole(0, 4096)] = 0,
         /// For `fp8_delayed`: steps of history that set the scale (Transformer Engine's `amax_history_len`).
         pub amax_history: usize [Whole(1, 1 << 20)] = 16,
-        /// Quantisation-aware training: projections of the blocks are what this format makes of their f32 masters, and gradients go to the masters. `fathom export` writes that format.
+        /// Quantization-aware training: projections of the blocks are what this format makes of their f32 masters, and gradients go to the masters. `fathom export` writes that format.
         pub qat: QatName = QatName::None,
     }
 }
