@@ -1,4 +1,4 @@
-"""Fathom and PyTorch in turns, shape by shape: the table of ratios for LOG.md.
+"""Fathom and PyTorch in turns, shape by shape: the table of ratios for docs/log.
 
     PYTHON=../venv/bin/python ../venv/bin/python oracle/bench/duel.py gemm attention step decode lora \
         [--fathom target/release/fathom] [--rounds 5] [--tokens 2048,8192,16384] [--rows duel.jsonl]

@@ -29,7 +29,7 @@ usage: cargo xtask <command>
   gpu-run [--long] [--log] [--patience TIMES] [--stage NAMES] [DIR]
                          rates, every operation and training steps of a GPU against the CPU, the figures that have bars, ranks;
                          meant for eight minutes; --long: then what takes longer; --stage: these stages alone, with commas
-                         between them; --log: the table goes into LOG.md; DIR has `gpu` and `fathom` built";
+                         between them; --log: the table goes into docs/log; DIR has `gpu` and `fathom` built";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -13,7 +13,7 @@ pub struct Asked {
     pub long: bool,
     /// These stages alone, in this order.
     pub stages: Vec<&'static Stage>,
-    /// What was found goes into `LOG.md`.
+    /// What was found goes into the month's page in `docs/log`.
     pub log: bool,
     /// Limits are so many times as long: for a rehearsal, where the processor does it all.
     pub patience: u64,

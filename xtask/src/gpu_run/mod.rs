@@ -1,7 +1,7 @@
 //! What a GPU is asked before anything is claimed of it, in one command that is meant for eight minutes: its libraries and rates,
 //! every operation and training steps against the CPU machine, the figures that have bars, next to PyTorch's, ranks on one device,
 //! NCCL, graphs. Each stage has a time limit, and the failure of one does not stop the others. What it found is printed as a dated
-//! table, for `LOG.md`. Each stage can also be run alone.
+//! table, for the month's page in `docs/log`. Each stage can also be run alone.
 
 mod asked;
 mod fp8;
@@ -149,35 +149,42 @@ pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
     stages.into_iter().for_each(|stage| session.run(stage));
     let date = Command::new("date").args(["-u", "+%F"]).output();
     let date = date.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());
-    let (table, missed) = session.results.table(&date.unwrap_or_default());
-    println!("== for LOG.md\n\n{table}\n");
+    let date = date.unwrap_or_default();
+    let (table, missed) = session.results.table(&date);
+    println!("== for docs/log\n\n{table}\n");
     session.complaints.extend(missed);
     if asked.log && session.results.is_rehearsed() {
         session.complaints.push("--log: what a rehearsal found is about no GPU".to_string());
     } else if asked.log {
-        log(Path::new("LOG.md"), &table)?;
+        log(Path::new("docs/log"), &date, &table)?;
     }
     Ok(session.complaints)
 }
 
-/// Puts a table into the log, before what comes next.
-fn log(path: &Path, table: &str) -> Result<(), String> {
+/// Appends a table to the page of its month, which is created with a heading where the folder has none.
+fn log(folder: &Path, date: &str, table: &str) -> Result<(), String> {
+    let month = date.get(..7).ok_or("--log: `date` does not print a date")?;
+    let path = folder.join(format!("{month}.md"));
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    let (past, next) = text.rfind("\n## Next").map_or((text.as_str(), ""), |at| text.split_at(at + 1));
-    std::fs::write(path, format!("{}\n\n{table}\n\n{next}", past.trim_end())).map_err(failed)
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!("# Log, {month}"),
+        read => read.map_err(failed)?,
+    };
+    std::fs::write(&path, format!("{}\n\n{table}\n", text.trim_end())).map_err(failed)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_table_comes_before_what_is_next() {
+    fn a_table_is_appended_to_the_page_of_its_month() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("LOG.md");
-        std::fs::write(&path, "# Log\n\n## Past\n\nx\n\n## Next\n\n1. y\n").unwrap();
-        super::log(&path, "## Found\n\nz").unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "# Log\n\n## Past\n\nx\n\n## Found\n\nz\n\n## Next\n\n1. y\n");
-        assert!(super::log(&folder.path().join("none"), "").is_err());
+        let page = |month: &str| std::fs::read_to_string(folder.path().join(month)).unwrap();
+        std::fs::write(folder.path().join("2026-01.md"), "# Log\n\n## Past\n\nx\n").unwrap();
+        super::log(folder.path(), "2026-01-31", "## Found\n\nz").unwrap();
+        assert_eq!(page("2026-01.md"), "# Log\n\n## Past\n\nx\n\n## Found\n\nz\n");
+        super::log(folder.path(), "2026-02-01", "## More\n\ny").unwrap();
+        assert_eq!(page("2026-02.md"), "# Log, 2026-02\n\n## More\n\ny\n");
+        assert!(super::log(&folder.path().join("none"), "2026-02-01", "").is_err());
+        assert!(super::log(folder.path(), "", "").is_err());
     }
 }

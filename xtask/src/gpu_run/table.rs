@@ -1,4 +1,4 @@
-//! Lines of programs to a dated table for `LOG.md`, with the bars of the issue next to the figures.
+//! Lines of programs to a dated table for `docs/log`, with the bars of the issue next to the figures.
 
 use serde_json::Value;
 

@@ -16,7 +16,8 @@ pub fn first_weights(recipe: &Recipe) -> Option<InitName> {
     recipe.model.from.is_none().then_some(recipe.model.init)
 }
 
-/// Fewer tokens than these have taught no model of the quickstart to look something up: its ten minutes have eight million (LOG.md).
+/// Fewer tokens than these have taught no model of the quickstart to look something up: its ten minutes have eight million
+/// (docs/log/2026-11.md).
 const LEAST_TOKENS: u64 = 4_000_000;
 /// Nor have fewer minutes, on two cores.
 const LEAST_MINUTES: f64 = 7.0;

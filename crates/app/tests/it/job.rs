@@ -32,7 +32,7 @@ fn a_recipe_is_planned_trained_measured_and_asked() {
     let report = trained.report.unwrap();
     assert!(report.page.is_file() && report.log.samples.len() == 1);
     assert_eq!([heard.count("stage: "), heard.count("step: "), heard.count("trained")], [3, 6, 1]);
-    assert!(heard.count("progress: ") > 0 && heard.count("measured: ") == 2, "{}", heard.all());
+    assert!(heard.count("progress: ") > 0 && heard.count("measured: ") == 3, "{}", heard.all());
     // The plan of a stage is what its steps ran with.
     let stages = heard.all();
     let peaks = stages.lines().filter_map(|line| line.strip_prefix("stage: ")?.rsplit(' ').next());
