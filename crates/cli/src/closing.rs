@@ -85,13 +85,13 @@ fn python(job: &Job, adapts: bool, scores: bool) -> String {
     )
 }
 
-/// A prompt as an argument, with a space before it: the one that the model was tried with, if what it made of it is worth reading. Without
-/// any the verb asks for one.
+/// A prompt as an argument, with a space before it: the last one that the model was tried with and answered readably, else the last one
+/// tried, else a common beginning.
 fn prompt(log: &RunLog) -> String {
-    // Turns of a lesson are marked, and no text of the run's own.
-    let mut plain = log.samples.iter().rev().filter(|sample| !sample.prompt.starts_with("###"));
-    let tried = plain.find(|sample| is_worth_a_try(sample));
-    tried.map_or(String::new(), |sample| format!(" {}", quoted(&sample.prompt)))
+    // Turns of a lesson are marked; they are not a text to be continued.
+    let plain = || log.samples.iter().rev().filter(|sample| !sample.prompt.starts_with("###"));
+    let tried = plain().find(|sample| is_worth_a_try(sample)).or_else(|| plain().next());
+    format!(" {}", quoted(tried.map_or("Once upon a time", |sample| &sample.prompt)))
 }
 
 /// A path as a shell takes it.
@@ -118,8 +118,11 @@ mod tests {
         let text = " carries stone to the sea, and sand, and what falls in.";
         let suggested = |samples: Vec<Sample>| prompt(&RunLog { samples, ..RunLog::default() });
         assert_eq!(suggested(vec![sample("it's the old river", text)]), " 'it'\\''s the old river'");
-        assert_eq!(suggested(vec![sample("the old river", "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiii")]), "");
-        assert_eq!(suggested(vec![sample("### user", text)]), "");
+        assert_eq!(
+            suggested(vec![sample("the old river", "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiii")]),
+            " 'the old river'"
+        );
+        assert_eq!(suggested(vec![sample("### user", text)]), " 'Once upon a time'");
     }
 
     #[test]

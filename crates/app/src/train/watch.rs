@@ -110,7 +110,11 @@ impl Watch<'_> {
             (if when == When::First { Parts::Needles } else { Parts::All }, when.name(self.recipe));
         // A model that is read was trained on what it says.
         let read = self.recipe.model.from.is_some();
-        let trained_tokens = if read { of.model.spec.max_positions } else { self.trained_tokens };
+        let done = when.done(self.recipe).unwrap_or(stages.len());
+        let longest = stages[..done].iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
+        // Over ranks, models of earlier moments are measured when all stages are done.
+        let trained_tokens =
+            if read { of.model.spec.max_positions } else { longest.min(self.trained_tokens) };
         let moment = Moment { when: name.into(), step, trained_tokens: trained_tokens as u64 };
         let deadline = self.time.map(|time| time.measure_until(when));
         let extent = Extent { moment, tokens, context, deadline, parts };

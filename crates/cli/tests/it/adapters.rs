@@ -174,7 +174,7 @@ fn what_cannot_be_is_refused_by_its_key() {
     for (more, said) in [
         (&["adapter.targets=q"][..], &["`adapter.targets`", "q_proj"][..]),
         (&["adapter.rank=100"], &["`adapter.rank`", "a rank of 100"]),
-        (&["adapter.method=ia3"], &["`adapter.rank`", "no effect"]),
+        (&["adapter.method=ia3", "adapter.rank=4"], &["`adapter.rank`", "no effect"]),
         (&["adapter.method=none"], &["`adapter.", "no effect"]),
         (&["adapter.method=lor"], &["lora"]),
     ] {

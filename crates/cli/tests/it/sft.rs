@@ -230,7 +230,7 @@ fn what_cannot_be_taught_is_refused_by_file_and_line() {
     fs::remove_file(folder.path().join("allowed/metrics.jsonl")).unwrap();
     refused(args(folder.path(), "allowed", &allowed), &["trained on other lessons"]);
     for (more, said) in [
-        (&["stage.0.steps=3"][..], "`stage.0.epochs`"),
+        (&["stage.0.steps=3", "stage.0.epochs=2"][..], "`stage.0.epochs`"),
         (&["stage.0.masked=false"], "`stage.0.masked`"),
         (&["data.format=text"], "no field `text`"),
         (&["data.recall_share=0.1"], "`data.recall_share`"),
