@@ -140,7 +140,7 @@ impl RunLog {
 
     /// True of a plan: no step was run.
     pub fn is_plan(&self) -> bool {
-        self.steps.is_empty() && self.done.is_none() && !self.plans.is_empty()
+        self.steps.is_empty() && self.done.is_none() && self.data.is_none() && !self.plans.is_empty()
     }
 
     /// How many ranks the recipe asks for.

@@ -334,7 +334,7 @@ mod tests {
         let machines: [(&str, Machine); 6] = [
             ("two idle cores", Machine { rate: |_| FAST, text_s: 12.0, tail_s: 3.0 }),
             ("sixteen cores", Machine { rate: |_| FAST / 8.0, text_s: 3.0, tail_s: 1.0 }),
-            ("two slow cores", Machine { rate: |_| FAST * 4.0, text_s: 40.0, tail_s: 6.0 }),
+            ("two slow cores", Machine { rate: |_| FAST * 3.0, text_s: 40.0, tail_s: 6.0 }),
             ("other work from the second minute on", {
                 Machine {
                     rate: |now_s| if now_s < 60.0 { FAST } else { FAST * 6.0 },
