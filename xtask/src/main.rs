@@ -1,6 +1,7 @@
 //! Repository chores, called as `cargo xtask <command>`. Knows the shape of the repository and nothing of what
 //! the crates compute.
 
+mod ci;
 mod gpu_check;
 mod gpu_plans;
 mod gpu_run;
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
+  ci --quick             before a push: format, clippy, tidy, the unit tests of the crates that differ from main
   tidy                   hold the budgets and the dependency arrows; prints file:line: message
   check-quickstart DIR   check the results that `fathom quickstart --out DIR` left
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let complaints = match args[..] {
+        ["ci", "--quick"] => ci::quick(),
         ["tidy"] => tidy::run(),
         ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
         ["gpu-check"] => gpu_check::run().and_then(|kernels| Ok([kernels, gpu_plans::run()?].concat())),
