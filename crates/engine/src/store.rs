@@ -284,6 +284,7 @@ impl PrefixStore {
             // What was put may still be on its way.
             way.wait(given);
             for (file, bytes) in files {
+                way.wait_readable();
                 let page = if bytes > longest { None } else { read(&file, bytes) };
                 let ends = page.is_none();
                 if send.send(page).is_err() || ends {
@@ -294,6 +295,12 @@ impl PrefixStore {
         // Without a thread nothing is read, and what it would have given is computed.
         _ = thread::Builder::new().name("beginning".into()).spawn(work);
         (receive, ahead)
+    }
+
+    /// Has reads wait after as many more pages, until what is returned is dropped: as on a disk that does not answer.
+    pub fn hold_reads(&self, after: u64) -> HeldReads {
+        self.disk.way.readable.store(after, Ordering::Relaxed);
+        HeldReads(self.disk.way.clone())
     }
 
     /// Removes the last page of a chain, which is not what it should be.
@@ -392,12 +399,25 @@ struct Way {
     jobs: Mutex<[u64; 2]>,
     less: Condvar,
     failed: AtomicBool,
+    /// Pages that may still be read, where reads are held.
+    readable: AtomicU64,
+}
+
+/// Reads of pages wait until this is dropped.
+pub struct HeldReads(Arc<Way>);
+
+impl Drop for HeldReads {
+    fn drop(&mut self) {
+        let _jobs = self.0.jobs();
+        self.0.readable.store(u64::MAX, Ordering::Relaxed);
+        self.0.less.notify_all();
+    }
 }
 
 impl Disk {
     fn new() -> Disk {
         let (jobs, receiver): (Sender<Job>, Receiver<Job>) = channel();
-        let way = Arc::new(Way::default());
+        let way = Arc::new(Way { readable: AtomicU64::new(u64::MAX), ..Way::default() });
         let own = way.clone();
         let work = move || receiver.into_iter().for_each(|job| own.done(job));
         let thread = thread::Builder::new().name("prefixes".into()).spawn(work).ok();
@@ -455,6 +475,17 @@ impl Way {
         let mut jobs = self.jobs();
         while jobs[1] < given {
             jobs = self.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until another page may be read.
+    fn wait_readable(&self) {
+        let mut jobs = self.jobs();
+        while self.readable.load(Ordering::Relaxed) == 0 {
+            jobs = self.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+        if self.readable.load(Ordering::Relaxed) != u64::MAX {
+            self.readable.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -13,7 +13,7 @@ use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
 use super::Scheduler;
 use super::sequence::Sequence;
 use crate::pages::{Pages, Place, Root, Table};
-use crate::store::{Beginnings, Chain, Part, PrefixStore};
+use crate::store::{Beginnings, Chain, HeldReads, Part, PrefixStore};
 
 /// How far a sequence is kept.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +39,7 @@ const AT_ONCE: usize = 8;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A disk that has not answered for this long is given up, and what it should have read is computed.
-const LATE: Duration = Duration::from_secs(10);
+const LATE: Duration = Duration::from_secs(30);
 
 /// What has to be before a sequence can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,6 +330,11 @@ impl Scheduler<'_> {
             read.release(&mut self.pages);
         }
         any
+    }
+
+    /// Has what is read from disk wait after as many more pages, until what is returned is dropped; none where nothing is kept.
+    pub fn hold_reads(&self, after: u64) -> Option<HeldReads> {
+        self.store.as_ref().map(|store| store.lock().hold_reads(after))
     }
 
     /// Gives up all beginnings in memory, and erases what is kept on disk of one scope or of all; returns its bytes. What runs is not

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
 use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, Stored};
@@ -98,21 +97,7 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
     }
 }
 
-/// Puts a pipe in the place of a page; which, and its bytes.
-fn piped(folder: &Path, index: usize) -> (PathBuf, Vec<u8>) {
-    let page = files(folder).swap_remove(index);
-    let bytes = fs::read(&page).unwrap();
-    fs::remove_file(&page).unwrap();
-    assert!(Command::new("mkfifo").arg(&page).status().unwrap().success());
-    (page, bytes)
-}
-
-/// Fills a pipe, from a thread of its own: a page that is no longer needed may not be read.
-fn fill(page: PathBuf, bytes: Vec<u8>) {
-    std::thread::spawn(move || fs::write(page, bytes));
-}
-
-/// A page comes through a pipe, which the test holds up: another request is answered meanwhile.
+/// A disk that does not answer for a time: another request is answered meanwhile.
 #[test]
 fn what_is_read_from_disk_holds_up_no_other_request() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +108,7 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
     let ends = RefCell::default();
     let engine = bed.engine(200);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(2, PROMPT + 200)).keeping(&at).unwrap();
-    let (page, bytes) = piped(folder.path(), 1);
+    let held = scheduler.hold_reads(1);
     let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
     for (request, heard) in [&first, &other].into_iter().zip(&heard) {
         scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
@@ -136,7 +121,7 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
     let given_up = GenerateRequest { scope: "other".into(), ..first.clone() };
     let id = scheduler.submit(given_up, Box::new(|_| fathom_base::Flow::Continue)).unwrap();
     scheduler.cancel(id);
-    fill(page, bytes);
+    drop(held);
     while scheduler.step() {}
     let load = scheduler.load();
     assert_eq!(
@@ -161,7 +146,7 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     // Pages of one of them, and a little more.
     let capacity = fathom_engine::Capacity { sequences: 2, ..engine.capacity(1, PROMPT + 200) };
     let mut scheduler = Scheduler::new(&engine, capacity).keeping(&at).unwrap();
-    let (page, bytes) = piped(folder.path(), 3);
+    let held = scheduler.hold_reads(3);
     let other = GenerateRequest { scope: "other".into(), ..request(&bed, 2) };
     for (request, heard) in [&first, &other].into_iter().zip(&heard) {
         scheduler.submit(request.clone(), listen(heard, &ends)).unwrap();
@@ -170,7 +155,7 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
         assert!(scheduler.step());
     }
     // The thread that waits for the page finds none that needs it.
-    fill(page, bytes);
+    drop(held);
     while scheduler.step() {}
     assert_eq!(scheduler.load().pages_used, 0);
     drop(scheduler);
