@@ -328,10 +328,12 @@ fn a_short_run_has_no_red_crosses() {
         };
         Event::Needle(grid)
     };
-    let bucket = |from: u64, to: u64, loss: f64| ev::PositionBucket { from, to, loss, tokens: 9 };
-    let position = ev::EvalPosition {
-        buckets: vec![bucket(0, 2048, 2.0), bucket(2048, 4096, 3.0)],
-        ..ev::EvalPosition::default()
+    let context = ev::EvalContext {
+        full_loss: 3.0,
+        cut_loss: 2.0,
+        standard_error: 0.1,
+        tokens: 9,
+        ..ev::EvalContext::default()
     };
     let stages = [(0, 2048), (1, 4096)].map(|(index, seq_len_tokens)| {
         Event::Stage(ev::Stage { index, seq_len_tokens, ..ev::Stage::default() })
@@ -343,13 +345,13 @@ fn a_short_run_has_no_red_crosses() {
         let events: Vec<Event> = [run]
             .into_iter()
             .chain(stages.clone())
-            .chain([needle(share), Event::EvalPosition(position.clone())])
+            .chain([needle(share), Event::EvalContext(context.clone())])
             .collect();
         let (page, log) = page_of(&events);
         let verdicts = verdict::verdicts(&log);
         let passes = |name: &str| verdicts.iter().find(|verdict| verdict.name == name).unwrap().passes;
         assert_eq!(passes("needle found"), expected, "{short}");
-        assert_eq!(passes("long-context loss"), if short.is_empty() { Some(false) } else { None }, "{short}");
+        assert_eq!(passes("worth of context"), if short.is_empty() { Some(false) } else { None }, "{short}");
         assert_eq!(page.contains("<p class=\"note\">too short.</p>"), !short.is_empty());
     }
 }
