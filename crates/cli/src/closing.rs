@@ -49,7 +49,8 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     } else if models::converses(base.as_ref().unwrap_or(&job.model())) {
         hint("talk to the model", format!("{me} chat {model} --temperature {TEMPERATURE}"))
     } else {
-        hint("talk to the model", format!("{me} generate {model}{} --temperature {TEMPERATURE}", prompt(log)))
+        let prompt = prompt(log).map_or(String::new(), |words| format!(" {}", quoted(&words)));
+        hint("talk to the model", format!("{me} generate {model}{prompt} --temperature {TEMPERATURE}"))
     });
     if base.is_some() {
         hints.push(hint("merge it", format!("{me} export {out} {}", word(&job.folder.join("model")))));
@@ -85,13 +86,14 @@ fn python(job: &Job, adapts: bool, scores: bool) -> String {
     )
 }
 
-/// A prompt as an argument, with a space before it: the one that the model was tried with, if what it made of it is worth reading. Without
-/// any the verb asks for one.
-fn prompt(log: &RunLog) -> String {
+/// The prompt that the model was tried with, if what it made of it is worth reading; else what the first lesson begins with. Without any
+/// the verb asks for one.
+fn prompt(log: &RunLog) -> Option<String> {
     // Turns of a lesson are marked, and no text of the run's own.
     let mut plain = log.samples.iter().rev().filter(|sample| !sample.prompt.starts_with("###"));
-    let tried = plain.find(|sample| is_worth_a_try(sample));
-    tried.map_or(String::new(), |sample| format!(" {}", quoted(&sample.prompt)))
+    let tried = plain.find(|sample| is_worth_a_try(sample)).map(|sample| sample.prompt.clone());
+    let context = || log.lesson.iter().flat_map(|lesson| &lesson.pieces).find(|piece| !piece.learned);
+    tried.or_else(|| context()?.text.lines().find(|line| !line.trim().is_empty()).map(String::from))
 }
 
 /// A path as a shell takes it.
