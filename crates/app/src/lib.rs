@@ -63,6 +63,7 @@ pub mod selftest;
 pub mod serve;
 pub mod several;
 pub mod spread;
+pub mod stored;
 pub mod text;
 pub mod train;
 mod writer;

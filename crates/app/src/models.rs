@@ -58,7 +58,8 @@ pub(crate) fn is_encoder(path: &Path) -> bool {
 
 /// The end of a message about a path without a model: what to do if it is a name of the Hugging Face hub.
 pub(crate) fn or_on_the_hub(path: &Path) -> String {
-    hub::advice(path).map(|advice| format!("; {advice}")).unwrap_or_default()
+    let advice = |advice| format!("; {advice} (a plan needs its config.json alone)");
+    hub::advice(path).map(advice).unwrap_or_default()
 }
 
 /// A model with its weights.

@@ -193,9 +193,9 @@ impl Writer<'_> {
                 }
                 let done = (at * TOGETHER) as u64;
                 self.events.doing(&format!(
-                    "answers to {} of {} rows",
+                    "answers to {} of {}",
                     human::grouped(done),
-                    human::grouped(rows.len() as u64)
+                    human::counted(rows.len() as u64, "row")
                 ));
                 let seed = self.loaded.value.run.seed.wrapping_add((self.round << 32) + done);
                 let pairs = match rounds.write {
@@ -217,10 +217,10 @@ impl Writer<'_> {
             }
             if empty > 0 {
                 self.events.warn(&format!(
-                    "round {}: {} of {} rows are left out, to which the model answered nothing",
+                    "round {}: left out of {}, as the model answered nothing: {}",
                     self.round,
-                    human::grouped(empty as u64),
-                    human::grouped(rows.len() as u64)
+                    human::counted(rows.len() as u64, "row"),
+                    human::grouped(empty as u64)
                 ));
             }
             file.sync_all().with_context(|| format!("cannot write {}", part.display()))?;

@@ -49,7 +49,8 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     } else if models::converses(base.as_ref().unwrap_or(&job.model())) {
         hint("talk to the model", format!("{me} chat {model} --temperature {TEMPERATURE}"))
     } else {
-        hint("talk to the model", format!("{me} generate {model}{} --temperature {TEMPERATURE}", prompt(log)))
+        let prompt = quoted(&prompt(log));
+        hint("talk to the model", format!("{me} generate {model} {prompt} --temperature {TEMPERATURE}"))
     });
     if base.is_some() {
         hints.push(hint("merge it", format!("{me} export {out} {}", word(&job.folder.join("model")))));
@@ -85,13 +86,18 @@ fn python(job: &Job, adapts: bool, scores: bool) -> String {
     )
 }
 
-/// A prompt as an argument, with a space before it: the last one that the model was tried with and answered readably, else the last one
-/// tried, else a common beginning.
+/// The last prompt that the model was tried with and answered readably; else what the first lesson begins with, the last prompt that it
+/// was tried with, or a common beginning.
 fn prompt(log: &RunLog) -> String {
     // Turns of a lesson are marked; they are not a text to be continued.
     let plain = || log.samples.iter().rev().filter(|sample| !sample.prompt.starts_with("###"));
-    let tried = plain().find(|sample| is_worth_a_try(sample)).or_else(|| plain().next());
-    format!(" {}", quoted(tried.map_or("Once upon a time", |sample| &sample.prompt)))
+    let lesson = || {
+        let context = log.lesson.iter().flat_map(|lesson| &lesson.pieces).find(|piece| !piece.learned);
+        context?.text.lines().find(|line| !line.trim().is_empty())
+    };
+    let tried = plain().find(|sample| is_worth_a_try(sample)).map(|sample| sample.prompt.as_str());
+    let any = tried.or_else(lesson).or_else(|| Some(plain().next()?.prompt.as_str()));
+    any.unwrap_or("Once upon a time").to_string()
 }
 
 /// A path as a shell takes it.
@@ -117,12 +123,12 @@ mod tests {
         let sample = |prompt: &str, text: &str| Sample { step: 1, prompt: prompt.into(), text: text.into() };
         let text = " carries stone to the sea, and sand, and what falls in.";
         let suggested = |samples: Vec<Sample>| prompt(&RunLog { samples, ..RunLog::default() });
-        assert_eq!(suggested(vec![sample("it's the old river", text)]), " 'it'\\''s the old river'");
+        assert_eq!(suggested(vec![sample("it's the old river", text)]), "it's the old river");
         assert_eq!(
             suggested(vec![sample("the old river", "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiii")]),
-            " 'the old river'"
+            "the old river"
         );
-        assert_eq!(suggested(vec![sample("### user", text)]), " 'Once upon a time'");
+        assert_eq!(suggested(vec![sample("### user", text)]), "Once upon a time");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
-use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens, Sentence};
+use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens, Sentence, scored_at};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
@@ -481,7 +481,8 @@ impl Engine<'_> {
         Ok(docs.into_iter().map(of).collect())
     }
 
-    /// The scores of the last token of each document, of a model with a head of scores.
+    /// The scores of each document, of a model with a head of scores: those of its last token that is no padding
+    /// ([`scored_at`]).
     ///
     /// # Errors
     /// As [`Score::losses`] of each.
@@ -507,7 +508,11 @@ impl Engine<'_> {
             // A machine without data says nothing.
             return Ok(vec![Vec::new(); docs.len()]);
         }
-        Ok(docs.into_iter().map(|doc| scores[(doc.end - 1) * width..][..width].to_vec()).collect())
+        let of = |(doc, document): (Range<usize>, &Vec<u32>)| {
+            let at = doc.start + scored_at(self.model.spec.padding, document.iter().map(|id| i64::from(*id)));
+            scores[at * width..][..width].to_vec()
+        };
+        Ok(docs.into_iter().zip(documents).map(of).collect())
     }
 
     /// Documents as one batch, and where each is in it.

@@ -83,6 +83,7 @@ pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use rounded::RoundTo;
 pub use spec::{
     Biases, Ffn, LayerSpec, LlamaSizes, Mixer, Mlp, QkNorm, Reach, Residual, Spec, StateProjections,
+    scored_at,
 };
 pub use stages::StageLayers;
 pub use sublayer::{Custom, SubLayer, SubLayerParams};

@@ -74,6 +74,9 @@ pub struct Spec {
     pub head_bias: bool,
     /// Numbers that a second head gives for each token (a value, rewards); 0 without one.
     pub scores: usize,
+    /// The token that batches are filled up with, as its configuration says: of a text's scores those of its last token but this
+    /// one count ([`scored_at`]).
+    pub padding: Option<u32>,
     /// What a distillation trains besides, of which exported models have nothing.
     pub projections: Option<StateProjections>,
     /// Longest sequence the configuration names.
@@ -259,6 +262,18 @@ pub struct Mlp {
 /// What layers have alike: mixer, feed-forward network, experts.
 type Like = (Mixer, Option<Ffn>, bool);
 
+/// The token of a text whose scores are the text's: the last that is no padding, as Transformers finds it
+/// (`GenericForSequenceClassification`). Where the token that ends a text is padding too, that is the one before the end.
+pub fn scored_at<I: DoubleEndedIterator<Item = i64> + ExactSizeIterator>(
+    padding: Option<u32>,
+    ids: I,
+) -> usize {
+    match padding.map(i64::from) {
+        Some(padding) => ids.enumerate().rfind(|(_, id)| *id != padding).map_or(0, |(at, _)| at),
+        None => ids.len().saturating_sub(1),
+    }
+}
+
 impl Spec {
     /// The same with so many scores for each token, and without the vocabulary's head: what is left of that is the embedding, unused.
     pub fn scoring(self, scores: usize) -> Spec {
@@ -433,6 +448,7 @@ impl Spec {
             tied,
             head_bias: false,
             scores: 0,
+            padding: None,
             projections: None,
             max_positions,
             encoder: None,
@@ -496,6 +512,25 @@ impl Spec {
             latent,
             moe: Some(moe),
             ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_scored_where_transformers_reads_it() {
+        for (padding, ids, at) in [
+            (None, &[5, 6, 2][..], 2),
+            (Some(0), &[5, 6, 2], 2),
+            (Some(2), &[5, 6, 2], 1),
+            (Some(2), &[5, 2, 6, 2, 2], 2),
+            (Some(2), &[2, 2], 0),
+            (None, &[], 0),
+        ] {
+            assert_eq!(scored_at(padding, ids.iter().map(|id| i64::from(*id))), at, "{padding:?} {ids:?}");
         }
     }
 }

@@ -255,6 +255,13 @@ pub(crate) fn speed(log: &RunLog) -> Option<Verdict> {
     let rate = median(|step| step.tokens_per_s);
     let at = longest.map_or(String::new(), |length| format!(" at {} tokens", tokens::format(length)));
     let note = format!("tokens/s{at}, median; {:.2} causal-model TFLOP/s", median(|s| s.model_tflops));
+    let stage = log.stages.iter().find(|stage| Some(stage.seq_len_tokens) == longest);
+    let plan = stage.and_then(|stage| log.plans.iter().find(|plan| plan.stage == stage.name));
+    let planned = plan.and_then(|plan| plan.step_s).map_or(String::new(), |planned_s| {
+        let [step, planned] = [median(|step| step.step_s), planned_s].map(human::seconds);
+        format!("; a step takes {step}, {planned} predicted")
+    });
+    let note = format!("{note}{planned}");
     let value = human::grouped(rate.round().max(0.0) as u64);
     rate.is_finite().then_some(Verdict { name: "speed", value, note, passes: None })
 }
@@ -280,7 +287,11 @@ pub(crate) fn amount(log: &RunLog) -> Option<Verdict> {
     let what = if log.done.is_some() { "whole run" } else { "so far" };
     let given = log.done.as_ref().map(|done| done.given_s).filter(|given| *given > 0.0);
     let of = given.map_or(String::new(), |given| format!("of {}; ", human::seconds(given)));
-    let note = format!("{of}{what}; {} tokens in {} steps", human::count(last.tokens_total), last.step);
+    let note = format!(
+        "{of}{what}; {} tokens in {}",
+        human::count(last.tokens_total),
+        human::counted(last.step, "step")
+    );
     let passes = given.map(|given| time <= LATE * given);
     Some(Verdict { name: "time", value: human::seconds(time), note, passes })
 }

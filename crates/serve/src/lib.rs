@@ -33,6 +33,6 @@ pub use fault::Fault;
 pub use fields::{HARMLESS, REFUSED};
 pub use keys::Keys;
 pub use routes::{ADMIN, Access, ROUTES, Route, Takes, router};
-pub use server::{Listening, is_loopback, serve};
+pub use server::{Listening, check, is_loopback, serve};
 pub use settings::{Recipe, Settings, ToolFormat};
 pub use shared::{Log, Model, Opening, Reload, Shared};

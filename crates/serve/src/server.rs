@@ -1,6 +1,6 @@
 //! A server from its first connection to its last.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Builder;
 use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
 
 use crate::drain::Phase;
 use crate::error::Error;
+use crate::keys::Keys;
 use crate::listen;
 use crate::routes::{ADMIN, ROUTES, router};
 use crate::shared::Shared;
@@ -52,6 +54,32 @@ pub fn serve(
     run(server, at, stop, &mut |addresses| heard.take().into_iter().for_each(|heard| heard(addresses)))
 }
 
+/// Whether it could listen now, before what takes long is begun.
+///
+/// # Errors
+/// As [`serve`].
+pub fn check(at: &Listening, keys: &Keys) -> Result<(), Error> {
+    open(at, keys).map(drop)
+}
+
+/// The listeners, and what makes connections secret.
+fn open(
+    at: &Listening,
+    keys: &Keys,
+) -> Result<(TcpListener, Option<TcpListener>, Option<TlsAcceptor>), Error> {
+    let tls = at.tls.as_ref().map(|(certificate, key)| listen::tls(certificate, key)).transpose()?;
+    let main = listen::bind(&at.host, at.port)?;
+    let admin = match at.admin_port {
+        None => None,
+        Some(_) if !keys.asked() => {
+            let message = "an admin listener needs keys (--api-key-file FILE)";
+            return Err(Error::Refused(message.into()));
+        }
+        Some(port) => Some(listen::bind("127.0.0.1", port)?),
+    };
+    Ok((main, admin, tls))
+}
+
 /// [`serve`] without a type of its caller's: with one, every crate that serves would compile the whole server again.
 fn run(
     server: &Arc<Shared>,
@@ -59,16 +87,7 @@ fn run(
     stop: &AtomicBool,
     heard: &mut dyn FnMut(&[SocketAddr]),
 ) -> Result<(), Error> {
-    let tls = at.tls.as_ref().map(|(certificate, key)| listen::tls(certificate, key)).transpose()?;
-    let main = listen::bind(&at.host, at.port)?;
-    let admin = match at.admin_port {
-        None => None,
-        Some(_) if !server.keys.asked() => {
-            let message = "an admin listener needs keys (--api-key-file FILE)";
-            return Err(Error::Refused(message.into()));
-        }
-        Some(port) => Some(listen::bind("127.0.0.1", port)?),
-    };
+    let (main, admin, tls) = open(at, &server.keys)?;
     let version = server.version.clone();
     let collector = server.settings.otlp.as_deref();
     let traces = collector.map(|collector| server.traces.clone().start(collector, version)).transpose()?;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use fathom_model::Spec as ModelSpec;
 use fathom_text::Tokenizer;
-use fathom_text::loader::{self, Cursor, Loader, SourceFilter, Spec, choose, is_held_out};
+use fathom_text::loader::{self, Cursor, HeldOut, Loader, SourceFilter, Spec, choose, is_held_out};
 use fathom_text::recall;
 use fathom_text::store::{Column, Store};
 
 use crate::claim::claim;
 use crate::error::{Error, Result};
+use crate::held_out::held_out;
 use crate::recipe::{Blend, Recipe};
 use crate::source::{Samples, Share, Source, Sources};
 use crate::stage;
@@ -57,8 +58,8 @@ pub fn weighted(recipe: &Recipe, index: usize) -> bool {
 pub struct Stores {
     corpus: Option<Arc<Store>>,
     named: BTreeMap<String, Arc<Store>>,
-    /// Share of the documents kept out of training.
-    held_out: f64,
+    /// Documents kept out of training.
+    held_out: HeldOut,
 }
 
 impl Stores {
@@ -71,7 +72,7 @@ impl Stores {
     pub fn open(recipe: &Recipe, corpus: Option<Arc<Store>>, vocab: usize) -> Result<Stores> {
         let mut named = BTreeMap::new();
         if recipe.rl.is_on() {
-            return Ok(Stores { corpus: None, named, held_out: recipe.data.held_out_share });
+            return Ok(Stores { corpus: None, named, held_out: recipe.data.held_out_share.into() });
         }
         for part in (0..recipe.stage.len()).flat_map(|index| blend(recipe, index)) {
             if OWN.contains(&part.source.as_str()) || named.contains_key(&part.source) {
@@ -81,11 +82,8 @@ impl Stores {
             store.check_ids(vocab as u64)?;
             named.insert(part.source.clone(), Arc::new(store));
         }
-        let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share };
-        // Where files are named that are held out, they decide.
-        if recipe.data.held_out_paths.is_empty() {
-            stores.settle_held_out()?;
-        }
+        let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share.into() };
+        stores.held_out = held_out(recipe, &stores.measured())?;
         (0..recipe.stage.len()).try_for_each(|index| stores.check_stage(recipe, index))?;
         Ok(stores)
     }
@@ -116,34 +114,23 @@ impl Stores {
         Ok(self.named.values().try_for_each(|store| store.check_tokenizer(tokenizer))?)
     }
 
-    /// Takes another share where the recipe's holds out nothing, or most of the text ([`settled`]).
-    fn settle_held_out(&mut self) -> Result<()> {
-        let mut documents = Vec::new();
-        for store in self.measured() {
-            for doc in recall::real_documents(store) {
-                documents.push((store.doc_hash(doc)?, store.doc_len(doc) as u64));
-            }
-        }
-        self.held_out = settled(documents, self.held_out);
-        Ok(())
-    }
-
-    /// Documents that are held out, their tokens, and those of all documents; synthetic ones left out.
+    /// Documents that are held out, their tokens and bytes, and the tokens of all documents; synthetic ones left out.
     ///
     /// # Errors
     /// A store that cannot be read.
-    pub fn held_out_text(&self) -> Result<[u64; 3]> {
-        let [mut documents, mut tokens, mut all] = [0; 3];
+    pub fn held_out_text(&self) -> Result<[u64; 4]> {
+        let [mut documents, mut tokens, mut bytes, mut all] = [0; 4];
         for store in self.measured() {
             for doc in recall::real_documents(store) {
                 let own = store.doc_len(doc) as u64;
                 all += own;
                 if is_held_out(store.doc_hash(doc)?, self.held_out) {
                     (documents, tokens) = (documents + 1, tokens + own);
+                    bytes += store.doc_meta(doc).map_or(0, |meta| meta.text_bytes);
                 }
             }
         }
-        Ok([documents, tokens, all])
+        Ok([documents, tokens, bytes, all])
     }
 
     /// Has a model claim the context that the documents of a run reached, as far as its samples have room for them.
@@ -169,8 +156,8 @@ impl Stores {
         Ok(longest)
     }
 
-    /// Share of the documents kept out of training: the recipe's, or as much as holds one document out.
-    pub fn held_out(&self) -> f64 {
+    /// Documents kept out of training ([`held_out`]).
+    pub fn held_out(&self) -> HeldOut {
         self.held_out
     }
 
@@ -252,36 +239,6 @@ fn check_room(recipe: &Recipe, index: usize, source: &loader::Source, spec: &Spe
     Ok(())
 }
 
-/// The share of hashes to hold out of documents (hash, tokens). Few documents may have none with a hash in the share; then the one
-/// with the lowest is held out. Or those that have may be most of the text; then as many of the lowest as come nearest to the share,
-/// none if the first is more than half of it. A document alone is trained on.
-fn settled(mut documents: Vec<(u128, u64)>, share: f64) -> f64 {
-    let all: u64 = documents.iter().map(|(_, tokens)| tokens).sum();
-    let held: u64 =
-        documents.iter().filter(|(hash, _)| is_held_out(*hash, share)).map(|(_, tokens)| tokens).sum();
-    if share <= 0.0 || (held > 0 && held <= all / 2) {
-        return share;
-    }
-    documents.sort_unstable();
-    // Documents of one hash belong together.
-    let mut parts: Vec<(u128, u64)> = Vec::new();
-    for (hash, tokens) in documents {
-        match parts.last_mut() {
-            Some((same, sum)) if *same == hash => *sum += tokens,
-            _ => parts.push((hash, tokens)),
-        }
-    }
-    let wanted = share * all as f64;
-    let mut sum = 0;
-    let prefixes = parts.iter().take(parts.len().saturating_sub(1)).map(|(hash, tokens)| {
-        sum += tokens;
-        (*hash, sum)
-    });
-    let fitting = prefixes.filter(|(_, sum)| *sum <= all / 2);
-    let nearest = fitting.min_by(|a, b| (a.1 as f64 - wanted).abs().total_cmp(&(b.1 as f64 - wanted).abs()));
-    nearest.map_or(0.0, |(hash, _)| ((hash >> 64) as u64 as f64 * (1.0 + f64::EPSILON) + 1.0) / 2f64.powi(64))
-}
-
 impl Sources for Stores {
     fn open(
         &self,
@@ -335,33 +292,5 @@ impl Sources for Stores {
             all += weight;
         }
         Ok(if all > 0.0 { drilled / all } else { 0.0 })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Which of these documents are held out, by their hashes' place in the range of all.
-    fn held(documents: &[(f64, u64)], share: f64) -> Vec<u64> {
-        let hash = |place: f64| ((place * 2f64.powi(64)) as u128) << 64;
-        let all: Vec<_> = documents.iter().map(|(place, tokens)| (hash(*place), *tokens)).collect();
-        let share = settled(all.clone(), share);
-        all.into_iter().filter(|(hash, _)| is_held_out(*hash, share)).map(|(_, tokens)| tokens).collect()
-    }
-
-    #[test]
-    fn what_is_held_out_is_never_most_of_the_text() {
-        for (documents, expected) in [
-            (&[(0.01, 950), (0.5, 50)][..], &[][..]),
-            (&[(0.5, 950), (0.6, 50)], &[]),
-            (&[(0.5, 50), (0.6, 950)], &[50]),
-            (&[(0.01, 1000)], &[]),
-            (&[(0.01, 60), (0.02, 400), (0.03, 100), (0.5, 440)], &[60]),
-            (&[(0.01, 60), (0.5, 940)], &[60]),
-        ] {
-            assert_eq!(held(documents, 0.05), expected, "{documents:?}");
-        }
-        assert!(held(&[(0.01, 60), (0.5, 940)], 0.0).is_empty());
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Loaded<'a> {
     /// f32 [1, t]: the labels' losses, and in the end each times its weight.
     pub(crate) losses: Tensor,
     pub(crate) micro: &'a MicroBatch,
+    /// The token that the model's batches are filled up with.
+    padding: Option<u32>,
     /// Of the teacher, if the objective has one.
     pub(crate) known: Option<Known>,
     /// Noise on this rank's rows of the embedding, where the run has any.
@@ -102,7 +104,8 @@ impl<'a> Loaded<'a> {
         let keeps = how.goal.objective.weigh().is_some_and(Weigh::keeps) && model.last.is_some();
         let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
         let (batch, labels) = (Rc::new(batch), Labels { ids, weights, kept, measures: None });
-        Loaded { batch, labels, losses, micro, known, jitter, layout, order }
+        let padding = model.spec.padding;
+        Loaded { batch, labels, losses, micro, padding, known, jitter, layout, order }
     }
 
     /// The gradient of the objective by the hidden states `y` of this rank's tokens, [t, d]; adds the head's own gradients to `grads`
@@ -216,8 +219,13 @@ impl<'a> Loaded<'a> {
         let loss = device.zeros(1, 1, DType::F32, Category::Data);
         let mut weighed = Weighed::default();
         if device.machine.has_data() {
-            let answers =
-                Answers { micro: self.micro, losses: &losses, also, entropies: &entropies, scores: &scores };
+            let answers = Answers {
+                also,
+                entropies: &entropies,
+                scores: &scores,
+                padding: self.padding,
+                ..Answers::of(self.micro, &losses)
+            };
             weighed = weigh.weigh(&answers);
             let learned = if weigh.entropies() == OfEntropy::Learned { entropies.len() } else { 0 };
             let fit = (losses.len(), scores.len(), learned)

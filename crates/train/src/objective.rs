@@ -179,12 +179,14 @@ pub struct Answers<'a> {
     pub entropies: &'a [f32],
     /// What the second head says, token by token. Empty if it was not asked.
     pub scores: &'a [f32],
+    /// The token that the model's batches are filled up with ([`fathom_model::scored_at`]).
+    pub padding: Option<u32>,
 }
 
 impl<'a> Answers<'a> {
     /// Of the vocabulary's head alone.
     pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
-        Answers { micro, losses, also: &[], entropies: &[], scores: &[] }
+        Answers { micro, losses, also: &[], entropies: &[], scores: &[], padding: None }
     }
 
     /// The sum of the log-probabilities of a document's labels, added in the order of its tokens.

@@ -485,7 +485,7 @@ fn scaling(kind: RopeType, factor: f64, original: usize, index: usize) -> Result
 }
 
 /// How a stage draws its samples, the share `held_out` of the documents apart.
-pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec {
+pub fn loader_spec(recipe: &Recipe, index: usize, held_out: impl Into<loader::HeldOut>) -> loader::Spec {
     let stage = &recipe.stage[index];
     let packing = match stage.packing {
         Packing::Cut => pack::Packing::Concatenate,
@@ -499,7 +499,7 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: f64) -> loader::Spec
         boundaries: if stage.masked { Boundaries::Masked } else { Boundaries::Unmasked },
         shuffle: if recipe.data.shuffle { Shuffle::Documents } else { Shuffle::None },
         seed: recipe.run.seed.wrapping_add(index as u64),
-        split: Split::Train { held_out },
+        split: Split::Train { held_out: held_out.into() },
         min_doc_tokens: stage.min_doc_tokens as u64,
         length_weights: stage.length_weights.iter().map(length_weight).collect(),
         ahead: recipe.data.ahead,

@@ -222,14 +222,6 @@ impl Draft {
         let steps = self.all_steps();
         match (steps, self.epochs) {
             (Some(steps), _) => self.set("stage.0.steps", steps as i64),
-            (None, epochs) if self.kind.writes() => {
-                let why = format!(
-                    "passes over the prompts ({}) are not counted in steps before the prompts are; give stage.0.steps = passes x prompts / \
-                     rl.prompts x rl.minibatches x rl.epochs",
-                    epochs.unwrap_or(1)
-                );
-                self.unsaid("num_train_epochs", &why);
-            }
             (None, Some(epochs)) => self.set("stage.0.epochs", epochs as i64),
             (None, None) => {}
         }

@@ -118,7 +118,10 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
             Some((table, row, alias, rule)) => ruled.push(((table, row, alias, at), key, value, rule)),
             None if rules::implied::is_implied(bare) => {}
             None => {
-                let (name, why) = if tables::any_has(bare) {
+                let (name, why) = if let Some(only) = rules::implied::only(bare, value) {
+                    let Some(why) = only else { continue };
+                    (key.as_str(), why.to_string())
+                } else if tables::any_has(bare) {
                     (key.as_str(), format!("says nothing where a model learns from {}", draft.kind.name()))
                 } else {
                     rules::implied::reason(key)
@@ -139,4 +142,63 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
     }
     unsaid.sort_by_key(|(at, ..)| *at);
     unsaid.into_iter().for_each(|(_, key, why)| draft.unsaid(&key, &why));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A dotted key as YAML.
+    fn nested(key: &str, value: &str) -> String {
+        let parts: Vec<&str> = key.split('.').collect();
+        let line = |(depth, part): (usize, &&str)| format!("{}{part}:", "  ".repeat(depth));
+        parts.iter().enumerate().map(line).collect::<Vec<_>>().join("\n") + " " + value + "\n"
+    }
+
+    /// Every key of the tools' own lists (`oracle/foreign_keys.py`) says something in the recipe, is named as not said, or is one of
+    /// those that change nothing here.
+    #[test]
+    fn no_key_of_a_tools_own_list_is_dropped_unseen() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/foreign_keys");
+        for (tool, header) in [
+            ("axolotl", "base_model: m\n"),
+            ("llamafactory", "model_name_or_path: m\nstage: sft\n"),
+            ("torchtune", "recipe._component_: x\n"),
+            ("trl", "model_name_or_path: m\n"),
+        ] {
+            let list = std::fs::read_to_string(folder.join(format!("{tool}.txt"))).unwrap();
+            let plain = translate(header).unwrap();
+            let mut dropped = Vec::new();
+            for key in list.lines().filter(|key| !header.contains(&format!("{key}:"))) {
+                let Ok(found) = translate(&format!("{header}{}", nested(key, "7"))) else { continue };
+                let named =
+                    |(name, _): &(String, String)| key == name || key.starts_with(&format!("{name}."));
+                let bare = rules::bare(key);
+                let known = rules::implied::is_implied(bare) || tables::any_has(bare) || tables::any_has(key);
+                if !found.unsaid.iter().any(named) && found.recipe == plain.recipe && !known {
+                    dropped.push(key);
+                }
+            }
+            assert!(dropped.is_empty(), "{tool}: {dropped:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_changes_nothing_does_so_with_its_usual_value_alone() {
+        for (key, usual, other) in [
+            ("lora_bias", "none", "all"),
+            ("bnb_4bit_quant_type", "nf4", "fp4"),
+            ("quantization_method", "bnb", "hqq"),
+            ("train_on_eos", "turn", "last"),
+            ("roles_to_train", "[assistant]", "[user, assistant]"),
+        ] {
+            let unsaid = |value: &str| {
+                let found = translate(&format!("base_model: m\n{key}: {value}\n")).unwrap().unsaid;
+                found.iter().any(|(name, _)| name == key)
+            };
+            assert_eq!((unsaid(usual), unsaid(other)), (false, true), "{key}");
+        }
+    }
 }

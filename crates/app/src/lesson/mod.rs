@@ -128,8 +128,8 @@ pub fn teach(
     write("held_out.jsonl", rows(&held_out))?;
     write("chat_template.jinja", TEMPLATE.to_string())?;
     events.line(&format!(
-        "lesson: {} functions and what their docs say, {} of other crates held out",
-        human::grouped(learned.len() as u64),
+        "lesson: {} and what their docs say, {} of other crates held out",
+        human::counted(learned.len() as u64, "function"),
         held_out.len()
     ));
     let before = look(job, None, &held_out, &folder, events)?;
@@ -225,7 +225,10 @@ fn look(
         let answers = asked.into_iter().zip(said.into_iter().flatten().map(|answer| answer.text)).collect();
         let store = Store::open(store_prefix(&job.data()))?;
         let (mut nats, mut bytes) = (0.0, 0);
-        for doc in held_out_documents(&store, job.recipe().data.held_out_share)?.into_iter().take(TEXTS) {
+        for doc in held_out_documents(&store, fathom_train::held_out(job.recipe(), &[&store])?)?
+            .into_iter()
+            .take(TEXTS)
+        {
             let mut ids = store.doc(doc)?;
             ids.truncate(TEXT_TOKENS);
             if ids.len() > 1 {

@@ -1,6 +1,7 @@
 //! The stages of a job, each planned when it is asked for.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use fathom_model::Spec;
@@ -160,6 +161,9 @@ impl Plans<'_> {
     }
 }
 
+/// Files by which a folder has a tokenizer.
+const TOKENIZERS: [&str; 4] = ["tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json"];
+
 /// What a rollout of the stage needs of memory; nothing of runs that do not learn from rewards.
 ///
 /// # Errors
@@ -170,8 +174,10 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
         return Ok(None);
     }
     let room = draft.recipe.stage[draft.index].seq_tokens;
-    // A plan of a model of random weights has no tokenizer: bytes take the place of its words.
-    let is_given = draft.recipe.data.tokenizer.is_some() || job.start()?.is_some();
+    // A plan of a model of random weights, or of a configuration alone, has no tokenizer: bytes take the place of its words.
+    let has_one = |folder: &PathBuf| TOKENIZERS.iter().any(|name| folder.join(name).is_file());
+    let start = job.start()?.filter(|start| !start.is_dir() || has_one(start));
+    let is_given = draft.recipe.data.tokenizer.is_some() || start.is_some();
     let tokenizer =
         if is_given { tokenizer::given(job)? } else { Tokenizer::train_bpe(std::iter::empty(), 256, &[])? };
     let writer = writer(Rc::new(tokenizer), rl.sequences);

@@ -165,6 +165,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         Some(file) => Keys::read(file)?,
         None => Keys::none(),
     };
+    fathom_serve::check(&order.at, &keys)?;
     let open = !is_loopback(&order.at.host);
     if open && !keys.asked() {
         around.events.warn(&format!(

@@ -94,14 +94,14 @@ impl Sizes {
         }
         let experts = self.experts.iter().map(|experts| format!("; experts: {experts}")).collect::<String>();
         format!(
-            "weights {}, {draft}adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} sequences at once{experts}",
+            "weights {}, {draft}adapters {}, pages {} for {} tokens, workspace {}; a context of {} tokens, {} at once{experts}",
             human::bytes(self.weights_bytes),
             human::bytes(self.adapters_bytes),
             human::bytes(self.pages_bytes),
             human::grouped(self.tokens as u64),
             human::bytes(self.workspace_bytes),
             human::grouped(self.limits.context_tokens as u64),
-            self.capacity.sequences
+            human::counted(self.capacity.sequences as u64, "sequence")
         )
     }
 }

@@ -190,7 +190,7 @@ fn write(
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            events.doing(&format!("turning lessons into tokens: {} rows", human::grouped(rows)));
+            events.doing(&format!("turning lessons into tokens: {}", human::counted(rows, "row")));
         }
         let documents = match documents {
             Ok(documents) => documents,
@@ -295,9 +295,9 @@ pub fn shown(lesson: &Lesson, tokenizer: &Tokenizer) -> events::Lesson {
 /// Says what is learned.
 pub fn say(report: &Data, example: &events::Lesson, fresh: bool, events: &dyn Events) {
     events.line(&format!(
-        "{} lessons of {} tokens, {} of them learned ({}); {} held out",
-        human::grouped(report.documents),
-        human::grouped(report.tokens),
+        "{} of {}, {} of them learned ({}); {} held out",
+        human::counted(report.documents, "lesson"),
+        human::counted(report.tokens, "token"),
         human::grouped(report.supervised_tokens),
         human::percent(report.supervised_tokens as f64 / report.tokens.max(1) as f64),
         human::grouped(report.held_out_documents),
@@ -317,8 +317,9 @@ pub fn say(report: &Data, example: &events::Lesson, fresh: bool, events: &dyn Ev
 /// A store that cannot be read; a lesson that is too long where none may be cut.
 pub fn say_shortened(job: &Job, store: &Store, events: &dyn Events) -> Result<()> {
     let recipe = job.recipe();
+    let held_out = fathom_train::held_out(recipe, &[store])?;
     for (index, stage) in recipe.stage.iter().enumerate() {
-        let spec = loader_spec(recipe, index, recipe.data.held_out_share);
+        let spec = loader_spec(recipe, index, held_out);
         let found = shortened(store, &spec).map_err(|error| format!("stage.{index}: {error}"));
         match found {
             Ok(found) => short(&stage.name, &spec, found).iter().for_each(|line| events.line(line)),

@@ -6,6 +6,7 @@ mod curated;
 #[path = "uncurated.rs"]
 mod curated;
 pub(crate) mod fetched;
+mod held_out;
 pub(crate) mod lessons;
 pub(crate) mod reference;
 pub(crate) mod templates;
@@ -118,11 +119,11 @@ fn made(
             })?
         }
     };
-    let event = report.to_event();
-    say_read(job, &event, events);
-    metrics.write_once(&Event::Data(event))?;
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(&spec.out))?;
     let store = Store::open(store_prefix(&spec.out))?;
+    let event = held_out::counted(job.recipe(), &store, report.to_event())?;
+    say_read(job, &event, events);
+    metrics.write_once(&Event::Data(event))?;
     Ok(Some((tokenizer, Some(store))))
 }
 
@@ -136,6 +137,7 @@ fn taught(
     let Some((tokenizer, store, report, example)) = lessons::corpus(job, tokenizer, stop, events)? else {
         return Ok(None);
     };
+    let report = held_out::counted(job.recipe(), &store, report)?;
     let fresh = metrics.write_once(&Event::Data(report.clone()))?;
     lessons::say(&report, &example, fresh, events);
     lessons::say_shortened(job, &store, events)?;

@@ -194,7 +194,7 @@ pub fn column(
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        events.doing(&format!("asking {}: {} documents", folder.display(), human::grouped(from as u64)));
+        events.doing(&format!("asking {}: {}", folder.display(), human::counted(from as u64, "document")));
         let mut documents = vec![store.doc(from)?];
         let fits = |documents: &[Vec<u32>], doc: usize| {
             documents.iter().map(Vec::len).sum::<usize>() + store.doc_len(doc) <= TOKENS

@@ -25,7 +25,7 @@ use crate::events::Events;
 use crate::job::Job;
 use crate::judges;
 use crate::plan::rollout_of;
-use crate::{report, text};
+use crate::{report, stored, text};
 
 /// How a run is asked for.
 #[derive(Clone, Default)]
@@ -90,6 +90,7 @@ pub(super) fn prepare<'a>(
     let mut metrics = MetricsWriter::open(job.log())?;
     let inputs = text::Inputs::of(job)?;
     let flops = fits(job, crew).map_err(|error| job.placed(error))?;
+    stored::check(job)?;
     begin_log(job, &order.command, &mut metrics, &events)?;
     let Some((tokenizer, corpus)) = inputs.corpus(job, &mut metrics, &order.stop, &events)? else {
         return Ok(None);
@@ -102,22 +103,25 @@ pub(super) fn prepare<'a>(
     Ok(Some((Ready { job, events, tokenizer, stores, flops }, metrics)))
 }
 
+/// What is held out is far from what was asked for beyond this factor.
+const FAR: f64 = 2.0;
+
 /// Says what is held out, where it is not the share that the recipe asks for too.
 fn say_held_out(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
     let asked = job.recipe().data.held_out_share;
-    let [documents, tokens, all] = stores.held_out_text()?;
+    let [documents, tokens, bytes, all] = stores.held_out_text()?;
     if asked <= 0.0 || all == 0 {
         return Ok(());
     }
     let share = tokens as f64 / all as f64;
     events.line(&format!(
-        "held out: {} {}, {} tokens, {} of the text",
-        human::grouped(documents),
-        if documents == 1 { "document" } else { "documents" },
-        human::grouped(tokens),
+        "held out: {}, {} ({}), {} of the text",
+        human::counted(documents, "document"),
+        human::counted(tokens, "token"),
+        human::bytes(bytes),
         human::percent(share),
     ));
-    if stores.held_out() != asked || share > 4.0 * asked {
+    if !(asked / FAR..=asked * FAR).contains(&share) {
         events.warn(&format!(
             "{} was to be held out (data.held_out_share) and documents are kept whole; more documents come nearer to it",
             human::percent(asked)

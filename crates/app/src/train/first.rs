@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use fathom_base::clock::Clock;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
-use fathom_base::rss;
+use fathom_base::{human, rss};
 use fathom_report::RunLog;
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::Device;
@@ -116,8 +116,11 @@ pub(super) fn first(
         let report = one.finish(trainer, metrics, board, &progress)?;
         if one.shared.job.is_one_of_several() {
             let (adapter, page) = (one.shared.job.adapter(), report.page.display());
-            let what =
-                format!("{} steps; the adapter is {}, its report {page}", progress.step, adapter.display());
+            let what = format!(
+                "{}; the adapter is {}, its report {page}",
+                human::counted(progress.step, "step"),
+                adapter.display()
+            );
             one.events.line(&what);
         } else {
             trained.report = Some(report);

@@ -308,6 +308,24 @@ fn a_run_goes_on_with_the_same_answers() {
     assert_eq!(bits(&folder.join("cut")), want);
 }
 
+/// Passes are counted as TRL's sampler counts them: prompts that fill no rollout are left out of a pass.
+#[test]
+fn passes_over_prompts_have_as_many_steps_as_in_trl() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    let steps = |out: &str, more: &[&str]| {
+        let short = ["rl.answers=2", "rl.max_answer_tokens=2"];
+        let job = job(folder, out, &[&short[..], more].concat());
+        assert_eq!(train(&job, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
+        events(&folder.join(out), "step").len()
+    };
+    // Of twelve prompts two rollouts of five in each of three passes, of each of which two steps are made.
+    assert_eq!(steps("passes", &["rl.prompts=5", "rl.minibatches=2"]), 12);
+    assert_eq!(steps("few", &["rl.prompts=16", "stage.0.epochs=1"]), 1);
+    assert_eq!(steps("steps", &["rl.prompts=4", "stage.0.steps=2"]), 2);
+}
+
 /// A run over ranks has the answers, rewards and losses of a run on one.
 #[test]
 fn a_run_over_ranks_is_that_of_one() {

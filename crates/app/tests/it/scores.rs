@@ -1,7 +1,8 @@
 //! A reward model where it is asked: by a server it ranks with its head of scores, and nothing makes it write.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -11,13 +12,59 @@ use std::time::Duration;
 use fathom_app::serve::{Around, serve};
 use fathom_app::{Machine, Silent, evaluate, generate, models, train};
 use fathom_base::{Flow, Sampling};
+use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
-use fathom_tensor::DType;
+use fathom_tensor::{DType, Device};
+use fathom_text::Tokenizer;
 use fathom_train::recipe::MachineKind;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::serve_mesh::{ask, order};
 use crate::several::job;
+
+/// A model whose configuration has the token that ends texts as padding is scored before it, as Transformers reads such folders.
+fn reads_before_padding(run: &Path, machine: &Machine) {
+    let file = run.join("model/config.json");
+    let text = fs::read(&file).unwrap();
+    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    let end = config["eos_token_id"].as_u64().unwrap() as u32;
+    assert_eq!(config["pad_token_id"], Value::Null, "of a base without padding");
+    let mut scores = |pad: Value| {
+        config["pad_token_id"] = pad;
+        fs::write(&file, config.to_string()).unwrap();
+        let model = models::open(run, Some(DType::F32), machine, &Silent).unwrap();
+        let limits = Limits { context_tokens: 256, ..Limits::default() };
+        let engine =
+            Engine::new(&model.device, &model.loaded.model, &model.loaded.params, &model.tokenizer, limits);
+        engine.scores_of(&[vec![5, 6, 7], vec![5, 6, 7, end]]).unwrap()
+    };
+    let (plain, padded) = (scores(Value::Null), scores(json!(end)));
+    assert_ne!(plain[0], plain[1]);
+    assert_eq!((&padded[0], &padded[1]), (&plain[0], &plain[0]));
+    fs::write(&file, text).unwrap();
+}
+
+/// Scores of `LlamaForSequenceClassification` (Transformers 5.23) with and without a padding token.
+#[test]
+fn scores_are_read_where_transformers_reads_them() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_preferences/reward");
+    let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 26);
+    let models::LoadedModel { mut model, params } =
+        models::load(&device, &golden, Some(DType::F32), &Silent).unwrap();
+    let tokenizer = Tokenizer::train_bpe(std::iter::empty(), 257, &["<|endoftext|>"]).unwrap();
+    let texts = [vec![5, 6, 9, 7], vec![5, 6, 9], vec![5, 7, 9, 7, 7], vec![5, 7, 9]];
+    for (padding, wanted) in [
+        (None, [-0.886_938_75, -0.775_425_37, -0.367_435_66, -0.301_874_82]),
+        (Some(7), [-0.775_425_26, -0.775_425_37, -0.301_874_70, -0.301_874_82]),
+    ] {
+        model.spec.padding = padding;
+        let limits = Limits { context_tokens: 64, ..Limits::default() };
+        let found = Engine::new(&device, &model, &params, &tokenizer, limits).scores_of(&texts).unwrap();
+        for (found, wanted) in found.iter().zip(wanted) {
+            assert!((found[0] - wanted).abs() < 1e-5, "{padding:?}: {found:?} {wanted}");
+        }
+    }
+}
 
 #[test]
 fn a_reward_model_ranks_and_writes_nothing() {
@@ -50,6 +97,14 @@ fn a_reward_model_ranks_and_writes_nothing() {
         let scores = engine.scores_of(&[" Yes 3.", " No.", " Perhaps."].map(pair)).unwrap();
         scores.into_iter().map(|row| row[0]).collect()
     };
+    reads_before_padding(&run, &machine);
+    // A port that is taken is noticed before a model is looked at.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut late = order(&folder.join("none"), 1, 1);
+    late.at.port = taken.local_addr().unwrap().port();
+    let around = Around { stop: &AtomicBool::new(true), log: None, heard: &|_| (), events: &Silent };
+    let refused = serve(&late, &around).unwrap_err().to_string();
+    assert!(refused.contains("another program listens there"), "{refused}");
     let stop = Arc::new(AtomicBool::new(false));
     let (send, address) = channel();
     let order = order(&run, 1, 1);

@@ -46,6 +46,9 @@ pub struct Doctor {
     /// One JSON object a line; with --dist one in all.
     #[arg(long)]
     pub json: bool,
+    /// Writes a profile of this machine with the rates that were measured, for machine.profile.
+    #[arg(long, value_name = "FILE", conflicts_with = "dist")]
+    pub out: Option<PathBuf>,
     /// With --dist: what would be said on the command line.
     #[command(flatten)]
     pub rank: Rank,

@@ -41,7 +41,7 @@ pub fn run(action: &DataAction) -> Result<ExitCode> {
         console::line(&format!("error: {refused}"));
     }
     if checked.refused.len() > NAMED {
-        console::line(&format!("and {} rows more", checked.refused.len() - NAMED));
+        console::line(&format!("and {} more", human::counted((checked.refused.len() - NAMED) as u64, "row")));
     }
     let most = job.recipe().data.max_rows_dropped;
     Ok(if checked.refused.len() as u64 > most { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -67,15 +67,15 @@ fn job(args: &DataCheck) -> Result<Job> {
 fn summary(checked: &Checked) {
     let Checked { rows, tokens, supervised, cut, longest, refused, short, fill, shows } = checked;
     let share = human::percent(*supervised as f64 / (*tokens).max(1) as f64);
-    let (rows, tokens) = (human::grouped(*rows as u64), human::grouped(*tokens));
-    outln!("{rows} rows, {tokens} tokens, {} of them learned ({share})", human::grouped(*supervised));
+    let (rows, tokens) = (human::counted(*rows as u64, "row"), human::counted(*tokens, "token"));
+    outln!("{rows}, {tokens}, {} of them learned ({share})", human::grouped(*supervised));
     let named: Vec<String> = longest
         .iter()
         .map(|(row, tokens)| format!("{} (row {row})", human::grouped(*tokens as u64)))
         .collect();
     outln!("longest rows, in tokens: {}", named.join(", "));
     if cut.1 > 0 {
-        outln!("cut off: {} tokens of {} rows", human::grouped(cut.0), human::grouped(cut.1 as u64));
+        outln!("cut off: {} of {}", human::counted(cut.0, "token"), human::counted(cut.1 as u64, "row"));
     }
     short.iter().for_each(|line| outln!("{line}"));
     if let Some((sample, fill)) = fill {
@@ -99,6 +99,6 @@ fn summary(checked: &Checked) {
         );
     }
     if !refused.is_empty() {
-        outln!("not taught: {} rows", human::grouped(refused.len() as u64));
+        outln!("not taught: {}", human::counted(refused.len() as u64, "row"));
     }
 }

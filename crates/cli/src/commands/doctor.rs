@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anstyle::Style;
-use anyhow::{Result, bail};
-use fathom_app::{host, machine, selftest};
+use anyhow::{Context, Result, bail};
+use fathom_app::{host, machine, output, selftest};
 use fathom_base::human;
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::memory::Memory;
@@ -19,7 +19,7 @@ use fathom_cpu::isa::Isa;
 use fathom_cuda::libs::{Found, Library};
 use fathom_tensor::Device;
 
-use super::bench;
+use super::bench::{self, Measured, Rate};
 use crate::{args, console};
 
 /// Memory below which the quickstart's long stage does not fit.
@@ -29,8 +29,8 @@ const ENOUGH_DISK: u64 = 2 << 30;
 /// Memory of a self test.
 const TEST_BYTES: u64 = 256 << 20;
 
-/// Below this share of the rate that plans expect, a kernel is slow: `fathom bench profile --out` measures what a plan should expect.
-const SLOW: f64 = 0.5;
+/// Plans whose rates are further from the measured ones than by this factor are off.
+const OFF: f64 = 1.5;
 
 /// How a line ends up.
 #[derive(Clone, Copy, PartialEq)]
@@ -73,6 +73,7 @@ pub fn run(args: &args::Doctor) -> Result<()> {
             "--rank, --world-size, --local-rank and --rendezvous are for `fathom doctor --dist`; add --dist, or leave them out"
         );
     }
+    args.out.as_deref().map_or(Ok(()), output::regular)?;
     let mut findings = Findings { failed: 0, json: args.json };
     processor(&mut findings)?;
     memory(&mut findings);
@@ -82,7 +83,7 @@ pub fn run(args: &args::Doctor) -> Result<()> {
     for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
         self_test(&mut findings, isa);
     }
-    speed(&mut findings)?;
+    speed(&mut findings, args.out.as_deref())?;
     if findings.failed > 0 {
         bail!("failed checks: {}; see the lines with FAIL", findings.failed);
     }
@@ -229,17 +230,48 @@ fn text(findings: &mut Findings) {
     }
 }
 
-/// Rates of the kernels that a run takes, and what plans expect of such a processor.
-fn speed(findings: &mut Findings) -> Result<()> {
-    let (rates, loaded) = bench::rates()?;
+/// Rates of the kernels that a run takes next to what plans expect of such a processor; `out` becomes a profile for plans with the
+/// measured ones.
+fn speed(findings: &mut Findings, out: Option<&Path>) -> Result<()> {
+    let Measured { rates, loaded, profile } = bench::rates()?;
     let busy = if loaded { "; other processes computed meanwhile" } else { "" };
-    for rate in rates {
-        let [measured, planned] = [rate.flops_per_s, rate.planned_flops_per_s].map(|flops| flops * 1e-9);
-        let verdict = if loaded || measured >= SLOW * planned { Verdict::Ok } else { Verdict::Warn };
-        let found = format!("{measured:.0} GFLOP/s in bf16; plans expect {planned:.0}{busy}");
-        findings.say(verdict, rate.kernel, found);
+    for rate in &rates {
+        let (verdict, found) = compared(rate);
+        findings.say(verdict, rate.kernel, format!("{found}{busy}"));
+    }
+    match out {
+        Some(path) => {
+            let sheet = serde_json::to_value(profile.sheet())?;
+            std::fs::write(path, format!("{sheet:#}\n"))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            findings.say(
+                Verdict::Ok,
+                "profile",
+                format!("{} (machine.profile={0} has plans expect what was measured)", path.display()),
+            );
+        }
+        None if rates.iter().any(|rate| compared(rate).0 == Verdict::Warn) => findings.say(
+            Verdict::Warn,
+            "times of plans",
+            "are off as these rates are; fathom doctor --out machine.json writes what was measured, and machine.profile=machine.json \
+             predicts by it",
+        ),
+        None => {}
     }
     Ok(())
+}
+
+/// A rate, and whether plans that expect another are off by more than a little.
+fn compared(rate: &Rate) -> (Verdict, String) {
+    let Rate { unit, per_s, planned_per_s, .. } = *rate;
+    let factor = (planned_per_s / per_s).max(per_s / planned_per_s);
+    let [measured, planned] = [per_s, planned_per_s].map(|rate| format!("{}{unit}/s", human::si(rate)));
+    let found = format!("{measured} measured in bf16, {planned} expected by plans");
+    if factor <= OFF {
+        return (Verdict::Ok, found);
+    }
+    let how = if per_s < planned_per_s { "slower" } else { "faster" };
+    (Verdict::Warn, format!("{found}: {factor:.1} x {how}"))
 }
 
 /// A matrix product and an attention against sums in f64.
@@ -253,4 +285,23 @@ fn self_test(findings: &mut Findings, isa: Isa) {
     let verdict = if within { Verdict::Ok } else { Verdict::Fail };
     let took = human::seconds(started.elapsed().as_secs_f64());
     findings.say(verdict, &title, format!("largest errors: {} ({took})", text.join(", ")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_that_are_far_from_what_plans_expect_are_not_ok() {
+        let said = |per_s: f64| {
+            let (verdict, said) = compared(&Rate { kernel: "copy", unit: "B", per_s, planned_per_s: 8e9 });
+            (verdict == Verdict::Ok, said)
+        };
+        for (per_s, ok, words) in [(8e9, true, "8.00 GB/s"), (6e9, true, "6.00 GB/s")] {
+            assert!(said(per_s).0 == ok && said(per_s).1.contains(words), "{}", said(per_s).1);
+        }
+        for (per_s, words) in [(1e9, "8.0 x slower"), (64e9, "8.0 x faster"), (4e9, "2.0 x slower")] {
+            assert!(!said(per_s).0 && said(per_s).1.ends_with(words), "{}", said(per_s).1);
+        }
+    }
 }

@@ -104,7 +104,12 @@ fn print(figures: &Figures, context: usize) {
     for length in &needles.lengths {
         let share = |right: &usize| format!("{:>6.0} %", 100.0 * *right as f64 / length.trials as f64);
         let row: Vec<String> = length.right.iter().map(share).collect();
-        outln!("  {:>8} {}   ({} trials each)", length.tokens, row.join(" "), length.trials);
+        outln!(
+            "  {:>8} {}   ({} each)",
+            length.tokens,
+            row.join(" "),
+            human::counted(length.trials as u64, "trial")
+        );
     }
     if !needles.untried_tokens.is_empty() {
         outln!("  no time for {:?}", needles.untried_tokens);

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use fathom_app::plan::{Asked, Planned, plan as plan_job, trace};
 use fathom_app::several::planned as planned_job;
+use fathom_app::stored::Stored;
 use fathom_app::{Job, library, output};
 use fathom_base::human;
 use fathom_tensor::{Category, Label, Usage};
@@ -49,16 +50,26 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
     if args.solve == Some(args::Question::Mesh) {
         return (0..job.specs.len()).try_for_each(|index| plan_mesh::run(args, &plans, index, working));
     }
+    let stored = Stored::of(job)?;
     let asked = Asked { longest_of_all: args.solve.is_some(), why: args.why };
     let mut meshes = Vec::new();
     for planned in plans.stages(asked, working) {
         let planned = planned?;
         if args.json {
-            outln!("{}", in_json(&planned))
+            outln!("{}", in_json(&planned, &stored))
         } else {
             print(&planned)
         }
         meshes.extend(planned.figures.mesh.clone());
+    }
+    if !args.json {
+        let Stored { checkpoint_bytes, checkpoints, model_bytes } = stored;
+        let [each, model] = [checkpoint_bytes, model_bytes].map(human::bytes);
+        let note = format!(
+            "at most, in {}: {checkpoints} checkpoints of {each}, a model of {model}",
+            job.folder.display()
+        );
+        size("stored", stored.bytes(), &note);
     }
     args.trace.as_ref().map_or(Ok(()), |path| Ok(trace(path, &meshes)?))
 }
@@ -68,7 +79,7 @@ pub fn flops(count: u128) -> Value {
     u64::try_from(count).map_or_else(|_| Value::from(count as f64), Value::from)
 }
 
-fn in_json(Planned { draft, figures }: &Planned<'_>) -> Value {
+fn in_json(Planned { draft, figures }: &Planned<'_>, stored: &Stored) -> Value {
     let plan = &figures.settled.plan;
     let by_category: serde_json::Map<String, Value> = plan
         .usage
@@ -91,6 +102,8 @@ fn in_json(Planned { draft, figures }: &Planned<'_>) -> Value {
         "host_peak_bytes": plan.host_peak_bytes,
         "disk_bytes": plan.disk_bytes,
         "disk_peak_bytes": plan.disk_peak_bytes,
+        "checkpoint_bytes": stored.checkpoint_bytes,
+        "stored_bytes": stored.bytes(),
         "step_s": plan.step_s(),
         "times": plan.times,
         "tokens_per_s": plan.tokens_per_s(),

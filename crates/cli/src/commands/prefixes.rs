@@ -20,10 +20,10 @@ pub fn run(args: &args::Prefixes) -> Result<()> {
             Stored::erase(folder, kept).with_context(|| format!("{}", folder.join(&kept.model).display()))?;
         }
         outln!(
-            "{}  {} of {} scopes, {}{}",
+            "{}  {} of {}, {}{}",
             kept.model,
-            format_args!("{} pages", human::grouped(kept.pages as u64)),
-            kept.scopes,
+            human::counted(kept.pages as u64, "page"),
+            human::counted(kept.scopes as u64, "scope"),
             human::bytes(kept.bytes),
             if args.erase { ", erased" } else { "" }
         );

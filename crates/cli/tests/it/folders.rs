@@ -119,7 +119,9 @@ fn bf16_halves_the_weights() {
 
 #[test]
 fn the_doctor_finds_this_machine_sound() {
-    let output = fathom(["doctor"]);
+    let folder = tempfile::tempdir().unwrap();
+    let measured = folder.path().join("machine.json");
+    let output = fathom(["doctor", "--out", arg(&measured)]);
     let out = text(&output.stdout);
     assert!(output.status.success() && !out.contains("FAIL"), "{out}");
     for word in [
@@ -128,8 +130,28 @@ fn the_doctor_finds_this_machine_sound() {
         "memory budget",
         "disk",
         "self test portable",
-        "GFLOP/s in bf16; plans expect",
+        "FLOP/s measured in bf16",
+        "expected by plans",
     ] {
         assert!(out.contains(word), "{word}: {out}");
     }
+    // Plans take what was measured.
+    let sheet: serde_json::Value = serde_json::from_slice(&fs::read(&measured).unwrap()).unwrap();
+    let profile = format!("machine.profile={}", arg(&measured));
+    let plan = |more: &[&str]| {
+        let row: serde_json::Value = serde_json::from_str(
+            good(
+                ["plan", "sft", "--json", "--memory", "8MiB", "stage.0.seq_tokens=64"]
+                    .iter()
+                    .chain(more)
+                    .copied(),
+            )
+            .trim(),
+        )
+        .unwrap();
+        row["step_s"].as_f64().unwrap()
+    };
+    let from = format!("model.from={}", arg(&golden("llama2")));
+    assert!(sheet["rates"]["matmul_bf16_flops_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{sheet}");
+    assert_ne!(plan(&[&from, &profile]), plan(&[&from]));
 }

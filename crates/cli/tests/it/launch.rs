@@ -11,6 +11,13 @@ use crate::{arg, fathom, good, refused, text};
 #[track_caller]
 fn check(file: &str, args: &[&str]) {
     let found = good(["launch"].iter().chain(args).chain(&["--print", "--program", "fathom"]));
+    // What a processor needs depends on its cores.
+    let asks = |line: &str| line.trim_start().starts_with("memory: \"") && !args.contains(&"--memory");
+    let planned = |line: &str| match line.split_once("memory: ") {
+        Some((before, _)) if asks(line) => format!("{before}memory: \"PLAN\"\n"),
+        _ => line.to_string(),
+    };
+    let found: String = found.split_inclusive('\n').map(planned).collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/launch").join(file);
     if std::env::var_os("FATHOM_BLESS").is_some() {
         fs::write(&path, &found).unwrap();
@@ -71,6 +78,28 @@ fn jobs_are_those_of_the_golden_files() {
     check("pod.yaml", &pod);
     check("pod-gpus.yaml", &[&pod[..], &["--gpus-per-node", "4", "--as", "trainjob"]].concat());
     check("local.sh", &["local", "llama3-8b", EIGHT[0], EIGHT[1], "--threads"]);
+}
+
+/// A pod asks for what the plan says that the host's part of a step takes, and what its own program does.
+#[test]
+fn pods_ask_for_the_memory_of_the_plan() {
+    let recipe = [
+        "llama3-8b",
+        "machine.profile=h100",
+        "mesh.tp=2",
+        "activations.offload_modules=all",
+        "activations.offload_place=host",
+    ];
+    let rows = crate::rows(&good(["plan", "--json"].iter().chain(&recipe)));
+    let host = rows.iter().map(|row| row["host_peak_bytes"].as_u64().unwrap()).max().unwrap();
+    let wanted = (2 * host + (2 << 30)).div_ceil(1 << 30);
+    let pods = ["--image", "x", "--gpus-per-node", "2", "--print", "--program", "fathom"];
+    let of = |more: &[&str]| good(["launch", "kubernetes"].iter().chain(&recipe).chain(&pods).chain(more));
+    let manifest = of(&[]);
+    assert!(host > 1 << 30 && manifest.contains("requests:\n"), "{host}: {manifest}");
+    assert!(manifest.contains(&format!("memory: \"{wanted}Gi\"\n")), "{wanted}: {manifest}");
+    let given = of(&["--memory", "64Gi"]);
+    assert!(!given.contains("requests:") && given.contains("memory: \"64Gi\""), "{given}");
 }
 
 #[test]

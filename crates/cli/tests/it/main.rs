@@ -20,6 +20,7 @@ mod hints;
 mod inspect;
 mod launch;
 mod mesh;
+mod plan;
 mod preference;
 mod recipes;
 #[cfg(target_os = "linux")]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::{arg, good, refused, rows};
+use crate::{arg, fathom, good, refused, rows, text};
 
 /// Recipe keys of a model that trains in a second.
 pub const TINY: [&str; 16] = [
@@ -68,6 +68,34 @@ fn new_models_of_every_family() {
         let config = fs::read_to_string(out.join("model/config.json")).unwrap();
         assert!(config.contains(family.trim_start_matches("model.family=")), "{config}");
     }
+}
+
+/// Files that join to a large document and a small one: the small one is held out, and the log counts it.
+#[test]
+fn what_is_held_out_of_a_small_corpus_is_the_smaller_part_and_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("text")).unwrap();
+    for file in 0..12 {
+        let lines = (0..32).map(|line| format!("the river {file} carries the stone {line} slowly\n"));
+        fs::write(at("text").join(format!("{file:02}.txt")), lines.collect::<String>()).unwrap();
+    }
+    let [paths, out] =
+        [("data.paths", "text"), ("run.out", "run")].map(|(key, name)| format!("{key}={}", arg(&at(name))));
+    let tiny = TINY.into_iter().filter(|key| !key.starts_with("data."));
+    let own =
+        ["data.held_out_share=0.05", "data.document_bytes=13000", "data.recall_share=0", "data.curate=none"];
+    let short =
+        ["run.minutes=none", "eval.enabled=false", "stage.0.steps=1", "stage.1.steps=1", "stage.2.steps=1"];
+    let said = text(
+        &fathom(["train", "quickstart", &paths, &out].into_iter().chain(tiny).chain(own).chain(short)).stderr,
+    );
+    let events = rows(&fs::read_to_string(at("run/metrics.jsonl")).unwrap());
+    let data = events.iter().find(|event| event["event"] == "data").unwrap();
+    let count = |key: &str| data[key].as_u64().unwrap();
+    assert_eq!([count("documents"), count("held_out_documents")], [1, 1], "{data}");
+    assert!((12_000..18_000).contains(&count("bytes")), "{data}");
+    assert!(said.contains("held out: 1 document, ") && said.contains("5.0 % was to be held out"), "{said}");
 }
 
 /// A run that gathers no text: its blend is the token store of another run, and the recipe says which tokenizer.

@@ -29,7 +29,7 @@ mod synthetic;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use fathom_text::loader::is_held_out;
+use fathom_text::loader::{HeldOut, is_held_out};
 use fathom_text::recall::{is_synthetic, real_documents};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_text::tokenizer::Tokenizer;
@@ -87,10 +87,10 @@ pub fn tokenizer_dir(out: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn held_out_documents(store: &Store, fraction: f64) -> fathom_text::Result<Vec<usize>> {
-    let mut held_out = Vec::new();
+pub fn held_out_documents(store: &Store, which: impl Into<HeldOut>) -> fathom_text::Result<Vec<usize>> {
+    let (which, mut held_out) = (which.into(), Vec::new());
     for doc in real_documents(store) {
-        if is_held_out(store.doc_hash(doc)?, fraction) {
+        if is_held_out(store.doc_hash(doc)?, which) {
             held_out.push(doc);
         }
     }

@@ -107,7 +107,7 @@ impl CorpusReport {
             bytes: self.train.bytes,
             duplicate_documents: duplicates.documents,
             synthetic_share: self.synthetic_share(),
-            held_out_documents: self.held_out.documents,
+            held_out_documents: self.held_out_real.documents,
             sources: self.largest_sources(),
             vocabulary: self.vocabulary,
             seconds: self.seconds.total_s,

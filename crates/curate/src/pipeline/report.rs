@@ -23,11 +23,11 @@ const DAMAGE: usize = 50;
 
 /// The page: one self-contained HTML text.
 pub fn report_page(stats: &Stats) -> String {
-    let [kept, read] = [stats.documents_kept(), stats.documents_read()].map(human::grouped);
+    let read = human::counted(stats.documents_read(), "document");
     let facts = vec![
-        format!("{kept} documents of {read} kept"),
-        format!("{} stages", stats.stages.len()),
-        format!("{} threads", stats.threads),
+        format!("{} of {read} kept", human::grouped(stats.documents_kept())),
+        human::counted(stats.stages.len() as u64, "stage"),
+        human::counted(stats.threads as u64, "thread"),
         format!("last run {}", human::seconds(stats.wall_s)),
     ];
     let title =

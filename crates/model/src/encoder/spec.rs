@@ -263,6 +263,7 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         tied: false,
         head_bias: true,
         scores: 0,
+        padding: None,
         projections: None,
         max_positions: rows,
         encoder: Some(parts),

@@ -137,6 +137,7 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
         tied: c.or("tie_word_embeddings", d.tied)?,
         head_bias: false,
         scores: 0,
+        padding: None,
         projections: None,
         max_positions,
         encoder: None,

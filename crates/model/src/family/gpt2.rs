@@ -82,6 +82,7 @@ fn read(c: &Config<'_>) -> Result<Spec> {
         tied: c.or("tie_word_embeddings", true)?,
         head_bias: false,
         scores: 0,
+        padding: None,
         projections: None,
         max_positions: positions,
         encoder: None,

@@ -112,13 +112,15 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     let mut config = read_object(&file)?;
     bitsandbytes::take_config(&file, &mut config)?;
     few_bits::take_config(&file, &mut config)?;
-    let spec = Family::read(&file, &config)?;
+    let mut spec = Family::read(&file, &config)?;
     let positions = Some(context(&spec));
     let mut outer = special_ids(&file, &config)?;
     if let Some(wrapper) = Wrapper::of(&config) {
         outer = outer.or(special_ids(&file, &wrapper.text_config(&file, &config)?)?);
     }
     outer.positions = positions;
+    // The one that Transformers reads scores by; a file of generation says nothing of those.
+    spec.padding = outer.pad;
     let file = folder.join(GENERATION);
     if !file.is_file() {
         return Ok((spec, outer));
@@ -201,6 +203,10 @@ pub(super) fn write_folder(
     // An id that is absent here would be taken from the family's class: null says that there is none.
     let ids = special_values(options.generation);
     config.extend(ids.clone());
+    if spec.scores > 0 {
+        let harmless = options.generation.pad.filter(|pad| !options.generation.eos.contains(pad));
+        config.insert("pad_token_id".into(), json!(spec.padding.or(harmless)));
+    }
     weights()?;
     for from in options.copy {
         let name = from.file_name().ok_or_else(|| Error::file(from, "is not a file that can be copied"))?;

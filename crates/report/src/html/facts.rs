@@ -1,11 +1,12 @@
 //! The sections that are tables and text: samples, data and model, recipe, machine.
 
 use fathom_base::human;
-use fathom_base::metrics::events::{Data, DroppedText};
+use fathom_base::metrics::events::{Data, DroppedText, EvalAnswers};
 use fathom_base::recipe::Row;
 
-use super::table;
+use super::{row, table};
 use crate::log::RunLog;
+use crate::plots::{BarGroup, Bars};
 use crate::svg::escape;
 
 /// Text the model wrote; empty without samples.
@@ -35,7 +36,7 @@ pub fn lessons(log: &RunLog) -> String {
     } else {
         format!(", {} more cut off", human::grouped(lesson.cut))
     };
-    let mut html = String::new();
+    let mut html = answers(log);
     if !log.answers.is_empty() {
         let row = |eval: &fathom_base::metrics::events::EvalAnswers| {
             vec![
@@ -73,6 +74,26 @@ pub fn lessons(log: &RunLog) -> String {
         human::grouped(lesson.tokens),
     );
     html
+}
+
+/// How held-out lessons are answered before and after, as bars; empty where they were not asked.
+fn answers(log: &RunLog) -> String {
+    let bars = |title: &str, label: &str, of: fn(&EvalAnswers) -> f64| {
+        let group =
+            |eval: &EvalAnswers| BarGroup { name: eval.when.replace('_', " "), values: vec![of(eval)] };
+        let groups: Vec<BarGroup> = log.answers.iter().map(group).collect();
+        let kinds = vec![("held-out lessons".to_string(), "s1".to_string())];
+        Bars { title: title.into(), note: String::new(), label: label.into(), kinds, groups }.draw()
+    };
+    if log.answers.is_empty() {
+        return String::new();
+    }
+    row(&[
+        bars("Loss of held-out answers", "loss [nats per learned token]", |eval| eval.loss),
+        bars("Accuracy of held-out answers", "likeliest tokens that are right [%]", |eval| {
+            100.0 * eval.token_accuracy
+        }),
+    ])
 }
 
 /// What was trained on what; empty when the log says neither.

@@ -328,13 +328,6 @@ fn a_short_run_has_no_red_crosses() {
         };
         Event::Needle(grid)
     };
-    let context = ev::EvalContext {
-        full_loss: 3.0,
-        cut_loss: 2.0,
-        standard_error: 0.1,
-        tokens: 9,
-        ..ev::EvalContext::default()
-    };
     let stages = [(0, 2048), (1, 4096)].map(|(index, seq_len_tokens)| {
         Event::Stage(ev::Stage { index, seq_len_tokens, ..ev::Stage::default() })
     });
@@ -345,7 +338,7 @@ fn a_short_run_has_no_red_crosses() {
         let events: Vec<Event> = [run]
             .into_iter()
             .chain(stages.clone())
-            .chain([needle(share), Event::EvalContext(context.clone())])
+            .chain([needle(share), fixture::context("after_extension", -1.0)])
             .collect();
         let (page, log) = page_of(&events);
         let verdicts = verdict::verdicts(&log);
@@ -354,4 +347,32 @@ fn a_short_run_has_no_red_crosses() {
         assert_eq!(passes("worth of context"), if short.is_empty() { Some(false) } else { None }, "{short}");
         assert_eq!(page.contains("<p class=\"note\">too short.</p>"), !short.is_empty());
     }
+}
+
+/// Runs of lessons are judged by their answers, and not by what they cost on text.
+#[test]
+fn a_run_of_lessons_begins_with_its_held_out_answers() {
+    let answers = |when: &str, loss: f64, token_accuracy: f64| {
+        Event::EvalAnswers(ev::EvalAnswers { when: when.into(), loss, token_accuracy, ..Default::default() })
+    };
+    let bits = ev::EvalBits { bits_per_byte: 5.0, gzip_bits_per_byte: 3.0, bytes: 9, ..Default::default() };
+    let (page, log) = page_of(&[
+        Event::Lesson(ev::Lesson::default()),
+        answers("before_training", 4.0, 0.25),
+        Event::Step(fixture::step(1, 0, 1)),
+        Event::EvalBits(bits),
+        answers("after_training", 2.0, 0.75),
+    ]);
+    assert_balanced(&page);
+    let first = page.split_once("<section id=").unwrap().1;
+    assert!(
+        first.starts_with("\"lessons\"><h2>Lessons</h2>\n<div class=\"row\"><figure"),
+        "{}",
+        &first[..99]
+    );
+    for text in ["Loss of held-out answers", "before training", "Accuracy of held-out answers"] {
+        assert!(first.split_once("</section>").unwrap().0.contains(text), "{text}");
+    }
+    assert!(!page.contains("gzip"));
+    assert!(verdict::verdicts(&log).iter().all(|figure| figure.passes != Some(false)));
 }

@@ -1,6 +1,6 @@
 //! One pass over one store: which documents, in what order, in which samples.
 
-use super::{LengthWeight, Shuffle, SourceFilter, Spec, Split};
+use super::{HeldOut, LengthWeight, Shuffle, SourceFilter, Spec, Split};
 use crate::error::{Error, Result};
 use crate::lessons::Truncation;
 use crate::pack::{Doc, Packing, Sample, pack_led};
@@ -15,12 +15,12 @@ enum Use {
     Copies = 3,
 }
 
-/// Whether a document belongs to the held-out share: its hash, read as a fraction of 2^64, is below `fraction`.
-///
-/// Depends on the document's content only, so the same text is held out whatever else the store holds.
-pub fn is_held_out(hash: u128, fraction: f64) -> bool {
-    // The upper half is as random as the lower; dividing by 2^64 is exact up to 53 bits.
-    ((hash >> 64) as u64 as f64) < fraction * 2f64.powi(64)
+/// Whether a document is held out. Of a share this depends on its content alone, whatever else the store holds.
+pub fn is_held_out(hash: u128, held_out: impl Into<HeldOut>) -> bool {
+    let HeldOut { from, to } = held_out.into();
+    // The upper half is as random as the lower; multiplying by 2^64 is exact.
+    let place = (hash >> 64) as u64 as f64;
+    (from * 2f64.powi(64)..to * 2f64.powi(64)).contains(&place)
 }
 
 /// The documents of a part of a store that the settings admit, in store order; groups of documents that stay together as one, by
@@ -81,8 +81,8 @@ pub fn choose(store: &Store, part: &SourceFilter, spec: &Spec) -> Result<Vec<Doc
             },
             match spec.split {
                 Split::All => "in it".to_string(),
-                Split::Train { held_out } => format!("outside the held-out share of {held_out}"),
-                Split::HeldOut { held_out } => format!("in the held-out share of {held_out}"),
+                Split::Train { held_out } => format!("outside the held-out share of {held_out:?}"),
+                Split::HeldOut { held_out } => format!("in the held-out share of {held_out:?}"),
             },
             spec.min_doc_tokens.max(1)
         )));

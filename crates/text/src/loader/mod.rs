@@ -30,21 +30,47 @@ pub enum Shuffle {
     None,
 }
 
+/// Which documents are kept out of training: those whose hash, read as a fraction of 2^64, lies in a range.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct HeldOut {
+    /// Where the range begins, from 0 to 1.
+    pub from: f64,
+    /// Where it ends; no document is in a range that ends where it begins.
+    pub to: f64,
+}
+
+impl std::fmt::Debug for HeldOut {
+    /// A share as its number, so that positions of runs that hold one out stay what they are.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.from {
+            0.0 => write!(f, "{:?}", self.to),
+            from => write!(f, "{from:?}..{:?}", self.to),
+        }
+    }
+}
+
+impl From<f64> for HeldOut {
+    /// A share of all documents, chosen by nothing but their content.
+    fn from(share: f64) -> HeldOut {
+        HeldOut { from: 0.0, to: share }
+    }
+}
+
 /// Which documents take part, by content hash.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
     /// Every document.
     All,
-    /// All but the held-out share (a fraction from 0 to 1).
+    /// All that are not held out.
     Train {
-        /// The held-out fraction.
-        held_out: f64,
+        /// Those that are.
+        held_out: HeldOut,
     },
-    /// The held-out share only.
+    /// Those that are held out.
     HeldOut {
-        /// The held-out fraction.
-        held_out: f64,
+        /// Which they are.
+        held_out: HeldOut,
     },
 }
 

@@ -129,10 +129,11 @@ fn splits_part_the_documents() {
             .map(|doc| doc.doc)
             .collect()
     };
-    let (train, held) = (numbers(Split::Train { held_out: 0.1 }), numbers(Split::HeldOut { held_out: 0.1 }));
+    let (train, held) =
+        (numbers(Split::Train { held_out: 0.1.into() }), numbers(Split::HeldOut { held_out: 0.1.into() }));
     assert!(train.is_disjoint(&held) && train.len() + held.len() == 400);
     assert!((20..70).contains(&held.len()), "{}", held.len());
-    assert!(numbers(Split::HeldOut { held_out: 0.05 }).is_subset(&held));
+    assert!(numbers(Split::HeldOut { held_out: 0.05.into() }).is_subset(&held));
 }
 
 #[test]

@@ -93,10 +93,6 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 fn stages(loaded: &Loaded<Recipe>) -> Result<()> {
     let rl = &loaded.value.rl;
     for (index, stage) in loaded.value.stage.iter().enumerate() {
-        if stage.steps.is_none() && stage.epochs.is_some() {
-            let message = "is of rows that are learned; give steps, or run.minutes";
-            return refuse_key(loaded, &format!("stage.{index}.epochs"), message);
-        }
         if stage.seq_tokens <= rl.max_answer_tokens {
             let message = format!(
                 "is {}; a prompt and its answer of rl.max_answer_tokens={} have to fit into it",

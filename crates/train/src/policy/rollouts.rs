@@ -91,8 +91,11 @@ impl Sources for Rollouts {
         Ok(Box::new(source))
     }
 
-    fn steps(&self, _: &Recipe, _: usize) -> Result<Option<u64>> {
-        Ok(None)
+    /// A pass asks each prompt once; those that are too few for a rollout at its end are left out, as in TRL.
+    fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {
+        let Some(epochs) = recipe.stage[index].epochs else { return Ok(None) };
+        let rollouts = (self.0.prompts.len() / recipe.rl.prompts.max(1)).max(1) as u64;
+        Ok(Some(epochs * rollouts * recipe.rl.steps() as u64))
     }
 
     fn round(&self, recipe: &Recipe) -> u64 {

@@ -148,7 +148,14 @@ mod tests {
             let (micro, losses) = group(losses);
             let weighed = Weigh::weigh(
                 &objective,
-                &Answers { micro: &micro, losses: &losses, also: &[], entropies: &[], scores: &[] },
+                &Answers {
+                    micro: &micro,
+                    losses: &losses,
+                    also: &[],
+                    entropies: &[],
+                    scores: &[],
+                    padding: None,
+                },
             );
             (weighed, Objective::count(&objective, &micro))
         };

@@ -1,5 +1,7 @@
 //! Reward models: a head of scores that learns which answers are better.
 
+use fathom_model::scored_at;
+
 use super::slope::Slope;
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
@@ -37,13 +39,18 @@ impl Reward {
         places.filter(judged).map(|at| (at + 1, micro.weights[at] > 1.5))
     }
 
-    /// The last place of each document that something is known of, and what: its values after the first.
-    fn ends(micro: &MicroBatch) -> impl Iterator<Item = (usize, &[f32])> {
-        (0..micro.facts.documents()).map(|doc| (micro.docs[doc].end - 1, &micro.facts.of(doc)[1..]))
+    /// The place of each document's scores, and what is known of it: its values after the first.
+    fn ends<'a>(answers: &Answers<'a>) -> impl Iterator<Item = (usize, &'a [f32])> {
+        let (micro, padding) = (answers.micro, answers.padding);
+        (0..micro.facts.documents()).map(move |doc| {
+            let place = &micro.docs[doc];
+            let ids = micro.ids[place.clone()].iter().map(|id| i64::from(*id));
+            (place.start + scored_at(padding, ids), &micro.facts.of(doc)[1..])
+        })
     }
 
     fn pairs(&self, answers: &Answers<'_>, weighed: &mut Weighed) {
-        let ends: Vec<(usize, &[f32])> = Reward::ends(answers.micro).collect();
+        let ends: Vec<(usize, &[f32])> = Reward::ends(answers).collect();
         let width = answers.scores.len() / answers.micro.ids.len().max(1);
         let mut metrics = [[0.0; 2]; 3];
         for pair in ends.chunks_exact(2) {
@@ -69,7 +76,7 @@ impl Reward {
     fn ratings(answers: &Answers<'_>, weighed: &mut Weighed) {
         let width = answers.scores.len() / answers.micro.ids.len().max(1);
         let mut metrics = [[0.0; 2]; 2];
-        for (end, ratings) in Reward::ends(answers.micro) {
+        for (end, ratings) in Reward::ends(answers) {
             let known = ratings.iter().enumerate().filter(|(_, rating)| !rating.is_nan());
             for (at, rating) in known.map(|(at, rating)| (end * width + at, rating)) {
                 let score = f64::from(answers.scores[at]);
@@ -109,8 +116,8 @@ impl Objective for Reward {
         match self.loss {
             RewardLoss::BradleyTerry | RewardLoss::Scaled => (micro.facts.documents() / 2) as f64,
             RewardLoss::Regression => {
-                let known = |(_, ratings): (usize, &[f32])| ratings.iter().filter(|it| !it.is_nan()).count();
-                Reward::ends(micro).map(known).sum::<usize>() as f64
+                let ratings = |doc| micro.facts.of(doc)[1..].iter().filter(|it| !it.is_nan()).count();
+                (0..micro.facts.documents()).map(ratings).sum::<usize>() as f64
             }
             RewardLoss::Process => Reward::steps(micro).count() as f64,
         }

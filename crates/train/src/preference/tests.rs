@@ -88,7 +88,7 @@ fn every_pair_loss() -> Vec<Settings> {
 fn differences(weigh: &dyn Weigh, micro: &MicroBatch, given: &[f32], of_scores: bool) {
     let said = |given: &[f32]| {
         let (losses, scores): (&[f32], &[f32]) = if of_scores { (&[], given) } else { (given, &[]) };
-        weigh.weigh(&Answers { micro, losses, also: &[], entropies: &[], scores })
+        weigh.weigh(&Answers { micro, losses, also: &[], entropies: &[], scores, padding: None })
     };
     let found = said(given);
     let slopes = if of_scores { &found.scores } else { &found.weights };
@@ -128,7 +128,8 @@ fn wanted_answers_have_their_formula() {
     let (yes, no): (&[f32], &[f32]) = (&[1.0], &[0.0]);
     let micro = stream(&[9, 7, 5, 11], &[4, 4, 2, 2], &[yes, &[f32::NAN], no, &[f32::NAN]], false);
     let given = losses(&micro);
-    let answers = Answers { micro: &micro, losses: &given, also: &[], entropies: &[], scores: &[] };
+    let answers =
+        Answers { micro: &micro, losses: &given, also: &[], entropies: &[], scores: &[], padding: None };
     let ratio = |doc: usize| answers.logp(&micro.docs[doc]) - answers.reference(&micro.docs[doc]);
     for zero in [false, true] {
         let wanted = Wanted { beta: 0.3, desirable: 1.5, undesirable: 0.5, zero, of_step: false };
@@ -158,6 +159,18 @@ fn reward_models_have_their_gradients() {
         let micro = three(false);
         differences(&Reward { loss, center: 0.05 }, &micro, &scored(&micro, 1), true);
     }
+    // Transformers reads a text's score before its padding, be that the token that ends it.
+    let mut micro = three(false);
+    let ends: Vec<usize> = micro.docs[..2].iter().map(|doc| doc.end - 1).collect();
+    micro.ids.iter_mut().for_each(|id| *id = 1 + *id % 5);
+    micro.ids[ends[0]] = 9;
+    let (reward, given) = (Reward::default(), scored(&micro, 1));
+    let judged = |padding| -> Vec<usize> {
+        let answers = Answers { scores: &given, padding, ..Answers::of(&micro, &[]) };
+        let found = Weigh::weigh(&reward, &answers);
+        (0..ends[1] + 1).filter(|at| found.scores[*at] != 0.0).collect()
+    };
+    assert_eq!((judged(None), judged(Some(9))), (ends.clone(), vec![ends[0] - 1, ends[1]]));
     let known: [&[f32]; 2] = [&[1.0, f32::NAN, 3.0], &[f32::NAN, 0.5, 2.0]];
     let micro = stream(&[4, 6], &[0, 0], &known, false);
     let regression = Reward { loss: RewardLoss::Regression, center: 0.0 };
@@ -173,7 +186,7 @@ fn reward_models_have_their_gradients() {
     differences(&process, &micro, &given, true);
     let found = Weigh::weigh(
         &process,
-        &Answers { micro: &micro, losses: &[], also: &[], entropies: &[], scores: &given },
+        &Answers { micro: &micro, losses: &[], also: &[], entropies: &[], scores: &given, padding: None },
     );
     let judged: Vec<usize> = (0..given.len()).filter(|at| found.scores[*at] != 0.0).collect();
     assert_eq!(judged, [3, 5, 10]);
@@ -217,7 +230,7 @@ fn imitation_is_a_mean_over_the_step() {
     let given = losses(&one);
     let whole = Weigh::weigh(
         &objective,
-        &Answers { micro: &one, losses: &given, also: &[], entropies: &[], scores: &[] },
+        &Answers { micro: &one, losses: &given, also: &[], entropies: &[], scores: &[], padding: None },
     );
     let chosen = [0, 2, 4].map(|doc| one.docs[doc].clone());
     let sum: f64 = chosen.clone().into_iter().flatten().map(|at| f64::from(given[at])).sum();
@@ -228,7 +241,7 @@ fn imitation_is_a_mean_over_the_step() {
     let half = MicroBatch { step: Some(twice), ..one.clone() };
     let part = Weigh::weigh(
         &objective,
-        &Answers { micro: &half, losses: &given, also: &[], entropies: &[], scores: &[] },
+        &Answers { micro: &half, losses: &given, also: &[], entropies: &[], scores: &[], padding: None },
     );
     assert!((part.loss - whole.loss).abs() < 1e-12);
 }

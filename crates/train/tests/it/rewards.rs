@@ -128,8 +128,14 @@ fn losses_are_those_of_trl() {
         let count = Objective::count(&policy, &micro);
         let asked = Weigh::entropies(&policy) != OfEntropy::Unasked;
         let entropies = if asked { entropies } else { Vec::new() };
-        let answers =
-            Answers { micro: &micro, losses: &losses, also: &[], entropies: &entropies, scores: &[] };
+        let answers = Answers {
+            micro: &micro,
+            losses: &losses,
+            also: &[],
+            entropies: &entropies,
+            scores: &[],
+            padding: None,
+        };
         let weighed = Weigh::weigh(&policy, &answers);
         close(name, weighed.loss / count, case["value"].as_f64().unwrap(), 1e-5);
         let want = floats(&files, &format!("{name}.grad_logps"));

@@ -1,5 +1,7 @@
 //! Keys of other tools that change nothing here, and beginnings of those that cannot be said; lists are words with spaces between.
 
+use serde_json::Value;
+
 /// Keys that change nothing here: Fathom does so by itself, or has no choice where the other tool has one.
 const IMPLIED: &[&str] = &[
     // Models and tokenizers come from the folder alone, and no code from it is run.
@@ -24,8 +26,7 @@ const IMPLIED: &[&str] = &[
      do_train do_eval save_safetensors save_strategy save_only_model eval_strategy evaluation_strategy \
      include_num_input_tokens_seen local_rank debug include_tokens_per_second run_name \
      profiler._component_ profiler.enabled checkpointer.output_dir per_device_eval_batch_size eval_batch_size \
-     bnb_4bit_quant_type bnb_4bit_compute_dtype quantization_method task_type lora_task_type lora_bias lora_fan_in_fan_out \
-     adapter_init train_on_eos roles_to_train generate_during_eval",
+     bnb_4bit_compute_dtype task_type lora_task_type lora_fan_in_fan_out adapter_init generate_during_eval",
     // Words of other tools' own classes and files.
     "model_class processor_type model_init_kwargs.torch_dtype model_init_kwargs.dtype tokenizer_use_fast tokenizer_legacy \
      tokenizer_use_mistral_common tokenizer.vocab_path tokenizer.merges_path tokenizer.special_tokens_path cls_model_config \
@@ -39,7 +40,7 @@ const IMPLIED: &[&str] = &[
     "tiled_mlp pad_to_max_length padding_value label_pad_token_id multipack_real_batches \
      sample_packing_seq_len_multiplier sample_packing_group_size sample_packing_bin_size batch_flattening total_num_tokens \
      batching_strategy dataset_kwargs.skip_prepare_dataset skip_prepare_dataset shuffle_merged_datasets \
-     dataset_exact_deduplication disable_dropout bnb_4bit_quant_storage",
+     disable_dropout bnb_4bit_quant_storage",
     // Logs.
     "logging_first_step log_completions num_completions_to_print log_unique_prompts log_multimodal save_first_step name sample_backend batch_size_val dataset_val._component_ run_val_every_n_steps \
      save_every_n_epochs save_adapter_weights_only use_distributed_state_dict enable_kv_cache eval_packing eval_on_start \
@@ -59,8 +60,35 @@ const IMPLIED_ENDS: &[&str] = &[
      checkpointer.model_type checkpoint_files.filename_format checkpoint_files.max_filename",
 ];
 
+/// Keys of which these values change nothing here, and why others are not said.
+const ONLY: &[(&str, &[&str], &str)] = &[
+    ("train_on_eos", &["turn"], "the end of each turn that is learned is learned"),
+    ("roles_to_train", &["assistant", "gpt", "model"], "the model's own words are learned"),
+    ("bias", &["none"], "an adapter leaves biases as they are"),
+    ("lora_bias", &["none"], "an adapter leaves biases as they are"),
+    ("bnb_4bit_quant_type", &["nf4"], "a base in four bits is NF4 (model.quantization)"),
+    (
+        "quantization_method",
+        &["bnb", "bitsandbytes"],
+        "a base is rounded to NF4 or int8 (model.quantization)",
+    ),
+];
+
+/// Why a value of a key that has no rule is not said, if there are values of it that change nothing; none for one of these.
+pub(in crate::foreign) fn only(key: &str, value: &Value) -> Option<Option<&'static str>> {
+    let (_, values, why) = ONLY.iter().find(|(name, ..)| *name == key)?;
+    let given = match value {
+        Value::Array(list) => list.clone(),
+        value => vec![value.clone()],
+    };
+    let known =
+        |value: &Value| value.as_str().is_some_and(|word| values.contains(&word.to_lowercase().as_str()));
+    Some((!given.iter().all(known)).then_some(why))
+}
+
 /// Beginnings of keys with one reason why they are not said.
 const UNSAID_UNDER: &[(&str, &str)] = &[
+    ("dataset_exact_deduplication", "rows are learned as they are; leave copies out of the file"),
     ("special_tokens.pad_token", PADDING),
     ("pad_token", PADDING),
     ("resume_from_checkpoint", RESUME),

@@ -94,12 +94,12 @@ fn what_rewards_cannot_say_leaves_the_rest() {
             &[("rl.loss", "\"rloo\""), ("rl.answers", "4"), ("rl.prompts", "2"), ("rl.beta", "0.05")],
             &["normalize_advantages"],
         ),
-        // Passes are not counted in steps; adapters drop nothing while they learn from rewards.
+        // Adapters drop nothing while they learn from rewards.
         (
             "model_name_or_path: m\nnum_generations: 8\nuse_peft: true\nlora_target_modules: all-linear\n",
             "grpo",
-            &[("adapter.method", "\"lora\""), ("adapter.rank", "16"), ("stage.0.steps", "500")],
-            &["num_train_epochs", "lora_dropout"],
+            &[("adapter.method", "\"lora\""), ("adapter.rank", "16"), ("stage.0.epochs", "3")],
+            &["lora_dropout"],
         ),
     ]);
 }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use fathom_app::{Machine, Silent, host};
+use fathom_base::memory::Memory;
 use fathom_cpu::Cpu;
-use fathom_tensor::{DType, Device};
+use fathom_tensor::{DType, Device, Profile, Rates};
 use fathom_train::recipe::MachineKind;
 
 use super::attention::{Case, attend};
+use super::profile::{activate, copy};
 use super::watch::Watch;
 use super::{Bed, gemm};
 
@@ -23,43 +25,118 @@ const HEAD_DIM: usize = 128;
 /// short measurement slower.
 const SECONDS: f64 = 0.15;
 
-/// A kernel's rate.
+/// Bytes that are copied, and rows and columns of the activation function: more than most caches.
+const COPY_BYTES: usize = 64 << 20;
+const ACTIVATE: [usize; 2] = [8192, 2816];
+/// No less of a backward pass's time is its products, whatever its pairs cost.
+const LEAST_SHARE: f64 = 0.3;
+
+/// What a kernel does in a second.
 pub struct Rate {
     /// What was measured.
     pub kernel: &'static str,
+    /// FLOP, or bytes.
+    pub unit: &'static str,
     /// Measured.
-    pub flops_per_s: f64,
+    pub per_s: f64,
     /// What a plan without a measured profile expects.
-    pub planned_flops_per_s: f64,
+    pub planned_per_s: f64,
 }
 
-/// Measures a bf16 product and both directions of bf16 attention with all threads; also whether other processes computed meanwhile.
-pub fn rates() -> Result<([Rate; 3], bool)> {
+/// What a short measurement found.
+pub struct Measured {
+    /// Kernel by kernel.
+    pub rates: [Rate; 5],
+    /// Other processes computed meanwhile.
+    pub loaded: bool,
+    /// This machine as plans know it, with these rates.
+    pub profile: Profile,
+}
+
+/// Measures a bf16 product, both directions of bf16 attention, a copy and an activation function with all threads.
+pub fn rates() -> Result<Measured> {
     let cpu = Arc::new(Cpu::new(0, host::isa_mask()?));
     let bed = Bed { device: Device::new(cpu.clone(), BYTES), cpu, dtype: DType::Bf16 };
-    let planned =
-        Machine::of_kind(MachineKind::Cpu, bed.threads(), &Silent).profile()?.rates.unwrap_or_default();
+    let profile = Machine::of_kind(MachineKind::Cpu, bed.threads(), &Silent).profile()?;
+    let planned = profile.rates.unwrap_or_default();
     let case = Case::plain(TOKENS, HEADS, HEAD_DIM);
     let both = Case { backward: true, ..case };
-    let flops = [gemm::flops(SIZES), case.flops(), both.flops() - case.flops()];
     let pairs = case.flops() / (4 * HEAD_DIM) as f64;
-    let [forward_s, backward_s] =
-        [false, true].map(|backward| planned.attention_s(flops[1 + usize::from(backward)], pairs, backward));
-    let planned_s = [flops[0] / planned.matmul_bf16_flops_per_s, forward_s, backward_s];
+    let [rows, cols] = ACTIVATE;
+    // FLOPs or bytes.
+    let (forward, backward) = (case.flops(), both.flops() - case.flops());
+    let work = [gemm::flops(SIZES), forward, backward, 2.0 * COPY_BYTES as f64, (rows * cols * 3) as f64];
+    let planned_s = [
+        work[0] / planned.matmul_bf16_flops_per_s,
+        planned.attention_s(forward, pairs, false),
+        planned.attention_s(backward, pairs, true),
+        work[3] / planned.memory_bytes_per_s,
+        work[4] / planned.elementwise_bytes_per_s,
+    ];
     let repeat = planned_s.map(|planned_s| ((SECONDS / planned_s) as usize).clamp(3, 200));
     let watch = Watch::begin();
     let product_s = gemm::product(&bed, SIZES, false, 1, repeat[0]).best_s;
     let forward_s = attend(&bed, &case, repeat[1]).best_s;
     let backward_s = attend(&bed, &both, repeat[2]).best_s - forward_s;
-    let rate = |kernel, at: usize, seconds: f64| Rate {
-        kernel,
-        flops_per_s: flops[at] / seconds,
-        planned_flops_per_s: flops[at] / planned_s[at],
+    let copy_s = copy(&bed, repeat[3], COPY_BYTES).best_s;
+    let activate_s = activate(&bed, repeat[4], ACTIVATE).best_s;
+    let measured_s = [product_s, forward_s, backward_s, copy_s, activate_s];
+    let kernels = ["product", "attention forward", "attention backward", "copy", "activation"];
+    let rate = |at: usize| Rate {
+        kernel: kernels[at],
+        unit: if at < 3 { "FLOP" } else { "B" },
+        per_s: work[at] / measured_s[at],
+        planned_per_s: work[at] / planned_s[at],
     };
-    let rates = [
-        rate("product", 0, product_s),
-        rate("attention forward", 1, forward_s),
-        rate("attention backward", 2, backward_s),
-    ];
-    Ok((rates, watch.loaded()))
+    let faster = std::array::from_fn(|at| planned_s[at] / measured_s[at]);
+    let rates = Some(as_measured(&planned, faster, (backward, backward_s, pairs)));
+    let profile = Profile { memory_bytes: Memory::read().map(|memory| memory.total_bytes), rates, ..profile };
+    Ok(Measured { rates: std::array::from_fn(rate), loaded: watch.loaded(), profile })
+}
+
+/// Planned rates, by how much faster kernels were than these: products of f32 as those of bf16, and what a pair of attention costs as
+/// its forward pass. `backward` is its work and its time, and its pairs.
+fn as_measured(planned: &Rates, faster: [f64; 5], backward: (f64, f64, f64)) -> Rates {
+    let [product, forward, _, memory, elementwise] = faster;
+    let (work, measured_s, pairs) = backward;
+    let attention_pair_s = planned.attention_pair_s / forward;
+    let products_s = (measured_s - pairs * attention_pair_s).max(LEAST_SHARE * measured_s);
+    Rates {
+        matmul_bf16_flops_per_s: product * planned.matmul_bf16_flops_per_s,
+        matmul_f32_flops_per_s: product * planned.matmul_f32_flops_per_s,
+        attention_forward_flops_per_s: forward * planned.attention_forward_flops_per_s,
+        attention_backward_flops_per_s: work / products_s,
+        attention_pair_s,
+        memory_bytes_per_s: memory * planned.memory_bytes_per_s,
+        elementwise_bytes_per_s: elementwise * planned.elementwise_bytes_per_s,
+        ..*planned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_with_measured_rates_predicts_what_was_measured() {
+        let planned = Rates {
+            matmul_bf16_flops_per_s: 100.0,
+            matmul_f32_flops_per_s: 50.0,
+            attention_forward_flops_per_s: 80.0,
+            attention_backward_flops_per_s: 40.0,
+            attention_pair_s: 0.01,
+            memory_bytes_per_s: 30.0,
+            elementwise_bytes_per_s: 20.0,
+            ..Rates::default()
+        };
+        // Half as fast as planned, and the backward pass a third.
+        let (flops, pairs) = (400.0, 10.0);
+        let backward_s = 3.0 * planned.attention_s(2.5 * flops, pairs, true);
+        let found = as_measured(&planned, [0.5, 0.5, 1.0 / 3.0, 0.25, 2.0], (2.5 * flops, backward_s, pairs));
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9 * b, "{a} {b}");
+        near(found.attention_s(flops, pairs, false), 2.0 * planned.attention_s(flops, pairs, false));
+        near(found.attention_s(2.5 * flops, pairs, true), backward_s);
+        assert_eq!([found.matmul_bf16_flops_per_s, found.matmul_f32_flops_per_s], [50.0, 25.0]);
+        assert_eq!([found.memory_bytes_per_s, found.elementwise_bytes_per_s], [7.5, 40.0]);
+    }
 }

@@ -61,8 +61,8 @@ fn rates(bed: &Bed, args: &Args) -> Result<Rates> {
     let product =
         |bed| rate(gemm::flops(shape), gemm::product(bed, shape, false, 1, args.timing.repeat).best_s);
     let attention = attention(&narrow, args.timing.repeat);
-    let memory = copy(&wide, args.timing.repeat);
-    let elementwise = activate(&narrow, args.timing.repeat);
+    let memory = copy(&wide, args.timing.repeat, COPY_BYTES);
+    let elementwise = activate(&narrow, args.timing.repeat, ACTIVATE);
     let [rows, cols] = ACTIVATE;
     let disk = args.spill.as_deref().map(|folder| disk(bed, folder)).transpose()?.unwrap_or_default();
     Ok(Rates {
@@ -103,17 +103,16 @@ fn attention(bed: &Bed, repeat: usize) -> Rates {
 }
 
 /// Times of a copy, every byte read and written once.
-fn copy(bed: &Bed, repeat: usize) -> Timed {
+pub(super) fn copy(bed: &Bed, repeat: usize, bytes: usize) -> Timed {
     let cols = 4096;
-    let rows = COPY_BYTES / 4 / cols;
+    let rows = bytes / bed.dtype.bytes() / cols;
     let from = bed.random(rows, cols, 1);
     let to = bed.device.empty(rows, cols, bed.dtype, Category::Data);
     measure(repeat, || bed.device.machine.copy(&from, &to))
 }
 
 /// Times of a gated activation function.
-fn activate(bed: &Bed, repeat: usize) -> Timed {
-    let [rows, cols] = ACTIVATE;
+pub(super) fn activate(bed: &Bed, repeat: usize, [rows, cols]: [usize; 2]) -> Timed {
     let x = bed.random(rows, cols, 1);
     let out = bed.device.empty(rows, cols / 2, bed.dtype, Category::Data);
     let op = Activate { kind: Activation::Silu, gated: true, x: &x, out: &out };

@@ -49,6 +49,6 @@ pub fn run(args: &TrainQuality) -> Result<()> {
             human::grouped(n)
         ),
     };
-    outln!("{}: learnt {} examples, {held_out}", args.out.display(), human::grouped(report.examples));
+    outln!("{}: learnt {}, {held_out}", args.out.display(), human::counted(report.examples, "example"));
     Ok(())
 }

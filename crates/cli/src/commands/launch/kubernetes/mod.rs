@@ -2,6 +2,7 @@
 //! mpirun; on several, the first pod runs mpirun, which starts the ranks of the others through ssh.
 
 mod job;
+mod needs;
 mod script;
 mod trainjob;
 
@@ -40,7 +41,9 @@ pub fn run(args: &Kubernetes) -> Result<ExitCode> {
             ));
         }
     }
-    let pods = Pods { args, spread: work.spread(&args.machines)?, work: &work };
+    let spread = work.spread(&args.machines)?;
+    let needs = if args.memory.is_some() { None } else { needs::of_pod(&work, spread.per_node) };
+    let pods = Pods { args, spread, work: &work, needs };
     pods.see_the_run()?;
     let objects = match args.manifest {
         Manifest::Job => pods.job(),
@@ -53,6 +56,8 @@ struct Pods<'a> {
     args: &'a Kubernetes,
     work: &'a Work<'a>,
     spread: Spread,
+    /// Bytes of memory that a pod needs by the plan, where none are given.
+    needs: Option<u64>,
 }
 
 impl Pods<'_> {
@@ -121,7 +126,15 @@ impl Pods<'_> {
             .flatten()
             .map(|(name, value)| format!("\n    {name}: {}", string(&value)))
             .collect();
-        if rows.is_empty() { String::new() } else { format!("resources:\n  limits:{}\n", rows.concat()) }
+        // No limit: what is beyond the plan ends nothing.
+        let needs = self.needs.map_or(String::new(), |bytes| {
+            format!("\n  requests:\n    memory: {}", string(&format!("{}Gi", bytes.div_ceil(1 << 30))))
+        });
+        let limits = if rows.is_empty() { String::new() } else { format!("\n  limits:{}", rows.concat()) };
+        if limits.is_empty() && needs.is_empty() {
+            return String::new();
+        }
+        format!("resources:{needs}{limits}\n")
     }
 
     /// A pod with one container that runs `command`, and perhaps one more volume.

@@ -1,0 +1,47 @@
+//! Memory of a pod, by the plan of the job.
+
+use fathom_app::plan::plan;
+use fathom_app::{Job, Silent};
+use fathom_tensor::Hardware;
+use fathom_train::distinct;
+
+use super::super::Work;
+use crate::console;
+
+/// The program itself, its text and what it reads from files.
+const PROGRAM_BYTES: u64 = 2 << 30;
+
+/// Bytes that a pod of so many ranks needs; none, with a note, where the job cannot be planned here.
+pub fn of_pod(work: &Work<'_>, per_node: usize) -> Option<u64> {
+    match of_rank(work) {
+        Ok(bytes) => Some(PROGRAM_BYTES + per_node as u64 * bytes),
+        Err(error) => {
+            let why = format!("{error:#}").lines().next().unwrap_or_default().to_string();
+            console::note(&format!(
+                "the pods ask for no memory, as the job cannot be planned here ({why}); give --memory"
+            ));
+            None
+        }
+    }
+}
+
+/// Most bytes of the host's memory that a rank needs at any stage.
+fn of_rank(work: &Work<'_>) -> anyhow::Result<u64> {
+    let job = Job::new(work.loaded.clone(), &Silent)?;
+    let plans = plan(&job, None)?;
+    let mut most = 0;
+    for (index, (spec, ranks)) in job.specs.iter().zip(&job.ranks).enumerate() {
+        for (rank, _) in distinct(ranks, spec) {
+            let mut draft = plans.draft(index);
+            draft.rank = rank;
+            let plan = draft.plan()?;
+            // What a GPU computes with is its own.
+            let pool = match draft.profile.hardware {
+                Hardware::Processor => plan.usage.peak_reserved,
+                Hardware::Graphics => 0,
+            };
+            most = most.max(pool + plan.host_peak_bytes);
+        }
+    }
+    Ok(most)
+}
