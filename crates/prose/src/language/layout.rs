@@ -130,11 +130,10 @@ impl Walk {
             return self.skip_numbers(rows, columns);
         }
         let bytes = u64::from(self.i32()?.unsigned_abs());
-        let parts = if rows > 0 { bytes / rows } else { 0 };
         self.skip(bytes)?;
         let found = self.quantiser(columns)?;
         if bytes != rows.saturating_mul(found) {
-            return Err(Damage(format!("{parts} codes a row where {found} are expected")));
+            return Err(Damage(format!("{bytes} codes of {rows} rows where each has {found}")));
         }
         if norms {
             self.skip(rows)?;
