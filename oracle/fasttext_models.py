@@ -32,6 +32,19 @@ CASES = {
     # Lines are fewer than the least count, so the mark of a line's end is no word of the model.
     "no_end": dict(wordNgrams=2, bucket=120, loss="softmax", minCount=400),
 }
+# The same of models that were quantised then, with what `quantize` was given. It needs 256 rows of a matrix, and as many
+# labels where it quantises the output too: LABELS and numbers.
+MANY = 260
+QUANTISED = {
+    "quantised": (dict(wordNgrams=2, bucket=300, loss="softmax"), 3, dict()),
+    # As `lid.176.ftz` was made; parts of two numbers of six, then one of four and one of two.
+    "quantised_pruned": (
+        dict(minn=2, maxn=4, bucket=600, loss="hs"), 3, dict(cutoff=270, retrain=True, qnorm=True),
+    ),
+    "quantised_negatives": (dict(wordNgrams=2, bucket=300, loss="ns"), 3, dict(qnorm=True, dsub=4)),
+    "quantised_output": (dict(wordNgrams=2, bucket=300, loss="ova"), MANY, dict(qout=True)),
+    "quantised_tree": (dict(wordNgrams=2, bucket=300, loss="hs"), MANY, dict(qout=True, qnorm=True, cutoff=280)),
+}
 TEXTS = [
     "the theorem of the lemma",
     "click here to win",
@@ -55,10 +68,14 @@ TEXTS = [
 ]
 
 
-def lines(rng):
-    """Labelled lines, mostly of a label's own words."""
-    for number in range(300):
-        label = number % len(LABELS)
+def lines(rng, labels=len(LABELS)):
+    """Labelled lines, mostly of a label's own words; further labels have a word each."""
+    for number in range(max(300, 2 * labels)):
+        if number % labels >= len(LABELS):
+            extra = number % labels
+            yield f"__label__{extra} {rng.choice(SHARED.split())} word{extra} {rng.choice(WORDS[extra % 3].split())}"
+            continue
+        label = number % labels
         own, shared = WORDS[label].split(), SHARED.split()
         words = [rng.choice(own if rng.random() < 0.6 else shared) for _ in range(rng.randint(4, 14))]
         if rng.random() < 0.1:
@@ -67,21 +84,33 @@ def lines(rng):
 
 
 def predictions(model, text):
-    """All labels of a text by falling probability; what `model.predict` does, which this numpy stops."""
-    return [[label, score] for score, label in model.f.predict(text + "\n", len(LABELS), 0.0, "strict")]
+    """The first labels of a text by falling probability; what `model.predict` does, which this numpy stops."""
+    return [[label, round(score, 7)] for score, label in model.f.predict(text + "\n", len(LABELS), 0.0, "strict")]
 
 
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
-    golden = {"fasttext-wheel": importlib.metadata.version("fasttext-wheel"), "texts": TEXTS, "models": {}}
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("".join(f"{line}\n" for line in lines(random.Random(5))))
-        file.flush()
-        for name, options in CASES.items():
+    rng = random.Random(11)
+    vocabulary = [*" ".join(WORDS).split(), *SHARED.split(), "word7", "word200", "unheardof"]
+    texts = TEXTS + [" ".join(rng.choices(vocabulary, k=rng.randint(1, 12))) for _ in range(100)]
+    golden = {"fasttext-wheel": importlib.metadata.version("fasttext-wheel"), "texts": texts, "models": {}}
+
+    def make(name, options, labels, quantise):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("".join(f"{line}\n" for line in lines(random.Random(5), labels)))
+            file.flush()
             model = fasttext.train_supervised(file.name, **{**BASE, **options})
-            model.save_model(str(OUT / f"{name}.bin"))
-            golden["models"][name] = [predictions(model, text) for text in TEXTS]
-    (OUT / "golden.json").write_text(json.dumps(golden, ensure_ascii=True, indent=0) + "\n")
+            if quantise is not None:
+                model.quantize(file.name, thread=1, verbose=0, **quantise)
+            model.save_model(str(OUT / name))
+            golden["models"][name] = [predictions(model, text) for text in texts]
+
+    for name, options in CASES.items():
+        make(f"{name}.bin", options, len(LABELS), None)
+    for name, (options, labels, quantise) in QUANTISED.items():
+        make(f"{name}.ftz", options, labels, quantise)
+    rows = json.dumps(golden, ensure_ascii=True).replace("]], [[", "]],\n[[").replace(": [[[", ": [\n[[")
+    (OUT / "golden.json").write_text(rows + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ use whatlang::Lang;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LanguageOptions {
-    /// File of a fastText model (`.bin`) such as `lid.176.bin`; with none the built-in detector, whatlang.
+    /// File of a fastText model (`.bin`, `.ftz`) such as `lid.176.bin`; with none the built-in detector, whatlang.
     pub model: Option<PathBuf>,
     /// Texts whose language has a lower score are dropped (NeMo Curator: 0.3); 0 keeps all.
     #[schemars(range(min = 0, max = 1))]

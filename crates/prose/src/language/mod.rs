@@ -9,8 +9,10 @@
 mod codes;
 mod detect;
 mod known;
+mod layout;
 mod model;
 mod quality;
+mod quantised;
 
 pub use codes::{script_of, two_letters};
 pub(crate) use detect::built_in;

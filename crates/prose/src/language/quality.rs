@@ -15,7 +15,7 @@ use twox_hash::XxHash3_64;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QualityOptions {
-    /// File of a fastText model (`.bin`).
+    /// File of a fastText model (`.bin`, `.ftz`).
     pub model: PathBuf,
     /// The label of good text, one of the model's. A text's score, 0 to 1, is that label's probability where it is the
     /// likeliest, else 1 less that of the likeliest.

@@ -63,7 +63,7 @@ fn latex_reads_code_and_addresses_letter_by_letter() {
     );
     check_tex("\\begin{minted}[linenos]{python}\n{x} % 2\n\\end{minted}", "{x} % 2");
     check_tex("\\begin{Verbatim}\na % b\n\\end{Verbatim}c % d\ne", "a % b\n\nc e");
-    check_tex("% \\begin{verbatim}\na % b\nc", "a c");
+    check_tex("% \\begin{verbatim}\na % b\nc \\emph{d}", "a c d");
     check_tex("?`Qu\\'e? !`Hola! ``Why?'' Stop!", "¿Qué? ¡Hola! “Why?” Stop!");
     let main = "\\begin{document}\\begin{verbatim}\\input{b}\\end{verbatim}\\input{b}\\end{document}";
     assert_eq!(paper(&[("main.tex", main), ("b.tex", "B")]).as_deref(), Ok("\\input{b}\n\nB"));

@@ -39,26 +39,29 @@ fn models_that_cannot_be_read_are_named() {
         let Err(error) = LanguageDetector::new(&options) else { panic!("{name} was read") };
         assert!(error.to_string().contains(part) && error.to_string().contains(name), "{error}");
     };
-    check("lid.176.ftz", b"anything", "quantised");
-    check("short.bin", b"12", "too few");
+    check("short.ftz", b"12", "too few");
     check("other.bin", &[7; 200], "not fastText's");
-    let mut huge = [0u8; 200];
-    huge[..4].copy_from_slice(&793_712_314i32.to_le_bytes());
-    huge[4..8].copy_from_slice(&12i32.to_le_bytes());
-    huge[8..12].copy_from_slice(&100i32.to_le_bytes());
-    huge[40..44].copy_from_slice(&i32::MAX.to_le_bytes());
-    huge[84..92].copy_from_slice(&(-1i64).to_le_bytes());
-    check("huge.bin", &huge, "do not fit");
-    // Such a file, renamed: a word and a label, then the mark of quantised models.
-    let mut quantised = huge[..92].to_vec();
-    for (at, value) in [(64, 2i32), (68, 1), (72, 1)] {
-        quantised[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    for word in ["word", "__label__en"] {
-        quantised.extend(word.bytes().chain([0; 10]));
-    }
-    quantised.extend([1, 7, 7, 7]);
-    check("renamed.bin", &quantised, "quantised");
+    // The header of a model with a word and a label, then its dictionary and what its matrices are.
+    let file = |bucket: i32, words: i32, rest: &[u8]| {
+        let mut bytes = [0u8; 92];
+        for (at, value) in
+            [(0, 793_712_314), (4, 12), (8, 100), (40, bucket), (64, words + 1), (68, words), (72, 1)]
+        {
+            bytes[at..at + 4].copy_from_slice(&i32::to_le_bytes(value));
+        }
+        bytes[84..92].copy_from_slice(&(-1i64).to_le_bytes());
+        let dictionary = ["word", "__label__en"].map(|word| [word.as_bytes(), &[0; 10]].concat());
+        [&bytes[..], &dictionary.concat(), rest].concat()
+    };
+    let matrix = |rows: i64| [rows.to_le_bytes(), 100i64.to_le_bytes()].concat();
+    check("words.bin", &file(0, i32::MAX - 1, &[]), "do not fit into the 35 bytes");
+    check("rows.bin", &file(0, 1, &[&[0][..], &matrix(7)].concat()), "the header says 1 of 100");
+    check("huge.bin", &file(i32::MAX, 1, &[&[0][..], &matrix(1 << 31)].concat()), "do not fit");
+    let codes = [&[1, 0][..], &matrix(1), &i32::MAX.to_le_bytes()].concat();
+    check("codes.ftz", &file(0, 1, &codes), "ends too early");
+    let one_code = [&[1, 0][..], &matrix(1), &1i32.to_le_bytes(), &[0]].concat();
+    let quantiser = [100, 1, 7, 7].map(i32::to_le_bytes).concat();
+    check("parts.ftz", &file(0, 1, &[one_code, quantiser].concat()), "does not fit 100 numbers");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod extraction;
 mod filters;
 mod hostile_pages;
 mod language;
+mod mutated;
 mod news;
 mod pages;
 mod pii;

@@ -15,7 +15,7 @@ use crate::error::{Error, OrIo, Result};
 
 /// Keys of which a row has one if it is a lesson.
 const KEYS: [&str; 5] = ["input_ids", "completion", "output", "messages", "conversations"];
-/// Bytes of the longest line. Parsed JSON takes up to thirty times its text.
+/// Bytes of the longest row. Parsed JSON takes up to thirty times its text.
 const LONGEST: u64 = 64 << 20;
 /// Editors of Windows begin a file of UTF-8 with it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -37,7 +37,8 @@ impl fmt::Debug for Rows {
 
 enum From {
     Lines(Box<dyn BufRead + Send>),
-    Array(std::vec::IntoIter<Value>),
+    /// Behind the `[`.
+    Array(Box<dyn BufRead + Send>),
     Table(parquet::record::reader::RowIter<'static>),
 }
 
@@ -45,7 +46,7 @@ impl Rows {
     /// Opens a file. Files that end in `.gz` or `.zst` are unpacked on the way, `.parquet` is read as Parquet.
     ///
     /// # Errors
-    /// It cannot be read, or is a JSON array or a Parquet file that is broken.
+    /// It cannot be read, or is a Parquet file that is broken.
     pub fn open(path: &Path) -> Result<Rows> {
         let rows = |from| Ok(Rows { path: path.to_owned(), line: 0, from, ended: false });
         if ends(path, "parquet") {
@@ -57,15 +58,12 @@ impl Rows {
         }
         let mut file = text(path).or_io("open", path)?;
         let start = file.fill_buf().or_io("read", path)?;
-        let is_array = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-        if !is_array {
+        if start.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
             return rows(From::Lines(file));
         }
-        let mut text = Vec::new();
-        file.read_to_end(&mut text).or_io("read", path)?;
-        let array: Vec<Value> = serde_json::from_slice(&text)
-            .map_err(|error| broken(path, error.line() as u64, format!("is no JSON: {error}")))?;
-        rows(From::Array(array.into_iter()))
+        next_sign(&mut *file).or_io("read", path)?;
+        file.consume(1);
+        rows(From::Array(file))
     }
 
     /// The file.
@@ -89,7 +87,7 @@ impl Iterator for Rows {
         }
         self.line += 1;
         let row = match &mut self.from {
-            From::Array(rows) => rows.next().map(Ok),
+            From::Array(file) => element(&mut **file, self.line == 1, &self.path, self.line).transpose(),
             From::Table(rows) => table_row(rows, &self.path, self.line),
             From::Lines(_) => self.next_line(),
         };
@@ -108,8 +106,7 @@ impl Rows {
                 Ok(0) => return None,
                 Ok(read) if read as u64 == LONGEST && !text.ends_with(b"\n") => {
                     let rest = lines.skip_until(b'\n').or_io("read", path);
-                    let reason = format!("is longer than {LONGEST} bytes; split the row");
-                    return Some(rest.and_then(|_| Err(broken(path, *line, reason))));
+                    return Some(rest.and_then(|_| Err(too_long(path, *line))));
                 }
                 Ok(_) if text.trim_ascii().is_empty() => *line += 1,
                 Ok(_) => {
@@ -122,6 +119,43 @@ impl Rows {
     }
 }
 
+/// The next element of an array, whose elements are rows; none behind the last.
+fn element(file: &mut (dyn BufRead + Send), first: bool, path: &Path, line: u64) -> Result<Option<Value>> {
+    let no_json = |reason: &str| broken(path, line, format!("is no JSON: {reason}"));
+    match next_sign(file).or_io("read", path)? {
+        Some(b']') => {
+            file.consume(1);
+            return match next_sign(file).or_io("read", path)? {
+                None => Ok(None),
+                Some(_) => Err(no_json("there is more behind the end of the array")),
+            };
+        }
+        Some(b',') if !first => file.consume(1),
+        Some(_) if first => {}
+        Some(_) => return Err(no_json("a `,` is missing in front of it")),
+        None => return Err(no_json("the file ends inside the array")),
+    }
+    if next_sign(file).or_io("read", path)? != Some(b'{') {
+        return Err(broken(path, line, "is no JSON object".to_owned()));
+    }
+    let mut row = file.take(LONGEST);
+    let parsed = serde_json::Deserializer::from_reader(&mut row).into_iter().next().transpose();
+    parsed.map_err(|error| match row.limit() {
+        0 => too_long(path, line),
+        _ => no_json(&error.to_string()),
+    })
+}
+
+/// The next byte that is no white space, which is left where it is.
+fn next_sign(file: &mut (dyn BufRead + Send)) -> std::io::Result<Option<u8>> {
+    loop {
+        match file.fill_buf()?.first() {
+            Some(byte) if byte.is_ascii_whitespace() => file.consume(1),
+            other => return Ok(other.copied()),
+        }
+    }
+}
+
 /// The next row of a table. The decoder reports most damage as an error, some of it by a panic.
 fn table_row(rows: &mut RowIter<'static>, path: &Path, line: u64) -> Option<Result<Value>> {
     let row = match guard::guarded(|| rows.next()) {
@@ -130,6 +164,10 @@ fn table_row(rows: &mut RowIter<'static>, path: &Path, line: u64) -> Option<Resu
     };
     let row = row.map(|row| object(row.get_column_iter()));
     Some(row.map_err(|error| broken(path, line, format!("cannot be read, nor what follows it: {error}"))))
+}
+
+fn too_long(path: &Path, line: u64) -> Error {
+    broken(path, line, format!("is longer than {LONGEST} bytes; split the row"))
 }
 
 fn broken(path: &Path, line: u64, reason: String) -> Error {

@@ -458,17 +458,53 @@ fn a_damaged_table_ends_at_its_first_error() {
 fn a_row_that_is_too_long_is_an_error_and_the_next_one_is_read() {
     use std::io::Write;
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("long.jsonl.gz");
-    let mut gz =
-        flate2::write::GzEncoder::new(std::fs::File::create(&path).unwrap(), flate2::Compression::fast());
-    for _ in 0..70 {
-        gz.write_all(&[b' '; 1 << 20]).unwrap();
-    }
-    gz.write_all(b"{}\n{\"prompt\": \"a\"}\n").unwrap();
-    gz.finish().unwrap();
-    let rows: Vec<_> = Rows::open(&path).unwrap().collect();
+    let packed = |name: &str, start: &[u8], end: &[u8]| {
+        let path = folder.path().join(name);
+        let file = std::fs::File::create(&path).unwrap();
+        let mut gz = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+        gz.write_all(start).unwrap();
+        for _ in 0..70 {
+            gz.write_all(&[b' '; 1 << 20]).unwrap();
+        }
+        gz.write_all(end).unwrap();
+        gz.finish().unwrap();
+        Rows::open(&path).unwrap().collect::<Vec<_>>()
+    };
+    let too_long = |row: &Result<Value>, place: &str| {
+        let error = row.as_ref().unwrap_err().to_string();
+        assert!(error.contains(place) && error.contains("longer than 67108864 bytes"), "{error}");
+    };
+    let rows = packed("long.jsonl.gz", b"", b"{}\n{\"prompt\": \"a\"}\n");
     assert_eq!(rows.len(), 2, "{rows:?}");
-    let error = rows[0].as_ref().unwrap_err().to_string();
-    assert!(error.contains("long.jsonl.gz:1") && error.contains("longer than 67108864 bytes"), "{error}");
+    too_long(&rows[0], "long.jsonl.gz:1");
     assert_eq!(rows[1].as_ref().unwrap()["prompt"], "a");
+    // An array ends there: where its next element begins is not known.
+    let rows = packed("long.json.gz", b"[{\"prompt\": \"a\"}, {\"prompt\": \"", b"\"}]");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert_eq!(rows[0].as_ref().unwrap()["prompt"], "a");
+    too_long(&rows[1], "long.json.gz:2");
+}
+
+#[test]
+fn an_array_is_read_row_by_row_up_to_what_is_wrong_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.json");
+    for (text, count, said) in [
+        (" \n[ ] \n", 0, ""),
+        ("[{\"a\": [1, {}]},\n{\"b\": \"]},\\\"\"}\n]\n", 2, ""),
+        ("[{}, {}", 2, "the file ends inside the array"),
+        ("[{} {}]", 1, "a `,` is missing"),
+        ("[{},]", 1, "is no JSON object"),
+        ("[{}, 7]", 1, "is no JSON object"),
+        ("[, {}]", 0, "is no JSON object"),
+        ("[{}, {\"a\": }]", 1, "is no JSON: "),
+        ("[{}] {}", 1, "more behind the end"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let rows: Vec<_> = Rows::open(&path).unwrap().collect();
+        assert_eq!(rows.iter().filter(|row| row.is_ok()).count(), count, "{text}");
+        let errors: Vec<String> = rows.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
+        assert_eq!(errors.len(), usize::from(!said.is_empty()), "{text}: {errors:?}");
+        assert!(errors.iter().all(|error| error.contains(said)), "{text}: {errors:?}");
+    }
 }

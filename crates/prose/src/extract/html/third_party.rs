@@ -142,7 +142,9 @@ impl Crates {
             result.content_html.push_str(&result.comments_html);
         }
         // The crate's last resort writes an article's blocks and lines without anything between them.
-        let text = all_text(&result.content_html.replace(LINE_START, "<br>"), options.max_elements)?;
+        let lines =
+            result.content_html.replace(&format!("{LINE_START} "), "<br>").replace(LINE_START, "<br>");
+        let text = all_text(&lines, options.max_elements)?;
         Ok(with_kept_spaces(text))
     }
 

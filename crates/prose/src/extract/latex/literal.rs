@@ -61,17 +61,34 @@ fn syntax(line: &str) -> (usize, Option<&str>) {
         if let Some(name) = begins_verbatim(&line[at..]) {
             return (at + "\\begin{}".len() + name.len(), Some(name));
         }
-        let name = bytes[at + 1..].iter().take_while(|b| b.is_ascii_alphabetic()).count();
-        let behind = at + 1 + name;
-        let near = line.floor_char_boundary((behind + LONGEST).min(line.len()));
-        at = match literal(&line[at + 1..behind], &line[behind..near]) {
-            Some(length) => behind + length,
+        at += match command(&line[at..]) {
+            Command::Literal(length) => length,
             // A backslash takes the next character along, so that `\%` is no comment.
-            None if name == 0 => at + 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
-            None => behind,
+            Command::Other("") => 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
+            Command::Other(name) => 1 + name.len(),
         };
     }
     (line.len(), None)
+}
+
+/// What is at a backslash.
+pub(super) enum Command<'a> {
+    /// A command with what it reads as letters, by the bytes of both.
+    Literal(usize),
+    /// Another, by its name of letters.
+    Other(&'a str),
+}
+
+/// The command at the start of `text`, which is a backslash.
+pub(super) fn command(text: &str) -> Command<'_> {
+    let letters = text.bytes().skip(1).take_while(u8::is_ascii_alphabetic).count();
+    let (name, rest) = (&text[1..1 + letters], &text[1 + letters..]);
+    let near = &rest[..rest.floor_char_boundary(LONGEST.min(rest.len()))];
+    let line = memchr::memchr(b'\n', near.as_bytes()).map_or(near, |end| &near[..end]);
+    match literal(name, line) {
+        Some(length) => Command::Literal(1 + letters + length),
+        None => Command::Other(name),
+    }
 }
 
 /// Bytes of `rest`, which follows command `name`, that the command reads as letters.
@@ -83,16 +100,18 @@ fn literal(name: &str, rest: &str) -> Option<usize> {
         Some(behind + rest[behind..].find(mark)? + mark.len_utf8())
     };
     let braced = |from: usize| bracketed(&rest[from..], '{', '}').map(|length| from + length);
+    // A brace that nothing closes in this line is no mark.
+    let either = |from: usize| {
+        braced(from).or_else(|| if rest[from..].starts_with(['{', '}', '\\']) { None } else { quoted(from) })
+    };
     match name {
         "verb" => quoted(usize::from(rest.starts_with('*'))),
-        "lstinline" => braced(options(0)).or_else(|| quoted(options(0))),
-        "mintinline" => {
-            let behind = braced(options(0))?;
-            braced(behind).or_else(|| quoted(behind))
-        }
+        "lstinline" => either(options(0)),
+        "mintinline" => either(braced(options(0))?),
         "url" | "path" | "nolinkurl" | "href" => {
             let from = options(0);
-            braced(from + rest[from..].len() - rest[from..].trim_start().len())
+            let from = from + rest[from..].len() - rest[from..].trim_start().len();
+            if name == "href" { braced(from) } else { either(from) }
         }
         _ => None,
     }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Refusal;
 use crate::extract::LatexFile;
+use literal::Command;
 
 /// How papers become text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -145,6 +146,10 @@ fn next_include(text: &str) -> Option<(&str, &str, &str)> {
         if let Some(name) = literal::begins_verbatim(&text[at..]) {
             let end = format!("\\end{{{name}}}");
             from = text[from..].find(&end).map_or(text.len(), |found| from + found);
+            continue;
+        }
+        if let Command::Literal(length) = literal::command(&text[at..]) {
+            from = at + length;
             continue;
         }
         for command in ["input", "include", "subfile", "subimport", "import"] {
