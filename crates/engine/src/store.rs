@@ -284,7 +284,6 @@ impl PrefixStore {
             // What was put may still be on its way.
             way.wait(given);
             for (file, bytes) in files {
-                way.wait_unheld();
                 let page = if bytes > longest { None } else { read(&file, bytes) };
                 let ends = page.is_none();
                 if send.send(page).is_err() || ends {
@@ -295,12 +294,6 @@ impl PrefixStore {
         // Without a thread nothing is read, and what it would have given is computed.
         _ = thread::Builder::new().name("beginning".into()).spawn(work);
         (receive, ahead)
-    }
-
-    /// Has reads wait, as on a disk that does not answer.
-    pub fn hold_reads(&self) -> HeldReads {
-        self.disk.way.held.store(true, Ordering::Relaxed);
-        HeldReads(self.disk.way.clone())
     }
 
     /// Removes the last page of a chain, which is not what it should be.
@@ -399,19 +392,6 @@ struct Way {
     jobs: Mutex<[u64; 2]>,
     less: Condvar,
     failed: AtomicBool,
-    /// Nothing is read.
-    held: AtomicBool,
-}
-
-/// Reads of beginnings wait until this is dropped.
-pub struct HeldReads(Arc<Way>);
-
-impl Drop for HeldReads {
-    fn drop(&mut self) {
-        let _jobs = self.0.jobs();
-        self.0.held.store(false, Ordering::Relaxed);
-        self.0.less.notify_all();
-    }
 }
 
 impl Disk {
@@ -474,14 +454,6 @@ impl Way {
     fn wait(&self, given: u64) {
         let mut jobs = self.jobs();
         while jobs[1] < given {
-            jobs = self.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Until reads are not held.
-    fn wait_unheld(&self) {
-        let mut jobs = self.jobs();
-        while self.held.load(Ordering::Relaxed) {
             jobs = self.less.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -113,8 +113,7 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     let loaded: Loaded<Recipe> = Loaded::load(layers.sets(settings))?;
     for (key, least, most) in RANGES {
         let path = format!("serve.{key}");
-        let value =
-            loaded.rows().into_iter().find(|row| row.path == path).and_then(|row| row.value.parse().ok());
+        let value = loaded.rows().iter().find(|row| row.path == path).and_then(|row| row.value.parse().ok());
         if value.is_some_and(|value: u64| value < least || value > most) {
             return Err(loaded.refuse(&path, format!("has to be from {least} to {most}")).into());
         }

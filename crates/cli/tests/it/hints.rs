@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::run::{TINY, write_text};
+use crate::run::TINY;
 use crate::sft::{args_of, base};
 use crate::{arg, good, on_one_thread, text};
 

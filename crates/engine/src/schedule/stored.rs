@@ -4,7 +4,8 @@
 //! from step to step, and the sequence holds them until it runs. If what runs needs them, it gets them, and the rest is computed.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
@@ -33,6 +34,12 @@ impl Kept {
 
 /// Beginnings that are read at once, at most.
 const AT_ONCE: usize = 8;
+
+/// How long a step waits for the next page, where nothing else can run.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A disk that has not answered for this long is given up, and what it should have read is computed.
+const LATE: Duration = Duration::from_secs(10);
 
 /// What has to be before a sequence can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,13 +106,7 @@ impl Reading {
     fn receive(&mut self, pages: &Pages, store: Option<&Beginnings>, mut wait: bool) {
         while let Some(coming) = self.coming.as_ref().filter(|_| self.arrived.len() < self.ahead) {
             let at = self.next + self.arrived.len();
-            let heard = match wait {
-                true => coming.recv_timeout(LOOK),
-                false => coming.try_recv().map_err(|error| match error {
-                    TryRecvError::Empty => RecvTimeoutError::Timeout,
-                    TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-                }),
-            };
+            let heard = coming.recv_timeout(if wait { LOOK } else { Duration::ZERO });
             wait = false;
             let page = match heard {
                 Ok(page) => page,
@@ -329,11 +330,6 @@ impl Scheduler<'_> {
             read.release(&mut self.pages);
         }
         any
-    }
-
-    /// Has what is read from disk wait until this is dropped, as on a disk that does not answer; none where nothing is kept.
-    pub fn hold_reads(&self) -> Option<HeldReads> {
-        self.store.as_ref().map(|store| store.lock().hold_reads())
     }
 
     /// Gives up all beginnings in memory, and erases what is kept on disk of one scope or of all; returns its bytes. What runs is not

@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_stage_ends_in_its_time_whatever_becomes_of_the_speed() {
-        let speeds: [(&str, fn(u64) -> f64, u64); 5] = [
+        type SecondsOfStep = fn(u64) -> f64;
+        let speeds: [(&str, SecondsOfStep, u64); 5] = [
             ("constant", |_| 1.0, 90),
             ("a slow first step", |step| if step == 0 { 9.0 } else { 1.0 }, 82),
             ("ten times slower from the thirtieth step on", |step| if step < 30 { 1.0 } else { 10.0 }, 36),
