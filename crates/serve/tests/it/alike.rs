@@ -8,7 +8,7 @@ use crate::mock::{Bed, Mock};
 /// protocol, streamed or not.
 #[tokio::test]
 async fn calls_and_thoughts_are_found_whether_or_not_their_marks_are_special_tokens() {
-    const MARKS: [&str; 8] = [
+    static MARKS: [&str; 8] = [
         "[TOOL_CALLS]",
         "[CALL_ID]",
         "[ARGS]",
@@ -42,7 +42,7 @@ async fn calls_and_thoughts_are_found_whether_or_not_their_marks_are_special_tok
         (r#"<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>"#, ""),
         (r#"[THINK]hm[/THINK][TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]"#, "[THINK]hm[/THINK]"),
     ];
-    for ((answer, words), special) in answers.iter().flat_map(|it| [(it, &[][..]), (it, &MARKS[..])]) {
+    for ((answer, words), special) in answers.iter().flat_map(|it| [(it, &[] as &[&str]), (it, &MARKS[..])]) {
         let bed = Bed::new(Mock { special: special.to_vec(), ..Mock::saying(answer) });
         for ((path, body), stream) in asks.iter().flat_map(|ask| [(ask, false), (ask, true)]) {
             let mut body = body.clone();
