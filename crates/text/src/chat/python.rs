@@ -21,8 +21,8 @@ pub fn check_widths(format: &str) -> Result<(), Error> {
 const MOST_INDENT: usize = 64;
 /// How deep values may be nested, as Python's own limit of recursion has it, about.
 const MOST_DEPTH: usize = 500;
-/// Bytes of JSON, at most. Lists may hold a list many times, each of which is written.
-const MOST_JSON: usize = 64 << 20;
+/// Bytes of JSON, or of a printed list, at most. Lists may hold a list many times, each of which is written.
+const MOST_JSON: usize = 16 << 20;
 
 /// `tojson` as Transformers defines it: `json.dumps(x, ensure_ascii=False, indent=.., separators=.., sort_keys=..)`.
 pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
@@ -161,6 +161,46 @@ impl Json<'_> {
         }
         self.out.push('"');
     }
+}
+
+/// A list or an object as Python prints it.
+pub fn repr(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    print(value, 0, &mut out)?;
+    Ok(out)
+}
+
+fn print(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MOST_DEPTH || out.len() > MOST_JSON {
+        let message =
+            format!("a list is nested deeper than {MOST_DEPTH}, or has more than {MOST_JSON} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    match value.kind() {
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::Seq => {
+            let [open, close] = if value.is_tuple() { ["(", ")"] } else { ["[", "]"] };
+            out.push_str(open);
+            for (at, item) in value.try_iter()?.enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                print(&item, depth + 1, out)?;
+            }
+            out.push_str(if value.is_tuple() && value.len() == Some(1) { "," } else { "" });
+            out.push_str(close);
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (at, key) in value.try_iter()?.enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                print(&key, depth + 1, out)?;
+                out.push_str(": ");
+                print(&value.get_item(&key)?, depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        _ => out.push_str(&format!("{value:?}")),
+    }
+    Ok(())
 }
 
 /// The text of a map's key.

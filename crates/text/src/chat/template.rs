@@ -159,9 +159,10 @@ impl Template {
         });
         environment.add_filter("tojson", |value: &Value, kwargs| python::to_json(value, kwargs));
         environment.set_formatter(|out, _, value| {
-            // Numbers as Python prints them; all else is printed as by default, of which nothing is escaped.
+            // Numbers, lists and objects as Python prints them; all else as by default, of which nothing is escaped.
             let printed = match value.kind() {
                 ValueKind::Number => out.write_str(&python::number(value)),
+                ValueKind::Seq | ValueKind::Map => out.write_str(&python::repr(value)?),
                 _ => write!(out, "{value}"),
             };
             printed.map_err(|_| Fault::new(ErrorKind::WriteFailure, "the text is too long"))
@@ -257,7 +258,8 @@ impl Template {
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".into(), json!(prompt));
         let template = self.of(tools).environment.get_template(NAME).map_err(|error| error.to_string())?;
-        let render = || template.render(values::object(&context)).map_err(|error| said(&error));
+        let context = Json::Object(context);
+        let render = || template.render(values::value(&context)).map_err(|error| said(&error));
         let text = if self.of(tools).nests { with_stack(render)? } else { render()? };
         if text.len() > MOST_BYTES {
             return Err(format!(

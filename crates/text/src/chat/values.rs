@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use minijinja::value::{DynObject, Object, ObjectRepr, Value, ValueKind};
-use serde_json::{Map, Value as Json};
+use minijinja::value::{DynObject, Object, ObjectRepr, Serde, Value, ValueKind};
+use serde::{Serialize, Serializer};
+use serde_json::Value as Json;
 
 use super::python;
 
@@ -44,26 +45,28 @@ pub fn is_float(value: &Value) -> bool {
     value.kind() == ValueKind::Number && !value.is_integer() || exponent(value).is_some()
 }
 
-/// JSON as a value.
-pub fn value(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::from(()),
-        Json::Bool(is) => Value::from(*is),
-        Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
-            (Some(whole), _, _) => Value::from(whole),
-            (_, Some(whole), _) => Value::from(whole),
-            (_, _, Some(number)) if python::float(number).contains('e') => {
-                Value::from_object(Exponent(number))
+/// JSON as a template gets it.
+struct Given<'a>(&'a Json);
+
+impl Serialize for Given<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+                Some(float) if python::float(float).contains('e') => {
+                    Value::from_object(Exponent(float)).serialize(to)
+                }
+                _ => number.serialize(to),
+            },
+            Json::Array(items) => to.collect_seq(items.iter().map(Given)),
+            Json::Object(members) => {
+                to.collect_map(members.iter().map(|(name, member)| (name, Given(member))))
             }
-            (_, _, number) => Value::from(number.unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => items.iter().map(value).collect::<Vec<Value>>().into(),
-        Json::Object(members) => object(members),
+            other => other.serialize(to),
+        }
     }
 }
 
-/// An object as a value, its members in their order.
-pub fn object(members: &Map<String, Json>) -> Value {
-    members.iter().map(|(name, member)| (name.as_str(), value(member))).collect()
+/// JSON as a value, members of objects in their order.
+pub fn value(json: &Json) -> Value {
+    Value::from(Serde(&Given(json)))
 }
