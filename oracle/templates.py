@@ -46,6 +46,9 @@ def rows():
                                              "parameters": city}}
     call = {"id": "abcdefghi", "type": "function",
             "function": {"name": "get_weather", "arguments": {"city": "Köln"}}}
+    odd = {"tiny": 1e-07, "large": 1e+16, "half": 0.5, "whole": 3, "none": None, "yes": True, "deep": [[1, [2.5e-8, "ü"]], []],
+           "map": {"☕": {"ß": [None, 1.5]}}, "text": "line\n\"quoted\" \\ é 漢"}
+    numbers = {**call, "function": {"name": "get_weather", "arguments": odd}}
     answer = {"role": "tool", "content": "sunny", "name": "get_weather", "tool_call_id": "abcdefghi"}
     return {
         "one": {"messages": [user("hello"), model("there ☕")]},
@@ -58,6 +61,10 @@ def rows():
                                  model("d", reasoning_content="ho")]},
         "tools": {"messages": [user("weather?"), model("", tool_calls=[call]), answer, model("It is sunny.")],
                   "tools": [tool]},
+        "odd": {"messages": [user("weather?"), model("", tool_calls=[numbers]), answer, model("It is sunny.")],
+                "tools": [tool]},
+        "silent": {"messages": [user("weather?"), model(None, tool_calls=[call, numbers]), answer, model("Sunny.")],
+                   "tools": [tool]},
     }
 
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use fathom_base::{Event, Flow, GenerateRequest, Prompt, Sampling, Stop, Usage};
+use fathom_base::{Event, Flow, GenerateRequest, PartialSampling, Prompt, Sampling, Stop, Usage};
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_text::chat::{Conversation, Message, Template};
 
@@ -22,8 +22,10 @@ const DRAFTS: usize = 8;
 /// How a model is talked to.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// How to choose tokens; the number of them is below.
+    /// The seed, and what ends an answer.
     pub sampling: Sampling,
+    /// How to choose tokens, over what the model's files say of it; the number of them is below.
+    pub chosen: PartialSampling,
     /// Maximum number of tokens of an answer.
     pub max_tokens: Option<usize>,
     /// Maximum number of tokens of the conversation.
@@ -32,6 +34,13 @@ pub struct Settings {
     pub system: Option<String>,
     /// A file with the chat template; none for the model's own.
     pub template: Option<PathBuf>,
+}
+
+impl Settings {
+    /// How tokens of a model are chosen whose files say this.
+    fn sampling_of(&self, model: PartialSampling) -> Sampling {
+        self.chosen.on(model.on(self.sampling.clone()))
+    }
 }
 
 /// What a person says.
@@ -86,6 +95,7 @@ pub fn chat(model: &Ready, settings: &Settings, person: &mut dyn Person) -> Resu
         let mut talk = Talk {
             template: &template,
             scheduler: Scheduler::new(&engine, engine.capacity(1, context_tokens)),
+            sampling: settings.sampling_of(fathom_model::open_config(folder)?.1.sampling()),
             settings,
             tokenizer,
             context_tokens,
@@ -107,6 +117,7 @@ struct Talk<'e> {
     template: &'e Template,
     scheduler: Scheduler<'e>,
     settings: &'e Settings,
+    sampling: Sampling,
     tokenizer: &'e fathom_text::Tokenizer,
     context_tokens: usize,
     conversation: Conversation,
@@ -144,7 +155,7 @@ impl Talk<'_> {
             ));
         }
         let max_tokens = self.settings.max_tokens.unwrap_or(MAX_TOKENS).min(left);
-        let sampling = Sampling { max_tokens, ..self.settings.sampling.clone() };
+        let sampling = Sampling { max_tokens, ..self.sampling.clone() };
         let request = GenerateRequest::new(Prompt::Ids(ids), sampling);
         let events: Rc<RefCell<VecDeque<Event>>> = Rc::default();
         let inbox = events.clone();
@@ -173,5 +184,23 @@ impl Talk<'_> {
             }
         }
         Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_says_how_it_is_talked_to_unless_a_person_does() {
+        let model = PartialSampling { temperature: Some(0.6), top_k: Some(20), ..PartialSampling::default() };
+        let of = |chosen: PartialSampling| {
+            let how = Settings { chosen, ..Settings::default() }.sampling_of(model.clone());
+            (how.temperature, how.top_k, how.top_p)
+        };
+        assert_eq!(of(PartialSampling::default()), (0.6, 20, 1.0));
+        let greedy =
+            PartialSampling { temperature: Some(0.0), top_p: Some(0.5), ..PartialSampling::default() };
+        assert_eq!(of(greedy), (0.0, 20, 0.5));
     }
 }

@@ -31,8 +31,8 @@ pub mod tokens;
 pub use error::{Error, Result};
 pub use product::{
     Beams, Classify, Conversation, EarlyStopping, Embed, Event, Flow, Generate, GenerateRequest, Generation,
-    Load, ModelCard, Numbers, Prompt, Reading, Sampling, Score, Service, Sink, Stop, Structure, TextIds,
-    TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+    Load, ModelCard, Numbers, PartialSampling, Prompt, Reading, Sampling, Score, Service, Sink, Stop,
+    Structure, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
 };
 
 #[doc(hidden)]

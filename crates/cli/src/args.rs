@@ -404,21 +404,22 @@ pub enum Question {
 /// Sampling flags.
 #[derive(Group)]
 pub struct Sampling {
-    /// Divides the logits: higher is more random; 0 always takes the most likely token.
-    #[arg(long, default_value_t = 0.0)]
-    pub temperature: f64,
-    /// Keeps the k most likely tokens; 0 keeps all.
-    #[arg(long, default_value_t = 0)]
-    pub top_k: usize,
-    /// Keeps the smallest set of tokens that reaches this probability.
-    #[arg(long, default_value_t = 1.0)]
-    pub top_p: f64,
-    /// Drops tokens less likely than this fraction of the most likely one.
-    #[arg(long, default_value_t = 0.0)]
-    pub min_p: f64,
-    /// Penalises tokens that have occurred; 1 for no penalty.
-    #[arg(long, default_value_t = 1.0)]
-    pub repetition_penalty: f64,
+    /// Divides the logits: higher is more random; 0 always takes the most likely token. Default: 0, for chat the model's own
+    /// (generation_config.json), as of the four below.
+    #[arg(long)]
+    pub temperature: Option<f64>,
+    /// Keeps the k most likely tokens; default: 0, all.
+    #[arg(long)]
+    pub top_k: Option<usize>,
+    /// Keeps the smallest set of tokens that reaches this probability; default: 1.
+    #[arg(long)]
+    pub top_p: Option<f64>,
+    /// Drops tokens less likely than this fraction of the most likely one; default: 0.
+    #[arg(long)]
+    pub min_p: Option<f64>,
+    /// Penalises tokens that have occurred; default: 1, no penalty.
+    #[arg(long)]
+    pub repetition_penalty: Option<f64>,
     /// Seed of the sampler.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

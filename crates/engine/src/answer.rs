@@ -13,6 +13,8 @@ pub(crate) struct Writer<'t> {
     ends: Vec<u32>,
     /// Those of them that the request named, and the model does not end its texts with.
     named: Vec<u32>,
+    /// Special tokens that are part of the text, and their spellings.
+    shown: Vec<(u32, String)>,
     min_tokens: usize,
     max_tokens: usize,
     tokens: usize,
@@ -36,14 +38,20 @@ impl<'t> Writer<'t> {
         let ends = [&named, ends].concat();
         // Before so many tokens no text ends the answer either, so it is not looked for.
         let filter = StopFilter::new(&how.stop);
-        Writer { stream, filter, ends, named, min_tokens, max_tokens, tokens: 0 }
+        Writer { stream, filter, ends, named, shown: Vec::new(), min_tokens, max_tokens, tokens: 0 }
+    }
+
+    /// The same, in whose text these special tokens are spelled.
+    pub fn showing(self, shown: Vec<(u32, String)>) -> Writer<'t> {
+        Writer { shown, ..self }
     }
 
     /// The same of an answer from its beginning on, after what the stream knows.
     pub fn again(&self, stream: Stream<'t>) -> Writer<'t> {
         let Writer { min_tokens, max_tokens, .. } = *self;
         let (filter, ends, named) = (StopFilter::default(), self.ends.clone(), self.named.clone());
-        Writer { stream, filter, ends, named, min_tokens, max_tokens, tokens: 0 }
+        let shown = self.shown.clone();
+        Writer { stream, filter, ends, named, shown, min_tokens, max_tokens, tokens: 0 }
     }
 
     /// Takes the next token; an answer of no tokens ends before it.
@@ -57,7 +65,10 @@ impl<'t> Writer<'t> {
             return Written { text, counts: false, stop: Some(stop) };
         }
         self.tokens += 1;
-        let piece = self.stream.push(id).unwrap_or_default();
+        let piece = match self.shown.iter().find(|(shown, _)| *shown == id) {
+            Some((_, spelled)) => self.stream.insert(spelled),
+            None => self.stream.push(id).unwrap_or_default(),
+        };
         let early = self.tokens < self.min_tokens;
         let (mut text, stopped) = match if early { Passed::Text(piece) } else { self.filter.push(&piece) } {
             Passed::Text(text) => (text, None),
@@ -82,5 +93,29 @@ impl<'t> Writer<'t> {
     /// What is still held back, of an answer that ends for another reason than its text.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.filter).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_text::Tokenizer;
+
+    use super::*;
+
+    #[test]
+    fn special_tokens_are_spelled_where_they_are_shown_and_left_out_elsewhere() {
+        let text = std::iter::once("a b".to_string());
+        let tokenizer = Tokenizer::train_bpe(text, 270, &["<end>", "[ARGS]", "[X]"]).unwrap();
+        let written = |shown: &[&str]| {
+            let shown = shown.iter().map(|it| (tokenizer.token_id(it).unwrap(), it.to_string())).collect();
+            let how = Sampling::default();
+            let mut writer = Writer::new(tokenizer.stream(), &how, &[]).showing(shown);
+            let ids = tokenizer.encode_special("a[ARGS]{}[X] \u{e9}[ARGS]b").unwrap();
+            let text: String = ids.iter().map(|id| writer.push(*id).text).collect();
+            text + &writer.rest()
+        };
+        assert_eq!(written(&[]), "a{} \u{e9}b");
+        assert_eq!(written(&["[ARGS]"]), "a[ARGS]{} \u{e9}[ARGS]b");
+        assert_eq!(written(&["[ARGS]", "[X]"]), "a[ARGS]{}[X] \u{e9}[ARGS]b");
     }
 }

@@ -279,5 +279,11 @@ mod tests {
         assert_eq!(sampler.on_host(&mut [2.0, 1.0, -0.5], None).unwrap(), 0);
         assert!(matches!(sampler.on_host(&mut [2.0, f32::NAN], None), Err(Error::NotFinite { .. })));
         assert!(Sampler::new(&Sampling { top_p: 0.0, ..Sampling::default() }, &[], &[]).is_err());
+        for penalty in [1e308, f64::INFINITY, f64::NAN] {
+            let of = |how: Sampling| check(&how).unwrap_err().to_string();
+            assert!(of(Sampling { repetition_penalty: penalty, ..Sampling::default() }).contains("1000"));
+            assert!(of(Sampling { frequency_penalty: penalty, ..Sampling::default() }).contains("1000"));
+            assert!(of(Sampling { presence_penalty: -penalty, ..Sampling::default() }).contains("1000"));
+        }
     }
 }

@@ -16,7 +16,6 @@ pub const HARMLESS: &[&str] = &[
     "prediction",
     "request_id",
     "guided_decoding_backend",
-    "guided_whitespace_pattern",
     "spaces_between_special_tokens",
     "chat_template_content_format",
 ];

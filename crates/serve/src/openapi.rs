@@ -99,6 +99,7 @@ const SHARED: &[(&str, &str)] = &[
     ("guided_regex", "string"),
     ("guided_choice", "array"),
     ("guided_grammar", "string"),
+    ("guided_whitespace_pattern", "string"),
     ("return_token_ids", "boolean"),
     ("return_tokens_as_token_ids", "boolean"),
     ("priority", "integer"),

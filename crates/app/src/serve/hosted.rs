@@ -204,6 +204,7 @@ impl Named<'_> {
             eos: tokenizer.stops().to_vec(),
             bos: tokenizer.bos(),
             pad_token: pad_token(folder)?,
+            sampling: fathom_model::open_config(folder)?.1.sampling(),
             chat_template: template.as_ref().map(|template| template.source().to_string()),
         };
         Ok(Facts {
@@ -314,8 +315,14 @@ fn accepting(base: PathBuf, held: Option<Held>) -> Box<Accept> {
 /// What makes prompts of conversations.
 fn rendered(template: Template) -> Box<Render> {
     Box::new(move |conversation: &Conversation| {
-        let messages: Vec<&Value> = conversation.messages.iter().collect();
         let Conversation { tools, add_generation_prompt, variables, .. } = conversation;
+        let mut messages = conversation.messages.clone();
+        if !template.asks_for_none(tools) {
+            // Nothing is said beside the calls, and a template may join it with other texts.
+            let silent = messages.iter_mut().filter_map(|message| message.get_mut("content"));
+            silent.filter(|content| content.is_null()).for_each(|content| *content = "".into());
+        }
+        let messages: Vec<&Value> = messages.iter().collect();
         let rendered = template.render_with(&messages, tools, *add_generation_prompt, variables);
         let mut text = rendered.map_err(fathom_base::Error::product)?.text;
         if conversation.continue_final_message {

@@ -223,3 +223,19 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
     let failed = watch.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
     failed.map_or(Ok(()), Err)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_no_server_has_are_refused_by_their_keys() {
+        let most = [i64::MAX as u64 - 1, i64::MAX as u64];
+        for (key, number) in RANGES.iter().flat_map(|(key, ..)| most.map(|number| (key, number))) {
+            let said = settings(None, &[format!("serve.{key}={number}")]).unwrap_err().to_string();
+            assert!(said.contains(&format!("serve.{key}")) && said.contains("has to be from"), "{said}");
+        }
+        assert!(settings(None, &["serve.sequences=0".into()]).is_err());
+        assert!(settings(None, &["serve.draft_tokens=0".into()]).is_ok());
+    }
+}

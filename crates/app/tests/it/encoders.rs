@@ -43,12 +43,14 @@ fn vectors_are_those_of_sentence_transformers() {
         let (golden, order) = (golden(name), served(name));
         let texts = golden["texts"].as_array().unwrap();
         with_server(&order, |at| {
-            let all: Vec<&Value> = texts.iter().map(|it| &it["text"]).filter(|text| **text != "").collect();
+            // One of them is empty, and its vector is that of the tokenizer's frame.
+            let all: Vec<&Value> = texts.iter().map(|it| &it["text"]).collect();
+            assert!(all.contains(&&json!("")));
             let body = json!({"input": all, "truncate_prompt_tokens": -1});
             let found = ask(at, "/v1/embeddings", &body);
             let rows = found["data"].as_array().unwrap_or_else(|| panic!("{found}"));
-            let wanted = texts.iter().filter(|it| it["text"] != "");
-            for (row, wanted) in rows.iter().zip(wanted) {
+            assert_eq!(rows.len(), texts.len());
+            for (row, wanted) in rows.iter().zip(texts) {
                 near(&row["embedding"], &wanted["vector"], name);
                 // The same bits alone.
                 let alone = ask(
@@ -119,8 +121,7 @@ fn pairs_are_scored_as_by_cross_encoders() {
 fn texts_are_labelled_and_what_an_encoder_lacks_is_refused() {
     let golden = golden("bert");
     with_server(&served("bert"), |at| {
-        let texts: Vec<&Value> =
-            golden["texts"].as_array().unwrap().iter().filter(|it| it["text"] != "").collect();
+        let texts = golden["texts"].as_array().unwrap();
         let all: Vec<&Value> = texts.iter().map(|it| &it["text"]).collect();
         let found = ask(at, "/classify", &json!({"input": all, "truncate_prompt_tokens": 40}));
         for (row, text) in found["data"].as_array().unwrap_or_else(|| panic!("{found}")).iter().zip(texts) {
@@ -155,6 +156,36 @@ fn texts_are_labelled_and_what_an_encoder_lacks_is_refused() {
     }
     let little = Order { memory_bytes: Some(100 << 10), ..served("bert") };
     assert!(refused(little).contains("--memory"));
+}
+
+/// A tokenizer whose limit is beyond what its encoder was made for has none, as Transformers writes it.
+#[test]
+fn a_limit_of_a_tokenizer_beyond_all_texts_takes_no_memory() {
+    for name in ["embed_bert", "embed_deberta"] {
+        let folder = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(case(name)).unwrap() {
+            let file = entry.unwrap().path();
+            if file.is_file() {
+                std::fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
+            }
+        }
+        let order = Order { names: vec!["m".into()], ..order(folder.path(), 1, 1) };
+        let bytes = |limit: Option<Value>| {
+            let file = folder.path().join("tokenizer_config.json");
+            let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+            config.as_object_mut().unwrap().remove("model_max_length");
+            config.as_object_mut().unwrap().extend(limit.map(|limit| ("model_max_length".into(), limit)));
+            std::fs::write(&file, config.to_string()).unwrap();
+            sizes(&order, &Silent).unwrap()[0].1.bytes()
+        };
+        let without = bytes(None);
+        for limit in [json!(1_000_000_000), json!(1u64 << 62), json!(u64::MAX), json!(1e30)] {
+            assert_eq!(bytes(Some(limit.clone())), without, "{name} {limit}");
+        }
+        let asked = settings(None, &["serve.context_tokens=4294967296".into()]).unwrap();
+        let said = sizes(&Order { settings: asked, ..order.clone() }, &Silent).unwrap_err().to_string();
+        assert!(said.contains("max_tokens is 4294967296"), "{said}");
+    }
 }
 
 /// What is planned for an encoder is what it takes.

@@ -8,7 +8,7 @@ mod request;
 mod service;
 
 pub use answer::{Event, Flow, Generation, Stop, Ticket, TokenLogprob, Usage};
-pub use request::{Beams, EarlyStopping, GenerateRequest, Prompt, Sampling, Structure};
+pub use request::{Beams, EarlyStopping, GenerateRequest, PartialSampling, Prompt, Sampling, Structure};
 pub use service::{
     Conversation, Load, ModelCard, Numbers, Reading, Service, Sink, TextIds, TextPair, VectorSink,
 };

@@ -86,6 +86,36 @@ impl Default for Sampling {
     }
 }
 
+/// Settings of sampling as far as they are given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartialSampling {
+    /// [`Sampling::temperature`].
+    pub temperature: Option<f64>,
+    /// [`Sampling::top_k`].
+    pub top_k: Option<usize>,
+    /// [`Sampling::top_p`].
+    pub top_p: Option<f64>,
+    /// [`Sampling::min_p`].
+    pub min_p: Option<f64>,
+    /// [`Sampling::repetition_penalty`].
+    pub repetition_penalty: Option<f64>,
+}
+
+impl PartialSampling {
+    /// Those of another with what is given here in their place.
+    pub fn on(&self, other: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(other.temperature),
+            top_k: self.top_k.unwrap_or(other.top_k),
+            top_p: self.top_p.unwrap_or(other.top_p),
+            min_p: self.min_p.unwrap_or(other.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(other.repetition_penalty),
+            ..other
+        }
+    }
+}
+
 /// What an answer's text has to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -153,6 +183,9 @@ pub struct GenerateRequest {
     /// What the answer has to be.
     #[serde(default)]
     pub structure: Option<Structure>,
+    /// Special tokens that are part of an answer's text, as they are spelled; the others are left out of it.
+    #[serde(default)]
+    pub shown: Vec<String>,
     /// The adapter to answer with; none for the model as it is.
     #[serde(default)]
     pub adapter: Option<String>,
@@ -183,6 +216,7 @@ impl GenerateRequest {
             kept: false,
             prompt_logprobs: None,
             structure: None,
+            shown: Vec::new(),
             adapter: None,
             priority: 0,
             scope: String::new(),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::product::{Event, GenerateRequest, Ticket};
+use crate::product::{Event, GenerateRequest, PartialSampling, Ticket};
 
 /// Receives the events of a request, in the service's own thread: it must not wait.
 pub type Sink = Box<dyn FnMut(Event) + Send>;
@@ -174,6 +174,8 @@ pub struct ModelCard {
     pub bos: Option<u32>,
     /// The token that fills batches, as it is spelled, where the tokenizer's files name one.
     pub pad_token: Option<String>,
+    /// How its files say that tokens are chosen, where a request does not.
+    pub sampling: PartialSampling,
     /// The source of its template for conversations.
     pub chat_template: Option<String>,
 }

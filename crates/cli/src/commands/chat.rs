@@ -10,7 +10,7 @@ use fathom_app::{Machine, models};
 use fathom_base::{Flow, Stop, Usage};
 use signal_hook::consts::SIGINT;
 
-use super::generate::sampling;
+use super::generate::{chosen, ends};
 use crate::listen::Plain;
 use crate::{args, console, exit};
 
@@ -24,7 +24,8 @@ pub fn run(args: &args::Chat) -> Result<()> {
     let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
     let model = models::open_writer(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
     let settings = Settings {
-        sampling: sampling(&args.sampling),
+        sampling: ends(&args.sampling),
+        chosen: chosen(&args.sampling),
         max_tokens: args.sampling.max_tokens,
         context_tokens: args.context,
         system: args.system.clone(),

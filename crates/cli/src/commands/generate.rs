@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Read, Write};
 use anyhow::{Context, Result, bail};
 use fathom_app::generate::SplitModel;
 use fathom_app::{Machine, generate, models};
-use fathom_base::{Flow, Sampling};
+use fathom_base::{Flow, PartialSampling, Sampling};
 
 use crate::listen::Plain;
 use crate::{args, console, exit};
@@ -24,7 +24,7 @@ pub fn run(args: &args::Generate) -> Result<()> {
     }
     let request = generate::Request {
         prompt: prompt(args)?,
-        sampling: sampling(&args.sampling),
+        sampling: chosen(&args.sampling).on(ends(&args.sampling)),
         max_tokens: args.sampling.max_tokens,
         context_tokens: args.context,
     };
@@ -72,15 +72,13 @@ fn prompt(args: &args::Generate) -> Result<String> {
     Ok(text)
 }
 
-pub fn sampling(args: &args::Sampling) -> Sampling {
-    Sampling {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        repetition_penalty: args.repetition_penalty,
-        seed: args.seed,
-        stop: args.stop.clone(),
-        ..Sampling::default()
-    }
+/// The seed, and what ends an answer.
+pub fn ends(args: &args::Sampling) -> Sampling {
+    Sampling { seed: args.seed, stop: args.stop.clone(), ..Sampling::default() }
+}
+
+/// How tokens are chosen, as far as it is said.
+pub fn chosen(args: &args::Sampling) -> PartialSampling {
+    let args::Sampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } = *args;
+    PartialSampling { temperature, top_k, top_p, min_p, repetition_penalty }
 }

@@ -19,6 +19,11 @@ fn unknown_verbs_and_flags() {
     refused(["plan", "quickstart", "--jsn"], &["--jsn"]);
     refused(["generate", "out/x", "a", "--machine", "gpu"], &["--machine", "cuda"]);
     refused(["generate", "out/x", "a", "--threads", "18446744073709551615"], &["--threads", "4096"]);
+    for verb in ["quantize", "prune"] {
+        for flag in ["--samples", "--sample-tokens"] {
+            refused([verb, "out/x", "out/y", flag, "9223372036854775807"], &[flag, "1073741824"]);
+        }
+    }
 }
 
 #[test]

@@ -280,15 +280,15 @@ impl<'e> Scheduler<'e> {
     fn conclude(&mut self, id: u64) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let Some(Search { prompt, finished, .. }) = request.search.take() else { return };
-        let (how, answers) = (request.asked.sampling.clone(), request.asked.answers);
+        let asked = request.asked.clone();
         let mut found = finished.into_iter();
-        for answer in 0..answers {
+        for answer in 0..asked.answers {
             let Some(Found { ids, logprobs, stop, .. }) = found.next() else {
                 // Fewer than were asked for: the vocabulary has no more, or the time was up.
                 self.tell(id, Event::Ended { answer, stop: Stop::Length });
                 continue;
             };
-            let Ok((_, mut writer)) = self.answerer(&how, &prompt) else { return };
+            let Ok((_, mut writer)) = self.answerer(&asked, &prompt) else { return };
             let mut text: String = ids.iter().map(|id| writer.push(*id).text).collect();
             text.push_str(&writer.rest());
             self.totals.answer_tokens += ids.len() as u64;

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use fathom_base::{Event, GenerateRequest, Load, Sampling, Stop, Usage};
+use fathom_base::{Event, GenerateRequest, Load, Stop, Usage};
 use fathom_grad::VIRTUAL;
 use fathom_model::RopeSpec;
 use fathom_tensor::{PAGE_ROWS, Tensor};
@@ -182,7 +182,7 @@ impl<'e> Scheduler<'e> {
             ));
         }
         let (how, arrived, prompt_tokens) = (&asked.sampling, self.clock.now(), ids.len());
-        let (sampler, writer) = self.answerer(how, &ids)?;
+        let (sampler, writer) = self.answerer(&asked, &ids)?;
         let search = Search::of(&asked, &ids, sampler.ends());
         let ids: Vec<u32> = self.led().chain(ids).collect();
         let adapter = asked.adapter.as_deref().map(|name| self.engine.adapter(name)).transpose()?;
@@ -240,11 +240,14 @@ impl<'e> Scheduler<'e> {
     }
 
     /// What chooses and writes an answer to a prompt.
-    fn answerer(&self, how: &Sampling, prompt: &[u32]) -> Result<(Sampler, Writer<'e>), Error> {
-        let tokenizer = self.engine.tokenizer;
+    fn answerer(&self, asked: &GenerateRequest, prompt: &[u32]) -> Result<(Sampler, Writer<'e>), Error> {
+        let (tokenizer, how) = (self.engine.tokenizer, &asked.sampling);
+        let special = |id: &u32| tokenizer.is_special(*id);
+        let id = |spelled: &String| Some((tokenizer.token_id(spelled).filter(special)?, spelled.clone()));
+        let shown = asked.shown.iter().filter_map(id).collect();
         let own = if how.ignore_eos { &[][..] } else { tokenizer.stops() };
         let sampler = Sampler::new(how, prompt, &[&how.stop_ids, own].concat())?;
-        Ok((sampler, Writer::new(tokenizer.stream_after(prompt), how, own)))
+        Ok((sampler, Writer::new(tokenizer.stream_after(prompt), how, own).showing(shown)))
     }
 
     /// Ends a request with what it has; its events end here.

@@ -221,7 +221,7 @@ impl Scheduler<'_> {
             let sequence = &self.running[index];
             let Some(request) = self.requests.get(&sequence.request) else { return };
             let prompt = &sequence.ids[self.bounds.lead..];
-            let Ok((_, writer)) = self.answerer(&request.asked.sampling, prompt) else { return };
+            let Ok((_, writer)) = self.answerer(&request.asked, prompt) else { return };
             let other = self.running[index].again(answer, writer, self.pages.table());
             let sequence = &self.running[index];
             // Of those on disk one runs.

@@ -25,6 +25,7 @@ use llguidance::{Matcher, ParserFactory};
 use crate::error::Error;
 use probe::{Asked, Probe};
 use serde::Serialize;
+use serde_json::{Value, json};
 use turns::Turns;
 
 /// Longest grammar, in bytes.
@@ -187,13 +188,11 @@ fn refused(message: String) -> Error {
 /// The grammar of a structure, and its length in bytes.
 fn grammar(structure: &Structure) -> Result<(TopLevelGrammar, usize), Error> {
     Ok(match structure {
-        Structure::JsonObject => {
-            (TopLevelGrammar::from_json_schema(serde_json::json!({"type": "object"})), 0)
-        }
+        Structure::JsonObject => (TopLevelGrammar::from_json_schema(spaced(json!({"type": "object"}))), 0),
         Structure::JsonSchema(schema) => {
             let value = serde_json::from_str(schema)
                 .map_err(|error| refused(format!("the schema is not JSON: {error}")))?;
-            (TopLevelGrammar::from_json_schema(value), schema.len())
+            (TopLevelGrammar::from_json_schema(spaced(value)), schema.len())
         }
         Structure::Regex(regex) => (TopLevelGrammar::from_regex(regex), regex.len()),
         Structure::Choice(texts) if texts.is_empty() => {
@@ -207,6 +206,23 @@ fn grammar(structure: &Structure) -> Result<(TopLevelGrammar, usize), Error> {
         }
         Structure::Grammar(lark) => (TopLevelGrammar::from_lark(lark.clone()), lark.len()),
     })
+}
+
+/// White space between two tokens of JSON, where a schema does not say: a space, or a line's end and an indent. A model that writes
+/// no end of it writes no answer.
+const SPACE: &str = r"\x20|\x0D?\x0A[\x20\x09]{0,16}";
+
+/// A schema that says which white space there may be.
+fn spaced(schema: Value) -> Value {
+    let mut schema = if schema == true { json!({}) } else { schema };
+    let Some(members) = schema.as_object_mut() else { return schema };
+    let options = members.entry("x-guidance").or_insert_with(|| json!({}));
+    if let Some(options) = options.as_object_mut()
+        && !["whitespace_pattern", "whitespace_flexible"].iter().any(|key| options.contains_key(*key))
+    {
+        options.insert("whitespace_pattern".into(), SPACE.into());
+    }
+    schema
 }
 
 /// A token as the library has it. Special tokens are not text: the mark keeps their spelling from being matched.

@@ -117,6 +117,43 @@ fn a_chain_of_rules_as_long_as_a_grammar_may_be_has_stack_enough() {
     assert!(structures.compile(&tokenizer, tokenizer.vocab_size(), &grammar).is_ok());
 }
 
+/// Whether an answer may be this text, whatever a model would like to say.
+fn admits(structure: Structure, text: &str) -> bool {
+    let (tokenizer, structures) = (tokenizer(), Structures::default());
+    let mut structured = structures.compile(&tokenizer, tokenizer.vocab_size(), &structure).unwrap();
+    let ids = text.bytes().map(|byte| tokenizer.encode(&(byte as char).to_string()).unwrap()[0]);
+    ids.into_iter().all(|id| {
+        let mask = structured.mask().unwrap().to_vec();
+        mask[id as usize / 32] >> (id % 32) & 1 == 1 && structured.take(id).is_ok()
+    })
+}
+
+/// A model that writes white space without end writes no answer.
+#[test]
+fn white_space_between_tokens_of_json_is_bounded_or_as_a_schema_says() {
+    let of = |more: &str| {
+        schema(&format!(r#"{{"type": "object", "properties": {{"a": {{"type": "integer"}}}}{more}}}"#))
+    };
+    for usual in [of(""), Structure::JsonObject] {
+        for text in ["{\"a\":1}", "{ \"a\": 1 }", "{\n    \"a\": 1\n}", "{\r\n\t\"a\" : 1"] {
+            assert!(admits(usual.clone(), text), "{text:?}");
+        }
+        for text in ["{  ", "{\n\n", "{\t", "{\"a\":  ", &format!("{{\n{}", " ".repeat(17))] {
+            assert!(!admits(usual.clone(), text), "{text:?}");
+        }
+    }
+    for (pattern, inside, outside) in [
+        (r#""whitespace_pattern": "[ ]?""#, "{ \"a\": 1}", "{\n"),
+        (r#""whitespace_pattern": "[ \\n]*""#, "{\n\n  \n\"a\" : 1}", "{\t"),
+        (r#""whitespace_flexible": false"#, "{\"a\":1}", "{ "),
+        (r#""whitespace_flexible": true"#, "{\n\n\n\t  \"a\":1}", "{a"),
+    ] {
+        let structure = of(&format!(r#", "x-guidance": {{{pattern}}}"#));
+        assert!(admits(structure.clone(), inside), "{pattern} {inside:?}");
+        assert!(!admits(structure, outside), "{pattern} {outside:?}");
+    }
+}
+
 /// What a program has to do in the place of one that compiles.
 fn probing(script: &str) -> (tempfile::TempDir, Structures) {
     let folder = tempfile::tempdir().unwrap();

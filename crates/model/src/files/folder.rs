@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use fathom_base::PartialSampling;
 use fathom_grad::Params;
 use fathom_tensor::{DType, Device};
 use serde_json::{Map, Value, json};
@@ -35,6 +36,23 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
+    /// How tokens are chosen where nobody says, as `generation_config.json` has it. What no sampler takes is left out.
+    pub fn sampling(&self) -> PartialSampling {
+        let number = |key: &str, least: f64, most: f64| {
+            self.others.get(key)?.as_f64().filter(|value| (least..=most).contains(value))
+        };
+        let draws = self.others.get("do_sample").and_then(Value::as_bool);
+        // Transformers draws with a temperature of 1 where the file does not name one.
+        let temperature = number("temperature", 0.0, f64::MAX).or((draws == Some(true)).then_some(1.0));
+        PartialSampling {
+            temperature: if draws == Some(false) { None } else { temperature },
+            top_k: self.others.get("top_k").and_then(Value::as_u64).and_then(|k| usize::try_from(k).ok()),
+            top_p: number("top_p", f64::MIN_POSITIVE, 1.0),
+            min_p: number("min_p", 0.0, 1.0),
+            repetition_penalty: number("repetition_penalty", 0.001, 1000.0),
+        }
+    }
+
     /// With what another says of special tokens where this one is silent.
     fn or(self, other: GenerationConfig) -> GenerationConfig {
         GenerationConfig {
@@ -280,5 +298,40 @@ pub(super) fn torch_name(dtype: DType) -> &'static str {
         DType::Bf16 => "bfloat16",
         DType::F16 => "float16",
         _ => "float32",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(file: &Value, expected: PartialSampling) {
+        let others = file.as_object().cloned().unwrap_or_default();
+        assert_eq!(GenerationConfig { others, ..GenerationConfig::default() }.sampling(), expected, "{file}");
+    }
+
+    #[test]
+    fn sampling_is_what_a_file_says_and_a_sampler_takes() {
+        let nothing = PartialSampling::default;
+        let of = |temperature| PartialSampling { temperature, ..nothing() };
+        check(
+            &json!({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0, "repetition_penalty": 1.05}),
+            PartialSampling {
+                temperature: Some(0.6),
+                top_k: Some(20),
+                top_p: Some(0.95),
+                min_p: Some(0.0),
+                repetition_penalty: Some(1.05),
+            },
+        );
+        check(&json!({"do_sample": true}), of(Some(1.0)));
+        check(&json!({"temperature": 0.7}), of(Some(0.7)));
+        check(&json!({"do_sample": false, "temperature": 0.7}), of(None));
+        check(
+            &json!({"temperature": null, "top_k": -1, "top_p": 0, "min_p": 2, "repetition_penalty": 0}),
+            nothing(),
+        );
+        check(&json!({"temperature": "x", "max_length": 20}), nothing());
     }
 }

@@ -46,6 +46,11 @@ impl Tools {
         self.forced.as_deref()
     }
 
+    /// Marks that the text of an answer has to have, also where they are special tokens.
+    fn shown(&self) -> Vec<String> {
+        tools::shown(if self.offered() { self.format } else { ToolFormat::None })
+    }
+
     /// Tools were offered.
     fn offered(&self) -> bool {
         !self.names.is_empty()
@@ -104,9 +109,12 @@ fn readable(mut message: Map<String, Value>, at: usize) -> Result<Map<String, Va
     if !message.get("role").is_some_and(Value::is_string) {
         return Err(Fault::field(&name, "has no `role`"));
     }
+    let calls = message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
     let content = match message.remove("content") {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text,
+        // Of calls alone some templates ask whether there is none.
+        None | Some(Value::Null) if calls => Value::Null,
+        None | Some(Value::Null) => "".into(),
+        Some(Value::String(text)) => text.into(),
         Some(Value::Array(parts)) => {
             let text = |part: &Value| match part["type"].as_str() {
                 Some("text" | "input_text" | "output_text") | None => {
@@ -115,13 +123,18 @@ fn readable(mut message: Map<String, Value>, at: usize) -> Result<Map<String, Va
                 _ => None,
             };
             let wrong = || Fault::field(&name, "has parts that are not text; this model reads text alone");
-            parts.iter().map(|part| text(part).ok_or_else(wrong)).collect::<Result<Vec<_>, _>>()?.join("")
+            parts
+                .iter()
+                .map(|part| text(part).ok_or_else(wrong))
+                .collect::<Result<Vec<_>, _>>()?
+                .join("")
+                .into()
         }
         Some(_) => {
             return Err(Fault::field(&name, "has a `content` that is neither a string nor a list of parts"));
         }
     };
-    message.insert("content".into(), content.into());
+    message.insert("content".into(), content);
     match message.get_mut("tool_calls") {
         None => {}
         Some(Value::Null) => _ = message.remove("tool_calls"),
@@ -259,6 +272,7 @@ impl Talk {
         tools.prompt = prompt[prompt.floor_char_boundary(prompt.len().saturating_sub(64))..].to_string();
         let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
         (request.logprobs, request.prompt_logprobs) = (logprobs, prompt_logprobs);
+        request.shown = tools.shown();
         if request.sampling.max_tokens == 0 {
             return Err(Fault::field("max_tokens", "has to be at least 1"));
         }

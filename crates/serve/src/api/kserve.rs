@@ -5,7 +5,7 @@ use axum::http::Response;
 use fathom_base::{Event, Reading, Usage};
 use serde_json::{Map, Value, json};
 
-use super::params::Params;
+use super::params::{Params, one_answer};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, tensors};
 use crate::answering::{Answering, collect};
 use crate::fault::{Fault, Words};
@@ -106,7 +106,9 @@ fn generation(asked: &Asked) -> Result<(String, Fields), Fault> {
     let parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
     fields.take::<Value>("id")?;
     fields.take::<bool>("stream")?;
-    Ok((text, fields.under(parameters)))
+    let fields = fields.under(parameters);
+    one_answer(&fields, "generate")?;
+    Ok((text, fields))
 }
 
 /// `/v2/models/NAME/generate`.

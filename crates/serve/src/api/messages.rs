@@ -6,6 +6,7 @@ use fathom_base::{Event, Reading, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
+use super::params::one_answer;
 use super::tools::{self, AnswerPart, Scanner};
 use super::{Answer, Asked, Server, ignored, json_answer, prepared, raw, typed};
 use crate::fault::{Fault, Words};
@@ -55,7 +56,8 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
     if words.is_empty() && calls.is_empty() {
         return Ok(());
     }
-    let mut said = json!({"role": role, "content": text_of(&words.into(), "messages")?});
+    let content = if words.is_empty() { Value::Null } else { text_of(&words.into(), "messages")?.into() };
+    let mut said = json!({"role": role, "content": content});
     if !calls.is_empty() {
         said["tool_calls"] = calls.into();
     }
@@ -84,6 +86,7 @@ fn prefill(messages: &mut Vec<Value>) -> Result<bool, Fault> {
 /// The request in OpenAI's fields; what is left over stays and is judged as there.
 fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     let mut fields = Fields::of(body);
+    one_answer(&fields, "messages")?;
     let mut to = Map::new();
     let mut messages = Vec::new();
     let system = text_of(&fields.or("system", Value::Null)?, "system")?;
@@ -174,9 +177,6 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
         Talk::ask(&of, asked, fields, None)
     });
     let mut talk = talk.await?;
-    if talk.params.answers() != 1 {
-        return Err(Fault::field("n", "is no field of messages"));
-    }
     let id = server.unique("msg_");
     if talk.params.stream {
         let unknown = std::mem::take(&mut talk.unknown);

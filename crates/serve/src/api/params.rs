@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fathom_base::{Beams, EarlyStopping, GenerateRequest, ModelCard, Prompt, Sampling, Structure};
+use fathom_base::{
+    Beams, EarlyStopping, GenerateRequest, ModelCard, PartialSampling, Prompt, Sampling, Structure,
+};
 use serde_json::{Map, Value};
 
+use super::schema::Spacing;
 use super::{Asked, schema};
 use crate::fault::Fault;
 use crate::fields::Fields;
@@ -35,6 +38,7 @@ pub struct Params {
     answers: usize,
     beams: Option<Beams>,
     structure: Option<Structure>,
+    spacing: Spacing,
     adapter: Option<String>,
     priority: i32,
     scope: String,
@@ -84,9 +88,11 @@ impl Params {
             }
             None => fields.take("max_tokens")?,
         };
+        let (structure, spacing) = schema::structure(fields, settings)?;
         Ok(Params {
-            sampling: sampling(shared, fields)?,
-            structure: schema::structure(fields, settings)?,
+            sampling: sampling(shared, &card.sampling, fields)?,
+            structure,
+            spacing,
             name: name.unwrap_or_else(|| model.name.clone()),
             model,
             card,
@@ -141,7 +147,7 @@ impl Params {
         if self.structure.is_some() {
             return Err(Fault::field("tool_choice", "and a structure of the answer exclude each other"));
         }
-        self.structure = Some(structure);
+        self.structure = Some(self.spacing.on(structure));
         Ok(())
     }
 
@@ -195,6 +201,17 @@ pub fn prompt_logprobs(fields: &mut Fields, settings: &Settings) -> Result<Optio
 }
 
 /// # Errors
+/// Several answers are asked for where a route has one.
+pub fn one_answer(fields: &Fields, of: &str) -> Result<(), Fault> {
+    match fields.get("n") {
+        Some(count) if !count.is_null() && count.as_f64() != Some(1.0) => {
+            Err(Fault::field("n", format_args!("is no field of {of}, which has one answer; leave it out")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// # Errors
 /// More than a limit.
 pub fn most(name: &str, count: usize, limit: u64) -> Result<(), Fault> {
     if count as u64 > limit {
@@ -211,8 +228,12 @@ fn priority(asked: i64) -> i32 {
     i32::try_from(-asked.clamp(-1000, 1000)).unwrap_or(0)
 }
 
-/// How tokens are chosen; OpenAI's defaults.
-fn sampling(shared: &Shared, fields: &mut Fields) -> Result<Sampling, Fault> {
+/// How tokens are chosen: where the request is silent as the model's files say, and where they are as OpenAI does.
+fn sampling(shared: &Shared, model: &PartialSampling, fields: &mut Fields) -> Result<Sampling, Fault> {
+    // A search chooses no token by chance.
+    let searches = fields.get("use_beam_search") == Some(&Value::Bool(true));
+    let usual = Sampling { temperature: 1.0, ..Sampling::default() };
+    let usual = if searches { usual } else { model.on(usual) };
     let settings = &shared.settings;
     let stop: Vec<String> = fields.list("stop")?;
     let stop_ids: Vec<u32> = fields.list("stop_token_ids")?;
@@ -220,14 +241,14 @@ fn sampling(shared: &Shared, fields: &mut Fields) -> Result<Sampling, Fault> {
     if stop.iter().any(|text| text.is_empty() || text.len() > 1024) {
         return Err(Fault::field("stop", "has to be texts of 1 to 1024 bytes"));
     }
-    let top_k = fields.or("top_k", -1i64)?;
+    let top_k = fields.take::<i64>("top_k")?;
     Ok(Sampling {
-        temperature: fields.or("temperature", 1.0)?,
-        top_k: usize::try_from(top_k).unwrap_or(0),
-        top_p: fields.or("top_p", 1.0)?,
-        min_p: fields.or("min_p", 0.0)?,
+        temperature: fields.or("temperature", usual.temperature)?,
+        top_k: top_k.map_or(usual.top_k, |top_k| usize::try_from(top_k).unwrap_or(0)),
+        top_p: fields.or("top_p", usual.top_p)?,
+        min_p: fields.or("min_p", usual.min_p)?,
         typical_p: fields.or("typical_p", 1.0)?,
-        repetition_penalty: fields.or("repetition_penalty", 1.0)?,
+        repetition_penalty: fields.or("repetition_penalty", usual.repetition_penalty)?,
         frequency_penalty: fields.or("frequency_penalty", 0.0)?,
         presence_penalty: fields.or("presence_penalty", 0.0)?,
         logit_bias: bias(fields, settings.max_bias)?,

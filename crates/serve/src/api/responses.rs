@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::chat::Talk;
 use super::logprobs::{self, Spelling};
+use super::params::one_answer;
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared};
 use crate::answering;
@@ -24,7 +25,7 @@ fn message(item: &Value) -> Result<Value, Fault> {
         Some("function_call") => {
             let function = json!({"name": item["name"], "arguments": item["arguments"]});
             let call = json!({"id": item["call_id"], "type": "function", "function": function});
-            Ok(json!({"role": "assistant", "content": "", "tool_calls": [call]}))
+            Ok(json!({"role": "assistant", "content": null, "tool_calls": [call]}))
         }
         Some("function_call_output") => {
             Ok(json!({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}))
@@ -38,6 +39,7 @@ fn message(item: &Value) -> Result<Value, Fault> {
 
 /// The request in the fields of a chat.
 fn chat(mut fields: Fields) -> Result<Fields, Fault> {
+    one_answer(&fields, "responses")?;
     let mut to = Map::new();
     let mut messages = Vec::new();
     if let Some(text) = fields.take::<String>("instructions")? {
@@ -195,14 +197,14 @@ fn words_item(id: &str, part: Value, status: &str) -> Value {
     json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
 }
 
-fn call_item(server: &Server, call: &Call) -> Value {
+fn call_item(server: &Server, call: &Call, status: &str) -> Value {
     json!({
         "type": "function_call",
         "id": server.unique("fc_"),
         "call_id": server.unique("call_"),
         "name": call.name,
         "arguments": call.arguments,
-        "status": "completed",
+        "status": status,
     })
 }
 
@@ -218,9 +220,6 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
         Ok((Talk::ask(&of, asked, chat(fields)?, None)?, repeated))
     })
     .await?;
-    if talk.params.answers() != 1 {
-        return Err(Fault::field("n", "is no field of responses"));
-    }
     let sampling = &talk.params.sampling;
     let frame = Frame {
         id: server.unique("resp_"),
@@ -247,7 +246,10 @@ fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &answering::Answ
         let part = words_part(&words, &Logprobs::of(talk).json(&answer.logprobs));
         output.push(words_item(&server.unique("msg_"), part, status(answer.stop.as_ref())));
     }
-    output.extend(calls.iter().map(|call| call_item(server, call)));
+    // A call that was found is whole; one that the answer is ends with it.
+    let status_of_calls =
+        if talk.tools.forced().is_some() { status(answer.stop.as_ref()) } else { "completed" };
+    output.extend(calls.iter().map(|call| call_item(server, call, status_of_calls)));
     let body = frame.json(status(answer.stop.as_ref()), output, usage(&talk.answering.usage));
     json_answer(&body)
 }
@@ -362,10 +364,10 @@ impl Items {
         self.output.push(item);
     }
 
-    fn call(&mut self, call: &Call, out: &mut Frames) {
+    fn call(&mut self, call: &Call, status: &str, out: &mut Frames) {
         self.close(out);
         self.pending.clear();
-        let (index, item) = (self.output.len(), call_item(&self.server, call));
+        let (index, item) = (self.output.len(), call_item(&self.server, call, status));
         let mut started = item.clone();
         (started["status"], started["arguments"]) = ("in_progress".into(), "".into());
         self.tell("response.output_item.added", json!({"output_index": index, "item": started}), out);
@@ -385,7 +387,7 @@ impl Items {
             match (part, &mut self.forced) {
                 (AnswerPart::Text(text), Some(call)) => call.arguments.push_str(&text),
                 (AnswerPart::Text(text), None) => self.text(&text, out),
-                (AnswerPart::Call(call), _) => self.call(&call, out),
+                (AnswerPart::Call(call), _) => self.call(&call, "completed", out),
             }
         }
     }
@@ -409,9 +411,10 @@ impl Protocol for Items {
             Event::Ended { stop, .. } => {
                 let parts = self.scanner.finish();
                 self.parts(parts, out);
+                let ended = status(Some(&stop));
                 self.stop = Some(stop);
                 if let Some(call) = self.forced.take() {
-                    self.call(&call, out);
+                    self.call(&call, ended, out);
                 }
                 self.close(out);
             }

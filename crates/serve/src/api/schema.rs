@@ -1,17 +1,66 @@
 //! What an answer has to be: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`.
 
 use fathom_base::Structure;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::settings::Settings;
 
-/// The structure that a request asks for, if any.
+/// The compiler's options of a schema, among its members.
+const OPTIONS: &str = "x-guidance";
+/// Longest pattern of white space, in bytes.
+const MOST_PATTERN: usize = 1024;
+
+/// The white space between the tokens of JSON that a request asks for, where it does: a pattern, or none of an empty one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spacing(Option<String>);
+
+impl Spacing {
+    /// Takes vLLM's fields of it.
+    ///
+    /// # Errors
+    /// A pattern that is too long.
+    fn take(prefix: &str, fields: &mut Fields) -> Result<Spacing, Fault> {
+        let name = format!("{prefix}whitespace_pattern");
+        let pattern: Option<String> = fields.take(&name)?;
+        if let Some(bytes) = pattern.as_ref().map(String::len).filter(|bytes| *bytes > MOST_PATTERN) {
+            return Err(Fault::field(&name, format_args!("has {bytes} bytes; {MOST_PATTERN} are the most")));
+        }
+        Ok(Spacing(pattern))
+    }
+
+    /// A structure of JSON with this white space; any other as it is.
+    pub fn on(&self, structure: Structure) -> Structure {
+        let Some(pattern) = &self.0 else { return structure };
+        let schema = match &structure {
+            Structure::JsonObject => Ok(json!({"type": "object"})),
+            Structure::JsonSchema(text) => serde_json::from_str(text),
+            _ => return structure,
+        };
+        // What is no schema is refused where it is compiled.
+        let Ok(mut schema) = schema else { return structure };
+        if schema == true {
+            schema = json!({});
+        }
+        let Some(members) = schema.as_object_mut() else { return structure };
+        let how = match pattern.as_str() {
+            "" => json!({"whitespace_flexible": false}),
+            pattern => json!({"whitespace_pattern": pattern}),
+        };
+        match members.get_mut(OPTIONS).and_then(Value::as_object_mut) {
+            Some(options) => options.extend(how.as_object().cloned().unwrap_or_default()),
+            None => _ = members.insert(OPTIONS.into(), how),
+        }
+        by_schema(&schema)
+    }
+}
+
+/// The structure that a request asks for, if any, and the white space in it.
 ///
 /// # Errors
 /// More than one, none that is known, or one that is too large or too deep.
-pub fn structure(fields: &mut Fields, settings: &Settings) -> Result<Option<Structure>, Fault> {
+pub fn structure(fields: &mut Fields, settings: &Settings) -> Result<(Option<Structure>, Spacing), Fault> {
     let mut found: Vec<(&str, Structure)> = Vec::new();
     if let Some(format) = fields.take::<Map<String, Value>>("response_format")?
         && let Some(structure) = response_format(format)?
@@ -20,15 +69,21 @@ pub fn structure(fields: &mut Fields, settings: &Settings) -> Result<Option<Stru
     }
     let mut nested = fields.part("structured_outputs")?;
     guided("", &mut nested, &mut found)?;
+    let mut spacing = Spacing::take("", &mut nested)?;
+    if nested.or("disable_any_whitespace", false)? {
+        spacing = Spacing(Some(String::new()));
+    }
     fields.rest_of("structured_outputs", nested)?;
     guided("guided_", fields, &mut found)?;
+    let guided = Spacing::take("guided_", fields)?;
+    let spacing = if guided.0.is_some() { guided } else { spacing };
     if found.len() > 1 {
         let names: Vec<&str> = found.iter().map(|(name, _)| *name).collect();
         return Err(Fault::bad(format!("an answer has one structure; {} say one each", names.join(" and "))));
     }
-    let Some((name, structure)) = found.pop() else { return Ok(None) };
+    let Some((name, structure)) = found.pop() else { return Ok((None, spacing)) };
     check(name, &structure, settings)?;
-    Ok(Some(structure))
+    Ok((Some(spacing.on(structure)), spacing))
 }
 
 /// The structure of JSON by a schema.
@@ -135,6 +190,7 @@ mod tests {
     #[track_caller]
     fn check(body: &str, expected: Result<Option<Structure>, &str>) {
         let found = structure(&mut Fields::parse(body.as_bytes()).unwrap(), &Settings::default());
+        let found = found.map(|(structure, _)| structure);
         match (found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{body}"),
             (Err(fault), Err(part)) => assert!(fault.message.contains(part), "{body}: {}", fault.message),
@@ -168,6 +224,38 @@ mod tests {
         let deep = format!(r#"{{"guided_json": {}{}}}"#, "[".repeat(40), "]".repeat(40));
         check(&deep, Err("nested 40 deep"));
         check(&format!(r#"{{"guided_regex": "{}"}}"#, "a".repeat(70_000)), Err("70000 bytes"));
+    }
+
+    #[test]
+    fn the_white_space_that_is_asked_for_is_the_schemas() {
+        let with =
+            |how: &str| Ok(Some(Structure::JsonSchema(format!(r#"{{"type":"object","x-guidance":{how}}}"#))));
+        let one = r#"{"whitespace_pattern":" ?"}"#;
+        check(r#"{"guided_json": {"type": "object"}, "guided_whitespace_pattern": " ?"}"#, with(one));
+        check(
+            r#"{"response_format": {"type": "json_object"}, "guided_whitespace_pattern": " ?"}"#,
+            with(one),
+        );
+        check(
+            r#"{"structured_outputs": {"json": {"type": "object"}, "whitespace_pattern": " ?"}}"#,
+            with(one),
+        );
+        let none = r#"{"whitespace_flexible":false}"#;
+        check(
+            r#"{"structured_outputs": {"json": {"type": "object"}, "disable_any_whitespace": true}}"#,
+            with(none),
+        );
+        check(r#"{"guided_json": {"type": "object"}, "guided_whitespace_pattern": ""}"#, with(none));
+        let both = r#"{"lenient":true,"whitespace_pattern":" ?"}"#;
+        let body = r#"{"guided_json": {"type": "object", "x-guidance": {"lenient": true}}, "guided_whitespace_pattern": " ?"}"#;
+        check(body, with(both));
+        check(
+            r#"{"guided_regex": "a", "guided_whitespace_pattern": " ?"}"#,
+            Ok(Some(Structure::Regex("a".into()))),
+        );
+        check(r#"{"guided_whitespace_pattern": " ?"}"#, Ok(None));
+        let long = format!(r#"{{"guided_whitespace_pattern": "{}"}}"#, " ".repeat(2000));
+        check(&long, Err("has 2000 bytes"));
     }
 
     #[test]

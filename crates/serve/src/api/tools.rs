@@ -27,8 +27,24 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const MISTRAL: &str = "[TOOL_CALLS]";
 const LLAMA: &str = "<|python_tag|>";
+/// Behind the name of a tool, in Mistral's newer forms: before a call's identifier, and before its arguments.
+const CALL_ID: &str = "[CALL_ID]";
+const ARGS: &str = "[ARGS]";
 /// What thoughts stand between. A call in them is one that the model thinks of, not one that it makes.
 const THOUGHTS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
+
+/// Marks that the text of an answer has to have, also where they are special tokens: those of thoughts, and of calls in a format.
+pub fn shown(format: ToolFormat) -> Vec<String> {
+    let calls: &[&str] = match format {
+        ToolFormat::Auto => &[OPEN, CLOSE, MISTRAL, CALL_ID, ARGS, LLAMA],
+        ToolFormat::Hermes => &[OPEN, CLOSE],
+        ToolFormat::Llama3 => &[LLAMA],
+        ToolFormat::Mistral => &[MISTRAL, CALL_ID, ARGS],
+        ToolFormat::None => &[],
+    };
+    let thoughts = THOUGHTS.iter().flat_map(|(open, close)| [*open, *close]);
+    thoughts.chain(calls.iter().copied()).map(str::to_string).collect()
+}
 
 /// Finds calls in a text that grows.
 #[derive(Debug)]
@@ -201,13 +217,12 @@ impl Scanner {
     /// The calls that a text is; none if it is something else, or calls what there is not.
     fn calls(&self, text: &str) -> Option<Vec<Call>> {
         let mut calls = Vec::new();
-        let mut rest = text.trim().trim_start_matches("[TOOL_CALLS]").trim();
+        let mut rest = text.trim().trim_start_matches(MISTRAL).trim();
         while !rest.is_empty() {
-            // Mistral's newer form names the tool before its arguments.
-            let named = self.names.iter().find(|name| {
-                rest.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(['{', '[']))
-            });
-            let body = named.map_or(rest, |name| rest[name.len()..].trim_start_matches("[ARGS]"));
+            let (named, body) = match self.names.iter().find_map(|name| Some((name, behind(name, rest)?))) {
+                Some((name, body)) => (Some(name), body),
+                None => (None, rest),
+            };
             let (value, after) = raw::first(body)?;
             match (named, raw::elements(value)) {
                 (Some(name), _) => calls.push(Call { name: name.clone(), arguments: value.to_string() }),
@@ -243,6 +258,17 @@ impl Scanner {
         let none = matches!(arguments.trim(), "" | "null");
         Some(Call { name, arguments: if none { "{}".to_string() } else { arguments } })
     }
+}
+
+/// The arguments that stand behind the name of a tool, as Mistral's newer forms have them: `add{..}`, `add[ARGS]{..}`,
+/// `add[CALL_ID]x[ARGS]{..}`.
+fn behind<'t>(name: &str, text: &'t str) -> Option<&'t str> {
+    let rest = text.strip_prefix(name)?.trim_start();
+    let rest = match rest.strip_prefix(CALL_ID) {
+        Some(called) => called.split_once(ARGS)?.1,
+        None => rest.strip_prefix(ARGS).unwrap_or(rest),
+    };
+    Some(rest.trim_start()).filter(|arguments| arguments.starts_with('{'))
 }
 
 /// A member of an object by its name; of several the last.
@@ -391,6 +417,10 @@ mod tests {
             &[add, "now({})"],
         );
         check(r#"[TOOL_CALLS]add[ARGS]{"a": 1}"#, &[add]);
+        check(
+            r#"[TOOL_CALLS]add[CALL_ID]x9[ARGS]{"a": 1}[TOOL_CALLS]now[CALL_ID]y8[ARGS]{}"#,
+            &[add, "now({})"],
+        );
         check(r#"[{"name": "add", "arguments": {"a": 1}}]"#, &[add]);
     }
 

@@ -79,7 +79,7 @@ impl Common {
             return Err(Fault::bad("there are no texts"));
         }
         let context = model.service.card().context_tokens;
-        let read = |input: Input| {
+        let read = |(at, input): (usize, Input)| {
             let text = match input {
                 Input::Text(text) => model.service.read(&text, numbers, cut).map_err(Fault::refused)?,
                 Input::Ids(mut ids) => {
@@ -88,14 +88,17 @@ impl Common {
                 }
             };
             match text.ids.len() {
-                0 => Err(Fault::bad("a text is empty, and nothing can be computed of no tokens")),
+                // The tokenizer puts nothing around it either.
+                0 => Err(Fault::bad(format!(
+                    "text {at} of the request, counted from 0, is empty for this model, and nothing can be computed of no tokens; leave it out"
+                ))),
                 of if context > 0 && of > context => Err(Fault::bad(format!(
                     "a text has {of} tokens; {context} are the most of this model (truncate_prompt_tokens: -1 reads the first of them)"
                 ))),
                 _ => Ok(text),
             }
         };
-        let texts = inputs.into_iter().map(read).collect::<Result<Vec<TextIds>, Fault>>()?;
+        let texts = inputs.into_iter().enumerate().map(read).collect::<Result<Vec<TextIds>, Fault>>()?;
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
         let held = model.admission.admit(tokens as u64, 0, model.service.load().prefill_tokens_per_s)?;
         let name = name.unwrap_or_else(|| model.name.clone());
@@ -155,23 +158,18 @@ fn inputs(value: Value, limit: u64) -> Result<Vec<Input>, Fault> {
             "has to be a string, a list of strings, a list of token ids, or a list of such lists",
         )
     };
-    let text = |text: String| {
-        if text.is_empty() {
-            return Err(Fault::field("input", "has an empty text, of which nothing can be computed"));
-        }
-        Ok(Input::Text((text, None)))
-    };
+    let text = |text: String| Input::Text((text, None));
     let ids = |values: &[Value]| {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong);
         Ok(Input::Ids(values.iter().map(id).collect::<Result<Vec<u32>, Fault>>()?))
     };
     match value {
-        Value::String(one) => Ok(vec![text(one)?]),
+        Value::String(one) => Ok(vec![text(one)]),
         Value::Array(all) if !all.is_empty() && all.iter().all(Value::is_number) => Ok(vec![ids(&all)?]),
         Value::Array(all) => {
             most("input", all.len(), limit)?;
             let one = |one| match one {
-                Value::String(one) => text(one),
+                Value::String(one) => Ok(text(one)),
                 Value::Array(one) => ids(&one),
                 _ => Err(wrong()),
             };

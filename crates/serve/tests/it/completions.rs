@@ -1,6 +1,6 @@
 //! Completions, as evaluation harnesses ask for them.
 
-use fathom_base::{Beams, EarlyStopping};
+use fathom_base::{Beams, EarlyStopping, PartialSampling};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock};
@@ -154,4 +154,39 @@ async fn a_search_over_beams_is_asked_for_in_vllms_words() {
     }
     ask(json!({"prompt": "a", "use_beam_search": false, "length_penalty": 1, "early_stopping": false})).await;
     assert_eq!(bed.mock.last().beams, None);
+}
+
+/// vLLM's `--generation-config auto`.
+#[tokio::test]
+async fn what_a_request_does_not_say_of_sampling_its_model_does() {
+    let sampling = PartialSampling {
+        temperature: Some(0.6),
+        top_k: Some(20),
+        top_p: Some(0.95),
+        min_p: Some(0.1),
+        repetition_penalty: Some(1.05),
+    };
+    let bed = Bed::new(Mock { sampling: sampling.clone(), ..Mock::saying("Hi!") });
+    let conversation = json!([{"role": "user", "content": "a"}]);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": "a"})),
+        ("/v1/chat/completions", json!({"messages": conversation})),
+        ("/v1/responses", json!({"input": "a"})),
+        ("/v1/messages", json!({"messages": conversation, "max_tokens": 5})),
+        ("/v2/models/mock/generate", json!({"text_input": "a"})),
+    ] {
+        assert_eq!(bed.post(path, body.clone()).await.0, 200, "{path}");
+        let how = bed.mock.last().sampling;
+        assert_eq!(sampling.on(how.clone()), how, "{path}");
+        let mut asks = body;
+        let asked = json!({"temperature": 0, "top_k": -1, "top_p": 1, "min_p": 0, "repetition_penalty": 1});
+        asks.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+        assert_eq!(bed.post(path, asks).await.0, 200, "{path}");
+        let how = bed.mock.last().sampling;
+        assert_eq!((how.temperature, how.top_k, how.top_p, how.min_p), (0.0, 0, 1.0, 0.0), "{path}");
+        assert_eq!(how.repetition_penalty, 1.0, "{path}");
+    }
+    // A search draws nothing.
+    let search = json!({"prompt": "a", "use_beam_search": true, "n": 2});
+    assert_eq!((bed.post("/v1/completions", search).await.0, bed.mock.last().sampling.top_k), (200, 0));
 }

@@ -4,6 +4,7 @@
 mod access;
 mod adapters;
 mod admission;
+mod alike;
 mod bench;
 mod chat;
 mod completions;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use fathom_base::{
-    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Numbers, Prompt, Reading, Result, Service,
-    Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Numbers, PartialSampling, Prompt, Reading,
+    Result, Service, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
 };
 use fathom_serve::{Opening, ROUTES, Router, Shared, router};
 use http_body_util::BodyExt;
@@ -23,6 +23,8 @@ use tower::ServiceExt;
 pub struct Mock {
     /// What it answers, the same each time.
     pub answer: String,
+    /// Texts in it that are special tokens, one each.
+    pub special: Vec<&'static str>,
     /// Between two tokens.
     pub pace: Duration,
     /// It never answers.
@@ -33,6 +35,10 @@ pub struct Mock {
     pub fails: Option<fn() -> Error>,
     /// It stops answering in the middle, as if its thread had died.
     pub dies: bool,
+    /// Its tokenizer begins every text of which numbers are asked with a token of its own.
+    pub frames: bool,
+    /// How its files say that tokens are chosen.
+    pub sampling: PartialSampling,
     /// What it says of itself.
     pub labels: Vec<String>,
     /// Tokens a second, as it says.
@@ -71,8 +77,29 @@ fn logprob(id: u32, top: usize) -> TokenLogprob {
     TokenLogprob { id, logprob: Some(-0.5), rank: Some(0), top: likely.collect(), kept: Vec::new() }
 }
 
+/// An answer in tokens: ids and texts. Special ones have a text where the request shows them.
+fn tokens(answer: &str, special: &[&str], shown: &[String]) -> Vec<(u32, String)> {
+    let (mut rest, mut tokens) = (answer.as_bytes(), Vec::new());
+    while let Some(byte) = rest.first() {
+        let (len, text) = match special.iter().find(|text| rest.starts_with(text.as_bytes())) {
+            Some(text) => {
+                (text.len(), if shown.iter().any(|it| it == text) { text.to_string() } else { String::new() })
+            }
+            None => (1, (*byte as char).to_string()),
+        };
+        tokens.push((u32::from(*byte), text));
+        rest = &rest[len..];
+    }
+    tokens
+}
+
 /// Plays an answer to a sink.
-fn play(request: &GenerateRequest, answer: &str, (pace, dies): (Duration, bool), sink: &mut Sink) {
+fn play(
+    request: &GenerateRequest,
+    (answer, special): (&str, &[&str]),
+    (pace, dies): (Duration, bool),
+    sink: &mut Sink,
+) {
     let Prompt::Ids(prompt) = &request.prompt else { panic!("ids") };
     let mut logprobs: Vec<TokenLogprob> = Vec::new();
     if let Some(top) = request.prompt_logprobs {
@@ -80,8 +107,9 @@ fn play(request: &GenerateRequest, answer: &str, (pace, dies): (Duration, bool),
         logprobs[0].logprob = None;
     }
     sink(Event::Started { prompt: prompt.clone(), cached_tokens: 1, logprobs });
-    let bytes: Vec<u8> = answer.bytes().take(request.sampling.max_tokens).collect();
-    for (at, byte) in bytes.iter().enumerate() {
+    let all = tokens(answer, special, &request.shown);
+    let told = &all[..all.len().min(request.sampling.max_tokens)];
+    for (at, (id, text)) in told.iter().enumerate() {
         if !pace.is_zero() {
             thread::sleep(pace);
         }
@@ -89,15 +117,14 @@ fn play(request: &GenerateRequest, answer: &str, (pace, dies): (Duration, bool),
             return;
         }
         for index in 0..request.answers {
-            let id = u32::from(*byte);
-            let logprobs = request.logprobs.map(|top| logprob(id, top)).into_iter().collect();
-            sink(Event::Piece { answer: index, text: (*byte as char).to_string(), ids: vec![id], logprobs });
+            let logprobs = request.logprobs.map(|top| logprob(*id, top)).into_iter().collect();
+            sink(Event::Piece { answer: index, text: text.clone(), ids: vec![*id], logprobs });
         }
     }
     // It says that what was named for this ended it, and ends where it ends.
     let how = &request.sampling;
     let stop = match (how.stop.first(), how.stop_ids.first()) {
-        _ if bytes.len() < answer.len() => Stop::Length,
+        _ if told.len() < all.len() => Stop::Length,
         (Some(text), _) => Stop::StopText(text.clone()),
         (None, Some(id)) => Stop::StopToken(*id),
         (None, None) => Stop::EndOfText,
@@ -105,7 +132,7 @@ fn play(request: &GenerateRequest, answer: &str, (pace, dies): (Duration, bool),
     for answer in 0..request.answers {
         sink(Event::Ended { answer, stop: stop.clone() });
     }
-    let tokens = bytes.len() * request.answers;
+    let tokens = told.len() * request.answers;
     let usage =
         Usage { prompt_tokens: prompt.len(), cached_tokens: 1, answer_tokens: tokens, ..Usage::default() };
     sink(Event::Done(usage));
@@ -130,6 +157,7 @@ impl Service for Mock {
             eos: vec![0],
             bos: None,
             pad_token: Some("<pad>".into()),
+            sampling: self.sampling.clone(),
             chat_template: Some("{{ messages }}".into()),
         }
     }
@@ -163,10 +191,10 @@ impl Service for Mock {
         } else if self.hangs {
             self.held.lock().unwrap().push(sink);
         } else if self.pace.is_zero() {
-            play(&request, &self.answer, (self.pace, self.dies), &mut sink);
+            play(&request, (&self.answer, &self.special), (self.pace, self.dies), &mut sink);
         } else {
-            let (answer, how) = (self.answer.clone(), (self.pace, self.dies));
-            thread::spawn(move || play(&request, &answer, how, &mut sink));
+            let (answer, special, how) = (self.answer.clone(), self.special.clone(), (self.pace, self.dies));
+            thread::spawn(move || play(&request, (&answer, &special), how, &mut sink));
         }
         Ok(ticket)
     }
@@ -188,7 +216,11 @@ impl Service for Mock {
 
     fn render(&self, conversation: &Conversation) -> Result<String> {
         let say = |message: &Value| {
-            format!("{}:{}\n", message["role"].as_str().unwrap(), message["content"].as_str().unwrap())
+            format!(
+                "{}:{}\n",
+                message["role"].as_str().unwrap(),
+                message["content"].as_str().unwrap_or("none")
+            )
         };
         *self.tools.lock().unwrap() = conversation.tools.clone();
         let tools = if conversation.tools.is_empty() { "" } else { "tools\n" };
@@ -198,7 +230,8 @@ impl Service for Mock {
     }
 
     fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
-        let first = self.encode(first, Reading::Text)?;
+        let frame = if self.frames { "^" } else { "" };
+        let first = self.encode(&format!("{frame}{first}"), Reading::Text)?;
         let second = self.encode(second.as_deref().unwrap_or_default(), Reading::Text)?;
         let mut ids = [&first[..], &second].concat();
         ids.truncate(most.unwrap_or(usize::MAX));

@@ -60,6 +60,19 @@ async fn texts_are_labelled_scored_and_cut() {
     }
 }
 
+/// An empty text has the vector of what the tokenizer puts around it. Where that is nothing, the text is named.
+#[tokio::test]
+async fn an_empty_text_in_a_batch_has_a_vector_or_is_named() {
+    let body = json!({"input": ["a", "", "x"]});
+    let bed = Bed::new(Mock { frames: true, ..Mock::default() });
+    let (status, whole) = bed.post("/v1/embeddings", body.clone()).await;
+    let vectors: Vec<&Value> = whole["data"].as_array().unwrap().iter().map(|it| &it["embedding"]).collect();
+    assert_eq!(status, 200);
+    assert_eq!(vectors, [&json!([0.0, 1.0]), &json!([0.0, 1.0]), &json!([1.0, 0.0])]);
+    let (status, wrong) = Bed::new(Mock::default()).post("/v1/embeddings", body).await;
+    assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("text 1 of"), "{wrong}");
+}
+
 #[tokio::test]
 async fn documents_are_ranked_by_a_classifier_or_by_vectors() {
     let body = json!({"query": "x?", "documents": ["yy", {"text": "x"}, "y"], "top_n": 2});

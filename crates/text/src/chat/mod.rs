@@ -8,9 +8,11 @@
 mod conversation;
 mod follow;
 mod known;
+mod loops;
 mod python;
 mod spans;
 mod template;
+mod values;
 
 use std::ops::Range;
 

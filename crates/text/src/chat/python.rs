@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::values;
+
 /// Refuses a text of `str.format` that asks for a width or a precision of six digits or more: memory is taken for it before a limit is
 /// looked at.
 pub fn check_widths(format: &str) -> Result<(), Error> {
@@ -19,6 +21,8 @@ pub fn check_widths(format: &str) -> Result<(), Error> {
 const MOST_INDENT: usize = 64;
 /// How deep values may be nested, as Python's own limit of recursion has it, about.
 const MOST_DEPTH: usize = 500;
+/// Bytes of JSON, or of a printed list, at most. Lists may hold a list many times, each of which is written.
+const MOST_JSON: usize = 16 << 20;
 
 /// `tojson` as Transformers defines it: `json.dumps(x, ensure_ascii=False, indent=.., separators=.., sort_keys=..)`.
 pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
@@ -57,7 +61,12 @@ impl Json<'_> {
             let message = format!("tojson: a value is nested deeper than {MOST_DEPTH}");
             return Err(Error::new(ErrorKind::InvalidOperation, message));
         }
+        if self.out.len() > MOST_JSON {
+            let message = format!("tojson: a value has more than {MOST_JSON} bytes");
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
         match value.kind() {
+            ValueKind::Plain if values::exponent(value).is_some() => self.out.push_str(&number(value)),
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Undefined => {
                 // Python's words, and what to do.
@@ -79,13 +88,15 @@ impl Json<'_> {
     }
 
     fn list(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        let items: Vec<Value> = value.try_iter()?.collect();
         self.out.push('[');
-        for (at, item) in items.iter().enumerate() {
+        let mut empty = true;
+        // A list may have more items than memory holds: it is made while it is written.
+        for (at, item) in value.try_iter()?.enumerate() {
+            empty = false;
             self.item(at, depth + 1);
-            self.write(item, depth + 1)?;
+            self.write(&item, depth + 1)?;
         }
-        self.end(items.is_empty(), depth);
+        self.end(empty, depth);
         self.out.push(']');
         Ok(())
     }
@@ -152,11 +163,52 @@ impl Json<'_> {
     }
 }
 
+/// A list or an object as Python prints it.
+pub fn repr(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    print(value, 0, &mut out)?;
+    Ok(out)
+}
+
+fn print(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    if depth > MOST_DEPTH || out.len() > MOST_JSON {
+        let message =
+            format!("a list is nested deeper than {MOST_DEPTH}, or has more than {MOST_JSON} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    match value.kind() {
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::Seq => {
+            let [open, close] = if value.is_tuple() { ["(", ")"] } else { ["[", "]"] };
+            out.push_str(open);
+            for (at, item) in value.try_iter()?.enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                print(&item, depth + 1, out)?;
+            }
+            out.push_str(if value.is_tuple() && value.len() == Some(1) { "," } else { "" });
+            out.push_str(close);
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (at, key) in value.try_iter()?.enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                print(&key, depth + 1, out)?;
+                out.push_str(": ");
+                print(&value.get_item(&key)?, depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        _ => out.push_str(&format!("{value:?}")),
+    }
+    Ok(())
+}
+
 /// The text of a map's key.
 fn name(key: &Value) -> Result<String, Error> {
     match key.kind() {
         ValueKind::String => Ok(key.as_str().unwrap_or_default().to_string()),
         ValueKind::Number => Ok(number(key)),
+        ValueKind::Plain if values::exponent(key).is_some() => Ok(number(key)),
         ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.to_string()),
         ValueKind::None => Ok("null".to_string()),
         kind => {
@@ -169,20 +221,21 @@ fn name(key: &Value) -> Result<String, Error> {
 
 /// Numbers as Python prints them.
 pub fn number(value: &Value) -> String {
-    match f64::try_from(value.clone()) {
-        Ok(number) if !value.is_integer() => {
-            let text = format!("{number:?}");
-            // Python has an exponent from 1e16 on, of two digits at least.
-            match text.split_once('e') {
-                Some((mantissa, exponent)) => {
-                    let (sign, digits) =
-                        exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-                    format!("{}e{sign}{digits:0>2}", mantissa.strip_suffix(".0").unwrap_or(mantissa))
-                }
-                None => text,
-            }
-        }
+    match values::exponent(value).or(f64::try_from(value.clone()).ok()) {
+        Some(number) if !value.is_integer() => float(number),
         _ => value.to_string(),
+    }
+}
+
+/// A number that is not whole by its kind, as Python prints it: with an exponent, of two digits at least, below 1e-4 and from 1e16 on.
+pub fn float(number: f64) -> String {
+    let text = format!("{number:?}");
+    match text.split_once('e') {
+        Some((mantissa, exponent)) => {
+            let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+            format!("{}e{sign}{digits:0>2}", mantissa.strip_suffix(".0").unwrap_or(mantissa))
+        }
+        None => text,
     }
 }
 

@@ -6,22 +6,27 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value, ValueKind};
+use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error as Fault, ErrorKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json, json};
 
 use super::conversation::Conversation;
 use super::known::{self, Known};
-use super::python;
+use super::{loops, python, values};
 use crate::Tokenizer;
 use crate::error::{Error, OrIo, Result};
 use crate::gguf::side_file;
 
-/// Instructions that rendering takes at most: a conversation of a hundred thousand messages needs a tenth.
-const FUEL: u64 = 50_000_000;
+/// Instructions that rendering takes at most, of which a conversation of a hundred thousand messages needs half; 64 bytes of what a
+/// template makes count as one.
+const FUEL: u64 = 10_000_000;
+/// Stack of rendering: a value that a template has nested once for every eight instructions is taken apart level by level.
+const STACK: usize = 1 << 30;
 /// Bytes of the rendered text, at most.
 const MOST_BYTES: usize = 256 << 20;
+/// Bytes of a template's source from which on it may nest values deep without a namespace.
+const MOST_FLAT: usize = 16 << 10;
 /// Bytes of a template, at most.
 const MOST_SOURCE: u64 = 4 << 20;
 /// What marks where the model's words begin and end. No text has these, which are no characters.
@@ -40,6 +45,10 @@ pub struct Template {
     hash: String,
     shows: Shows,
     special: Map<String, Json>,
+    /// It asks whether a message's content is none.
+    asks_for_none: bool,
+    /// It may nest values as deep as it likes.
+    nests: bool,
     /// The one of conversations with tools, where a model has one of its own for them.
     for_tools: Option<Box<Template>>,
 }
@@ -134,6 +143,9 @@ impl Template {
             // What is learned depends on the marks, and so do stores of lessons.
             (shows, hashed, source) = (Shows::Known(name.to_string()), with.clone(), with);
         }
+        // Each round of a loop may nest what the one before left in a namespace; another level takes a few characters of the source.
+        let nests = source.contains("namespace") || source.len() > MOST_FLAT;
+        let asks_for_none = asks_for_none(given);
         let hash = blake3::hash(hashed.as_bytes()).to_hex().to_string();
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
@@ -147,14 +159,15 @@ impl Template {
         });
         environment.add_filter("tojson", |value: &Value, kwargs| python::to_json(value, kwargs));
         environment.set_formatter(|out, _, value| {
-            // Numbers as Python prints them; all else is printed as by default, of which nothing is escaped.
+            // Numbers, lists and objects as Python prints them; all else as by default, of which nothing is escaped.
             let printed = match value.kind() {
                 ValueKind::Number => out.write_str(&python::number(value)),
+                ValueKind::Seq | ValueKind::Map => out.write_str(&python::repr(value)?),
                 _ => write!(out, "{value}"),
             };
             printed.map_err(|_| Fault::new(ErrorKind::WriteFailure, "the text is too long"))
         });
-        // In Python none is not iterable, though a loop over it here has no rounds; what is undefined is iterable and a sequence.
+        // In Python none is not iterable; what is undefined is iterable and a sequence.
         environment.add_test("iterable", |value: &Value| {
             use ValueKind::{Iterable, Map, Seq, String, Undefined};
             matches!(value.kind(), Undefined | Seq | Map | Iterable | String)
@@ -163,11 +176,14 @@ impl Template {
             use ValueKind::{Map, Seq, String, Undefined};
             matches!(value.kind(), Undefined | Seq | Map | String)
         });
+        environment.add_test("number", values::is_number);
+        environment.add_test("float", values::is_float);
+        environment.add_function(loops::LOOPED, |value: &Value| loops::looped(value));
         environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
         environment.add_function("raise_exception", |message: &str| -> std::result::Result<Value, Fault> {
             Err(Fault::new(ErrorKind::InvalidOperation, message.to_string()))
         });
-        environment.add_template_owned(NAME, source).map_err(|error| error.to_string())?;
+        environment.add_template_owned(NAME, loops::asking(&source)).map_err(|error| error.to_string())?;
         // Transformers leaves out what the tokenizer does not have, which a template then writes as nothing.
         let others = tokenizer.named().map(|(key, token)| (key.to_string(), Json::String(token.into())));
         let mut special: Map<String, Json> = others.collect();
@@ -175,7 +191,16 @@ impl Template {
             let token = id.and_then(|id| tokenizer.token(id));
             special.extend(token.map(|token| (key.to_string(), Json::String(token))));
         }
-        Ok(Template { environment, source: given.to_string(), hash, shows, special, for_tools: None })
+        Ok(Template {
+            environment,
+            source: given.to_string(),
+            hash,
+            shows,
+            special,
+            nests,
+            asks_for_none,
+            for_tools: None,
+        })
     }
 
     /// Its source, as it was given.
@@ -186,6 +211,11 @@ impl Template {
     /// BLAKE3 of its source and of our marks in it, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
+    }
+
+    /// Whether it asks if a message's content is none, where a conversation has these tools. Most templates do not, and print it.
+    pub fn asks_for_none(&self, tools: &[Json]) -> bool {
+        self.of(tools).asks_for_none
     }
 
     /// How it shows which words are the model's.
@@ -221,13 +251,16 @@ impl Template {
     ) -> std::result::Result<Rendered, String> {
         let mut context = self.special.clone();
         context.extend(variables.clone());
-        context.insert("messages".into(), messages.iter().map(|message| normalised(message)).collect());
+        let asks = self.of(tools).asks_for_none;
+        context.insert("messages".into(), messages.iter().map(|message| normalised(message, asks)).collect());
         // A template asks whether there are tools, and an empty list would be some.
         context.insert("tools".into(), if tools.is_empty() { Json::Null } else { json!(tools) });
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".into(), json!(prompt));
         let template = self.of(tools).environment.get_template(NAME).map_err(|error| error.to_string())?;
-        let text = template.render(Value::from(Serde(&context))).map_err(|error| said(&error))?;
+        let context = Json::Object(context);
+        let render = || template.render(values::value(&context)).map_err(|error| said(&error));
+        let text = if self.of(tools).nests { with_stack(render)? } else { render()? };
         if text.len() > MOST_BYTES {
             return Err(format!(
                 "the chat template makes a text of {} bytes; {MOST_BYTES} are the most",
@@ -244,19 +277,49 @@ impl fmt::Debug for Template {
     }
 }
 
+/// Renders on a thread with stack enough for values as deep as a template can make them.
+fn with_stack(
+    render: impl FnOnce() -> std::result::Result<String, String> + Send,
+) -> std::result::Result<String, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, render);
+        let thread =
+            thread.map_err(|error| format!("no thread can be started for the chat template: {error}"))?;
+        thread.join().unwrap_or_else(|_| Err("the chat template's engine failed".to_string()))
+    })
+}
+
 /// A message as Transformers gives it to a template: without what is null, and its thoughts under the names that templates read,
-/// `reasoning_content` whatever the row calls them, and `thinking` if it is not there.
-fn normalised(message: &Json) -> Json {
+/// `reasoning_content` whatever the row calls them, and `thinking` if it is not there. Content that is null stays so for a template that
+/// asks whether it is.
+fn normalised(message: &Json, asks_for_none: bool) -> Json {
     let Json::Object(said) = message else { return message.clone() };
     let mut said = said.clone();
     // Programs send `"content": null` with the calls of tools, and most templates would print it.
-    said.retain(|_, value| !value.is_null());
+    said.retain(|key, value| !value.is_null() || (asks_for_none && key == "content"));
     let thoughts = ["reasoning_content", "thinking", "reasoning"].into_iter().find_map(|key| said.get(key));
     if let Some(thoughts) = thoughts.cloned() {
         said.entry("thinking").or_insert_with(|| thoughts.clone());
         said.insert("reasoning_content".into(), thoughts);
     }
     Json::Object(said)
+}
+
+/// Whether a template asks if a message's content is none.
+fn asks_for_none(source: &str) -> bool {
+    let plain = source.replace(['\'', '"', '[', ']'], "").to_lowercase();
+    let asks = |rest: &str| {
+        let mut words =
+            rest.split(|c: char| !(c.is_alphanumeric() || "=!_".contains(c))).filter(|word| !word.is_empty());
+        match words.next() {
+            Some("is") => {
+                matches!((words.next(), words.next()), (Some("none"), _) | (Some("not"), Some("none")))
+            }
+            Some("==" | "!=") => words.next() == Some("none"),
+            _ => false,
+        }
+    };
+    plain.match_indices("content ").any(|(at, word)| asks(&plain[at + word.len()..]))
 }
 
 /// What a template reports, without the traces of the engine.

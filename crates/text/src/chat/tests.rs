@@ -256,6 +256,10 @@ fn hostile_templates_end_in_an_error() {
         "{{ '{:>1000000000}'.format(1) }}",
         "{{ '%1000000000d' | format(1) }}",
         "{{ [1] | tojson(indent=1000000000) }}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x | tojson }}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}{% for y in n.x %}{% endfor %}",
     ] {
         let refused = match Template::new(source, &tokenizer) {
             Err(_) => true,
@@ -317,11 +321,107 @@ fn numbers_and_kinds_are_as_in_jinja() {
     ] {
         assert_eq!(render(source).unwrap(), text, "{source}");
     }
+    // Wherever a number is printed, and not only alone.
+    for (source, text) in [
+        ("{{ '' ~ messages[0].content[0] ~ '|' ~ messages[0].content[3] }}", "1e-07|0.1"),
+        (
+            "{{ messages[0].content | join(' ') }}",
+            "1e-07 1e+16 1e+22 0.1 2.0 1.2345678901234568e+17 -1.5e-10 3",
+        ),
+        ("{{ messages[0].content }}", "[1e-07, 1e+16, 1e+22, 0.1, 2.0, 1.2345678901234568e+17, -1.5e-10, 3]"),
+        ("{{ {'a': messages[0].content[0]} }}", "{'a': 1e-07}"),
+        ("{{ messages[0].content[0] | string }}", "1e-07"),
+        ("{{ messages[0].content[1] | tojson }}", "1e+16"),
+        ("{{ messages[0].content[:2] | tojson }}", "[1e-07, 1e+16]"),
+        (
+            "{% set x = messages[0].content[0] %}{{ x is number }} {{ x is float }} {{ x is string }} {{ x is mapping }} {{ x is iterable }}",
+            "True True False False False",
+        ),
+        (
+            "{{ 3 is number }} {{ 3 is float }} {{ 0.5 is float }} {{ true is number }}",
+            "True False True True",
+        ),
+        ("{{ 'y' if messages[0].content[0] else 'n' }}", "y"),
+    ] {
+        assert_eq!(render(source).unwrap(), text, "{source}");
+    }
     for source in [
         "{{ [1] | tojson(indent=1000000000) }}",
         "{% set n = namespace(x=[]) %}{% for i in range(2000) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x | tojson }}",
     ] {
         assert!(render(source).unwrap_err().contains("tojson"), "{source}");
+    }
+}
+
+/// As Jinja 3.1.6 answers.
+#[test]
+fn loops_run_over_texts_and_not_over_none() {
+    let tokenizer = tokenizer();
+    let render = |source: &str| {
+        let message = json!({"role": "user", "content": "aé", "none": [null]});
+        let template = Template::new(source, &tokenizer).unwrap();
+        template.render_with(&[&message], &[], false, &serde_json::Map::new()).map(|rendered| rendered.text)
+    };
+    for (source, text) in [
+        (
+            "{% for c in messages[0].content %}{{ c }}{{ loop.length }}{{ loop.revindex }}{{ loop.last }}{{ ',' if not loop.last }}{% endfor %}",
+            "a22False,é21True",
+        ),
+        ("{% for c in 'ab' if c != 'a' %}{{ c }}{{ loop.length }}{% endfor %}", "b1"),
+        ("{% for c in 'ab' | list %}{{ loop.revindex0 }}{% else %}none{% endfor %}", "10"),
+        ("{% for c in '' %}{% else %}none{% endfor %}{% for c in x %}{% else %}none{% endfor %}", "nonenone"),
+        (
+            "{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}{{ v }}{{ loop.last }}{% endfor %}",
+            "a1Falseb2True",
+        ),
+        ("{% for k in {'a': 1, 'b': 2} %}{{ k }}{{ loop.last }}{% endfor %}", "aFalsebTrue"),
+        ("{% for x in [1, [2, 3]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
+        ("{% for x in [1, 2, 3] | select('odd') %}{{ x }}{{ loop.last }}{% endfor %}", "1False3True"),
+        ("{% for x in [1, 2, 3][1:] %}{{ x }}{{ loop.last }}{% endfor %}", "2False3True"),
+        ("{% for x in [1, 2] + [3] %}{{ x }}{{ loop.last }}{% endfor %}", "1False2False3True"),
+        ("{% for x in [1, 2] | reverse %}{{ x }}{{ loop.last }}{% endfor %}", "2False1True"),
+        ("{% for x, y in [(1, 2)] %}{{ x }}{{ y }}{% endfor %}", "12"),
+        ("{% for x in 1, 2 %}{{ x }}{% endfor %}", "12"),
+    ] {
+        assert_eq!(render(source).unwrap(), text, "{source}");
+    }
+    for source in
+        ["{% for x in none %}{% endfor %}", "{% for x in messages[0]['none'][0] if x %}{% endfor %}"]
+    {
+        assert!(render(source).unwrap_err().contains("'NoneType' object is not iterable"), "{source}");
+    }
+}
+
+/// A value that a template nests deeper than any stack is usual is an error or a text, and does not end the process.
+#[test]
+fn values_nested_a_hundred_thousand_deep_do_not_overflow_the_stack() {
+    let tokenizer = tokenizer();
+    let nested = "{% set n = namespace(x=[]) %}{% for i in range(400) %}{% for j in range(250) %}{% set n.x = [n.x] %}{% endfor %}{% endfor %}";
+    for then in ["", "{{ n.x | tojson }}", "{{ n.x }}", "{{ n.x == [n.x] }}"] {
+        let template = Template::new(&format!("{nested}{then}"), &tokenizer).unwrap();
+        let rendered = template.render(&conversation(two_turns()), 5, false);
+        assert!(then != "{{ n.x | tojson }}" || rendered.unwrap_err().contains("tojson"));
+    }
+}
+
+/// Content that is null beside the calls of tools is none for a template that asks whether it is, as DeepSeek's do.
+#[test]
+fn content_that_is_null_is_none_where_a_template_asks() {
+    let tokenizer = tokenizer();
+    let message = json!({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}], "name": null});
+    let render = |source: &str| {
+        let template = Template::new(source, &tokenizer).unwrap();
+        template.render_with(&[&message], &[], false, &serde_json::Map::new()).unwrap().text
+    };
+    for (source, text) in [
+        ("{% if messages[0]['content'] is none %}calls{% endif %}", "calls"),
+        ("{% if messages[0].content is not none %}words{% else %}calls{% endif %}", "calls"),
+        ("{% set m = messages[0] %}{% if m[\"content\"] == None %}calls{% endif %}", "calls"),
+        ("{{ messages[0].content }}{% if messages[0].tool_calls is not none %}calls{% endif %}", "calls"),
+        ("{{ messages[0].content is defined }}", "False"),
+        ("{% if messages[0].content is none and messages[0].name is defined %}a{% else %}b{% endif %}", "b"),
+    ] {
+        assert_eq!(render(source), text, "{source}");
     }
 }
 

@@ -44,6 +44,15 @@ impl<'t> Stream<'t> {
         piece
     }
 
+    /// Adds a text that no id of the stream stands for, such as the spelling of a special token: returns what was held back, and it.
+    pub fn insert(&mut self, text: &str) -> String {
+        let before = self.tokenizer.decode_text(&self.window);
+        let mut piece = self.take(&before, before.len()).unwrap_or_default();
+        self.settle();
+        piece.push_str(text);
+        piece
+    }
+
     /// Ends the stream: returns what was held back, undecodable bytes as U+FFFD.
     pub fn finish(mut self) -> Option<String> {
         let text = self.tokenizer.decode_text(&self.window);

@@ -1,0 +1,172 @@
+//! Loops of templates as Jinja runs them: over the characters of a text their number is known, and over none there is no loop.
+
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+/// The function that what is looped over goes through.
+pub const LOOPED: &str = "_looped";
+/// Characters of a text whose number is known, at most: each is a value of its own.
+const MOST_CHARS: usize = 1 << 20;
+
+/// What a loop runs over in place of a value.
+///
+/// # Errors
+/// None is not iterable.
+pub fn looped(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::None => Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable")),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            if text.len() > MOST_CHARS {
+                return Ok(value.clone());
+            }
+            Ok(text.chars().map(Value::from).collect::<Vec<Value>>().into())
+        }
+        _ => Ok(value.clone()),
+    }
+}
+
+/// A template whose loops ask [`LOOPED`].
+pub fn asking(source: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(source.len()), source);
+    while let Some(start) = rest.find('{') {
+        out.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let (close, quoted) = match rest.as_bytes().get(1) {
+            Some(b'#') => ("#}", false),
+            Some(b'{') => ("}}", true),
+            Some(b'%') => ("%}", true),
+            _ => {
+                out.push('{');
+                rest = &rest[1..];
+                continue;
+            }
+        };
+        let Some(end) = end(&rest[2..], close, quoted).map(|end| end + 2) else { break };
+        let tag = &rest[..end];
+        let word = tag[2..].trim_start_matches(['-', '+']).trim_start();
+        if close == "%}" && is_word(word, "for") {
+            out.push_str(&looping(tag));
+        } else {
+            out.push_str(tag);
+        }
+        rest = &rest[end..];
+        if close == "%}"
+            && is_word(word, "raw")
+            && let Some(after) = raw(rest)
+        {
+            out.push_str(&rest[..after]);
+            rest = &rest[after..];
+        }
+    }
+    out + rest
+}
+
+/// Where a tag has ended: behind its closing mark, outside of strings if it has some.
+fn end(text: &str, close: &str, quoted: bool) -> Option<usize> {
+    if !quoted {
+        return text.find(close).map(|at| at + close.len());
+    }
+    outside(text).find(|(at, _)| text[*at..].starts_with(close)).map(|(at, _)| at + close.len())
+}
+
+/// The characters of a text that are in no string, with their places.
+fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let (mut quote, mut escaped) = (None, false);
+    text.char_indices().filter(move |(_, c)| match quote {
+        Some(_) if escaped => {
+            escaped = false;
+            false
+        }
+        Some(open) => {
+            escaped = *c == '\\';
+            if *c == open {
+                quote = None;
+            }
+            false
+        }
+        None if ['"', '\''].contains(c) => {
+            quote = Some(*c);
+            false
+        }
+        None => true,
+    })
+}
+
+/// Where raw text has ended.
+fn raw(text: &str) -> Option<usize> {
+    let mut from = 0;
+    while let Some(at) = text[from..].find("{%").map(|at| from + at + 2) {
+        if is_word(text[at..].trim_start_matches(['-', '+']).trim_start(), "endraw") {
+            return text[at..].find("%}").map(|end| at + end + 2);
+        }
+        from = at;
+    }
+    None
+}
+
+fn is_word(text: &str, word: &str) -> bool {
+    text.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+}
+
+/// The tag of a loop, in which the function is asked.
+fn looping(tag: &str) -> String {
+    let Some(start) = keyword(tag, 2, &["in"]).map(|at| at + 2) else { return tag.to_string() };
+    let close = tag.len() - "%}".len();
+    let close = tag[..close].strip_suffix(['-', '+']).map_or(close, str::len);
+    let end = keyword(tag, start, &["if", "recursive"]).unwrap_or(close).min(close);
+    let (before, over, after) = (&tag[..start], tag[start..end].trim(), &tag[end..]);
+    if over.is_empty() {
+        return tag.to_string();
+    }
+    // A tuple stays one in brackets of its own.
+    format!("{before} {LOOPED}(({over})) {after}")
+}
+
+/// The first of some words in a tag from a place on that is in no string and in no brackets.
+fn keyword(tag: &str, from: usize, words: &[&str]) -> Option<usize> {
+    let (mut depth, mut last) = (0usize, ' ');
+    for (at, c) in outside(&tag[from..]) {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let begins = !(last.is_alphanumeric() || last == '_' || last == '.');
+        if depth == 0 && begins && words.iter().any(|word| is_word(&tag[from + at..], word)) {
+            return Some(from + at);
+        }
+        last = c;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_looped_over_is_asked_and_all_else_stays() {
+        for (source, expected) in [
+            ("{% for x in y %}a{% endfor %}", "{% for x in _looped((y)) %}a{% endfor %}"),
+            ("{%- for a, b in c.items() -%}", "{%- for a, b in _looped((c.items())) -%}"),
+            (
+                "{% for x in y['in if'](1 if 2 else 3)[::-1] if x.in_for and y %}",
+                "{% for x in _looped((y['in if'](1 if 2 else 3)[::-1])) if x.in_for and y %}",
+            ),
+            ("{% for x in 1, 2 recursive %}", "{% for x in _looped((1, 2)) recursive %}"),
+            ("{% for x in '%}' %}", "{% for x in _looped(('%}')) %}"),
+            ("{% for x in\n  y\n%}", "{% for x in _looped((y)) %}"),
+        ] {
+            assert_eq!(asking(source), expected);
+        }
+        for same in [
+            "{# for x in y #}{{ '{% for x in y %}' }}{ {% if x in y %}{% endif %}",
+            "{% raw %}{% for x in y %}{%- endraw %}",
+            "{% for x in y",
+            "{% forx in y %}{% for %}",
+        ] {
+            assert_eq!(asking(same), same);
+        }
+    }
+}

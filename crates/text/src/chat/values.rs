@@ -1,0 +1,72 @@
+//! What a template gets of a conversation: JSON as values of the template engine.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{DynObject, Object, ObjectRepr, Serde, Value, ValueKind};
+use serde::{Serialize, Serializer};
+use serde_json::Value as Json;
+
+use super::python;
+
+/// A number that Python writes with an exponent. The engine prints its own numbers in another way: joined with texts, in lists, and as
+/// texts. It is no number to compute with, which no template does with those of a conversation.
+pub struct Exponent(pub f64);
+
+impl fmt::Debug for Exponent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&python::float(self.0))
+    }
+}
+
+impl Object for Exponent {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn custom_cmp(self: &Arc<Self>, other: &DynObject) -> Option<Ordering> {
+        Some(self.0.total_cmp(&other.downcast_ref::<Exponent>()?.0))
+    }
+}
+
+/// The number that a value is, if it is one with an exponent.
+pub fn exponent(value: &Value) -> Option<f64> {
+    value.downcast_object_ref::<Exponent>().map(|number| number.0)
+}
+
+/// Whether a value is a number for a template, which a truth value is, too.
+pub fn is_number(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Number | ValueKind::Bool) || exponent(value).is_some()
+}
+
+/// Whether it is one that is not whole by its kind.
+pub fn is_float(value: &Value) -> bool {
+    value.kind() == ValueKind::Number && !value.is_integer() || exponent(value).is_some()
+}
+
+/// JSON as a template gets it.
+struct Given<'a>(&'a Json);
+
+impl Serialize for Given<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+                Some(float) if python::float(float).contains('e') => {
+                    Value::from_object(Exponent(float)).serialize(to)
+                }
+                _ => number.serialize(to),
+            },
+            Json::Array(items) => to.collect_seq(items.iter().map(Given)),
+            Json::Object(members) => {
+                to.collect_map(members.iter().map(|(name, member)| (name, Given(member))))
+            }
+            other => other.serialize(to),
+        }
+    }
+}
+
+/// JSON as a value, members of objects in their order.
+pub fn value(json: &Json) -> Value {
+    Value::from(Serde(&Given(json)))
+}
