@@ -214,7 +214,8 @@ mod tests {
             (
                 "three times faster from the thirtieth step on",
                 |step| if step < 30 { 1.0 } else { 1.0 / 3.0 },
-                209,
+                // 30 s at a step a second, 60.5 s at three.
+                211,
             ),
             ("steps of a quarter of the time", |_| 22.0, 4),
         ];
