@@ -93,7 +93,7 @@ fn latex_block(choices: &mut Choices) -> Piece {
 
 #[test]
 fn latex_of_literal_and_unknown_pieces_reads_as_they_do() {
-    for seed in 0..31 {
+    for seed in 0..400 {
         let mut choices = Choices(seed);
         let mut blocks = Vec::new();
         for number in 0..=choices.below(5) {

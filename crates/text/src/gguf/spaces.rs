@@ -35,13 +35,18 @@ impl Prefix {
 
     /// The one of a tokenizer with these merges; `None` of one that does something else than mark spaces.
     pub fn of(normalizer: &Value, pre_tokenizer: &Value, merges: &[[String; 2]]) -> Option<Prefix> {
+        let marks = |part: &Value| {
+            part["type"] == "Replace" && part["pattern"]["String"] == " " && part["content"] == MARK
+        };
+        let steps = steps(normalizer);
         if pre_tokenizer["type"] == "Metaspace" {
             // Text is cut before each space, which changes nothing where no token has one inside.
             let inside = |[left, right]: &[String; 2]| {
                 right.contains(MARK) || left.chars().skip(1).any(|c| c == '\u{2581}')
             };
             let cuts = pre_tokenizer["split"].as_bool().unwrap_or(true);
-            let plain = normalizer.is_null() && pre_tokenizer["replacement"] == MARK;
+            // Spaces that a normalizer has marked are what it marks itself.
+            let plain = steps.iter().all(|step| marks(step)) && pre_tokenizer["replacement"] == MARK;
             if !plain || cuts && merges.iter().any(inside) {
                 return None;
             }
@@ -60,12 +65,8 @@ impl Prefix {
         if !pre_tokenizer.is_null() && !at_spaces {
             return None;
         }
-        let one = std::slice::from_ref(normalizer);
-        let marks = |part: &Value| {
-            part["type"] == "Replace" && part["pattern"]["String"] == " " && part["content"] == MARK
-        };
         let prepends = |part: &Value| part["type"] == "Prepend" && part["prepend"] == MARK;
-        match normalizer["normalizers"].as_array().map_or(one, Vec::as_slice) {
+        match steps.as_slice() {
             [part] if marks(part) => Some(Prefix::None),
             [first, second] if prepends(first) && marks(second) => Some(Prefix::Parts),
             _ => None,
@@ -93,5 +94,14 @@ impl Prefix {
             }
             None => [json!({ "type": "Sequence", "normalizers": normalizers }), Value::Null, decoder],
         }
+    }
+}
+
+/// What a normalizer does, one after the other.
+fn steps(normalizer: &Value) -> Vec<&Value> {
+    match normalizer["normalizers"].as_array() {
+        Some(parts) => parts.iter().flat_map(steps).collect(),
+        None if normalizer.is_null() => Vec::new(),
+        None => vec![normalizer],
     }
 }

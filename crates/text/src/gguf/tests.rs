@@ -133,6 +133,7 @@ fn what_marks_spaces_goes_through_a_file() {
     let prepend =
         json!({ "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": space }, replace] });
     let metaspace = |scheme: &str, split: bool| json!({ "type": "Metaspace", "replacement": space, "prepend_scheme": scheme, "split": split });
+    let list = |steps: &[&Json]| json!({ "type": "Sequence", "normalizers": steps });
     let null = Json::Null;
     let folder = tempfile::tempdir().unwrap();
     let save = |normalizer: &Json, pre_tokenizer: &Json| {
@@ -146,6 +147,10 @@ fn what_marks_spaces_goes_through_a_file() {
         (&null, &metaspace("first", false), true),
         (&null, &metaspace("always", false), true),
         (&null, &metaspace("never", false), false),
+        // Transformers 5 writes a `tokenizer.model` without and with a configuration so, older releases a list of one.
+        (&list(&[&replace]), &null, false),
+        (&list(&[&replace]), &metaspace("first", false), true),
+        (&list(&[]), &metaspace("always", false), true),
     ];
     for (normalizer, pre_tokenizer, prefix) in cases {
         save(normalizer, pre_tokenizer);
@@ -164,6 +169,35 @@ fn what_marks_spaces_goes_through_a_file() {
     save(&null, &metaspace("first", true));
     let error = metadata(folder.path(), 300).unwrap_err().to_string();
     assert!(error.contains("pre_tokenizer") && error.contains("Metaspace"), "{error}");
+}
+
+/// gpt-oss does not merge words that are tokens, and its merges make every one of them.
+#[test]
+fn words_that_are_not_merged_are_written_where_merges_make_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = (0..50).map(|n| format!("the quick brown fox number {n} and the lazy dog don't stop"));
+    let trained = Tokenizer::train_bpe(texts, 300, &["<|return|>"]).unwrap();
+    let mut json: Json = serde_json::from_str(&trained.to_json().unwrap()).unwrap();
+    json["pre_tokenizer"] = super::pre::Pre::named("gpt-4o").unwrap().json();
+    json["model"]["ignore_merges"] = true.into();
+    let keys = |json: &Json| {
+        std::fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+        metadata(folder.path(), 320).map_err(|error| error.to_string())
+    };
+    let keys_of_all = keys(&json).unwrap();
+    assert!(keys_of_all.contains(&("tokenizer.ggml.pre".into(), Key::Text("gpt-4o".into()))));
+    let before = Tokenizer::from_dir(folder.path()).unwrap();
+    let read = Tokenizer::from_dir(write(folder.path(), &keys_of_all)).unwrap();
+    for text in TEXTS {
+        assert_eq!(read.encode(text).unwrap(), before.encode(text).unwrap(), "{text}");
+    }
+    // A word that its merges do not make.
+    json["model"]["vocab"]["zebra"] = 310.into();
+    let error = keys(&json).unwrap_err();
+    assert!(error.contains("`ignore_merges` is false alone") && error.contains("`zebra`"), "{error}");
+    // And a way to cut that llama.cpp has no name for.
+    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "never heard of".into();
+    assert!(keys(&json).unwrap_err().contains("no name for its pre_tokenizer"));
 }
 
 #[test]

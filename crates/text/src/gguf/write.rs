@@ -1,9 +1,12 @@
 //! A tokenizer as the keys of a GGUF file.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use fathom_base::gguf::Value as Key;
 use serde_json::Value;
+use tokenizers::Model;
+use tokenizers::models::bpe::BPE;
 
 use super::pre::Pre;
 use super::spaces::Prefix;
@@ -35,7 +38,7 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
     let merges = merges(&json["model"]).ok_or_else(|| {
         refuse(format!("its model is {}, and BPE alone can be written", json["model"]["type"]))
     })?;
-    let pre = Pre::of(&json["pre_tokenizer"], json["model"]["ignore_merges"] == true);
+    let (pre, apart) = named(&json);
     // Vocabularies that have bytes for what they do not know are SentencePiece's.
     let pieces = json["model"]["byte_fallback"] == true && pre.is_none();
     let mut scheme = None;
@@ -44,7 +47,7 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
     let (tokens, kinds) = tokens(&tokenizer, &json, vocab, pieces);
     if pieces {
         let prefix = Prefix::of(&json["normalizer"], &json["pre_tokenizer"], &merges).ok_or_else(|| {
-            let [normalizer, cuts] = ["normalizer", "pre_tokenizer"].map(|key| &json[key]);
+            let [normalizer, cuts] = ["normalizer", "pre_tokenizer"].map(|key| in_short(&json[key]));
             refuse(format!(
                 "llama.cpp does not do what its normalizer {normalizer} and its pre_tokenizer {cuts} do"
             ))
@@ -56,7 +59,14 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
         put("scores", Key::Floats(scores(&tokens, &merges)));
     } else {
         let name = pre.map(|pre| pre.names[0]).ok_or_else(|| {
-            refuse(format!("llama.cpp has no name for its pre_tokenizer {}", json["pre_tokenizer"]))
+            refuse(match apart {
+                Some(token) => format!(
+                    "llama.cpp cuts text as its pre_tokenizer does for models whose `ignore_merges` is {} alone, and `{token}` is \
+                     other tokens there",
+                    json["model"]["ignore_merges"] != true
+                ),
+                None => format!("llama.cpp has no name for its pre_tokenizer {}", json["pre_tokenizer"]),
+            })
         })?;
         if !json["normalizer"].is_null() && (json["normalizer"]["type"] != "NFC" || name != "qwen2") {
             return Err(refuse(format!(
@@ -93,6 +103,44 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
         keys.push((TEMPLATE.into(), Key::Text(source)));
     }
     Ok(keys)
+}
+
+/// The pre-tokenizer that llama.cpp has a name for. There is one for words that are tokens whatever merges make of them, or one for
+/// words that are merged; where they differ in a token, that is given instead.
+fn named(json: &Value) -> (Option<Pre>, Option<String>) {
+    let whole_words = json["model"]["ignore_merges"] == true;
+    let of = |whole_words| Pre::of(&json["pre_tokenizer"], whole_words);
+    match (of(whole_words), of(!whole_words)) {
+        (None, Some(other)) => match unmerged(json) {
+            None => (Some(other), None),
+            apart => (None, apart),
+        },
+        (own, _) => (own, None),
+    }
+}
+
+/// A token that merges do not put together; none where all are.
+fn unmerged(json: &Value) -> Option<String> {
+    let mut model = json["model"].clone();
+    model["ignore_merges"] = false.into();
+    let tokens: Vec<String> = model["vocab"].as_object()?.keys().cloned().collect();
+    // Its reader borrows from a text.
+    let Ok(bpe) = serde_json::from_str::<BPE>(&model.to_string()) else { return tokens.into_iter().next() };
+    let added: HashSet<&str> =
+        json["added_tokens"].as_array().into_iter().flatten().filter_map(|a| a["content"].as_str()).collect();
+    let is_whole = |token: &String| bpe.tokenize(token).is_ok_and(|parts| parts.len() == 1);
+    tokens.into_iter().find(|token| !added.contains(token.as_str()) && !is_whole(token))
+}
+
+/// JSON for a message: tables of characters take a page.
+fn in_short(value: &Value) -> String {
+    const LONG: usize = 300;
+    let mut text = value.to_string();
+    if text.len() > LONG {
+        text.truncate(text.floor_char_boundary(LONG));
+        text.push('…');
+    }
+    text
 }
 
 /// A BPE model's merges, in either spelling.
