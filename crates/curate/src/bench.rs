@@ -128,7 +128,7 @@ fn whole_dedup(stage: &'static str) -> Result<Row, Error> {
     let texts: Vec<String> =
         NearDuplicates::new(1, DEDUP_TIMES * DOCUMENTS, 4).iter().map(|(_, text)| text).collect();
     let work = std::env::temp_dir().join(format!("fathom-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&work).map_err(|e| Error::write("create", &work, e))?;
+    std::fs::create_dir(&work).map_err(|e| Error::write("create", &work, e))?;
     let engine = Engine::new(256 << 20, 1, &work.join("sort"))?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     let pool = pool.map_err(|e| Error::Threads { detail: e.to_string() })?;

@@ -107,6 +107,15 @@ pub enum Error {
         /// What that curation read.
         held: String,
     },
+    /// A folder that a curation would empty is not its own.
+    #[error(
+        "{} is not empty, and no curation made it: its files would be removed; give this one another folder with `out=...`",
+        folder.display()
+    )]
+    ForeignFolder {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Not one document came out of everything that was looked at.
     #[error("no text found: looked at {looked_at}; {outcome}")]
     EmptyCorpus {

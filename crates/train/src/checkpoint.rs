@@ -368,9 +368,10 @@ impl Checkpoints {
         let mut names: Vec<String> = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(io("list", &self.folder))? {
             let name = entry.map_err(io("list", &self.folder))?.file_name().to_string_lossy().into_owned();
-            if name.starts_with(".step-") {
-                remove(&self.folder.join(&name))?;
-            } else if name.starts_with("step-") && name != newest {
+            let path = self.folder.join(&name);
+            if is_left_over(&name) {
+                remove(&path)?;
+            } else if name != newest && step_of(&name).is_some() && path.join(STATE).is_file() {
                 names.push(name);
             }
         }
@@ -379,6 +380,12 @@ impl Checkpoints {
         let old = names.iter().skip(self.keep - 1).map(|name| self.folder.join(name));
         old.filter(|folder| !ends_a_stage(folder)).try_for_each(|folder| remove(&folder))
     }
+}
+
+/// Whether a name is that of a checkpoint in the making, or put aside. Other names are no run's, such as a copy's.
+fn is_left_over(name: &str) -> bool {
+    let step = |end| name.strip_prefix('.')?.strip_suffix(end).and_then(step_of);
+    [".tmp", ".old"].into_iter().any(|end| step(end).is_some())
 }
 
 /// The step that a checkpoint's name says.

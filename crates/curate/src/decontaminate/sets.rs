@@ -22,8 +22,11 @@ use crate::read::lenient::leniently;
 use crate::read::packed::{Codec, Decompressor, Expansion};
 use crate::read::{ReadOptions, open};
 
-/// A JSON file that is one value, and a line of JSON lines, are at most so large.
+/// Bytes of the largest JSON file that is one value.
 const MOST_JSON_BYTES: u64 = 1 << 30;
+/// Bytes of the longest line of JSON lines, which may come of a small compressed file. Parsed JSON takes up to thirty times
+/// its text.
+const LONGEST_LINE: u64 = 64 << 20;
 /// Fields that a message names.
 const MOST_NAMED: usize = 12;
 
@@ -196,9 +199,14 @@ impl Decontaminator {
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
-            let read = input.by_ref().take(MOST_JSON_BYTES).read_until(b'\n', &mut line);
-            if read.map_err(|e| Error::read(path, e))? == 0 {
+            let read = input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+            let read = read.map_err(|e| Error::read(path, e))? as u64;
+            if read == 0 {
                 break;
+            }
+            if read == LONGEST_LINE && !line.ends_with(b"\n") {
+                let detail = format!("line {number} is longer than {LONGEST_LINE} bytes; split the row");
+                return Err(no_json(path, detail));
             }
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;

@@ -16,7 +16,8 @@ impl Pipeline {
     /// They would look as if they were its own.
     ///
     /// # Errors
-    /// The folder holds the curation of other inputs; a file that cannot be written or removed.
+    /// The folder holds the curation of other inputs, or folders that no curation made and this one would empty; a file that
+    /// cannot be written or removed.
     pub(super) fn take_over(&self, env: &Env) -> Result<(), Error> {
         let recipe = self.out().join("recipe.toml");
         let before = paths_of(&recipe);
@@ -30,8 +31,15 @@ impl Pipeline {
                 return Err(Error::OtherCuration { folder, held });
             }
         }
-        durable::write_whole(&recipe, self.resolved().as_bytes())?;
         let wanted: Vec<&Path> = self.segments.iter().map(|s| s.folder.as_path()).collect();
+        if !is_ours {
+            // The recipe is the mark of a curation: below a folder without one, nothing is emptied because of its name.
+            let made = wanted.iter().copied().chain([env.spill.as_path()]);
+            if let Some(folder) = made.into_iter().find(|folder| !is_table(folder) && !is_empty(folder)) {
+                return Err(Error::ForeignFolder { folder: folder.to_owned() });
+            }
+        }
+        durable::write_whole(&recipe, self.resolved().as_bytes())?;
         // In a folder where nothing was curated before, nothing is a leftover.
         let stale = if is_ours { leftovers(self.out(), &wanted) } else { Vec::new() };
         for folder in &stale {
@@ -68,6 +76,11 @@ fn leftovers(out: &Path, wanted: &[&Path]) -> Vec<PathBuf> {
         .collect();
     stale.sort();
     stale
+}
+
+/// Whether there is nothing in a folder, or no folder.
+fn is_empty(path: &Path) -> bool {
+    std::fs::read_dir(path).map_or(true, |mut entries| entries.next().is_none())
 }
 
 /// Whether a folder is named as a stage's, and holds what a stage writes.

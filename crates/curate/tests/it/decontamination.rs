@@ -212,6 +212,24 @@ fn sets_that_find_nothing_are_reported() {
 }
 
 #[test]
+fn a_line_of_a_set_that_is_too_long_is_refused_by_its_number() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("set.jsonl.gz");
+    let file = std::fs::File::create(&path).unwrap();
+    let mut gz = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+    gz.write_all(b"{\"text\": \"a\"}\n").unwrap();
+    for _ in 0..70 {
+        gz.write_all(&[b' '; 1 << 20]).unwrap();
+    }
+    gz.finish().unwrap();
+    let sets = vec![EvaluationSet { name: "set".into(), path, fields: vec!["text".into()] }];
+    let refused = Decontaminator::new(&DecontaminateOptions { sets, ..Default::default() }).unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("set.jsonl.gz") && said.contains("line 2 is longer than 67108864 bytes"), "{said}");
+}
+
+#[test]
 fn a_set_may_be_just_its_path() {
     let read = |set: Value| {
         let options: Result<DecontaminateOptions, _> = serde_json::from_value(json!({ "sets": [set] }));

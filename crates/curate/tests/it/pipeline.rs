@@ -454,6 +454,20 @@ fn a_folder_keeps_only_what_its_recipe_makes() {
 }
 
 #[test]
+fn a_folder_that_no_curation_made_is_not_emptied_because_of_its_name() {
+    for name in ["00-length", "01-exact", "spill"] {
+        let (input, out) = (inputs(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(out.path().join(name)).unwrap();
+        std::fs::write(out.path().join(name).join("notes.txt"), "mine").unwrap();
+        let before = bytes_of(out.path());
+        let refused = pipeline(input.path(), out.path(), &[]).unwrap().run(&options(2)).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains(name) && said.contains("no curation made it"), "{said}");
+        assert!(before == bytes_of(out.path()), "{name}: nothing was touched");
+    }
+}
+
+#[test]
 fn a_column_that_no_stage_adds_is_missed_before_anything_is_read() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let recipe = format!("{RECIPE}\n[[stage]]\nuse = \"write\"\ncolumns = [\"id\", \"txet\"]\n");

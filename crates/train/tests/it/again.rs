@@ -90,14 +90,19 @@ fn a_run_whose_stages_are_done_has_the_specification_of_the_last() {
 }
 
 #[test]
-fn the_last_checkpoint_of_each_stage_stays() {
+fn the_last_checkpoint_of_each_stage_stays_and_what_no_run_wrote() {
     let folder = tempfile::tempdir().unwrap();
+    let others = [".step-by-step", "step-00000002-best", "step-notes"];
+    for name in others {
+        std::fs::create_dir_all(folder.path().join("checkpoints").join(name)).unwrap();
+    }
     alone(folder.path(), &two_stages(folder.path()));
     let entries = std::fs::read_dir(folder.path().join("checkpoints")).unwrap();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    assert_eq!(names, ["LATEST", "step-00000002", "step-00000005"]);
+    let [first, copy, notes] = others;
+    assert_eq!(names, [first, "LATEST", "step-00000002", copy, "step-00000005", notes]);
 }
 
 /// Looks for the newest checkpoint where a run would measure.

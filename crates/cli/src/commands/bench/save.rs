@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use fathom_base::human;
 use fathom_train::{Checkpoints, Progress, Saved};
 
@@ -22,6 +22,9 @@ pub fn run(args: &Save) -> Result<()> {
     let (recipe, device) = (job.recipe(), subject::open(&job)?);
     let mut subject = Subject::new(&device, &job, 0)?;
     let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new(".")).join("bench-save");
+    if folder.exists() {
+        bail!("{} exists; it is removed at the end, so move it, or set machine.spill", folder.display());
+    }
     let checkpoints = Checkpoints::new(&folder, 1);
     steps(&mut subject, None)?;
     let (mut plain, mut saving, mut stalls, mut saves) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
