@@ -176,7 +176,11 @@ mod tests {
                 let named =
                     |(name, _): &(String, String)| key == name || key.starts_with(&format!("{name}."));
                 let bare = rules::bare(key);
-                let known = rules::implied::is_implied(bare) || tables::any_has(bare) || tables::any_has(key);
+                // A value that a rule knows may be what the recipe has anyway.
+                let ruled = tables::of(Kind::Answers).into_iter().flat_map(|table| table.iter());
+                let ruled =
+                    ruled.flat_map(|(keys, _)| keys.iter()).any(|known| *known == bare || *known == key);
+                let known = ruled || rules::implied::is_implied(bare) || tables::any_has(bare);
                 if !found.unsaid.iter().any(named) && found.recipe == plain.recipe && !known {
                     dropped.push(key);
                 }
