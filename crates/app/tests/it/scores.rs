@@ -102,7 +102,8 @@ fn a_reward_model_ranks_and_writes_nothing() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut late = order(&folder.join("none"), 1, 1);
     late.at.port = taken.local_addr().unwrap().port();
-    let around = Around { stop: &AtomicBool::new(true), log: None, heard: &|_| (), events: &Silent };
+    let ended = Arc::new(AtomicBool::new(true));
+    let around = Around { stop: &ended, log: None, heard: &|_| (), events: &Silent };
     let refused = serve(&late, &around).unwrap_err().to_string();
     assert!(refused.contains("another program listens there"), "{refused}");
     let stop = Arc::new(AtomicBool::new(false));
