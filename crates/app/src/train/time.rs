@@ -18,6 +18,8 @@ const AFTER_SHARE: f64 = 0.15;
 /// Share of a timed run left for export and report, and the seconds that they take of any, of which no more than a tenth is left.
 const TAIL_SHARE: f64 = 0.01;
 const TAIL_S: f64 = 2.0;
+/// A step of a later stage, for which time is kept, may take this many times what its FLOPs say.
+const ONE_STEP: f64 = 1.1;
 /// Seconds of all stages at least, however long the text took, and the share of a shorter run.
 const LEAST_S: f64 = 5.0;
 const LEAST_SHARE: f64 = 0.5;
@@ -115,15 +117,19 @@ impl Timetable {
     }
 
     /// When the steps of a stage have to have ended, which began at `began_s`: all that is left but what measurements need is divided by
-    /// the stages' shares.
-    fn stage_ends_s(&self, stage: usize, began_s: f64) -> f64 {
+    /// the stages' shares. A stage gives up to half of its time to later ones that could not make a step otherwise, at `rate` seconds
+    /// a FLOP.
+    fn stage_ends_s(&self, stage: usize, began_s: f64, rate: f64) -> f64 {
         let later = self.measured.iter().filter(|(done, _)| *done > stage);
         let measuring_s = later.map(|(_, share)| share * self.whole_s).sum::<f64>();
         let shares = self.stages.iter().map(|(share, _)| share);
         let (all, left): (f64, f64) = (shares.clone().sum(), shares.skip(stage).sum());
         let least_s = LEAST_S.min(LEAST_SHARE * self.whole_s) * left / all;
         let room_s = (self.measured_by_s() - measuring_s - began_s).max(least_s);
-        began_s + room_s * self.stages[stage].0 / left
+        let one_step_s = |(share, flops): &(f64, f64)| (room_s * share / left).max(rate * flops * ONE_STEP);
+        let later_s: f64 = self.stages.iter().skip(stage + 1).map(one_step_s).sum();
+        let own_s = room_s * self.stages[stage].0 / left;
+        began_s + own_s.min((room_s - later_s).max(0.5 * own_s))
     }
 
     /// When a measurement that begins now has to be over. The last one has all that is left.
@@ -163,7 +169,7 @@ impl StageTime for Timetable {
         let mut now = self.now();
         let entered = now.entered.filter(|(entered, _)| *entered == stage);
         let (_, began_s) = *now.entered.insert(entered.unwrap_or((stage, now_s - spent_s * self.models)));
-        self.stage_ends_s(stage, began_s) - now_s
+        self.stage_ends_s(stage, began_s, now.rate.unwrap_or(0.0)) - now_s
     }
 
     fn step_s(&self, stage: usize) -> Option<f64> {
@@ -334,7 +340,7 @@ mod tests {
         let machines: [(&str, Machine); 6] = [
             ("two idle cores", Machine { rate: |_| FAST, text_s: 12.0, tail_s: 3.0 }),
             ("sixteen cores", Machine { rate: |_| FAST / 8.0, text_s: 3.0, tail_s: 1.0 }),
-            ("two slow cores", Machine { rate: |_| FAST * 3.0, text_s: 40.0, tail_s: 6.0 }),
+            ("two slow cores", Machine { rate: |_| FAST * 4.0, text_s: 40.0, tail_s: 6.0 }),
             ("other work from the second minute on", {
                 Machine {
                     rate: |now_s| if now_s < 60.0 { FAST } else { FAST * 6.0 },

@@ -158,17 +158,22 @@ fn texts_are_labelled_and_what_an_encoder_lacks_is_refused() {
     assert!(refused(little).contains("--memory"));
 }
 
+/// Copies the files of a folder and of those in it.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let file = entry.unwrap().path();
+        let copied = to.join(file.file_name().unwrap());
+        if file.is_dir() { copy(&file, &copied) } else { _ = std::fs::copy(&file, copied).unwrap() }
+    }
+}
+
 /// A tokenizer whose limit is beyond what its encoder was made for has none, as Transformers writes it.
 #[test]
 fn a_limit_of_a_tokenizer_beyond_all_texts_takes_no_memory() {
     for name in ["embed_bert", "embed_deberta"] {
         let folder = tempfile::tempdir().unwrap();
-        for entry in std::fs::read_dir(case(name)).unwrap() {
-            let file = entry.unwrap().path();
-            if file.is_file() {
-                std::fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
-            }
-        }
+        copy(&case(name), folder.path());
         let order = Order { names: vec!["m".into()], ..order(folder.path(), 1, 1) };
         let bytes = |limit: Option<Value>| {
             let file = folder.path().join("tokenizer_config.json");

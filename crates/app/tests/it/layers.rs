@@ -21,7 +21,7 @@ fn a_setting_displaces_what_a_shipped_recipe_says_that_makes_no_sense_with_it() 
     for (recipe, settings, path, value, by) in [
         ("sft", "stage.0.steps=3", "stage.0.epochs", "none", "stage.0.steps"),
         ("sft", "run.minutes=1", "stage.0.epochs", "none", "run.minutes"),
-        ("grpo", "run.minutes=1 rl.reward=r.toml", "stage.0.steps", "none", "run.minutes"),
+        ("grpo", "run.minutes=1 rl.reward=r.toml", "stage.0.epochs", "none", "run.minutes"),
         ("lora", "adapter.method=ia3", "adapter.rank", "none", "adapter.method"),
         ("lora", "adapter.method=ia3", "adapter.alpha", "none", "adapter.method"),
         ("lora", "adapter.method=prompt", "adapter.rank", "none", "adapter.method"),

@@ -175,7 +175,7 @@ fn what_cannot_be_is_refused_by_its_key() {
         (&["adapter.targets=q"][..], &["`adapter.targets`", "q_proj"][..]),
         (&["adapter.rank=100"], &["`adapter.rank`", "a rank of 100"]),
         (&["adapter.method=ia3", "adapter.rank=4"], &["`adapter.rank`", "no effect"]),
-        (&["adapter.method=none"], &["`adapter.", "no effect"]),
+        (&["adapter.method=none", "adapter.rank=4"], &["`adapter.", "no effect"]),
         (&["adapter.method=lor"], &["lora"]),
     ] {
         refused(args_of("lora", folder.path(), "refused", more), said);
