@@ -21,7 +21,7 @@ fn train(folder: &Path, name: &str, sets: &[&str]) -> Vec<[f64; 2]> {
 fn meshes_compute_what_one_rank_does() {
     let folder = tempfile::tempdir().unwrap();
     write_text(&folder.path().join("text"));
-    let sgd = ["optimizer.kind=sgd", "optimizer.lr=0.5"];
+    let sgd = ["optimizer.kind=sgd", "optimizer.lr=0.1"];
     let ones =
         [&[][..], &sgd].map(|optimizer| train(folder.path(), &format!("one{}", optimizer.len()), optimizer));
     for one in &ones {
