@@ -54,7 +54,7 @@ pub fn serve(
     run(server, at, stop, &mut |addresses| heard.take().into_iter().for_each(|heard| heard(addresses)))
 }
 
-/// Whether it could listen now, before what takes long is begun.
+/// Whether it could listen now, before a model is loaded.
 ///
 /// # Errors
 /// As [`serve`].

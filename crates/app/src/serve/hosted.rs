@@ -318,7 +318,7 @@ fn rendered(template: Template) -> Box<Render> {
         let Conversation { tools, add_generation_prompt, variables, .. } = conversation;
         let mut messages = conversation.messages.clone();
         if !template.asks_for_none(tools) {
-            // Nothing is said beside the calls, and a template may join it with other texts.
+            // Nothing is said next to the calls, and a template may join it with other texts.
             let silent = messages.iter_mut().filter_map(|message| message.get_mut("content"));
             silent.filter(|content| content.is_null()).for_each(|content| *content = "".into());
         }

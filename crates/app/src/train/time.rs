@@ -265,7 +265,7 @@ mod tests {
     }
 
     /// A clock, and what moves it by seconds.
-    fn told() -> (Clock, impl Fn(f64)) {
+    fn manual_clock() -> (Clock, impl Fn(f64)) {
         let us = Arc::new(AtomicU64::new(0));
         let shown = us.clone();
         let clock = Clock::of(move || shown.load(Ordering::Relaxed) as f64 / 1e6);
@@ -294,7 +294,7 @@ mod tests {
     /// Runs the phases of the quickstart on a clock: its steps as they are decided of the time that is left, and measurements that end by
     /// their deadlines, the last of what a piece of theirs takes. Steps of each stage, and when it ended.
     fn simulated(minutes: f64, machine: &Machine) -> ([u64; 3], f64) {
-        let (clock, spend) = told();
+        let (clock, spend) = manual_clock();
         let mut recipe = recipe([None; 3], Some(minutes));
         recipe.model.init = InitName::Induction;
         for (stage, share) in recipe.stage.iter_mut().zip([0.4, 0.4, 0.2]) {
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_resumed_run_has_what_is_left_of_its_time() {
-        let (clock, spend) = told();
+        let (clock, spend) = manual_clock();
         let timed = recipe([None; 3], Some(10.0));
         spend(5.0);
         let time = Timetable::of(&timed, (&FLOPS, false), &clock, (5.0, 400.0)).unwrap();
@@ -396,7 +396,7 @@ mod tests {
     /// Three adapters have the run's time together, and end together.
     #[test]
     fn adapters_share_the_time_of_measurements() {
-        let (clock, _) = told();
+        let (clock, _) = manual_clock();
         let mut timed = recipe([None; 3], Some(10.0));
         let left_s = |recipe: &Recipe, when| {
             Timetable::of(recipe, (&FLOPS, true), &clock, (0.0, 0.0)).unwrap().measure_until(when).left_s()

@@ -67,6 +67,18 @@ fn scores_are_read_where_transformers_reads_them() {
 }
 
 #[test]
+fn a_port_that_is_taken_is_noticed_before_a_model_is_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut late = order(&folder.path().join("none"), 1, 1);
+    late.at.port = taken.local_addr().unwrap().port();
+    let ended = Arc::new(AtomicBool::new(true));
+    let around = Around { stop: &ended, log: None, heard: &|_| (), events: &Silent };
+    let refused = serve(&late, &around).unwrap_err().to_string();
+    assert!(refused.contains("another program listens there"), "{refused}");
+}
+
+#[test]
 fn a_reward_model_ranks_and_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -98,14 +110,6 @@ fn a_reward_model_ranks_and_writes_nothing() {
         scores.into_iter().map(|row| row[0]).collect()
     };
     reads_before_padding(&run, &machine);
-    // A port that is taken is noticed before a model is looked at.
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut late = order(&folder.join("none"), 1, 1);
-    late.at.port = taken.local_addr().unwrap().port();
-    let ended = Arc::new(AtomicBool::new(true));
-    let around = Around { stop: &ended, log: None, heard: &|_| (), events: &Silent };
-    let refused = serve(&late, &around).unwrap_err().to_string();
-    assert!(refused.contains("another program listens there"), "{refused}");
     let stop = Arc::new(AtomicBool::new(false));
     let (send, address) = channel();
     let order = order(&run, 1, 1);

@@ -166,7 +166,7 @@ fn probing(script: &str) -> (tempfile::TempDir, Structures) {
 }
 
 #[test]
-fn a_process_that_compiles_says_whether_it_can_and_ends_when_nobody_wants_it() {
+fn a_process_that_compiles_says_whether_it_can_and_ends_when_its_client_leaves() {
     let tokenizer = tokenizer();
     let said = |script: &str| {
         let (_folder, structures) = probing(script);

@@ -2,7 +2,7 @@
 
 use fathom_eval::*;
 
-use crate::{Rule, told};
+use crate::{Rule, manual_clock};
 
 /// A model that loses `short` of a token with fewer than `needs` tokens before it, and `long` of any other.
 fn needing(needs: usize, [short, long]: [f64; 2]) -> Rule<impl FnMut(&[u32], u32) -> f64> {
@@ -55,7 +55,7 @@ fn the_length_is_what_text_and_time_hold() {
     assert_eq!(length(&mut model, 128, &Limits::default()), None);
     // A token takes a millisecond: 1,024 tokens and eight blocks of 128 take two seconds.
     for (seconds, expected) in [(3.0, Some((1024, 8))), (2.0, Some((512, 4))), (0.4, None)] {
-        let (clock, spend) = told();
+        let (clock, spend) = manual_clock();
         let loss = |before: &[u32], _: u32| {
             spend(if before.len() == 1 { 2e-3 } else { 1e-3 });
             0.0

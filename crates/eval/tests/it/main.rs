@@ -37,7 +37,7 @@ fn tokenizer() -> Tokenizer {
 }
 
 /// A clock, and what moves it by seconds.
-fn told() -> (Clock, impl Fn(f64)) {
+fn manual_clock() -> (Clock, impl Fn(f64)) {
     let us = Arc::new(AtomicU64::new(0));
     let shown = us.clone();
     let clock = Clock::of(move || shown.load(Ordering::Relaxed) as f64 / 1e6);

@@ -4,7 +4,7 @@ use fathom_base::clock::Clock;
 use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Result, Stop};
 use fathom_eval::*;
 
-use crate::{tokenizer, told};
+use crate::{manual_clock, tokenizer};
 
 /// Continues a prompt by what `answer` makes of it, in pieces of two bytes.
 struct Answering<F: FnMut(&str) -> String>(F);
@@ -105,7 +105,7 @@ fn what_there_was_no_time_for_is_not_reported() {
 /// Trials of each length, and what the clock shows, where a token of a prompt takes as many milliseconds and the time is this long.
 #[track_caller]
 fn trials_in(seconds: f64, token_ms: f64, lengths: &[usize]) -> (Vec<(usize, usize)>, f64) {
-    let (clock, spend) = told();
+    let (clock, spend) = manual_clock();
     let mut slow = Answering(|prompt: &str| {
         spend(tokenizer().encode(prompt).unwrap().len() as f64 * token_ms / 1e3);
         look_up(prompt)

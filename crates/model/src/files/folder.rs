@@ -36,7 +36,7 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// How tokens are chosen where nobody says, as `generation_config.json` has it. What no sampler takes is left out.
+    /// How tokens are chosen where a request is silent, as `generation_config.json` has it. What no sampler takes is left out.
     pub fn sampling(&self) -> PartialSampling {
         let number = |key: &str, least: f64, most: f64| {
             self.others.get(key)?.as_f64().filter(|value| (least..=most).contains(value))

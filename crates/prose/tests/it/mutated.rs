@@ -1,5 +1,5 @@
 //! Extractors against slow references: papers and pages are put together from pieces with what each of them reads as, so
-//! the whole text is known. Pieces hold the signs of the format where they are letters, and elements that nobody knows.
+//! the whole text is known. Pieces hold the signs of the format where they are letters, and unknown elements.
 
 use fathom_prose::extract::{Html, HtmlOptions, Latex, LatexFile, LatexOptions, Method, Wikitext};
 

@@ -49,7 +49,7 @@ async fn calls_and_thoughts_are_found_whether_or_not_their_marks_are_special_tok
             body["stream"] = stream.into();
             let events =
                 if stream { bed.stream(path, body).await } else { vec![bed.post(path, body).await.1] };
-            let said = told(&events);
+            let said = streamed(&events);
             assert_eq!(said, (words.to_string(), vec![("add".into(), json!({"a": 1}))]), "{path} {events:?}");
         }
     }
@@ -60,12 +60,12 @@ async fn calls_and_thoughts_are_found_whether_or_not_their_marks_are_special_tok
         body.as_object_mut().unwrap().remove("tools");
         body["stream"] = stream.into();
         let events = if stream { bed.stream(path, body).await } else { vec![bed.post(path, body).await.1] };
-        assert_eq!(told(&events), ("[THINK]hm[/THINK]yes".to_string(), Vec::new()), "{path} {events:?}");
+        assert_eq!(streamed(&events), ("[THINK]hm[/THINK]yes".to_string(), Vec::new()), "{path} {events:?}");
     }
 }
 
 /// The words and the calls of an answer in any protocol, whole or in events.
-fn told(events: &[Value]) -> (String, Vec<(String, Value)>) {
+fn streamed(events: &[Value]) -> (String, Vec<(String, Value)>) {
     let (mut words, mut calls) = (String::new(), Vec::<(String, String)>::new());
     let part = |value: &Value| value.as_str().unwrap_or_default().to_string();
     for event in events {
@@ -103,6 +103,13 @@ fn told(events: &[Value]) -> (String, Vec<(String, Value)>) {
     (words, calls.into_iter().map(read).collect())
 }
 
+/// A body with further fields.
+fn with(body: &Value, more: &Value) -> Value {
+    let mut body = body.clone();
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
 /// What chats check, the other protocols check, each in its words.
 #[tokio::test]
 async fn what_a_chat_refuses_every_protocol_does() {
@@ -116,11 +123,6 @@ async fn what_a_chat_refuses_every_protocol_does() {
         ("/v2/models/mock/generate", json!({"text_input": "a", "max_tokens": 5})),
         ("/v2/models/mock/generate_stream", json!({"text_input": "a", "max_tokens": 5})),
     ];
-    let with = |body: &Value, more: &Value| {
-        let mut body = body.clone();
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        body
-    };
     for more in [
         json!({"temperature": "hot"}),
         json!({"temperature": [1]}),
@@ -160,13 +162,24 @@ async fn what_a_chat_refuses_every_protocol_does() {
         assert_eq!(bed.post(path, with(body, &json!({"model": "tuned"}))).await.0, 200, "{path}");
         assert_eq!(bed.mock.last().adapter.as_deref(), Some("tuned"), "{path}");
     }
-    // Tools, where there are some.
+}
+
+/// The checks of tools in the protocols that have them.
+#[tokio::test]
+async fn tools_that_a_chat_refuses_every_protocol_does() {
+    let bed = Bed::new(Mock::saying("Hi!"));
+    let conversation = json!([{"role": "user", "content": "a"}]);
+    let bare = [
+        ("/v1/chat/completions", json!({"messages": conversation, "max_tokens": 5})),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": 5})),
+        ("/v1/messages", json!({"messages": conversation, "max_tokens": 5})),
+    ];
     let named = |path: &str, tool: Value| match path {
         "/v1/chat/completions" => json!({"type": "function", "function": tool}),
         "/v1/responses" => with(&json!({"type": "function"}), &tool),
         _ => tool,
     };
-    for (path, body) in [&bare[0], &bare[2], &bare[3]] {
+    for (path, body) in &bare {
         let required = if *path == "/v1/messages" { json!({"type": "any"}) } else { "required".into() };
         let other = match *path {
             "/v1/chat/completions" => json!({"type": "function", "function": {"name": "g"}}),

@@ -1,4 +1,4 @@
-//! Small requests that ask for much: each is refused before the work, or works where nobody waits for it.
+//! Small requests that ask for much: each is refused before the work, or runs where no connection waits for it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -67,7 +67,7 @@ impl Serving {
 const COMPILES: &str = r#"{"prompt":"a","guided\u005fjson":{"type":"number","multipleOf":1000003}}"#;
 
 #[test]
-fn structures_that_compile_for_ever_stop_nobody_and_are_given_up_when_their_clients_leave() {
+fn structures_that_compile_for_ever_hold_up_no_request_and_end_when_their_clients_leave() {
     let serving = start(
         Mock { compiles: true, ..Mock::saying("b") },
         Settings { drain_s: 0.05, ..Settings::default() },

@@ -108,8 +108,8 @@ fn play(
     }
     sink(Event::Started { prompt: prompt.clone(), cached_tokens: 1, logprobs });
     let all = tokens(answer, special, &request.shown);
-    let told = &all[..all.len().min(request.sampling.max_tokens)];
-    for (at, (id, text)) in told.iter().enumerate() {
+    let sent = &all[..all.len().min(request.sampling.max_tokens)];
+    for (at, (id, text)) in sent.iter().enumerate() {
         if !pace.is_zero() {
             thread::sleep(pace);
         }
@@ -124,7 +124,7 @@ fn play(
     // It says that what was named for this ended it, and ends where it ends.
     let how = &request.sampling;
     let stop = match (how.stop.first(), how.stop_ids.first()) {
-        _ if told.len() < all.len() => Stop::Length,
+        _ if sent.len() < all.len() => Stop::Length,
         (Some(text), _) => Stop::StopText(text.clone()),
         (None, Some(id)) => Stop::StopToken(*id),
         (None, None) => Stop::EndOfText,
@@ -132,7 +132,7 @@ fn play(
     for answer in 0..request.answers {
         sink(Event::Ended { answer, stop: stop.clone() });
     }
-    let tokens = told.len() * request.answers;
+    let tokens = sent.len() * request.answers;
     let usage =
         Usage { prompt_tokens: prompt.len(), cached_tokens: 1, answer_tokens: tokens, ..Usage::default() };
     sink(Event::Done(usage));

@@ -400,7 +400,7 @@ fn values_nested_a_hundred_thousand_deep_do_not_overflow_the_stack() {
     }
 }
 
-/// Content that is null beside the calls of tools is none for a template that asks whether it is, as DeepSeek's do.
+/// Content that is null next to the calls of tools is none for a template that asks whether it is, as DeepSeek's do.
 #[test]
 fn content_that_is_null_is_none_where_a_template_asks() {
     let tokenizer = tokenizer();

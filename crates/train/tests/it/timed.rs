@@ -26,18 +26,18 @@ fn shared(folder: &Path) -> Recipe {
 
 /// A clock that steps move, and what it shows at a stage's end.
 #[derive(Clone)]
-struct Told {
+struct StageClock {
     now_s: Rc<Cell<f64>>,
     ends_s: f64,
 }
 
-impl Told {
-    fn until(ends_s: f64) -> Told {
-        Told { now_s: Rc::default(), ends_s }
+impl StageClock {
+    fn until(ends_s: f64) -> StageClock {
+        StageClock { now_s: Rc::default(), ends_s }
     }
 }
 
-impl StageTime for Told {
+impl StageTime for StageClock {
     fn now_s(&self) -> f64 {
         self.now_s.get()
     }
@@ -49,7 +49,7 @@ impl StageTime for Told {
 
 /// Runs it to its end, stopped once after a step; its steps take a second each.
 fn stopped_at(folder: &Path, recipe: &Recipe, seconds: f64, step: u64) {
-    let (mut outcome, time) = (Outcome::Interrupted, Told::until(seconds));
+    let (mut outcome, time) = (Outcome::Interrupted, StageClock::until(seconds));
     for stop_at in [Some(step), None] {
         if outcome == Outcome::Interrupted {
             let (inner, stop) = (Stores::open(recipe, None, VOCAB).unwrap(), AtomicBool::new(false));
@@ -114,14 +114,14 @@ fn a_share_of_warm_up_is_of_the_steps_that_a_time_holds() {
 /// Stores whose steps take what `step_s` says of their number.
 struct Slow {
     inner: Stores,
-    time: Told,
+    time: StageClock,
     round: u64,
     step_s: fn(u64) -> f64,
 }
 
 struct SlowSource {
     inner: Box<dyn Source>,
-    time: Told,
+    time: StageClock,
     step_s: fn(u64) -> f64,
     steps: u64,
 }
@@ -170,7 +170,7 @@ fn timed(round: u64, step_s: fn(u64) -> f64) -> (u64, f64) {
     let mut recipe = shared(folder.path());
     (recipe.run.minutes, recipe.checkpoint.every_s) = (Some(1.0), None);
     recipe.stage[0].micro_batches = 1;
-    let (stop, time) = (AtomicBool::new(false), Told::until(60.0));
+    let (stop, time) = (AtomicBool::new(false), StageClock::until(60.0));
     let mut watch = Watch { warnings: Vec::new(), stop_at: None, stop: &stop };
     let inner = Stores::open(&recipe, None, VOCAB).unwrap();
     let sources: Box<dyn Sources> = Box::new(Slow { inner, time: time.clone(), round, step_s });

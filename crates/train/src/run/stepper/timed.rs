@@ -167,13 +167,13 @@ mod tests {
     use super::*;
 
     /// A clock that a test sets, and when each stage has to end.
-    struct Told {
+    struct StageClock {
         now_s: Cell<f64>,
         ends_s: Vec<f64>,
         step_s: Option<f64>,
     }
 
-    impl StageTime for Told {
+    impl StageTime for StageClock {
         fn now_s(&self) -> f64 {
             self.now_s.get()
         }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     /// Makes the steps of a stage, each of which takes what `step_s` says of its number; how many there were, and the clock then.
-    fn steps_of(time: &Told, index: usize, step_s: impl Fn(u64) -> f64) -> (u64, f64) {
+    fn steps_of(time: &StageClock, index: usize, step_s: impl Fn(u64) -> f64) -> (u64, f64) {
         let folder = tempfile::tempdir().unwrap();
         let mut timed = Timed::new(folder.path(), Some(time));
         let (mut progress, mut made) = (Progress { stage: index, ..Progress::default() }, Vec::new());
@@ -220,7 +220,7 @@ mod tests {
             ("steps of a quarter of the time", |_| 22.0, 4),
         ];
         for (what, step_s, expected) in speeds {
-            let time = Told { now_s: Cell::new(10.0), ends_s: vec![100.5], step_s: None };
+            let time = StageClock { now_s: Cell::new(10.0), ends_s: vec![100.5], step_s: None };
             let (steps, ended_s) = steps_of(&time, 0, step_s);
             let unused = 100.5 - ended_s;
             assert!(steps.abs_diff(expected) <= 1, "{what}: {steps} steps, not {expected}");
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_stage_whose_first_step_would_end_too_late_makes_none() {
         for (step_s, expected) in [(Some(12.0), 0), (Some(9.0), 1), (None, 1)] {
-            let time = Told { now_s: Cell::new(50.0), ends_s: vec![40.0, 60.0], step_s };
+            let time = StageClock { now_s: Cell::new(50.0), ends_s: vec![40.0, 60.0], step_s };
             assert_eq!(steps_of(&time, 1, |_| 12.0).0, expected, "{step_s:?}");
         }
     }
