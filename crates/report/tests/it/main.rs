@@ -215,7 +215,10 @@ fn a_late_run_says_so() {
 #[test]
 fn a_plan_has_a_page_of_its_own() {
     let is_planned = |event: &Event| {
-        !matches!(event, Event::Step(_) | Event::MemoryTimeline(_) | Event::Done(_) | Event::Sample(_))
+        !matches!(
+            event,
+            Event::Data(_) | Event::Step(_) | Event::MemoryTimeline(_) | Event::Done(_) | Event::Sample(_)
+        )
     };
     let mut events: Vec<Event> = fixture::run(1).into_iter().filter(is_planned).collect();
     events.push(fixture::placement("long", 80));
