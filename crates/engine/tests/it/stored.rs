@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
 use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, Stored};
@@ -241,14 +242,16 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
     assert_eq!([restored(&salted, &at), restored(&salted, &at)], [0, 512]);
     let other = Stored { model: "n".into(), ..at.clone() };
     assert_eq!(restored(&first, &other), 0);
-    // One that was cut off, one with a bit turned over, one that a link stands in for, one that was never finished.
+    // One that was cut off, one that is longer than a page, one with a bit turned over, one that a link or a pipe stands in for, one that
+    // was never finished.
     let all: Vec<PathBuf> = files(&folder.path().join("m"));
     let scope = all[0].parent().unwrap().to_path_buf();
     let mut own: Vec<PathBuf> = all.iter().filter(|file| file.starts_with(&scope)).cloned().collect();
     own.sort();
     let bytes = fs::read(&own[2]).unwrap();
-    let hurt: [&dyn Fn(); 3] = [
+    let hurt: [&dyn Fn(); 5] = [
         &|| fs::write(&own[2], &bytes[..bytes.len() - 1]).unwrap(),
+        &|| fs::write(&own[2], [&bytes[..], &[0; 1 << 16]].concat()).unwrap(),
         &|| {
             let mut turned = bytes.clone();
             turned[3000] ^= 1;
@@ -257,6 +260,11 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
         &|| {
             fs::rename(&own[2], folder.path().join("aside")).unwrap();
             std::os::unix::fs::symlink(folder.path().join("aside"), &own[2]).unwrap();
+        },
+        // Nothing is ever written to the pipe, so whatever opened it would wait for ever.
+        &|| {
+            fs::remove_file(&own[2]).unwrap();
+            assert!(Command::new("mkfifo").arg(&own[2]).status().unwrap().success());
         },
     ];
     let whose = |request: &GenerateRequest| restored(request, &at);
