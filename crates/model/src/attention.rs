@@ -5,12 +5,13 @@
 use fathom_grad::{AttentionUse, Ctx, ParamId, RelativeUse, RopeUse, Val};
 
 use crate::adapter::{PrefixParams, declare_prefix, led};
-use crate::block::{LinearParams, NormParams, norm};
-use crate::encoder::Relative;
 use crate::latent::{LatentParams, latent_heads};
-use crate::portion::{Cut, Seen};
-use crate::spec::{LayerSpec, QkNorm, Reach, Spec};
-use crate::walk::{InFiles, Kind, Module, Normed, Parallel, Projection, Walk, WeightSpec};
+use crate::norm::norm;
+use crate::spec::{LayerSpec, QkNorm, Reach, Relative, Spec};
+use crate::weight::{
+    Cut, DistanceParams, InFiles, Kind, LinearParams, Module, NormParams, Normed, Parallel, Projection, Seen,
+    Walk, WeightSpec,
+};
 
 /// Weights of attention.
 #[derive(Clone, Copy, Debug)]
@@ -29,15 +30,6 @@ pub struct AttentionParams {
     pub out: LinearParams,
     /// Keys and values at an adapter's virtual tokens.
     pub prefix: Option<PrefixParams>,
-}
-
-/// The table of distances, which all layers share.
-#[derive(Clone, Copy, Debug)]
-pub struct DistanceParams {
-    /// [2 span, d].
-    pub table: ParamId,
-    /// Of its rows.
-    pub norm: Option<NormParams>,
 }
 
 /// Positions in the scores of one layer.

@@ -2,44 +2,15 @@
 //!
 //! Legend of shapes: t tokens, d hidden, f ffn.
 
-use fathom_grad::{Ctx, ParamId, Val};
+use fathom_grad::{Ctx, Val};
 
-use crate::adapter::{AdapterParams, HoulsbyParams, PrefixParams};
+use crate::adapter::{HoulsbyParams, PrefixParams};
 use crate::attention::{AttentionParams, attention};
+use crate::mlp::{DenseParams, mlp};
 use crate::moe::{ExpertsParams, experts};
-use crate::portion::Seen;
-use crate::spec::{Ffn, LayerSpec, Mixer, Residual, Spec};
-use crate::sublayer::Custom;
-use crate::walk::{Module, Normed, Parallel, Projection, Walk};
-
-/// Weight and bias of a norm.
-#[derive(Clone, Copy, Debug)]
-pub struct NormParams {
-    /// [1, width].
-    pub weight: ParamId,
-    /// [1, width].
-    pub bias: Option<ParamId>,
-}
-
-/// Weight and bias of a projection.
-#[derive(Clone, Copy, Debug)]
-pub struct LinearParams {
-    /// [out, in].
-    pub weight: ParamId,
-    /// [1, out].
-    pub bias: Option<ParamId>,
-    /// What an adapter adds.
-    pub adapter: Option<AdapterParams>,
-}
-
-/// Weights of an MLP.
-#[derive(Clone, Copy, Debug)]
-pub struct DenseParams {
-    /// [f, d], or gate and up on top of each other [2f, d].
-    pub up: LinearParams,
-    /// [d, f].
-    pub down: LinearParams,
-}
+use crate::norm::norm;
+use crate::spec::{Custom, Ffn, LayerSpec, Mixer, Residual, Spec};
+use crate::weight::{Module, NormParams, Walk};
 
 /// Weights of a mixer.
 #[derive(Clone, Debug)]
@@ -144,28 +115,6 @@ fn join(
     norm(cx, s, [normed, stats], y_td, after)
 }
 
-/// One MLP for all tokens.
-pub(crate) fn mlp(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 3], p: &DenseParams, h_td: Val) -> Val {
-    let u_tf = p.up.columns(cx, names[0], h_td);
-    let m_tf = if s.mlp.gated {
-        cx.gate(names[1], s.mlp.activation, u_tf)
-    } else {
-        cx.activate(names[1], s.mlp.activation, u_tf)
-    };
-    p.down.rows(cx, names[2], m_tf)
-}
-
-/// A norm if the family has one here.
-pub(crate) fn norm(
-    cx: &mut Ctx<'_>,
-    s: &Spec,
-    names: [&'static str; 2],
-    x: Val,
-    p: Option<NormParams>,
-) -> Val {
-    p.map_or(x, |p| cx.norm(names, x, s.norm, p.weight, p.bias))
-}
-
 impl BlockParams {
     /// The weights of a layer, in their order.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, index: usize) -> BlockParams {
@@ -217,31 +166,5 @@ impl FfnParams {
             (Ffn::Mlp, Some(moe)) => FfnParams::Experts(ExpertsParams::declare(w, s, moe, index)),
             (Ffn::Mlp, None) => FfnParams::Dense(DenseParams::declare(w, s, ["up", "down"], s.ffn, None)),
         }
-    }
-}
-
-impl DenseParams {
-    /// An MLP of `ffn` columns inside; files call its parts as the block's, within `inside` if that is given.
-    pub(crate) fn declare(
-        w: &mut Walk<'_>,
-        s: &Spec,
-        [up, down]: [&'static str; 2],
-        ffn: usize,
-        inside: Option<&str>,
-    ) -> DenseParams {
-        let (bias, halves, out) = (s.bias.mlp, [ffn, ffn], [s.hidden]);
-        let groups = if s.mlp.gated { &halves[..] } else { &halves[..1] };
-        let (way_in, way_out) = (w.names.up(s, ffn, inside), w.names.down(s, inside));
-        let up = Projection { bias, ..Projection::new(up, Module::Mlp, groups, s.hidden, way_in) };
-        let down = Projection::new(down, Module::Mlp, &out, ffn, way_out);
-        let down = Projection { bias, parallel: Parallel::Rows, ..down };
-        DenseParams { up: w.linear(up), down: w.linear(down) }
-    }
-}
-
-impl Spec {
-    /// A norm of the residual stream.
-    pub(crate) fn normed(&self, name: &'static str) -> Normed {
-        Normed { name, bias: self.norm_bias, seen: Seen::Rows }
     }
 }

@@ -4,24 +4,19 @@
 //! run, stays so where the machine multiplies with it. Rows of GGUF's blocks in four to six bits, and of bf16 where the processor has no
 //! unit for it, are interleaved by eight, which takes no more bytes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fathom_grad::{Param, ParamId, Params, Value};
 use fathom_tensor::ggml::octets::OCTET;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
-use crate::adapter::Given;
 use crate::files::{Source, of_stack};
+use crate::given::{Blocked, Given};
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::portion::Portion;
-use crate::quantize::Quantized;
-use crate::spec::Spec;
-use crate::walk::{Kind, Module, Term};
-
-/// How weights are packed, by their numbers in the whole model.
-pub(crate) type Blocked = BTreeMap<u32, Packing>;
+use crate::spec::{Quantized, Spec};
+use crate::weight::{Kind, Module, Term};
 
 impl Model {
     /// As [`Model::declare`], with weights as the source has them where the machine multiplies with what it has. They cannot be

@@ -10,7 +10,7 @@ use fathom_tensor::{DType, Device, Tensor};
 
 use crate::files::convert_into;
 use crate::model::Model;
-use crate::walk::{Begins, Kind, Term};
+use crate::weight::{Begins, Kind, Term};
 
 mod induction;
 

@@ -6,22 +6,10 @@
 use fathom_grad::{Ctx, LatentUse, Val};
 use fathom_tensor::NormKind;
 
-use crate::block::{LinearParams, NormParams};
-use crate::family::{LatentNames, Qkv};
-use crate::portion::Seen;
-use crate::spec::{LayerSpec, Spec};
-use crate::walk::{InFiles, Module, Normed, Parallel, Projection, Walk};
-
-/// Sizes of latent attention; [`Spec::head_dim`] is the size of a key, the first rotary setting's columns are rotated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latent {
-    /// Columns of the queries' latent; they are projected directly without.
-    pub query: Option<usize>,
-    /// Columns of the latent of keys and values.
-    pub key_value: usize,
-    /// Columns of a head's value.
-    pub value: usize,
-}
+use crate::spec::{Latent, LayerSpec, Spec};
+use crate::weight::{
+    InFiles, LatentNames, LinearParams, Module, NormParams, Normed, Parallel, Projection, Qkv, Seen, Walk,
+};
 
 /// Weights of one layer's queries, keys and values.
 #[derive(Clone, Copy, Debug)]

@@ -16,14 +16,18 @@ mod encoder;
 mod error;
 mod family;
 mod files;
+mod given;
 mod grouped;
+mod in_files;
 mod init;
 mod latent;
 mod made;
+mod mlp;
 mod model;
 mod modules;
 mod moe;
 mod narrow;
+mod norm;
 mod patch;
 mod pieces;
 mod portion;
@@ -33,29 +37,24 @@ mod rollout;
 mod rope;
 mod rounded;
 mod spec;
-mod spec_check;
 mod stages;
-mod sublayer;
 mod trained;
-mod walk;
+mod weight;
+mod whole;
 
 pub use adapter::{
-    Adapter, AdapterMethod, AdapterParams, EmbedTerm, HoulsbyParams, PeftTensors, PrefixEncoder,
-    PrefixParams, PromptEncoder, PromptParams, SavedAdapter, Size, TableParams, Targets, adapt, begin_as,
-    changes_base, fix_lengths, load_adapted, load_peft, load_scores, merge, open_peft, save_peft, share_base,
-    share_untrained, shared_bytes,
+    EmbedTerm, HoulsbyParams, PeftTensors, PrefixParams, PromptParams, SavedAdapter, TableParams, Targets,
+    adapt, begin_as, changes_base, fix_lengths, load_adapted, load_peft, load_scores, merge, open_peft,
+    save_peft, share_base, share_untrained, shared_bytes,
 };
-pub use attention::{AttentionParams, DistanceParams, QkvParams, RelativeParams};
+pub use attention::{AttentionParams, QkvParams, RelativeParams};
 pub use batch::{Caps, PackedTokens, causal_pairs, mask};
-pub use block::{BlockParams, DenseParams, FfnParams, LinearParams, MixerParams, NormParams, block};
+pub use block::{BlockParams, FfnParams, MixerParams, block};
 pub use blocked::{keep_packed, unpack};
 pub use config::Config;
-pub use encoder::{
-    Encoder, EncoderInput, EncoderNames, EncoderParts, EncoderSpec, Relative, Sentence, Task,
-    ranks_by_sigmoid, sigmoid,
-};
+pub use encoder::{Encoder, EncoderInput, EncoderSpec, Sentence, Task, ranks_by_sigmoid, sigmoid};
 pub use error::{Error, Result};
-pub use family::{Experts, FAMILIES, Family, LatentNames, MoeNames, Names, Qkv, Up, Wrapper};
+pub use family::{FAMILIES, Wrapper};
 pub use files::{
     Area, BlockTensor, Coded, Coder, Export, FileWriter, FolderOptions, FolderWriter, Fp8Save,
     GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, Quantised, QuantisedSave, SINGLE,
@@ -68,24 +67,29 @@ pub use grouped::{
     Grouped, GroupedSave, InputSizes, Moments, Packing4, Scaled, Zero, gptq, scales as awq_scales,
 };
 pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
-pub use latent::{Latent, LatentParams};
-pub use model::{EmbedParams, LastParams, Model, PROJECTIONS};
+pub use latent::LatentParams;
+pub use made::LlamaSizes;
+pub use mlp::DenseParams;
+pub use model::Model;
 pub use modules::MODULES;
-pub use moe::{Capacity, Drops, ExpertsParams, Moe, Shared, SharedParams};
+pub use moe::{ExpertsParams, SharedParams};
 pub use narrow::{Linears, NarrowLayers};
 pub use patch::{Patch, patches};
 pub use pieces::{Linear, LinearPart, Piece};
-pub use portion::{Cut, Holding, Holdings, Inside, Misfit, Portion, Seen, Shard, Weight};
+pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
 pub use prune::{Kept, prunable, prune};
-pub use quantize::Quantized;
 pub use rollout::{Asked, Failed, Rollout, Weights, Written};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use rounded::RoundTo;
 pub use spec::{
-    Biases, Ffn, LayerSpec, LlamaSizes, Mixer, Mlp, QkNorm, Reach, Residual, Spec, StateProjections,
-    scored_at,
+    Adapter, AdapterMethod, Biases, Capacity, Custom, Drops, EncoderParts, Family, Ffn, Latent, LayerSpec,
+    Mixer, Mlp, Moe, PromptEncoder, QkNorm, Quantized, Reach, Relative, Residual, Shared, Size, Spec,
+    StateProjections, SubLayer, SubLayerParams, Trained, scored_at,
 };
 pub use stages::StageLayers;
-pub use sublayer::{Custom, SubLayer, SubLayerParams};
-pub use trained::Trained;
-pub use walk::{Begins, InFiles, Kind, Module, Normed, Parallel, Projection, Term, Walk, WeightSpec};
+pub use weight::{
+    AdapterParams, Begins, Cut, DistanceParams, EncoderNames, Experts, InFiles, Inside, Kind, LastParams,
+    LatentNames, LinearParams, Module, MoeNames, Names, NormParams, Normed, Parallel, PrefixEncoder,
+    Projection, Qkv, Seen, Term, Up, Walk, WeightSpec,
+};
+pub use whole::{EmbedParams, PROJECTIONS};

@@ -4,20 +4,19 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Alike, Ctx, Head, HeadTerm, HeadUse, Param, ParamId, Params, Projections, Scores, Segments, StateDisk,
-    Val, Which,
+    Alike, Ctx, Head, HeadUse, Param, ParamId, Params, Projections, Scores, Segments, StateDisk, Val, Which,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 
-use crate::adapter::{Given, PrefixEncoder, PromptParams, TableParams, head_term};
-use crate::attention::DistanceParams;
-use crate::block::{BlockParams, FfnParams, LinearParams, NormParams, block, norm};
-use crate::encoder::{EncoderInput, pool};
-use crate::portion::{Cut, Holding, Holdings, Portion, Seen, Weight};
-use crate::quantize::Quantized;
-use crate::spec::{Residual, Spec, StateProjections};
-use crate::walk::{Begins, InFiles, Kind, Module, SCORE, See, Visit, Walk, WeightSpec};
+use crate::block::{BlockParams, FfnParams, block};
+use crate::encoder::pool;
+use crate::given::Given;
+use crate::norm::norm;
+use crate::portion::{Holding, Holdings, Portion, Weight};
+use crate::spec::{Quantized, Spec};
+use crate::weight::{Kind, LastParams, Module, NOWHERE, See, WeightSpec};
+use crate::whole::EmbedParams;
 
 /// A specification with the ids of the weights that a rank holds. Holds no weights itself.
 #[derive(Clone, Debug)]
@@ -46,40 +45,6 @@ pub struct Model {
     pub embed_scale: f32,
 }
 
-/// Weights before the first block.
-#[derive(Clone, Copy, Debug)]
-pub struct EmbedParams {
-    /// [vocab, d].
-    pub tokens: ParamId,
-    /// [max_positions, d].
-    pub positions: Option<ParamId>,
-    /// What encoders have besides.
-    pub encoder: Option<EncoderInput>,
-    /// Embeddings of an adapter's virtual tokens.
-    pub prompt: Option<PromptParams>,
-    /// What an adapter of the embedding has.
-    pub table: TableParams,
-}
-
-/// Weights after the last block.
-#[derive(Clone, Copy, Debug)]
-pub struct LastParams {
-    /// After the last block, unless every sub-layer ends with one.
-    pub norm: Option<NormParams>,
-    /// [d, d]: before the head of an encoder.
-    pub pool: Option<LinearParams>,
-    /// [vocab, d], or [labels, d]; the embedding if tied.
-    pub head: ParamId,
-    /// [1, vocab].
-    pub head_bias: Option<ParamId>,
-    /// What an adapter adds to the head.
-    pub term: Option<HeadTerm>,
-    /// The second head's [k, d], called `score` as in Transformers' sequence classifiers.
-    pub score: Option<ParamId>,
-    /// Projections of hidden states, [count x columns, d].
-    pub projections: Option<ParamId>,
-}
-
 /// The kinds of the segments before and after the blocks; those of blocks are layers.
 const EMBED: u32 = u32::MAX;
 const LAST: u32 = u32::MAX - 1;
@@ -88,98 +53,6 @@ const LAST: u32 = u32::MAX - 1;
 fn alone(kind: u32) -> Which {
     Which { layer: -1, alike: Some(Alike { kind: vec![kind], first: ParamId(0) }) }
 }
-
-/// Weights of a whole model.
-type WholeModel = (EmbedParams, Vec<BlockParams>, LastParams);
-
-impl Spec {
-    /// Passes all weights in their fixed order: embedding, blocks, final norm, head. A tied head is the embedding.
-    pub(crate) fn walk(&self, visit: Visit<'_>) -> WholeModel {
-        self.pass(&mut Walk::new(self, visit))
-    }
-
-    /// Passes all projections.
-    pub(crate) fn walk_projections(&self, see: See<'_>) {
-        self.pass(&mut Walk::new(self, &mut |_, _| NOWHERE).seen_by(see));
-    }
-
-    fn pass(&self, w: &mut Walk<'_>) -> WholeModel {
-        let (names, vocab) = (&self.family.names, [self.vocab]);
-        let table = |role, module, cut, name| {
-            let stored = InFiles::one(name, self.vocab);
-            WeightSpec::new(role, (module, Kind::Table), [self.vocab, self.hidden], cut, stored)
-        };
-        let tokens = w.weight(table("embed", Module::Tokens, Cut::Rows(&vocab), names.embed));
-        let positions = self.learned_positions.map(|rows| {
-            let (cut, stored) = (Cut::Whole(Seen::Own), InFiles::one(names.positions, rows));
-            let at = (Module::Input, Kind::Table);
-            w.weight(WeightSpec::new("positions", at, [rows, self.hidden], cut, stored))
-        });
-        let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
-        let prompt = PromptParams::declare(w, self);
-        let of_table = TableParams::declare(w, self);
-        w.prefix = PrefixEncoder::declare(w, self);
-        w.distances = self.relative().map(|relative| DistanceParams::declare(w, self, &relative));
-        let block = |index: usize| {
-            w.enter(Some(index));
-            BlockParams::declare(w, self, index)
-        };
-        let blocks = (0..self.layers.len()).map(block).collect();
-        w.enter(None);
-        let normed = self.normed(names.final_norm);
-        let norm =
-            (self.residual != Residual::Sum).then(|| w.norm("final_norm", Module::Last, self.hidden, normed));
-        let last = match &self.encoder {
-            Some(parts) => LastParams::declare(w, self, parts, tokens),
-            None => {
-                let head = if self.tied {
-                    tokens
-                } else {
-                    w.weight(table("head", Module::Head, Cut::Rows(&vocab), names.head))
-                };
-                let (at, stored) = ((Module::Head, Kind::Bias), InFiles::one(names.head, self.vocab));
-                let bias = WeightSpec::new("head", at, [1, self.vocab], Cut::Rows(&vocab), stored);
-                let head_bias = self.head_bias.then(|| w.weight(bias));
-                let term = head_term(w, self);
-                LastParams { norm: None, pool: None, head, head_bias, term, score: None, projections: None }
-            }
-        };
-        let score = (self.scores > 0).then(|| {
-            let shape = [self.scores, self.hidden];
-            let (at, stored) =
-                ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
-            let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(Seen::Rows), stored);
-            // One score is a matrix too, of one row.
-            w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
-        });
-        // The last of all, so that a specification without them names the same weights before.
-        let projections = self.projections.map(|StateProjections { count, columns }| {
-            let shape = [count * columns, self.hidden];
-            let (at, stored) = ((Module::Head, Kind::Gate), InFiles::Whole(PROJECTIONS.into(), shape.into()));
-            let all = WeightSpec::new("projections", at, shape, Cut::Whole(Seen::Rows), stored);
-            w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..all })
-        });
-        let embed = EmbedParams { tokens, positions, encoder, prompt, table: of_table };
-        (embed, blocks, LastParams { norm, score, projections, ..last })
-    }
-
-    /// Passes the weights of one layer.
-    pub(crate) fn visit_layer(&self, index: usize, visit: &mut dyn FnMut(&WeightSpec<'_>)) {
-        let mut visit = |_: Option<usize>, weight: &WeightSpec<'_>| {
-            visit(weight);
-            NOWHERE
-        };
-        let mut w = Walk::new(self, &mut visit);
-        w.enter(Some(index));
-        BlockParams::declare(&mut w, self, index);
-    }
-}
-
-/// What checkpoints call projections of hidden states.
-pub const PROJECTIONS: &str = "hidden_projection.weight";
-
-/// A weight that the rank does not have.
-pub(crate) const NOWHERE: ParamId = ParamId(u32::MAX);
 
 /// Makes the weights that the portion has, and counts the others.
 struct Declare<'a> {
@@ -502,7 +375,7 @@ impl Model {
             next += 1;
             ParamId(next - 1)
         };
-        self.spec.pass(&mut Walk::new(&self.spec, &mut visit).seen_by(see));
+        self.spec.pass(&mut self.spec.walking(&mut visit).seen_by(see));
     }
 
     /// Weights that are f32 whatever the others are.

@@ -9,7 +9,7 @@ use fathom_grad::{GemmFormat, Narrowing, ParamId, Params};
 use fathom_tensor::Device;
 
 use crate::model::Model;
-use crate::walk::{Kind, Module};
+use crate::weight::{Kind, Module};
 
 /// Which of a block's linear layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,13 +7,10 @@ use std::ops::Range;
 use fathom_grad::ParamId;
 use fathom_tensor::Tensor;
 
-use crate::adapter::prefix;
-use crate::block::LinearParams;
-use crate::family::Names;
 use crate::model::Model;
 use crate::portion::Shard;
 use crate::spec::Spec;
-use crate::walk::{InFiles, Kind, Module, Term, WeightSpec};
+use crate::weight::{InFiles, Kind, LinearParams, Module, Names, Term, WeightSpec};
 
 /// Some rows of a Hugging Face tensor that are some rows of a weight. A row is what the last dimension holds; of a vector,
 /// one element.
@@ -165,7 +162,7 @@ impl Spec {
     /// Where all of a weight lies in Hugging Face's tensors.
     pub(crate) fn pieces(&self, layer: Option<usize>, weight: &WeightSpec<'_>) -> Vec<Piece> {
         let names = &self.family.names;
-        let (at, end) = (prefix(names, layer, weight.module), weight.term.end());
+        let (at, end) = (names.prefix(layer, weight.module), weight.term.end());
         let [rows, inner] = weight.shape;
         let mut collect =
             Collect { names, at, end, inner, vector: rows == 1, transpose: false, list: Vec::new() };

@@ -9,7 +9,7 @@ use fathom_tensor::{Category, Device};
 
 use crate::model::Model;
 use crate::spec::{Ffn, LayerSpec, Mixer, QkNorm, Spec};
-use crate::walk::Term;
+use crate::weight::Term;
 
 /// What stays of a model: indices, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]

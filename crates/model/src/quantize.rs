@@ -8,20 +8,8 @@ use fathom_tensor::{BlockFormat, DType, Device, Meta, Profile};
 
 use crate::model::Model;
 use crate::portion::{Portion, Shard};
-use crate::spec::Spec;
-use crate::trained::Trained;
-use crate::walk::{Kind, Term};
-
-/// How frozen weights are held.
-#[derive(Clone, Debug)]
-pub struct Quantized {
-    /// The format.
-    pub format: BlockFormat,
-    /// Scales of NF4 are quantised, too, when weights are quantised while they are loaded (Dettmers et al., 2023, section 3).
-    pub double: bool,
-    /// Weights that are trained stay as they are; without a choice all projections are frozen.
-    pub trained: Trained,
-}
+use crate::spec::{Quantized, Spec};
+use crate::weight::{Kind, Term};
 
 /// Why a weight cannot be packed as it is held.
 fn misfit(format: BlockFormat, shard: &Shard, name: &str) -> Option<String> {

@@ -7,7 +7,7 @@ use fathom_tensor::{DType, Device, FourBits};
 use crate::files::{block_tensors, group_of, is_projection};
 use crate::model::Model;
 use crate::spec::Spec;
-use crate::walk::Kind;
+use crate::weight::Kind;
 
 /// Formats of projections in four bits that need no text to judge by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

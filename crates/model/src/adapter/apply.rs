@@ -2,8 +2,7 @@
 
 use fathom_grad::{Ctx, ExpertWeights, LinearCut, Val};
 
-use super::AdapterParams;
-use crate::block::LinearParams;
+use crate::weight::{AdapterParams, LinearParams};
 
 /// The activations of an adapted projection that come before what it gives.
 const BEFORE: &[(&str, &str)] = &[

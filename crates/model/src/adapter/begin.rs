@@ -3,14 +3,14 @@
 use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::{Category, DType, Device};
 
-use super::{Adapter, AdapterMethod, AdapterParams, singular};
-use crate::block::LinearParams;
+use super::singular;
 use crate::error::{Error, Result};
 use crate::files::{Slot, Source, load, load_slots};
 use crate::init::{Init, initialise_adapter};
 use crate::model::Model;
 use crate::portion::sum_of_parts;
-use crate::walk::{Kind, Parallel, Projection, Term, WeightSpec};
+use crate::spec::{Adapter, AdapterMethod};
+use crate::weight::{AdapterParams, Kind, LinearParams, Parallel, Projection, Term, WeightSpec};
 
 /// Gives the weights of a model's adapter their first values, once the base's have theirs. With PiSSA the base loses what the adapter
 /// begins as.
@@ -179,8 +179,8 @@ impl Model {
         let Some(adapter) = self.spec.adapter.as_deref() else { return all };
         self.see_projections(&mut |layer, p: &Projection<'_>, params| {
             if params.adapter.is_some() && self.portion.has(layer, p.module, self.spec.tied) {
-                let at = super::prefix(&self.spec.family.names, layer, p.module);
-                let names = super::parts(p).into_iter().map(|part| format!("{at}{}", part.name));
+                let at = self.spec.family.names.prefix(layer, p.module);
+                let names = super::declare::parts(p).into_iter().map(|part| format!("{at}{}", part.name));
                 let names = names.filter(|name| adapter.modules.contains_key(name)).collect();
                 let cut = p.parallel == Parallel::Rows && self.portion.cuts_projections();
                 all.push(Adapted { params, cut, names });

@@ -8,8 +8,7 @@ use super::experts::STACKED;
 use super::peft::NETWORKS;
 use super::saved::AlsoTrained;
 use super::targets::ends;
-use super::{Adapter, AdapterMethod, PromptEncoder, Size};
-use crate::spec::Spec;
+use crate::spec::{Adapter, AdapterMethod, PromptEncoder, Size, Spec};
 
 /// The version whose layout this is.
 const VERSION: &str = "0.21.2";

@@ -5,12 +5,10 @@ use std::borrow::Cow;
 
 use fathom_grad::ExpertTerm;
 
-use super::{Adapter, AdapterParams, Size, prefix};
-use crate::family::{Experts, MoeNames};
-use crate::moe::Moe;
-use crate::portion::{Cut, Inside};
-use crate::spec::Spec;
-use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
+use crate::spec::{Adapter, Moe, Size, Spec};
+use crate::weight::{
+    AdapterParams, Begins, Cut, Experts, InFiles, Inside, Kind, Module, MoeNames, Term, Walk, WeightSpec,
+};
 
 /// Where Transformers 5 has the stacked experts of every family, inside a block: the ways in and out.
 pub(super) const STACKED: [&str; 2] = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"];
@@ -91,7 +89,7 @@ impl Declared<'_> {
 /// The terms of the ways into a layer's experts, or out of them, if the model's adapter is of those.
 pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool) -> Option<AdapterParams> {
     let (adapter, names) = (s.adapter.as_deref()?, w.names.moe.as_ref()?);
-    let at = prefix(w.names, w.layer(), Module::Mlp);
+    let at = w.names.prefix(w.layer(), Module::Mlp);
     let (d, f) = (s.hidden, m.ffn);
     let inner = if way_in { d } else { f };
     let stacked = STACKED[usize::from(!way_in)];

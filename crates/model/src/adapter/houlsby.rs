@@ -4,10 +4,8 @@
 use fathom_grad::{Ctx, Val};
 use fathom_tensor::{Activation, NormKind};
 
-use crate::block::{LinearParams, NormParams};
-use crate::portion::{Cut, Seen};
 use crate::spec::Spec;
-use crate::walk::{Begins, InFiles, Kind, Module, Walk, WeightSpec};
+use crate::weight::{Begins, Cut, InFiles, Kind, LinearParams, Module, NormParams, Seen, Walk, WeightSpec};
 
 /// The weights of one of them.
 #[derive(Clone, Copy, Debug)]

@@ -5,47 +5,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fathom_grad::{Batch, Ctx, ParamId, Params, Val};
-use fathom_tensor::{Activation, Device, Tensor};
+use fathom_grad::{Ctx, ParamId, Val};
+use fathom_tensor::Activation;
 
-use super::begin::values;
 use super::lstm::LstmParams;
-use super::{Adapter, AdapterMethod, PromptEncoder};
-use crate::block::LinearParams;
-use crate::model::{Model, NOWHERE};
-use crate::portion::{Cut, Seen};
-use crate::spec::{LayerSpec, Mixer, Spec};
-use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
+use super::weights::{linear, weight};
+use crate::spec::{Adapter, AdapterMethod, LayerSpec, Mixer, PromptEncoder, Spec};
+use crate::weight::{Begins, LinearParams, Module, NOWHERE, PrefixEncoder, Term, Walk};
 
 /// The embeddings of virtual tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptParams {
     /// [n, d].
     pub(super) rows: ParamId,
-    encoder: Option<EncoderParams>,
+    pub(super) encoder: Option<EncoderParams>,
 }
 
 /// What computes the embeddings of virtual tokens.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // There is one.
-enum EncoderParams {
+pub(super) enum EncoderParams {
     /// [h, d], [h, h] and [d, h].
     Mlp([LinearParams; 3]),
     /// An LSTM before an MLP.
     Lstm(LstmParams),
-}
-
-/// What a linear layer is called here, and its weight and its bias in files; without a name of the bias there is none.
-pub(super) type Named = [&'static str; 3];
-
-/// What the keys and values of a prefix are computed from in all layers (PEFT's `prefix_projection`): each virtual token's row goes
-/// through a linear layer and a hyperbolic tangent.
-#[derive(Clone, Copy, Debug)]
-pub struct PrefixEncoder {
-    /// [n, k].
-    rows: ParamId,
-    /// [h, k].
-    hidden: LinearParams,
 }
 
 /// Keys and values of a layer at virtual tokens.
@@ -73,20 +56,6 @@ const PREFIX_ENCODER: [[&str; 3]; 3] = [
 /// Keys and values of a prefix: what they are called here, and in a layer's files.
 const PREFIX: [[&str; 2]; 2] =
     [["prefix.keys", "prefix_embeddings.keys"], ["prefix.values", "prefix_embeddings.values"]];
-
-/// A weight that ranks have all of.
-pub(super) fn weight(
-    w: &mut Walk<'_>,
-    (role, module): (&'static str, Module),
-    shape: [usize; 2],
-    (name, term): (&'static str, Term),
-    begins: Begins,
-) -> ParamId {
-    let in_file = if term == Term::Bias { vec![shape[1]] } else { shape.to_vec() };
-    let stored = InFiles::Whole(name.into(), in_file);
-    let spec = WeightSpec::new(role, (module, Kind::Adapter), shape, Cut::Whole(Seen::Rows), stored);
-    w.weight(WeightSpec { term, begins, decays: term != Term::Bias, ..spec })
-}
 
 impl PromptParams {
     /// Those of a model's adapter, if it has them.
@@ -123,18 +92,6 @@ impl PromptParams {
         }
         cx.add_leading("embed.led", x_td, p_nd)
     }
-}
-
-/// A linear layer [out, inner] of an encoder; PyTorch's begin within their `inner`.
-pub(super) fn linear(
-    w: &mut Walk<'_>,
-    ([role, name, bias], at): (Named, Module),
-    [out, inner]: [usize; 2],
-    begins: Begins,
-) -> LinearParams {
-    let weighed = weight(w, (role, at), [out, inner], (name, Term::Weight), begins);
-    let bias = (!bias.is_empty()).then(|| weight(w, (role, at), [1, out], (bias, Term::Bias), begins));
-    LinearParams { weight: weighed, bias, adapter: None }
 }
 
 impl PrefixEncoder {
@@ -241,68 +198,6 @@ impl Spec {
         }
         Ok(())
     }
-}
-
-impl Model {
-    /// Which tokens are text, for [`Batch::text`], where the model needs it.
-    pub fn text(&self, device: &Device, ids: &[i32]) -> Option<Tensor> {
-        let replaces = |adapter: &Adapter| matches!(adapter.method, AdapterMethod::Prefix { .. });
-        self.spec.adapter.as_deref().filter(|adapter| replaces(adapter)).map(|_| Batch::text_of(device, ids))
-    }
-
-    /// PEFT's `prompt_embeddings` of a whole model: embeddings [n, d], or of each layer its keys and values in turn, [n, 2 layers k].
-    pub(super) fn prompt_embeddings(
-        &self,
-        device: &Device,
-        params: &Params,
-    ) -> Option<([usize; 2], Vec<f32>)> {
-        let of = |id| values(device, params, id);
-        let through = |layer: &LinearParams, x: &[f32]| {
-            let bias = layer.bias.map(of).unwrap_or_default();
-            product(x, (&of(layer.weight), &bias), params.shape(layer.weight)[1])
-        };
-        let tokens = self.spec.virtual_tokens();
-        if let Some(prompt) = self.embed.and_then(|embed| embed.prompt) {
-            let mut rows = of(prompt.rows);
-            match &prompt.encoder {
-                None => {}
-                Some(EncoderParams::Lstm(lstm)) => rows = lstm.on_host(rows, &of, &through),
-                Some(EncoderParams::Mlp([first, second, last])) => {
-                    for layer in [first, second] {
-                        rows = through(layer, &rows);
-                        rows.iter_mut().for_each(|x| *x = x.max(0.0));
-                    }
-                    rows = through(last, &rows);
-                }
-            }
-            return (!rows.is_empty()).then_some(([tokens, self.spec.hidden], rows));
-        }
-        let prefixes = self.blocks.iter().filter_map(|block| block.prefix());
-        let of_layer = |prefix: PrefixParams| match prefix {
-            PrefixParams::Rows(both) => both.map(of),
-            PrefixParams::Encoded(PrefixEncoder { rows, hidden }, both) => {
-                let mut u = through(&hidden, &of(rows));
-                u.iter_mut().for_each(|x| *x = f64::from(*x).tanh() as f32);
-                both.map(|layer| through(&layer, &u))
-            }
-        };
-        let parts: Vec<Vec<f32>> = prefixes.flat_map(of_layer).collect();
-        let k = self.spec.kv_cols();
-        let row =
-            |row: usize| parts.iter().flat_map(move |part| part[row * k..(row + 1) * k].iter().copied());
-        (!parts.is_empty()).then(|| ([tokens, parts.len() * k], (0..tokens).flat_map(row).collect()))
-    }
-}
-
-/// `x W^T + b`, summed in f64; without a bias none is added.
-fn product(x: &[f32], (weight, bias): (&[f32], &[f32]), inner: usize) -> Vec<f32> {
-    let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
-    let row = |x: &[f32]| {
-        let biases = bias.iter().copied().chain(std::iter::repeat(0.0));
-        let outs = weight.chunks_exact(inner).zip(biases);
-        outs.map(|(w, b)| (dot(x, w) + f64::from(b)) as f32).collect::<Vec<f32>>()
-    };
-    x.chunks_exact(inner).flat_map(row).collect()
 }
 
 /// The columns of PEFT's `prompt_embeddings` [n, 2 layers k] that a layer's keys or values are, by the end of their name.

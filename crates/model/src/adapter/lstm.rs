@@ -4,10 +4,9 @@
 use fathom_grad::{Ctx, ParamId, Val};
 use fathom_tensor::Activation;
 
-use super::leading::{Named, linear, weight};
-use crate::block::LinearParams;
+use super::weights::{Named, linear, weight};
 use crate::spec::Spec;
-use crate::walk::{Begins, Module, Term, Walk};
+use crate::weight::{Begins, LinearParams, Module, Term, Walk};
 
 /// What computes the embeddings.
 #[derive(Clone, Copy, Debug)]

@@ -6,11 +6,12 @@ use fathom_grad::{ExpertTerm, HeadTerm, Param, Params};
 use fathom_tensor::{Category, DType, Device, Meta};
 
 use super::begin::{Adapted, set, values};
-use super::{Adapter, AdapterParams, EmbedTerm, TableParams};
+use super::{EmbedTerm, TableParams};
 use crate::block::FfnParams;
 use crate::model::Model;
 use crate::portion::Portion;
-use crate::walk::Kind;
+use crate::spec::Adapter;
+use crate::weight::{AdapterParams, Kind};
 
 /// The model without an adapter whose weights have what the adapter does, times `weight`: 1 to merge, -1 to take out low-rank terms that
 /// were merged. Weights are changed where they are, so f32 ones lose the least.

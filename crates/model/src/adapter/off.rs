@@ -3,8 +3,9 @@
 use fathom_grad::ParamId;
 
 use super::TableParams;
-use crate::model::{EmbedParams, LastParams, Model, NOWHERE};
-use crate::walk::Kind;
+use crate::model::Model;
+use crate::weight::{Kind, LastParams, NOWHERE};
+use crate::whole::EmbedParams;
 
 impl Model {
     /// The base of this model, over the same weights: what its adapter adds is left out. Exactly the model that the adapter was added to

@@ -15,16 +15,12 @@ use super::read::{read_factors, read_lora};
 use super::saved::{Tables, also_trained, head_from, head_too, in_peft, stored_as};
 use super::targets::last;
 use super::tensors::{Over, PeftTensors};
-use super::{Adapter, AdapterMethod};
 use crate::error::{Error, Result};
-use crate::files::{
-    FileWriter, SCORE, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file,
-};
+use crate::files::{FileWriter, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file};
 use crate::model::Model;
 use crate::pieces::Piece;
-use crate::spec::Spec;
-use crate::trained::Trained;
-use crate::walk::{Kind, Term};
+use crate::spec::{Adapter, AdapterMethod, Spec, Trained};
+use crate::weight::{Kind, SCORE, Term};
 
 /// The file of an adapter's tensors.
 const TENSORS: &str = "adapter_model.safetensors";

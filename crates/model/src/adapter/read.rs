@@ -7,11 +7,10 @@ use serde_json::{Map, Value};
 
 use super::experts::STACKED;
 use super::peft::BEFORE;
-use super::{Adapter, AdapterMethod, Size};
 use crate::error::{Error, Result};
 use crate::files::{SafeTensors, Source};
-use crate::spec::Spec;
-use crate::walk::Term;
+use crate::spec::{Adapter, AdapterMethod, Size, Spec};
+use crate::weight::Term;
 
 /// The module that a tensor is of, if its name ends so.
 pub(super) fn module(name: &str, term: Term) -> Option<&str> {

@@ -9,10 +9,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::peft::INSIDE;
-use super::{Adapter, AdapterMethod};
-use crate::spec::Spec;
-use crate::trained::Trained;
-use crate::walk::{Kind, WeightSpec};
+use crate::spec::{Adapter, AdapterMethod, Spec, Trained};
+use crate::weight::{Kind, WeightSpec};
 
 /// Modules that files call otherwise than Transformers 5: there, and in files.
 const MODULES: [[&str; 2]; 1] = [[".mlp.gate.", ".block_sparse_moe.gate."]];

@@ -2,21 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::vec::IntoIter;
 
 use fathom_grad::{LinearCut, Param, ParamId, Params, RowTerm, Terms, Value, length_factors};
 use fathom_tensor::{Category, Device, Meta};
 
-use super::{Adapter, AdapterMethod, AdapterParams, PeftTensors, parts, prefix};
-use crate::block::LinearParams;
-use crate::blocked::Blocked;
+use super::PeftTensors;
+use super::declare::parts;
 use crate::error::{Error, Result};
 use crate::files::{Slot, Source, load_slots};
-use crate::model::{Model, NOWHERE};
+use crate::given::Given;
+use crate::model::Model;
 use crate::pieces::Piece;
-use crate::quantize::Quantized;
-use crate::spec::Spec;
-use crate::walk::{Kind, Module, Parallel, Term, WeightSpec};
+use crate::spec::{Adapter, AdapterMethod, Quantized, Spec};
+use crate::weight::{AdapterParams, Kind, LinearParams, Module, NOWHERE, Parallel, Term};
 
 /// The model of `spec`, a base's with an adapter, over the base's weights, packed or not: nothing of these is copied but biases that the
 /// adapter has in place of the base's, and what the adapter adds is read from its folder. A rank that has a part of the base has the same
@@ -165,46 +163,6 @@ fn copied(device: &Device, params: &Params, id: ParamId) -> Value {
     to.into()
 }
 
-/// What there is of a model's weights as it is declared, besides room for them.
-#[derive(Default)]
-pub(crate) struct Given {
-    /// Those that are held as blocks.
-    pub blocked: Blocked,
-    /// The values of the base, in their order, where another model has them.
-    pub base: Option<IntoIter<Value>>,
-    /// A head of scores is not one of them.
-    pub own_scores: bool,
-}
-
-impl Given {
-    /// A weight is one of the base's.
-    fn shares(&self, weight: &WeightSpec<'_>) -> bool {
-        weight.kind != Kind::Adapter && !(self.own_scores && weight.is_scores())
-    }
-
-    /// The value of a weight of the base, of which the rank has a part of this shape, if it is there.
-    #[track_caller]
-    pub fn of_base(
-        &mut self,
-        layer: Option<usize>,
-        weight: &WeightSpec<'_>,
-        shape: [usize; 2],
-    ) -> Option<Value> {
-        let shares = self.shares(weight);
-        let base = self.base.as_mut().filter(|_| shares)?;
-        let Some(value) = base.next() else { panic!("over a base: {} is missing", weight.name(layer)) };
-        assert_eq!(value.shape(), shape, "over a base: {}", weight.name(layer));
-        Some(value)
-    }
-
-    /// After the last weight.
-    #[track_caller]
-    pub fn end(&self) {
-        let left = self.base.as_ref().map_or(0, ExactSizeIterator::len);
-        assert!(left == 0, "over a base: it has {left} more weights");
-    }
-}
-
 impl Model {
     /// What its adapter does at products of the base, by the base's weights, if that is all that the adapter does: low-rank terms of
     /// projections, with lengths or not, factors, and biases of projections in place of the base's, of a model whose projections are read
@@ -277,7 +235,7 @@ impl Model {
         let mut biases = BTreeSet::new();
         self.see_projections(&mut |layer, p, projection| {
             if p.bias && p.kind == Kind::Linear {
-                let at = prefix(&self.spec.family.names, layer, p.module);
+                let at = self.spec.family.names.prefix(layer, p.module);
                 biases.extend(parts(p).into_iter().map(|part| format!("{at}{}.bias", part.name)));
             }
             used += match projection.adapter {

@@ -3,15 +3,10 @@
 //! head has the terms of any projection. Of a tied model the embedding's terms are the embedding's alone and the head's the head's, as in
 //! PEFT.
 
-use std::borrow::Cow;
+use fathom_grad::{Ctx, HeadTerm, ParamId, Val};
 
-use fathom_grad::{Ctx, HeadTerm, ParamId, VIRTUAL, Val};
-
-use super::Adapter;
-use crate::model::Model;
-use crate::portion::{Cut, Seen};
-use crate::spec::Spec;
-use crate::walk::{Begins, InFiles, Kind, Module, Term, Walk, WeightSpec};
+use crate::spec::{Adapter, Spec};
+use crate::weight::{Begins, Cut, InFiles, Kind, Module, Seen, Term, Walk, WeightSpec};
 
 /// The low-rank terms of an embedding.
 #[derive(Clone, Copy, Debug)]
@@ -106,23 +101,5 @@ impl TableParams {
             x_td = cx.add_leading("embed.trained", x_td, rows_nd);
         }
         x_td
-    }
-}
-
-impl Adapter {
-    /// Ids as the embedding of a model with this adapter looks them up: tokens with trained rows are those rows.
-    fn looked_up<'a>(&self, ids: &'a [i32]) -> Cow<'a, [i32]> {
-        if self.tokens.is_empty() {
-            return ids.into();
-        }
-        let row = |id: &i32| self.tokens.iter().position(|token| token.cast_signed() == *id);
-        ids.iter().map(|id| row(id).map_or(*id, |row| (VIRTUAL + row) as i32)).collect()
-    }
-}
-
-impl Model {
-    /// Ids as the embedding looks them up.
-    pub fn looked_up<'a>(&self, ids: &'a [i32]) -> Cow<'a, [i32]> {
-        self.spec.adapter.as_deref().map_or(ids.into(), |adapter| adapter.looked_up(ids))
     }
 }

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use super::declare::parts;
 use super::experts::STACKED;
 use super::peft::BEFORE;
-use super::{Adapter, Size, parts, prefix};
-use crate::spec::Spec;
-use crate::walk::{Projection, Term};
+use crate::spec::{Adapter, Size, Spec};
+use crate::weight::{Projection, Term};
 
 /// How the elements of a model's tensor lie in a file's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Spec {
     fn filled_up(&self, adapter: &Adapter) -> Turned {
         let (mut all, names) = (Turned::new(), &self.family.names);
         self.walk_projections(&mut |layer, p: &Projection<'_>, _| {
-            let at = prefix(names, layer, p.module);
+            let at = names.prefix(layer, p.module);
             let size = |name: &str| adapter.modules.get(&format!("{at}{name}")).copied();
             let parts = parts(p);
             let wide = parts.iter().filter_map(|part| size(&part.name)).map(|size| size.rank).max();

@@ -4,15 +4,15 @@
 //!
 //! A text's result does not depend on what runs with it.
 
-mod names;
+mod families;
+mod read;
 mod sentence;
 mod spec;
 mod task;
 mod weights;
 
-pub use names::EncoderNames;
 pub use sentence::Sentence;
-pub use spec::{EncoderParts, EncoderSpec, Relative};
+pub use spec::EncoderSpec;
 pub use task::{Task, ranks_by_sigmoid, sigmoid};
 pub use weights::EncoderInput;
 pub(crate) use weights::pool;
@@ -50,7 +50,7 @@ impl Encoder {
     pub fn open(device: &Device, folder: &Path, dtype: DType) -> Result<Encoder> {
         let mut spec = EncoderSpec::open(folder)?;
         let mut source = SafeTensors::open_folder(folder)?;
-        source.rename(&|name| Some(names::of_norms(name)))?;
+        source.rename(&|name| Some(families::of_norms(name)))?;
         let head = format!("{}.weight", spec.model.family.names.head);
         spec.name_labels(source.shape(&head).and_then(|shape| shape.first().copied()));
         let (model, mut params) = Model::declare(device, &spec.model, dtype);

@@ -2,12 +2,11 @@
 
 use fathom_grad::{Ctx, ParamId, Val};
 
-use super::EncoderParts;
-use crate::block::{LinearParams, NormParams};
-use crate::model::LastParams;
-use crate::portion::{Cut, Seen};
-use crate::spec::Spec;
-use crate::walk::{Begins, InFiles, Kind, Module, Parallel, Projection, Walk, WeightSpec};
+use crate::spec::{EncoderParts, Spec};
+use crate::weight::{
+    Begins, Cut, InFiles, Kind, LastParams, LinearParams, Module, NormParams, Parallel, Projection, Seen,
+    Walk, WeightSpec,
+};
 
 /// Weights before the first block of an encoder.
 #[derive(Clone, Copy, Debug)]

@@ -3,19 +3,15 @@
 
 use serde_json::json;
 
-use super::common::{self, Dialect};
-use super::{Family, names};
+use super::common;
+use super::common::Dialect;
 use crate::config::{Config, short};
 use crate::error::Result;
-use crate::spec::{Residual, Spec};
+use crate::spec::{Family, Residual, Spec};
+use crate::weight::Names;
 
-const DIALECT: Dialect = Dialect {
-    model_type: "cohere2",
-    eps: ("layer_norm_eps", 1e-5),
-    tied: true,
-    norm: common::LAYER,
-    ..common::LLAMA
-};
+const DIALECT: Dialect =
+    Dialect { eps: ("layer_norm_eps", 1e-5), tied: true, norm: common::LAYER, ..common::LLAMA };
 
 /// Keys that the published files carry from the training code, with the only values that mean this model.
 const ONLY: [(&str, &str); 7] = [
@@ -31,7 +27,7 @@ const ONLY: [(&str, &str); 7] = [
 pub(super) static FAMILY: Family = Family {
     model_type: "cohere2",
     architecture: "Cohere2ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         ONLY.iter().try_for_each(|(key, wanted)| c.only(key, wanted))?;
         // How the training code cut the embedding over devices.
         let _: Option<bool> = c.nullable("use_parallel_embedding", None)?;
@@ -40,7 +36,7 @@ pub(super) static FAMILY: Family = Family {
             norm_bias: false,
             residual: Residual::SharedNorm,
             logit_scale: logit_scale(c)?,
-            ..common::read(c, &DIALECT)?
+            ..common::read(c, family, &DIALECT)?
         };
         if spec.head_dim * spec.heads != spec.hidden {
             let what = format!("is {}; this family's heads have hidden size over heads", spec.head_dim);
@@ -64,7 +60,7 @@ pub(super) static FAMILY: Family = Family {
         common::write_layer_types(s, map);
         map.insert("logit_scale".into(), json!(short(s.logit_scale)));
     },
-    names: names::LLAMA,
+    names: Names::LLAMA,
 };
 
 fn logit_scale(c: &Config<'_>) -> Result<f32> {

@@ -3,16 +3,14 @@
 use fathom_tensor::{Activation, NormKind};
 use serde_json::{Map, Value, json};
 
-use super::Family;
 use crate::config::{Config, short};
 use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
 use crate::error::Result;
-use crate::spec::{Biases, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Residual, Spec};
 
 /// A family's spelling of the shared keys, with its defaults.
 #[derive(Clone, Copy)]
 pub(super) struct Dialect {
-    pub model_type: &'static str,
     /// Key and default of the activation function.
     pub activation: (&'static str, &'static str),
     /// Key and default of the norms' epsilon.
@@ -65,7 +63,6 @@ pub(super) const LAYER: NormKind = NormKind { centred: true, plus_one: false, ro
 
 /// Llama's spelling.
 pub(super) const LLAMA: Dialect = Dialect {
-    model_type: "llama",
     activation: ("hidden_act", "silu"),
     eps: ("rms_norm_eps", 1e-6),
     tied: false,
@@ -78,7 +75,7 @@ pub(super) const LLAMA: Dialect = Dialect {
 };
 
 /// Sizes, norm, MLP and one rotary setting for all layers; no biases, windows or factors.
-pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
+pub(super) fn read(c: &Config<'_>, family: &'static Family, d: &Dialect) -> Result<Spec> {
     let (hidden, heads) = (c.size("hidden_size")?, c.size("num_attention_heads")?);
     let kv_heads = match d.kv_heads {
         KvHeads::Heads => c.size_or("num_key_value_heads", Some(heads))?,
@@ -108,7 +105,7 @@ pub(super) fn read(c: &Config<'_>, d: &Dialect) -> Result<Spec> {
     let rope = read_rope(c, &d.rope, RopeSizes { head_dim, max_positions, original })?;
     let num_layers = c.layers("num_hidden_layers")?;
     Ok(Spec {
-        family: Family::named(d.model_type),
+        family,
         hidden,
         vocab: c.size("vocab_size")?,
         heads,

@@ -3,16 +3,14 @@
 use fathom_tensor::Groups;
 use serde_json::{Map, Value, json};
 
-use super::common::{self, Dialect};
-use super::names::{LatentNames, MoeNames, Names, Qkv};
-use super::{moe, names};
+use super::common::Dialect;
+use super::{common, moe};
 use crate::config::Config;
 use crate::config_rope::{RopeSizes, read_rope};
 use crate::error::Result;
-use crate::latent::Latent;
-use crate::moe::{Moe, Shared};
 use crate::rope::RopeScaling;
-use crate::spec::{Biases, Spec};
+use crate::spec::{Biases, Family, Latent, Moe, Shared, Spec};
+use crate::weight::{LatentNames, MoeNames, Names, Qkv};
 
 pub(super) const NAMES: Names = Names {
     qkv: Qkv::Latent(LatentNames {
@@ -20,8 +18,8 @@ pub(super) const NAMES: Names = Names {
         q_latent: ["self_attn.q_a_proj", "self_attn.q_a_layernorm", "self_attn.q_b_proj"],
         kv_latent: ["self_attn.kv_a_proj_with_mqa", "self_attn.kv_a_layernorm", "self_attn.kv_b_proj"],
     }),
-    moe: Some(MoeNames { shared: "mlp.shared_experts", ..names::QWEN_MOE }),
-    ..names::LLAMA
+    moe: Some(MoeNames { shared: "mlp.shared_experts", ..MoeNames::QWEN }),
+    ..Names::LLAMA
 };
 
 /// What a version has of its own.
@@ -38,9 +36,9 @@ pub(super) struct Version {
 }
 
 /// All but the choice of experts.
-pub(super) fn read(c: &Config<'_>, version: &Version) -> Result<Spec> {
+pub(super) fn read(c: &Config<'_>, family: &'static Family, version: &Version) -> Result<Spec> {
     let [own, rotated, value, query, key_value] = version.attention;
-    let mut spec = common::read(c, &version.dialect)?;
+    let mut spec = common::read(c, family, &version.dialect)?;
     let own = c.size_or("qk_nope_head_dim", Some(own))?;
     let rotated = c.size_or("qk_rope_head_dim", Some(rotated))?;
     let value = c.size_or("v_head_dim", Some(value))?;

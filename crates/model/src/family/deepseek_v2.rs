@@ -4,10 +4,11 @@ use serde_json::json;
 
 use super::common::{Dialect, HeadDim};
 use super::deepseek::{NAMES, Version};
-use super::{Family, common, deepseek};
+use super::{common, deepseek};
+use crate::spec::Family;
 
 const VERSION: Version = Version {
-    dialect: Dialect { model_type: "deepseek_v2", head_dim: HeadDim::NoKey, ..common::LLAMA },
+    dialect: Dialect { head_dim: HeadDim::NoKey, ..common::LLAMA },
     attention: [128, 64, 128, 1536, 512],
     experts: [64, 6, 1407, 2, 0],
     judges: 1,
@@ -17,8 +18,8 @@ const VERSION: Version = Version {
 pub(super) static FAMILY: Family = Family {
     model_type: "deepseek_v2",
     architecture: "DeepseekV2ForCausalLM",
-    read: |c| {
-        let mut spec = deepseek::read(c, &VERSION)?;
+    read: |c, family| {
+        let mut spec = deepseek::read(c, family, &VERSION)?;
         c.only("mlp_bias", "false")?;
         c.only("rope_interleave", "true")?;
         c.only("norm_topk_prob", "false")?;

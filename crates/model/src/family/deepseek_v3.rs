@@ -6,11 +6,12 @@ use serde_json::json;
 
 use super::common::{Dialect, HeadDim};
 use super::deepseek::{NAMES, Version};
-use super::names::Names;
-use super::{Family, common, deepseek};
+use super::{common, deepseek};
+use crate::spec::Family;
+use crate::weight::Names;
 
 const VERSION: Version = Version {
-    dialect: Dialect { model_type: "deepseek_v3", head_dim: HeadDim::NoKey, ..common::LLAMA },
+    dialect: Dialect { head_dim: HeadDim::NoKey, ..common::LLAMA },
     attention: [128, 64, 128, 1536, 512],
     experts: [256, 8, 2048, 1, 3],
     judges: 2,
@@ -20,8 +21,8 @@ const VERSION: Version = Version {
 pub(super) static FAMILY: Family = Family {
     model_type: "deepseek_v3",
     architecture: "DeepseekV3ForCausalLM",
-    read: |c| {
-        let mut spec = deepseek::read(c, &VERSION)?;
+    read: |c, family| {
+        let mut spec = deepseek::read(c, family, &VERSION)?;
         c.only("scoring_func", "\"sigmoid\"")?;
         c.only("topk_method", "\"noaux_tc\"")?;
         let _: Option<usize> = c.nullable("num_nextn_predict_layers", None)?;

@@ -4,13 +4,12 @@
 use fathom_tensor::NormKind;
 use serde_json::{Map, Value, json};
 
-use super::Family;
 use super::common;
-use super::names::{Names, Qkv, Up};
 use crate::config::{Config, short};
 use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
 use crate::error::Result;
-use crate::spec::{Biases, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::weight::{Names, Qkv, Up};
 
 const ROPE: RopeKeys = RopeKeys { theta: ("rope_theta", 10_000.0), partial: None, nested: None };
 
@@ -29,11 +28,11 @@ pub(super) static FAMILY: Family = Family {
         attn_out: "self_attention.dense",
         up: Up::One("mlp.dense_h_to_4h"),
         down: "mlp.dense_4h_to_h",
-        ..super::names::LLAMA
+        ..Names::LLAMA
     },
 };
 
-fn read(c: &Config<'_>) -> Result<Spec> {
+fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     if c.or("alibi", false)? {
         let what = "is true; attention whose scores fall with distance (ALiBi) is not supported, only rotary positions are";
         return Err(c.refuse("alibi", what));
@@ -60,7 +59,7 @@ fn read(c: &Config<'_>) -> Result<Spec> {
     }
     let (bias, eps): (bool, f64) = (c.or("bias", false)?, c.or("layer_norm_epsilon", 1e-5)?);
     Ok(Spec {
-        family: &FAMILY,
+        family,
         hidden,
         vocab: c.size("vocab_size")?,
         heads,

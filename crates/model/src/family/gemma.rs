@@ -3,15 +3,15 @@
 use fathom_tensor::Activation;
 use serde_json::json;
 
+use super::common;
 use super::common::{Dialect, HeadDim};
-use super::{Family, common, names};
 use crate::config::Config;
 use crate::error::Result;
-use crate::spec::{Mlp, Spec};
+use crate::spec::{Family, Mlp, Spec};
+use crate::weight::Names;
 
 /// The spelling of all Gemmas.
 pub(super) const DIALECT: Dialect = Dialect {
-    model_type: "gemma",
     activation: ("hidden_act", "gelu_pytorch_tanh"),
     tied: true,
     head_dim: HeadDim::Fixed(256),
@@ -22,8 +22,8 @@ pub(super) const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "gemma",
     architecture: "GemmaForCausalLM",
-    read: |c| {
-        let spec = read(c, &DIALECT)?;
+    read: |c, family| {
+        let spec = read(c, family, &DIALECT)?;
         // The first files say "gelu" and mean the tanh approximation; some name that under a second key.
         let activation = match spec.mlp.activation {
             Activation::GeluErf => Activation::GeluTanh,
@@ -40,13 +40,13 @@ pub(super) static FAMILY: Family = Family {
         common::write_biases(s, false, map);
         map.insert("hidden_activation".into(), json!(common::activation_name(s.mlp.activation)));
     },
-    names: names::LLAMA,
+    names: Names::LLAMA,
 };
 
 /// What all Gemmas share.
-pub(super) fn read(c: &Config<'_>, dialect: &Dialect) -> Result<Spec> {
+pub(super) fn read(c: &Config<'_>, family: &'static Family, dialect: &Dialect) -> Result<Spec> {
     let bias = common::read_biases(c, false)?;
     c.only("use_bidirectional_attention", "false")?;
-    let spec = common::read(c, dialect)?;
+    let spec = common::read(c, family, dialect)?;
     Ok(Spec { bias, embed_scale: (spec.hidden as f64).sqrt() as f32, ..spec })
 }

@@ -1,13 +1,13 @@
 //! Gemma 2: norms before and after each sub-layer, soft caps on scores and logits, every other layer slides.
 
 use super::common::{Dialect, KvHeads};
-use super::{Family, common, gemma, names};
+use super::{common, gemma};
 use crate::config::Config;
 use crate::error::Result;
-use crate::spec::{Residual, Spec};
+use crate::spec::{Family, Residual, Spec};
+use crate::weight::Names;
 
 const DIALECT: Dialect = Dialect {
-    model_type: "gemma2",
     activation: ("hidden_activation", "gelu_pytorch_tanh"),
     kv_heads: KvHeads::Fixed(4),
     ..gemma::DIALECT
@@ -16,10 +16,10 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "gemma2",
     architecture: "Gemma2ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         // Files carry both spellings of the activation; Transformers reads this one.
         let _: Option<String> = c.nullable("hidden_act", None)?;
-        let mut spec = sandwich(c, &DIALECT, [Some(50.0), Some(30.0)])?;
+        let mut spec = sandwich(c, family, &DIALECT, [Some(50.0), Some(30.0)])?;
         common::read_layer_types(c, &mut spec, Some(4096), |layer| layer % 2 == 0)?;
         Ok(spec)
     },
@@ -28,17 +28,22 @@ pub(super) static FAMILY: Family = Family {
         write_sandwich(s, map);
         common::write_layer_types(s, map);
     },
-    names: names::SANDWICH,
+    names: Names::SANDWICH,
 };
 
 /// What Gemma 2 and 3 share; `caps` are the defaults of the soft caps on scores and logits.
-pub(super) fn sandwich(c: &Config<'_>, dialect: &Dialect, caps: [Option<f64>; 2]) -> Result<Spec> {
+pub(super) fn sandwich(
+    c: &Config<'_>,
+    family: &'static Family,
+    dialect: &Dialect,
+    caps: [Option<f64>; 2],
+) -> Result<Spec> {
     Ok(Spec {
         residual: Residual::Sandwich,
         attention_scale: common::read_query_scale(c, 256.0)?,
         attention_softcap: common::read_softcap(c, "attn_logit_softcapping", caps[0])?,
         logit_softcap: common::read_softcap(c, "final_logit_softcapping", caps[1])?,
-        ..gemma::read(c, dialect)?
+        ..gemma::read(c, family, dialect)?
     })
 }
 

@@ -6,15 +6,15 @@ use serde_json::{Map, Value, json};
 use super::common::{Dialect, KvHeads};
 use super::gemma2::{sandwich, write_sandwich};
 use super::wrapper::Wrapper;
-use super::{Family, common, gemma, names};
+use super::{common, gemma};
 use crate::config::Config;
 use crate::config_rope::{Outside, RopeKeys, RopeSizes, parameters, read_parameters};
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
-use crate::spec::{QkNorm, Spec};
+use crate::spec::{Family, QkNorm, Spec};
+use crate::weight::Names;
 
 const DIALECT: Dialect = Dialect {
-    model_type: "gemma3_text",
     activation: ("hidden_activation", "gelu_pytorch_tanh"),
     kv_heads: KvHeads::Fixed(4),
     rope: RopeKeys { theta: ("rope_theta", 1_000_000.0), partial: None, nested: Some("full_attention") },
@@ -29,14 +29,14 @@ const SLIDING: usize = 1;
 pub(super) static FAMILY: Family = Family {
     model_type: "gemma3_text",
     architecture: "Gemma3ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let _: Option<String> = c.nullable("hidden_act", None)?;
         let pattern: usize = c.or("sliding_window_pattern", 6)?;
         // Transformers writes this one next to `layer_types` and does not read it.
         let _: Option<usize> = c.nullable("_sliding_window_pattern", None)?;
         // The configuration knows it, the attention does not.
         c.only("attn_logit_softcapping", "null")?;
-        let mut spec = Spec { qk_norm: QkNorm::PerHead, ..sandwich(c, &DIALECT, [None, None])? };
+        let mut spec = Spec { qk_norm: QkNorm::PerHead, ..sandwich(c, family, &DIALECT, [None, None])? };
         spec.ropes.push(sliding_rope(c, &spec)?);
         let slides = |layer: usize| pattern == 0 || !(layer + 1).is_multiple_of(pattern);
         let sliding = common::read_layer_types(c, &mut spec, Some(4096), slides)?;
@@ -62,7 +62,7 @@ pub(super) static FAMILY: Family = Family {
             }
         }
     },
-    names: names::SANDWICH,
+    names: Names::SANDWICH,
 };
 
 /// The models of 4B, 12B and 27B. Transformers 4 and 5 name their tensors differently.

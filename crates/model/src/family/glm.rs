@@ -3,17 +3,16 @@
 
 use serde_json::{Map, Value, json};
 
+use super::common;
 use super::common::{Dialect, HeadDim, KvHeads};
-use super::names::{Names, Up};
-use super::{Family, common, names};
 use crate::config::Config;
 use crate::config_rope::RopeKeys;
 use crate::error::Result;
-use crate::spec::{Biases, Spec};
+use crate::spec::{Biases, Family, Spec};
+use crate::weight::{Names, Up};
 
 /// The spelling of both GLMs.
 pub(super) const DIALECT: Dialect = Dialect {
-    model_type: "glm",
     eps: ("rms_norm_eps", 1.5625e-7),
     kv_heads: KvHeads::Fixed(2),
     head_dim: HeadDim::Fixed(128),
@@ -26,20 +25,20 @@ pub(super) const DIALECT: Dialect = Dialect {
 };
 
 /// What both GLMs call their weights, but for norms.
-pub(super) const NAMES: Names = Names { up: Up::One("mlp.gate_up_proj"), ..names::LLAMA };
+pub(super) const NAMES: Names = Names { up: Up::One("mlp.gate_up_proj"), ..Names::LLAMA };
 
 pub(super) static FAMILY: Family = Family {
     model_type: "glm",
     architecture: "GlmForCausalLM",
-    read: |c| read(c, &DIALECT),
+    read: |c, family| read(c, family, &DIALECT),
     write: |s, map| write(s, &DIALECT, map),
     names: NAMES,
 };
 
 /// What both GLMs share. `attention_bias` says nothing of attention's output, which has none.
-pub(super) fn read(c: &Config<'_>, dialect: &Dialect) -> Result<Spec> {
+pub(super) fn read(c: &Config<'_>, family: &'static Family, dialect: &Dialect) -> Result<Spec> {
     let bias = Biases { qkv: c.or("attention_bias", true)?, attn_out: false, mlp: false };
-    let mut spec = Spec { bias, ..common::read(c, dialect)? };
+    let mut spec = Spec { bias, ..common::read(c, family, dialect)? };
     spec.ropes[0].interleaved = true;
     Ok(spec)
 }

@@ -3,12 +3,11 @@
 use fathom_tensor::NormKind;
 use serde_json::{Map, Value, json};
 
-use super::Family;
 use super::common;
-use super::names::{Names, Qkv, Up};
 use crate::config::{Config, short};
 use crate::error::Result;
-use crate::spec::{Biases, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::weight::{Names, Qkv, Up};
 
 pub(super) static FAMILY: Family = Family {
     model_type: "gpt2",
@@ -43,7 +42,7 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
-fn read(c: &Config<'_>) -> Result<Spec> {
+fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     c.only("scale_attn_weights", "true")?;
     c.only("scale_attn_by_inverse_layer_idx", "false")?;
     c.only("reorder_and_upcast_attn", "false")?;
@@ -53,7 +52,7 @@ fn read(c: &Config<'_>) -> Result<Spec> {
     }
     let head_dim = hidden / heads;
     Ok(Spec {
-        family: &FAMILY,
+        family,
         hidden,
         vocab: c.size("vocab_size")?,
         heads,

@@ -3,14 +3,13 @@
 
 use serde_json::json;
 
-use super::Family;
-use super::common::{self, Dialect, HeadDim, KvHeads};
-use super::names::{Names, Qkv, Up};
+use super::common;
+use super::common::{Dialect, HeadDim, KvHeads};
 use crate::config_rope::RopeKeys;
-use crate::spec::{Biases, Residual, Spec};
+use crate::spec::{Biases, Family, Residual, Spec};
+use crate::weight::{Names, Qkv, Up};
 
 const DIALECT: Dialect = Dialect {
-    model_type: "gpt_neox",
     activation: ("hidden_act", "gelu"),
     eps: ("layer_norm_eps", 1e-5),
     kv_heads: KvHeads::NoKey,
@@ -28,13 +27,13 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "gpt_neox",
     architecture: "GPTNeoXForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let attention = c.or("attention_bias", true)?;
         let parallel = c.or("use_parallel_residual", true)?;
         Ok(Spec {
             residual: if parallel { Residual::Parallel } else { Residual::Pre },
             bias: Biases { qkv: attention, attn_out: attention, mlp: true },
-            ..common::read(c, &DIALECT)?
+            ..common::read(c, family, &DIALECT)?
         })
     },
     write: |s, map| {
@@ -52,6 +51,6 @@ pub(super) static FAMILY: Family = Family {
         up: Up::One("mlp.dense_h_to_4h"),
         down: "mlp.dense_4h_to_h",
         ignored: &["attention.bias", "attention.masked_bias", "rotary_emb.inv_freq"],
-        ..super::names::LLAMA
+        ..Names::LLAMA
     },
 };

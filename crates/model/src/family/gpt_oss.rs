@@ -4,17 +4,16 @@
 use serde_json::{Value, json};
 
 use super::common::{Dialect, HeadDim, KvHeads};
-use super::names::{Experts, MoeNames, Names};
-use super::{Family, common, moe, names};
+use super::{common, moe};
 use crate::config::Config;
 use crate::config_rope::RopeKeys;
 use crate::error::Result;
 use crate::rope::RopeScaling;
-use crate::spec::{Mlp, Spec};
+use crate::spec::{Family, Mlp, Spec};
+use crate::weight::{Experts, MoeNames, Names};
 use fathom_tensor::{Activation, NormKind};
 
 const DIALECT: Dialect = Dialect {
-    model_type: "gpt_oss",
     eps: ("rms_norm_eps", 1e-5),
     kv_heads: KvHeads::Fixed(8),
     head_dim: HeadDim::Fixed(64),
@@ -26,14 +25,14 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "gpt_oss",
     architecture: "GptOssForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let keys = ["rope_scaling", "rope_parameters"].map(|key| c.raw(key));
         if keys.iter().all(|value| value.is_none_or(Value::is_null)) {
             let what = "is missing: Transformers 5 then takes YaRN, and 4 no scaling where it says null; write {\"rope_type\": \
                         \"default\"} for none";
             return Err(c.refuse("rope_scaling", what));
         }
-        let mut spec = common::read(c, &DIALECT)?;
+        let mut spec = common::read(c, family, &DIALECT)?;
         c.only("hidden_act", "\"silu\"")?;
         c.only("swiglu_limit", "7.0")?;
         c.only("swiglu_alpha", "1.702")?;
@@ -69,9 +68,9 @@ pub(super) static FAMILY: Family = Family {
         moe: Some(MoeNames {
             router: "mlp.router",
             experts: Experts::Stacked(["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
-            ..names::QWEN_MOE
+            ..MoeNames::QWEN
         }),
-        ..names::LLAMA
+        ..Names::LLAMA
     },
 };
 

@@ -2,18 +2,19 @@
 
 use serde_json::json;
 
+use super::common;
 use super::common::Dialect;
-use super::{Family, common, names};
 use crate::config::{Config, short};
 use crate::error::Result;
-use crate::spec::Spec;
+use crate::spec::{Family, Spec};
+use crate::weight::Names;
 
-const DIALECT: Dialect = Dialect { model_type: "granite", ..common::LLAMA };
+const DIALECT: Dialect = common::LLAMA;
 
 pub(super) static FAMILY: Family = Family {
     model_type: "granite",
     architecture: "GraniteForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let bias = common::read_biases(c, true)?;
         Ok(Spec {
             bias,
@@ -21,7 +22,7 @@ pub(super) static FAMILY: Family = Family {
             residual_scale: factor(c, "residual_multiplier")? as f32,
             attention_scale: factor(c, "attention_multiplier")? as f32,
             logit_scale: (1.0 / factor(c, "logits_scaling")?) as f32,
-            ..common::read(c, &DIALECT)?
+            ..common::read(c, family, &DIALECT)?
         })
     },
     write: |s, map| {
@@ -35,7 +36,7 @@ pub(super) static FAMILY: Family = Family {
         ];
         map.extend(factors.map(|(key, value)| (key.to_string(), json!(value))));
     },
-    names: names::LLAMA,
+    names: Names::LLAMA,
 };
 
 fn factor(c: &Config<'_>, key: &'static str) -> Result<f64> {

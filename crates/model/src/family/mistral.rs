@@ -1,15 +1,17 @@
 //! Mistral: Llama with one sliding window for all layers.
 
+use super::common;
 use super::common::{Dialect, KvHeads};
-use super::{Family, common, names};
+use crate::spec::Family;
+use crate::weight::Names;
 
-const DIALECT: Dialect = Dialect { model_type: "mistral", kv_heads: KvHeads::Fixed(8), ..common::LLAMA };
+const DIALECT: Dialect = Dialect { kv_heads: KvHeads::Fixed(8), ..common::LLAMA };
 
 pub(super) static FAMILY: Family = Family {
     model_type: "mistral",
     architecture: "MistralForCausalLM",
-    read: |c| {
-        let mut spec = common::read(c, &DIALECT)?;
+    read: |c, family| {
+        let mut spec = common::read(c, family, &DIALECT)?;
         common::read_window(c, &mut spec, Some(4096))?;
         Ok(spec)
     },
@@ -17,5 +19,5 @@ pub(super) static FAMILY: Family = Family {
         common::write(s, &DIALECT, map);
         common::write_window(s, map);
     },
-    names: names::LLAMA,
+    names: Names::LLAMA,
 };

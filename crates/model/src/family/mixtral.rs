@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::common::{Dialect, KvHeads};
-use super::names::{Experts, MoeNames, Names};
-use super::{Family, common, moe, names};
+use super::{common, moe};
 use crate::config_rope::RopeKeys;
+use crate::spec::Family;
+use crate::weight::{Experts, MoeNames, Names};
 
 const DIALECT: Dialect = Dialect {
-    model_type: "mixtral",
     eps: ("rms_norm_eps", 1e-5),
     kv_heads: KvHeads::Fixed(8),
     rope: RopeKeys { theta: ("rope_theta", 1_000_000.0), partial: None, nested: None },
@@ -18,8 +18,8 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "mixtral",
     architecture: "MixtralForCausalLM",
-    read: |c| {
-        let mut spec = common::read(c, &DIALECT)?;
+    read: |c, family| {
+        let mut spec = common::read(c, family, &DIALECT)?;
         common::read_window(c, &mut spec, None)?;
         c.only("router_jitter_noise", "0.0")?;
         let sizes = [("num_local_experts", 8), ("num_experts_per_tok", 2), ("intermediate_size", 14336)];
@@ -40,8 +40,8 @@ pub(super) static FAMILY: Family = Family {
         moe: Some(MoeNames {
             router: "block_sparse_moe.gate",
             experts: Experts::Each("block_sparse_moe.experts", ["w1", "w3", "w2"]),
-            ..names::QWEN_MOE
+            ..MoeNames::QWEN
         }),
-        ..names::LLAMA
+        ..Names::LLAMA
     },
 };

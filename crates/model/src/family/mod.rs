@@ -20,7 +20,6 @@ mod llama;
 mod mistral;
 mod mixtral;
 mod moe;
-mod names;
 mod nemotron;
 mod olmo2;
 mod phi;
@@ -33,7 +32,6 @@ mod smollm3;
 mod starcoder2;
 mod wrapper;
 
-use std::fmt;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -41,25 +39,9 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::encoder::EncoderSpec;
 use crate::error::{Error, Result};
-use crate::moe::Moe;
-use crate::spec::Spec;
+use crate::spec::{Family, Moe, Spec};
 
-pub use names::{Experts, LatentNames, MoeNames, Names, Qkv, Up};
 pub use wrapper::Wrapper;
-
-/// One family of models.
-pub struct Family {
-    /// Hugging Face `model_type`.
-    pub model_type: &'static str,
-    /// Transformers' class with a language-model head.
-    pub architecture: &'static str,
-    /// Reads its configuration.
-    pub read: fn(&Config<'_>) -> Result<Spec>,
-    /// Writes it.
-    pub write: fn(&Spec, &mut Map<String, Value>),
-    /// What its weights are called.
-    pub names: Names,
-}
 
 /// All families, by `model_type`.
 pub static FAMILIES: [&Family; 26] = [
@@ -90,6 +72,9 @@ pub static FAMILIES: [&Family; 26] = [
     &smollm3::FAMILY,
     &starcoder2::FAMILY,
 ];
+
+/// All models around a family's.
+static WRAPPERS: [&Wrapper; 1] = [&gemma3::WRAPPER];
 
 /// What attention supports.
 const MOST_HEAD_COLUMNS: usize = 512;
@@ -127,7 +112,7 @@ impl Family {
             .ok_or_else(|| config.refuse("model_type", "is missing; is this a config.json?"))?;
         let Some(family) = Family::find(&model_type) else {
             let mut known = FAMILIES.map(|family| family.model_type).to_vec();
-            known.extend(wrapper::WRAPPERS.map(|wrapper| wrapper.model_type));
+            known.extend(WRAPPERS.map(|wrapper| wrapper.model_type));
             known.sort_unstable();
             let known = known.join(", ");
             return Err(config.refuse("model_type", format!("is \"{model_type}\"; supported: {known}")));
@@ -139,7 +124,7 @@ impl Family {
     ///
     /// # Errors
     /// As [`Family::read`].
-    pub fn parse(&self, config: &Config<'_>) -> Result<Spec> {
+    pub fn parse(&'static self, config: &Config<'_>) -> Result<Spec> {
         let Family { model_type, architecture, .. } = self;
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
         let classifier = self.classifier();
@@ -148,7 +133,7 @@ impl Family {
             let what = format!("is {other}; supported for {model_type}: {architecture}, {classifier}");
             return Err(config.refuse("architectures", what));
         }
-        let mut spec = (self.read)(config)?;
+        let mut spec = (self.read)(config, self)?;
         if classifies {
             spec = spec.scoring(labels(config)?);
         }
@@ -204,6 +189,28 @@ impl Family {
     }
 }
 
+impl Wrapper {
+    /// The wrapper that a configuration is of, if any.
+    pub(crate) fn of(map: &Map<String, Value>) -> Option<&'static Wrapper> {
+        let model_type = map.get("model_type")?;
+        WRAPPERS.into_iter().find(|wrapper| *model_type == wrapper.model_type)
+    }
+
+    /// The text part.
+    ///
+    /// # Errors
+    /// As [`Family::read`]; keys inside the text part's configuration are named with where they stand.
+    pub(super) fn read(&self, file: &Path, map: &Map<String, Value>) -> Result<Spec> {
+        let text = self.text_config(file, map)?;
+        Family::read(file, &text).map_err(|error| match error {
+            Error::Config { file, key, what } => {
+                Error::Config { file, key: format!("{}.{key}", wrapper::TEXT), what }
+            }
+            other => other,
+        })
+    }
+}
+
 /// The first figure in which a specification differs from what its configuration says.
 fn differing(wanted: &Spec, read: &Spec) -> String {
     let [wanted, read] = [wanted, read].map(|spec| format!("{spec:?}"));
@@ -224,23 +231,5 @@ fn labels(config: &Config<'_>) -> Result<usize> {
     match named.or(labels).unwrap_or(2) {
         0 => Err(config.refuse("id2label", "names no label")),
         labels => Ok(labels),
-    }
-}
-
-impl PartialEq for Family {
-    fn eq(&self, other: &Family) -> bool {
-        self.model_type == other.model_type
-    }
-}
-
-impl fmt::Debug for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.model_type)
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.model_type)
     }
 }

@@ -5,8 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::moe::Moe;
-use crate::spec::Spec;
+use crate::spec::{Moe, Spec};
 
 /// Experts with these sizes: softmax, not normalised, no biases, nothing shared, in every layer. Keys of losses are read
 /// and left: they are of training, and Transformers' own sum them up in another way.

@@ -2,14 +2,13 @@
 
 use fathom_tensor::NormKind;
 
-use super::common::{self, Dialect};
-use super::names::{Names, Up};
-use super::{Family, names};
+use super::common;
+use super::common::Dialect;
 use crate::config_rope::RopeKeys;
-use crate::spec::Spec;
+use crate::spec::{Family, Spec};
+use crate::weight::{Names, Up};
 
 const DIALECT: Dialect = Dialect {
-    model_type: "nemotron",
     activation: ("hidden_act", "relu2"),
     eps: ("norm_eps", 1e-5),
     rope: RopeKeys {
@@ -25,9 +24,9 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "nemotron",
     architecture: "NemotronForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let bias = common::read_biases(c, true)?;
-        let spec = Spec { bias, ..common::read(c, &DIALECT)? };
+        let spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
         // Published files repeat the head size under the training code's name, which Transformers ignores.
         match c.nullable::<usize>("kv_channels", None)? {
             Some(size) if size != spec.head_dim => {
@@ -40,5 +39,5 @@ pub(super) static FAMILY: Family = Family {
         common::write(s, &DIALECT, map);
         common::write_biases(s, true, map);
     },
-    names: Names { up: Up::One("mlp.up_proj"), ..names::LLAMA },
+    names: Names { up: Up::One("mlp.up_proj"), ..Names::LLAMA },
 };

@@ -1,13 +1,12 @@
 //! OLMo 2: norms after the sub-layers only; q and k are normalised over all heads together.
 
+use super::common;
 use super::common::Dialect;
-use super::names::{Names, SANDWICH};
-use super::{Family, common};
-use crate::spec::{QkNorm, Residual, Spec};
+use crate::spec::{Family, QkNorm, Residual, Spec};
+use crate::weight::Names;
 use fathom_tensor::NormKind;
 
 const DIALECT: Dialect = Dialect {
-    model_type: "olmo2",
     eps: ("rms_norm_eps", 1e-5),
     norm: NormKind { round_first: false, ..common::RMS },
     ..common::LLAMA
@@ -16,13 +15,18 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "olmo2",
     architecture: "Olmo2ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let bias = common::read_biases(c, false)?;
-        Ok(Spec { bias, residual: Residual::Post, qk_norm: QkNorm::Full, ..common::read(c, &DIALECT)? })
+        Ok(Spec {
+            bias,
+            residual: Residual::Post,
+            qk_norm: QkNorm::Full,
+            ..common::read(c, family, &DIALECT)?
+        })
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);
         common::write_biases(s, false, map);
     },
-    names: Names { attn_norm: "", mlp_norm: "", ..SANDWICH },
+    names: Names { attn_norm: "", mlp_norm: "", ..Names::SANDWICH },
 };

@@ -1,14 +1,13 @@
 //! Phi-1, 1.5 and 2: one LayerNorm for attention and the MLP, which both read the block's input; biases everywhere, the head
 //! included; a share of each head rotates.
 
-use super::common::{self, Dialect, HeadDim};
-use super::names::{Names, Qkv, Up};
-use super::{Family, names};
+use super::common;
+use super::common::{Dialect, HeadDim};
 use crate::config_rope::RopeKeys;
-use crate::spec::{Biases, Residual, Spec};
+use crate::spec::{Biases, Family, Residual, Spec};
+use crate::weight::{Names, Qkv, Up};
 
 const DIALECT: Dialect = Dialect {
-    model_type: "phi",
     activation: ("hidden_act", "gelu_new"),
     eps: ("layer_norm_eps", 1e-5),
     head_dim: HeadDim::NoKey,
@@ -25,11 +24,16 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "phi",
     architecture: "PhiForCausalLM",
-    read: |c| {
+    read: |c, family| {
         // Norms of q and k with biases, which no published model has.
         c.only("qk_layernorm", "false")?;
         let bias = Biases { qkv: true, attn_out: true, mlp: true };
-        Ok(Spec { residual: Residual::SharedNorm, bias, head_bias: true, ..common::read(c, &DIALECT)? })
+        Ok(Spec {
+            residual: Residual::SharedNorm,
+            bias,
+            head_bias: true,
+            ..common::read(c, family, &DIALECT)?
+        })
     },
     write: |s, map| common::write(s, &DIALECT, map),
     names: Names {
@@ -38,6 +42,6 @@ pub(super) static FAMILY: Family = Family {
         attn_out: "self_attn.dense",
         up: Up::One("mlp.fc1"),
         down: "mlp.fc2",
-        ..names::LLAMA
+        ..Names::LLAMA
     },
 };

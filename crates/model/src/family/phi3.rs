@@ -2,15 +2,14 @@
 
 use serde_json::{Value, json};
 
+use super::common;
 use super::common::Dialect;
-use super::names::{Names, Qkv, Up};
-use super::{Family, common, names};
 use crate::config_rope::{RopeKeys, written};
 use crate::rope::RopeScaling;
-use crate::spec::Spec;
+use crate::spec::{Family, Spec};
+use crate::weight::{Names, Qkv, Up};
 
 const DIALECT: Dialect = Dialect {
-    model_type: "phi3",
     eps: ("rms_norm_eps", 1e-5),
     rope: RopeKeys {
         theta: ("rope_theta", 10_000.0),
@@ -33,9 +32,9 @@ const ONLY: [(&str, &str); 5] = [
 pub(super) static FAMILY: Family = Family {
     model_type: "phi3",
     architecture: "Phi3ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         ONLY.iter().try_for_each(|(key, wanted)| c.only(key, wanted))?;
-        let mut spec = common::read(c, &DIALECT)?;
+        let mut spec = common::read(c, family, &DIALECT)?;
         let scaling = &spec.ropes[0].scaling;
         if !matches!(scaling, RopeScaling::Default | RopeScaling::Longrope { .. }) {
             let what = format!("is {}; Phi-3 knows \"longrope\" only", written(scaling));
@@ -58,5 +57,5 @@ pub(super) static FAMILY: Family = Family {
             }
         }
     },
-    names: Names { qkv: Qkv::Fused("self_attn.qkv_proj"), up: Up::One("mlp.gate_up_proj"), ..names::LLAMA },
+    names: Names { qkv: Qkv::Fused("self_attn.qkv_proj"), up: Up::One("mlp.gate_up_proj"), ..Names::LLAMA },
 };

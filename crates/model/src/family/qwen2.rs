@@ -2,20 +2,21 @@
 
 use serde_json::{Map, Value, json};
 
+use super::common;
 use super::common::Dialect;
-use super::{Family, common, names};
 use crate::config::Config;
 use crate::error::Result;
-use crate::spec::{Biases, Spec};
+use crate::spec::{Biases, Family, Spec};
+use crate::weight::Names;
 
-const DIALECT: Dialect = Dialect { model_type: "qwen2", ..common::LLAMA };
+const DIALECT: Dialect = common::LLAMA;
 
 pub(super) static FAMILY: Family = Family {
     model_type: "qwen2",
     architecture: "Qwen2ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let bias = Biases { qkv: true, attn_out: false, mlp: false };
-        let mut spec = Spec { bias, ..common::read(c, &DIALECT)? };
+        let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
         read_windows(c, &mut spec)?;
         Ok(spec)
     },
@@ -23,7 +24,7 @@ pub(super) static FAMILY: Family = Family {
         common::write(s, &DIALECT, map);
         write_windows(s, map);
     },
-    names: names::LLAMA,
+    names: Names::LLAMA,
 };
 
 /// `use_sliding_window` lets the layers from `max_window_layers` on slide, unless `layer_types` says which.

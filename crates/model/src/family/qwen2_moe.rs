@@ -3,21 +3,20 @@
 use serde_json::json;
 
 use super::common::{Dialect, KvHeads};
-use super::names::Names;
-use super::{Family, common, moe, names};
+use super::{common, moe};
 use crate::config::Config;
 use crate::error::Result;
-use crate::moe::Shared;
-use crate::spec::{Biases, Spec};
+use crate::spec::{Biases, Family, Shared, Spec};
+use crate::weight::{MoeNames, Names};
 
-const DIALECT: Dialect = Dialect { model_type: "qwen2_moe", kv_heads: KvHeads::Fixed(16), ..common::LLAMA };
+const DIALECT: Dialect = Dialect { kv_heads: KvHeads::Fixed(16), ..common::LLAMA };
 
 pub(super) static FAMILY: Family = Family {
     model_type: "qwen2_moe",
     architecture: "Qwen2MoeForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let bias = Biases { qkv: c.or("qkv_bias", true)?, attn_out: false, mlp: false };
-        let mut spec = Spec { bias, ..common::read(c, &DIALECT)? };
+        let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
         read_windows(c, &mut spec)?;
         let sizes = [("num_experts", 60), ("num_experts_per_tok", 4), ("moe_intermediate_size", 1408)];
         let mut experts = moe::read(c, sizes[0], sizes[1], sizes[2])?;
@@ -38,7 +37,7 @@ pub(super) static FAMILY: Family = Family {
         map.insert("use_sliding_window".into(), json!(slides));
         common::write_layer_types(s, map);
     },
-    names: Names { moe: Some(names::QWEN_MOE), ..names::LLAMA },
+    names: Names { moe: Some(MoeNames::QWEN), ..Names::LLAMA },
 };
 
 /// With `use_sliding_window`, every second of the first `max_window_layers` layers slides, unless `layer_types` says

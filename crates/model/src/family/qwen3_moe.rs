@@ -3,18 +3,18 @@
 use serde_json::json;
 
 use super::common::{Dialect, KvHeads};
-use super::names::Names;
-use super::{Family, common, moe, names};
-use crate::spec::{QkNorm, Spec};
+use super::{common, moe};
+use crate::spec::{Family, QkNorm, Spec};
+use crate::weight::{MoeNames, Names};
 
-const DIALECT: Dialect = Dialect { model_type: "qwen3_moe", kv_heads: KvHeads::Fixed(4), ..common::LLAMA };
+const DIALECT: Dialect = Dialect { kv_heads: KvHeads::Fixed(4), ..common::LLAMA };
 
 pub(super) static FAMILY: Family = Family {
     model_type: "qwen3_moe",
     architecture: "Qwen3MoeForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let bias = common::read_biases(c, false)?;
-        let mut spec = Spec { bias, qk_norm: QkNorm::PerHead, ..common::read(c, &DIALECT)? };
+        let mut spec = Spec { bias, qk_norm: QkNorm::PerHead, ..common::read(c, family, &DIALECT)? };
         // Sizes stand in files that do not use them.
         let _: Option<usize> = c.nullable("max_window_layers", None)?;
         let _: Option<usize> = c.nullable("sliding_window", None)?;
@@ -38,5 +38,5 @@ pub(super) static FAMILY: Family = Family {
         let slides = s.layers.iter().any(|layer| layer.window().is_some());
         map.insert("use_sliding_window".into(), json!(slides));
     },
-    names: Names { moe: Some(names::QWEN_MOE), ..names::LLAMA },
+    names: Names { moe: Some(MoeNames::QWEN), ..Names::LLAMA },
 };

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
+use super::common;
 use super::common::{Dialect, KvHeads};
-use super::{Family, common, names};
 use crate::config_rope::RopeKeys;
-use crate::spec::Spec;
+use crate::spec::{Family, Spec};
+use crate::weight::Names;
 
 const DIALECT: Dialect = Dialect {
-    model_type: "smollm3",
     tied: true,
     kv_heads: KvHeads::Fixed(4),
     rope: RopeKeys { theta: ("rope_theta", 2_000_000.0), partial: None, nested: None },
@@ -18,9 +18,9 @@ const DIALECT: Dialect = Dialect {
 pub(super) static FAMILY: Family = Family {
     model_type: "smollm3",
     architecture: "SmolLM3ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         let bias = common::read_biases(c, true)?;
-        let mut spec = Spec { bias, ..common::read(c, &DIALECT)? };
+        let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
         let interval: usize = c.or("no_rope_layer_interval", 4)?;
         // One means that the layer rotates, whatever the key's name suggests.
         let rotates: Option<Vec<u8>> = c.nullable("no_rope_layers", None)?;
@@ -49,5 +49,5 @@ pub(super) static FAMILY: Family = Family {
         map.insert("no_rope_layers".into(), json!(rotates));
         map.insert("use_sliding_window".into(), json!(s.layers.iter().any(|layer| layer.window().is_some())));
     },
-    names: names::LLAMA,
+    names: Names::LLAMA,
 };

@@ -2,13 +2,12 @@
 
 use serde_json::json;
 
-use super::common::{self, Dialect, KvHeads};
-use super::names::{Names, Up};
-use super::{Family, names};
-use crate::spec::{Biases, Spec};
+use super::common;
+use super::common::{Dialect, KvHeads};
+use crate::spec::{Biases, Family, Spec};
+use crate::weight::{Names, Up};
 
 const DIALECT: Dialect = Dialect {
-    model_type: "starcoder2",
     activation: ("hidden_act", "gelu_pytorch_tanh"),
     eps: ("norm_epsilon", 1e-5),
     tied: true,
@@ -30,13 +29,13 @@ const ONLY: [(&str, &str); 5] = [
 pub(super) static FAMILY: Family = Family {
     model_type: "starcoder2",
     architecture: "Starcoder2ForCausalLM",
-    read: |c| {
+    read: |c, family| {
         ONLY.iter().try_for_each(|(key, wanted)| c.only(key, wanted))?;
         c.only("attention_softmax_in_fp32", "true")?;
         let _: Option<f64> = c.nullable("layer_norm_epsilon", None)?;
         let all: bool = c.or("use_bias", true)?;
         let bias = Biases { qkv: all, attn_out: all, mlp: all };
-        let mut spec = Spec { bias, ..common::read(c, &DIALECT)? };
+        let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
         common::read_window(c, &mut spec, None)?;
         Ok(spec)
     },
@@ -45,5 +44,5 @@ pub(super) static FAMILY: Family = Family {
         common::write_window(s, map);
         map.insert("use_bias".into(), json!(s.bias.qkv));
     },
-    names: Names { up: Up::One("mlp.c_fc"), down: "mlp.c_proj", ..names::LLAMA },
+    names: Names { up: Up::One("mlp.c_fc"), down: "mlp.c_proj", ..Names::LLAMA },
 };

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Family, gemma3};
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
+
+/// Where the text part's configuration stands.
+pub(super) const TEXT: &str = "text_config";
 
 /// A model around a text model.
 #[derive(Clone, Copy, Debug)]
@@ -28,19 +30,7 @@ pub struct Wrapper {
     pub others: &'static [&'static str],
 }
 
-/// All of them.
-pub(super) static WRAPPERS: [&Wrapper; 1] = [&gemma3::WRAPPER];
-
-/// Where the text part's configuration stands.
-const TEXT: &str = "text_config";
-
 impl Wrapper {
-    /// The wrapper that a configuration is of, if any.
-    pub(crate) fn of(map: &Map<String, Value>) -> Option<&'static Wrapper> {
-        let model_type = map.get("model_type")?;
-        WRAPPERS.into_iter().find(|wrapper| *model_type == wrapper.model_type)
-    }
-
     /// The configuration of the text part, as in a folder of its own.
     ///
     /// # Errors
@@ -70,18 +60,6 @@ impl Wrapper {
         }
         config.finish(self.model_type)?;
         Ok(text)
-    }
-
-    /// The text part.
-    ///
-    /// # Errors
-    /// As [`Family::read`]; keys inside the text part's configuration are named with where they stand.
-    pub(super) fn read(&self, file: &Path, map: &Map<String, Value>) -> Result<crate::spec::Spec> {
-        let text = self.text_config(file, map)?;
-        Family::read(file, &text).map_err(|error| match error {
-            Error::Config { file, key, what } => Error::Config { file, key: format!("{TEXT}.{key}"), what },
-            other => other,
-        })
     }
 
     /// A tensor's name in a folder of the text part alone; `None` if it is another part's.

@@ -14,10 +14,10 @@ use super::source::SafeTensors;
 use super::writer::write_file;
 use super::{bitsandbytes, few_bits, gguf};
 use crate::error::{Error, Result};
-use crate::family::{Family, Wrapper};
+use crate::family::Wrapper;
 use crate::model::Model;
 use crate::rope::{RopeScaling, RopeSpec};
-use crate::spec::Spec;
+use crate::spec::{Family, Spec};
 
 /// What a model's files say of generation: `generation_config.json`, where it is silent `config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::model::Model;
 use crate::patch::{Patch, patches};
 use crate::pieces::Piece;
 use crate::portion::Portion;
-use crate::walk::Kind;
+use crate::weight::Kind;
 
 /// Bytes that one read aims at when it is written or converted afterwards: it is still in the second cache then.
 const CHUNK_BYTES: usize = 1 << 20;

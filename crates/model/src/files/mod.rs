@@ -42,7 +42,6 @@ pub use load::{Coded, Slot, load, load_slots};
 pub use save::{Export, SaveOptions, export_tensors, save};
 pub(crate) use save_quantised::is_projection;
 pub use save_quantised::{BlockTensor, QuantisedSave, block_tensors, save_hf_coded, save_hf_quantised};
-pub(crate) use scored::SCORE;
 pub use scored::Scored;
 pub use sink::Hurry;
 pub use source::{INDEX, SINGLE, SafeTensors, Source, Stream, rank_file};

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::spec::Spec;
-use crate::walk::{Kind, WeightSpec};
+use crate::weight::{Kind, WeightSpec};
 
 /// Elements that are quantised at once, about.
 const CHUNK: usize = 1 << 20;

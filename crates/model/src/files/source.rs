@@ -15,12 +15,12 @@ use twox_hash::XxHash3_128;
 
 use super::area::{Area, matrix, parse_part};
 use super::bitsandbytes::{Quantised, QuantisedTensors, codes_name};
-use super::few_bits;
-use super::gguf::{self, Blocks};
+use super::gguf::Blocks;
 use super::header::{Header, Stored, header_bytes, parse_header};
-use super::joined::{self, Cache, Joined};
+use super::joined::{Cache, Joined};
 use super::parts::{TensorPart, TensorParts};
 use super::shards::{ranks_of, weight_map, whole_of};
+use super::{few_bits, gguf, joined};
 use crate::error::{Error, Result};
 use stream::FileStream;
 

@@ -20,8 +20,8 @@ pub use write::{GgufType, save_gguf};
 use super::folder::{GenerationConfig, HfFolder, context};
 use super::source::SafeTensors;
 use crate::error::{Error, Result};
-use crate::family::{Family, Names};
-use crate::spec::Spec;
+use crate::spec::{Family, Spec};
+use crate::weight::Names;
 
 /// Most factors of frequencies.
 const MOST_FACTORS: u64 = 1 << 16;

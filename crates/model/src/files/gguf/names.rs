@@ -1,6 +1,6 @@
 //! What llama.cpp calls the weights of Hugging Face's families.
 
-use crate::family::{Experts, Names, Qkv, Up};
+use crate::weight::{Experts, Names, Qkv, Up};
 
 /// A weight's name in GGUF files and in Hugging Face's, both without `.weight` and `.bias`.
 pub(super) type Pair = (&'static str, String);

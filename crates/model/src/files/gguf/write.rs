@@ -13,14 +13,12 @@ use super::config::{short, yarn_attention, yarn_scale};
 use super::keys::keys;
 use super::{names, read_with};
 use crate::error::{Error, Result};
-use crate::family::Family;
 use crate::files::convert::{convert_into, is_convertible};
 use crate::files::source::Source;
 use crate::files::writer::FileWriter;
 use crate::model::Model;
-use crate::moe::Moe;
 use crate::rope::RopeScaling;
-use crate::spec::Spec;
+use crate::spec::{Family, Moe, Spec};
 
 /// Elements that are read and quantised at once, about.
 const CHUNK: usize = 1 << 21;

@@ -1,22 +1,8 @@
-//! What encoders call their weights.
+//! Families of encoders: names of their weights.
 
-use super::spec;
-use crate::family::{Family, Names, Qkv, Up};
-
-/// What encoders alone have.
-#[derive(Clone, Copy, Debug)]
-pub struct EncoderNames {
-    /// The table of token types.
-    pub types: &'static str,
-    /// After the embedding.
-    pub norm: &'static str,
-    /// The table of distances, and its norm.
-    pub distances: [&'static str; 2],
-    /// A block's own projections of distances to keys and queries.
-    pub positions: [&'static str; 2],
-    /// Before the head; all of the name.
-    pub pool: &'static str,
-}
+use super::read;
+use crate::spec::Family;
+use crate::weight::{EncoderNames, Names, Qkv, Up};
 
 /// Weights that published folders have besides: heads of the training before, and BERT's pooler, which a model without a head of classes
 /// does not use.
@@ -88,7 +74,7 @@ const DEBERTA_NAMES: Names = Names {
 const CUSTOM_STARTS: &[&str] = &["cls.", "lm_predictions.", "mask_predictions.", "model.pooler.dense."];
 
 const fn family(model_type: &'static str, architecture: &'static str, names: Names) -> Family {
-    Family { model_type, architecture, read: spec::read_blocks, write: |_, _| (), names }
+    Family { model_type, architecture, read: read::blocks, write: |_, _| (), names }
 }
 
 /// BERT.

@@ -1,16 +1,22 @@
-//! An architecture as data: the switches over the one block that serve every family.
+//! An architecture as data: the switches over the one block that serve every family, and what a family adds of its own.
 
+use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_tensor::{Activation, NormKind, Scores};
+use fathom_grad::{Ctx, Val};
+use fathom_tensor::NormKind;
+use serde_json::{Map, Value};
 
-use crate::adapter::Adapter;
-use crate::encoder::{EncoderParts, Relative};
-use crate::family::Family;
-use crate::latent::Latent;
-use crate::moe::Moe;
+use super::adapter::Adapter;
+use super::encoder::{EncoderParts, Relative};
+use super::latent::Latent;
+use super::moe::Moe;
+use super::parts::{Biases, Mlp, QkNorm, Reach, Residual, StateProjections};
+use crate::config::Config;
+use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
-use crate::sublayer::SubLayer;
+use crate::weight::{Names, Walk};
 
 /// A model of blocks.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,15 +93,6 @@ pub struct Spec {
     pub adapter: Option<Arc<Adapter>>,
 }
 
-/// Projections of a student's hidden states to the width of its teacher's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateProjections {
-    /// How many.
-    pub count: usize,
-    /// The teacher's width.
-    pub columns: usize,
-}
-
 /// What one layer has of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
@@ -119,17 +116,6 @@ pub enum Mixer {
     Custom(&'static dyn SubLayer),
     /// They do not.
     None,
-}
-
-/// Whom a token attends to, of its document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Itself and those before it.
-    Causal,
-    /// The same, at most this many.
-    Window(usize),
-    /// All.
-    Full,
 }
 
 /// What each token goes through.
@@ -185,79 +171,63 @@ impl LayerSpec {
     }
 }
 
-impl Reach {
-    /// The window in tokens.
-    pub fn window(self) -> Option<usize> {
-        match self {
-            Reach::Window(tokens) => Some(tokens),
-            Reach::Causal | Reach::Full => None,
-        }
+/// One family of models.
+pub struct Family {
+    /// Hugging Face `model_type`.
+    pub model_type: &'static str,
+    /// Transformers' class with a language-model head.
+    pub architecture: &'static str,
+    /// Reads its configuration.
+    pub read: fn(&Config<'_>, &'static Family) -> Result<Spec>,
+    /// Writes it.
+    pub write: fn(&Spec, &mut Map<String, Value>),
+    /// What its weights are called.
+    pub names: Names,
+}
+
+impl PartialEq for Family {
+    fn eq(&self, other: &Family) -> bool {
+        self.model_type == other.model_type
     }
 }
 
-/// Where a block normalises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residual {
-    /// Before attention and before the MLP (Llama).
-    Pre,
-    /// After each, before the addition (OLMo 2).
-    Post,
-    /// Before and after each (Gemma 2 and 3).
-    Sandwich,
-    /// After each addition (BERT).
-    Sum,
-    /// Before each; both read the block's input (GPT-NeoX).
-    Parallel,
-    /// Once, for both, which read the block's input (Phi-2, Cohere 2).
-    SharedNorm,
-}
-
-impl Residual {
-    /// Norms before and after the mixer.
-    pub fn attention(self) -> [bool; 2] {
-        [!matches!(self, Residual::Post | Residual::Sum), self.after()]
-    }
-
-    /// Norms before and after the feed-forward network.
-    pub fn mlp(self) -> [bool; 2] {
-        [!matches!(self, Residual::Post | Residual::Sum | Residual::SharedNorm), self.after()]
-    }
-
-    fn after(self) -> bool {
-        matches!(self, Residual::Post | Residual::Sandwich | Residual::Sum)
+impl fmt::Debug for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.model_type)
     }
 }
 
-/// Normalisation of q and k.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkNorm {
-    /// None.
-    None,
-    /// Each head alone, one weight for all heads (Qwen 3, Gemma 3).
-    PerHead,
-    /// All heads together (OLMo 2).
-    Full,
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.model_type)
+    }
 }
 
-/// Which projections have biases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Biases {
-    /// q, k and v.
-    pub qkv: bool,
-    /// Attention's output.
-    pub attn_out: bool,
-    /// MLP up and down.
-    pub mlp: bool,
+/// A sub-layer as a specification names it.
+pub trait SubLayer: fmt::Debug + Sync {
+    /// What it is called: two of the same name are the same.
+    fn name(&self) -> &'static str;
+    /// Its weights, each declared once.
+    fn declare(&self, w: &mut Walk<'_>, s: &Spec) -> Custom;
 }
 
-/// Inside the MLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mlp {
-    /// The function.
-    pub activation: Activation,
-    /// `act(gate) up` instead of `act(up)`.
-    pub gated: bool,
+/// A sub-layer with its weights.
+pub type Custom = Rc<dyn SubLayerParams>;
+
+/// What a sub-layer computes with its weights.
+pub trait SubLayerParams: fmt::Debug {
+    /// `h_td`, normalised, to what is added to the residual stream. It is called within a rows region: what needs all rows at
+    /// once is put into [`Ctx::whole`].
+    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, h_td: Val) -> Val;
 }
+
+impl PartialEq for dyn SubLayer {
+    fn eq(&self, other: &dyn SubLayer) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn SubLayer {}
 
 /// What layers have alike: mixer, feed-forward network, experts.
 type Like = (Mixer, Option<Ffn>, bool);
@@ -368,151 +338,6 @@ impl Spec {
     /// The windows of [`Spec::reaches`].
     pub fn windows(&self) -> Vec<Option<usize>> {
         self.reaches().into_iter().map(Reach::window).collect()
-    }
-}
-
-/// The sizes of a Llama-style model made from nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LlamaSizes {
-    /// Columns of the residual stream.
-    pub hidden: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Columns of one head.
-    pub head_dim: usize,
-    /// Columns inside the MLP.
-    pub ffn: usize,
-    /// Rows of the embedding.
-    pub vocab: usize,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f64,
-    /// Longest sequence.
-    pub max_positions: usize,
-    /// The head is the embedding.
-    pub tied: bool,
-}
-
-impl Spec {
-    /// A Llama: RMSNorm before each sub-layer, SwiGLU, rotary positions in every layer.
-    pub fn llama(sizes: LlamaSizes) -> Spec {
-        let LlamaSizes {
-            hidden,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            vocab,
-            rope_theta,
-            max_positions,
-            tied,
-        } = sizes;
-        let rope = RopeSpec {
-            theta: rope_theta,
-            rot_dim: head_dim,
-            interleaved: false,
-            scaling: RopeScaling::Default,
-            max_positions,
-        };
-        Spec {
-            family: Family::named("llama"),
-            hidden,
-            vocab,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            norm: NormKind { centred: false, plus_one: false, round_first: true, eps: 1e-5 },
-            norm_bias: false,
-            residual: Residual::Pre,
-            qk_norm: QkNorm::None,
-            latent: None,
-            sinks: false,
-            bias: Biases::default(),
-            mlp: Mlp { activation: Activation::Silu, gated: true },
-            moe: None,
-            attention_scale: (head_dim as f64).powf(-0.5) as f32,
-            attention_softcap: 0.0,
-            layers: vec![LayerSpec::decoder(None, Some(0)); layers],
-            ropes: vec![rope],
-            rereads: false,
-            learned_positions: None,
-            embed_scale: 1.0,
-            residual_scale: 1.0,
-            logit_scale: 1.0,
-            logit_softcap: 0.0,
-            tied,
-            head_bias: false,
-            scores: 0,
-            padding: None,
-            projections: None,
-            max_positions,
-            encoder: None,
-            adapter: None,
-        }
-    }
-
-    /// A Llama's sizes as Qwen 2: biases on q, k and v, with which a head attends by position alone from the first
-    /// steps on.
-    pub fn into_qwen2(self) -> Spec {
-        let bias = Biases { qkv: true, ..Biases::default() };
-        Spec { family: Family::named("qwen2"), bias, ..self }
-    }
-
-    /// A Llama's sizes as Granite with biases: embeddings are multiplied by this, so that the residual stream begins as large as what
-    /// sub-layers add to it, whatever the head's weights are.
-    pub fn into_granite(self, embed_scale: f32) -> Spec {
-        let bias = Biases { qkv: true, attn_out: true, ..Biases::default() };
-        Spec { family: Family::named("granite"), bias, embed_scale, ..self }
-    }
-
-    /// A Llama's sizes as SmolLM 3: of every `interval` layers the last does not rotate, and so finds what it looks
-    /// for at any distance (0: all rotate).
-    pub fn into_smollm3(mut self, interval: usize) -> Spec {
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            if interval > 0 && (index + 1).is_multiple_of(interval) {
-                layer.set_rope(None);
-            }
-        }
-        Spec { family: Family::named("smollm3"), ..self }
-    }
-
-    /// A Llama's sizes as Qwen 3: q and k normalised per head.
-    pub fn into_qwen3(self) -> Spec {
-        Spec { family: Family::named("qwen3"), qk_norm: QkNorm::PerHead, ..self }
-    }
-
-    /// A Llama's sizes as Mixtral: experts in every layer, whose columns are those of the MLP.
-    pub fn into_mixtral(self, moe: Moe) -> Spec {
-        Spec { family: Family::named("mixtral"), ffn: moe.ffn, moe: Some(moe), ..self }
-    }
-
-    /// A Llama's sizes as Qwen 3 with experts.
-    pub fn into_qwen3_moe(self, moe: Moe) -> Spec {
-        Spec { family: Family::named("qwen3_moe"), moe: Some(moe), ..self.into_qwen3() }
-    }
-
-    /// A Llama's sizes as DeepSeek-V3: of each head's columns `rotated` are rotated and the same for all keys, the others come
-    /// from a latent of `key_value` columns; sigmoids weigh experts, and biases join their choice.
-    pub fn into_deepseek_v3(self, mut moe: Moe, rotated: usize, key_value: usize) -> Spec {
-        moe.routing.scores = Scores::Sigmoid;
-        moe.choice_bias = true;
-        let value = self.head_dim - rotated;
-        let ropes = self.ropes.iter().cloned();
-        let ropes = ropes.map(|rope| RopeSpec { rot_dim: rotated, interleaved: true, ..rope }).collect();
-        let latent = Some(Latent { query: None, key_value, value });
-        Spec {
-            family: Family::named("deepseek_v3"),
-            kv_heads: self.heads,
-            ropes,
-            latent,
-            moe: Some(moe),
-            ..self
-        }
     }
 }
 

@@ -1,0 +1,186 @@
+//! The weights that an adapter adds to a projection's.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fathom_grad::{Drops, LoraUse, ParamId, Runs};
+
+use crate::spec::{Adapter, AdapterMethod, Size, Spec};
+use crate::weight::{
+    AdapterParams, Adapts, Begins, Cut, InFiles, Kind, Module, Parallel, Projection, Seen, Term, Walk,
+    WeightSpec,
+};
+
+/// A tensor of files that an adapter can be of.
+pub(super) struct StoredRows {
+    pub name: std::borrow::Cow<'static, str>,
+    /// Its rows of the weight.
+    pub rows: Range<usize>,
+}
+
+/// The tensors of files that are all of a projection's weight.
+pub(super) fn parts(p: &Projection<'_>) -> Vec<StoredRows> {
+    let out: usize = p.out.iter().sum();
+    match &p.stored {
+        InFiles::Stack(list) => {
+            let mut first = 0;
+            let part = |(name, rows): &(std::borrow::Cow<'static, str>, usize)| {
+                first += rows;
+                StoredRows { name: name.clone(), rows: first - rows..first }
+            };
+            list.iter().map(part).collect()
+        }
+        InFiles::Rows(name, all, _) if *all == out => vec![StoredRows { name: (*name).into(), rows: 0..out }],
+        InFiles::Rows(..) | InFiles::Whole(..) | InFiles::Experts(..) | InFiles::Unnamed => Vec::new(),
+    }
+}
+
+impl Spec {
+    /// Its adapter drops some of what it reads, in steps that train.
+    pub fn drops(&self) -> bool {
+        self.adapter.as_ref().is_some_and(|adapter| adapter.dropout > 0.0)
+    }
+
+    /// What the adapter has in a layer, by names within the layer: sizes, and whether factors are of an input. Weights of equal shapes can
+    /// still be of other projections, or have another weight.
+    pub(crate) fn adapted_in(&self, layer: usize) -> BTreeMap<&str, (Size, bool)> {
+        let Some(adapter) = self.adapter.as_deref() else { return BTreeMap::new() };
+        let at = self.family.names.prefix(Some(layer), Module::Attention);
+        let own = adapter.modules.iter().filter_map(|(name, size)| {
+            name.strip_prefix(&at).map(|rest| (rest, (*size, adapter.inputs.contains(name))))
+        });
+        own.collect()
+    }
+}
+
+impl Adapts for Adapter {
+    fn declare(&self, w: &mut Walk<'_>, at: &str, p: &Projection<'_>) -> Option<AdapterParams> {
+        if p.kind != Kind::Linear {
+            return None;
+        }
+        let size = |part: &StoredRows| self.modules.get(&format!("{at}{}", part.name)).copied();
+        let chosen: Vec<StoredRows> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
+        let sizes: Vec<Size> = chosen.iter().filter_map(size).collect();
+        // Those of lower rank are filled up with zeros, which stay.
+        let rank = sizes.iter().map(|size| size.rank).max()?;
+        let scales: Vec<f32> = sizes.iter().map(|size| self.scale(*size)).collect();
+        let input = chosen.iter().any(|part| self.inputs.contains(&format!("{at}{}", part.name)));
+        Some(match self.method {
+            AdapterMethod::Lora { lengths, singular, .. } => {
+                let begins = if singular { Begins::Zeros } else { Begins::Uniform };
+                Declared { w, p, chosen: &chosen, of: self }.lora((rank, &scales), begins, lengths)
+            }
+            AdapterMethod::Factors => Declared { w, p, chosen: &chosen, of: self }.factors(input),
+            _ => return None,
+        })
+    }
+}
+
+/// A projection whose adapter is declared.
+struct Declared<'a, 'w, 'p> {
+    w: &'a mut Walk<'w>,
+    p: &'a Projection<'p>,
+    chosen: &'a [StoredRows],
+    of: &'a Adapter,
+}
+
+impl Declared<'_, '_, '_> {
+    fn weight(
+        &mut self,
+        term: Term,
+        shape: [usize; 2],
+        cut: Cut<'_>,
+        stored: InFiles,
+        begins: Begins,
+    ) -> ParamId {
+        let spec = WeightSpec::new(self.p.role, (self.p.module, Kind::Adapter), shape, cut, stored);
+        let decays = matches!(term, Term::LoraA | Term::LoraB);
+        self.w.weight(WeightSpec { term, begins, decays, ..spec })
+    }
+
+    fn runs(&self) -> Runs {
+        let runs: Vec<(usize, usize)> =
+            self.chosen.iter().map(|part| (part.rows.start, part.rows.len())).collect();
+        Runs::new(&runs)
+    }
+
+    /// The columns of all runs as ranks cut those of the projection: a tensor in files may be several of its parts.
+    fn groups(&self) -> Vec<usize> {
+        let mut groups = Vec::new();
+        for part in self.chosen {
+            let mut end = 0;
+            for out in self.p.out {
+                end += out;
+                let both = part.rows.start.max(end - out)..part.rows.end.min(end);
+                groups.extend((!both.is_empty()).then_some(both.len()));
+            }
+        }
+        groups
+    }
+
+    /// What files call the adapter's part for each column of the projection.
+    fn by_columns(&self) -> InFiles {
+        match &self.p.stored {
+            rows @ InFiles::Rows(..) => rows.clone(),
+            _ => self.stack(Range::len),
+        }
+    }
+
+    fn stack(&self, rows: impl Fn(&Range<usize>) -> usize) -> InFiles {
+        InFiles::Stack(self.chosen.iter().map(|part| (part.name.clone(), rows(&part.rows))).collect())
+    }
+
+    fn lora(&mut self, (rank, scales): (usize, &[f32]), begins: Begins, lengths: bool) -> AdapterParams {
+        let (inner, runs) = (self.p.inner, self.runs());
+        let groups = self.groups();
+        let (low, all) = (runs.len() * rank, [inner]);
+        let [a_cut, b_cut, m_cut] = match self.p.parallel {
+            Parallel::Whole(seen) => [Cut::Whole(seen); 3],
+            Parallel::Columns => [Cut::Whole(Seen::Own), Cut::Rows(&groups), Cut::Rows(&groups)],
+            // One row is a vector.
+            Parallel::Rows if low == 1 => [Cut::Rows(&all), Cut::Whole(Seen::Own), Cut::Whole(Seen::Rows)],
+            Parallel::Rows => [Cut::Cols, Cut::Whole(Seen::Own), Cut::Whole(Seen::Rows)],
+        };
+        let a = self.weight(
+            Term::LoraA,
+            [low, inner],
+            a_cut,
+            self.stack(|_| if low == 1 { inner } else { rank }),
+            begins,
+        );
+        let by_columns = self.by_columns();
+        let b = self.weight(Term::LoraB, [runs.columns(), rank], b_cut, by_columns.clone(), Begins::Zeros);
+        let row = [1, runs.columns()];
+        let bias = self
+            .of
+            .biases
+            .then(|| self.weight(Term::LoraBias, row, m_cut, by_columns.clone(), Begins::Zeros));
+        let m = lengths.then(|| self.weight(Term::Lengths, row, m_cut, by_columns, Begins::Identity));
+        let (drops, fixed) = (self.drops(), self.of.fixed);
+        AdapterParams::Lora(LoraUse { bias, drops, fixed, ..LoraUse::new(a, b, scales, runs) }, m)
+    }
+
+    /// How the terms of this projection drop what they read.
+    fn drops(&self) -> Option<Drops> {
+        let salt = self
+            .p
+            .role
+            .bytes()
+            .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let (rate, layer) = (self.of.dropout as f32, self.w.layer().unwrap_or_default());
+        (rate > 0.0).then_some(Drops { rate, salt, layer })
+    }
+
+    fn factors(&mut self, input: bool) -> AdapterParams {
+        let runs = if input { Runs::new(&[(0, self.p.inner)]) } else { self.runs() };
+        let groups = if input { vec![self.p.inner] } else { self.groups() };
+        let cut = match (self.p.parallel, input) {
+            (Parallel::Columns, false) | (Parallel::Rows, true) => Cut::Rows(&groups),
+            (Parallel::Whole(seen), _) => Cut::Whole(seen),
+            (Parallel::Columns, true) | (Parallel::Rows, false) => Cut::Whole(Seen::Rows),
+        };
+        let stored = if input { self.stack(|_| self.p.inner) } else { self.by_columns() };
+        let factors = self.weight(Term::Factors, [1, runs.columns()], cut, stored, Begins::Identity);
+        AdapterParams::Factors { factors, runs, input }
+    }
+}

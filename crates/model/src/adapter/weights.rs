@@ -1,0 +1,34 @@
+//! Weights that an adapter has besides those of projections.
+
+use fathom_grad::ParamId;
+
+use crate::weight::{Begins, Cut, InFiles, Kind, LinearParams, Module, Seen, Term, Walk, WeightSpec};
+
+/// What a linear layer is called here, and its weight and its bias in files; without a name of the bias there is none.
+pub(super) type Named = [&'static str; 3];
+
+/// A weight that ranks have all of.
+pub(super) fn weight(
+    w: &mut Walk<'_>,
+    (role, module): (&'static str, Module),
+    shape: [usize; 2],
+    (name, term): (&'static str, Term),
+    begins: Begins,
+) -> ParamId {
+    let in_file = if term == Term::Bias { vec![shape[1]] } else { shape.to_vec() };
+    let stored = InFiles::Whole(name.into(), in_file);
+    let spec = WeightSpec::new(role, (module, Kind::Adapter), shape, Cut::Whole(Seen::Rows), stored);
+    w.weight(WeightSpec { term, begins, decays: term != Term::Bias, ..spec })
+}
+
+/// A linear layer [out, inner] of an encoder; PyTorch's begin within their `inner`.
+pub(super) fn linear(
+    w: &mut Walk<'_>,
+    ([role, name, bias], at): (Named, Module),
+    [out, inner]: [usize; 2],
+    begins: Begins,
+) -> LinearParams {
+    let weighed = weight(w, (role, at), [out, inner], (name, Term::Weight), begins);
+    let bias = (!bias.is_empty()).then(|| weight(w, (role, at), [1, out], (bias, Term::Bias), begins));
+    LinearParams { weight: weighed, bias, adapter: None }
+}

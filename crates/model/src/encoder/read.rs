@@ -1,0 +1,144 @@
+//! The blocks of an encoder's configuration.
+
+use fathom_grad::Distances;
+use fathom_tensor::{Activation, NormKind};
+use serde_json::Value;
+
+use crate::config::{Config, MAX_SIZE};
+use crate::error::Result;
+use crate::spec::{
+    Biases, EncoderParts, Family, Ffn, LayerSpec, Mixer, Mlp, QkNorm, Reach, Relative, Residual, Spec,
+};
+
+/// The architecture of a configuration.
+pub(super) fn blocks(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
+    let mut spec = common(c, family)?;
+    match family.model_type {
+        "bert" => {}
+        "deberta-v2" => deberta(c, &mut spec)?,
+        _ => roberta(c, &mut spec)?,
+    }
+    Ok(spec)
+}
+
+/// What all of them have.
+fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
+    c.only("is_decoder", "false")?;
+    c.only("position_embedding_type", "\"absolute\"")?;
+    let (hidden, heads) = (c.size("hidden_size")?, c.size("num_attention_heads")?);
+    if hidden % heads != 0 {
+        let what = format!("is {heads}, which does not divide the hidden size {hidden}");
+        return Err(c.refuse("num_attention_heads", what));
+    }
+    let (head_dim, deberta) = (hidden / heads, family.model_type == "deberta-v2");
+    let eps = c.eps("layer_norm_eps", if deberta { 1e-7 } else { 1e-12 })?;
+    let layer = LayerSpec { mixer: Mixer::Attention { reach: Reach::Full, rope: None }, ffn: Some(Ffn::Mlp) };
+    let layers = vec![layer; c.layers("num_hidden_layers")?];
+    let (ffn, vocab) = (c.size("intermediate_size")?, c.size("vocab_size")?);
+    let rows = c.size("max_position_embeddings")?;
+    let types = c.count("type_vocab_size", if deberta { 0 } else { 2 }, 0..=MAX_SIZE)?;
+    let activation = c.activation("hidden_act", "gelu")?;
+    let parts =
+        EncoderParts { first_position: 0, types, relative: None, pool: Some(Activation::Tanh), labels: 0 };
+    Ok(Spec {
+        family,
+        hidden,
+        vocab,
+        heads,
+        kv_heads: heads,
+        head_dim,
+        ffn,
+        norm: NormKind { centred: true, plus_one: false, round_first: false, eps },
+        norm_bias: true,
+        residual: Residual::Sum,
+        qk_norm: QkNorm::None,
+        latent: None,
+        sinks: false,
+        bias: Biases { qkv: true, attn_out: true, mlp: true },
+        mlp: Mlp { activation, gated: false },
+        moe: None,
+        attention_scale: (head_dim as f64).powf(-0.5) as f32,
+        attention_softcap: 0.0,
+        layers,
+        ropes: Vec::new(),
+        rereads: false,
+        learned_positions: Some(rows),
+        embed_scale: 1.0,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
+        logit_softcap: 0.0,
+        tied: false,
+        head_bias: true,
+        scores: 0,
+        padding: None,
+        projections: None,
+        max_positions: rows,
+        encoder: Some(parts),
+        adapter: None,
+    })
+}
+
+fn roberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
+    let first = 1 + c.count("pad_token_id", 1, 0..=MAX_SIZE)?;
+    let rows = spec.max_positions;
+    if first >= rows {
+        let what = format!("is {}, beyond the {rows} rows of the position table", first - 1);
+        return Err(c.refuse("pad_token_id", what));
+    }
+    spec.encoder.iter_mut().for_each(|parts| parts.first_position = first);
+    Ok(())
+}
+
+fn deberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
+    c.only("conv_kernel_size", "0")?;
+    c.only("embedding_size", &spec.hidden.to_string())?;
+    c.only("pooler_hidden_size", &spec.hidden.to_string())?;
+    c.only("attention_head_size", &spec.head_dim.to_string())?;
+    let pool = Some(c.activation("pooler_hidden_act", "gelu")?);
+    let rows = spec.max_positions;
+    if !c.or("position_biased_input", true)? {
+        spec.learned_positions = None;
+    }
+    let terms = terms(c)?;
+    let [buckets, distances] = ["position_buckets", "max_relative_positions"].map(|key| c.or(key, -1i64));
+    let (buckets, distances) =
+        (usize::try_from(buckets?).unwrap_or(0), usize::try_from(distances?).unwrap_or(0));
+    let max_distance = if distances == 0 { rows } else { distances };
+    let span = if buckets == 0 { max_distance } else { buckets };
+    let normed: String = c.or("norm_rel_ebd", "none".to_owned())?;
+    let shared = c.or("share_att_key", false)?;
+    let relative: bool = c.or("relative_attention", false)?;
+    if buckets > 0 && (buckets / 2 < 1 || max_distance <= buckets / 2 + 1) {
+        let what =
+            format!("is {buckets}: half of them must be less than the {max_distance} distances, and not 0");
+        return Err(c.refuse("position_buckets", what));
+    }
+    let normed = normed.to_lowercase().split('|').any(|part| part.trim() == "layer_norm");
+    let has = |term: &str| terms.iter().any(|known| known == term);
+    let (c2p, p2c) = (has("c2p"), has("p2c"));
+    if !relative && (c2p || p2c) {
+        let what = "names terms, but `relative_attention` is false; remove them, or set that key to true";
+        return Err(c.refuse("pos_att_type", what));
+    }
+    if relative {
+        let terms = 1 + usize::from(c2p) + usize::from(p2c);
+        spec.attention_scale = 1.0 / ((spec.head_dim * terms) as f32).sqrt();
+    }
+    let distances = Distances { span, buckets: buckets > 0, max_distance };
+    let relative = relative.then_some(Relative { distances, c2p, p2c, shared, normed });
+    spec.encoder.iter_mut().for_each(|parts| (parts.relative, parts.pool) = (relative, pool));
+    Ok(())
+}
+
+/// `pos_att_type`: a list, or names with bars between.
+fn terms(c: &Config<'_>) -> Result<Vec<String>> {
+    let terms: Vec<String> = match c.raw("pos_att_type") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(text)) => text.split('|').map(|term| term.trim().to_lowercase()).collect(),
+        Some(list) => c.parse("pos_att_type", list)?,
+    };
+    match terms.iter().find(|term| !["c2p", "p2c", ""].contains(&term.as_str())) {
+        Some(other) => Err(c.refuse("pos_att_type", format!("holds \"{other}\"; supported: c2p, p2c"))),
+        None => Ok(terms),
+    }
+}

@@ -1,0 +1,108 @@
+//! What families call their weights in Hugging Face folders.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use fathom_grad::LatentUse;
+
+use crate::spec::{Moe, Residual, Spec};
+use crate::weight::{Experts, InFiles, LatentNames, MoeNames, Names, Qkv, Up};
+
+impl Names {
+    /// The norms before attention and before the MLP.
+    pub(crate) fn norms(&self, residual: Residual) -> [&'static str; 2] {
+        let parallel = self.parallel_norms.filter(|_| residual == Residual::Parallel);
+        parallel.unwrap_or([self.attn_norm, self.mlp_norm])
+    }
+}
+
+impl Names {
+    /// Where q, k and v are that lie on top of each other in the weight.
+    pub(crate) fn qkv(&self, s: &Spec) -> InFiles {
+        let (q, kv) = (s.q_cols(), s.kv_cols());
+        match self.qkv {
+            Qkv::Separate([q_name, k_name, v_name]) => {
+                InFiles::Stack(vec![(q_name.into(), q), (k_name.into(), kv), (v_name.into(), kv)])
+            }
+            Qkv::Fused(name) => InFiles::one(name, q + 2 * kv),
+            Qkv::Grouped(name) => InFiles::Rows(name, q + 2 * kv, grouped(s)),
+            Qkv::Latent(_) => InFiles::Unnamed,
+        }
+    }
+
+    /// Where the way into an MLP is: of shared experts, within `inside`.
+    pub(crate) fn up(&self, s: &Spec, ffn: usize, inside: Option<&str>) -> InFiles {
+        match self.up {
+            Up::Pair(names) => InFiles::Stack(names.map(|name| (within(name, inside), ffn)).into()),
+            Up::One(_) if inside.is_some() => InFiles::Unnamed,
+            Up::One(name) => InFiles::one(name, if s.mlp.gated { 2 * ffn } else { ffn }),
+        }
+    }
+
+    /// Where the way out of it is.
+    pub(crate) fn down(&self, s: &Spec, inside: Option<&str>) -> InFiles {
+        InFiles::Stack(vec![(within(self.down, inside), s.hidden)])
+    }
+}
+
+/// A name of an MLP's part, with the part before the point exchanged.
+fn within(name: &'static str, inside: Option<&str>) -> Cow<'static, str> {
+    let part = || name.split_once('.').map_or(name, |(_, part)| part);
+    inside.map_or(name.into(), |inside| format!("{inside}.{}", part()).into())
+}
+
+/// Each key head's queries, its key and its value together; the weight has all queries, all keys, all values.
+fn grouped(s: &Spec) -> Vec<(Range<usize>, usize)> {
+    let queries = s.q_cols() / s.kv_heads;
+    let group = queries + 2 * s.head_dim;
+    let of_head = |kv_head: usize| {
+        let (start, key) = (kv_head * group, s.q_cols() + kv_head * s.head_dim);
+        let cuts = [start, start + queries, start + queries + s.head_dim, start + group];
+        let rows = [kv_head * queries, key, s.kv_cols() + key];
+        [0, 1, 2].map(|part| (cuts[part]..cuts[part + 1], rows[part]))
+    };
+    (0..s.kv_heads).flat_map(of_head).collect()
+}
+
+impl MoeNames {
+    /// Where the way into all experts is.
+    pub(crate) fn up(&self, s: &Spec, m: &Moe) -> InFiles {
+        match self.experts {
+            Experts::Each(at, [gate, up, _]) => InFiles::Experts(at, vec![(gate, m.ffn), (up, m.ffn)]),
+            Experts::Stacked([name, _]) => InFiles::Whole(name.into(), vec![m.experts, s.hidden, 2 * m.ffn]),
+        }
+    }
+
+    /// Where the way out of them is.
+    pub(crate) fn down(&self, s: &Spec, m: &Moe) -> InFiles {
+        match self.experts {
+            Experts::Each(at, [.., down]) => InFiles::Experts(at, vec![(down, s.hidden)]),
+            Experts::Stacked([_, name]) => InFiles::Whole(name.into(), vec![m.experts, m.ffn, s.hidden]),
+        }
+    }
+
+    /// Where the biases of the ways in or out are, of `part` 0 or 1.
+    pub(crate) fn bias(&self, part: usize, shape: [usize; 2]) -> InFiles {
+        match self.experts {
+            Experts::Stacked(names) => InFiles::Whole(format!("{}_bias", names[part]).into(), shape.into()),
+            Experts::Each(..) => InFiles::Unnamed,
+        }
+    }
+}
+
+impl LatentNames {
+    /// Where queries are, of `inner` columns: each head's rotated part comes first in memory.
+    pub(crate) fn queries(&self, s: &Spec, how: LatentUse, latent: bool) -> InFiles {
+        let runs = |head: usize| {
+            let cut = head + how.own;
+            [(head..cut, head + how.rotated), (cut..head + s.head_dim, head)]
+        };
+        let name = if latent { self.q_latent[2] } else { self.q };
+        InFiles::Rows(name, s.q_cols(), (0..s.q_cols()).step_by(s.head_dim).flat_map(runs).collect())
+    }
+
+    /// Where some rows of the way to the latent of keys and values and to what heads share are.
+    pub(crate) fn key_value(&self, all: usize, rows: Range<usize>) -> InFiles {
+        InFiles::Rows(self.kv_latent[0], all, vec![(rows, 0)])
+    }
+}

@@ -1,0 +1,24 @@
+//! A norm where a family has one.
+
+use fathom_grad::{Ctx, Val};
+
+use crate::spec::Spec;
+use crate::weight::{NormParams, Normed, Seen};
+
+/// A norm if the family has one here.
+pub(crate) fn norm(
+    cx: &mut Ctx<'_>,
+    s: &Spec,
+    names: [&'static str; 2],
+    x: Val,
+    p: Option<NormParams>,
+) -> Val {
+    p.map_or(x, |p| cx.norm(names, x, s.norm, p.weight, p.bias))
+}
+
+impl Spec {
+    /// A norm of the residual stream.
+    pub(crate) fn normed(&self, name: &'static str) -> Normed {
+        Normed { name, bias: self.norm_bias, seen: Seen::Rows }
+    }
+}

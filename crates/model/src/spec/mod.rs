@@ -1,0 +1,20 @@
+//! A model as data: its sizes, its layers, its experts, its adapter, and which of its weights are trained.
+
+mod adapter;
+mod architecture;
+mod check;
+mod encoder;
+mod latent;
+mod moe;
+mod parts;
+mod quantized;
+mod trained;
+
+pub use adapter::{Adapter, AdapterMethod, PromptEncoder, Size};
+pub use architecture::{Custom, Family, Ffn, LayerSpec, Mixer, Spec, SubLayer, SubLayerParams, scored_at};
+pub use encoder::{EncoderParts, Relative};
+pub use latent::Latent;
+pub use moe::{Capacity, Drops, Moe, Shared};
+pub use parts::{Biases, Mlp, QkNorm, Reach, Residual, StateProjections};
+pub use quantized::Quantized;
+pub use trained::Trained;

@@ -1,0 +1,123 @@
+//! All weights of a model, in their fixed order.
+
+use fathom_grad::ParamId;
+
+use crate::adapter::{PromptParams, TableParams, head_term};
+use crate::block::BlockParams;
+use crate::encoder::EncoderInput;
+use crate::spec::{Residual, Spec, StateProjections};
+use crate::weight::{
+    Adapts, Begins, Cut, DistanceParams, InFiles, Kind, LastParams, Module, NOWHERE, PrefixEncoder, SCORE,
+    See, Seen, Visit, Walk, WeightSpec,
+};
+
+/// Weights of a whole model.
+pub(crate) type WholeModel = (EmbedParams, Vec<BlockParams>, LastParams);
+
+impl Spec {
+    /// Passes all weights in their fixed order: embedding, blocks, final norm, head. A tied head is the embedding.
+    pub(crate) fn walk(&self, visit: Visit<'_>) -> WholeModel {
+        self.pass(&mut self.walking(visit))
+    }
+
+    /// Passes all projections.
+    pub(crate) fn walk_projections(&self, see: See<'_>) {
+        self.pass(&mut self.walking(&mut |_, _| NOWHERE).seen_by(see));
+    }
+
+    /// A walk past the weights of this specification.
+    pub(crate) fn walking<'a>(&'a self, visit: Visit<'a>) -> Walk<'a> {
+        let adapter = self.adapter.as_deref().map(|adapter| adapter as &dyn Adapts);
+        Walk::new(&self.family.names, adapter, visit)
+    }
+
+    /// Passes all weights on a walk.
+    pub(crate) fn pass(&self, w: &mut Walk<'_>) -> WholeModel {
+        let (names, vocab) = (&self.family.names, [self.vocab]);
+        let table = |role, module, cut, name| {
+            let stored = InFiles::one(name, self.vocab);
+            WeightSpec::new(role, (module, Kind::Table), [self.vocab, self.hidden], cut, stored)
+        };
+        let tokens = w.weight(table("embed", Module::Tokens, Cut::Rows(&vocab), names.embed));
+        let positions = self.learned_positions.map(|rows| {
+            let (cut, stored) = (Cut::Whole(Seen::Own), InFiles::one(names.positions, rows));
+            let at = (Module::Input, Kind::Table);
+            w.weight(WeightSpec::new("positions", at, [rows, self.hidden], cut, stored))
+        });
+        let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
+        let prompt = PromptParams::declare(w, self);
+        let of_table = TableParams::declare(w, self);
+        w.prefix = PrefixEncoder::declare(w, self);
+        w.distances = self.relative().map(|relative| DistanceParams::declare(w, self, &relative));
+        let block = |index: usize| {
+            w.enter(Some(index));
+            BlockParams::declare(w, self, index)
+        };
+        let blocks = (0..self.layers.len()).map(block).collect();
+        w.enter(None);
+        let normed = self.normed(names.final_norm);
+        let norm =
+            (self.residual != Residual::Sum).then(|| w.norm("final_norm", Module::Last, self.hidden, normed));
+        let last = match &self.encoder {
+            Some(parts) => LastParams::declare(w, self, parts, tokens),
+            None => {
+                let head = if self.tied {
+                    tokens
+                } else {
+                    w.weight(table("head", Module::Head, Cut::Rows(&vocab), names.head))
+                };
+                let (at, stored) = ((Module::Head, Kind::Bias), InFiles::one(names.head, self.vocab));
+                let bias = WeightSpec::new("head", at, [1, self.vocab], Cut::Rows(&vocab), stored);
+                let head_bias = self.head_bias.then(|| w.weight(bias));
+                let term = head_term(w, self);
+                LastParams { norm: None, pool: None, head, head_bias, term, score: None, projections: None }
+            }
+        };
+        let score = (self.scores > 0).then(|| {
+            let shape = [self.scores, self.hidden];
+            let (at, stored) =
+                ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
+            let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(Seen::Rows), stored);
+            // One score is a matrix too, of one row.
+            w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
+        });
+        // The last of all, so that a specification without them names the same weights before.
+        let projections = self.projections.map(|StateProjections { count, columns }| {
+            let shape = [count * columns, self.hidden];
+            let (at, stored) = ((Module::Head, Kind::Gate), InFiles::Whole(PROJECTIONS.into(), shape.into()));
+            let all = WeightSpec::new("projections", at, shape, Cut::Whole(Seen::Rows), stored);
+            w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..all })
+        });
+        let embed = EmbedParams { tokens, positions, encoder, prompt, table: of_table };
+        (embed, blocks, LastParams { norm, score, projections, ..last })
+    }
+
+    /// Passes the weights of one layer.
+    pub(crate) fn visit_layer(&self, index: usize, visit: &mut dyn FnMut(&WeightSpec<'_>)) {
+        let mut visit = |_: Option<usize>, weight: &WeightSpec<'_>| {
+            visit(weight);
+            NOWHERE
+        };
+        let mut w = self.walking(&mut visit);
+        w.enter(Some(index));
+        BlockParams::declare(&mut w, self, index);
+    }
+}
+
+/// What checkpoints call projections of hidden states.
+pub const PROJECTIONS: &str = "hidden_projection.weight";
+
+/// Weights before the first block.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbedParams {
+    /// [vocab, d].
+    pub tokens: ParamId,
+    /// [max_positions, d].
+    pub positions: Option<ParamId>,
+    /// What encoders have besides.
+    pub encoder: Option<EncoderInput>,
+    /// Embeddings of an adapter's virtual tokens.
+    pub prompt: Option<PromptParams>,
+    /// What an adapter of the embedding has.
+    pub table: TableParams,
+}
