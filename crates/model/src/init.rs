@@ -13,25 +13,12 @@ use crate::model::Model;
 use crate::weight::{Begins, Kind, Term};
 
 mod induction;
+mod values;
 
 pub use induction::lacks_for_induction;
 use induction::{Circuit, Place};
-
-/// How weights begin.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Init {
-    /// Deviation of the weights that do not end a sub-layer; the families' own files say 0.02.
-    pub deviation: f64,
-    /// Key of all randomness.
-    pub seed: u64,
-}
-
-impl Init {
-    /// The usual deviation.
-    pub fn new(seed: u64) -> Init {
-        Init { deviation: 0.02, seed }
-    }
-}
+pub use values::Init;
+use values::{mix, normals};
 
 /// Elements that one thread makes in one go.
 const CHUNK: usize = 1 << 20;
@@ -209,33 +196,6 @@ impl Values {
             }
         }
     }
-}
-
-/// Of Box and Muller's pairs the elements from `first` on.
-fn normals(key: u64, first: usize, deviation: f64, out: &mut [f32]) {
-    let (second, pairs) = out.split_at_mut((first % 2).min(out.len()));
-    second.iter_mut().for_each(|out| *out = pair(key, first / 2, deviation)[1]);
-    for (index, out) in pairs.chunks_mut(2).enumerate() {
-        let pair = pair(key, first.div_ceil(2) + index, deviation);
-        out.copy_from_slice(&pair[..out.len()]);
-    }
-}
-
-fn pair(key: u64, index: usize, deviation: f64) -> [f32; 2] {
-    let bits = mix(key ^ mix(index as u64));
-    // Two uniforms of 32 bits, the first never zero.
-    let u = ((bits >> 32) as f64 + 1.0) / 4_294_967_296.0;
-    let angle = (bits & 0xffff_ffff) as f64 / 4_294_967_296.0 * std::f64::consts::TAU;
-    let radius = deviation * (-2.0 * u.ln()).sqrt();
-    [(radius * angle.cos()) as f32, (radius * angle.sin()) as f32]
-}
-
-/// The finaliser of SplitMix64 (Steele et al., 2014).
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -80,11 +80,10 @@ pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
 pub use prune::{Kept, prunable, prune};
 pub use rollout::{Asked, Failed, Rollout, Weights, Written};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
-pub use rounded::RoundTo;
 pub use spec::{
     Adapter, AdapterMethod, Biases, Capacity, Custom, Drops, EncoderParts, Family, Ffn, Latent, LayerSpec,
-    Mixer, Mlp, Moe, PromptEncoder, QkNorm, Quantized, Reach, Relative, Residual, Shared, Size, Spec,
-    StateProjections, SubLayer, SubLayerParams, Trained, scored_at,
+    Mixer, Mlp, Moe, PromptEncoder, QkNorm, Quantized, Reach, Relative, Residual, RoundTo, Shared, Size,
+    Spec, StateProjections, SubLayer, SubLayerParams, Trained, scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{

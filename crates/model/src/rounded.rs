@@ -2,50 +2,15 @@
 //! the same format. Embeddings, the head, norms, routers and gates stay as they are.
 
 use fathom_grad::{Params, Rounding};
-use fathom_tensor::{DType, Device, FourBits};
+use fathom_tensor::{DType, Device};
 
-use crate::files::{block_tensors, group_of, is_projection};
+use crate::files::is_projection;
 use crate::model::Model;
-use crate::spec::Spec;
+use crate::spec::RoundTo;
 use crate::weight::Kind;
-
-/// Formats of projections in four bits that need no text to judge by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoundTo {
-    /// Blocks of 32 under a power of two.
-    Mxfp4,
-    /// Blocks of 16 under a number of e4m3, and an f32 for all.
-    Nvfp4,
-    /// Groups of 128, 64 or 32, the first that all projections have.
-    Int4,
-}
 
 /// Rows that int4's words in files hold together.
 const WORD: usize = 8;
-
-impl RoundTo {
-    /// The format for a model.
-    ///
-    /// # Errors
-    /// Projections whose columns are not whole blocks.
-    pub fn of(self, spec: &Spec) -> Result<FourBits, String> {
-        let tensors = block_tensors(spec);
-        let format = match self {
-            RoundTo::Mxfp4 => FourBits::Mxfp4,
-            RoundTo::Nvfp4 => FourBits::Nvfp4,
-            RoundTo::Int4 => FourBits::Int4(group_of(&tensors)?),
-        };
-        let block = format.block();
-        let astray = |shape: &[usize]| shape.len() == 2 && !shape[1].is_multiple_of(block);
-        match tensors.iter().find(|tensor| astray(&tensor.shape)) {
-            None => Ok(format),
-            Some(tensor) => Err(format!(
-                "{} has {} columns, not whole blocks of {block}; take another format",
-                tensor.name, tensor.shape[1]
-            )),
-        }
-    }
-}
 
 impl Model {
     /// Has the projections rounded from here on, or none: [`fathom_grad::AdamW::round`] writes them from their masters.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::experts::STACKED;
-use super::peft::NETWORKS;
+use super::names::NETWORKS;
 use super::saved::AlsoTrained;
 use super::targets::ends;
 use crate::spec::{Adapter, AdapterMethod, PromptEncoder, Size, Spec};

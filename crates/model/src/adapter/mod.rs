@@ -13,6 +13,7 @@ mod houlsby;
 mod leading;
 mod lstm;
 mod merge;
+mod names;
 mod off;
 mod peft;
 mod read;

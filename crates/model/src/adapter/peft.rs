@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::begin::{load_adapted, values};
 use super::config::config;
 use super::leading::columns;
+use super::names::{BEFORE, INSIDE, NETWORKS};
 use super::read::{read_factors, read_lora};
 use super::saved::{Tables, also_trained, head_from, head_too, in_peft, stored_as};
 use super::targets::last;
@@ -26,15 +27,8 @@ use crate::weight::{Kind, SCORE, Term};
 const TENSORS: &str = "adapter_model.safetensors";
 /// The file that says what they mean.
 const CONFIG: &str = "adapter_config.json";
-/// What stands before every name.
-pub(super) const BEFORE: &str = "base_model.model.";
-/// What stands in the names of an adapted module's own weights.
-pub(super) const INSIDE: &str = ".base_layer.";
 /// All that there is of virtual tokens.
 const EMBEDDINGS: &str = "prompt_embeddings";
-/// What files call networks behind sub-layers, which PEFT does not have.
-pub(super) const NETWORKS: &str = "HOULSBY";
-
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedAdapter {

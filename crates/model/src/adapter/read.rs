@@ -6,7 +6,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::experts::STACKED;
-use super::peft::BEFORE;
+use super::names::BEFORE;
 use crate::error::{Error, Result};
 use crate::files::{SafeTensors, Source};
 use crate::spec::{Adapter, AdapterMethod, Size, Spec};

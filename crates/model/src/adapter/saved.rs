@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::peft::INSIDE;
+use super::names::INSIDE;
 use crate::spec::{Adapter, AdapterMethod, Spec, Trained};
 use crate::weight::{Kind, WeightSpec};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::declare::parts;
 use super::experts::STACKED;
-use super::peft::BEFORE;
+use super::names::BEFORE;
 use crate::spec::{Adapter, Size, Spec};
 use crate::weight::{Projection, Term};
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::json::parse_object;
 use super::nested::{NESTED_BLOCK, decode};
+use super::quantized::{Quantised, Scales};
 use super::source::Stream;
 use crate::error::{Error, Result};
 
@@ -23,28 +24,6 @@ pub(super) const STATE: &str = ".quant_state.bitsandbytes__";
 const SCALES: &str = ".SCB";
 /// The key of `config.json`.
 pub(super) const KEY: &str = "quantization_config";
-
-/// A tensor that is stored in few bits.
-#[derive(Clone, Debug)]
-pub struct Quantised {
-    /// How.
-    pub format: BlockFormat,
-    /// Sizes of what it stands for.
-    pub shape: Vec<usize>,
-    /// The type that it was quantised from.
-    pub dtype: DType,
-    /// Name of the codes in the file's table.
-    codes: String,
-    scales: Scales,
-}
-
-#[derive(Clone, Debug)]
-enum Scales {
-    /// f32: of blocks, or of rows.
-    Plain(String),
-    /// Eight bits, and largest magnitudes of their blocks.
-    Nested { codes: String, scales: String, offset: f32, map: Vec<f32> },
-}
 
 /// The quantised tensors of some files.
 #[derive(Clone, Debug, Default)]

@@ -10,14 +10,37 @@ use serde_json::{Value, json};
 use super::coder::{Coder, compressed_config};
 use super::folder::FolderOptions;
 use super::joined::{to_eight, to_four};
-use super::save_quantised::{BlockTensor, outs, save_hf_coded};
+use super::save_quantised::{BlockTensor, block_tensors, outs, save_hf_coded};
 use super::source::Source;
 use super::values::read_f32;
 use super::writer::TensorInfo;
 use crate::error::{Error, Result};
 use crate::grouped::{Grouped, GroupedSave, Packing4, Zero};
-use crate::rounded::RoundTo;
-use crate::spec::Spec;
+use crate::spec::{RoundTo, Spec};
+
+impl RoundTo {
+    /// The format for a model.
+    ///
+    /// # Errors
+    /// Projections whose columns are not whole blocks.
+    pub fn of(self, spec: &Spec) -> std::result::Result<FourBits, String> {
+        let tensors = block_tensors(spec);
+        let format = match self {
+            RoundTo::Mxfp4 => FourBits::Mxfp4,
+            RoundTo::Nvfp4 => FourBits::Nvfp4,
+            RoundTo::Int4 => FourBits::Int4(group_of(&tensors)?),
+        };
+        let block = format.block();
+        let astray = |shape: &[usize]| shape.len() == 2 && !shape[1].is_multiple_of(block);
+        match tensors.iter().find(|tensor| astray(&tensor.shape)) {
+            None => Ok(format),
+            Some(tensor) => Err(format!(
+                "{} has {} columns, not whole blocks of {block}; take another format",
+                tensor.name, tensor.shape[1]
+            )),
+        }
+    }
+}
 
 /// Sizes of int4's groups; the first that fits all projections is taken.
 const GROUPS: [usize; 3] = [128, 64, 32];
@@ -150,7 +173,7 @@ impl Coder for FourSave {
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::SafeTensors;
+    use super::super::table::SafeTensors;
     use super::*;
 
     fn tensor(shape: &[usize]) -> BlockTensor {

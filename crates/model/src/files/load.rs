@@ -6,17 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use fathom_grad::{ParamId, Params, Value};
+use fathom_grad::{ParamId, Params};
 use fathom_tensor::{DType, Device, Meta, Profile, Tensor};
 
 use super::area::Area;
 use super::convert::{convert_into, is_convertible, transpose};
 use super::load_chunks::load_chunks;
+use super::slot::{Job, Slot, split};
 use super::source::{Source, Stream};
 use super::tied::check_tied;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::patch::{Patch, patches};
+use crate::patch::patches;
 use crate::pieces::Piece;
 use crate::portion::Portion;
 use crate::weight::Kind;
@@ -26,42 +27,6 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Bytes of the file that one thread reads in one go. Large, so that the system reads ahead; less for small models, so that
 /// all threads end together.
 const GROUP_BYTES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
-
-/// A value to be filled.
-#[derive(Clone, Debug)]
-pub struct Slot {
-    /// The weight whose elements it holds.
-    pub id: ParamId,
-    /// Where they go.
-    pub value: Value,
-    /// Which elements of the rank's part of the weight they are, counted row by row.
-    pub range: Range<usize>,
-    /// The value is codes.
-    pub coded: Option<Coded>,
-}
-
-/// What e4m3 codes in blocks ([`fathom_tensor::moments`]) need besides themselves; in files are the elements that they stand for.
-#[derive(Clone, Debug)]
-pub struct Coded {
-    /// f32 [1, blocks], in memory.
-    pub scales: Value,
-    /// Codes are of the elements' roots.
-    pub root: bool,
-}
-
-/// One patch, with where it comes from and goes to.
-pub(super) struct Job {
-    /// Which of the slots.
-    pub slot: usize,
-    pub patch: Patch,
-    /// First of its elements in the slot's value.
-    pub first: usize,
-    /// The name in the source, which may lack the family's prefix.
-    pub name: String,
-    pub dtype: DType,
-    /// Place of the tensor in the order of the source.
-    order: usize,
-}
 
 impl Job {
     /// Bytes of its data in the file.
@@ -138,17 +103,6 @@ fn groups<'a>(jobs: &'a [Job], slots: &[Slot]) -> Vec<Group<'a>> {
         }
     }
     groups
-}
-
-/// Rows of an area, in parts of about `bytes`.
-pub(super) fn split(
-    area: &Area,
-    element_bytes: usize,
-    bytes: usize,
-) -> impl Iterator<Item = Range<usize>> + use<> {
-    let step = (bytes / (area.cols.len() * element_bytes).max(1)).max(1);
-    let rows = area.rows.clone();
-    rows.clone().step_by(step).map(move |start| start..rows.end.min(start.saturating_add(step)))
 }
 
 /// Fills all weights of a model from a source.

@@ -7,7 +7,7 @@ use fathom_tensor::ggml::octets::{OCTET, interleave};
 use fathom_tensor::{BlockFormat, Device, Packing, Tensor};
 
 use super::area::{Area, of_stack};
-use super::load::{Job, Slot, split};
+use super::slot::{Job, Slot, split};
 use super::source::Source;
 use crate::error::{Error, Result};
 

@@ -8,11 +8,11 @@ use fathom_tensor::blocks::NF4_BLOCK;
 use fathom_tensor::{BlockFormat, DType, Device, Tensor};
 
 use super::area::{Area, matrix};
-use super::bitsandbytes::Quantised;
+use super::chunk::{fill_chunk, parts};
 use super::convert::convert_into;
-use super::load::{Job, Slot};
-use super::load_chunks::{fill_chunk, parts};
 use super::nested::Nested;
+use super::quantized::Quantised;
+use super::slot::{Job, Slot};
 use super::source::Source;
 use crate::error::Result;
 

@@ -9,8 +9,8 @@ use fathom_tensor::{BlockFormat, DType, Device, Reader, Share};
 
 use super::area::{Area, part_name};
 use super::convert::{convert, transpose};
-use super::load::{Slot, split};
 use super::sink::Hurry;
+use super::slot::{Slot, split};
 use super::writer::{FileWriter, FolderWriter, TensorInfo};
 use crate::error::{Error, Result};
 use crate::model::Model;

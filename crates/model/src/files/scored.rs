@@ -6,7 +6,7 @@ use std::path::Path;
 use fathom_tensor::DType;
 
 use super::area::Area;
-use super::bitsandbytes::Quantised;
+use super::quantized::Quantised;
 use super::source::{Source, Stream};
 use crate::error::Result;
 

@@ -7,7 +7,7 @@
 
 use crate::spec::{QkNorm, Reach, Spec};
 
-use super::{Init, mix, normals};
+use super::values::{Init, mix, normals};
 
 /// Pairs of columns whose biases find the token before, from the fastest on, at most.
 const FAST_PAIRS: usize = 8;

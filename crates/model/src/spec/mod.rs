@@ -8,6 +8,7 @@ mod latent;
 mod moe;
 mod parts;
 mod quantized;
+mod rounding;
 mod trained;
 
 pub use adapter::{Adapter, AdapterMethod, PromptEncoder, Size};
@@ -17,4 +18,5 @@ pub use latent::Latent;
 pub use moe::{Capacity, Drops, Moe, Shared};
 pub use parts::{Biases, Mlp, QkNorm, Reach, Residual, StateProjections};
 pub use quantized::Quantized;
+pub use rounding::RoundTo;
 pub use trained::Trained;

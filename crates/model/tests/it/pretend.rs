@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 static FAMILY: Family = Family {
     model_type: "pretend",
     architecture: "PretendForCausalLM",
-    read: |c| Ok(spec(c.size("hidden_size")?, c.layers("num_hidden_layers")?)),
+    read: |c, _| Ok(spec(c.size("hidden_size")?, c.layers("num_hidden_layers")?)),
     write: |s: &Spec, map: &mut Map<String, Value>| {
         map.insert("hidden_size".into(), json!(s.hidden));
         map.insert("num_hidden_layers".into(), json!(s.layers.len()));

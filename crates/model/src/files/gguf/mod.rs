@@ -17,8 +17,8 @@ use fathom_tensor::ggml::{Kind, dequantise};
 pub(super) use blocks::Blocks;
 pub use write::{GgufType, save_gguf};
 
-use super::folder::{GenerationConfig, HfFolder, context};
-use super::source::SafeTensors;
+use super::generation::{GenerationConfig, context};
+use super::table::SafeTensors;
 use crate::error::{Error, Result};
 use crate::spec::{Family, Spec};
 use crate::weight::Names;
@@ -38,11 +38,11 @@ fn at(file: &Path) -> impl Fn(Fault) -> Error {
 ///
 /// # Errors
 /// Names the file and the key or tensor that is missing, malformed or not supported.
-pub(super) fn open(path: &Path) -> Result<HfFolder> {
+pub(super) fn open(path: &Path) -> Result<(Spec, GenerationConfig, SafeTensors)> {
     let gguf = Gguf::open(path).map_err(at(path))?;
     let (spec, generation) = read(path, &gguf)?;
     let source = source(path, &gguf, &spec)?;
-    Ok(HfFolder { spec, generation, source, left_out: None })
+    Ok((spec, generation, source))
 }
 
 /// The architecture and what a file says of generation.
@@ -58,7 +58,7 @@ pub(super) fn open_config(path: &Path) -> Result<(Spec, GenerationConfig)> {
 /// # Errors
 /// As [`open`].
 pub(super) fn open_weights(path: &Path) -> Result<SafeTensors> {
-    open(path).map(|opened| opened.source)
+    open(path).map(|(.., source)| source)
 }
 
 fn read(path: &Path, gguf: &Gguf) -> Result<(Spec, GenerationConfig)> {

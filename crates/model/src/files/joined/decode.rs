@@ -2,13 +2,10 @@
 
 use fathom_tensor::grouped::{Codes, E2M1, Scale, e4m3};
 
-use super::{FourScales, Joined, Layout};
+use super::layout::{FourScales, GROUP, Joined, Layout};
 
 /// Where the columns of a word of AWQ lie in it.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
-/// Numbers of MXFP4 under one scale.
-pub(super) const GROUP: usize = 32;
-
 fn word(part: &[u8], index: usize) -> u32 {
     u32::from_le_bytes(part.as_chunks::<4>().0[index])
 }

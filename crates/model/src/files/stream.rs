@@ -8,11 +8,12 @@ use std::os::unix::fs::FileExt;
 
 use fathom_tensor::DType;
 
-use super::super::area::{Area, matrix};
-use super::super::bitsandbytes::Quantised;
-use super::super::convert::convert_into;
-use super::super::joined::{Cache, Joined, Stretch};
-use super::{Held, SafeTensors, Source, Stream};
+use super::area::{Area, matrix};
+use super::convert::convert_into;
+use super::joined::{Cache, Joined, Stretch};
+use super::quantized::Quantised;
+use super::source::{Source, Stream};
+use super::table::{Held, SafeTensors};
 use crate::error::{Error, Result};
 
 /// Bytes asked for at once: less than the system reads ahead, so that the next ones are on their way meanwhile.
