@@ -60,11 +60,10 @@ impl<'a> Engine<'a> {
         if self.adapters.borrow().contains_key(name) {
             return Err(Error::AdapterTwice(name.into()));
         }
-        let base = (self.model, self.params);
         let (spec, tensors) = open_peft(folder, self.model.spec.clone())?;
         let misfit = |misfit: fathom_model::Misfit| Error::Unsupported(format!("adapter `{name}`: {misfit}"));
         self.model.portion.check(&spec).map_err(misfit)?;
-        let bytes = shared_bytes(self.device, base, (&spec, &tensors));
+        let bytes = shared_bytes(self.view(), (&spec, &tensors));
         let pool = &self.device.pool;
         let free = pool.budget().saturating_sub(pool.usage().live).saturating_sub(self.reserved_bytes);
         if bytes > free {
@@ -74,7 +73,7 @@ impl<'a> Engine<'a> {
             )));
         }
         let identity = identity(folder)?;
-        let (model, params) = share_base(self.device, base, (&spec, &tensors))?;
+        let (model, params) = share_base(self.view(), (&spec, &tensors))?;
         Ok(Read(name.into(), Adapted { model, params, terms: None, identity }))
     }
 

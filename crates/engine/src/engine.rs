@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
-use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens, Sentence, scored_at};
+use fathom_model::{Caps, LayerSpec, Mixer, Model, ModelView, PackedTokens, Sentence, scored_at};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
@@ -61,9 +61,7 @@ pub struct Engine<'a> {
 impl<'a> Engine<'a> {
     /// An engine over a model's weights.
     pub fn new(
-        device: &'a Device,
-        model: &'a Model,
-        params: &'a Params,
+        ModelView { device, model, params }: ModelView<'a>,
         tokenizer: &'a Tokenizer,
         limits: Limits,
     ) -> Engine<'a> {
@@ -80,6 +78,11 @@ impl<'a> Engine<'a> {
             draft: None,
             sentence: None,
         }
+    }
+
+    /// Its model.
+    pub(crate) fn view(&self) -> ModelView<'a> {
+        ModelView { device: self.device, model: self.model, params: self.params }
     }
 
     /// The same, whose vectors are made of hidden states as its folder says.

@@ -17,26 +17,9 @@ use crate::store::Part;
 impl Engine<'_> {
     /// The hidden states of a batch behind all stages of the pipeline; on a stage that is not the last they mean nothing.
     pub(crate) fn through(&self, scope: &Scope<'_>, memory: &mut Feeding<'_>) -> Tensor {
-        let (device, model) = (self.device, self.model);
-        let (pp, chunks) = (device.mesh.group(&[Axis::Pp]), model.portion.chunks.len());
-        let neighbour = |next: usize| (pp.index() + next) % pp.size();
-        let (rows, dtype) = (scope.batch.tokens, model.dtype(self.params));
-        let mut hidden = None;
-        for chunk in 0..chunks {
-            let x = (!model.portion.first || chunk > 0).then(|| {
-                device.pool.enter("pipeline", -1);
-                let x = device.empty(rows, model.spec.hidden, dtype, Category::Activations);
-                pp.exchange(device, "forward", &[], &[(neighbour(pp.size() - 1), &x)]).wait();
-                x
-            });
-            let y = model.forward_chunk(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), chunk, x);
-            if !(model.portion.last && chunk + 1 == chunks) {
-                device.pool.enter("pipeline", -1);
-                pp.exchange(device, "forward", &[(neighbour(1), &y)], &[]).wait();
-            }
-            hidden = Some(y);
-        }
-        hidden.unwrap_or_else(|| panic!("forward: this rank has no layers"))
+        self.view().forward_stages(scope.batch.tokens, &mut |chunk, x| {
+            self.model.forward_chunk(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), chunk, x)
+        })
     }
 
     /// f32 logits of some rows of hidden states, [rows, vocab], on every rank.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fathom_base::{Event, Flow, GenerateRequest, Sampling, Stop};
-use fathom_model::{Asked, Failed, Rollout, Weights, Written};
+use fathom_model::{Asked, Failed, ModelView, Rollout, Written};
 use fathom_text::Tokenizer;
 
 use crate::engine::{Engine, Limits};
@@ -55,13 +55,13 @@ impl Heard {
 }
 
 impl Rollout for Writer {
-    fn rollout(&self, weights: Weights<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed> {
-        let Weights { device, model, params } = weights;
+    fn rollout(&self, weights: ModelView<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed> {
+        let ModelView { device, model, params } = weights;
         let device = &with_all_rows(device);
         let longest = asked.prompts.iter().map(Vec::len).max().unwrap_or(0) + asked.max_tokens;
         let limits = Limits { context_tokens: longest, chunk_tokens: self.chunk_tokens, ..Limits::default() };
         let greedy = asked.temperature == 0.0;
-        let engine = Engine::new(device, model, params, &self.tokenizer, limits);
+        let engine = Engine::new(ModelView { device, model, params }, &self.tokenizer, limits);
         let engine = engine.at(if greedy { 1.0 } else { asked.temperature });
         let all = asked.prompts.len() * asked.answers;
         let sequences = if self.sequences == 0 { all } else { self.sequences.min(all) };

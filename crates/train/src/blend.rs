@@ -5,10 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_model::Spec as ModelSpec;
-use fathom_text::Tokenizer;
 use fathom_text::loader::{self, Cursor, HeldOut, Loader, SourceFilter, Spec, choose, is_held_out};
-use fathom_text::recall;
 use fathom_text::store::{Column, Store};
+use fathom_text::{Tokenizer, recall};
 
 use crate::claim::claim;
 use crate::error::{Error, Result};

@@ -10,10 +10,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Batch, Counters, Eval, Grads, Labels, Params, Places, ProjectedState, Scope, Sharing, Tables, Taught,
-    Teacher,
+    Batch, Counters, Eval, Grads, Labels, Places, ProjectedState, Scope, Sharing, Tables, Taught, Teacher,
 };
-use fathom_model::{Model, PackedTokens};
+use fathom_model::{LoadedModel, Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::hidden::Hidden;
@@ -21,14 +20,6 @@ use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
 use crate::objective::{CrossEntropy, Measured, Objective, Weigh};
 use crate::step::InStep;
-
-/// A teacher: a model that is not trained.
-pub struct Frozen {
-    /// Its architecture.
-    pub model: Model,
-    /// Its weights, on the trainer's device.
-    pub params: Params,
-}
 
 /// How a student learns.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +100,7 @@ impl Known {
     /// asks no teacher.
     pub fn new(
         (device, how): (&Device, &InStep),
-        teacher: Option<&Frozen>,
+        teacher: Option<&LoadedModel>,
         micro: &MicroBatch,
         (sharing, order): (&Sharing<'_>, &dyn Fn() -> Vec<usize>),
         tokens: usize,
@@ -150,7 +141,8 @@ impl Loaded<'_> {
         minimised: &Minimised<'_>,
         (places, counters): (&Places, &Counters),
     ) -> Option<Asked> {
-        let (Some(Known::Model(batch)), Some(Frozen { model, params })) = (&self.known, minimised.teacher)
+        let (Some(Known::Model(batch)), Some(LoadedModel { model, params, .. })) =
+            (&self.known, minimised.teacher)
         else {
             return None;
         };
@@ -188,7 +180,7 @@ impl Loaded<'_> {
         let measures = self.measures(device, minimised);
         let labels = Labels { weights: Some(own), measures, ..Labels::plain(self.labels.ids.clone()) };
         let of_teacher = match (known, minimised.teacher) {
-            (Known::Model(batch), Some(Frozen { params, .. })) => {
+            (Known::Model(batch), Some(LoadedModel { params, .. })) => {
                 Some(Scope { device, params, batch: Tables::Shared(batch.clone()), counters })
             }
             _ => None,
@@ -197,7 +189,7 @@ impl Loaded<'_> {
             (Known::Best([ids, logps]), ..) => {
                 Teacher::Best { ids, logps, rest: distill.best.is_some_and(|best| best.rest) }
             }
-            (_, Some(Frozen { model, .. }), Some(scope), Some(asked)) => {
+            (_, Some(LoadedModel { model, .. }), Some(scope), Some(asked)) => {
                 Teacher::Model { head: model.head(0.0), scope, x: &asked.y }
             }
             _ => panic!("distillation: the teacher was not asked"),

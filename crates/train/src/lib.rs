@@ -47,7 +47,7 @@ mod timeline;
 pub use adapted::adapted;
 pub use blend::{Stores, needs_corpus};
 pub use checkpoint::{Base, Checkpoint, Checkpoints, Saved, Saving, compare_checkpoints};
-pub use distill::{Best, Distill, Frozen};
+pub use distill::{Best, Distill};
 pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden::Hidden;

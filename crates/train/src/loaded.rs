@@ -3,16 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{
-    Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Measures, Params, Scope, Sharing, Spread,
-};
-use fathom_model::{Model, PackedTokens};
+use fathom_grad::{Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Measures, Scope, Sharing, Spread};
+use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::{Asked, Frozen, Known};
+use crate::distill::{Asked, Known};
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Answers, Goal, Measured, Noise, OfEntropy, Weigh, Weighed};
 use crate::step::InStep;
@@ -52,15 +50,14 @@ pub(crate) struct Minimised<'a> {
     /// f32 [sums, 1]: the same where the machine adds them up, of an objective with a teacher and of what is measured at labels.
     pub terms: Option<&'a Tensor>,
     /// The teacher, if one runs with the step.
-    pub teacher: Option<&'a Frozen>,
+    pub teacher: Option<&'a LoadedModel>,
 }
 
 impl<'a> Loaded<'a> {
     /// Puts a micro batch on the machine.
     pub fn new(
-        device: &Device,
-        (model, params): (&Model, &Params),
-        teacher: Option<&Frozen>,
+        ModelView { device, model, params }: ModelView<'_>,
+        teacher: Option<&LoadedModel>,
         micro: &'a MicroBatch,
         how: &InStep,
     ) -> Self {

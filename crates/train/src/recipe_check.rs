@@ -12,12 +12,11 @@ use fathom_base::{Error as Unloadable, human};
 
 use crate::adapted::check_adapter;
 use crate::error::{Error, Result};
-use crate::needs_corpus;
 use crate::policy::check::check as of_policy;
 use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
-use crate::rounded;
 use crate::several::check_several;
+use crate::{needs_corpus, rounded};
 
 /// Refuses numbers that a run cannot be made with. The recipe's stages are expanded.
 ///

@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::rc::Rc;
 
 use fathom_grad::{Params, Value};
-use fathom_model::Model;
+use fathom_model::{Model, ModelView};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType};
 
@@ -71,7 +71,7 @@ impl Reference {
     /// A pass that asks it, in the place of a trainer's model.
     pub(crate) fn pass<'a>(&'a self, trainer: &'a Trainer, how: &'a InStep) -> Pass<'a> {
         let params = self.params.as_deref().unwrap_or(&trainer.params);
-        Pass { model: &self.model, params, ..trainer.pass(how) }
+        Pass { of: ModelView { model: &self.model, params, ..trainer.view() }, ..trainer.pass(how) }
     }
 
     /// Its weights, if they are its own and change.
@@ -93,10 +93,14 @@ impl Trainer {
         self.reference = other.reference.as_ref().map(|reference| reference.of_other(&self.model));
     }
 
+    /// The model that is trained, with its weights.
+    pub fn view(&self) -> ModelView<'_> {
+        ModelView { device: &self.device, model: &self.model, params: &self.params }
+    }
+
     /// A pass that asks the policy.
     pub(crate) fn pass<'a>(&'a self, how: &'a InStep) -> Pass<'a> {
-        let Trainer { device, model, params, counters, .. } = self;
-        Pass { device, model, params, counters, how }
+        Pass { of: self.view(), counters: &self.counters, how }
     }
 
     /// The model that micro batches are compared with, if it is in memory.

@@ -5,10 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_grad::{OnDisk, Params, StateDisk};
-use fathom_model::{Model, NarrowLayers, Portion, Quantized, Spec, Trained, share_untrained};
+use fathom_model::{
+    LoadedModel, Model, ModelView, NarrowLayers, Portion, Quantized, Spec, Trained, share_untrained,
+};
 use fathom_tensor::{DType, Device, Meta, Profile};
 
-use crate::distill::Frozen;
 use crate::error::{Error, Result};
 use crate::objective::Goal;
 use crate::offload::{self, Room};
@@ -94,7 +95,7 @@ fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> 
     trainer.teacher = how.goal.teacher.as_ref().map(|spec| {
         let portion = how.ranks.portion(spec, &device.mesh);
         let (model, params) = Model::declare_part(device, spec, dtype, None, portion);
-        Rc::new(Frozen { model, params })
+        Rc::new(LoadedModel { device: device.clone(), model, params })
     });
     match how.goal.refers {
         Refers::Not => {}
@@ -135,7 +136,7 @@ pub(crate) fn planned_trainers(
 /// The trainer of another adapter over the base of one.
 fn planned_other(first: &Trainer, spec: &Spec, how: &InStep) -> Result<Trainer> {
     let Trainer { device, model, params, .. } = first;
-    let (mut model, mut params) = share_untrained(device, (model, params), spec);
+    let (mut model, mut params) = share_untrained(ModelView { device, model, params }, spec);
     frozen(&mut model, &mut params, &how.goal.trained)?;
     let mut other = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
     other.narrow(how.narrow.as_ref())?;

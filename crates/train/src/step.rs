@@ -8,12 +8,11 @@ use std::time::Instant;
 use fathom_grad::{
     AdamW, AdamWSettings, Counters, Grads, Moments, Offload, OnDisk, ParamId, Params, Places, Update,
 };
-use fathom_model::{Caps, Model, NarrowLayers, RoundTo, Spec};
+use fathom_model::{Caps, LoadedModel, Model, ModelView, NarrowLayers, RoundTo, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
-use crate::distill::Frozen;
 use crate::error::Result;
 use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
@@ -41,7 +40,7 @@ pub struct Trainer {
     pub(crate) laps: RefCell<Vec<Lap>>,
     /// Whom an objective with a teacher asks, and other adapters over the same base: its weights are frozen, and no checkpoint has
     /// them.
-    pub teacher: Option<Rc<Frozen>>,
+    pub teacher: Option<Rc<LoadedModel>>,
     /// The step of the run that is made or comes next, from 1: sources may ask.
     pub number: u64,
     /// The model that micro batches are compared with, if the run has it in memory.
@@ -182,8 +181,9 @@ impl Trainer {
     }
 
     /// What is left of it without gradients and optimizer state.
-    pub fn into_model(self) -> (Device, Model, Params) {
-        (self.device, self.model, self.params)
+    pub fn into_model(self) -> LoadedModel {
+        let Trainer { device, model, params, .. } = self;
+        LoadedModel { device, model, params }
     }
 
     /// Another stage's architecture over the same weights.
@@ -382,8 +382,9 @@ impl Trainer {
             ..
         } = self;
         let (teacher, terms) = (teacher.as_deref(), terms.as_ref());
-        let load =
-            |index: usize| Loaded::new(device, (model, params), teacher, micro_batches[index].borrow(), how);
+        let load = |index: usize| {
+            Loaded::new(ModelView { device, model, params }, teacher, micro_batches[index].borrow(), how)
+        };
         let (places, offload) = (&how.places, offload.as_ref());
         let minimised = Minimised { goal: &how.goal, z_loss: how.z_loss, loss, metrics, terms, teacher };
         let (order, arrived) = (how.ranks.order, Cell::new(None));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fathom_base::{Flow, GenerateRequest, Prompt, Sampling};
 use fathom_engine::{Engine, Limits, Scheduler, Stored};
-use fathom_model::{Model, load_peft, open, open_peft, share_base, shared_bytes};
+use fathom_model::{Model, ModelView, load_peft, open, open_peft, share_base, shared_bytes};
 use fathom_tensor::{DType, PageFormat};
 
 use crate::batch::{Bed, Heard, listen, together};
@@ -141,9 +141,11 @@ fn biases_of_an_adapter_are_in_place_of_the_bases() {
 fn shared_terms(base: &str, case: &str) -> Option<usize> {
     let Bed { device, model, params, .. } = Bed::new(&format!("../golden_adapters/{base}"), DType::F32);
     let (spec, tensors) = open_peft(&folder(case), model.spec.clone()).unwrap();
-    let bytes = shared_bytes(&device, (&model, &params), (&spec, &tensors));
+    let bytes =
+        shared_bytes(ModelView { device: &device, model: &model, params: &params }, (&spec, &tensors));
     let before = device.pool.usage().live;
-    let (own, own_params) = share_base(&device, (&model, &params), (&spec, &tensors)).unwrap();
+    let (own, own_params) =
+        share_base(ModelView { device: &device, model: &model, params: &params }, (&spec, &tensors)).unwrap();
     // What it takes, each tensor in whole granules.
     let (taken, granule) = (device.pool.usage().live - before, device.machine.profile().granule);
     assert!(bytes <= taken && taken <= bytes + 60 * granule, "{case}: {taken} of {bytes}");
@@ -252,7 +254,11 @@ fn beginnings_on_disk_belong_to_an_adapters_files() {
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv: PageFormat::Plain };
     // Each in a process of its own, as far as the store can tell.
     let ask = |name: &str, case: Option<&str>| {
-        let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+        let engine = Engine::new(
+            ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+            &bed.tokenizer,
+            limits,
+        );
         case.iter().for_each(|case| engine.load_adapter(name, &folder(case)).unwrap());
         let (heard, ends) = (RefCell::default(), RefCell::default());
         let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 600)).keeping(&at).unwrap();

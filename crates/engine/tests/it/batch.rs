@@ -8,7 +8,7 @@ use fathom_base::{Event, Flow, GenerateRequest, Sampling, Score, Stop};
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
 use fathom_grad::Params;
-use fathom_model::{Adapter, AdapterMethod, Model, PromptEncoder, load, load_adapted, open};
+use fathom_model::{Adapter, AdapterMethod, Model, ModelView, PromptEncoder, load, load_adapted, open};
 use fathom_tensor::{DType, Device, PageFormat};
 use fathom_text::Tokenizer;
 
@@ -43,7 +43,11 @@ impl Bed {
 
     pub fn engine(&self, chunk_tokens: usize) -> Engine<'_> {
         let limits = Limits { context_tokens: 4096, chunk_tokens, ..Limits::default() };
-        Engine::new(&self.device, &self.model, &self.params, &self.tokenizer, limits)
+        Engine::new(
+            ModelView { device: &self.device, model: &self.model, params: &self.params },
+            &self.tokenizer,
+            limits,
+        )
     }
 }
 
@@ -213,7 +217,11 @@ fn guesses_change_no_token_and_no_bit() {
             let want = together(&plain, plain.capacity(2, 300), &requests, 2);
             let limits =
                 Limits { context_tokens: 4096, chunk_tokens: 64, draft_tokens: 8, ..Limits::default() };
-            let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+            let engine = Engine::new(
+                ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+                &bed.tokenizer,
+                limits,
+            );
             assert_eq!(
                 together(&engine, engine.capacity(2, 300), &requests, 2),
                 want,
@@ -238,7 +246,11 @@ fn pages_in_few_bits_are_near_and_as_steady() {
             let bed = Bed::new(case, dtype);
             let losses = |kv: PageFormat, chunk_tokens: usize| {
                 let limits = Limits { context_tokens: 4096, chunk_tokens, draft_tokens: 0, kv };
-                let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+                let engine = Engine::new(
+                    ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+                    &bed.tokenizer,
+                    limits,
+                );
                 let requests: Vec<GenerateRequest> = requests(&bed)
                     .into_iter()
                     .map(|request| GenerateRequest { prompt_logprobs: Some(0), ..request })

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use fathom_base::{Flow, GenerateRequest, Sampling, Structure};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, Stored};
+use fathom_model::ModelView;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 
@@ -15,7 +16,11 @@ fn limits(chunk_tokens: usize) -> Limits {
 }
 
 fn engine(bed: &Bed, chunk_tokens: usize) -> Engine<'_> {
-    Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits(chunk_tokens))
+    Engine::new(
+        ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+        &bed.tokenizer,
+        limits(chunk_tokens),
+    )
 }
 
 /// Prompts that repeat nothing, so that nothing is looked up.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use fathom_base::{Flow, Generate, GenerateRequest, Sampling, Score};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
-use fathom_model::{Model, load, open};
+use fathom_model::{Model, ModelView, load, open};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
@@ -40,7 +40,8 @@ fn check(folder: &Path, golden: &serde_json::Value, chunk_tokens: usize) {
     // Its ids mean nothing here; what counts is that it has no end-of-text token, as the goldens ran without one.
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 128, chunk_tokens, ..Limits::default() };
-    let engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     let other = [prompt.as_slice(), &expected[..20]].concat();
     let answers =
         engine.greedy(&[prompt.clone(), prompt[..4].to_vec(), prompt, other], expected.len()).unwrap();
@@ -76,7 +77,8 @@ fn a_learned_position_table_limits_the_length() {
     load(&device, &model, &mut params, &opened.source).unwrap();
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 128, chunk_tokens: 16, ..Limits::default() };
-    let engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     assert_eq!(engine.greedy(&[vec![1; 60]], 4).unwrap()[0].len(), 4);
     let error = engine.greedy(&[vec![1; 60]], 5).unwrap_err().to_string();
     assert!(error.contains("64"), "{error}");
@@ -98,7 +100,8 @@ fn a_model_without_numbers_is_an_error() {
     }
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 128, chunk_tokens: 16, ..Limits::default() };
-    let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let mut engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     let error = engine.greedy(&[vec![1, 2, 3]], 4).unwrap_err().to_string();
     assert!(error.contains("gives no numbers (a logit is not finite)"), "{error}");
     for (temperature, repetition_penalty) in [(0.0, 1.0), (1.0, 1.0), (0.0, 1.5), (1.0, 1.5)] {

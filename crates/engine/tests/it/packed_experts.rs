@@ -8,8 +8,8 @@ use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
 use fathom_model::{
-    FileWriter, Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, TensorInfo, Zero, load, open,
-    save_gguf,
+    FileWriter, Fp8Save, GgufType, HfFolder, Model, ModelView, Packing4, RoundTo, Source, TensorInfo, Zero,
+    load, open, save_gguf,
 };
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
@@ -66,7 +66,7 @@ fn experts(opened: &HfFolder) -> Vec<Packing> {
 fn peak(device: &Device, model: &Model, params: &Params) -> u64 {
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 4096, chunk_tokens: 50, ..Limits::default() };
-    let engine = Engine::new(device, model, params, &tokenizer, limits);
+    let engine = Engine::new(ModelView { device, model, params }, &tokenizer, limits);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 64));
     device.pool.reset_peak();
     let prompt: Vec<u32> = (0..60).map(|at| at * 7 % 40).collect();

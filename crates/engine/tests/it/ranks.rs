@@ -16,7 +16,7 @@ use fathom_engine::{
     Structures, TextReading, ranks, service,
 };
 use fathom_grad::Params;
-use fathom_model::{Model, load, open};
+use fathom_model::{Model, ModelView, load, open};
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -47,7 +47,11 @@ impl Part {
 
     fn engine(&self) -> Engine<'_> {
         let limits = Limits { context_tokens: 1024, chunk_tokens: 37, draft_tokens: 3, ..Limits::default() };
-        Engine::new(&self.device, &self.model, &self.params, &self.tokenizer, limits)
+        Engine::new(
+            ModelView { device: &self.device, model: &self.model, params: &self.params },
+            &self.tokenizer,
+            limits,
+        )
     }
 }
 

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use fathom_base::{Beams, EarlyStopping, GenerateRequest, Load, Sampling};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, Stored};
+use fathom_model::ModelView;
 use fathom_tensor::{DType, PAGE_ROWS};
 
 use crate::batch::{Bed, Heard, listen, together};
@@ -109,8 +110,18 @@ fn case(beds: &[Bed], draft: &Bed, seed: u64) {
         ..Limits::default()
     };
     let limits = limits(random.one(&[0, 0, 4]), random.one(&[5, 64, 128, 300, 4096]));
-    let engine = || Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
-    let small = Engine::new(&draft.device, &draft.model, &draft.params, &draft.tokenizer, limits);
+    let engine = || {
+        Engine::new(
+            ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+            &bed.tokenizer,
+            limits,
+        )
+    };
+    let small = Engine::new(
+        ModelView { device: &draft.device, model: &draft.model, params: &draft.params },
+        &draft.tokenizer,
+        limits,
+    );
     let drafts = limits.draft_tokens > 0 && random.below(2) == 0;
     let engine = if drafts { engine().drafting(&small).unwrap() } else { engine() };
     let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
 use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, Stored};
+use fathom_model::ModelView;
 use fathom_tensor::{DType, PageFormat};
 
 use crate::batch::{Bed, Heard, listen};
@@ -31,7 +32,11 @@ fn request(bed: &Bed, last: u32) -> GenerateRequest {
 /// One request, in a process of its own as far as the store can tell.
 fn ask(bed: &Bed, kv: PageFormat, at: Option<&Stored>, request: &GenerateRequest) -> (Heard, Load) {
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv };
-    let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+    let engine = Engine::new(
+        ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+        &bed.tokenizer,
+        limits,
+    );
     let (heard, ends) = (RefCell::default(), RefCell::default());
     let mut scheduler = Scheduler::new(&engine, engine.capacity(1, PROMPT + 200));
     if let Some(at) = at {
@@ -192,7 +197,11 @@ fn a_sequence_longer_than_memory_has_the_same_bits() {
         let all = [&long, &short(1), &short(2), &alike, &behind];
         let expected = all.map(plain);
         let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 3, kv };
-        let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+        let engine = Engine::new(
+            ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+            &bed.tokenizer,
+            limits,
+        );
         let windows = bed.model.spec.windows();
         let few = |(pages, window): (usize, &Option<usize>)| if window.is_none() { most } else { 2 * pages };
         let whole = engine.capacity(1, PROMPT + 200).pages;

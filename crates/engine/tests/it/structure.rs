@@ -2,6 +2,7 @@
 
 use fathom_base::{GenerateRequest, Sampling, Stop, Structure};
 use fathom_engine::{Engine, Limits, Structures, probe};
+use fathom_model::ModelView;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 
@@ -10,7 +11,11 @@ use crate::batch::Bed;
 /// Answers of a random model, drawn: their texts, and why they ended.
 fn answers(bed: &Bed, structure: Structure, draft_tokens: usize) -> Vec<(String, Stop)> {
     let limits = Limits { context_tokens: 4096, chunk_tokens: 64, draft_tokens, ..Limits::default() };
-    let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+    let engine = Engine::new(
+        ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+        &bed.tokenizer,
+        limits,
+    );
     let sampling = Sampling { temperature: 1.0, seed: 11, max_tokens: 80, ..Sampling::default() };
     let prompt: Vec<u32> = (0..20).map(|at| at % 7 + 60).collect();
     let request =

@@ -12,13 +12,12 @@ mod link;
 mod machine;
 mod source;
 
-use std::fmt;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::{fmt, fs};
 
 use fathom_base::files::no_follow;
 use fathom_tensor::Device;

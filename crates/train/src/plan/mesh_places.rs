@@ -5,11 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 use fathom_grad::{Place, Places};
 
-use super::Workload;
 use super::needs::Needs;
 use super::solve::{Figures, Known, Search};
 use super::table::{Choices, Table};
-use super::{Budgets, table};
+use super::{Budgets, Workload, table};
 use crate::place_rules;
 use crate::recipe::{Activations, Granularity, Memory, PlaceName, PlaceRule, Recipe};
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use fathom_base::choice;
-use fathom_model::{Asked, Weights, Written};
+use fathom_model::{Asked, Written};
 use fathom_text::Rng;
 use fathom_text::chat::{Conversation, Follow, Message};
 use serde::{Deserialize, Serialize};
@@ -201,7 +201,7 @@ impl Policies {
         let RlTable { max_answer_tokens: max_tokens, temperature, top_k, top_p, min_p, .. } = self.how;
         let kept = self.how.keeps();
         let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p, min_p, kept };
-        let weights = Weights { device: &policy.device, model: &policy.model, params: &policy.params };
+        let weights = policy.view();
         self.of.rollout.rollout(weights, &asked).map_err(Error::Hook)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_model::{Asked, Rollout, Weights};
+use fathom_model::{Asked, ModelView, Rollout};
 use fathom_tensor::{Device, Meta, Usage};
 
 use serde_json::Map;
@@ -57,7 +57,7 @@ pub fn planned(
         min_p: rl.min_p,
         kept: rl.keeps(),
     };
-    let weights = Weights { device: &device, model: &trainer.model, params: &trainer.params };
+    let weights = ModelView { device: &device, model: &trainer.model, params: &trainer.params };
     let gathered = gathered(&trainer, &work.how.ranks);
     rollout.rollout(weights, &asked).map_err(Error::Hook)?;
     drop(gathered);

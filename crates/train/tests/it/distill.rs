@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
-use fathom_model::{Init, LlamaSizes, Model, Spec, StateProjections, initialise};
+use fathom_model::{Init, LlamaSizes, LoadedModel, Model, Spec, StateProjections, initialise};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
-use fathom_train::{Best, Distill, Goal, InStep, MicroBatch, Objective, Trainer, plan};
-use fathom_train::{Frozen, Hidden};
+use fathom_train::{Best, Distill, Goal, Hidden, InStep, MicroBatch, Objective, Trainer, plan};
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, spec, trainer};
 
@@ -30,14 +29,14 @@ fn teacher_spec(vocab: usize) -> Spec {
     })
 }
 
-fn teacher(device: &Device, case: &Case, vocab: usize) -> Frozen {
+fn teacher(device: &Device, case: &Case, vocab: usize) -> LoadedModel {
     let spec = teacher_spec(vocab);
     let ranks =
         Ranks { grid: case.grid, sharding: case.sharding, rank: device.mesh.rank(), ..Ranks::default() };
     let portion = ranks.portion(&spec, &device.mesh);
     let (model, mut params) = Model::declare_part(device, &spec, case.dtype, None, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.2, seed: 11 });
-    Frozen { model, params }
+    LoadedModel { device: device.clone(), model, params }
 }
 
 fn distill(beta: f64, best: Option<Best>) -> Distill {
@@ -191,7 +190,7 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
     let own = every_rank(ONE, &|device| {
         let mut student = trainer(device, &ONE);
         let Trainer { model, params, .. } = trainer(device, &ONE);
-        student.teacher = Some(Rc::new(Frozen { model, params }));
+        student.teacher = Some(Rc::new(LoadedModel { device: device.clone(), model, params }));
         let objective = Distill { ratio: 1.0, ..distill(0.0, None) };
         let goal = Goal { objective: Arc::new(objective), weighted: true, ..Goal::default() };
         let how = InStep { goal, z_loss: 0.0, ..in_step(&ONE) };
@@ -212,7 +211,7 @@ fn with_states(device: &Device, case: &Case) -> Trainer {
     let mut student = trainer(device, case);
     let Trainer { model, mut params, .. } = trainer(device, case);
     initialise(device, &model, &mut params, Init { deviation: 0.3, seed: 12 });
-    student.teacher = Some(Rc::new(Frozen { model, params }));
+    student.teacher = Some(Rc::new(LoadedModel { device: device.clone(), model, params }));
     student
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fathom_base::Flow;
 use fathom_base::metrics::{MetricsWriter, events, read_events};
 use fathom_grad::{Param, Params, Value};
-use fathom_model::{Init, LlamaSizes, Model, Spec, adapt, initialise, share_untrained};
+use fathom_model::{Init, LlamaSizes, Model, ModelView, Spec, adapt, initialise, share_untrained};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, Device, Tensor};
 use fathom_train::parallel::Ranks;
@@ -64,7 +64,7 @@ fn trainer(device: &Device, recipe: &Recipe, other: Option<&Trainer>) -> fathom_
     let spec = adapted(recipe, base.clone())?;
     let ranks = stage::ranks(recipe, 0)?;
     let (mut model, mut params) = match other {
-        Some(Trainer { model, params, .. }) => share_untrained(device, (model, params), &spec),
+        Some(Trainer { model, params, .. }) => share_untrained(ModelView { device, model, params }, &spec),
         None => {
             let how = stage::in_step_among(recipe, 0, &spec)?;
             let disk = open_state_disk(device, &spec, DType::F32, &how, &std::env::temp_dir())?;
