@@ -99,7 +99,7 @@ impl BlockFormat {
         }
     }
 
-    /// Whether a row's scales are among its codes, as far as others than its own kernels know.
+    /// True if a row's scales lie among its codes, as far as code other than the format's own kernels can tell.
     fn has_scales_within(self) -> bool {
         matches!(self, BlockFormat::Ggml(_) | BlockFormat::Octets(_) | BlockFormat::Grouped(_))
     }
@@ -141,7 +141,7 @@ impl BlockFormat {
         if cols.is_multiple_of(self.block(cols)) { [rows, cols] } else { [1, rows * cols] }
     }
 
-    /// Whether these columns, of rows of `cols`, are whole blocks and form a packed row of their own without new
+    /// True if these columns, of rows of `cols`, are whole blocks and form a packed row of their own without new
     /// scales.
     pub fn has_columns(self, cols: usize, part: &Range<usize>) -> bool {
         let whole = |block: usize| part.start.is_multiple_of(block) && part.len().is_multiple_of(block);
@@ -274,12 +274,12 @@ impl Packing {
         Packing { runs, ..self }
     }
 
-    /// Whether the row count is a multiple of eight and the column count of two.
+    /// True if the row count is a multiple of eight and the column count of two.
     fn is_pairs_of_eights(&self, rows: usize) -> bool {
         rows.is_multiple_of(OCTET) && self.cols.is_multiple_of(2)
     }
 
-    /// Whether the matrix is plain numbers: one run of interleaved bf16.
+    /// True if the matrix is plain numbers: one run of interleaved bf16.
     pub fn is_numbers(&self) -> bool {
         matches!(self.runs[..], [(BlockFormat::Octets(Kind::Bf16), _)])
     }

@@ -98,7 +98,7 @@ impl Mul<f64> for Times {
     }
 }
 
-/// What bounds a call in addition to memory traffic.
+/// Bound of a call in addition to memory traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Work {
     /// FLOPs of a matrix product of this type.

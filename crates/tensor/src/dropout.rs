@@ -30,7 +30,7 @@ impl Dropout {
         Dropout { salt, threshold, factor, first }
     }
 
-    /// Whether the element in this column of a row with this key is dropped.
+    /// True if the element in this column of a row with this key is dropped.
     #[inline(always)]
     pub fn drops(&self, key: i32, col: usize) -> bool {
         noise(key.cast_unsigned() ^ self.salt, (self.first + col) as u32) < self.threshold

@@ -63,7 +63,7 @@ impl DType {
             .find(|dtype| dtype.safetensors_name() == name)
     }
 
-    /// Whether gradients may have this type.
+    /// True if gradients may have this type.
     pub fn is_float(self) -> bool {
         !matches!(self, DType::I32 | DType::I64 | DType::I8 | DType::U8 | DType::U32)
     }

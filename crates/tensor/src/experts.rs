@@ -153,7 +153,7 @@ pub struct GroupedMatMul<'a> {
     pub weights: &'a Tensor,
     /// Number of experts.
     pub experts: usize,
-    /// Whether W_e is stored [out, in].
+    /// True if W_e is stored [out, in].
     pub trans: bool,
     /// i32 [t, k].
     pub index: &'a Tensor,

@@ -39,7 +39,7 @@ pub struct Fabric {
 /// Cost of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ride {
-    /// Whether the message leaves the node.
+    /// True if the message leaves the node.
     pub network: bool,
     /// Seconds that the message occupies a line.
     pub busy_s: f64,
@@ -88,7 +88,7 @@ impl Fabric {
 /// A rank's line in a group's collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ring {
-    /// Whether the ring leaves the node.
+    /// True if the ring leaves the node.
     pub network: bool,
     /// Rate, and the latency of a whole collective.
     pub line: Line,

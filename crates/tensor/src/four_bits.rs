@@ -63,7 +63,7 @@ impl FourBits {
         }
     }
 
-    /// Whether the scales of a weight are multiplied by a factor that depends on its largest magnitude.
+    /// True if the scales of a weight are multiplied by a factor that depends on its largest magnitude.
     pub fn has_factor(self) -> bool {
         self == FourBits::Nvfp4
     }

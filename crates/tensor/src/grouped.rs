@@ -47,7 +47,7 @@ impl Codes {
         }
     }
 
-    /// Whether groups have zero points.
+    /// True if groups have zero points.
     pub fn has_zeros(self) -> bool {
         matches!(self, Codes::Int2 | Codes::Int4 | Codes::Int8)
     }
@@ -86,7 +86,7 @@ pub fn e4m3(code: u8) -> f32 {
 pub type Scale = (f32, u8);
 
 impl Grouped {
-    /// Whether products accept rows of `cols` elements.
+    /// True if products accept rows of `cols` elements.
     pub fn fits(self, cols: usize) -> bool {
         let halves = self.codes == Codes::E2m1 && self.group == TOGETHER / 2;
         let whole = self.group > 0 && self.group.is_multiple_of(TOGETHER);

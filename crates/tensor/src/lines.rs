@@ -38,12 +38,12 @@ pub(crate) struct Log {
     /// Messages started, and messages waited for.
     started: u32,
     waited: u32,
-    /// Whether something happened that a summary cannot repeat.
+    /// True if something happened that a summary cannot repeat.
     spoiled: bool,
 }
 
 impl Log {
-    /// Whether the ticks describe all that happened.
+    /// True if the ticks describe all that happened.
     pub fn is_whole(&self) -> bool {
         !self.spoiled && self.started == self.waited
     }

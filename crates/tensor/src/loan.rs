@@ -33,7 +33,7 @@ impl Span {
         self.start + (self.rows - 1) * self.stride + self.row
     }
 
-    /// Whether the spans share a byte. Two views of different strides count as overlapping if their ranges do.
+    /// True if the spans share a byte. Two views of different strides count as overlapping if their ranges do.
     pub fn overlaps(&self, other: &Span) -> bool {
         if [self, other].iter().any(|span| span.rows * span.row == 0) {
             return false;
@@ -56,7 +56,7 @@ impl Span {
         }
     }
 
-    /// Whether a row has a byte in `start..end`.
+    /// True if a row has a byte in `start..end`.
     fn meets(&self, start: u64, end: u64) -> bool {
         if end <= self.start {
             return false;

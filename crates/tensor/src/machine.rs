@@ -28,18 +28,16 @@ use crate::term::Term;
 use crate::{PackPages, Profile, Tensor};
 
 /// Rows per chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in its own fixed order, as suits
-/// its vectors or matrix units, and chunk after chunk, ascending, to what the output holds. Cutting a sum into several
-/// calls at a multiple of this therefore changes no bit: tiles, micro-batches and parts of a context are whole chunks.
-/// A larger value would rule out smaller tiles; a smaller one would leave kernels too little work between two reads of
-/// the output.
+/// its vectors or matrix units, and chunk after chunk, ascending, to what the output holds. Cutting a sum into calls at
+/// a multiple of this changes no bit: tiles, micro-batches and parts of a context are whole chunks. A larger value
+/// would rule out smaller tiles; a smaller one would leave kernels too little work between reads of the output.
 pub const SUM_CHUNK: usize = 128;
 
-/// Neighbors that a unit of products sums in its own order before the result is added to the output: two for
-/// `vdpbf16ps`, at most this many for an AMX tile. Rows that begin at a multiple of it are summed as they would be if
-/// they began at 0.
+/// Neighbors that a unit of products sums in its own order before adding to the output: two for `vdpbf16ps`, at most
+/// this many for an AMX tile. Rows that begin at a multiple of it are summed as if they began at 0.
 pub const SUM_UNIT: usize = 32;
 
-/// Whether cutting rows here changes no sum over them: a nonzero multiple of [`SUM_CHUNK`].
+/// True if cutting rows here changes no sum over them: a nonzero multiple of [`SUM_CHUNK`].
 pub fn is_whole_chunks(rows: usize) -> bool {
     rows > 0 && rows.is_multiple_of(SUM_CHUNK)
 }
@@ -316,9 +314,9 @@ pub struct CrossEntropy<'a> {
 pub struct Spread<'a> {
     /// Vocabulary index of the first column.
     pub first: usize,
-    /// f32 [2, r]: the logarithm of the sum over these columns, and the label's logit where it is one of them, else 0. Where
-    /// measures are asked for two more rows: the entropy of the softmax over these columns, and what the label's logit has to be
-    /// at least, for all that these columns have, to be the first of the largest. If given, it is written and nothing else.
+    /// f32 [2, r]: the log-sum-exp over these columns, and the label's logit if it is among them, else 0. With measures
+    /// there are two more rows: the entropy of the softmax over these columns, and the least logit that would make the
+    /// label the first of the largest among these columns. If given, only this is written.
     pub stats: Option<&'a Tensor>,
     /// f32 [2 x ranks, r], or [4 x ranks, r]: the statistics of all ranks, in their order.
     pub all: Option<&'a Tensor>,
@@ -401,7 +399,7 @@ pub trait Machine: Send + Sync {
     fn profile(&self) -> &Profile;
     /// Reserves address space for a pool; no memory is touched.
     fn reserve(&self, bytes: u64) -> Box<dyn Arena>;
-    /// Whether tensors hold data.
+    /// True if tensors hold data.
     fn has_data(&self) -> bool;
     /// The clock that calls advance, on a machine without data whose profile has rates.
     fn clock(&self) -> Option<&Clock> {
@@ -429,8 +427,8 @@ pub trait Machine: Send + Sync {
         0
     }
     /// Copies a tensor shared by another rank into one of as many elements without gaps, bypassing the host, if both
-    /// lie on one device. The copy begins after the fence; operations called later begin after the copy. Returns false,
-    /// having done nothing, if it cannot.
+    /// lie on one device; otherwise returns false. The copy begins after the fence, operations called later after the
+    /// copy.
     fn take(&self, _from: &Reader, _dst: &Tensor, _fence: u64) -> bool {
         false
     }
@@ -439,8 +437,7 @@ pub trait Machine: Send + Sync {
     fn enter_block(&self) {}
     /// Ends the block and issues its operations.
     fn leave_block(&self) {}
-    /// Records a timestamp on the machine's own clock and returns its index; `None` if operations have finished when
-    /// they return.
+    /// Records a timestamp on the machine's clock and returns its index; `None` if operations end before they return.
     fn stamp(&self) -> Option<u64> {
         None
     }
@@ -481,7 +478,7 @@ pub trait Machine: Send + Sync {
         self.matmul(op, ws);
         terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(op, ws)));
     }
-    /// Whether [`Machine::packed_matmul`] and [`Machine::grouped_matmul`] take weights of this format, and
+    /// True if [`Machine::packed_matmul`] and [`Machine::grouped_matmul`] take weights of this format, and
     /// [`Machine::embed`] tables that files have in it. The grouped product takes no plain numbers.
     fn multiplies(&self, _format: crate::BlockFormat) -> bool {
         false
@@ -536,7 +533,7 @@ pub trait Machine: Send + Sync {
     fn combine_backward(&self, op: &CombineBackward<'_>);
     /// Attention.
     fn attention(&self, op: &Attention<'_>, ws: &Tensor);
-    /// Whether [`Machine::attention`] reads keys and values in pages ([`Mask::pages`]); other machines need them in
+    /// True if [`Machine::attention`] reads keys and values in pages ([`Mask::pages`]); other machines need them in
     /// order.
     fn reads_pages(&self) -> bool {
         false

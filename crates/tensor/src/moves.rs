@@ -13,7 +13,7 @@ pub(crate) struct Move {
     pub op: &'static str,
     /// The buffer's label, with the layer at which it was charged.
     pub label: Label,
-    /// Whether that layer is the one of the part that ran, whichever that is.
+    /// True if that layer is the one of the part that ran.
     own: bool,
     pub charge: u64,
     /// For a release: index of the charge in its run that it ends.
@@ -53,7 +53,7 @@ impl Run {
         self.first as usize..self.end as usize
     }
 
-    /// Whether a range has room for the run wherever it is placed.
+    /// True if a range has room for the run wherever it is placed.
     pub fn fits(&self, space: &BestFit) -> bool {
         space.widest() >= self.sum
     }

@@ -168,7 +168,7 @@ pub struct Label {
     pub name: &'static str,
     /// The segment's layer, or -1 outside one.
     pub layer: i32,
-    /// Whether the buffer holds the gradient of the named value.
+    /// True if the buffer holds the gradient of the named value.
     pub gradient: bool,
     /// Purpose of the buffer.
     pub category: Category,
@@ -217,7 +217,7 @@ struct State {
     peak_layer: i32,
     space: BestFit,
     timeline: Option<Vec<Mark>>,
-    /// Whether the timeline has every tile of a loop, not only those that differ.
+    /// True if the timeline has every tile of a loop, not only those that differ.
     every_tile: bool,
     /// Charges and releases since a summary was started, with their offsets.
     moves: Option<Vec<(Move, u64)>>,
@@ -309,7 +309,7 @@ impl Pool {
         self.0.stop.replace(stop)
     }
 
-    /// Whether the cancellation flag is set.
+    /// True if the cancellation flag is set.
     pub(crate) fn is_stopped(&self) -> bool {
         self.0.stop.borrow().as_deref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
@@ -317,7 +317,7 @@ impl Pool {
     /// Places a charge and returns its offset.
     ///
     /// # Panics
-    /// As [`Pool::alloc`].
+    /// Like [`Pool::alloc`].
     fn place(&self, state: &mut State, charge: u64, category: Category) -> u64 {
         let Some(offset) = state.space.place(charge, self.0.budget) else {
             let table: Vec<String> = state
@@ -370,7 +370,7 @@ impl Pool {
     /// Repeats recorded charges and releases at another layer.
     ///
     /// # Panics
-    /// As [`Pool::alloc`].
+    /// Like [`Pool::alloc`].
     pub(crate) fn repeat_moves(&self, moves: &Moves, layer: i32) {
         let mut state = self.0.state.borrow_mut();
         let mut offsets = std::mem::take(&mut state.offsets);
@@ -464,7 +464,7 @@ impl Pool {
         (state.timeline, state.every_tile) = (Some(Vec::new()), every_tile);
     }
 
-    /// Whether a timeline with every tile is being recorded.
+    /// True if a timeline with every tile is being recorded.
     pub fn is_recording(&self) -> bool {
         let state = self.0.state.borrow();
         state.every_tile && state.timeline.is_some()

@@ -76,9 +76,9 @@ pub enum OpDesc {
         input: DType,
         /// Type of C.
         output: DType,
-        /// Whether A is stored [k, m].
+        /// True if A is stored [k, m].
         a_trans: bool,
-        /// Whether B is stored [n, k].
+        /// True if B is stored [n, k].
         b_trans: bool,
     },
     /// The same with terms, products of short sums that are added to columns of C.
@@ -119,9 +119,9 @@ pub enum OpDesc {
         input: DType,
         /// Type of C.
         output: DType,
-        /// Whether A is stored [k, m].
+        /// True if A is stored [k, m].
         a_trans: bool,
-        /// Whether B is stored [n, k].
+        /// True if B is stored [n, k].
         b_trans: bool,
         /// Storage of A and B as multiplied.
         how: [Narrow; 2],
@@ -140,7 +140,7 @@ pub enum OpDesc {
         input: DType,
         /// Type of the result.
         output: DType,
-        /// Whether this is the gradient of the weights.
+        /// True if this is the gradient of the weights.
         weight: bool,
     },
     /// A product of rows, each with the packed weight of its expert.
@@ -166,10 +166,10 @@ pub enum OpDesc {
         dtype: DType,
         /// Most slices of the mask.
         slices: usize,
-        /// Whether a library makes results separately, which are then merged with those of other keys
+        /// True if a library makes results separately, which are then merged with those of other keys
         /// ([`crate::Mask::partial`]).
         partial: bool,
-        /// Whether this is the backward pass.
+        /// True if this is the backward pass.
         backward: bool,
     },
 }
@@ -182,7 +182,7 @@ pub struct Portions {
     /// Most bytes of the gradients of several tiles of logits, if narrower than f32: the more tokens they cover, the
     /// less often the head's main gradient is read and written.
     pub logit_grads_bytes: usize,
-    /// Whether the squares of a weight's gradient are added in one call rather than one for each of their sums.
+    /// True if the squares of a weight's gradient are added in one call rather than one for each of their sums.
     pub squares_at_once: bool,
 }
 
@@ -279,7 +279,7 @@ impl Profile {
         (self.workspace)(self, op)
     }
 
-    /// Whether such a machine multiplies packed weights of this format. Interleaved bf16 is for CPUs without a unit for
+    /// True if such a machine multiplies packed weights of this format. Interleaved bf16 is for CPUs without a unit for
     /// bf16 products.
     pub fn multiplies(&self, format: BlockFormat) -> bool {
         self.hardware == Hardware::Processor

@@ -59,7 +59,7 @@ impl Share {
         (Share { gate: gate.clone(), end: Box::new(end) }, Pass(gate))
     }
 
-    /// Whether a reader is still alive.
+    /// True if a reader is still alive.
     pub fn is_read(&self) -> bool {
         *self.gate.readers() > 0
     }
@@ -91,7 +91,7 @@ type Fetch = Box<dyn Fn(Range<usize>, Range<usize>, &mut Vec<u8>) -> Result<()> 
 
 /// The other thread's end: the tensor's elements as they were when the share began.
 pub struct Reader {
-    // Before the pass, so that it is gone when the share ends.
+    // Before the pass, so that it is dropped first, while the share still holds.
     fetch: Fetch,
     shape: [usize; 2],
     dtype: DType,
@@ -127,7 +127,7 @@ impl Reader {
         Reader { origin: Some(origin), ..self }
     }
 
-    /// What the machine attached with [`Reader::with_origin`].
+    /// The value attached with [`Reader::with_origin`].
     pub fn origin(&self) -> Option<&(dyn Any + Send + Sync)> {
         self.origin.as_deref()
     }

@@ -63,7 +63,7 @@ impl Device {
     /// Repeats the effects of a summary at another layer.
     ///
     /// # Panics
-    /// As [`Pool::alloc`](crate::Pool::alloc).
+    /// Like [`Pool::alloc`](crate::Pool::alloc).
     pub fn repeat(&self, summary: &Summary, layer: i32) {
         let Summary { moves, ticks, wires } = summary;
         self.pool.repeat_moves(moves, layer);

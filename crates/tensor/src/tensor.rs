@@ -59,7 +59,7 @@ impl Tensor {
         self.rows * self.cols
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -69,7 +69,7 @@ impl Tensor {
         self.len() as u64 * self.dtype.bytes() as u64
     }
 
-    /// Whether rows follow each other without gaps.
+    /// True if rows follow each other without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.stride == self.cols || self.rows <= 1
     }
@@ -102,7 +102,7 @@ impl Tensor {
         Rc::strong_count(&self.buf)
     }
 
-    /// Whether another thread is reading the storage ([`crate::Share`]); a machine must not write to it then.
+    /// True if another thread is reading the storage ([`crate::Share`]); a machine must not write to it then.
     pub fn is_shared(&self) -> bool {
         self.buf.readers.get() > 0
     }

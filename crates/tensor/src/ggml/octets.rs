@@ -30,7 +30,7 @@ const fn fields(kind: Kind) -> &'static [Field] {
     }
 }
 
-/// Whether rows of this kind can be interleaved.
+/// True if rows of this kind can be interleaved.
 pub const fn interleaves(kind: Kind) -> bool {
     !fields(kind).is_empty()
 }

@@ -38,7 +38,7 @@ pub(super) fn scratch(isa: &str, op: &OpDesc) -> u64 {
 /// are gathered and multiplied in several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupedScratch {
-    /// Lists of slots, each filled up to a multiple of [`GROUP_ROWS`].
+    /// Lists of slots, each padded to a multiple of [`GROUP_ROWS`].
     pub lists: u64,
     /// Rows per part.
     pub rows: usize,

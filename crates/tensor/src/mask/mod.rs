@@ -85,8 +85,8 @@ pub struct Mask {
     pub pairs: u64,
     /// The same mask as packed sequences, if it is one and the host knows.
     pub packed: Option<PackedMask>,
-    /// Ring steps and gathered keys: what a library makes under it are parts that join each other, or those of other keys, and it
-    /// needs scratch for them ([`crate::OpDesc::Attention`]). Plans know this, and no sequences.
+    /// Set for ring steps and gathered keys: a library's results under this mask are merged with each other or with
+    /// those of other keys, which takes scratch ([`crate::OpDesc::Attention`]). Plans know this, but no sequences.
     pub partial: bool,
     /// Page table, if keys and values lie in pages of [`PAGE_ROWS`] rows anywhere in their tensors; the `r`-th key is
     /// in row `pages[r / 128] * 128 + r % 128`. Only for machines with [`crate::Machine::reads_pages`], and only

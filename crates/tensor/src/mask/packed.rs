@@ -10,7 +10,8 @@ use super::Slice;
 pub enum Band {
     /// Each query attends to all keys.
     Full,
-    /// As many queries as keys; each attends to those up to its own place: `key <= query`; with [`PackedMask::window`],
+    /// Equal numbers of queries and keys; each attends to those up to its own place: `key <= query`; with
+    /// [`PackedMask::window`],
     /// to the last of them.
     Causal,
     /// Each query attends to keys from some place on: `key + reach > query`. There are no fewer keys than queries, and
@@ -175,7 +176,7 @@ fn within(window: i64, pos_q: &[i32], pos_k: &[i32]) -> Vec<Sequence> {
 }
 
 impl Sequence {
-    /// Whether `next` has the same queries and continues the keys, and the queries attend to all of both.
+    /// True if `next` has the same queries and continues the keys, and the queries attend to all of both.
     fn is_followed_by(&self, next: &Sequence) -> bool {
         let full = self.band == Band::Full && next.band == Band::Full;
         full && self.q == next.q && self.k.end == next.k.start

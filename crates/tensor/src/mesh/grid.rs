@@ -80,7 +80,7 @@ impl Grid {
         self.tp * self.cp * self.dp / (self.etp * self.ep)
     }
 
-    /// Whether both grids cover the ranks.
+    /// True if both grids cover the ranks.
     ///
     /// # Errors
     /// The size that does not divide, and which sizes would.

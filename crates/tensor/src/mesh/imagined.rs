@@ -26,7 +26,7 @@ pub struct Imagined {
     ranks: usize,
     traffic: Rc<Cell<Traffic>>,
     current: RefCell<Current>,
-    /// By name, number of members and the first of them: groups meet again and again.
+    /// Cache by name, number of members and first member, as groups recur.
     rings: RefCell<BTreeMap<(String, usize, usize), Ring>>,
 }
 

@@ -133,7 +133,7 @@ pub struct Among<'a> {
     pub ranks: &'a [usize],
     /// The collective.
     pub collective: &'static str,
-    /// Whether this rank sends now.
+    /// True if this rank sends now.
     pub sends: bool,
 }
 

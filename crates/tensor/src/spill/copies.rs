@@ -33,7 +33,7 @@ impl Region {
         }
     }
 
-    /// Whether rows follow each other without gaps.
+    /// True if rows follow each other without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.rows <= 1 || self.row_bytes == self.stride_bytes
     }

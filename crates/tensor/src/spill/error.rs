@@ -84,7 +84,7 @@ pub enum Error {
     Worker {
         /// The file.
         file: String,
-        /// Whose value.
+        /// The value.
         tag: Tag,
         /// The panic's message.
         message: String,

@@ -132,7 +132,7 @@ fn try_page(file: &File, bytes: u64, page: &mut [u8]) -> io::Result<()> {
     FileExt::read_exact_at(file, page, 0)
 }
 
-/// Where a loop of operations stopped, and why.
+/// Stopping point of a loop of operations, and the reason.
 pub(super) struct Stopped {
     pub at: usize,
     pub source: io::Error,

@@ -125,7 +125,7 @@ impl Layout {
         }
     }
 
-    /// Bytes from the first to the last, with the padding between pieces.
+    /// Size of the extent, including the padding between pieces.
     pub fn extent_bytes(&self) -> u64 {
         let blocks = self.rows * self.row_blocks();
         match self.codec {

@@ -33,7 +33,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Plain memory.
+    /// Plain host memory.
     pub fn new(bytes: u64) -> Memory {
         Memory::of_blocks(bytes, BLOCK, None)
     }

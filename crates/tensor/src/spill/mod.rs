@@ -117,7 +117,7 @@ impl Drop for Inner {
             live.stop();
         }
         for worker in self.workers.drain(..) {
-            // Workers catch panics; nobody is left to report to.
+            // Workers catch panics; there is nothing left to report to.
             let _ = worker.join();
         }
     }

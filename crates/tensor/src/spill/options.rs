@@ -26,11 +26,11 @@ pub struct Options {
     pub num_workers: usize,
     /// Most bytes of one operation; whole pages.
     pub piece_bytes: u64,
-    /// Whether to use direct IO if the file system allows it; otherwise the page cache is used.
+    /// Uses direct IO if the file system allows it, else the page cache.
     pub direct: bool,
     /// Fault injection for tests.
     pub chaos: Option<Chaos>,
-    /// Whether to use host memory instead of a file, for machines with memory of their own.
+    /// Uses host memory instead of a file, for machines with memory of their own.
     pub in_memory: bool,
 }
 

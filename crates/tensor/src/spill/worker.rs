@@ -24,7 +24,7 @@ pub(super) struct Transfer {
     pub kind: Kind,
     pub region: Region,
     pub layout: Layout,
-    /// Where the extent begins in the file.
+    /// Offset of the extent in the file.
     pub offset: u64,
     /// Bytes moved, without padding.
     pub bytes: u64,

@@ -50,7 +50,7 @@ fn clones_and_views_of_what_is_in_flight_panic() {
     let writing = spill.write(whole.view_rows(16..32), Codec::AsIs, TAG).unwrap();
     assert!(refused(&whole) && refused(&whole.view_rows(31..33)) && refused(&whole.view_cols(5..6)));
     assert!(!refused(&whole.view_rows(0..16)) && !refused(&whole.view_rows(32..64)));
-    // It cannot be sent twice either.
+    // Nor can it be sent twice.
     let twice = catch_unwind(AssertUnwindSafe(|| spill.write(whole.clone(), Codec::AsIs, TAG)));
     assert!(twice.is_err());
     let stored = writing.retire().unwrap();
