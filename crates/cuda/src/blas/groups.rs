@@ -70,12 +70,12 @@ pub struct GroupOperands {
 /// # Safety
 /// Reads and writes only what the tables describe, and the workspace.
 pub unsafe trait GroupedProducts: Send + Sync {
-    /// Whether the library has something for such groups that needs no more scratch than there is.
+    /// True if the library supports such groups within the available scratch.
     ///
     /// # Errors
     /// If the library fails.
     fn takes(&self, groups: &Groups, operands: &GroupOperands) -> Result<bool>;
-    /// Issues products that [`GroupedProducts::takes`].
+    /// Issues products for which [`GroupedProducts::takes`] is true.
     ///
     /// # Errors
     /// If the library fails.

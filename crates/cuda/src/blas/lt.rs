@@ -217,7 +217,7 @@ impl CublasLt {
     /// Runs a candidate, with the result at `c`.
     ///
     /// # Safety
-    /// As for [`Products::product`].
+    /// See [`Products::product`].
     unsafe fn run(
         &self,
         (shape, plan): (&Shape, &Plan),
@@ -256,7 +256,7 @@ impl CublasLt {
     /// is accumulated, into separate memory; without such memory the first choice stays.
     ///
     /// # Safety
-    /// As for [`Products::product`].
+    /// See [`Products::product`].
     unsafe fn choose(&self, shape: &Shape, plan: &Plan, operands: &Operands, stream: Stream) -> Result<()> {
         let Some(driver) = self.driver.as_ref().filter(|_| plan.chosen.get().is_none() && is_worth(shape))
         else {

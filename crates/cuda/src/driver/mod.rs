@@ -181,7 +181,7 @@ pub unsafe trait Driver: Send + Sync {
     /// Sets all bytes to zero.
     ///
     /// # Safety
-    /// As for [`Driver::copy`].
+    /// See [`Driver::copy`].
     unsafe fn clear(&self, rows: Rows, stream: Stream) -> Result<()>;
 
     /// Loads machine code for the chip.
@@ -207,7 +207,7 @@ pub unsafe trait Driver: Send + Sync {
     /// Runs a captured graph.
     ///
     /// # Safety
-    /// As for each of its operations.
+    /// Those of each captured operation.
     unsafe fn replay(&self, graph: Graph, stream: Stream) -> Result<()>;
     /// Destroys a graph.
     fn end_graph(&self, graph: Graph) -> Result<()>;

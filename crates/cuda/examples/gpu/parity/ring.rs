@@ -7,7 +7,7 @@ use fathom_tensor::{Attention, AttentionBackward, Category, DType, Extent, Mask,
 
 use super::{Bed, Case, Made};
 
-/// As for attention, with each part rounded to bf16.
+/// Those of attention, with each part rounded to bf16.
 const BOUNDS: [f64; 2] = [1e-4, 2e-2];
 
 pub const CASES: &[Case] = &[
