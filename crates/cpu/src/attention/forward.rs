@@ -149,7 +149,7 @@ impl Layout {
 
 /// Bytes of workspace.
 pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usize {
-    // A mask may have fewer slices.
+    // The actual mask may have fewer slices.
     let total = |of: usize| Layout::new(shape, &Tiling::new::<U>(shape, threads, of), threads, slices).total;
     padded(total(slices).max(total(0)))
 }
