@@ -1,4 +1,4 @@
-//! Which pairs of a block attend: all, none, or a table of bits.
+//! Pairs of a block that attend: all, none, or a table of bits.
 //!
 //! Rows may be heads of tokens (`group` rows per token); slices and positions refer to tokens.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`

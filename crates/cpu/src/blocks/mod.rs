@@ -245,7 +245,7 @@ fn pack_nf4(x: &[f32], codes: &mut [u8], scales: &mut [[u8; 4]]) {
         }
         let most = lanes.iter().fold(0.0, |most: f32, lane| most.max(*lane));
         let (most, whole) = (if most < f32::MIN_POSITIVE { 0.0 } else { most }, x.len() == NF4_BLOCK);
-        // As bits: the least scale is denormal, and would be read as zero.
+        // Copied as bits: the least scale is denormal, and would be read as zero.
         let least = if whole { 0 } else { NF4_LEAST.to_bits() };
         *out = if most == 0.0 { least } else { most.to_bits() }.to_le_bytes();
         let scale = if most == 0.0 { 1.0 } else { most };

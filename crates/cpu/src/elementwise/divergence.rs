@@ -187,7 +187,7 @@ impl Rows<'_> {
     /// An element of the parts.
     ///
     /// # Safety
-    /// It exists, and only this row uses it.
+    /// The element exists, and only this row uses it.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     unsafe fn part(&self, index: usize, row: usize) -> &mut f32 {

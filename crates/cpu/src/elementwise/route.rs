@@ -53,7 +53,7 @@ pub struct RouteBackward<'a> {
 /// The gradient of a router's own losses; see [`fathom_tensor::RouterLosses`].
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses<'a> {
-    /// What logits become.
+    /// Function from logits to scores.
     pub scores: Scores,
     /// Tokens.
     pub rows: usize,

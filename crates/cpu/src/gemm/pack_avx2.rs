@@ -19,7 +19,7 @@ const LANES: usize = 8;
 #[inline]
 pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u8) {
     let steps = cut.k1 - cut.k0;
-    // Where a vector extends past the panel, the memory read must exist.
+    // A vector may extend past the panel, so the memory it reads must exist.
     let reach = W.next_multiple_of(LANES);
     for panel in 0..cut.panels {
         let o0 = cut.o0 + panel * W;

@@ -32,7 +32,7 @@ impl Plan {
         let (high, wide) = (m.div_ceil(kind.mr), n.div_ceil(kind.nr));
         let least_high = high.div_ceil(kind.block.0 / kind.mr);
         let blocks = wide.div_ceil(kind.block.1 / kind.nr);
-        // A task of several blocks of columns would pack its rows of A for each of them, unless it keeps them.
+        // A task with several blocks of columns would pack its rows of A for each of them, unless it keeps them.
         let least_wide = if keeps(kind, kind.block.0, k) { 1 } else { blocks };
         let mut best = (usize::MAX, 1, 1);
         for down in least_high..=high.min(least_high + TRIED) {
