@@ -1,6 +1,6 @@
 //! A simulated GPU, for tests on machines without one.
 //!
-//! It is a shared library with the functions of CUDA's driver, NVRTC, cuBLASLt, cuDNN and NCCL that Fathom calls. A program that
+//! This is a shared library with the functions of CUDA's driver, NVRTC, cuBLASLt, cuDNN and NCCL that Fathom calls. A program that
 //! finds it under those libraries' file names ([`install`]) runs as on a device: kernels are compiled for the CPU by a C++
 //! compiler, products and attention are computed by slow loops from the descriptors that the libraries are given. Calls that
 //! CUDA's documentation forbids fail, with a line on standard error that says why, whether or not a device would have noticed.
@@ -18,12 +18,12 @@
 //! | `FATHOM_REHEARSAL_REFUSED` | functions of the driver that are not supported, as `cuMemCreate,cuMemHostAlloc` | none |
 //! | `FATHOM_REHEARSAL_CUBLAS` | cuBLAS' version, as its header writes it | 131000: 13.10.0 |
 //!
-//! It cannot tell how fast anything is, nor what a library refuses for undocumented reasons. It exists on Linux only.
+//! The simulation says nothing about speed, nor about calls that a library refuses for undocumented reasons. Linux only.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
 mod blas;
-// Functions of CUDA's headers, which say what they do; so are those of `driver` and `nccl`.
+// Functions of CUDA's headers, which document them; likewise those of `driver` and `nccl`.
 #[allow(missing_docs)]
 pub mod compiler;
 pub mod device;
