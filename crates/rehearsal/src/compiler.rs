@@ -107,7 +107,7 @@ impl Program {
         };
         let file = tempfile::Builder::new().suffix(".so").tempfile().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), bytes).map_err(|error| error.to_string())?;
-        // SAFETY: a library without initializers, whose list is declared as in the text below and ends with a null
+        // SAFETY: a library without initialisers, whose list is declared as in the text below and ends with a null
         // name.
         unsafe {
             let library = Library::new(file.path()).map_err(|error| error.to_string())?;

@@ -83,7 +83,7 @@ pub struct Draw {
 
 /// The largest logit; the first of equals.
 pub fn largest(logits: &[f32]) -> Option<usize> {
-    // Independent lanes, so that the loop vectorizes.
+    // Independent lanes, so that the loop vectorises.
     const LANES: usize = 16;
     let (mut most, mut no_number) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
     let mut take = |lane: usize, logit: f32| {
@@ -170,7 +170,7 @@ impl Scale {
         exp(self.exponent(logit))
     }
 
-    /// The sum of all weights, by lanes, so that it vectorizes.
+    /// The sum of all weights, by lanes, so that it vectorises.
     fn total(&self, logits: &[f32]) -> f64 {
         let mut sums = [0.0; 8];
         let (whole, rest) = logits.as_chunks::<8>();
@@ -181,7 +181,7 @@ impl Scale {
     }
 }
 
-/// e^x for x <= 0, within four units of rounding and without branches, so that it vectorizes; 0 below -708.
+/// e^x for x <= 0, within four units of rounding and without branches, so that it vectorises; 0 below -708.
 #[inline]
 fn exp(x: f64) -> f64 {
     // Adding and subtracting this rounds to the nearest integer, which meanwhile lies in the lowest bits.
@@ -420,7 +420,7 @@ fn keep_typical(weights: &mut [f64], typical_p: f64) {
     order[kept..].iter().for_each(|at| weights[*at] = 0.0);
 }
 
-/// A number in [0, 1) from a key and a counter (SplitMix64's finalizer, Steele et al., 2014).
+/// A number in [0, 1) from a key and a counter (SplitMix64's finaliser, Steele et al., 2014).
 pub fn uniform(seed: u64, counter: u64) -> f64 {
     let mut z = seed.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

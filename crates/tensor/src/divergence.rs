@@ -4,7 +4,7 @@ use crate::Tensor;
 
 /// The divergence of each row of a tile, and its gradient with respect to the student's logits. With the student's
 /// probabilities `q`, the teacher's `p` and `m = beta p + (1 - beta) q`, it is `beta KL(p, m) + (1 - beta) KL(q, m)`,
-/// with the limits `KL(p, q)` (`beta` 0) and `KL(q, p)` (`beta` 1): the generalized Jensen-Shannon divergence (Agarwal
+/// with the limits `KL(p, q)` (`beta` 0) and `KL(q, p)` (`beta` 1): the generalised Jensen-Shannon divergence (Agarwal
 /// et al., 2024, section 3).
 ///
 /// Runs twice: first each rank writes the `parts` of its columns; then, given their sums over the ranks, it computes
@@ -66,7 +66,7 @@ pub enum Known<'a> {
         ids: &'a Tensor,
         /// f32 [r, k]: natural log-probabilities.
         logps: &'a Tensor,
-        /// Counts the rest of the mass as one more token on both sides; otherwise both sides are normalized to sum to
+        /// Counts the rest of the mass as one more token on both sides; otherwise both sides are normalised to sum to
         /// one. The logarithm of the best tokens' mass is clamped to at most [`CLOSEST`], as TRL does.
         rest: bool,
     },

@@ -62,7 +62,7 @@ pub struct Dispatch<'a> {
 /// Function from a router's logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
-    /// Normalized over all experts.
+    /// Normalised over all experts.
     Softmax,
     /// Each expert independently (DeepSeek-V3).
     Sigmoid,
@@ -71,7 +71,7 @@ pub enum Scores {
 /// Groups of experts; experts are chosen from the best groups only (DeepSeek-V2, section 2.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// Number of groups, equal in size; neighbors are together.
+    /// Number of groups, equal in size; neighbours are together.
     pub count: usize,
     /// Number of groups chosen from.
     pub top: usize,
@@ -126,7 +126,7 @@ pub struct RouteBackward<'a> {
 }
 
 /// The gradient of a router's own losses, summed over tokens: overwrites `dlogits`. Probabilities are the softmax, or
-/// the normalized sigmoids.
+/// the normalised sigmoids.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses<'a> {
     /// Function from logits to scores.

@@ -1,13 +1,13 @@
 //! Quantized weights of GPTQ, AWQ, compressed-tensors, DeepSeek and ModelOpt, laid out for products: a row is its
-//! codes, then a scale (f32) per group of neighbors, then for integers a zero point (one byte) per group.
+//! codes, then a scale (f32) per group of neighbours, then for integers a zero point (one byte) per group.
 //!
 //! `w = scale x (code - zero)` for integers, `w = scale x number(code)` for e2m1 and e4m3, each operation rounded to
-//! f32. Codes of 32 neighbors are stored together. In four bits, byte `j` has the elements `j` and, in its upper half,
+//! f32. Codes of 32 neighbours are stored together. In four bits, byte `j` has the elements `j` and, in its upper half,
 //! `j + 16`; in two bits `j`, `j + 8`, `j + 16` and `j + 24`.
 
 use std::ops::Range;
 
-/// Neighbors whose codes are stored together.
+/// Neighbours whose codes are stored together.
 pub const TOGETHER: usize = 32;
 
 /// The numbers of e2m1 by their low three bits; the highest bit is the sign.
@@ -28,7 +28,7 @@ pub enum Codes {
     E4m3,
 }
 
-/// Layout of rows: their codes, and how many neighbors share a scale.
+/// Layout of rows: their codes, and how many neighbours share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grouped {
     /// Type of the codes.

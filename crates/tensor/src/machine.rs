@@ -33,7 +33,7 @@ use crate::{PackPages, Profile, Tensor};
 /// would rule out smaller tiles; a smaller one would leave kernels too little work between reads of the output.
 pub const SUM_CHUNK: usize = 128;
 
-/// Neighbors that a unit of products sums in its own order before adding to the output: two for `vdpbf16ps`, at most
+/// Neighbours that a unit of products sums in its own order before adding to the output: two for `vdpbf16ps`, at most
 /// this many for an AMX tile. Rows that begin at a multiple of it are summed as if they began at 0.
 pub const SUM_UNIT: usize = 32;
 
@@ -140,23 +140,23 @@ impl PackedMatMul<'_> {
     }
 }
 
-/// Kind of normalization.
+/// Kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormKind {
     /// Subtracts the mean (LayerNorm) or not (RMSNorm).
     pub centred: bool,
     /// Multiplies by `1 + w` (Gemma, LayerNorm1P) instead of `w`.
     pub plus_one: bool,
-    /// Rounds the normalized value to the storage type before multiplying by the weight, as Llama does.
+    /// Rounds the normalised value to the storage type before multiplying by the weight, as Llama does.
     pub round_first: bool,
     /// Added to the variance.
     pub eps: f32,
 }
 
-/// Normalizes each group of `weight.cols()` columns of each row.
+/// Normalises each group of `weight.cols()` columns of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
-    /// Kind of normalization.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// [t, groups x width].
     pub x: &'a Tensor,
@@ -173,7 +173,7 @@ pub struct Norm<'a> {
 /// The backward pass of [`Norm`]; each method uses some of the fields.
 #[derive(Clone, Copy, Debug)]
 pub struct NormBackward<'a> {
-    /// Kind of normalization.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// The forward input.
     pub x: &'a Tensor,
@@ -491,7 +491,7 @@ pub trait Machine: Send + Sync {
     fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor);
     /// `out = max(out, |x|)` over the finite elements of x: all of them for f32 [1, 1], by column for f32 [1, cols].
     fn largest(&self, x: &Tensor, out: &Tensor);
-    /// Normalization.
+    /// Normalisation.
     fn norm(&self, op: &Norm<'_>);
     /// `dx (+)=` the gradient with respect to x.
     fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool);
@@ -519,7 +519,7 @@ pub trait Machine: Send + Sync {
     fn count_experts(&self, index: &Tensor, load: &Tensor);
     /// Empties slots beyond the capacity of experts.
     fn limit_experts(&self, op: &LimitExperts<'_>);
-    /// Moves the biases of a router's choice toward even loads.
+    /// Moves the biases of a router's choice towards even loads.
     fn balance_bias(&self, op: &BalanceBias<'_>);
     /// Sorts slots by the owners of their experts.
     fn dispatch(&self, op: &Dispatch<'_>);

@@ -14,7 +14,7 @@
 //!
 //! A nonzero root stays nonzero, because weights are divided by it.
 //!
-//! All functions are branch-free arithmetic on one element at a time, so that they vectorize where they are inlined.
+//! All functions are branch-free arithmetic on one element at a time, so that they vectorise where they are inlined.
 
 /// Elements per scale.
 pub const BLOCK: usize = 128;
@@ -62,7 +62,7 @@ pub fn decode(code: u8) -> f32 {
     if code < 0x80 { value } else { -value }
 }
 
-/// Twenty bits that depend on both numbers (the finalizer of MurmurHash3, Appleby).
+/// Twenty bits that depend on both numbers (the finaliser of MurmurHash3, Appleby).
 #[inline(always)]
 pub fn noise(key: u32, element: u32) -> u32 {
     let mut hash = key ^ element.wrapping_mul(0x9e37_79b1);

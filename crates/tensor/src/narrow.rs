@@ -83,7 +83,7 @@ impl Element {
 pub enum Blocks {
     /// The whole operand.
     Tensor,
-    /// This many neighbors along the summed index: 32 in micro-scaling, 128 for activations in DeepSeek-V3.
+    /// This many neighbours along the summed index: 32 in micro-scaling, 128 for activations in DeepSeek-V3.
     Line(usize),
     /// This many rows and columns: 128 for weights in DeepSeek-V3 (2024, section 3.3.2).
     Tile(usize),
@@ -156,7 +156,7 @@ pub struct NarrowOperand<'a> {
 /// A product of operands that are rounded to fewer bits first: `C (+)= op(narrow(A)) op(narrow(B))`, summed in f32 as
 /// usual.
 ///
-/// Non-finite elements stay so, and do not count toward a block's largest.
+/// Non-finite elements stay so, and do not count towards a block's largest.
 #[derive(Clone, Copy, Debug)]
 pub struct NarrowMatMul<'a> {
     /// The product, its operands in bf16 or f32.

@@ -280,7 +280,7 @@ impl Pool {
         bytes.max(1).div_ceil(self.0.granule) * self.0.granule
     }
 
-    /// Allocates an uninitialized rows x cols tensor.
+    /// Allocates an uninitialised rows x cols tensor.
     ///
     /// # Panics
     /// With [`OutOfMemory`] if the budget or the machine's memory is exceeded; the message has the categories. A plan

@@ -228,7 +228,7 @@ impl Device {
         Device { machine, pool, mesh }
     }
 
-    /// An uninitialized tensor.
+    /// An uninitialised tensor.
     #[track_caller]
     pub fn empty(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
         self.pool.alloc(rows, cols, dtype, category)

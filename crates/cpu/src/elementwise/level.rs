@@ -63,7 +63,7 @@ impl Float for bf16 {
     fn wide(self) -> f32 {
         f32::from_bits((self.to_bits() as u32) << 16)
     }
-    /// Branch-free, so that loops vectorize; the bits are those of `bf16::from_f32`.
+    /// Branch-free, so that loops vectorise; the bits are those of `bf16::from_f32`.
     #[inline(always)]
     fn narrow(x: f32) -> bf16 {
         let bits = x.to_bits();

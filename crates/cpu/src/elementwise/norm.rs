@@ -8,10 +8,10 @@ use fathom_tensor::NormKind;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Normalizes each group of `width` columns of each row: `x / rms(x) * w`, or `(x - mean) / deviation * w + b`.
+/// Normalises each group of `width` columns of each row: `x / rms(x) * w`, or `(x - mean) / deviation * w + b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm {
-    /// Kind of normalization.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// Rows of x.
     pub rows: usize,
@@ -28,7 +28,7 @@ pub struct Norm {
     /// Like x.
     pub out: MatMut,
     /// f32 `[rows, groups]` reciprocal deviations, or `[rows, 2 * groups]` pairs of mean and reciprocal deviation if
-    /// centered.
+    /// centred.
     pub stats: MatMut,
 }
 
@@ -81,7 +81,7 @@ impl<T: Float, W: Float> Kernel for Forward<'_, T, W> {
     }
 }
 
-/// The normalized value of `x`, rounded to the storage type if the kind requires it.
+/// The normalised value of `x`, rounded to the storage type if the kind requires it.
 #[inline(always)]
 pub(super) fn normalised<T: Float>(kind: NormKind, x: T, mean: f32, inverse: f32) -> f32 {
     let y = (x.wide() - mean) * inverse;

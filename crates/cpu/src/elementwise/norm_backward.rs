@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Inputs of the backward pass of [`super::Norm`].
 #[derive(Clone, Copy, Debug)]
 pub struct NormBackward {
-    /// Kind of normalization.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// Rows of x.
     pub rows: usize,
@@ -63,8 +63,8 @@ struct Input<'a, T, W> {
     types: PhantomData<fn(T, W)>,
 }
 
-/// `dx (+)= (g - mean(g x') x' - mean(g)) / deviation` with `g = dy * w` and x' the normalized input; the last mean
-/// only if centered. `dx` is stored like x.
+/// `dx (+)= (g - mean(g x') x' - mean(g)) / deviation` with `g = dy * w` and x' the normalised input; the last mean
+/// only if centred. `dx` is stored like x.
 ///
 /// # Safety
 /// See the module documentation.

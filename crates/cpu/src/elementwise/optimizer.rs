@@ -110,7 +110,7 @@ impl<T: Float, M: Float> Kernel for Update<'_, T, M> {
 }
 
 /// Elements updated at a time, in arrays: with five slices the compiler cannot tell which overlap and does not
-/// vectorize, which took a third of a training step.
+/// vectorise, which took a third of a training step.
 const LANES: usize = 128;
 
 impl<T: Float, M: Float> Update<'_, T, M> {

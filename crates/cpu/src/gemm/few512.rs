@@ -88,7 +88,7 @@ fn fetch(g: &Gemm, rows: &[*const u8; 16], step: usize) {
     }
 }
 
-/// Like the functions defined by `columns`, with the sums of an AMX tile: of 32 neighbors, those at even places in one
+/// Like the functions defined by `columns`, with the sums of an AMX tile: of 32 neighbours, those at even places in one
 /// chain and those at odd places in another, then the sum of both, then C. (Intel SDM vol. 2, TDPBF16PS.)
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]

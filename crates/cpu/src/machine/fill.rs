@@ -45,7 +45,7 @@ pub fn fill(threads: usize, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mu
             let slice = |target: &Target| {
                 // SAFETY: the tensor is borrowed for the whole call, so its storage stays charged; it has no gaps and
                 // does not overlap the others, and each group is given to one thread, which takes each of its targets
-                // once. The mapping's bytes are zero before they are first written, so they are initialized. The
+                // once. The mapping's bytes are zero before they are first written, so they are initialised. The
                 // issuing thread is in this call and uses no tensor meanwhile: tensors cannot be sent to the threads
                 // that `fill` runs on.
                 unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) }

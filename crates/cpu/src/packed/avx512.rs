@@ -1,4 +1,4 @@
-//! The kernels with AVX-512 and its integer products (VNNI): `vpdpwssd` adds the products of two neighbors to a 32-bit
+//! The kernels with AVX-512 and its integer products (VNNI): `vpdpwssd` adds the products of two neighbours to a 32-bit
 //! element. Sums of integers are exact, and f32 additions are in the order of the portable kernel.
 #![allow(unsafe_code)]
 

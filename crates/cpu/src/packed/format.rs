@@ -27,7 +27,7 @@ pub(super) enum Lies {
     Within(Kind),
     /// Codes, and behind all codes of a row scales and zero points ([`fathom_tensor::grouped`]).
     Behind(Codes),
-    /// The same for NF4 ([`fathom_tensor::blocks`]): neighbors share a byte, the first in its upper half.
+    /// The same for NF4 ([`fathom_tensor::blocks`]): neighbours share a byte, the first in its upper half.
     Nf4,
     /// The same for int8: signed, with one scale per row.
     Signed,

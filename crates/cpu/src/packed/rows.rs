@@ -1,4 +1,4 @@
-//! The other operand: rows of f32 or bf16 as integers of 16 bits, each group of 32 neighbors under one f32 scale.
+//! The other operand: rows of f32 or bf16 as integers of 16 bits, each group of 32 neighbours under one f32 scale.
 //!
 //! The scale is the largest magnitude over 32639, so an integer's error is within 1.6e-5 of that magnitude, less than
 //! that of bf16. Its two bytes are both signed, since 32639 is 256 x 127 + 127, and for a few rows they are also stored

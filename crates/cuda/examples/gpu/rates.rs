@@ -29,7 +29,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// An uninitialized tensor.
+    /// An uninitialised tensor.
     pub fn empty(&self, rows: usize, cols: usize, dtype: DType) -> Tensor {
         self.device.empty(rows, cols, dtype, Category::Data)
     }

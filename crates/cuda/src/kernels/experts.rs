@@ -58,7 +58,7 @@ pub fn route(op: &Route<'_>) -> Launch {
     Launch::on(entries::route, [rows.div_ceil(TOKENS), 1], shared, args)
 }
 
-/// Gradient of [`route`]. Invalid indices are not checked for.
+/// Gradient of `route`. Invalid indices are not checked for.
 #[track_caller]
 pub fn route_backward(op: &RouteBackward<'_>) -> Launch {
     check_router("route_backward", &op.routing, op.logits, op.index);
@@ -153,7 +153,7 @@ pub fn combine(op: &Combine<'_>) -> Launch {
     Launch::new(combining::combine, sheet.blocks(), args.sheet(sheet))
 }
 
-/// Gradient of [`combine`].
+/// Gradient of `combine`.
 #[track_caller]
 pub fn combine_backward(op: &CombineBackward<'_>) -> Vec<Launch> {
     let ([rows, cols], slots) = (op.dout.shape(), slots("combine_backward", op.y, op.dout));

@@ -23,7 +23,7 @@ fn check_stats(op: &str, stats: &Tensor, kind: NormKind, rows: usize, groups: us
     assert!(stats.dtype() == DType::F32, "{op}: statistics are f32, not {stats:?}");
 }
 
-/// Normalization.
+/// Normalisation.
 #[track_caller]
 pub fn norm(op: &Norm<'_>) -> Launch {
     let (rows, width, groups) = (op.x.rows(), op.weight.cols(), groups("norm", op.x, op.weight));

@@ -87,7 +87,7 @@ impl Nvrtc {
     pub fn open(path: &Path) -> Result<Nvrtc, Error> {
         let failed =
             |error: &dyn std::fmt::Display| Error::Open { path: path.into(), reason: error.to_string() };
-        // SAFETY: the initializers of NVIDIA's libraries only register themselves.
+        // SAFETY: the initialisers of NVIDIA's libraries only register themselves.
         let load = |path: &Path| unsafe { Library::new(path) };
         let library = load(path).map_err(|error| failed(&error))?;
         let folder = path.parent().unwrap_or(Path::new("."));

@@ -6,7 +6,7 @@ use fathom_tensor::{DType, Dropout, Tensor};
 use super::launch::{Args, Launch, Sheet, expect};
 use super::table::sample as entries;
 
-/// `out[r, c]` = a number in [0, 1) from (seed, first + r cols + c), by SplitMix64's finalizer.
+/// `out[r, c]` = a number in [0, 1) from (seed, first + r cols + c), by SplitMix64's finaliser.
 #[track_caller]
 pub fn random_uniform(out: &Tensor, seed: u64, first: u64) -> Launch {
     let sheet = Sheet::new(out.rows(), out.cols());

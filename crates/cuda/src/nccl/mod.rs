@@ -12,7 +12,7 @@
 //! communicators, so that no device waits forever. They are aborted in one group while no thread is in a call
 //! ([`table`]); if that does not return, the process exits.
 //!
-//! This relies on behavior that NCCL does not promise: communicators of one device are used concurrently, and ranks
+//! This relies on behaviour that NCCL does not promise: communicators of one device are used concurrently, and ranks
 //! issue in different orders. That they do not wait for each other depends on room for all their kernels ([`world`]
 //! sizes them) and on a driver queue for each stream.
 //!

@@ -1,4 +1,4 @@
-//! Serialization of NCCL calls: one thread at a time for all communicators of the process, as they are on one device;
+//! Serialisation of NCCL calls: one thread at a time for all communicators of the process, as they are on one device;
 //! and aborting all of them at once.
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Attention and its gradient as graphs of operations, in the form that cuDNN from 9.11 on recognizes as its fused
+//! Attention and its gradient as graphs of operations, in the form that cuDNN from 9.11 on recognises as its fused
 //! kernels. (`reference/gpu.md` of the project's notes: one spelling for all versions.)
 //!
 //! Tensors in memory are rows of tokens with adjacent heads; cuDNN is given (sequences, heads, tokens, columns) with

@@ -103,7 +103,7 @@ pub fn pointwise(what: &Pointwise, scales: [f32; 2], inputs: &[Value], output: &
     all
 }
 
-/// Reduces rows, or as many neighbors as the output is smaller.
+/// Reduces rows, or as many neighbours as the output is smaller.
 pub fn reduction(what: &Reduction, x: Value, output: &Tensor) -> Vec<f32> {
     let (first, next) = modes::fold(what.operator);
     let mut all = vec![first; output.count() as usize];
@@ -127,7 +127,7 @@ pub fn reduction(what: &Reduction, x: Value, output: &Tensor) -> Vec<f32> {
 }
 
 /// Computes a product for each batch, limited to the batch's numbers of rows, columns and terms. A factor with fewer
-/// batches is shared by neighbors.
+/// batches is shared by neighbours.
 pub fn matmul(
     operation: &Operation,
     a: Value,

@@ -1,4 +1,4 @@
-//! Nonblocking initialization, and endings.
+//! Nonblocking initialisation, and endings.
 
 use super::*;
 

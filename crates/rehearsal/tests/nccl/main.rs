@@ -34,7 +34,7 @@ fn nonblocking() -> Old {
     Old(words)
 }
 
-/// Serializes tests, which share devices on which one thread at a time may issue operations.
+/// Serialises tests, which share devices on which one thread at a time may issue operations.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

@@ -79,7 +79,7 @@ fn one_thread_at_a_time_and_none_in_a_group_of_another() {
         let other = 1 - rank.rank;
         assert_eq!(ncclGroupStart(), SUCCESS);
         assert_eq!((rank.send(out, other), rank.receive(into, other)), (SUCCESS, SUCCESS));
-        // Destroying twice is undefined behavior.
+        // Destroying twice is undefined behaviour.
         let again = ncclCommDestroy(rank.comm);
         let handle = Sent(rank.comm.addr());
         let elsewhere = move || {

@@ -17,7 +17,7 @@ pub struct Chaos {
     pub fault_one_in: u32,
 }
 
-/// A well-mixed hash of several numbers (splitmix64's finalizer).
+/// A well-mixed hash of several numbers (splitmix64's finaliser).
 pub(crate) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);

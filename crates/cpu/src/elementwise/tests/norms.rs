@@ -12,7 +12,7 @@ fn kinds() -> impl Iterator<Item = NormKind> {
     })
 }
 
-/// The norm of one group in f64: normalized values, mean and reciprocal deviation.
+/// The norm of one group in f64: normalised values, mean and reciprocal deviation.
 fn reference(kind: NormKind, x: &[f64]) -> (Vec<f64>, f64, f64) {
     let n = x.len() as f64;
     let mean = if kind.centred { x.iter().sum::<f64>() / n } else { 0.0 };
@@ -142,7 +142,7 @@ fn norms_agree_with_f64() {
                         .collect()
                 })
                 .collect();
-            // Rounding the normalized value first costs another half unit of bf16, times the weight.
+            // Rounding the normalised value first costs another half unit of bf16, times the weight.
             let twice = if case.kind.round_first && case.x.elem == Elem::Bf16 { 1.2e-2 } else { 2e-6 };
             out.check("norm", &blank, twice, |row, col| want[row][col]);
         });

@@ -354,7 +354,7 @@ fn adamw_follows_its_definition() {
                     old.get(0, i) * (1.0 - 0.01)
                         - 0.1 * (want_m(i) / 0.19) / ((want_v(i) / 0.0975).sqrt() + 1e-3)
                 };
-                // Without a master the result is one of its two neighbors, not necessarily the nearer.
+                // Without a master the result is one of its two neighbours, not necessarily the nearer.
                 let apart = if elem == Elem::Bf16 && !with_master { 4e-3 } else { 3e-6 };
                 param.check("param", &param0, apart, |_, i| want(i));
                 if with_master {

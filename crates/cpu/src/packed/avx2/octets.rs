@@ -200,7 +200,7 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
     sums
 }
 
-/// The same by `vpdpbusd`, which adds products of four neighbors to 32 bits: two vectors of a group at a time, whose
+/// The same by `vpdpbusd`, which adds products of four neighbours to 32 bits: two vectors of a group at a time, whose
 /// sums are combined at its end.
 ///
 /// # Safety

@@ -67,7 +67,7 @@ impl Bed {
         self.random(seed, shape, DType::F32)
     }
 
-    /// An uninitialized tensor.
+    /// An uninitialised tensor.
     pub fn empty(&self, [rows, cols]: [usize; 2], dtype: DType) -> Tensor {
         self.device.empty(rows, cols, dtype, Category::Data)
     }
