@@ -1,6 +1,6 @@
-//! Rates of causal attention in bf16, with 8 query and 8 key heads. Usage: `attention_bench [threads] [tokens] [head
-//! size] [documents] [rounds] [window]`; on one thread CPU time is measured, so other load on the machine does not
-//! matter. FLOPs count the pairs of the mask once.
+//! Rates of causal attention in bf16, with 8 query and 8 key heads. Usage:
+//! `attention_bench [threads] [tokens] [head size] [documents] [rounds] [window]`; on one thread CPU time is measured,
+//! so other load on the machine does not matter. FLOPs count the pairs of the mask once.
 #![allow(unsafe_code)]
 
 use fathom_cpu::attention::{

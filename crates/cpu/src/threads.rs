@@ -40,7 +40,8 @@ struct Shared {
     stop: AtomicBool,
 }
 
-// SAFETY: `job` is written only while the gate is shut and no helper is inside, and the release store that opens the gate publishes it.
+// SAFETY: `job` is written only while the gate is shut and no helper is inside, and the release store that opens the
+// gate publishes it.
 unsafe impl Sync for Shared {}
 // SAFETY: only helpers inside dereference the pointer in `job`, and `run` waits for them.
 unsafe impl Send for Shared {}

@@ -11,7 +11,7 @@ pub struct Attention<'a> {
     pub k: &'a Tensor,
     /// [tk, kv_heads x head_dim].
     pub v: &'a Tensor,
-    /// [tq, heads x head_dim]; may be f32 whatever q is.
+    /// [tq, heads x head_dim]; may be f32 whatever the type of q.
     pub out: &'a Tensor,
     /// f32 [tq, heads]: each row's natural log-sum-exp. A row that attends to nothing has minus infinity here and zeros
     /// in `out`.
@@ -76,8 +76,8 @@ pub struct AttentionBackward<'a> {
     pub accumulate: bool,
 }
 
-/// Gradient of an attention's sinks, from results over all keys: `dsinks_h -= sum over t of exp(sinks_h - lse_th)
-/// (out_th . dout_th)`.
+/// Gradient of an attention's sinks, from results over all keys:
+/// `dsinks_h -= sum over t of exp(sinks_h - lse_th) (out_th . dout_th)`.
 #[derive(Clone, Copy, Debug)]
 pub struct SinksBackward<'a> {
     /// [t, heads x head_dim].

@@ -5,8 +5,8 @@
 //!
 //! - MXFP4 (OCP Microscaling Formats 1.0): 32 e2m1 numbers under a power of two, chosen as in compressed-tensors so
 //!   that the largest is rounded, not clipped.
-//! - NVFP4 (NVIDIA, 2025): 16 e2m1 numbers under an e4m3 scale, and all scales of a weight under an f32, `448 x 6 /
-//!   largest`.
+//! - NVFP4 (NVIDIA, 2025): 16 e2m1 numbers under an e4m3 scale, and all scales of a weight under an f32,
+//!   `448 x 6 / largest`.
 //! - int4 (compressed-tensors' `pack-quantized`): -8 to 7 under `largest / 7.5`, by groups.
 //!
 //! Elements round to the nearest, ties to even.

@@ -95,8 +95,8 @@ pub enum Rule {
     /// `2^(floor(log2 largest) - high)`: the largest element may be clipped to the format's largest number (OCP
     /// Microscaling Formats 1.0, section 6.3).
     Floor,
-    /// The smallest power of two that keeps the largest element within the format (Transformer Engine's FP8 scales, rounded to
-    /// powers of two).
+    /// The smallest power of two that keeps the largest element within the format (Transformer Engine's FP8 scales,
+    /// rounded to powers of two).
     Covers,
 }
 

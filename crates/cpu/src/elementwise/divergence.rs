@@ -326,8 +326,8 @@ fn pair(beta: f64, q: f64, p: f64) -> [f64; 2] {
 }
 
 impl Best<'_> {
-    /// Compares with the student's log-probabilities `q`. The derivative of those by a logit is `d log q_i / dz_v = [i
-    /// = v] - q_v`.
+    /// Compares with the student's log-probabilities `q`. The derivative of those by a logit is
+    /// `d log q_i / dz_v = [i = v] - q_v`.
     fn compare(&self, q: &[f64], beta: f64) -> Compared {
         let p: Vec<f64> = self.logps.iter().map(|logp| f64::from(*logp)).collect();
         let mass = |logs: &[f64]| {

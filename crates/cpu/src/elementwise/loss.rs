@@ -235,8 +235,8 @@ struct Measures {
 impl Measures {
     const NONE: Measures = Measures { entropy: 0.0, bound: f32::INFINITY };
 
-    /// Combines all ranks' measures: with `w` the share of a rank's columns in the sum of exponentials, `H = sum w
-    /// (H_rank - log w)`.
+    /// Combines all ranks' measures: with `w` the share of a rank's columns in the sum of exponentials,
+    /// `H = sum w (H_rank - log w)`.
     ///
     /// # Safety
     /// `all` has four rows for each rank, with an element for `row` in each.

@@ -9,8 +9,8 @@ use fathom_tensor::moments::{BLOCK, noise};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// One AdamW update (Loshchilov and Hutter, 2019) of contiguous tensors, in PyTorch's order of operations; without a second moment
-/// SGD with momentum.
+/// One AdamW update (Loshchilov and Hutter, 2019) of contiguous tensors, in PyTorch's order of operations; without a
+/// second moment SGD with momentum.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
     /// Elements of each tensor.

@@ -46,7 +46,7 @@ const fn halved<F: Format>() -> bool {
 #[repr(C, align(64))]
 struct Config([u8; 64]);
 
-/// Palette 1: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 codes of as many pairs. (Intel SDM vol. 1, 18.2.)
+/// Palette 1: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 codes of `pairs` pairs. (Intel SDM vol. 1, 18.2.)
 const fn config(pairs: usize) -> Config {
     let mut bytes = [0u8; 64];
     bytes[0] = 1;

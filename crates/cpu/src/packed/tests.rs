@@ -371,7 +371,8 @@ fn the_largest_products_of_many_rows() {
     }
 }
 
-/// Products with ggml's own blocks, compared with the elements that ggml's library made of them (`oracle/gguf_blocks.py`).
+/// Products with ggml's own blocks, compared with the elements that ggml's library made of them
+/// (`oracle/gguf_blocks.py`).
 #[test]
 fn products_with_golden_blocks() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_gguf");

@@ -227,8 +227,8 @@ impl CublasLt {
         stream: Stream,
     ) -> Result<()> {
         let (one, beta) = (1f32, if operands.accumulate { 1f32 } else { 0f32 });
-        // SAFETY: descriptors live as long as the plan; the addresses are the caller's promise; both factors are read before the
-        // call returns.
+        // SAFETY: descriptors live as long as the plan; the addresses are the caller's promise; both factors are read
+        // before the call returns.
         let status = unsafe {
             sys::cublasLtMatmul(
                 at(self.handle),

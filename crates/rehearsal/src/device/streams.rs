@@ -79,7 +79,7 @@ impl State {
     /// Puts an operation on a stream, or into the graph being captured there.
     ///
     /// # Errors
-    /// If there is no such stream, or if a captured operation waits outside its capture or is waited for.
+    /// If there is no such stream, or if an event is recorded or waited for during a capture.
     pub fn push(&mut self, stream: u64, op: Op) -> Result<(), CUresult> {
         let Some(queue) = self.streams.get_mut(&stream) else {
             complain("a stream", format!("{stream:#x} is none, or was destroyed"));

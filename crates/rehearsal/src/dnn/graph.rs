@@ -63,8 +63,8 @@ impl Graph {
         Ok(Graph { handle, operations, tensors, outputs, limits, factors })
     }
 
-    /// Workspace in bytes: one word per head of an output, and all of a product that is summed over heads and has no memory
-    /// of its own.
+    /// Workspace in bytes: one word per head of an output, and all of a product that is summed over heads and has no
+    /// memory of its own.
     pub fn workspace(&self) -> i64 {
         let outputs = self.outputs.iter().filter_map(|uid| self.tensors.get(uid));
         let heads = |tensor: &Tensor| tensor.dims[..2.min(tensor.dims.len())].iter().product::<i64>();

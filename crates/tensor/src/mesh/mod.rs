@@ -1,8 +1,8 @@
 //! The mesh: ranks in a grid, the link between them, and the collectives along its axes.
 //!
-//! A mesh of one rank is the same code path: its collectives are copies or nothing. Every sum runs in ascending order of
-//! the ranks with f32 accumulation and is rounded once, so a result does not depend on timing, and is the same on all
-//! ranks. Buffers of a collective are charged to [`crate::Category::Comm`] on the rank's own pool.
+//! A mesh of one rank is the same code path: its collectives are copies or nothing. Every sum runs in ascending order
+//! of the ranks with f32 accumulation and is rounded once, so a result does not depend on timing, and is the same on
+//! all ranks. Buffers of a collective are charged to [`crate::Category::Comm`] on the rank's own pool.
 
 mod collectives;
 pub mod conformance;

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use super::Tag;
 
-/// Totals since the engine was opened. All but `stall_s` are the same on a machine without data, whose clock predicts it.
+/// Totals since the engine was opened. All but `stall_s` are the same on a machine without data, whose clock predicts
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Bytes written, as stored, without padding to pages.

@@ -42,7 +42,7 @@ pub fn run(launch: &Launch) {
     assert_eq!(launch.args.kinds(), kernel.kinds(), "{}", launch.entry.name);
     let (mut args, grid) = (launch.args, launch.grid);
     assert!(grid.threads <= kernel.threads, "{}: {} threads", launch.entry.name, grid.threads);
-    // SAFETY: as many arguments as the kernel has, of its kinds.
+    // SAFETY: the arguments have the number and kinds of the kernel's parameters.
     let values = args.with_pointers(|pointers| unsafe { kernel.read(pointers.as_mut_ptr()) });
     let grid = Grid { blocks: grid.blocks, threads: grid.threads, shared_bytes: grid.shared_bytes };
     program.run(launch.entry.name, grid, &values).unwrap();
