@@ -38,7 +38,7 @@ pub fn scale(block: &[f32]) -> (f32, f32) {
 }
 
 /// The e4m3 code below or above `x`, a value divided by its block's scale: above if the fraction of `x` between the two
-/// exceeds what `noise` of 2^20 leaves. An exactly representable value is unchanged by the noise.
+/// plus `noise` / 2^20 reaches one. An exactly representable value is unchanged by the noise.
 #[inline(always)]
 pub fn encode(x: f32, noise: u32) -> u8 {
     let sign = (x.to_bits() >> 24) & 0x80;
