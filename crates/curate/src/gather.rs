@@ -171,7 +171,7 @@ impl Crate {
     }
 }
 
-/// How many files each crate gives.
+/// Number of files taken from each crate.
 fn choose(crates: &[Crate], options: &GatherOptions) -> Vec<usize> {
     let mut order: Vec<usize> = (0..crates.len()).collect();
     order.sort_by_key(|&i| (XxHash3_64::oneshot_with_seed(options.seed, crates[i].name.as_bytes()), i));
@@ -193,7 +193,7 @@ fn choose(crates: &[Crate], options: &GatherOptions) -> Vec<usize> {
     taken
 }
 
-/// Why the file `name` of the default corpus is not good text, if so.
+/// Reason to reject the file `name` of the default corpus; `None` if it is good text.
 fn screen(name: &str, text: &str) -> Option<Reason> {
     if memchr::memchr(0, text.as_bytes()).is_some() {
         return Some(Reason::Binary);

@@ -1,4 +1,4 @@
-//! The page of a curation, drawn from its account alone.
+//! The HTML report of a curation, rendered from its statistics alone.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use super::tally::{Sample, Score};
 use crate::durable;
 use crate::error::Error;
 
-/// Distributions drawn for one stage; the tables hold all of them.
+/// Distributions drawn per stage; the tables contain all of them.
 const CHARTS: usize = 12;
-/// Names listed of one group, such as languages.
+/// Names listed per group, such as languages.
 const NAMES: usize = 20;
 /// Damaged records listed.
 const DAMAGE: usize = 50;
 
-/// The page: one self-contained HTML text.
+/// Renders the report as one self-contained HTML document.
 pub fn report_page(stats: &Stats) -> String {
     let read = human::counted(stats.documents_read(), "document");
     let facts = vec![
@@ -52,18 +52,18 @@ pub fn report_page(stats: &Stats) -> String {
     document(&heading, &sections)
 }
 
-/// Writes the page into the folder of a curation; gives its path.
+/// Writes the report into the folder of a curation and returns its path.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn save_page(out: &Path, stats: &Stats) -> Result<PathBuf, Error> {
     let path = out.join("report.html");
     durable::write_whole(&path, report_page(stats).as_bytes())?;
     Ok(path)
 }
 
-/// One bar a stage: what went on, and what was dropped by reason. A copy of a document goes on with it, so a stage can
-/// hand on more than came in.
+/// One bar per stage: documents passed on, and documents dropped by reason. Copies are passed on too, so a stage can
+/// output more documents than it received.
 fn funnel(stats: &Stats) -> String {
     let wide = |stage: &StageStats| stage.tally.documents_in.max(stage.tally.documents_out);
     let most = stats.stages.iter().map(wide).max().unwrap_or(0).max(1) as f64;
@@ -94,7 +94,7 @@ fn funnel(stats: &Stats) -> String {
     html
 }
 
-/// Entries with the most documents first, names deciding among equals.
+/// Entries in descending order of documents; ties by name.
 fn by_documents<'a>(
     entries: impl Iterator<Item = (&'a String, &'a crate::Dropped)>,
 ) -> Vec<(&'a String, &'a crate::Dropped)> {
