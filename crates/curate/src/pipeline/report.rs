@@ -138,7 +138,7 @@ fn chart(title: String, label: &str, histogram: &Histogram, limits: &[f64]) -> F
     Chart { title, note, label: label.into(), buckets, limits: limits.to_vec() }.draw()
 }
 
-/// Lengths behind the reader and behind the last stage.
+/// Text lengths after the reader and after the last stage.
 fn lengths(stats: &Stats) -> String {
     let with = |stage: &&StageStats| stage.tally.lengths.total() > 0;
     let first = stats.stages.iter().find(with);
@@ -190,7 +190,7 @@ fn scores(stats: &Stats) -> String {
             continue;
         }
         let _ = write!(html, "<h3>{}</h3>", escape(&stage.name));
-        // Those that dropped something come first.
+        // Scores that dropped something come first.
         let mut scores: Vec<(&String, &Score)> = tally.scores.iter().collect();
         scores.sort_by_key(|(name, score)| (score.dropped.is_empty(), *name));
         let drawn = scores.iter().take(CHARTS);
@@ -207,7 +207,7 @@ fn scores(stats: &Stats) -> String {
     html
 }
 
-/// What was just kept and what was just dropped.
+/// Table of the documents just above and just below the limit.
 fn samples(score: &Score) -> String {
     let line = |kept: &str, sample: &Sample| {
         vec![kept.to_owned(), human::number(sample.value), sample.id.clone(), sample.text.clone()]
@@ -217,7 +217,7 @@ fn samples(score: &Score) -> String {
     table(&["", "value", "document", "text"], &kept.chain(dropped).collect::<Vec<_>>())
 }
 
-/// Sizes of the clusters of duplicates, and examples of them.
+/// Sizes of the clusters of duplicates, with examples.
 fn duplicates(stats: &Stats) -> String {
     let mut html = String::new();
     for stage in stats.stages.iter().filter(|stage| !stage.tally.clusters.is_empty()) {
