@@ -134,7 +134,7 @@ struct Crate {
 }
 
 impl Crate {
-    /// Reads the crate in `folder`; `None` if it has no text.
+    /// Lists the files of the crate in `folder`; `None` if it has no text.
     fn list(folder: &Path, skip: fn(&str) -> bool, counters: &mut Counters) -> Result<Option<Crate>, Error> {
         let mut files = below(folder, Links::Never, skip, counters)?;
         files.retain(|file| {

@@ -207,7 +207,7 @@ fn scores(stats: &Stats) -> String {
     html
 }
 
-/// Table of the documents just above and just below the limit.
+/// Table of documents near the threshold, kept and dropped.
 fn samples(score: &Score) -> String {
     let line = |kept: &str, sample: &Sample| {
         vec![kept.to_owned(), human::number(sample.value), sample.id.clone(), sample.text.clone()]

@@ -330,7 +330,7 @@ impl Decompressor {
     }
 }
 
-/// Reads what a buffered reader has ready.
+/// Copies what a buffered reader has available.
 fn copy_ready(from: &mut impl BufRead, into: &mut [u8]) -> io::Result<usize> {
     let ready = from.fill_buf()?;
     let count = ready.len().min(into.len());
@@ -358,7 +358,7 @@ impl BufRead for Decompressor {
     }
 }
 
-/// The dictionary that a `.warc.zst` file carries in its first, skippable frame; empty without one.
+/// Dictionary in the first, skippable frame of a `.warc.zst` file; empty if there is none.
 fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
     const FRAME: &[u8] = b"\x5d\x2a\x4d\x18";
     const LARGEST: u32 = 16 << 20;
@@ -381,17 +381,17 @@ fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A buffered file that can go back to a mark as long as it is not far back.
+/// A buffered file that can return to a recent mark.
 struct Marked {
     inner: Box<dyn Read + Send>,
     buffer: Vec<u8>,
     at: usize,
-    /// Offset in the file of `buffer[0]`.
+    /// Offset of `buffer[0]` in the file.
     start: u64,
     mark: u64,
-    /// Bytes gone back over so far.
+    /// Total bytes rewound so far.
     second_looks: u64,
-    /// The last error of the file itself.
+    /// Last error of the file itself.
     failure: Option<io::Error>,
 }
 
@@ -408,7 +408,7 @@ impl Marked {
         self.mark = self.offset();
     }
 
-    /// Goes back to `skip` bytes behind the mark if those bytes are still there and the budget of second looks allows.
+    /// Rewinds to `skip` bytes after the mark if those bytes are still buffered and the rescan budget allows.
     fn back_to_mark(&mut self, skip: u64) {
         let (here, target) = (self.offset(), self.mark + skip);
         let distance = here.saturating_sub(target);
@@ -418,7 +418,7 @@ impl Marked {
         }
     }
 
-    /// Reads one more chunk behind the buffer; false at the end of the file.
+    /// Appends one more chunk to the buffer; false at the end of the file.
     fn more(&mut self) -> io::Result<bool> {
         let keep = self.mark.saturating_sub(self.start).min(self.at as u64) as usize;
         let drop = if self.buffer.len() - keep > REPLAY { self.at } else { keep };
@@ -446,15 +446,15 @@ impl Marked {
         }
     }
 
-    /// The next bytes, at least `count` unless the file ends before.
+    /// Next bytes without consuming them, at least `count` unless the file ends before.
     fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
         while self.buffer.len() - self.at < count && self.more()? {}
         Ok(&self.buffer[self.at..])
     }
 
-    /// Moves to the next place where `magic` stands; false if the file ends before.
+    /// Advances to the next occurrence of `magic`; false if the file ends before.
     fn find(&mut self, magic: &[u8]) -> io::Result<bool> {
-        // What was searched need not be kept for another look.
+        // Bytes already searched need not be kept for a rescan.
         self.mark = self.offset();
         loop {
             let ahead = self.peek(magic.len())?;
@@ -473,7 +473,7 @@ impl Marked {
         }
     }
 
-    /// Skips zero bytes, with which some writers pad; true if anything else follows.
+    /// Skips zero bytes, used as padding by some writers; true if other data follows.
     fn skip_zeros(&mut self) -> io::Result<bool> {
         loop {
             let ahead = self.fill_buf()?;
