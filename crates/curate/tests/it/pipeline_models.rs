@@ -60,7 +60,7 @@ impl Score for Sevens {
     }
 }
 
-/// Classes short, medium and long; the score is always 1.
+/// Classifies texts as short, medium or long, with fixed scores.
 struct Lengths([String; 3]);
 
 impl Classify for Lengths {
