@@ -10,10 +10,8 @@
 //! | 16 | 8 | number of values, u64 |
 //! | 24 | 32 | [`Store::fingerprint`] of the store that it belongs to |
 //! | 56 | 32 | BLAKE3 of the values |
-//! | 88 | 32 | hash of its origin: the reference model's hash, for best tokens the hash of teacher and settings,
-//! otherwise zeros |
-//! | 120 | 4 n | one f32 per token in the order of `.bin`; in `.best` a fixed number of pairs per token, in `.values`
-//! a fixed number per document |
+//! | 88 | 32 | hash of its origin: the reference model's hash, for best tokens the hash of teacher and settings, otherwise zeros |
+//! | 120 | 4 n | one f32 per token in the order of `.bin`; in `.best` a fixed number of pairs per token, in `.values` a fixed number per document |
 //!
 //! A token's value refers to the token as a target: the weight of its loss given all preceding tokens, or its
 //! log-probability.
