@@ -46,7 +46,7 @@ pub(crate) struct LineFacts {
     pub(crate) cut_off: u32,
     /// Number of lines whose last character is terminal punctuation in any script.
     pub(crate) terminal: u32,
-    /// Number of lines of at most [`Lines::find`]'s `short` characters.
+    /// Number of lines of at most `short` characters, as passed to [`find_lines`].
     pub(crate) short: u32,
 }
 
