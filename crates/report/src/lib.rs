@@ -5,7 +5,7 @@
 //! ```text
 //! metrics.jsonl -> RunLog -> html::page          one self-contained report.html
 //!                         -> diff::compare       two runs side by side
-//! tensorboard::EventFile                         scalars of a run that goes on
+//! tensorboard::EventFile                         scalars of a run in progress
 //! trace::TraceWriter                             spans of a profile, for Perfetto
 //! ```
 //!

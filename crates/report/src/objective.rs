@@ -60,7 +60,7 @@ pub struct Objective {
     pub first: &'static str,
     /// Axis label of the loss.
     pub loss: &'static str,
-    /// Whether the run is judged by context and compression.
+    /// True if the run is judged by context and compression.
     pub of_text: bool,
 }
 

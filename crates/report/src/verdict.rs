@@ -16,7 +16,7 @@ pub struct Verdict {
     pub value: String,
     /// Comparison or explanation.
     pub note: String,
-    /// Whether it meets its target; `None` if there is no target.
+    /// True if the figure meets its target; `None` if there is no target.
     pub passes: Option<bool>,
 }
 

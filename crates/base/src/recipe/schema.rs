@@ -52,7 +52,7 @@ impl Kind {
 pub struct Leaf {
     /// Kind of the value.
     pub kind: Kind,
-    /// Whether the text `none` unsets it.
+    /// True if the text `none` unsets the key.
     pub optional: bool,
     /// Returns an error if the key's own type does not accept the value.
     pub check: fn(&toml::Value) -> Result<(), String>,
@@ -67,7 +67,7 @@ pub enum Shape {
     Table {
         /// Its keys.
         schema: TableSchema,
-        /// Whether the table may be absent.
+        /// True if the table may be absent.
         optional: bool,
     },
     /// An array of tables.

@@ -23,7 +23,7 @@ pub fn copy_id(id: &str, number: usize) -> String {
     format!("{id}{COPY}{number}")
 }
 
-/// Id of the document that `id` is a copy of; `id` itself if it is no copy.
+/// Id of the document that `id` is a copy of; `id` itself if it is not a copy.
 pub fn original_id(id: &str) -> &str {
     match id.rsplit_once(COPY) {
         Some((original, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {

@@ -80,7 +80,7 @@ impl Split {
     pub fn part(&self, id: &str) -> SplitPart {
         let hash = XxHash3_64::oneshot_with_seed(self.seed, id.as_bytes());
         let place = (hash >> 11) as f64 / (1u64 << 53) as f64;
-        // Validation lies at the lower end and test at the upper, so that both can grow.
+        // Validation is at the lower end and test at the upper, so that both can grow.
         match () {
             () if place < self.validation => SplitPart::Validation,
             () if place >= 1.0 - self.test => SplitPart::Test,

@@ -1,8 +1,8 @@
 //! Text that passes through a curation before it becomes a corpus.
 //!
 //! A recipe of `fathom curate` names the stages. The corpus handles ordering, splits, long documents and tokenization
-//! itself, so such stages at the end of a recipe are left out. The curation lies in `OUT/curated`, laid out like a
-//! standalone one.
+//! itself, so such stages at the end of a recipe are left out. The curation is stored in `OUT/curated`, laid out like
+//! a standalone one.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -254,7 +254,7 @@ mod tests {
             let pairs = find(&SemanticOptions { keep, ..options.clone() }, &texts);
             assert_eq!(groups(&pairs), [(20, 0), (40, 30), (50, 10)], "{keep:?}");
         }
-        // The centre lies in between: the document on the axis is farther from it.
+        // The centre is in between: the document on the axis is farther from it.
         let hard = find(&options, &texts);
         assert!(hard.contains(&(20, 0)) && hard.contains(&(50, 10)), "{hard:?}");
         let easy = find(&SemanticOptions { keep: Preference::Easy, ..options.clone() }, &texts);

@@ -151,7 +151,7 @@ fn leaks_and_repeats_are_cut_and_sources_weighed() {
         assert_eq!(tally(&stats, name).lengths.total(), tally(&stats, name).documents_out, "{name}");
     }
 
-    // Of thirty notices one is left, and nothing else has become shorter.
+    // One of thirty notices is left, and nothing else has become shorter.
     assert_eq!(clean.iter().filter(|(_, text)| text.contains(NOTICE)).count(), 30);
     let distinct = texts(&stats, out.path(), "substrings");
     assert_eq!(distinct.len(), clean.len());

@@ -18,7 +18,7 @@ impl Overlap {
         let (truth, found) = (shingles(truth), shingles(found));
         let both: usize = truth.iter().map(|(words, n)| n.min(found.get(words).unwrap_or(&0))).sum();
         let (all_true, all_found): (usize, usize) = (truth.values().sum(), found.values().sum());
-        // As in the benchmark, a page without extracted text does not count for precision.
+        // The benchmark does not count a page without extracted text for precision.
         if all_found > 0 {
             self.precisions.push(both as f64 / all_found as f64);
         }

@@ -67,7 +67,7 @@ pub enum Filter {
     GopherTop(u8),
     /// Characters of repeated n-grams per character.
     GopherDup(u8),
-    /// datatrove's Gopher quality: words that are no punctuation.
+    /// datatrove's Gopher quality: words that are not punctuation.
     GopherWordCount,
     /// Characters per such word.
     GopherMeanWordLength,

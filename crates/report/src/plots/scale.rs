@@ -18,7 +18,7 @@ pub struct Axis {
     pub label: String,
     /// Spacing.
     pub kind: AxisKind,
-    /// Whether a linear axis begins at zero.
+    /// True if a linear axis begins at zero.
     pub from_zero: bool,
     /// Formats a tick; the second argument is the distance between ticks.
     pub tick: fn(f64, f64) -> String,

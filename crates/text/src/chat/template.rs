@@ -169,7 +169,7 @@ impl Template {
             };
             printed.map_err(|_| Fault::new(ErrorKind::WriteFailure, "the text is too long"))
         });
-        // As in Python, none is not iterable; undefined is iterable and a sequence.
+        // Python's rules: `none` is not iterable; undefined is iterable and a sequence.
         environment.add_test("iterable", |value: &Value| {
             use ValueKind::{Iterable, Map, Seq, String, Undefined};
             matches!(value.kind(), Undefined | Seq | Map | Iterable | String)

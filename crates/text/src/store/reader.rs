@@ -380,7 +380,7 @@ impl Store {
                 out.extend(bytes.as_chunks().0.iter().map(|&id| u32::from(u16::from_le_bytes(id))))
             }
             IdType::I32 => out.extend(bytes.as_chunks().0.iter().map(|&id| u32::from_le_bytes(id))),
-            // A value that does not fit is no valid id; it remains recognizable as such.
+            // A value that does not fit is not a valid id; it remains recognizable as such.
             IdType::I64 => out.extend(
                 bytes
                     .as_chunks()

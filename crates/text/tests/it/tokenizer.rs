@@ -197,7 +197,7 @@ fn hostile_files_are_answered() {
     fathom_text::fuzz::fuzz_tokenizer_use(&with_parts(serde_json::json!({ "normalizer": sequence(3) })));
 }
 
-/// As in Llama 2's file only: its added tokens are normalized, but other files refer to them by their original
+/// Models the file of Llama 2: its added tokens are normalized, but other files refer to them by their original
 /// spelling.
 #[test]
 fn an_added_token_is_named_as_its_file_spells_it() {

@@ -1,10 +1,10 @@
 //! Main-content extraction by structure and density: linear in the page size, without a third-party tree.
 //!
-//! It has four steps. (1) Elements outside the content by their tag or name are pruned, unless that would remove most
-//! of the text ([`super::prune`]). (2) The container is selected: an element named as the body of an article, else
-//! `article`, else `main`, else the page; among several, the one with the most good text, if it holds a fair share of
-//! the page's. (3) Lists and boxes of links inside it are dropped. (4) Single blocks are kept or dropped by length,
-//! link density and their neighbours, and text before and after the article is removed ([`super::edges`]).
+//! There are four steps. (1) Elements outside the content by their tag or name are pruned, unless that would remove
+//! most of the text ([`super::prune`]). (2) The container is selected: an element named as the body of an article,
+//! else `article`, else `main`, else the page; among several, the one with the most good text, if it holds a fair
+//! share of the page's. (3) Lists and boxes of links inside it are dropped. (4) Single blocks are kept or dropped by
+//! length, link density and their neighbours, and text before and after the article is removed ([`super::edges`]).
 //! Steps 1 to 3 are based on trafilatura (Barbaresi, ACL 2021), step 4 on jusText (Pomikalek, 2011).
 
 use super::blocks::{Block, Blocks, Kind};

@@ -1,8 +1,8 @@
 //! A page as a flat tree: nodes in document order, each with its parent and the end of its subtree.
 //!
-//! It implements the rules of HTML that real pages rely on (implied end tags, void elements, table scopes), not all
-//! of them. Elements deeper than [`MAX_DEPTH`] are flattened into the deepest allowed one, which bounds the recursion
-//! depth of tree walkers.
+//! The parser implements the rules of HTML that real pages rely on (implied end tags, void elements, table scopes),
+//! not all of them. Elements deeper than [`MAX_DEPTH`] are flattened into the deepest allowed one, which bounds the
+//! recursion depth of tree walkers.
 
 use memchr::memmem;
 

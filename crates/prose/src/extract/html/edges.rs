@@ -51,7 +51,7 @@ pub(super) fn is_address(line: &str) -> bool {
 }
 
 /// Drops sections of other articles: from a line that announces them to the next heading of its level, or to the next
-/// paragraph if the line is no heading; unless that would remove much of the text.
+/// paragraph if the line is not a heading; unless that would remove much of the text.
 fn drop_related(all: &Blocks, keep: &mut [bool]) {
     const SHARE: f32 = 0.3;
     // Too long sections are reconsidered from the next line; this limit keeps a page of only such sections linear.

@@ -1,7 +1,7 @@
 //! A lenient HTML tokenizer over the bytes of a page: tags, their attributes, and text spans.
 //!
-//! It follows the HTML standard where that matters for real pages (raw text elements, comments, quotes in attributes)
-//! and is linear in the page: every byte is examined once, whatever it is.
+//! The tokenizer follows the HTML standard where that matters for real pages (raw text elements, comments, quotes in
+//! attributes) and takes time linear in the page: every byte is examined once, whatever its value.
 
 use memchr::{memchr, memchr2, memmem};
 

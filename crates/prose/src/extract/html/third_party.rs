@@ -141,7 +141,7 @@ impl Crates {
         if options.comments && !result.comments_html.is_empty() {
             result.content_html.push_str(&result.comments_html);
         }
-        // As a last resort the crate writes an article's blocks and lines without separators.
+        // In its last fallback the crate writes an article's blocks and lines without separators.
         let lines =
             result.content_html.replace(&format!("{LINE_START} "), "<br>").replace(LINE_START, "<br>");
         let text = all_text(&lines, options.max_elements)?;
@@ -156,7 +156,7 @@ impl Crates {
     ) -> Result<String, Refusal> {
         let html = Dom::parse(page, options.max_elements / 10)?.to_html();
         let none = HashSet::new();
-        // As in Curator, every paragraph is kept if words cannot be counted.
+        // Like Curator, keeps every paragraph if words cannot be counted.
         let (words, every) = match self.words(language)? {
             Words::Of(words) => (words, false),
             Words::Uncountable => (&none, true),

@@ -1,8 +1,8 @@
 //! LaTeX papers to text: sections become headings, equations are kept, macros of the paper are expanded; comments,
 //! floats and the bibliography are left out.
 //!
-//! It supports TeX as used in papers, with arguments and braces, but is not a TeX engine: catcodes, counters and
-//! conditionals (except `\iffalse`) are not supported. Expansion is bounded in depth, number and size.
+//! The converter supports TeX as used in papers, with arguments and braces, but is not a TeX engine: catcodes,
+//! counters and conditionals (except `\iffalse`) are not supported. Expansion is bounded in depth, number and size.
 
 mod input;
 mod literal;

@@ -1,10 +1,9 @@
 //! Fast byte-level BPE: the same ids as the `tokenizers` crate, several tens of times faster.
 //!
-//! It has three parts: words are split by functions that implement the expressions of the known families ([`scan`]);
-//! known words are looked up ([`cache`]); new ones are merged by the ranks ([`bpe`]). A tokenizer is supported only
-//! if each of its components is reproduced exactly; all others stay with the `tokenizers` crate, and so does a text
-//! that the normalizer might change.
-//! normaliser might change.
+//! The engine has three parts: words are split by functions that implement the expressions of the known families
+//! ([`scan`]); known words are looked up ([`cache`]); new ones are merged by the ranks ([`bpe`]). A tokenizer is
+//! supported only if each of its components is reproduced exactly; all others stay with the `tokenizers` crate, and
+//! so does a text that the normalizer might change.
 
 mod added;
 mod alphabet;

@@ -173,7 +173,7 @@ impl<const CONTRACTIONS: bool> Scan for O200k<CONTRACTIONS> {
         let (class, bytes) = self.classes.at(text, at);
         let (first, after) = (text[at], at + bytes);
         let (next, next_bytes) = if after < text.len() { self.classes.at(text, after) } else { (0, 0) };
-        // An optional character before the word that is no letter, number or line end.
+        // An optional character before the word that is not a letter, number or line end.
         let before_word = class & (LETTER | NUMBER) == 0 && !is_line_end(first);
         let word = [(before_word, after, next), (true, at, class)];
         for (tried, from, class) in word {
