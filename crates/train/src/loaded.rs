@@ -110,8 +110,8 @@ impl<'a> Loaded<'a> {
     }
 
     /// The gradient of the objective with respect to the hidden states `y` of this rank's tokens, [t, d]. Adds the
-    /// head's own gradients to `grads` and the objective to its sums; `asked` is the result of [`Loaded::ask`]. A
-    /// z-loss requires the weights to be applied in the head.
+    /// head's own gradients to `grads` and the objective to its sums; `asked` is the result of [`Loaded::ask`]. The
+    /// z-loss applies only to objectives with constant weights.
     pub fn judge(
         &self,
         model: &Model,
