@@ -127,7 +127,7 @@ struct Recorder<'a> {
     params: &'a Params,
     places: &'a Places,
     tokens: usize,
-    /// Whether the next segment's input depends on something trainable.
+    /// True if the next segment's input depends on something trainable.
     grads: bool,
     segments: Vec<Segment>,
 }

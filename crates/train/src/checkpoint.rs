@@ -384,7 +384,7 @@ impl Checkpoints {
     }
 }
 
-/// Whether a name is that of an unfinished checkpoint, or of one put aside. Other names, such as those of copies, are
+/// True if a name is that of an unfinished checkpoint, or of one put aside. Other names, such as those of copies, are
 /// never written by a run.
 fn is_left_over(name: &str) -> bool {
     let step = |end| name.strip_prefix('.')?.strip_suffix(end).and_then(step_of);
@@ -397,7 +397,7 @@ fn step_of(name: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Whether a stage ended with this checkpoint, so that the run continues with the next stage.
+/// True if a stage ended with this checkpoint, so that the run continues with the next stage.
 fn ends_a_stage(folder: &Path) -> bool {
     read_state(folder).is_ok_and(|State { progress, .. }| progress.stage > 0 && progress.stage_step == 0)
 }

@@ -5,7 +5,7 @@ use fathom_model::{RopeScaling, Spec};
 
 use crate::recipe::{RopeType, Stage};
 
-/// Whether a stage extends the context.
+/// True if a stage extends the context.
 pub fn extends(stage: &Stage) -> bool {
     stage.rope_type != RopeType::Keep || stage.rope_theta.is_some()
 }

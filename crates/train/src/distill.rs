@@ -34,7 +34,7 @@ pub struct Frozen {
 /// Settings of distillation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distill {
-    /// Kind of divergence: 0 is forward KL, 1 reverse, values between are generalized Jensen-Shannon.
+    /// Kind of divergence: 0 is forward KL, 1 reverse, values between are generalised Jensen-Shannon.
     pub beta: f64,
     /// Divides the logits of both models.
     pub temperature: f64,
@@ -51,7 +51,7 @@ pub struct Distill {
 pub struct Best {
     /// Number of tokens per label.
     pub tokens: usize,
-    /// If true, the remaining mass is one more token; otherwise the best tokens are normalized to sum to one.
+    /// If true, the remaining mass is one more token; otherwise the best tokens are normalised to sum to one.
     pub rest: bool,
 }
 

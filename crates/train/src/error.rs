@@ -47,7 +47,7 @@ pub enum Error {
         norm: f64,
         /// The step of the last checkpoint.
         saved: Option<u64>,
-        /// Whether gradients are clipped.
+        /// True if gradients are clipped.
         clipped: bool,
     },
     /// A rank is gone, or ranks diverged.
@@ -60,7 +60,7 @@ pub enum Error {
         step: u64,
         /// The ranks that differ, or the candidates if it is unclear which of them do.
         ranks: Vec<usize>,
-        /// Whether the differing ranks are known.
+        /// True if the differing ranks are known.
         known: bool,
     },
     /// A checkpoint could not be written.

@@ -99,7 +99,7 @@ pub trait Weigh {
         1.0
     }
 
-    /// Whether log-probabilities are over the tokens from which each label was sampled only ([`crate::Rolled::kept`]).
+    /// True if log-probabilities are over the tokens from which each label was sampled only ([`crate::Rolled::kept`]).
     fn keeps(&self) -> bool {
         false
     }
@@ -114,12 +114,12 @@ pub trait Weigh {
         OfEntropy::Unasked
     }
 
-    /// Whether an in-memory reference runs in each step; otherwise the source of the micro-batches has run it.
+    /// True if an in-memory reference runs in each step; otherwise the source of the micro-batches has run it.
     fn asks_reference(&self) -> bool {
         true
     }
 
-    /// Whether it needs sums over all micro-batches of a step before it weighs any: [`Weigh::ahead`] of each.
+    /// True if it needs sums over all micro-batches of a step before it weighs any: [`Weigh::ahead`] of each.
     fn looks_ahead(&self) -> bool {
         false
     }
@@ -157,12 +157,12 @@ pub enum Asks {
 }
 
 impl Asks {
-    /// Whether the vocabulary head is used.
+    /// True if the vocabulary head is used.
     pub fn vocabulary(self) -> bool {
         self != Asks::Scores
     }
 
-    /// Whether the head of scores is used.
+    /// True if the head of scores is used.
     pub fn scores(self) -> bool {
         self != Asks::Vocabulary
     }
@@ -329,7 +329,7 @@ pub struct Goal {
     pub after: Vec<Arc<Spec>>,
     /// Models that judge answers, whose weights are in memory during steps too. For plans.
     pub judges: Vec<Arc<Spec>>,
-    /// Whether steps report the label metrics of [`Objective::measured`].
+    /// True if steps report the label metrics of [`Objective::measured`].
     pub measured: bool,
 }
 
@@ -339,7 +339,7 @@ impl Goal {
         if self.measured { self.objective.measured() } else { Measured::Nothing }
     }
 
-    /// Whether other adapters take steps between this one's, so that nothing may be in flight when a step ends.
+    /// True if other adapters take steps between this one's, so that nothing may be in flight when a step ends.
     pub(crate) fn takes_turns(&self) -> bool {
         !self.before.is_empty() || !self.after.is_empty()
     }

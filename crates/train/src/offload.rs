@@ -67,7 +67,7 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Whether they have the same places as a step wants, each at least as large.
+    /// True if they have the same places as a step wants, each at least as large.
     pub fn serves(&self, wanted: [Option<u64>; 2]) -> bool {
         self.bytes.iter().zip(wanted).all(|(have, want)| have.is_some() == want.is_some() && *have >= want)
     }

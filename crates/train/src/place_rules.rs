@@ -74,7 +74,7 @@ fn check_modules(recipe: &Recipe, specs: &[Spec]) -> Result<()> {
     Ok(())
 }
 
-/// Whether some stage recomputes modules.
+/// True if some stage recomputes modules.
 fn recomputes(recipe: &Recipe) -> bool {
     let of_all = recipe.activations.recompute_granularity;
     recipe.stage.iter().any(|stage| stage.recompute_granularity.unwrap_or(of_all) == Granularity::Selective)
@@ -128,7 +128,7 @@ impl Known {
     }
 }
 
-/// Whether a rule for a name, or for a prefix ending in `*`, applies to this activation.
+/// True if a rule for a name, or for a prefix ending in `*`, applies to this activation.
 fn speaks_of(rule: &str, name: &str) -> bool {
     rule.strip_suffix('*').map_or(rule == name, |prefix| name.starts_with(prefix))
 }

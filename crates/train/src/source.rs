@@ -99,9 +99,9 @@ pub struct Shape {
     pub seq_tokens: usize,
     /// Maximum number of documents in a micro-batch; padding counts as one.
     pub docs: usize,
-    /// Whether all are padded to the maximum number of tokens.
+    /// True if all are padded to the maximum number of tokens.
     pub one_length: bool,
-    /// Whether a single rank uses them, so that a step may have fewer.
+    /// True if a single rank uses them, so that a step may have fewer.
     pub alone: bool,
     /// Virtual tokens before each document.
     pub lead: usize,

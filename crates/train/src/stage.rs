@@ -225,8 +225,7 @@ pub fn refers(recipe: &Recipe) -> Refers {
     }
 }
 
-/// The weights that receive gradients. A value head is new and always does, as does a reward model's head with an
-/// adapter.
+/// The weights that receive gradients; a value head's, and with an adapter a reward model's head, always do.
 ///
 /// # Errors
 /// An invalid regular expression.
@@ -409,8 +408,7 @@ pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
     }
 }
 
-/// The specification during a stage: its rotary settings, and the positions that a model claims after it
-/// ([`crate::claim`]).
+/// The specification during a stage, with its rotary settings and the claimed positions ([`crate::claim`]).
 ///
 /// # Errors
 /// A scaling that the stage does not describe fully.
@@ -446,9 +444,8 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
     Ok(spec)
 }
 
-/// The rotary settings that a stage changes: those of layers with full attention, or the model's first setting if all
-/// layers have windows. A separate setting for layers with windows (Gemma 3, Cohere 2) stays unchanged, since distances
-/// stay within the window.
+/// The rotary settings that a stage changes: those of layers with full attention, or the first if all layers have
+/// windows. A separate one for layers with windows (Gemma 3, Cohere 2) stays, as distances stay within the window.
 fn stretched(spec: &Spec) -> Vec<bool> {
     let sees_all = |table: usize| {
         spec.layers.iter().any(|layer| layer.rope() == Some(table) && layer.window().is_none())

@@ -194,7 +194,7 @@ impl Trainer {
         self.params.forget_segments();
     }
 
-    /// Whether steps change a weight: by its gradient, or as a bias of expert selection.
+    /// True if steps change a weight: by its gradient, or as a bias of expert selection.
     pub(crate) fn changes(&self, id: ParamId) -> bool {
         self.params.get(id).trainable || self.model.choice_biases().any(|(_, bias)| bias == id)
     }

@@ -15,7 +15,7 @@ pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {
     let marks = marks.as_slice();
     let phases = phases(marks);
     let width = marks.len().div_ceil(POINTS).max(1);
-    // Of each run of adjacent points, the one with the most live bytes is kept, so that peaks survive.
+    // The point with the most live bytes in each run of adjacent points is kept, so that peaks survive.
     let live = |i: &usize| marks[*i].by_category.sum();
     let kept: Vec<usize> = (0..marks.len())
         .step_by(width)

@@ -52,7 +52,7 @@ const MOST_STEPS: u64 = i32::MAX as u64;
 const MOST_TOKENS: u64 = 1 << 60;
 
 impl State {
-    /// Whether it has a hash of `state.json`.
+    /// True if it has a hash of `state.json`.
     pub fn is_sealed(&self) -> bool {
         self.version >= SEALED
     }

@@ -60,7 +60,7 @@ pub enum Kind {
     Hang,
     /// Its steps take longer from this step on.
     Slow,
-    /// It is asked to stop.
+    /// The rank is asked to stop.
     Term,
     /// One of its gradients is NaN.
     Nan,
@@ -134,7 +134,7 @@ impl Faults {
         Faults { happened: Some(path.to_path_buf()), ..self }
     }
 
-    /// Whether a fault hits a rank in a step; each does so only once, except slowness.
+    /// True if a fault hits a rank in a step; each does so only once, except slowness.
     pub fn strike(&mut self, kind: Kind, rank: usize, step: u64) -> bool {
         if kind == Kind::Slow {
             let slow = |fault: &Fault| fault.kind == kind && fault.rank == rank && fault.step <= step;
@@ -154,7 +154,7 @@ impl Faults {
         !past.is_empty()
     }
 
-    /// Whether a bit flips in a step, on any rank.
+    /// True if a bit flips in a step, on any rank.
     fn flips(&self, step: u64) -> bool {
         self.left.iter().any(|fault| (fault.kind, fault.step) == (Kind::Flip, step))
     }

@@ -40,7 +40,7 @@ impl Injector {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a fault hits this rank in a step.
+    /// True if a fault hits this rank in a step.
     pub fn strikes(&self, kind: Kind, step: u64) -> bool {
         self.faults().strike(kind, self.rank, step)
     }

@@ -31,7 +31,7 @@ pub struct Ranks {
     pub sharding: Sharding,
     /// How keys and values travel between context parallel ranks.
     pub cp_comm: CpComm,
-    /// Whether documents are kept on few of those ranks.
+    /// True if documents are kept on few of those ranks.
     pub cp_dynamic: bool,
     /// The planned rank; a trainer uses its device's.
     pub rank: usize,

@@ -62,7 +62,7 @@ impl Budgets {
         Budgets { memory, host, disk }
     }
 
-    /// Whether a step stays within the budgets.
+    /// True if a step stays within the budgets.
     pub fn hold(&self, plan: &Plan) -> bool {
         self.excess(plan) == 0
     }

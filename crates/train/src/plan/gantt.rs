@@ -157,7 +157,7 @@ pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
     }
     let ends = |bars: &Vec<Bar>| bars.last().map_or(0.0, |bar| bar.end_s);
     gantt.passes_s = gantt.bars.iter().map(ends).fold(0.0, f64::max);
-    // Stages synchronize when the loss and the norm are summed, before the update.
+    // Stages synchronise when the loss and the norm are summed, before the update.
     gantt.step_s = gantt.passes_s + lanes.iter().map(|lane| lane.after_s).fold(0.0, f64::max);
     gantt.after_s = lanes.iter().map(|lane| lane.after_s).collect();
     gantt.idle_s =

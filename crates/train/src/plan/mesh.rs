@@ -40,7 +40,7 @@ pub struct MeshPlan {
     pub tokens: u64,
     /// Simulated schedule; `None` if the profile has no rates.
     pub gantt: Option<Gantt>,
-    /// Whether the profile describes the links between ranks, so that messages take time.
+    /// True if the profile describes the links between ranks, so that messages take time.
     pub has_fabric: bool,
 }
 

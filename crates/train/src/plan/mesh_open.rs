@@ -210,7 +210,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether any variant of a mesh fits.
+    /// True if any variant of a mesh fits.
     pub(super) fn fits_at_all(&self, open: &mut Open) -> bool {
         let Open { options, pending, planned, is_left, .. } = open;
         let mut has_room = |pending: &Pending| {

@@ -89,7 +89,7 @@ impl MeshPlaces {
         stage.tile_rows = stage.tile_rows.and(own.tile_rows);
     }
 
-    /// Whether nothing is recomputed, offloaded or divided.
+    /// True if nothing is recomputed, offloaded or divided.
     pub(super) fn keeps_all(&self) -> bool {
         self.activations == MeshPlaces::preset(Granularity::None, WHOLE, Place::Keep).activations
     }

@@ -11,7 +11,7 @@ use crate::recipe::{Machine, MomentType, OffloadTo, Optimizer, QatName, Recipe, 
 pub struct MeshState {
     /// Description; empty for the recipe's own settings.
     pub name: String,
-    /// Whether types differ from the recipe's, so that a run would compute different numbers.
+    /// True if types differ from the recipe's, so that a run would compute different numbers.
     pub changes_numbers: bool,
     weights: bool,
     optimizer: bool,

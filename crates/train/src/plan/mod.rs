@@ -119,7 +119,7 @@ pub enum Record {
 enum Way {
     /// Identical segments run once.
     Plan,
-    /// As `Plan`; in a pipeline, micro-batches that repeat others are omitted even for reserved bytes, which may be
+    /// Like `Plan`; in a pipeline, micro-batches that repeat others are omitted even for reserved bytes, which may be
     /// some thousandths lower.
     Sketch,
     /// Every segment runs.

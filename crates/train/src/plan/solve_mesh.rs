@@ -61,7 +61,7 @@ pub struct Candidate {
     pub peak_bytes: u64,
     /// Bytes over budget, for the resource with the largest excess.
     pub excess: u64,
-    /// Whether not all ranks were planned, so that figures are lower bounds.
+    /// True if not all ranks were planned, so that figures are lower bounds.
     pub(super) is_partial: bool,
     /// The settings over the recipe that select it.
     pub settings: Vec<String>,

@@ -129,7 +129,7 @@ fn against_others(rewards: &[f64], least: Option<f64>) -> Vec<f64> {
     (0..rewards.len()).map(one).collect()
 }
 
-/// Normalizes by mean and deviation over tokens, each with its answer's number: `(r - mean) / sqrt(variance + 1e-8)`.
+/// Normalises by mean and deviation over tokens, each with its answer's number: `(r - mean) / sqrt(variance + 1e-8)`.
 fn whitened_by_token(rewards: &[f64], tokens: &[usize]) -> Vec<f64> {
     let each = rewards.iter().zip(tokens);
     let all = each.flat_map(|(reward, tokens)| std::iter::repeat_n(*reward, *tokens));
@@ -171,7 +171,7 @@ pub fn gae(rewards: &[f64], values: &[f64], [gamma, lambda]: [f64; 2]) -> [Vec<f
     [advantages, returns]
 }
 
-/// Normalizes to mean 0 and deviation 1: `(x - mean) / sqrt(variance + 1e-8)`, with the unbiased variance (TRL
+/// Normalises to mean 0 and deviation 1: `(x - mean) / sqrt(variance + 1e-8)`, with the unbiased variance (TRL
 /// `masked_whiten`).
 pub fn whitened(of: &[f64]) -> Vec<f64> {
     let [mean, deviation] = mean_and_deviation(of.iter().copied());

@@ -22,7 +22,7 @@ pub struct Turn<'a> {
     pub episode: usize,
     /// Number of tokens of the answer.
     pub tokens: usize,
-    /// Whether the answer ended by itself; one that did not is the last of its episode.
+    /// True if the answer ended by itself; one that did not is the last of its episode.
     pub ended: bool,
 }
 

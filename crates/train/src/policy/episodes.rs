@@ -62,7 +62,7 @@ pub(super) struct Episode {
     pub messages: Vec<Value>,
     /// The last answer's text.
     pub text: String,
-    /// Whether it ended by itself.
+    /// True if it ended by itself.
     pub ended: bool,
     /// The environment's rewards, as number of tokens written before and bits of the reward.
     pub(super) earned: Vec<(usize, u64)>,

@@ -32,7 +32,7 @@ pub(super) struct Pending {
     pub groups: Vec<Vec<Doc>>,
     /// Number of steps taken with it.
     pub made: usize,
-    /// Whether log-probabilities are those of the trainer's weights before the first step, rather than the sampler's.
+    /// True if log-probabilities are those of the trainer's weights before the first step, rather than the sampler's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub corrected: bool,
 }

@@ -95,7 +95,7 @@ pub struct Divergence {
     pub beta: f64,
     /// Its estimator.
     pub estimator: Estimator,
-    /// Whether it is multiplied by the ratio, which makes it unbiased off policy (TRL `use_bias_correction_kl`).
+    /// True if it is multiplied by the ratio, which makes it unbiased off policy (TRL `use_bias_correction_kl`).
     pub corrected: bool,
 }
 
@@ -144,7 +144,7 @@ pub struct Policy {
     pub entropies: Entropies,
     /// Temperature of the distribution that answers are sampled from.
     pub temperature: f64,
-    /// Whether that distribution was limited to some tokens, whose masks are known.
+    /// True if that distribution was limited to some tokens, whose masks are known.
     pub keeps: bool,
 }
 
@@ -187,7 +187,7 @@ impl Surrogate {
         }
     }
 
-    /// Whether the ratio is clipped, below and above.
+    /// Flags of a ratio that is clipped below, and above.
     fn beyond(self, ratio: f64, advantage: f64) -> [bool; 2] {
         match self {
             Surrogate::Clipped { low, high, .. } => {

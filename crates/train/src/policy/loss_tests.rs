@@ -329,7 +329,7 @@ fn values_are_clipped_around_what_they_were() {
     // 1.5 is nearer to 3 than the limit 1.2: the clipped loss is larger, and constant.
     let weighed = weigh(&values(Some(0.2)), &[0.5], &[1.5], &micro);
     assert!((weighed.loss - 0.5 * 0.5 * 1.8f64.powi(2)).abs() < 1e-12 && weighed.scores[0] == 0.0);
-    // 0.5 is farther away.
+    // 0.5 is farther.
     let weighed = weigh(&values(Some(0.2)), &[0.5], &[0.5], &micro);
     assert!((weighed.loss - 0.5 * 0.5 * 2.5f64.powi(2)).abs() < 1e-12 && weighed.scores[0] == -1.25);
     let weighed = weigh(&values(None), &[0.5], &[1.5], &micro);

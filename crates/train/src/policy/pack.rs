@@ -23,7 +23,7 @@ pub struct Doc {
     /// Ranges of tokens after the prompt that the policy did not write: context, like the prompt.
     #[serde(default)]
     pub heard: Vec<Range<usize>>,
-    /// Whether the answer is not trained on at all.
+    /// True if the answer is not trained on at all.
     pub left_out: bool,
     /// Log-probabilities at sampling time, or under the weights before the rollout's first step.
     pub logps: Vec<f32>,

@@ -15,12 +15,12 @@ use crate::error::{Error, Result};
 use crate::parallel::Ranks;
 use crate::step::Trainer;
 
-/// Whether ranks fetch weights from each other while they compute (ZeRO-3), so that replicas have to run in step.
+/// True if ranks fetch weights from each other while they compute (ZeRO-3), so that replicas have to run in step.
 pub(super) fn fetches(mesh: &Mesh, ranks: &Ranks) -> bool {
     ranks.sharding == Sharding::OptimGradsParams && mesh.group(&[Axis::Cp, Axis::Dp]).size() > 1
 }
 
-/// Whether context parallel ranks add up attention in the order in which keys arrive around a ring. A token's result
+/// True if context parallel ranks add up attention in the order in which keys arrive around a ring. A token's result
 /// then depends on its document's position in the stream, and differs from that of a sampler, which has all keys in
 /// order.
 pub(super) fn rings(ranks: &Ranks) -> bool {
@@ -43,7 +43,7 @@ pub(super) fn gathered<'a>(trainer: &'a Trainer, ranks: &Ranks) -> Vec<Weights<'
     params.buckets().into_iter().map(gather).collect()
 }
 
-/// Whether a rank scores the answers written by its replica of the model.
+/// True if a rank scores the answers written by its replica of the model.
 pub fn scores(mesh: &Mesh) -> bool {
     Replica::of_writers(mesh).speaks
 }
@@ -65,7 +65,7 @@ pub(super) struct Replica {
     index: usize,
     /// Number of replicas.
     replicas: usize,
-    /// Whether this rank reports the replica's results: one of the ranks that have them.
+    /// True if this rank reports the replica's results: one of the ranks that have them.
     pub speaks: bool,
 }
 

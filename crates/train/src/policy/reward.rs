@@ -21,7 +21,7 @@ pub struct Answered<'a> {
     pub earned: Option<f64>,
     /// Number of tokens.
     pub tokens: usize,
-    /// Whether it ended by itself.
+    /// True if it ended by itself.
     pub ended: bool,
 }
 

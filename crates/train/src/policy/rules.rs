@@ -123,7 +123,7 @@ fn refuse(path: &Path, message: &str) -> Error {
 }
 
 impl RewardTable {
-    /// Whether it runs a model.
+    /// True if it runs a model.
     pub fn asks_model(&self) -> bool {
         matches!(self.rule, RuleName::Model | RuleName::Judge)
     }
@@ -205,7 +205,7 @@ impl Code {
         Some(block.map_or(text, |block| block.split_once('\n').map_or(block, |(_, code)| code)))
     }
 
-    /// Whether tests with this output passed.
+    /// True if tests with this output passed.
     pub fn says_so(&self, printed: &str) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(printed))
     }

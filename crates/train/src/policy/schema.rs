@@ -68,7 +68,7 @@ impl Schema {
         }
     }
 
-    /// Whether a value matches the schema.
+    /// True if a value matches the schema.
     pub fn holds(&self, value: &Value) -> bool {
         match self {
             Schema::Constant(is) => *is,
@@ -121,7 +121,7 @@ impl Keyword {
         }))
     }
 
-    /// Whether a value satisfies the keyword; values of other types do.
+    /// True if a value satisfies the keyword; values of other types do.
     fn holds(&self, value: &Value) -> bool {
         match (self, value) {
             (Keyword::Type(names), _) => names.iter().any(|name| is_of(value, name)),

@@ -24,7 +24,7 @@ struct Worth {
     /// By reward.
     rewards: Vec<u64>,
     sum: u64,
-    /// Whether a reward returned a number that is not finite.
+    /// True if a reward returned a number that is not finite.
     wrong: bool,
 }
 

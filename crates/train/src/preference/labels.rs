@@ -11,15 +11,15 @@ use crate::preference::Slope;
 /// gains is the mean log-ratio of these, or 0. It is constant for the gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// Strength of the penalty for moving away from the reference.
+    /// Strength of the penalty for diverging from the reference.
     pub beta: f64,
     /// Weight of the losses of desirable answers.
     pub desirable: f64,
     /// Weight of the losses of the others.
     pub undesirable: f64,
-    /// Whether the reference point is 0 (TRL's `apo_zero_unpaired`).
+    /// True if the reference point is 0 (TRL's `apo_zero_unpaired`).
     pub zero: bool,
-    /// Whether the mean is over the whole step, whose micro-batches are then read twice; otherwise over each
+    /// True if the mean is over the whole step, whose micro-batches are then read twice; otherwise over each
     /// micro-batch, as in TRL.
     pub of_step: bool,
 }

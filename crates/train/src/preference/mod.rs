@@ -57,7 +57,7 @@ pub enum PairLoss {
 }
 
 impl PairLoss {
-    /// Whether it compares the pairs of a micro-batch with each other.
+    /// True if it compares the pairs of a micro-batch with each other.
     pub fn sorts(self) -> bool {
         matches!(self, PairLoss::Aot | PairLoss::AotUnpaired)
     }
@@ -84,7 +84,7 @@ pub struct Settings {
     pub name: &'static str,
     /// The losses with their weights.
     pub losses: Vec<(PairLoss, f64)>,
-    /// Strength of the penalty for moving away from the reference: smaller values permit larger changes.
+    /// Strength of the penalty for diverging from the reference: smaller values permit larger changes.
     pub beta: f64,
     /// Assumed share of wrong labels.
     pub label_smoothing: f64,
@@ -96,7 +96,7 @@ pub struct Settings {
     pub ld_alpha: Option<f64>,
     /// Weight of the cross-entropy of the chosen answers, a mean over their tokens.
     pub sft_weight: f64,
-    /// Whether log-probabilities of answers are means over their tokens.
+    /// True if log-probabilities of answers are means over their tokens.
     pub averages: bool,
     /// SimPO's target margin, already multiplied by beta.
     pub gamma: f64,
@@ -106,13 +106,13 @@ pub struct Settings {
     pub discopop_tau: f64,
     /// RPO's factor for the given rewards.
     pub reward_scale: f64,
-    /// Whether a pair's weight is the likeness of its answers to the policy's own (WPO: Zhou and others, 2024, equation
+    /// True if a pair's weight is the likeness of its answers to the policy's own (WPO: Zhou and others, 2024, equation
     /// 2).
     pub weighting: bool,
 }
 
 impl Settings {
-    /// Whether one of the losses is ORPO's.
+    /// True if one of the losses is ORPO's.
     fn is_of_odds(&self) -> bool {
         self.losses.iter().any(|(loss, _)| *loss == PairLoss::OddsRatio)
     }

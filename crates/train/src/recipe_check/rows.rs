@@ -110,7 +110,7 @@ fn referred(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a loss is not computed per pair.
+/// True if a loss is not computed per pair.
 fn sorts(objective: &ObjectiveTable) -> bool {
     let those = [LossName::Aot, LossName::AotUnpaired, LossName::Sft];
     those.contains(&objective.loss) || objective.losses.iter().any(|loss| those.contains(loss))

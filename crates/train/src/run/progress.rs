@@ -80,7 +80,7 @@ impl Progress {
         Progress { ended, ..started }
     }
 
-    /// Whether the recipe has more steps for the stage that ended last than it took, or more minutes for the whole run,
+    /// True if the recipe has more steps for the stage that ended last than it took, or more minutes for the whole run,
     /// and no later stage has taken a step.
     pub fn has_more(&self, recipe: &Recipe) -> bool {
         let last = self.stage.checked_sub(1).and_then(|index| recipe.stage.get(index));

@@ -24,17 +24,17 @@ impl Pulse {
         Ok(Pulse(gather(device, beat(reported, busy_s, tokens))?))
     }
 
-    /// Whether some rank was asked to stop.
+    /// True if some rank was asked to stop.
     pub fn stop(&self) -> bool {
         self.0.iter().any(|[stop, ..]| *stop != 0)
     }
 
-    /// Whether the first rank, whose clock counts, wants a checkpoint.
+    /// True if the first rank, whose clock counts, wants a checkpoint.
     pub fn save_is_due(&self) -> bool {
         self.0.first().is_some_and(|[_, due, ..]| *due != 0)
     }
 
-    /// Whether every rank has written its part of the current checkpoint, or failed to.
+    /// True if every rank has written its part of the current checkpoint, or failed to.
     pub fn written(&self) -> bool {
         self.0.iter().all(|[_, _, written, ..]| *written != 0)
     }

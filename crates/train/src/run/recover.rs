@@ -18,7 +18,7 @@ pub(super) struct Failed {
     pub error: Error,
     /// This rank itself failed: none of its data may be used.
     pub lost: bool,
-    /// It panicked, so its values may be incomplete.
+    /// This rank panicked, so its values may be incomplete.
     pub panicked: bool,
 }
 

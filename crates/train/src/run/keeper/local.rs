@@ -82,7 +82,7 @@ impl Local {
         before
     }
 
-    /// Whether no copy is being written.
+    /// True if no copy is being written.
     pub fn is_idle(&self) -> bool {
         self.writing.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -150,7 +150,7 @@ impl Memory {
         self.partner.retain(|copy| copy.step <= step);
     }
 
-    /// Whether there is no copy of this rank's own.
+    /// True if there is no copy of this rank's own.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty()
     }
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(common(&[[4, 6, 4, -1], [4, 6, 4, 6]]), Some((6, vec![true, true])));
         assert_eq!(common(&[[4, 6, 4, -1], [-1; 4]]), Some((4, vec![true, false])));
         assert_eq!(common(&[[-1; 4], [-1; 4]]), None);
-        // Of four ranks, 0 and 2 keep each other's copies: losing both is too many.
+        // In a mesh of four, ranks 0 and 2 keep each other's copies: losing both is too many.
         let four = [[-1; 4], [3, -1, 3, -1], [3, -1, 3, -1], [3, -1, 3, -1]];
         assert_eq!(common(&four), Some((3, vec![false, true, true, true])));
         assert_eq!(common(&[four[0], four[1], four[0], four[3]]), None);

@@ -13,14 +13,14 @@ use crate::run::{Hooks, Progress};
 use crate::step::Trainer;
 
 impl Keeper<'_> {
-    /// Whether a checkpoint after a step is wanted.
+    /// True if a checkpoint after a step is wanted.
     pub fn save_is_due(&self, step: u64) -> bool {
         let table = &self.recipe.checkpoint;
         table.every_s.is_some_and(|every| self.last_save.elapsed().as_secs_f64() >= every)
             || table.every_steps.is_some_and(|every| step.is_multiple_of(every.max(1)))
     }
 
-    /// Whether this rank has written its part of the save in progress, or failed to.
+    /// True if this rank has written its part of the save in progress, or failed to.
     pub fn has_written(&self) -> bool {
         self.saving.as_ref().is_some_and(Saving::is_written)
     }

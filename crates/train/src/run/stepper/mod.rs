@@ -84,7 +84,7 @@ pub(super) struct Fed {
     pub lr: f64,
     /// Seconds spent waiting for data.
     pub data_wait_s: f64,
-    /// Whether it has all micro-batches and tokens of the plan.
+    /// True if it has all micro-batches and tokens of the plan.
     pub full: bool,
 }
 
@@ -116,12 +116,12 @@ impl InStage {
         }
     }
 
-    /// Whether this process has not taken a step in it.
+    /// True if this process has not taken a step in it.
     pub fn is_fresh(&self) -> bool {
         self.made.is_empty()
     }
 
-    /// Whether all its steps are taken.
+    /// True if all its steps are taken.
     pub fn is_done(&self, progress: &Progress) -> bool {
         self.steps().is_some_and(|steps| progress.stage_step >= steps)
     }
@@ -266,7 +266,7 @@ impl<'a> Stepper<'a> {
         Ok(Fed { micro_batches, lr, data_wait_s, full })
     }
 
-    /// Whether a step has all micro-batches, with their maximum number of tokens.
+    /// True if a step has all micro-batches, with their maximum number of tokens.
     fn is_full(&self, index: usize, micro_batches: &[MicroBatch]) -> bool {
         let Shape { samples, seq_tokens, .. } = stage::shape(self.recipe, index);
         let has_all = |micro: &MicroBatch| micro.ids.len() >= samples * seq_tokens;
@@ -314,7 +314,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Whether a failed rank can be rebuilt.
+    /// True if a failed rank can be rebuilt.
     pub fn can_rebuild(&self) -> bool {
         self.rebuild.is_some()
     }

@@ -6,7 +6,7 @@
 pub(super) struct Made {
     /// Seconds.
     pub step_s: f64,
-    /// Whether it was the first of a round of steps that share a rollout.
+    /// True if it was the first of a round of steps that share a rollout.
     pub opens: bool,
 }
 

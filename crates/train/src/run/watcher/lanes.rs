@@ -20,7 +20,7 @@ const HEAD: usize = 5;
 /// Numbers per pass: start, end, waited.
 const EACH: usize = 3;
 
-/// Whether passes are timed: only with several ranks, and not on a graphics processor, where calls return before their
+/// True if passes are timed: only with several ranks, and not on a graphics processor, where calls return before their
 /// work is done.
 pub(super) fn are_timed(device: &Device) -> bool {
     device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor

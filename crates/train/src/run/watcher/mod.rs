@@ -31,7 +31,7 @@ pub(super) struct Watcher<'a> {
     /// This rank's own folder, for traces.
     folder: PathBuf,
     metrics: MetricsWriter,
-    /// Whether the memory timeline of the stage's steps is short enough to record.
+    /// True if the memory timeline of the stage's steps is short enough to record.
     recordable: bool,
     /// Planned memory of the stage's steps.
     planned: Usage,
@@ -176,7 +176,7 @@ impl<'a> Watcher<'a> {
         corrupt::check(&trainer.device, &trainer.params, &corrupt::compared(trainer), step)
     }
 
-    /// Whether ranks compare weights at all.
+    /// True if ranks compare weights at all.
     fn compares(&self, mesh: &Mesh) -> bool {
         self.recipe.mesh.check_every_steps > 0 && mesh.size(Axis::Cp) * mesh.size(Axis::Dp) > 1
     }

@@ -28,11 +28,11 @@ pub(in crate::run) struct Look {
     traffic: (u64, f64),
     /// Seconds spent waiting for other ranks so far.
     waited_s: f64,
-    /// Whether this is the recorded step of its stage.
+    /// True if this is the recorded step of its stage.
     closely: bool,
     /// Start of the timing of its passes, if they are timed.
     since: Option<Instant>,
-    /// Whether it has all tokens of its plan.
+    /// True if it has all tokens of its plan.
     full: bool,
 }
 
