@@ -47,7 +47,7 @@ impl Bounds {
     /// Checks a request.
     ///
     /// # Errors
-    /// What the request asks for is out of range, or longer than the context or the pages.
+    /// A request out of range, or longer than the context or the pages.
     pub fn check(&self, ids: &[u32], asked: &GenerateRequest) -> Result<(), Error> {
         let how = &asked.sampling;
         self.prompt(ids, how.max_tokens)?;

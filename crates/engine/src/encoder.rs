@@ -61,7 +61,7 @@ impl TextEncoder {
     /// Requires that the encoder returns vectors.
     ///
     /// # Errors
-    /// It has a classification head.
+    /// An encoder with a classification head.
     pub fn embedding(self) -> Result<TextEncoder, Error> {
         match self.encoder.spec.task {
             None => Ok(self),
@@ -74,7 +74,7 @@ impl TextEncoder {
     /// Requires a classification head.
     ///
     /// # Errors
-    /// It has none.
+    /// An encoder without one.
     pub fn classifying(self) -> Result<TextEncoder, Error> {
         match self.encoder.spec.task {
             Some(_) => Ok(self),

@@ -516,7 +516,7 @@ impl<'e> Scheduler<'e> {
         self.remember(&mut sequence);
         self.slots.push(sequence.slot);
         (sequence.held, sequence.fetched) = (0, false);
-        // It may be admitted again in this step, and then reads its tokens without guesses.
+        // The sequence may be admitted again in this step, and then reads its tokens without guesses.
         sequence.drafts.clear();
         self.totals.preemptions += 1;
         self.waiting.push(sequence);

@@ -107,7 +107,7 @@ impl Probe {
             if !wanted() {
                 return Err(Error::Unwanted);
             }
-            // It ends by itself at its limit; this handles one that cannot.
+            // The process ends by itself at its limit; this handles one that cannot.
             if started.elapsed() > 2 * MOST_TIME {
                 return Err(too_long());
             }
@@ -146,7 +146,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended, and a process that cannot be killed is beyond help.
+        // The process may have ended, and a process that cannot be killed is beyond help.
         _ = self.0.kill();
         _ = self.0.wait();
     }

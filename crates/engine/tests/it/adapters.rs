@@ -251,7 +251,7 @@ fn beginnings_on_disk_belong_to_an_adapters_files() {
     let at = Stored { folder: kept.path().into(), model: "m".into(), most_bytes: 1 << 30 };
     let bed = Bed::new(BASE, DType::F32);
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv: PageFormat::Plain };
-    // As far as the store can tell, each runs in a process of its own.
+    // Each runs, as far as the store can tell, in a process of its own.
     let ask = |name: &str, case: Option<&str>| {
         let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
         case.iter().for_each(|case| engine.load_adapter(name, &folder(case)).unwrap());

@@ -150,7 +150,7 @@ pub fn answers(name: &str, opened: &HfFolder, (few, vocab): (usize, u32)) {
         errors[errors.len() / 2]
     };
     let by_bf16 = off(&by_bf16);
-    // As with blocks of GGUF; in bf16 both sides round their intermediate results.
+    // The same as with blocks of GGUF; in bf16 both sides round their intermediate results.
     for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.25)] {
         let packed = held(opened, dtype, true);
         let in_few = |value: &fathom_grad::Value| {

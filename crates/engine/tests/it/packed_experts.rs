@@ -42,7 +42,7 @@ fn folder(at: &Path, case: &str) -> HfFolder {
     let values = sizes.map(|(key, value)| (key, value.into()));
     // llama.cpp has no windows in Mixtral.
     let window = (case == "mixtral").then_some(("sliding_window", serde_json::Value::Null));
-    // It also has no dense layers among those with experts.
+    // llama.cpp also has no dense layers among those with experts.
     let dense = known.get("mlp_only_layers").map(|_| ("mlp_only_layers", serde_json::json!([])));
     random(at, case, values.chain(window).chain(dense), DType::F32);
     open(at).unwrap()

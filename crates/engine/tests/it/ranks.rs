@@ -220,7 +220,7 @@ fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
     let (handle, threads) = start(case, grid, with);
     let asked: Vec<_> = requests().into_iter().map(|request| ask(&handle, request)).collect();
     let long = GenerateRequest::greedy((1..80).collect::<Vec<u32>>(), 200);
-    // It is cancelled before it continues after its start, however slow this thread is.
+    // The request is cancelled before it continues after its start, however slow this thread is.
     let ((send, gone), (go_on, held)) = (channel(), channel::<()>());
     let started = move |event: Event| {
         let holds = matches!(event, Event::Started { .. });
@@ -461,7 +461,7 @@ fn ranks_go_on_from_disk_with_the_same_bits() {
             logprobs: Some(0),
             ..GenerateRequest::greedy((0..tokens).map(|at| (at * 7919 + 13) % 90).collect::<Vec<u32>>(), 20)
         };
-        // As far as the store can tell, each runs in a process of its own.
+        // Each runs, as far as the store can tell, in a process of its own.
         let answer_from = |grid: Grid, kept: bool, on_disk: bool| -> (Vec<Heard>, u64) {
             let kept = kept.then(|| Beginnings::open(&at, &spec).unwrap());
             let with = With { capacity: Some((2, 700)), kept, on_disk, ..With::default() };

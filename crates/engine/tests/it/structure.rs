@@ -1,4 +1,4 @@
-//! Whatever a model prefers, its answer has the requested structure.
+//! Answers have the requested structure, whatever a model prefers.
 
 use fathom_base::{GenerateRequest, Sampling, Stop, Structure};
 use fathom_engine::{Engine, Limits, Structures, probe};
