@@ -185,8 +185,8 @@ impl Lesson<'_> {
         let both =
             format!("{reward}\n[[reward]]\nname = \"model\"\nrule = \"model\"\nmodel = \"judge/model\"\n");
         fs::write(self.path("both.toml"), both).map_err(|error| error.to_string())?;
-        // Weights initialized like the quickstart's model: with the usual initialization, copying begins after 2,400
-        // steps in one seed, and in the other two it has not begun after 4,500.
+        // Weights initialized like the quickstart's model: with the usual initialization, copying started after 2,400
+        // steps in one seed, and in the other two it had not started after 4,500.
         let base = "[model]\nfamily = \"granite\"\ninit = \"induction\"\nembedding_multiplier = 16.0\ntied = true\nhidden = 128\n\
                     layers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 32\nffn = 352\nvocab = 257\ninit_std = 0.06\n\
                     precision = \"f32\"\n[data]\npaths = [\"text.txt\"]\n[eval]\nenabled = false\n[[stage]]\nseq_tokens = 256\n\
