@@ -150,7 +150,7 @@ impl Lesson<'_> {
             }),
         )?;
         // The better answer is correct and in the wanted form; the worse one is either a wrong value in that form, or
-        // the correct value in another form. Recognizing the correct value needs a lookup, which a reward model learns
+        // the correct value in another form. Recognising the correct value needs a lookup, which a reward model learns
         // only from many pairs.
         for (name, count) in [("pairs.jsonl", 2000), ("held.jsonl", 300), ("many-pairs.jsonl", 16_000)] {
             self.write(
@@ -185,7 +185,7 @@ impl Lesson<'_> {
         let both =
             format!("{reward}\n[[reward]]\nname = \"model\"\nrule = \"model\"\nmodel = \"judge/model\"\n");
         fs::write(self.path("both.toml"), both).map_err(|error| error.to_string())?;
-        // Weights initialized like the quickstart's model: with the usual initialization, copying started after 2,400
+        // Weights initialised like the quickstart's model: with the usual initialisation, copying started after 2,400
         // steps in one seed, and in the other two it had not started after 4,500.
         let base = "[model]\nfamily = \"granite\"\ninit = \"induction\"\nembedding_multiplier = 16.0\ntied = true\nhidden = 128\n\
                     layers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 32\nffn = 352\nvocab = 257\ninit_std = 0.06\n\

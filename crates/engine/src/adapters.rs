@@ -48,7 +48,7 @@ impl<'a> Engine<'a> {
     /// Loads an adapter from a folder in PEFT's format, for requests that name it.
     ///
     /// # Errors
-    /// The name is taken; an adapter of another model, or one that changes its base; no room for it.
+    /// The name is already used, the adapter is for another model or changes its base, or there is no room for it.
     pub fn load_adapter(&self, name: &str, folder: &Path) -> Result<(), Error> {
         self.adopt(self.read_adapter(name, folder)?);
         Ok(())
@@ -80,7 +80,7 @@ impl<'a> Engine<'a> {
         Ok(Read(name.into(), Adapted { model, params, terms: None, identity }))
     }
 
-    /// Makes a read adapter available to requests; ranks with parts of it all do this at once.
+    /// Makes a read adapter available to requests; all ranks with parts of it do this at the same time.
     pub(crate) fn adopt(&self, Read(name, adapted): Read) {
         let terms = adapted.model.terms(self.device, &adapted.params).map(Rc::new);
         self.adapters.borrow_mut().insert(name, Rc::new(Adapted { terms, ..adapted }));

@@ -94,7 +94,7 @@ impl Bounds {
     /// Checks beam search: its range, and the options that it does not support.
     ///
     /// # Errors
-    /// A search out of range, or with what it does not follow.
+    /// An option is out of range, or beam search does not support an option or the model.
     fn beams(&self, beams: Beams, asked: &GenerateRequest) -> Result<(), Error> {
         let refuse = |key, message: String| Err(Error::Sampling { key, message });
         let most = self.capacity.sequences.min(self.vocab / 2);

@@ -26,8 +26,8 @@ pub struct TextEncoder {
 
 impl TextEncoder {
     /// Opens a Hugging Face folder. At most `max_tokens` tokens of a text are used, including those of the tokenizer's
-    /// template (`None` means as many as the encoder has positions for, or its authors' code reads); as many texts run
-    /// together as fit into `chunk_tokens`.
+    /// template. `None` means the number of the encoder's positions or, if smaller, the limit in its authors' code.
+    /// Texts run together as long as they fit into `chunk_tokens`.
     ///
     /// # Errors
     /// A folder without an encoder, or `max_tokens` beyond its positions.

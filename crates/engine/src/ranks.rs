@@ -65,7 +65,8 @@ pub fn ranks(others: usize) -> (Leader, Vec<Follower>) {
 }
 
 impl Leader {
-    /// Sends a message to all others. A rank that is gone has left its error in the link, where the next step finds it.
+    /// Sends a message to all others. A rank that has exited has left its error in the link, where the next step finds
+    /// it.
     pub(crate) fn say(&self, mut word: Word) {
         self.others.iter().for_each(|other| _ = other.send(word.again()));
     }
@@ -139,7 +140,7 @@ impl Engine<'_> {
     /// Fails if a rank failed, since results computed after that are meaningless.
     ///
     /// # Errors
-    /// A rank failed: what was computed since means nothing.
+    /// A rank failed; results computed since then are invalid.
     pub(crate) fn check_ranks(&self) -> Result<(), Error> {
         Ok(self.device.mesh.check()?)
     }

@@ -92,7 +92,7 @@ enum Command {
     Unload(String, Sender<()>),
 }
 
-/// A handle, and the engine's side of it.
+/// A handle, and the engine's end of its channel.
 pub fn service(facts: Facts) -> (Handle, Commands) {
     let (sender, receiver) = channel();
     let shared = Arc::new(Shared::default());

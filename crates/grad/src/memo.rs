@@ -62,7 +62,7 @@ pub(crate) enum Pass {
         /// The rules that concern the layer.
         rules: Vec<u16>,
         input_grad: bool,
-        /// Whether there is a host and a disk for offloading.
+        /// True if there is a host and a disk for offloading, respectively.
         behind: [bool; 2],
         split: bool,
     },
@@ -133,7 +133,7 @@ pub(crate) struct Segment {
     reread: Vec<ParamId>,
     first: ParamId,
     layer: i32,
-    /// Effects of its steps, by what a pass finds.
+    /// Cached effects of its steps, by the state a pass starts from.
     runs: RefCell<HashMap<Found, Rc<Steps>>>,
 }
 
@@ -179,7 +179,7 @@ impl Placed {
         &self.segment.schedule
     }
 
-    /// Number of layers from where it was recorded to where it is.
+    /// Number of layers between the recorded place and this one.
     pub fn layers_on(&self) -> i32 {
         self.layer - self.segment.layer
     }
@@ -216,7 +216,7 @@ pub(crate) struct Found {
     pub batch: usize,
     /// Contents of gradients.
     pub grads: Vec<Option<GradState>>,
-    /// Packing of weights that are held as blocks.
+    /// Packing of weights that are stored as blocks.
     pub packings: Vec<Packing>,
     /// True if every tile runs.
     pub all_tiles: bool,
@@ -251,7 +251,7 @@ struct Repeats {
 }
 
 impl Steps {
-    /// Whether a step is known, and can be repeated.
+    /// Cached information about a step: whether its effects are known and can be repeated.
     fn at(&self, step: usize) -> Known {
         if self.inside.get() {
             Known::Runs

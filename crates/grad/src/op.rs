@@ -67,9 +67,9 @@ impl Out {
 /// The gradients that a node has to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Of its inputs.
+    /// Gradients of the inputs.
     pub inputs: bool,
-    /// Of its weights.
+    /// Gradients of the weights.
     pub weights: bool,
 }
 
@@ -178,7 +178,7 @@ pub struct Exec<'a> {
     pub weight: Option<ParamId>,
     /// The segment's layer.
     pub layer: i32,
-    /// Distance in layers from where the operations were recorded to this one.
+    /// Number of layers between where the operations were recorded and this one.
     pub layers_on: i32,
     /// Number of groups of heads that attention processes one after the other.
     pub head_groups: usize,

@@ -320,7 +320,7 @@ impl Params {
         self.list[id.index()].value.tensor()
     }
 
-    /// A weight's values, or its blocks if it is held as such.
+    /// A weight's values, or its blocks if it is stored as blocks.
     ///
     /// # Panics
     /// Those of [`Params::tensor`].
@@ -329,7 +329,7 @@ impl Params {
         self.list[id.index()].value.operand()
     }
 
-    /// Packing of those of some weights that are held as blocks.
+    /// Packing of those of the given weights that are stored as blocks.
     pub(crate) fn packings(&self, ids: impl Iterator<Item = ParamId>) -> Vec<Packing> {
         ids.filter_map(|id| self.get(id).value.as_blocked()?.packing().cloned()).collect()
     }

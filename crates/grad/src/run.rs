@@ -384,7 +384,7 @@ impl Runner<'_, '_> {
         self.exec.params.tensor(self.at.id(id))
     }
 
-    /// A weight, as blocks if it is held as such.
+    /// A weight, as blocks if it is stored that way.
     fn operand(&self, id: ParamId) -> Tensor {
         self.exec.params.operand(self.at.id(id))
     }

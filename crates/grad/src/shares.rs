@@ -15,8 +15,8 @@ use crate::params::{ParamId, Params};
 /// Elements whose squares are added into one slot; weights are divided among ranks at multiples of it.
 pub const SLOT: usize = 1 << 18;
 
-/// What is sharded over ranks with the same weights (named as in Megatron-FSDP's `data_parallel_sharding_strategy`); each
-/// variant includes those before it.
+/// What is sharded over ranks with the same weights (named as in Megatron-FSDP's `data_parallel_sharding_strategy`).
+/// Each variant includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharding {
     /// Nothing: everything is replicated.

@@ -64,7 +64,7 @@ pub(crate) enum Coming {
 }
 
 impl Coming {
-    /// Waits for it.
+    /// Waits until the value has arrived.
     fn arrive(self) {
         match self {
             // Failures are the engine's first error, reported by `StateDisk::check`.
@@ -140,7 +140,7 @@ impl Value {
         Value { shape, dtype, home: Home::Blocked(Rc::new(Blocked::new(device, packing, dtype))) }
     }
 
-    /// Its blocks, in memory ([`Tensor::packing`]), if it is held as such.
+    /// Its blocks, in memory ([`Tensor::packing`]), if it is stored as blocks.
     pub fn as_blocked(&self) -> Option<&Tensor> {
         match &self.home {
             Home::Blocked(blocked) => Some(blocked.bytes()),
@@ -155,7 +155,7 @@ impl Value {
         Some(Value { home: Home::Blocked(Rc::new(packed.blocked()?)), ..self.clone() })
     }
 
-    /// The tensor, or the blocks of a value that is held as such.
+    /// The tensor, or the blocks of a value that is stored as blocks.
     ///
     /// # Panics
     /// Those of [`Value::tensor`].
@@ -427,7 +427,7 @@ impl Value {
     /// written until the share ends. For a packed value the bytes are read.
     ///
     /// # Panics
-    /// If this rank holds only a part of it: [`Value::own_part`] can be shared.
+    /// If this rank stores only a part of the value: [`Value::own_part`] can be shared.
     #[track_caller]
     pub fn share(&self, device: &Device) -> (Share, Reader) {
         match &self.home {

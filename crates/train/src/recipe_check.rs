@@ -77,12 +77,12 @@ fn model(loaded: &Loaded<Recipe>) -> Result<()> {
     }
 }
 
-/// One adapter, or several, each of which is checked in its own recipe.
+/// Checks the adapter, or each of several adapters in its own recipe.
 fn adapters(loaded: &Loaded<Recipe>) -> Result<()> {
     if loaded.value.adapters.is_empty() { check_adapter(loaded) } else { check_several(loaded) }
 }
 
-/// Quantized weights, and what is trained with them.
+/// Checks that quantized weights are used with something to train.
 fn quantization(loaded: &Loaded<Recipe>) -> Result<()> {
     let model = &loaded.value.model;
     let several = !loaded.value.adapters.is_empty();

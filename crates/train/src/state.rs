@@ -51,7 +51,7 @@ pub fn quantizes(quantized: Option<&Quantized>, spec: &Spec, portion: &Portion) 
 /// Freezes the weights of a rank's model that are not trained, before gradients and optimizer state are created.
 ///
 /// # Errors
-/// A pattern that matches no weight, or only a part of what is one weight here.
+/// A pattern matches no weight, or only a part of weights that are stored as one here.
 pub fn frozen(model: &mut Model, params: &mut Params, trained: &Trained) -> Result<()> {
     let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
     model.freeze(params, trained).map_err(refuse)

@@ -215,7 +215,7 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.tasks = None;
         if let Some(thread) = self.thread.take() {
-            // The thread ends with its queue, and nothing in it can panic.
+            // The thread exits when its queue closes, and none of its tasks can panic.
             let _ = thread.join();
         }
     }

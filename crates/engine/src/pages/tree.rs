@@ -42,7 +42,7 @@ struct Node {
 pub(crate) struct Found {
     /// Its length in tokens.
     pub tokens: usize,
-    /// The nodes with whole pages, and the node of which it has some rows.
+    /// The nodes whose pages are used completely, and the node of which only some rows are used.
     path: Vec<usize>,
     part: Option<(usize, usize)>,
 }

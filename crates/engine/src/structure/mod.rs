@@ -123,7 +123,7 @@ fn as_json(value: &impl Serialize) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value).map_err(|error| refused(error.to_string()))
 }
 
-/// A parser of a grammar. Counts steps where the library does not limit them: at the first transitions of the lexer.
+/// A parser of a grammar. Counts its own steps where the library has no limit: at the first transitions of the lexer.
 fn compiled(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
     let init = GrammarInit::Serialized(grammar);
     let read = AssertUnwindSafe(|| {

@@ -20,7 +20,7 @@ const FORMATS: [GemmFormat; 8] = [
     GemmFormat::Micro(Element::E2M1),
 ];
 
-/// The nearest number of a format, ties to even; the largest for what is larger.
+/// The nearest number of a format, ties to even; values out of range saturate.
 fn nearest(element: Element, x: f64) -> f64 {
     let exponent = (x.abs().log2().floor() as i32).max(element.low());
     let quantum = 2f64.powi(exponent - element.mantissa());

@@ -77,7 +77,7 @@ fn local(graph: &Graph, step: &Step) -> bool {
     }
 }
 
-/// Uses as (first, last) of runs: split where a step that `parts` lies strictly between two uses.
+/// Groups uses into runs of (first, last), split where a step that `parts` lies strictly between two uses.
 fn runs(uses: &[usize], parts: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &at in uses {

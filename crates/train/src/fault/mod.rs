@@ -5,8 +5,8 @@
 //! SIGTERM (`term`), gets a gradient that is not a number (`nan`), or a weight with one flipped bit (`flip`). Each
 //! happens once, however often the step is repeated and the run is restarted.
 //!
-//! A run knows nothing of them: [`around`] wraps its parts. Its `source` is asked for every step, its `link` is asked
-//! for failures before every update, and its `machine` writes every gradient.
+//! The run does not know about faults: [`around`] wraps its parts. The wrapped `source` is called in every step, its
+//! `link` checks for failures before every update, and its `machine` writes every gradient.
 
 mod link;
 mod machine;
@@ -60,7 +60,7 @@ pub enum Kind {
     Hang,
     /// Its steps take longer from this step on.
     Slow,
-    /// The rank is asked to stop.
+    /// The rank is requested to stop.
     Term,
     /// One of its gradients is NaN.
     Nan,

@@ -68,13 +68,13 @@ pub struct Plan {
     pub replayed: u128,
     /// Peak bytes on disk: the sizes of the files of activations, weights and optimizer state.
     pub disk_peak_bytes: u64,
-    /// The part of it for activations.
+    /// The part of the disk peak used for activations.
     pub spill_peak_bytes: u64,
     /// Bytes written to disk and read from it, in one step.
     pub disk_bytes: u64,
     /// Peak bytes on the host.
     pub host_peak_bytes: u64,
-    /// The part of it for weights and optimizer state.
+    /// The part of the host peak used for weights and optimizer state.
     pub host_state_bytes: u64,
     /// Bytes moved to the host and back, in one step.
     pub host_bytes: u64,
@@ -108,7 +108,7 @@ impl Plan {
 pub enum Record {
     /// None.
     Nothing,
-    /// Those needed to tell what is live at the peak.
+    /// Those needed to determine what is live at the peak.
     Peak,
     /// All of them.
     Timeline,

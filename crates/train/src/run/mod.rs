@@ -86,7 +86,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Returns to the stage that ended last if more of it is to be done.
+    /// Returns to the stage that ended last if it has been given more steps.
     fn reopen(&mut self) -> Result<()> {
         let Some(progress) = self.progress.reopened(self.recipe) else { return Ok(()) };
         self.stepper.reopen(&progress)?;

@@ -177,7 +177,7 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
             here = coming.arrive();
         }
         if at > 0 {
-            // From the circle with these keys, seen from there: as far ahead as it is behind.
+            // Gradients return to the circle that the keys came from, which is `at` behind.
             let back = (ring.outer.size() - at, "ring gradient");
             let (out, into) = (0..step.rows(), 0..step.given());
             let runs = [std::slice::from_ref(&out), std::slice::from_ref(&into)];

@@ -96,7 +96,7 @@ fn host(x: &Exec<'_>, tensor: &Tensor) -> Vec<f64> {
     x.device.to_f32(tensor).into_iter().map(|x| f64::from(flushed(x))).collect()
 }
 
-/// Writes a row; `wide` is an f32 buffer for it.
+/// Writes a row; `wide` is an f32 buffer for the conversion.
 fn write(x: &Exec<'_>, to: &Tensor, row: usize, (values, wide): (&[f64], &Tensor)) {
     let bytes: Vec<u8> = values.iter().flat_map(|x| flushed(*x as f32).to_le_bytes()).collect();
     x.device.machine.write(wide, &bytes);

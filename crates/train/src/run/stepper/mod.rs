@@ -111,12 +111,12 @@ impl InStage {
     fn likely(&self) -> u64 {
         match self.length {
             Length::Decided(steps) | Length::Likely(steps) => steps,
-            // An upper bound: a share of it as warm-up is at its very start.
+            // An upper bound; warm-up given as a share of it is still at its very start.
             Length::Unknown => u64::from(u32::MAX),
         }
     }
 
-    /// True if this process has not taken a step in it.
+    /// True if this process has not taken a step in the stage.
     pub fn is_fresh(&self) -> bool {
         self.made.is_empty()
     }
