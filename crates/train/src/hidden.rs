@@ -144,8 +144,8 @@ struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// The gradient with respect to the stream `x` after `blocks` blocks, if it is compared there. It takes the buffer of the
-    /// teacher's state, which is removed from `states`, unless a later pair needs that state.
+    /// The gradient with respect to the stream `x` after `blocks` blocks, if it is compared there. It takes the buffer
+    /// of the teacher's state, which is removed from `states`, unless a later pair needs that state.
     fn at(&self, blocks: usize, x: &Tensor, states: &mut BTreeMap<usize, Tensor>) -> Option<Tensor> {
         let Compared { hidden, device, row: [labels, weights], sums: [loss, term], projecting } = *self;
         let (machine, each) = (&device.machine, 1.0 / hidden.pairs.len() as f64);

@@ -195,8 +195,9 @@ mod tests {
         assert!(Order::ZeroBubble.acts(0, 4, 2, 8).unwrap_err().contains("virtual_stages"));
     }
 
-    /// The time at which the last rank is done, if forward, backward and weight gradients take one unit each (a backward pass
-    /// with weight gradients two); and the maximum number of micro-batches with deferred weight gradients on any rank.
+    /// The time at which the last rank is done, if forward, backward and weight gradients take one unit each (a
+    /// backward pass with weight gradients two); and the maximum number of micro-batches with deferred weight gradients
+    /// on any rank.
     fn time(ranks: usize, micro_batches: usize, order: Order) -> (usize, usize) {
         let all: Vec<Vec<Act>> =
             (0..ranks).map(|rank| order.acts(rank, ranks, 1, micro_batches).unwrap()).collect();
