@@ -65,7 +65,7 @@ pub fn activations(
 }
 
 impl Workload<'_> {
-    /// The activations of one micro batch on the first rank of each stage of the pipeline, layer by layer, in program order.
+    /// The activations of one micro-batch on the first rank of each pipeline stage, layer by layer, in program order.
     pub fn activations(&self) -> Vec<Segment> {
         let grid = Grid { pp: 1, ..self.how.ranks.grid };
         let stage = Ranks { grid, rank: 0, ..self.how.ranks };
