@@ -50,7 +50,7 @@ impl Default for HeadUse {
     }
 }
 
-/// Targets of a micro batch.
+/// Targets of a micro-batch.
 pub struct Labels {
     /// i32 [1, t]; below zero: no loss.
     pub ids: Tensor,

@@ -26,7 +26,7 @@ pub struct Scope<'a> {
     pub device: &'a Device,
     /// Weights.
     pub params: &'a Params,
-    /// The micro batch.
+    /// The micro-batch.
     pub batch: Tables<'a>,
     /// FLOPs and times.
     pub counters: &'a Counters,
@@ -319,7 +319,7 @@ impl<'a> Segments<'a> for Eval<'a> {
 }
 
 impl<'a> Tape<'a> {
-    /// A tape for one micro batch.
+    /// A tape for one micro-batch.
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
         let numbers = [scope.params.memo().places(places), batch_number(&scope)];
         let (done, input_grad, split) = (Vec::new(), false, false);

@@ -53,7 +53,7 @@ impl Segment {
     }
 }
 
-/// The activations of one micro batch of `tokens` tokens on one rank, in program order.
+/// The activations of one micro-batch of `tokens` tokens on one rank, in program order.
 pub fn activations(
     profile: &Profile,
     spec: &Spec,

@@ -210,7 +210,7 @@ impl<'a> Answers<'a> {
     }
 }
 
-/// An objective's sum over a micro batch.
+/// An objective's sum over a micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weighed {
     /// The sum.

@@ -79,7 +79,7 @@ pub trait Sources {
     }
 }
 
-/// A rank's micro batches among those of a step.
+/// A rank's micro-batches among those of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Number of micro-batches in a step.

@@ -367,7 +367,7 @@ impl Trainer {
         self.device.machine.read(&self.loss).wait_f32()
     }
 
-    /// Forward and backward of all micro batches.
+    /// Forward and backward of all micro-batches.
     fn run(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) {
         let Trainer {
             device,

@@ -385,7 +385,7 @@ pub struct Outcome {
 }
 
 impl Stack {
-    /// Clears the gradients and runs the micro batches, each a range of the tokens of documents of these lengths.
+    /// Clears the gradients and runs the micro-batches, each a range of the tokens of documents of these lengths.
     pub fn accumulate(&mut self, micro_batches: &[Range<usize>], docs: &[usize]) {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
@@ -513,7 +513,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
     )
 }
 
-/// All tokens of the documents as one micro batch.
+/// All tokens of the documents as one micro-batch.
 pub fn whole(docs: &[usize]) -> Vec<Range<usize>> {
     std::iter::once(0..docs.iter().sum()).collect()
 }

@@ -26,7 +26,7 @@ pub enum Edit {
     OffloadOptimizer,
     /// Weights on disk.
     OffloadWeights,
-    /// Half as many samples in twice as many micro batches.
+    /// Half as many samples in twice as many micro-batches.
     Halve,
     /// Type of weights and activations.
     Precision(Precision),

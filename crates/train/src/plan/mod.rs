@@ -141,7 +141,7 @@ pub struct Workload<'a> {
     pub how: InStep,
     /// Micro batches of a step.
     pub micro_batches: usize,
-    /// Tokens of a micro batch.
+    /// Tokens of a micro-batch.
     pub tokens: usize,
 }
 

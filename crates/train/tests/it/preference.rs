@@ -90,7 +90,7 @@ fn part(device: &Device, model: &str, adapter: Option<&Adapter>, sharding: Shard
     (model, params)
 }
 
-/// Three steps over these micro batches.
+/// Three steps over these micro-batches.
 fn train(
     device: &Device,
     model: &str,
