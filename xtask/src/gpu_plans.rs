@@ -1,5 +1,5 @@
-//! cuDNN builds the plan of every case of attention for a described H200, on a machine without a device: its library comes as
-//! a Python wheel, or lies in the folders of `FATHOM_CUDA_LIBS`, and the driver that it wants to open is a stub.
+//! Builds the cuDNN plan of every attention case for an emulated H200, on a machine without a device. cuDNN is
+//! downloaded as a Python wheel or taken from the folders in `FATHOM_CUDA_LIBS`, and the driver it opens is a stub.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::gpu_check::{NVRTC, Wheel, root};
 
-/// What PyTorch 2.11 brings.
+/// The version bundled with PyTorch 2.11.
 const CUDNN: Wheel = Wheel {
     package: "nvidia-cudnn-cu13",
     version: "9.19.0.56",
@@ -16,14 +16,14 @@ const CUDNN: Wheel = Wheel {
 const CUBLAS: Wheel =
     Wheel { package: "nvidia-cublas", version: "13.1.0.3", library: ["nvidia/cu13/lib", "libcublasLt.so."] };
 
-/// Not needed for plans; that its functions are those that are called can be seen here too.
+/// Not needed for plans, but used to check that the functions called exist in the library.
 const NCCL: Wheel =
     Wheel { package: "nvidia-nccl-cu13", version: "2.28.9", library: ["nvidia/nccl/lib", "libnccl.so."] };
 
 const STUB: &str = include_str!("stub_driver.c");
 
-/// Fetches what is missing, then builds every plan. Says so in one line, and has no complaints, where the package index cannot
-/// be reached or there is no C compiler.
+/// Downloads what is missing, then builds every plan. If the package index is unreachable or there is no C compiler,
+/// prints one line and returns no complaints.
 ///
 /// # Errors
 /// A message when cargo cannot be run.
@@ -66,7 +66,7 @@ pub fn run() -> Result<Vec<String>, String> {
     Ok(if status.success() { Vec::new() } else { vec!["plans of attention: see above".to_string()] })
 }
 
-/// Builds the stub; the folder it is in.
+/// Builds the stub driver and returns its folder.
 fn stub() -> Result<PathBuf, String> {
     let folder = root().join("target/gpu-wheels/stub-driver");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -1,5 +1,5 @@
-//! Repository chores, called as `cargo xtask <command>`. Knows the shape of the repository and nothing of what
-//! the crates compute.
+//! Repository chores, called as `cargo xtask <command>`. They depend on the layout of the repository, not on what the
+//! crates compute.
 
 mod ci;
 mod gpu_check;

@@ -1,10 +1,10 @@
 //! The language-model head with its loss, over tiles of tokens: the logits of a whole sequence never exist.
 //!
 //! With constant weights per token the gradients are computed in the forward pass ([`Head::loss`]); objectives whose
-//! weights depend on the log-probabilities use [`Head::losses`] first and [`Head::weighted_backward`] after.
+//! weights depend on the log-probabilities use [`Head::losses`] first and [`Head::weighted_backward`] afterwards.
 //!
-//! Tensor parallel ranks have some rows of the projection each (vocabulary parallel): of a tile every rank makes its columns
-//! of the logits, and two numbers a token go round before the loss is known.
+//! Tensor parallel ranks each have some rows of the projection (vocabulary parallel): for each tile, every rank
+//! computes its columns of the logits, and two numbers per token are exchanged before the loss is known.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ pub use projections::{ProjectedState, Projecting, Projections};
 pub use scores::Scores;
 pub use taught::{Taught, Teacher};
 
-/// What happens to logits on the way to the loss.
+/// Transformation of logits before the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadUse {
     /// Multiplies the logits.
@@ -50,43 +50,43 @@ impl Default for HeadUse {
     }
 }
 
-/// Targets of a micro batch.
+/// Targets of a micro-batch.
 pub struct Labels {
     /// i32 [1, t]; below zero: no loss.
     pub ids: Tensor,
     /// f32 [1, t]: weight of each token's loss; one if absent.
     pub weights: Option<Tensor>,
-    /// u8 [t, vocab / 8, rounded up]: bits of the tokens that each label was drawn among ([`fathom_tensor::choice::Choose::kept`]), over
-    /// which alone the softmax is taken; all if absent.
+    /// u8 [t, vocab / 8, rounded up]: bit masks of the tokens from which each label was sampled
+    /// ([`fathom_tensor::choice::Choose::kept`]), over which alone the softmax is taken; all if absent.
     pub kept: Option<Tensor>,
-    /// What is measured at them besides.
+    /// Label metrics to compute.
     pub measures: Option<Measures>,
 }
 
 impl Labels {
-    /// Labels of weight one, of the whole vocabulary, at which nothing is measured.
+    /// Labels with weight one over the whole vocabulary, without metrics.
     pub fn plain(ids: Tensor) -> Labels {
         Labels { ids, weights: None, kept: None, measures: None }
     }
 }
 
-/// Sums over tokens with labels of what the pass over their logits finds besides the loss.
+/// Label metrics: sums over tokens with labels, computed in the same pass over their logits.
 #[derive(Clone, Debug, Default)]
 pub struct Measures {
-    /// f32 [2, 1], to which they are added: the entropy of the softmax in nats, and 1 where the label is its largest.
+    /// f32 [2, 1], accumulators: the entropy of the softmax in nats, and 1 if the label has the largest logit.
     pub sums: Option<Tensor>,
-    /// f32 [1, t], in the order of the labels: multiplies the second; one if absent.
+    /// f32 [1, t], in the order of the labels: weight of the second metric; one if absent.
     pub of: Option<Tensor>,
-    /// f32 [1, t], in the order of the labels: the entropy at each token; 0 where there is no label.
+    /// f32 [1, t], in the order of the labels: the entropy at each token; 0 without a label.
     pub each: Option<Tensor>,
 }
 
 /// A low-rank term of the output projection (LoRA; Hu et al., 2021): `scale (x A^T) B^T` is added to the logits.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadTerm {
-    /// [rank, d], all of it on every rank.
+    /// [rank, d], whole on every rank.
     pub a: ParamId,
-    /// [vocab, rank], of the rows that the projection has here.
+    /// [vocab, rank], for the projection's rows on this rank.
     pub b: ParamId,
     /// Multiplies both together.
     pub scale: f32,
@@ -97,19 +97,19 @@ pub struct HeadTerm {
 pub struct Head {
     /// [vocab, d].
     pub weight: ParamId,
-    /// [1, vocab]: joins the logits before anything else happens to them.
+    /// [1, vocab]: added to the logits before any transformation.
     pub bias: Option<ParamId>,
-    /// What follows.
+    /// Transformation of the logits.
     pub how: HeadUse,
-    /// The token whose row is the first of the weight: above 0 where the vocabulary is spread over ranks.
+    /// Token of the weight's first row: above 0 if the vocabulary is distributed over ranks.
     pub first: usize,
-    /// What an adapter adds.
+    /// The adapter's term.
     pub term: Option<HeadTerm>,
 }
 
 impl Head {
-    /// The same of the distribution at a temperature, which divides logits after the cap: `cap tanh(s x / cap) / T` is that of
-    /// scale `s / T` and cap `cap / T`.
+    /// The head of the distribution at a temperature, which divides logits after the cap: `cap tanh(s x / cap) / T` is
+    /// that of scale `s / T` and cap `cap / T`.
     pub fn at(mut self, temperature: f64) -> Head {
         if temperature != 1.0 {
             self.how.scale = (f64::from(self.how.scale) / temperature) as f32;
@@ -124,7 +124,7 @@ impl Head {
         (bytes / (4 * vocab) / SUM_CHUNK * SUM_CHUNK).max(SUM_CHUNK)
     }
 
-    /// Tokens whose gradients are kept together: whole tiles.
+    /// Tokens whose logit gradients are kept together: whole tiles.
     fn gradient_rows(machine: &dyn Machine, vocab: usize, dtype: DType) -> usize {
         let tile = Head::tile_rows(machine, vocab);
         let bytes = machine.profile().portions.logit_grads_bytes;
@@ -138,7 +138,7 @@ impl Head {
         (0..tokens).step_by(rows).map(move |start| start..tokens.min(start + rows))
     }
 
-    /// The projection's weight, its bias if there is one, and an adapter's.
+    /// The projection's weight, its bias if there is one, and the adapter's weights.
     fn ids(&self) -> impl Iterator<Item = ParamId> {
         let term = self.term.map(|term| [term.a, term.b]);
         [self.weight].into_iter().chain(self.bias).chain(term.into_iter().flatten())
@@ -158,7 +158,7 @@ impl Head {
         let logits = self.project(scope, x);
         let HeadUse { scale, softcap, .. } = self.how;
         if scale != 1.0 || softcap != 0.0 {
-            // One pass of the loss's own kernel would give the loss as well; only the transform is wanted.
+            // The loss's own kernel would compute the loss as well, but only the transformation is wanted.
             scope.device.machine.scale(&logits, scale, &logits);
             if softcap != 0.0 {
                 scope.device.machine.softcap(&logits, softcap);
@@ -203,7 +203,7 @@ impl Head {
         scope.counters.span("head", " matmul", -1, || scope.device.machine.matmul(&op, &ws));
     }
 
-    /// The rows of all ranks where each has a share of them.
+    /// The rows of all ranks if each has a share of them.
     fn collect(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let (device, spread) = (scope.device, scope.spread());
         if spread.share() == 1 {
@@ -217,14 +217,14 @@ impl Head {
         all
     }
 
-    /// Per-token losses of x [t, d] into `losses` f32 [1, t] (ignored tokens get 0); no gradients. Labels and losses are in
-    /// [`Head::order`].
+    /// Per-token losses of x [t, d] into `losses` f32 [1, t] (ignored tokens get 0), without gradients. Labels and
+    /// losses are in [`Head::order`].
     pub fn losses(&self, scope: &Scope<'_>, x: &Tensor, labels: &Labels, losses: &Tensor) {
         let vocab = scope.params.shape(self.weight)[0];
         let share = scope.spread().share();
         let _weights = self.weights(scope);
         let inner = Head::tile_rows(scope.device.machine.as_ref(), vocab);
-        // Where rows are shared the order of tokens is that of the gradients' tiles.
+        // With shared rows, the order of tokens is that of the gradients' tiles.
         let outer = if share > 1 {
             Head::gradient_rows(scope.device.machine.as_ref(), vocab, x.dtype())
         } else {
@@ -241,8 +241,8 @@ impl Head {
         }
     }
 
-    /// Losses as [`Head::losses`], and in the same pass the gradient of their weighted sum: adds to the head's main
-    /// gradient and returns that of x. The forward pass with this side effect is never replayed.
+    /// [`Head::losses`], with the gradient of their weighted sum in the same pass: adds to the head's main gradient and
+    /// returns that of x. The forward pass with this side effect is never replayed.
     pub fn loss(
         &self,
         scope: &Scope<'_>,
@@ -254,7 +254,7 @@ impl Head {
         self.learn(scope, x, (labels, losses, None), grads)
     }
 
-    /// As [`Head::loss`], and of what a teacher says: the gradient is that of both.
+    /// [`Head::loss`] together with the divergence from a teacher: the gradient is that of both.
     pub fn loss_and_divergence(
         &self,
         scope: &Scope<'_>,
@@ -275,7 +275,7 @@ impl Head {
         let device = scope.device;
         let (_weights, _of_teacher) = (self.weights(scope), taught.map(|taught| taught.teacher.weights()));
         let weight = &scope.params.tensor(self.weight);
-        // The segment before the head leaves its gradient with its own.
+        // The segment before the head finishes the head's gradient with its own.
         grads.enter(device, &self.ids().collect::<Vec<_>>());
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
@@ -311,7 +311,7 @@ impl Head {
         dx
     }
 
-    /// `dx = dlogits W`, summed over the ranks that have other columns of the logits.
+    /// `dx = dlogits W`, summed over the ranks with the other columns of the logits.
     fn input_gradient(&self, scope: &Scope<'_>, dlogits: &Tensor, weight: &Tensor, dx: &Tensor) {
         let (device, spread) = (scope.device, scope.spread());
         let product = |c: &Tensor| {
@@ -332,8 +332,8 @@ impl Head {
         device.mesh.group(&[Axis::Tp]).reduce_scatter(device, &parts, dx);
     }
 
-    /// Gradients of the logits of the tokens of x, which are `rows` of the labels, stored like x, tile by tile; f32 ones take the
-    /// logits' place.
+    /// Gradients of the logits of the tokens of x, which are `rows` of the labels, stored like x, tile by tile; f32
+    /// ones replace the logits.
     fn dlogits(
         &self,
         scope: &Scope<'_>,
@@ -341,7 +341,7 @@ impl Head {
         (labels, losses, rows): (&Labels, &Tensor, Range<usize>),
         taught: Option<(&Taught<'_>, Option<Tensor>)>,
     ) -> Tensor {
-        // In place of the logits of a tile, or where the caller says.
+        // The gradient replaces the logits of a tile, or goes to the caller's buffer.
         let tile_gradient = |logits: &Tensor, tile: Range<usize>, to: &Tensor| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
             self.leave_out(scope, labels, &tokens, logits);
@@ -371,8 +371,8 @@ impl Head {
         dlogits
     }
 
-    /// The general path's second half: like [`Head::loss`], with weights that were computed from [`Head::losses`].
-    /// The logits are computed again, tile by tile.
+    /// The general path's second half: like [`Head::loss`], with weights computed from [`Head::losses`]. The logits are
+    /// recomputed, tile by tile.
     pub fn weighted_backward(
         &self,
         scope: &Scope<'_>,
@@ -385,7 +385,7 @@ impl Head {
         self.loss(scope, x, labels, &scratch, grads)
     }
 
-    /// Leaves out of a tile's logits what its labels were not drawn among.
+    /// Excludes the tokens from which a tile's labels were not sampled.
     fn leave_out(&self, scope: &Scope<'_>, labels: &Labels, rows: &Range<usize>, logits: &Tensor) {
         let Some(kept) = &labels.kept else { return };
         let op = LeaveOut { logits, kept: &kept.view_rows(rows.clone()), first: self.first };
@@ -437,13 +437,13 @@ impl Head {
         machine.sum(&hits, &sums.view_rows(1..2));
     }
 
-    /// Room for what is measured of a tile's tokens.
+    /// A buffer for the label metrics of a tile's tokens.
     fn found(&self, scope: &Scope<'_>, tokens: usize) -> Tensor {
         scope.device.empty(2, tokens, DType::F32, Category::Activations)
     }
 
-    /// What all ranks know of a tile's tokens, f32 [2 x ranks, r], with measures [4 x ranks, r]; `None` where one rank has the whole
-    /// vocabulary.
+    /// The statistics of a tile's tokens from all ranks, f32 [2 x ranks, r], with metrics [4 x ranks, r]; `None` if one
+    /// rank has the whole vocabulary.
     fn statistics(
         &self,
         scope: &Scope<'_>,

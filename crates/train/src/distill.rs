@@ -1,9 +1,10 @@
-//! Distillation: a student learns a teacher's distribution of the next token besides the labels. The teacher is a frozen model of the
-//! same step, whose whole vocabulary counts, or a column of its best tokens next to the text.
+//! Distillation: besides the labels, a student learns a teacher's distribution of the next token. The teacher is a
+//! frozen model that runs in the same step, with its whole vocabulary, or a column of its best tokens stored with the
+//! text.
 //!
-//! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence of
-//! [`fathom_tensor::Divergence`] at the temperature. It is not multiplied by the squared temperature. Distances of hidden states
-//! ([`Hidden`]) are added to it.
+//! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence
+//! of [`fathom_tensor::Divergence`] at the temperature, not multiplied by the squared temperature. Distances of hidden
+//! states ([`Hidden`]) are added to it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,42 +22,43 @@ use crate::micro_batch::MicroBatch;
 use crate::objective::{CrossEntropy, Measured, Objective, Weigh};
 use crate::step::InStep;
 
-/// How a student learns.
+/// Settings of distillation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distill {
-    /// Of the divergence: 0 forward, 1 reverse, between them Jensen and Shannon's.
+    /// Kind of divergence: 0 is forward KL, 1 reverse, values between are generalised Jensen-Shannon.
     pub beta: f64,
-    /// Divides the logits of both.
+    /// Divides the logits of both models.
     pub temperature: f64,
-    /// Share of the divergence; the rest is the cross-entropy's.
+    /// Weight of the divergence; cross-entropy has the rest.
     pub ratio: f64,
-    /// The teacher's best tokens alone, from the micro batch.
+    /// Uses only the teacher's best tokens, which the micro-batch has.
     pub best: Option<Best>,
-    /// Hidden states that are compared besides, of a teacher that runs with the step.
+    /// Hidden states to compare as well, with a teacher that runs in the step.
     pub hidden: Option<Hidden>,
 }
 
-/// Best tokens.
+/// The form of a teacher's best tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Best {
-    /// How many of each label.
+    /// Number of tokens per label.
     pub tokens: usize,
-    /// What is left of the mass is one more token; else the best are made to sum to one.
+    /// If true, the remaining mass is one more token; otherwise the best tokens are normalised to sum to one.
     pub rest: bool,
 }
 
 const METRICS: [&str; 3] = ["cross_entropy", "divergence", "hidden_distance"];
 
-/// Which of them is of hidden states.
+/// Index of the metric for hidden states.
 pub(crate) const HIDDEN: usize = 2;
 
-/// What a teacher said of a micro batch.
+/// A teacher's outputs for a micro-batch.
 pub(crate) struct Asked {
     /// Its hidden states before the head, [t, d].
     pub y: Tensor,
-    /// Its residual stream after so many blocks.
+    /// Its residual stream, by number of blocks before it.
     pub states: BTreeMap<usize, Tensor>,
-    /// What projections of the student's stream read and what their loss says of what they wrote: from its forward pass.
+    /// Inputs of the projections of the student's stream and the gradients of their outputs, from the student's forward
+    /// pass.
     pub projected: Rc<RefCell<Vec<ProjectedState>>>,
 }
 
@@ -87,17 +89,17 @@ impl Objective for Distill {
     }
 }
 
-/// What a micro batch has of a teacher, on the machine.
+/// The teacher's side of a micro-batch, on the machine.
 pub(crate) enum Known {
-    /// The tables of the model that runs.
+    /// Tables of the teacher that runs in the step.
     Model(Rc<Batch>),
-    /// i32 and f32 [t, k], in the order of the head.
+    /// Ids (i32) and log-probabilities (f32), [t, k], in the order of the head.
     Best([Tensor; 2]),
 }
 
 impl Known {
-    /// That of a micro batch; `order` are the tokens of this rank in the order of its head, `tokens` how many. Nothing if the objective
-    /// asks no teacher.
+    /// The teacher's side of a micro-batch: `order` gives this rank's tokens in the order of its head, `tokens` their
+    /// number. `None` if the objective has no teacher.
     pub fn new(
         (device, how): (&Device, &InStep),
         teacher: Option<&LoadedModel>,
@@ -116,7 +118,7 @@ impl Known {
             return Some(Known::Best([empty(DType::I32), empty(DType::F32)]));
         }
         let order = order();
-        // Each label's ids and log-probabilities alternate; a stream without labels has none.
+        // A label's ids and log-probabilities alternate; a stream without labels has none.
         let column = |odd: usize| -> Vec<f32> {
             let value =
                 |token: usize, at: usize| micro.best.get((token * k + at) * 2 + odd).copied().unwrap_or(0.0);
@@ -133,8 +135,8 @@ impl Known {
 }
 
 impl Loaded<'_> {
-    /// What a teacher that runs with the step says, of this rank's rows: before the student's forward pass, so that no
-    /// activation of that is there yet.
+    /// Runs the teacher over this rank's rows. This comes before the student's forward pass, so that none of the
+    /// student's activations are in memory yet.
     pub fn ask(
         &self,
         device: &Device,
@@ -146,7 +148,7 @@ impl Loaded<'_> {
         else {
             return None;
         };
-        // Of its own: experts of the teacher are not the student's.
+        // Separate counters: the teacher's experts are not the student's.
         let own = Counters::default();
         let scope = Scope { device, params, batch: Tables::Shared(batch.clone()), counters: &own };
         let hidden = minimised.goal.objective.distils().and_then(|distill| distill.hidden.as_ref());
@@ -159,7 +161,7 @@ impl Loaded<'_> {
         Some(Asked { y, states, projected: Rc::default() })
     }
 
-    /// As [`Loaded::judge`], of an objective with a teacher; `asked` is what [`Loaded::ask`] gave.
+    /// [`Loaded::judge`] for an objective with a teacher; `asked` is the result of [`Loaded::ask`].
     pub fn learn(
         &self,
         (model, distill): (&Model, &Distill),

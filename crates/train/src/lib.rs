@@ -1,8 +1,9 @@
-//! The one training loop.
+//! The training loop.
 //!
-//! A stage of a run takes micro batches from a [`Source`] and minimises an [`Objective`], in [`Trainer::step`]: packed samples of
-//! token stores and the cross-entropy of the next token, unless a recipe says otherwise. Pretraining and context extension differ in
-//! lengths, rotary frequencies and data. A plan is the same step on the machine without data.
+//! A stage of a run takes micro-batches from a [`Source`] and minimises an [`Objective`], in [`Trainer::step`]: packed
+//! samples of token stores and the cross-entropy of the next token, unless a recipe selects others. Pretraining and
+//! context extension differ in lengths, rotary frequencies and data. A plan is the same step on the machine without
+//! data.
 //!
 //! This crate knows nothing of HTTP or serving.
 

@@ -1,11 +1,13 @@
-//! What a step minimises. Pretraining, teaching and alignment are the same loop with another objective.
+//! Objectives of training. Pretraining, fine-tuning and alignment are the same loop with different objectives.
 //!
-//! The head gives the log-probability of each label. An objective with constant weights ([`CrossEntropy`]) needs no more: the head
-//! makes its gradients in the forward pass. Any other objective is a [`Weigh`]: from the losses of the whole stream, in the order of its
-//! tokens whatever the mesh, it computes the derivative of its sum by each of them, in f64 on the host, and the head computes the
-//! gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are sums over a range of that stream.
+//! The head gives the log-probability of each label. An objective with constant weights ([`CrossEntropy`]) needs no
+//! more: the head computes its gradients in the forward pass. Any other objective is a [`Weigh`]: from the losses of
+//! the whole stream, in token order whatever the mesh, it computes the derivative of its sum by each of them, in f64 on
+//! the host, and the head computes the gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are
+//! sums over a range of that stream.
 //!
-//! All gradients are of a sum; the optimizer divides by [`Objective::count`], added up over the micro batches and ranks of the step.
+//! All gradients are of a sum; the optimizer divides by [`Objective::count`], added up over the micro-batches and ranks
+//! of the step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,49 +20,49 @@ use crate::distill::Distill;
 use crate::micro_batch::MicroBatch;
 use crate::reference::Refers;
 
-/// What a step minimises.
+/// An objective of training.
 pub trait Objective: fmt::Debug + Send + Sync {
     /// Its name in recipes and logs.
     fn name(&self) -> &'static str;
 
-    /// What the sum over a micro batch is divided by, together with those of all others of the step: tokens, pairs, answers.
+    /// The micro-batch's part of the divisor of the step's sum: its number of tokens, pairs or answers.
     fn count(&self, micro: &MicroBatch) -> f64;
 
-    /// How weights follow from losses; `None` where they are constant: those of the micro batch, or one each.
+    /// Computes weights from losses; `None` if they are constant: those of the micro-batch, or all 1.
     fn weigh(&self) -> Option<&dyn Weigh>;
 
-    /// What is learned from a teacher, if there is one; such an objective has constant weights.
+    /// Settings of distillation, if there is a teacher; such an objective has constant weights.
     fn distils(&self) -> Option<&Distill> {
         None
     }
 
-    /// Names of the means that a step reports besides the objective's.
+    /// Names of the means that a step reports in addition to the objective.
     fn measures(&self) -> &[&'static str] {
         self.weigh().map_or(&[], Weigh::metrics)
     }
 
-    /// What a run whose [`Goal::measured`] is set reports of the distributions at its labels.
+    /// Label metrics that a run reports if [`Goal::measured`] is set.
     fn measured(&self) -> Measured {
         Measured::Nothing
     }
 }
 
-/// What steps report of the distributions of the vocabulary at labels, by TRL's names: the mean of their entropies in nats, and the share
-/// of the labels that are the likeliest.
+/// Label metrics of the vocabulary's distribution, under TRL's names: the mean entropy in nats, and the share of labels
+/// that are the most likely token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
-    /// Nothing.
+    /// None.
     Nothing,
     /// The entropy.
     Entropy,
     /// Both.
     Both,
-    /// Both, the share of the labels of the first of each pair of documents.
+    /// Both; the share counts only labels in the first document of each pair.
     OfChosen,
 }
 
 impl Measured {
-    /// The names.
+    /// Names of the metrics.
     fn names(self) -> &'static [&'static str] {
         match self {
             Measured::Nothing => &[],
@@ -69,7 +71,7 @@ impl Measured {
         }
     }
 
-    /// Of each token of a stream one if it counts for the second, else zero; nothing if all count.
+    /// 1 for each token of a stream that counts for the second metric and 0 for the others; `None` if all count.
     pub(crate) fn chosen(self, micro: &MicroBatch) -> Option<Vec<f32>> {
         (self == Measured::OfChosen).then(|| {
             let mut chosen = vec![0.0; micro.ids.len()];
@@ -83,146 +85,147 @@ impl Measured {
 
 /// An objective whose weights depend on the log-probabilities.
 pub trait Weigh {
-    /// Names of what [`Weighed::metrics`] has, in its order.
+    /// Names of the entries of [`Weighed::metrics`], in order.
     fn metrics(&self) -> &[&'static str];
 
-    /// Which of the model's heads it asks.
+    /// The model's heads that it uses.
     fn asks(&self) -> Asks;
 
-    /// Adds to the means of a step what follows from them.
+    /// Adds derived values to the means of a step.
     fn derive(&self, _means: &mut BTreeMap<String, f64>) {}
 
-    /// Divides the logits of the distribution whose log-probabilities it asks for.
+    /// Divides the logits before log-probabilities are computed.
     fn temperature(&self) -> f64 {
         1.0
     }
 
-    /// Log-probabilities are among the tokens alone that each label was drawn among ([`crate::Rolled::kept`]).
+    /// True if log-probabilities are over the tokens from which each label was sampled only ([`crate::Rolled::kept`]).
     fn keeps(&self) -> bool {
         false
     }
 
-    /// A second temperature at which it asks the vocabulary's head, for what is constant for the gradient.
+    /// A second temperature for losses that the gradient treats as constants.
     fn also_at(&self) -> Option<f64> {
         None
     }
 
-    /// What it does with the entropy of the distribution at each label.
+    /// Use of the entropy of the distribution at each label.
     fn entropies(&self) -> OfEntropy {
         OfEntropy::Unasked
     }
 
-    /// A reference that is in memory is asked in each step; else whoever makes micro batches has asked it.
+    /// True if an in-memory reference runs in each step; otherwise the source of the micro-batches has run it.
     fn asks_reference(&self) -> bool {
         true
     }
 
-    /// It has to know something of all micro batches of a step before it weighs any: [`Weigh::ahead`] of each.
+    /// True if it needs sums over all micro-batches of a step before it weighs any: [`Weigh::ahead`] of each.
     fn looks_ahead(&self) -> bool {
         false
     }
 
-    /// Of one micro batch a sum and what it is divided by; added up over the step they are in [`crate::Totals::ahead`].
+    /// A sum over one micro-batch and its divisor; their totals over the step are [`crate::Totals::ahead`].
     fn ahead(&self, _answers: &Answers<'_>) -> [f64; 2] {
         [0.0; 2]
     }
 
-    /// The objective's sum over a micro batch, with its derivatives. Every rank that has the model's end calls this with the same
-    /// numbers.
+    /// The objective's sum over a micro-batch, with its derivatives. Every rank that has the end of the model calls
+    /// this with the same numbers.
     fn weigh(&self, answers: &Answers<'_>) -> Weighed;
 }
 
-/// What an objective does with the entropies of the distributions at labels.
+/// Use of the entropies of the distributions at labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfEntropy {
-    /// Nothing.
+    /// Not computed.
     Unasked,
-    /// They are in [`Answers::entropies`].
+    /// Passed in [`Answers::entropies`].
     Asked,
-    /// So they are, and its sum depends on them: [`Weighed::entropies`].
+    /// Passed as well, and the sum depends on them: [`Weighed::entropies`].
     Learned,
 }
 
-/// Heads of a model that an objective asks; the others do nothing.
+/// The model's heads that an objective uses; the others are not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
-    /// The vocabulary's.
+    /// The vocabulary head.
     Vocabulary,
-    /// The one of a few numbers a token: a reward, a value.
+    /// The head with a few numbers per token: a reward, a value.
     Scores,
     /// Both.
     Both,
 }
 
 impl Asks {
-    /// The vocabulary's.
+    /// True if the vocabulary head is used.
     pub fn vocabulary(self) -> bool {
         self != Asks::Scores
     }
 
-    /// The scores'.
+    /// True if the head of scores is used.
     pub fn scores(self) -> bool {
         self != Asks::Vocabulary
     }
 }
 
-/// A micro batch and what the model says of it.
+/// A micro-batch and the model's outputs for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answers<'a> {
     /// The whole stream.
     pub micro: &'a MicroBatch,
-    /// Minus the natural log-probability of each token's label; 0 where there is none. Empty if it was not asked.
+    /// Negative natural log-probability of each token's label; 0 without a label. Empty if the head was not run.
     pub losses: &'a [f32],
-    /// The same losses at the temperature of [`Weigh::also_at`]. Empty without.
+    /// The same losses at the temperature of [`Weigh::also_at`]; empty without one.
     pub also: &'a [f32],
-    /// The entropy in nats of the distribution at each token's label; 0 where there is none. Empty unless [`Weigh::entropies`] asks.
+    /// Entropy in nats of the distribution at each token's label; 0 without a label. Empty unless [`Weigh::entropies`]
+    /// needs it.
     pub entropies: &'a [f32],
-    /// What the second head says, token by token. Empty if it was not asked.
+    /// Outputs of the second head, token by token. Empty if it was not run.
     pub scores: &'a [f32],
-    /// The token that the model's batches are filled up with ([`fathom_model::scored_at`]).
+    /// The token with which the model pads its batches ([`fathom_model::scored_at`]).
     pub padding: Option<u32>,
 }
 
 impl<'a> Answers<'a> {
-    /// Of the vocabulary's head alone.
+    /// Outputs of the vocabulary head only.
     pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
         Answers { micro, losses, also: &[], entropies: &[], scores: &[], padding: None }
     }
 
-    /// The sum of the log-probabilities of a document's labels, added in the order of its tokens.
+    /// Sum of the log-probabilities of a document's labels, added in token order.
     pub fn logp(&self, doc: &Range<usize>) -> f64 {
         -self.losses[doc.clone()].iter().map(|loss| f64::from(*loss)).sum::<f64>()
     }
 
-    /// The same of the model that the micro batch's reference column is of; 0 without one.
+    /// The same sum under the model of the micro-batch's reference column; 0 without one.
     pub fn reference(&self, doc: &Range<usize>) -> f64 {
         let valid = |at: &usize| self.micro.labels[*at] >= 0;
         let reference = self.micro.reference.get(doc.clone()).unwrap_or_default();
         doc.clone().zip(reference).filter(|(at, _)| valid(at)).map(|(_, logp)| f64::from(*logp)).sum()
     }
 
-    /// Labels of a document.
+    /// Number of labels in a document.
     pub fn labels(&self, doc: &Range<usize>) -> usize {
         self.micro.labels[doc.clone()].iter().filter(|label| **label >= 0).count()
     }
 }
 
-/// An objective's sum over a micro batch.
+/// An objective's sum over a micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weighed {
     /// The sum.
     pub loss: f64,
-    /// Its derivative by the loss of each token of the stream, if the vocabulary's head was asked.
+    /// Derivative of the sum by the loss of each token of the stream, if the vocabulary head was run.
     pub weights: Vec<f32>,
-    /// Its derivative by the entropy at each token, if it learns from them.
+    /// Derivative by the entropy at each token, if the objective learns from entropies.
     pub entropies: Vec<f32>,
-    /// Its derivative by each of the scores, if those were asked.
+    /// Derivative by each score, if the second head was run.
     pub scores: Vec<f32>,
-    /// By name of [`Weigh::metrics`]: a sum, and what it is divided by.
+    /// A sum and its divisor for each name of [`Weigh::metrics`].
     pub metrics: Vec<[f64; 2]>,
 }
 
-/// The cross-entropy of the next token, weighted where the micro batch has weights: their sum is what it is divided by.
+/// The cross-entropy of the next token, weighted if the micro-batch has weights, whose sum is then the divisor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossEntropy;
 
@@ -248,8 +251,8 @@ impl Objective for CrossEntropy {
     }
 }
 
-/// The loss of dynamic fine-tuning (Wu and others, 2025; TRL's `dft`): of each label `-p log p`, its probability `p` constant for the
-/// gradient, times the micro batch's weight if there is one. Divided as [`CrossEntropy`].
+/// The loss of dynamic fine-tuning (Wu and others, 2025; TRL's `dft`): `-p log p` of each label, with the probability
+/// `p` constant for the gradient, times the micro-batch's weight if there is one. Divided like [`CrossEntropy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dft;
 
@@ -272,7 +275,7 @@ impl Objective for Dft {
 }
 
 impl Weigh for Dft {
-    /// The mean cross-entropy, which the objective hides.
+    /// The mean cross-entropy, which the objective itself does not show.
     fn metrics(&self) -> &[&'static str] {
         &["cross_entropy"]
     }
@@ -299,71 +302,72 @@ impl Weigh for Dft {
     }
 }
 
-/// What is minimised, and by which weights.
+/// The objective of a run, with the weights that it trains.
 #[derive(Clone, Debug)]
 pub struct Goal {
     /// The objective.
     pub objective: Arc<dyn Objective>,
-    /// Micro batches have weights, and memory for them on the machine.
+    /// Micro-batches have weights, and memory for them on the machine.
     pub weighted: bool,
-    /// Which of the model's weights are trained: for plans. A trainer's own are those that were not frozen.
+    /// The weights to train, for plans. A trainer trains those that were not frozen.
     pub trained: Trained,
-    /// How projections that are not trained are held: for plans, as well.
+    /// Format of quantized projections that are not trained, for plans as well.
     pub quantized: Option<Quantized>,
-    /// The teacher's architecture, if one runs in every step: for plans. A trainer's own is [`crate::Trainer::teacher`].
+    /// Architecture of a teacher that runs in every step, for plans. A trainer's own is [`crate::Trainer::teacher`].
     pub teacher: Option<Arc<Spec>>,
     /// Noise on embeddings.
     pub noise: Option<Noise>,
-    /// The seed of what an adapter drops; that depends on it, the step, the document, the token's place in that and the module, and not
-    /// on how documents are packed and shared out.
+    /// Seed of an adapter's dropout, which depends on it, the step, the document, the token's place in the document and
+    /// the module, and not on how documents are packed and distributed.
     pub drops: Option<u64>,
-    /// Which model a step asks besides: for plans, too.
+    /// The reference model of a step, for plans too.
     pub refers: Refers,
-    /// Models with other adapters over the same base, whose weights and optimizer state are in memory too, made before this one: for plans.
+    /// Models with other adapters over the same base that were created before this one; their weights and optimizer
+    /// state are in memory too. For plans.
     pub before: Vec<Arc<Spec>>,
-    /// The same, made after it.
+    /// Those created after it.
     pub after: Vec<Arc<Spec>>,
-    /// Models that judge answers, whose weights are in memory during steps too: for plans.
+    /// Models that judge answers, whose weights are in memory during steps too. For plans.
     pub judges: Vec<Arc<Spec>>,
-    /// Steps report of the distributions at labels what [`Objective::measured`] says.
+    /// True if steps report the label metrics of [`Objective::measured`].
     pub measured: bool,
 }
 
 impl Goal {
-    /// What is reported of the distributions at labels.
+    /// The label metrics that are reported.
     pub(crate) fn measured(&self) -> Measured {
         if self.measured { self.objective.measured() } else { Measured::Nothing }
     }
 
-    /// Other adapters take steps between this one's, so that nothing of it is under way where one ends.
+    /// True if other adapters take steps between this one's, so that nothing may be in flight when a step ends.
     pub(crate) fn takes_turns(&self) -> bool {
         !self.before.is_empty() || !self.after.is_empty()
     }
 
-    /// Names of the means that a step reports besides the objective's.
+    /// Names of the means that a step reports in addition to the objective.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         [self.objective.measures(), self.measured().names()].concat()
     }
 
-    /// Sums that are kept for them: what is measured at labels is the last two.
+    /// Number of accumulators for them; label metrics are the last two.
     pub(crate) fn sums(&self) -> usize {
         self.objective.measures().len() + if self.measured() == Measured::Nothing { 0 } else { 2 }
     }
 }
 
-/// Noise on the embeddings of training tokens (NEFTune: Jain and others, 2023): uniform from -1 to 1, times `alpha / sqrt(L d)` with the
-/// length L of the token's document and the width d. It depends on the seed, the micro batch's number, the token's place in the stream
-/// and the column.
+/// Noise on the embeddings of training tokens (NEFTune: Jain and others, 2023): uniform from -1 to 1, times `alpha /
+/// sqrt(L d)` with the length L of the token's document and the width d. It depends on the seed, the micro-batch's
+/// number, the token's place in the stream and the column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Its size.
+    /// Scale of the noise.
     pub alpha: f64,
-    /// Of the run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
 impl Default for Goal {
-    /// The cross-entropy, all tokens alike, by all weights.
+    /// The cross-entropy, with all tokens weighted equally and all weights trained.
     fn default() -> Goal {
         let (objective, trained) = (Arc::new(CrossEntropy), Trained::all());
         Goal {

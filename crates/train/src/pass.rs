@@ -1,4 +1,4 @@
-//! A forward pass over one micro batch, over all stages of a pipeline: what a model says of labels, without gradients.
+//! A forward pass over one micro-batch and all stages of a pipeline, which evaluates labels without gradients.
 
 use fathom_grad::{Counters, Eval, Scope, Tables};
 use fathom_model::ModelView;
@@ -8,7 +8,7 @@ use crate::loaded::Loaded;
 use crate::micro_batch::MicroBatch;
 use crate::step::InStep;
 
-/// Whom it asks, and how steps are run.
+/// The model to run, and how its steps are run.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
     pub of: ModelView<'a>,
@@ -17,8 +17,9 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Minus the natural log-probability of each label of the stream at a temperature, in the order of its tokens; 0 where there is no
-    /// label. Empty on ranks that do not have the model's end, and without data. All ranks that share the micro batch call this together.
+    /// Negative natural log-probability of each label of the stream at a temperature, in token order; 0 without a
+    /// label. Empty on ranks without the end of the model, and without data. All ranks that share the micro-batch call
+    /// this together.
     pub fn losses(&self, micro: &MicroBatch, temperature: f64) -> Vec<f32> {
         let loaded = Loaded::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
@@ -27,7 +28,7 @@ impl Pass<'_> {
         })
     }
 
-    /// What the second head says of each token, one number each; where as [`Pass::losses`].
+    /// Output of the second head, one number per token; empty where [`Pass::losses`] is.
     pub fn values(&self, micro: &MicroBatch) -> Vec<f32> {
         let loaded = Loaded::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
@@ -39,7 +40,7 @@ impl Pass<'_> {
         Scope { device, params, batch: Tables::Shared(loaded.batch.clone()), counters }
     }
 
-    /// The hidden states before the head of this rank's tokens, on the last stage.
+    /// Hidden states of this rank's tokens before the head, on the last stage.
     fn hidden(&self, loaded: &Loaded<'_>) -> Option<Tensor> {
         let rows = loaded.batch.tokens / self.scope(loaded).spread().share();
         let y = self.of.forward_stages(rows, &mut |chunk, x| {

@@ -1,4 +1,4 @@
-//! Vectors of texts: what they are, and that neither neighbours nor threads change them.
+//! Vectors of texts: their values, and independence of neighbours and threads.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn tiny() -> Spec {
     })
 }
 
-/// Vectors of `texts`, all in one call, by a model of random weights.
+/// Vectors of `texts`, all in one call, from a model with random weights.
 fn vectors(threads: usize, texts: &[&str], limits: Limits) -> Vec<Vec<f32>> {
     with_model(threads, |device, model, params, tokenizer| {
         Engine::new(ModelView { device, model, params }, tokenizer, limits).embed(texts).unwrap()

@@ -1,5 +1,5 @@
-//! A head that learns from a teacher besides its labels: of each tile of logits the divergence from the teacher's distribution, and
-//! its gradient with that of the cross-entropy. The teacher's logits exist for the same tile alone.
+//! A head that also learns from a teacher: for each tile of logits, the divergence from the teacher's distribution, and
+//! its gradient together with that of the cross-entropy. The teacher's logits exist only for the same tile.
 
 use std::ops::Range;
 
@@ -11,28 +11,28 @@ use crate::grads::Grads;
 use crate::params::Weights;
 use crate::tape::Scope;
 
-/// What a head learns from a teacher.
+/// Inputs of learning from a teacher.
 #[derive(Clone, Copy)]
 pub struct Taught<'a> {
-    /// Who teaches.
+    /// The teacher.
     pub teacher: Teacher<'a>,
     /// f32 [1, t], in the order of the labels: weight of each token's divergence.
     pub weights: &'a Tensor,
     /// f32 [1, t]: the divergence of each token; ignored ones get 0.
     pub losses: &'a Tensor,
-    /// Of the mixture: 0 for forward, 1 for reverse divergence ([`Divergence`]).
+    /// Mixture: 0 for forward, 1 for reverse divergence ([`Divergence`]).
     pub beta: f32,
-    /// Divides the logits of both.
+    /// Divides the logits of both models.
     pub temperature: f64,
     /// Multiplies the gradient.
     pub factor: f32,
 }
 
-/// Where a teacher's distribution comes from.
+/// Source of a teacher's distribution.
 #[derive(Clone, Copy)]
 pub enum Teacher<'a> {
-    /// Another model's head, over hidden states [t, d] of the same rows. Where it has more rows than the student, or fewer, the
-    /// first that both have are compared.
+    /// Another model's head, over hidden states [t, d] of the same rows. If the numbers of its rows and the student's
+    /// differ, the common first rows are compared.
     Model {
         /// Its head.
         head: Head,
@@ -47,10 +47,11 @@ pub enum Teacher<'a> {
         ids: &'a Tensor,
         /// f32 [t, k].
         logps: &'a Tensor,
-        /// The rest of the mass is one more token.
+        /// True if the remaining mass is one more token.
         rest: bool,
     },
-    /// All tokens alike: the reverse divergence from it is the logarithm of the vocabulary's size less the entropy.
+    /// The uniform distribution: the reverse divergence from it is the logarithm of the vocabulary's size minus the
+    /// entropy.
     Uniform,
 }
 
@@ -63,7 +64,7 @@ impl<'a> Teacher<'a> {
         }
     }
 
-    /// Its hidden states of these rows of this rank, and of the ranks that share them.
+    /// Its hidden states for these rows of this rank, and of the ranks that share them.
     pub(super) fn collect(&self, rows: Range<usize>) -> Option<Tensor> {
         match self {
             Teacher::Model { head, scope, x } => Some(head.collect(scope, &x.view_rows(rows))),
@@ -73,9 +74,9 @@ impl<'a> Teacher<'a> {
 }
 
 impl Head {
-    /// As [`Head::weighted_backward`], and the gradient of a weighted sum of entropies besides: `weights`, f32 [1, t] in the order of
-    /// the labels, multiply the entropy H of each label's distribution p, whose derivative by a logit is `-p_i (log p_i + H)`. That is
-    /// minus the one of the divergence `sum p log(p / u)` from a uniform u.
+    /// [`Head::weighted_backward`] together with the gradient of a weighted sum of entropies: `weights`, f32 [1, t] in
+    /// the order of the labels, multiply the entropy H of each label's distribution p, whose derivative by a logit is
+    /// `-p_i (log p_i + H)`. That is the negative derivative of the divergence `sum p log(p / u)` from a uniform u.
     pub fn weighted_backward_with_entropy(
         &self,
         scope: &Scope<'_>,
@@ -90,8 +91,8 @@ impl Head {
         self.loss_and_divergence(scope, x, (labels, &losses, &taught), grads)
     }
 
-    /// Losses of a tile and the gradient of both by its logits, which it takes the place of. `tokens` are those of the tile in the
-    /// labels, `of_teacher` the teacher's hidden states.
+    /// Losses of a tile, and the gradient of both by its logits, which it replaces. `tokens` are the tile's range in
+    /// the labels, `of_teacher` the teacher's hidden states.
     pub(super) fn taught(
         &self,
         scope: &Scope<'_>,
@@ -107,7 +108,7 @@ impl Head {
         scope.counters.span("head", " loss", -1, || device.machine.add(common, &gradient, common));
     }
 
-    /// The divergence of a tile; the gradient f32 [r, columns that both have].
+    /// The divergence of a tile, and its gradient, f32 [r, common columns].
     fn diverge(
         &self,
         scope: &Scope<'_>,
@@ -177,7 +178,7 @@ impl Head {
         gradient
     }
 
-    /// What all ranks know of a tile, f32 [2 x ranks, r], also where one rank has the whole vocabulary.
+    /// Statistics of a tile from all ranks, f32 [2 x ranks, r], even if one rank has the whole vocabulary.
     fn known(&self, scope: &Scope<'_>, labels: &Tensor, logits: &Tensor) -> Tensor {
         if let Some(all) = self.statistics(scope, (labels, None), logits) {
             return all;
