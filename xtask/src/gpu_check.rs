@@ -20,16 +20,16 @@ pub const NVRTC: Wheel =
     Wheel { package: "nvidia-cuda-nvrtc", version: "13.0.88", library: ["nvidia/cu13/lib", "libnvrtc.so."] };
 
 /// Downloads what is missing, then compiles every kernel for every architecture. If the package index is unreachable,
-/// prints one line and returns no complaints.
+/// prints one line and returns `None`.
 ///
 /// # Errors
 /// A message when cargo cannot be run.
-pub fn run() -> Result<Vec<String>, String> {
+pub fn kernels() -> Result<Option<Vec<String>>, String> {
     let compiler = match NVRTC.fetch() {
         Ok(compiler) => compiler,
         Err(reason) => {
-            println!("gpu-check skipped: {} {} is not to be had: {reason}", NVRTC.package, NVRTC.version);
-            return Ok(Vec::new());
+            println!("gpu-check skipped: {} {} is unavailable: {reason}", NVRTC.package, NVRTC.version);
+            return Ok(None);
         }
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -39,7 +39,7 @@ pub fn run() -> Result<Vec<String>, String> {
         .arg(compiler)
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
-    Ok(if status.success() { Vec::new() } else { vec!["kernels: see above".to_string()] })
+    Ok(Some(if status.success() { Vec::new() } else { vec!["kernels: see above".to_string()] }))
 }
 
 /// The root of the repository.

@@ -23,11 +23,11 @@ const NCCL: Wheel =
 const STUB: &str = include_str!("stub_driver.c");
 
 /// Downloads what is missing, then builds every plan. If the package index is unreachable or there is no C compiler,
-/// prints one line and returns no complaints.
+/// prints one line and returns `None`.
 ///
 /// # Errors
 /// A message when cargo cannot be run.
-pub fn run() -> Result<Vec<String>, String> {
+pub fn run() -> Result<Option<Vec<String>>, String> {
     let named = std::env::var_os("FATHOM_CUDA_LIBS").filter(|folders| !folders.is_empty());
     let mut folders: Vec<PathBuf> = named.iter().flat_map(std::env::split_paths).collect();
     for wheel in [&CUDNN, &CUBLAS, &NVRTC].into_iter().filter(|_| named.is_none()) {
@@ -35,8 +35,8 @@ pub fn run() -> Result<Vec<String>, String> {
             Ok(library) => folders.extend(library.parent().map(Path::to_path_buf)),
             Err(reason) => {
                 let Wheel { package, version, .. } = wheel;
-                println!("plans of attention skipped: {package} {version} is not to be had: {reason}");
-                return Ok(Vec::new());
+                println!("plans of attention skipped: {package} {version} is unavailable: {reason}");
+                return Ok(None);
             }
         }
     }
@@ -44,7 +44,7 @@ pub fn run() -> Result<Vec<String>, String> {
         match NCCL.fetch() {
             Ok(library) => folders.extend(library.parent().map(Path::to_path_buf)),
             Err(reason) => {
-                println!("NCCL skipped: {} {} is not to be had: {reason}", NCCL.package, NCCL.version)
+                println!("NCCL skipped: {} {} is unavailable: {reason}", NCCL.package, NCCL.version)
             }
         }
     }
@@ -52,7 +52,7 @@ pub fn run() -> Result<Vec<String>, String> {
         Ok(folder) => folders.push(folder),
         Err(reason) => {
             println!("plans of attention skipped: no stub of a driver: {reason}");
-            return Ok(Vec::new());
+            return Ok(None);
         }
     }
     let folders: OsString = std::env::join_paths(folders).map_err(|error| error.to_string())?;
@@ -63,7 +63,7 @@ pub fn run() -> Result<Vec<String>, String> {
         .env("FATHOM_CUDA_LIBS", folders)
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
-    Ok(if status.success() { Vec::new() } else { vec!["plans of attention: see above".to_string()] })
+    Ok(Some(if status.success() { Vec::new() } else { vec!["plans of attention: see above".to_string()] }))
 }
 
 /// Builds the stub driver and returns its folder.
