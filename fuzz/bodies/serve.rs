@@ -10,7 +10,7 @@ use fathom_base::{
     Conversation, Event, GenerateRequest, Load, ModelCard, Numbers, Prompt, Reading, Result, Service, Sink,
     Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
 };
-use fathom_serve::{Opening, ROUTES, Shared, router};
+use fathom_serve::{Opening, ROUTES, ServerState, router};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -116,7 +116,7 @@ fn ask(says: Vec<String>, path: &str, body: &[u8]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let Ok(runtime) = runtime else { panic!("no runtime") };
     runtime.block_on(async {
-        let server = Arc::new(Shared::new(Opening::default()));
+        let server = Arc::new(ServerState::new(Opening::default()));
         assert!(server.add("m", Arc::new(Says(says))).is_ok());
         let request =
             Request::post(path).header("host", "localhost").header("content-type", "application/json");

@@ -24,7 +24,7 @@ use crate::error::Error;
 const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// The base with an adapter.
-pub(crate) struct Adapted {
+pub(crate) struct AdaptedModel {
     model: Model,
     params: Params,
     /// Its terms at the base's projections, if it does nothing else.
@@ -34,10 +34,10 @@ pub(crate) struct Adapted {
 }
 
 /// A loaded adapter, with its name.
-pub(crate) struct Read(String, Adapted);
+pub(crate) struct LoadedAdapter(String, AdaptedModel);
 
 /// An adapter whose name was removed; gone when its last request has ended.
-pub(crate) type Unloaded = Weak<Adapted>;
+pub(crate) type AdapterRef = Weak<AdaptedModel>;
 
 impl<'a> Engine<'a> {
     /// Sets how many bytes of device memory adapters must leave free for a step.
@@ -58,7 +58,7 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// Those of [`Engine::load_adapter`].
-    pub(crate) fn read_adapter(&self, name: &str, folder: &Path) -> Result<Read, Error> {
+    pub(crate) fn read_adapter(&self, name: &str, folder: &Path) -> Result<LoadedAdapter, Error> {
         if self.adapters.borrow().contains_key(name) {
             return Err(Error::AdapterTwice(name.into()));
         }
@@ -76,13 +76,13 @@ impl<'a> Engine<'a> {
         }
         let identity = identity(folder)?;
         let (model, params) = share_base(self.view(), (&spec, &tensors))?;
-        Ok(Read(name.into(), Adapted { model, params, terms: None, identity }))
+        Ok(LoadedAdapter(name.into(), AdaptedModel { model, params, terms: None, identity }))
     }
 
     /// Makes a read adapter available to requests; all ranks with parts of it do this at the same time.
-    pub(crate) fn adopt(&self, Read(name, adapted): Read) {
+    pub(crate) fn adopt(&self, LoadedAdapter(name, adapted): LoadedAdapter) {
         let terms = adapted.model.terms(self.device, &adapted.params).map(Rc::new);
-        self.adapters.borrow_mut().insert(name, Rc::new(Adapted { terms, ..adapted }));
+        self.adapters.borrow_mut().insert(name, Rc::new(AdaptedModel { terms, ..adapted }));
     }
 
     /// Removes an adapter's name: later requests cannot use it, and current ones keep it until they have ended.
@@ -94,18 +94,18 @@ impl<'a> Engine<'a> {
     }
 
     /// Removes an adapter's name, and returns a weak reference to the adapter.
-    pub(crate) fn take_adapter(&self, name: &str) -> Result<Unloaded, Error> {
+    pub(crate) fn take_adapter(&self, name: &str) -> Result<AdapterRef, Error> {
         let adapter = self.adapters.borrow_mut().remove(name);
         adapter.map(|adapter| Rc::downgrade(&adapter)).ok_or_else(|| Error::NoAdapter(name.into()))
     }
 
     /// The adapter of this name.
-    pub(crate) fn adapter(&self, name: &str) -> Result<Rc<Adapted>, Error> {
+    pub(crate) fn adapter(&self, name: &str) -> Result<Rc<AdaptedModel>, Error> {
         self.adapters.borrow().get(name).cloned().ok_or_else(|| Error::NoAdapter(name.into()))
     }
 
     /// The engine of an adapter's model.
-    pub(crate) fn over<'b>(&'b self, Adapted { model, params, .. }: &'b Adapted) -> Engine<'b> {
+    pub(crate) fn over<'b>(&'b self, AdaptedModel { model, params, .. }: &'b AdaptedModel) -> Engine<'b> {
         Engine {
             device: self.device,
             model,

@@ -3,7 +3,7 @@
 use fathom_base::{Sampling, Stop};
 use fathom_text::tokenizer::Stream;
 
-use crate::stop::{Passed, StopFilter};
+use crate::stop::{FilteredText, StopFilter};
 
 /// Converts ids to final text, up to the end of the answer.
 pub(crate) struct Writer<'t> {
@@ -21,7 +21,7 @@ pub(crate) struct Writer<'t> {
 }
 
 /// Result of a token.
-pub(crate) struct Written {
+pub(crate) struct TokenText {
     /// Text that is now final; may be empty.
     pub text: String,
     /// True if the token is part of the answer.
@@ -55,14 +55,14 @@ impl<'t> Writer<'t> {
     }
 
     /// Takes the next token; an answer of no tokens ends before it.
-    pub fn push(&mut self, id: u32) -> Written {
+    pub fn push(&mut self, id: u32) -> TokenText {
         if self.max_tokens == 0 {
-            return Written { text: String::new(), counts: false, stop: Some(Stop::Length) };
+            return TokenText { text: String::new(), counts: false, stop: Some(Stop::Length) };
         }
         if self.ends.contains(&id) && self.tokens >= self.min_tokens {
             let text = std::mem::take(&mut self.filter).finish();
             let stop = if self.named.contains(&id) { Stop::StopToken(id) } else { Stop::EndOfText };
-            return Written { text, counts: false, stop: Some(stop) };
+            return TokenText { text, counts: false, stop: Some(stop) };
         }
         self.tokens += 1;
         let piece = match self.shown.iter().find(|(shown, _)| *shown == id) {
@@ -70,10 +70,11 @@ impl<'t> Writer<'t> {
             None => self.stream.push(id).unwrap_or_default(),
         };
         let early = self.tokens < self.min_tokens;
-        let (mut text, stopped) = match if early { Passed::Text(piece) } else { self.filter.push(&piece) } {
-            Passed::Text(text) => (text, None),
-            Passed::Stopped(text, by) => (text, Some(by)),
-        };
+        let (mut text, stopped) =
+            match if early { FilteredText::Text(piece) } else { self.filter.push(&piece) } {
+                FilteredText::Text(text) => (text, None),
+                FilteredText::Stopped(text, by) => (text, Some(by)),
+            };
         let stop = match (stopped, self.tokens >= self.max_tokens) {
             (Some(by), _) => Some(Stop::StopText(by)),
             (None, true) => {
@@ -82,7 +83,7 @@ impl<'t> Writer<'t> {
             }
             (None, false) => None,
         };
-        Written { text, counts: true, stop }
+        TokenText { text, counts: true, stop }
     }
 
     /// Number of tokens that the answer may still have.

@@ -13,7 +13,7 @@ use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
 
-use crate::adapters::Adapted;
+use crate::adapters::AdaptedModel;
 use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::pages::{Feed, Feeding, Pages, States, pages_for};
@@ -49,7 +49,7 @@ pub struct Engine<'a> {
     pub(crate) counters: Counters,
     pub(crate) temperature: f64,
     /// Loaded adapters by name.
-    pub(crate) adapters: RefCell<BTreeMap<String, Rc<Adapted>>>,
+    pub(crate) adapters: RefCell<BTreeMap<String, Rc<AdaptedModel>>>,
     /// Device memory in bytes that adapters must leave free.
     pub(crate) reserved_bytes: u64,
     /// The draft model's engine.
@@ -237,10 +237,10 @@ impl<'a> Engine<'a> {
         // The scheduler refuses requests beyond the context before pages are needed for them.
         let sequences = requests.iter().map(|request| request.sequences().max(1)).sum();
         let capacity = self.capacity(sequences, tokens.min(self.room()) + self.lead());
-        let heard: Vec<RefCell<Heard>> = requests.iter().map(|_| RefCell::default()).collect();
+        let heard: Vec<RefCell<EventLog>> = requests.iter().map(|_| RefCell::default()).collect();
         let mut scheduler = Scheduler::new(self, capacity);
         for (request, heard) in requests.into_iter().zip(&heard) {
-            heard.borrow_mut().answers.resize_with(request.answers, Heard::nothing);
+            heard.borrow_mut().answers.resize_with(request.answers, EventLog::nothing);
             scheduler
                 .submit(request, Box::new(|event| heard.borrow_mut().hear(event, &mut |_| Flow::Continue)))?;
         }
@@ -328,7 +328,7 @@ pub(crate) fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLog
     let rank = count(row, |logit, own| logit > own) + count(&row[..id as usize], |logit, own| logit == own);
     let top = top.min(row.len());
     let mut order: Vec<usize> = if top > 0 { (0..row.len()).collect() } else { Vec::new() };
-    let by = |at: &usize| (Reverse(Ordered(row[*at])), *at);
+    let by = |at: &usize| (Reverse(OrderedLogit(row[*at])), *at);
     if top > 0 && top < row.len() {
         order.select_nth_unstable_by_key(top - 1, by);
     }
@@ -340,17 +340,17 @@ pub(crate) fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLog
 
 /// A logit with a total order.
 #[derive(PartialEq)]
-struct Ordered(f32);
+struct OrderedLogit(f32);
 
-impl Eq for Ordered {}
+impl Eq for OrderedLogit {}
 
-impl PartialOrd for Ordered {
+impl PartialOrd for OrderedLogit {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Ordered {
+impl Ord for OrderedLogit {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
@@ -358,12 +358,12 @@ impl Ord for Ordered {
 
 /// Events received for a request.
 #[derive(Default)]
-struct Heard {
+struct EventLog {
     answers: Vec<Generation>,
     failed: Option<fathom_base::Error>,
 }
 
-impl Heard {
+impl EventLog {
     /// An empty answer.
     fn nothing() -> Generation {
         let (text, ids, stop) = (String::new(), Vec::new(), Stop::Receiver);
@@ -410,7 +410,7 @@ impl Generate for Engine<'_> {
         let tokens = self.lead() + ids.len() + request.sampling.max_tokens;
         let request = GenerateRequest { prompt: Prompt::Ids(ids), answers: 1, ..request.clone() };
         let capacity = self.capacity(request.sequences().max(1), tokens);
-        let heard = RefCell::new(Heard { answers: vec![Heard::nothing()], failed: None });
+        let heard = RefCell::new(EventLog { answers: vec![EventLog::nothing()], failed: None });
         let mut scheduler = Scheduler::new(self, capacity);
         scheduler.submit(request, Box::new(|event| heard.borrow_mut().hear(event, on_text)))?;
         while scheduler.step() {}

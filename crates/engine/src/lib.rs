@@ -37,6 +37,6 @@ pub use rollout::Writer;
 pub use sampler::Sampler;
 pub use schedule::{Capacity, Listener, Scheduler};
 pub use service::{Accept, Commands, Facts, Handle, Render, service};
-pub use store::{Beginnings, HeldReads, KeptModel, Stored};
+pub use store::{Beginnings, HeldReads, KeptModel, StoreLocation};
 pub use structure::{Structured, Structures, probe};
 pub use texts::TextReading;

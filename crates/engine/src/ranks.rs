@@ -12,13 +12,13 @@ use fathom_base::{Flow, Load};
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::schedule::{Capacity, Checked, Guess, Scheduler};
+use crate::schedule::{Capacity, CheckedRequest, Guess, Scheduler};
 use crate::store::Beginnings;
 
 /// A message from the first rank to the others.
 pub(crate) enum Word {
     /// A request arrives at this time.
-    Join(u64, Box<Checked>, Duration),
+    Join(u64, Box<CheckedRequest>, Duration),
     /// A request leaves.
     Leave(u64),
     /// Cached prefixes are dropped.

@@ -24,12 +24,12 @@ pub struct Writer {
 
 /// Events received for the answers to a prompt.
 #[derive(Default)]
-struct Heard {
+struct AnswerEvents {
     answers: Vec<Written>,
     failed: Option<fathom_base::Error>,
 }
 
-impl Heard {
+impl AnswerEvents {
     /// Processes an event; an answer ends with the first end token, which is part of it.
     fn hear(&mut self, event: Event, ends: &[u32]) -> Flow {
         match event {
@@ -65,7 +65,7 @@ impl Rollout for Writer {
         let engine = engine.at(if greedy { 1.0 } else { asked.temperature });
         let all = asked.prompts.len() * asked.answers;
         let sequences = if self.sequences == 0 { all } else { self.sequences.min(all) };
-        let heard: Vec<RefCell<Heard>> = asked.prompts.iter().map(|_| RefCell::default()).collect();
+        let heard: Vec<RefCell<AnswerEvents>> = asked.prompts.iter().map(|_| RefCell::default()).collect();
         let mut scheduler = Scheduler::new(&engine, engine.capacity(sequences, longest));
         for ((prompt, seed), heard) in asked.prompts.iter().zip(&asked.seeds).zip(&heard) {
             heard.borrow_mut().answers.resize_with(asked.answers, Written::default);
@@ -94,7 +94,7 @@ impl Rollout for Writer {
 }
 
 impl Writer {
-    fn answers(&self, Heard { mut answers, failed }: Heard) -> Result<Vec<Written>, Failed> {
+    fn answers(&self, AnswerEvents { mut answers, failed }: AnswerEvents) -> Result<Vec<Written>, Failed> {
         if let Some(error) = failed {
             return Err(error.into());
         }

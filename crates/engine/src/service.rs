@@ -17,13 +17,13 @@ use fathom_base::{
 };
 use fathom_text::Tokenizer;
 
-use crate::adapters::Unloaded;
+use crate::adapters::AdapterRef;
 use crate::bounds::Bounds;
 use crate::encoder::TextEncoder;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::ranks::{Leader, Word};
-use crate::schedule::{Capacity, Checked, Scheduler};
+use crate::schedule::{Capacity, CheckedRequest, Scheduler};
 use crate::store::Beginnings;
 use crate::structure::Structures;
 use crate::texts::{TextReading, Texts};
@@ -59,12 +59,12 @@ pub struct Handle {
     facts: Facts,
     /// Closed with the handle: tickets do not keep the engine's thread alive.
     commands: Arc<Sender<Command>>,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
 }
 
 /// State seen by both sides.
 #[derive(Default)]
-struct Shared {
+struct ServiceState {
     load: Mutex<Load>,
     /// Names of adapters, with the hash of each one's files.
     adapters: Mutex<BTreeMap<String, String>>,
@@ -75,15 +75,15 @@ struct Shared {
 /// The engine's side.
 pub struct Commands {
     commands: Receiver<Command>,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     /// Adapters that are being unloaded, with those who wait for the end of their requests.
-    unloaded: RefCell<Vec<(Unloaded, Sender<()>)>>,
+    unloaded: RefCell<Vec<(AdapterRef, Sender<()>)>>,
     /// On the first of several ranks: the channels to the others, and the start of the clock that it sends them.
     leader: Option<(Leader, Instant)>,
 }
 
 enum Command {
-    Submit(u64, Box<Checked>, Sink),
+    Submit(u64, Box<CheckedRequest>, Sink),
     Cancel(u64),
     /// Texts, and whether vectors are wanted rather than outputs of the head.
     Numbers(u64, Vec<TextIds>, bool, VectorSink),
@@ -95,7 +95,7 @@ enum Command {
 /// A handle, and the engine's end of its channel.
 pub fn service(facts: Facts) -> (Handle, Commands) {
     let (sender, receiver) = channel();
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(ServiceState::default());
     (
         Handle { facts, commands: Arc::new(sender), shared: shared.clone() },
         Commands { commands: receiver, shared, unloaded: RefCell::default(), leader: None },
@@ -273,7 +273,7 @@ impl Commands {
         });
     }
 
-    fn submit(&self, scheduler: &mut Scheduler<'_>, id: u64, mut request: Checked, sink: Sink) {
+    fn submit(&self, scheduler: &mut Scheduler<'_>, id: u64, mut request: CheckedRequest, sink: Sink) {
         let mut listening = Listening { sink, shared: self.shared.clone() };
         // Its adapter may have been unloaded since the check.
         if let Some(Err(error)) = request.asked.adapter.as_deref().map(|name| scheduler.engine.adapter(name))
@@ -305,7 +305,7 @@ enum Next {
     Gone,
 }
 
-impl Shared {
+impl ServiceState {
     fn loaded(&self, load: Load) {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
     }
@@ -318,7 +318,7 @@ impl Shared {
 /// A sink that counts as an open request until it is dropped.
 struct Listening {
     sink: Sink,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
 }
 
 impl Drop for Listening {
@@ -402,7 +402,7 @@ impl Service for Handle {
         let structure = request.structure.as_ref().map(compile).transpose()?;
         self.enter()?;
         let id = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
-        let request = Box::new(Checked { ids, asked: request, structure });
+        let request = Box::new(CheckedRequest { ids, asked: request, structure });
         self.send(Command::Submit(id, request, sink))?;
         Ok(self.ticket(id))
     }

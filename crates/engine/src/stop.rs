@@ -9,7 +9,7 @@ pub struct StopFilter {
 
 /// Result of a piece of text.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Passed {
+pub enum FilteredText {
     /// Final text; may be empty.
     Text(String),
     /// The text before a stop text, and the stop text; the sequence ends here.
@@ -26,16 +26,16 @@ impl StopFilter {
     }
 
     /// Takes a piece of text.
-    pub fn push(&mut self, piece: &str) -> Passed {
+    pub fn push(&mut self, piece: &str) -> FilteredText {
         self.held.push_str(piece);
         let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
         if let Some((at, stop)) = found.min_by_key(|(at, _)| *at) {
             self.held.truncate(at);
-            return Passed::Stopped(std::mem::take(&mut self.held), stop.clone());
+            return FilteredText::Stopped(std::mem::take(&mut self.held), stop.clone());
         }
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
-        Passed::Text(std::mem::replace(&mut self.held, rest))
+        FilteredText::Text(std::mem::replace(&mut self.held, rest))
     }
 
     /// The remaining text of a sequence that ended for another reason.
@@ -59,8 +59,8 @@ mod tests {
         let mut out = String::new();
         for piece in pieces {
             match filter.push(piece) {
-                Passed::Text(text) => out.push_str(&text),
-                Passed::Stopped(text, by) => {
+                FilteredText::Text(text) => out.push_str(&text),
+                FilteredText::Stopped(text, by) => {
                     return (out + &text, stops.iter().copied().find(|stop| *stop == by));
                 }
             }

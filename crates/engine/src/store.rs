@@ -43,7 +43,7 @@ const UNFINISHED: &str = ".part";
 
 /// Location of stored prefixes.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoreLocation {
     /// The folder, for any number of models.
     pub folder: PathBuf,
     /// Hash of everything except tokens on which the keys and values of a model depend: weights, tokenizer, types,
@@ -96,7 +96,7 @@ impl Beginnings {
     ///
     /// # Errors
     /// The model's layers store more than keys and values, so prefixes cannot be shared; errors of the system.
-    pub fn open(at: &Stored, spec: &Spec) -> Result<Beginnings, Error> {
+    pub fn open(at: &StoreLocation, spec: &Spec) -> Result<Beginnings, Error> {
         if !shares_beginnings(spec) {
             return Err(Error::Unsupported(
                 "layers of this model remember more than keys and values, so beginnings of prompts cannot be kept (--prefix-store)"
@@ -118,7 +118,7 @@ pub(crate) type Part = Option<[usize; 6]>;
 
 /// The files of one model, and the size of the folder.
 pub(crate) struct PrefixStore {
-    at: Stored,
+    at: StoreLocation,
     files: BTreeMap<String, Entry>,
     by_use: BTreeMap<u64, String>,
     clock: u64,
@@ -129,7 +129,7 @@ pub(crate) struct PrefixStore {
 /// The stored prefixes of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptModel {
-    /// [`Stored::model`].
+    /// [`StoreLocation::model`].
     pub model: String,
     /// Number of scopes: keys and salts with stored pages.
     pub scopes: usize,
@@ -139,7 +139,7 @@ pub struct KeptModel {
     pub bytes: u64,
 }
 
-impl Stored {
+impl StoreLocation {
     /// The stored prefixes in a folder, by model.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ impl PrefixStore {
     ///
     /// # Errors
     /// The folder has files and is not a store; errors of the system.
-    pub fn open(at: &Stored) -> std::io::Result<PrefixStore> {
+    pub fn open(at: &StoreLocation) -> std::io::Result<PrefixStore> {
         owned::open(&at.folder)?;
         let mut found = Vec::new();
         for model in owned::models(&at.folder)? {

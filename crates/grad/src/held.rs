@@ -74,7 +74,7 @@ impl<'a> Leaving<'a> {
 }
 
 /// A value between forward and backward.
-pub(crate) struct Held {
+pub(crate) struct HeldValue {
     rows: usize,
     cols: usize,
     dtype: DType,
@@ -96,7 +96,7 @@ enum At {
     Lost,
 }
 
-impl Held {
+impl HeldValue {
     /// The value, if all of it is in memory.
     pub fn tensor(&self) -> Option<&Tensor> {
         match &self.at {
@@ -106,14 +106,14 @@ impl Held {
     }
 
     /// Keeps the value in memory.
-    pub fn here(tensor: Tensor) -> Held {
+    pub fn here(tensor: Tensor) -> HeldValue {
         let (rows, cols, dtype) = (tensor.rows(), tensor.cols(), tensor.dtype());
-        Held { rows, cols, dtype, spill: None, first_rows: None, stored: None, at: At::Here(tensor) }
+        HeldValue { rows, cols, dtype, spill: None, first_rows: None, stored: None, at: At::Here(tensor) }
     }
 
     /// Offloads the value. The tensor must have no other readers from now on.
-    pub fn leave(tensor: Tensor, how: &Leaving<'_>, device: &Device) -> Held {
-        let mut held = Held::here(tensor.clone());
+    pub fn leave(tensor: Tensor, how: &Leaving<'_>, device: &Device) -> HeldValue {
+        let mut held = HeldValue::here(tensor.clone());
         let Leaving { spill, codec, rows_kept, tag } = *how;
         if rows_kept > 0 {
             device.pool.label(tag.name, false);
@@ -177,17 +177,17 @@ impl Held {
 
 /// The values that a segment holds.
 pub(crate) struct Holding {
-    pub vals: Vec<(Val, Held)>,
+    pub vals: Vec<(Val, HeldValue)>,
     /// The values that the backward pass reads first.
     pub first_reads: Vec<Val>,
 }
 
 impl Holding {
-    fn get(&mut self, val: Val) -> Option<&mut Held> {
+    fn get(&mut self, val: Val) -> Option<&mut HeldValue> {
         self.vals.iter_mut().find(|(held, _)| *held == val).map(|(_, held)| held)
     }
 
-    /// See [`Held::settle`].
+    /// See [`HeldValue::settle`].
     pub fn settle(&mut self) {
         self.vals.iter_mut().for_each(|(_, held)| held.settle());
     }
@@ -206,7 +206,7 @@ impl Holding {
         }
     }
 
-    /// See [`Held::arrive`].
+    /// See [`HeldValue::arrive`].
     ///
     /// # Panics
     /// If the value is not held.

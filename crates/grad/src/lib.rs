@@ -36,7 +36,7 @@ pub mod ops;
 pub mod schedule;
 
 pub use batch::{Batch, Rotation, Tables, VIRTUAL};
-pub use context::{Context, ContextLayout, CpComm, Cut, Sharing, causal_pairs, mask};
+pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
@@ -47,7 +47,7 @@ pub use head::{
 pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
-pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, Out, Saved, Saves, Want};
+pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, Out, SavedValues, Saves, Want};
 pub use ops::attention::AttentionUse;
 pub use ops::balance::RouterCosts;
 pub use ops::expert_mlp::ExpertMlp;
@@ -59,12 +59,12 @@ pub use ops::lora::{
 pub use ops::relative::{Distances, RelativeUse};
 pub use ops::rope::RopeUse;
 pub use optimizer::{AdamW, AdamWSettings, Moments, State, StepReport, Update};
-pub use owed::Owed;
+pub use owed::DeferredGrads;
 pub use packed::Rescale;
 pub use params::{Param, ParamId, Params, Weights};
 pub use places::{Modules, Place, Places, Rule};
 pub use rounding::Rounding;
-pub use run::{Counted, Counters, Span};
+pub use run::{Counters, Counts, Span};
 pub use shares::{ParamShares, SLOT, Sharding, Shares, deal, deal_buckets};
 pub use tape::{Body, Eval, Jitter, Memory, Pull, Scope, Segments, Tape};
 pub use value::Value;

@@ -134,7 +134,7 @@ pub(crate) struct Segment {
     first: ParamId,
     layer: i32,
     /// Cached effects of its steps, by the state a pass starts from.
-    runs: RefCell<HashMap<Found, Rc<Steps>>>,
+    runs: RefCell<HashMap<PassKey, Rc<Steps>>>,
 }
 
 impl Segment {
@@ -155,7 +155,7 @@ impl Segment {
 
 /// A segment at a place other than where it was recorded. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedSegment {
     segment: Rc<Segment>,
     pub layer: i32,
     /// Distance from the recorded weights to its own.
@@ -164,11 +164,11 @@ pub(crate) struct Placed {
     shares: bool,
 }
 
-impl Placed {
-    pub fn new(segment: Rc<Segment>, which: &Which) -> Placed {
+impl PlacedSegment {
+    pub fn new(segment: Rc<Segment>, which: &Which) -> PlacedSegment {
         let first = which.alike.as_ref().map_or(ParamId(0), |alike| alike.first);
         let shift = first.0.wrapping_sub(segment.first.0);
-        Placed { segment, layer: which.layer, shift, shares: which.alike.is_some() }
+        PlacedSegment { segment, layer: which.layer, shift, shares: which.alike.is_some() }
     }
 
     pub fn graph(&self) -> &Graph {
@@ -200,7 +200,7 @@ impl Placed {
     }
 
     /// The cached effects of the steps of a pass that finds this; `None` if steps have to run.
-    pub fn steps(&self, device: &Device, found: impl FnOnce() -> Found) -> Option<Rc<Steps>> {
+    pub fn steps(&self, device: &Device, found: impl FnOnce() -> PassKey) -> Option<Rc<Steps>> {
         let runs = self.shares && !device.machine.has_data();
         runs.then(|| self.segment.runs.borrow_mut().entry(found()).or_default().clone())
     }
@@ -208,7 +208,7 @@ impl Placed {
 
 /// Everything on which the steps of a pass depend besides graph and schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Found {
+pub(crate) struct PassKey {
     pub backward: bool,
     /// The layer, if layers differ in how they exchange keys.
     pub layer: i32,
@@ -227,13 +227,13 @@ pub(crate) struct Found {
 /// Effects of the steps of one pass, by their indices.
 #[derive(Default)]
 pub(crate) struct Steps {
-    list: RefCell<Vec<Known>>,
+    list: RefCell<Vec<StepSummary>>,
     /// True while a step runs to be cached; steps inside it just run.
     inside: Cell<bool>,
 }
 
 #[derive(Clone, Default)]
-enum Known {
+enum StepSummary {
     /// Unknown.
     #[default]
     Nothing,
@@ -252,9 +252,9 @@ struct Repeats {
 
 impl Steps {
     /// Cached information about a step: whether its effects are known and can be repeated.
-    fn at(&self, step: usize) -> Known {
+    fn at(&self, step: usize) -> StepSummary {
         if self.inside.get() {
-            Known::Runs
+            StepSummary::Runs
         } else {
             self.list.borrow().get(step).cloned().unwrap_or_default()
         }
@@ -264,11 +264,11 @@ impl Steps {
     pub fn repeat(
         &self,
         step: usize,
-        at: &Placed,
+        at: &PlacedSegment,
         on: (&Device, &Counters),
         grads: Option<&mut Grads>,
     ) -> bool {
-        let Known::Repeats(known) = self.at(step) else { return false };
+        let StepSummary::Repeats(known) = self.at(step) else { return false };
         let (device, counters) = on;
         device.repeat(&known.summary, at.layer);
         counters.add_work(known.work);
@@ -280,14 +280,14 @@ impl Steps {
 
     /// True if a step that runs now is to be cached.
     pub fn is_new(&self, step: usize) -> bool {
-        matches!(self.at(step), Known::Nothing)
+        matches!(self.at(step), StepSummary::Nothing)
     }
 
     /// Runs a step and caches its effects; `states` are those of the gradients.
     pub fn run(
         &self,
         step: usize,
-        at: &Placed,
+        at: &PlacedSegment,
         on: (&Device, &Counters),
         work: impl FnOnce() -> Vec<Option<GradState>>,
     ) {
@@ -300,10 +300,11 @@ impl Steps {
         self.inside.set(false);
         let mut list = self.list.borrow_mut();
         if list.len() <= step {
-            list.resize(step + 1, Known::Nothing);
+            list.resize(step + 1, StepSummary::Nothing);
         }
         let work = [0, 1, 2].map(|index| after[index] - before[index]);
-        list[step] =
-            summary.map_or(Known::Runs, |summary| Known::Repeats(Rc::new(Repeats { summary, work, grads })));
+        list[step] = summary.map_or(StepSummary::Runs, |summary| {
+            StepSummary::Repeats(Rc::new(Repeats { summary, work, grads }))
+        });
     }
 }

@@ -112,14 +112,14 @@ pub struct Flops {
 }
 
 /// The values named by [`Saves`], for the current rows.
-pub struct Saved {
+pub struct SavedValues {
     pub(crate) ins: Vec<Option<Tensor>>,
     pub(crate) outs: Vec<Option<Tensor>>,
     /// The weights.
     pub params: Vec<Tensor>,
 }
 
-impl Saved {
+impl SavedValues {
     /// A saved input.
     #[track_caller]
     pub fn input(&self, index: usize) -> &Tensor {
@@ -133,15 +133,15 @@ impl Saved {
     }
 }
 
-impl Saved {
+impl SavedValues {
     /// The saved values that the gradients of weights need, without the weights.
-    pub(crate) fn for_weights(&self, op: &dyn Op) -> Saved {
+    pub(crate) fn for_weights(&self, op: &dyn Op) -> SavedValues {
         let Saves { ins, outs } = op.saves(Want { inputs: false, weights: true });
         let only = |vals: &[Option<Tensor>], wanted: Vec<usize>| {
             let of = |(index, val): (usize, &Option<Tensor>)| val.clone().filter(|_| wanted.contains(&index));
             vals.iter().enumerate().map(of).collect()
         };
-        Saved { ins: only(&self.ins, ins), outs: only(&self.outs, outs), params: Vec::new() }
+        SavedValues { ins: only(&self.ins, ins), outs: only(&self.outs, outs), params: Vec::new() }
     }
 }
 
@@ -241,7 +241,13 @@ pub trait Op {
     /// Computes the outputs.
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]);
     /// Gradients of the inputs that want one and are not passed through.
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]);
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]);
     /// Gradients of the weights.
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]);
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    );
 }

@@ -1,14 +1,14 @@
 //! Weight gradients that are computed after the backward pass of their segments.
 
 use crate::grads::Grads;
-use crate::memo::Placed;
+use crate::memo::PlacedSegment;
 use crate::params::ParamId;
 use crate::run::{Due, Runner, Store};
 use crate::tape::{Scope, exec};
 
 /// Deferred weight gradients ([`Tape::backward_input`]), for zero-bubble schedules.
 #[must_use = "weight gradients are made where they are added"]
-pub struct Owed<'a> {
+pub struct DeferredGrads<'a> {
     pub(crate) scope: Scope<'a>,
     pub(crate) head_groups: usize,
     /// In the order of the backward pass.
@@ -17,14 +17,14 @@ pub struct Owed<'a> {
 
 /// The deferred weight gradients of one segment.
 pub(crate) struct Debt {
-    pub at: Placed,
+    pub at: PlacedSegment,
     pub due: Vec<Due>,
 }
 
-impl Owed<'_> {
+impl DeferredGrads<'_> {
     /// Adds them to the main gradients.
     pub fn add(self, grads: &mut Grads) {
-        let Owed { scope, head_groups, segments } = self;
+        let DeferredGrads { scope, head_groups, segments } = self;
         for Debt { at, due } in segments {
             let named: Vec<ParamId> = at.weights().collect();
             let read = at.graph().nodes.iter().filter(|node| node.rereads_weights());

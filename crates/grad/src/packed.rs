@@ -32,16 +32,16 @@ struct Visit {
 
 /// A frozen weight that is read in packed form: its bytes are always in memory. Operations that do not accept packed
 /// weights have its elements while they use them.
-pub(crate) struct Blocked {
+pub(crate) struct PackedWeight {
     device: Device,
     bytes: Tensor,
     dtype: DType,
 }
 
-impl Blocked {
-    pub fn new(device: &Device, packing: Packing, dtype: DType) -> Blocked {
+impl PackedWeight {
+    pub fn new(device: &Device, packing: Packing, dtype: DType) -> PackedWeight {
         let bytes = device.empty(1, packing.bytes(), DType::U8, Category::Params);
-        Blocked { device: device.clone(), bytes: bytes.packed(Rc::new(packing)), dtype }
+        PackedWeight { device: device.clone(), bytes: bytes.packed(Rc::new(packing)), dtype }
     }
 
     /// The packed weight.
@@ -119,14 +119,14 @@ impl PackedValue {
     }
 
     /// The same bytes in the form for products, if they are in memory and rows are whole blocks and whole groups of 32.
-    pub fn blocked(&self) -> Option<Blocked> {
+    pub fn blocked(&self) -> Option<PackedWeight> {
         let [rows, cols] = self.shape;
         if self.format.lines(self.shape) != self.shape || !cols.is_multiple_of(TOGETHER) {
             return None;
         }
         let packing = Packing { cols, runs: vec![(self.format, rows)], turned: false };
         let bytes = self.bytes.resident()?.reshape(1, packing.bytes()).packed(Rc::new(packing));
-        Some(Blocked { device: self.device.clone(), bytes, dtype: self.dtype })
+        Some(PackedWeight { device: self.device.clone(), bytes, dtype: self.dtype })
     }
 
     pub fn device(&self) -> &Device {
@@ -245,7 +245,7 @@ mod tests {
             }
             first += rows;
         }
-        let value = Blocked::new(&device, packing, DType::F32);
+        let value = PackedWeight::new(&device, packing, DType::F32);
         device.machine.write(&value.bytes, &bytes);
         for rows in [0..40, 3..9, 7..8, 15..30, 17..18, 21..23, 25..39] {
             let to = device.empty(rows.len(), cols, DType::F32, Category::Data);

@@ -9,7 +9,7 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use crate::value::Visit;
 
 /// This rank's part, and the whole while it is used.
-pub(crate) struct Parted {
+pub(crate) struct ShardedValue {
     device: Device,
     place: OnceCell<Place>,
     pub visit: RefCell<Visit>,
@@ -23,10 +23,10 @@ struct Place {
     group: Group,
 }
 
-impl Parted {
+impl ShardedValue {
     /// A weight without assigned parts.
-    pub fn new(device: &Device) -> Parted {
-        Parted { device: device.clone(), place: OnceCell::new(), visit: RefCell::default() }
+    pub fn new(device: &Device) -> ShardedValue {
+        ShardedValue { device: device.clone(), place: OnceCell::new(), visit: RefCell::default() }
     }
 
     /// Assigns the members' elements, once: models over the same base assign them in the same way.

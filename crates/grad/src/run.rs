@@ -12,8 +12,8 @@ use fathom_tensor::{Category, Machine, Tensor};
 use crate::grads::Grads;
 use crate::graph::{Graph, Val, own_rows};
 use crate::held::Far;
-use crate::memo::{Placed, Steps};
-use crate::op::{Desc, Dx, Exec, Flops, Saved};
+use crate::memo::{PlacedSegment, Steps};
+use crate::op::{Desc, Dx, Exec, Flops, SavedValues};
 use crate::params::ParamId;
 use crate::schedule::{Route, Slot, Step};
 use crate::tiles;
@@ -21,7 +21,7 @@ use crate::tiles;
 /// Counts of the work so far, and its times if requested.
 #[derive(Default)]
 pub struct Counters {
-    state: RefCell<Counted>,
+    state: RefCell<Counts>,
     loads: RefCell<Option<Tensor>>,
     /// The machine whose clock spans use too.
     machine: RefCell<Option<Arc<dyn Machine>>>,
@@ -29,7 +29,7 @@ pub struct Counters {
 
 /// The figures of [`Counters`].
 #[derive(Clone, Debug, Default)]
-pub struct Counted {
+pub struct Counts {
     /// Attention once under its mask, no replay.
     pub model_flops: u128,
     /// All executed work.
@@ -58,7 +58,7 @@ pub struct Span {
 
 impl Counters {
     /// The figures so far.
-    pub fn get(&self) -> Counted {
+    pub fn get(&self) -> Counts {
         self.state.borrow().clone()
     }
 
@@ -69,7 +69,7 @@ impl Counters {
 
     /// Restarts; `profile` records the time of each operation.
     pub fn reset(&self, profile: bool) {
-        *self.state.borrow_mut() = Counted { spans: profile.then(Vec::new), ..Counted::default() };
+        *self.state.borrow_mut() = Counts { spans: profile.then(Vec::new), ..Counts::default() };
     }
 
     /// [`Counters::reset`]; a profile also has the machine's own times, starting now.
@@ -112,7 +112,7 @@ impl Counters {
     /// Counts the work since `before` another `times` times.
     pub(crate) fn repeat_since(&self, before: [u128; 3], times: u64) {
         let mut state = self.state.borrow_mut();
-        let Counted { model_flops, hardware_flops, replayed, .. } = &mut *state;
+        let Counts { model_flops, hardware_flops, replayed, .. } = &mut *state;
         for (now, before) in [model_flops, hardware_flops, replayed].into_iter().zip(before) {
             *now += (*now - before) * u128::from(times);
         }
@@ -168,7 +168,7 @@ const PARTS: usize = 2;
 /// Runs steps of one graph.
 pub(crate) struct Runner<'a, 'x> {
     /// The segment with its place.
-    pub at: &'a Placed,
+    pub at: &'a PlacedSegment,
     pub graph: &'a Graph,
     pub exec: &'a mut Exec<'x>,
     pub counters: &'a Counters,
@@ -190,7 +190,7 @@ pub(crate) struct Runner<'a, 'x> {
 /// Inputs of a node's deferred weight gradients.
 pub(crate) struct Due {
     pub node: usize,
-    pub saved: Saved,
+    pub saved: SavedValues,
     pub dy: Vec<Option<Tensor>>,
     pub rows: Range<usize>,
 }
@@ -198,7 +198,7 @@ pub(crate) struct Due {
 impl<'a, 'x> Runner<'a, 'x> {
     /// A forward pass that offloads nothing; `grads` and `far` are set for others.
     pub fn new(
-        at: &'a Placed,
+        at: &'a PlacedSegment,
         exec: &'a mut Exec<'x>,
         counters: &'a Counters,
         tile_rows: Option<usize>,
@@ -397,7 +397,8 @@ impl Runner<'_, '_> {
                 .map(|val| if route.reads.contains(val) { Some(self.value(*val)) } else { None })
                 .collect()
         };
-        let saved = Saved { ins: saved(&node.ins), outs: saved(&node.outs), params: self.reread(index) };
+        let saved =
+            SavedValues { ins: saved(&node.ins), outs: saved(&node.outs), params: self.reread(index) };
         let dy: Vec<Option<Tensor>> = self.output_gradients(index, route);
         let flops = self.flops(index);
         let layer = self.exec.layer;
@@ -441,7 +442,7 @@ impl Runner<'_, '_> {
     }
 
     /// Adds to the gradients of a node's weights; meaningless ones are overwritten, or cleared first.
-    fn backward_weight(&mut self, index: usize, saved: &Saved, dy: &[Option<Tensor>]) {
+    fn backward_weight(&mut self, index: usize, saved: &SavedValues, dy: &[Option<Tensor>]) {
         let node = &self.graph.nodes[index];
         let Some(grads) = self.grads.as_deref_mut() else { return };
         self.exec.adds = true;

@@ -10,10 +10,10 @@ use crate::batch::Tables;
 use crate::context::Context;
 use crate::grads::Grads;
 use crate::graph::{Ctx, Graph, Spread, Val};
-use crate::held::{Far, Held, Holding, Leaving, Offload};
-use crate::memo::{Found, Key, Pass, Placed, Segment, Which};
+use crate::held::{Far, HeldValue, Holding, Leaving, Offload};
+use crate::memo::{Key, Pass, PassKey, PlacedSegment, Segment, Which};
 use crate::op::{Desc, Exec, LayerMemory};
-use crate::owed::{Debt, Owed};
+use crate::owed::{Debt, DeferredGrads};
 use crate::params::{ParamId, Params, Weights};
 use crate::places::{Place, Places};
 use crate::run::{Counters, Runner, Store};
@@ -56,8 +56,8 @@ impl Memory {
 }
 
 /// A segment that ran forward and awaits its backward pass.
-struct Done {
-    at: Placed,
+struct PendingSegment {
+    at: PlacedSegment,
     memory: Vec<Memory>,
     holding: Holding,
 }
@@ -85,7 +85,7 @@ pub struct Tape<'a> {
     /// Indices of the table of places and of the batch in the cache.
     numbers: [usize; 2],
     offload: Option<&'a Offload>,
-    done: Vec<Done>,
+    done: Vec<PendingSegment>,
     /// Weights of the next segment, being fetched.
     ahead: Option<Weights<'a>>,
     /// True if the output of the last segment depends on something trainable.
@@ -159,7 +159,7 @@ fn placed<'a>(
     pass: impl FnOnce() -> Pass,
     schedule: &dyn Fn(&Graph) -> Schedule,
     body: Body<'_, 'a>,
-) -> Placed {
+) -> PlacedSegment {
     let alike = which.alike.clone().filter(|_| scope.params.memo().is_on() && memory.is_empty());
     let which = &Which { alike, ..*which };
     let record = || {
@@ -175,7 +175,7 @@ fn placed<'a>(
             scope.params.memo().segment(key, record)
         }
     };
-    Placed::new(segment, which)
+    PlacedSegment::new(segment, which)
 }
 
 /// Stores a segment's further inputs for a pass.
@@ -189,7 +189,7 @@ fn remember(store: &mut Store, graph: &Graph, memory: &[Memory]) {
 /// `follows`.
 fn weights<'a>(
     scope: &Scope<'a>,
-    at: &Placed,
+    at: &PlacedSegment,
     ahead: &mut Option<Weights<'a>>,
     follows: bool,
 ) -> Weights<'a> {
@@ -202,7 +202,7 @@ fn weights<'a>(
     weights
 }
 
-pub(crate) fn exec<'a>(scope: &'a Scope<'_>, at: &Placed, head_groups: usize) -> Exec<'a> {
+pub(crate) fn exec<'a>(scope: &'a Scope<'_>, at: &PlacedSegment, head_groups: usize) -> Exec<'a> {
     let (device, params, batch) = (scope.device, scope.params, &*scope.batch);
     let (layer, layers_on) = (at.layer, at.layers_on());
     let (rows, kv, adds, carry, loads, trains) = (0..batch.tokens, None, true, None, None, true);
@@ -224,9 +224,9 @@ pub(crate) fn exec<'a>(scope: &'a Scope<'_>, at: &Placed, head_groups: usize) ->
 }
 
 /// The state on which a pass's steps depend.
-fn found(scope: &Scope<'_>, at: &Placed, batch: usize, grads: Option<&Grads>) -> Found {
+fn found(scope: &Scope<'_>, at: &PlacedSegment, batch: usize, grads: Option<&Grads>) -> PassKey {
     let alike = scope.batch.context.as_ref().is_none_or(Context::is_same_everywhere);
-    Found {
+    PassKey {
         backward: grads.is_some(),
         layer: if alike { -1 } else { at.layer },
         batch,
@@ -368,7 +368,7 @@ impl<'a> Tape<'a> {
     /// layer (negative before and after the blocks), the value's name and the value. A segment's input comes first, as
     /// `block.in`.
     pub fn each_kept(&self, see: &mut dyn FnMut(i32, &str, &Tensor)) {
-        for Done { at, holding, .. } in &self.done {
+        for PendingSegment { at, holding, .. } in &self.done {
             let graph = at.graph();
             let held = holding.vals.iter().filter_map(|(val, held)| Some((*val, held.tensor()?)));
             let (input, others): (Vec<_>, Vec<_>) = held.partition(|(val, _)| Some(*val) == graph.input);
@@ -390,15 +390,15 @@ impl<'a> Tape<'a> {
     /// # Panics
     /// If the tape is of another kind.
     #[track_caller]
-    pub fn backward_input(self, dy: Tensor, grads: &mut Grads) -> (Option<Tensor>, Owed<'a>) {
+    pub fn backward_input(self, dy: Tensor, grads: &mut Grads) -> (Option<Tensor>, DeferredGrads<'a>) {
         assert!(self.split, "backward_input: the tape was not made to be split");
         let (scope, head_groups, mut segments) = (self.scope.clone(), self.places.head_groups, Vec::new());
         let dx = self.reverse(dy, grads, Some(&mut segments));
-        (dx, Owed { scope, head_groups, segments })
+        (dx, DeferredGrads { scope, head_groups, segments })
     }
 
     /// The segment, with the steps for the tape's places.
-    fn placed(&self, start: Start<'_>, body: Body<'_, 'a>) -> Placed {
+    fn placed(&self, start: Start<'_>, body: Body<'_, 'a>) -> PlacedSegment {
         let Start { which, memory, .. } = start;
         let (places, input_grad, split) = (self.places, self.input_grad, self.split);
         let wanted: Vec<bool> = memory.iter().map(|memory| memory.gradient.is_some()).collect();
@@ -449,12 +449,12 @@ impl<'a> Tape<'a> {
 
     fn backward_segment(
         &mut self,
-        done: Done,
+        done: PendingSegment,
         dy: Tensor,
         grads: &mut Grads,
         debts: Option<&mut Vec<Debt>>,
     ) -> Option<Tensor> {
-        let Done { at, memory, mut holding } = done;
+        let PendingSegment { at, memory, mut holding } = done;
         let (graph, schedule) = (at.graph(), at.schedule());
         if schedule.backward.is_empty() {
             return None;
@@ -555,22 +555,22 @@ impl<'a> Segments<'a> for Tape<'a> {
             let how = (self.places, if plain { Codec::AsIs } else { self.places.codec });
             let offload = offload.filter(|_| schedule.offloaded.contains(&val));
             match offload.and_then(|offload| Leaving::of(how, offload, &tensor, tag)) {
-                Some(how) => (val, Held::leave(tensor, &how, device)),
-                None => (val, Held::here(tensor)),
+                Some(how) => (val, HeldValue::leave(tensor, &how, device)),
+                None => (val, HeldValue::here(tensor)),
             }
         };
         let keep = |val: &Val| {
             if *val == graph.output {
                 // The next segment reads it.
-                return (*val, Held::here(output.clone()));
+                return (*val, HeldValue::here(output.clone()));
             }
             let tensor = store.values[val.index()].take();
             leave(*val, tensor.unwrap_or_else(|| panic!("{} was not kept", graph.values[val.index()].name)))
         };
-        let mut vals: Vec<(Val, Held)> = schedule.kept.iter().map(keep).collect();
+        let mut vals: Vec<(Val, HeldValue)> = schedule.kept.iter().map(keep).collect();
         vals.extend(graph.input.zip(input).map(|(val, tensor)| leave(val, tensor)));
         let holding = Holding { vals, first_reads: schedule.first_reads.clone() };
-        self.done.push(Done { at: at.clone(), memory: memory.to_vec(), holding });
+        self.done.push(PendingSegment { at: at.clone(), memory: memory.to_vec(), holding });
         output
     }
 }

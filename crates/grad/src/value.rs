@@ -11,8 +11,8 @@ use fathom_tensor::spill::{Reading, Stored};
 use fathom_tensor::{BlockFormat, Category, DType, Device, Packing, Reader, Share, Tensor};
 
 use crate::disk::{Role, StateDisk, SweptChunk, chunks};
-use crate::packed::{Blocked, PackedValue, Rescale};
-use crate::parted::Parted;
+use crate::packed::{PackedValue, PackedWeight, Rescale};
+use crate::parted::ShardedValue;
 
 /// A matrix that is in memory always, or only while it is used. Cheap to clone; clones are the same value.
 #[derive(Clone)]
@@ -25,14 +25,14 @@ pub struct Value {
 #[derive(Clone)]
 enum Home {
     Here(Tensor),
-    Offloaded(Rc<Offloaded>),
-    Parted(Rc<Parted>),
+    Offloaded(Rc<DiskValue>),
+    Parted(Rc<ShardedValue>),
     Packed(Rc<PackedValue>),
-    Blocked(Rc<Blocked>),
+    Blocked(Rc<PackedWeight>),
 }
 
 /// A value on disk.
-pub(crate) struct Offloaded {
+pub(crate) struct DiskValue {
     pub disk: Rc<StateDisk>,
     pub role: Role,
     pub chunks: Vec<Stored>,
@@ -106,7 +106,7 @@ impl Value {
         layer: i32,
     ) -> Value {
         let chunks = disk.reserve(shape[0] * shape[1], dtype, role, layer);
-        let offloaded = Offloaded { disk: disk.clone(), role, chunks, layer, visit: RefCell::default() };
+        let offloaded = DiskValue { disk: disk.clone(), role, chunks, layer, visit: RefCell::default() };
         Value { shape, dtype, home: Home::Offloaded(Rc::new(offloaded)) }
     }
 
@@ -117,7 +117,7 @@ impl Value {
 
     /// A value sharded over ranks, after [`Value::part`] has assigned the parts.
     pub(crate) fn parted(device: &Device, shape: [usize; 2], dtype: DType) -> Value {
-        Value { shape, dtype, home: Home::Parted(Rc::new(Parted::new(device))) }
+        Value { shape, dtype, home: Home::Parted(Rc::new(ShardedValue::new(device))) }
     }
 
     /// Elements of `dtype` stored as `bytes` ([`BlockFormat::packed_shape`]), written only by [`Value::fill`].
@@ -137,7 +137,7 @@ impl Value {
         let [rows, cols] = [packing.rows(), packing.cols];
         let fits = if packing.turned { rows * cols == shape[0] * shape[1] } else { shape == [rows, cols] };
         assert!(fits, "blocks of {packing:?} for {shape:?}");
-        Value { shape, dtype, home: Home::Blocked(Rc::new(Blocked::new(device, packing, dtype))) }
+        Value { shape, dtype, home: Home::Blocked(Rc::new(PackedWeight::new(device, packing, dtype))) }
     }
 
     /// Its blocks, in memory ([`Tensor::packing`]), if it is stored as blocks.
@@ -186,7 +186,7 @@ impl Value {
         }
     }
 
-    pub(crate) fn offloaded(&self) -> Option<&Offloaded> {
+    pub(crate) fn offloaded(&self) -> Option<&DiskValue> {
         match &self.home {
             Home::Offloaded(offloaded) => Some(offloaded),
             Home::Here(_) | Home::Parted(_) | Home::Packed(_) | Home::Blocked(_) => None,
@@ -375,7 +375,7 @@ impl Value {
     }
 
     /// Processes a sharded value by chunks: writes keep only this rank's elements, and reads gather all ranks'.
-    fn sweep_parted(&self, parted: &Parted, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
+    fn sweep_parted(&self, parted: &ShardedValue, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
         let device = parted.device();
         if read {
             return self.read_whole(device, work);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{Batch, Context, ContextLayout, CpComm, Cut, Rotation, Sharing};
+use fathom_grad::{Batch, Context, ContextLayout, CpComm, LayoutSizes, Rotation, Sharing};
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Slice, Tensor};
 
 pub use fathom_grad::{causal_pairs, mask};
@@ -42,7 +42,7 @@ impl Model {
     #[track_caller]
     pub fn batch(&self, device: &Device, packed: PackedTokens<'_>, caps: Caps) -> Batch {
         let (tokens, windows) = (packed.ids.len(), &[]);
-        let cut = Cut { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
+        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
         let layout =
             ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
         self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p] })

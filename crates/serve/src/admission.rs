@@ -75,12 +75,12 @@ pub struct Admission {
 
 /// Amounts held by a request at a model.
 #[derive(Debug)]
-pub struct Held {
+pub struct Permits {
     _tokens: Permit,
     unread: Permit,
 }
 
-impl Held {
+impl Permits {
     /// Records that a prompt of `tokens` tokens is being read.
     pub fn started(&mut self, tokens: usize) {
         self.unread.give_back(tokens as u64);
@@ -98,7 +98,7 @@ impl Admission {
     ///
     /// # Errors
     /// 429: there is no room, or the wait would be too long.
-    pub fn admit(&self, prompt: u64, answers: u64, per_s: f64) -> Result<Held, Fault> {
+    pub fn admit(&self, prompt: u64, answers: u64, per_s: f64) -> Result<Permits, Fault> {
         let before = self.unread.used() as f64;
         let wait = if per_s > 0.0 { before / per_s } else { 0.0 };
         if wait > self.first_token_s {
@@ -120,7 +120,7 @@ impl Admission {
         let Some(unread) = self.unread.take(prompt) else {
             return Err(Fault::busy("too many tokens of prompts wait", wait.max(1.0)));
         };
-        Ok(Held { _tokens: tokens, unread })
+        Ok(Permits { _tokens: tokens, unread })
     }
 }
 

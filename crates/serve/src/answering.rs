@@ -9,28 +9,28 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::admission::{Held, Permit};
-use crate::api::{Named, schema};
+use crate::admission::{Permit, Permits};
+use crate::api::{RequestNames, schema};
 use crate::drain::Phase;
 use crate::fault::Fault;
 use crate::metrics::State;
-use crate::shared::{Model, Shared};
+use crate::shared::{Model, ServerState};
 use crate::traces::Span;
 
 /// Requests to one model, for the prompts of one HTTP request.
 pub struct Answering {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     /// The model.
     pub model: Arc<Model>,
     /// Its adapter.
     adapter: Option<String>,
     /// Names of the request.
-    named: Named,
+    named: RequestNames,
     /// Reported settings, if the request is traced.
     asked: Vec<(&'static str, Value)>,
     events: UnboundedReceiver<(usize, Event)>,
     _tickets: Vec<Ticket>,
-    held: Held,
+    held: Permits,
     _permits: Vec<Permit>,
     phase: watch::Receiver<Phase>,
     /// Prompts with unfinished answers.
@@ -112,10 +112,10 @@ impl Answering {
     /// # Errors
     /// There is no room, or the model refuses.
     pub fn ask(
-        shared: Arc<Shared>,
+        shared: Arc<ServerState>,
         model: Arc<Model>,
         requests: Vec<GenerateRequest>,
-        (named, permit): (Named, Permit),
+        (named, permit): (RequestNames, Permit),
     ) -> Result<Answering, Fault> {
         listed(&requests, shared.settings.max_listed_logprobs)?;
         // All prompts of a request have the same structure; that of tools was created by this server.
@@ -338,7 +338,7 @@ pub struct Answer {
 
 /// Results for a prompt.
 #[derive(Debug, Default)]
-pub struct Answered {
+pub struct PromptResult {
     /// Its tokens.
     pub prompt: Vec<u32>,
     /// Log-probabilities of these, if requested.
@@ -347,7 +347,7 @@ pub struct Answered {
     pub answers: Vec<Answer>,
 }
 
-impl Answered {
+impl PromptResult {
     /// Processes an event.
     pub fn hear(&mut self, event: Event) {
         let answer = |answers: &mut Vec<Answer>, at: usize| {
@@ -377,9 +377,9 @@ impl Answered {
 ///
 /// # Errors
 /// One of them failed.
-pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<Answered>, Fault> {
-    let mut all: Vec<Answered> = Vec::new();
-    all.resize_with(prompts, Answered::default);
+pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<PromptResult>, Fault> {
+    let mut all: Vec<PromptResult> = Vec::new();
+    all.resize_with(prompts, PromptResult::default);
     while let Some(event) = answering.next().await {
         let (index, event) = event?;
         all[index].hear(event);

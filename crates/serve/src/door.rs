@@ -15,11 +15,11 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::json;
 
 use crate::admission::Permit;
-use crate::api::{Asked, Named, tensors};
+use crate::api::{AdmittedRequest, RequestNames, tensors};
 use crate::fault::{Fault, Words};
 use crate::keys::Asker;
 use crate::routes::{Access, Route, Takes};
-use crate::shared::Shared;
+use crate::shared::ServerState;
 use crate::traces::Parent;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -34,7 +34,11 @@ const ALWAYS: [(HeaderName, &str); 5] = [
 ];
 
 /// Responds to a request for a route, or for none.
-pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: Request) -> Response<Body> {
+pub async fn enter(
+    server: Arc<ServerState>,
+    route: Option<&'static Route>,
+    request: Request,
+) -> Response<Body> {
     let started = Instant::now();
     // A body cannot be shared between threads, so its head is kept separately.
     let (head, body) = request.into_parts();
@@ -80,7 +84,7 @@ pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: 
 }
 
 /// The client's request id, or a new one.
-fn request_id(server: &Shared, headers: &HeaderMap) -> String {
+fn request_id(server: &ServerState, headers: &HeaderMap) -> String {
     let plain =
         |text: &&str| (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(plain);
@@ -119,7 +123,7 @@ fn finish(headers: &mut HeaderMap, id: &str, origin: Option<&str>) {
 
 /// Admits a request, reads it, and responds to it.
 async fn pass(
-    server: &Arc<Shared>,
+    server: &Arc<ServerState>,
     route: Option<&'static Route>,
     (head, body): (&Parts, Body),
     id: &str,
@@ -146,8 +150,8 @@ async fn pass(
     };
     let operation = if route.converses() { "chat" } else { "text_completion" };
     let left = Arc::default();
-    let id = Named { id: id.to_string(), traced: Parent::of(&head.headers), operation, left };
-    let asked = Asked { id, asker, path, body, json_bytes, permit, _bytes: bytes };
+    let id = RequestNames { id: id.to_string(), traced: Parent::of(&head.headers), operation, left };
+    let asked = AdmittedRequest { id, asker, path, body, json_bytes, permit, _bytes: bytes };
     route.answer(server.clone(), asked).await
 }
 
@@ -165,7 +169,7 @@ fn json_bytes(route: &Route, headers: &HeaderMap) -> Result<Option<usize>, Fault
 /// browsers may omit the type, as Triton's does; browsers, which send the page's origin or its relation
 /// (`Sec-Fetch-Site`), must declare it. Also returns the permit for its bytes.
 async fn read(
-    server: &Shared,
+    server: &ServerState,
     (headers, tensors): (&HeaderMap, bool),
     body: Body,
 ) -> Result<(Bytes, Option<Permit>), Fault> {

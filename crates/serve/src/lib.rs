@@ -35,4 +35,4 @@ pub use keys::Keys;
 pub use routes::{ADMIN, Access, ROUTES, Route, Takes, router};
 pub use server::{Listening, check, is_loopback, serve};
 pub use settings::{Recipe, Settings, ToolFormat};
-pub use shared::{Log, Model, Opening, Reload, Shared};
+pub use shared::{Log, Model, Opening, Reload, ServerState};

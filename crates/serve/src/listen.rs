@@ -25,7 +25,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::drain::Phase;
 use crate::error::Error;
-use crate::shared::Shared;
+use crate::shared::ServerState;
 
 /// Binds an address.
 ///
@@ -76,7 +76,7 @@ pub async fn accept(
     bound: Bound,
     tls: Option<TlsAcceptor>,
     router: Router,
-    server: Arc<Shared>,
+    server: Arc<ServerState>,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(bound)?;
     let room = Arc::new(Semaphore::new(server.settings.max_connections.clamp(1, 1 << 20) as usize));
@@ -111,7 +111,7 @@ fn seconds(s: f64) -> Duration {
     Duration::from_secs_f64(s.clamp(0.01, 86_400.0))
 }
 
-async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, server: &Shared) {
+async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router, server: &ServerState) {
     let limit = seconds(server.settings.stall_s);
     match tls {
         None => drive(Stalling::new(stream, limit), router, server).await,
@@ -123,7 +123,7 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: Router,
     }
 }
 
-async fn drive<S: AsyncRead + AsyncWrite + Unpin>(stream: S, router: Router, server: &Shared) {
+async fn drive<S: AsyncRead + AsyncWrite + Unpin>(stream: S, router: Router, server: &ServerState) {
     let ends = server.drain.phase() > Phase::Serving;
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

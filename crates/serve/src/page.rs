@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, header};
 
-use crate::api::{Answer, Asked, Server, typed};
+use crate::api::{AdmittedRequest, Answer, Server, typed};
 
 const PAGE: &str = include_str!("page.html");
 
@@ -10,7 +10,7 @@ const PAGE: &str = include_str!("page.html");
 ///
 /// # Errors
 /// None.
-pub async fn page(server: Server, _: Asked) -> Answer {
+pub async fn page(server: Server, _: AdmittedRequest) -> Answer {
     let nonce = server.unique("");
     let mut response = typed("text/html; charset=utf-8", PAGE.replace("{nonce}", &nonce));
     let policy = format!(

@@ -10,12 +10,12 @@ use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
 
 use crate::api::{
-    Answer, Asked, admin, chat, completions, info, kserve, messages, responses, tokens, vectors,
+    AdmittedRequest, Answer, admin, chat, completions, info, kserve, messages, responses, tokens, vectors,
 };
 use crate::door;
 use crate::fault::Words;
 use crate::page;
-use crate::shared::Shared;
+use crate::shared::ServerState;
 
 /// Access to a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Takes {
     Work,
 }
 
-type Call = fn(Arc<Shared>, Asked) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
+type Call = fn(Arc<ServerState>, AdmittedRequest) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// A route.
 pub struct Route {
@@ -131,13 +131,13 @@ impl Route {
     }
 
     /// Runs the handler for an admitted request.
-    pub async fn answer(&self, server: Arc<Shared>, asked: Asked) -> Answer {
+    pub async fn answer(&self, server: Arc<ServerState>, asked: AdmittedRequest) -> Answer {
         (self.call)(server, asked).await
     }
 }
 
 /// Builds a router from a table.
-pub fn router(server: &Arc<Shared>, routes: &'static [Route]) -> Router {
+pub fn router(server: &Arc<ServerState>, routes: &'static [Route]) -> Router {
     let mut router = Router::new();
     for route in routes {
         let filter = if route.method == "GET" { MethodFilter::GET } else { MethodFilter::POST };

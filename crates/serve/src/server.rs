@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::keys::Keys;
 use crate::listen;
 use crate::routes::{ADMIN, ROUTES, router};
-use crate::shared::Shared;
+use crate::shared::ServerState;
 
 /// Interval of checks for a request to stop.
 const LOOK: Duration = Duration::from_millis(20);
@@ -46,7 +46,7 @@ pub fn is_loopback(host: &str) -> bool {
 /// # Errors
 /// An address that is not available, invalid certificates, an admin listener without keys.
 pub fn serve(
-    server: &Arc<Shared>,
+    server: &Arc<ServerState>,
     at: &Listening,
     stop: &AtomicBool,
     heard: impl FnOnce(&[SocketAddr]),
@@ -83,7 +83,7 @@ fn open(
 
 /// [`serve`] without type parameters: with them, every crate that serves would compile the whole server again.
 fn run(
-    server: &Arc<Shared>,
+    server: &Arc<ServerState>,
     at: &Listening,
     stop: &AtomicBool,
     heard: &mut dyn FnMut(&[SocketAddr]),
@@ -118,7 +118,7 @@ fn run(
 }
 
 /// Lets running requests finish, up to a time limit, and cuts off the rest.
-async fn end(server: &Shared) {
+async fn end(server: &ServerState) {
     server.drain.go(Phase::Draining);
     let limit = Duration::from_secs_f64(server.settings.drain_s.clamp(0.0, 86_400.0));
     until(server, limit).await;
@@ -129,7 +129,7 @@ async fn end(server: &Shared) {
 }
 
 /// Waits until no request is open, or the limit has passed.
-async fn until(server: &Shared, limit: Duration) {
+async fn until(server: &ServerState, limit: Duration) {
     let started = Instant::now();
     while server.requests.used() > 0 && started.elapsed() < limit {
         sleep(LOOK).await;

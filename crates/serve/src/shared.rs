@@ -39,7 +39,7 @@ pub struct Model {
 }
 
 /// A server's state.
-pub struct Shared {
+pub struct ServerState {
     /// The models by name.
     models: RwLock<BTreeMap<String, Arc<Model>>>,
     /// The settings of its recipe.
@@ -88,9 +88,9 @@ pub struct Opening {
     pub reload: Option<Reload>,
 }
 
-impl Shared {
+impl ServerState {
     /// A server without models.
-    pub fn new(opening: Opening) -> Shared {
+    pub fn new(opening: Opening) -> ServerState {
         let Opening { settings, keys, open, log, version, reload } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
@@ -98,7 +98,7 @@ impl Shared {
             open,
             keyed: keys.asked(),
         };
-        Shared {
+        ServerState {
             models: RwLock::default(),
             requests: Room::new(settings.max_requests),
             bodies: Room::new(settings.body_bytes.saturating_mul(BODIES)),

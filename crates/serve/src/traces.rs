@@ -35,9 +35,9 @@ pub struct Parent {
 impl Parent {
     /// Parses the `traceparent` of a request (W3C Trace Context): without a valid one the request is a trace of its
     /// own, and it may ask not to be traced.
-    pub fn of(headers: &HeaderMap) -> Traced {
+    pub fn of(headers: &HeaderMap) -> RequestTrace {
         let Some(text) = headers.get("traceparent").and_then(|value| value.to_str().ok()) else {
-            return Traced::Alone;
+            return RequestTrace::Alone;
         };
         let parts: Vec<&str> = text.trim().split('-').collect();
         let hex = |text: &str, len: usize| {
@@ -47,19 +47,19 @@ impl Parent {
         match parts.as_slice() {
             [version, trace, span, flags, ..] if *version != "ff" && hex(trace, 32) && hex(span, 16) => {
                 match u8::from_str_radix(flags, 16) {
-                    Ok(flags) if flags & 1 == 0 => Traced::Not,
-                    Ok(_) => Traced::Below(Parent { trace: trace.to_string(), span: span.to_string() }),
-                    Err(_) => Traced::Alone,
+                    Ok(flags) if flags & 1 == 0 => RequestTrace::Not,
+                    Ok(_) => RequestTrace::Below(Parent { trace: trace.to_string(), span: span.to_string() }),
+                    Err(_) => RequestTrace::Alone,
                 }
             }
-            _ => Traced::Alone,
+            _ => RequestTrace::Alone,
         }
     }
 }
 
 /// Tracing of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Traced {
+pub enum RequestTrace {
     /// A trace of its own.
     #[default]
     Alone,
@@ -73,7 +73,7 @@ pub enum Traced {
 #[derive(Debug)]
 pub struct Span {
     /// Its tracing.
-    pub traced: Traced,
+    pub traced: RequestTrace,
     /// A unique id: 32 hexadecimal digits.
     pub unique: String,
     /// The operation: `chat`, `text_completion`.
@@ -96,8 +96,8 @@ impl Span {
         let nanos =
             |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos()).to_string();
         let (trace, parent) = match self.traced {
-            Traced::Below(Parent { trace, span }) => (trace, span),
-            Traced::Alone | Traced::Not => (self.unique.clone(), String::new()),
+            RequestTrace::Below(Parent { trace, span }) => (trace, span),
+            RequestTrace::Alone | RequestTrace::Not => (self.unique.clone(), String::new()),
         };
         let own: String = self.unique.chars().rev().take(16).collect();
         let all =
@@ -182,7 +182,7 @@ impl Traces {
 
     /// Queues a span; it is lost if too many are waiting.
     pub fn take(&self, span: Span) {
-        if let Some(send) = self.sender().filter(|_| span.traced != Traced::Not)
+        if let Some(send) = self.sender().filter(|_| span.traced != RequestTrace::Not)
             && send.try_send(Message::Ended(Box::new(span))).is_err()
         {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -286,9 +286,9 @@ mod tests {
             Parent::of(&headers)
         };
         let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
-        let below = Traced::Below(Parent { trace: trace.into(), span: span.into() });
+        let below = RequestTrace::Below(Parent { trace: trace.into(), span: span.into() });
         assert_eq!(of(&format!("00-{trace}-{span}-01")), below);
-        assert_eq!(of(&format!("00-{trace}-{span}-00")), Traced::Not);
+        assert_eq!(of(&format!("00-{trace}-{span}-00")), RequestTrace::Not);
         for bad in [
             format!("ff-{trace}-{span}-01"),
             format!("00-{}-{span}-01", "0".repeat(32)),
@@ -297,9 +297,9 @@ mod tests {
             format!("00-{trace}-{span}"),
             "nothing".into(),
         ] {
-            assert_eq!(of(&bad), Traced::Alone, "{bad}");
+            assert_eq!(of(&bad), RequestTrace::Alone, "{bad}");
         }
-        assert_eq!(Parent::of(&HeaderMap::new()), Traced::Alone);
+        assert_eq!(Parent::of(&HeaderMap::new()), RequestTrace::Alone);
     }
 
     #[test]

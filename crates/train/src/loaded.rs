@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Measures, Scope, Sharing, Spread};
+use fathom_grad::{
+    Batch, ContextLayout, Grads, Head, Jitter, Labels, LayoutSizes, Measures, Scope, Sharing, Spread,
+};
 use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
@@ -67,7 +69,7 @@ impl<'a> Loaded<'a> {
         let (tokens, windows) = (micro.ids.len(), &model.spec.windows());
         let dynamic = how.ranks.cp_dynamic.then(|| model.spec.token_pairs());
         let chunk = if windows.iter().all(Option::is_none) { tokens } else { CHUNK };
-        let cut = Cut { tokens, cp: grid.cp, chunk, windows, dynamic };
+        let cut = LayoutSizes { tokens, cp: grid.cp, chunk, windows, dynamic };
         let layout =
             ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
         let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };

@@ -12,7 +12,8 @@ use std::time::Duration;
 use fathom_base::memory::Memory;
 use fathom_base::{Conversation, ModelCard, human};
 use fathom_engine::{
-    Accept, Beginnings, Capacity, Engine, Facts, Handle, Render, Stored, Structures, TextReading, service,
+    Accept, Beginnings, Capacity, Engine, Facts, Handle, Render, StoreLocation, Structures, TextReading,
+    service,
 };
 use fathom_model::{Sentence, Spec, Task, ranks_by_sigmoid};
 use fathom_serve::Log;
@@ -172,7 +173,7 @@ impl Named<'_> {
         let mut how = self.how(order);
         how.extend([isa.into(), order.version.clone()]);
         let model = fingerprint::identity(self.folder, self.tokenizer, &how)?;
-        let at = Stored { folder: root.clone(), model, most_bytes: order.settings.prefix_bytes };
+        let at = StoreLocation { folder: root.clone(), model, most_bytes: order.settings.prefix_bytes };
         Ok(Some(Beginnings::open(&at, spec)?))
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fathom_base::Service;
 use fathom_base::recipe::{Layers, Loaded};
-use fathom_serve::{Keys, Opening, Recipe, Reload, Settings, Shared, is_loopback};
+use fathom_serve::{Keys, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
 use hosted::{Answers, Hosted, Watch};
 
 use crate::adapters::held_otherwise;
@@ -24,7 +24,7 @@ use crate::events::Events;
 use crate::models;
 
 pub use fathom_engine::probe as compile_structure;
-pub use fathom_engine::{KeptModel, Stored};
+pub use fathom_engine::{KeptModel, StoreLocation};
 pub use order::{Around, Order};
 pub use sizes::Sizes;
 
@@ -208,7 +208,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         version: order.version.clone(),
         reload: Some(reloading(again, watch.clone(), threads.clone())),
     };
-    let server = Arc::new(Shared::new(opening));
+    let server = Arc::new(ServerState::new(opening));
     for (served, service, _) in started {
         server.add(&served.name, service)?;
     }

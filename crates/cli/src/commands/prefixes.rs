@@ -1,7 +1,7 @@
 //! `fathom prefixes`: what a server keeps of the beginnings of prompts.
 
 use anyhow::{Context, Result, bail};
-use fathom_app::serve::{KeptModel, Stored};
+use fathom_app::serve::{KeptModel, StoreLocation};
 use fathom_base::human;
 
 use crate::args;
@@ -9,7 +9,7 @@ use crate::args;
 /// Runs the verb.
 pub fn run(args: &args::Prefixes) -> Result<()> {
     let folder = &args.folder;
-    let kept = Stored::kept(folder).with_context(|| format!("{}", folder.display()))?;
+    let kept = StoreLocation::kept(folder).with_context(|| format!("{}", folder.display()))?;
     let wanted = |kept: &&KeptModel| args.model.as_ref().is_none_or(|model| *model == kept.model);
     let listed: Vec<&KeptModel> = kept.iter().filter(wanted).collect();
     if let (Some(model), true) = (&args.model, listed.is_empty()) {
@@ -17,7 +17,8 @@ pub fn run(args: &args::Prefixes) -> Result<()> {
     }
     for kept in listed {
         if args.erase {
-            Stored::erase(folder, kept).with_context(|| format!("{}", folder.join(&kept.model).display()))?;
+            StoreLocation::erase(folder, kept)
+                .with_context(|| format!("{}", folder.join(&kept.model).display()))?;
         }
         outln!(
             "{}  {} of {}, {}{}",

@@ -32,10 +32,10 @@ enum Task {
 }
 
 /// The buffer of a finished task, or its error.
-type Done = Result<Vec<u8>>;
+type ReadResult = Result<Vec<u8>>;
 
 /// Submitted tasks, in order.
-enum Asked {
+enum SubmittedTask {
     Read(Span),
     /// A read whose data is no longer needed.
     GivenUp,
@@ -46,9 +46,9 @@ enum Asked {
 pub(super) struct Ahead {
     /// `None` once it ends.
     tasks: Option<Sender<Task>>,
-    done: Receiver<Done>,
+    done: Receiver<ReadResult>,
     thread: Option<JoinHandle<()>>,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<SubmittedTask>,
     ready: Vec<(Span, Vec<u8>)>,
     free: Vec<Vec<u8>>,
     buffer_bytes: usize,
@@ -102,7 +102,7 @@ impl Ahead {
             }
             let Some(mut buffer) = self.free.pop() else { break };
             buffer.resize(span.bytes, 0);
-            self.asked.push_back(Asked::Read(*span));
+            self.asked.push_back(SubmittedTask::Read(*span));
             self.ask(Task::Read(span.at, buffer))?;
         }
         Ok(())
@@ -110,7 +110,7 @@ impl Ahead {
 
     /// True if a range is being read, or is available.
     pub fn has(&self, span: Span) -> bool {
-        let asked = |asked: &Asked| matches!(asked, Asked::Read(other) if *other == span);
+        let asked = |asked: &SubmittedTask| matches!(asked, SubmittedTask::Read(other) if *other == span);
         self.asked.iter().any(asked) || self.ready.iter().any(|(other, _)| *other == span)
     }
 
@@ -145,7 +145,7 @@ impl Ahead {
             self.wait()?;
         }
         self.writing_bytes += span.bytes;
-        self.asked.push_back(Asked::Write(span.bytes));
+        self.asked.push_back(SubmittedTask::Write(span.bytes));
         self.ask(Task::Write(at, bytes))
     }
 
@@ -162,8 +162,8 @@ impl Ahead {
 
     fn give_up(&mut self, which: impl Fn(&Span) -> bool) {
         for asked in &mut self.asked {
-            if matches!(asked, Asked::Read(span) if which(span)) {
-                *asked = Asked::GivenUp;
+            if matches!(asked, SubmittedTask::Read(span) if which(span)) {
+                *asked = SubmittedTask::GivenUp;
             }
         }
         for (_, buffer) in self.ready.extract_if(.., |(span, _)| which(span)) {
@@ -190,21 +190,21 @@ impl Ahead {
         self.note(done)
     }
 
-    fn note(&mut self, done: Done) -> Result<()> {
+    fn note(&mut self, done: ReadResult) -> Result<()> {
         let asked = self.asked.pop_front();
         match asked {
-            Some(Asked::Write(bytes)) => {
+            Some(SubmittedTask::Write(bytes)) => {
                 self.writing_bytes -= bytes;
                 done?;
             }
-            Some(Asked::Read(span)) => match done {
+            Some(SubmittedTask::Read(span)) => match done {
                 Ok(buffer) => self.ready.push((span, buffer)),
                 Err(error) => {
                     self.free.push(Vec::with_capacity(self.buffer_bytes));
                     return Err(error);
                 }
             },
-            Some(Asked::GivenUp) => self.free.push(done.unwrap_or_default()),
+            Some(SubmittedTask::GivenUp) => self.free.push(done.unwrap_or_default()),
             None => return Err(gone()),
         }
         Ok(())
@@ -227,7 +227,7 @@ fn gone() -> Error {
 }
 
 /// Runs tasks until the queue is closed.
-fn serve(file: &File, queue: &Receiver<Task>, send: &Sender<Done>) {
+fn serve(file: &File, queue: &Receiver<Task>, send: &Sender<ReadResult>) {
     while let Ok(task) = queue.recv() {
         let done = match task {
             Task::Read(at, mut buffer) => file.read_exact_at(&mut buffer, at).map(|()| buffer),

@@ -39,7 +39,7 @@ struct Node {
 
 /// A cached prefix of a sequence.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct CachedPrefix {
     /// Its length in tokens.
     pub tokens: usize,
     /// The nodes whose pages are used completely, and the node of which only some rows are used.
@@ -51,7 +51,7 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place(usize, u64);
 
-impl Found {
+impl CachedPrefix {
     /// Number of whole pages.
     pub fn pages(&self) -> usize {
         self.path.len()
@@ -60,9 +60,9 @@ impl Found {
 
 impl Tree {
     /// The longest cached prefix of `ids`, for a sequence in memory or for one on disk; pages in memory serve both.
-    pub fn find(&self, pages: &Pages, root: &Root, ids: &[u32], on_disk: bool) -> Found {
-        let Some(root) = self.roots.get(root) else { return Found::default() };
-        let (mut at, mut found) = (*root, Found::default());
+    pub fn find(&self, pages: &Pages, root: &Root, ids: &[u32], on_disk: bool) -> CachedPrefix {
+        let Some(root) = self.roots.get(root) else { return CachedPrefix::default() };
+        let (mut at, mut found) = (*root, CachedPrefix::default());
         loop {
             let rest = &ids[found.path.len() * PAGE_ROWS..];
             let common = |child: &usize| common(rest, &self.node(*child).ids);
@@ -83,7 +83,7 @@ impl Tree {
     }
 
     /// Shortens a prefix to where every class still has the pages that the next token reads.
-    fn reachable(&self, pages: &Pages, mut found: Found, on_disk: bool) -> Found {
+    fn reachable(&self, pages: &Pages, mut found: CachedPrefix, on_disk: bool) -> CachedPrefix {
         let there = |node: usize, class: usize| {
             self.node(node).pages[class].is_some_and(|page| on_disk || !pages.is_on_disk(class, page))
         };
@@ -112,7 +112,7 @@ impl Tree {
         &mut self,
         device: &Device,
         pages: &mut Pages,
-        (mut found, on_disk): (Found, bool),
+        (mut found, on_disk): (CachedPrefix, bool),
     ) -> (Table, usize) {
         self.clock += 1;
         loop {
@@ -134,7 +134,7 @@ impl Tree {
         &mut self,
         device: &Device,
         pages: &mut Pages,
-        (found, on_disk): (&Found, bool),
+        (found, on_disk): (&CachedPrefix, bool),
     ) -> Result<Table, Short> {
         let mut table = pages.table();
         for class in 0..pages.classes() {
@@ -196,7 +196,7 @@ impl Tree {
     }
 
     /// The end of the whole pages of a prefix; `None` if it has none.
-    pub fn end(&self, found: &Found) -> Option<Place> {
+    pub fn end(&self, found: &CachedPrefix) -> Option<Place> {
         found.path.last().map(|at| Place(*at, self.node(*at).number))
     }
 
@@ -257,7 +257,7 @@ impl Tree {
     }
 
     /// Pins the pages of a prefix, so that they are not evicted; returns them by class, to be released.
-    pub fn pin(&mut self, pages: &mut Pages, found: &Found) -> Vec<(usize, u32)> {
+    pub fn pin(&mut self, pages: &mut Pages, found: &CachedPrefix) -> Vec<(usize, u32)> {
         let mut pinned = Vec::new();
         for node in &found.path {
             for (class, page) in self.node(*node).pages.iter().enumerate() {

@@ -45,12 +45,12 @@ pub(super) struct Search {
     ends: Vec<u32>,
     max_tokens: usize,
     /// The best finished answers, best first.
-    finished: Vec<Found>,
+    finished: Vec<FinishedBeam>,
 }
 
 /// A finished answer.
 #[derive(Debug)]
-struct Found {
+struct FinishedBeam {
     score: f64,
     ids: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
@@ -120,7 +120,7 @@ impl Search {
     }
 
     /// Adds a finished answer, if it is among the best.
-    fn finish(&mut self, found: Found) {
+    fn finish(&mut self, found: FinishedBeam) {
         let at = self.finished.partition_point(|other| other.score >= found.score);
         self.finished.insert(at, found);
         self.finished.truncate(self.how.width);
@@ -204,7 +204,7 @@ impl<'e> Scheduler<'e> {
                 ids.push(next.id);
             }
             let stop = if ends { Stop::EndOfText } else { Stop::Length };
-            search.finish(Found { score: search.score(next.sum, tokens), ids, logprobs, stop });
+            search.finish(FinishedBeam { score: search.score(next.sum, tokens), ids, logprobs, stop });
         }
         let is_over = search.is_over(open.first().map(|next| next.sum), tokens);
         let mut children: Vec<Vec<Child>> = beams.iter().map(|_| Vec::new()).collect();
@@ -272,7 +272,12 @@ impl<'e> Scheduler<'e> {
             let ids = it.ids[it.prompt..].to_vec();
             if let (Some(beam), false) = (&it.beam, ids.is_empty()) {
                 let score = search.score(beam.sum, ids.len());
-                search.finish(Found { score, ids, logprobs: beam.logprobs.clone(), stop: Stop::Deadline });
+                search.finish(FinishedBeam {
+                    score,
+                    ids,
+                    logprobs: beam.logprobs.clone(),
+                    stop: Stop::Deadline,
+                });
             }
         }
         self.conclude(request);
@@ -286,7 +291,7 @@ impl<'e> Scheduler<'e> {
         let asked = request.asked.clone();
         let mut found = finished.into_iter();
         for answer in 0..asked.answers {
-            let Some(Found { ids, logprobs, stop, .. }) = found.next() else {
+            let Some(FinishedBeam { ids, logprobs, stop, .. }) = found.next() else {
                 // There are fewer answers than requested: the vocabulary is exhausted, or the time was up.
                 self.tell(id, Event::Ended { answer, stop: Stop::Length });
                 continue;
@@ -336,8 +341,8 @@ mod tests {
         Search { how, prompt: vec![1], ends: ends.to_vec(), max_tokens: 10, finished: Vec::new() }
     }
 
-    fn found(score: f64) -> Found {
-        Found { score, ids: Vec::new(), logprobs: Vec::new(), stop: Stop::EndOfText }
+    fn found(score: f64) -> FinishedBeam {
+        FinishedBeam { score, ids: Vec::new(), logprobs: Vec::new(), stop: Stop::EndOfText }
     }
 
     #[test]

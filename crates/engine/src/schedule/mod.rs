@@ -29,17 +29,17 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::pages::{Feed, Pages, Root, Short, States, Tree, pages_for, pages_of};
 use crate::sampler::Sampler;
-use crate::store::{Beginnings, Part, Stored};
+use crate::store::{Beginnings, Part, StoreLocation};
 use crate::structure::Structures;
 use beams::{Beam, Search};
 use clock::Clock;
 use draft::Drafting;
 use drafter::Drafter;
 pub(crate) use drafter::Guess;
-pub(crate) use sequence::Checked;
+pub(crate) use sequence::CheckedRequest;
 pub use sequence::Listener;
 use sequence::{Request, Sequence, rank};
-use stored::{Fetch, Kept, Reading};
+use stored::{Fetch, Reading, StoreProgress};
 
 /// Capacity for concurrent sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl<'e> Scheduler<'e> {
     ///
     /// # Errors
     /// The model's layers store more than keys and values, so prefixes cannot be shared; errors of the system.
-    pub fn keeping(self, at: &Stored) -> Result<Scheduler<'e>, Error> {
+    pub fn keeping(self, at: &StoreLocation) -> Result<Scheduler<'e>, Error> {
         let beginnings = Beginnings::open(at, self.engine.spec())?;
         self.sharing(&beginnings)
     }
@@ -165,7 +165,7 @@ impl<'e> Scheduler<'e> {
         let compile = |structure| self.structures.compile(self.engine.tokenizer, vocab, structure);
         let structure = asked.structure.as_ref().map(compile).transpose()?;
         self.requested += 1;
-        self.queue(self.requested, Checked { ids, asked, structure }, listener)?;
+        self.queue(self.requested, CheckedRequest { ids, asked, structure }, listener)?;
         Ok(self.requested)
     }
 
@@ -173,7 +173,7 @@ impl<'e> Scheduler<'e> {
     pub(crate) fn queue(
         &mut self,
         request: u64,
-        Checked { ids, asked, structure }: Checked,
+        CheckedRequest { ids, asked, structure }: CheckedRequest,
         listener: Listener<'e>,
     ) -> Result<(), Error> {
         self.clock.look();
@@ -208,7 +208,7 @@ impl<'e> Scheduler<'e> {
             drafts: Vec::new(),
             guessed: false,
             beam: search.as_ref().map(|_| Beam::default()),
-            kept: Kept::default(),
+            kept: StoreProgress::default(),
             fetched: false,
             on_disk,
             arrived,
@@ -451,7 +451,7 @@ impl<'e> Scheduler<'e> {
         sequence.long = self.is_long(sequence, sequence.ids.len());
         let asks = self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some());
         let root = self.root(sequence);
-        sequence.kept = Kept::none((self.store.as_ref(), self.part), &root);
+        sequence.kept = StoreProgress::none((self.store.as_ref(), self.part), &root);
         let Some(tree) = self.tree.as_mut().filter(|_| !asks) else { return 0 };
         let (ids, on_disk) = (&sequence.ids[..sequence.ids.len() - 1], sequence.on_disk);
         let found = tree.find(&self.pages, &root, ids, on_disk);
@@ -484,7 +484,7 @@ impl<'e> Scheduler<'e> {
             self.pages.clear(&mut sequence.table);
             (sequence.held, sequence.long) = (0, true);
             let root = self.root(&self.running[index]);
-            self.running[index].kept = Kept::none((self.store.as_ref(), self.part), &root);
+            self.running[index].kept = StoreProgress::none((self.store.as_ref(), self.part), &root);
         }
         loop {
             let Sequence { table, held, on_disk, .. } = &mut self.running[index];

@@ -10,7 +10,7 @@ use fathom_tensor::{Category, DType, Tensor};
 
 use super::sequence::{Request, Sequence};
 use super::{Ready, Scheduler};
-use crate::answer::Written;
+use crate::answer::TokenText;
 use crate::error::Error;
 use crate::sampler::{LOGIT, choose};
 use crate::structure::Structured;
@@ -272,7 +272,7 @@ impl Scheduler<'_> {
                 return None;
             }
         };
-        let Written { text, counts, mut stop } = sequence.writer.push(id);
+        let TokenText { text, counts, mut stop } = sequence.writer.push(id);
         if counts
             && stop.is_none()
             && let Some(structure) = &mut sequence.structure

@@ -9,8 +9,8 @@ use fathom_grad::Terms;
 use super::beams::{Beam, Search};
 use super::draft::Drafting;
 use super::drafter::Draft;
-use super::stored::Kept;
-use crate::adapters::Adapted;
+use super::stored::StoreProgress;
+use crate::adapters::AdaptedModel;
 use crate::answer::Writer;
 use crate::pages::Table;
 use crate::sampler::Sampler;
@@ -23,18 +23,18 @@ const AGE_S: f64 = 10.0;
 pub type Listener<'e> = Box<dyn FnMut(Event) -> Flow + 'e>;
 
 /// A request that may be queued.
-pub(crate) struct Checked {
+pub(crate) struct CheckedRequest {
     /// Ids of its prompt.
     pub ids: Vec<u32>,
     pub asked: GenerateRequest,
     pub structure: Option<Structured>,
 }
 
-impl Checked {
+impl CheckedRequest {
     /// A copy for another rank.
-    pub fn again(&mut self) -> Checked {
+    pub fn again(&mut self) -> CheckedRequest {
         let structure = self.structure.as_mut().map(Structured::again);
-        Checked { ids: self.ids.clone(), asked: self.asked.clone(), structure }
+        CheckedRequest { ids: self.ids.clone(), asked: self.asked.clone(), structure }
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Sequence<'e> {
     pub request: u64,
     /// The request's scope.
     pub scope: String,
-    pub adapter: Option<Rc<Adapted>>,
+    pub adapter: Option<Rc<AdaptedModel>>,
     pub answer: usize,
     pub ids: Vec<u32>,
     /// Number of tokens of the prompt.
@@ -86,7 +86,7 @@ pub(super) struct Sequence<'e> {
     /// Present if it is a beam.
     pub beam: Option<Beam>,
     /// Progress of storing its pages on disk.
-    pub kept: Kept,
+    pub kept: StoreProgress,
     /// True if the store was searched for its prefix.
     pub fetched: bool,
     /// True if it may become longer than the pages in memory, so that its pages are on disk.

@@ -18,18 +18,18 @@ use crate::store::{Beginnings, Chain, HeldReads, Part, PrefixStore};
 
 /// Storing state of a sequence.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct StoreProgress {
     /// By page; the first entry is the beginning without a page. Empty for a sequence that is not stored.
     chain: Vec<Chain>,
     /// Pages used after this time are not evicted for this sequence.
     since: u64,
 }
 
-impl Kept {
+impl StoreProgress {
     /// The initial state of a sequence that is to be stored.
-    pub fn none((store, part): (Option<&Beginnings>, Part), root: &Root) -> Kept {
-        let Some(store) = store.map(Beginnings::lock) else { return Kept::default() };
-        Kept { chain: vec![store.chain(root, part)], since: store.now() }
+    pub fn none((store, part): (Option<&Beginnings>, Part), root: &Root) -> StoreProgress {
+        let Some(store) = store.map(Beginnings::lock) else { return StoreProgress::default() };
+        StoreProgress { chain: vec![store.chain(root, part)], since: store.now() }
     }
 }
 
@@ -349,7 +349,7 @@ impl Scheduler<'_> {
             tree.clear(&mut self.pages);
         }
         let all = self.running.iter_mut().chain(&mut self.waiting);
-        all.for_each(|sequence| sequence.kept = Kept::default());
+        all.for_each(|sequence| sequence.kept = StoreProgress::default());
         let Some(store) = &self.store else { return 0 };
         let mut store = store.lock();
         let erased = store.erase(scope);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use fathom_base::{Flow, GenerateRequest, Prompt, Sampling};
-use fathom_engine::{Engine, Limits, Scheduler, Stored};
+use fathom_engine::{Engine, Limits, Scheduler, StoreLocation};
 use fathom_model::{Model, ModelView, load_peft, open, open_peft, share_base, shared_bytes};
 use fathom_tensor::{DType, PageFormat};
 
@@ -250,7 +250,7 @@ fn beginnings_of_one_adapter_are_not_used_for_another() {
 #[test]
 fn beginnings_on_disk_belong_to_an_adapters_files() {
     let kept = tempfile::tempdir().unwrap();
-    let at = Stored { folder: kept.path().into(), model: "m".into(), most_bytes: 1 << 30 };
+    let at = StoreLocation { folder: kept.path().into(), model: "m".into(), most_bytes: 1 << 30 };
     let bed = Bed::new(BASE, DType::F32);
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv: PageFormat::Plain };
     // Each runs, as far as the store can tell, in a process of its own.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use fathom_base::{Flow, GenerateRequest, Sampling, Structure};
-use fathom_engine::{Capacity, Engine, Limits, Scheduler, Stored};
+use fathom_engine::{Capacity, Engine, Limits, Scheduler, StoreLocation};
 use fathom_model::ModelView;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -198,10 +198,10 @@ fn adapters_answer_as_they_do_without() {
 fn beginnings_from_disk_and_structures_go_with_a_draft() {
     let (bed, small) = (Bed::new("llama2", DType::F32), Bed::new("llama2", DType::Bf16));
     let folder = tempfile::tempdir().unwrap();
-    let at = Stored { folder: folder.path().into(), model: "m".into(), most_bytes: 1 << 30 };
+    let at = StoreLocation { folder: folder.path().into(), model: "m".into(), most_bytes: 1 << 30 };
     let draft = engine(&small, 200);
     let engine = engine(&bed, 200).drafting(&draft).unwrap();
-    let ask = |engine: &Engine<'_>, at: Option<&Stored>, request: &GenerateRequest| {
+    let ask = |engine: &Engine<'_>, at: Option<&StoreLocation>, request: &GenerateRequest| {
         let (heard, ends) = (RefCell::<Heard>::default(), RefCell::default());
         let mut scheduler = Scheduler::new(engine, engine.capacity(1, 800));
         if let Some(at) = at {

@@ -13,7 +13,7 @@ use fathom_base::{
 };
 use fathom_cpu::Cpu;
 use fathom_engine::{
-    Beginnings, Capacity, Commands, Engine, Error, Facts, Follower, Handle, Leader, Limits, Stored,
+    Beginnings, Capacity, Commands, Engine, Error, Facts, Follower, Handle, Leader, Limits, StoreLocation,
     Structures, TextReading, ranks, service,
 };
 use fathom_grad::Params;
@@ -458,7 +458,7 @@ fn ranks_go_on_from_disk_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     // One model with windows, one without.
     for case in ["gemma2", "llama31"] {
-        let at = Stored { folder: folder.path().into(), model: case.into(), most_bytes: 1 << 30 };
+        let at = StoreLocation { folder: folder.path().into(), model: case.into(), most_bytes: 1 << 30 };
         let spec =
             open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case)).unwrap().spec;
         let request = |tokens: u32| GenerateRequest {

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use fathom_base::{Beams, EarlyStopping, GenerateRequest, Load, Sampling};
-use fathom_engine::{Capacity, Engine, Limits, Scheduler, Stored};
+use fathom_engine::{Capacity, Engine, Limits, Scheduler, StoreLocation};
 use fathom_model::ModelView;
 use fathom_tensor::{DType, PAGE_ROWS};
 
@@ -59,7 +59,7 @@ fn request(random: &mut Random, bed: &Bed, tokens: usize, sequences: usize) -> G
 /// Runs requests that join and leave at random with limited memory; returns the answers, empty for those that left.
 fn run(
     random: &mut Random,
-    (engine, capacity, store): (&Engine<'_>, Capacity, Option<&Stored>),
+    (engine, capacity, store): (&Engine<'_>, Capacity, Option<&StoreLocation>),
     requests: &[GenerateRequest],
     what: &str,
 ) -> Vec<Option<Heard>> {
@@ -126,7 +126,7 @@ fn case(beds: &[Bed], draft: &Bed, seed: u64) {
     let engine = if drafts { engine().drafting(&small).unwrap() } else { engine() };
     let folder = tempfile::tempdir().unwrap();
     let most_bytes = random.one(&[64 << 10, 1 << 20, 1 << 30]);
-    let store = Stored { folder: folder.path().into(), model: "m".into(), most_bytes };
+    let store = StoreLocation { folder: folder.path().into(), model: "m".into(), most_bytes };
     let kept = random.below(3) == 0;
     let mut capacity = Capacity { sequences, ..engine.capacity(1, tokens) };
     let more = random.one(&[0, 0, 1, 3]);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
-use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, Stored};
+use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, StoreLocation};
 use fathom_model::ModelView;
 use fathom_tensor::{DType, PageFormat};
 
@@ -16,8 +16,8 @@ use crate::batch::{Bed, Heard, listen};
 const PROMPT: usize = 600;
 const MARK: &str = ".fathom-prefixes";
 
-fn stored(folder: &Path) -> Stored {
-    Stored { folder: folder.to_path_buf(), model: "m".into(), most_bytes: 1 << 30 }
+fn stored(folder: &Path) -> StoreLocation {
+    StoreLocation { folder: folder.to_path_buf(), model: "m".into(), most_bytes: 1 << 30 }
 }
 
 fn request(bed: &Bed, last: u32) -> GenerateRequest {
@@ -30,7 +30,7 @@ fn request(bed: &Bed, last: u32) -> GenerateRequest {
 }
 
 /// Answers one request, in a process of its own as far as the store can tell.
-fn ask(bed: &Bed, kv: PageFormat, at: Option<&Stored>, request: &GenerateRequest) -> (Heard, Load) {
+fn ask(bed: &Bed, kv: PageFormat, at: Option<&StoreLocation>, request: &GenerateRequest) -> (Heard, Load) {
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv };
     let engine = Engine::new(
         ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
@@ -240,7 +240,7 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
     let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
     let first = request(&bed, 1);
     let plain = ask(&bed, PageFormat::Plain, None, &first).0;
-    let restored = |request: &GenerateRequest, at: &Stored| {
+    let restored = |request: &GenerateRequest, at: &StoreLocation| {
         let (heard, load) = ask(&bed, PageFormat::Plain, Some(at), request);
         assert!(heard == plain);
         load.restored_tokens
@@ -249,7 +249,7 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
     // Another scope, and another model.
     let salted = GenerateRequest { scope: "other".into(), ..first.clone() };
     assert_eq!([restored(&salted, &at), restored(&salted, &at)], [0, 512]);
-    let other = Stored { model: "n".into(), ..at.clone() };
+    let other = StoreLocation { model: "n".into(), ..at.clone() };
     assert_eq!(restored(&first, &other), 0);
     // A page that is truncated, one that is too long, one with a flipped bit, one replaced by a link or a pipe, and an
     // unfinished one.
@@ -312,7 +312,7 @@ fn a_full_store_gives_up_what_was_used_least_recently() {
     ask(&bed, PageFormat::Plain, Some(&wide), &salted(0));
     let page = fs::metadata(&files(folder.path())[0]).unwrap().len();
     // Room for two and a half conversations.
-    let at = Stored { most_bytes: page * 12 + 100, ..wide };
+    let at = StoreLocation { most_bytes: page * 12 + 100, ..wide };
     for salt in 1..4 {
         let (_, load) = ask(&bed, PageFormat::Plain, Some(&at), &salted(salt));
         assert!(load.stored_bytes <= at.most_bytes);
@@ -322,7 +322,7 @@ fn a_full_store_gives_up_what_was_used_least_recently() {
     // Only the beginning of the third to last one remains.
     assert_eq!([restored(3), restored(2), restored(1)], [512, 512, 256]);
     // A conversation that does not fit keeps its beginning.
-    let small = Stored { most_bytes: page * 3, ..at };
+    let small = StoreLocation { most_bytes: page * 3, ..at };
     ask(&bed, PageFormat::Plain, Some(&small), &salted(9));
     assert_eq!(files(folder.path()).len(), 3);
     assert_eq!(ask(&bed, PageFormat::Plain, Some(&small), &salted(9)).1.restored_tokens, 384);
@@ -348,12 +348,12 @@ fn a_folder_that_is_no_store_is_neither_opened_nor_erased() {
         let file = folder.path().join(path);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, "mine, and no page").unwrap();
-        let at = Stored { most_bytes: 0, ..stored(folder.path()) };
+        let at = StoreLocation { most_bytes: 0, ..stored(folder.path()) };
         let error = Beginnings::open(&at, &bed.model.spec).err().unwrap().to_string();
         assert!(error.contains("has no .fathom-prefixes") && error.contains("--prefix-store"), "{error}");
-        assert!(Stored::kept(folder.path()).is_err(), "{path}");
+        assert!(StoreLocation::kept(folder.path()).is_err(), "{path}");
         let kept = KeptModel { model: path.split('/').next().unwrap().into(), scopes: 1, pages: 1, bytes: 1 };
-        assert!(Stored::erase(folder.path(), &kept).is_err(), "{path}");
+        assert!(StoreLocation::erase(folder.path(), &kept).is_err(), "{path}");
         assert_eq!(text_of(folder.path()), [(file, b"mine, and no page".to_vec())]);
     }
 }
@@ -382,16 +382,16 @@ fn in_a_store_only_its_own_pages_are_counted_and_removed() {
     fs::write(&cut, "FTHMPG01ke").unwrap();
     drop(Beginnings::open(&at, &bed.model.spec).unwrap());
     assert!(!cut.exists());
-    let kept = Stored::kept(folder.path()).unwrap();
+    let kept = StoreLocation::kept(folder.path()).unwrap();
     assert_eq!((kept.len(), kept[0].pages), (1, 5));
     // No room: all pages are removed when it is opened.
-    drop(Beginnings::open(&Stored { most_bytes: 0, ..at.clone() }, &bed.model.spec).unwrap());
+    drop(Beginnings::open(&StoreLocation { most_bytes: 0, ..at.clone() }, &bed.model.spec).unwrap());
     let mut left = foreign.to_vec();
     left.sort();
     assert_eq!(files(folder.path()), left);
     ask(&bed, PageFormat::Plain, Some(&at), &request(&bed, 1));
-    let kept = Stored::kept(folder.path()).unwrap();
-    Stored::erase(folder.path(), &kept[0]).unwrap();
+    let kept = StoreLocation::kept(folder.path()).unwrap();
+    StoreLocation::erase(folder.path(), &kept[0]).unwrap();
     assert_eq!(files(folder.path()), left);
 }
 
@@ -403,11 +403,11 @@ fn a_store_of_a_version_without_the_mark_is_read_and_erased() {
     ask(&bed, PageFormat::Plain, Some(&at), &first);
     let mark = folder.path().join(MARK);
     fs::remove_file(&mark).unwrap();
-    assert_eq!(Stored::kept(folder.path()).unwrap()[0].pages, 5);
+    assert_eq!(StoreLocation::kept(folder.path()).unwrap()[0].pages, 5);
     let (_, load) = ask(&bed, PageFormat::Plain, Some(&at), &first);
     assert_eq!((load.restored_tokens, mark.is_file()), (512, true));
     fs::remove_file(&mark).unwrap();
-    let kept = Stored::kept(folder.path()).unwrap();
-    Stored::erase(folder.path(), &kept[0]).unwrap();
+    let kept = StoreLocation::kept(folder.path()).unwrap();
+    StoreLocation::erase(folder.path(), &kept[0]).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::layout::{Cut, area_of};
+use super::layout::{LayoutSizes, area_of};
 
 /// Accepted relative excess of work over the mean, for the sake of fewer transfers.
 const TOLERATED: f64 = 0.02;
@@ -59,7 +59,7 @@ impl Hand {
 
 /// Distributes one stream.
 struct Dealer<'a> {
-    cut: &'a Cut<'a>,
+    cut: &'a LayoutSizes<'a>,
     /// Documents, and the ranges between them, with their areas.
     parts: Vec<(Range<usize>, u64)>,
     /// Total area.
@@ -68,7 +68,11 @@ struct Dealer<'a> {
 
 /// The ranges of each rank, and the relative excess of the fullest rank's work over the mean. A token is as much work
 /// as `token` pairs.
-pub(super) fn deal(docs: &[Range<usize>], cut: &Cut<'_>, token: u64) -> (Vec<Vec<Range<usize>>>, f64) {
+pub(super) fn deal(
+    docs: &[Range<usize>],
+    cut: &LayoutSizes<'_>,
+    token: u64,
+) -> (Vec<Vec<Range<usize>>>, f64) {
     let mut parts = Vec::new();
     let mut end = 0;
     for doc in docs.iter().filter(|doc| !doc.is_empty()) {

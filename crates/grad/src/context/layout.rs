@@ -22,7 +22,7 @@ pub(super) const SMALLEST: usize = 128;
 
 /// Parameters of the distribution.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut<'a> {
+pub struct LayoutSizes<'a> {
     /// Number of tokens of the stream, a multiple of `cp`.
     pub tokens: usize,
     /// Number of ranks.
@@ -63,8 +63,8 @@ impl ContextLayout {
     /// # Panics
     /// If documents overlap, do not ascend or leave the stream.
     #[track_caller]
-    pub fn new(docs: &[Range<usize>], cut: &Cut<'_>) -> Result<ContextLayout, String> {
-        let Cut { tokens, cp, .. } = *cut;
+    pub fn new(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> Result<ContextLayout, String> {
+        let LayoutSizes { tokens, cp, .. } = *cut;
         if cp == 0 || !tokens.is_multiple_of(cp) {
             let (less, more) = (tokens / cp.max(1) * cp, tokens.next_multiple_of(cp.max(1)));
             return Err(format!(
@@ -170,7 +170,7 @@ pub(super) fn area_of(queries: &Range<usize>, start: usize, windows: &[Option<us
 }
 
 /// Equal chunks, and those with the rest.
-fn chunks(docs: &[Range<usize>], cut: &Cut<'_>) -> [Vec<Chunk>; 2] {
+fn chunks(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> [Vec<Chunk>; 2] {
     let own = cut.tokens / cut.cp;
     let size = cut.chunk;
     let (whole, rest) = (own / size * cut.cp, own % size);
@@ -202,12 +202,12 @@ struct Hand {
 }
 
 /// Distributes chunks, smaller ones if needed.
-fn balance(docs: &[Range<usize>], cut: &Cut<'_>) -> Vec<Vec<Range<usize>>> {
+fn balance(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> Vec<Vec<Range<usize>>> {
     let mut chunk = cut.chunk.min((cut.tokens / cut.cp).div_ceil(2)).max(1);
-    let mut best = deal(docs, &Cut { chunk, ..*cut });
+    let mut best = deal(docs, &LayoutSizes { chunk, ..*cut });
     while excess(&best) > TOO_MUCH && chunk / 2 >= SMALLEST {
         chunk /= 2;
-        let hands = deal(docs, &Cut { chunk, ..*cut });
+        let hands = deal(docs, &LayoutSizes { chunk, ..*cut });
         if excess(&hands) < excess(&best) {
             best = hands;
         }
@@ -222,7 +222,7 @@ fn excess(hands: &[Hand]) -> f64 {
     if sum == 0 { 0.0 } else { most as f64 * hands.len() as f64 / sum as f64 - 1.0 }
 }
 
-fn deal(docs: &[Range<usize>], cut: &Cut<'_>) -> Vec<Hand> {
+fn deal(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> Vec<Hand> {
     let mut hands = vec![Hand::default(); cut.cp];
     let [equal, rest] = chunks(docs, cut);
     for (mut chunks, are_rest) in [(rest, true), (equal, false)] {

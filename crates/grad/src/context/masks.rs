@@ -8,7 +8,7 @@ use fathom_tensor::{Category, DType, Device, Extent, Mask, PackedMask, Slice, Te
 
 use super::layout::SMALLEST;
 use super::part::StreamPart;
-use super::{Circle, ContextLayout, Gathered, Ring, Step, area};
+use super::{Circle, ContextLayout, GatheredKeys, Ring, Step, area};
 
 /// Inputs for constructing masks.
 pub(super) struct Maker<'a> {
@@ -143,12 +143,12 @@ impl Maker<'_> {
     }
 
     /// Masks for the keys of all ranks.
-    pub fn gathered(&self, axis: &Group, own: &Tensor) -> Gathered {
+    pub fn gathered(&self, axis: &Group, own: &Tensor) -> GatheredKeys {
         let everybody: Vec<usize> = (0..axis.size()).collect();
         let (q, k) = (self.layout.part(&[axis.index()]), self.layout.part(&everybody));
         let pos_k = self.positions(&k);
         let mask = |window: &Option<usize>| self.part_mask((&q, own), (&k, &pos_k), *window);
-        Gathered {
+        GatheredKeys {
             masks: self.windows.iter().map(mask).collect(),
             circle: Circle::new(axis.clone(), self.layout, &everybody),
         }
@@ -185,7 +185,7 @@ mod tests {
     use fathom_tensor::Band;
 
     use super::*;
-    use crate::context::Cut;
+    use crate::context::LayoutSizes;
 
     /// Rows of queries, rows of keys, and which of them attend.
     type Listed = Vec<(Range<usize>, Range<usize>, Band)>;
@@ -197,7 +197,7 @@ mod tests {
 
     /// Four ranks of 16 tokens each: the host's bands for each step of rank 1.
     fn around(docs: &[Range<usize>]) -> Vec<Listed> {
-        let cut = Cut { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None };
+        let cut = LayoutSizes { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None };
         let layout = ContextLayout::new(docs, &cut).unwrap();
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 20);
         let positions: Vec<i32> = docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
@@ -233,7 +233,7 @@ mod tests {
     fn windows_are_known_chunk_by_chunk() {
         let (tokens, cp, windows) = (1 << 15, 4, [Some(1024), None]);
         let stream = 0..tokens;
-        let cut = Cut { tokens, cp, chunk: 512, windows: &windows, dynamic: None };
+        let cut = LayoutSizes { tokens, cp, chunk: 512, windows: &windows, dynamic: None };
         let layout = ContextLayout::new(std::slice::from_ref(&stream), &cut).unwrap();
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 24);
         let positions: Vec<i32> = stream.map(|at| at as i32).collect();

@@ -3,7 +3,7 @@
 //! A [`ContextLayout`] distributes the tokens. A rank's batch has its own tokens in stream order, and a [`Context`]:
 //! the masks between its rows and those of others, and the way in which keys and values are exchanged ([`CpComm`]).
 //! Only attention uses it. The memory of a context depends on the tokens, the cap of documents, the number of ranks and
-//! of windows, never on the documents. Transfers do depend on them if documents stay on few ranks ([`Cut::dynamic`]):
+//! of windows, never on the documents. Transfers do depend on them if documents stay on few ranks ([`LayoutSizes::dynamic`]):
 //! keys that no other rank attends to are not sent.
 
 mod area;
@@ -20,7 +20,7 @@ use fathom_tensor::mesh::{Axis, Group};
 use fathom_tensor::{Device, Mask, Tensor};
 
 pub use area::causal_pairs;
-pub use layout::{ContextLayout, Cut};
+pub use layout::{ContextLayout, LayoutSizes};
 use masks::Maker;
 pub use masks::mask;
 
@@ -185,7 +185,7 @@ impl Step {
 }
 
 /// The keys of all ranks in stream order.
-pub(crate) struct Gathered {
+pub(crate) struct GatheredKeys {
     /// All ranks.
     pub circle: Circle,
     /// Masks by window.
@@ -197,7 +197,7 @@ pub struct Context {
     comm: Vec<CpComm>,
     /// Rings by size of the inner circles.
     rings: Vec<(usize, Ring)>,
-    gathered: Option<Gathered>,
+    gathered: Option<GatheredKeys>,
     cp: usize,
     /// By window: pairs of this rank's queries with keys on any rank.
     pairs: Vec<u64>,
@@ -207,7 +207,7 @@ pub struct Context {
 #[derive(Clone, Copy)]
 pub(crate) enum Route<'a> {
     Ring(&'a Ring),
-    Gathered(&'a Gathered),
+    Gathered(&'a GatheredKeys),
 }
 
 impl Context {

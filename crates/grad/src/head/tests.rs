@@ -8,7 +8,7 @@ use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
 
 use super::*;
 use crate::testing::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
-use crate::{Counted, Counters, Grads};
+use crate::{Counters, Counts, Grads};
 
 /// One head.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +124,7 @@ fn kept(device: &Device, kept: &[Vec<bool>]) -> Tensor {
     tensor
 }
 
-fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> (Results, Usage, Counted) {
+fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> (Results, Usage, Counts) {
     let device = &Device::new(machine, 1 << 30);
     let (params, ids) = weights(device, &[numbers.weight.clone(), numbers.bias.clone()], dtype);
     let batch = Stream::documents(&[case.tokens], None, 1).upload(device);

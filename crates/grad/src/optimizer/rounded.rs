@@ -9,7 +9,7 @@ use crate::shares::Sharding;
 use crate::value::Value;
 
 /// A weight that is rounded, or a chunk of one, with its master.
-struct Rounded<'a> {
+struct RoundedWeight<'a> {
     item: Item<'a>,
     master: &'a Value,
 }
@@ -43,14 +43,14 @@ impl AdamW {
         let machine = &device.machine;
         device.pool.enter("round weights", -1);
         let own = self.items(params).into_iter().filter(|item| rounding.has(item.id));
-        let own: Vec<Rounded<'_>> = own
+        let own: Vec<RoundedWeight<'_>> = own
             .map(|item| match &item.state.master {
-                Some(master) => Rounded { master, item },
+                Some(master) => RoundedWeight { master, item },
                 None => panic!("round: {} has no master", item.param.name),
             })
             .collect();
         let master = |at: usize| {
-            let Rounded { item, master } = &own[at];
+            let RoundedWeight { item, master } = &own[at];
             SweptChunk { value: master, range: item.range.clone(), read: true, write: false }
         };
         if rounding.begin(device) {

@@ -8,7 +8,7 @@ use fathom_cpu::isa::Isa;
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
 
 use super::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
-use crate::op::{Backward, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Counters, Ctx, Desc, Grads, ParamId, Places, Scope, Segments, Tape, Val};
 
 /// Concatenates the columns of its inputs, so that one output carries the gradient of several.
@@ -43,7 +43,7 @@ impl Op for Join {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let mut start = 0;
         for part in dx.iter().flatten() {
             let end = start + part.tensor.cols();
@@ -54,7 +54,8 @@ impl Op for Join {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }
 
 /// The values side by side.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{
-    AttentionUse, Batch, Context, ContextLayout, Counters, CpComm, Cut, Grads, Param, Params, Places, Scope,
-    Segments, Sharing, Tape,
+    AttentionUse, Batch, Context, ContextLayout, Counters, CpComm, Grads, LayoutSizes, Param, Params, Places,
+    Scope, Segments, Sharing, Tape,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Traffic, Wires, threads};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
@@ -92,7 +92,7 @@ impl Case {
 
     fn layout(&self) -> ContextLayout {
         let (tokens, dynamic) = (self.tokens(), self.dynamic.then_some(20));
-        let cut = Cut { tokens, cp: self.cp, chunk: self.chunk, windows: &[self.window], dynamic };
+        let cut = LayoutSizes { tokens, cp: self.cp, chunk: self.chunk, windows: &[self.window], dynamic };
         ContextLayout::new(&self.ranges(), &cut).unwrap_or_else(|message| panic!("{message}"))
     }
 

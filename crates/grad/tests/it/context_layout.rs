@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{ContextLayout, Cut, causal_pairs};
+use fathom_grad::{ContextLayout, LayoutSizes, causal_pairs};
 use proptest::prelude::*;
 
 const TOKENS: usize = 128 << 10;
@@ -33,13 +33,13 @@ fn log_normal(tokens: usize, mean: f64, seed: u64) -> Vec<Range<usize>> {
     docs
 }
 
-fn cut(tokens: usize, cp: usize, chunk: usize, windows: &[Option<usize>]) -> Cut<'_> {
-    Cut { tokens, cp, chunk, windows, dynamic: None }
+fn cut(tokens: usize, cp: usize, chunk: usize, windows: &[Option<usize>]) -> LayoutSizes<'_> {
+    LayoutSizes { tokens, cp, chunk, windows, dynamic: None }
 }
 
 /// Checks that every token occurs once, in order, with equal numbers per rank, and the sum of areas.
 #[track_caller]
-fn check(docs: &[Range<usize>], cut: &Cut<'_>) -> ContextLayout {
+fn check(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> ContextLayout {
     let layout = ContextLayout::new(docs, cut).unwrap_or_else(|message| panic!("{message}"));
     let mut owners = vec![0; cut.tokens];
     for rank in 0..cut.cp {
@@ -123,7 +123,7 @@ fn degrees(layout: &ContextLayout) -> Vec<usize> {
 fn documents_lie_on_few_ranks() {
     let dynamic = |docs: &[Range<usize>], cp, token| {
         let tokens = docs.last().map_or(0, |doc| doc.end);
-        check(docs, &Cut { dynamic: Some(token), ..cut(tokens, cp, 512, &[]) })
+        check(docs, &LayoutSizes { dynamic: Some(token), ..cut(tokens, cp, 512, &[]) })
     };
     let equal: Vec<Range<usize>> = (0..16).map(|doc| doc * 1000..(doc + 1) * 1000).collect();
     let layout = dynamic(&equal, 8, 0);
@@ -180,6 +180,6 @@ proptest! {
             start = (start + length).min(tokens);
         }
         check(&docs, &cut(tokens, cp, chunk, &[window, None]));
-        check(&docs, &Cut { dynamic: Some(chunk as u64 - 1), ..cut(tokens, cp, chunk, &[window, None]) });
+        check(&docs, &LayoutSizes { dynamic: Some(chunk as u64 - 1), ..cut(tokens, cp, chunk, &[window, None]) });
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{
     AttentionUse, Backward, Batch, Counters, Ctx, Desc, Dx, Eval, Exec, Flops, Grads, LayerMemory, Memory,
-    Op, Out, Param, ParamId, Params, Place, Places, Saved, Saves, Scope, Segments, Tape, Val, Want, mask,
+    Op, Out, Param, ParamId, Params, Place, Places, SavedValues, Saves, Scope, Segments, Tape, Val, Want,
+    mask,
 };
 use fathom_tensor::{Category, DType, Device, Slice, Tensor};
 
@@ -149,7 +150,7 @@ impl Op for Fading {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let state = x.device.zeros(1, dy.cols(), DType::F32, Category::Workspace);
         for row in (0..dy.rows()).rev() {
@@ -159,7 +160,8 @@ impl Op for Fading {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }
 
 fn fading(cx: &mut Ctx<'_>, x: Val) -> Val {

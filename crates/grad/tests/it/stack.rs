@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
-    AdamW, AdamWSettings, AttentionUse, Batch, Context, ContextLayout, Counted, Counters, CpComm, Ctx, Cut,
-    Grads, Head, HeadUse, Labels, Modules, Offload, Param, ParamId, Params, Place, Places, RopeUse, Rotation,
-    Scope, Segments, Sharing, Tape, Update, Val,
+    AdamW, AdamWSettings, AttentionUse, Batch, Context, ContextLayout, Counters, Counts, CpComm, Ctx, Grads,
+    Head, HeadUse, Labels, LayoutSizes, Modules, Offload, Param, ParamId, Params, Place, Places, RopeUse,
+    Rotation, Scope, Segments, Sharing, Tape, Update, Val,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::{Chaos, Options, Spill};
@@ -447,7 +447,7 @@ impl Stack {
     pub fn outcome(&self) -> Outcome {
         let read = |tensor: &Tensor| self.device.machine.read(tensor).wait();
         let named = |(id, grad): (ParamId, &Tensor)| (self.params.get(id).name.clone(), read(grad));
-        let Counted { model_flops, hardware_flops, replayed, .. } = self.counters.get();
+        let Counts { model_flops, hardware_flops, replayed, .. } = self.counters.get();
         Outcome {
             loss: read(&self.loss),
             grads: self.grads.iter().map(named).collect(),
@@ -476,7 +476,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
         start += length;
     }
     let windows = [None, Some(19)];
-    let cut = Cut {
+    let cut = LayoutSizes {
         tokens: rows.len(),
         cp: device.mesh.size(Axis::Cp),
         chunk: 32,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Answer, Asked, Server, json_answer, typed};
+use super::{AdmittedRequest, Answer, Server, json_answer, typed};
 use crate::drain::Phase;
 use crate::fault::Fault;
 use crate::shared::Model;
@@ -14,8 +14,8 @@ use crate::shared::Model;
 ///
 /// # Errors
 /// A missing folder, or one outside; a name that is taken; errors of the model.
-pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
-    let work = move |asked: Asked| {
+pub async fn load_adapter(server: Server, asked: AdmittedRequest) -> Answer {
+    let work = move |asked: AdmittedRequest| {
         let mut fields = asked.fields()?;
         let mut loaded = server.loaded_adapters();
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
@@ -57,8 +57,8 @@ pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// There is no adapter of this name.
-pub async fn unload_adapter(server: Server, asked: Asked) -> Answer {
-    let work = move |asked: Asked| {
+pub async fn unload_adapter(server: Server, asked: AdmittedRequest) -> Answer {
+    let work = move |asked: AdmittedRequest| {
         let mut fields = asked.fields()?;
         let name: String = fields.need("lora_name")?;
         fields.rest()?;
@@ -78,8 +78,8 @@ pub async fn unload_adapter(server: Server, asked: Asked) -> Answer {
 /// Runs work that a model does between steps or waits for, outside the threads that drive connections; answers with
 /// vLLM's text.
 async fn done(
-    asked: Asked,
-    work: impl FnOnce(Asked) -> Result<String, Fault> + Send + 'static,
+    asked: AdmittedRequest,
+    work: impl FnOnce(AdmittedRequest) -> Result<String, Fault> + Send + 'static,
     failed: &'static str,
 ) -> Answer {
     let done = tokio::task::spawn_blocking(move || work(asked)).await;
@@ -90,8 +90,8 @@ async fn done(
 ///
 /// # Errors
 /// There is no such model.
-pub async fn erase_prefixes(server: Server, asked: Asked) -> Answer {
-    let work = move |asked: Asked| {
+pub async fn erase_prefixes(server: Server, asked: AdmittedRequest) -> Answer {
+    let work = move |asked: AdmittedRequest| {
         let mut fields = asked.fields()?;
         let name: Option<String> = fields.take("model")?;
         fields.rest()?;
@@ -113,8 +113,8 @@ pub async fn erase_prefixes(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// There is no such model; it cannot be loaded, and the old one stays.
-pub async fn reload(server: Server, asked: Asked) -> Answer {
-    let work = move |asked: Asked| {
+pub async fn reload(server: Server, asked: AdmittedRequest) -> Answer {
+    let work = move |asked: AdmittedRequest| {
         let mut fields = asked.fields()?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         fields.rest()?;
@@ -135,7 +135,7 @@ pub async fn reload(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// None.
-pub async fn drain(server: Server, _: Asked) -> Answer {
+pub async fn drain(server: Server, _: AdmittedRequest) -> Answer {
     server.drain.go(Phase::Draining);
     Ok(json_answer(&json!({"status": "draining", "open": server.requests.used()})))
 }

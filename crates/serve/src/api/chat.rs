@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use super::logprobs::{self, Spelling};
 use super::params::{Params, most, prompt_logprobs};
 use super::tools::{self, AnswerPart, Call, Scanner};
-use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared, schema, usage};
-use crate::answering::{Answered, Answering, collect, ended_by, reason};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, schema, usage};
+use crate::answering::{Answering, PromptResult, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::settings::ToolFormat;
@@ -249,7 +249,7 @@ impl Talk {
     /// An invalid request, or too much load.
     pub fn ask(
         server: &Server,
-        mut asked: Asked,
+        mut asked: AdmittedRequest,
         mut fields: Fields,
         prompt_logprobs: Option<usize>,
     ) -> Result<Talk, Fault> {
@@ -286,7 +286,7 @@ impl Talk {
     ///
     /// # Errors
     /// Those of the request.
-    pub async fn collect(&mut self) -> Result<Answered, Fault> {
+    pub async fn collect(&mut self) -> Result<PromptResult, Fault> {
         let mut all = collect(&mut self.answering, 1).await?;
         all.pop().ok_or_else(|| Fault::ours("there is no answer"))
     }
@@ -305,7 +305,7 @@ pub fn calls_json(server: &Server, calls: &[Call]) -> Value {
 ///
 /// # Errors
 /// Those of the request or of its answer.
-pub async fn answer(server: Server, asked: Asked) -> Answer {
+pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let mut talk = prepared(asked, move |asked| {
         let mut fields = asked.fields()?;
@@ -326,7 +326,7 @@ async fn whole(server: Server, id: String, mut talk: Talk) -> Answer {
 }
 
 /// A whole answer as JSON.
-fn written(server: &Server, id: &str, talk: &Talk, answered: &Answered) -> Answer {
+fn written(server: &Server, id: &str, talk: &Talk, answered: &PromptResult) -> Answer {
     let spelling = Spelling { as_ids: talk.params.tokens_as_ids };
     let mut choices = Vec::new();
     for (index, answer) in answered.answers.iter().enumerate() {
@@ -370,7 +370,7 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &Answered) -> Answe
 
 fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
     let Talk { answering, params, tools, logprobs, .. } = talk;
-    let sent = (0..params.answers()).map(|_| Sent { scanner: tools.scanner(), calls: 0 }).collect();
+    let sent = (0..params.answers()).map(|_| StreamProgress { scanner: tools.scanner(), calls: 0 }).collect();
     let frame = json!({
         "id": id,
         "object": "chat.completion.chunk",
@@ -383,7 +383,7 @@ fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
 }
 
 /// Progress of a streamed answer.
-struct Sent {
+struct StreamProgress {
     scanner: Scanner,
     calls: usize,
 }
@@ -395,7 +395,7 @@ struct Chunks {
     tools: Tools,
     logprobs: Option<usize>,
     frame: Value,
-    sent: Vec<Sent>,
+    sent: Vec<StreamProgress>,
     prompt: Option<Vec<u32>>,
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::logprobs::{self, Offset, Spelling};
 use super::params::{Params, most, prompt_logprobs};
-use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared, usage};
-use crate::answering::{Answered, Answering, collect, ended_by, reason};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, usage};
+use crate::answering::{Answering, PromptResult, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::shared::now_s;
@@ -76,7 +76,7 @@ pub fn prompts(
     }
 }
 
-fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
+fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
     let mut fields = asked.fields()?;
     let permit = asked.permit()?;
     let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
@@ -124,7 +124,7 @@ fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Resul
 ///
 /// # Errors
 /// Those of the request or of its answer.
-pub async fn answer(server: Server, asked: Asked) -> Answer {
+pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let asking = prepared(asked, move |asked| ask(&of, asked)).await?;
     let id = server.unique("cmpl-");
@@ -161,11 +161,11 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
 }
 
 /// A whole answer as JSON.
-fn written(id: &str, asking: &Asking, all: &[Answered]) -> Answer {
+fn written(id: &str, asking: &Asking, all: &[PromptResult]) -> Answer {
     let Asking { answering, params, how, .. } = asking;
     let mut choices: Vec<Value> = Vec::new();
     for answered in all {
-        let Answered { prompt, logprobs, answers } = answered;
+        let PromptResult { prompt, logprobs, answers } = answered;
         let before = if how.echo {
             params.model.service.decode(prompt).map_err(Fault::refused)?
         } else {

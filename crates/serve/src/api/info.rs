@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Asked, Server, json_answer, typed};
+use super::{AdmittedRequest, Answer, Server, json_answer, typed};
 use crate::drain::Phase;
 use crate::fault::Fault;
 use crate::openapi;
@@ -33,7 +33,7 @@ fn described(server: &Server, model: &Model) -> Vec<Value> {
 ///
 /// # Errors
 /// None.
-pub async fn models(server: Server, _: Asked) -> Answer {
+pub async fn models(server: Server, _: AdmittedRequest) -> Answer {
     let all: Vec<Value> = server.models().iter().flat_map(|model| described(&server, model)).collect();
     Ok(json_answer(&json!({"object": "list", "data": all})))
 }
@@ -42,7 +42,7 @@ pub async fn models(server: Server, _: Asked) -> Answer {
 ///
 /// # Errors
 /// There is no such model.
-pub async fn model(server: Server, asked: Asked) -> Answer {
+pub async fn model(server: Server, asked: AdmittedRequest) -> Answer {
     let name = asked.path.trim_start_matches("/v1/models/");
     let (model, _) = server.model(Some(name))?;
     let found = described(&server, &model).into_iter().find(|it| it["id"] == name);
@@ -53,7 +53,7 @@ pub async fn model(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// None.
-pub async fn live(_: Server, _: Asked) -> Answer {
+pub async fn live(_: Server, _: AdmittedRequest) -> Answer {
     Ok(json_answer(&json!({"status": "live"})))
 }
 
@@ -61,7 +61,7 @@ pub async fn live(_: Server, _: Asked) -> Answer {
 ///
 /// # Errors
 /// The server is shutting down, or has no model.
-pub async fn ready(server: Server, _: Asked) -> Answer {
+pub async fn ready(server: Server, _: AdmittedRequest) -> Answer {
     if server.drain.phase() > Phase::Serving {
         return Err(Fault::ending());
     }
@@ -78,7 +78,7 @@ pub async fn ready(server: Server, _: Asked) -> Answer {
 ///
 /// # Errors
 /// None.
-pub async fn version(server: Server, _: Asked) -> Answer {
+pub async fn version(server: Server, _: AdmittedRequest) -> Answer {
     Ok(json_answer(&json!({"version": server.version})))
 }
 
@@ -86,7 +86,7 @@ pub async fn version(server: Server, _: Asked) -> Answer {
 ///
 /// # Errors
 /// None.
-pub async fn metrics(server: Server, _: Asked) -> Answer {
+pub async fn metrics(server: Server, _: AdmittedRequest) -> Answer {
     let adapters = |model: &std::sync::Arc<Model>| (model.name.clone(), model.service.card().adapters.len());
     let adapters: Vec<_> = server.models().iter().map(adapters).collect();
     let mut text = server.metrics.text(&server.loads(), &adapters);
@@ -98,7 +98,7 @@ pub async fn metrics(server: Server, _: Asked) -> Answer {
 ///
 /// # Errors
 /// None.
-pub async fn load(server: Server, _: Asked) -> Answer {
+pub async fn load(server: Server, _: AdmittedRequest) -> Answer {
     let one = |model: &std::sync::Arc<Model>| {
         let mut load = serde_json::to_value(model.service.load()).unwrap_or_default();
         load["name"] = model.name.clone().into();
@@ -118,6 +118,6 @@ pub async fn load(server: Server, _: Asked) -> Answer {
 ///
 /// # Errors
 /// None.
-pub async fn document(server: Server, _: Asked) -> Answer {
+pub async fn document(server: Server, _: AdmittedRequest) -> Answer {
     Ok(json_answer(&openapi::document(&server.version)))
 }

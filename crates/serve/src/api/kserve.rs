@@ -7,7 +7,7 @@ use fathom_base::{Event, Reading, Usage};
 use serde_json::{Map, Value, json};
 
 use super::params::{Params, one_answer};
-use super::{Answer, Asked, Server, ignored, json_answer, prepared, tensors};
+use super::{AdmittedRequest, Answer, Server, ignored, json_answer, prepared, tensors};
 use crate::answering::{Answering, collect};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -38,7 +38,7 @@ fn name_of(path: &str) -> Result<String, Fault> {
 ///
 /// # Errors
 /// None.
-pub async fn server(server: Server, _: Asked) -> Answer {
+pub async fn server(server: Server, _: AdmittedRequest) -> Answer {
     Ok(json_answer(
         &json!({"name": "fathom", "version": server.version, "extensions": ["generate", "binary_tensor_data"]}),
     ))
@@ -48,7 +48,7 @@ pub async fn server(server: Server, _: Asked) -> Answer {
 ///
 /// # Errors
 /// There is no such model.
-pub async fn model(server: Server, asked: Asked) -> Answer {
+pub async fn model(server: Server, asked: AdmittedRequest) -> Answer {
     let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
     let tensor = |name: &str, kind: &str| json!({"name": name, "datatype": kind, "shape": [1]});
@@ -65,7 +65,7 @@ pub async fn model(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// There is no such model, or the server is shutting down.
-pub async fn ready(server: Server, asked: Asked) -> Answer {
+pub async fn ready(server: Server, asked: AdmittedRequest) -> Answer {
     let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
     super::info::ready(server, asked).await
@@ -81,7 +81,7 @@ struct Asking {
 }
 
 /// Submits a text to a model.
-fn ask(server: &Server, mut asked: Asked, text: &str, mut fields: Fields) -> Result<Asking, Fault> {
+fn ask(server: &Server, mut asked: AdmittedRequest, text: &str, mut fields: Fields) -> Result<Asking, Fault> {
     let permit = asked.permit()?;
     fields.set("model", name_of(&asked.path)?.into());
     for (theirs, ours) in [("max_output_tokens", "max_tokens"), ("stop_words", "stop")] {
@@ -101,7 +101,7 @@ fn ask(server: &Server, mut asked: Asked, text: &str, mut fields: Fields) -> Res
 }
 
 /// The text and the parameters of a request to generate; other fields count as parameters.
-fn generation(asked: &Asked) -> Result<(String, Fields), Fault> {
+fn generation(asked: &AdmittedRequest) -> Result<(String, Fields), Fault> {
     let mut fields = asked.fields()?;
     let text: String = fields.need("text_input")?;
     let parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
@@ -116,7 +116,7 @@ fn generation(asked: &Asked) -> Result<(String, Fields), Fault> {
 ///
 /// # Errors
 /// Those of the request or of its answer.
-pub async fn generate(server: Server, asked: Asked) -> Answer {
+pub async fn generate(server: Server, asked: AdmittedRequest) -> Answer {
     let mut asking = prepared(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
         ask(&server, asked, &text, parameters)
@@ -136,7 +136,7 @@ async fn texts(answering: &mut Answering) -> Result<Vec<String>, Fault> {
 ///
 /// # Errors
 /// Those of the request.
-pub async fn generate_stream(server: Server, asked: Asked) -> Answer {
+pub async fn generate_stream(server: Server, asked: AdmittedRequest) -> Answer {
     let keep_alive_s = server.settings.keep_alive_s;
     let Asking { answering, name, unknown } = prepared(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
@@ -174,7 +174,7 @@ impl Protocol for Pieces {
 ///
 /// # Errors
 /// Those of the request or of its answer.
-pub async fn infer(server: Server, asked: Asked) -> Answer {
+pub async fn infer(server: Server, asked: AdmittedRequest) -> Answer {
     let (mut asking, (id, binary)) = prepared(asked, move |asked| {
         let (json, mut behind) = tensors::split(&asked.body, asked.json_bytes)?;
         let mut fields = Fields::parse(json)?;

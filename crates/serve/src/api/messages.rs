@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::chat::{self, Talk};
 use super::params::one_answer;
 use super::tools::{self, AnswerPart, Scanner};
-use super::{Answer, Asked, Server, ignored, json_answer, prepared, raw, typed};
+use super::{AdmittedRequest, Answer, Server, ignored, json_answer, prepared, raw, typed};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
@@ -133,7 +133,7 @@ fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     Ok(fields.under(to))
 }
 
-fn body(asked: &Asked) -> Result<Map<String, Value>, Fault> {
+fn body(asked: &AdmittedRequest) -> Result<Map<String, Value>, Fault> {
     match serde_json::from_slice(&asked.body) {
         Ok(Value::Object(map)) => Ok(map),
         _ => Err(Fault::bad("the body has to be a JSON object")),
@@ -170,7 +170,7 @@ fn usage(usage: &Usage) -> Value {
 ///
 /// # Errors
 /// Those of the request or of its answer.
-pub async fn answer(server: Server, asked: Asked) -> Answer {
+pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let talk = prepared(asked, move |asked| {
         let fields = openai(body(&asked)?)?;
@@ -215,7 +215,7 @@ fn input(arguments: &str) -> String {
 ///
 /// # Errors
 /// Those of the conversation.
-pub async fn count(server: Server, asked: Asked) -> Answer {
+pub async fn count(server: Server, asked: AdmittedRequest) -> Answer {
     let counted = prepared(asked, move |asked| {
         let mut map = body(&asked)?;
         map.entry("max_tokens").or_insert(1.into());

@@ -29,26 +29,26 @@ use crate::admission::Permit;
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::keys::Asker;
-use crate::shared::Shared;
-use crate::traces::Traced;
+use crate::shared::ServerState;
+use crate::traces::RequestTrace;
 
 /// Result of an endpoint.
 pub type Answer = Result<Response<Body>, Fault>;
 
 /// Names of a request.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct RequestNames {
     /// Id in the log.
     pub id: String,
     /// Position in a trace.
-    pub traced: Traced,
+    pub traced: RequestTrace,
     /// The operation, in OpenTelemetry's terms.
     pub operation: &'static str,
     /// Set when the client has left.
     pub left: Arc<AtomicBool>,
 }
 
-impl Named {
+impl RequestNames {
     /// True if the client has left.
     pub fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
@@ -56,9 +56,9 @@ impl Named {
 }
 
 /// An admitted request with its body.
-pub struct Asked {
+pub struct AdmittedRequest {
     /// Its names in the log and in traces.
-    pub id: Named,
+    pub id: RequestNames,
     /// The client.
     pub asker: Asker,
     /// Its path.
@@ -73,7 +73,7 @@ pub struct Asked {
     pub _bytes: Option<Permit>,
 }
 
-impl Asked {
+impl AdmittedRequest {
     /// The fields of the body.
     ///
     /// # Errors
@@ -116,8 +116,8 @@ impl Drop for Leaving {
 /// # Errors
 /// Those of `work`.
 pub async fn prepared<T: Send + 'static>(
-    asked: Asked,
-    work: impl FnOnce(Asked) -> Result<T, Fault> + Send + 'static,
+    asked: AdmittedRequest,
+    work: impl FnOnce(AdmittedRequest) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     let _leaving = Leaving(asked.id.left.clone());
     apart(move || if asked.id.has_left() { Err(Fault::left()) } else { work(asked) }).await
@@ -171,4 +171,4 @@ pub fn usage(usage: &Usage) -> Value {
 }
 
 /// The server's shared state, for endpoints.
-pub type Server = Arc<Shared>;
+pub type Server = Arc<ServerState>;

@@ -9,11 +9,11 @@ use fathom_base::{
 use serde_json::{Map, Value};
 
 use super::schema::Spacing;
-use super::{Asked, schema};
+use super::{AdmittedRequest, schema};
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::settings::Settings;
-use crate::shared::{Model, Shared};
+use crate::shared::{Model, ServerState};
 
 /// Parameters of a request except the prompt.
 pub struct Params {
@@ -56,7 +56,11 @@ impl Params {
     ///
     /// # Errors
     /// A value of the wrong type, or beyond a limit; there is no such model.
-    pub fn take(shared: &Arc<Shared>, asked: &Asked, fields: &mut Fields) -> Result<Params, Fault> {
+    pub fn take(
+        shared: &Arc<ServerState>,
+        asked: &AdmittedRequest,
+        fields: &mut Fields,
+    ) -> Result<Params, Fault> {
         let settings = &shared.settings;
         let name: Option<String> = fields.take("model")?;
         let (model, adapter) = shared.model(name.as_deref())?;
@@ -233,7 +237,7 @@ fn priority(asked: i64) -> i32 {
 }
 
 /// Sampling settings: from the request, else from the model's files, else OpenAI's defaults.
-fn sampling(shared: &Shared, model: &PartialSampling, fields: &mut Fields) -> Result<Sampling, Fault> {
+fn sampling(shared: &ServerState, model: &PartialSampling, fields: &mut Fields) -> Result<Sampling, Fault> {
     // A beam search does not sample.
     let searches = fields.get("use_beam_search") == Some(&Value::Bool(true));
     let usual = Sampling { temperature: 1.0, ..Sampling::default() };

@@ -11,7 +11,7 @@ use super::chat::Talk;
 use super::logprobs::{self, Spelling};
 use super::params::one_answer;
 use super::tools::{self, AnswerPart, Call, Scanner};
-use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared};
 use crate::answering;
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
@@ -212,7 +212,7 @@ fn call_item(server: &Server, call: &Call, status: &str) -> Value {
 ///
 /// # Errors
 /// Those of the request or of its answer.
-pub async fn answer(server: Server, asked: Asked) -> Answer {
+pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let (mut talk, repeated) = prepared(asked, move |asked| {
         let fields = asked.fields()?;

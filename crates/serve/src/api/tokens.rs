@@ -4,7 +4,7 @@ use fathom_base::{Reading, Service};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::{Answer, Asked, Server, chat, ignored, json_answer, prepared, typed};
+use super::{AdmittedRequest, Answer, Server, chat, ignored, json_answer, prepared, typed};
 use crate::fault::Fault;
 
 fn spelled(service: &dyn Service, id: u32) -> String {
@@ -33,7 +33,7 @@ impl Serialize for Spelled<'_> {
 ///
 /// # Errors
 /// There is no such model; a text that it cannot encode.
-pub async fn tokenize(server: Server, asked: Asked) -> Answer {
+pub async fn tokenize(server: Server, asked: AdmittedRequest) -> Answer {
     let (body, unknown) = prepared(asked, move |asked| {
         let mut fields = asked.fields()?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
@@ -68,7 +68,7 @@ pub async fn tokenize(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// There is no such model; ids that it does not have.
-pub async fn detokenize(server: Server, asked: Asked) -> Answer {
+pub async fn detokenize(server: Server, asked: AdmittedRequest) -> Answer {
     let (body, unknown) = prepared(asked, move |asked| {
         let mut fields = asked.fields()?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
@@ -83,7 +83,7 @@ pub async fn detokenize(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// There are several models.
-pub async fn info(server: Server, _: Asked) -> Answer {
+pub async fn info(server: Server, _: AdmittedRequest) -> Answer {
     let (model, _) = server.model(None)?;
     let (service, card) = (&*model.service, model.service.card());
     let spelled = |id: Option<u32>| id.map_or(Value::Null, |id| spelled(service, id).into());

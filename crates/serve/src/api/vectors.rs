@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::params::most;
-use super::{Answer, Asked, Server, apart, ignored, json_answer, prepared};
-use crate::admission::{Held, Permit};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared};
+use crate::admission::{Permit, Permits};
 use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::shared::{Model, now_s};
@@ -22,7 +22,7 @@ struct Asking {
     numbers: Numbers,
     /// Fields unknown to the server.
     unknown: Vec<String>,
-    _held: Held,
+    _held: Permits,
     _permit: Permit,
 }
 
@@ -69,7 +69,7 @@ impl Common {
     /// Reads texts, and takes permits for their tokens.
     fn hold(
         self,
-        asked: &mut Asked,
+        asked: &mut AdmittedRequest,
         (inputs, numbers): (Vec<Input>, Numbers),
         fields: Fields,
     ) -> Result<Asking, Fault> {
@@ -201,7 +201,7 @@ fn repeated(server: &Server, field: &str, pairs: usize, bytes: usize) -> Result<
 ///
 /// # Errors
 /// Those of the request or of the model.
-pub async fn embeddings(server: Server, asked: Asked) -> Answer {
+pub async fn embeddings(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let (mut asking, base64) = prepared(asked, move |mut asked| {
         let mut fields: Fields = asked.fields()?;
@@ -244,7 +244,7 @@ pub async fn embeddings(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// Those of the request or of the model.
-pub async fn classify(server: Server, asked: Asked) -> Answer {
+pub async fn classify(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let mut asking = prepared(asked, move |mut asked| {
         let mut fields: Fields = asked.fields()?;
@@ -266,7 +266,7 @@ pub async fn classify(server: Server, asked: Asked) -> Answer {
 ///
 /// # Errors
 /// Those of the request or of the model.
-pub async fn score(server: Server, asked: Asked) -> Answer {
+pub async fn score(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let (mut asking, pairs) = prepared(asked, move |mut asked| {
         let mut fields: Fields = asked.fields()?;
@@ -305,7 +305,7 @@ pub async fn score(server: Server, asked: Asked) -> Answer {
 /// before the second; a first text common to all pairs is submitted once.
 fn judged(
     common: Common,
-    asked: &mut Asked,
+    asked: &mut AdmittedRequest,
     pairs: Vec<(String, String)>,
     fields: Fields,
 ) -> Result<Asking, Fault> {
@@ -354,7 +354,7 @@ struct Ranking {
 ///
 /// # Errors
 /// Those of the request or of the model.
-pub async fn rerank(server: Server, asked: Asked) -> Answer {
+pub async fn rerank(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
     let (mut asking, ranking) = prepared(asked, move |mut asked| {
         let mut fields: Fields = asked.fields()?;

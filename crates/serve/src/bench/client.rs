@@ -32,7 +32,7 @@ pub struct Target {
 
 /// Measurements of a request.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct RequestTimes {
     /// The status; 0 without a response.
     pub status: u16,
     /// True if the request failed.
@@ -115,8 +115,8 @@ impl Connection {
 }
 
 /// Sends one request over an open or a new connection, which is dropped if it breaks.
-pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &str) -> Seen {
-    let mut seen = Seen { failed: true, ..Seen::default() };
+pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &str) -> RequestTimes {
+    let mut seen = RequestTimes { failed: true, ..RequestTimes::default() };
     if connection.is_none() {
         *connection = Connection::open(target).await.ok();
     }
@@ -139,7 +139,7 @@ pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &st
 /// Reads a response to its end; false if it broke off.
 async fn read(
     response: Response<Incoming>,
-    (seen, clock): (&mut Seen, Option<&Clock>),
+    (seen, clock): (&mut RequestTimes, Option<&Clock>),
     started: Instant,
 ) -> bool {
     let streams = response
@@ -171,7 +171,7 @@ async fn read(
     true
 }
 
-fn see(value: &Value, seen: &mut Seen, started: Instant, last: &mut Option<Instant>) {
+fn see(value: &Value, seen: &mut RequestTimes, started: Instant, last: &mut Option<Instant>) {
     seen.failed |= value["error"].is_object();
     if value["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty()) {
         let now = Instant::now();

@@ -18,9 +18,9 @@ use tokio::time::sleep_until;
 use crate::error::Error;
 use crate::server::{Listening, serve};
 use crate::settings::Settings;
-use crate::shared::{Opening, Shared};
-use client::{Connection, Seen};
-use pretended::{Clock, Pretended};
+use crate::shared::{Opening, ServerState};
+use client::{Connection, RequestTimes};
+use pretended::{Clock, StandInModel};
 
 pub use client::Target;
 
@@ -147,7 +147,7 @@ pub fn run(target: &Target, load: &Load) -> Result<Value, Error> {
     Ok(report(load, &seen, started.elapsed().as_secs_f64()))
 }
 
-async fn offer(target: &Target, load: &Load) -> Result<Vec<Seen>, Error> {
+async fn offer(target: &Target, load: &Load) -> Result<Vec<RequestTimes>, Error> {
     // An unreachable server is reported before any load.
     drop(Connection::open(target).await?);
     let (bodies, target) = (Arc::new(bodies(load)), Arc::new(target.clone()));
@@ -189,16 +189,18 @@ async fn offer(target: &Target, load: &Load) -> Result<Vec<Seen>, Error> {
     Ok(all)
 }
 
-fn report(load: &Load, seen: &[Seen], seconds: f64) -> Value {
-    let answered: Vec<&Seen> = seen.iter().filter(|seen| seen.status == 200 && !seen.failed).collect();
+fn report(load: &Load, seen: &[RequestTimes], seconds: f64) -> Value {
+    let answered: Vec<&RequestTimes> =
+        seen.iter().filter(|seen| seen.status == 200 && !seen.failed).collect();
     let refused: Vec<f64> = seen.iter().filter(|seen| seen.status == 429).map(|seen| seen.whole_s).collect();
     let tokens: usize = answered.iter().map(|seen| seen.tokens).sum();
     let good = answered.iter().filter(|seen| {
         let between = seen.gaps.iter().sum::<f64>() / seen.gaps.len().max(1) as f64;
         seen.first_s.unwrap_or(seen.whole_s) <= load.good_s.0 && between <= load.good_s.1
     });
-    let all =
-        |values: &dyn Fn(&Seen) -> Vec<f64>| spread(answered.iter().flat_map(|&seen| values(seen)).collect());
+    let all = |values: &dyn Fn(&RequestTimes) -> Vec<f64>| {
+        spread(answered.iter().flat_map(|&seen| values(seen)).collect())
+    };
     json!({
         "sent": seen.len(),
         "answered": answered.len(),
@@ -220,7 +222,7 @@ fn report(load: &Load, seen: &[Seen], seconds: f64) -> Value {
 /// # Errors
 /// The server cannot be started.
 pub fn run_at_once(load: &Load) -> Result<Value, Error> {
-    over(Pretended::at_once(), Settings::default(), |target| run(target, load))
+    over(StandInModel::at_once(), Settings::default(), |target| run(target, load))
 }
 
 /// The overhead of the server itself: over a model that answers at once, over one that writes 64 streams of 50 tokens
@@ -243,7 +245,7 @@ pub fn own_cost(requests: usize) -> Result<Vec<Value>, Error> {
         ..Load::default()
     };
     let clock = Clock::new();
-    let mut second = over(Pretended::paced(50.0, &clock), Settings::default(), |target| {
+    let mut second = over(StandInModel::paced(50.0, &clock), Settings::default(), |target| {
         run(&target.timed(&clock), &streams)
     })?;
     second["added_ms"] = spread(clock.take());
@@ -257,10 +259,10 @@ pub fn own_cost(requests: usize) -> Result<Vec<Value>, Error> {
         good_s: (0.1, 0.03),
         ..Load::default()
     };
-    let full = over(Pretended::paced(50.0, &clock), few.clone(), |target| run(target, &peak))?;
+    let full = over(StandInModel::paced(50.0, &clock), few.clone(), |target| run(target, &peak))?;
     let per_s = full["answered_per_s"].as_f64().unwrap_or(1.0);
     let flood = Load { arrival: Arrival::PerSecond(4.0 * per_s), requests: (20.0 * per_s) as usize, ..peak };
-    let mut third = over(Pretended::paced(50.0, &clock), few, |target| run(target, &flood))?;
+    let mut third = over(StandInModel::paced(50.0, &clock), few, |target| run(target, &flood))?;
     third["of_peak"] = json!(third["goodput_per_s"].as_f64().unwrap_or(0.0) / per_s);
     Ok(vec![
         named(first, "one client"),
@@ -272,11 +274,11 @@ pub fn own_cost(requests: usize) -> Result<Vec<Value>, Error> {
 
 /// Runs `work` against a server with a pretended model.
 fn over<T>(
-    model: Pretended,
+    model: StandInModel,
     settings: Settings,
     work: impl FnOnce(&Target) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let server = Arc::new(Shared::new(Opening { settings, ..Opening::default() }));
+    let server = Arc::new(ServerState::new(Opening { settings, ..Opening::default() }));
     server.add("pretended", Arc::new(model))?;
     let (stop, (send, receive)) = (AtomicBool::new(false), channel());
     let at = Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None };

@@ -58,23 +58,23 @@ struct Writing {
 }
 
 /// The pretended model.
-pub(super) struct Pretended {
+pub(super) struct StandInModel {
     clock: Arc<Clock>,
     /// `None` answers at once.
     writes: Option<Sender<Writing>>,
 }
 
-impl Pretended {
+impl StandInModel {
     /// A model that answers within the submission.
-    pub fn at_once() -> Pretended {
-        Pretended { clock: Clock::new(), writes: None }
+    pub fn at_once() -> StandInModel {
+        StandInModel { clock: Clock::new(), writes: None }
     }
 
     /// A model that writes `per_s` tokens per second to each request, by a clock.
-    pub fn paced(per_s: f64, clock: &Arc<Clock>) -> Pretended {
+    pub fn paced(per_s: f64, clock: &Arc<Clock>) -> StandInModel {
         let (send, receive) = channel();
         thread::spawn(move || write(&receive, Duration::from_secs_f64(1.0 / per_s)));
-        Pretended { clock: clock.clone(), writes: Some(send) }
+        StandInModel { clock: clock.clone(), writes: Some(send) }
     }
 }
 
@@ -134,7 +134,7 @@ fn write(asked: &Receiver<Writing>, pace: Duration) {
     }
 }
 
-impl Service for Pretended {
+impl Service for StandInModel {
     fn card(&self) -> ModelCard {
         let (name, context_tokens, vocabulary) = ("pretended".to_string(), 1 << 20, 256);
         ModelCard { name, context_tokens, vocabulary, generates: true, ..ModelCard::default() }

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fathom_base::Error;
-use fathom_serve::{Listening, Opening, Settings, Shared, serve};
+use fathom_serve::{Listening, Opening, ServerState, Settings, serve};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock, post};
@@ -20,7 +20,7 @@ fn bed(mock: Mock, settings: Settings) -> Bed {
 
 /// A server on its own port.
 struct Serving {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     stop: Arc<AtomicBool>,
     port: u16,
     thread: JoinHandle<()>,

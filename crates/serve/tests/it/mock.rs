@@ -13,7 +13,7 @@ use fathom_base::{
     Conversation, Error, Event, GenerateRequest, Load, ModelCard, Numbers, PartialSampling, Prompt, Reading,
     Result, Service, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
 };
-use fathom_serve::{Opening, ROUTES, Router, Shared, router};
+use fathom_serve::{Opening, ROUTES, Router, ServerState, router};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -273,7 +273,7 @@ impl Service for Mock {
 /// A server with one pretended model.
 pub struct Bed {
     pub mock: Arc<Mock>,
-    pub server: Arc<Shared>,
+    pub server: Arc<ServerState>,
     pub router: Router,
 }
 
@@ -283,7 +283,7 @@ impl Bed {
     }
 
     pub fn with(mock: Mock, opening: Opening) -> Bed {
-        let (mock, server) = (Arc::new(mock), Arc::new(Shared::new(opening)));
+        let (mock, server) = (Arc::new(mock), Arc::new(ServerState::new(opening)));
         server.add("mock", mock.clone()).unwrap();
         let router = router(&server, ROUTES);
         Bed { mock, server, router }

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use fathom_grad::{Counters, Grads, Offload, Owed, Params, Places, Scope, Tables, Tape};
+use fathom_grad::{Counters, DeferredGrads, Grads, Offload, Params, Places, Scope, Tables, Tape};
 use fathom_model::Model;
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
@@ -97,7 +97,7 @@ impl<'a> Pipeline<'a> {
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
         let mut loaded: BTreeMap<usize, Loaded<'a>> = BTreeMap::new();
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
-        let mut owed: BTreeMap<(usize, usize), Owed<'a>> = BTreeMap::new();
+        let mut owed: BTreeMap<(usize, usize), DeferredGrads<'a>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
         let now = || self.watch.now(&self.device.mesh);
         for act in acts {
@@ -193,7 +193,7 @@ impl<'a> Pipeline<'a> {
         chunk: usize,
         returning: &mut Option<Flying>,
         grads: &mut Grads,
-    ) -> Option<Owed<'a>> {
+    ) -> Option<DeferredGrads<'a>> {
         let device = self.device;
         let Waiting { tape, dy, sending, rows } = held;
         let dy = dy.unwrap_or_else(|| self.arrival(pp, "backward", self.neighbour(pp, true), rows));

@@ -3,7 +3,7 @@
 use fathom_tensor::{Activate as Call, ActivateBackward, Activation, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -95,7 +95,13 @@ impl Op for Activate {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             let (kind, gated) = (self.kind, self.gated);
             for [from, dy, dx] in by_slot([saved.input(0), dy, &dx.tensor], self.slots) {
@@ -110,5 +116,6 @@ impl Op for Activate {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

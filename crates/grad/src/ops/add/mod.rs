@@ -3,7 +3,7 @@
 use fathom_tensor::Tensor;
 
 use super::{like, only};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -53,7 +53,8 @@ impl Op for Add {
         x.device.machine.add(&ins[0], &ins[1], &outs[0]);
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

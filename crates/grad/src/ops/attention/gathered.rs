@@ -5,16 +5,16 @@ use fathom_tensor::{Category, Tensor};
 
 use super::circle::{Columns, Return, assemble, deliver};
 use super::kernel::{Gradients, Heads};
-use crate::context::Gathered;
+use crate::context::GatheredKeys;
 use crate::op::Exec;
 
-pub(super) fn forward(x: &Exec<'_>, all: &Gathered, heads: &Heads<'_>) {
+pub(super) fn forward(x: &Exec<'_>, all: &GatheredKeys, heads: &Heads<'_>) {
     let [q, k, v] = heads.qkv;
     let keys = assemble(x, &all.circle, "all_gather", &[(k, Columns::All), (v, Columns::All)]);
     Heads { qkv: [q, &keys[0], &keys[1]], ..*heads }.attend(x, &all.masks[heads.how.mask], false);
 }
 
-pub(super) fn backward(x: &Exec<'_>, all: &Gathered, heads: &Heads<'_>, gradients: &Gradients<'_>) {
+pub(super) fn backward(x: &Exec<'_>, all: &GatheredKeys, heads: &Heads<'_>, gradients: &Gradients<'_>) {
     let [q, k, v] = heads.qkv;
     let keys = assemble(x, &all.circle, "all_gather", &[(k, Columns::All), (v, Columns::All)]);
     let like = |tensor: &Tensor| x.device.empty(tensor.rows(), tensor.cols(), tensor.dtype(), Category::Comm);

@@ -15,7 +15,7 @@ use fathom_tensor::{Category, Mask, SinksBackward, Tensor};
 use kernel::{Gradients, Heads};
 
 use crate::context::{Route, dealable};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ impl Attention {
     }
 
     /// The gradients of the inputs, from all keys. Sinks are included in the statistics.
-    fn backward(&self, x: &Exec<'_>, saved: &Saved, dout: &Tensor, dqkv: [&Tensor; 3]) {
+    fn backward(&self, x: &Exec<'_>, saved: &SavedValues, dout: &Tensor, dqkv: [&Tensor; 3]) {
         let [q, k, v] = [0, 1, 2].map(|index| saved.input(index));
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
@@ -223,7 +223,13 @@ impl Op for Attention {
         self.attend(x, [&ins[0], &k, &v], [&outs[0], &outs[1]], params.first());
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         let Some(dout) = &dy[0] else { return };
         // All three are computed together; an unused one (v, if only a norm of q is trained) goes to scratch.
         let target = |index: usize| match &dx[index] {
@@ -234,7 +240,13 @@ impl Op for Attention {
         self.backward(x, saved, dout, [&dq, &dk, &dv]);
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         if let (Some(dout), Some(Some(dsinks))) = (&dy[0], dw.first()) {
             let (out, lse, sinks) = (saved.output(0), saved.output(1), &saved.params[0]);
             x.device.machine.sinks_backward(&SinksBackward { out, dout, lse, sinks, dsinks });

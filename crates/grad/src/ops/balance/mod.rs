@@ -11,7 +11,7 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, RouterLosses, Scores, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -99,9 +99,10 @@ impl Op for Load {
         x.device.machine.count_experts(&ins[0], &outs[0]);
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }
 
 impl Op for Balance {
@@ -132,7 +133,13 @@ impl Op for Balance {
         x.device.machine.copy(&ins[0], &outs[0]);
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         if let (Some(dweights), Some(dx)) = (&dy[0], &dx[1]) {
             let (logits, load) = (saved.input(1), &total(x, saved.input(2)));
             let slots = (x.batch.tokens * x.device.mesh.size(Axis::Cp) * dweights.cols()) as f32;
@@ -147,5 +154,6 @@ impl Op for Balance {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

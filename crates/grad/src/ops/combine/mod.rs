@@ -3,7 +3,7 @@
 use fathom_tensor::{Combine as Call, CombineBackward, DType, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -59,7 +59,13 @@ impl Op for Combine {
         x.device.machine.combine(&Call { y: &ins[0], weights: Some(&ins[1]), out: &outs[0] });
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         let Some(dout) = &dy[0] else { return };
         let target = |index: usize| dx[index].as_ref().map(|dx: &Dx| &dx.tensor);
         x.device.machine.combine_backward(&CombineBackward {
@@ -71,5 +77,6 @@ impl Op for Combine {
         });
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

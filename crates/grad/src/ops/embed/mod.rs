@@ -3,7 +3,7 @@
 use fathom_tensor::{Category, DType, Embed as Call, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -139,9 +139,15 @@ impl Op for Embed {
         }
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
 
-    fn backward_weight(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        _: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(dy) = &dy[0] else { return };
         for (dw, (ids, scale, first)) in dw.iter().zip(self.tables(x)) {
             if let Some(dw) = dw {

@@ -17,7 +17,7 @@ use fathom_tensor::{
 use super::experts::{ExpertWeights, Terms, by_slot};
 use super::only;
 use crate::graph::Spread;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::ops::experts::ExpertsUse;
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -177,7 +177,7 @@ impl Spreads {
     }
 
     /// The backward pass: adds to the existing gradients of weights, and returns the gradient of x for each slot.
-    fn backward(&self, x: &Exec<'_>, saved: &Saved, dy: &Tensor, dw: &[Option<Tensor>]) -> Tensor {
+    fn backward(&self, x: &Exec<'_>, saved: &SavedValues, dy: &Tensor, dw: &[Option<Tensor>]) -> Tensor {
         let (input, index) = (saved.input(0), saved.input(1));
         let w = self.weights(&saved.params);
         let grad = |at: usize| dw.get(at).and_then(Option::as_ref);
@@ -302,13 +302,25 @@ impl Op for Spreads {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let each = x.carry.take().unwrap_or_else(|| self.backward(x, saved, dy, &[]));
         x.device.machine.combine(&Combine { y: &each, weights: None, out: &dx.tensor });
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(dy) = &dy[0] else { return };
         x.carry = Some(self.backward(x, saved, dy, dw));
     }

@@ -4,7 +4,7 @@
 use fathom_tensor::{Category, Combine, DType, Embed, GroupedMatMul, GroupedWeight, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 mod low;
@@ -151,7 +151,13 @@ impl Op for Experts {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let ExpertsUse { experts, trans } = self.how;
         let (index, weights) = (saved.input(1), &saved.params[0]);
@@ -172,7 +178,13 @@ impl Op for Experts {
         x.device.machine.combine(&Combine { y: &each, weights: None, out: &dx.tensor });
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(dy) = &dy[0] else { return };
         let index = saved.input(1);
         if let Some(c) = &dw[0] {

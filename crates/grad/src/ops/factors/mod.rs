@@ -5,7 +5,7 @@ use fathom_tensor::Tensor;
 use super::lora::{LinearCut, Runs};
 use super::rescale::{multiply_runs, sum_runs};
 use super::{like, only};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -66,13 +66,25 @@ impl Op for Factors {
         multiply_runs(x, self.runs, &ins[0], &params[0], &outs[0]);
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             multiply_runs(x, self.runs, dy, &saved.params[0], &dx.tensor);
         }
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         if let (Some(dy), Some(sums)) = (&dy[0], &dw[0]) {
             sum_runs(x, self.runs, ([dy, saved.input(0)], None), sums);
         }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use fathom_tensor::{Category, Combine, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::ops::rope::RopeUse;
 use crate::{Batch, Ctx, Val};
 
@@ -141,7 +141,7 @@ impl Op for Latent {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let (Some(dk), Some(dv)) = (&dy[0], &dy[1]) else { return };
         let (machine, LatentUse { heads, rotated, value, .. }) = (&x.device.machine, self.how);
         if let Some(dkv) = &dx[0] {
@@ -163,7 +163,8 @@ impl Op for Latent {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }
 
 impl Trim {
@@ -206,12 +207,13 @@ impl Op for Trim {
         self.each(&ins[0], |from, cols| x.device.machine.copy(&from, &part(&outs[0], cols)));
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             x.device.machine.zero(&dx.tensor);
             self.each(&dx.tensor, |into, cols| x.device.machine.copy(&part(dy, cols), &into));
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

@@ -6,7 +6,7 @@ use fathom_tensor::{Category, DType, Embed as Call, Tensor};
 
 use super::{like, only};
 use crate::batch::VIRTUAL;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ impl Op for Leading {
         x.device.machine.embed(&Call { ids, table, scale: 1.0, out, accumulate: true, first });
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let Some(dy) = &dy[0] else { return };
         if let (Some(dx), true) = (&dx[0], self.replaces) {
             text(x, dy, &dx.tensor);
@@ -81,7 +81,8 @@ impl Op for Leading {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }
 
 /// `out` = the rows of `from` at text tokens, and zeros at virtual tokens.

@@ -17,7 +17,7 @@ use super::only;
 use super::parallel::{collect, collected, summed};
 use crate::graph::Spread;
 use crate::narrow::{NarrowLinear, Pass};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 mod rows;
@@ -426,7 +426,13 @@ impl Op for Lora {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         let carry = x.carry.take();
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let back = |dy: &Tensor, c: &Tensor| self.back(x, (dy, None), three(&saved.params), c);
@@ -437,7 +443,13 @@ impl Op for Lora {
         }
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(own) = &dy[0] else { return };
         let (a, b) = (&saved.params[0], &saved.params[1]);
         let whole = |rows: &Tensor, cut: LinearCut| {

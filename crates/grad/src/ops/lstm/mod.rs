@@ -5,7 +5,7 @@
 use fathom_tensor::{Category, DType, MatMul, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ impl Lstm {
     }
 
     /// The gradient of the input [n, 4h], in its storage type.
-    fn gradient(&self, x: &Exec<'_>, saved: &Saved, dy: &Tensor) -> Tensor {
+    fn gradient(&self, x: &Exec<'_>, saved: &SavedValues, dy: &Tensor) -> Tensor {
         let (z, y, [weight, bias]) = (saved.input(0), saved.output(0), [0, 1].map(|at| &saved.params[at]));
         let ([n, h], data) = (y.shape(), x.device.machine.has_data());
         let dz = x.device.empty(n, 4 * h, z.dtype(), Category::Workspace);
@@ -213,14 +213,26 @@ impl Op for Lstm {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         let carry = x.carry.take();
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let dz = carry.unwrap_or_else(|| self.gradient(x, saved, dy));
         x.device.machine.copy(&dz, &dx.tensor);
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(dy) = &dy[0] else { return };
         let (dz, y) = (self.gradient(x, saved, dy), saved.output(0));
         let n = y.rows();

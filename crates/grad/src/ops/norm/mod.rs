@@ -4,7 +4,7 @@
 
 use fathom_tensor::{Category, DType, Norm as Call, NormBackward, NormKind, Tensor};
 
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ impl Ctx<'_> {
 }
 
 impl Norm {
-    fn backward<'a>(&self, saved: &'a Saved, dy: &'a Tensor) -> NormBackward<'a> {
+    fn backward<'a>(&self, saved: &'a SavedValues, dy: &'a Tensor) -> NormBackward<'a> {
         NormBackward {
             kind: self.kind,
             x: saved.input(0),
@@ -82,13 +82,25 @@ impl Op for Norm {
         x.device.machine.norm(&Call { kind, x: &ins[0], weight, bias, out: &outs[0], stats: &outs[1] });
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             x.device.machine.norm_backward_input(&self.backward(saved, dy), &dx.tensor, dx.accumulate);
         }
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(dy) = &dy[0] else { return };
         let dbias = dw.get(1).and_then(Option::as_ref);
         // Both are computed together; if only the bias is trained, the weight's gradient goes to scratch.

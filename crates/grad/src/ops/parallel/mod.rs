@@ -12,7 +12,7 @@ use fathom_tensor::{Category, MatMul, Tensor};
 use super::{like, only};
 use crate::graph::Spread;
 use crate::narrow::{NarrowLinear, Pass};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 impl Ctx<'_> {
@@ -211,7 +211,13 @@ impl Op for Parallel {
         x.finish_rows(&outs[0]);
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         let (Some(dy), Some(dx), weight) = (&dy[0], &dx[0], &saved.params[0]) else { return };
         if !self.ends {
             return summed(x, dy, &dx.tensor, self.spread, |dy, c| self.back(x, dy, weight, c));
@@ -222,7 +228,13 @@ impl Op for Parallel {
         }
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(dy) = &dy[0] else { return };
         match &dw[0] {
             Some(dw) if self.ends => {
@@ -273,7 +285,7 @@ impl Op for Sum {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         if self.spread.rows {
             let parts = parts(&dx.tensor, self.spread.ranks);
@@ -283,5 +295,6 @@ impl Op for Sum {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

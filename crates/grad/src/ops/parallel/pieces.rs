@@ -5,7 +5,7 @@ use fathom_tensor::{Category, Tensor};
 
 use super::{collect, group, parts, summed};
 use crate::graph::{Spread, own_rows};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::ops::only;
 use crate::{Batch, Ctx, Val};
 
@@ -154,13 +154,14 @@ impl Op for Piece {
         self.run(x, &ins[0], &outs[0], false);
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             self.run(x, dy, &dx.tensor, true);
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }
 
 struct Enter {
@@ -197,11 +198,12 @@ impl Op for Enter {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             summed(x, dy, &dx.tensor, self.spread, |from, to| x.device.machine.copy(from, to));
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

@@ -9,7 +9,7 @@ use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
 use super::lora::{LinearCut, LoraUse, Runs};
 use super::{like, only};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::packed::copy_rows;
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -201,13 +201,25 @@ impl Op for Rescale {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dx: &[Option<Dx>],
+    ) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             multiply_runs(x, self.runs, dy, &self.factors(x, &saved.params), &dx.tensor);
         }
     }
 
-    fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        saved: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         let Some(dy) = &dy[0] else { return };
         if let Some(dm) = &dw[0] {
             // The gradient by the normalised values, added to those of earlier tokens: their order is kept.

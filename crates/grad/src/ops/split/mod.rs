@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use fathom_tensor::Tensor;
 
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::ops::rope::RopeUse;
 use crate::{Batch, Ctx, Val};
 
@@ -87,7 +87,7 @@ impl Op for Split {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let Some(dx) = &dx[0] else { return };
         for (part, range) in self.columns().into_iter().enumerate() {
             let Some(dy) = &dy[part] else { continue };
@@ -99,5 +99,6 @@ impl Op for Split {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
+    }
 }

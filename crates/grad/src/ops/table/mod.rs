@@ -3,7 +3,7 @@
 use fathom_tensor::{Category, Embed as Call, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -51,9 +51,15 @@ impl Op for Table {
         x.device.machine.embed(&Call { ids, table, scale: 1.0, out, accumulate: false, first: None });
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
 
-    fn backward_weight(&self, x: &mut Exec<'_>, _: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
+    fn backward_weight(
+        &self,
+        x: &mut Exec<'_>,
+        _: &SavedValues,
+        dy: &[Option<Tensor>],
+        dw: &[Option<Tensor>],
+    ) {
         if let (Some(dy), Some(dw)) = (&dy[0], &dw[0]) {
             x.device.machine.embed_backward(&all(x, dw), dy, 1.0, dw, None);
         }
