@@ -37,7 +37,7 @@ pub struct Order {
     pub stop: Arc<AtomicBool>,
     /// Whether rewards may start the processes that they name.
     pub allow_processes: bool,
-    /// Says how late it is.
+    /// Clock of the run.
     pub clock: Clock,
 }
 
