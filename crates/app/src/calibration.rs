@@ -32,7 +32,7 @@ pub(crate) fn samples(
     } else {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        // A bound on the text that is encoded, at 16 bytes per token.
+        // Bounds the text that is encoded: 16 bytes for each token wanted.
         let bytes = text.floor_char_boundary(count.saturating_mul(most).saturating_mul(16));
         let ids = tokenizer.encode(&text[..bytes])?;
         found.extend(ids.chunks(most).take(count).map(<[u32]>::to_vec));

@@ -34,7 +34,7 @@ const LEAST: usize = 12;
 /// held-out text offers no prompt.
 ///
 /// # Errors
-/// Stores that cannot be read; a model that generates no text.
+/// Stores that cannot be read; a model that computes NaN or infinity.
 pub fn sample(subject: &Subject<'_>, step: u64, by: Option<&Deadline>) -> Result<Option<Sample>> {
     let ModelView { device, model, params } = subject.of;
     let documents = real_ids(subject)?;

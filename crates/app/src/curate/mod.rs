@@ -42,9 +42,9 @@ pub enum Curated {
     Done(Box<Stats>),
     /// Other processes have not finished: either a stage needs their part, or this process is done and they are not.
     Waiting {
-        /// The stage.
+        /// Stage that needs the missing parts.
         stage: Option<String>,
-        /// What is missing.
+        /// Parts that are missing.
         missing: Vec<String>,
     },
     /// Stopped on request; a message.

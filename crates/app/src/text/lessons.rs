@@ -268,7 +268,7 @@ fn advice(dropped: u64) -> String {
     format!("mend the row, or allow some to be left out (data.max_rows_dropped={dropped})")
 }
 
-/// Splits a lesson into pieces of text that are context or targets, up to [`SHOWN`] bytes.
+/// Splits a lesson into pieces of text that are context or targets, up to `SHOWN` bytes.
 pub fn shown(lesson: &Lesson, tokenizer: &Tokenizer) -> events::Lesson {
     let mut pieces: Vec<(bool, Vec<u32>)> = Vec::new();
     for (at, (id, weight)) in lesson.ids.iter().zip(&lesson.weights).enumerate() {

@@ -123,7 +123,7 @@ impl Lines {
     /// gives others, is killed.
     ///
     /// # Errors
-    /// It cannot be started, ended, took too long, printed a line too many, or answered another question.
+    /// The process cannot be started, ended, took too long, printed a line too many, or answered another question.
     pub fn ask(&self, questions: Vec<Value>) -> Result<Vec<String>, Trouble> {
         let mut slot = self.running.borrow_mut();
         let mut running = match slot.take() {
