@@ -259,8 +259,7 @@ pub fn import(what: &Conversion, events: &dyn Events) -> Result<Converted> {
     caught(|| convert(what, hugging_face(from, events)?))
 }
 
-/// Returns the generation settings of an exported model: those of the model that the recipe starts from, or the special
-/// tokens of a folder's tokenizer.
+/// Returns an exported model's generation settings: those of the recipe's base, or the special tokens of a tokenizer.
 ///
 /// # Errors
 /// Files that cannot be read.
@@ -558,8 +557,7 @@ fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, Sav
     Ok(elements(&found.spec))
 }
 
-/// Writes a model that was trained with rounded projections in that format, from the master weights; returns its number
-/// of weights.
+/// Writes a model trained with rounded projections in their format, from master weights; returns its number of weights.
 fn write_rounded(
     found: &Found,
     to: &Path,

@@ -67,7 +67,7 @@ pub struct Timetable {
     whole_s: f64,
     /// Relative time of each stage, and FLOPs of one of its steps.
     stages: Vec<(f64, f64)>,
-    /// Stages that are done when it measures, and its share of the whole for that.
+    /// Number of stages done at each measurement, and the measurement's share of the total time.
     measured: Vec<(usize, f64)>,
     /// Number of models that take turns.
     models: f64,
