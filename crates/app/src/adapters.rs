@@ -108,7 +108,7 @@ impl Held {
 /// Returns an adapter's folder: the path itself, or the `adapter` folder of a run.
 ///
 /// # Errors
-/// Neither is one.
+/// Neither is an adapter.
 pub fn adapter_folder(path: &Path) -> Result<PathBuf> {
     let found = [path.to_path_buf(), path.join(FOLDER)]
         .into_iter()

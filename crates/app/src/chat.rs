@@ -129,7 +129,7 @@ impl Talk<'_> {
         self.conversation = Conversation { messages: first.into_iter().collect(), ..Conversation::default() };
     }
 
-    /// A turn of the person and the model's answer.
+    /// Runs a turn: the person's message and the model's answer.
     fn turn(&mut self, text: &str, person: &mut dyn Person) {
         self.conversation.messages.push(Message::new("user", text));
         match self.answer(person) {

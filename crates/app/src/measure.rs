@@ -181,7 +181,7 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
     Ok(Some(bits_per_byte(&mut engine, subject.tokenizer, some, context, &all)?))
 }
 
-/// Measures the model on the stores' held-out conversations; `None` without any.
+/// Measures the model on the stores' held-out lessons; `None` without any.
 fn answers(
     engine: &mut Engine<'_>,
     subject: &Subject<'_>,

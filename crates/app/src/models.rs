@@ -35,7 +35,7 @@ pub fn precision(precision: Precision) -> DType {
 /// in its place.
 ///
 /// # Errors
-/// Neither is one.
+/// Neither is a model.
 pub fn model_folder(path: &Path) -> Result<PathBuf> {
     if gguf::is_file(path) {
         return Ok(path.to_path_buf());

@@ -68,7 +68,7 @@ pub fn report(run: &Path, page: &Path) -> Result<RunLog> {
     write(run, page)
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(crate) fn unix_s() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())

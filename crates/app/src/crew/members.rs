@@ -153,8 +153,8 @@ impl Crew {
         Ok(words.into_iter().find(|word| *word as u64 == said).unwrap_or(Word::NothingToDo))
     }
 
-    /// Runs this process's part and reports its end to the others. A process that is done waits for the first without
-    /// using a core, which leaving MPI would do.
+    /// Runs this process's part and reports its end to the others. A process that is done waits here for the
+    /// first, since waiting while leaving MPI would use a core.
     ///
     /// # Errors
     /// Those of the work; they also end all other processes.

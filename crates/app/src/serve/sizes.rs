@@ -326,7 +326,7 @@ pub(super) fn of(
                 "the weights take {weights}, adapters {adapters} and a step {step}, and there are {there} (--memory)"
             );
         };
-        // Without an explicit budget, half of the memory is left to other programs.
+        // Without an explicit budget, half of the remaining memory is left to other programs.
         let room = if order.memory_bytes.is_some() { left } else { left / 2 };
         let own = page_bytes(&declared, dtype, order.kv);
         let each = PageBytes {

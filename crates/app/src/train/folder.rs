@@ -148,7 +148,7 @@ fn matches(pattern: &str, key: &str) -> bool {
     parts.clone().count() >= wanted.clone().count() && wanted.zip(parts).all(same)
 }
 
-/// Kind of change to a key that may grow.
+/// Whether a change extends the run, by more steps or minutes.
 #[derive(Debug, PartialEq)]
 enum Growth {
     /// Not an extension of the run.

@@ -150,7 +150,7 @@ impl Lines {
         let until = Instant::now() + self.timeout;
         let late = || format!("{} did not answer {} questions in time", self.command[0], questions.len());
         std::thread::scope(|scope| {
-            // Writing in a thread of its own, so that lines can be read before the process has read all questions.
+            // Writes in a separate thread, so that lines can be read before the process has read all questions.
             let writing = scope.spawn(|| questions.iter().try_for_each(|line| to.write_all(line.as_bytes())));
             let heard: Result<Vec<String>, String> = questions
                 .iter()

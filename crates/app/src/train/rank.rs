@@ -30,7 +30,7 @@ use crate::models::{How, begin_scores, load_part, model_folder, portion, precisi
 use crate::text::tokenizer_dir;
 use fathom_model::LoadedModel;
 
-/// State shared by all ranks of a process for one part of a run.
+/// Inputs of every rank of a run, for one part of it: a model or an adapter.
 pub struct Shared<'a> {
     /// Job of the part.
     pub job: &'a Job,

@@ -1,6 +1,7 @@
 //! Defaults of other tools, where they differ from those of the shipped recipes.
 //!
-//! Sources: the arguments of TRL 1.16 and Transformers 5, LLaMA-Factory's and axolotl's schemas, torchtune's and PyTorch's signatures.
+//! Sources: the arguments of TRL 1.16 and Transformers 5, LLaMA-Factory's and axolotl's schemas, torchtune's and
+//! PyTorch's signatures.
 
 use toml_edit::Array;
 
