@@ -127,7 +127,7 @@ fathom_base::choice! {
 }
 
 impl Target {
-    /// Whether [`crate::quantize`] makes this format; the others are converted tensor by tensor.
+    /// Returns whether [`crate::quantize`] makes this format; the others are converted tensor by tensor.
     pub fn is_coded(self) -> bool {
         use Target::{Awq, Fp8, Gptq, Int4, Mxfp4, Nvfp4};
         matches!(self, Int4 | Mxfp4 | Nvfp4 | Fp8 | Gptq | Awq)
@@ -179,7 +179,7 @@ impl Conversion {
         stage::format(name).map(|format| QuantisedSave { format, double })
     }
 
-    /// Whether this writes a Hugging Face folder with the weights as stored.
+    /// Returns whether this writes a Hugging Face folder with the weights as stored.
     fn is_plain(&self) -> bool {
         let as_they_are = self.precision.is_none() && self.quantised.is_none();
         as_they_are && self.gguf.is_none() && !self.adapter && self.with.is_empty()
@@ -238,7 +238,7 @@ pub fn export(what: &Conversion, events: &dyn Events) -> Result<Converted> {
     })
 }
 
-/// Whether a folder is a run that was trained with rounded projections; its checkpoint then holds more than its model.
+/// Returns whether a folder is a run trained with rounded projections, whose checkpoint holds more than its model.
 fn was_rounded(run: &Path) -> Result<bool> {
     let recipe = run.join("recipe.toml");
     if !recipe.is_file() {

@@ -52,7 +52,7 @@ impl Job {
         &self.loaded.value
     }
 
-    /// Whether the job trains one of several adapters of a run.
+    /// Returns whether the job trains one of several adapters of a run.
     pub fn is_one_of_several(&self) -> bool {
         self.exports.is_some()
     }

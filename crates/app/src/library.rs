@@ -111,7 +111,7 @@ pub fn curations() -> String {
     format!("Shipped recipes (`fathom recipes show NAME` prints one):{lines}")
 }
 
-/// Whether a name is a shipped recipe of `fathom curate`.
+/// Returns whether a name is a shipped recipe of `fathom curate`.
 pub fn is_curation(name: &str) -> bool {
     CURATE_ENTRIES.iter().any(|(known, _)| *known == name)
 }

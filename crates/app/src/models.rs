@@ -52,7 +52,7 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
         })
 }
 
-/// Whether a path is the folder of an encoder.
+/// Returns whether a path is the folder of an encoder.
 pub(crate) fn is_encoder(path: &Path) -> bool {
     model_folder(path).is_ok_and(|folder| folder.is_dir() && EncoderSpec::is_of(&folder))
 }
@@ -257,7 +257,7 @@ pub(crate) fn stored_dtype(source: &SafeTensors) -> DType {
     if narrow { DType::Bf16 } else { DType::F32 }
 }
 
-/// Whether most weights of a model are f32. A folder that cannot be read is reported later, when it is opened.
+/// Returns whether most weights of a model are f32. A folder that cannot be read is reported later, when it is opened.
 pub(crate) fn is_in_f32(model: &Path) -> bool {
     let weights = model_folder(model).ok().and_then(|folder| SafeTensors::open_folder(&folder).ok());
     let Some(weights) = weights else { return false };
@@ -280,7 +280,7 @@ pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     Ok(Tokenizer::from_dir(folder)?)
 }
 
-/// Whether a model's folder has a chat template; false if it cannot be read.
+/// Returns whether a model's folder has a chat template; false if it cannot be read.
 pub fn converses(folder: &Path) -> bool {
     let named = |file: &str| -> String {
         let bytes = side_file(folder, file).ok().flatten().unwrap_or_default();

@@ -60,7 +60,8 @@ pub fn sample(subject: &Subject<'_>, step: u64, by: Option<&Deadline>) -> Result
     Ok(best.map(|(_, sample)| sample))
 }
 
-/// Whether a sample can be suggested: its prompt fits on a shell's line, and its continuation is not repetitive.
+/// Returns whether a sample can be suggested: its prompt fits on a shell's line, and its continuation is not
+/// repetitive.
 pub fn is_worth_a_try(sample: &Sample) -> bool {
     let line = &sample.prompt;
     !line.contains('\n') && line.chars().count() <= MOST && variety(&sample.text) >= DIFFERENT

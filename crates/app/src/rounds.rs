@@ -253,8 +253,8 @@ impl Writer<'_> {
     }
 }
 
-/// Whether both answers of a pair have a target token: an empty text has none, whereas an empty turn of a conversation
-/// has its end.
+/// Returns whether both answers of a pair have a target token: an empty text has none, whereas an empty turn of a
+/// conversation has its end.
 fn is_whole(pair: &Value) -> bool {
     [&pair["chosen"], &pair["rejected"]].into_iter().all(|answer| answer.as_str() != Some(""))
 }

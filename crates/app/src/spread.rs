@@ -46,7 +46,7 @@ impl AskedMesh {
         self.tp * self.pp
     }
 
-    /// Whether more than one rank is requested.
+    /// Returns whether more than one rank is requested.
     pub fn is_spread(&self) -> bool {
         self.ranks() > 1 || self.experts.is_some_and(|experts| experts != [1, 1])
     }

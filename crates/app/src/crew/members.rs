@@ -110,7 +110,7 @@ impl Crew {
         Ok(Crew::Processes { world, place })
     }
 
-    /// Whether this process is the one that reports on the run.
+    /// Returns whether this process is the one that reports on the run.
     pub fn is_first(&self) -> bool {
         match self {
             Crew::Threads => true,

@@ -126,12 +126,12 @@ impl Draft {
         }
     }
 
-    /// Whether a key was set.
+    /// Returns whether a key was set.
     pub fn has(&self, path: &str) -> bool {
         self.set.iter().any(|setting| setting.path == path)
     }
 
-    /// Whether a key was set to 0.
+    /// Returns whether a key was set to 0.
     pub fn is_zero(&self, path: &str) -> bool {
         self.set.iter().any(|setting| setting.path == path && setting.to.as_float() == Some(0.0))
     }

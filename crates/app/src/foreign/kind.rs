@@ -72,12 +72,12 @@ impl Kind {
         NAMED.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// Whether training generates answers.
+    /// Returns whether training generates answers.
     pub fn writes(self) -> bool {
         matches!(self, Grpo | Rloo | Ppo)
     }
 
-    /// Whether a row has two answers, which share a sample.
+    /// Returns whether a row has two answers, which share a sample.
     pub fn has_pairs(self) -> bool {
         matches!(self, Dpo | Kto | Orpo | Cpo | Simpo | Reward)
     }
@@ -114,7 +114,7 @@ impl<'a> Entries<'a> {
         keys.iter().any(|key| self.get(key).is_some())
     }
 
-    /// Whether a key with this ending has a value.
+    /// Returns whether a key with this ending has a value.
     fn ends(self, with: &str) -> bool {
         self.0.iter().any(|(name, value)| name.ends_with(with) && !yaml::is_nothing(value))
     }

@@ -131,7 +131,7 @@ fn json(node: YamlOwned) -> Value {
     }
 }
 
-/// Whether a value is off, empty or null.
+/// Returns whether a value is off, empty or null.
 pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -150,7 +150,7 @@ fn of_text(text: &str) -> Vec<Pair> {
     pairs
 }
 
-/// Whether a pair has a proper sentence, and a signature that fits on a line.
+/// Returns whether a pair has a proper sentence, and a signature that fits on a line.
 fn good(pair: &Pair) -> bool {
     let Pair { signature, answer } = pair;
     SIGNATURE.contains(&signature.len())

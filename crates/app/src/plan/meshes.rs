@@ -24,7 +24,7 @@ pub struct Mesh {
     pub mesh: String,
     /// Description of its activations' places.
     pub places: String,
-    /// Whether a run on it computes other values than on the recipe's mesh.
+    /// Set if a run on it computes other values than on the recipe's mesh.
     pub changes_numbers: bool,
     /// Peak memory of the rank that needs most.
     pub peak_bytes: u64,

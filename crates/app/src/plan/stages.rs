@@ -195,8 +195,8 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
     Ok(Some(policy::planned(&draft.workload()?, rl, room, &writer, &judges)?))
 }
 
-/// Whether a draft's stage needs the same as an earlier one, because they differ only in fields that a plan does not
-/// depend on.
+/// Returns whether a draft's stage needs the same as an earlier one, because they differ only in fields that a plan
+/// does not depend on.
 fn is_alike(draft: &Draft<'_>, specs: &[Spec], earlier: usize) -> bool {
     let plain = |stage: &Stage| Stage {
         name: String::new(),

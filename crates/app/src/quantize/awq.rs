@@ -71,7 +71,7 @@ pub(super) fn factors(
     Ok(all)
 }
 
-/// Whether a tensor is a matrix that reads the output of the norm before the MLP.
+/// Returns whether a tensor is a matrix that reads the output of the norm before the MLP.
 fn reads_norm(tensor: &BlockTensor) -> bool {
     let roles = ["up", "shared.up", "experts.up", "router", "shared.gate"];
     tensor.shape.len() == 2 && roles.contains(&tensor.role)
@@ -103,7 +103,7 @@ fn named<'a>(of: impl Iterator<Item = &'a BlockTensor>, modules: &[&str]) -> Vec
 }
 
 impl Factors {
-    /// Whether the columns of a projection have factors.
+    /// Returns whether the columns of a projection have factors.
     pub fn has(&self, name: &str) -> bool {
         self.columns.contains_key(name)
     }

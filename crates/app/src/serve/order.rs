@@ -48,7 +48,7 @@ pub struct Order {
     pub keys: Option<PathBuf>,
     /// Version of the program.
     pub version: String,
-    /// Whether the model is being reloaded next to the one being served.
+    /// Set if the model is being reloaded next to the one being served.
     pub again: bool,
     /// Program that compiles structures of answers in separate processes ([`compile_structure`]). Without it they are
     /// compiled in this process, where a compilation that never ends cannot be stopped.
@@ -102,7 +102,7 @@ impl Order {
         order
     }
 
-    /// Whether adapters are served now, or can be loaded later.
+    /// Returns whether adapters are served now, or can be loaded later.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty() || self.settings.adapters.is_some()
     }

@@ -76,7 +76,7 @@ impl Sizes {
         self.weights_bytes + self.adapters_bytes + self.draft_bytes + self.workspace_bytes + self.pages_bytes
     }
 
-    /// Whether the model has pages; encoders have none.
+    /// Returns whether the model has pages; encoders have none.
     pub fn has_pages(&self) -> bool {
         !self.page_bytes.is_empty()
     }

@@ -103,7 +103,7 @@ pub struct Given {
     /// Column that the run needs; `None` if it needs none.
     wanted: Option<Needed>,
     writer: Option<ColumnWriter>,
-    /// Whether some document lacks values, so that all are computed.
+    /// Set if some document lacks values, so that all are computed.
     lacks: bool,
 }
 

@@ -35,7 +35,7 @@ pub struct Order {
     pub claim: Claim,
     /// Set from outside to request a checkpoint and a stop.
     pub stop: Arc<AtomicBool>,
-    /// Whether rewards may start the processes that they name.
+    /// Allows rewards to start the processes that they name.
     pub allow_processes: bool,
     /// Clock of the run.
     pub clock: Clock,
@@ -129,7 +129,7 @@ fn say_held_out(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
     Ok(())
 }
 
-/// Whether all steps of the recipe are done; the recipe may have gained steps since the run ended.
+/// Returns whether all steps of the recipe are done; the recipe may have gained steps since the run ended.
 ///
 /// # Errors
 /// Its checkpoints cannot be read.

@@ -29,7 +29,7 @@ use fathom_model::LoadedModel;
 
 /// Outcome of a run.
 pub struct Trained {
-    /// Whether all steps are done.
+    /// Finished or interrupted.
     pub outcome: Outcome,
     /// Report of the run, if this process is the first and has finished it.
     pub report: Option<Report>,

@@ -135,20 +135,20 @@ fn untrained(folder: &Path) -> Result<Option<Vec<Value>>> {
     Ok((!said.iter().any(is_step)).then_some(said))
 }
 
-/// Whether a key may change; `exact` means that every place of activations returns them bit for bit.
+/// Returns whether a key may change; `exact` means that every place of activations returns them bit for bit.
 fn is_free(key: &str, exact: bool) -> bool {
     let places = if exact { &PLACES[..] } else { &[] };
     FREE.iter().chain(places).any(|pattern| matches(pattern, key))
 }
 
-/// Whether a pattern matches a key.
+/// Returns whether a pattern matches a key.
 fn matches(pattern: &str, key: &str) -> bool {
     let (wanted, parts) = (pattern.split('.'), key.split('.'));
     let same = |(wanted, part): (&str, &str)| ["*", "", part].contains(&wanted);
     parts.clone().count() >= wanted.clone().count() && wanted.zip(parts).all(same)
 }
 
-/// Whether a change extends the run, by more steps or minutes.
+/// Extension of a run by more steps or minutes, as requested by a changed key.
 #[derive(Debug, PartialEq)]
 enum Growth {
     /// Not an extension of the run.

@@ -43,7 +43,7 @@ pub struct Jail {
 /// Result of a program.
 #[derive(Debug)]
 pub struct Ended {
-    /// Whether it ended in time with exit status 0.
+    /// Set if it ended in time with exit status 0.
     pub well: bool,
     /// Beginning of its output.
     pub out: String,

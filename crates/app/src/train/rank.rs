@@ -44,7 +44,7 @@ pub struct Shared<'a> {
     pub disk_sharers: usize,
     /// Set to save and stop; checked by the first rank.
     pub stop: &'a Arc<AtomicBool>,
-    /// Whether rewards may start processes.
+    /// Allows rewards to start processes.
     pub allow_processes: bool,
 }
 

@@ -55,7 +55,7 @@ impl Aside<'_> {
     }
 }
 
-/// Whether a model failed because it computes NaN or infinity.
+/// Returns whether a model failed because it computes NaN or infinity.
 fn gives_no_numbers(error: &Error) -> bool {
     let own = |error: &Engine| matches!(error, Engine::NotFinite { .. });
     let base = |error: &fathom_base::Error| match error {
@@ -74,7 +74,7 @@ pub(super) struct Watch<'a> {
     pub recipe: &'a Recipe,
     pub tokenizer: &'a Tokenizer,
     pub stores: &'a Stores,
-    /// Whether a whole model is available and is to be measured.
+    /// Set if a whole model is available and is to be measured.
     pub measures: bool,
     /// Timetable of a timed run.
     pub time: Option<&'a Timetable>,

@@ -163,7 +163,7 @@ const OPTIMIZER: &str = "is of an optimizer that has no equal here; AdamW was ke
 const KTRANSFORMERS: &str = "is of KTransformers, which has no equal here";
 const WORKERS: &str = "one process writes answers and learns from them (rl.behind = 1 does both at once)";
 
-/// Whether a key has no effect here.
+/// Returns whether a key has no effect here.
 pub(in crate::foreign) fn is_implied(key: &str) -> bool {
     let any = |lists: &[&str], is: fn(&str, &str) -> bool| {
         lists.iter().flat_map(|list| list.split_whitespace()).any(|word| is(key, word))

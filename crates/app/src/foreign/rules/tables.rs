@@ -18,7 +18,7 @@ fn own(kind: Kind) -> &'static [Row] {
     }
 }
 
-/// Whether some kind has a rule for a key.
+/// Returns whether some kind has a rule for a key.
 pub(in crate::foreign) fn any_has(key: &str) -> bool {
     [Kind::Answers, Kind::Dpo, Kind::Reward, Kind::Distill, Kind::Grpo]
         .iter()
