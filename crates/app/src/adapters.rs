@@ -1,4 +1,4 @@
-//! Adapters in folders: written at the end of a run, read with the base that they are of.
+//! Adapters in folders: written at the end of a run, read together with their base.
 
 use std::path::{Path, PathBuf};
 
@@ -15,28 +15,28 @@ use serde_json::{Map, Value};
 
 use crate::error::{Context, Error, Result, refuse};
 
-/// The file that says of which base an adapter is.
+/// Name of the file that identifies an adapter's base.
 const BASE: &str = "base.json";
 /// The folder of a run's adapter.
 pub(crate) const FOLDER: &str = "adapter";
 
-/// What [`BASE`] says.
+/// Contents of [`BASE`].
 #[derive(Deserialize, Serialize)]
 struct Of {
-    /// Where the base was.
+    /// Path of the base's folder.
     folder: PathBuf,
-    /// Its hash, as [`Base`] has it.
+    /// Hash of the base, as in [`Base`].
     xxh3_128: String,
-    /// How the run held the base, if not as its files have it.
+    /// Quantization of the base in the run, unless it was kept as in its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     held: Option<Held>,
-    /// Keys of the base's configuration as the run had them: of rotary positions that its stages stretched.
+    /// Keys of the base's configuration that the run changed: rotary positions stretched by its stages.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     config: Map<String, Value>,
 }
 
 impl Of {
-    /// The base's specification as the run had it.
+    /// Returns the base's specification as the run had it.
     fn extend(&self, base: Spec) -> Result<Spec> {
         if self.config.is_empty() {
             return Ok(base);
@@ -49,7 +49,8 @@ impl Of {
     }
 }
 
-/// Keys of a base's configuration that say how a run over it turns positions, where that is not as the base does.
+/// Returns the keys of a base's configuration that the run changed to stretch rotary positions; empty if it changed
+/// none.
 fn stretched(base: &Spec, own: &Spec) -> Result<Map<String, Value>> {
     let longer = |(own, base): (&RopeSpec, &RopeSpec)| {
         RopeSpec { max_positions: base.max_positions, ..own.clone() } == *base
@@ -63,26 +64,26 @@ fn stretched(base: &Spec, own: &Spec) -> Result<Map<String, Value>> {
     Ok(after?.into_iter().filter(|(key, value)| before.get(key) != Some(value)).collect())
 }
 
-/// How a run held what it did not train.
+/// Quantization of the weights that a run did not train.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Held {
     quantization: QuantizationName,
     double_quant: bool,
-    /// Patterns of names of weights that it trained besides, and held as they are.
+    /// Name patterns of weights that were trained in full and therefore not quantized.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     trained: Vec<String>,
 }
 
 impl Held {
-    /// What a model was declared with, if an adapter's folder can say it.
+    /// Returns the quantization of a declared model; `None` if it cannot be recorded in an adapter's folder.
     fn of(model: &Model) -> Option<Held> {
         let Quantized { format, double, trained } = model.quantized.as_ref()?;
         let quantization = format.name().parse().ok()?;
         Some(Held { quantization, double_quant: *double, trained: trained.patterns().to_vec() })
     }
 
-    /// What all of some adapters say, in folders or runs; nothing if they do not say the same. Those of others say nothing, and what cannot
-    /// be read is refused where it is loaded.
+    /// Returns the quantization that all of these adapters (folders or runs) share, or `None` if they differ. Adapters
+    /// written by other programs are ignored; unreadable ones are refused later, when they are loaded.
     pub(crate) fn of_all<'a>(adapters: impl IntoIterator<Item = &'a PathBuf>) -> Option<Held> {
         let said = |adapter: &PathBuf| Some(read(&adapter_folder(adapter).ok()?).ok()??.held);
         let all: Vec<Option<Held>> = adapters.into_iter().filter_map(said).collect();
@@ -90,12 +91,12 @@ impl Held {
         all.into_iter().next().flatten().filter(|_| same)
     }
 
-    /// The format's name in recipes.
+    /// Returns the format's name in recipes.
     pub(crate) fn name(&self) -> &'static str {
         self.quantization.name()
     }
 
-    /// The same as a model is declared with.
+    /// Converts to the form in which a model is declared.
     pub(crate) fn quantized(&self) -> Result<Option<Quantized>> {
         let Some(format) = stage::format(self.quantization) else { return Ok(None) };
         let trained = Trained::adapter(&self.trained);
@@ -104,10 +105,10 @@ impl Held {
     }
 }
 
-/// The folder of an adapter: the path itself, or the `adapter` folder of a run.
+/// Returns an adapter's folder: the path itself, or the `adapter` folder of a run.
 ///
 /// # Errors
-/// Neither is one.
+/// Neither is an adapter.
 pub fn adapter_folder(path: &Path) -> Result<PathBuf> {
     let found = [path.to_path_buf(), path.join(FOLDER)]
         .into_iter()
@@ -120,7 +121,7 @@ pub fn adapter_folder(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Writes a whole model's adapter, in PEFT's layout, with the name and hash of its base and the format that it was held in.
+/// Writes a whole model's adapter in PEFT's layout, with the path, hash and quantization of its base.
 ///
 /// # Errors
 /// Files that cannot be read or written.
@@ -143,14 +144,15 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// What an adapter's folder says of its base; nothing if another program wrote it.
+/// Reads the base file of an adapter's folder; `None` if another program wrote the adapter.
 fn read(adapter: &Path) -> Result<Option<Of>> {
     let path = adapter.join(BASE);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
     serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not understood", path.display()))
 }
 
-/// What differs where the adapter of a folder computes over a base that is held so; nothing if its run held it so, or it does not say.
+/// Returns a warning if an adapter's run quantized its base in another way than it is served; `None` if they agree or
+/// the adapter does not record it.
 pub(crate) fn held_otherwise(adapter: &Path, served: Option<&Held>) -> Option<String> {
     let own = read(&adapter_folder(adapter).ok()?).ok()??.held;
     if own.as_ref() == served {
@@ -167,7 +169,7 @@ pub(crate) fn held_otherwise(adapter: &Path, served: Option<&Held>) -> Option<St
     ))
 }
 
-/// The end of a message about a path that is an adapter and no model; nothing if it is none.
+/// Returns the end of a message about a path that is an adapter and not a model; `None` if it is no adapter.
 pub(crate) fn advice(path: &Path) -> Option<String> {
     let folder = adapter_folder(path).ok()?;
     let base = read(&folder).ok().flatten().map(|of| of.folder.display().to_string());
@@ -178,7 +180,7 @@ pub(crate) fn advice(path: &Path) -> Option<String> {
     ))
 }
 
-/// Refuses an adapter that says it is of another base. Those of others say nothing that could be compared.
+/// Refuses an adapter that records another base. Adapters of other programs record no base and pass.
 fn check_base(adapter: &Path, base: &Path) -> Result<()> {
     let Some(own) = read(adapter)? else { return Ok(()) };
     let given = Base::of(base)?;
@@ -195,20 +197,20 @@ fn check_base(adapter: &Path, base: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder of an adapter, or of a run's, that does not say it is of another base.
+/// Returns the folder of an adapter, or of a run's adapter, after checking that it does not record another base.
 ///
 /// # Errors
-/// There is none; it is of another base.
+/// No adapter there, or it records another base.
 pub(crate) fn accepted(adapter: &Path, base: &Path) -> Result<PathBuf> {
     let folder = adapter_folder(adapter)?;
     check_base(&folder, base)?;
     Ok(folder)
 }
 
-/// The same of an adapter that answers next to others over one base.
+/// [`accepted`], for an adapter that is served next to others over one base.
 ///
 /// # Errors
-/// As [`accepted`], and one that was trained over other positions.
+/// Those of [`accepted`], and an adapter that was trained with stretched positions.
 pub(crate) fn served(adapter: &Path, base: &Path) -> Result<PathBuf> {
     let folder = accepted(adapter, base)?;
     if read(&folder)?.is_some_and(|of| !of.config.is_empty()) {
@@ -221,17 +223,17 @@ pub(crate) fn served(adapter: &Path, base: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// How a model is held.
+/// Form in which weights are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Weights have their elements.
+    /// Unpacked elements.
     Plain,
-    /// It is asked and not trained: what the machine multiplies with in few bits stays so.
+    /// For inference: weights that the machine can multiply in packed form stay packed.
     Asked,
 }
 
-/// A base on a device with the adapter of a folder, or of a run. The base has the elements that the run computed with: where that held it
-/// in few bits, they are rounded to those. They are unpacked where [`Use`] says so, and under an adapter that changes its base.
+/// Loads a base with an adapter (its folder, or its run's) onto a device. If the run quantized the base, its weights
+/// are rounded in the same way. They are unpacked under [`Use::Plain`], and under an adapter that changes its base.
 ///
 /// # Errors
 /// Files that cannot be read; an adapter of another base.
@@ -262,10 +264,11 @@ pub(crate) fn load(
     Ok((model, params))
 }
 
-/// A model that is asked, or a rank's part of it, as a run held it or as its files have it, filled by `fill`.
+/// Declares a model, or a rank's part of one, for inference; quantized as the run did or as in its files, and filled by
+/// `fill`.
 ///
 /// # Errors
-/// A model that cannot be held so; what `fill` says.
+/// A model that cannot be quantized so; the errors of `fill`.
 pub(crate) fn held_model(
     device: &Device,
     model: (&Spec, &dyn Source, DType),
@@ -278,7 +281,7 @@ pub(crate) fn held_model(
     Ok(if held.is_some() { keep_packed(device, &model, &params) } else { (model, params) })
 }
 
-/// A model whose base is held as an adapter's folder says.
+/// Declares a model whose base is quantized as an adapter's folder records.
 fn declare(
     device: &Device,
     (spec, source): (&Spec, &dyn Source),
@@ -294,10 +297,10 @@ fn declare(
     })
 }
 
-/// A model without an adapter that computes what one with adapters does, each times its weight.
+/// Returns a model without an adapter, equal to the base plus each adapter times its weight.
 ///
 /// # Errors
-/// As [`load`]; a weight for something else than low-rank terms.
+/// Those of [`load`]; a weight for something other than low-rank terms.
 pub(crate) fn merged(
     device: &Device,
     (base, spec, weights): (&Path, Spec, &SafeTensors),
@@ -305,7 +308,7 @@ pub(crate) fn merged(
 ) -> Result<(Model, Params)> {
     let mut whole: Option<(Model, Params)> = None;
     let mut bases = Vec::new();
-    // What an adapter is taken out of is no longer its base, nor another's that is put in its place.
+    // Subtracting an adapter leaves a model that is not its base, nor that of an adapter added in its place.
     let takes_out = adapters.iter().any(|(_, weight)| *weight < 0.0);
     for (path, weight) in adapters {
         let folder = if takes_out { adapter_folder(path)? } else { accepted(path, base)? };
@@ -342,7 +345,7 @@ pub(crate) fn merged(
                 named(bases.first())
             );
         }
-        // The base of the second adapter is that of the first, with it.
+        // The base of the second adapter is the first one's base with the first adapter merged.
         let held = held.filter(|_| whole.is_none());
         let how = (DType::F32, Use::Plain);
         let (model, mut params) = declare(device, (&adapted, weights), how, held.as_ref())?;
@@ -355,7 +358,7 @@ pub(crate) fn merged(
     whole.context("no adapter to merge")
 }
 
-/// What a base was held in.
+/// Returns the name of a base's quantization.
 fn named(held: Option<&Option<Held>>) -> &'static str {
     held.and_then(Option::as_ref).map_or("the weights of its files", Held::name)
 }

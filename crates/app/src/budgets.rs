@@ -1,4 +1,4 @@
-//! What of a machine's memory and disk a step may use.
+//! Limits on a machine's memory and disk that a step may use.
 
 use fathom_tensor::{Hardware, Profile};
 use fathom_train::Budgets;
@@ -6,8 +6,8 @@ use fathom_train::recipe::Recipe;
 
 use crate::place::Place;
 
-/// With how many of `ranks` ranks of a plan one shares what it uses: on the processor ranks are threads of one process; each has a
-/// graphics processor of its own.
+/// Returns how many of a plan's `ranks` share each resource. On the processor, ranks are threads of one process; each
+/// graphics rank has a device of its own.
 pub fn sharing(recipe: &Recipe, profile: &Profile, ranks: usize) -> Place {
     let own = profile.hardware == Hardware::Graphics;
     let disk = match profile.fabric.filter(|_| own && recipe.machine.spill.is_some()) {
@@ -18,7 +18,8 @@ pub fn sharing(recipe: &Recipe, profile: &Profile, ranks: usize) -> Place {
     Place { ranks, local: 0, cores: host, host, memory: host, disk }
 }
 
-/// A rank's share of what the recipe allows, else of what a run may use of the memory that the profile has, else of `memory`.
+/// Returns a rank's share of the recipe's memory limit, else of the usable part of the profile's memory, else of
+/// `memory`.
 pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64, sharing: Place) -> Budgets {
     let together = sharing.memory as u64;
     let memory = match (recipe.machine.memory_bytes, profile.memory_bytes) {
@@ -26,7 +27,7 @@ pub fn budgets(recipe: &Recipe, profile: &Profile, memory: u64, sharing: Place) 
         (given, _) => given.unwrap_or(memory) / together,
     };
     let budgets = Budgets::new(memory, profile, recipe, &recipe.run.out, sharing.disk);
-    // The free disk of this machine says nothing of another.
+    // This machine's free disk space is unrelated to another machine's.
     match (profile.hardware, recipe.machine.disk_bytes) {
         (Hardware::Processor, _) | (_, Some(_)) => budgets,
         (Hardware::Graphics, None) => Budgets { disk: u64::MAX, ..budgets },

@@ -1,4 +1,4 @@
-//! Text that a model is judged by, and what its projections are given for it.
+//! Calibration text, and the activations that a model's projections receive for it.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,10 +13,10 @@ use fathom_text::lessons::{Lessons, Supervise, Teaching, is_lesson_file};
 
 use crate::error::{Context, Result, refuse};
 
-/// Samples of the text, as tokens; none shorter than two.
+/// Returns samples of the text as token ids, each with at least two.
 ///
 /// # Errors
-/// No such file, or nothing in it.
+/// No such file, or an empty one.
 pub(crate) fn samples(
     (path, count, most): (&Path, usize, usize),
     (folder, tokenizer): (&Path, &Tokenizer),
@@ -32,7 +32,7 @@ pub(crate) fn samples(
     } else {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        // As long as the samples may be, by characters: a token has one at least.
+        // Bounds the text that is encoded: 16 bytes for each token wanted.
         let bytes = text.floor_char_boundary(count.saturating_mul(most).saturating_mul(16));
         let ids = tokenizer.encode(&text[..bytes])?;
         found.extend(ids.chunks(most).take(count).map(<[u32]>::to_vec));
@@ -44,10 +44,10 @@ pub(crate) fn samples(
     Ok(found)
 }
 
-/// Mean loss of a token of the samples.
+/// Returns the mean loss per token of the samples.
 ///
 /// # Errors
-/// A model that cannot read them.
+/// A model that cannot process them.
 pub(crate) fn mean_loss(view: ModelView<'_>, tokenizer: &Tokenizer, samples: &[Vec<u32>]) -> Result<f64> {
     let limits = Limits { context_tokens: usize::MAX >> 1, chunk_tokens: 1024, ..Limits::default() };
     let engine = Engine::new(view, tokenizer, limits);
@@ -60,8 +60,8 @@ pub(crate) fn mean_loss(view: ModelView<'_>, tokenizer: &Tokenizer, samples: &[V
     Ok(sum / (count as f64).max(1.0))
 }
 
-/// Shows what a forward pass over a sample keeps for a backward one: the layer (below 0 before and after the blocks), the value's name
-/// and the value.
+/// Calls `see` for each value that a forward pass over a sample keeps for the backward pass, with its layer (negative
+/// outside the blocks), name and tensor.
 pub(crate) fn each_kept(
     ModelView { device, model, params }: ModelView<'_>,
     sample: &[u32],

@@ -1,4 +1,4 @@
-//! The card of a model's folder (`README.md`), as the hub and Transformers know it.
+//! Model card (`README.md`) of a model's folder, as the Hub and Transformers read it.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use fathom_model::Spec;
 
 use crate::error::{Context, Result};
 
-/// Writes the card of a model that was made from `base`, if it was from one. One that is there stays.
+/// Writes the card of a model, naming `base` if it was made from one. An existing card is left alone.
 ///
 /// # Errors
 /// A file that cannot be written.

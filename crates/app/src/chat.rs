@@ -1,4 +1,4 @@
-//! A conversation with a model, turn by turn. What was said before is not read again: it stays in the engine's pages.
+//! Conversation with a model, turn by turn. Earlier turns are not processed again: they stay in the engine's pages.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,64 +12,64 @@ use fathom_text::chat::{Conversation, Message, Template};
 use crate::error::{Result, caught, refuse};
 use crate::models::{self, TextModel};
 
-/// Tokens of a conversation, where nothing is said and the model has as many.
+/// Default number of context tokens, if the model supports as many.
 const CONTEXT: usize = 8192;
-/// Tokens of an answer, where nothing is said and the context has room for them.
+/// Default number of tokens of an answer, if the context has room for them.
 const MAX_TOKENS: usize = 1024;
-/// Tokens that are guessed to follow in a step, at most.
+/// Maximum number of draft tokens per step.
 const DRAFTS: usize = 8;
 
-/// How a model is talked to.
+/// Settings of a conversation.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The seed, and what ends an answer.
+    /// Seed and stop conditions.
     pub sampling: Sampling,
-    /// How to choose tokens, over what the model's files say of it; the number of them is below.
+    /// Sampling settings that override those of the model's files; the number of tokens is set below.
     pub chosen: PartialSampling,
     /// Maximum number of tokens of an answer.
     pub max_tokens: Option<usize>,
     /// Maximum number of tokens of the conversation.
     pub context_tokens: Option<usize>,
-    /// What the system says first.
+    /// System message.
     pub system: Option<String>,
-    /// A file with the chat template; none for the model's own.
+    /// File with a chat template; `None` for the model's own.
     pub template: Option<PathBuf>,
 }
 
 impl Settings {
-    /// How tokens of a model are chosen whose files say this.
+    /// Returns the sampling settings, given those of the model's files.
     fn sampling_of(&self, model: PartialSampling) -> Sampling {
         self.chosen.on(model.on(self.sampling.clone()))
     }
 }
 
-/// What a person says.
+/// Input from a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Something to the model.
+    /// A message to the model.
     Text(String),
-    /// The conversation begins again.
+    /// Restarts the conversation.
     Reset,
-    /// It begins again, with this said by the system.
+    /// Restarts the conversation with this system message.
     System(String),
 }
 
-/// Somebody who talks to a model.
+/// A chat front end.
 pub trait Person {
-    /// The next thing said; none at the end.
+    /// Returns the next input; `None` at the end.
     fn next(&mut self) -> Option<Said>;
 
-    /// Text of the answer, as it comes.
+    /// Receives the answer's text as it is generated.
     fn hear(&mut self, text: &str) -> Flow;
 
     /// The answer is complete.
     fn heard(&mut self, stop: Stop, usage: &Usage);
 
-    /// The turn could not be answered, and is as if it had not been said.
+    /// The turn could not be answered, and was removed from the conversation.
     fn refused(&mut self, message: &str);
 }
 
-/// Lets a person talk to a model until it has nothing more to say.
+/// Runs a conversation until the person has no more input.
 ///
 /// # Errors
 /// A model without a chat template, settings out of range, no memory for the context.
@@ -129,7 +129,7 @@ impl Talk<'_> {
         self.conversation = Conversation { messages: first.into_iter().collect(), ..Conversation::default() };
     }
 
-    /// A turn of the person and the model's answer.
+    /// Runs a turn: the person's message and the model's answer.
     fn turn(&mut self, text: &str, person: &mut dyn Person) {
         self.conversation.messages.push(Message::new("user", text));
         match self.answer(person) {
@@ -141,7 +141,7 @@ impl Talk<'_> {
         }
     }
 
-    /// The model's answer to what was said; what is wrong, in words.
+    /// Returns the model's answer to the conversation, or a message about what is wrong.
     fn answer(&mut self, person: &mut dyn Person) -> std::result::Result<String, String> {
         let all = self.conversation.messages.len();
         let prompt = self.template.render(&self.conversation, all, true)?.text;

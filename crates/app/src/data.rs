@@ -1,4 +1,4 @@
-//! What a recipe's lessons are as tokens: every row, before anything is trained.
+//! Training rows as tokens, checked before anything is trained.
 
 use fathom_text::Tokenizer;
 use fathom_text::lessons::{Lesson as Taught, Lessons, Truncation};
@@ -16,13 +16,13 @@ use crate::text::{fetched, tokenizer};
 pub use fathom_base::metrics::events::Lesson;
 pub use fathom_text::chat::Shows;
 
-/// Longest rows that are named.
+/// Number of longest rows that are listed.
 const LONGEST: usize = 5;
 
-/// A row as tokens. What people read of it is made when it is asked for, since spelling tokens takes longer than making them.
+/// A row as tokens. Readable forms are made on demand, since decoding takes longer than tokenizing.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// Its place among all, from 0; rows that cannot be taught count.
+    /// Index of the row, from 0; refused rows count.
     pub index: usize,
     taught: &'a Taught,
     tokenizer: &'a Tokenizer,
@@ -34,47 +34,47 @@ impl Row<'_> {
         &self.taught.ids
     }
 
-    /// 1 of each token that is learned, 0 of the others.
+    /// Returns 1 for each token that is a target, 0 for the others.
     pub fn supervised(&self) -> Vec<u8> {
         let learned = |(at, weight): (usize, &f32)| u8::from(at > 0 && *weight > 0.0);
         self.taught.weights.iter().enumerate().map(learned).collect()
     }
 
-    /// Their text, special tokens spelled out.
+    /// Returns the row's text, with special tokens spelled out.
     pub fn text(&self) -> String {
         self.tokenizer.decode(&self.taught.ids)
     }
 
-    /// The same in parts, for people.
+    /// Returns the row's parts for display.
     pub fn lesson(&self) -> Lesson {
         shown(self.taught, self.tokenizer)
     }
 }
 
-/// All rows together.
+/// Summary of all rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checked {
-    /// Rows that can be taught.
+    /// Number of valid rows.
     pub rows: usize,
-    /// Their tokens.
+    /// Number of tokens of the valid rows.
     pub tokens: u64,
-    /// Those that are learned.
+    /// Number of tokens that are targets.
     pub supervised: u64,
-    /// Tokens that truncation takes, and from how many rows.
+    /// Number of tokens lost to truncation, and of rows affected.
     pub cut: (u64, usize),
-    /// Index and tokens of the longest, the longest first.
+    /// Index and length of the longest rows, longest first.
     pub longest: Vec<(usize, usize)>,
-    /// What is wrong with each row that cannot be taught.
+    /// Reasons why rows were refused, one per refused row.
     pub refused: Vec<String>,
-    /// Of which stages' samples some rows are too long, in words.
+    /// Messages about stages whose samples are too short for some rows.
     pub short: Vec<String>,
-    /// Tokens of a sample, and the share of samples' tokens that is filled by best fit.
+    /// Tokens per sample, and the share of sample tokens that best-fit packing fills.
     pub fill: Option<(usize, f64)>,
-    /// How the chat template of conversations shows which words are the model's; none without a template.
+    /// How the chat template marks the model's words in a conversation; `None` without a template.
     pub shows: Option<Shows>,
 }
 
-/// What becomes of rows that are longer than the samples of some stages.
+/// Effect of each stage's truncation on rows longer than its samples.
 struct Stages(Vec<(String, Spec, Shortened)>);
 
 impl Stages {
@@ -85,7 +85,8 @@ impl Stages {
         Stages(recipe.stage.iter().enumerate().map(stage).collect())
     }
 
-    /// Counts the documents of a row, which belong together if they are several; says why a run would refuse them, if it would.
+    /// Counts a row's documents, which must share a sample if there are several. Returns the reason if a run would
+    /// refuse the row.
     fn add(&mut self, documents: &[Taught]) -> Option<String> {
         let tokens: usize = documents.iter().map(|document| document.ids.len()).sum();
         for (name, spec, found) in &mut self.0 {
@@ -111,10 +112,10 @@ impl Stages {
     }
 }
 
-/// Makes tokens of every row, in the order of the files, and hands them to `each`, which ends it by `false`.
+/// Tokenizes every row in the order of the files and passes it to `each`, which ends the pass by returning `false`.
 ///
 /// # Errors
-/// Files or a tokenizer that cannot be read; a chat template that is none.
+/// Files or a tokenizer that cannot be read; an invalid chat template.
 pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked> {
     let recipe = job.recipe();
     let given = tokenizer::given(job)?;

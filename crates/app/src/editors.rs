@@ -1,15 +1,16 @@
-//! The keys of recipes as a JSON schema, by which editors complete, explain and check a TOML file (draft 7, as taplo reads it).
+//! JSON schema of recipe keys, for completion, documentation and validation of TOML files in editors (draft 7, as taplo
+//! reads it).
 
 use fathom_base::recipe::{Allowed, Key, Kind, Leaf, Shape, Table, TableSchema};
 use serde_json::{Map, Value, json};
 
-/// Keys that every recipe file may have besides those of its type, and what they are.
+/// Keys that every recipe file may have in addition to those of its type, with their descriptions.
 const OF_FILES: [(&str, &str); 2] = [
     ("about", "What the recipe is for, in a line that `fathom recipes ls` prints."),
     ("extends", "The recipe that this one changes: a shipped recipe's name."),
 ];
 
-/// The schema of a recipe type's files.
+/// Returns the schema of a recipe type's files.
 pub fn json_schema<T: Table>(title: &str) -> Value {
     let mut schema = table(&TableSchema::of::<T>());
     let own = OF_FILES.map(|(name, doc)| (name.to_string(), json!({"type": "string", "description": doc})));
@@ -72,7 +73,7 @@ fn kind(of: &Kind, allowed: Option<Allowed>) -> Value {
     }
 }
 
-/// A number with its ends. What ends where its type does has none.
+/// Returns the schema of a number with its bounds; a bound equal to its type's limit is left out.
 fn number(name: &str, allowed: Option<Allowed>) -> Value {
     let mut of = json!({"type": name});
     let mut end = |key: &str, end: Value| of[key] = end;
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
     use crate::library::LIBRARY;
 
-    /// What of a file has no place in a schema.
+    /// Collects the keys of a file that the schema lacks.
     fn strangers(value: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
         match value {
             Value::Object(map) => map.iter().for_each(|(key, value)| {

@@ -1,4 +1,4 @@
-//! What can go wrong with a job, and the edge at which panics become errors.
+//! Errors of jobs, and the boundary at which panics become errors.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -10,26 +10,26 @@ use fathom_tensor::OutOfMemory;
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The one error of this crate. Its text is that of one cause; [`in_full`] joins those behind it.
+/// Error type of this crate. Its message covers one cause; [`in_full`] joins the causes behind it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for cannot be done; the message says why and what to do.
+    /// The request cannot be fulfilled; the message says why and what to do.
     #[error("{0}")]
     Refused(String),
-    /// What failed, and the error behind it.
+    /// A failed action and the error behind it.
     #[error("{what}")]
     Context {
-        /// What was tried, as a message.
+        /// Description of the action, as a message.
         what: String,
-        /// Why it failed.
+        /// Cause of the failure.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// There is no memory for it: a pool's budget, or the machine's own.
+    /// Out of memory: a pool's budget, or the machine's own.
     #[error("{0}")]
     OutOfMemory(OutOfMemory),
-    /// Mathematics refused what it was given; the message names the operation and the shapes.
+    /// An operation rejected its operands; the message names the operation and the shapes.
     #[error("{0}")]
     Panicked(String),
     /// The recipe asks for a part that this build does not have.
@@ -38,17 +38,17 @@ pub enum Error {
     /// A run's folder belongs to another process.
     #[error("{} is in use by {holder}; wait for its end, end it, or give another folder (run.out=FOLDER)", folder.display())]
     InUse {
-        /// The folder.
+        /// Folder of the run.
         folder: PathBuf,
-        /// The process.
+        /// Process that holds it.
         holder: String,
     },
     /// A process among the ranks of a job ended it.
     #[error("rank {rank}: {reason}")]
     Rank {
-        /// Which.
+        /// Number of the rank.
         rank: usize,
-        /// Why.
+        /// Reason it gave.
         reason: String,
     },
     /// From recipes, logs and files.
@@ -89,7 +89,7 @@ pub enum Error {
     Json(#[from] serde_json::Error),
 }
 
-/// An error and its causes in a line; a cause that a message contains already is not repeated.
+/// Returns an error and its causes on one line, omitting a cause that the message already contains.
 pub fn in_full(error: &(dyn StdError + 'static)) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();
@@ -103,16 +103,16 @@ pub fn in_full(error: &(dyn StdError + 'static)) -> String {
     said
 }
 
-/// Runs work that may panic in mathematics, or for want of memory.
+/// Runs work that may panic in an operation or when out of memory.
 ///
 /// # Errors
-/// Its own, or [`Error::OutOfMemory`] or [`Error::Panicked`] for what it panicked with. The panic hook has run before.
+/// Those of the work, or [`Error::OutOfMemory`] or [`Error::Panicked`] for a panic. The panic hook has run by then.
 pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What the work took is given back when it unwinds, and its results are dropped with it.
+    // Unwinding releases what the work took, and its results are dropped with it.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(of_panic(panic)))
 }
 
-/// The error that a panic stands for.
+/// Converts a panic's payload to an error.
 fn of_panic(panic: Box<dyn Any + Send>) -> Error {
     match panic.downcast::<OutOfMemory>() {
         Ok(full) => Error::OutOfMemory(*full),
@@ -124,11 +124,11 @@ fn of_panic(panic: Box<dyn Any + Send>) -> Error {
     }
 }
 
-/// Says what was tried when something fails.
+/// Adds a description of the failed action to an error.
 pub(crate) trait Context<T> {
-    /// With a message at hand.
+    /// Adds a message.
     fn context(self, what: impl Into<String>) -> Result<T>;
-    /// With a message that is made only then.
+    /// Adds a message that is made only on failure.
     fn with_context<S: Into<String>>(self, what: impl FnOnce() -> S) -> Result<T>;
 }
 

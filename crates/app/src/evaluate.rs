@@ -1,4 +1,4 @@
-//! Bits per byte, loss by position and needles of a model that lies in a folder.
+//! Bits per byte, loss by position and needles of a model in a folder.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,52 +21,52 @@ use crate::machine::Machine;
 use crate::measure::{ANSWER_TOKENS, held_out, needle_filler, needle_lengths};
 use crate::models::{self, TextModel};
 
-/// Longest sequence by default: a model's own may be a million.
+/// Default limit on sequence length; a model's own context may be a million.
 const LONGEST: usize = 32 << 10;
-/// No sequence is longer, as in training.
+/// Upper limit on sequence length, the same as in training.
 const MOST: usize = 1 << 24;
-/// Context of bits per byte unless `--tokens` says otherwise.
+/// Default context for bits per byte, without `--tokens`.
 const CONTEXT: usize = 2048;
-/// Text of the user's own is read up to this size.
+/// Limit on the size of text given by the user.
 const MOST_BYTES: usize = 16 << 20;
-/// Bytes of a token in joined documents, generously.
+/// Upper estimate of the bytes per token in joined documents.
 const BYTES_PER_TOKEN: usize = 5;
-/// Shares of the time: bits per byte, loss by position, needles.
+/// Shares of the time limit: bits per byte, loss by position, needles.
 const SHARES: [f64; 3] = [0.2, 0.3, 0.5];
-/// Depths of the needle.
+/// Depths at which the needle is placed.
 const DEPTHS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-/// What is measured.
+/// Options of an evaluation.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// The folder of a run, or a Hugging Face folder.
+    /// Folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// The adapter on it: its folder, or that of its run.
+    /// Adapter over it: its folder, or that of its run.
     pub adapter: Option<PathBuf>,
-    /// Text to measure on; none for the documents that the model's run held out.
+    /// Text to measure on; if empty, the documents that the model's run held out.
     pub data: Vec<PathBuf>,
-    /// Longest sequence; none for the model's context, up to 32768.
+    /// Longest sequence; `None` for the model's context, up to 32768.
     pub tokens: Option<usize>,
-    /// Time limit; none measures all of the text.
+    /// Time limit; `None` measures all of the text.
     pub seconds: Option<f64>,
-    /// Trials per length and depth of the needle test; 0 leaves it out.
+    /// Trials per length and depth of the needle test; 0 skips it.
     pub needle_trials: usize,
 }
 
-/// What was found.
+/// Result of an evaluation.
 pub struct Evaluated {
     /// The figures.
     pub figures: Figures,
-    /// Tokens of context of the bits per byte.
+    /// Context of the bits per byte, in tokens.
     pub context_tokens: usize,
-    /// Tokens of the model's own context.
+    /// Context of the model itself, in tokens.
     pub trained_tokens: usize,
 }
 
-/// Measures a model that lies in a folder: bits per byte, loss by position, needles.
+/// Measures bits per byte, loss by position and needles of a model in a folder.
 ///
 /// # Errors
-/// No model there, nothing to measure on, lengths that the model does not have.
+/// No model there; nothing to measure on; lengths that the model does not support.
 pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Evaluated> {
     let TextModel { folder, tokenizer, loaded } =
         models::open_writer(&request.model, request.adapter.as_deref(), None, machine, events)?;
@@ -84,7 +84,7 @@ pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Re
     })
 }
 
-/// The length, if a model with so many learned positions can have it.
+/// Returns the length after checking it against the limits and the number of learned positions.
 fn check_tokens(tokens: usize, learned_positions: Option<usize>) -> Result<usize> {
     if tokens < 2 {
         refuse!("--tokens {tokens}: at least 2 are needed, one to predict the other from");
@@ -106,7 +106,7 @@ fn measure(
     [tokens, context]: [usize; 2],
 ) -> Result<Figures> {
     let clock = Clock::start();
-    // Each part begins where the one before has ended.
+    // Each part starts when the one before has ended.
     let until = |share: f64| request.seconds.map(|seconds| clock.within((seconds * share).max(0.0)));
     let [bits_share, position_share, needle_share] = SHARES;
     let limits = |share| Limits { documents: usize::MAX, deadline: until(share) };
@@ -141,7 +141,7 @@ fn needles(
     Ok(Some(find_needles(engine, tokenizer, &spec)?))
 }
 
-/// The user's text, or the documents that the model's run held out.
+/// Returns the user's text, or the documents that the model's run held out.
 fn documents(
     request: &Request,
     folder: &Path,

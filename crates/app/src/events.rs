@@ -1,94 +1,95 @@
-//! What a program hears while a job goes on.
+//! Events of a running job.
 
 use fathom_base::metrics::events;
 use fathom_train::Settled;
 
 use crate::figures::Figures;
 
-/// Something that happened.
+/// An event of a job.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// About what the job uses: a machine, a launcher, a folder.
+    /// Information about a job's resources: a machine, a launcher, a folder.
     Note(&'a str),
-    /// About the work: a line that stays.
+    /// Information about the work; a line that stays on screen.
     Line(&'a str),
-    /// Something is not as it should be, and the job goes on.
+    /// Something is wrong, and the job continues.
     Warning(&'a str),
-    /// What is at hand, until the next event says otherwise.
+    /// Current activity, until the next event.
     Doing(&'a str),
-    /// What is at hand, and how much of it is done.
+    /// Current activity with its progress.
     Progress {
-        /// In words.
+        /// Description of the activity.
         text: &'a str,
-        /// Of `all`, in any unit.
+        /// Amount done out of `all`, in any unit.
         done: u64,
-        /// The whole.
+        /// Total amount.
         all: u64,
     },
-    /// A stage of training begins, or goes on after a resume.
+    /// A stage of training starts, or continues after a resume.
     Stage {
-        /// Its facts.
+        /// Facts about the stage.
         stage: &'a events::Stage,
-        /// What its steps run with.
+        /// Settings that its steps run with.
         settled: &'a Settled,
     },
     /// A step of training ended.
     Step {
-        /// Its figures.
+        /// Figures of the step.
         step: &'a events::Step,
-        /// Which step of its stage it was, from 1.
+        /// Number of the step within its stage, from 1.
         of_stage: u64,
-        /// Steps of the stage, where they are known.
+        /// Number of steps of the stage, if known.
         stage_steps: Option<u64>,
-        /// Expected seconds of all that follows the steps of the stage.
+        /// Expected seconds of all work after the stage's steps.
         later_s: f64,
     },
     /// The model was measured.
     Measured {
-        /// When in the run.
+        /// Point of the run at which it was measured.
         when: &'a str,
-        /// What was found.
+        /// Results of the measurement.
         figures: &'a Figures,
-        /// Tokens of the context that needles are judged by.
+        /// Context for the needle test, in tokens.
         context_tokens: usize,
     },
-    /// How far a curation is.
+    /// Progress of a curation.
     #[cfg(feature = "curate")]
     Curating(&'a fathom_curate::pipeline::Progress),
-    /// What a lesson of the run is: which of its text is learned.
+    /// An example of the run's training data, with the text that is learned marked.
     Lesson(&'a events::Lesson),
-    /// There are no more steps.
+    /// All steps are done.
     Trained,
 }
 
-/// Whoever listens. Ranks after the first are silent, so calls come from one thread at a time, though not always from the same.
+/// Receives a job's events. Ranks other than the first are silent, so calls come from one thread at a time, though not
+/// always the same one.
 pub trait Events: Send + Sync {
-    /// Something happened.
+    /// Handles an event.
     fn on(&self, event: Event<'_>);
 
-    /// As [`Event::Note`].
+    /// Sends an [`Event::Note`].
     fn note(&self, text: &str) {
         self.on(Event::Note(text));
     }
 
-    /// As [`Event::Line`].
+    /// Sends an [`Event::Line`].
     fn line(&self, text: &str) {
         self.on(Event::Line(text));
     }
 
-    /// As [`Event::Warning`].
+    /// Sends an [`Event::Warning`].
     fn warn(&self, text: &str) {
         self.on(Event::Warning(text));
     }
 
-    /// As [`Event::Doing`].
+    /// Sends an [`Event::Doing`].
     fn doing(&self, text: &str) {
         self.on(Event::Doing(text));
     }
 }
 
-/// Listens to nothing.
+/// Ignores all events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

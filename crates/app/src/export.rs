@@ -1,4 +1,4 @@
-//! A model's weights, streamed, into a Hugging Face folder.
+//! Streams a model's weights into a Hugging Face folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,24 +29,24 @@ use crate::models::{
 use crate::{adapters, card, exported, job};
 use fathom_model::LoadedModel;
 
-/// What is written, and where.
+/// Source, destination and format of a conversion.
 #[derive(Clone, Debug)]
 pub struct Conversion {
-    /// The folder of a run, a checkpoint or a Hugging Face model.
+    /// Folder of a run, a checkpoint or a Hugging Face model.
     pub from: PathBuf,
-    /// The Hugging Face folder to write, or the GGUF file.
+    /// Hugging Face folder or GGUF file to write.
     pub to: PathBuf,
-    /// Writes a GGUF file of this type.
+    /// Type of the GGUF file to write; `None` for a folder.
     pub gguf: Option<GgufType>,
-    /// Type of the weights; none for as they are stored.
+    /// Type of the weights; `None` keeps the stored one.
     pub precision: Option<Precision>,
-    /// Writes projections as bitsandbytes stores them; `None` for not quantised.
+    /// Quantization of projections as bitsandbytes stores them; `None` for none.
     pub quantised: Option<QuantisedSave>,
-    /// Maximum size of one file.
+    /// Maximum size of one file, in bytes.
     pub max_shard_bytes: u64,
-    /// Writes the adapter of a run alone.
+    /// Writes only the adapter of a run.
     pub adapter: bool,
-    /// Adapters that are merged into a Hugging Face model, with their weights.
+    /// Adapters to merge into a Hugging Face model, with their weights.
     pub with: Vec<(PathBuf, f32)>,
 }
 
@@ -127,13 +127,13 @@ fathom_base::choice! {
 }
 
 impl Target {
-    /// A folder of [`crate::quantize`]; others are conversions tensor by tensor.
+    /// Returns whether [`crate::quantize`] makes this format; the others are converted tensor by tensor.
     pub fn is_coded(self) -> bool {
         use Target::{Awq, Fp8, Gptq, Int4, Mxfp4, Nvfp4};
         matches!(self, Int4 | Mxfp4 | Nvfp4 | Fp8 | Gptq | Awq)
     }
 
-    /// The conversion to one that is not [`Target::is_coded`].
+    /// Returns the conversion to a format that is not [`Target::is_coded`].
     pub fn conversion(self, from: PathBuf, to: PathBuf) -> Conversion {
         let gguf = match self {
             Target::Q8_0 => Some(GgufName::Q8_0),
@@ -166,7 +166,7 @@ impl Target {
 }
 
 impl GgufName {
-    /// The type of this name.
+    /// Returns the type of this name.
     pub fn kind(self) -> GgufType {
         let found = GgufType::ALL.iter().find(|(name, _)| self.to_string() == *name);
         found.map_or(GgufType::Plain(Kind::Bf16), |(_, kind)| *kind)
@@ -174,58 +174,58 @@ impl GgufName {
 }
 
 impl Conversion {
-    /// How projections are written; NF4's scales in eight bits if `double`.
+    /// Returns the format of projections; `double` stores NF4's scales in eight bits.
     pub fn quantised(name: QuantizationName, double: bool) -> Option<QuantisedSave> {
         stage::format(name).map(|format| QuantisedSave { format, double })
     }
 
-    /// A Hugging Face folder of weights as the run or the folder has them.
+    /// Returns whether this writes a Hugging Face folder with the weights as stored.
     fn is_plain(&self) -> bool {
         let as_they_are = self.precision.is_none() && self.quantised.is_none();
         as_they_are && self.gguf.is_none() && !self.adapter && self.with.is_empty()
     }
 }
 
-/// What was written.
+/// Summary of a conversion.
 #[derive(Clone, Debug)]
 pub struct Converted {
-    /// Of the model.
+    /// Family of the model.
     pub family: String,
-    /// Number of its weights.
+    /// Number of weights.
     pub weights: u64,
-    /// Their type.
+    /// Type of the weights.
     pub dtype: DType,
-    /// What projections were rounded to: what the run that is exported was trained with.
+    /// Format that projections were rounded to, which is the one that the exported run was trained with.
     pub rounded: QatName,
-    /// Projections are in few bits, and the model's experts are not.
+    /// Projections are quantized, and the model's experts are not.
     pub whole_experts: bool,
 }
 
-/// A model on disk: where its weights are, and what they mean.
+/// A model on disk: its weights and their meaning.
 struct Found {
     spec: Spec,
-    /// Its files have a value head besides, which is of the training alone.
+    /// The files also hold a value head, which only training uses.
     values: bool,
-    /// They have projections of hidden states, which are as well.
+    /// Projections of hidden states in the files, which only training uses.
     projections: Option<StateProjections>,
     generation: GenerationConfig,
     weights: SafeTensors,
     tokenizer: PathBuf,
-    /// How a run held what it did not train: what is written is what that stands for.
+    /// Quantization of the weights that a run did not train; they are written dequantized.
     quantized: Option<Quantized>,
-    /// What the run started from.
+    /// Model that the run started from.
     base: Option<PathBuf>,
     seed: u64,
-    /// What it trained.
+    /// Weights that the run trained.
     trained: Trained,
-    /// What it rounded projections to, and the checkpoint that has their masters.
+    /// Format that projections were rounded to, and the folder of the checkpoint with the master weights.
     rounded: Option<(RoundTo, PathBuf)>,
 }
 
 /// Writes the model of a run, a checkpoint or a Hugging Face folder as a Hugging Face folder.
 ///
 /// # Errors
-/// No model there, a folder that is not empty, a model that this machine has no memory for.
+/// No model there; a folder that is not empty; a model that exceeds this machine's memory.
 pub fn export(what: &Conversion, events: &dyn Events) -> Result<Converted> {
     caught(|| {
         let found = match model_folder(&what.from) {
@@ -238,7 +238,7 @@ pub fn export(what: &Conversion, events: &dyn Events) -> Result<Converted> {
     })
 }
 
-/// Whether a folder is that of a run that was trained with rounded projections: its checkpoint has more than its model.
+/// Returns whether a folder is a run trained with rounded projections, whose checkpoint holds more than its model.
 fn was_rounded(run: &Path) -> Result<bool> {
     let recipe = run.join("recipe.toml");
     if !recipe.is_file() {
@@ -247,10 +247,10 @@ fn was_rounded(run: &Path) -> Result<bool> {
     Ok(round_to(&resolve(Layers::new().file(&recipe))?.value).is_some())
 }
 
-/// As [`export`], of a Hugging Face folder alone.
+/// [`export`], from a Hugging Face folder only.
 ///
 /// # Errors
-/// As [`export`].
+/// Those of [`export`].
 pub fn import(what: &Conversion, events: &dyn Events) -> Result<Converted> {
     let from = &what.from;
     if !from.join("config.json").is_file() && !gguf::is_file(from) {
@@ -259,8 +259,7 @@ pub fn import(what: &Conversion, events: &dyn Events) -> Result<Converted> {
     caught(|| convert(what, hugging_face(from, events)?))
 }
 
-/// What the exported model's files say of generation: as the model's that the recipe starts from, or the special tokens of
-/// the tokenizer in a folder.
+/// Returns an exported model's generation settings: those of the recipe's base, or the special tokens of a tokenizer.
 ///
 /// # Errors
 /// Files that cannot be read.
@@ -293,8 +292,8 @@ fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
     })
 }
 
-/// A run's newest checkpoint, or a checkpoint's folder `RUN/checkpoints/step-N`. What its weights mean is given by the
-/// run's recipe and the stages that they were trained in.
+/// Opens a run's newest checkpoint, or the checkpoint in `RUN/checkpoints/step-N`. The run's recipe and the stages
+/// trained so far define its specification.
 fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     let (run, found) = if from.join("state.json").is_file() {
         let absolute = fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
@@ -348,7 +347,7 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     })
 }
 
-/// The data of a run; a copy of its checkpoint alone has none.
+/// Opens the data of a run; fails for a copy of its checkpoint alone.
 fn stores_of(recipe: &Recipe, run: &Path, vocab: usize) -> Result<Stores> {
     let own = needs_corpus(recipe).then(|| Store::open(store_prefix(&run.join("data")))).transpose()?;
     Ok(Stores::open(recipe, own.map(Arc::new), vocab)?)
@@ -366,10 +365,10 @@ fn newest(run: &Path) -> Result<Checkpoint> {
     })
 }
 
-/// The architecture after the first `stages` stages.
+/// Returns the architecture after the first `stages` stages.
 fn spec_of(recipe: &Recipe, stages: usize, weights: &SafeTensors) -> Result<Spec> {
     let mut spec = job::after(recipe, stages)?;
-    // A tokenizer that was trained decides the vocabulary, so the embedding tells it and not the recipe.
+    // A trained tokenizer sets the vocabulary's size, so the size comes from the embedding and not from the recipe.
     let embedding = spec.family.names;
     let name = format!("{}{}.weight", embedding.base, embedding.embed);
     if let Some(rows) = weights.shape(&name).and_then(|shape| shape.first().copied()) {
@@ -422,7 +421,7 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
     Ok(Converted { weights, ..done })
 }
 
-/// The adapter of a run alone.
+/// Writes only the adapter of a run.
 fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
     if found.spec.adapter.is_none() {
         refuse!("{}: it was not trained by an adapter", what.from.display());
@@ -445,7 +444,7 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
     })
 }
 
-/// A model as a run trained it, its adapter included.
+/// Loads a model as a run trained it, including its adapter.
 fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<LoadedModel> {
     let scores = if found.values { 1 } else { found.spec.scores };
     let held = Spec { scores, projections: found.projections, ..found.spec.clone() };
@@ -456,22 +455,22 @@ fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<LoadedModel> 
     Ok(LoadedModel { device: device.clone(), model, params })
 }
 
-/// The model of a checkpoint of a run, on a device.
+/// Loads the model of a run's checkpoint onto a device.
 ///
 /// # Errors
 /// Files that cannot be read or are of another model.
 pub(crate) fn load_checkpoint(device: &Device, folder: &Path, events: &dyn Events) -> Result<LoadedModel> {
     let found = checkpoint(folder, events)?;
-    // Half-precision files are widened in memory, since kernels have no such type.
+    // Half-precision files are widened in memory, since kernels do not support f16.
     let dtype = if stored_type(&found.weights) == DType::Bf16 { DType::Bf16 } else { DType::F32 };
     adapted(device, &found, dtype)
 }
 
-/// Writes the model of a run's newest checkpoint to its folder `model`, or the adapter alone to `adapter`: from the files, through the
-/// memory of the host, for no rank of the run need have room for a whole model.
+/// Writes the model of a run's newest checkpoint to its folder `model`, or the adapter alone to `adapter`. Reads the
+/// files into host memory, since no rank need have room for a whole model.
 ///
 /// # Errors
-/// No such checkpoint; a model that this machine has no memory for.
+/// No such checkpoint; a model that exceeds this machine's memory.
 pub(crate) fn write_model(run: &Path, adapter: &Path, events: &dyn Events) -> Result<()> {
     let found = checkpoint(run, events)?;
     let dtype = stored_type(&found.weights);
@@ -490,10 +489,10 @@ pub(crate) fn write_model(run: &Path, adapter: &Path, events: &dyn Events) -> Re
     exported::remember(&model)
 }
 
-/// Writes a model as a Hugging Face folder; how many weights it has.
+/// Writes a model as a Hugging Face folder; returns its number of weights.
 fn write(found: Found, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32)])) -> Result<u64> {
     let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
-    // Half-precision files are widened in memory, since kernels have no such type.
+    // Half-precision files are widened in memory, since kernels do not support f16.
     let merges = found.spec.adapter.is_some() || !with.is_empty();
     let held = if options.dtype == DType::Bf16 && !merges { DType::Bf16 } else { DType::F32 };
     let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
@@ -522,7 +521,7 @@ fn write(found: Found, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32
     Ok(params.num_elements())
 }
 
-/// A model with what a run did not train as the run held it.
+/// Declares a model with its untrained weights quantized as in the run.
 fn declare(
     device: &Device,
     spec: &Spec,
@@ -533,7 +532,7 @@ fn declare(
     Model::declare_quantized(device, spec, dtype, None, (portion, quantized))
 }
 
-/// Writes a model as a GGUF file; how many weights it has.
+/// Writes a model as a GGUF file; returns its number of weights.
 fn write_gguf(found: &Found, to: &Path, how: GgufType) -> Result<u64> {
     if to.exists() {
         refuse!("{} exists; name another file, or remove it", to.display());
@@ -548,7 +547,7 @@ fn write_gguf(found: &Found, to: &Path, how: GgufType) -> Result<u64> {
     Ok(save_gguf((&found.spec, &found.weights), to, how, keys)?)
 }
 
-/// Writes a model as bitsandbytes stores it, tensor by tensor; how many weights it has.
+/// Writes a model as bitsandbytes stores it, tensor by tensor; returns its number of weights.
 fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, SaveOptions)) -> Result<u64> {
     let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
     let copy = tokenizer_files_for(&found.tokenizer, to)?;
@@ -558,7 +557,7 @@ fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, Sav
     Ok(elements(&found.spec))
 }
 
-/// Writes a model that was trained with rounded projections in the format of those, from their masters; how many weights it has.
+/// Writes a model trained with rounded projections in their format, from master weights; returns its number of weights.
 fn write_rounded(
     found: &Found,
     to: &Path,
@@ -572,14 +571,14 @@ fn write_rounded(
     Ok(elements(&found.spec))
 }
 
-/// Weights of a model.
+/// Returns a model's number of weights.
 fn elements(spec: &Spec) -> u64 {
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
     Model::declare(&nowhere, spec, DType::F32).1.num_elements()
 }
 
 /// # Errors
-/// The folder holds something: nothing of somebody's is overwritten.
+/// The folder is not empty; existing files are never overwritten.
 fn refuse_filled(folder: &Path) -> Result<()> {
     if folder.is_file() {
         refuse!("{} is a file; name a folder to write", folder.display());
@@ -591,7 +590,7 @@ fn refuse_filled(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The type of the first tensor that kernels and files share.
+/// Returns the type of the first tensor whose type kernels support.
 fn stored_type(weights: &SafeTensors) -> DType {
     if weights.names().first().is_some_and(|name| weights.kind(name).is_some()) {
         return stored_dtype(weights);

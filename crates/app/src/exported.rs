@@ -1,5 +1,5 @@
-//! The model that a run has exported: the hashes of its weights, next to its folder, so that a bit that flips there is seen by
-//! whatever reads the run. They are not in the folder itself, which is Hugging Face's.
+//! Hashes of the model that a run exported, written next to its folder, so that readers of the run detect flipped bits.
+//! They are not inside the folder, whose layout is Hugging Face's.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,17 +11,17 @@ use twox_hash::XxHash3_128;
 
 use crate::error::{Context, Result, refuse};
 
-/// In the run's folder.
+/// File of hashes in the run's folder.
 const HASHES: &str = "model.json";
-/// Bytes read at once.
+/// Bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The file of hashes of a model's folder.
+/// Returns the path of the hash file for a model's folder; `None` if it is not a run's `model`.
 fn hashes_of(model: &Path) -> Option<PathBuf> {
     (model.file_name()? == "model").then(|| model.with_file_name(HASHES))
 }
 
-/// Before a model is exported: what is known of an older one is void.
+/// Removes the hashes of an older model, before a new one is exported.
 pub fn forget(model: &Path) -> Result<()> {
     match hashes_of(model).map(|path| (fs::remove_file(&path), path)) {
         Some((Err(error), path)) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -31,7 +31,7 @@ pub fn forget(model: &Path) -> Result<()> {
     }
 }
 
-/// Writes down the hashes of a model that was exported.
+/// Records the hashes of an exported model.
 pub fn remember(model: &Path) -> Result<()> {
     let Some(path) = hashes_of(model) else { return Ok(()) };
     let mut hashes = BTreeMap::new();
@@ -45,10 +45,10 @@ pub fn remember(model: &Path) -> Result<()> {
     Ok(write_file(&path, format!("{:#}\n", serde_json::to_value(hashes)?).as_bytes())?)
 }
 
-/// Compares a model's weights with what its run wrote down, if it is a run's.
+/// Compares a model's weights with the hashes that its run recorded, if it is a run's.
 ///
 /// # Errors
-/// A file that differs or is missing, by name.
+/// A file that differs or is missing, which is named.
 pub fn verify(model: &Path) -> Result<()> {
     let model = fs::canonicalize(model).with_context(|| format!("cannot read {}", model.display()))?;
     let Some(path) = hashes_of(&model).filter(|path| path.is_file()) else { return Ok(()) };

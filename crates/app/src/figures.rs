@@ -1,11 +1,11 @@
-//! What measurements of a model find.
+//! Results of a model's measurements.
 
-/// The figures.
+/// Results of the measurements that were made.
 #[derive(Default)]
 pub struct Figures {
-    /// Loss by position, by the same documents in every bucket where there are long ones.
+    /// Loss by position; every bucket uses the same documents if there are long ones.
     pub position: Option<fathom_eval::ByPosition>,
-    /// What the long context is worth.
+    /// Gain from the long context.
     pub context: Option<fathom_eval::Worth>,
     /// Bits per byte.
     pub bits: Option<fathom_eval::Bits>,

@@ -1,4 +1,4 @@
-//! Continues a prompt.
+//! Generation of text after a prompt.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,32 +16,32 @@ use crate::machine::Machine;
 use crate::models::{self, TextModel};
 use crate::spread::{AskedMesh, Spread};
 
-/// Tokens of an answer, where the context has room for them and nothing is said.
+/// Default number of tokens of an answer, if the context has room for them.
 const MAX_TOKENS: usize = 256;
-/// Bytes of a prompt that are counted at once: encoding takes a hundred times as much memory.
+/// Bytes of a prompt that are encoded at once, since encoding takes a hundred times as much memory.
 const COUNTED_BYTES: usize = 1 << 20;
-/// How long a rank waits for another one, at most.
+/// Timeout of a rank's wait for another one.
 const WAIT: Duration = Duration::from_secs(600);
-/// Tokens more than the whole has, at most, where a text is cut.
+/// Bound on the extra tokens due to cutting a text in two.
 const CUT_TOKENS: usize = 16;
 
-/// What is asked of a model.
+/// Options of a generation.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The text to continue.
+    /// Text to continue.
     pub prompt: String,
-    /// How to choose tokens; the number of them is below.
+    /// Sampling settings; the number of tokens is set below.
     pub sampling: Sampling,
-    /// Maximum number of new tokens; none for 256, or what fits into the context.
+    /// Maximum number of new tokens; `None` for 256, or fewer if the context has no room.
     pub max_tokens: Option<usize>,
-    /// Maximum number of tokens of prompt and answer together; none for the model's context.
+    /// Maximum number of tokens of prompt and answer together; `None` for the model's context.
     pub context_tokens: Option<usize>,
 }
 
-/// Continues a prompt; `stream` takes the text as it comes, and may stop it.
+/// Generates a continuation of a prompt; `stream` receives the text as it is generated, and may stop it.
 ///
 /// # Errors
-/// A prompt that does not fit, settings out of range, no memory.
+/// A prompt that does not fit; settings out of range; out of memory.
 pub fn generate(
     model: &TextModel,
     request: &Request,
@@ -57,29 +57,29 @@ pub fn generate(
         let room = context_tokens.min(spec.learned_positions.unwrap_or(usize::MAX));
         refuse_endless(tokenizer, prompt, room)?;
         let left = room.saturating_sub(tokenizer.encode_prompt(prompt)?.len().max(1));
-        // A prompt that leaves no room is refused by what makes the answer.
+        // A prompt that leaves no room is refused by the engine.
         let max_tokens = request.max_tokens.unwrap_or(MAX_TOKENS.min(left.max(1)));
         let sampling = Sampling { max_tokens, ..request.sampling.clone() };
         Ok(engine.generate(&GenerateRequest::new(Prompt::Text(prompt.clone()), sampling), stream)?)
     })
 }
 
-/// What is asked of ranks, each a thread with a part of the model.
+/// A model split over ranks, each a thread with a part of the weights.
 pub struct SplitModel<'a> {
-    /// The folder of a run, or a Hugging Face folder.
+    /// Folder of a run, or a Hugging Face folder.
     pub model: &'a Path,
-    /// Type of the weights; none for that of the files.
+    /// Type of the weights; `None` for that of the files.
     pub dtype: Option<DType>,
-    /// What the ranks share.
+    /// Machine that the ranks share.
     pub machine: &'a Machine,
-    /// The ranks.
+    /// Mesh of the ranks.
     pub mesh: AskedMesh,
-    /// Receives what is worth knowing of them.
+    /// Receives notes about the ranks.
     pub events: &'a dyn Events,
 }
 
 impl SplitModel<'_> {
-    /// How the ranks share the model.
+    /// Returns the grid over which the model is split.
     fn grid(&self) -> Result<Grid> {
         let opened = fathom_model::open(&models::model_folder(self.model)?)?;
         let dtype = self.dtype.unwrap_or_else(|| models::stored_dtype(&opened.source));
@@ -88,10 +88,10 @@ impl SplitModel<'_> {
         Ok(grid)
     }
 
-    /// As [`generate`], by all ranks together.
+    /// [`generate`], by all ranks together.
     ///
     /// # Errors
-    /// As [`generate`]; no model there, one that cannot be cut like that, no memory for its parts.
+    /// Those of [`generate`]; no model there; a model that cannot be split so; no memory for its parts.
     pub fn generate(&self, request: &Request, stream: &mut dyn FnMut(&str) -> Flow) -> Result<Generation> {
         let SplitModel { model, dtype, machine, .. } = *self;
         let grid = self.grid()?;
@@ -108,7 +108,7 @@ impl SplitModel<'_> {
                 link.abort("the answer is not wanted any more");
                 return answer;
             }
-            // A rank that failed says why, and the others go on with anything.
+            // If a rank failed, its reason is returned; the answer of the others is then meaningless.
             ready.loaded.device.mesh.check().map_err(link)?;
             answer
         };
@@ -121,7 +121,7 @@ impl SplitModel<'_> {
     }
 }
 
-/// Refuses a long prompt as soon as its beginning fills the context, before all of it is encoded.
+/// Refuses a long prompt once its beginning fills the context, before all of it is encoded.
 fn refuse_endless(tokenizer: &Tokenizer, prompt: &str, room: usize) -> Result<()> {
     if prompt.len() <= COUNTED_BYTES {
         return Ok(());

@@ -1,20 +1,20 @@
-//! What this machine's processor and its memory give a job.
+//! Processor and memory that this machine offers a job.
 
 use fathom_base::memory::Memory;
 use fathom_cpu::isa::Isa;
 
 use crate::error::{Result, refuse};
 
-/// The memory budget where the system does not say what there is.
+/// Memory budget if the system does not report its memory.
 pub const UNKNOWN_MEMORY: u64 = 8 << 30;
 
-/// The most threads that a process may be given.
+/// Maximum number of threads of a process.
 const MAX_THREADS: usize = 4096;
 
-/// The instruction-set mask that the environment asks for (`FATHOM_ISA`).
+/// Returns the instruction set that the environment asks for (`FATHOM_ISA`).
 ///
 /// # Errors
-/// A name that is none of an instruction set.
+/// An unknown name.
 pub fn isa_mask() -> Result<Option<Isa>> {
     let Ok(name) = std::env::var("FATHOM_ISA") else { return Ok(None) };
     let names: Vec<&str> = Isa::ALL.iter().map(|isa| isa.name()).collect();
@@ -25,10 +25,10 @@ pub fn isa_mask() -> Result<Option<Isa>> {
     Ok(isa)
 }
 
-/// A number of threads; for 0 what the environment says (`FATHOM_THREADS`), else all cores.
+/// Returns the number of threads; for 0, that of the environment (`FATHOM_THREADS`), else one per core.
 ///
 /// # Errors
-/// A variable that is no number of threads.
+/// A variable that is not a number of threads.
 pub fn threads(threads: usize) -> Result<usize> {
     if threads > 0 {
         return Ok(threads);
@@ -42,12 +42,12 @@ pub fn threads(threads: usize) -> Result<usize> {
     }
 }
 
-/// Nine tenths of the memory that is available now.
+/// Returns nine tenths of the memory that is available now.
 pub fn default_budget() -> u64 {
     most(|memory| memory.available_bytes)
 }
 
-/// Nine tenths of all memory that this process may use, whatever happens to be free.
+/// Returns nine tenths of all memory that this process may use, whether or not it is free now.
 pub fn whole_budget() -> u64 {
     most(|memory| memory.total_bytes)
 }

@@ -1,4 +1,4 @@
-//! A job as a value: what a recipe comes to, resolved once.
+//! A job as a value: a recipe, resolved once.
 
 use std::path::{Path, PathBuf};
 
@@ -15,21 +15,21 @@ use crate::library::placed;
 use crate::machine::Machine;
 use crate::models::{model_folder, scoring};
 
-/// A recipe with all that follows from it before anything runs. `plan`, `train` and `inspect` work on one.
+/// A recipe with everything that follows from it before anything runs. `plan`, `train` and `inspect` take one.
 pub struct Job {
-    /// The recipe, and where each of its values was written.
+    /// The recipe, with the source of each of its values.
     pub loaded: Loaded<Recipe>,
     /// The specification before each stage.
     pub specs: Vec<Spec>,
-    /// The specification after the last one.
+    /// The specification after the last stage.
     pub trained: Spec,
     /// The mesh of each stage.
     pub ranks: Vec<Ranks>,
-    /// What computes.
+    /// Hardware that the job runs on.
     pub machine: Machine,
     /// The run's folder.
     pub folder: PathBuf,
-    /// Where its adapter is written, if not in that.
+    /// Folder of the trained adapter, if it is outside the run's.
     pub exports: Option<PathBuf>,
 }
 
@@ -37,8 +37,8 @@ impl Job {
     /// Resolves a recipe.
     ///
     /// # Errors
-    /// A model that cannot be read, a mesh that cannot be, and stages that do not follow from each other, each with the place
-    /// where that was written.
+    /// A model that cannot be read, an impossible mesh, or stages that do not follow from each other, each with its
+    /// place in the recipe.
     pub fn new(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
         let resolve = || Ok((ranks(&loaded.value)?, specs(&loaded.value)?));
         let (ranks, (specs, trained)) = resolve().map_err(|error| placed(&loaded, error))?;
@@ -52,52 +52,52 @@ impl Job {
         &self.loaded.value
     }
 
-    /// Whether it is of one of several adapters in one run.
+    /// Returns whether the job trains one of several adapters of a run.
     pub fn is_one_of_several(&self) -> bool {
         self.exports.is_some()
     }
 
-    /// Ranks of the whole mesh, the same in every stage.
+    /// Returns the number of ranks of the mesh, which is the same in every stage.
     pub fn world(&self) -> usize {
         self.ranks[0].grid.ranks()
     }
 
-    /// An error about a recipe's value, with the place where that was written.
+    /// Adds the place of a value in the recipe to an error about it.
     pub fn placed(&self, error: Error) -> Error {
         placed(&self.loaded, error)
     }
 
-    /// The run's log.
+    /// Path of the run's log.
     pub fn log(&self) -> PathBuf {
         self.folder.join("metrics.jsonl")
     }
 
-    /// The run's page.
+    /// Path of the run's report.
     pub fn page(&self) -> PathBuf {
         self.folder.join("report.html")
     }
 
-    /// The folder of the run's checkpoints.
+    /// Folder of the run's checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.folder.join("checkpoints")
     }
 
-    /// The folder of the text as tokens.
+    /// Folder of the tokenized text.
     pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    /// The folder of the trained model.
+    /// Folder of the trained model.
     pub fn model(&self) -> PathBuf {
         self.folder.join("model")
     }
 
-    /// The folder of the trained adapter.
+    /// Folder of the trained adapter.
     pub fn adapter(&self) -> PathBuf {
         self.exports.clone().unwrap_or_else(|| self.folder.join(FOLDER))
     }
 
-    /// The folder of the model that the recipe starts from, if it does from one.
+    /// Returns the folder of the model that the recipe starts from, if any.
     ///
     /// # Errors
     /// No model there.
@@ -106,17 +106,17 @@ impl Job {
     }
 }
 
-/// The mesh of each stage.
+/// Returns the mesh of each stage.
 ///
 /// # Errors
-/// A mesh that cannot be.
+/// An impossible mesh.
 pub fn ranks(recipe: &Recipe) -> Result<Vec<Ranks>> {
     Ok((0..recipe.stage.len())
         .map(|index| stage::ranks(recipe, index))
         .collect::<fathom_train::Result<_>>()?)
 }
 
-/// The specification that a recipe starts from.
+/// Returns the specification that a recipe starts from.
 ///
 /// # Errors
 /// A model that cannot be read.
@@ -129,10 +129,10 @@ pub fn first_spec(recipe: &Recipe) -> Result<Spec> {
     shaped(recipe, spec)
 }
 
-/// A model with the heads that its objective asks, and with the adapter that is trained.
+/// Adds the heads that the objective requires, and the adapter that is trained, to a specification.
 ///
 /// # Errors
-/// The model has other heads; an adapter that does not fit.
+/// A model with other heads; an adapter that does not fit.
 pub(crate) fn shaped(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     let mut spec = scoring(spec, recipe.objective.scores())?;
     if recipe.rl.has_values() {
@@ -142,22 +142,22 @@ pub(crate) fn shaped(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     Ok(adapted(recipe, spec)?)
 }
 
-/// What is trained besides to compare hidden states with those of a teacher of another width.
+/// Returns the projections that are trained to compare hidden states with those of a teacher of another width.
 fn projections(recipe: &Recipe, spec: &Spec) -> Result<Option<StateProjections>> {
     let objective = &recipe.objective;
     let Some(teacher) = objective.runs_teacher().filter(|_| !objective.hidden_pairs.is_empty()) else {
         return Ok(None);
     };
     let columns = read_spec(teacher)?.hidden;
-    // Pairs that are none are refused where the objective is made.
+    // Invalid pairs are refused when the objective is made.
     let count = Hidden::parse(&objective.hidden_pairs).map_or(0, |pairs| pairs.len());
     Ok((columns != spec.hidden && count > 0).then_some(StateProjections { count, columns }))
 }
 
-/// The specification after the first `stages` stages.
+/// Returns the specification after the first `stages` stages.
 ///
 /// # Errors
-/// As [`first_spec`], and stages that do not follow from each other.
+/// Those of [`first_spec`], and stages that do not follow from each other.
 pub(crate) fn after(recipe: &Recipe, stages: usize) -> Result<Spec> {
     let mut spec = first_spec(recipe)?;
     for (index, table) in recipe.stage.iter().enumerate().take(stages) {
@@ -170,7 +170,7 @@ fn read_spec(folder: &Path) -> Result<Spec> {
     Ok(open_config(&model_folder(folder)?)?.0)
 }
 
-/// The specification before each stage, and that after the last.
+/// Returns the specification before each stage, and the one after the last.
 fn specs(recipe: &Recipe) -> Result<(Vec<Spec>, Spec)> {
     let mut spec = first_spec(recipe)?;
     let mut specs = Vec::new();

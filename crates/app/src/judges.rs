@@ -1,5 +1,5 @@
-//! Rewards that models give: the score of a trained reward model, and the number in what a judge writes. Their weights lie on the run's own
-//! device, whole, and on the ranks that score; they are not trained.
+//! Rewards given by models: the score of a trained reward model, or the number in a judge's text. Their weights are not
+//! trained; they are kept whole on the run's device, on the ranks that score.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,14 +25,14 @@ use crate::events::Silent;
 use crate::models::{self, TextModel, model_folder};
 use fathom_model::LoadedModel;
 
-/// Tokens that go through a reward model together.
+/// Tokens per batch of a reward model.
 const TOKENS: usize = 8192;
-/// Tokens that a judge reads at once.
+/// Tokens of a judge's prompt per forward pass.
 const CHUNK_TOKENS: usize = 1024;
-/// Tokens that a judge writes at most, where nothing is said.
+/// Default limit on the tokens that a judge writes.
 const WRITES: usize = 64;
 
-/// A model that is asked.
+/// A reward model or a judge.
 struct Asked {
     loaded: LoadedModel,
     tokenizer: Tokenizer,
@@ -40,7 +40,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Where the model of a table is, and what it is.
+    /// Returns the folder and specification of a table's model.
     fn find(table: &RewardTable, file: &Path) -> Result<(PathBuf, Spec)> {
         let RewardTable { name, rule, model, .. } = table;
         let Some(path) = model else {
@@ -61,9 +61,9 @@ impl Asked {
         Ok((folder, spec))
     }
 
-    /// The model in a folder; on a machine without data its shapes alone.
+    /// Opens the model in a folder; on a machine without data, only declares its shapes.
     fn open((folder, spec): (&Path, &Spec), (device, dtype): (&Device, DType)) -> Result<Asked> {
-        // Who scores does so alone, whatever the mesh.
+        // A scoring rank works alone, whatever the mesh.
         let device = Device { mesh: Mesh::alone(), ..device.clone() };
         let tokenizer = models::tokenizer(folder)?;
         let template = Template::from_dir(folder, &tokenizer)?;
@@ -86,22 +86,22 @@ impl Asked {
     }
 }
 
-/// The models that judge answers on a device, each in memory once, whoever asks it.
+/// Reward models and judges on a device, each loaded once and shared by the rewards that use it.
 pub struct Judges {
     device: Device,
     held: RefCell<BTreeMap<PathBuf, Rc<Asked>>>,
 }
 
 impl Judges {
-    /// None yet.
+    /// Makes an empty set for a device.
     pub fn on(device: &Device) -> Judges {
         Judges { device: device.clone(), held: RefCell::default() }
     }
 
-    /// The part that asks a table's model, whose weights are of the type if it is not there yet.
+    /// Returns the reward of a table's model, which is loaded with weights of type `dtype` unless it is loaded already.
     ///
     /// # Errors
-    /// No model there, or one of another kind; a template or a pattern that says nothing.
+    /// No model there, or one of another kind; an invalid template or pattern.
     pub fn part(&self, table: &RewardTable, file: &Path, dtype: DType) -> Result<Box<dyn Reward>> {
         if !scores(&self.device.mesh) {
             return Ok(Box::new(Elsewhere));
@@ -134,7 +134,7 @@ impl Judges {
         Ok(Box::new(JudgeModel { asked, template, number, max_tokens }))
     }
 
-    /// The model of a table.
+    /// Returns the model of a table, loading it if necessary.
     fn asked(&self, table: &RewardTable, file: &Path, dtype: DType) -> Result<Rc<Asked>> {
         let (folder, spec) = Asked::find(table, file)?;
         let held = self.held.borrow().get(&folder).cloned();
@@ -146,10 +146,10 @@ impl Judges {
         Ok(asked)
     }
 
-    /// The parts of a recipe's rewards that ask a model.
+    /// Returns those of a recipe's rewards that use a model.
     ///
     /// # Errors
-    /// As [`Judges::part`].
+    /// Those of [`Judges::part`].
     pub fn parts(&self, recipe: &Recipe) -> Result<Vec<WeightedReward>> {
         let Some(file) = &recipe.rl.reward else { return Ok(Vec::new()) };
         let dtype = models::precision(recipe.model.precision);
@@ -161,20 +161,20 @@ impl Judges {
         tables.map(part).collect()
     }
 
-    /// The same of the other adapters of a run of several.
+    /// [`Judges::parts`], for the other adapters of a run of several.
     ///
     /// # Errors
-    /// As [`Judges::part`].
+    /// Those of [`Judges::part`].
     pub fn parts_of_others(&self, recipe: &Recipe) -> Result<Vec<WeightedReward>> {
         let others = recipe.over_same_base().map(|other| self.parts(&other));
         Ok(others.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 }
 
-/// Bytes of the weights of a run's judges, those of all of its adapters.
+/// Returns the bytes of the weights of a run's judges, over all of its adapters.
 ///
 /// # Errors
-/// As [`Judges::part`].
+/// Those of [`Judges::part`].
 pub fn bytes(recipe: &Recipe, profile: &Profile) -> Result<u64> {
     let device = Device::new(Arc::new(Meta::new(profile.clone())), u64::MAX);
     let judges = Judges::on(&device);
@@ -183,7 +183,7 @@ pub fn bytes(recipe: &Recipe, profile: &Profile) -> Result<u64> {
     Ok(device.pool.usage().peak_reserved)
 }
 
-/// A model that another rank asks.
+/// A model that runs on another rank.
 struct Elsewhere;
 
 impl Reward for Elsewhere {
@@ -192,10 +192,10 @@ impl Reward for Elsewhere {
     }
 }
 
-/// Scores prompts with answers by a reward model.
+/// Makes a reward from a reward model.
 ///
 /// # Errors
-/// One that is no reward model.
+/// Not a reward model.
 pub fn scorer(ready: TextModel) -> Result<Box<dyn Reward>> {
     let TextModel { folder, tokenizer, loaded } = ready;
     if loaded.model.spec.scores == 0 {
@@ -212,15 +212,16 @@ pub fn scorer(ready: TextModel) -> Result<Box<dyn Reward>> {
 /// A trained reward model.
 struct Scorer {
     asked: Rc<Asked>,
-    /// Which of its scores.
+    /// Index of the score that is used.
     output: usize,
-    /// The score of an answer without text; of none the model is asked.
+    /// Score of an answer without text; if `None`, the model scores such answers too.
     empty: Option<f64>,
 }
 
 impl Scorer {
-    /// A prompt with an answer, as reward models are taught: the score is that of the last token, which ends the text. So an answer
-    /// without text has one as well, as in verl; TRL's PPO takes the one before it, the prompt's last.
+    /// Returns the ids of a prompt with an answer, in the form that reward models are trained on: the score is taken at
+    /// the last token, which ends the text. An answer without text is therefore scored too, as in verl; TRL's PPO uses
+    /// the token before it, the prompt's last.
     fn ids(&self, answer: &Answered<'_>) -> std::result::Result<Vec<u32>, String> {
         let (tokenizer, text) = (&self.asked.tokenizer, answer.text);
         let said = |error: fathom_text::Error| error.to_string();
@@ -268,24 +269,24 @@ impl Reward for Scorer {
     }
 }
 
-/// A model that is asked for a number.
+/// A judge: a language model that is asked for a number.
 struct JudgeModel {
     asked: Rc<Asked>,
-    /// What it is asked.
+    /// Template of the question.
     template: String,
-    /// Where the number is in what it writes.
+    /// Extracts the number from the judge's text.
     number: Number,
     max_tokens: usize,
 }
 
 impl JudgeModel {
-    /// What the judge is asked of an answer.
+    /// Returns the judge's question about an answer.
     fn question(&self, answer: &Answered<'_>) -> std::result::Result<String, String> {
         let rows = self.asked.loaded.device.machine.has_data();
         put_in(&self.template, &|key| match key {
             "prompt" => Ok(Some(answer.prompt.to_string())),
             "answer" => Ok(Some(answer.text.to_string())),
-            // A plan has no rows.
+            // Plans have no rows.
             _ => value(answer.row, key).or_else(|why| if rows { Err(why) } else { Ok(Some(String::new())) }),
         })
     }
@@ -304,8 +305,8 @@ impl JudgeModel {
     }
 }
 
-/// A template with texts in the place of `{key}`: those that `of` knows. `{{` and the `}}` that closes it are braces; every other brace
-/// stays as it is, so that JSON needs no escapes. Texts are put in once: what is in them is not looked at.
+/// Replaces each `{key}` that `of` knows in a template. `{{` and its matching `}}` become braces; all other braces
+/// stay, so that JSON needs no escapes. Inserted texts are not expanded again.
 fn put_in(
     template: &str,
     of: &dyn Fn(&str) -> std::result::Result<Option<String>, String>,
@@ -338,7 +339,7 @@ fn put_in(
     Ok(text)
 }
 
-/// What a row has for a key of the template; none of what is no word.
+/// Returns a row's value for a key of the template; `None` if the key is not a word.
 fn value(row: &Map<String, Value>, key: &str) -> std::result::Result<Option<String>, String> {
     match row.get(key) {
         Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -353,7 +354,7 @@ fn value(row: &Map<String, Value>, key: &str) -> std::result::Result<Option<Stri
 }
 
 impl Reward for JudgeModel {
-    /// A judge that writes no number says nothing of the answer.
+    /// An answer for which the judge writes no number gets no score.
     fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
         let ids = answers.iter().map(|answer| self.ids(&self.question(answer)?));
         let ids: Vec<Vec<u32>> = ids.collect::<std::result::Result<_, _>>()?;

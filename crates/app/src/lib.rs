@@ -1,7 +1,8 @@
-//! A job as a value, and what a program does with it.
+//! Jobs as values, and the functions that work on them.
 //!
-//! A recipe becomes a [`Job`] once: what computes, the specification and the mesh of every stage, the run's folder. Functions take
-//! a job, or a small request where there is no recipe, and return values; what happens on the way they report to [`Events`]:
+//! A recipe is resolved once into a [`Job`]: the machine, the specification and mesh of every stage, the run's folder.
+//! Functions take a job, or a small request if there is no recipe, and return values; they report progress to
+//! [`Events`]:
 //!
 //! ```no_run
 //! # fn main() -> fathom_app::Result<()> {
@@ -16,10 +17,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Mathematics and memory panic; every function here catches that and returns it as an [`Error`].
+//! Tensor operations and allocations panic on failure; every function here catches that and returns it as an [`Error`].
 //!
-//! This crate knows nothing of arguments and terminals: it prints nothing, ends no process, and keeps nothing from one job to the
-//! next.
+//! This crate has no notion of arguments or terminals: it prints nothing, never exits the process, and keeps no state
+//! between jobs.
 
 pub mod adapters;
 pub mod budgets;

@@ -1,4 +1,4 @@
-//! The recipes inside the binary.
+//! Recipes shipped in the binary.
 
 use fathom_base::Error as Unloadable;
 use fathom_base::recipe::{Form, Group, Layers, Library, Loaded, header};
@@ -7,7 +7,7 @@ use fathom_train::recipe::Recipe;
 use crate::error::{Error, Result};
 use crate::models;
 
-/// Groups of recipes by heading: their texts, from the folder `recipes`, and the names of each group.
+/// Defines groups of recipes: their texts, from the folder `recipes`, and the names of each group under its heading.
 macro_rules! shipped {
     ($entries:ident, $groups:ident, $folder:literal: $($heading:literal: $($name:literal)*;)*) => {
         const $entries: &[(&str, &str)] =
@@ -71,20 +71,20 @@ shipped!(CURATE_ENTRIES, CURATE_GROUPS, "curate/":
         "arxiv";
 );
 
-/// The recipes of one form: what differs by a model, a length or a mesh.
+/// Recipes made from one form, which differ by model, length or mesh.
 const MODELS: Form<'static> = Form {
     text: include_str!("../../../recipes/models/form.txt"),
     sizes: include_str!("../../../recipes/models/sizes.toml"),
     runs: include_str!("../../../recipes/models/runs.toml"),
 };
 
-/// The recipes of `fathom train` and `fathom plan`.
+/// Recipes of `fathom train` and `fathom plan`.
 pub const LIBRARY: Library<'static> = Library::new(TRAIN_ENTRIES).with_form(MODELS);
 
-/// The recipes of `fathom curate`.
+/// Recipes of `fathom curate`.
 pub const CURATE: Library<'static> = Library::new(CURATE_ENTRIES);
 
-/// All recipes by group, in the order in which they are listed.
+/// Returns all recipes by group, in listing order.
 ///
 /// # Errors
 /// A table of recipes that cannot be read.
@@ -103,7 +103,7 @@ pub fn groups() -> Result<Vec<(Library<'static>, Group)>> {
     Ok(all)
 }
 
-/// The shipped recipes of `fathom curate` with what they are for, as its help shows them.
+/// Returns the shipped recipes of `fathom curate` with their purposes, as its help shows them.
 pub fn curations() -> String {
     let about = |name: &str, text: &str| header(name, text, "about").ok().flatten().unwrap_or_default();
     let line = |(name, text): &(&str, &str)| format!("\n  {name:<14}  {}", about(name, text));
@@ -111,24 +111,24 @@ pub fn curations() -> String {
     format!("Shipped recipes (`fathom recipes show NAME` prints one):{lines}")
 }
 
-/// Whether a name is a shipped recipe of `fathom curate`.
+/// Returns whether a name is a shipped recipe of `fathom curate`.
 pub fn is_curation(name: &str) -> bool {
     CURATE_ENTRIES.iter().any(|(known, _)| *known == name)
 }
 
-/// A named recipe or file with settings over it.
+/// Returns the layers of a named recipe or file with settings over it.
 pub fn layers(name: &str, settings: &[String]) -> Layers<'static> {
     Layers::with_library(LIBRARY).recipe(name).sets(settings)
 }
 
-/// Loads layers into a recipe whose numbers can be planned and run. What a person sets displaces what a shipped recipe says that makes no
-/// sense with it ([`fathom_train::outdated`]).
+/// Loads layers into a recipe that can be planned and run. Values set by the user displace values of a shipped recipe
+/// that make no sense with them ([`fathom_train::outdated`]).
 ///
 /// # Errors
-/// What is wrong with it, and where that was written.
+/// An invalid recipe, with the place where it is wrong.
 pub fn load(mut layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     let mut loaded = resolve(layers.clone())?;
-    // A displaced value is a default, which nothing displaces: this ends.
+    // A displaced value becomes a default, and defaults are not displaced, so this terminates.
     while let Some((path, by)) = fathom_train::outdated(&loaded) {
         layers = layers.displaced(&path, &by);
         loaded = resolve(layers.clone())?;
@@ -141,7 +141,7 @@ pub fn load(mut layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     Ok(loaded)
 }
 
-/// An error about a recipe's value, with the place where that was written.
+/// Adds the place of a value in the recipe to an error about it.
 pub fn placed(loaded: &Loaded<Recipe>, error: Error) -> Error {
     match error {
         Error::Train(fathom_train::Error::Recipe { key, message }) => loaded.refuse(&key, message).into(),
@@ -149,10 +149,10 @@ pub fn placed(loaded: &Loaded<Recipe>, error: Error) -> Error {
     }
 }
 
-/// Loads layers into a recipe with at least one stage, to be looked at.
+/// Loads layers into a recipe with at least one stage, without checking that it can run.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
     let mut loaded: Loaded<Recipe> = Loaded::load(layers).map_err(|error| match error {
         Unloadable::UnknownRecipe { name, place, .. } if is_curation(&name) => Unloadable::UnknownRecipe {
@@ -160,7 +160,7 @@ pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
             name,
             place,
         },
-        // All names are too many for a message.
+        // There are too many names to list in a message.
         Unloadable::UnknownRecipe { name, place, hint } if !hint.starts_with("did you mean") => {
             let hint = "`fathom recipes ls` lists them (a file's name ends in .toml)".to_string();
             Unloadable::UnknownRecipe { name, place, hint }
@@ -175,7 +175,8 @@ pub fn resolve(layers: Layers<'static>) -> Result<Loaded<Recipe>> {
 mod tests {
     use super::*;
 
-    /// A row that does not fit the form is refused when it is looked up; what no row fills or names would stay.
+    /// A row that does not fit the form is refused on lookup; placeholders that no row fills, and unused tables, are
+    /// detected here.
     #[test]
     fn shipped_recipes_resolve_and_their_tables_have_nothing_else() {
         let listed: Vec<String> = groups()

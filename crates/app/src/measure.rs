@@ -1,4 +1,4 @@
-//! Measures a model in the middle of a run: loss by position, bits per byte, needles. Wiring of the engine into `eval`.
+//! Measurements of a model during a run: loss by position, bits per byte, needles. Connects the engine to `eval`.
 
 use fathom_base::Score;
 use fathom_base::clock::Deadline;
@@ -17,48 +17,48 @@ use fathom_train::recipe::Recipe;
 use crate::error::Result;
 use crate::figures::Figures;
 
-/// Tokens that a prompt leaves for its answer.
+/// Tokens reserved for the answer after a prompt.
 pub const ANSWER_TOKENS: usize = 64;
-/// Shortest needle prompt.
+/// Length of the shortest needle prompt, in tokens.
 const SHORTEST_NEEDLE: usize = 256;
-/// Texts that needles lie in.
+/// Number of texts that needles are hidden in.
 const FILLER_TEXTS: usize = 8;
 
-/// What is measured on.
+/// Model and data of a measurement.
 pub struct Subject<'a> {
-    /// The model.
+    /// Model to measure.
     pub of: ModelView<'a>,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub tokenizer: &'a Tokenizer,
-    /// The stores with the held-out documents.
+    /// Stores with the held-out documents.
     pub stores: &'a Stores,
 }
 
-/// How much is measured.
+/// Extent of a measurement.
 #[derive(Clone, Debug)]
 pub struct Extent {
-    /// When it is, for the log.
+    /// Point of the run, for the log.
     pub moment: Moment,
-    /// Longest sequence.
+    /// Longest sequence, in tokens.
     pub tokens: usize,
-    /// Context of bits per byte, and the one that a longer context is compared with.
+    /// Context of bits per byte, and the short context with which a longer one is compared.
     pub context: usize,
-    /// When everything has to have ended; none measures as much as the recipe says.
+    /// Deadline for the whole measurement; `None` measures as much as the recipe says.
     pub deadline: Option<Deadline>,
-    /// What is measured.
+    /// Parts to measure.
     pub parts: Parts,
 }
 
-/// What is measured.
+/// Parts of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
     /// Everything.
     All,
-    /// Needles alone.
+    /// Needles only.
     Needles,
 }
 
-/// Measures and writes the events.
+/// Measures a model and logs the results.
 pub fn measure(
     subject: &Subject<'_>,
     recipe: &Recipe,
@@ -74,7 +74,7 @@ pub fn measure(
     let mut engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
     let mut documents = real_ids(subject)?;
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
-    // Of the time that is left. What a part does not need those after it have.
+    // A share of the time left; time that a part does not use goes to the parts after it.
     let part = |share: f64| extent.deadline.as_ref().map(|deadline| deadline.part(share));
     let mut figures = Figures::default();
     let of = &extent.moment;
@@ -100,7 +100,7 @@ pub fn measure(
     Ok(figures)
 }
 
-/// Writes what was found.
+/// Logs the results.
 fn log(figures: &Figures, of: &Moment, metrics: &mut MetricsWriter) -> Result<()> {
     let Figures { position, context, bits, answers, needles } = figures;
     let bits = bits.as_ref().map(|bits| bits.to_event(&format!("held-out, {}", of.when), of));
@@ -115,7 +115,7 @@ fn log(figures: &Figures, of: &Moment, metrics: &mut MetricsWriter) -> Result<()
     Ok(())
 }
 
-/// The stores' held-out documents of real text, ids without the end-of-text token.
+/// Returns the stores' held-out documents of real text; ids without the end-of-text token.
 ///
 /// # Errors
 /// A store that cannot be read.
@@ -148,16 +148,17 @@ fn bits(
     Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, extent.context, &limits)?))
 }
 
-/// Documents in an order that does not depend on length, so that a short budget still measures a mixture.
+/// Returns the documents in an order independent of their length, so that a short time limit still measures a mixture.
 fn mixed<'a>(documents: &'a [Vec<u32>], tokenizer: &'a Tokenizer) -> impl Iterator<Item = HeldOut> + 'a {
     let order = fathom_eval::mixed(documents);
     order.into_iter().map(|ids| HeldOut { text: tokenizer.decode(ids), ids: ids.clone() })
 }
 
-/// Bits per byte of about this many tokens of the held-out text, the same ones whenever it is asked; `None` without any.
+/// Measures bits per byte on about this many tokens of the held-out text, always the same ones; `None` without held-out
+/// text.
 ///
 /// # Errors
-/// Stores that cannot be read, or a model that gives no numbers.
+/// Stores that cannot be read; non-finite losses.
 pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result<Option<fathom_eval::Bits>> {
     let documents = real_ids(subject)?;
     if documents.is_empty() {
@@ -180,7 +181,7 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
     Ok(Some(bits_per_byte(&mut engine, subject.tokenizer, some, context, &all)?))
 }
 
-/// How the model answers the held-out lessons of the stores; `None` without any.
+/// Measures the model on the stores' held-out lessons; `None` without any.
 fn answers(
     engine: &mut Engine<'_>,
     subject: &Subject<'_>,
@@ -240,14 +241,15 @@ fn needles(
     Ok(Some(find_needles(engine, subject.tokenizer, &spec)?))
 }
 
-/// Lengths of needle prompts, each twice the one before, up to `tokens`, for a model that takes `room` tokens with the answer.
+/// Returns the lengths of needle prompts: powers of two times the shortest, up to `tokens`, for a model with room for
+/// `room` tokens including the answer.
 pub fn needle_lengths(tokens: usize, room: usize) -> Vec<usize> {
     let most = tokens.min(room.saturating_sub(ANSWER_TOKENS));
     let lengths = std::iter::successors(Some(SHORTEST_NEEDLE), |length| length.checked_mul(2));
     lengths.take_while(|length| *length <= most).collect()
 }
 
-/// Lines of the first of these texts, for needles to lie between.
+/// Returns the lines of the first few texts, between which needles are hidden.
 pub fn needle_filler(texts: impl Iterator<Item = String>) -> Vec<String> {
     let lines = |text: String| text.lines().map(str::to_string).collect::<Vec<_>>();
     texts.take(FILLER_TEXTS).flat_map(lines).filter(|line| !line.trim().is_empty()).collect()
@@ -257,7 +259,7 @@ pub fn needle_filler(texts: impl Iterator<Item = String>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Positions that are learned end, and the answer comes behind the prompt.
+    /// A learned position table is finite, and the answer follows the prompt.
     #[test]
     fn needles_leave_room_for_the_answer() {
         assert_eq!(needle_lengths(1024, 1024 + ANSWER_TOKENS), [256, 512, 1024]);

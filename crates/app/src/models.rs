@@ -1,4 +1,4 @@
-//! Models from folders: where they are, their weights on a device, their tokenizers.
+//! Models in folders: paths, weights on a device, tokenizers.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::events::{Events, Silent};
 use crate::exported;
 use crate::machine::Machine;
 
-/// The element type of a precision.
+/// Returns the element type of a precision.
 pub fn precision(precision: Precision) -> DType {
     match precision {
         Precision::Bf16 => DType::Bf16,
@@ -31,10 +31,11 @@ pub fn precision(precision: Precision) -> DType {
     }
 }
 
-/// The Hugging Face folder of a path: the path itself, or the `model` folder of a run. A GGUF file stands for one.
+/// Returns the Hugging Face folder of a path: the path itself, or the `model` folder of a run. A GGUF file is accepted
+/// in its place.
 ///
 /// # Errors
-/// Neither is one.
+/// Neither is a model.
 pub fn model_folder(path: &Path) -> Result<PathBuf> {
     if gguf::is_file(path) {
         return Ok(path.to_path_buf());
@@ -51,12 +52,12 @@ pub fn model_folder(path: &Path) -> Result<PathBuf> {
         })
 }
 
-/// Whether a path is an encoder's folder.
+/// Returns whether a path is the folder of an encoder.
 pub(crate) fn is_encoder(path: &Path) -> bool {
     model_folder(path).is_ok_and(|folder| folder.is_dir() && EncoderSpec::is_of(&folder))
 }
 
-/// The end of a message about a path without a model: what to do if it is a name of the Hugging Face hub.
+/// Returns the end of a message about a path without a model: advice if the path is a name on the Hugging Face Hub.
 pub(crate) fn or_on_the_hub(path: &Path) -> String {
     let advice = |advice| format!("; {advice} (a plan needs its config.json alone)");
     hub::advice(path).map(advice).unwrap_or_default()
@@ -77,11 +78,11 @@ pub fn load(
     load_part(device, folder, dtype, &how, events)
 }
 
-/// As [`load`], for a model that is asked and not trained: blocks of a GGUF file, and linears in few bits with scales of groups, stay
-/// packed where the machine multiplies with them.
+/// [`load`] for inference: blocks of a GGUF file, and linear layers quantized in groups, stay packed if the machine can
+/// multiply them in packed form.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub fn load_stored(
     device: &Device,
     folder: &Path,
@@ -91,10 +92,10 @@ pub fn load_stored(
     load_held(device, folder, dtype, None, events)
 }
 
-/// As [`load_stored`], with projections as the run of an adapter held them, if it did.
+/// [`load_stored`], with projections quantized as in an adapter's run, if it quantized them.
 ///
 /// # Errors
-/// As [`load`], and a model that cannot be held so.
+/// Those of [`load`], and a model that cannot be quantized so.
 pub(crate) fn load_held(
     device: &Device,
     folder: &Path,
@@ -112,10 +113,10 @@ pub(crate) fn load_held(
     Ok(LoadedModel { device: device.clone(), model, params })
 }
 
-/// As [`load`], with the adapter of a folder or a run if one is given.
+/// [`load`], with an adapter (its folder, or its run's) if one is given.
 ///
 /// # Errors
-/// As [`load`], and an adapter of another base.
+/// Those of [`load`], and an adapter of another base.
 pub fn load_with(
     device: &Device,
     folder: &Path,
@@ -146,19 +147,20 @@ fn load_adapted(
 /// Opens the disk behind the weights of a model.
 pub(crate) type OpenDisk<'a> = dyn Fn(&Spec, DType) -> Result<Option<Rc<StateDisk>>> + 'a;
 
-/// How a rank holds its part of a model.
+/// Options of a rank's part of a model.
 pub(crate) struct How<'a> {
-    /// Gives the disk behind the weights.
+    /// Opens the disk behind the weights.
     pub disk: &'a OpenDisk<'a>,
-    /// As they share it.
+    /// Ranks that share the model.
     pub ranks: &'a Ranks,
-    /// What of it is in few bits.
+    /// Quantization of the weights, if any.
     pub quantized: Option<&'a Quantized>,
-    /// What a run adds to the model.
+    /// Adds a run's own parts to the specification.
     pub adapt: &'a dyn Fn(Spec) -> Result<Spec>,
 }
 
-/// As [`load`], of a rank's part; a head of scores that the folder does not have, and projections of hidden states, begin at random.
+/// [`load`], for a rank's part. A head of scores that the folder lacks, and projections of hidden states, are
+/// initialized randomly.
 pub(crate) fn load_part(
     device: &Device,
     folder: &Path,
@@ -192,7 +194,7 @@ pub(crate) fn load_part(
     Ok(LoadedModel { device: device.clone(), model, params })
 }
 
-/// The same first values for the head of scores of another adapter over a folder's model.
+/// Initializes the head of scores of another adapter over a folder's model with the same first values.
 pub(crate) fn begin_scores(device: &Device, folder: &Path, model: &Model, params: &Params) -> Result<()> {
     if model.spec.scores == 0 {
         return Ok(());
@@ -204,18 +206,18 @@ pub(crate) fn begin_scores(device: &Device, folder: &Path, model: &Model, params
     Ok(load_scores(device, model, params, &new_scores(&source, &model.spec))?)
 }
 
-/// A model's weights with a new head of scores.
+/// Returns a model's weights with a new head of scores.
 fn new_scores<'a>(source: &'a SafeTensors, spec: &Spec) -> Scored<'a> {
     Scored::new(source, [spec.scores, spec.hidden], SEED)
 }
 
-/// Of a new head of scores and of projections, the same in each run.
+/// Seed of new heads of scores and of projections, the same in every run.
 const SEED: u64 = 24;
 
-/// A model with so many scores in the place of its vocabulary's head; as it is for 0.
+/// Replaces the vocabulary head of a specification by one of `scores` scores; 0 leaves it unchanged.
 ///
 /// # Errors
-/// It has others.
+/// A model with another number of scores.
 pub(crate) fn scoring(spec: Spec, scores: usize) -> Result<Spec> {
     match (spec.scores, scores) {
         (_, 0) => Ok(spec),
@@ -227,24 +229,25 @@ pub(crate) fn scoring(spec: Spec, scores: usize) -> Result<Spec> {
     }
 }
 
-/// What of a folder is not read.
+/// Notes the parts of a folder that are not read.
 pub(crate) fn note_left_out(folder: &Path, opened: &HfFolder, events: &dyn Events) {
     if let Some(left_out) = opened.left_out {
         events.note(&format!("{}: {left_out}", folder.display()));
     }
 }
 
-/// A rank's part of a model.
+/// Returns a rank's part of a model.
 ///
 /// # Errors
-/// A model that cannot be cut like that.
+/// A model that cannot be split so.
 pub fn portion(device: &Device, spec: &Spec, ranks: &Ranks) -> Result<Portion> {
     let portion = ranks.portion(spec, &device.mesh);
     portion.check(spec).map_err(|misfit| Error::Refused(misfit.to_string()))?;
     Ok(portion)
 }
 
-/// bf16 if every stored tensor is bf16, else f32. In a GGUF file norms are f32 always, and blocks of few bits are for narrow weights.
+/// Returns bf16 if every stored tensor is bf16, else f32. In a GGUF file, norms (always f32) are ignored and quantized
+/// blocks count as bf16.
 pub(crate) fn stored_dtype(source: &SafeTensors) -> DType {
     let few = |name: &str| {
         let vector = source.shape(name).is_some_and(|shape| shape.len() == 1);
@@ -254,7 +257,7 @@ pub(crate) fn stored_dtype(source: &SafeTensors) -> DType {
     if narrow { DType::Bf16 } else { DType::F32 }
 }
 
-/// Whether most weights of a model are f32. A folder that cannot be read is reported where it is read.
+/// Returns whether most weights of a model are f32. A folder that cannot be read is reported later, when it is opened.
 pub(crate) fn is_in_f32(model: &Path) -> bool {
     let weights = model_folder(model).ok().and_then(|folder| SafeTensors::open_folder(&folder).ok());
     let Some(weights) = weights else { return false };
@@ -269,7 +272,7 @@ pub(crate) fn is_in_f32(model: &Path) -> bool {
     2.0 * wide > all
 }
 
-/// The tokenizer of a model's folder.
+/// Opens the tokenizer of a model's folder.
 ///
 /// # Errors
 /// None there, or one that cannot be read.
@@ -277,7 +280,7 @@ pub fn tokenizer(folder: &Path) -> Result<Tokenizer> {
     Ok(Tokenizer::from_dir(folder)?)
 }
 
-/// Whether a model's folder has a chat template. A folder that cannot be read has none.
+/// Returns whether a model's folder has a chat template; false if it cannot be read.
 pub fn converses(folder: &Path) -> bool {
     let named = |file: &str| -> String {
         let bytes = side_file(folder, file).ok().flatten().unwrap_or_default();
@@ -289,12 +292,13 @@ pub fn converses(folder: &Path) -> bool {
             .any(|file| named(file).contains("\"chat_template\""))
 }
 
-/// The files of a tokenizer in a folder.
+/// Returns the paths of a folder's tokenizer files.
 pub(crate) fn tokenizer_files(folder: &Path) -> Vec<PathBuf> {
     FILES.map(|name| folder.join(name)).into_iter().filter(|file| file.is_file()).collect()
 }
 
-/// The files of a model's tokenizer, to be copied into the folder `to`; those that a GGUF file stands for are written there.
+/// Returns the tokenizer files of a model that are to be copied to the folder `to`; for a GGUF file, writes them there
+/// instead.
 pub(crate) fn tokenizer_files_for(model: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     if !gguf::is_file(model) {
         return Ok(tokenizer_files(model));
@@ -308,28 +312,28 @@ pub(crate) fn tokenizer_files_for(model: &Path, to: &Path) -> Result<Vec<PathBuf
     Ok(Vec::new())
 }
 
-/// A model that is ready to be asked.
+/// A language model ready for inference.
 pub struct TextModel {
-    /// Its Hugging Face folder.
+    /// Hugging Face folder of the model.
     pub folder: PathBuf,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub tokenizer: Tokenizer,
-    /// The model with its weights.
+    /// Model with its weights.
     pub loaded: LoadedModel,
 }
 
-/// Opens a run's model, or that of a Hugging Face folder.
+/// Opens a run's model or one in a Hugging Face folder.
 ///
 /// # Errors
-/// No model there, a machine that is asked for and is not there, no memory for it.
+/// No model there; a requested machine that is missing; out of memory.
 pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<TextModel> {
     open_with(path, None, dtype, machine, events)
 }
 
-/// A rank's part of a model, on its device, as [`load_held`] holds it.
+/// Opens a rank's part of a model on its device; for `held` see [`load_held`].
 ///
 /// # Errors
-/// As [`open`], and a model that cannot be cut like that, or cannot be held so.
+/// Those of [`open`], and a model that cannot be split or quantized so.
 pub(crate) fn open_part(
     path: &Path,
     dtype: Option<DType>,
@@ -345,11 +349,12 @@ pub(crate) fn open_part(
     Ok(TextModel { folder, tokenizer, loaded })
 }
 
-/// As [`open`], with the adapter of a folder or a run if one is given. Weights that the machine multiplies with in few bits stay so, those
-/// that the adapter's run held so among them, but under an adapter that changes its base (PiSSA, modules that were trained whole).
+/// [`open`], with an adapter (its folder, or its run's) if one is given. Weights that the machine can multiply in
+/// packed form stay packed, including those that the adapter's run quantized, except under an adapter that changes its
+/// base (PiSSA, modules trained in full).
 ///
 /// # Errors
-/// As [`open`], and an adapter of another base.
+/// Those of [`open`], and an adapter of another base.
 pub fn open_with(
     path: &Path,
     adapter: Option<&Path>,
@@ -369,10 +374,10 @@ pub fn open_with(
     })
 }
 
-/// As [`open_with`], of a model that is to write.
+/// [`open_with`], for a model that generates text.
 ///
 /// # Errors
-/// As [`open_with`], and a reward model.
+/// Those of [`open_with`], and a reward model.
 pub fn open_writer(
     path: &Path,
     adapter: Option<&Path>,
@@ -385,10 +390,10 @@ pub fn open_writer(
     Ok(ready)
 }
 
-/// Whether a model has a head for the vocabulary.
+/// Checks that a model has a head for the vocabulary.
 ///
 /// # Errors
-/// A reward model, which has scores in its place.
+/// A reward model, which has a head of scores instead.
 pub(crate) fn check_writes(path: &Path, spec: &Spec) -> Result<()> {
     if spec.scores > 0 {
         refuse!(

@@ -1,5 +1,5 @@
-//! A beginning that a model was tried with: words of held-out text whose continuation is worth reading. It is shown in the report, and
-//! the end of a run suggests it.
+//! Prompts to try a model with: first words of held-out text whose continuation is worth reading. The best is shown in
+//! the report and suggested at the end of a run.
 
 use fathom_base::clock::Deadline;
 use fathom_base::metrics::events::Sample;
@@ -11,30 +11,30 @@ use fathom_text::Tokenizer;
 use crate::error::Result;
 use crate::measure::{Subject, real_ids};
 
-/// Temperature of the continuations, and of the command that is suggested: with the same seed both say the same.
+/// Temperature of the continuations and of the suggested command, so that both give the same text with the same seed.
 pub const TEMPERATURE: f64 = 0.7;
-/// Words of a beginning, and its most characters.
+/// Words of a prompt, and its maximum number of characters.
 const WORDS: usize = 4;
 const MOST: usize = 60;
-/// Beginnings that are tried: as many together, and as often.
+/// Number of prompts per round, and of rounds.
 const TOGETHER: usize = 4;
 const ROUNDS: usize = 3;
 /// Tokens of a continuation.
 const TOKENS: usize = 48;
-/// Documents whose lines are looked at, and tokens of each.
+/// Number of documents searched for prompts, and tokens read of each.
 const DOCUMENTS: usize = 64;
 const READ: usize = 512;
-/// A continuation repeats itself where fewer of its groups of four characters are different ones: text has nine tenths, a phrase that
-/// comes again and again has fewer than a third.
+/// Minimum share of distinct groups of four characters in a continuation; below it, the continuation is considered
+/// repetitive. Ordinary text has nine tenths; a phrase that is repeated has less than a third.
 const DIFFERENT: f64 = 0.55;
-/// A shorter one shows nothing.
+/// Minimum number of letters in a continuation.
 const LEAST: usize = 12;
 
-/// Tries beginnings until one is continued with something else than a repetition; the best of those that were tried. `None` where the
-/// held-out text has none.
+/// Tries prompts until one has a continuation that is not repetitive, and returns the best one tried; `None` if the
+/// held-out text offers no prompt.
 ///
 /// # Errors
-/// A model that gives no numbers.
+/// Stores that cannot be read; a model that computes NaN or infinity.
 pub fn sample(subject: &Subject<'_>, step: u64, by: Option<&Deadline>) -> Result<Option<Sample>> {
     let ModelView { device, model, params } = subject.of;
     let documents = real_ids(subject)?;
@@ -60,13 +60,15 @@ pub fn sample(subject: &Subject<'_>, step: u64, by: Option<&Deadline>) -> Result
     Ok(best.map(|(_, sample)| sample))
 }
 
-/// Whether a sample is one to suggest: of a beginning that a shell takes as one line, with a continuation that does not repeat itself.
+/// Returns whether a sample can be suggested: its prompt fits on a shell's line, and its continuation is not
+/// repetitive.
 pub fn is_worth_a_try(sample: &Sample) -> bool {
     let line = &sample.prompt;
     !line.contains('\n') && line.chars().count() <= MOST && variety(&sample.text) >= DIFFERENT
 }
 
-/// Share of different ones among the groups of four characters of a text, white space counted once; 0 of a text that is too short.
+/// Returns the share of distinct groups of four characters in a text, with white space collapsed; 0 if the text is too
+/// short.
 fn variety(text: &str) -> f64 {
     let words: Vec<&str> = text.split_whitespace().collect();
     let text: Vec<char> = words.join(" ").chars().collect();
@@ -81,11 +83,11 @@ fn variety(text: &str) -> f64 {
     groups.len() as f64 / all
 }
 
-/// Beginnings of lines, at most one of a document.
+/// Returns the beginnings of lines, at most one per document.
 fn openings<'a>(documents: impl Iterator<Item = &'a Vec<u32>>, tokenizer: &Tokenizer) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for ids in documents {
-        // A token's spelling is text, and a prompt has the token that texts begin with before it anyway.
+        // Special tokens are decoded as text; the beginning-of-text token is added to a prompt anyway.
         let text = tokenizer.decode_text(&ids[..ids.len().min(READ)]);
         found.extend(opening(text.lines()).filter(|words| !found.contains(words)));
         if found.len() == TOGETHER * ROUNDS {
@@ -95,10 +97,10 @@ fn openings<'a>(documents: impl Iterator<Item = &'a Vec<u32>>, tokenizer: &Token
     found
 }
 
-/// The first words of the first line that has enough of them.
+/// Returns the first words of the first suitable line.
 fn opening<'a>(lines: impl Iterator<Item = &'a str>) -> Option<String> {
     let words = |line: &str| {
-        // A line may begin with a piece of a character, which no one can type.
+        // A line may begin with part of a character, which cannot be typed.
         let line = line.replace('\u{fffd}', "");
         let words: Vec<&str> = line.split_whitespace().take(WORDS).collect();
         (words.len() >= 2).then(|| words.join(" "))

@@ -1,4 +1,4 @@
-//! The one file that is written where a caller says.
+//! Checks of output files at paths that the caller chooses.
 
 use std::fs::{FileType, symlink_metadata};
 use std::os::unix::fs::FileTypeExt;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use crate::error::{Result, refuse};
 
-/// Refuses a path at which something other than a regular file is: a rename would replace a device node, and a write would go
-/// through a link. Asked before any work is done.
+/// Refuses a path that exists and is not a regular file: a rename would replace a device node, and a write would follow
+/// a link. Called before any work is done.
 ///
 /// # Errors
-/// What is there.
+/// Names the kind of thing found there.
 pub fn regular(path: &Path) -> Result<()> {
     let Ok(found) = symlink_metadata(path) else { return Ok(()) };
     match kind(found.file_type()) {
@@ -21,7 +21,7 @@ pub fn regular(path: &Path) -> Result<()> {
     }
 }
 
-/// What it is, if not a regular file.
+/// Describes a file type; `None` for a regular file.
 fn kind(found: FileType) -> Option<&'static str> {
     let kinds = [
         (found.is_dir(), "a folder"),

@@ -1,11 +1,11 @@
-//! Where a rank is among those that it shares a machine with.
+//! Resources that a rank shares with other ranks of its machine.
 
-/// A rank among those that it shares a machine with.
+/// Resources that a rank shares with other ranks of its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Ranks of the run.
     pub ranks: usize,
-    /// Which of the ranks on its machine it is, from 0.
+    /// Index of the rank on its machine, from 0.
     pub local: usize,
     /// Ranks that run on the same cores.
     pub cores: usize,
@@ -18,6 +18,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of a run on one rank.
+    /// Place in a run with one rank.
     pub const ALONE: Place = Place { ranks: 1, local: 0, cores: 1, host: 1, memory: 1, disk: 1 };
 }

@@ -1,4 +1,4 @@
-//! Machine profiles by name or file: what a plan is drawn with.
+//! Machine profiles for plans, by name or from a file.
 
 use std::path::Path;
 
@@ -10,16 +10,16 @@ use fathom_train::recipe::Machine;
 use crate::error::{Context, Result, refuse};
 use crate::host;
 
-/// The profile that a recipe's machine plans with.
+/// Returns the profile of a recipe's machine.
 ///
 /// # Errors
-/// An unknown name, or a file that is no profile.
+/// An unknown name, or an invalid profile file.
 pub fn of(machine: &Machine) -> Result<Profile> {
     let isa = Isa::select(host::isa_mask()?);
     named(&machine.profile, host::threads(machine.threads)?, isa)
 }
 
-/// `cpu`, a graphics processor's name, or a file; `threads` and `isa` are those of `cpu`.
+/// Resolves `cpu`, the name of a graphics processor, or a file; `threads` and `isa` apply to `cpu`.
 fn named(name: &str, threads: usize, isa: Isa) -> Result<Profile> {
     if name == "cpu" {
         let (rates, fabric) = (Some(nominal(threads, isa)), Some(Fabric::threads(NOMINAL_LINE)));
@@ -31,21 +31,21 @@ fn named(name: &str, threads: usize, isa: Isa) -> Result<Profile> {
     }
 }
 
-/// Rates for a processor that computes itself, for one of `sharers` ranks that share it: those of its profile file, or nominal
-/// ones. A graphics processor's are no help.
+/// Returns the rates of this processor for one of `sharers` ranks that share it: those of its profile file, or nominal
+/// ones. `None` if the profile is a graphics processor's.
 ///
 /// # Errors
-/// As [`of`].
+/// Those of [`of`].
 pub fn cpu_rates(machine: &Machine, sharers: usize) -> Result<Option<Rates>> {
     let profile = of(machine)?;
     Ok(profile.rates.filter(|_| profile.hardware == Hardware::Processor).map(|rates| rates.among(sharers)))
 }
 
-/// What one of `ranks` ranks has of the machine that a recipe plans with: a graphics processor of its own with what a run may use of
-/// the host, or as threads of one process its share of the processor.
+/// Returns one rank's profile, of `ranks`: a graphics processor of its own with the usable share of host memory, or,
+/// for threads of one process, a share of the processor.
 ///
 /// # Errors
-/// As [`of`].
+/// Those of [`of`].
 pub fn of_rank(machine: &Machine, ranks: usize) -> Result<Profile> {
     let profile = of(machine)?;
     if profile.hardware == Hardware::Processor {
@@ -101,11 +101,11 @@ fn read(name: &str) -> Result<Profile> {
     }
 }
 
-/// Of messages between two threads where no profile was measured: near what a Zen 5 machine with two cores reaches.
+/// Nominal rate of messages between two threads: near that of a Zen 5 machine with two cores.
 const NOMINAL_LINE: Line = Line { bytes_per_s: 8e9, latency_s: 15e-6 };
 
-/// Rates of each thread by instruction set, in GFLOP/s of bf16 and f32 products, where no profile was measured: of
-/// avx512_bf16 near what a Zen 5 core reaches, of the others nominal. `fathom bench profile --out` measures them.
+/// Nominal rates per thread by instruction set, in GFLOP/s of bf16 and f32 products, without a measured profile: for
+/// avx512_bf16 near those of a Zen 5 core, for the others estimates. `fathom bench profile --out` measures them.
 fn nominal(threads: usize, isa: Isa) -> Rates {
     let (bf16, f32) = match isa.name() {
         "amx" => (1400.0, 120.0),
@@ -115,7 +115,7 @@ fn nominal(threads: usize, isa: Isa) -> Rates {
         _ => (12.0, 12.0),
     };
     let threads = threads as f64;
-    // Memory saturates with a few threads.
+    // A few threads saturate the memory.
     let memory = 20e9 * threads.min(8.0);
     Rates {
         matmul_bf16_flops_per_s: bf16 * 1e9 * threads,

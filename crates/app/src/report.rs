@@ -1,4 +1,4 @@
-//! How a run or a plan begins its log, and the page of one.
+//! First events of a log, and the report of a run or a plan.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use fathom_train::recipe::{InitName, Recipe};
 use crate::error::{Result, refuse};
 use crate::output;
 
-/// How a run or a plan begins its log; `command` is what it was asked with.
+/// Returns the first event of a run's or a plan's log; `command` is the command line to show.
 pub(crate) fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
     events::Run {
         name: loaded.value.run.name.clone(),
@@ -25,7 +25,7 @@ pub(crate) fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
     }
 }
 
-/// What a run and a plan say of a model of `params` parameters.
+/// Returns the event that describes a model of `params` parameters.
 pub(crate) fn model_event(s: &Spec, params: u64, init: Option<InitName>) -> events::Model {
     let row = |name: &str, value: String| events::NameValue { name: name.into(), value };
     let config = vec![
@@ -45,20 +45,21 @@ pub(crate) fn model_event(s: &Spec, params: u64, init: Option<InitName>) -> even
     events::Model { family: s.family.to_string(), params, config, init: init.into() }
 }
 
-/// Writes the page of a run's folder as far as its log goes, and gives the log.
+/// Writes the report of a run from its log so far, and returns the log.
 ///
 /// # Errors
-/// A log that cannot be read, a page that cannot be written.
+/// A log that cannot be read; a report that cannot be written.
 pub(crate) fn write(run: &Path, page: &Path) -> Result<RunLog> {
     let log = RunLog::read(run)?;
     html::write_page(&log, page)?;
     Ok(log)
 }
 
-/// Writes the page of a run from its log alone: also while the run goes on, or after it failed. Gives the log.
+/// Writes the report of a run from its log alone, also while the run is in progress or after it failed. Returns the
+/// log.
 ///
 /// # Errors
-/// No run's folder, a page that cannot be written.
+/// Not a run's folder; a report that cannot be written.
 pub fn report(run: &Path, page: &Path) -> Result<RunLog> {
     if !run.join("metrics.jsonl").is_file() {
         refuse!("{}: no run's folder (no metrics.jsonl)", run.display());
@@ -67,7 +68,7 @@ pub fn report(run: &Path, page: &Path) -> Result<RunLog> {
     write(run, page)
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(crate) fn unix_s() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())

@@ -1,5 +1,5 @@
-//! How often a reward model prefers the better of two answers, by RewardBench's files: JSON lines of `prompt`, `chosen`, `rejected` and
-//! `subset`.
+//! Accuracy of a reward model at preferring the better of two answers, on RewardBench's files: JSON lines with
+//! `prompt`, `chosen`, `rejected` and `subset`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,49 +14,49 @@ use crate::judges::scorer;
 use crate::machine::Machine;
 use crate::models;
 
-/// Rows that are scored together.
+/// Rows per batch.
 const ROWS: usize = 32;
 
-/// What is asked.
+/// Options of a reward benchmark.
 pub struct Request {
-    /// The folder of a reward model, or of the run that trained it.
+    /// Folder of a reward model, or of the run that trained it.
     pub model: PathBuf,
-    /// An adapter of it with a head of scores, if that is what makes it one.
+    /// Adapter over it, if the adapter has the head of scores.
     pub adapter: Option<PathBuf>,
-    /// The file.
+    /// RewardBench file.
     pub data: PathBuf,
 }
 
-/// What was found of the rows of a subset.
+/// Result for a subset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Those whose chosen answer has the higher score.
+    /// Number of rows whose chosen answer has the higher score.
     pub right: usize,
 }
 
 impl Found {
-    /// The share that is right.
+    /// Returns the share of right rows.
     pub fn accuracy(&self) -> f64 {
         self.right as f64 / self.rows.max(1) as f64
     }
 }
 
-/// A row as it is read.
+/// A row of the file.
 struct Pair {
     prompt: String,
-    /// The chosen answer first.
+    /// Answers, the chosen one first.
     answers: [String; 2],
     subset: String,
-    /// The prompt as a conversation, for models with a chat template.
+    /// Prompt as a conversation, for models with a chat template.
     row: Map<String, Value>,
 }
 
-/// The accuracy by subset.
+/// Measures the accuracy by subset.
 ///
 /// # Errors
-/// No reward model there, a row without a prompt and two answers.
+/// No reward model there; a row without a prompt and two answers.
 pub fn reward_bench(
     request: &Request,
     machine: &Machine,
@@ -91,7 +91,7 @@ pub fn reward_bench(
     })
 }
 
-/// The rows of the file.
+/// Reads the rows of the file.
 fn pairs(request: &Request, converses: bool) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     for row in Rows::open(&request.data)? {

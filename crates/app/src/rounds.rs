@@ -1,5 +1,5 @@
-//! Training in rounds: before each the model writes answers, which become pairs; then it learns from them by a run of preferences that
-//! starts from it. A round is a run of its own below `OUT`, so that what was stopped goes on where it was.
+//! Training in rounds: in each round the model generates answers, from which pairs are made, and a preference run that
+//! starts from it trains on them. Each round is a separate run below `OUT`, so that an interrupted one continues.
 
 use std::fs;
 use std::io::Write;
@@ -26,22 +26,22 @@ use crate::models::{self, TextModel};
 use crate::text::templates;
 use crate::train::{Order, Trained, train};
 
-/// Rows that are answered together.
+/// Rows per batch of generation.
 const TOGETHER: usize = 64;
-/// Tokens that are read at once.
+/// Tokens per forward pass of a prompt.
 const CHUNK_TOKENS: usize = 512;
 
-/// What is asked of the model about its answer.
+/// Follow-up questions to the model about its answer.
 #[derive(Deserialize)]
 struct Principle {
     critique: String,
     revision: String,
 }
 
-/// Runs all rounds; what the last one came to. `OUT/model` is then its model.
+/// Runs all rounds and returns the result of the last one, whose model is then at `OUT/model`.
 ///
 /// # Errors
-/// Those of training and of generating; rows that have no answer of their own.
+/// Those of training and generation; rows without an answer of their own.
 pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Result<Trained> {
     let Recipe { run, rounds, objective, model, .. } = &loaded.value;
     if !objective.method.judges() {
@@ -88,7 +88,7 @@ pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Resul
     Ok(last)
 }
 
-/// The model of a round that trained an adapter: merged, so that the next one begins with it.
+/// Merges the adapter of a round, if it trained one, so that the next round starts from the merged model.
 fn whole(round: &Path, model: &Path, events: &dyn Events) -> Result<()> {
     if model.join("config.json").is_file() {
         return Ok(());
@@ -113,7 +113,7 @@ fn whole(round: &Path, model: &Path, events: &dyn Events) -> Result<()> {
     Ok(())
 }
 
-/// A round's run: the recipe over its pairs, and those of rounds before that are kept.
+/// Returns the settings of a round's run: the recipe over its pairs and those of the earlier rounds that are kept.
 fn round_settings(
     (from, pairs, folder): (&Path, &[PathBuf], &Path),
     (round, count): (u64, u64),
@@ -128,7 +128,7 @@ fn round_settings(
     ]
 }
 
-/// Writes a file that is not there, whole or not at all.
+/// Writes a file atomically unless it exists.
 fn write_new(path: &Path, text: &str) -> Result<()> {
     if path.is_file() {
         return Ok(());
@@ -146,7 +146,7 @@ struct Writer<'a> {
     events: &'a dyn Events,
 }
 
-/// Who is asked.
+/// Model that generates the answers.
 struct Asked<'a> {
     engine: Engine<'a>,
     tokenizer: &'a Tokenizer,
@@ -155,7 +155,7 @@ struct Asked<'a> {
 }
 
 impl Writer<'_> {
-    /// Whether all were written: false if the run was asked to stop.
+    /// Writes the pairs to a file; returns false if the run was asked to stop.
     fn write(&self, model: &Path, to: &Path) -> Result<bool> {
         let Recipe { data, rounds, stage, .. } = &self.loaded.value;
         let principles = self.principles()?;
@@ -253,17 +253,18 @@ impl Writer<'_> {
     }
 }
 
-/// Whether both answers of a pair have a token that can be learned: an empty text has none, an empty turn of a conversation has its end.
+/// Returns whether both answers of a pair have a target token: an empty text has none, whereas an empty turn of a
+/// conversation has its end.
 fn is_whole(pair: &Value) -> bool {
     [&pair["chosen"], &pair["rejected"]].into_iter().all(|answer| answer.as_str() != Some(""))
 }
 
-/// A message as rows have them.
+/// Returns a message in the form that rows use.
 fn said(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-/// The messages that a row asks with, and the model's own after them, if it has one.
+/// Returns the messages of a row's prompt, and the model's message after them, if any.
 fn conversation(
     row: &Map<String, Value>,
     columns: &Columns,
@@ -290,7 +291,7 @@ impl Asked<'_> {
         Ok(said.into_iter().flatten().map(|answer| answer.text).collect())
     }
 
-    /// Pairs of a row's answer and the model's.
+    /// Makes pairs of a row's own answer and the model's.
     fn own(&self, rows: &[Prompt], seed: u64, columns: &Columns) -> Result<Vec<Value>> {
         let answers = self.answers(rows.iter().map(|row| row.ids.clone()).collect(), seed)?;
         let completion = columns.completion.as_deref();
@@ -313,7 +314,7 @@ impl Asked<'_> {
         rows.iter().zip(answers).map(pair).collect()
     }
 
-    /// Pairs of a revision and the first answer.
+    /// Makes pairs of the model's revised answer and its first one.
     fn revised(
         &self,
         rows: &[Prompt],
@@ -336,7 +337,7 @@ impl Asked<'_> {
         Ok(asked.into_iter().zip(drafts).zip(revisions).map(pair).collect())
     }
 
-    /// What the model says next in each conversation, which is added to it.
+    /// Generates the model's next message in each conversation and appends it.
     fn say(&self, talks: &mut [Vec<Value>], seed: u64) -> Result<Vec<String>> {
         let Some(template) = self.template else {
             refuse!("the model has no chat template; name one (data.chat_template=FILE)");

@@ -1,6 +1,6 @@
-//! What a model says of rows: of a language model how likely it holds the answers, which a run takes as its reference, or its best tokens
-//! in place of each, which a student learns from; of a reward model their rewards. Of several answers to a prompt the likelihoods that
-//! SteerLM 2 learns from.
+//! Scores of rows by a model: log-probabilities of answers under a language model (the reference of a later run), its
+//! top tokens at each position (distillation), the rewards of a reward model, or the likelihoods of several answers to
+//! a prompt that SteerLM 2 trains on.
 
 mod responses;
 
@@ -23,30 +23,31 @@ use crate::text::reference;
 use responses::Asks;
 pub use responses::Likelihood;
 
-/// What is asked.
+/// Options of scoring.
 pub struct Request {
-    /// A run's folder, or a Hugging Face folder.
+    /// Folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// An adapter of it with a head of scores: a run's folder, or PEFT's.
+    /// Adapter over it with a head of scores: a run's folder, or one in PEFT's layout.
     pub adapter: Option<PathBuf>,
-    /// JSON lines of two answers each; with `best` of lessons.
+    /// JSON lines with two answers each, or, with `best`, of training rows.
     pub data: PathBuf,
-    /// The file to write: the same rows with what the model says.
+    /// Output file: the same rows with the model's scores added.
     pub out: PathBuf,
     /// Type of the weights.
     pub precision: Precision,
-    /// How many best tokens of each token, and at which temperature, in place of log-probabilities.
+    /// Number of top tokens at each position and their temperature, written instead of log-probabilities.
     pub best: Option<(usize, f64)>,
-    /// Of a reward model the names of its scores: rows are conversations, and what is said of each last answer becomes its `label`.
+    /// Names of a reward model's scores: rows are conversations, and the scores of each last answer become its `label`.
     pub labels: Vec<String>,
-    /// Of rows with several answers to a prompt: which likelihood of each is written; of a label with this deviation of ratings from scores.
+    /// For rows with several answers to a prompt, the likelihood to write for each, and the standard deviation of a
+    /// label's ratings around the scores.
     pub responses: Option<(Likelihood, f64)>,
 }
 
-/// Scores the rows of a file; how many there were.
+/// Scores the rows of a file; returns their number.
 ///
 /// # Errors
-/// No model there, a row that cannot be read, or is too long for the model.
+/// No model there; a row that cannot be read, or is too long for the model.
 pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Result<usize> {
     let dtype = models::precision(request.precision);
     let TextModel { folder, tokenizer, loaded } =
@@ -115,7 +116,7 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     })
 }
 
-/// Refuses best tokens that a model does not have.
+/// Refuses a number of top tokens or a temperature that the model does not support.
 fn check_best(best: Option<(usize, f64)>, spec: &Spec, folder: &Path) -> Result<()> {
     let Some((k, temperature)) = best else { return Ok(()) };
     if !(1..=spec.vocab).contains(&k) || !(0.01..=1000.0).contains(&temperature) {
@@ -137,7 +138,7 @@ fn created(request: &Request) -> Result<BufWriter<std::fs::File>> {
     Ok(BufWriter::new(file))
 }
 
-/// Rows with several answers; how many there were.
+/// Scores rows with several answers; returns their number.
 fn of_responses(
     request: &Request,
     asks: &Asks<'_>,
@@ -159,7 +160,7 @@ fn of_responses(
     Ok(count)
 }
 
-/// Says of the last answer what it is like: whole numbers, as SteerLM's labels are.
+/// Sets the `label` of the last answer to its scores, rounded to integers as SteerLM's labels are.
 fn label(row: &mut Map<String, Value>, names: &[String], said: &Value) -> Option<()> {
     let scores = said[0].as_array()?;
     let part = |(name, score): (&String, &Value)| Some(format!("{name}:{:.0}", score.as_f64()?.max(0.0)));
@@ -174,7 +175,7 @@ fn write(out: &mut dyn Write, row: &Map<String, Value>) -> std::io::Result<()> {
     writeln!(out, "{}", serde_json::to_string(row)?)
 }
 
-/// The log-probability of each token of the answers; the first of a text has none, and 0.
+/// Returns the log-probability of each token of the answers; 0 for the first token of a text, which has none.
 fn likely(engine: &Engine<'_>, documents: &[Lesson], model: &str) -> Result<Value> {
     let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
     let losses = engine.losses_of(&ids).map_err(fathom_base::Error::from)?;
@@ -184,7 +185,7 @@ fn likely(engine: &Engine<'_>, documents: &[Lesson], model: &str) -> Result<Valu
     Ok(json!({"model": model, "logps": logps.collect::<Vec<_>>()}))
 }
 
-/// The best tokens in place of each token of a lesson; in place of the first there are none.
+/// Returns the top tokens at each position of a training row; none for the first position.
 fn best(engine: &Engine<'_>, documents: &[Lesson], k: usize, model: &str) -> Result<Value> {
     let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
     let found = engine.best_of(&ids, k).map_err(fathom_base::Error::from)?.concat();
@@ -197,7 +198,7 @@ fn best(engine: &Engine<'_>, documents: &[Lesson], k: usize, model: &str) -> Res
     Ok(json!({"model": model, "ids": ids, "logps": column(1)}))
 }
 
-/// The scores of the last token of each answer.
+/// Returns the scores at the last token of each answer.
 fn rewards(engine: &Engine<'_>, documents: &[Lesson]) -> Result<Value> {
     let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
     Ok(json!(engine.scores_of(&ids).map_err(fathom_base::Error::from)?))

@@ -1,22 +1,22 @@
-//! The self test of a machine: kernels against the plainest sums in f64.
+//! Self-test of a machine: kernels against plain sums in f64.
 
 use fathom_model::mask;
 use fathom_tensor::{Attention, Category, DType, Device, MatMul, Slice, Tensor};
 
-/// Extents of the product; none is a multiple of a tile.
+/// Sizes of the matrix product; none is a multiple of a tile.
 const SIZES: [usize; 3] = [67, 83, 211];
-/// Tokens, heads, key heads and columns of the attention.
+/// Tokens, query and key heads, and head size of the attention test.
 const TOKENS: usize = 150;
 const HEADS: [usize; 2] = [4, 2];
 const HEAD_DIM: usize = 32;
 
-/// Name, largest error as a share of the largest value, and what is allowed.
+/// Name of a check, its largest error as a share of the largest value, and the tolerance.
 pub type Line = (&'static str, f64, f64);
 
 /// Runs the checks on a machine.
 pub fn errors(device: &Device) -> [Line; 4] {
     let (wide, narrow) = (DType::F32, DType::Bf16);
-    // A bf16 result has 8 bits, an f32 one is bounded by its sums.
+    // A bf16 result has 8 bits; an f32 result is limited by its sums.
     [
         ("f32 product", product(device, wide), 1e-5),
         ("bf16 product", product(device, narrow), 8e-3),
@@ -25,7 +25,7 @@ pub fn errors(device: &Device) -> [Line; 4] {
     ]
 }
 
-/// A tensor of numbers between -1 and 1, and the numbers as they were rounded.
+/// Returns a tensor of pseudo-random numbers in [-1, 1), and its values as rounded to `dtype`.
 fn numbers(device: &Device, rows: usize, cols: usize, dtype: DType, seed: u32) -> (Tensor, Vec<f64>) {
     let mut state = seed;
     let mut next = || {
@@ -47,7 +47,7 @@ fn scratch(device: &Device, bytes: u64) -> Tensor {
 fn error(found: &[f32], expected: &[f64]) -> f64 {
     let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
     let differences = found.iter().zip(expected).map(|(x, y)| (f64::from(*x) - y).abs());
-    // A NaN is no small error.
+    // A NaN counts as an infinite error.
     differences.fold(0.0f64, |worst, x| if x.is_nan() { f64::INFINITY } else { worst.max(x) }) / largest
 }
 

@@ -1,4 +1,4 @@
-//! Several adapters over one base in one run: each is a job of its own, in a folder of its own inside the run's.
+//! Several adapters over one base in one run: each has a job of its own, in its own folder inside the run's.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,14 @@ use crate::job::Job;
 use crate::library::{LIBRARY, load};
 use crate::plan::plan;
 
-/// The folder inside a run's that has one for each of its adapters: its log, checkpoints and lessons.
+/// Folder inside a run's folder that holds one folder per adapter, with its log, checkpoints and lessons.
 const EACH: &str = "each";
 
-/// The jobs of some of the adapters of a run of several, in the recipe's order. Their plans know of each other.
+/// Returns the jobs of the selected adapters of a run of several, in the recipe's order. Each plan accounts for the
+/// other adapters.
 ///
 /// # Errors
-/// What is wrong with the recipe of one, which is named.
+/// An invalid recipe of one adapter, which is named.
 pub fn jobs(loaded: &Loaded<Recipe>, which: &[usize], events: &dyn Events) -> Result<Vec<Job>> {
     let recipe = &loaded.value;
     let one = |index: &usize| {
@@ -35,7 +36,7 @@ pub fn jobs(loaded: &Loaded<Recipe>, which: &[usize], events: &dyn Events) -> Re
     which.iter().map(one).collect()
 }
 
-/// The recipe of one adapter alone.
+/// Returns the recipe of one adapter alone.
 pub(crate) fn recipe_of(loaded: &Loaded<Recipe>, index: usize) -> Result<Loaded<Recipe>> {
     let recipe = &loaded.value;
     let one = &recipe.adapters[index];
@@ -58,11 +59,11 @@ pub(crate) fn recipe_of(loaded: &Loaded<Recipe>, index: usize) -> Result<Loaded<
     load(Layers::with_library(LIBRARY).text(&named, &toml::to_string(&all).context(unread)?))
 }
 
-/// The job that a plan of a recipe is of: of several adapters that whose step needs most memory, next to the weights and the state of the
-/// others.
+/// Returns the job to plan for a recipe: of several adapters, the one whose step needs most memory, next to the weights
+/// and state of the others.
 ///
 /// # Errors
-/// Those of [`Job::new`], and of a plan of several.
+/// Those of [`Job::new`] and of the adapters' plans.
 pub fn planned(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
     if loaded.value.adapters.is_empty() {
         return Job::new(loaded, events);

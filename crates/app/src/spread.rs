@@ -1,8 +1,9 @@
-//! How the ranks of a model that is asked share it: what flags say, and what follows for its experts.
+//! Splitting of a model over ranks for inference: the flags, and the resulting layout of its experts.
 //!
-//! Tensor parallel ranks have some experts each where their number divides: an equal share of the bytes, as they are packed, and of a token
-//! the bits of one rank. Elsewhere they have some columns of each, or both, whichever takes the least memory: columns that are no whole
-//! blocks are unpacked, so that whole experts may take less.
+//! Tensor-parallel ranks hold whole experts each if their number divides evenly: an equal share of the bytes, in packed
+//! form, and results for a token bit-equal to those of one rank. Otherwise they hold some columns of each expert, or a
+//! combination, whichever takes the least memory: columns that are not whole blocks are unpacked, so that whole experts
+//! may take less.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,41 +18,43 @@ use crate::crew::Crew;
 use crate::error::{Error, Result, caught};
 use crate::machine::Machine;
 
-/// The ranks of a model that is asked, each a thread with a part of it.
+/// Requested mesh of a model for inference; each rank is a thread with a part of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedMesh {
-    /// Tensor parallel ranks.
+    /// Number of tensor-parallel ranks.
     pub tp: usize,
-    /// Stages of the pipeline.
+    /// Number of pipeline stages.
     pub pp: usize,
-    /// Expert parallel ranks, and tensor parallel ranks of each expert; none for those that take the least memory.
+    /// Number of expert-parallel ranks, and of tensor-parallel ranks per expert; `None` for the split that takes the
+    /// least memory.
     pub experts: Option<[usize; 2]>,
 }
 
-/// The ranks of a model.
+/// Resolved mesh of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// The sizes of the mesh.
+    /// Sizes of the mesh.
     pub grid: Grid,
-    /// What a tensor parallel rank has of a layer's experts, in words; none where there are no experts, or no such ranks.
+    /// Description of a tensor-parallel rank's share of a layer's experts; `None` without experts or without such
+    /// ranks.
     pub experts: Option<String>,
 }
 
 impl AskedMesh {
-    /// How many there are.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.tp * self.pp
     }
 
-    /// It asks for something else than one rank.
+    /// Returns whether more than one rank is requested.
     pub fn is_spread(&self) -> bool {
         self.ranks() > 1 || self.experts.is_some_and(|experts| experts != [1, 1])
     }
 
-    /// How they share a model, its weights held as those of its adapters' runs if these say how.
+    /// Resolves how the ranks share a model, whose weights are quantized as in its adapters' runs if `held` is given.
     ///
     /// # Errors
-    /// What does not divide, and what would; a model that cannot be held so.
+    /// Sizes that do not divide evenly, with ones that would; a model that cannot be quantized so.
     pub(crate) fn spread(
         &self,
         machine: &Machine,
@@ -86,7 +89,7 @@ impl AskedMesh {
             let bytes = weights_bytes(&profile, over(experts), (opened, dtype), held)?;
             Ok((bytes, Reverse(experts[0]), experts))
         };
-        // A format in which a run held the base may refuse some.
+        // The quantization of the adapters' runs can exclude some splits.
         let (held, refused): (Vec<_>, Vec<_>) = fitting.into_iter().map(bytes).partition(Result::is_ok);
         let least = held.into_iter().filter_map(Result::ok).min();
         let (.., chosen) = match (least, refused.into_iter().find_map(Result::err)) {
@@ -99,7 +102,7 @@ impl AskedMesh {
 }
 
 impl Spread {
-    /// What ranks have of the experts, and if it is all of them, why.
+    /// Describes the ranks' shares of the experts; `why` explains a layout in which every rank has all of them.
     fn of(grid: Grid, spec: &Spec, why: &str) -> Spread {
         let Grid { tp, ep, etp, .. } = grid;
         let experts = spec.moe.as_ref().filter(|_| tp > 1).map(|Moe { experts, ffn, .. }| {
@@ -115,13 +118,13 @@ impl Spread {
     }
 }
 
-/// All pairs whose product divides a number.
+/// Returns all pairs whose product divides a number.
 fn factors(of: usize) -> impl Iterator<Item = [usize; 2]> {
     let divisors = move |of: usize| (1..=of).filter(move |size| of.is_multiple_of(*size));
     divisors(of).flat_map(move |first| divisors(of / first).map(move |second| [first, second]))
 }
 
-/// The end of one of a grid's ranks, of which there are no others.
+/// Returns one rank of a grid whose other ranks do not exist.
 fn alone(grid: Grid, rank: usize) -> Mesh {
     match grid.ranks() {
         1 => Mesh::alone(),
@@ -129,7 +132,7 @@ fn alone(grid: Grid, rank: usize) -> Mesh {
     }
 }
 
-/// Bytes of the weights of that rank which has most of them, of the first of each stage.
+/// Returns the bytes of the weights of the rank that has most, among the first ranks of each stage.
 fn weights_bytes(
     profile: &Profile,
     grid: Grid,

@@ -1,4 +1,4 @@
-//! What a run leaves on its disk: checkpoints, and the model or adapter at its end.
+//! Disk space of a run: checkpoints, and the final model or adapter.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::error::{Result, refuse};
 use crate::job::Job;
 use crate::models::precision;
 
-/// Bytes of both, but for headers and small files.
+/// Disk space of a run, without headers and small files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// A checkpoint.
+    /// Bytes of a checkpoint.
     pub checkpoint_bytes: u64,
-    /// Most of them at once: those that are kept, the last of each stage, and the one that is written.
+    /// Maximum number of checkpoints at once: those that are kept, the last of each stage, and the one being written.
     pub checkpoints: u64,
-    /// The exported model, or the adapter alone.
+    /// Bytes of the exported model, or of the adapter alone.
     pub model_bytes: u64,
 }
 
 impl Stored {
-    /// Of a run.
+    /// Computes the disk space of a run.
     ///
     /// # Errors
-    /// Weights that are to be trained and are not the model's.
+    /// Weights selected for training that the model does not have.
     pub fn of(job: &Job) -> Result<Stored> {
         let recipe = job.recipe();
         let dtype = precision(recipe.model.precision);
@@ -55,22 +55,23 @@ impl Stored {
         })
     }
 
-    /// All of it, at most.
+    /// Returns the maximum number of bytes in total.
     pub fn bytes(&self) -> u64 {
         self.checkpoints.saturating_mul(self.checkpoint_bytes).saturating_add(self.model_bytes)
     }
 
-    /// What a run needs for certain: the last checkpoint of each stage and the model; one that goes on has some of them.
+    /// Returns the bytes that a run needs at least: the last checkpoint of each stage and the model. A continued run
+    /// has some of the checkpoints already.
     fn least_bytes(&self, stages: u64, goes_on: bool) -> u64 {
         let checkpoints = if goes_on { 1 } else { stages };
         checkpoints.saturating_mul(self.checkpoint_bytes).saturating_add(self.model_bytes)
     }
 }
 
-/// Refuses a run whose checkpoints and model its disk has no room for.
+/// Refuses a run whose checkpoints and model do not fit on its disk.
 ///
 /// # Errors
-/// What it needs and what is free; weights that are to be trained and are not the model's.
+/// The space that is needed and that is free; weights selected for training that the model does not have.
 pub(crate) fn check(job: &Job) -> Result<()> {
     let stored = Stored::of(job)?;
     let goes_on = job.checkpoints().join("LATEST").exists();

@@ -1,4 +1,4 @@
-//! Who takes part in a run, and what they say to each other.
+//! Members of a run, and the messages between them.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,10 +19,10 @@ use crate::job::Job;
 use crate::machine::Machine;
 use crate::place::Place;
 
-/// What the first process tells the others before they begin.
+/// Message from the first process to the others before they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// The run's folder has what they need.
+    /// The run's folder is complete.
     Ready = 1,
     /// The run is finished already.
     NothingToDo,
@@ -34,16 +34,16 @@ pub enum Word {
 pub enum Crew {
     /// Threads of this process, if there are several.
     Threads,
-    /// Processes.
+    /// Processes of a launcher.
     Processes {
-        /// This one among them.
+        /// Link between the processes.
         world: World,
-        /// Where it is among them.
+        /// Position of this process among them.
         place: Place,
     },
 }
 
-/// What the environment of this process and a claim say.
+/// Resolves the rank from this process's environment and a claim.
 pub fn resolution(claim: &Claim) -> Resolution {
     let environment: Environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -51,16 +51,16 @@ pub fn resolution(claim: &Claim) -> Resolution {
     resolve(claim, &environment)
 }
 
-/// How long a wait on a link may take.
+/// Returns the timeout of a wait on a link.
 pub fn deadline(recipe: &Recipe) -> Duration {
     Duration::try_from_secs_f64(recipe.mesh.timeout_s).unwrap_or(Duration::MAX / 2)
 }
 
 impl Crew {
-    /// Finds out whether this process is alone, and joins the others if it is not.
+    /// Detects whether this process is alone, and joins the others if it is not.
     ///
     /// # Errors
-    /// Launchers that contradict each other; a mesh of another size; a build without the link.
+    /// Launchers that contradict each other; a mesh of another size; a build without a link between processes.
     pub fn assemble(claim: &Claim, job: &Job, events: &dyn Events) -> Result<Crew> {
         let found = resolution(claim);
         let (rank, ranks) = match found.role()? {
@@ -110,7 +110,7 @@ impl Crew {
         Ok(Crew::Processes { world, place })
     }
 
-    /// Whether this process is what is seen of the run.
+    /// Returns whether this process is the one that reports on the run.
     pub fn is_first(&self) -> bool {
         match self {
             Crew::Threads => true,
@@ -118,7 +118,7 @@ impl Crew {
         }
     }
 
-    /// Where this process's first rank is, of `ranks`.
+    /// Returns the place of this process's first rank, out of `ranks`.
     pub fn place(&self, machine: &Machine, ranks: usize) -> Place {
         match self {
             Crew::Threads => {
@@ -129,7 +129,7 @@ impl Crew {
         }
     }
 
-    /// From the first process to the others, which wait for it.
+    /// Sends a word from the first process to the others, which wait for it.
     ///
     /// # Errors
     /// A process that is gone.
@@ -140,7 +140,7 @@ impl Crew {
         }
     }
 
-    /// What the first process tells this one.
+    /// Receives the word of the first process.
     ///
     /// # Errors
     /// A process that is gone.
@@ -153,11 +153,11 @@ impl Crew {
         Ok(words.into_iter().find(|word| *word as u64 == said).unwrap_or(Word::NothingToDo))
     }
 
-    /// Runs this process's part; the others hear of its end. One that ended waits for the first without using a core, which leaving
-    /// MPI would.
+    /// Runs this process's part and reports its end to the others. A process that is done waits here for the
+    /// first, since waiting while leaving MPI would use a core.
     ///
     /// # Errors
-    /// Those of the work; all other processes are ended by them.
+    /// Those of the work; they also end all other processes.
     pub fn together<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Crew::Processes { world, .. } = self else { return work() };
         match caught(work) {
@@ -165,15 +165,16 @@ impl Crew {
             Err(Error::Panicked(_) | Error::OutOfMemory(_)) => {
                 Err(world.end("it panicked; its message is above".into()))
             }
-            // The others know it.
+            // The others already know of it.
             Err(error @ Error::Rank { .. }) => Err(error),
             Err(error) => Err(world.end(in_full(&error))),
         }
     }
 }
 
-/// Where this process is among all, whose `local` rank its launcher may have said, and whether each has a device of its own.
-/// All see the run's folder; another one for files is on each machine's own disk. All call this together.
+/// Returns this process's place among all (`local` is its local rank if the launcher gave one), and whether every
+/// process has a device of its own. The run's folder is shared by all; a separate spill folder is on each machine's own
+/// disk. Collective: all processes call it together.
 fn place(world: &World, local: Option<usize>, machine: &Machine) -> Result<(Place, bool)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
@@ -195,7 +196,7 @@ fn place(world: &World, local: Option<usize>, machine: &Machine) -> Result<(Plac
     Ok((place, devices.iter().collect::<BTreeSet<_>>().len() == devices.len()))
 }
 
-/// Which of the ranks on its machine a rank is, by everybody's machine.
+/// Returns a rank's index among the ranks of its machine, given the machine of every rank.
 fn local_rank(hosts: &[u64], rank: usize) -> usize {
     hosts[..rank].iter().filter(|other| **other == hosts[rank]).count()
 }

@@ -1,4 +1,4 @@
-//! What the ranks of a run are: threads of this process, or processes that a launcher started, of which this is one.
+//! Ranks of a run: threads of this process, or processes of a launcher, one of which is this.
 
 mod members;
 #[cfg(not(feature = "mpi"))]

@@ -1,4 +1,4 @@
-//! Stands in for the link between processes in a build without it: there is no value of it.
+//! Replaces the link between processes in a build without it; the type has no values.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use fathom_tensor::mesh::Link;
 
 use crate::error::{Result, refuse};
 
-/// One process of a job.
+/// A process of a job.
 #[derive(Clone)]
 pub enum Mpi {}
 
 impl Mpi {
-    /// Says how to build what can do it.
+    /// Returns an error that explains how to build with MPI.
     pub fn start(_: Duration) -> Result<Mpi> {
         refuse!(
             "this binary has no link between processes but NCCL, for a GPU each and a place to meet (MASTER_ADDR); build one with Open MPI installed (libopenmpi-dev, libclang-dev): cargo build --release --features mpi"

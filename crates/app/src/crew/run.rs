@@ -1,4 +1,4 @@
-//! Work of several ranks, as threads of this process or as processes: each with its share of the cores and of the memory.
+//! Work of several ranks, as threads of this process or as processes, each with its share of cores and memory.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::job::Job;
 use crate::machine::{Machine, Opened};
 use crate::place::Place;
 
-/// Runs `first` on this thread as the first rank of a job's mesh; the others are processes with their own call of this, or `other`
-/// on a thread each. A rank that fails ends the run of all.
+/// Runs `first` on this thread as the first rank of a job's mesh. The other ranks are processes that call this function
+/// themselves, or threads that run `other`. A rank that fails ends the run of all.
 ///
 /// # Errors
-/// The first rank's, which names the rank that failed first.
+/// The first rank's error, which names the rank that failed first.
 pub fn run<T>(
     job: &Job,
     crew: &Crew,
@@ -39,7 +39,7 @@ pub fn run<T>(
     on_threads((machine, grid), deadline(job.recipe()), first, other)
 }
 
-/// As [`run`], where every rank is a thread; a wait on the link may take as long as the deadline.
+/// [`run`] with a thread per rank; `deadline` bounds each wait on the link.
 pub fn on_threads<T>(
     (machine, grid): (&Machine, Grid),
     deadline: Duration,
@@ -71,7 +71,7 @@ pub fn on_threads<T>(
     })
 }
 
-/// Tells the others when a rank's thread unwinds.
+/// Reports to the other ranks when a rank's thread unwinds.
 struct Unwinding(Mesh);
 
 impl Drop for Unwinding {
@@ -92,7 +92,7 @@ fn one<T>(
     guarded(mesh.clone(), || body(machine.rank(mesh, place)?))
 }
 
-/// Runs a rank's work; the others hear of its failure.
+/// Runs a rank's work and reports its failure to the others.
 fn guarded<T>(mesh: Mesh, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let _unwinding = Unwinding(mesh.clone());
     let result = work();

@@ -1,4 +1,4 @@
-//! What connects the processes of a job: MPI, or NCCL.
+//! Link between the processes of a job: MPI or NCCL.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use fathom_tensor::mesh::LinkError;
 use super::no_mpi::Mpi;
 use crate::error::{Error, Result};
 
-/// What connects processes.
+/// Link between processes.
 pub enum World {
-    /// MPI, through the memory of the host.
+    /// MPI, through host memory.
     Mpi(Mpi),
-    /// NCCL, from device to device.
+    /// NCCL, between devices.
     Nccl(nccl::World, Arc<Nccl>),
 }
 
 impl World {
-    /// This rank.
+    /// Returns this process's rank.
     pub fn rank(&self) -> usize {
         match self {
             World::Mpi(mpi) => mpi.rank(),
@@ -28,10 +28,10 @@ impl World {
         }
     }
 
-    /// The first rank's number, on all ranks. All call this together.
+    /// Returns the first rank's number on all ranks. Collective: all call it together.
     ///
     /// # Errors
-    /// A rank that is gone; the others hear of it.
+    /// A rank that is gone; the others are notified.
     pub fn tell(&self, number: u64) -> Result<u64> {
         match self {
             World::Mpi(mpi) => Ok(mpi.tell(number)),
@@ -39,10 +39,10 @@ impl World {
         }
     }
 
-    /// Every rank's number. All call this together.
+    /// Returns every rank's number. Collective: all call it together.
     ///
     /// # Errors
-    /// As [`World::tell`].
+    /// Those of [`World::tell`].
     pub fn gather(&self, number: u64) -> Result<Vec<u64>> {
         match self {
             World::Mpi(mpi) => Ok(mpi.gather(number)),
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Ends the job of all ranks. MPI ends this process too; otherwise it gives the error that this one ends with.
+    /// Ends the job of all ranks. MPI ends this process too; otherwise returns the error for this process.
     pub fn end(&self, reason: String) -> Error {
         match self {
             World::Mpi(mpi) => mpi.abort(&reason),

@@ -1,4 +1,4 @@
-//! Curation: text by a recipe of its own, cleaned, filtered and deduplicated.
+//! Curation: text by a separate recipe, cleaned, filtered and deduplicated.
 
 mod models;
 mod rank;
@@ -21,57 +21,58 @@ use crate::error::{Result, caught};
 use crate::events::{Event, Events};
 use crate::output;
 
-/// Time between two looks at what others have done.
+/// Interval between checks of the other processes' progress.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How a curation is asked for.
+/// Options of a curation.
 pub struct Order {
     /// This process among those that share the folder.
     pub rank: Rank,
-    /// Where whole tables are sorted.
+    /// Engine that sorts whole tables.
     pub engine: TableEngine,
     /// Seconds to wait for the others before a stage that needs the whole table.
     pub wait_s: f64,
-    /// Set from outside to stop.
+    /// Set by the caller to request a stop.
     pub stop: Arc<AtomicBool>,
 }
 
-/// How a curation ended.
+/// Outcome of a curation.
 pub enum Curated {
-    /// All of it is done.
+    /// Complete.
     Done(Box<Stats>),
-    /// Others have not finished what is missing: for a stage, or this process is done and they are not.
+    /// Other processes have not finished: either a stage needs their part, or this process is done and they are not.
     Waiting {
-        /// The stage.
+        /// Stage that needs the missing parts.
         stage: Option<String>,
-        /// What is missing.
+        /// Parts that are missing.
         missing: Vec<String>,
     },
-    /// It was asked to stop; in words.
+    /// Stopped on request; a message.
     Interrupted(String),
 }
 
-/// A curation that can be run.
+/// A resolved curation.
 pub struct Curation(Pipeline);
 
 impl Curation {
     /// Resolves a recipe.
     ///
     /// # Errors
-    /// What is wrong with it, input that cannot be read.
+    /// An invalid recipe; input that cannot be read.
     pub fn new(recipe: &Loaded<Recipe>) -> Result<Curation> {
         caught(|| Ok(Curation(Pipeline::with_remote(recipe, remote())?)))
     }
 
-    /// The folder of the curation.
+    /// Returns the curation's folder.
     pub fn out(&self) -> &Path {
         self.0.out()
     }
 
-    /// Runs it to its end, until others are awaited, or until it is asked to stop. The first process writes the page.
+    /// Runs until complete, until other processes have to be awaited, or until a stop is requested. The first process
+    /// writes the page.
     ///
     /// # Errors
-    /// Those of its stages; what was made before stays valid.
+    /// Those of its stages; output written before stays valid.
     pub fn run(&self, order: &Order, events: &Arc<dyn Events>) -> Result<Curated> {
         let (stop, reports, said) = (order.stop.clone(), events.clone(), events.clone());
         let options = RunOptions {
@@ -114,7 +115,7 @@ impl Curation {
     }
 }
 
-/// Inputs on S3 are read with what the environment says of it, `AWS_ACCESS_KEY_ID` and the like.
+/// Returns the options for inputs on S3, from environment variables that begin with `AWS_` (`AWS_ACCESS_KEY_ID` etc.).
 pub(crate) fn remote() -> RemoteOptions {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));

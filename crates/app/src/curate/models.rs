@@ -1,4 +1,4 @@
-//! Models for the stages of a curation: the engine over Hugging Face folders.
+//! Models for curation stages: the engine over Hugging Face folders.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::events::Events;
 use crate::machine::Machine;
 use crate::models::{self, or_on_the_hub};
 
-/// Opens models on the processor; what is to be said of them is said to the listener.
+/// Opens models on the processor; reports about them go to the listener.
 pub struct Engines(pub Arc<dyn Events>);
 
 impl Models for Engines {
@@ -55,7 +55,7 @@ impl Engines {
         let (tokenizer, chunk_tokens) =
             (Arc::new(models::tokenizer(folder)?), Limits::default().chunk_tokens);
         let how = (DType::F32, tokenizer);
-        // A folder that says how much of a text it reads is not asked for more.
+        // The folder's own limit on the length of a text is not exceeded.
         let own = match Sentence::open(folder, EncoderSpec::open(folder)?.model.hidden)? {
             Some(sentence) => sentence.max_tokens,
             None => Sentence::tokenizer_limit(folder)?,
@@ -65,7 +65,7 @@ impl Engines {
     }
 }
 
-/// Opens a model with its weights as they are stored, and calls `work`.
+/// Opens a model with its weights as stored, and calls `work`.
 fn with_engine(
     settings: &ModelSettings,
     events: &dyn Events,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::events::Silent;
 
-    /// Sentence-Transformers reads as much.
+    /// Sentence-Transformers reads the same length.
     #[test]
     fn a_folder_that_reads_less_of_a_text_than_is_asked_for_is_asked_for_no_more() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders/embed_bert");

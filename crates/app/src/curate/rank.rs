@@ -1,17 +1,17 @@
-//! Which process of several that share a curation this is.
+//! Rank of this process among several that share a curation.
 
 use fathom_curate::pipeline::Rank;
 
 use crate::error::{Result, refuse};
 
-/// This process among others: as it is given, else a Slurm array, else a Kubernetes Indexed Job.
+/// Returns this process's rank: as given, else from a Slurm array, else from a Kubernetes Indexed Job.
 ///
 /// # Errors
 /// One number without the other, or numbers that contradict each other.
 pub fn rank(own: Option<usize>, processes: Option<usize>) -> Result<Rank> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<usize>().ok());
     let first = number("SLURM_ARRAY_TASK_MIN").unwrap_or(0);
-    // Of `--array=0-6:2` every second number is a task.
+    // `--array=0-6:2` makes a task of every second number.
     let step = number("SLURM_ARRAY_TASK_STEP").unwrap_or(1).max(1);
     let slurm = number("SLURM_ARRAY_TASK_ID").map(|id| id.saturating_sub(first) / step);
     let rank = own.or(slurm).or_else(|| number("JOB_COMPLETION_INDEX"));

@@ -1,4 +1,4 @@
-//! A recipe that is being written from another tool's settings.
+//! A recipe under construction from another tool's settings.
 
 use fathom_base::recipe::Layers;
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value as Toml, value};
@@ -8,35 +8,35 @@ use super::tool::Tool;
 use crate::error::{Result, refuse};
 use crate::library::{self, LIBRARY};
 
-/// A key of the recipe, its value, and the file's key that said so.
+/// A key of the recipe, its value, and the key of the file that set it.
 struct Setting {
     path: String,
     to: Toml,
     from: String,
 }
 
-/// What was read so far.
+/// Settings read so far.
 pub(super) struct Draft {
     set: Vec<Setting>,
     unsaid: Vec<(String, String)>,
-    /// The key that is being read.
+    /// Key that is being read.
     pub at: String,
-    /// Whose file it is.
+    /// Tool that the file belongs to.
     pub tool: Tool,
-    /// What it trains.
+    /// Kind of training.
     pub kind: Kind,
-    /// An adapter is trained, and its method.
+    /// Method of the adapter, if one is trained.
     pub adapter: Option<&'static str>,
-    /// The file says that the adapter drops nothing.
+    /// The file sets the adapter's dropout to 0.
     pub dropless: bool,
-    /// Projections of the adapter, in several keys.
+    /// Projections of the adapter, collected from several keys.
     pub targets: Vec<String>,
-    /// Bits that the base is held in.
+    /// Bits of the quantized base.
     pub bits: Option<u64>,
-    /// Rows of a micro batch, and micro batches of a step.
+    /// Rows of a micro-batch, and micro-batches of a step.
     pub rows: Option<u64>,
     pub accumulated: Option<u64>,
-    /// Rows are packed, and cut where a sample ends.
+    /// Rows are packed, and cut at the end of a sample.
     pub packed: bool,
     pub wrapped: bool,
     /// Tokens of a text.
@@ -44,23 +44,23 @@ pub(super) struct Draft {
     pub epochs: Option<u64>,
     pub steps: Option<u64>,
     pub steps_of_epoch: Option<u64>,
-    /// Share of the steps that are warm-up.
+    /// Warm-up as a share of the steps.
     pub warmup_share: Option<f64>,
     pub paths: Vec<String>,
-    /// What is said of rollouts.
+    /// Settings of rollouts.
     pub rollout: Rollout,
 }
 
-/// Rollouts of a file.
+/// Settings of rollouts.
 #[derive(Default)]
 pub(super) struct Rollout {
-    /// Answers to a prompt.
+    /// Answers per prompt.
     pub answers: Option<u64>,
-    /// Prompts of a rollout, where a file counts them.
+    /// Prompts per rollout, if the file counts them.
     pub prompts: Option<u64>,
-    /// Answers of a rollout.
+    /// Answers per rollout.
     pub batch: Option<u64>,
-    /// Micro batches that share a rollout.
+    /// Micro-batches that share a rollout.
     pub steps: Option<u64>,
     /// Rollouts of the run.
     pub count: Option<u64>,
@@ -69,15 +69,16 @@ pub(super) struct Rollout {
     pub answer_tokens: Option<u64>,
     /// Passes over a rollout.
     pub epochs: Option<u64>,
-    /// The loss, and whether its ratios are of whole answers.
+    /// Loss, and whether its ratios cover whole answers.
     pub loss: Option<String>,
     pub whole: bool,
-    /// How advantages follow from rewards.
+    /// Scaling of rewards to advantages.
     pub scale: Option<&'static str>,
     pub each: bool,
 }
 
-/// A share of steps as axolotl counts it: rounded down, and two for one, whose rate would be 0 there.
+/// Converts a share of steps as axolotl does: rounded down, except that 1 becomes 2, since the learning rate of a
+/// single step would be 0 there.
 pub(super) fn axolotl_steps(share: f64, steps: u64) -> i64 {
     match (share * steps as f64) as i64 {
         1 => 2,
@@ -86,7 +87,7 @@ pub(super) fn axolotl_steps(share: f64, steps: u64) -> i64 {
 }
 
 impl Draft {
-    /// Nothing but what is trained.
+    /// Returns an empty draft for a kind of training.
     pub fn new(tool: Tool, kind: Kind, adapter: Option<&'static str>) -> Draft {
         Draft {
             set: Vec::new(),
@@ -118,39 +119,39 @@ impl Draft {
         self.set.push(Setting { path: path.to_string(), to: to.into(), from: self.at.clone() });
     }
 
-    /// Sets a key that the file did not say, to what the other tool does then.
+    /// Sets a key that the file left out to the other tool's default.
     pub fn default(&mut self, path: &str, to: impl Into<Toml>) {
         if !self.has(path) {
             self.set(path, to);
         }
     }
 
-    /// Whether a key was set.
+    /// Returns whether a key was set.
     pub fn has(&self, path: &str) -> bool {
         self.set.iter().any(|setting| setting.path == path)
     }
 
-    /// Whether it was set to 0.
+    /// Returns whether a key was set to 0.
     pub fn is_zero(&self, path: &str) -> bool {
         self.set.iter().any(|setting| setting.path == path && setting.to.as_float() == Some(0.0))
     }
 
-    /// A whole number that was set.
+    /// Returns an integer that was set.
     pub fn integer(&self, path: &str) -> Option<i64> {
         self.set.iter().find(|setting| setting.path == path)?.to.as_integer()
     }
 
-    /// A text that was set.
+    /// Returns a text that was set.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.set.iter().find(|setting| setting.path == path)?.to.as_str()
     }
 
-    /// A key that could not be said.
+    /// Records a key that could not be translated.
     pub fn unsaid(&mut self, key: &str, why: &str) {
         self.unsaid.push((key.to_string(), why.to_string()));
     }
 
-    /// The shipped recipe that is nearest.
+    /// Returns the name of the nearest shipped recipe.
     pub fn base(&self) -> &'static str {
         match (self.kind, self.adapter, self.bits) {
             (Kind::Dpo | Kind::Cpo, ..) => "dpo",
@@ -169,7 +170,7 @@ impl Draft {
         }
     }
 
-    /// The recipe, and what could not be said.
+    /// Returns the recipe, and the keys that could not be translated.
     pub fn finish(mut self) -> Result<(String, Vec<(String, String)>)> {
         self.at.clear();
         if let Some(adapter) = self.adapter {
@@ -207,17 +208,17 @@ impl Draft {
             self.unsaid(&key, &why);
         }
         let recipe = self.written(&document, self.set.len());
-        // A key that does not exist would be a mistake of the table.
+        // An unknown key here would be a mistake in the rules.
         library::resolve(Layers::with_library(LIBRARY).text("the translation", &recipe))?;
         Ok((recipe, self.unsaid))
     }
 
-    /// Steps of the run, where the file counts them.
+    /// Returns the number of steps of the run, if the file counts them.
     pub fn all_steps(&self) -> Option<u64> {
         self.steps.or(self.steps_of_epoch.map(|steps| steps * self.epochs.unwrap_or(1)))
     }
 
-    /// How long the run is, which is counted in steps or in passes.
+    /// Sets the length of the run, in steps or in epochs, and its warm-up.
     fn length(&mut self) {
         let steps = self.all_steps();
         match (steps, self.epochs) {
@@ -225,7 +226,7 @@ impl Draft {
             (None, Some(epochs)) => self.set("stage.0.epochs", epochs as i64),
             (None, None) => {}
         }
-        // Steps go before a share of them; of axolotl none do as well.
+        // A number of steps has precedence over a share; in axolotl's files even the number 0.
         let given = self.integer("schedule.warmup_steps");
         let counts = given.is_some_and(|steps| steps > 0 || self.tool == Tool::Axolotl);
         if let Some(share) = self.warmup_share.filter(|_| !counts) {
@@ -240,7 +241,7 @@ impl Draft {
         }
     }
 
-    /// The recipe with the first so many settings.
+    /// Returns the recipe with the first `settings` settings applied.
     fn written(&self, document: &DocumentMut, settings: usize) -> String {
         let mut document = document.clone();
         for setting in &self.set[..settings] {
@@ -255,8 +256,8 @@ impl Draft {
         document.to_string()
     }
 
-    /// A setting that the recipe refuses, and why: the one that the refusal names, or the first with which there is one. Behind the last if
-    /// there is a refusal without any.
+    /// Finds a setting that the recipe refuses, with the reason: the one that the message names, or else the first one
+    /// whose addition causes it. The index is one past the last if the recipe is refused without any setting.
     fn refused(&self, document: &DocumentMut) -> Option<(usize, String)> {
         let why = self.refusal(document, self.set.len())?;
         let named =
@@ -268,7 +269,8 @@ impl Draft {
         Some((at.map_or(self.set.len(), |count| count - 1), why))
     }
 
-    /// What is wrong with the recipe of the first so many settings, were model, rows, rewards and teacher given.
+    /// Returns the error of the recipe with the first `settings` settings, if any, with placeholders for model, rows,
+    /// rewards and teacher.
     fn refusal(&self, document: &DocumentMut, settings: usize) -> Option<String> {
         let mut given = Vec::new();
         let has = |path: &str| self.set[..settings].iter().any(|setting| setting.path == path);
@@ -291,15 +293,15 @@ impl Draft {
                 .err()?
                 .to_string(),
         };
-        // Without the place in a file that is not there yet.
+        // Drops the place in the file, which does not exist yet.
         Some(why.find('`').map_or(why.clone(), |at| why[at..].to_string()))
     }
 }
 
-/// A shipped recipe with what it extends written out; none if it is no TOML.
+/// Returns a shipped recipe with the recipes that it extends written out; `None` if it is not TOML.
 fn flat(name: &str) -> Result<Option<DocumentMut>> {
     let text = LIBRARY.text(name)?.unwrap_or_default();
-    // Its comments are of values that another tool may have said otherwise.
+    // Comments of the recipe describe values that the other tool's file may change.
     let text: String =
         text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
     let Ok(mut document) = text.parse::<DocumentMut>() else { return Ok(None) };

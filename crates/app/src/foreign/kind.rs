@@ -1,4 +1,4 @@
-//! What a file of another tool trains: looked for first, over all its keys, so that their order does not matter.
+//! Kind of training of another tool's file. It is determined first, over all keys, so that their order does not matter.
 
 use serde_json::Value;
 
@@ -6,32 +6,32 @@ use super::tool::Tool;
 use super::values::names;
 use super::yaml;
 
-/// What is learned, and from what.
+/// Kind of training: its objective and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Plain text.
     Text,
     /// Answers to prompts.
     Answers,
-    /// Pairs, against a reference.
+    /// Pairs, against a reference model.
     Dpo,
-    /// Wanted and unwanted answers.
+    /// Desirable and undesirable answers.
     Kto,
-    /// Pairs, by odds.
+    /// Pairs, by odds ratio.
     Orpo,
-    /// Pairs and the cross-entropy of chosen answers.
+    /// Pairs, plus the cross-entropy of chosen answers.
     Cpo,
-    /// Pairs, by means with a margin.
+    /// Pairs, by mean log-probabilities with a margin.
     Simpo,
-    /// A reward model of pairs.
+    /// Reward model from pairs.
     Reward,
-    /// A reward model of steps.
+    /// Reward model from steps.
     Steps,
-    /// A teacher's distribution.
+    /// Distribution of a teacher.
     Distill,
-    /// Rewards of groups of answers.
+    /// Rewards relative to a group of answers.
     Grpo,
-    /// Rewards less the mean of the other answers.
+    /// Rewards minus the mean of the other answers.
     Rloo,
     /// Rewards, with a value head.
     Ppo,
@@ -39,7 +39,7 @@ pub(super) enum Kind {
 
 use Kind::{Answers, Cpo, Distill, Dpo, Grpo, Kto, Orpo, Ppo, Reward, Rloo, Simpo, Steps, Text};
 
-/// What a file can train, by the names of recipes; `text` is plain text, and `prm` a reward model of steps, as TRL calls it.
+/// Kinds by name, as recipes name them; `text` is plain text, and `prm` a reward model of steps, as in TRL.
 const NAMED: [(&str, Kind); 13] = [
     ("text", Text),
     ("sft", Answers),
@@ -56,7 +56,7 @@ const NAMED: [(&str, Kind); 13] = [
     ("ppo", Ppo),
 ];
 
-/// All names of methods.
+/// Names of all methods.
 pub const METHODS: [&str; NAMED.len()] = {
     let (mut names, mut at) = ([""; NAMED.len()], 0);
     while at < NAMED.len() {
@@ -67,22 +67,22 @@ pub const METHODS: [&str; NAMED.len()] = {
 };
 
 impl Kind {
-    /// The one of a name.
+    /// Returns the kind of a name.
     pub fn named(name: &str) -> Option<Kind> {
         NAMED.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// Answers are written while it learns.
+    /// Returns whether training generates answers.
     pub fn writes(self) -> bool {
         matches!(self, Grpo | Rloo | Ppo)
     }
 
-    /// A row has two answers, which lie in one sample.
+    /// Returns whether a row has two answers, which share a sample.
     pub fn has_pairs(self) -> bool {
         matches!(self, Dpo | Kto | Orpo | Cpo | Simpo | Reward)
     }
 
-    /// What is learned from.
+    /// Returns a description of the training data.
     pub fn name(self) -> &'static str {
         match self {
             Text => "plain text",
@@ -101,7 +101,7 @@ impl Kind {
 pub(super) struct Entries<'a>(pub &'a [(String, Value)]);
 
 impl<'a> Entries<'a> {
-    /// A value that says something.
+    /// Returns a value that is neither empty nor off.
     pub fn get(self, key: &str) -> Option<&'a Value> {
         self.0.iter().find(|(name, value)| name == key && !yaml::is_nothing(value)).map(|(_, value)| value)
     }
@@ -114,13 +114,13 @@ impl<'a> Entries<'a> {
         keys.iter().any(|key| self.get(key).is_some())
     }
 
-    /// Something that such an ending names.
+    /// Returns whether a key with this ending has a value.
     fn ends(self, with: &str) -> bool {
         self.0.iter().any(|(name, value)| name.ends_with(with) && !yaml::is_nothing(value))
     }
 }
 
-/// What a file trains.
+/// Returns the kind of training of a file.
 pub(super) fn of(tool: Tool, entries: Entries<'_>) -> Kind {
     match tool {
         Tool::Axolotl => axolotl(entries),
@@ -174,7 +174,7 @@ fn torchtune(entries: Entries<'_>) -> Kind {
     }
 }
 
-/// TRL's files do not name their trainer, whose keys do.
+/// Determines the kind of a TRL file from its keys, since it does not name its trainer.
 fn trl(entries: Entries<'_>) -> Kind {
     let losses = entries.get("loss_type").and_then(|loss| names(loss).ok()).unwrap_or_default();
     let is = |those: &[&str]| losses.iter().any(|loss| those.contains(&loss.as_str()));
@@ -225,7 +225,7 @@ fn trl(entries: Entries<'_>) -> Kind {
     }
 }
 
-/// Keys that say that pairs are compared.
+/// Keys that imply a comparison of pairs.
 const OF_DPO: &[&str] = &[
     "beta",
     "f_divergence_type",
@@ -240,7 +240,7 @@ const OF_DPO: &[&str] = &[
     "label_smoothing",
 ];
 
-/// The adapter that a file trains.
+/// Returns the method of the adapter that a file trains.
 pub(super) fn adapter(tool: Tool, entries: Entries<'_>) -> Option<&'static str> {
     let trains = match tool {
         Tool::Axolotl => matches!(entries.text("adapter"), Some("lora" | "qlora" | "dora" | "rslora")),

@@ -1,5 +1,6 @@
-//! Files of other tools as recipes: axolotl's, LLaMA-Factory's, torchtune's and TRL's YAML. What a file trains is found
-//! first ([`kind::of`]), then what each key says of that is looked up ([`rules`]); what cannot be said is named with the reason. Nothing in such a file is executed.
+//! Translation of other tools' files to recipes: YAML of axolotl, LLaMA-Factory, torchtune and TRL. The kind of
+//! training is determined first ([`kind::of`]); then each key is looked up in that kind's rules ([`rules`]). Keys that
+//! cannot be translated are listed with the reason. Nothing in such a file is executed.
 
 mod draft;
 mod kind;
@@ -18,35 +19,35 @@ use rules::tables;
 pub use kind::METHODS;
 pub use tool::Tool;
 
-/// A file as a recipe.
+/// A translated file.
 #[derive(Clone, Debug)]
 pub struct Translated {
-    /// Whose file it was.
+    /// Tool that the file belongs to.
     pub tool: Tool,
-    /// The shipped recipe that it was written over.
+    /// Shipped recipe that the translation extends.
     pub base: &'static str,
-    /// The recipe.
+    /// Text of the recipe.
     pub recipe: String,
-    /// What could not be said: the file's key, and why.
+    /// Keys of the file that could not be translated, with the reasons.
     pub unsaid: Vec<(String, String)>,
 }
 
 /// Translates the text of a file.
 ///
-/// What a file trains is found first, over all its keys; then each key is read by that, and what the file leaves out becomes what its tool
-/// does then. A value that the recipe refuses is named among what could not be said.
+/// The kind of training is determined first, over all keys; each key is then read in that light, and settings that the
+/// file leaves out get its tool's defaults. A value that the recipe refuses is listed as untranslated.
 ///
 /// # Errors
-/// It is no YAML, or of none of the tools.
+/// Not YAML, or not a file of these tools.
 pub fn translate(text: &str) -> Result<Translated> {
     translated(text, None)
 }
 
-/// Translates the text of a file that trains by one of [`METHODS`], whatever its keys suggest. What they say of another method is named
-/// among what could not be said.
+/// Translates the text of a file that trains by one of [`METHODS`], whatever its keys suggest. Keys of other methods
+/// are listed as untranslated.
 ///
 /// # Errors
-/// As [`translate`], and a name that is none of those.
+/// Those of [`translate`], and an unknown method.
 pub fn translate_as(text: &str, method: &str) -> Result<Translated> {
     match Kind::named(method) {
         Some(kind) => translated(text, Some(kind)),
@@ -70,10 +71,10 @@ fn translated(text: &str, kind: Option<Kind>) -> Result<Translated> {
     Ok(Translated { tool, base, recipe, unsaid })
 }
 
-/// Keys that LLaMA-Factory alone has.
+/// Keys that only LLaMA-Factory has.
 const OF_LLAMA_FACTORY: &[&str] = &["stage", "finetuning_type", "cutoff_len", "template", "export_dir"];
 
-/// Whose file it is.
+/// Returns the tool that a file belongs to.
 fn tool(entries: &[(String, Value)]) -> Result<Tool> {
     let has = |key: &str| entries.iter().any(|(name, _)| name == key);
     let under = |table: &str| entries.iter().any(|(name, _)| name.starts_with(table));
@@ -96,14 +97,14 @@ fn tool(entries: &[(String, Value)]) -> Result<Tool> {
     })
 }
 
-/// All entries, in the order of the rules: what all kinds have before what one has, and never in the file's.
+/// Applies all entries in the order of the rules, never of the file: common keys before those of one kind.
 fn read(draft: &mut Draft, entries: &[(String, Value)]) {
     let tables = tables::of(draft.kind);
     let mut ruled = Vec::new();
     let mut unsaid = Vec::new();
     for (at, (key, value)) in entries.iter().enumerate() {
         let bare = rules::bare(key);
-        // What is empty or off says nothing.
+        // Empty or disabled values have no effect.
         if yaml::is_nothing(value) && !rules::MEANS_OFF.contains(&bare) {
             continue;
         }
@@ -112,7 +113,7 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
             let row = |(row, entry): (usize, &rules::Row)| Some((number, row, place(entry)?, entry.1));
             table.iter().enumerate().find_map(row)
         };
-        // A kind's own meaning of a key before that of all.
+        // A kind's own rule for a key has precedence over the common one.
         let found = tables.iter().enumerate().rev().find_map(find);
         match found {
             Some((table, row, alias, rule)) => ruled.push(((table, row, alias, at), key, value, rule)),
@@ -126,7 +127,7 @@ fn read(draft: &mut Draft, entries: &[(String, Value)]) {
                 } else {
                     rules::implied::reason(key)
                 };
-                // One line for all that a reason is for.
+                // One line per reason.
                 if !unsaid.iter().any(|(_, other, _)| other == name) {
                     unsaid.push((at, name.to_string(), why));
                 }
@@ -150,15 +151,15 @@ mod tests {
 
     use super::*;
 
-    /// A dotted key as YAML.
+    /// Writes a dotted key as YAML.
     fn nested(key: &str, value: &str) -> String {
         let parts: Vec<&str> = key.split('.').collect();
         let line = |(depth, part): (usize, &&str)| format!("{}{part}:", "  ".repeat(depth));
         parts.iter().enumerate().map(line).collect::<Vec<_>>().join("\n") + " " + value + "\n"
     }
 
-    /// Every key of the tools' own lists (`oracle/foreign_keys.py`) says something in the recipe, is named as not said, or is one of
-    /// those that change nothing here.
+    /// Every key of the tools' own lists (`oracle/foreign_keys.py`) sets something in the recipe, is listed as
+    /// untranslated, or is known to have no effect here.
     #[test]
     fn no_key_of_a_tools_own_list_is_dropped_unseen() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/foreign_keys");
@@ -176,7 +177,7 @@ mod tests {
                 let named =
                     |(name, _): &(String, String)| key == name || key.starts_with(&format!("{name}."));
                 let bare = rules::bare(key);
-                // A value that a rule knows may be what the recipe has anyway.
+                // A value that a rule accepts may equal the recipe's own.
                 let ruled = tables::of(Kind::Answers).into_iter().flat_map(|table| table.iter());
                 let ruled =
                     ruled.flat_map(|(keys, _)| keys.iter()).any(|known| *known == bare || *known == key);

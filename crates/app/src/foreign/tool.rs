@@ -1,8 +1,8 @@
-//! The tools whose files are read.
+//! Supported tools.
 
 use std::fmt;
 
-/// A tool whose files are read.
+/// A tool whose files can be translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// axolotl.
@@ -11,7 +11,7 @@ pub enum Tool {
     LlamaFactory,
     /// torchtune.
     Torchtune,
-    /// TRL, and others with the keys of Transformers' trainer.
+    /// TRL, and tools that share the keys of Transformers' trainer.
     Trl,
 }
 

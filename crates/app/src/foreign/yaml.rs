@@ -1,9 +1,9 @@
-//! YAML as flat entries.
+//! YAML as a flat list of entries.
 
 use saphyr::{LoadableYamlNode, ScalarOwned, YamlOwned};
 use serde_json::{Map, Value};
 
-/// Entries under dotted keys, in the order of the file; lists are values.
+/// Returns the entries under dotted keys, in the order of the file; lists are values.
 pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
     shallow(text)?;
     let mut documents = YamlOwned::load_from_str(text)
@@ -19,12 +19,13 @@ pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
     Ok(flat)
 }
 
-/// Levels that files of other tools never have, within which the parser takes neither long nor much of the stack.
+/// Limit on nesting, far above that of other tools' files, within which the parser needs little time and stack.
 const MOST_DEPTH: usize = 64;
-/// Keys behind a question mark, each of which within another doubles the parser's work.
+/// Limit on keys after a question mark; each one nested in another doubles the parser's work.
 const MOST_COMPLEX: usize = 8;
 
-/// Refuses what is nested too deep to be parsed: marks of lists and keys at the beginning of lines, and brackets.
+/// Refuses text that is nested too deep to be parsed, counting list and key marks at the beginning of lines, and
+/// brackets.
 fn shallow(text: &str) -> Result<(), String> {
     let (mut brackets, mut complex) = (0usize, 0);
     for (at, line) in text.lines().enumerate() {
@@ -55,7 +56,8 @@ fn shallow(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The same text with lists and mappings in brackets further in than any block, which the standard asks for and Python does not.
+/// Returns the text with the contents of brackets indented further than any block, which the standard requires and
+/// Python does not.
 fn indented(text: &str) -> String {
     let mut depth = 0usize;
     let mut lines = Vec::new();
@@ -78,7 +80,7 @@ fn indented(text: &str) -> String {
     lines.join("\n")
 }
 
-/// OmegaConf's references to other keys, `${key}`; what names none stays.
+/// Replaces OmegaConf's references to other keys, `${key}`; unknown ones stay.
 fn interpolate(flat: &mut [(String, Value)]) {
     for _ in 0..4 {
         let known = flat.to_vec();
@@ -110,7 +112,7 @@ fn json(node: YamlOwned) -> Value {
         YamlOwned::Value(ScalarOwned::Boolean(x)) => x.into(),
         YamlOwned::Value(ScalarOwned::Integer(x)) => x.into(),
         YamlOwned::Value(ScalarOwned::FloatingPoint(x)) => x.into_inner().into(),
-        // YAML 1.1, which Python reads, has these words for true and false.
+        // YAML 1.1, which Python reads, treats these words as booleans.
         YamlOwned::Value(ScalarOwned::String(x)) => match x.as_str() {
             "yes" | "on" | "True" => true.into(),
             "no" | "off" | "False" => false.into(),
@@ -129,7 +131,7 @@ fn json(node: YamlOwned) -> Value {
     }
 }
 
-/// Off, empty, or not there.
+/// Returns whether a value is off, empty or null.
 pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -1,4 +1,4 @@
-//! Every activation of a job's stages: name, shape, bytes and place.
+//! Activations of a job's stages: name, shape, bytes and place of each.
 
 use fathom_train::activations::Segment;
 use fathom_train::{Draft, Workload};
@@ -8,22 +8,22 @@ use crate::error::{Result, caught};
 use crate::host;
 use crate::job::Job;
 
-/// The activations of a stage.
+/// Activations of a stage.
 pub struct Activations {
-    /// The stage's name.
+    /// Name of the stage.
     pub stage: String,
-    /// Tokens in a micro batch.
+    /// Tokens per micro-batch.
     pub tokens: usize,
-    /// The mesh, where it has more than one rank: how many, and its axes in words.
+    /// Number of ranks and description of the mesh, if it has more than one rank.
     pub mesh: Option<(usize, String)>,
-    /// Its segments.
+    /// Segments of the stage.
     pub segments: Vec<Segment>,
 }
 
-/// The activations of each stage of a job.
+/// Returns the activations of each stage of a job.
 ///
 /// # Errors
-/// What is wrong with the recipe, and where that was written.
+/// An invalid recipe, with the place where it is wrong.
 pub fn activations(job: &Job) -> Result<Vec<Activations>> {
     caught(|| (0..job.specs.len()).map(|index| of_stage(job, index)).collect())
         .map_err(|error| job.placed(error))

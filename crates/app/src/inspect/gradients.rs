@@ -1,4 +1,4 @@
-//! The gradient of the mean loss over next tokens, by Hugging Face name.
+//! Gradient of the mean next-token loss, by Hugging Face name.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,29 +12,29 @@ use crate::error::{Context, Error, Result, caught, refuse};
 
 /// Gradients of a mean loss.
 pub struct Gradients {
-    /// The loss.
+    /// Mean loss.
     pub loss: f64,
-    /// Over how many targets it is a mean.
+    /// Number of targets that the loss is a mean over.
     pub targets: usize,
     grads: Grads,
 }
 
-/// What is shown of a gradient.
+/// Summary of a gradient.
 pub struct Gradient {
-    /// Of which tensor.
+    /// Name of the tensor.
     pub name: String,
-    /// Its shape.
+    /// Shape of the tensor.
     pub shape: Vec<usize>,
-    /// The root of the sum of its squares.
+    /// Square root of the sum of squares.
     pub norm: f64,
-    /// The largest of its elements without their signs.
+    /// Largest absolute value of its elements.
     pub largest: f64,
 }
 
-/// The gradients of the mean loss of a subject's ids, each the target of the one before.
+/// Computes the gradients of the mean loss of a subject's ids, each the target of the one before.
 ///
 /// # Errors
-/// Fewer than two ids, no memory.
+/// Fewer than two ids; out of memory.
 pub fn gradients(subject: &Subject) -> Result<Gradients> {
     check_targets(&subject.ids)?;
     caught(|| Ok(run(subject)))
@@ -43,7 +43,7 @@ pub fn gradients(subject: &Subject) -> Result<Gradients> {
 /// Refuses ids without a target.
 ///
 /// # Errors
-/// Fewer than two.
+/// Fewer than two ids.
 pub fn check_targets(ids: &[u32]) -> Result<()> {
     if ids.len() < 2 {
         refuse!("--ids: a loss needs at least two ids, each the target of the one before");
@@ -72,7 +72,7 @@ fn run(subject: &Subject) -> Gradients {
 }
 
 impl Gradients {
-    /// Writes all of them to a file; the writer of folders does the work in a folder next to it.
+    /// Writes all gradients to a file, by way of a temporary folder next to it that the model writer fills.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -102,7 +102,7 @@ impl Gradients {
         moved
     }
 
-    /// All of them in the order of the model, as they are shown.
+    /// Returns summaries of all gradients, in the order of the model.
     pub fn shown(&self, subject: &Subject) -> Vec<Gradient> {
         let mut tensors: BTreeMap<String, (usize, Vec<usize>, f64, f64)> = BTreeMap::new();
         for (index, pieces) in subject.loaded.model.pieces().into_iter().enumerate() {

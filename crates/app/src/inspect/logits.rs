@@ -1,4 +1,4 @@
-//! The logits of given ids.
+//! Logits of given ids.
 
 use std::path::Path;
 
@@ -11,16 +11,17 @@ use crate::error::{Result, caught};
 
 /// Logits of a document.
 pub struct Logits {
-    /// Of each position, the id of the largest, and the logit.
+    /// Id and value of the largest logit at each position.
     pub best: Vec<(usize, f32)>,
-    /// All of the last position.
+    /// All logits of the last position.
     pub last: Vec<f32>,
 }
 
-/// The logits of a subject's ids; all of them are written to a file where one is given, `logits` [tokens, vocab] f32.
+/// Computes the logits of a subject's ids. If a file is given, all of them are written to it as `logits` [tokens,
+/// vocab] f32.
 ///
 /// # Errors
-/// A file that cannot be written, no memory.
+/// A file that cannot be written; out of memory.
 pub fn logits(subject: &Subject, out: Option<&Path>) -> Result<Logits> {
     caught(|| run(subject, out))
 }
@@ -32,7 +33,7 @@ fn run(subject: &Subject, out: Option<&Path>) -> Result<Logits> {
     let info = TensorInfo { name: "logits".into(), dtype: DType::F32, shape: vec![tokens, vocab] };
     let mut out = out.map(|path| FileWriter::create(path, &[info])).transpose()?;
     let (mut best, mut last) = (Vec::new(), Vec::new());
-    // By tiles: the logits of a long sequence would not fit.
+    // In tiles, since the logits of a long sequence would not fit in memory.
     let tile = Head::tile_rows(device.machine.as_ref(), vocab);
     for start in (0..tokens).step_by(tile) {
         let rows = hidden.view_rows(start..tokens.min(start + tile));
@@ -50,7 +51,7 @@ fn run(subject: &Subject, out: Option<&Path>) -> Result<Logits> {
     Ok(Logits { best, last })
 }
 
-/// Index and value of the largest logit; the first among equals.
+/// Returns the index and value of the largest logit; the first among equals.
 pub fn largest(row: &[f32]) -> (usize, f32) {
     let larger =
         |best: (usize, f32), (id, logit): (usize, &f32)| if *logit > best.1 { (id, *logit) } else { best };

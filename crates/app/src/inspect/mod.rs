@@ -1,4 +1,4 @@
-//! Looks inside a model, or a plan.
+//! Inspection of a model or a plan.
 
 mod activations;
 mod gradients;

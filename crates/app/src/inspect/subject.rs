@@ -1,4 +1,4 @@
-//! A model with a document.
+//! A model with one document on a device.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::models::{check_writes, load_with, model_folder};
 use fathom_model::LoadedModel;
 
-/// A model with one document on the device.
+/// A model with one document on a device.
 pub struct Subject {
     pub(super) device: Device,
     pub(super) loaded: LoadedModel,
@@ -22,10 +22,10 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Loads a model as `dtype`, with a document of ids.
+    /// Loads a model as `dtype`, and a document of ids.
     ///
     /// # Errors
-    /// No model there, ids that it does not have, no memory.
+    /// No model there; ids outside its vocabulary; out of memory.
     pub fn new(
         (model, adapter): (&Path, Option<&Path>),
         ids: &[u32],
@@ -58,8 +58,10 @@ impl Subject {
     }
 }
 
+/// Checks that ids fit the model.
+///
 /// # Errors
-/// An id that the embedding has no row for, or more ids than a learned position table has.
+/// An id outside the vocabulary, or more ids than learned positions.
 fn check_ids(spec: &Spec, ids: &[u32]) -> Result<()> {
     if let Some(id) = ids.iter().find(|id| **id as usize >= spec.vocab) {
         refuse!("--ids: {id} is outside the vocabulary; this model has the ids 0 to {}", spec.vocab - 1);

@@ -1,7 +1,8 @@
-//! The lesson of the quickstart: a trained model is taught, by LoRA, to say what a function does, from the signatures and doc comments
-//! of the sources that it has read; other crates are held out.
+//! Lesson of the quickstart: by LoRA, a trained model learns to say what a function does, from signatures and doc
+//! comments of the sources that it was trained on; other crates are held out.
 //!
-//! The lesson is a run of its own below the run's folder, of the recipe `lora`. What it came to is written into the run's log and report.
+//! The lesson is a separate run below the run's folder, with the recipe `lora`. Its results are added to the log and
+//! report of the main run.
 //!
 //! ```text
 //! OUT/lesson/{learned,held_out}.jsonl       the rows
@@ -34,14 +35,14 @@ use crate::train::{Order, Report, train};
 use crate::{adapters, report};
 use pairs::{Pair, Pairs};
 
-/// Fewer rows teach nothing.
+/// Minimum number of rows.
 const LEAST: usize = 64;
-/// Held-out rows that are answered for people, and those that are measured.
+/// Held-out rows whose answers are shown, and held-out rows that are measured.
 const ANSWERED: usize = 4;
 const MEASURED: usize = 128;
-/// Tokens of an answer.
+/// Maximum tokens of an answer.
 const ANSWER_TOKENS: usize = 48;
-/// Documents of held-out text, and tokens of each, by which is measured what the lesson costs.
+/// Number of held-out documents, and tokens of each, that measure what the lesson costs on plain text.
 const TEXTS: usize = 16;
 const TEXT_TOKENS: usize = 512;
 
@@ -49,33 +50,33 @@ const TEMPLATE: &str = "{%- for message in messages %}{{ '### ' + message.role +
 {%- if message.role == 'assistant' %}{% generation %}{{ message.content + eos_token }}{% endgeneration %}{% else %}{{ message.content }}{% endif %}\
 {{- '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '### assistant\\n' }}{% endif %}";
 
-/// Seconds that what follows the second look takes: merging and the report.
+/// Seconds for the work after the second measurement: merging and the report.
 const TAIL_S: f64 = 1.0;
-/// Fewer seconds, and fewer of what one look took, are too little for a lesson.
+/// Minimum time for a lesson, in seconds and as a multiple of one measurement's time.
 const LEAST_S: f64 = 3.0;
 const LEAST_LOOKS: f64 = 2.0;
 
-/// How long it may take.
+/// Limit on the length of a lesson.
 #[derive(Clone, Debug)]
 pub enum Length {
-    /// Everything, the run before it included, ends by then; it was given this many seconds.
+    /// Deadline for everything, including the run before, and the seconds that it was given.
     Until(Deadline, f64),
-    /// Steps.
+    /// Number of steps.
     Steps(u64),
 }
 
-/// What is taught, read from the sources that a run reads.
+/// Training rows, extracted from the sources that a run reads.
 pub struct Rows(Pairs);
 
 impl Rows {
-    /// The functions below these paths and what their docs say; `None` of too few.
+    /// Extracts the documented functions below these paths; `None` if there are too few.
     pub fn below(paths: &[PathBuf]) -> Option<Rows> {
         let pairs = Pairs::below(&sources(paths));
         (pairs.learned.len() >= LEAST && !pairs.held_out.is_empty()).then_some(Rows(pairs))
     }
 }
 
-/// Where the rows come from.
+/// Returns the folders that rows are extracted from.
 pub fn sources(paths: &[PathBuf]) -> Vec<PathBuf> {
     match paths {
         [only] if only.as_os_str() == "cargo:" => {
@@ -90,17 +91,17 @@ fn cargo_home() -> Option<PathBuf> {
     home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))
 }
 
-/// What became of a lesson.
+/// Outcome of a lesson.
 pub enum Taught {
     /// The run's report, with the lesson in it.
     Reported(Box<Report>),
-    /// There was no time for it, or it was reported before.
+    /// No time was left for the lesson, or it was reported before.
     Nothing,
-    /// The same command goes on.
+    /// Interrupted; the same command continues it.
     Interrupted,
 }
 
-/// Teaches the model of a finished run.
+/// Trains the lesson on the model of a finished run.
 ///
 /// # Errors
 /// Those of training; files that cannot be written.
@@ -140,7 +141,7 @@ pub fn teach(
     };
     let lesson = lesson_job(job, &folder, &setting, events)?;
     let trained = train(&lesson, order, events)?;
-    // One that has ended before has no report of its own any more; it may have been stopped before it was reported.
+    // A lesson that ended earlier has no report here; it may have been stopped before its results were reported.
     if trained.outcome == Outcome::Interrupted {
         return Ok(Taught::Interrupted);
     }
@@ -154,7 +155,8 @@ pub fn teach(
     Ok(Taught::Reported(Box::new(page)))
 }
 
-/// The setting that says how long the run is that teaches, if there is time for one; another look comes after it, which takes `look_s`.
+/// Returns the setting that limits the length of the lesson's run, if there is time for one; a measurement that takes
+/// `look_s` follows it.
 fn left(length: &Length, look_s: f64) -> Option<String> {
     match length {
         Length::Steps(steps) => Some(format!("stage.0.steps={steps}")),
@@ -165,7 +167,7 @@ fn left(length: &Length, look_s: f64) -> Option<String> {
     }
 }
 
-/// The run that teaches.
+/// Returns the job of the lesson.
 fn lesson_job(job: &Job, folder: &Path, length: &str, events: &dyn Events) -> Result<Job> {
     let quoted = |path: &Path| format!("{:?}", path.display().to_string());
     let mut settings = vec![
@@ -177,7 +179,7 @@ fn lesson_job(job: &Job, folder: &Path, length: &str, events: &dyn Events) -> Re
         format!("data.held_out_paths=[{}]", quoted(&folder.join("held_out.jsonl"))),
         format!("data.chat_template={}", quoted(&folder.join("chat_template.jinja"))),
         format!("machine.threads={}", job.recipe().machine.threads),
-        // A small model's weights are small too, and take larger steps.
+        // A small model has small weights, and tolerates larger steps.
         "optimizer.lr=2e-3".to_string(),
         "stage.0.epochs=none".to_string(),
         "stage.0.micro_batches=1".to_string(),
@@ -189,14 +191,14 @@ fn lesson_job(job: &Job, folder: &Path, length: &str, events: &dyn Events) -> Re
     Job::new(load(layers("lora", &settings))?, events)
 }
 
-/// What is seen of the model.
+/// Measurements of the model.
 struct Seen {
     bits_per_byte: f64,
-    /// What is asked, and what it answers.
+    /// Prompts with the model's answers.
     answers: Vec<(String, String)>,
 }
 
-/// Looks at the model with or without the adapter.
+/// Measures the model, with an adapter if one is given.
 fn look(
     job: &Job,
     adapter: Option<&Path>,
@@ -240,7 +242,7 @@ fn look(
     })
 }
 
-/// The model with the adapter in it.
+/// Exports the model with the adapter merged.
 fn merge(lesson: &Path, to: &Path, events: &dyn Events) -> Result<()> {
     let conversion = Conversion {
         from: lesson.to_path_buf(),
@@ -255,7 +257,7 @@ fn merge(lesson: &Path, to: &Path, events: &dyn Events) -> Result<()> {
     export(&conversion, events).map(drop)
 }
 
-/// Writes what the lesson came to into the run's log and report.
+/// Adds the lesson's results to the run's log and report.
 fn report_of(job: &Job, lesson: &Job, seen: [Seen; 2], [took_s, given_s]: [f64; 2]) -> Result<Report> {
     let known = read_events(job.log())?;
     let mut done = known.iter().rev().find_map(|event| match Event::from_value(event) {

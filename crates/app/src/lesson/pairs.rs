@@ -1,29 +1,29 @@
-//! Questions about functions, with their answers, from the doc comments of Rust sources.
+//! Questions about functions with their answers, from doc comments of Rust sources.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-/// Most rows, and most of one crate.
+/// Maximum number of rows, and of rows from one crate.
 const ROWS: usize = 4096;
 const OF_A_CRATE: usize = 64;
-/// Bytes of a signature and of an answer that a small model can be asked for.
+/// Allowed bytes of a signature and of an answer, suited to a small model.
 const SIGNATURE: std::ops::RangeInclusive<usize> = 12..=160;
 const ANSWER: std::ops::RangeInclusive<usize> = 16..=160;
-/// One crate in so many is held out.
+/// One of this many crates is held out.
 const HELD_OUT: u8 = 10;
-/// Bytes of a file that is read.
+/// Maximum bytes of a file.
 const FILE: u64 = 1 << 20;
 
-/// Rows that are learned and rows that are held out: no crate, signature or answer is in both.
+/// Training rows and held-out rows; no crate, signature or answer is in both.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     pub learned: Vec<Pair>,
     pub held_out: Vec<Pair>,
 }
 
-/// A function, and what its documentation says first.
+/// A function with the first paragraph of its documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub signature: String,
@@ -31,12 +31,12 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// What is asked.
+    /// Returns the question about the function.
     pub fn question(&self) -> String {
         format!("What does `{}` do?", self.signature)
     }
 
-    /// A row of a file of lessons.
+    /// Returns the pair as a row of a training file.
     pub fn row(&self) -> String {
         let messages = json!([
             {"role": "user", "content": self.question()},
@@ -47,13 +47,14 @@ impl Pair {
 }
 
 impl Pairs {
-    /// The documented functions of the crates, or other folders, below some folders; in an order by the crates' names, hashed.
+    /// Collects the documented functions of the crates, or other folders, below some folders, in the order of the
+    /// hashes of the crates' names.
     pub fn below(roots: &[PathBuf]) -> Pairs {
         let mut crates: Vec<([u8; 32], PathBuf)> = Vec::new();
         for root in roots {
             for folder in entries(root).into_iter().filter(|path| path.is_dir()) {
                 let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                // Versions of one crate are the same to this.
+                // Versions of a crate get the same name.
                 let name = name.split(|c: char| c.is_ascii_digit()).next().unwrap_or_default().to_string();
                 crates.push((*blake3::hash(name.as_bytes()).as_bytes(), folder));
             }
@@ -84,7 +85,7 @@ impl Pairs {
     }
 }
 
-/// The entries of a folder by name; none of one that cannot be read.
+/// Returns a folder's entries by name; none if it cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut all: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -92,7 +93,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Functions of the Rust files of a folder and those below it.
+/// Collects functions from the Rust files of a folder and its subfolders.
 fn documented(folder: &Path, pairs: &mut Vec<Pair>) {
     for path in entries(folder) {
         if pairs.len() >= OF_A_CRATE {
@@ -110,7 +111,7 @@ fn documented(folder: &Path, pairs: &mut Vec<Pair>) {
     }
 }
 
-/// The documented functions of a file.
+/// Returns the documented functions of a file.
 fn of_text(text: &str) -> Vec<Pair> {
     let mut pairs = Vec::new();
     let (mut doc, mut ended) = (String::new(), false);
@@ -118,7 +119,7 @@ fn of_text(text: &str) -> Vec<Pair> {
     while let Some(line) = lines.next() {
         if let Some(said) = line.strip_prefix("///") {
             let said = said.trim();
-            // The first paragraph says what it is for.
+            // Only the first paragraph is used.
             ended |= said.is_empty() && !doc.is_empty();
             if !ended && !said.is_empty() {
                 doc += if doc.is_empty() { "" } else { " " };
@@ -149,7 +150,7 @@ fn of_text(text: &str) -> Vec<Pair> {
     pairs
 }
 
-/// A sentence that says something, of a function that a line holds.
+/// Returns whether a pair has a proper sentence, and a signature that fits on a line.
 fn good(pair: &Pair) -> bool {
     let Pair { signature, answer } = pair;
     SIGNATURE.contains(&signature.len())

@@ -1,4 +1,4 @@
-//! What a job computes on: the recipe's table of machines, with what this computer was found to have.
+//! Machine of a job: the recipe's `machine` table, and the hardware that was found.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,18 +13,19 @@ use crate::error::Result;
 use crate::events::Events;
 use crate::host;
 
-/// A machine that a job computes on. It is looked at once: whatever of a GPU is asked later has the answer of the first time.
+/// A machine that a job runs on. The hardware is probed once; later questions about a GPU get the first answer.
 pub struct Machine {
-    /// What the recipe says.
+    /// Table of the recipe.
     pub asked: Asked,
-    /// What there is of CUDA. Looked for when first needed, as a plan needs none.
+    /// CUDA devices and libraries; probed when first needed, as a plan needs none.
     found: OnceLock<Probe>,
-    /// What of a device was free before this job took any of it, for ranks that share it and come one after the other.
+    /// Bytes of each device that were free before this job used any, for ranks that share the device one after the
+    /// other.
     free_bytes: Mutex<BTreeMap<usize, u64>>,
 }
 
 impl Machine {
-    /// The machine that a recipe asks for.
+    /// Makes the machine that a recipe asks for.
     pub fn new(asked: Asked, events: &dyn Events) -> Machine {
         if Memory::read().is_none() && asked.memory_bytes.is_none() {
             let taken = human::bytes(host::UNKNOWN_MEMORY);
@@ -35,47 +36,48 @@ impl Machine {
         Machine { asked, found: OnceLock::new(), free_bytes: Mutex::default() }
     }
 
-    /// The machine of a request without a recipe.
+    /// Makes the machine of a request without a recipe.
     pub fn of_kind(kind: MachineKind, threads: usize, events: &dyn Events) -> Machine {
         Machine::new(Asked { kind, threads, ..Asked::default() }, events)
     }
 
-    /// What there is of CUDA. Without a driver nothing else is looked for.
+    /// Returns the CUDA devices and libraries. Without a driver, the libraries are not looked for.
     pub(super) fn found(&self) -> &Probe {
         let named = self.asked.cuda_libs.iter().flat_map(|folders| std::env::split_paths(folders));
         self.found.get_or_init(|| probe(&Search::from_environment().before(named), false))
     }
 
-    /// What there is of CUDA, if it may compute and can.
+    /// Returns the CUDA devices and libraries if the recipe allows a GPU and one is usable.
     fn usable(&self) -> Option<&Probe> {
         let is_wanted = !matches!(self.asked.kind, MachineKind::Cpu | MachineKind::Meta);
         is_wanted.then(|| self.found()).filter(|found| found.why_not.is_none())
     }
 
-    /// The device of a rank, which is the `local`-th of its machine, and how many devices there are: they are dealt round.
+    /// Returns the device of the rank with index `local` on its machine, and the number of devices; devices are
+    /// assigned in turn.
     pub fn device_of(&self, local: usize) -> Option<(usize, usize)> {
         let devices = self.usable()?.devices.len().max(1);
         Some((local % devices, devices))
     }
 
-    /// Where that device is plugged in, by which processes of a machine know whether they have the same.
+    /// Returns the PCI address of that device, by which processes on a machine detect that they share one.
     pub(crate) fn plug(&self, local: usize) -> Option<[u32; 3]> {
         let (device, _) = self.device_of(local)?;
         fathom_cuda::driver::Real::describe(device).ok().map(|facts| facts.pci)
     }
 
-    /// How many of `ranks` threads compute in the same memory: on a GPU those that have the same one.
+    /// Returns how many of `ranks` threads share a memory: on GPUs, those assigned to the same device.
     pub(crate) fn sharers(&self, ranks: usize) -> usize {
         self.device_of(0).map_or(ranks, |(_, devices)| ranks.div_ceil(devices))
     }
 
-    /// What was free of a device before this job took any of it; `now_bytes` are.
+    /// Returns the bytes of a device that were free before this job used any; `now_bytes` are free now.
     pub(super) fn free_at_first(&self, device: usize, now_bytes: u64) -> u64 {
         let mut free = self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner);
         *free.entry(device).or_insert(now_bytes)
     }
 
-    /// The library that connects devices of several processes, where a device computes and the library is there.
+    /// Opens NCCL, which connects the devices of several processes, if a GPU is used and the library is installed.
     ///
     /// # Errors
     /// A library that cannot be opened.
@@ -88,7 +90,8 @@ impl Machine {
         }
     }
 
-    /// Why the processor computes where the recipe leaves the choice; none if a device does, or the recipe asks for neither.
+    /// Returns the reason why the processor is used if the recipe leaves the choice; `None` if a GPU is used or the
+    /// recipe decides.
     pub fn why_not(&self) -> Option<&str> {
         if self.asked.kind == MachineKind::Auto { self.found().why_not.as_deref() } else { None }
     }

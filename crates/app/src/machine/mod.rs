@@ -1,4 +1,4 @@
-//! What computes, looked at once.
+//! Hardware of a job, probed once.
 
 mod found;
 mod open;
@@ -8,12 +8,13 @@ use fathom_cuda::libs::{Probe, Search, probe};
 pub use found::Machine;
 pub use open::Opened;
 
-/// All that there is of CUDA, for `fathom doctor`.
+/// Probes all CUDA devices and libraries, for `fathom doctor`.
 pub fn cuda() -> Probe {
     probe(&Search::from_environment(), true)
 }
 
-/// What libraries take of the first device outside a pool, if it was measured on such a device.
+/// Returns the bytes that libraries take on the first device outside a pool, if that was measured for this type of
+/// device.
 pub fn outside_pool_bytes() -> Option<u64> {
     fathom_cuda::driver::Real::describe(0)
         .ok()

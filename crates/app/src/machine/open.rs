@@ -1,4 +1,4 @@
-//! Devices of a machine, for one rank or one of several.
+//! Devices of a machine, for a single rank or one of several.
 
 use std::sync::Arc;
 
@@ -13,19 +13,20 @@ use crate::error::{Context, Result, refuse};
 use crate::place::Place;
 use crate::{host, profiles};
 
-/// A device that computes for one rank.
+/// A GPU opened for one rank.
 pub struct Opened {
-    /// The machine.
+    /// The GPU.
     pub machine: Arc<Cuda>,
-    /// Bytes that the rank may use.
+    /// Memory budget of the rank, in bytes.
     pub budget: u64,
 }
 
 impl Machine {
-    /// The device that the recipe asks for, with a memory budget: what the recipe says, or most of what is available.
+    /// Opens the device that the recipe asks for, with the recipe's memory budget, or else most of the available
+    /// memory.
     ///
     /// # Errors
-    /// A GPU that is asked for and is not there, or refuses.
+    /// A requested GPU that is missing or fails.
     pub fn open(&self) -> Result<Device> {
         match self.gpu(Place::ALONE)? {
             Some(opened) => Ok(Device::new(opened.machine, opened.budget)),
@@ -33,10 +34,10 @@ impl Machine {
         }
     }
 
-    /// The processor with a memory budget: what the recipe says, or most of what is available.
+    /// Opens the processor with the recipe's memory budget, or else most of the available memory.
     ///
     /// # Errors
-    /// A machine profile that cannot be read, or a variable of the environment that is none of its values.
+    /// A machine profile that cannot be read, or an invalid environment variable.
     pub fn cpu(&self) -> Result<Device> {
         let rates = profiles::cpu_rates(&self.asked, 1)?;
         let threads = host::threads(self.asked.threads)?;
@@ -44,10 +45,10 @@ impl Machine {
         Ok(Device::new(Arc::new(cpu), self.host_budget()))
     }
 
-    /// One of several ranks: its share of the cores and of the memory.
+    /// Opens the device of one of several ranks, with its share of cores and memory.
     ///
     /// # Errors
-    /// As [`Machine::open`].
+    /// Those of [`Machine::open`].
     pub fn rank(&self, mesh: Mesh, place: Place) -> Result<Device> {
         if let Some(opened) = self.gpu(place)? {
             return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
@@ -58,26 +59,26 @@ impl Machine {
         Ok(Device::on_mesh(Arc::new(cpu), self.host_budget() / place.host as u64, mesh))
     }
 
-    /// The profile that plans are drawn with.
+    /// Returns the profile for plans.
     ///
     /// # Errors
-    /// An unknown name, or a file that is no profile.
+    /// An unknown name, or an invalid profile file.
     pub fn profile(&self) -> Result<Profile> {
         profiles::of(&self.asked)
     }
 
-    /// What one of `ranks` ranks has of it.
+    /// Returns the profile of one of `ranks` ranks that share the machine.
     ///
     /// # Errors
-    /// As [`Machine::profile`].
+    /// Those of [`Machine::profile`].
     pub fn profile_of_rank(&self, ranks: usize) -> Result<Profile> {
         profiles::of_rank(&self.asked, ranks)
     }
 
-    /// The device of a rank, if the recipe wants one, or leaves the choice and there is one.
+    /// Opens the GPU of a rank, if the recipe asks for one, or leaves the choice and there is one.
     ///
     /// # Errors
-    /// A device that is asked for and is not there, or refuses.
+    /// A requested device that is missing or fails.
     pub fn gpu(&self, place: Place) -> Result<Option<Opened>> {
         let wanted = match self.asked.kind {
             MachineKind::Cpu | MachineKind::Meta => return Ok(None),
@@ -98,7 +99,7 @@ impl Machine {
         let host = self.asked.host_bytes.unwrap_or_else(host::default_budget) / place.host as u64;
         let cuda = cuda.with_graphs(self.asked.graphs).with_host(host);
         let free = self.free_at_first(device, cuda.driver().memory()?.0);
-        // Ranks on one device share its memory: what is free before the first of them takes any.
+        // Ranks on one device share the bytes that were free before the first of them used any.
         let together = place.memory as u64;
         let share = self.asked.memory_bytes.map(|bytes| bytes / together);
         let budget = share.unwrap_or_else(|| cuda.profile().pool_bytes(free, together));

@@ -1,4 +1,4 @@
-//! The best meshes of so many ranks, and the recipe's own.
+//! Search for the best meshes of a given number of ranks, compared with the recipe's own mesh.
 
 use fathom_train::{Candidate, Draft, MeshPlan, MeshSolution};
 
@@ -6,38 +6,38 @@ use super::stages::Plans;
 use crate::error::{Context, Result, caught};
 use crate::events::Events;
 
-/// The answer of one stage.
+/// Result of the mesh search for one stage.
 pub struct Meshes {
-    /// Of how many ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// The recipe's own mesh, if it is of as many.
+    /// The recipe's own mesh, if it has the same number of ranks.
     pub own: Option<Mesh>,
-    /// The best, in order.
+    /// The best meshes, in order.
     pub best: Vec<Mesh>,
-    /// What was looked at.
+    /// Full solution of the search.
     pub solution: MeshSolution,
 }
 
-/// A mesh, planned.
+/// A planned mesh.
 pub struct Mesh {
-    /// Its axes, in words.
+    /// Description of its axes.
     pub mesh: String,
-    /// The places of its activations, in words.
+    /// Description of its activations' places.
     pub places: String,
-    /// A run with it has other numbers than the recipe's.
+    /// Set if a run on it computes other values than on the recipe's mesh.
     pub changes_numbers: bool,
-    /// The most of any rank.
+    /// Peak memory of the rank that needs most.
     pub peak_bytes: u64,
-    /// Of a whole step.
+    /// Time of a whole step.
     pub step_s: f64,
-    /// The plan.
+    /// Plan of the mesh.
     pub plan: MeshPlan,
-    /// What of the recipe it changes.
+    /// Settings of the recipe that it changes.
     pub settings: Vec<String>,
 }
 
 impl Mesh {
-    /// The longest that any rank waits for messages.
+    /// Returns the longest time that any rank waits for messages.
     pub fn wait_s(&self) -> f64 {
         let waits = self.plan.kinds.iter().map(|kind| kind.plan.waits.values().sum::<f64>());
         waits.fold(0.0, f64::max)
@@ -58,10 +58,10 @@ impl Mesh {
 }
 
 impl Plans<'_> {
-    /// The best meshes for a stage; without `ranks` of as many as the recipe's own mesh has.
+    /// Finds the best meshes for a stage; without `ranks`, for as many ranks as the recipe's own mesh has.
     ///
     /// # Errors
-    /// Without a number of ranks, and those of the solver.
+    /// No number of ranks; those of the solver.
     pub fn meshes(&self, index: usize, ranks: Option<usize>, events: &dyn Events) -> Result<Meshes> {
         let draft = self.draft(index);
         let name = self.stage_name(index);
@@ -81,7 +81,7 @@ fn solve(draft: &Draft<'_>, ranks: Option<usize>, events: &dyn Events) -> Result
     Ok(Meshes { ranks, own, best, solution })
 }
 
-/// The mesh of the recipe.
+/// Plans the mesh of the recipe.
 fn own(draft: &Draft<'_>) -> Result<Option<Mesh>> {
     let plan = draft.mesh()?;
     let (Some(step_s), Some(most)) = (plan.step_s(), plan.most()) else { return Ok(None) };

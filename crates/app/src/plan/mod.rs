@@ -1,4 +1,5 @@
-//! The training steps of a job on the machine without data: what they need, and what would change that.
+//! Plans of a job's training steps on the machine without data: resources they need, and changes that would reduce
+//! them.
 
 mod meshes;
 mod page;

@@ -1,4 +1,4 @@
-//! The pictures of a plan as one page, without a run.
+//! Charts of a plan as one page, without a run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::models::precision;
 use crate::report;
 
 impl Plans<'_> {
-    /// Plans every stage and writes the page; `command` is what it was asked with.
+    /// Plans every stage and writes the page; `command` is the command line to show.
     ///
     /// # Errors
-    /// Those of the plans, and a page that cannot be written.
+    /// Those of the plans; a page that cannot be written.
     pub fn page(&self, command: &str, path: &Path) -> Result<()> {
         caught(|| Ok(html::write_page(&self.log(command)?, path)?)).map_err(|error| self.job.placed(error))
     }

@@ -1,4 +1,4 @@
-//! The stages of a job, each planned when it is asked for.
+//! Stages of a job, each planned on demand.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -20,63 +20,63 @@ use crate::judges::Judges;
 use crate::text::tokenizer;
 use crate::writer::writer;
 
-/// What is asked of every stage besides its step.
+/// Optional parts of a stage's plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// The longest sequence under the best table of places.
+    /// Find the longest sequence under the best table of places.
     pub longest_of_all: bool,
-    /// The peak, and the change that lowers it most.
+    /// Explain the peak, and find the change that lowers it most.
     pub why: bool,
 }
 
-/// A job that is planned, stage by stage.
+/// A job to plan, stage by stage.
 pub struct Plans<'a> {
-    /// The job.
+    /// Job to plan.
     pub job: &'a Job,
-    /// What a rank has of the machine.
+    /// Profile of a rank's share of the machine.
     pub profile: Profile,
-    /// What it may use of that.
+    /// Budgets of a rank.
     pub budgets: Budgets,
 }
 
-/// A stage, planned.
+/// A planned stage.
 pub struct Planned<'a> {
-    /// The stage.
+    /// Draft of the stage.
     pub draft: Draft<'a>,
-    /// What is known of it; stages that need the same share it.
+    /// Figures of the stage, shared by stages with equal needs.
     pub figures: Rc<Figures>,
 }
 
-/// What is known of a stage.
+/// Figures of a stage.
 pub struct Figures {
-    /// How its steps run, and what they need.
+    /// Settings of its steps, and the resources they need.
     pub settled: Settled,
-    /// What a token adds; of one rank alone, as `longest`.
+    /// Memory that each further token needs; like `longest`, only for a single rank.
     pub growth: Option<Growth>,
-    /// The longest sequence that fits.
+    /// Longest sequence that fits.
     pub longest: Option<usize>,
-    /// The longest under the best table of places, if that was asked for.
+    /// Longest sequence under the best table of places, if asked for.
     pub of_all: Option<Option<Longest>>,
-    /// The same with weights and optimizer state offloaded: settings, and the longest with them.
+    /// Longest sequences with weights and optimizer state offloaded, with the settings for each.
     pub offloaded: Vec<(String, usize)>,
-    /// The peak, if that was asked for.
+    /// Explanation of the peak, if asked for.
     pub why: Option<Why>,
-    /// Of more than one rank.
+    /// Plan of the mesh, for more than one rank.
     pub mesh: Option<MeshPlan>,
-    /// Of runs that learn from rewards: the pool's peaks while answers are written.
+    /// The pool's peaks while answers are generated, for training on rewards.
     pub rollout: Option<Usage>,
 }
 
-/// Plans a job for its own mesh, or for so many ranks.
+/// Plans a job for its own mesh, or for a given number of ranks.
 ///
 /// # Errors
-/// A machine profile that cannot be read, places that the machine does not have.
+/// A machine profile that cannot be read; places that the machine does not have.
 pub fn plan(job: &Job, ranks: Option<usize>) -> Result<Plans<'_>> {
     let ranks = ranks.unwrap_or_else(|| job.world());
     let plans = || {
         let profile = job.machine.profile_of_rank(ranks)?;
         let sharing = sharing(job.recipe(), &profile, ranks);
-        // All of the memory that there is, not what happens to be free: a plan says the same twice.
+        // Uses all memory, not the memory that is free now, so that plans are reproducible.
         let budgets = budgets(job.recipe(), &profile, host::whole_budget(), sharing);
         check_places(job.recipe(), &job.specs, &profile)?;
         Ok(Plans { job, profile, budgets })
@@ -85,17 +85,17 @@ pub fn plan(job: &Job, ranks: Option<usize>) -> Result<Plans<'_>> {
 }
 
 impl Plans<'_> {
-    /// A stage, to be planned.
+    /// Returns the draft of a stage.
     pub fn draft(&self, index: usize) -> Draft<'_> {
         let Plans { job, profile, budgets } = self;
         let (spec, recipe) = (&job.specs[index], job.recipe().clone());
         Draft { profile, spec, recipe, index, budgets: *budgets, rank: 0 }
     }
 
-    /// The stages in order, each planned when it is asked for.
+    /// Returns the stages in order, each planned on demand.
     ///
     /// # Errors
-    /// Of each stage, what is wrong with it.
+    /// An invalid stage.
     pub fn stages<'b>(
         &'b self,
         asked: Asked,
@@ -117,13 +117,13 @@ impl Plans<'_> {
         })
     }
 
-    /// What a stage is called while it is planned.
+    /// Returns the name of a stage in progress messages.
     pub(super) fn stage_name(&self, index: usize) -> String {
         let stages = &self.job.recipe().stage;
         format!("stage {} of {}, {}", index + 1, stages.len(), stages[index].name)
     }
 
-    /// All that is asked for; `say` hears what is at hand.
+    /// Plans a stage with the parts asked for; `say` receives the current activity.
     fn figures(&self, draft: &Draft<'_>, asked: Asked, say: &dyn Fn(&str)) -> Result<Figures> {
         say("a step");
         let settled = draft.settle()?;
@@ -140,7 +140,7 @@ impl Plans<'_> {
         Ok(Figures { settled, growth, longest, of_all, offloaded, why, mesh, rollout })
     }
 
-    /// What a stage's rollouts need of the rank that needs most.
+    /// Plans a stage's rollouts on the rank that needs most memory.
     pub(crate) fn rollout(&self, draft: &Draft<'_>) -> Result<Option<Usage>> {
         let mut most: Option<Usage> = None;
         for (rank, _) in distinct(&self.job.ranks[draft.index], draft.spec) {
@@ -152,35 +152,36 @@ impl Plans<'_> {
         Ok(most)
     }
 
-    /// The mesh of a stage: one plan of each kind of rank, and the step that all stages of the pipeline make together. Nothing for
-    /// one rank alone.
+    /// Plans the mesh of a stage: one plan for each kind of rank, and the step that all stages of the pipeline make
+    /// together. `None` for a single rank.
     pub(super) fn mesh_of(&self, draft: &Draft<'_>) -> Result<Option<MeshPlan>> {
         let alone = self.job.ranks[draft.index].grid.ranks() == 1;
         Ok(if alone { None } else { Some(draft.mesh()?) })
     }
 }
 
-/// Files by which a folder has a tokenizer.
+/// Files that indicate a tokenizer in a folder.
 const TOKENIZERS: [&str; 4] = ["tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json"];
 
-/// What a rollout of the stage needs of memory; nothing of runs that do not learn from rewards.
+/// Plans the memory of a stage's rollouts; `None` without training on rewards.
 ///
 /// # Errors
-/// No tokenizer, and those of the rollout.
+/// No tokenizer; those of the rollout.
 pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> {
     let rl = &draft.recipe.rl;
     if !rl.is_on() {
         return Ok(None);
     }
     let room = draft.recipe.stage[draft.index].seq_tokens;
-    // A plan of a model of random weights, or of a configuration alone, has no tokenizer: bytes take the place of its words.
+    // The plan of a model with random weights, or of a configuration alone, has no tokenizer; a tokenizer of bytes
+    // replaces it.
     let has_one = |folder: &PathBuf| TOKENIZERS.iter().any(|name| folder.join(name).is_file());
     let start = job.start()?.filter(|start| !start.is_dir() || has_one(start));
     let is_given = draft.recipe.data.tokenizer.is_some() || start.is_some();
     let tokenizer =
         if is_given { tokenizer::given(job)? } else { Tokenizer::train_bpe(std::iter::empty(), 256, &[])? };
     let writer = writer(Rc::new(tokenizer), rl.sequences);
-    // Those of other adapters over the same base are in memory too.
+    // Judges of other adapters over the same base are in memory too.
     let silent = RefCell::new(Vec::new());
     let judges = |device: &Device| {
         let made = || -> Result<Vec<WeightedReward>> {
@@ -194,7 +195,8 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
     Ok(Some(policy::planned(&draft.workload()?, rl, room, &writer, &judges)?))
 }
 
-/// Whether the stage of a draft needs what an earlier one needs: it differs in what a plan does not depend on.
+/// Returns whether a draft's stage needs the same as an earlier one, because they differ only in fields that a plan
+/// does not depend on.
 fn is_alike(draft: &Draft<'_>, specs: &[Spec], earlier: usize) -> bool {
     let plain = |stage: &Stage| Stage {
         name: String::new(),

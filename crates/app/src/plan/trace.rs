@@ -1,4 +1,4 @@
-//! A step of all stages as a Chrome trace, for Perfetto.
+//! Steps of all stages as a Chrome trace, for Perfetto.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use fathom_train::{Bar, MeshPlan};
 
 use crate::error::Result;
 
-/// Writes the meshes of a recipe's stages one after the other, each rank of the pipeline as a process.
+/// Writes the meshes of a recipe's stages one after the other, with each rank of the pipeline as a process.
 ///
 /// # Errors
 /// A file that cannot be written.

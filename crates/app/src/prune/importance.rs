@@ -1,5 +1,5 @@
-//! What the parts of a model are worth for some text, by its activations alone (Muralidharan and others, 2024, section 2.2): a mean
-//! over the tokens of a sample, then the root of the sum of squares over samples.
+//! Importance of a model's parts for some text, from activations alone (Muralidharan and others, 2024, section 2.2): a
+//! mean over the tokens of a sample, then the root of the sum of squares over samples.
 //!
 //! | part | of each token |
 //! |---|---|
@@ -14,7 +14,7 @@ use fathom_tensor::Tensor;
 use crate::calibration::each_kept;
 use crate::error::{Result, refuse};
 
-/// Sizes of the smaller model; those of the larger one if `None`.
+/// Sizes of the smaller model; `None` keeps that of the larger one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
     /// Layers.
@@ -27,25 +27,25 @@ pub struct Sizes {
     pub heads: Option<usize>,
 }
 
-/// Of each part; the more, the more it matters.
+/// Importance of each part; larger matters more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Importance {
-    /// Of each layer.
+    /// Importance of each layer.
     pub layers: Vec<f64>,
-    /// Of each column of the residual stream.
+    /// Importance of each column of the residual stream.
     pub hidden: Vec<f64>,
-    /// Of each query head of each layer.
+    /// Importance of each query head of each layer.
     pub heads: Vec<Vec<f64>>,
-    /// Of each column inside the MLP of each layer.
+    /// Importance of each column inside the MLP of each layer.
     pub ffn: Vec<Vec<f64>>,
 }
 
-/// Sums of squares, of which the roots are taken at the end.
+/// Adds the squares of means to sums whose roots are taken at the end.
 fn squared(sums: &mut [f64], means: &[f64]) {
     sums.iter_mut().zip(means).for_each(|(sum, mean)| *sum += mean * mean);
 }
 
-/// Means over rows of the lengths of runs of `width` columns.
+/// Returns the mean over rows of the norms of groups of `width` columns.
 fn lengths(values: &[f32], cols: usize, width: usize) -> Vec<f64> {
     let mut sums = vec![0.0; cols / width];
     for row in values.chunks_exact(cols) {
@@ -57,7 +57,7 @@ fn lengths(values: &[f32], cols: usize, width: usize) -> Vec<f64> {
     sums.iter().map(|sum| sum / rows).collect()
 }
 
-/// The mean over rows of one minus the cosine between two rows.
+/// Returns the mean over rows of one minus the cosine between two rows.
 fn influence(x: &[f32], y: &[f32], cols: usize) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let pairs = x.chunks_exact(cols).zip(y.chunks_exact(cols));
@@ -66,7 +66,7 @@ fn influence(x: &[f32], y: &[f32], cols: usize) -> f64 {
     each.sum::<f64>() / rows
 }
 
-/// That of the parts of a model, for some samples.
+/// Computes the importance of a model's parts for some samples.
 pub fn importance(ModelView { device, model, params }: ModelView<'_>, samples: &[Vec<u32>]) -> Importance {
     let spec = &model.spec;
     let layers = spec.layers.len();
@@ -83,7 +83,7 @@ pub fn importance(ModelView { device, model, params }: ModelView<'_>, samples: &
             let values = || device.to_f32(tensor);
             let at = usize::try_from(layer).unwrap_or(0);
             match name {
-                // The output of a block is the input of what follows.
+                // The output of a block is the input of the next one.
                 "block.in" => {
                     let next = values();
                     if let Some((before, x)) = input.take() {
@@ -109,7 +109,7 @@ pub fn importance(ModelView { device, model, params }: ModelView<'_>, samples: &
     all
 }
 
-/// How much of each is to stay.
+/// Number of parts to keep.
 pub struct Choice {
     layers: usize,
     hidden: usize,
@@ -118,10 +118,10 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Sizes of a part of a model.
+    /// Checks sizes against a model.
     ///
     /// # Errors
-    /// More than there is, nothing, or heads that cannot be dealt to the key heads.
+    /// Zero, more than the model has, or query heads that cannot be divided evenly among the key heads.
     pub fn new(spec: &Spec, sizes: &Sizes) -> Result<Choice> {
         let one = |flag: &str, wanted: Option<usize>, all: usize| -> Result<usize> {
             match wanted {
@@ -146,7 +146,7 @@ impl Choice {
         Ok(choice)
     }
 
-    /// The most important parts; of equals the first.
+    /// Selects the most important parts; the first among equals.
     pub fn of(&self, spec: &Spec, by: &Importance) -> Kept {
         let layers = most(&by.layers, self.layers);
         let heads = |layer: &usize| {
@@ -168,7 +168,7 @@ impl Choice {
     }
 }
 
-/// The places of the `n` largest, ascending.
+/// Returns the indices of the `n` largest values, ascending.
 fn most(values: &[f64], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*b].total_cmp(&values[*a]).then(a.cmp(b)));

@@ -1,5 +1,5 @@
-//! A smaller model out of a larger one: the parts that matter least for some text are left out, the others stay as they are. What is lost
-//! is learned back from the larger model (recipe `distill`).
+//! Pruning: a smaller model from a larger one, by removing the parts that matter least for some text and leaving the
+//! others unchanged. The loss in quality is recovered by distillation from the larger model (recipe `distill`).
 
 mod importance;
 
@@ -19,43 +19,44 @@ use fathom_model::LoadedModel;
 use importance::{Choice, importance};
 pub use importance::{Importance, Sizes};
 
-/// What is asked.
+/// Options of a pruning.
 pub struct Request {
-    /// A run's folder, or a Hugging Face folder.
+    /// Folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// The folder to write.
+    /// Folder to write.
     pub to: PathBuf,
-    /// Text to judge by: lessons, or plain text.
+    /// Calibration text: training rows or plain text.
     pub data: PathBuf,
-    /// Layers that stay, columns of the residual stream, inside MLPs, query heads; all if `None`.
+    /// Numbers of layers, columns of the residual stream, columns inside MLPs, and query heads to keep; `None` keeps
+    /// all.
     pub sizes: Sizes,
-    /// Samples to judge by, at most, and tokens of each, at most.
+    /// Maximum number of calibration samples.
     pub samples: usize,
-    /// See `samples`.
+    /// Maximum tokens of a sample.
     pub sample_tokens: usize,
     /// Type of the weights.
     pub precision: Precision,
 }
 
-/// What was done.
+/// Result of a pruning.
 #[derive(Clone, Debug)]
 pub struct Pruned {
-    /// Weights before and after.
+    /// Number of weights before and after.
     pub weights: [u64; 2],
-    /// Mean loss of a token of the samples, before and after.
+    /// Mean loss per token of the samples, before and after.
     pub losses: [f64; 2],
-    /// Tokens that parts were judged by.
+    /// Number of calibration tokens.
     pub tokens: usize,
-    /// What stayed.
+    /// Parts that were kept.
     pub kept: Kept,
-    /// What each part was worth.
+    /// Importance of each part.
     pub importance: Importance,
 }
 
-/// Writes the smaller model.
+/// Prunes a model and writes the smaller one.
 ///
 /// # Errors
-/// No model or text there, sizes that are none of a part of it, a folder that holds something.
+/// No model or text there; invalid sizes; a folder that is not empty.
 pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Pruned> {
     if std::fs::read_dir(&request.to).is_ok_and(|mut entries| entries.next().is_some()) {
         refuse!("{} is not empty; name another folder, or remove it", request.to.display());

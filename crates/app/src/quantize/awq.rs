@@ -1,4 +1,5 @@
-//! Where AWQ's factors go: columns of projections are multiplied by them, and what gives the columns is divided.
+//! Placement of AWQ's factors: the columns of projections are multiplied by them, and the weights that produce these
+//! columns are divided.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +7,28 @@ use fathom_model::{BlockTensor, InputSizes, Residual, SafeTensors, Scaled, Spec,
 
 use super::moments::At;
 
-/// Tokens that an expert has to be given, at least, for the mean sizes of its inputs to count: they are then within a fifth or so.
+/// Minimum tokens routed to an expert for the mean sizes of its inputs to count; they are then accurate to about a
+/// fifth.
 const ENOUGH: u64 = 32;
-/// What the activation of a gated MLP is multiplied with, where it is a tensor of its own.
+/// Projections whose output multiplies the activation of a gated MLP, if they are separate tensors.
 const SECOND: &[&str] = &["up_proj", "w3"];
 
-/// Factors by the name of a tensor.
+/// Factors by tensor name.
 #[derive(Default)]
 pub(super) struct Factors {
-    /// Of columns: of projections, and of routers and gates that read what they read.
+    /// Multipliers of columns: of projections, and of the routers and gates with the same input.
     columns: BTreeMap<String, Vec<f32>>,
-    /// By which rows of a projection are divided, and its bias.
+    /// Divisors of a projection's rows and of its bias.
     rows: BTreeMap<String, Vec<f32>>,
-    /// By which a norm's weights are divided, one of which stands for 1 more if `plus_one`.
+    /// Divisors of a norm's weights, which are stored minus 1 if `plus_one`.
     norms: BTreeMap<String, Vec<f32>>,
     plus_one: bool,
 }
 
-/// All factors of a model whose projections are given inputs of these sizes.
+/// Computes all factors of a model from the sizes of its projections' inputs.
 ///
 /// # Errors
-/// A model whose inputs have no norm of their own, or a file that cannot be read.
+/// A model whose projections have no norm of their own before them; a file that cannot be read.
 pub(super) fn factors(
     (spec, source): (&Spec, &SafeTensors),
     (tensors, group): (&[BlockTensor], usize),
@@ -43,9 +45,11 @@ pub(super) fn factors(
         };
         let givers: Vec<&BlockTensor> = match *role {
             "qkv" => of("attn_norm", None).collect(),
-            // All that reads the norm has its columns multiplied: an MLP, or experts, what they share, the router and gates.
+            // Everything that reads the norm has its columns multiplied: an MLP, or experts, shared experts, the router
+            // and gates.
             "up" => of("mlp_norm", None).collect(),
-            // A value's columns come out as they are where each head has its own; a gated MLP's as much as its second factor.
+            // Columns of a value projection pass through attention unchanged if each head has its own; those of a gated
+            // MLP scale with its second factor.
             "attn_out" if spec.heads == spec.kv_heads => named(of("qkv", None), &["v_proj"]),
             "down" if spec.mlp.gated => named(of("up", None), SECOND),
             "shared.down" if spec.mlp.gated => named(of("shared.up", None), SECOND),
@@ -67,13 +71,13 @@ pub(super) fn factors(
     Ok(all)
 }
 
-/// Whether it is a matrix that reads what the norm before the MLP gives.
+/// Returns whether a tensor is a matrix that reads the output of the norm before the MLP.
 fn reads_norm(tensor: &BlockTensor) -> bool {
     let roles = ["up", "shared.up", "experts.up", "router", "shared.gate"];
     tensor.shape.len() == 2 && roles.contains(&tensor.role)
 }
 
-/// Factors of the columns of some weights, by those that are rounded.
+/// Computes the factors of the columns that some weights share, from those of them that are quantized.
 fn shared_factors(
     source: &SafeTensors,
     (readers, group): (&[&BlockTensor], usize),
@@ -91,7 +95,7 @@ fn shared_factors(
     Ok(awq_scales(&weights, seen, group))
 }
 
-/// Those of modules, their biases too.
+/// Selects the tensors of modules, including biases.
 fn named<'a>(of: impl Iterator<Item = &'a BlockTensor>, modules: &[&str]) -> Vec<&'a BlockTensor> {
     let is_one =
         |tensor: &&BlockTensor| modules.iter().any(|module| tensor.name.contains(&format!(".{module}.")));
@@ -99,12 +103,12 @@ fn named<'a>(of: impl Iterator<Item = &'a BlockTensor>, modules: &[&str]) -> Vec
 }
 
 impl Factors {
-    /// Whether the columns of a projection have factors.
+    /// Returns whether the columns of a projection have factors.
     pub fn has(&self, name: &str) -> bool {
         self.columns.contains_key(name)
     }
 
-    /// Multiplies and divides a projection's weights [rows, cols].
+    /// Multiplies the columns and divides the rows of a projection's weights [rows, cols].
     pub fn scale(&self, name: &str, [_, cols]: [usize; 2], values: &mut [f32]) {
         if let Some(factors) = self.columns.get(name) {
             for row in values.chunks_exact_mut(cols) {
@@ -118,7 +122,7 @@ impl Factors {
         }
     }
 
-    /// Divides a norm's weights, or a bias; multiplies the columns of a router or a gate.
+    /// Divides a norm's weights or a bias; multiplies the columns of a router or a gate.
     pub fn adjust(&self, name: &str, values: &mut [f32]) {
         if let Some(factors) = self.columns.get(name) {
             let rows = values.chunks_exact_mut(factors.len());

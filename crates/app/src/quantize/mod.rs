@@ -1,4 +1,4 @@
-//! A model's projections in four bits, or in FP8, as folders that other servers load.
+//! Quantization of a model's projections to four bits or FP8, as folders that other servers load.
 
 mod awq;
 mod moments;
@@ -20,66 +20,68 @@ use fathom_model::LoadedModel;
 
 use moments::{Given, Judged};
 
-/// Of how many samples one is kept for measuring.
+/// One of this many samples is held out for measuring.
 const HELD_OUT: usize = 4;
 
-/// What is asked.
+/// Options of a quantization.
 pub struct Request {
-    /// A run's folder, or a Hugging Face folder.
+    /// Folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// The folder to write.
+    /// Folder to write.
     pub to: PathBuf,
-    /// The format: one that [`Target::is_coded`].
+    /// Format; one for which [`Target::is_coded`] holds.
     pub format: Target,
-    /// Text to judge by: lessons, or plain text. `gptq` and `awq` need it; of the others it measures the loss.
+    /// Calibration text: training rows or plain text. Required by `gptq` and `awq`; for the other formats it only
+    /// measures the loss.
     pub data: Option<PathBuf>,
-    /// Samples of it, at most, and tokens of each, at most.
+    /// Maximum number of samples.
     pub samples: usize,
-    /// See `samples`.
+    /// Maximum tokens of a sample.
     pub sample_tokens: usize,
 }
 
-/// What was done.
+/// Result of a quantization.
 #[derive(Clone, Debug)]
 pub struct Quantised {
-    /// Of the model.
+    /// Family of the model.
     pub family: String,
-    /// Number of its weights.
+    /// Number of weights.
     pub weights: u64,
-    /// Columns under one scale; 0 where it is a row.
+    /// Columns per scale; 0 for one scale per row.
     pub group: usize,
-    /// Mean loss of a token of text that nothing was judged by, before and after.
+    /// Mean loss per token on held-out text, before and after.
     pub losses: Option<[f64; 2]>,
-    /// What became of the projections of its experts; none of a model without.
+    /// Quantization of the experts' projections; `None` for a model without experts.
     pub experts: Option<Experts>,
 }
 
-/// The projections of a model's experts.
+/// Quantization of a model's experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Experts {
-    /// They stay as they are: the format has no layout for experts that are one tensor.
+    /// Not quantized: the format has no layout for experts stored as one tensor.
     Whole,
-    /// All of them are in the format.
+    /// All of them are quantized.
     Rounded {
-        /// How many there are.
+        /// Number of projections.
         projections: usize,
-        /// Those that are rounded to nearest as they are, since too few tokens of the text chose the expert.
+        /// Number of those rounded to nearest, without calibration, since too few tokens of the text were routed to the
+        /// expert.
         unjudged: usize,
     },
 }
 
-/// What was written.
+/// Result of writing the folder.
 struct Written {
-    /// Columns under one scale.
+    /// Columns per scale.
     group: usize,
-    /// Projections of experts that the text says too little of.
+    /// Number of experts' projections with too little calibration text.
     unjudged: usize,
 }
 
-/// Writes the folder.
+/// Quantizes a model and writes the folder.
 ///
 /// # Errors
-/// No model or text there, a model that has no such format, a folder that holds something.
+/// No model or text there; a model that the format does not support; a folder that is not empty.
 pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Quantised> {
     if std::fs::read_dir(&request.to).is_ok_and(|mut entries| entries.next().is_some()) {
         refuse!("{} is not empty; name another folder, or remove it", request.to.display());
@@ -120,7 +122,7 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
     })
 }
 
-/// What becomes of experts.
+/// Summarizes the quantization of experts.
 fn experts(tensors: &[BlockTensor], unjudged: usize) -> Option<Experts> {
     let mut all = tensors.iter().filter(|tensor| tensor.role.starts_with("experts.")).peekable();
     all.peek()?;
@@ -128,7 +130,7 @@ fn experts(tensors: &[BlockTensor], unjudged: usize) -> Option<Experts> {
     Some(if projections > 0 { Experts::Rounded { projections, unjudged } } else { Experts::Whole })
 }
 
-/// Writes it.
+/// Writes the folder in the requested format.
 fn write(
     request: &Request,
     (folder, opened): (&Path, &HfFolder),
@@ -198,8 +200,10 @@ fn write(
     Ok(Written { group, unjudged })
 }
 
+/// Checks that a model can be calibrated.
+///
 /// # Errors
-/// A model whose projections the text says nothing of.
+/// A model whose projections' inputs the text does not determine.
 fn judgeable(folder: &Path, (spec, tensors): (&Spec, &[BlockTensor])) -> Result<()> {
     let folder = folder.display();
     if experts(tensors, 0) == Some(Experts::Whole) {
@@ -208,7 +212,7 @@ fn judgeable(folder: &Path, (spec, tensors): (&Spec, &[BlockTensor])) -> Result<
              need no text, and leave them as they are"
         );
     }
-    // Each expert is judged by what it is given.
+    // Each expert is calibrated by its own inputs.
     match prunable(&Spec { moe: None, ..spec.clone() }) {
         Ok(()) => Ok(()),
         Err(what) => {

@@ -1,4 +1,4 @@
-//! What a model's projections are given for some text.
+//! Inputs of a model's projections for calibration text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,20 @@ use crate::calibration::each_kept;
 use crate::events::Events;
 use fathom_model::LoadedModel;
 
-/// Bytes of second moments that are held at once, if a layer's are not more.
+/// Bytes of second moments held at once, unless one layer needs more.
 const BUDGET: usize = 2 << 30;
-/// What says which experts a token's slots are of.
+/// Name of the value with the experts chosen for each token's slots.
 const INDEX: &str = "moe.index";
 
-/// A model with the text that it is judged by.
+/// A model with its calibration text.
 pub(super) struct Judged<'a> {
     pub loaded: &'a LoadedModel,
     pub texts: &'a [Vec<u32>],
     pub events: &'a dyn Events,
 }
 
-/// Projections that read a value of the forward pass: of all tokens, and of those of each expert.
+/// Returns the projections that read a value of the forward pass: those applied to all tokens, and those of the chosen
+/// experts.
 fn roles(value: &str) -> (&'static [&'static str], Option<&'static str>) {
     match value {
         "attn.norm" => (&["qkv"], None),
@@ -34,12 +35,12 @@ fn roles(value: &str) -> (&'static [&'static str], Option<&'static str>) {
     }
 }
 
-/// A projection's layer and role, and its expert.
+/// Layer, role and expert of a projection.
 pub(super) type At = (usize, &'static str, Option<usize>);
-/// Sees some rows of a projection's inputs, and how many columns they have.
+/// Receives some rows of a projection's inputs, with the number of columns.
 type See<'a> = dyn FnMut(At, &[f32], usize) + 'a;
 
-/// What a layer was given: rows of each value, and the experts of its tokens' slots.
+/// Inputs of a layer's experts: the rows of each value, and the experts of its tokens' slots.
 #[derive(Default)]
 struct Layer {
     values: Vec<(&'static str, Tensor)>,
@@ -47,7 +48,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Shows the rows of each expert: all of a token, or those of its slot.
+    /// Passes on the rows of each expert: a token's row or its slot's.
     fn by_expert(&self, device: &Device, layer: usize, see: &mut See<'_>) {
         let Some(index) = &self.index else { return };
         let bytes = device.machine.read(index).wait();
@@ -55,12 +56,12 @@ impl Layer {
             bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
         for (role, value) in &self.values {
             let rows = device.to_f32(value);
-            // The way in reads a token's row, which its slots share; the way out has one for each slot.
+            // `experts.up` reads one row per token, shared by its slots; `experts.down` reads one row per slot.
             let slots = if *role == "experts.up" { index.cols() } else { 1 };
             let cols = value.cols() * slots / index.cols();
             let mut each = BTreeMap::<usize, Vec<f32>>::new();
             for (slot, expert) in chosen.iter().enumerate() {
-                // A slot may be empty.
+                // Slots can be empty.
                 let Ok(expert) = usize::try_from(*expert) else { continue };
                 each.entry(expert).or_default().extend_from_slice(&rows[slot / slots * cols..][..cols]);
             }
@@ -72,10 +73,10 @@ impl Layer {
 }
 
 impl<'a> Judged<'a> {
-    /// Shows the inputs of all projections, row by row.
+    /// Runs the text through the model and passes on the inputs of all projections.
     fn each(&self, see: &mut See<'_>) {
         let LoadedModel { device, model, params } = self.loaded;
-        // Attention and MLP may read one norm.
+        // Attention and MLP can share a norm.
         let shared = model.spec.residual == Residual::SharedNorm;
         for text in self.texts {
             let mut layers = BTreeMap::<usize, Layer>::new();
@@ -104,7 +105,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Sizes of the inputs of all projections.
+    /// Computes the sizes of the inputs of all projections.
     pub fn sizes(&self) -> BTreeMap<At, InputSizes> {
         self.events.doing("reading the text for the sizes of what projections are given");
         let mut all = BTreeMap::<At, InputSizes>::new();
@@ -112,13 +113,13 @@ impl<'a> Judged<'a> {
         all
     }
 
-    /// Their second moments, some layers at a time.
+    /// Prepares the second moments of the inputs, computed for a few layers at a time.
     pub fn moments<'b>(&'b self, tensors: &[BlockTensor]) -> AllMoments<'a, 'b> {
         let matrices = tensors.iter().filter(|tensor| tensor.shape.len() == 2);
         let at = |tensor: &BlockTensor| (tensor.layer, tensor.role, tensor.expert);
         let of: BTreeMap<String, At> =
             matrices.clone().map(|tensor| (tensor.name.clone(), at(tensor))).collect();
-        // Of a layer that has most; the others of a model are no larger by much.
+        // The budget is divided by the largest layer; the others are not much smaller.
         let mut bytes = BTreeMap::<usize, BTreeMap<At, usize>>::new();
         for tensor in matrices {
             let size = size_of::<f32>() * tensor.shape[1] * tensor.shape[1];
@@ -131,30 +132,30 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// What is known of the inputs of a projection.
+/// Second moments of a projection's inputs, as far as known.
 pub(super) enum Given<'a> {
-    /// All that is needed.
+    /// Enough inputs were seen.
     Enough(&'a Moments),
-    /// An expert that few tokens chose.
+    /// Too few tokens were routed to the expert.
     TooLittle,
-    /// Nothing, which does not happen to a projection of all tokens.
+    /// None seen, which does not happen for a projection of all tokens.
     Nothing,
 }
 
-/// Second moments that are computed when they are asked for.
+/// Second moments, computed on demand.
 pub(super) struct AllMoments<'a, 'b> {
     judged: &'b Judged<'a>,
     of: BTreeMap<String, At>,
     wanted: BTreeSet<At>,
-    /// Held at once.
+    /// Number of layers held at once.
     layers: usize,
     held: BTreeMap<At, Moments>,
-    /// The first layer that is held.
+    /// First layer that is held.
     first: Option<usize>,
 }
 
 impl AllMoments<'_, '_> {
-    /// Of what a projection is given.
+    /// Returns the moments of a projection's inputs.
     pub fn of(&mut self, name: &str) -> Given<'_> {
         let Some(at) = self.of.get(name).copied() else { return Given::Nothing };
         let is_held = |first: usize| (first..first + self.layers).contains(&at.0);
@@ -169,7 +170,7 @@ impl AllMoments<'_, '_> {
         }
     }
 
-    /// Reads the text for layers from this one on.
+    /// Runs the text for the layers from `first` on.
     fn read(&mut self, first: usize) {
         let layers = first..first + self.layers;
         let last = layers.end.min(self.judged.loaded.model.spec.layers.len()) - 1;

@@ -1,5 +1,5 @@
-//! The three logarithms of likelihoods that SteerLM 2 learns from, one of them at a time: a model of attributes has another one than those
-//! that write.
+//! The three log-likelihoods that SteerLM 2 trains on, written one at a time, since one comes from an attribute model
+//! and the others from language models.
 
 use std::f64::consts::TAU;
 
@@ -25,7 +25,7 @@ choice! {
 }
 
 impl Likelihood {
-    /// The key of a response that has it, as NeMo-Aligner names it.
+    /// Returns the key of the likelihood in a response, named as in NeMo-Aligner.
     pub fn key(self) -> &'static str {
         match self {
             Likelihood::Attributes => "log(P(a|x,y))",
@@ -35,17 +35,17 @@ impl Likelihood {
     }
 }
 
-/// What is asked of each row.
+/// Likelihood to compute for each row.
 pub(super) struct Asks<'a> {
     pub which: Likelihood,
     /// Names of a reward model's scores.
     pub names: &'a [String],
-    /// How far ratings are from its scores.
+    /// Standard deviation of ratings around its scores.
     pub deviation: f64,
 }
 
 impl Asks<'_> {
-    /// Refuses a model that cannot be asked this.
+    /// Refuses a model that cannot compute the likelihood.
     pub fn check(&self, scores: usize) -> Result<()> {
         let Asks { which, names, deviation } = *self;
         match which {
@@ -70,10 +70,10 @@ impl Asks<'_> {
         }
     }
 
-    /// Writes the likelihood into each response of a row.
+    /// Adds the likelihood to each response of a row.
     ///
     /// # Errors
-    /// In words: what the row lacks.
+    /// A message about what the row lacks.
     pub fn write(
         &self,
         engine: &Engine<'_>,
@@ -106,17 +106,17 @@ impl Asks<'_> {
     }
 }
 
-/// The sum of the log-probabilities of a lesson's learned tokens, from the losses of all but its first.
+/// Returns the sum of the log-probabilities of a row's target tokens, given the losses of all tokens but the first.
 fn likelihood(document: &Lesson, losses: &[f32]) -> f64 {
     let learned = document.weights.iter().skip(1).zip(losses).filter(|(weight, _)| **weight > 0.0);
     learned.map(|(_, loss)| -f64::from(*loss)).sum()
 }
 
-/// The log-density of a label's ratings around a reward model's scores, normal with one deviation: with it the squared error that such
-/// models minimise is their negative log-likelihood.
+/// Returns the log-density of a label's ratings around a reward model's scores: normal distributions with one standard
+/// deviation, whose negative log-likelihood is the squared error that such models minimize.
 ///
 /// # Errors
-/// In words: a label that is none, or names no score.
+/// A message about a malformed label, or one that names an unknown score.
 fn density(
     label: &str,
     (names, scores): (&[String], &[f32]),

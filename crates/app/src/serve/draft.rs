@@ -1,4 +1,4 @@
-//! The draft model of a served one: a small model of the same vocabulary, on the same device.
+//! Draft model of a served model: a small model with the same vocabulary on the same device.
 
 use std::path::Path;
 
@@ -13,26 +13,26 @@ use crate::events::Silent;
 use crate::models;
 use fathom_model::LoadedModel;
 
-/// A draft model, with its weights or planned.
+/// A draft model, loaded or planned.
 pub(super) struct Draft {
     loaded: LoadedModel,
     tokenizer: Tokenizer,
-    /// Type of its weights, and of its keys and values.
+    /// Type of the weights, and of keys and values.
     dtype: DType,
 }
 
 impl Draft {
-    /// Loads the one that is asked for, if one is.
+    /// Loads the requested draft model, if any.
     ///
     /// # Errors
-    /// No model there, no memory for it.
+    /// No model there; out of memory.
     pub fn load(device: &Device, order: &Order) -> Result<Option<Draft>> {
         Draft::made(order, |folder, dtype| {
             caught(|| models::load_stored(device, folder, Some(dtype), &Silent))
         })
     }
 
-    /// The same without data.
+    /// Plans the requested draft model, if any, without data.
     ///
     /// # Errors
     /// No model there.
@@ -58,12 +58,12 @@ impl Draft {
         made().map(Some).with_context(what)
     }
 
-    /// Bytes of a page of each of its classes.
+    /// Returns the bytes of a page for each page class.
     pub fn page_bytes(&self, kv: PageFormat) -> Vec<u64> {
         page_bytes(&self.loaded.model, self.dtype, kv)
     }
 
-    /// The engine that guesses for one of these sizes.
+    /// Returns the draft model's engine for a served model with these limits.
     pub fn engine<'a>(&'a self, device: &'a Device, limits: Limits) -> Engine<'a> {
         let view = ModelView { device, ..self.loaded.view() };
         let context_tokens = limits.context_tokens.min(view.model.spec.max_positions);

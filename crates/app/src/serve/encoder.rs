@@ -1,4 +1,4 @@
-//! An encoder on its thread: vectors, labels and scores of pairs.
+//! A served encoder: embeddings, labels and scores of pairs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::error::{Result, caught, refuse};
 use crate::events::Silent;
 use crate::{exported, models};
 
-/// Opens an encoder on a device: with its weights, or planned where the device has no data.
+/// Opens an encoder on a device; on a device without data, plans it.
 ///
 /// # Errors
-/// A folder that is not an encoder's, a limit beyond its positions, no memory for it.
+/// Not an encoder's folder; a limit beyond its positions; out of memory.
 pub(super) fn open(
     device: &Device,
     (folder, dtype): (&Path, DType),
@@ -33,10 +33,10 @@ pub(super) fn open(
     caught(|| Ok(TextEncoder::open(device, folder, (dtype, tokenizer.clone()), asked, chunk_tokens)?))
 }
 
-/// What an encoder takes: no pages.
+/// Plans the memory of an encoder, which has no pages.
 ///
 /// # Errors
-/// There is no memory for it.
+/// Out of memory.
 pub(super) fn sizes(
     device: &Device,
     model: (&Path, DType),
@@ -59,16 +59,16 @@ pub(super) fn sizes(
     Ok(Sizes::without_pages(device, (weights_bytes, workspace_bytes), encoder.max_tokens()))
 }
 
-/// The type of its weights.
+/// Returns the type of the weights.
 pub(super) fn dtype(folder: &Path, order: &Order) -> Result<DType> {
     let stored = || Ok(models::stored_dtype(&SafeTensors::open_folder(folder)?));
     order.precision.map_or_else(stored, |precision| Ok(models::precision(precision)))
 }
 
-/// What an encoder does not have.
+/// Refuses options that do not apply to encoders.
 ///
 /// # Errors
-/// Something of the order that is for models that write.
+/// An option for models that generate text.
 pub(super) fn check(name: &str, order: &Order) -> Result<()> {
     let asks = [
         ("--tp, --pp, --ep and --etp", order.mesh.is_spread()),
@@ -84,7 +84,7 @@ pub(super) fn check(name: &str, order: &Order) -> Result<()> {
     }
 }
 
-/// Opens an encoder, sends what it is asked through, and answers until all askers are gone.
+/// Opens an encoder, sends its handle and serves requests until all handles are dropped.
 pub(super) fn run(
     name: &str,
     path: &Path,
@@ -112,7 +112,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What is known of it where it is asked.
+/// Returns the facts about an encoder that its handle needs.
 fn facts(
     name: &str,
     folder: &Path,

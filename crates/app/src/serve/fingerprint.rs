@@ -1,5 +1,5 @@
-//! Names of what a model computes: short ones, of a part of its weights, that answers carry; and one of all of them, for keys and values
-//! that outlive the process.
+//! Fingerprints of a model: a short one over samples of its weights, returned with answers, and one over all weights,
+//! for keys and values stored beyond the life of the process.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,19 +14,20 @@ use fathom_text::Tokenizer;
 
 use crate::error::Result;
 
-/// Bytes of a file of which nothing is known that are hashed.
+/// Bytes hashed at the beginning of a file with unknown structure.
 const BEGINNING: u64 = 1 << 20;
-/// Places of a tensor, evenly over its bytes, that are hashed, and bytes at each: a fine-tune changes some of them, and files of many
-/// gigabytes are named within a second.
+/// Number of places in each tensor that are hashed, evenly spaced, and bytes hashed at each. Fine-tuning changes some
+/// of them, and files of many gigabytes are hashed within a second.
 const PLACES: u64 = 16;
 const PLACE_BYTES: u64 = 256;
 
-/// Names what a model computes: its configuration, its tokenizer, some of each of its tensors, and how they are held.
+/// Returns the fingerprint of a model: its configuration, tokenizer, samples of each tensor, and how the weights are
+/// kept.
 pub(super) fn fingerprint(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
     Ok(format!("fp_{}", &hashed(folder, tokenizer, held, spread)?.to_hex()[..12]))
 }
 
-/// The same of all of its weights.
+/// Returns the hash of the same with all of the weights.
 pub(super) fn identity(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
     let all = |hasher: &mut Hasher, path: &Path| {
         hasher.update_reader(File::open(path)?)?;
@@ -35,7 +36,7 @@ pub(super) fn identity(folder: &Path, tokenizer: &Tokenizer, held: &[String]) ->
     Ok(hashed(folder, tokenizer, held, all)?.to_hex()[..32].to_string())
 }
 
-/// The hash of how a model is held, and of what is taken of its files.
+/// Hashes how a model is kept, and what `take` selects from its files.
 fn hashed(
     folder: &Path,
     tokenizer: &Tokenizer,
@@ -61,10 +62,10 @@ fn hashed(
     Ok(hasher.finalize())
 }
 
-/// What comes before the tensors of a file, and some of each tensor; of a file without tensors its beginning.
+/// Hashes the header of a file and samples of each tensor; for a file without tensors, its beginning.
 fn spread(hasher: &mut Hasher, path: &Path) -> Result<()> {
     let file = File::open(path)?;
-    // A file that cannot be read is refused where it is loaded.
+    // An unreadable file is refused later, when it is loaded.
     let tensors = tensors(path).unwrap_or_default();
     let before = tensors.iter().map(|tensor| tensor.start).min().unwrap_or(BEGINNING);
     hasher.update_reader((&file).take(before))?;
@@ -80,7 +81,7 @@ fn spread(hasher: &mut Hasher, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where the tensors of a file of weights are, in the order of their names.
+/// Returns the byte ranges of a file's tensors, in the order of their names.
 fn tensors(path: &Path) -> Result<Vec<Range<u64>>> {
     if gguf::is_file(path) {
         let all = Gguf::open(path).map_or_else(|_| Default::default(), |read| read.tensors);
@@ -109,7 +110,7 @@ mod tests {
         hasher.finalize()
     }
 
-    /// A tensor behind a large one, in a file whose beginning says nothing of it.
+    /// A tensor after a large one, beyond the hashed beginning of the file.
     #[test]
     fn weights_behind_the_beginning_of_a_file_are_part_of_its_name() {
         let folder = tempfile::tempdir().unwrap();
@@ -129,7 +130,7 @@ mod tests {
         for at in [2_999_999, 3_000_000, 3_000_099] {
             assert_ne!(named(&first), named(&file("c.safetensors", at)), "{at}");
         }
-        // One that is no such file is named by its beginning.
+        // A file that holds no weights is identified by its beginning.
         let other = folder.path().join("config.json");
         std::fs::write(&other, "{}").unwrap();
         let short = named(&other);
@@ -141,7 +142,7 @@ mod tests {
     fn weights_of_gguf_files_are_part_of_their_names() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, at: usize| {
-            // One tensor of 600,000 numbers, and no keys.
+            // One tensor of 600,000 elements, and no metadata.
             let (count, mut bytes) = (600_000_u64, b"GGUF".to_vec());
             bytes.extend(3_u32.to_le_bytes());
             [1, 0, 1].iter().for_each(|number: &u64| bytes.extend(number.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! A model on its thread.
+//! A served model on its thread.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,37 +32,37 @@ use crate::error::{Error, Result, caught, in_full, refuse};
 use crate::events::Silent;
 use crate::models;
 
-/// A model that answers.
+/// A served model.
 pub(super) struct Hosted {
-    /// A way to it.
+    /// Handle of the model's service.
     pub service: Handle,
-    /// What it takes.
+    /// Memory that the model takes.
     pub sizes: Sizes,
-    /// Ends when its last handle is gone.
+    /// Thread of the model, which ends when the last handle is dropped.
     pub thread: JoinHandle<()>,
 }
 
-/// Before an engine that broke is started again.
+/// Delay before a failed engine is restarted.
 const AGAIN: Duration = Duration::from_millis(100);
 
 pub(super) type Started = Result<(Handle, Sizes)>;
 
-/// Opens a model, sends what it is asked through, and answers until all askers are gone.
+/// Opens a model, sends its handle and serves requests until all handles are dropped.
 pub(super) type Answers = fn(&str, &Path, &Order, (&Sender<Started>, &Watch)) -> Result<()>;
 
-/// What hears of engines while they run.
+/// Receives the failures of running engines.
 #[derive(Clone)]
 pub(super) struct Watch {
-    /// Takes lines of the log.
+    /// Receives lines of the log.
     pub log: Option<Log>,
-    /// Asks the server to end.
+    /// Set to stop the server.
     pub stop: Arc<AtomicBool>,
-    /// Why it has to.
+    /// Error that the server stops with.
     pub failed: Arc<Mutex<Option<Error>>>,
 }
 
 impl Watch {
-    /// An engine is gone for good, and the server ends.
+    /// Stops the server because an engine failed for good.
     fn ended(&self, name: &str, error: Error) {
         self.step_failed(name, &in_full(&error));
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,10 +77,10 @@ impl Watch {
     }
 }
 
-/// Starts a model; returns when it can be asked.
+/// Starts a model and returns when it is ready for requests.
 ///
 /// # Errors
-/// No model there, no memory for it.
+/// No model there; out of memory.
 pub(super) fn start(
     name: &str,
     path: &Path,
@@ -90,10 +90,10 @@ pub(super) fn start(
 ) -> Result<Hosted> {
     let (send, receive) = channel();
     let (own, path, order, watch) = (name.to_string(), path.to_path_buf(), order.clone(), watch.clone());
-    // Devices stay on the thread that opened them.
+    // A device must stay on the thread that opened it.
     let work = move || {
         let ended = answers(&own, &path, &order, (&send, &watch));
-        // Who started it waits until it can be asked.
+        // Until the model is ready, the error goes to the caller that started it.
         if let Err(error) = ended
             && let Err(SendError(Err(error))) = send.send(Err(error))
         {
@@ -108,10 +108,10 @@ pub(super) fn start(
     }
 }
 
-/// Opens a model of one rank, sends what it is asked through, and answers until all askers are gone.
+/// Opens a model on one rank, sends its handle and serves requests until all handles are dropped.
 ///
 /// # Errors
-/// No model there, no memory for it.
+/// No model there; out of memory.
 pub(super) fn run(
     name: &str,
     path: &Path,
@@ -147,27 +147,27 @@ pub(super) fn run(
     Ok(())
 }
 
-/// A model where it was found.
+/// A model in a folder, with the name it is served under.
 pub(super) struct Named<'a> {
     pub name: &'a str,
     pub folder: &'a Path,
     pub tokenizer: &'a Arc<Tokenizer>,
     pub dtype: DType,
-    /// How the runs of its adapters held it, if in few bits.
+    /// Quantization of the model in the runs of its adapters, if any.
     pub held: Option<&'a Held>,
 }
 
 impl Named<'_> {
-    /// What its numbers depend on besides its files.
+    /// Returns what the model's values depend on in addition to its files.
     fn how(&self, order: &Order) -> Vec<String> {
         let held = self.held.map(|held| format!("{held:?}"));
         [format!("{:?}", self.dtype), format!("{:?}", order.kv)].into_iter().chain(held).collect()
     }
 
-    /// Where beginnings of its sequences are kept, if they are: by all that keys and values depend on.
+    /// Opens the store of prefixes on disk, if there is one; it is keyed by everything that keys and values depend on.
     ///
     /// # Errors
-    /// A model whose beginnings cannot be kept, a folder that cannot be used.
+    /// A model whose prefixes cannot be stored; a folder that cannot be used.
     pub fn beginnings(&self, spec: &Spec, isa: &str, order: &Order) -> Result<Option<Beginnings>> {
         let Some(root) = &order.prefixes else { return Ok(None) };
         let mut how = self.how(order);
@@ -177,7 +177,7 @@ impl Named<'_> {
         Ok(Some(Beginnings::open(&at, spec)?))
     }
 
-    /// What is known of it where it is asked.
+    /// Returns the facts about the model that its handle needs.
     ///
     /// # Errors
     /// A chat template or files that cannot be read.
@@ -220,22 +220,22 @@ impl Named<'_> {
     }
 }
 
-/// The token that fills batches, as the tokenizer's configuration spells it.
+/// Returns the padding token, as the tokenizer's configuration spells it.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub(super) fn pad_token(folder: &Path) -> Result<Option<String>> {
     let bytes = side_file(folder, "tokenizer_config.json")?.unwrap_or_default();
-    // What is no configuration is refused where the tokenizer is read.
+    // An invalid configuration is refused when the tokenizer is opened.
     let config: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let token = &config["pad_token"];
     Ok(token["content"].as_str().or(token.as_str()).map(str::to_string))
 }
 
-/// How a decoder reads texts of which numbers are asked.
+/// Returns how a decoder reads texts for embeddings and scores.
 ///
 /// # Errors
-/// What its folder says of them and is not supported.
+/// An unsupported setting in its folder.
 fn reading(folder: &Path, spec: &Spec, labels: usize) -> Result<TextReading> {
     let sentence = Sentence::open(folder, spec.hidden)?;
     let plain = TextReading { sentence, framed: false, task: None, sigmoid: false };
@@ -247,7 +247,7 @@ fn reading(folder: &Path, spec: &Spec, labels: usize) -> Result<TextReading> {
     Ok(TextReading { task, sigmoid: ranks_by_sigmoid(&file, &config)?.unwrap_or(false), ..plain })
 }
 
-/// The configuration of a folder; an empty one of a GGUF file.
+/// Returns a folder's configuration; for a GGUF file, an empty one.
 fn config(folder: &Path) -> (PathBuf, Map<String, Value>) {
     let file = folder.join("config.json");
     let config = std::fs::read(&file).unwrap_or_default();
@@ -255,7 +255,7 @@ fn config(folder: &Path) -> (PathBuf, Map<String, Value>) {
     (file, config)
 }
 
-/// Names of a model's scores, as its configuration has them.
+/// Returns the names of a model's scores from its configuration.
 fn labels(folder: &Path, scores: usize) -> Vec<String> {
     let (_, config) = config(folder);
     let name = |label: usize| {
@@ -265,7 +265,8 @@ fn labels(folder: &Path, scores: usize) -> Vec<String> {
     (0..scores).map(name).collect()
 }
 
-/// Answers until all askers are gone. A step that panics fails what it worked on, and the next request is answered.
+/// Serves requests until all handles are dropped. A step that panics fails the requests that it worked on, and serving
+/// continues.
 pub(super) fn answer(
     serve: impl Fn() -> std::result::Result<(), fathom_engine::Error>,
     failed: impl Fn(&str),
@@ -273,19 +274,19 @@ pub(super) fn answer(
     loop {
         match catch_unwind(AssertUnwindSafe(&serve)) {
             Ok(Ok(())) => return,
-            // A rank is alone here.
+            // There is only one rank here.
             Ok(Err(error)) => return failed(&error.to_string()),
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 failed(text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no memory"));
-                // Where the same happens at once again, it does not take the whole machine.
+                // Limits the load on the machine if the failure repeats at once.
                 thread::sleep(AGAIN);
             }
         }
     }
 }
 
-/// Refuses a model that is loaded again where the memory that is free does not hold it next to the one that answers.
+/// Refuses to reload a model if the free memory does not hold it next to the one being served.
 pub(super) fn fits_next_to_served(name: &str, sizes: &Sizes, order: &Order) -> Result<()> {
     if !order.again {
         return Ok(());
@@ -301,7 +302,7 @@ pub(super) fn fits_next_to_served(name: &str, sizes: &Sizes, order: &Order) -> R
     )
 }
 
-/// What finds adapters of a base that is held so.
+/// Returns the function that checks adapters for a base with this quantization.
 fn accepting(base: PathBuf, held: Option<Held>) -> Box<Accept> {
     Box::new(move |adapter| {
         let folder = adapters::served(adapter, &base).map_err(fathom_base::Error::product)?;
@@ -312,13 +313,13 @@ fn accepting(base: PathBuf, held: Option<Held>) -> Box<Accept> {
     })
 }
 
-/// What makes prompts of conversations.
+/// Returns the function that renders conversations to prompts.
 fn rendered(template: Template) -> Box<Render> {
     Box::new(move |conversation: &Conversation| {
         let Conversation { tools, add_generation_prompt, variables, .. } = conversation;
         let mut messages = conversation.messages.clone();
         if !template.asks_for_none(tools) {
-            // Nothing is said next to the calls, and a template may join it with other texts.
+            // Messages with tool calls have no text, and a template may concatenate it with other texts.
             let silent = messages.iter_mut().filter_map(|message| message.get_mut("content"));
             silent.filter(|content| content.is_null()).for_each(|content| *content = "".into());
         }
@@ -326,7 +327,7 @@ fn rendered(template: Template) -> Box<Render> {
         let rendered = template.render_with(&messages, tools, *add_generation_prompt, variables);
         let mut text = rendered.map_err(fathom_base::Error::product)?.text;
         if conversation.continue_final_message {
-            // As Transformers has it: the text up to the end of the last message's own.
+            // Matches Transformers: the text up to the end of the last message's content.
             let last =
                 messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default().trim();
             let end = text.rfind(last).filter(|_| !last.is_empty()).map(|at| at + last.len());

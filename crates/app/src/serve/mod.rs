@@ -1,4 +1,4 @@
-//! Models behind a server: each on a thread of its own, which owns its device and its pages.
+//! Models behind a server, each on its own thread, which owns its device and pages.
 
 mod draft;
 mod encoder;
@@ -28,14 +28,14 @@ pub use fathom_engine::{KeptModel, StoreLocation};
 pub use order::{Around, Order};
 pub use sizes::Sizes;
 
-/// What engines have to end.
+/// Time that engines are given to end.
 const LAST: Duration = Duration::from_secs(2);
 
-/// What is wrong with a draft model that may not guess.
+/// Message for a draft model with 0 draft tokens.
 const DRAFTLESS: &str =
     "is 0, so the draft model (serve.draft, --draft) would guess nothing; leave one of them out";
 
-/// Keys that count what a server allocates or multiplies: least and most.
+/// Keys with sizes or counts that a server allocates, with minimum and maximum.
 const RANGES: [(&str, u64, u64); 10] = [
     ("sequences", 1, 1 << 16),
     ("chunk_tokens", 1, 1 << 24),
@@ -49,10 +49,10 @@ const RANGES: [(&str, u64, u64); 10] = [
     ("page_file_bytes", 0, 1 << 60),
 ];
 
-/// Threads of engines.
+/// Threads of the engines.
 type Threads = Mutex<Vec<JoinHandle<()>>>;
 
-/// A model that is served: where it is, and how.
+/// A served model, with its path and options.
 #[derive(Clone)]
 struct Served {
     name: String,
@@ -61,7 +61,7 @@ struct Served {
 }
 
 impl Served {
-    /// Starts its engine, with its adapters.
+    /// Starts the engine and loads its adapters.
     fn start(&self, watch: &Watch, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
         let answers: Answers = if models::is_encoder(&self.path) {
             encoder::run
@@ -80,7 +80,7 @@ impl Served {
     }
 }
 
-/// What loads models again, each into as much memory as it has now.
+/// Returns the function that reloads models, each within the memory that it has now.
 fn reloading(models: Vec<(Served, u64)>, watch: Watch, threads: Arc<Threads>) -> Reload {
     Arc::new(move |name| {
         let found = models.iter().find(|(served, _)| served.name == name);
@@ -99,10 +99,10 @@ fn ended(threads: &Threads) -> bool {
     threads.lock().unwrap_or_else(PoisonError::into_inner).iter().all(JoinHandle::is_finished)
 }
 
-/// Loads the keys of a server: a file's, if there is one, and settings over it.
+/// Loads the keys of a server: those of a file, if given, overridden by `settings`.
 ///
 /// # Errors
-/// What is wrong with them, and where that was written.
+/// An invalid key, with the place where it was set.
 pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     if let Some(key) = settings.iter().find(|setting| setting.starts_with("mesh.")) {
         refuse!(
@@ -124,10 +124,10 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     Ok(loaded.value.serve)
 }
 
-/// What each model would need, without loading it.
+/// Returns the memory that each model would need, without loading it.
 ///
 /// # Errors
-/// No model there, no memory for it.
+/// No model there; out of memory.
 pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>> {
     let one = |(at, (name, path)): (usize, (String, PathBuf))| -> Result<Vec<(String, Sizes)>> {
         let folder = models::model_folder(&path)?;
@@ -155,10 +155,10 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
     Ok(all.into_iter().flatten().collect())
 }
 
-/// Serves models until it is asked to end, and what it has started has ended.
+/// Serves models until asked to stop and until all threads that it started have ended.
 ///
 /// # Errors
-/// No model there, no memory for it, two of one name, keys that open nothing, a port in use.
+/// No model there; out of memory; two models of one name; unusable API keys; a port in use.
 pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
     let named = order.named()?;
     let keys = match &order.keys {
@@ -214,12 +214,12 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
     }
     fathom_serve::serve(&server, &order.at, around.stop, around.heard)?;
     drop(server);
-    // An engine ends with its last handle; one that a request still holds is not waited for.
+    // An engine ends with its last handle; one that a request still holds is not awaited.
     let began = Instant::now();
     while !ended(&threads) && began.elapsed() < LAST {
         sleep(Duration::from_millis(5));
     }
-    // It was not asked to end, but had to.
+    // An engine may have failed, which stops the server.
     let failed = watch.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
     failed.map_or(Ok(()), Err)
 }

@@ -1,4 +1,4 @@
-//! What a server is asked to serve, and what is around it.
+//! Options of a server, and its connections to the program.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,70 +15,70 @@ use crate::events::Events;
 use crate::machine::Machine;
 use crate::spread::AskedMesh;
 
-/// What is served, and how.
+/// Models to serve, with options.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// Folders of runs, or Hugging Face folders.
     pub models: Vec<PathBuf>,
-    /// Their names, in the same order; those without one are called as their folders.
+    /// Names of the models, in the same order; a model without one is named after its folder.
     pub names: Vec<String>,
-    /// Adapters: a name, and a folder each; of the first model.
+    /// Adapters of the first model: name and folder of each.
     pub adapters: Vec<(String, PathBuf)>,
-    /// Type of the weights; none as they are stored.
+    /// Type of the weights; `None` keeps the stored one.
     pub precision: Option<Precision>,
-    /// How keys and values are held.
+    /// Format of keys and values.
     pub kv: PageFormat,
-    /// A file with the chat template; none for the models' own.
+    /// File with a chat template; `None` for the models' own.
     pub template: Option<PathBuf>,
-    /// What computes.
+    /// Kind of machine.
     pub machine: MachineKind,
-    /// Threads of each model; 0 for all cores.
+    /// Threads of each model; 0 for one per core.
     pub threads: usize,
-    /// The ranks of each model.
+    /// Mesh of each model.
     pub mesh: AskedMesh,
-    /// Bytes that each model may use, with its weights; none for what is there.
+    /// Bytes that each model may use, weights included; `None` for the available memory.
     pub memory_bytes: Option<u64>,
-    /// A folder where beginnings of prompts are kept; none keeps none.
+    /// Folder in which prefixes of prompts are stored; `None` stores none.
     pub prefixes: Option<PathBuf>,
-    /// Keys of the recipe.
+    /// Keys of the server's recipe.
     pub settings: Settings,
-    /// Where it listens.
+    /// Address to listen on.
     pub at: Listening,
-    /// A file of keys; none asks for none.
+    /// File of API keys; `None` requires no key.
     pub keys: Option<PathBuf>,
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
-    /// It is served already, and loaded next to that.
+    /// Set if the model is being reloaded next to the one being served.
     pub again: bool,
-    /// The program that compiles structures of answers in processes of its own ([`compile_structure`]); without one they are compiled in
-    /// this process, in which nothing ends one that takes for ever.
+    /// Program that compiles structures of answers in separate processes ([`compile_structure`]). Without it they are
+    /// compiled in this process, where a compilation that never ends cannot be stopped.
     pub compiler: Option<PathBuf>,
 }
 
-/// What the program does while a server goes on.
+/// Connections between the program and a running server.
 pub struct Around<'a> {
-    /// Asks it to end.
+    /// Set to stop the server.
     pub stop: &'a Arc<AtomicBool>,
-    /// Takes lines of the log.
+    /// Receives lines of the log.
     pub log: Option<Log>,
-    /// Receives where it listens.
+    /// Receives the addresses that the server listens on.
     pub heard: &'a dyn Fn(&[SocketAddr]),
-    /// Hears what there is to say.
+    /// Receives notes and warnings.
     pub events: &'a dyn Events,
 }
 
 impl Order {
-    /// The name of each model.
+    /// Returns the models with their names.
     ///
     /// # Errors
-    /// Two of one name.
+    /// Two models of one name; more names than models.
     pub(super) fn named(&self) -> Result<Vec<(String, PathBuf)>> {
         if self.names.len() > self.models.len() {
             refuse!("there are {} names (--name) and {} models", self.names.len(), self.models.len());
         }
         let own = |path: &Path| {
             let folder = path.canonicalize().ok()?;
-            // A run's model lies in a folder of the run that every run has.
+            // A run's model is in its folder `model`, so it is named after the run.
             let named = if folder.ends_with("model") { folder.parent()? } else { &folder };
             Some(named.file_name()?.to_string_lossy().into_owned())
         };
@@ -93,7 +93,7 @@ impl Order {
         Ok(all)
     }
 
-    /// What is asked of the model at a place: adapters and the draft model are the first one's.
+    /// Returns the options of the model at index `at`; adapters and the draft model belong to the first.
     pub(super) fn of(&self, at: usize) -> Order {
         let mut order = self.clone();
         if at > 0 {
@@ -102,17 +102,18 @@ impl Order {
         order
     }
 
-    /// Whether adapters are served, now or later.
+    /// Returns whether adapters are served now, or can be loaded later.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty() || self.settings.adapters.is_some()
     }
 
-    /// How the base is held: as the runs of its adapters held it, if all that say something say the same, and else as its files have it.
+    /// Returns the quantization of the base: that of its adapters' runs if all that record one agree, else `None` for
+    /// that of its files.
     pub(super) fn held(&self) -> Option<Held> {
         Held::of_all(self.adapters.iter().map(|(_, folder)| folder))
     }
 
-    /// The machine of each model.
+    /// Returns the machine of each model.
     pub(super) fn machine(&self, events: &dyn Events) -> Machine {
         let (kind, threads, memory_bytes) = (self.machine, self.threads, self.memory_bytes);
         Machine::new(Asked { kind, threads, memory_bytes, ..Asked::default() }, events)

@@ -1,5 +1,5 @@
-//! A served model over ranks: threads, each with a part of the model and of its keys and values, and with its share of the machine. The
-//! first has the queue and the clients; the others take its steps.
+//! A served model split over ranks: threads, each with a part of the weights, keys and values, and a share of the
+//! machine. The first rank has the queue and the clients; the others follow its steps.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -24,15 +24,16 @@ use crate::models;
 use crate::place::Place;
 use crate::spread::Spread;
 
-/// How long a rank waits for another one in a step, at most.
+/// Timeout of a rank's wait for another one in a step.
 const WAIT: Duration = Duration::from_secs(600);
-/// How often the first rank looks whether one that loads its part has failed.
+/// Interval at which the first rank checks whether a loading rank has failed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What each rank would take, planned in its place: all have the same pages.
+/// Plans the memory of each rank, all of which have the same number of pages; returns each rank's sizes and their
+/// total.
 ///
 /// # Errors
-/// A model that cannot be cut like that; no memory for a part of it.
+/// A model that cannot be split so; no memory for a part of it.
 pub(super) fn planned(
     machine: &Machine,
     (folder, opened, dtype): (&Path, &HfFolder, DType),
@@ -53,11 +54,11 @@ pub(super) fn planned(
     Ok((all, together))
 }
 
-/// Serves a model until all askers are gone.
+/// Serves a model until all handles are dropped.
 ///
 /// # Errors
-/// Before it can be asked: no model there, one that cannot be cut like that, no memory for its parts. After that: a rank failed, and
-/// with it all.
+/// Before it is ready: no model there; a model that cannot be split so; no memory for its parts. After that: a rank
+/// failed, and with it all.
 pub(super) fn run(
     name: &str,
     path: &Path,
@@ -82,7 +83,7 @@ pub(super) fn run(
     let (ready, loaded) = channel();
     let first = |device: Device| {
         let part = caught(|| models::open_part(path, Some(dtype), held.as_ref(), device))?;
-        // It guesses for all.
+        // The draft model runs on the first rank for all.
         let alone = sizes::whole(&part.loaded.device);
         let draft = Draft::load(&alone, order)?;
         let drafting = draft.as_ref().map(|draft| draft.engine(&alone, limits));
@@ -108,7 +109,7 @@ pub(super) fn run(
         let part = caught(|| models::open_part(path, Some(dtype), held.as_ref(), device))?;
         let engine =
             Engine::new(part.loaded.view(), &part.tokenizer, limits).reserving(each[rank].workspace_bytes);
-        // Who waits for it may have failed, and says so itself.
+        // The receiver may have failed, in which case it reports the error itself.
         _ = ready.send(());
         caught(|| Ok(follower.follow(&engine, capacity.clone(), beginnings.as_ref())?)).map(drop)
     };

@@ -1,4 +1,4 @@
-//! What a served model takes: weights, pages and workspace, planned on `meta` before anything is loaded.
+//! Memory of a served model: weights, pages and workspace, planned on `meta` before anything is loaded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,39 +16,39 @@ use super::order::Order;
 use crate::adapters;
 use crate::error::{Context, Result, caught, refuse};
 
-/// What a model takes.
+/// Memory of a served model.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     /// Bytes of the weights.
     pub weights_bytes: u64,
-    /// Bytes of the adapters' weights, with those that are kept free for further ones.
+    /// Bytes of the adapters' weights, including the memory reserved for further ones.
     pub adapters_bytes: u64,
     /// Bytes of the draft model's weights.
     pub draft_bytes: u64,
-    /// Bytes of a step besides.
+    /// Bytes of a step's workspace.
     pub workspace_bytes: u64,
-    /// Bytes of the pages, the draft model's among them.
+    /// Bytes of the pages, including the draft model's.
     pub pages_bytes: u64,
     /// Bytes of the draft model's pages.
     pub draft_pages_bytes: u64,
-    /// Bytes that it may use.
+    /// Memory budget in bytes.
     pub budget_bytes: u64,
     /// Bytes of a page of each class.
     page_bytes: Vec<u64>,
-    /// Sequences at once, and their pages.
+    /// Maximum number of concurrent sequences, and their pages.
     pub capacity: Capacity,
-    /// Tokens that the pages hold, of all sequences together.
+    /// Total tokens that the pages hold.
     pub tokens: usize,
-    /// Sizes of the engine; of its context what a sequence alone can have.
+    /// Limits of the engine; its context is the longest that a single sequence can have.
     pub limits: Limits,
-    /// The ranks that have parts of the model.
+    /// Grid of the ranks that share the model.
     pub grid: Grid,
-    /// What each of them has of a layer's experts, in words, if they could share them.
+    /// Description of each rank's share of a layer's experts, if they can be shared.
     pub experts: Option<String>,
 }
 
 impl Sizes {
-    /// Of a model without pages, that reads texts of so many tokens.
+    /// Makes the sizes of a model without pages that reads texts of up to `context_tokens`.
     pub(super) fn without_pages(
         device: &Device,
         (weights_bytes, workspace_bytes): (u64, u64),
@@ -71,17 +71,17 @@ impl Sizes {
         }
     }
 
-    /// All that it takes.
+    /// Returns the sum of all bytes that the model takes.
     pub fn bytes(&self) -> u64 {
         self.weights_bytes + self.adapters_bytes + self.draft_bytes + self.workspace_bytes + self.pages_bytes
     }
 
-    /// Whether it has pages: encoders have none.
+    /// Returns whether the model has pages; encoders have none.
     pub fn has_pages(&self) -> bool {
         !self.page_bytes.is_empty()
     }
 
-    /// In a line.
+    /// Describes the sizes in a line.
     pub fn said(&self) -> String {
         let draft = match self.draft_bytes {
             0 => String::new(),
@@ -106,7 +106,7 @@ impl Sizes {
     }
 }
 
-/// Gives ranks with parts of one model the pages that each of them has room for; returns what all take together.
+/// Sets the sizes of all ranks of a model to the pages that every rank has room for; returns the total.
 pub(super) fn agreed(ranks: &mut [Sizes]) -> Option<Sizes> {
     let classes = ranks.first()?.capacity.pages.len();
     let least =
@@ -119,7 +119,7 @@ pub(super) fn agreed(ranks: &mut [Sizes]) -> Option<Sizes> {
         sizes.capacity.on_disk = on_disk;
         sizes.limits.context_tokens = context_tokens;
         sizes.tokens = pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS);
-        // The draft model's are as many as before, at most.
+        // The number of the draft model's pages stays the same, which is an upper bound.
         sizes.pages_bytes = sum(&sizes.capacity, &sizes.page_bytes) + sizes.draft_pages_bytes;
     }
     let all = |bytes: fn(&Sizes) -> u64| ranks.iter().map(bytes).sum();
@@ -133,7 +133,8 @@ pub(super) fn agreed(ranks: &mut [Sizes]) -> Option<Sizes> {
     })
 }
 
-/// The largest number up to `most` for which `fits` holds, if it holds for all smaller ones; 0 if for none.
+/// Returns the largest number up to `most` for which `fits` holds, by bisection, assuming that it holds for all smaller
+/// ones; 0 if it holds for none.
 fn largest(most: usize, fits: impl Fn(usize) -> bool) -> usize {
     let (mut good, mut bad) = (0, most + 1);
     while bad - good > 1 {
@@ -143,16 +144,16 @@ fn largest(most: usize, fits: impl Fn(usize) -> bool) -> usize {
     good
 }
 
-/// Bytes of a page of each class: the model's, and the draft model's.
+/// Bytes of a page of each class, for the model and the draft model.
 struct PageBytes<'a> {
     own: Vec<u64>,
-    /// Of the model's, in one layer.
+    /// Bytes of the model's page in one layer.
     in_a_layer: u64,
     draft: Option<(&'a Engine<'a>, Vec<u64>)>,
 }
 
 impl PageBytes<'_> {
-    /// Of the draft model alone.
+    /// Bytes of the draft model's pages.
     fn drafts(&self, capacity: &Capacity) -> u64 {
         self.draft.as_ref().map_or(0, |(engine, each)| sum(&engine.alongside(capacity), each))
     }
@@ -162,12 +163,12 @@ impl PageBytes<'_> {
     }
 }
 
-/// Bytes of pages, with the i32 places of their rows that a step has.
+/// Returns the bytes of pages, with the i32 positions of their rows that a step needs.
 fn sum(capacity: &Capacity, each: &[u64]) -> u64 {
     capacity.pages.iter().zip(each).map(|(pages, bytes)| *pages as u64 * (bytes + 4 * PAGE_ROWS as u64)).sum()
 }
 
-/// The pages that so many bytes hold: of all sequences at once, or else of one.
+/// Returns the pages that `room` bytes hold: for the longest context of all sequences at once, or else of a single one.
 fn fitting(
     engine: &Engine<'_>,
     each: &PageBytes<'_>,
@@ -178,15 +179,15 @@ fn fitting(
     if many > 0 {
         return engine.capacity(sequences, many);
     }
-    // Pages of the draft model are as many as all sequences together have.
+    // The draft model has as many pages as all sequences together.
     let alone = largest(context_tokens, |tokens| {
         each.all(&Capacity { sequences, ..engine.capacity(1, tokens) }) <= room
     });
     Capacity { sequences, ..engine.capacity(1, alone) }
 }
 
-/// Pages on disk for a sequence of so many tokens, where there are too few in memory, as the file may have them; of one layer they are all
-/// in memory, in half of the room at most.
+/// Returns the number of pages on disk for a sequence of `context_tokens`, limited by the size of the page file. The
+/// pages of one layer are all in memory at once, in at most half of `room`.
 fn on_disk(
     engine: &Engine<'_>,
     each: &PageBytes<'_>,
@@ -201,13 +202,13 @@ fn on_disk(
         return 0;
     }
     let needed = engine.capacity(1, context_tokens).pages.into_iter().max().unwrap_or(0);
-    // A stage of a pipeline may have no layer of these.
+    // A stage of a pipeline may have no such layer.
     let most = all_bytes.checked_div(each_bytes).unwrap_or(u64::MAX).min(room / 2 / each.in_a_layer.max(1));
     needed.min(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// The pages that so many bytes hold, with those on disk for one sequence where they are too few, and the bytes of the layer that a step
-/// gathers from there with the buffers of what is read ahead.
+/// Returns the pages that `room` bytes hold, with pages on disk for one sequence if they are too few, and the bytes of
+/// one layer's pages gathered from disk, including read-ahead buffers.
 fn paged(
     engine: &Engine<'_>,
     each: &PageBytes<'_>,
@@ -225,10 +226,10 @@ fn paged(
     (Capacity { on_disk, ..capacity }, gathered_bytes)
 }
 
-/// A model as a server holds it.
+/// Declares a model as a server keeps it.
 ///
 /// # Errors
-/// One that cannot be held as the runs of its adapters held it.
+/// A model that cannot be quantized as in its adapters' runs.
 fn declare(
     meta: &Device,
     (spec, dtype, source): (&Spec, DType, &SafeTensors),
@@ -237,7 +238,7 @@ fn declare(
     adapters::held_model(meta, (spec, source, dtype), order.held().as_ref(), |_, _| Ok(()))
 }
 
-/// A rank of a mesh without data, which plans as the device of that rank would.
+/// Returns a device without data that plans as the given device's rank would.
 pub(super) fn imagined(device: &Device) -> Device {
     let (grid, machine) = (*device.mesh.grid(), Arc::new(Meta::new(device.machine.profile().clone())));
     match grid.ranks() {
@@ -249,18 +250,21 @@ pub(super) fn imagined(device: &Device) -> Device {
     }
 }
 
-/// A rank's device for a model that it has by itself: the first one's draft model guesses for all.
+/// Returns a rank's device with a mesh of its own, for the draft model on the first rank.
 pub(super) fn whole(device: &Device) -> Device {
     Device { mesh: Mesh::alone(), ..device.clone() }
 }
 
-/// The end of one of a grid's ranks, of which there are no others.
+/// Returns one rank of a grid whose other ranks do not exist.
 pub(super) fn lone(grid: Grid, rank: usize) -> Mesh {
     Mesh::new(grid, Box::new(Imagined::new(rank, grid.ranks())))
 }
 
+/// Checks that the room for pages holds the wanted number of tokens; `needed` is the bytes required there, and in
+/// total.
+///
 /// # Errors
-/// The room for pages holds fewer tokens than are wanted, for which so many bytes are needed there, and in all.
+/// Too little room.
 fn holds((tokens, wanted): (usize, usize), room: u64, needed: [u64; 2]) -> Result<()> {
     if tokens >= wanted {
         return Ok(());
@@ -273,10 +277,10 @@ fn holds((tokens, wanted): (usize, usize), room: u64, needed: [u64; 2]) -> Resul
     )
 }
 
-/// What a model takes on a device, or the part of it that a rank of a mesh has.
+/// Plans the memory of a model on a device, or of a rank's part of it.
 ///
 /// # Errors
-/// There is no memory for it.
+/// Out of memory.
 pub(super) fn of(
     device: &Device,
     model: (&Path, &HfFolder, DType),
@@ -289,7 +293,7 @@ pub(super) fn of(
         let context_tokens = asked.unwrap_or(spec.max_positions).max(1);
         let mut limits = Limits {
             context_tokens,
-            // A context has room for a chunk and what follows it.
+            // The context has room for a chunk and the tokens after it.
             chunk_tokens: (settings.chunk_tokens as usize).min(context_tokens / 2).max(1),
             draft_tokens: settings.draft_tokens as usize,
             kv: order.kv,
@@ -310,7 +314,7 @@ pub(super) fn of(
             engine = engine.drafting(drafting)?;
             workspace_bytes = workspace_bytes.max(guessing(&alone, drafting, (limits, sequences))?);
         }
-        // Keys and values of each layer end with a granule that is not full.
+        // Keys and values of each layer end in a partly filled granule.
         let layers = spec.layers.len() + drafting.as_ref().map_or(0, |it| it.spec().layers.len());
         workspace_bytes += 2 * layers as u64 * device.machine.profile().granule;
         let budget_bytes = device.pool.budget();
@@ -322,7 +326,7 @@ pub(super) fn of(
                 "the weights take {weights}, adapters {adapters} and a step {step}, and there are {there} (--memory)"
             );
         };
-        // What else runs on this machine has a say where the order does not say how much.
+        // Without an explicit budget, half of the remaining memory is left to other programs.
         let room = if order.memory_bytes.is_some() { left } else { left / 2 };
         let own = page_bytes(&declared, dtype, order.kv);
         let each = PageBytes {
@@ -355,7 +359,7 @@ pub(super) fn of(
     })
 }
 
-/// Bytes of the adapters, and of a step with whichever takes most.
+/// Returns the bytes of the adapters, and of a step with the adapter that needs most.
 fn with_adapters(
     meta: &Device,
     (folder, model, params): (&Path, &Model, &Params),
@@ -378,23 +382,24 @@ fn with_adapters(
     let adapters_bytes = meta.pool.usage().live - before;
     let later = order.settings.adapters.is_some();
     if order.has_adapters() {
-        // The rows of a step are computed by adapter, and put together.
+        // Rows of a step are computed per adapter and then combined.
         let dtype = model.dtype(params);
         workspace_bytes += (limits.chunk_tokens * model.spec.hidden * dtype.bytes()) as u64;
     }
-    // Of further ones each rank has a part.
+    // Each rank has a part of each further adapter.
     let ranks = order.mesh.ranks() as u64;
     let later_bytes = if later { order.settings.adapter_bytes.div_ceil(ranks) } else { 0 };
     Ok((adapters_bytes + later_bytes, workspace_bytes))
 }
 
-/// Bytes of a step of the draft model, which runs before the model's.
+/// Returns the bytes of a step of the draft model, which runs before the model's.
 fn guessing(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, usize)) -> Result<u64> {
     let context_tokens = limits.context_tokens.min(engine.spec().max_positions);
     workspace(meta, engine, None, (Limits { context_tokens, draft_tokens: 0, ..limits }, sequences))
 }
 
-/// Bytes of a step that reads a chunk of a prompt for an adapter or for the base, and of the logits of all sequences.
+/// Returns the bytes of a step that reads a chunk of a prompt with an adapter or the base, and of the logits of all
+/// sequences.
 fn workspace(
     meta: &Device,
     engine: &Engine<'_>,
@@ -402,20 +407,20 @@ fn workspace(
     (limits, sequences): (Limits, usize),
 ) -> Result<u64> {
     let spec = engine.spec();
-    // One token is left, so nothing is chosen, for which there is no data.
+    // One prompt token is left unread, so that no token is sampled, which would need data.
     let prompt = limits.context_tokens.saturating_sub(1).min(limits.chunk_tokens + 1).max(1);
     let mut scheduler = Scheduler::new(engine, engine.capacity(1, prompt + 1));
     let before = meta.pool.usage().live;
     if prompt > limits.chunk_tokens {
-        // Log-probabilities of a prompt's tokens take logits of many rows.
+        // Log-probabilities of a prompt's tokens need logits of many rows.
         let mut request = GenerateRequest::greedy(vec![0; prompt], 1);
         (request.adapter, request.prompt_logprobs) = (adapter.cloned(), Some(0));
         scheduler.submit(request, Box::new(|_| fathom_base::Flow::Continue))?;
         scheduler.step();
     }
-    // As far as a step reaches: what it charges has gaps between.
+    // Up to the peak of reserved memory, which includes gaps between allocations.
     let step = meta.pool.usage().peak_reserved.saturating_sub(before);
-    // Over ranks there are own columns, all of them by rank and side by side.
+    // On several ranks there are a rank's own columns, all columns by rank, and all columns side by side.
     let copies = if meta.mesh.grid().ranks() > 1 { 4 } else { 1 };
     let logits = sequences * (1 + limits.draft_tokens) * (4 * copies * spec.vocab + 8 * spec.hidden);
     Ok(step + logits as u64)

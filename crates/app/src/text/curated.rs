@@ -1,4 +1,4 @@
-//! The curation that a run's text passes first (`data.curate`).
+//! Curation of a run's text before it is tokenized (`data.curate`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +17,10 @@ use crate::events::{Event, Events};
 use crate::job::Job;
 use crate::library::CURATE;
 
-/// Time between two looks at how far a curation is.
+/// Interval between progress reports of a curation.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The name of the recipe that curates a run's text, if any does.
+/// Returns the name of the recipe that curates a run's text, if any.
 pub fn name(data: &Data) -> Option<&str> {
     match data.curate.as_str() {
         "none" => None,
@@ -30,10 +30,10 @@ pub fn name(data: &Data) -> Option<&str> {
     }
 }
 
-/// The recipe that `data.curate` names.
+/// Returns the curation of the recipe that `data.curate` names.
 ///
 /// # Errors
-/// One that cannot be loaded.
+/// A recipe that cannot be loaded.
 pub fn curation(data: &Data) -> Result<Option<Curation>> {
     let Some(name) = name(data) else { return Ok(None) };
     Ok(Some(Curation::of(Loaded::<Recipe>::load(layers(name)).context("data.curate")?)?))
@@ -43,7 +43,7 @@ fn layers(name: &str) -> Layers<'static> {
     Layers::with_library(CURATE).recipe(name)
 }
 
-/// Passes the text through the stages of `data.curate`; false if the run was asked to stop.
+/// Runs the text through the stages of `data.curate`; returns false if the run was asked to stop.
 ///
 /// # Errors
 /// Those of the curation.
@@ -98,7 +98,7 @@ pub fn run(job: &Job, spec: &CorpusSpec, stop: &Arc<AtomicBool>, events: &dyn Ev
     Ok(true)
 }
 
-/// Keeps notes for whoever shows them, which is one thread.
+/// Collects notes and warnings for the single thread that reports them.
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Events for Lines {
@@ -109,7 +109,7 @@ impl Events for Lines {
     }
 }
 
-/// How far a curation is, in words.
+/// Describes the progress of a curation.
 fn words(progress: &Progress) -> String {
     let Progress { segment, parts_done, parts, text_bytes, .. } = progress;
     format!("curating, {segment}: {parts_done} of {parts} parts, {}", human::bytes(*text_bytes))

@@ -1,4 +1,4 @@
-//! Lessons behind addresses: copied into the run's folder once, and read from there.
+//! Lessons at remote addresses, copied into the run's folder once and read from there.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,11 @@ use fathom_text::lessons::files;
 use crate::error::Result;
 use crate::events::Events;
 
-/// The files of rows that paths and addresses (`s3://`, `https://`) stand for, of folders and of prefixes that end with `/` those below; what is
-/// remote is copied into a folder, once.
+/// Returns the files of rows for paths and addresses (`s3://`, `https://`); folders, and prefixes that end with `/`,
+/// stand for the files below them. Remote files are copied into `folder` once.
 ///
 /// # Errors
-/// Paths that cannot be read; what a server said.
+/// Paths that cannot be read; errors of a server.
 pub(crate) fn rows(paths: &[PathBuf], folder: &Path, events: &dyn Events) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for path in paths {
@@ -42,7 +42,8 @@ fn fetched(address: &str, folder: &Path, events: &dyn Events) -> Result<Vec<Path
     }
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let copy = |address: &String| {
-        // By the whole address, since other folders may have files of the same name, whose end says what it is.
+        // The name has a hash of the whole address, since other folders may have files of the same name, and keeps the
+        // extension.
         let name = address.rsplit('/').next().unwrap_or_default();
         let to = folder.join(format!("{}-{name}", &blake3::hash(address.as_bytes()).to_hex()[..12]));
         if !to.is_file() {

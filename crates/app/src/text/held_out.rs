@@ -1,4 +1,4 @@
-//! Counts of a text whose held-out documents are others than the recipe's share of its hashes.
+//! Adjusts the counts of a text whose held-out documents are not those of the recipe's share of hashes.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use fathom_train::recipe::Recipe;
 
 use crate::error::Result;
 
-/// The same event, with what a run trains on and holds out as it is; it was counted by the recipe's share.
+/// Corrects an event that was counted with the recipe's share to the documents that the run really trains on and holds
+/// out.
 ///
 /// # Errors
 /// A store that cannot be read.

@@ -1,4 +1,4 @@
-//! Lessons to a store of tokens with weights, made once and kept with a manifest, as a corpus is.
+//! Lessons as a store of tokens with weights, made once and kept with a manifest, like a corpus.
 //!
 //! ```text
 //! OUT/data/tokenizer/                                     the model's tokenizer
@@ -27,31 +27,31 @@ use crate::error::{Context, Result, refuse};
 use crate::events::{Event as Heard, Events};
 use crate::job::Job;
 
-/// Raised when the same settings give other bytes.
+/// Version of the store; raised when the same settings produce other bytes.
 const VERSION: u32 = 1;
-/// Rows between two looks at whether the run should stop.
+/// Rows between checks of whether the run should stop.
 const LOOK: u64 = 1 << 10;
-/// Rows that could not be taught which the report names.
+/// Maximum number of refused rows that the report names.
 const NAMED: usize = 16;
-/// Bytes of the example's text that are shown.
+/// Maximum bytes of the example's text that are shown.
 const SHOWN: usize = 2000;
 
-/// Everything that decides the bytes of the store.
+/// Everything that determines the bytes of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Made {
     version: u32,
     teaching: Teaching,
     held_out: f64,
     max_rows_dropped: u64,
-    /// Name and BLAKE3 of each file.
+    /// Path and BLAKE3 hash of each file.
     files: Vec<(PathBuf, String)>,
-    /// Those whose rows are held out.
+    /// Files whose rows are held out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     held_out_files: Vec<(PathBuf, String)>,
     tokenizer: String,
     /// BLAKE3 of the chat template.
     template: Option<String>,
-    /// Answers do not begin with the token that only the model's configuration names, as they did before.
+    /// Set if answers no longer begin with a token that only the model's configuration names, which older stores had.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     without_bos: bool,
 }
@@ -59,16 +59,17 @@ struct Made {
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     made: Made,
-    /// [`Store::fingerprint`] in hexadecimal, and BLAKE3 of the tokens and of the weights.
+    /// [`Store::fingerprint`] in hexadecimal, and BLAKE3 hashes of the tokens and of the weights.
     store: [String; 3],
     report: Data,
     example: events::Lesson,
 }
 
-/// The store of a run's lessons, its report and an example; nothing if the run was asked to stop on the way.
+/// Makes or reuses the store of a run's lessons; returns it with its report and an example, or `None` if the run was
+/// asked to stop.
 ///
 /// # Errors
-/// Files that cannot be read, more rows that cannot be taught than the recipe allows, none at all.
+/// Files that cannot be read; more refused rows than the recipe allows; no rows at all.
 pub fn corpus(
     job: &Job,
     given: Tokenizer,
@@ -141,7 +142,8 @@ pub fn corpus(
     Ok(Some((given, Store::open(store_prefix(&out))?, report, example)))
 }
 
-/// Keeps the chat template that the recipe names next to the tokenizer: what the model is taught by is what it is asked by.
+/// Saves the chat template that the recipe names next to the tokenizer, so that the model is later used with the
+/// template that it was trained with.
 ///
 /// # Errors
 /// A file that cannot be copied.
@@ -152,7 +154,7 @@ pub fn keep_template(job: &Job, folder: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// The chat template that the recipe names, or the model's own.
+/// Returns the chat template that the recipe names, or the model's own.
 pub fn template(job: &Job, tokenizer: &Tokenizer) -> Result<Option<Template>> {
     Ok(match (&job.recipe().data.chat_template, job.start()?) {
         (Some(file), _) => Some(templates::named(file, tokenizer)?),
@@ -161,7 +163,7 @@ pub fn template(job: &Job, tokenizer: &Tokenizer) -> Result<Option<Template>> {
     })
 }
 
-/// Writes the store.
+/// Writes the store; returns its report and an example, or `None` if the run was asked to stop.
 fn write(
     made: &Made,
     (tokenizer, template): (&Tokenizer, Option<&Template>),
@@ -174,7 +176,7 @@ fn write(
     let header = Header { group, values, ..Header::for_tokenizer(tokenizer)? };
     let mut writer = StoreWriter::create(store_prefix(out), header)?;
     let paths = |files: &[(PathBuf, String)]| files.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
-    // Where files are named that are held out, they decide and no hash does.
+    // If held-out files are named, they alone determine what is held out, instead of hashes.
     let named = !made.held_out_files.is_empty();
     let parts = [(paths(&made.files), named.then_some(false)), (paths(&made.held_out_files), Some(true))];
     let names: Vec<String> = paths(&made.files).iter().map(|path| path.display().to_string()).collect();
@@ -204,7 +206,7 @@ fn write(
             }
             Err(error) => return Err(error.into()),
         };
-        // Documents that belong together are held out together, by the first.
+        // Documents that belong together are held out together, by the hash of the first.
         let mut hash = None;
         for lesson in &documents {
             cut += u64::from(lesson.cut > 0);
@@ -237,7 +239,7 @@ fn write(
     Ok(Some((report, example)))
 }
 
-/// Why there is no lesson to show, of so many rows.
+/// Returns the reason why there is no example among the valid rows.
 fn no_example(held_out: u64, rows: u64) -> String {
     if held_out == 0 {
         return "there is no row to learn from; a lesson is a JSON object on a line".into();
@@ -248,7 +250,7 @@ fn no_example(held_out: u64, rows: u64) -> String {
     )
 }
 
-/// A document's hash, or one that is held out at any share up to a half, or at none.
+/// Returns a document's hash, changed if `held` decides: to one that is held out at any share up to a half, or at none.
 fn split(hash: u128, held: Option<bool>) -> u128 {
     match held {
         None => hash,
@@ -261,16 +263,16 @@ fn hashed(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>> {
     paths.iter().map(|path| Ok((path.clone(), hash_of(path)?))).collect()
 }
 
-/// What to do about a row that cannot be taught.
+/// Returns the advice for a refused row.
 fn advice(dropped: u64) -> String {
     format!("mend the row, or allow some to be left out (data.max_rows_dropped={dropped})")
 }
 
-/// A lesson as pieces of text that are context or learned, as far as they are shown.
+/// Splits a lesson into pieces of text that are context or targets, up to `SHOWN` bytes.
 pub fn shown(lesson: &Lesson, tokenizer: &Tokenizer) -> events::Lesson {
     let mut pieces: Vec<(bool, Vec<u32>)> = Vec::new();
     for (at, (id, weight)) in lesson.ids.iter().zip(&lesson.weights).enumerate() {
-        // Nothing predicts the first.
+        // The first token is never predicted.
         let learned = at > 0 && *weight > 0.0;
         match pieces.last_mut() {
             Some((same, ids)) if *same == learned => ids.push(*id),
@@ -292,7 +294,7 @@ pub fn shown(lesson: &Lesson, tokenizer: &Tokenizer) -> events::Lesson {
     events::Lesson { pieces, tokens, supervised, cut }
 }
 
-/// Says what is learned.
+/// Reports the number of lessons and targets, the refused rows and the example.
 pub fn say(report: &Data, example: &events::Lesson, fresh: bool, events: &dyn Events) {
     events.line(&format!(
         "{} of {}, {} of them learned ({}); {} held out",
@@ -311,10 +313,10 @@ pub fn say(report: &Data, example: &events::Lesson, fresh: bool, events: &dyn Ev
     }
 }
 
-/// Says of which stages' samples some lessons are too long.
+/// Reports the stages whose samples are too short for some lessons.
 ///
 /// # Errors
-/// A store that cannot be read; a lesson that is too long where none may be cut.
+/// A store that cannot be read; a lesson that is too long where none may be truncated.
 pub fn say_shortened(job: &Job, store: &Store, events: &dyn Events) -> Result<()> {
     let recipe = job.recipe();
     let held_out = fathom_train::held_out(recipe, &[store])?;
@@ -329,7 +331,7 @@ pub fn say_shortened(job: &Job, store: &Store, events: &dyn Events) -> Result<()
     Ok(())
 }
 
-/// What is said of lessons that are too long for a stage's samples.
+/// Returns the message about lessons that are too long for a stage's samples, if any.
 pub fn short(stage: &str, spec: &Spec, found: Shortened) -> Option<String> {
     let Shortened { cut, left_out } = found;
     let part = if spec.kept == Some(Truncation::KeepEnd) { "beginning" } else { "end" };
@@ -344,7 +346,7 @@ pub fn short(stage: &str, spec: &Spec, found: Shortened) -> Option<String> {
     })
 }
 
-/// The names of what lies in the folder.
+/// Returns the hashes that identify the store in a folder.
 fn identify(out: &Path) -> Result<[String; 3]> {
     let prefix = store_prefix(out);
     let fingerprint = Store::open(&prefix)?.fingerprint();

@@ -1,4 +1,4 @@
-//! The text of a run: gathered or named, curated where a recipe says how, made into tokens.
+//! Text of a run: gathered or named, curated if a recipe asks for it, and tokenized.
 
 #[cfg(feature = "curate")]
 mod curated;
@@ -32,37 +32,38 @@ use crate::error::{Context, Result, refuse};
 use crate::events::{Event as Heard, Events};
 use crate::job::Job;
 
-/// Reasons that a line names of those for which text is not trained on; the report names all.
+/// Reasons for dropped text that are listed; the report lists all.
 const REASONS: usize = 5;
-/// And damaged records that are shown.
+/// Damaged records that are listed.
 const DAMAGE: usize = 3;
 
-/// What a run trains on: its tokenizer, and the text as tokens where it gathers any.
+/// Data of a run: its tokenizer, and the tokenized text if it has text of its own.
 pub(crate) type Corpus = (Tokenizer, Option<Store>);
 
-/// What a run reads: looked at before anything is read.
+/// Inputs of a run, checked before anything is read.
 pub(crate) struct Inputs {
-    /// Its text, and the recipe that curates it; none where it reads lessons or prompts.
+    /// Text and the recipe that curates it; `None` for a run on lessons or prompts.
     text: Option<(Input, Option<Curation>)>,
-    /// The tokenizer that the recipe gives; none where it has one trained.
+    /// Tokenizer that the recipe gives; `None` if the run trains one.
     tokenizer: Option<Tokenizer>,
 }
 
 impl Inputs {
-    /// Those of a job.
+    /// Resolves the inputs of a job.
     ///
     /// # Errors
-    /// A recipe of curation that cannot be loaded; no text at all; a tokenizer with more entries than the model has rows for them.
+    /// A curation recipe that cannot be loaded; no text at all; a tokenizer with more entries than the model's
+    /// embedding has rows.
     pub fn of(job: &Job) -> Result<Inputs> {
         let reads_text = !job.recipe().data.is_lessons() && !job.recipe().rl.is_on();
         let text = if reads_text { Some(input(job)?) } else { None };
         Ok(Inputs { text, tokenizer: tokenizer::of_run(job)? })
     }
 
-    /// Text to tokens, or what an earlier call left; nothing if the run was asked to stop on the way.
+    /// Tokenizes the text, or reuses the result of an earlier call; returns `None` if the run was asked to stop.
     ///
     /// # Errors
-    /// Text or rows that cannot be read; a run that has trained on others; a teacher with another tokenizer.
+    /// Text or rows that cannot be read; a run that has trained on other data; a teacher with another tokenizer.
     pub fn corpus(
         self,
         job: &Job,
@@ -89,7 +90,7 @@ impl Inputs {
     }
 }
 
-/// The corpus of a run that draws from other stores, or asks prompts: its tokenizer alone.
+/// Returns the corpus of a run that draws from other stores or generates from prompts: its tokenizer alone.
 fn kept(job: &Job, tokenizer: Tokenizer) -> Result<Corpus> {
     let folder = tokenizer_dir(&job.data());
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -98,7 +99,7 @@ fn kept(job: &Job, tokenizer: Tokenizer) -> Result<Corpus> {
     Ok((tokenizer, None))
 }
 
-/// The corpus of text.
+/// Returns the corpus of plain text.
 fn made(
     job: &Job,
     (text, metrics): ((Input, Option<Curation>), &mut MetricsWriter),
@@ -127,7 +128,7 @@ fn made(
     Ok(Some((tokenizer, Some(store))))
 }
 
-/// The corpus of lessons.
+/// Returns the corpus of lessons.
 fn taught(
     job: &Job,
     (tokenizer, metrics): (Tokenizer, &mut MetricsWriter),
@@ -147,7 +148,7 @@ fn taught(
     Ok(Some((tokenizer, Some(store))))
 }
 
-/// Refuses to make the corpus again under a run that has trained on another.
+/// Refuses to rebuild the corpus under a run that has trained on another.
 fn check_remade(job: &Job, spec: &CorpusSpec, events: &dyn Events) -> Result<()> {
     let trained = job.checkpoints().exists();
     match altered(&spec.out) {
@@ -174,7 +175,7 @@ fn check_remade(job: &Job, spec: &CorpusSpec, events: &dyn Events) -> Result<()>
     Ok(())
 }
 
-/// Says what was read, and what of it is not trained on.
+/// Reports the text that was read, and what was dropped.
 fn say_read(job: &Job, event: &Data, events: &dyn Events) {
     let recall = match event.synthetic_share {
         share if share > 0.0 => format!(", {} of them synthetic recall", human::percent(share)),
@@ -199,7 +200,7 @@ fn say_read(job: &Job, event: &Data, events: &dyn Events) {
     }
 }
 
-/// Says what is not trained on, and why.
+/// Reports what was dropped, and why.
 fn say_dropped(job: &Job, event: &Data, events: &dyn Events) {
     if event.dropped.is_empty() {
         return;
@@ -215,7 +216,7 @@ fn say_dropped(job: &Job, event: &Data, events: &dyn Events) {
     let most = data.max_bytes.filter(|_| over);
     let most = most.map_or(String::new(), |bytes| format!("; the budget is data.max_bytes={bytes}"));
     events.line(&format!("not trained on: {}{more}{most}", shown.join(", ")));
-    // A curation has said it of its own.
+    // A curation has reported damage itself.
     let damage = if curated::name(data).is_none() { &event.damage[..] } else { &[] };
     for damage in damage.iter().take(DAMAGE) {
         events.line(&format!("  {damage}"));
@@ -245,13 +246,13 @@ fn corpus_spec(job: &Job, (input, curation): (Input, Option<Curation>)) -> Resul
     })
 }
 
-/// What is read, and the recipe that curates it.
+/// Returns the text to read, and the recipe that curates it.
 fn input(job: &Job) -> Result<(Input, Option<Curation>)> {
     let (data, curation) = (&job.recipe().data, curated::curation(&job.recipe().data)?);
     let input = if data.is_gathered() {
         Input::Default { roots: gathered_roots(), fallback: std::env::current_dir().ok() }
     } else if data.paths.is_empty() && curation.as_ref().is_some_and(Curation::names_input) {
-        // The recipe says what is read.
+        // The recipe names the input.
         Input::Default { roots: Vec::new(), fallback: None }
     } else if data.paths.is_empty() && needs_corpus(job.recipe()) {
         let message = format!("is empty, and data.curate = {:?} names no input of its own", data.curate);
@@ -262,15 +263,15 @@ fn input(job: &Job) -> Result<(Input, Option<Curation>)> {
     Ok((input, curation))
 }
 
-/// The folders of sources that are read where a recipe names no text: those below cargo's own, `CARGO_HOME` or `.cargo` in the
-/// user's folder.
+/// Returns the folders of sources that are read if a recipe names no text: those below cargo's home, `CARGO_HOME` or
+/// `.cargo` in the user's home.
 pub fn gathered_roots() -> Vec<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home);
     cargo.map(|home| default_roots(&home)).unwrap_or_default()
 }
 
-/// What the corpus builder is doing, in words.
+/// Describes the current activity of the corpus builder.
 fn words(progress: Progress) -> String {
     let doing = match progress.phase {
         Phase::Read => "reading text",

@@ -1,5 +1,5 @@
-//! What another model says of the tokens of a store, in a column next to them, computed once, whole and on one rank, before the first step:
-//! the log-probabilities of the reference that a run starts from, or the best tokens of a teacher.
+//! Scores of a store's tokens by another model, in a column next to them, computed once, unsplit on one rank, before
+//! the first step: log-probabilities of the reference that a run starts from, or the top tokens of a teacher.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +18,10 @@ use crate::job::Job;
 use crate::models;
 use fathom_model::{LoadedModel, ModelView};
 
-/// Tokens that go through the model together.
+/// Tokens per batch.
 const TOKENS: usize = 8192;
 
-/// The hash of a model's weights, as a column has it.
+/// Returns the hash of a model's weights in the form that a column stores.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -31,21 +31,21 @@ pub fn hash(folder: &Path) -> Result<[u8; 32]> {
     Ok(name)
 }
 
-/// A hash in words.
+/// Formats a hash in hexadecimal.
 pub fn named(hash: &[u8; 32]) -> String {
     hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The column that a run needs of another model.
+/// Column from another model that a run needs.
 struct Needed {
     column: Column,
-    /// Whom it is of.
+    /// Folder of the model.
     folder: PathBuf,
-    /// The key that names it.
+    /// Key of the recipe that names the model.
     key: &'static str,
-    /// Names the model and the settings.
+    /// Hash of the model and the settings.
     made_by: [u8; 32],
-    /// Best tokens of each token.
+    /// Number of top tokens per position; 0 for log-probabilities.
     top_k: usize,
     temperature: f64,
 }
@@ -73,19 +73,19 @@ impl Needed {
         }
     }
 
-    /// What it says of some documents.
+    /// Computes the column's values for some documents.
     fn ask(&self, engine: &Engine<'_>, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
         if self.top_k > 0 {
             return Ok(engine.best_of(documents, self.top_k).map_err(fathom_base::Error::from)?);
         }
         let losses = engine.losses_of(documents).map_err(fathom_base::Error::from)?;
-        // Nothing predicts the first.
+        // The first token is never predicted.
         let logps = |losses: &Vec<f32>| [0.0].into_iter().chain(losses.iter().map(|loss| -*loss)).collect();
         Ok(losses.iter().map(logps).collect())
     }
 }
 
-/// The name of a teacher's best tokens: its weights, its tokenizer, how many, and at which temperature.
+/// Returns the hash of a teacher's top tokens: its weights, its tokenizer, their number and the temperature.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -98,17 +98,17 @@ pub fn hash_of_best(folder: &Path, top_k: usize, temperature: f64) -> Result<[u8
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// What rows bring with them of another model, as `fathom score` writes it.
+/// Column values that rows bring with them, as written by `fathom score`.
 pub struct Given {
-    /// What it has to be; `None` where nothing is wanted.
+    /// Column that the run needs; `None` if it needs none.
     wanted: Option<Needed>,
     writer: Option<ColumnWriter>,
-    /// Some document has none: all are computed.
+    /// Set if some document lacks values, so that all are computed.
     lacks: bool,
 }
 
 impl Given {
-    /// Of a run's rows.
+    /// Prepares for the rows of a run.
     ///
     /// # Errors
     /// A model that cannot be read.
@@ -116,10 +116,10 @@ impl Given {
         Ok(Given { wanted: Needed::of(job)?, writer: None, lacks: false })
     }
 
-    /// Those of the next document of the store at `prefix`.
+    /// Adds the values of the next document of the store at `prefix`.
     ///
     /// # Errors
-    /// They are another model's.
+    /// Values of another model.
     pub fn push(&mut self, lesson: &Lesson, prefix: &Path) -> Result<()> {
         let Some(wanted) = self.wanted.as_ref().filter(|_| !self.lacks) else { return Ok(()) };
         let (given, what) = match wanted.column {
@@ -144,20 +144,20 @@ impl Given {
         self.writer.as_mut().map_or(Ok(()), |writer| Ok(writer.push(values)?))
     }
 
-    /// Publishes the column of the store in `out`, if every document has its part.
+    /// Publishes the column of the store in `out`, if every document has brought its values.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// A column that cannot be written.
     pub fn finish(self, out: &Path) -> Result<()> {
         let Some(writer) = self.writer else { return Ok(()) };
         Ok(writer.finish(&Store::open(store_prefix(out))?)?)
     }
 }
 
-/// The store with the column that the run's objective needs; nothing if the run was asked to stop on the way.
+/// Returns the store with the column that the run's objective needs; `None` if the run was asked to stop.
 ///
 /// # Errors
-/// A run without a model to start from; a column of another model in the store of a run that has trained on it.
+/// A run without a model to start from; a column of another model, if the run has trained on it.
 pub fn column(
     job: &Job,
     (store, tokenizer): (Store, &Tokenizer),

@@ -1,4 +1,4 @@
-//! Chat templates that a recipe names: files, and those inside the binary.
+//! Chat templates that a recipe names: files, or ones in the binary.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use fathom_text::chat::Template;
 
 use crate::error::{Context, Error, Result};
 
-/// Those inside the binary, by the name that stands for a file.
+/// Templates in the binary, by the name used in place of a file.
 const SHIPPED: [(&str, &str); 1] = [("steerlm", include_str!("../../../../recipes/templates/steerlm.jinja"))];
 
-/// The text of a template.
+/// Returns the text of a template.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -21,10 +21,10 @@ pub(crate) fn source(named: &Path) -> Result<String> {
     std::fs::read_to_string(named).with_context(|| format!("cannot read {}", named.display()))
 }
 
-/// The template.
+/// Returns a template.
 ///
 /// # Errors
-/// A file that cannot be read, or is no template.
+/// A file that cannot be read, or an invalid template.
 pub(crate) fn named(named: &Path, tokenizer: &Tokenizer) -> Result<Template> {
     if SHIPPED.iter().any(|(name, _)| Path::new(name) == named) {
         let made = Template::new(&source(named)?, tokenizer);

@@ -1,4 +1,4 @@
-//! The tokenizer that a recipe gives, where it does not have one trained.
+//! Tokenizer that a recipe gives, unless the run trains one.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::error::{Error, Result, refuse};
 use crate::job::Job;
 use crate::models::model_folder;
 
-/// The tokenizer that the recipe gives: its own, or the model's.
+/// Returns the tokenizer that the recipe gives: its own, or the model's.
 ///
 /// # Errors
-/// None is given, or it cannot be read.
+/// None is given; it cannot be read.
 pub fn given(job: &Job) -> Result<Tokenizer> {
     match (&job.recipe().data.tokenizer, job.start()?) {
         (Some(path), _) => open(path),
@@ -22,21 +22,21 @@ pub fn given(job: &Job) -> Result<Tokenizer> {
     }
 }
 
-/// What is wrong where a tokenizer has to be given, and is not.
+/// Returns the error for a missing tokenizer.
 pub fn none_given() -> Error {
     Error::Refused(
         "data.blend names token stores alone; data.tokenizer must say which tokenizer made them".into(),
     )
 }
 
-/// As [`given`], of a run whose model has a row for each of its tokens; `None` where the run trains one.
+/// [`given`], checked against the model's embedding; `None` if the run trains a tokenizer.
 ///
 /// # Errors
-/// A tokenizer with more entries than the model has rows for them, and those of [`given`].
+/// A tokenizer with more entries than the model's embedding has rows; those of [`given`].
 pub fn of_run(job: &Job) -> Result<Option<Tokenizer>> {
     let (recipe, from) = (job.recipe(), &job.recipe().model.from);
     if recipe.data.tokenizer.is_none() && from.is_none() && needs_corpus(recipe) {
-        // One that the run trains has as many entries as the model.
+        // A tokenizer that the run trains has as many entries as the model's embedding.
         return Ok(None);
     }
     let tokenizer = given(job)?;
@@ -53,10 +53,10 @@ pub fn of_run(job: &Job) -> Result<Option<Tokenizer>> {
     Err(job.loaded.refuse("model.vocab", message).into())
 }
 
-/// Refuses a teacher whose tokens mean something else than the student's.
+/// Refuses a teacher whose token ids mean other text than the student's.
 ///
 /// # Errors
-/// Another tokenizer, by its hash.
+/// A different tokenizer, by hash.
 pub fn same_as_teacher(job: &Job, tokenizer: &Tokenizer) -> Result<()> {
     let table = &job.recipe().objective;
     let Some(folder) = table.teacher.as_deref().filter(|_| table.method == MethodName::Distill) else {
@@ -75,7 +75,7 @@ pub fn same_as_teacher(job: &Job, tokenizer: &Tokenizer) -> Result<()> {
     Err(job.loaded.refuse("objective.teacher", message).into())
 }
 
-/// A `tokenizer.json`, or that of a folder.
+/// Opens a `tokenizer.json`, or the tokenizer of a folder.
 fn open(path: &Path) -> Result<Tokenizer> {
     Ok(if path.is_file() { Tokenizer::from_file(path)? } else { Tokenizer::from_dir(path)? })
 }

@@ -1,4 +1,4 @@
-//! Stands in for curation in a build without it: text is read as it is, and a recipe that names a curation is refused.
+//! Replaces curation in a build without it: text is read uncurated, and a recipe that names a curation is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,19 +10,19 @@ use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::job::Job;
 
-/// What is said to a recipe that names a curation.
+/// Message for a recipe that names a curation.
 const NOT_BUILT: &str = "data.curate: this program was built without curation (cargo feature `curate`); build one with it, or give \
                          data.curate=none to train on the text as it is";
 
-/// No text passes a curation.
+/// Always returns `None`.
 pub fn name(_: &Data) -> Option<&str> {
     None
 }
 
-/// None, if the recipe names none.
+/// Always returns `None`.
 ///
 /// # Errors
-/// If it does.
+/// A recipe that names a curation.
 pub fn curation(data: &Data) -> Result<Option<Curation>> {
     match data.curate.as_str() {
         "none" | "auto" => Ok(None),
@@ -30,7 +30,7 @@ pub fn curation(data: &Data) -> Result<Option<Curation>> {
     }
 }
 
-/// Says that gathered text is not filtered where it would be.
+/// Notes that gathered text is not filtered, if it would be in a full build.
 ///
 /// # Errors
 /// None.

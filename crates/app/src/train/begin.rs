@@ -1,4 +1,4 @@
-//! What comes before the first step of any run: how it is asked for, what is refused, what fits, the first event.
+//! Preparation of any run before its first step: options, checks, memory, and the first event.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -26,25 +26,25 @@ use crate::job::Job;
 use crate::plan::rollout_of;
 use crate::{judges, report, stored, text};
 
-/// How a run is asked for.
+/// Options of a run.
 #[derive(Clone, Default)]
 pub struct Order {
-    /// In words, for its log.
+    /// Command line, for the log.
     pub command: String,
-    /// Who this process is among others, where no launcher says so.
+    /// Rank of this process among others, if no launcher sets it.
     pub claim: Claim,
-    /// Set from outside to save and stop.
+    /// Set from outside to request a checkpoint and a stop.
     pub stop: Arc<AtomicBool>,
-    /// Rewards may start the processes that they name.
+    /// Allows rewards to start the processes that they name.
     pub allow_processes: bool,
-    /// Says how late it is.
+    /// Clock of the run.
     pub clock: Clock,
 }
 
-/// Refuses a recipe of one model that cannot be trained.
+/// Refuses a recipe that cannot be trained.
 ///
 /// # Errors
-/// What is wrong with it, and where that was written.
+/// The error, with the place of the recipe where it is.
 pub(super) fn check_alone(loaded: &Loaded<Recipe>) -> Result<()> {
     check_training(loaded)?;
     if loaded.value.machine.kind == MachineKind::Meta {
@@ -54,27 +54,27 @@ pub(super) fn check_alone(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// A model or an adapter before its first step.
+/// A model or adapter that is ready for its first step.
 pub(super) struct Ready<'a> {
     pub job: &'a Job,
     pub events: Named<'a>,
     pub tokenizer: Tokenizer,
     pub stores: Stores,
-    /// FLOPs of a step of the first rank, by stage.
+    /// FLOPs of a step on the first rank, by stage.
     pub flops: Vec<f64>,
 }
 
 impl Ready<'_> {
-    /// Tokens of its tokenizer.
+    /// Returns the tokenizer's vocabulary size.
     pub fn vocab(&self) -> usize {
         self.tokenizer.vocab_size()
     }
 }
 
-/// Makes one ready, with its log; nothing if it was asked to stop.
+/// Prepares a job and its log; returns `None` if the run was asked to stop.
 ///
 /// # Errors
-/// What is wrong with its text or its files; what does not fit.
+/// Invalid text or files; a plan that does not fit.
 pub(super) fn prepare<'a>(
     job: &'a Job,
     order: &Order,
@@ -102,10 +102,10 @@ pub(super) fn prepare<'a>(
     Ok(Some((Ready { job, events, tokenizer, stores, flops }, metrics)))
 }
 
-/// What is held out is far from what was asked for beyond this factor.
+/// Factor by which the held-out share may differ from the requested one without a warning.
 const FAR: f64 = 2.0;
 
-/// Says what is held out, where it is not the share that the recipe asks for too.
+/// Reports the share that is held out, with a warning if it is far from the share that the recipe asks for.
 fn say_held_out(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
     let asked = job.recipe().data.held_out_share;
     let [documents, tokens, bytes, all] = stores.held_out_text()?;
@@ -129,7 +129,7 @@ fn say_held_out(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
     Ok(())
 }
 
-/// Whether all that the recipe asks for is done: more steps may have come to it since.
+/// Returns whether all steps of the recipe are done; the recipe may have gained steps since the run ended.
 ///
 /// # Errors
 /// Its checkpoints cannot be read.
@@ -138,7 +138,7 @@ pub(super) fn is_done(job: &Job) -> Result<bool> {
     if !events.iter().any(|event| matches!(Event::from_value(event), Some(Event::Done(_)))) {
         return Ok(false);
     }
-    // A run is done also where its checkpoints were removed to save room; where `LATEST` was set back it is not.
+    // A run stays done if its checkpoints were removed to save space, but not if `LATEST` was set back.
     let found = Checkpoints::new(&job.checkpoints(), 1).found().unwrap_or_default();
     let more = found.is_some_and(|found| {
         let (at, recipe) = (found.progress(), job.recipe());
@@ -147,11 +147,12 @@ pub(super) fn is_done(job: &Job) -> Result<bool> {
     Ok(!more)
 }
 
-/// Refuses a run whose plan exceeds the memory budget, before any memory is taken. FLOPs of a step of the first rank, by stage.
+/// Refuses a run whose plan exceeds the memory budget, before any memory is allocated. Returns the FLOPs of a step on
+/// the first rank, by stage.
 fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     let (recipe, device) = (job.recipe(), job.machine.open()?);
     let profile = device.machine.profile();
-    // What predictions were made with, to be read with them.
+    // Saves the profile that the predictions are based on.
     let path = job.folder.join("machine.json");
     let sheet = format!("{:#}\n", serde_json::to_value(profile.sheet())?);
     fathom_base::files::write(&path, sheet.as_bytes())
@@ -159,7 +160,7 @@ fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     let place = crew.place(&job.machine, job.world());
     let pool = device.pool.budget();
     let mut budgets = budgets(recipe, profile, pool, place);
-    // Of what a pool may use others may have taken some.
+    // Other processes may use part of the pool's memory.
     budgets.memory = budgets.memory.min(pool / place.memory as u64);
     budgets.host /= place.host as u64;
     check_places(recipe, &job.specs, profile)?;
@@ -167,7 +168,7 @@ fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     for (index, (spec, ranks)) in job.specs.iter().zip(&job.ranks).enumerate() {
         let mut of_ranks = Vec::new();
         let draft_of = |rank| Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank };
-        // A mesh that does not fit the model has no ranks to look at.
+        // A mesh that does not fit the model has no ranks to plan.
         draft_of(0).workload()?;
         for (rank, _) in distinct(ranks, spec) {
             let draft = draft_of(rank);
@@ -180,7 +181,7 @@ fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     Ok(flops)
 }
 
-/// What does not fit, with what of it models take that judge answers.
+/// Returns the error that a plan does not fit, extended by the share of the models that judge answers.
 fn of_judges(draft: &Draft<'_>, error: fathom_train::Error) -> Result<Settled> {
     let judges = judges::bytes(&draft.recipe, draft.profile)?;
     if judges == 0 || !matches!(error, fathom_train::Error::DoesNotFit { .. }) {
@@ -206,7 +207,7 @@ fn rollout_fits(job: &Job, draft: &Draft<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The first event of a run that has none.
+/// Writes the first event of a run whose log is empty.
 fn begin_log(job: &Job, command: &str, metrics: &mut MetricsWriter, events: &dyn Events) -> Result<()> {
     let short = moments::short(job.recipe()).unwrap_or_default();
     if !short.is_empty() {
@@ -220,7 +221,8 @@ fn begin_log(job: &Job, command: &str, metrics: &mut MetricsWriter, events: &dyn
     Ok(())
 }
 
-/// The data that the first process has prepared in a run's folder, and the tokens of its tokenizer.
+/// Opens the data that the first process has prepared in a run's folder; returns it with the tokenizer's vocabulary
+/// size.
 pub(super) fn prepared(job: &Job) -> Result<(Stores, usize)> {
     let seen = || format!("{}: every machine has to see the run's folder", job.folder.display());
     let vocab = Tokenizer::from_dir(text::tokenizer_dir(&job.data())).with_context(seen)?.vocab_size();

@@ -1,5 +1,5 @@
-//! The context that a trained model claims (`max_position_embeddings`, GGUF's `context_length`): that of the model it started from, unless
-//! a stage asked for more or a document that it was trained on was longer.
+//! Context length that a trained model declares (`max_position_embeddings`, GGUF's `context_length`): that of the model
+//! it started from, unless a stage asks for more or the training data has a longer document.
 
 use fathom_base::human;
 use fathom_train::Stores;
@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::events::Events;
 use crate::job::Job;
 
-/// Says before the first step what the trained model will claim, where that is not what its samples' length suggests.
+/// Reports before the first step which context the trained model will declare, if the length of its samples suggests
+/// another.
 ///
 /// # Errors
 /// A store that cannot be read.

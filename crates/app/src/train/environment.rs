@@ -1,4 +1,4 @@
-//! An environment that is a process: one JSON object a line each way.
+//! An environment run by processes that exchange one JSON object per line.
 //!
 //! ```text
 //! to it    {"prompt": "..", "messages": [{"role": "assistant", "content": ".."}], "answer": "..", "turn": 0, "row": {..},
@@ -7,9 +7,10 @@
 //!          {"end": true}          the episode is over
 //! ```
 //!
-//! Either may have a `reward`, a number, and the number of its `question`. It is asked one question at a time, each with all that was said, so that it need not remember
-//! anything: after a crash or a time-out another one is started for the next episode. Several processes of it are asked at once; an
-//! episode's turns all go to the same one, by its number, which changes nothing of what is said.
+//! Both kinds of reply can have a `reward`, which is a number, and the number of their `question`. A process gets one
+//! question at a time, each with the whole conversation, so that it needs no state: after a crash or timeout, a new
+//! process is started for the next episode. Several processes work concurrently; all turns of an episode go to the same
+//! process, chosen by the episode's number, which does not affect the replies.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,17 +20,17 @@ use serde_json::{Value, json};
 
 use super::process::{Lines, Trouble};
 
-/// The processes.
+/// The processes of an environment.
 pub struct Tool(Vec<Mutex<Lines>>);
 
-/// Why an episode has no reply, or that no episode can have one.
+/// Reply to an episode: the inner error ends this episode, the outer one all of them.
 type Said = Result<Result<Reply, String>, String>;
 
 impl Tool {
-    /// The processes of a recipe.
+    /// Prepares the processes of a recipe.
     ///
     /// # Errors
-    /// In words: processes are not allowed.
+    /// A message: processes are not allowed.
     pub fn new(table: &EnvironmentTable, allowed: bool) -> Result<Tool, String> {
         let one =
             |_| Lines::new(&table.command, table.timeout_s, ("the environment", allowed)).map(Mutex::new);
@@ -37,7 +38,7 @@ impl Tool {
     }
 }
 
-/// What a line says.
+/// Parses the reply in a line.
 fn reply(line: &str) -> Result<Reply, String> {
     let wrong = |what: &str| Err(format!("answered {what}: {line}"));
     let Ok(Value::Object(said)) = serde_json::from_str(line) else { return wrong("what is no JSON object") };
@@ -55,7 +56,7 @@ fn reply(line: &str) -> Result<Reply, String> {
     }
 }
 
-/// Asks a process what follows an answer.
+/// Asks a process for the reply to an answer.
 fn ask(lines: &Lines, it: &Turn<'_>) -> Said {
     let Turn { row, prompt, messages, text, turn, tokens, ended, .. } = *it;
     let question = json!({
@@ -71,7 +72,7 @@ fn ask(lines: &Lines, it: &Turn<'_>) -> Said {
 impl Environment for Tool {
     fn reply(&self, turns: &[Turn<'_>]) -> Result<Vec<Result<Reply, String>>, String> {
         let processes = self.0.len();
-        // A process's episodes, in their order.
+        // Asks one process about its episodes, in order.
         let own = |process: usize| -> Vec<(usize, Said)> {
             let lines = self.0[process].lock().unwrap_or_else(PoisonError::into_inner);
             let its = turns.iter().enumerate().filter(|(_, turn)| turn.episode % processes == process);
@@ -130,7 +131,7 @@ mod tests {
         }
     }
 
-    /// What goes wrong with one episode ends it alone: the next is shown to another process.
+    /// A failure in one episode ends only that one; the next goes to a new process.
     #[test]
     fn a_crash_a_time_out_and_nonsense_end_one_episode() {
         let script = "while read -r line; do case $line in *crash*) exit 3;; *slow*) sleep 60;; *odd*) echo odd;; \
@@ -148,7 +149,8 @@ mod tests {
         }
     }
 
-    /// Each waits until another one has been asked, so that one after the other none would answer. An episode stays with its process.
+    /// Each process waits until another one has a question, so that sequential questions would never be answered. An
+    /// episode stays with its process.
     #[test]
     fn several_are_asked_at_once() {
         let folder = tempfile::tempdir().unwrap();

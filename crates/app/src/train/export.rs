@@ -1,4 +1,4 @@
-//! The model of a run as a Hugging Face folder, and what it needs: looked at before the first step.
+//! Export of a run's model as a Hugging Face folder, and checks of its requirements before the first step.
 
 use fathom_model::{Family, FolderOptions, ModelView, SaveOptions, Spec, save_hf};
 use fathom_text::Tokenizer;
@@ -12,8 +12,8 @@ use crate::models::tokenizer_files;
 use crate::text::tokenizer_dir;
 use crate::{adapters, card, exported};
 
-/// Tries what the export at the end will need: the tokenizer's files are read again, and the configuration of the model
-/// after the last stage is put together.
+/// Tests what the export at the end will need: reads the tokenizer's files again, and makes the configuration of the
+/// model after the last stage.
 pub fn check(job: &Job) -> Result<()> {
     let (folder, tokenizer) = (job.model(), tokenizer_dir(&job.data()));
     let ready = || -> Result<()> {
@@ -22,7 +22,7 @@ pub fn check(job: &Job) -> Result<()> {
         }
         Tokenizer::from_dir(&tokenizer)?;
         generation(job.recipe(), &tokenizer)?;
-        // A value head is of the training alone.
+        // Only training uses a value head.
         let scores = if job.recipe().rl.has_values() { 0 } else { job.trained.scores };
         Family::write(
             &folder.join("config.json"),
@@ -33,7 +33,7 @@ pub fn check(job: &Job) -> Result<()> {
     ready().context("the trained model could not be exported")
 }
 
-/// The model of a run on one rank.
+/// Exports the model of a run on one rank.
 pub fn whole(job: &Job, ModelView { device, model, params }: ModelView<'_>) -> Result<()> {
     if model.spec.adapter.is_some() {
         let (base, trained) = (job.start()?, stage::trained(job.recipe())?);
@@ -53,7 +53,7 @@ pub fn whole(job: &Job, ModelView { device, model, params }: ModelView<'_>) -> R
     exported::remember(&folder)
 }
 
-/// The model of a run over ranks: from its last checkpoint.
+/// Exports the model of a run on several ranks, from its last checkpoint.
 pub fn of_ranks(job: &Job, step: u64, events: &dyn Events) -> Result<()> {
     let saved = Checkpoints::new(&job.checkpoints(), 1).latest();
     if saved != Some(step) {

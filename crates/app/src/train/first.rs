@@ -1,4 +1,4 @@
-//! What the first rank of a run does: everything that is seen of it.
+//! Work of a run's first rank, which reports, exports and measures.
 
 use std::path::PathBuf;
 
@@ -27,13 +27,13 @@ use crate::opening::sample;
 use crate::{models, report};
 use fathom_model::LoadedModel;
 
-/// How a run ended.
+/// Outcome of a run.
 pub struct Trained {
-    /// Whether all steps are done.
+    /// Finished or interrupted.
     pub outcome: Outcome,
-    /// What the run came to, where this process is the first and has finished it.
+    /// Report of the run, if this process is the first and has finished it.
     pub report: Option<Report>,
-    /// Why no checkpoint could be saved, though the model is exported.
+    /// Reason why no checkpoint could be saved, though the model was exported.
     pub unsaved: Option<String>,
 }
 
@@ -43,33 +43,33 @@ impl Trained {
     }
 }
 
-/// What a finished run leaves.
+/// Log and report of a finished run.
 pub struct Report {
-    /// Its log.
+    /// Log of the run.
     pub log: RunLog,
-    /// Its page.
+    /// Path of the report.
     pub page: PathBuf,
     /// Seconds that this call took.
     pub seconds: f64,
 }
 
-/// The first rank.
+/// Work of the first rank on one part of a run: a model or an adapter.
 pub(super) struct First<'a> {
     pub shared: &'a Shared<'a>,
     pub tokenizer: &'a Tokenizer,
-    /// FLOPs of a step of each stage, as planned.
+    /// Planned FLOPs of a step, by stage.
     pub flops: &'a [f64],
-    /// Says how late it is, and when the run began.
+    /// Clock, and its time when the run began.
     pub clock: (&'a Clock, f64),
     pub events: &'a dyn Events,
-    /// Who it is of the parts of the run, and what these have before them.
+    /// Index of this part of the run, and the remaining time of all parts.
     pub turns: (usize, &'a Turns),
 }
 
 /// Trains all parts of a run, exports, measures and reports.
 ///
 /// # Errors
-/// What ended the run.
+/// The error that ended the run.
 pub(super) fn first(
     firsts: &[First<'_>],
     device: Device,
@@ -88,7 +88,7 @@ pub(super) fn first(
         boards.push(one.board(one.say_resumed(&run))?);
         runs.push(run);
     }
-    // Runs have those that they ask, for as long as they go on.
+    // The runs keep those that they use.
     drop(judges);
     let mut watches: Vec<Watch<'_>> =
         firsts.iter().zip(&mut boards).map(|(one, board)| one.watch(alone, board)).collect();
@@ -130,7 +130,7 @@ pub(super) fn first(
     Ok(trained)
 }
 
-/// Measures a run on one rank that has not started.
+/// Makes the measurements before the first step of a run on one rank.
 fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap<'_>>) -> Result<()> {
     for when in [When::First, When::Before] {
         if run.progress().step == 0 && watch.measures && when.done(watch.recipe) == Some(0) {
@@ -146,7 +146,7 @@ fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap
 }
 
 impl<'a> First<'a> {
-    /// The log's event of the model, if it has none.
+    /// Logs the model, if the log does not have it yet.
     fn say_model(&self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
         let all = trainer.model.weights.iter().map(|weight| (weight.shape[0] * weight.shape[1]) as u64);
         let init = moments::first_weights(self.shared.job.recipe());
@@ -154,7 +154,7 @@ impl<'a> First<'a> {
         Ok(())
     }
 
-    /// What measures the cost of rounding.
+    /// Prepares the measurement of what rounding costs.
     fn gap(&self, trainer: &Trainer, alone: bool, metrics: &mut MetricsWriter) -> Result<Option<Gap<'a>>> {
         let Shared { job, stores, .. } = *self.shared;
         let mut gap = Gap::of(job, (self.tokenizer, stores), self.aside(), alone);
@@ -164,12 +164,12 @@ impl<'a> First<'a> {
         Ok(gap)
     }
 
-    /// What it does besides steps.
+    /// Returns the handler of optional work.
     fn aside(&self) -> Aside<'a> {
         Aside { events: self.events, stop: self.shared.stop }
     }
 
-    /// Says where the run goes on; the step after which it does.
+    /// Reports the step after which the run resumes, if any, and returns it.
     fn say_resumed(&self, run: &Run<'_>) -> u64 {
         let steps_done = run.progress().step;
         if steps_done > 0 {
@@ -179,7 +179,7 @@ impl<'a> First<'a> {
         steps_done
     }
 
-    /// Warns where the log does not reach the step that a run goes on after: it was emptied or cut since.
+    /// Warns if the log ends before the step after which the run resumes, because it was emptied or truncated.
     fn warn_of_lost_steps(&self, steps_done: u64) {
         let log = self.shared.job.log();
         let step = |event| match Event::from_value(event) {
@@ -196,7 +196,7 @@ impl<'a> First<'a> {
         }
     }
 
-    /// The file for TensorBoard, if the recipe asks for one.
+    /// Opens the event file for TensorBoard, if the recipe asks for one.
     fn board(&self, steps_done: u64) -> Result<Option<EventFile>> {
         let job = self.shared.job;
         let folder = job.folder.join("tensorboard");
@@ -204,7 +204,7 @@ impl<'a> First<'a> {
         Ok(job.recipe().run.tensorboard.then(open).transpose()?)
     }
 
-    /// The model and the report of a run whose stages are done.
+    /// Exports the model and writes the report of a run whose stages are done.
     fn finish(
         &self,
         trainer: Trainer,
@@ -214,13 +214,13 @@ impl<'a> First<'a> {
     ) -> Result<Report> {
         let job = self.shared.job;
         let alone = trainer.device.mesh.grid().ranks() == 1;
-        // Without what training keeps next to the weights: of all ranks together one of them may have no room for it.
+        // Frees the optimizer state first: a single rank may lack the memory for that of all ranks.
         let mut trained = trainer.into_model();
         if job.recipe().rl.has_values() {
-            // The value head is of the training alone; its weight is the last.
+            // Only training uses the value head; its weight is the last.
             trained.model.spec.scores = 0;
         }
-        // So are projections of hidden states.
+        // The same holds for projections of hidden states.
         trained.model.spec.projections = None;
         self.shared.stores.claim(job.recipe(), &mut trained.model.spec)?;
         if alone {
@@ -235,7 +235,7 @@ impl<'a> First<'a> {
             trained = whole;
         }
         let subject = Subject { of: trained.view(), tokenizer: self.tokenizer, stores: self.shared.stores };
-        // What has scores in the place of the vocabulary's head writes nothing.
+        // A model with a head of scores generates no text.
         let writes = subject.of.model.spec.scores == 0;
         let sample = if writes {
             let by = self.shared.time.map(Timetable::end);
@@ -249,8 +249,8 @@ impl<'a> First<'a> {
         self.end(metrics, progress)
     }
 
-    /// Measures a run over ranks, none of which has room for a whole model while it trains: what was saved before the extension,
-    /// and the exported model, which is given; `None` where there is no room for it.
+    /// Measures a run on several ranks, none of which has room for a whole model during training: the checkpoint before
+    /// the extension, and the exported model, which is returned; `None` if there is no room for it.
     fn measure_saved(
         &self,
         device: &Device,
@@ -279,8 +279,8 @@ impl<'a> First<'a> {
         Ok(whole)
     }
 
-    /// The model before its extension and the step that it is of: as it was read, or as it was saved when the stages before the
-    /// last were done.
+    /// Loads the model before its extension, with its step: the one that the run started from, or the checkpoint after
+    /// the second last stage.
     fn saved_before(&self, device: &Device) -> Result<Option<(u64, LoadedModel)>> {
         let (job, recipe) = (self.shared.job, self.shared.job.recipe());
         let stages = When::Before.done(recipe);
@@ -292,7 +292,7 @@ impl<'a> First<'a> {
         saved.map(|(step, folder)| Ok((step, load_checkpoint(device, &folder, self.events)?))).transpose()
     }
 
-    /// What looks at the run; it measures where a whole model is at hand.
+    /// Returns the observer of a run; it measures if a whole model is available.
     fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
         let Shared { job, stores, time, .. } = *self.shared;
         let recipe = job.recipe();
@@ -312,7 +312,7 @@ impl<'a> First<'a> {
         }
     }
 
-    /// The last event and the report.
+    /// Writes the last event and the report.
     fn end(&self, mut metrics: MetricsWriter, progress: &Progress) -> Result<Report> {
         let job = self.shared.job;
         metrics.write(&Event::Done(events::Done {
@@ -329,14 +329,14 @@ impl<'a> First<'a> {
         Ok(Report { log, page, seconds: self.seconds() })
     }
 
-    /// Seconds since the run began.
+    /// Returns the seconds since the run began.
     fn seconds(&self) -> f64 {
         let (clock, began_s) = self.clock;
         clock.now_s() - began_s
     }
 }
 
-/// Tokens of the longest sequence that the run has trained on so far.
+/// Returns the length of the longest sequence that the run has trained on so far, in tokens.
 fn trained_tokens(job: &Job) -> usize {
     let events = read_events(job.log()).unwrap_or_default();
     let lengths = events.iter().filter_map(|event| match Event::from_value(event)? {

@@ -1,4 +1,4 @@
-//! A run's folder: one process at a time works in it, and one recipe made it.
+//! Folder of a run: used by one process at a time, and by one recipe.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::error::{Context, Error, Result};
 use crate::events::Events;
 
-/// Keys that may differ between a run and its resumption: they change no number of the training; the mesh, none but by rounding.
-/// `*` stands for any index, a dot at the end for everything below.
+/// Keys that may differ between a run and its resumption, since they do not affect the training's numbers; `mesh.`
+/// affects them by rounding only. `*` matches any index; a dot at the end matches everything below.
 const FREE: [&str; 11] = [
     "machine.",
     "mesh.",
@@ -29,24 +29,24 @@ const FREE: [&str; 11] = [
     "rl.shown",
     "stage.*.max_docs",
 ];
-/// These may grow, of the stage at hand and of those after it: training goes on with its optimizer.
+/// Keys whose values may grow, in the current stage and later ones: training continues with its optimizer state.
 const STEPS: &str = "stage.*.steps";
 const MINUTES: &str = "run.minutes";
-/// So may these, where every place gives back the bits that it was given.
+/// Keys that may change if every place returns activations bit for bit.
 const PLACES: [&str; 3] = ["activations.", "stage.*.recompute_granularity", "stage.*.tile_rows"];
 
-/// Makes a run's folder, if it is not there.
+/// Creates a run's folder unless it exists.
 ///
 /// # Errors
-/// It cannot be made.
+/// The folder cannot be created.
 pub fn create(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
 }
 
-/// Keeps other processes out of a run's folder for as long as the file is open; `None` where the file system has no locks.
+/// Locks a run's folder for as long as the file is open; `None` if the file system has no locks.
 ///
 /// # Errors
-/// If another process is in it, which is named.
+/// Another process has locked it, which is named.
 pub fn claim(folder: &Path, events: &dyn Events) -> Result<Option<File>> {
     let path = folder.join(".lock");
     match lock::claim(&path, lock::PATIENCE).with_context(|| format!("cannot open {}", path.display()))? {
@@ -62,10 +62,10 @@ pub fn claim(folder: &Path, events: &dyn Events) -> Result<Option<File>> {
     }
 }
 
-/// Refuses a folder that another recipe made; writes the recipe into a new one, whole or not at all.
+/// Refuses a folder that belongs to another recipe; writes the recipe into a new one, atomically.
 ///
 /// # Errors
-/// What differs, by key.
+/// The keys that differ.
 pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
     let path = folder.join("recipe.toml");
     let before = match fs::read_to_string(&path) {
@@ -79,12 +79,13 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
     if before.is_some()
         && let Some(said) = untrained(folder)?
     {
-        // Such as a path that was misspelt: nothing came of it, and its first line would name the old keys.
+        // For example a misspelt path: the old run produced nothing, and the first line of its log would list the old
+        // keys.
         remove(folder, "metrics.jsonl")?;
         remove(folder, "steps.json")?;
         let has_text = said.iter().any(|event| matches!(Event::from_value(event), Some(Event::Data(_))));
         if !has_text {
-            // Nothing was made of what it curated either.
+            // Nothing was made from its curated text either.
             remove(folder, "data/curated")?;
         }
     } else if before.is_some() {
@@ -109,7 +110,7 @@ pub fn same_recipe(folder: &Path, loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(write_file(&path, loaded.text().as_bytes())?)
 }
 
-/// Removes what another recipe left, if it is there.
+/// Removes a file or folder of another recipe, if it exists.
 fn remove(folder: &Path, name: &str) -> Result<()> {
     let path = folder.join(name);
     let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -121,10 +122,11 @@ fn remove(folder: &Path, name: &str) -> Result<()> {
     }
 }
 
-/// The log of a run that has trained nothing: no step, no checkpoint. Text that it made is made again where that has to be.
+/// Returns the log of a run that has trained nothing: no step, no checkpoint. Text that it prepared is remade if
+/// necessary.
 fn untrained(folder: &Path) -> Result<Option<Vec<Value>>> {
     let log = folder.join("metrics.jsonl");
-    // A recipe without a log is not known to be a run, so not ours to replace.
+    // Without a log, a recipe may belong to something other than a run, and is not replaced.
     if !log.exists() || folder.join("checkpoints").exists() {
         return Ok(None);
     }
@@ -133,30 +135,30 @@ fn untrained(folder: &Path) -> Result<Option<Vec<Value>>> {
     Ok((!said.iter().any(is_step)).then_some(said))
 }
 
-/// Whether a key may change; `exact`: every place of activations gives back the bits that it was given.
+/// Returns whether a key may change; `exact` means that every place of activations returns them bit for bit.
 fn is_free(key: &str, exact: bool) -> bool {
     let places = if exact { &PLACES[..] } else { &[] };
     FREE.iter().chain(places).any(|pattern| matches(pattern, key))
 }
 
-/// Whether a key is one that a pattern stands for.
+/// Returns whether a pattern matches a key.
 fn matches(pattern: &str, key: &str) -> bool {
     let (wanted, parts) = (pattern.split('.'), key.split('.'));
     let same = |(wanted, part): (&str, &str)| ["*", "", part].contains(&wanted);
     parts.clone().count() >= wanted.clone().count() && wanted.zip(parts).all(same)
 }
 
-/// Whether a change asks for more of the same.
+/// Extension of a run by more steps or minutes, as requested by a changed key.
 #[derive(Debug, PartialEq)]
 enum Growth {
-    /// It is another change.
+    /// Not an extension of the run.
     None,
     Allowed,
-    /// It does, and the run is beyond that.
+    /// An extension of something that the run has already passed.
     Impossible(&'static str),
 }
 
-/// What a change asks of a run whose newest checkpoint is at this position.
+/// Classifies a change, for a run whose newest checkpoint is at `position`.
 fn grows(change: &Difference, position: Option<&Progress>) -> Growth {
     let number = |row: &Option<Row>| row.as_ref()?.value.parse::<f64>().ok();
     let (Some(before), Some(now)) = (number(&change.left), number(&change.right)) else {
@@ -168,7 +170,7 @@ fn grows(change: &Difference, position: Option<&Progress>) -> Growth {
     }
     let Some(progress) = position else { return Growth::Allowed };
     let index = change.path.split('.').nth(1).and_then(|index| index.parse::<usize>().ok());
-    // Of a run of minutes it matters only whether it is done, which the stage that ended says.
+    // A timed run can grow only once it is done, which the stage that ended shows.
     let at_end = progress.stage_step == 0 && index.is_none_or(|index| index + 1 == progress.stage);
     match index {
         Some(index) if index >= progress.stage => Growth::Allowed,

@@ -1,5 +1,5 @@
-//! What rounding costs a run that trains rounded projections (`precision.qat`): bits per byte of the same held-out text as the run began,
-//! once its weights were rounded and nothing was trained, and after the last step.
+//! Cost of rounding in a run that trains rounded projections (`precision.qat`), in bits per byte on the same held-out
+//! text: at the start, after rounding the weights without training, and after the last step.
 
 use fathom_base::metrics::{Event, MetricsWriter, read_events};
 use fathom_eval::Moment;
@@ -14,10 +14,10 @@ use crate::error::Result;
 use crate::job::Job;
 use crate::measure::{Subject, some_bits};
 
-/// Longest context.
+/// Maximum context, in tokens.
 const CONTEXT: usize = 2048;
 
-/// What measures it.
+/// Measures the cost of rounding.
 pub(super) struct Gap<'a> {
     recipe: &'a Recipe,
     tokenizer: &'a Tokenizer,
@@ -29,7 +29,8 @@ pub(super) struct Gap<'a> {
 }
 
 impl<'a> Gap<'a> {
-    /// Of a run on one rank that has not started, or measured what rounding costs when it did, has no limit of time and measures; `None` of others.
+    /// Prepares the measurement for a run on one rank with evaluation and without a time limit, which has not started
+    /// or has measured the cost at its start; `None` for other runs.
     pub fn of(
         job: &'a Job,
         (tokenizer, stores): (&'a Tokenizer, &'a Stores),
@@ -43,7 +44,7 @@ impl<'a> Gap<'a> {
         if !(rounds && measures) {
             return None;
         }
-        // One that goes on has what it measured before its first step.
+        // A resumed run reads the figures measured before its first step.
         let [plain, rounded] =
             if begins() { [None; 2] } else { ["before rounding", "rounded"].map(|when| logged(job, when)) };
         (plain.is_some() && rounded.is_some() || begins()).then_some(Gap {
@@ -56,7 +57,7 @@ impl<'a> Gap<'a> {
         })
     }
 
-    /// Measures a model as it was read, if that is not known.
+    /// Measures the model as loaded, unless that is known.
     pub fn begins(&mut self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
         if self.plain.is_some() {
             return Ok(());
@@ -65,7 +66,7 @@ impl<'a> Gap<'a> {
         Ok(())
     }
 
-    /// Measures it with its weights rounded, before the first step, and says what plain rounding costs.
+    /// Measures the model with rounded weights before the first step, and reports the cost of plain rounding.
     pub fn rounds(&mut self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
         let (Some(plain), None) = (self.plain, self.rounded) else { return Ok(()) };
         self.rounded = self.measure(trainer.view(), ("rounded", 0), metrics)?;
@@ -77,7 +78,7 @@ impl<'a> Gap<'a> {
         Ok(())
     }
 
-    /// Measures it as it was trained, and says what is left of the cost.
+    /// Measures the trained model, and reports the remaining cost.
     pub fn ends(&self, trainer: &Trainer, step: u64, metrics: &mut MetricsWriter) -> Result<()> {
         let (Some(plain), Some(rounded)) = (self.plain, self.rounded) else { return Ok(()) };
         let when = ("rounded and trained", step);
@@ -91,7 +92,7 @@ impl<'a> Gap<'a> {
         Ok(())
     }
 
-    /// Bits per byte of a model; `None` where there is no text or no room, or it was given up.
+    /// Measures the bits per byte of a model; `None` without text or memory, or if the measurement was given up.
     fn measure(
         &self,
         of: ModelView<'_>,
@@ -114,7 +115,7 @@ impl<'a> Gap<'a> {
     }
 }
 
-/// Bits per byte that a run's log has of a moment before its first step.
+/// Returns the bits per byte that a run's log has for a moment before its first step.
 fn logged(job: &Job, when: &str) -> Option<f64> {
     let name = format!("held-out, {when}");
     read_events(job.log()).ok()?.iter().find_map(|event| match Event::from_value(event)? {

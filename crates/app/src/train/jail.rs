@@ -1,8 +1,9 @@
-//! Programs that are not trusted, run where they can do no harm: without network and other processes, on a system that is read-only but
-//! for a folder of their own in memory, and with limits of time, memory, processes and files.
+//! Isolation of untrusted programs: no network, no other processes, a read-only system except for a private folder in
+//! memory, and limits on time, memory, processes and files.
 //!
-//! The jail is made of Linux's namespaces by programs of util-linux (`unshare`, `mount`, `pivot_root`, `prlimit`, `setpriv`), without
-//! root: inside, the command is root of a user namespace without any capability. Started by root it is an unprivileged user's outside.
+//! The jail is made from Linux namespaces with programs of util-linux (`unshare`, `mount`, `pivot_root`, `prlimit`,
+//! `setpriv`), without root: inside, the command is root of a user namespace without any capability. If root starts it,
+//! it runs as an unprivileged user outside.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,44 +12,44 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-/// What runs inside of the namespaces first.
+/// Script that runs first inside the namespaces.
 const SCRIPT: &str = include_str!("jail.sh");
-/// What makes the namespaces.
+/// Command that makes the namespaces.
 const UNSHARE: &str = "unshare --user --map-root-user --mount --net --pid --ipc --uts --fork --kill-child";
-/// Bytes of what a program prints that are kept.
+/// Bytes kept of a program's output.
 const KEPT: usize = 64 << 10;
-/// What the script prints before the program does.
+/// Output of the script before the program starts.
 const READY: &[u8] = b"ready\n";
-/// Who root is outside of the jail.
+/// User that replaces root outside of the jail.
 const UNPRIVILEGED: &str = "65534";
 
 /// Limits of a program.
 #[derive(Clone, Debug)]
 pub struct Jail {
-    /// Folders that it can read, besides those of the system (`/usr`, `/bin`, `/lib`, `/etc`).
+    /// Folders that it can read, in addition to those of the system (`/usr`, `/bin`, `/lib`, `/etc`).
     pub shown: Vec<PathBuf>,
-    /// Bytes of memory of a process.
+    /// Maximum memory of a process, in bytes.
     pub memory_bytes: u64,
-    /// Bytes of its files, together.
+    /// Maximum total size of its files, in bytes.
     pub disk_bytes: u64,
-    /// Seconds of processor time of a process.
+    /// Maximum processor time of a process, in seconds.
     pub cpu_s: u64,
-    /// Processes at once.
+    /// Maximum number of concurrent processes.
     pub processes: u64,
-    /// Seconds by the clock.
+    /// Maximum elapsed time.
     pub timeout: Duration,
 }
 
-/// How a program ended.
+/// Result of a program.
 #[derive(Debug)]
 pub struct Ended {
-    /// It ended with 0, in time.
+    /// Set if it ended in time with exit status 0.
     pub well: bool,
-    /// The first part of what it printed.
+    /// Beginning of its output.
     pub out: String,
 }
 
-/// A folder that goes when this does.
+/// Temporary folder, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -78,18 +79,18 @@ impl Drop for Folder {
 }
 
 impl Jail {
-    /// Whether programs can be run so on this system.
+    /// Checks that the system can make a jail.
     ///
     /// # Errors
-    /// In words: what is missing.
+    /// A message about what is missing.
     pub fn check(&self) -> Result<(), String> {
         self.run(&[], &["true".into()]).map(drop)
     }
 
-    /// Runs a command in a folder with these files, by name.
+    /// Runs a command in a folder with the given files.
     ///
     /// # Errors
-    /// In words: the jail cannot be made.
+    /// A message: the jail cannot be made.
     pub fn run(&self, files: &[(&str, &str)], command: &[String]) -> Result<Ended, String> {
         self.run_through(UNSHARE, files, command)
     }
@@ -128,17 +129,17 @@ impl Jail {
 
     fn start(&self, unshare: &str, folder: &Folder, command: &[String]) -> Result<Child, String> {
         let of_root = fs::metadata("/proc/self").is_ok_and(|of| of.uid() == 0);
-        // A run that is killed takes its programs with it: the thread that starts one waits for it.
+        // Killing the run kills its programs, because the thread that starts one waits for it.
         let mut words = ["setpriv", "--pdeathsig=KILL"].map(String::from).to_vec();
         if of_root {
-            // Limits of processes do not hold for root itself.
+            // Process limits do not apply to root itself.
             words.push("--clear-groups".into());
             words.extend(["reuid", "regid"].map(|id| format!("--{id}={UNPRIVILEGED}")));
         }
         words.extend(unshare.split(' ').map(String::from));
         words.extend(["sh", "-c", SCRIPT, "jail"].map(String::from));
         words.push(folder.0.display().to_string());
-        // The clock inside is for a run that can no longer look at its own.
+        // The time limit inside takes effect if the run can no longer enforce its own.
         let clock_s = self.timeout.as_secs().saturating_add(1);
         let limits = [self.disk_bytes, self.memory_bytes, self.cpu_s, self.processes];
         let numbers = limits.into_iter().chain([clock_s, self.shown.len() as u64]);
@@ -151,7 +152,7 @@ impl Jail {
     }
 }
 
-/// What to do where there is no jail.
+/// Returns a message about how to make a jail possible.
 fn missing(said: &str) -> String {
     format!(
         "programs cannot be run in a jail here: {said}; it needs unshare, mount, prlimit and setpriv (the package util-linux), timeout (coreutils) and leave to \
@@ -160,7 +161,7 @@ fn missing(said: &str) -> String {
     )
 }
 
-/// Reads all that comes, and keeps the first of it.
+/// Reads all output and keeps the first part.
 fn keep(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let (mut kept, mut some) = (Vec::new(), [0; 8192]);
@@ -174,7 +175,7 @@ fn keep(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     })
 }
 
-/// Waits, and ends what is not done in time, with all that it started.
+/// Waits for a program, and kills it with everything that it started after the timeout.
 fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + timeout;
     loop {
@@ -182,7 +183,7 @@ fn wait(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
             Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(5)),
             Ok(Some(status)) => return Some(status),
             _ => {
-                // The first process of the namespace goes with it, and the others with that.
+                // The first process of the namespace is killed with it, and then all others in it.
                 let _ = child.kill();
                 let _ = child.wait();
                 return None;
@@ -217,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The parent's end is that of the thread which started the program.
+    /// The death signal follows the thread that started the program.
     #[test]
     fn a_program_ends_with_the_run_that_started_it() {
         let jail = jail();

@@ -1,8 +1,8 @@
-//! A run of a recipe: text to tokens, stages of training with measurements between them, a Hugging Face folder and a report.
-//! Every phase leaves its result in the run's folder, so running again resumes.
+//! Training of a recipe: text to tokens, stages of training with measurements between them, a Hugging Face folder and a
+//! report. Every phase leaves its result in the run's folder, so that running again resumes.
 //!
-//! [`train`] names the phases in order, of one model or of several adapters over one. `begin` is what comes before the first step, `first`
-//! what the first rank does, `rank` what every rank has and the others do.
+//! [`train`] runs the phases in order, for one model or several adapters over one. `begin` is the preparation before
+//! the first step, `first` the work of the first rank, `rank` the state of every rank and the work of the others.
 
 mod begin;
 mod claims;
@@ -44,10 +44,11 @@ use first::{First, first};
 use rank::{Shared, follow};
 use time::{Timetable, Turns};
 
-/// Runs a job to its end, or until it is asked to stop. A process that is not the first of its job takes part in the steps.
+/// Runs a job to its end, or until asked to stop. A process that is not the first of its job takes part in the steps.
 ///
 /// # Errors
-/// What is wrong with the recipe, its text or its files; what does not fit; what ended the run. All that was saved stays valid.
+/// An invalid recipe, text or file; a plan that does not fit; the error that ended the run. Everything saved stays
+/// valid.
 pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
     let run = || {
         check(&job.loaded)?;
@@ -65,12 +66,12 @@ pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
 /// Refuses a recipe that cannot be trained.
 ///
 /// # Errors
-/// What is wrong with it, and where that was written.
+/// The error, with the place of the recipe where it is.
 pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     if loaded.value.adapters.is_empty() { check_alone(loaded) } else { several::check(loaded) }
 }
 
-/// The part of the first of several processes, or of the only one.
+/// Runs the part of the first process, or of the only one.
 fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
     let (began_s, folder) = (order.clock.now_s(), &whole.folder);
     folder::create(folder)?;
@@ -122,7 +123,7 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
     crew::run(whole, crew, steps, &|device| follow(&parts, device).map(drop))
 }
 
-/// What a process that is not the first does: waits for the first to prepare the run, and takes part in its steps.
+/// Runs the part of any other process: waits until the first has prepared the run, and takes part in its steps.
 fn follow_first(whole: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
     match crew.hear()? {
         Word::Ready => {}
@@ -131,14 +132,14 @@ fn follow_first(whole: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
     }
     let left = Left::of(whole, &Silent)?;
     let data = left.jobs().iter().map(prepared).collect::<Result<Vec<_>>>()?;
-    // The first rank alone decides what takes how long.
+    // Only the first rank decides how time is divided.
     let parts: Vec<Shared<'_>> = (left.jobs().iter().zip(&data))
         .map(|(job, (stores, vocab))| Shared::new((job, stores, *vocab), crew, order))
         .collect();
     crew::run(whole, crew, |device| follow(&parts, device), &|_| Ok(())).map(Trained::without_report)
 }
 
-/// The jobs of a run that are not finished: itself, or those of its adapters.
+/// Unfinished jobs of a run: the run itself, or those of its adapters.
 enum Left<'a> {
     Itself(&'a Job),
     Adapters(Vec<Job>),
@@ -155,7 +156,7 @@ impl<'a> Left<'a> {
         }
         let (folder, page) = (&whole.folder, whole.page());
         if !page.exists() {
-            // It was killed between its last event and its page.
+            // The run was killed between its last event and its report.
             report::write(folder, &page)?;
         }
         let line = format!("{} is finished already; its report is {}", folder.display(), page.display());

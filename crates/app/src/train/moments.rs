@@ -1,29 +1,29 @@
-//! When a run measures, and whether it is long enough for its figures.
+//! Moments at which a run measures, and whether the run is long enough for its figures.
 
 use fathom_base::human;
 use fathom_train::claim::extends;
 use fathom_train::recipe::{InitName, Recipe};
 
-/// How many stages are done when a model is measured before its extension: none where it is read, all but the last where it is
-/// made. A run of one stage from nothing extends no model.
+/// Returns how many stages are done when a model is measured before its extension: none for a loaded model, all but the
+/// last for a new one. A run of one stage on a new model extends nothing.
 pub fn before(recipe: &Recipe) -> Option<usize> {
     let from = recipe.model.from.as_ref().map(|_| 0);
     from.or(recipe.stage.len().checked_sub(1).filter(|stages| *stages > 0))
 }
 
-/// The first weights of a model that is made; `None` where it is read.
+/// Returns the initialization of a new model; `None` for a loaded one.
 pub fn first_weights(recipe: &Recipe) -> Option<InitName> {
     recipe.model.from.is_none().then_some(recipe.model.init)
 }
 
-/// Fewer tokens than these have taught no model of the quickstart to look something up: its ten minutes have eight million
-/// (docs/log/2026-11.md).
+/// Minimum tokens of a quickstart model that learns to look something up; fewer have never sufficed. The quickstart's
+/// ten minutes process eight million (docs/log/2026-11.md).
 const LEAST_TOKENS: u64 = 4_000_000;
-/// Nor have fewer minutes, on two cores.
+/// Minimum minutes for the same, on two cores.
 const LEAST_MINUTES: f64 = 7.0;
 
-/// Why a run is too short for some of the figures that runs are judged by; `None` where it may be long enough, or where they are
-/// not measured or the model knew its trade before.
+/// Returns the reason why a run is too short for some of the figures by which runs are judged; `None` if it may be long
+/// enough, if they are not measured, or if the model was trained before.
 pub fn short(recipe: &Recipe) -> Option<String> {
     if recipe.model.from.is_some() || !recipe.eval.enabled {
         return None;
@@ -43,7 +43,7 @@ pub fn short(recipe: &Recipe) -> Option<String> {
     ))
 }
 
-/// The names of the first and the last measurement: of an extension where a stage asks for one of a model that there is.
+/// Returns the names of the first and the last measurement; those of an extension if a stage extends an existing model.
 pub fn names(recipe: &Recipe) -> [&'static str; 2] {
     match before(recipe) {
         Some(_) if recipe.stage.iter().any(extends) => ["before_extension", "after_extension"],

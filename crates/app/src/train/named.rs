@@ -1,9 +1,9 @@
-//! What is heard of one of several adapters: it says which.
+//! Events of one of several adapters, marked with its name.
 
 use crate::events::{Event, Events};
 use crate::job::Job;
 
-/// What is heard of a job: the lines of one of several begin with its name.
+/// Passes on the events of a job; if it is one of several, its lines begin with the adapter's name.
 pub(super) struct Named<'a> {
     events: &'a dyn Events,
     name: Option<String>,
@@ -24,13 +24,13 @@ impl Events for Named<'_> {
 }
 
 impl<'a> Named<'a> {
-    /// An adapter's name, if it is one of several.
+    /// Wraps the listener of a job.
     pub fn of(job: &Job, events: &'a dyn Events) -> Named<'a> {
         Named { events, name: job.is_one_of_several().then(|| name(job)) }
     }
 }
 
-/// What an adapter is called.
+/// Returns an adapter's name.
 pub(super) fn name(job: &Job) -> String {
     job.folder.file_name().map(|name| name.display().to_string()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Processes that are asked in lines, one JSON object each way, as many answers as questions, in their order; and the reward that one
+//! Processes that exchange lines: one JSON object per question and per answer, in order; and the reward that a process
 //! gives:
 //!
 //! ```text
@@ -6,8 +6,9 @@
 //! from it  {"reward": 0.5, "question": 4}        or null, where it says nothing
 //! ```
 //!
-//! An answer may name its `question`, counted from 0 since the process started; it is an error if that is another one's. A line that is
-//! there before a question or behind the last answer is an error too, so that no answer is taken for another question's.
+//! An answer may include the number of its `question`, counted from 0 since the process started; another question's
+//! number is an error. A line before a question or after the last answer is an error too, so that answers and questions
+//! cannot get out of step.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -21,24 +22,24 @@ use fathom_train::policy::reward::{Answered, Reward};
 use fathom_train::policy::rules::RewardTable;
 use serde_json::{Value, json};
 
-/// A process that is started when it is first asked, and again after it was lost.
+/// A process that is started on first use, and restarted after it was lost.
 pub struct Lines {
     command: Vec<String>,
     timeout: Duration,
     running: RefCell<Option<Running>>,
 }
 
-/// Why there are no lines.
+/// Failure to get lines.
 #[derive(Debug)]
 pub enum Trouble {
     /// The process cannot be started.
     Start(String),
-    /// It ended, or took too long; it has been ended.
+    /// The process ended or took too long, and was killed.
     Lost(String),
 }
 
 impl Trouble {
-    /// In words.
+    /// Returns the message.
     pub fn words(self) -> String {
         match self {
             Trouble::Start(why) | Trouble::Lost(why) => why,
@@ -50,12 +51,12 @@ struct Running {
     child: Child,
     to: ChildStdin,
     from: Receiver<String>,
-    /// Questions that it was asked.
+    /// Number of questions sent.
     asked: u64,
 }
 
 impl Running {
-    /// That nothing is there which no question asked for.
+    /// Checks that there is no line that no question asked for.
     fn is_quiet(&self) -> Result<(), String> {
         match self.from.try_recv() {
             Ok(line) => Err(format!(
@@ -74,7 +75,7 @@ impl Drop for Running {
     }
 }
 
-/// Ends a process and what it started: its group. Every shell has this command.
+/// Kills a process and its process group, with the shell's `kill`, which every shell has.
 fn end(child: &mut Child) {
     let group = format!("kill -9 -{} 2>/dev/null", child.id());
     let _ = Command::new("sh").args(["-c", &group]).status();
@@ -82,10 +83,10 @@ fn end(child: &mut Child) {
 }
 
 impl Lines {
-    /// The process of a command, as `what` is called in errors.
+    /// Prepares the process of a command; errors call it `what`.
     ///
     /// # Errors
-    /// In words: processes are not allowed, no command, a time that is none.
+    /// A message: processes are not allowed, no command, an invalid timeout.
     pub fn new(command: &[String], timeout_s: f64, (what, allowed): (&str, bool)) -> Result<Lines, String> {
         if command.is_empty() {
             return Err(format!("{what} needs a `command`, the program and its arguments"));
@@ -118,10 +119,11 @@ impl Lines {
         Ok(Running { child, to, from, asked: 0 })
     }
 
-    /// Asks, each with its number, and hears as many lines within the time. A process that did not give them, or others, is ended.
+    /// Sends numbered questions and returns as many lines, within the timeout. A process that does not give them, or
+    /// gives others, is killed.
     ///
     /// # Errors
-    /// It cannot be started, it ended, took too long, printed a line too many, or answered another question.
+    /// The process cannot be started, ended, took too long, printed a line too many, or answered another question.
     pub fn ask(&self, questions: Vec<Value>) -> Result<Vec<String>, Trouble> {
         let mut slot = self.running.borrow_mut();
         let mut running = match slot.take() {
@@ -148,7 +150,7 @@ impl Lines {
         let until = Instant::now() + self.timeout;
         let late = || format!("{} did not answer {} questions in time", self.command[0], questions.len());
         std::thread::scope(|scope| {
-            // What it does not read yet must not keep it from being heard.
+            // Writes in a separate thread, so that lines can be read before the process has read all questions.
             let writing = scope.spawn(|| questions.iter().try_for_each(|line| to.write_all(line.as_bytes())));
             let heard: Result<Vec<String>, String> = questions
                 .iter()
@@ -158,7 +160,7 @@ impl Lines {
                 })
                 .collect();
             if heard.is_err() {
-                // Whoever still writes to it is let go.
+                // This also releases the writing thread.
                 end(child);
             }
             let _ = writing.join();
@@ -167,7 +169,7 @@ impl Lines {
     }
 }
 
-/// That a line, if it names a question, names this one.
+/// Checks that a line names no other question.
 fn answers(number: u64, line: &str) -> Result<(), String> {
     let said: Option<Value> = serde_json::from_str(line).ok();
     match said.as_ref().and_then(|said| said.get("question")) {
@@ -182,7 +184,7 @@ fn answers(number: u64, line: &str) -> Result<(), String> {
 pub struct Process(Lines);
 
 impl Process {
-    /// The process of a table.
+    /// Prepares the process of a reward's table.
     ///
     /// # Errors
     /// Processes are not allowed, or the table names none.
@@ -195,7 +197,7 @@ impl Process {
     }
 }
 
-/// What a line says.
+/// Parses the reward in a line.
 fn number(line: &str) -> Result<Option<f64>, String> {
     let said: Value = serde_json::from_str(line).map_err(|_| format!("answered what is no JSON: {line}"))?;
     match said.get("reward") {
@@ -211,7 +213,7 @@ impl Reward for Process {
             let Answered { row, prompt, text, messages, tokens, ended, .. } = *it;
             let mut said =
                 json!({"prompt": prompt, "answer": text, "row": row, "tokens": tokens, "ended": ended});
-            // Of an episode of several turns all of them.
+            // All messages of an episode with several turns.
             if messages.len() > 1 {
                 said["messages"] = messages.into();
             }
@@ -270,7 +272,7 @@ mod tests {
         ];
         for script in scripts {
             let process = Process::boxed(&table(script), true).unwrap();
-            // The line may come after a question; then it is found with the next.
+            // The line may come after a question; the next question then detects it.
             let error = (0..10_000).find_map(|_| process.score(&[of(&row), of(&row)]).err()).unwrap();
             let found = ["no question asked for", "no JSON", "without a number"];
             assert!(found.iter().any(|it| error.contains(it)), "{script}: {error}");
@@ -296,7 +298,7 @@ mod tests {
     fn what_a_process_that_is_late_has_started_ends_with_it() {
         let (row, folder) = (Map::new(), tempfile::tempdir().unwrap());
         let file = folder.path().join("pid");
-        // It holds the questions and does not read them: writing them would wait for it.
+        // The process holds the pipe open without reading, so that writing the questions would block.
         let script = format!("exec 3<&0; sleep 40 <&3 & echo $! > '{}'; wait", file.display());
         let slow = RewardTable { timeout_s: 0.5, ..table(&script) };
         let long = "x".repeat(1 << 20);

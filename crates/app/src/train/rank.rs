@@ -1,4 +1,4 @@
-//! A rank of a run: its part of the model, and what the ranks after the first do.
+//! A rank of a run: its part of the model, and the work of the ranks after the first.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,26 +30,26 @@ use crate::models::{How, begin_scores, load_part, model_folder, portion, precisi
 use crate::text::tokenizer_dir;
 use fathom_model::LoadedModel;
 
-/// What every rank of a run is given.
+/// Inputs of every rank of a run, for one part of it: a model or an adapter.
 pub struct Shared<'a> {
-    /// The job.
+    /// Job of the part.
     pub job: &'a Job,
-    /// Its data.
+    /// Data of the job.
     pub stores: &'a Stores,
-    /// Tokens of the tokenizer.
+    /// Vocabulary size of the tokenizer.
     pub vocab: usize,
-    /// Its part of the run's time, where the recipe gives it one and this process decides what takes how long.
+    /// Timetable of a timed run, on the process that decides how time is divided.
     pub time: Option<&'a Timetable>,
-    /// Ranks whose files are on the same disk.
+    /// Number of ranks whose files are on the same disk.
     pub disk_sharers: usize,
-    /// Set to save and stop; the first rank looks.
+    /// Set to save and stop; checked by the first rank.
     pub stop: &'a Arc<AtomicBool>,
-    /// Rewards may start processes.
+    /// Allows rewards to start processes.
     pub allow_processes: bool,
 }
 
 impl<'a> Shared<'a> {
-    /// Of a job, its data and the tokens of its tokenizer.
+    /// Makes the state for a job, its data and its tokenizer's vocabulary size.
     pub fn new(
         (job, stores, vocab): (&'a Job, &'a Stores, usize),
         crew: &Crew,
@@ -60,10 +60,10 @@ impl<'a> Shared<'a> {
         Shared { job, stores, vocab, time: None, disk_sharers, stop, allow_processes }
     }
 
-    /// A rank's trainer, over the base of another if one has it already.
+    /// Makes a rank's trainer, sharing the base of another trainer if there is one.
     ///
     /// # Errors
-    /// As [`trainer_of`].
+    /// Those of [`trainer_of`].
     pub fn trainer(&self, device: &Device, other: Option<&Trainer>, events: &dyn Events) -> Result<Trainer> {
         match other {
             Some(other) => trainer_of_other(self.job, device, other, self.vocab),
@@ -71,16 +71,16 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// The same after a failure.
+    /// Makes a rank's trainer again after a failure.
     ///
     /// # Errors
-    /// As [`trainer_of`].
+    /// Those of [`trainer_of`].
     pub fn rebuilt(&self, device: &Device, other: Option<&Trainer>) -> fathom_train::Result<Trainer> {
         self.trainer(device, other, &Silent).map_err(|error| fathom_train::Error::Hook(error.into()))
     }
 
-    /// A rank's part of the run, in its folder; `rebuild` makes its trainer again, where ranks may fail, and `judges` are asked what answers
-    /// are worth.
+    /// Opens a rank's part of the run in its folder; `rebuild` makes its trainer again if a rank fails, and `judges`
+    /// score answers.
     ///
     /// # Errors
     /// A damaged checkpoint.
@@ -107,7 +107,7 @@ impl<'a> Shared<'a> {
         Ok(Run::open(fault::around(parts, self.stop)?)?)
     }
 
-    /// Where the steps' micro batches come from.
+    /// Returns the source of micro-batches.
     fn sources(&self, judges: &Judges) -> Result<Box<dyn Sources>> {
         if self.job.recipe().rl.is_on() {
             return Ok(Box::new(rollouts(self.job, judges, self.allow_processes)?));
@@ -115,10 +115,10 @@ impl<'a> Shared<'a> {
         Ok(Box::new(self.stores.clone()))
     }
 
-    /// The model that checkpoints of the trained part alone are over; the first rank hashes it.
+    /// Returns the model that checkpoints of trained weights alone refer to; the first rank hashes it.
     fn base(&self, rank: usize) -> Result<Option<Base>> {
         let recipe = self.job.recipe();
-        // What is in few bits is in the base alone.
+        // Quantized weights are only in the base.
         let adapts = recipe.adapter.method != AdapterName::None;
         let packs = recipe.model.quantization != QuantizationName::None;
         if !recipe.checkpoint.trained_only && !packs && !adapts {
@@ -132,10 +132,10 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// A rank's part of the model that the recipe starts from, for a tokenizer of `vocab` tokens.
+/// Makes a rank's trainer: its part of the model that the recipe starts from, for a tokenizer of `vocab` tokens.
 ///
 /// # Errors
-/// A model that cannot be read, or has no rows for all tokens.
+/// A model that cannot be read, or whose embedding has too few rows.
 fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> Result<Trainer> {
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let dtype = precision(recipe.model.precision);
@@ -182,10 +182,11 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     Ok(trainer)
 }
 
-/// As [`trainer_of`], of another adapter over the base of a trainer, with the models that this one asks.
+/// [`trainer_of`], for another adapter over the base of an existing trainer, with the reference and teacher of that
+/// trainer.
 ///
 /// # Errors
-/// A model that has no rows for all tokens.
+/// A model whose embedding has too few rows.
 fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -> Result<Trainer> {
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let (mut model, mut params) =
@@ -214,7 +215,8 @@ fn has_rows(model: &Model, vocab: usize) -> Result<()> {
     Ok(())
 }
 
-/// What steps compare with, where it is in memory: a rank's part of the model that the run starts from, or the policy itself.
+/// Returns the reference that steps compare with, if it is in memory: a rank's part of the model that the run starts
+/// from, or the policy with its adapter switched off.
 fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let (refers, mut start) = (stage::refers(recipe), job.start()?);
@@ -234,7 +236,7 @@ fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
             let loaded = load_part(&trainer.device, &folder, dtype, &how, &Silent)?;
             let LoadedModel { mut model, mut params, .. } = loaded;
             if recipe.sync().is_some() {
-                // Checkpoints have of it what they have of the policy.
+                // Checkpoints hold the same weights of the reference as of the policy.
                 frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
             }
             Some(Reference::copy(model, params, recipe.sync()))
@@ -242,7 +244,7 @@ fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
     })
 }
 
-/// A rank's part of the teacher that runs in every step.
+/// Loads a rank's part of a teacher that runs in every step.
 fn teacher(job: &Job, device: &Device) -> Result<Option<LoadedModel>> {
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let Some(folder) = recipe.objective.runs_teacher() else { return Ok(None) };
@@ -251,13 +253,13 @@ fn teacher(job: &Job, device: &Device) -> Result<Option<LoadedModel>> {
     load_part(device, &folder, Some(dtype), &how, &Silent).map(Some)
 }
 
-/// Gives the weights of an adapter their first values and rates.
+/// Initializes the weights of an adapter and sets their learning rates.
 fn begin_adapter(job: &Job, device: &Device, model: &Model, params: &mut Params) -> Result<()> {
     let recipe = job.recipe();
     let refuse = |message| fathom_train::Error::Recipe { key: "adapter.method".into(), message };
     adapt(device, model, params, recipe.run.seed).map_err(refuse)?;
     if let Some(text) = recipe.adapter.prompt_text.as_ref().filter(|_| device.machine.has_data()) {
-        // As Transformers' tokenizers encode it, which PEFT asks.
+        // Encoded as by Transformers' tokenizers, which PEFT uses.
         let ids = Tokenizer::from_dir(tokenizer_dir(&job.data()))?.encode_prompt(text)?;
         if ids.is_empty() || ids.iter().any(|id| *id as usize >= model.spec.vocab) {
             let message = "has no token that the model has an embedding of".to_string();
@@ -274,10 +276,10 @@ fn begin_adapter(job: &Job, device: &Device, model: &Model, params: &mut Params)
     Ok(())
 }
 
-/// A rank's trainers of all parts of a run, over one base.
+/// Makes a rank's trainers for all parts of a run, over one base.
 ///
 /// # Errors
-/// As [`trainer_of`].
+/// Those of [`trainer_of`].
 pub fn trainers<'a>(
     parts: impl Iterator<Item = &'a Shared<'a>>,
     device: &Device,
@@ -291,7 +293,7 @@ pub fn trainers<'a>(
     Ok(trainers)
 }
 
-/// What makes the trainers of all parts of a run again.
+/// Returns the functions that make the trainers of all parts of a run again.
 pub fn rebuilds<'a>(
     parts: impl Iterator<Item = &'a Shared<'a>>,
 ) -> Vec<impl Fn(&Device, Option<&Trainer>) -> fathom_train::Result<Trainer> + 'a> {
@@ -300,11 +302,10 @@ pub fn rebuilds<'a>(
         .collect()
 }
 
-/// The part of a run that the ranks after the first do: the steps, and their share of what is saved. Each writes a log into a
-/// folder of its own.
+/// Runs the part of a rank other than the first: the steps, and its share of checkpoints. Each rank writes a log into
+/// its own folder.
 ///
-/// # Errors
-/// The rank's own.
+/// Those of the rank.
 pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
     let rebuilds = rebuilds(parts.iter());
     let mut runs = Vec::new();
@@ -326,7 +327,7 @@ pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Shows and measures nothing.
+/// Hooks that do nothing.
 struct Unwatched;
 
 impl Hooks for Unwatched {}

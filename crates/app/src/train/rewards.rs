@@ -1,4 +1,4 @@
-//! A run that learns from rewards: its prompts, what its answers are worth, and who writes them.
+//! Training on rewards: prompts, rewards, environment and generation.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -23,10 +23,11 @@ use crate::text::lessons::template;
 use crate::text::tokenizer_dir;
 use crate::writer::writer;
 
-/// What a run's rollouts are made of; the models that judge answers are on the trainer's device.
+/// Makes the rollouts of a run; models that judge answers are on the trainer's device.
 ///
 /// # Errors
-/// Prompts or rewards that cannot be read, more rows without a prompt than the recipe allows, processes that are not allowed.
+/// Prompts or rewards that cannot be read; more rows without a prompt than the recipe allows; processes that are not
+/// allowed.
 pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rollouts> {
     let recipe = job.recipe();
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(&job.data()))?;
@@ -63,7 +64,7 @@ pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rol
     })))
 }
 
-/// Who replies to the run's answers, if anything does.
+/// Returns the environment that replies to the run's answers, if any.
 fn playing(
     job: &Job,
     (tokenizer, prompts): (&Rc<Tokenizer>, &[Prompt]),
@@ -77,7 +78,7 @@ fn playing(
     let environment = Box::new(Tool::new(table, allow_processes).map_err(refuse)?);
     let template = template(job, tokenizer)?;
     let follow = Follow { tokenizer: Rc::clone(tokenizer), template, role: table.role.clone() };
-    // Of a template that cannot go on nothing is written first.
+    // A template that cannot continue a conversation is refused before anything is generated.
     if let Some(first) = prompts.iter().find_map(|prompt| prompt.conversation.as_ref()) {
         follow.check(first).map_err(|why| job.loaded.refuse("environment.role", why))?;
     }
@@ -85,7 +86,7 @@ fn playing(
     Ok(Some(Playing { environment, follow, weight, failed_reward }))
 }
 
-/// The prompts of the recipe's files.
+/// Reads the prompts of the recipe's files.
 fn asked(job: &Job, tokenizer: &Tokenizer) -> Result<Vec<Prompt>> {
     let recipe = job.recipe();
     let data = &recipe.data;
@@ -105,7 +106,7 @@ fn asked(job: &Job, tokenizer: &Tokenizer) -> Result<Vec<Prompt>> {
     Ok(found)
 }
 
-/// BLAKE3 of all prompts, as the model reads them and as rules do.
+/// Returns the BLAKE3 hash of all prompts, as token ids and as rows.
 fn fingerprint(prompts: &[Prompt]) -> String {
     let mut hasher = blake3::Hasher::new();
     for prompt in prompts {

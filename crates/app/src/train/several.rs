@@ -1,4 +1,4 @@
-//! Several adapters over one base in one run: each is a job of its own.
+//! Several adapters over one base in one run, each with its own job.
 
 use fathom_base::recipe::Loaded;
 use fathom_train::recipe::Recipe;
@@ -10,10 +10,10 @@ use crate::events::Events;
 use crate::job::Job;
 use crate::several::{jobs, recipe_of};
 
-/// Refuses a run of several of which one cannot be trained.
+/// Refuses a run of several adapters if one of them cannot be trained.
 ///
 /// # Errors
-/// The first that cannot, by name.
+/// The error of the first such adapter, which is named.
 pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     for (index, one) in loaded.value.adapters.iter().enumerate() {
         let named = || format!("adapter \"{}\"", one.name);
@@ -22,10 +22,10 @@ pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// The jobs of the adapters that are not finished, each in a folder of its own.
+/// Returns the jobs of the unfinished adapters, each in its own folder.
 ///
 /// # Errors
-/// What is wrong with the recipe of one, which is named.
+/// An invalid recipe of one adapter, which is named.
 pub(super) fn unfinished(whole: &Job, events: &dyn Events) -> Result<Vec<Job>> {
     let mut left = Vec::new();
     let which: Vec<usize> = (0..whole.recipe().adapters.len()).collect();

@@ -1,4 +1,5 @@
-//! The time of a run: until when stages and measurements may go on so that all ends within `run.minutes`, and how much is still to come.
+//! Timetable of a run: deadlines for stages and measurements so that everything ends within `run.minutes`, and the
+//! remaining time.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,25 +12,25 @@ use fathom_train::recipe::{InitName, Recipe, Stage};
 use super::moments;
 use crate::job::Job;
 
-/// Shares of a timed run for its measurements: of the first weights, before the extension, and at the end.
+/// Shares of a timed run for its measurements: of the initial weights, before the extension, and at the end.
 const FIRST_SHARE: f64 = 0.06;
 const BEFORE_SHARE: f64 = 0.05;
 const AFTER_SHARE: f64 = 0.15;
-/// Share of a timed run left for export and report, and the seconds that they take of any, of which no more than a tenth is left.
+/// Time reserved for export and report: a share of the run plus a fixed number of seconds, at most a tenth of the run.
 const TAIL_SHARE: f64 = 0.01;
 const TAIL_S: f64 = 2.0;
-/// A step of a later stage, for which time is kept, may take this many times what its FLOPs say.
+/// Factor on the time that a step's FLOPs suggest, for the step that is reserved for a later stage.
 const ONE_STEP: f64 = 1.1;
-/// Seconds of all stages at least, however long the text took, and the share of a shorter run.
+/// Minimum time of all stages, in seconds, however long the text took, and as a share of a shorter run.
 const LEAST_S: f64 = 5.0;
 const LEAST_SHARE: f64 = 0.5;
-/// Steps whose speed says what those of the next stage take.
+/// Number of recent steps over which the speed is averaged.
 const RECENT: f64 = 4.0;
 
-/// When a run measures.
+/// Moments at which a run measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Before the first step, of weights that were made and not learned.
+    /// Before the first step, on initial weights.
     First,
     /// Before the extension.
     Before,
@@ -38,7 +39,7 @@ pub enum When {
 }
 
 impl When {
-    /// How many stages are done then; `None` where a run of the recipe has no such moment.
+    /// Returns how many stages are done at this moment; `None` if a run of the recipe does not have it.
     pub fn done(self, recipe: &Recipe) -> Option<usize> {
         match self {
             When::First => (moments::first_weights(recipe) == Some(InitName::Induction)).then_some(0),
@@ -47,7 +48,7 @@ impl When {
         }
     }
 
-    /// Its name in the log.
+    /// Returns its name in the log.
     pub fn name(self, recipe: &Recipe) -> &'static str {
         match self {
             When::First => "first_weights",
@@ -57,34 +58,35 @@ impl When {
     }
 }
 
-/// The time of a run, or of one of several adapters in it, which take turns.
+/// Timetable of a run, or of one of its adapters, which take turns.
 pub struct Timetable {
     clock: Clock,
-    /// What the clock shows when everything has to have ended.
+    /// Clock time by which everything has to end.
     ends_s: f64,
-    /// The whole time.
+    /// Total time in seconds.
     whole_s: f64,
-    /// Relative times of stages, and FLOPs of a step of each.
+    /// Relative time of each stage, and FLOPs of one of its steps.
     stages: Vec<(f64, f64)>,
-    /// Stages that are done when it measures, and its share of the whole for that.
+    /// Number of stages done at each measurement, and the measurement's share of the total time.
     measured: Vec<(usize, f64)>,
-    /// How many take turns.
+    /// Number of models that take turns.
     models: f64,
     now: Mutex<Now>,
 }
 
-/// What a timetable knows of the run so far.
+/// State of the run so far.
 #[derive(Default)]
 struct Now {
-    /// The stage whose steps are made, and when the first of them began.
+    /// Current stage, and when its first step began.
     entered: Option<(usize, f64)>,
-    /// Seconds of a FLOP in the last steps.
+    /// Seconds per FLOP in recent steps.
     rate: Option<f64>,
 }
 
 impl Timetable {
-    /// Of a run on this clock, whose recipe is `whole`, that began at `began_s` and had taken `spent_s` before; of one model, whose steps
-    /// take these FLOPs and which measures itself or does not. None without minutes: then every stage has its steps (`check_training`).
+    /// Makes the timetable of a model in the run of the recipe `whole` that began at `began_s` on this clock and had
+    /// taken `spent_s` before; `flops` are those of its steps, and `measures` whether it measures. `None` without
+    /// minutes, in which case every stage has a number of steps (`check_training`).
     pub fn of(
         whole: &Recipe,
         (flops, measures): (&[f64], bool),
@@ -111,14 +113,14 @@ impl Timetable {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the last measurement has to be over, so that export and report end in time.
+    /// Returns when the last measurement has to end, so that export and report end in time.
     fn measured_by_s(&self) -> f64 {
         self.ends_s - (TAIL_SHARE * self.whole_s + TAIL_S).min(0.1 * self.whole_s)
     }
 
-    /// When the steps of a stage have to have ended, which began at `began_s`: all that is left but what measurements need is divided by
-    /// the stages' shares. A stage gives up to half of its time to later ones that could not make a step otherwise, at `rate` seconds
-    /// a FLOP.
+    /// Returns when the steps of a stage that began at `began_s` have to end: the time left, without that of
+    /// measurements, is divided by the stages' shares. A stage cedes up to half of its time to later stages that could
+    /// not make a step otherwise, at `rate` seconds per FLOP.
     fn stage_ends_s(&self, stage: usize, began_s: f64, rate: f64) -> f64 {
         let later = self.measured.iter().filter(|(done, _)| *done > stage);
         let measuring_s = later.map(|(_, share)| share * self.whole_s).sum::<f64>();
@@ -132,7 +134,7 @@ impl Timetable {
         began_s + own_s.min((room_s - later_s).max(0.5 * own_s))
     }
 
-    /// When a measurement that begins now has to be over. The last one has all that is left.
+    /// Returns the deadline of a measurement that starts now. The last one gets all the time left.
     pub fn measure_until(&self, when: When) -> Deadline {
         let now_s = self.clock.now_s();
         let left_s = (self.measured_by_s() - now_s).max(0.0);
@@ -144,12 +146,12 @@ impl Timetable {
         self.clock.at(now_s + given_s / self.models)
     }
 
-    /// When everything has to have ended.
+    /// Returns the deadline of the whole run.
     pub fn end(&self) -> Deadline {
         self.clock.at(self.ends_s)
     }
 
-    /// Hears what a step of a stage took.
+    /// Records the time of a step.
     pub fn made(&self, stage: usize, step_s: f64) {
         let flops = self.stages.get(stage).map_or(0.0, |(_, flops)| *flops);
         if flops > 0.0 {
@@ -178,7 +180,7 @@ impl StageTime for Timetable {
     }
 }
 
-/// Seconds that a run has taken so far, by its log.
+/// Returns the seconds that a run has taken so far, from its log.
 pub fn spent_s(job: &Job) -> f64 {
     let events = read_events(job.log()).unwrap_or_default();
     let spent = events.iter().rev().find_map(|event| match Event::from_value(event)? {
@@ -189,25 +191,25 @@ pub fn spent_s(job: &Job) -> f64 {
     spent.filter(|seconds| seconds.is_finite()).unwrap_or(0.0)
 }
 
-/// A stage, for the time that it takes.
+/// Work of a stage.
 struct StageWork {
-    /// Its steps, where they are fixed.
+    /// Number of steps, if fixed; else 0.
     steps: u64,
     /// FLOPs of a step.
     flops: f64,
 }
 
-/// What a run without minutes has before it.
+/// Remaining work of a run without a time limit.
 pub(super) struct Ahead {
     stages: Vec<StageWork>,
-    /// The stages after which is measured.
+    /// Stages that a measurement follows.
     measured: Vec<usize>,
-    /// Seconds of a measurement: what the one before took.
+    /// Seconds of a measurement, taken from the previous one.
     pub measure_s: f64,
 }
 
 impl Ahead {
-    /// Of a run from its first stage on; `measures` says whether it measures between its stages.
+    /// Makes the work of a run from its first stage on; `measures` is whether it measures between stages.
     pub fn new(recipe: &Recipe, flops: &[f64], measures: bool) -> Ahead {
         let flops = flops.iter().copied().chain(std::iter::repeat(0.0));
         let work = |(stage, flops): (&Stage, f64)| StageWork { steps: stage.steps.unwrap_or(0), flops };
@@ -218,7 +220,7 @@ impl Ahead {
         Ahead { stages, measured, measure_s: 0.0 }
     }
 
-    /// Expected seconds after the steps of a stage of which a step takes `step_s`: later stages take as long as their FLOPs say.
+    /// Returns the expected seconds after a stage whose steps take `step_s`: later stages scale with their FLOPs.
     pub fn after(&self, stage: usize, step_s: f64) -> f64 {
         let now = self.stages.get(stage).map_or(0.0, |part| part.flops);
         let rate = if now > 0.0 { step_s / now } else { 0.0 };
@@ -229,21 +231,22 @@ impl Ahead {
     }
 }
 
-/// What each model of a run has before it, as far as it is known. They take turns, so each waits for all.
+/// Remaining time of each model of a run, as far as known. The models take turns, so each waits for all.
 pub(super) struct Turns(RefCell<Vec<Option<f64>>>);
 
 impl Turns {
-    /// Of so many models.
+    /// Makes the record of this many models.
     pub fn of(models: usize) -> Turns {
         Turns(RefCell::new(vec![None; models]))
     }
 
-    /// Seconds of the others, while the one at `index` has `own_s` before it: as many of each that has not said yet.
+    /// Returns the remaining seconds of the other models, given that the one at `index` has `own_s`; models without a
+    /// record count as equal.
     pub fn of_others(&self, index: usize, own_s: f64) -> f64 {
         let mut known = self.0.borrow_mut();
         known[index] = Some(own_s);
         let all: f64 = known.iter().map(|seconds| seconds.unwrap_or(own_s)).sum();
-        // Of one alone not a rounding more than nothing.
+        // Exactly 0 for a single model, without rounding.
         if known.len() == 1 { 0.0 } else { all - own_s }
     }
 }
@@ -264,7 +267,7 @@ mod tests {
         recipe
     }
 
-    /// A clock, and what moves it by seconds.
+    /// Returns a clock, and a function that advances it by seconds.
     fn manual_clock() -> (Clock, impl Fn(f64)) {
         let us = Arc::new(AtomicU64::new(0));
         let shown = us.clone();
@@ -277,22 +280,22 @@ mod tests {
         let fixed = recipe([Some(10), Some(20), Some(5)], None);
         let mut ahead = Ahead::new(&fixed, &[1e9, 2e9, 8e9], true);
         ahead.measure_s = 7.0;
-        // Twenty steps of twice the work, five of eight times; measured after the second stage and the third.
+        // Twenty steps with twice the work, five with eight times; measurements follow the second and third stages.
         assert_eq!(ahead.after(0, 0.5), 20.0 * 1.0 + 5.0 * 4.0 + 14.0);
         assert_eq!([ahead.after(1, 1.0), ahead.after(2, 4.0)], [5.0 * 4.0 + 14.0, 7.0]);
     }
 
     const FLOPS: [f64; 3] = [1e11, 1.5e11, 7.4e12];
 
-    /// A machine: seconds of a FLOP by the time of the run, and seconds of text and of export.
+    /// A machine: seconds per FLOP over the time of the run, and seconds of text preparation and export.
     struct Machine {
         rate: fn(f64) -> f64,
         text_s: f64,
         tail_s: f64,
     }
 
-    /// Runs the phases of the quickstart on a clock: its steps as they are decided of the time that is left, and measurements that end by
-    /// their deadlines, the last of what a piece of theirs takes. Steps of each stage, and when it ended.
+    /// Simulates the phases of the quickstart: steps are chosen by the time left, and measurements end at their
+    /// deadlines, the last one late by a piece of work. Returns the steps of each stage, and the time at the end.
     fn simulated(minutes: f64, machine: &Machine) -> ([u64; 3], f64) {
         let (clock, spend) = manual_clock();
         let mut recipe = recipe([None; 3], Some(minutes));
@@ -333,7 +336,7 @@ mod tests {
         (steps, clock.now_s())
     }
 
-    /// `fathom quickstart --minutes N` ends at N minutes: neither later nor much earlier, whatever the machine does.
+    /// `fathom quickstart --minutes N` ends at N minutes, neither later nor much earlier, on any machine.
     #[test]
     fn a_timed_run_ends_in_its_time_on_any_machine() {
         const FAST: f64 = 1.0 / 3e11;
@@ -368,7 +371,7 @@ mod tests {
             assert!((570.0..=606.0).contains(&ended_s), "{what}: {ended_s} s, {steps:?} steps");
             assert!(steps.iter().all(|steps| *steps > 0), "{what}: {steps:?} steps");
         }
-        // A minute has no room for a step of 32K on slow cores: then none is made, and the minute is kept.
+        // A minute has no room for a step of 32K on slow cores; then none is made, and the time limit is kept.
         let (steps, ended_s) = simulated(1.0, &machines[0].1);
         assert!((54.0..=63.0).contains(&ended_s), "{ended_s} s, {steps:?} steps");
         let slow = Machine { rate: |_| FAST * 20.0, text_s: 25.0, tail_s: 4.0 };
@@ -385,7 +388,7 @@ mod tests {
         let time = Timetable::of(&timed, (&FLOPS, false), &clock, (5.0, 400.0)).unwrap();
         assert_eq!(time.end().left_s(), 200.0);
         assert!(Timetable::of(&recipe([Some(1); 3], None), (&FLOPS, false), &clock, (0.0, 0.0)).is_none());
-        // A stage that is entered again counts the time that it had.
+        // A stage that is entered again counts the time that it had before.
         let [fresh, again] = [0.0, 30.0].map(|spent_s| {
             let time = Timetable::of(&timed, (&FLOPS, false), &clock, (5.0, 400.0)).unwrap();
             time.left_s(0, spent_s)
@@ -393,7 +396,7 @@ mod tests {
         assert!((fresh - again - 20.0).abs() < 1e-9, "{fresh} {again}");
     }
 
-    /// Three adapters have the run's time together, and end together.
+    /// Three adapters share the run's time and end together.
     #[test]
     fn adapters_share_the_time_of_measurements() {
         let (clock, _) = manual_clock();

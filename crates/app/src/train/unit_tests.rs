@@ -1,5 +1,5 @@
-//! A reward by unit tests: what is code in an answer is written next to the tests of its prompt's row, and a command is run on them in a
-//! jail ([`super::jail`]).
+//! Reward by unit tests: the code in an answer is written next to the tests of its prompt's row, and a command runs
+//! them in a jail ([`super::jail`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,22 +14,22 @@ use super::jail::{Ended, Jail};
 /// Bytes of a mebibyte.
 const MIB: u64 = 1 << 20;
 
-/// The command that runs the tests.
+/// Command that runs the tests, with its limits.
 pub struct UnitTests {
     command: Vec<String>,
     jail: Jail,
     code: Code,
-    /// Names of the files of the answer and of the tests.
+    /// File names of the answer and of the tests.
     files: [String; 2],
-    /// The key of the row that has the tests.
+    /// Key of the row that holds the tests.
     key: String,
 }
 
 impl UnitTests {
-    /// The tests of a table.
+    /// Prepares the tests of a reward's table.
     ///
     /// # Errors
-    /// Processes are not allowed, limits that are none, or a system that cannot hold a program in a jail.
+    /// Processes are not allowed; invalid limits; a system that cannot make a jail.
     pub fn boxed(table: &RewardTable, file: &Path, allowed: bool) -> fathom_train::Result<Box<dyn Reward>> {
         let refuse = |message: String| fathom_train::Error::Recipe {
             key: "rl.reward".into(),
@@ -80,7 +80,7 @@ impl UnitTests {
         Ok(UnitTests { command: command.clone(), jail, code, files, key: key.clone() })
     }
 
-    /// 1 if the tests of an answer pass.
+    /// Returns 1 if the tests of an answer pass, else 0.
     fn of(&self, answer: &Answered<'_>) -> Result<f64, String> {
         let Some(tests) = answer.row.get(&self.key).and_then(|tests| tests.as_str()) else {
             return Err(format!("a prompt's row has no text `{}` with its tests", self.key));
@@ -93,7 +93,7 @@ impl UnitTests {
 }
 
 impl Reward for UnitTests {
-    /// As many at once as there are processors.
+    /// Runs as many tests concurrently as there are processors.
     fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(answers.len());
         let next = AtomicUsize::new(0);
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// What the answers are worth; none, which is printed, where there is no jail.
+    /// Returns the scores of answers; `None`, with a printed reason, if the system has no jail.
     fn scores(table: &RewardTable, tests: &str, texts: &[&str]) -> Option<Vec<f64>> {
         let folder = tempfile::tempdir().unwrap();
         let tests_of = UnitTests::new(table, &folder.path().join("reward.toml"), true).unwrap();
@@ -180,7 +180,7 @@ mod tests {
         check(&by_pattern, DOUBLES, &[(good, 1.0), (early, 0.0)]);
     }
 
-    /// Each of these would harm the system or take for ever.
+    /// Each of these answers would harm the system or never end.
     #[test]
     fn answers_are_held() {
         let quick = RewardTable { timeout_s: 2.0, memory_mib: 64, disk_mib: 1, ..table() };
@@ -214,7 +214,7 @@ mod tests {
             &[(&touches, 1.0), (&connects, 1.0), (": > here && [ -e here ]", 1.0)],
         );
         assert!(!outside.exists());
-        // A program of a folder that is shown.
+        // A program in a shown folder.
         std::fs::write(folder.path().join("tool"), "echo tool").unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).unwrap();

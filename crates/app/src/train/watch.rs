@@ -1,4 +1,4 @@
-//! What is shown of a run while it goes on, and what is measured between its stages and at its end.
+//! Progress of a running job, and measurements between its stages and at its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::events::{Event, Events};
 use crate::measure::{Extent, Parts, Subject, measure};
 use crate::report::unix_s;
 
-/// What a run does besides its steps, and goes on without.
+/// Optional work of a run, which the run can continue without.
 #[derive(Clone, Copy)]
 pub(super) struct Aside<'a> {
-    /// Hear what is left out.
+    /// Receives warnings about skipped work.
     pub events: &'a dyn Events,
-    /// Set to give it up.
+    /// Set to give up the work.
     pub stop: &'a Arc<AtomicBool>,
 }
 
 impl Aside<'_> {
-    /// What is measured may need more memory than training did: a model of many ranks on one of them, keys and values of the longest
-    /// prompt. Then it is left out, and the run goes on; as where the model gives no numbers any more, which its losses tell, and where
-    /// the run is to save and stop, which does not wait.
+    /// Attempts optional work; `None` if it was skipped. It may need more memory than training did, such as a model of
+    /// many ranks on one of them, or keys and values of the longest prompt. It is also skipped if the model computes
+    /// NaN or infinity, which its losses show, and if the run is to save and stop, which does not wait.
     pub fn attempt<T>(&self, device: &Device, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         let _revocable = device.pool.revocable(self.stop);
-        // Weights are only looked at, and what work took is given back when it unwinds.
+        // The weights are only read, and unwinding releases what the work took.
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Err(error)) if gives_no_numbers(&error) => self.leave_out(&error.to_string()),
             Ok(done) => done.map(Some),
@@ -55,7 +55,7 @@ impl Aside<'_> {
     }
 }
 
-/// Whether a model failed because it computes NaN or infinity.
+/// Returns whether a model failed because it computes NaN or infinity.
 fn gives_no_numbers(error: &Error) -> bool {
     let own = |error: &Engine| matches!(error, Engine::NotFinite { .. });
     let base = |error: &fathom_base::Error| match error {
@@ -69,31 +69,32 @@ fn gives_no_numbers(error: &Error) -> bool {
     }
 }
 
-/// Shows steps and measures after stages.
+/// Reports steps and measures after stages.
 pub(super) struct Watch<'a> {
     pub recipe: &'a Recipe,
     pub tokenizer: &'a Tokenizer,
     pub stores: &'a Stores,
-    /// A whole model is at hand, and to be measured.
+    /// Set if a whole model is available and is to be measured.
     pub measures: bool,
-    /// The time of a timed run.
+    /// Timetable of a timed run.
     pub time: Option<&'a Timetable>,
-    /// Says how late it is.
+    /// Clock of the run.
     pub clock: &'a Clock,
-    /// Tokens of the longest sequence that steps were made of.
+    /// Length of the longest sequence that was trained on, in tokens.
     pub trained_tokens: usize,
-    /// What is still to come of a run that is not timed.
+    /// Remaining work of an untimed run.
     pub ahead: Ahead,
-    /// Who it is of those that take turns, and what these have before them.
+    /// Index of this model among those that take turns, and their remaining time.
     pub turns: (usize, &'a Turns),
-    /// Hears of the run while it goes on, and gives up what it does besides.
+    /// Listener, and the handler of optional work.
     pub aside: Aside<'a>,
-    /// Shows it in TensorBoard.
+    /// Event file for TensorBoard.
     pub board: &'a mut Option<EventFile>,
 }
 
 impl Watch<'_> {
-    /// Measures up to the run's longest sequence; stops where that was given up.
+    /// Measures up to the run's longest sequence; returns [`Flow::Stop`] if the measurement was given up to stop the
+    /// run.
     pub fn measure(
         &mut self,
         of: ModelView<'_>,
@@ -109,11 +110,11 @@ impl Watch<'_> {
         let context = stages[stages.len().saturating_sub(2)].seq_tokens.min(tokens);
         let (parts, name) =
             (if when == When::First { Parts::Needles } else { Parts::All }, when.name(self.recipe));
-        // A model that is read was trained on what it says.
+        // A loaded model was trained up to the length that it declares.
         let read = self.recipe.model.from.is_some();
         let done = when.done(self.recipe).unwrap_or(stages.len());
         let longest = stages[..done].iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
-        // Over ranks, models of earlier moments are measured when all stages are done.
+        // On several ranks, models of earlier moments are measured once all stages are done.
         let trained_tokens =
             if read { of.model.spec.max_positions } else { longest.min(self.trained_tokens) };
         let moment = Moment { when: name.into(), step, trained_tokens: trained_tokens as u64 };

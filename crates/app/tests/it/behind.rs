@@ -1,4 +1,4 @@
-//! Answers that are written by the weights before an update.
+//! Generation of answers with the weights from before an update (`rl.behind`).
 
 use std::cell::Cell;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::policy::{asked, bits, events, job, prepare};
 use crate::policy_mesh::{SMALL, family, rolled};
 use crate::policy_values::with_values;
 
-/// The texts of each rollout's answers.
+/// Returns the texts of each rollout's answers.
 fn texts(folder: &Path) -> Vec<Vec<Value>> {
     let of = |it: &Value| {
         let answers = it["answers"].as_array().unwrap();
@@ -29,8 +29,9 @@ fn texts(folder: &Path) -> Vec<Vec<Value>> {
     events(folder, "rollout").iter().map(of).collect()
 }
 
-/// The first rollout is on policy; the second was written by the same weights, before the first update, and has weights for it. A run
-/// that is stopped has the bits of one that was not, and so has one of several steps a rollout.
+/// The first rollout is on policy; the second was generated with the same weights, before the first update, and has
+/// importance weights for that. A stopped and resumed run has the bits of an uninterrupted one, also with several steps
+/// per rollout.
 #[test]
 fn a_rollout_is_written_before_the_update_before_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -45,12 +46,12 @@ fn a_rollout_is_written_before_the_update_before_it() {
     let steps = ["stage.0.steps=4", "rl.shown=12", "optimizer.lr=1e-2", "schedule.decay=constant"];
     let behind = [&steps[..], &["rl.behind=1"]].concat();
     let late = run("late", &behind);
-    // What the first weights write, whatever they learn.
+    // Answers of the initial weights, which do not change here.
     run("still", &[&steps[..], &["optimizer.lr=0"]].concat());
     let [written, still] = ["late", "still"].map(|out| texts(&folder.join(out)));
     assert_eq!((written.len(), &written[..2]), (4, &still[..2]));
     assert_ne!(written[2..], still[2..]);
-    // The first step is that of a run on policy.
+    // The first step equals that of an on-policy run.
     let now = run("now", &steps);
     assert_eq!(late[0]["loss_bits"], now[0]["loss_bits"]);
     assert_eq!(metric(&late[0], "token_mult_prob_error"), 1.0);
@@ -63,7 +64,7 @@ fn a_rollout_is_written_before_the_update_before_it() {
         assert!(metric(step, "sampling/sampling_logp_difference/max") > 0.0, "{step}");
     }
     assert_ne!(late[1]["loss_bits"], now[1]["loss_bits"]);
-    // Without weights the ratio in the loss is of the sampler's probabilities.
+    // Without importance weights, the ratio in the loss uses the sampler's probabilities.
     let plain = run("plain", &[&behind[..], &["rl.importance_sampling_mode=none"]].concat());
     let [a, b] = [&plain[1], &late[1]].map(|step| metric(step, "token_mult_prob_error"));
     assert!((a - b).abs() < 1e-5, "{a} {b}");
@@ -78,7 +79,7 @@ fn a_rollout_is_written_before_the_update_before_it() {
         assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
         assert_eq!(bits(&folder.join(out)), bits(&folder.join(format!("whole-{out}"))));
     }
-    // Two replicas have the same answers, and so has a ring, whose first rollout is asked again too.
+    // Two replicas generate the same answers, and so does a ring, which also scores its first rollout again.
     for (out, mesh) in [("dp", "mesh.dp=2"), ("ring", "mesh.cp=2")] {
         let steps = run(out, &[&behind[..], &[mesh]].concat());
         assert_eq!(texts(&folder.join(out))[..2], written[..2], "{out}");
@@ -95,7 +96,7 @@ fn a_rollout_is_written_before_the_update_before_it() {
     }
 }
 
-/// Scores when it is let, but for the first time.
+/// Scores at once the first time, and after that only on a signal.
 struct Waits(Receiver<()>, Cell<bool>);
 
 impl Reward for Waits {
@@ -107,7 +108,7 @@ impl Reward for Waits {
     }
 }
 
-/// A step does not wait for rewards of the answers that are learned after it, and the next one does.
+/// A step does not wait for the rewards of answers that a later step trains on; that step does.
 #[test]
 fn rewards_are_computed_while_steps_are_taken() {
     let (device, folder) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 30), family("llama31"));
@@ -118,7 +119,7 @@ fn rewards_are_computed_while_steps_are_taken() {
     let (lets, waits) = channel();
     let mut source = rolled(&recipe, Box::new(Apart::new(Waits(waits, Cell::new(false)))));
     source.step(&trainer).unwrap();
-    // Answers that wait are in checkpoints without rewards.
+    // Pending answers are saved in checkpoints without rewards.
     let held = source.cursor().held.as_ref().unwrap();
     assert_eq!(
         (held["next"]["groups"].as_array().unwrap().len(), &held["next"]["sums"]),

@@ -1,4 +1,4 @@
-//! Encoders behind a server, against Sentence-Transformers: `oracle/encoders.py` wrote `tests/encoders`.
+//! Encoders behind a server, compared with Sentence-Transformers: `tests/encoders` was written by `oracle/encoders.py`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn vectors_are_those_of_sentence_transformers() {
         let (golden, order) = (golden(name), served(name));
         let texts = golden["texts"].as_array().unwrap();
         with_server(&order, |at| {
-            // One of them is empty, and its vector is that of the tokenizer's frame.
+            // An empty text gets the vector of the tokenizer's special tokens alone.
             let all: Vec<&Value> = texts.iter().map(|it| &it["text"]).collect();
             assert!(all.contains(&&json!("")));
             let body = json!({"input": all, "truncate_prompt_tokens": -1});
@@ -52,7 +52,7 @@ fn vectors_are_those_of_sentence_transformers() {
             assert_eq!(rows.len(), texts.len());
             for (row, wanted) in rows.iter().zip(texts) {
                 near(&row["embedding"], &wanted["vector"], name);
-                // The same bits alone.
+                // Bit-equal to a request with this text alone.
                 let alone = ask(
                     at,
                     "/v1/embeddings",
@@ -72,7 +72,7 @@ fn vectors_are_those_of_sentence_transformers() {
                 let answer = ask(at, route, &body).to_string();
                 assert!(answer.contains(part), "{answer}");
             }
-            // Without a head, documents are ranked by the cosine of vectors.
+            // Without a head, documents are ranked by cosine similarity.
             let ranked = ask(at, "/v1/rerank", &json!({"query": "short", "documents": ["rivers", "short"]}));
             assert_eq!(ranked["results"][0]["index"], 1, "{ranked}");
         });
@@ -158,7 +158,7 @@ fn texts_are_labelled_and_what_an_encoder_lacks_is_refused() {
     assert!(refused(little).contains("--memory"));
 }
 
-/// Copies the files of a folder and of those in it.
+/// Copies a folder recursively.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -168,7 +168,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A tokenizer whose limit is beyond what its encoder was made for has none, as Transformers writes it.
+/// A tokenizer's limit far beyond the encoder's positions means no limit; Transformers writes it so.
 #[test]
 fn a_limit_of_a_tokenizer_beyond_all_texts_takes_no_memory() {
     for name in ["embed_bert", "embed_deberta"] {
@@ -193,7 +193,7 @@ fn a_limit_of_a_tokenizer_beyond_all_texts_takes_no_memory() {
     }
 }
 
-/// What is planned for an encoder is what it takes.
+/// The planned memory of an encoder equals the memory that it uses.
 #[test]
 fn the_plan_of_an_encoder_holds() {
     for (name, chunk) in [("bert", 16usize), ("embed_deberta", 200)] {

@@ -1,4 +1,4 @@
-//! A job from its recipe to a model that answers.
+//! A job, from its recipe to a model that answers.
 
 use fathom_app::evaluate::Request as Measurement;
 use fathom_app::export::Conversion;
@@ -11,7 +11,7 @@ use fathom_train::recipe::MachineKind;
 
 use crate::{Heard, small};
 
-/// The same figures as the program prints, from a job that is resolved once.
+/// A job that is resolved once gives the figures that the program prints.
 #[test]
 fn a_recipe_is_planned_trained_measured_and_asked() {
     let folder = tempfile::tempdir().unwrap();
@@ -33,7 +33,7 @@ fn a_recipe_is_planned_trained_measured_and_asked() {
     assert!(report.page.is_file() && report.log.samples.len() == 1);
     assert_eq!([heard.count("stage: "), heard.count("step: "), heard.count("trained")], [3, 6, 1]);
     assert!(heard.count("progress: ") > 0 && heard.count("measured: ") == 3, "{}", heard.all());
-    // The plan of a stage is what its steps ran with.
+    // Steps run with their stage's plan.
     let stages = heard.all();
     let peaks = stages.lines().filter_map(|line| line.strip_prefix("stage: ")?.rsplit(' ').next());
     assert_eq!(peaks.map(|peak| peak.parse().unwrap()).collect::<Vec<u64>>(), planned);
@@ -72,7 +72,7 @@ fn a_recipe_is_planned_trained_measured_and_asked() {
     assert!(export(&conversion, &Silent).unwrap().weights > 0 && to.join("config.json").is_file());
 }
 
-/// Ranks as threads: the first is heard, and all take part.
+/// Ranks as threads: only the first reports, and all take part.
 #[test]
 fn ranks_are_threads_of_the_program() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ fn ranks_are_threads_of_the_program() {
     assert!(job.folder.join("model/config.json").is_file());
 }
 
-/// Before anything is planned, and not by a panic.
+/// The refusal comes before anything is planned, and not as a panic.
 #[test]
 fn experts_that_ranks_do_not_divide_are_refused() {
     let folder = tempfile::tempdir().unwrap();

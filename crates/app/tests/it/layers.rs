@@ -1,10 +1,10 @@
-//! What a person sets over a shipped recipe, and what gives way to it.
+//! User settings over a shipped recipe, and the values that they displace.
 
 use std::fs;
 
 use fathom_app::library;
 
-/// The source of a path of a recipe with settings, and the path's value.
+/// Returns the value of a path in a recipe with settings, and its source.
 fn shown(recipe: &str, settings: &str, path: &str) -> (String, String) {
     let settings: Vec<String> = settings.split_whitespace().map(str::to_string).collect();
     let loaded = library::load(library::layers(recipe, &settings))
@@ -49,14 +49,14 @@ fn two_settings_of_one_layer_conflict_and_a_file_gives_way_to_the_command_line()
     fs::write(&file, text).unwrap();
     let file = file.display().to_string();
     assert_eq!(shown(&file, "stage.0.steps=3", "stage.0.epochs").0, "none");
-    // The shipped recipe's 0 steps contradict no share; the command line's do.
+    // The shipped recipe's 0 steps do not contradict a share; those of the command line do.
     assert_eq!(shown(&file, "", "schedule.warmup_share").0, "0.1");
     assert_eq!(shown(&file, "schedule.warmup_steps=0", "schedule.warmup_share").0, "none");
     let settings = ["model.from=m", "data.paths=a.jsonl"];
     for (recipe, more, key) in [
         ("sft", "stage.0.steps=3 stage.0.epochs=2", "stage.0.epochs"),
         ("lora", "adapter.method=ia3 adapter.rank=8", "adapter.rank"),
-        // What the recipe is for does not give way.
+        // Settings that define the recipe are not displaced.
         ("dpo", "adapter.method=prompt", "objective.method"),
         ("lora", "adapter.prompt_text=hello", "adapter.prompt_text"),
     ] {

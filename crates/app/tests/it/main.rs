@@ -1,4 +1,4 @@
-//! Jobs from outside, as a program uses them: values, events and errors, without a terminal.
+//! Jobs used through the public interface, as by a program: values, events and errors, without a terminal.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod behind;
@@ -28,12 +28,12 @@ use std::sync::Mutex;
 
 use fathom_app::{Event, Events, Job, library};
 
-/// Keeps what it hears, in words.
+/// Records events as text.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
 impl Heard {
-    /// How many of the events begin so.
+    /// Counts the events that begin with a text.
     fn count(&self, beginning: &str) -> usize {
         self.0.lock().unwrap().iter().filter(|text| text.starts_with(beginning)).count()
     }
@@ -63,7 +63,7 @@ impl Events for Heard {
     }
 }
 
-/// A job of two small stages in a folder, on made-up text.
+/// Makes a job with small stages in a folder, on generated text.
 fn small(folder: &Path, settings: &[&str]) -> Job {
     let text = folder.join("text");
     if !text.exists() {
@@ -104,7 +104,7 @@ fn small(folder: &Path, settings: &[&str]) -> Job {
     Job::new(loaded, &Heard::default()).unwrap()
 }
 
-/// Forty documents of made-up sentences.
+/// Writes forty documents of generated sentences.
 fn write_text(folder: &Path) {
     std::fs::create_dir(folder).unwrap();
     let words = ["river", "stone", "carries", "the", "old", "light", "under", "every", "bridge", "slowly"];

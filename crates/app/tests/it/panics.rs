@@ -1,4 +1,4 @@
-//! Mathematics and memory panic; whoever uses the crate gets an error.
+//! Panics of operations and allocations reach callers of the crate as errors.
 
 use fathom_app::generate::Request;
 use fathom_app::{Error, Machine, Silent, caught, generate, models, train};
@@ -17,7 +17,7 @@ fn no_memory_is_an_error() {
         let asked = Asked { kind: MachineKind::Cpu, memory_bytes: Some(memory_bytes), ..Asked::default() };
         Machine::new(asked, &Silent)
     };
-    // No room for the weights, and for the weights but not for keys and values.
+    // Too little memory for the weights, and enough for the weights but not for keys and values.
     let none = models::open(&job.folder, None, &with(1 << 10), &Silent);
     assert!(matches!(none.err(), Some(Error::OutOfMemory(_))));
     let model = models::open(&job.folder, None, &with(1 << 20), &Silent).unwrap();
@@ -27,7 +27,7 @@ fn no_memory_is_an_error() {
         generate(&model, &request, &mut |_| Flow::Continue)
     };
     assert!(matches!(ask(4000), Err(Error::OutOfMemory(_))));
-    // What was taken is given back: the same model answers.
+    // The memory was released: the same model still answers.
     assert!(!ask(1).unwrap().ids.is_empty());
 }
 

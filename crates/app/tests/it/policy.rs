@@ -1,4 +1,4 @@
-//! Learning from rewards: sampler and trainer are the same program.
+//! Training on rewards: sampler and trainer are the same program.
 
 use std::fs;
 use std::ops::Range;
@@ -22,10 +22,11 @@ use fathom_train::recipe::{PolicyName, RlTable};
 use fathom_train::{Goal, InStep, MicroBatch, Outcome, StepResult, Trainer, Weigh};
 use serde_json::Value;
 
-/// Prompts of a test.
+/// Number of prompts in a test.
 pub const PROMPTS: usize = 4;
 
-/// Answers of a model to some of four prompts, as documents; with `turns` two, and words of others between them.
+/// Generates a model's answers to some of the four prompts, as documents; with `turns`, two turns each with other text
+/// between them.
 pub fn written(
     trainer: &Trainer,
     of: Range<usize>,
@@ -81,12 +82,12 @@ pub fn written(
     docs
 }
 
-/// At one of the temperatures answers are drawn among few tokens.
+/// At temperature 0.7, answers are sampled with top-p.
 fn top_p(temperature: f64) -> f64 {
     if temperature == 0.7 { 0.8 } else { 1.0 }
 }
 
-/// The metrics of a step that changes nothing over these documents, by name.
+/// Returns the metrics, by name, of a step over these documents that changes nothing.
 fn measured(
     trainer: &mut Trainer,
     docs: &[Doc],
@@ -109,7 +110,7 @@ fn measured(
     said(trainer.step(&micro_batches, &how).unwrap()).into_iter().skip(2).collect()
 }
 
-/// A step that minimises a policy's loss.
+/// Returns the settings of a step that minimizes a policy's loss.
 pub fn in_step(trainer: &Trainer, policy: Policy, adamw: AdamWSettings) -> InStep {
     InStep {
         places: Places::linear().with_tiles(Some(128)),
@@ -129,7 +130,7 @@ pub fn in_step(trainer: &Trainer, policy: Policy, adamw: AdamWSettings) -> InSte
     }
 }
 
-/// What a step of a policy's loss says, by name: the loss and the norm first.
+/// Returns the results of a step of a policy's loss by name, with the loss and the norm first.
 pub fn said(result: StepResult) -> Vec<(&'static str, f64)> {
     let mut said = vec![
         ("loss", f64::from(result.loss.wait_f32() / result.count.wait_f32())),
@@ -144,12 +145,12 @@ pub fn said(result: StepResult) -> Vec<(&'static str, f64)> {
     said
 }
 
-/// Fills a stream up, as ranks that share its tokens want it.
+/// Pads a stream to `tokens`, as ranks that split its tokens require.
 pub fn fill(micro: &mut MicroBatch, tokens: usize) {
     let from = micro.ids.len();
     micro.ids.resize(tokens, 0);
     micro.labels.resize(tokens, -100);
-    // Learned positions are few.
+    // Learned positions are few, so the padding's positions repeat.
     micro.positions.extend((0..tokens - from).map(|at| (at % 32) as i32));
     micro.docs.push(from..tokens);
     let rolled = &mut micro.rolled;
@@ -159,7 +160,7 @@ pub fn fill(micro: &mut MicroBatch, tokens: usize) {
     }
 }
 
-/// What of these metrics is not as it is on policy.
+/// Returns the metrics whose values are not those of on-policy data.
 pub fn off_policy(
     trainer: &mut Trainer,
     docs: &[Doc],
@@ -177,8 +178,8 @@ pub fn off_policy(
     })
 }
 
-/// What the engine said of each token that it sampled is what the trainer says of it, bit for bit: whatever was written with it, in
-/// whatever chunks, and however it is packed; also behind words of others in an episode of two turns.
+/// The trainer computes the sampler's log-probability of each token bit for bit, regardless of the other requests, of
+/// chunks and of packing, and also after other text in an episode of two turns.
 #[test]
 fn on_policy_the_ratio_is_one() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
@@ -186,7 +187,8 @@ fn on_policy_the_ratio_is_one() {
     for entry in fs::read_dir(golden).unwrap() {
         let folder = entry.unwrap().path();
         let opened = open(&folder).unwrap();
-        // Rotary embeddings by a sequence's length are those of a text as it grows, and in training of the whole.
+        // Rotary embeddings that depend on the length use the current length in generation, and the whole length in
+        // training.
         if opened.spec.ropes.iter().any(RopeSpec::looks_at_length) {
             continue;
         }
@@ -214,12 +216,12 @@ fn on_policy_the_ratio_is_one() {
     assert!(misses.is_empty(), "{misses:#?}");
 }
 
-/// A model, prompts and rewards in a folder.
+/// Makes a model, prompts and rewards in a folder.
 pub(crate) fn prepare(folder: &Path) {
     prepare_with(folder, &[]);
 }
 
-/// The same of a model with further settings.
+/// [`prepare`], for a model with further settings.
 pub(crate) fn prepare_with(folder: &Path, more: &[&str]) {
     let base = crate::small(folder, &[&["eval.enabled=false", "model.precision=f32"], more].concat());
     train(&base, &Order::default(), &Silent).unwrap();
@@ -235,7 +237,7 @@ pub(crate) fn job(folder: &Path, out: &str, more: &[&str]) -> Job {
     asked(folder, out, more).unwrap()
 }
 
-/// The same, or why it is none.
+/// Makes a job of the prepared folder, or returns its error.
 pub(crate) fn asked(folder: &Path, out: &str, more: &[&str]) -> Result<Job, Error> {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut settings: Vec<String> = vec![
@@ -266,7 +268,7 @@ pub(crate) fn events(folder: &Path, kind: &str) -> Vec<Value> {
     events.into_iter().filter(|event| event["event"] == kind).collect()
 }
 
-/// Bits of losses and weights' norms of all steps, with what was measured that is not a time.
+/// Returns the bits of the losses and norms of all steps, with the other metrics that are not times.
 pub(crate) fn bits(folder: &Path) -> Vec<String> {
     let of = |step: &Value| {
         let metrics: Vec<String> = step["metrics"]
@@ -283,7 +285,7 @@ pub(crate) fn bits(folder: &Path) -> Vec<String> {
     events(folder, "step").iter().map(of).collect()
 }
 
-/// A run that is asked to stop at a step and goes on has the bits of one that was not, also between two steps of one rollout.
+/// A run that is stopped and resumed has the bits of an uninterrupted one, also between two steps of one rollout.
 #[test]
 fn a_run_goes_on_with_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -294,7 +296,7 @@ fn a_run_goes_on_with_the_same_answers() {
     assert_eq!(train(&whole, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
     let want = bits(&folder.join("whole"));
     assert_eq!(want.len(), 7);
-    // A first rollout of six steps, and one of a second.
+    // A first rollout of six steps, and one step of a second.
     let first = events(&folder.join("whole"), "step").remove(0);
     let metric = |name: &str| first["metrics"][name].as_f64().unwrap();
     assert_eq!([metric("token_mult_prob_error"), metric("probs_ratio"), metric("kl")], [1.0, 1.0, 0.0]);
@@ -308,7 +310,7 @@ fn a_run_goes_on_with_the_same_answers() {
     assert_eq!(bits(&folder.join("cut")), want);
 }
 
-/// Passes are counted as TRL's sampler counts them: prompts that fill no rollout are left out of a pass.
+/// Passes are counted as by TRL's sampler: prompts that do not fill a rollout are left out of a pass.
 #[test]
 fn passes_over_prompts_have_as_many_steps_as_in_trl() {
     let folder = tempfile::tempdir().unwrap();
@@ -320,13 +322,13 @@ fn passes_over_prompts_have_as_many_steps_as_in_trl() {
         assert_eq!(train(&job, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
         events(&folder.join(out), "step").len()
     };
-    // Of twelve prompts two rollouts of five in each of three passes, of each of which two steps are made.
+    // Twelve prompts give two rollouts of five in each of three passes; each rollout makes two steps.
     assert_eq!(steps("passes", &["rl.prompts=5", "rl.minibatches=2"]), 12);
     assert_eq!(steps("few", &["rl.prompts=16", "stage.0.epochs=1"]), 1);
     assert_eq!(steps("steps", &["rl.prompts=4", "stage.0.steps=2"]), 2);
 }
 
-/// A run over ranks has the answers, rewards and losses of a run on one.
+/// A run on several ranks has the answers, rewards and losses of a run on one.
 #[test]
 fn a_run_over_ranks_is_that_of_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -376,7 +378,7 @@ fn a_run_over_ranks_is_that_of_one() {
     }
 }
 
-/// A reward model and a judge as rewards, over one rank and two; a judge that writes no number is counted.
+/// A reward model and a judge as rewards, on one and two ranks; answers of the judge without a number are counted.
 #[test]
 fn models_judge_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -428,13 +430,13 @@ fn models_judge_answers() {
     let [planned, found] = peaks("rule", &step);
     fs::write(&reward, judges).unwrap();
     let (step, answers) = run("one", "mesh.dp=1");
-    // The models that judge lie in memory during steps too.
+    // Judging models are in memory during steps too.
     let [with, found_with] = peaks("one", &step);
     assert!(with > planned && with - planned == found_with - found, "{with} {planned} {found_with} {found}");
     let metric = |name: &str| step["metrics"][name].as_f64().unwrap();
     assert_eq!(metric("rewards/judge/failed"), 16.0, "{step}");
     assert!(metric("rewards/score/std") > 0.0 && metric("reward") == metric("rewards/score/mean"), "{step}");
-    // What a model says of an answer depends in its last bits on those that are read with it.
+    // The last bits of a model's score depend on the batch.
     let near = |(a, b): (&(Value, f64), &(Value, f64))| a.0 == b.0 && (a.1 - b.1).abs() < 1e-5;
     let found = run("dp", "mesh.dp=2").1;
     assert!(found.len() == answers.len() && found.iter().zip(&answers).all(near), "{found:?} {answers:?}");
@@ -453,7 +455,7 @@ fn models_judge_answers() {
     }
 }
 
-/// Settings of a run whose episodes have turns: its model has learned to end its answers.
+/// Returns the settings of a run with several turns per episode, whose model has learned to end its answers.
 fn with_turns(folder: &Path) -> Vec<String> {
     prepare(folder);
     let at = |name: &str| folder.join(name).display().to_string();
@@ -477,7 +479,7 @@ fn with_turns(folder: &Path) -> Vec<String> {
     ];
     let lesson = Job::new(library::load(library::layers("sft", &settings)).unwrap(), &Silent).unwrap();
     train(&lesson, &Order::default(), &Silent).unwrap();
-    // It goes on twice, does not answer to one prompt, and gives what a turn's number is.
+    // The environment replies twice, crashes on one prompt, and gives rewards that depend on the turn.
     let script = "while read -r line; do case $line in *'What is 3?'*) exit 1;; *'\"turn\":2'*) echo '{\"end\":true,\"reward\":2}';; \
         *'\"turn\":1'*) echo '{\"text\":\" on\",\"reward\":1}';; *) echo '{\"text\":\" go\"}';; esac; done";
     vec![
@@ -497,8 +499,8 @@ fn leave() -> Order {
     Order { allow_processes: true, ..Order::default() }
 }
 
-/// Episodes of several turns with a process: on policy the ratio is one, what it wrote counts nowhere, an episode that it does not answer
-/// to is left out, and a run that is stopped within a rollout, or has two replicas, has the same.
+/// Episodes of several turns with a process: on policy the ratio is one, replies of the process count nowhere, an
+/// episode in which it crashes is left out, and a run stopped within a rollout, or on two replicas, gives the same.
 #[test]
 fn episodes_have_turns() {
     let folder = tempfile::tempdir().unwrap();
@@ -518,7 +520,7 @@ fn episodes_have_turns() {
     assert!((ends.iter().sum::<f64>() - 1.0).abs() < 1e-9 && ends[0] > 0.3, "{ends:?} {first}");
     assert_eq!(metric("num_valid_samples"), 24.0 * (1.0 - ends[1]));
     assert!(metric("episodes/turns/mean") > 1.5 && metric("episodes/turns/max") == 3.0, "{first}");
-    // An answer is at most twelve tokens, and an episode has three.
+    // An answer has at most twelve tokens, and an episode has three answers.
     assert!(metric("completions/max_length") <= 36.0, "{first}");
     let shown = &events(&folder.join("whole"), "rollout").remove(0)["answers"];
     let shown: Vec<&Value> = shown.as_array().unwrap().iter().collect();
@@ -529,7 +531,7 @@ fn episodes_have_turns() {
     let outcome = || train(&cut, &leave(), &Silent).unwrap().outcome;
     assert_eq!([outcome(), outcome()], [Outcome::Interrupted, Outcome::Finished]);
     assert_eq!(bits(&folder.join("cut")), want);
-    // What is written at once, and how many processes reply, changes no bit.
+    // The batch of generation and the number of processes change no bit.
     let few = ["rl.sequences=3", "environment.processes=4"];
     train(&job("few", &few), &leave(), &Silent).unwrap();
     assert_eq!(bits(&folder.join("few")), want);
@@ -541,7 +543,7 @@ fn episodes_have_turns() {
     train(&given, &leave(), &Silent).unwrap();
     let first = events(&folder.join("given"), "step").remove(0);
     assert_eq!(first["metrics"]["num_valid_samples"], 24.0);
-    // Where the environment alone says what an answer is worth, and a value head foretells it.
+    // The environment is the only reward, and a value head estimates it.
     let ppo = ["rl.reward=none", "rl.loss=ppo", "rl.advantage=gae", "stage.0.steps=3"];
     train(&job("ppo", &ppo), &leave(), &Silent).unwrap();
     let steps = events(&folder.join("ppo"), "step");
@@ -558,7 +560,7 @@ fn episodes_have_turns() {
     assert!(error.contains("--allow-processes") && error.contains("environment.command"), "{error}");
 }
 
-/// What a run refuses, by key.
+/// Refusals of a run, by key.
 #[test]
 fn what_cannot_be_learned_from_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Every method of learning from rewards.
+//! All methods of training on rewards.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use fathom_app::{Silent, train};
 
 use crate::policy::{events, job, prepare};
 
-/// Every recipe makes steps; rejection learns the best of each group.
+/// Every recipe makes steps; rejection trains on the best of each group.
 #[test]
 fn every_method_makes_steps() {
     let folder = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ fn every_method_makes_steps() {
         assert_eq!(steps.len(), 2, "{name}");
         assert!(steps.iter().all(|step| step["loss"].is_number() && step["grad_norm"].is_number()), "{name}");
     }
-    // A checkpoint has the value head, which is of the training alone: what is exported is the model that the run wrote.
+    // A checkpoint has the value head, which only training uses; the exported model is the one that the run wrote.
     let saved = fs::read_dir(folder.join("ppo/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
     let saved = saved.filter(|path| path.join("state.json").is_file()).max().unwrap();
     let to = folder.join("exported");

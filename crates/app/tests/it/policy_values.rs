@@ -1,4 +1,4 @@
-//! A model with a value head over ranks: it learns and estimates there what it does on one.
+//! A model with a value head on several ranks: it trains and estimates as on one.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,8 @@ use crate::policy_mesh::family;
 /// Tokens of a stream.
 const TOKENS: usize = 128;
 
-/// A rank's part of a model with `scores` numbers a token besides its vocabulary's head, and of a copy of it if the run compares.
+/// Loads a rank's part of a model with a head of `scores` outputs per token next to its vocabulary head, and of a
+/// reference copy if the run compares.
 pub(crate) fn with_values(
     device: &Device,
     folder: &Path,
@@ -51,7 +52,7 @@ pub(crate) fn with_values(
     trainer
 }
 
-/// Answers with what was said of them, in streams of which each is filled up.
+/// Generates answers with made-up advantages, values and returns, in padded streams.
 fn streams(device: &Device, folder: &Path) -> Vec<MicroBatch> {
     let trainer = with_values(device, folder, 1, (Sharding::NoShard, Refers::Not));
     let mut docs: Vec<Doc> = written(&trainer, 0..PROMPTS, 1.0, (1024, 0), false);
@@ -72,7 +73,7 @@ fn streams(device: &Device, folder: &Path) -> Vec<MicroBatch> {
     bins.into_iter().map(of).collect()
 }
 
-/// What three steps say over a rank's share of these streams.
+/// Returns the results of three steps over a rank's share of these streams.
 fn steps(device: &Device, folder: &Path, sharding: Sharding, all: &[MicroBatch]) -> Vec<f64> {
     let mut trainer = with_values(device, folder, 1, (sharding, Refers::Not));
     let policy = RlTable { loss: PolicyName::Ppo, value_coefficient: 0.5, ..RlTable::default() };
@@ -132,7 +133,7 @@ fn a_value_head_learns_over_ranks_what_it_does_on_one() {
     }
 }
 
-/// Four steps with a value head, of rewards that pay for what the policy departs.
+/// Four steps with a value head; rewards include the divergence from the reference.
 const PPO: [&str; 7] = [
     "stage.0.steps=4",
     "rl.loss=ppo",
@@ -143,8 +144,8 @@ const PPO: [&str; 7] = [
     "rl.kl_in=reward",
 ];
 
-/// Runs with a value head over ranks are that of one rank: answers, values, losses; one that is stopped within a rollout goes on with the
-/// same bits, and what is exported has no value head.
+/// Runs with a value head on several ranks equal those on one: answers, values, losses. A run stopped within a rollout
+/// resumes with the same bits, and the exported model has no value head.
 #[test]
 fn ppo_over_ranks_is_that_of_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -166,7 +167,7 @@ fn ppo_over_ranks_is_that_of_one() {
             let own = ["loss", "grad_norm"].map(|key| step[key].as_f64().unwrap());
             own.into_iter().chain(values.map(metric)).collect()
         };
-        // Of the first rollout.
+        // Only steps of the first rollout.
         events(&folder.join(out), "step")[..3].iter().map(of).collect()
     };
     assert_eq!(run("one", &[]), Outcome::Finished);
@@ -188,7 +189,7 @@ fn ppo_over_ranks_is_that_of_one() {
             assert_eq!(ratio, 1.0, "{out}");
             assert!(off == 1.0 || out == "ring" && (1.0..1.0 + 1e-5).contains(&off), "{out}: {off}");
         }
-        // Sums over parts are rounded otherwise, so that another token may be drawn.
+        // Sums over parts are rounded differently, so that another token may be sampled.
         let same = texts(out) == answers;
         assert!(same || out == "tp", "{out}");
         for (found, want) in numbers(out).iter().zip(&want).filter(|_| same) {
@@ -208,7 +209,7 @@ fn ppo_over_ranks_is_that_of_one() {
     }
 }
 
-/// A tensor of a checkpoint.
+/// Returns a tensor of a checkpoint.
 fn saved(folder: &Path, step: usize, name: &str) -> Vec<u8> {
     let folder = folder.join(format!("checkpoints/step-{step:08}/model"));
     let weights = SafeTensors::open_folder(&folder).unwrap();
@@ -218,7 +219,8 @@ fn saved(folder: &Path, step: usize, name: &str) -> Vec<u8> {
     rows
 }
 
-/// Next to an adapter, or to chosen weights, the head is new all the same and is trained; checkpoints have it, and what is exported does not.
+/// Next to an adapter or selected weights, the value head is new and is trained too; checkpoints have it, and exported
+/// models do not.
 #[test]
 fn a_value_head_is_trained_next_to_frozen_weights() {
     let folder = tempfile::tempdir().unwrap();
@@ -248,7 +250,7 @@ fn a_value_head_is_trained_next_to_frozen_weights() {
         );
         assert_eq!(bits(&folder.join(&cut)), bits(&folder.join(out)), "{out}");
         assert!(head(&cut, 4) == head(out, 4), "{out}");
-        // Neither the folder of the adapter nor the model that it is merged into has the head.
+        // Neither the adapter's folder nor the merged model has the head.
         let to = folder.join(format!("merged {out}"));
         export(&Conversion { gguf: None, ..Target::Q8_0.conversion(folder.join(out), to.clone()) }, &Silent)
             .unwrap();

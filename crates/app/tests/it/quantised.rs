@@ -1,4 +1,4 @@
-//! Families in few bits by what a text gives their projections.
+//! Quantization by calibration text, for several families.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use fathom_tensor::{DType, Device};
 use fathom_train::recipe::MachineKind;
 use serde_json::Value;
 
-/// Where attention and MLP read one norm, both are judged by it.
+/// Models in which attention and MLP read the same norm are calibrated by it.
 #[test]
 fn models_with_one_norm_are_rounded_by_text() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Several answers to a prompt, each as likely as it should be.
+//! Several answers to a prompt, trained to their target shares.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use fathom_base::metrics::read_events;
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
 
-/// A run learns the shares that the rows ask for, whatever else is in a micro batch.
+/// A run learns the shares that the rows ask for, independent of the other rows in a micro-batch.
 #[test]
 fn shares_of_answers_are_learned() {
     let folder = tempfile::tempdir().unwrap();
@@ -69,13 +69,13 @@ fn shares_of_answers_are_learned() {
     assert!(error.err().unwrap().to_string().contains("objective.responses"));
 }
 
-/// A chat template that writes an answer's label before it.
+/// Chat template that writes an answer's label before it.
 const TEMPLATE: &str = "{%- for message in messages -%}{%- if message.role == 'assistant' -%}\
     [{{ message.label | default('none') }}] {% generation %}{{ message.content }}{% endgeneration %}\
     {%- else -%}{{ message.content }} {% endif -%}{%- endfor -%}\
     {%- if add_generation_prompt -%}[none] {% endif -%}";
 
-/// What a model says of rows of answers.
+/// Returns the rows with a model's likelihoods.
 fn scored(model: &Path, rows: &[Value], labels: &[&str], which: Likelihood) -> Result<Vec<Value>, String> {
     let [data, out] = ["in.jsonl", "out.jsonl"].map(|name| model.join(name));
     fs::write(&data, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
@@ -95,8 +95,8 @@ fn scored(model: &Path, rows: &[Value], labels: &[&str], which: Likelihood) -> R
     Ok(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-/// Rows with the three logarithms that models say of them: those of the answers are of the very tokens that a run learns, so that it
-/// begins with even shares; a label's is of a reward model.
+/// Rows with the three log-likelihoods: those of answers cover exactly the tokens that a run trains on, so that it
+/// starts with even shares; that of a label comes from a reward model.
 #[test]
 fn likelihoods_are_written_by_models() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +143,7 @@ fn likelihoods_are_written_by_models() {
     let number =
         |row: &Value, at: usize, which: Likelihood| row["responses"][at][which.key()].as_f64().unwrap();
     for at in 0..3 {
-        // A parabola of the rating.
+        // The log-likelihood is a parabola in the rating.
         let [a, b, c] = [0, 1, 2].map(|row| number(&rows[row], at, Likelihood::Attributes));
         assert!((a - 2.0 * b + c + 1.0).abs() < 1e-4, "{a} {b} {c}");
     }
@@ -154,7 +154,7 @@ fn likelihoods_are_written_by_models() {
     let known: Vec<f64> = (0..3).flat_map(of).map(|(at, which)| number(&rows[2], at, which)).collect();
     assert!(known.iter().all(|number| *number < 0.0), "{known:?}");
     assert!(known.chunks(3).all(|of| of[1] != of[2]), "a label makes a difference: {known:?}");
-    // The shares that are wanted, next to even ones.
+    // Target shares, and even ones for comparison.
     let wanted: Vec<f64> = known.chunks(3).map(|of| of[0] + of[1] - of[2]).collect();
     let all: f64 = wanted.iter().map(|wanted| wanted.exp()).sum();
     let kl: f64 = wanted.iter().map(|wanted| wanted.exp() / all * (wanted.exp() / all * 3.0).ln()).sum();
@@ -175,7 +175,7 @@ fn likelihoods_are_written_by_models() {
     refuses([writer, judge], &rows[0]);
 }
 
-/// What cannot be asked, and why.
+/// Refused requests, and their reasons.
 fn refuses([writer, judge]: [&Path; 2], row: &Value) {
     let names = ["helpfulness", "verbosity"];
     let text = json!({"prompt": "one [a:1]", "responses": [{"value": " b"}]});

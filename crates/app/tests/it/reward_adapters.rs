@@ -1,4 +1,4 @@
-//! A reward model with an adapter: its head of scores is new, and trained with it.
+//! A reward model with an adapter: its head of scores is new and is trained with it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ fn the_head_of_a_reward_model_is_trained_with_its_adapter() {
         );
         let tensors = SafeTensors::open_file(&adapter.join("adapter_model.safetensors")).unwrap();
         let own = head(&tensors, "base_model.model.score.weight");
-        // What it merges into is a sequence classifier with the same head, which is not as it began.
+        // Merging gives a sequence classifier with the same head, which training has changed.
         let to = folder.join(format!("merged {out}"));
         let what = Target::Q8_0.conversion(folder.join(out), to.clone());
         export(&Conversion { gguf: None, ..what }, &Silent).unwrap();
@@ -66,7 +66,7 @@ fn the_head_of_a_reward_model_is_trained_with_its_adapter() {
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
         let model = load_with(&device, &base.model(), Some(&adapter), None, &Silent).unwrap().model;
         assert!(model.spec.scores == 1 && model.spec.adapter.is_some(), "{out}");
-        // It is asked over its base as the merged one is, and writes nothing.
+        // Over its base, the adapter gives the merged model's scores, and generates no text.
         let machine = Machine::of_kind(MachineKind::Cpu, 1, &Silent);
         let rewards = |model: PathBuf, adapter: Option<PathBuf>| {
             let out = folder.join("scored.jsonl");

@@ -1,4 +1,4 @@
-//! A reward model where it is asked: by a server it ranks with its head of scores, and nothing makes it write.
+//! Uses of a reward model: a server ranks with its head of scores, and requests for text are refused.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 use crate::serve_mesh::{ask, order};
 use crate::several::job;
 
-/// A model whose configuration has the token that ends texts as padding is scored before it, as Transformers reads such folders.
+/// A model whose configuration uses the end-of-text token as padding is scored at the token before it, as in
+/// Transformers.
 fn reads_before_padding(run: &Path, machine: &Machine) {
     let file = run.join("model/config.json");
     let text = fs::read(&file).unwrap();

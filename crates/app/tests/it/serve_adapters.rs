@@ -1,4 +1,5 @@
-//! A server with adapters: requests without one are answered as by a server without any, and those of a QLoRA run as the run's model.
+//! A server with adapters: requests without one get the answers of a server without adapters, and those for a QLoRA run
+//! get the answers of the run's model.
 
 use std::path::Path;
 
@@ -53,16 +54,17 @@ fn adapters_are_served_over_the_base_of_their_run() {
     let without = texts(&served(&[], 1), &["small"]);
     let with = texts(&served(&["plain"], 1), &["small", "plain"]);
     assert_eq!(with, [without[0].clone(), said(&run, "plain").into()]);
-    // The run's base is the server's, whole or in parts.
+    // The server's base equals the run's, whole or split.
     let held = texts(&served(&["nf4"], 1), &["nf4", "small"]);
     assert_eq!(held[0], said(&run, "nf4"));
     assert_eq!(texts(&served(&["nf4"], 2), &["nf4", "small"]), held);
     let bytes = |names: &[&str]| sizes(&served(names, 1), &Silent).unwrap().remove(0).1.weights_bytes;
     assert!(bytes(&["nf4"]) < bytes(&[]) && bytes(&["plain"]) == bytes(&[]));
-    // Of runs that do not say the same, the base is as its files have it.
+    // If the runs disagree, the base is kept as in its files.
     assert_eq!(bytes(&["nf4", "plain"]), bytes(&[]));
     assert_eq!(texts(&served(&["nf4", "plain"], 1), &["small", "plain"]), with);
-    // A file's blocks stay as they are under adapters, on each rank its part; an adapter that says nothing of its base is taken.
+    // A GGUF file's blocks stay packed under adapters, also when split over ranks; an adapter that does not record its
+    // base is accepted.
     let file = in_blocks(&run, Kind::Q8_0);
     std::fs::remove_file(folder.join("plain/adapter/base.json")).unwrap();
     let blocks = |names: &[&str], tp, pp| Order {

@@ -1,5 +1,5 @@
-//! A server with exactly the memory that its plan says answers requests as long as the context; with less it says at its start what it
-//! needs.
+//! A server with exactly the planned memory answers requests as long as the context; with less, it reports at its start
+//! what it needs.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::serve_mesh::{asked, order};
 
 const CONTEXT: usize = 700;
 
-/// A server of a run with so much memory, and these keys.
+/// Returns the options of a server of a run with this memory and these keys.
 fn served(run: &Path, keys: &[&str], memory_bytes: u64) -> Order {
     let keys = keys.iter().map(ToString::to_string);
     let keys: Vec<String> = keys.chain([format!("serve.context_tokens={CONTEXT}")]).collect();
@@ -26,7 +26,7 @@ fn planned(order: &Order) -> Sizes {
     sizes(order, &Silent).unwrap().remove(0).1
 }
 
-/// As many prompts as are answered at once, each as long as the context with its answer, and one whose own log-probabilities are asked for.
+/// Requests of maximum length: as many prompts as are served at once, and one with log-probabilities of its prompt.
 fn longest(sequences: usize) -> [Value; 2] {
     let prompt = |of: usize| (0..CONTEXT - 40).map(|at| (at * 7 + of) % 250).collect::<Vec<usize>>();
     let prompts: Vec<Vec<usize>> = (0..sequences).map(prompt).collect();
@@ -41,7 +41,7 @@ fn longest(sequences: usize) -> [Value; 2] {
 #[test]
 fn a_server_runs_in_the_memory_that_its_plan_says() {
     let folder = tempfile::tempdir().unwrap();
-    // Logits weigh next to a step.
+    // Sizes for which logits are a large part of a step's memory.
     let keys = [
         "eval.enabled=false",
         "model.precision=f32",
@@ -80,7 +80,7 @@ fn a_server_runs_in_the_memory_that_its_plan_says() {
         let bodies = longest(sequences);
         assert_eq!(asked(&exact, &bodies).0, asked(&much, &bodies).0, "{what}");
 
-        // Less than pages for one context; less than the weights.
+        // Less memory than the pages of one context; less than the weights.
         let refused = |memory_bytes: u64| in_full(&sizes(&with(memory_bytes), &Silent).unwrap_err());
         let said =
             refused(plan.bytes() - plan.pages_bytes * (2 * sequences as u64 - 1) / (2 * sequences as u64));

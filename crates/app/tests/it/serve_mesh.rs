@@ -1,4 +1,4 @@
-//! A server whose model is on several ranks, over HTTP.
+//! A server whose model is split over several ranks, over HTTP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,7 +23,7 @@ use fathom_tensor::{DType, PageFormat};
 use fathom_train::recipe::{MachineKind, Precision};
 use serde_json::{Value, json};
 
-/// Ranks that share experts as takes the least memory.
+/// Returns a mesh whose experts are split in the way that takes the least memory.
 pub fn mesh(tp: usize, pp: usize) -> AskedMesh {
     AskedMesh { tp, pp, experts: None }
 }
@@ -50,7 +50,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
     }
 }
 
-/// A request on a connection of its own, which is closed after the answer.
+/// Sends a request on its own connection, which is closed after the answer.
 fn send(at: SocketAddr, route: &str, body: &Value) -> TcpStream {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -70,7 +70,7 @@ pub fn ask(at: SocketAddr, route: &str, body: &Value) -> Value {
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
 }
 
-/// The lines of `/metrics` that begin so.
+/// Returns the value of the first line of `/metrics` that begins with `name`.
 fn metric(at: SocketAddr, name: &str) -> f64 {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -81,7 +81,7 @@ fn metric(at: SocketAddr, name: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Asks a server to end, also where a test fails.
+/// Stops a server when dropped, also if a test fails.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -90,7 +90,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Answers of a server: of requests at once, with a client that leaves and one without time.
+/// Returns a server's answers to concurrent requests, with one client that disconnects and one whose time runs out.
 fn answers(order: &Order) -> Vec<String> {
     let stop = Arc::new(AtomicBool::new(false));
     let (send_address, address) = channel();
@@ -125,7 +125,7 @@ fn answers(order: &Order) -> Vec<String> {
             let vectors = ask(at, "/v1/embeddings", &json!({"input": "a"}));
             assert!(vectors.to_string().contains("one rank"), "{vectors}");
         }
-        // Whoever left holds nothing.
+        // The disconnected client occupies nothing.
         while metric(at, "vllm:num_requests_running") > 0.0 || metric(at, "vllm:num_requests_waiting") > 0.0 {
             thread::sleep(Duration::from_millis(5));
         }
@@ -157,7 +157,7 @@ fn a_server_over_ranks_answers_as_one_rank() {
     for (tp, pp) in [(2, 1), (1, 2)] {
         assert_eq!(answers(&order(&run, tp, pp)), one, "tp {tp}, pp {pp}");
     }
-    // The plan of each rank: a part of the weights, and the same pages.
+    // Plans of the ranks: each has a part of the weights, and all have the same pages.
     let whole = sizes(&order(&run, 1, 1), &Silent).unwrap().remove(0).1;
     for (tp, pp) in [(2, 1), (1, 2), (2, 2)] {
         let ranks = sizes(&order(&run, tp, pp), &Silent).unwrap();
@@ -177,7 +177,8 @@ fn a_server_over_ranks_answers_as_one_rank() {
     refused(order(&run, 4, 1), "tp");
 }
 
-/// A run of a small mixture. A token goes through all experts: sums that are rounded otherwise would let a router choose another.
+/// Trains a small mixture. Every token uses all experts, since differently rounded sums could make a router choose
+/// others.
 fn mixture(folder: &Path, ffn: usize, experts: usize) -> PathBuf {
     let mut keys: Vec<String> = [
         "model.family=mixtral",
@@ -199,7 +200,7 @@ fn mixture(folder: &Path, ffn: usize, experts: usize) -> PathBuf {
     folder.join("run")
 }
 
-/// A run's model as a file of blocks.
+/// Exports a run's model to a GGUF file of blocks.
 pub fn in_blocks(run: &Path, kind: Kind) -> PathBuf {
     let what = Conversion {
         from: run.to_path_buf(),
@@ -215,18 +216,18 @@ pub fn in_blocks(run: &Path, kind: Kind) -> PathBuf {
     what.to
 }
 
-/// Over two ranks.
+/// Returns the options of a server with two ranks.
 fn over(model: &Path, experts: Option<[usize; 2]>) -> Order {
     Order { mesh: AskedMesh { tp: 2, pp: 1, experts }, ..order(model, 2, 1) }
 }
 
-/// What the second rank takes.
+/// Returns the planned memory of the second rank.
 fn planned(order: &Order) -> Sizes {
     sizes(order, &Silent).unwrap().remove(1).1
 }
 
-/// A mixture over ranks: each has some of the experts, or some columns of each, plain and in few bits; answers are those of one rank, and
-/// the plan says what a rank has.
+/// A mixture on two ranks: each has some of the experts, or some columns of each, plain and quantized; the answers
+/// equal those of one rank, and the plan describes each rank's share.
 #[test]
 fn experts_are_spread_over_ranks() {
     let folder = tempfile::tempdir().unwrap();
@@ -253,7 +254,7 @@ fn experts_are_spread_over_ranks() {
         assert_eq!(spread.grid, Grid { tp: 2, ep: 2, ..Grid::default() }, "{what}");
         assert_eq!(spread.experts.as_deref(), Some("2 of 4 on each rank"), "{what}");
         assert_eq!(whole.experts.as_deref(), Some("all 4 on each rank"), "{what}");
-        // A layer's experts are three matrices of 128 x 128 each, and half of them are gone.
+        // A layer's experts are three matrices of 128 x 128 each, half of which are on another rank.
         let (bytes, gone) = (weights_of_experts(model), whole.weights_bytes - spread.weights_bytes);
         assert!((bytes / 2).abs_diff(gone) <= bytes / 50, "{what}: {gone} of {bytes}");
         let halves = planned(&over(model, Some([1, 2])));
@@ -284,7 +285,8 @@ fn experts_are_spread_over_ranks() {
     assert_eq!(heard.count("note: experts: 2 of 4 on each rank"), 1);
 }
 
-/// Of three experts two ranks have columns each. Where those are no whole blocks of four bits, all of them take less.
+/// Two ranks split the columns of three experts. If these columns are not whole 4-bit blocks, keeping all experts takes
+/// less memory.
 #[test]
 fn experts_are_spread_as_they_take_the_least_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -298,8 +300,8 @@ fn experts_are_spread_as_they_take_the_least_memory() {
     }
 }
 
-/// Memory for one page, and prompts of two: with pages on disk they are answered as with memory for all, on one rank and on two; without
-/// they are refused.
+/// With memory for one page and prompts of two: pages on disk give the same answers as enough memory, on one rank and
+/// on two; without them, the prompts are refused.
 #[test]
 fn sequences_longer_than_memory_are_served_from_disk() {
     let folder = tempfile::tempdir().unwrap();
@@ -343,18 +345,18 @@ fn sequences_longer_than_memory_are_served_from_disk() {
     }
 }
 
-/// Bytes of the experts of two layers, four of each, as a file has them.
+/// Returns the bytes of the experts of two layers, four each, as stored in a file.
 fn weights_of_experts(model: &Path) -> u64 {
     let numbers = 2 * 4 * 3 * 128 * 128;
     match model.file_name().and_then(|name| name.to_str()) {
-        // 34 bytes of 32 numbers; half a byte, and an f32 for 64.
+        // 34 bytes per 32 elements; half a byte, and an f32 scale per 64.
         Some("model.gguf") => numbers * 34 / 32,
         Some("int4") => numbers / 2 + numbers / 64 * 4,
         _ => numbers * 4,
     }
 }
 
-/// Works with a server while it runs.
+/// Calls `work` with the address of a running server.
 pub fn with_server<T>(order: &Order, work: impl FnOnce(SocketAddr) -> T) -> T {
     let stop = Arc::new(AtomicBool::new(false));
     let (send_address, address) = channel();
@@ -378,7 +380,8 @@ pub fn with_server<T>(order: &Order, work: impl FnOnce(SocketAddr) -> T) -> T {
     })
 }
 
-/// What a server answers to some bodies one after the other, with how many tokens it read back from disk and how many guesses it made.
+/// Returns a server's answers to a sequence of requests, the number of tokens restored from disk and the number of
+/// drafts.
 pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
     with_server(order, |at| {
         let choice = |body: &Value| {
@@ -388,7 +391,7 @@ pub fn asked(order: &Order, bodies: &[Value]) -> (Vec<Value>, [f64; 2]) {
         };
         let all = bodies.iter().map(choice).collect();
         let counted = ["fathom:prefix_restored_tokens_total", "vllm:spec_decode_num_drafts_total"];
-        // The last step's load is known a moment after its events.
+        // The metrics of the last step are updated shortly after its events.
         thread::sleep(Duration::from_millis(50));
         (all, counted.map(|name| metric(at, name)))
     })
@@ -423,13 +426,13 @@ fn a_server_over_ranks_has_adapters_drafts_and_beginnings() {
             settings: settings(None, &["serve.sequences=3".into(), draft]).unwrap(),
             ..order(&run, tp, pp)
         };
-        // What another mesh kept is not found; what this one kept is, of the base and of the adapter.
+        // Prefixes stored by another mesh are not used; those of the same mesh are, for the base and for the adapter.
         for restored in [0.0, 256.0] {
             let (all, [found, drafts]) = asked(&full, &bodies);
             assert_eq!(all, one.0, "tp {tp}, pp {pp}");
             assert!(found == restored && drafts > 0.0, "tp {tp}, pp {pp}: {found} tokens, {drafts} guesses");
         }
-        // The first rank has the draft model, and each a part of the adapter.
+        // The first rank has the draft model, and each rank a part of the adapter.
         let ranks = sizes(&full, &Silent).unwrap();
         assert!(ranks[0].1.draft_bytes > 0 && ranks[1].1.draft_bytes == 0);
         assert!(ranks.iter().all(|(_, sizes)| sizes.adapters_bytes > 0));

@@ -1,4 +1,4 @@
-//! Several adapters in one run are what each is alone, to the bit.
+//! Several adapters in one run: each equals its own run, bit for bit.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use fathom_train::Outcome;
 
 use crate::Heard;
 
-/// The settings of a small run of a recipe file over the model of `small`.
+/// Makes the job of a small run of a recipe file over the model of `small`.
 pub fn job(folder: &Path, recipe: &str, out: &str, more: &[&str]) -> fathom_app::Result<Job> {
     let at = |name: &str| folder.join(name).display().to_string();
     let own = [format!("model.from={}", at("run")), format!("run.out={}", at(out))];
@@ -60,7 +60,7 @@ fn two_adapters_are_what_each_is_alone() {
     let heard = Heard::default();
     let both = job(folder, "two.toml", "both", &[]).unwrap();
     assert_eq!(train(&both, &Order::default(), &heard).unwrap().outcome, Outcome::Finished);
-    // Each step has the memory that its plan says, with the other's weights and state in it.
+    // Each step uses the planned memory, including the other adapter's weights and state.
     assert!(!heard.all().contains("warning: "), "{}", heard.all());
     assert_eq!(heard.count("step: "), 8, "{}", heard.all());
     assert_eq!(heard.count("step: 1 ") + heard.count("step: 4 "), 4);
@@ -68,7 +68,7 @@ fn two_adapters_are_what_each_is_alone() {
     train(&both, &Order::default(), &again).unwrap();
     assert_eq!(again.all().matches("finished already").count(), 2, "{}", again.all());
 
-    // Interrupted at a step of each, and gone on with.
+    // Interrupted once at a step of each adapter, and resumed.
     let fault = ["machine.fault=\"term rank 0 at step 2\""];
     let cut = job(folder, "two.toml", "cut", &fault).unwrap();
     let ends: Vec<Outcome> =
@@ -109,7 +109,8 @@ fn two_adapters_are_what_each_is_alone() {
     plans_and_refusals(folder, &paths("b"));
 }
 
-/// Over ranks each is what it is alone over them, wherever its activations and state and the base are, and when a rank fails.
+/// On several ranks, each adapter equals its own run on them, for all placements of activations, state and base, and
+/// after a failed rank.
 fn over_ranks(folder: &Path, alone: &[(&str, String, Vec<&str>)]) {
     let settings: [&[&str]; 5] = [
         &["mesh.dp=2"],
@@ -145,14 +146,14 @@ fn over_ranks(folder: &Path, alone: &[(&str, String, Vec<&str>)]) {
     }
 }
 
-/// How many warnings there are: none of first peaks, which are below their plan where lessons do not fill a rank's sample.
+/// Counts the warnings. Peaks below the plan, when lessons do not fill a rank's sample, give none.
 pub fn warned(heard: &str) -> usize {
     heard.lines().filter(|line| line.contains("warning: ")).count()
 }
 
-/// What a plan is of, and what is refused.
+/// Subjects of plans, and refusals.
 fn plans_and_refusals(folder: &Path, lessons: &str) {
-    // A plan is of the one that needs most, with the other in memory.
+    // The plan covers the adapter that needs most, with the other in memory.
     let peak = |job: &Job| plan(job, None).unwrap().draft(0).plan().unwrap().usage.peak_live;
     let most = planned(job(folder, "two.toml", "both", &[]).unwrap().loaded, &Silent).unwrap();
     let data = format!("data.paths={lessons}");

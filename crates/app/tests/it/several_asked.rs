@@ -1,4 +1,4 @@
-//! Several adapters in one run that ask other models, learn from rewards or have a time: each is still what it is alone, to the bit.
+//! Several adapters in one run with other models, rewards or a time limit: each still equals its own run, bit for bit.
 
 use std::borrow::Cow;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::policy::{bits, prepare};
 use crate::policy_mesh::{Length, SMALL, family, rolled, writer};
 use crate::several::warned;
 
-/// Two adapters in the tables of a recipe, each with lines of its own.
+/// Returns a recipe with two adapters in tables, each with its own lines.
 fn tables(common: &str, folder: &Path, [first, second]: [(&str, &str); 2]) -> String {
     let one = |name: &str, (rows, more): (&str, &str)| {
         let path = folder.join(rows).display().to_string();
@@ -35,7 +35,7 @@ fn tables(common: &str, folder: &Path, [first, second]: [(&str, &str); 2]) -> St
     )
 }
 
-/// The job of a recipe file over the model of `small`.
+/// Makes the job of a recipe file over the model of `small`.
 fn job(folder: &Path, (recipe, out): (&str, &str), more: &[String]) -> Job {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut settings = vec![format!("model.from={}", at("run")), format!("run.out={}", at(out))];
@@ -56,14 +56,14 @@ fn texts(settings: &[&str]) -> Vec<String> {
     settings.iter().map(ToString::to_string).collect()
 }
 
-/// Bits of all steps in a folder.
+/// Returns the bits of all steps in a folder.
 fn steps(folder: &Path) -> Vec<String> {
     let events = read_events(folder.join("metrics.jsonl")).unwrap();
     let steps = events.iter().filter(|event| event["event"] == "step");
     steps.map(|step| format!("{} {} {}", step["step"], step["loss_bits"], step["grad_norm"])).collect()
 }
 
-/// Trains both adapters of `two.toml` and each alone by `one.toml`: the same steps, and no warning of their peaks.
+/// Trains both adapters of `two.toml`, and each alone by `one.toml`: the steps are equal, and no peak gives a warning.
 fn as_alone(folder: &Path, what: &str, common: &[String], alone: [Vec<String>; 2]) {
     let heard = Heard::default();
     let both = job(folder, ("two.toml", &format!("both {what}")), common);
@@ -82,7 +82,7 @@ fn as_alone(folder: &Path, what: &str, common: &[String], alone: [Vec<String>; 2
     }
 }
 
-/// A base with two heads of keys, and a wider model of the same tokenizer.
+/// Makes a base with two key heads, and a wider model with the same tokenizer.
 fn models(folder: &Path) -> String {
     let plain = ["eval.enabled=false", "model.precision=f32", "model.kv_heads=2"];
     train(&crate::small(folder, &plain), &Order::default(), &Silent).unwrap();
@@ -105,7 +105,7 @@ const LESSONS: [&str; 7] = [
     "stage.0.steps=4",
 ];
 
-/// What the second of the two differs in.
+/// Settings of the second adapter.
 const DORA: &str = "method = \"dora\"\ntargets = [\"q_proj\", \"down_proj\"]";
 
 #[test]
@@ -159,11 +159,11 @@ fn adapters_share_a_teacher_and_a_copy() {
     recipes("dpo", rows);
     let common = [texts(&LESSONS), texts(&["objective.reference=copy"])].concat();
     as_alone(folder, "compared", &common, alone(rows));
-    // Each has the head that its reward model has alone.
+    // Each has the head of its own reward model.
     recipes("reward", rows);
     as_alone(folder, "judges", &texts(&LESSONS), alone(rows));
     recipes("dpo", rows);
-    // The teacher is in memory once: of both it needs no more than what the second adapter takes besides.
+    // The teacher is in memory once: both adapters together need only the second one's own memory in addition.
     let loaded =
         |more: &[&str]| job(folder, ("two.toml", "plan"), &[texts(&LESSONS), texts(more)].concat()).loaded;
     let peak = |job: &Job| plan(job, None).unwrap().draft(0).plan().unwrap().usage.peak_live;
@@ -185,7 +185,7 @@ fn adapters_have_a_time_together() {
     fs::write(folder.join("two.toml"), two).unwrap();
     let more = ["stage.0.steps=none", "run.minutes=0.05", "machine.fault=\"term rank 0 at step 6\""];
     let timed = job(folder, ("two.toml", "timed"), &[texts(&LESSONS), texts(&more)].concat());
-    // Both are asked to stop once, after their first steps, and go on with the number of steps that was decided.
+    // Both are asked to stop once, after their first steps, and resume with the number of steps that was decided.
     let ends: Vec<Outcome> =
         (0..4).map(|_| train(&timed, &Order::default(), &Silent).unwrap().outcome).collect();
     assert_eq!((ends[0], ends[3]), (Outcome::Interrupted, Outcome::Finished), "{ends:?}");
@@ -198,7 +198,7 @@ fn adapters_have_a_time_together() {
     }
 }
 
-/// What two adapters with prompts and rewards of their own have in common, and what each has alone.
+/// Returns the common settings of two adapters with their own prompts and rewards, and the settings of each alone.
 fn of_rewards(folder: &Path, short: &str) -> (Vec<String>, [(&'static str, Vec<String>); 2]) {
     prepare(folder);
     let rows: String = (0..9).map(|n| format!("{{\"prompt\": \"Say {n}:\"}}\n")).collect();
@@ -231,10 +231,10 @@ fn of_rewards(folder: &Path, short: &str) -> (Vec<String>, [(&'static str, Vec<S
     (small, [("first", vec![prompts, first]), ("second", [vec![other, second], dora].concat())])
 }
 
-/// What length is worth.
+/// A reward for short answers.
 const SHORT: &str = "[[reward]]\nname = \"short\"\nrule = \"length\"\nmax_tokens = 4\n";
 
-/// Each has the answers and steps that it has alone, and its tensors.
+/// Each adapter has the answers, steps and tensors of its own run.
 fn answer_as_alone(folder: &Path, what: &str, common: &[String], alone: &[(&str, Vec<String>); 2]) {
     let both = job(folder, ("two.toml", &format!("both {what}")), common);
     let heard = Heard::default();
@@ -253,7 +253,7 @@ fn answer_as_alone(folder: &Path, what: &str, common: &[String], alone: &[(&str,
     }
 }
 
-/// Interrupted at a step of each, in the midst of a rollout, and gone on with, each has the bits of the run of this name.
+/// Interrupted at a step of each adapter within a rollout and resumed, each has the bits of the run `whole`.
 fn go_on(folder: &Path, (what, whole): (&str, &str), common: &[String]) {
     let fault = texts(&["machine.fault=\"term rank 0 at step 3\""]);
     let cut = job(folder, ("two.toml", what), &[common, &fault].concat());
@@ -266,7 +266,7 @@ fn go_on(folder: &Path, (what, whole): (&str, &str), common: &[String]) {
     }
 }
 
-/// Each has prompts and rewards of its own, and the answers and steps that it has alone.
+/// Each adapter has its own prompts and rewards, and the answers and steps of its own run.
 #[test]
 fn adapters_learn_from_rewards_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn adapters_learn_from_rewards_of_their_own() {
     judges_are_planned(folder, &small, SHORT);
 }
 
-/// A value head of each is what it is alone, and planned for as well.
+/// Each adapter's value head equals that of its own run, and is included in the plan.
 #[test]
 fn adapters_have_value_heads_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -307,7 +307,7 @@ fn adapters_have_value_heads_of_their_own() {
     go_on(folder, ("cut", "both one"), &common);
 }
 
-/// A judge of the second is in memory while the first writes, and one that both ask is there once.
+/// A judge of the second adapter is in memory while the first generates, and a judge that both use is there once.
 fn judges_are_planned(folder: &Path, small: &[String], short: &str) {
     let judge = "[[reward]]\nname = \"j\"\nrule = \"judge\"\nmodel = \"run\"\nmax_tokens = 4\nextract = '<(\\d+)>'\n\
         template = \"{prompt} {answer}: \"\n";
@@ -331,7 +331,7 @@ fn judges_are_planned(folder: &Path, small: &[String], short: &str) {
     assert_eq!(train(&judged, &Order::default(), &Silent).unwrap().outcome, Outcome::Finished);
 }
 
-/// A plan of a rollout is the rollout next to the weights and the state of another adapter, to the byte.
+/// The planned peak of a rollout next to the weights and state of another adapter equals the measured one, to the byte.
 #[test]
 fn rollouts_of_adapters_need_what_is_planned() {
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);

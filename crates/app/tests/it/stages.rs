@@ -1,4 +1,4 @@
-//! Preferences within a pipeline.
+//! Preferences in a pipeline.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::Heard;
 
-/// A copy of the reference, and KTO's divergence over the whole step, are those of one rank; and a step takes no more than was planned.
+/// A copy of the reference, and KTO's divergence over the whole step, give the results of one rank; a step uses no more
+/// memory than planned.
 #[test]
 fn a_pipeline_compares_as_one_rank() {
     let folder = tempfile::tempdir().unwrap();
@@ -63,7 +64,7 @@ fn a_pipeline_compares_as_one_rank() {
             near(&a["loss"], &b["loss"]);
             names.iter().for_each(|name| near(&a["metrics"][name], &b["metrics"][name]));
         }
-        // Samples are not full, so a step may take less than was planned, and never more.
+        // Samples are not full, so a step may use less memory than planned, but never more.
         let stage = heard.lines().find_map(|line| line.strip_prefix("stage: ")).unwrap();
         let planned: u64 = stage.rsplit(' ').next().unwrap().parse().unwrap();
         let taken = found.iter().map(|step| step["pool_peak_bytes"].as_u64().unwrap()).max().unwrap();

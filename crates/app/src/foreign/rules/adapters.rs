@@ -1,4 +1,4 @@
-//! Keys of adapters, of weights that are trained, and of those in few bits.
+//! Keys of adapters, trained weights and quantization.
 
 use serde_json::Value;
 use toml_edit::Array;
@@ -7,7 +7,7 @@ use super::{Row, Said, on};
 use crate::foreign::draft::Draft;
 use crate::foreign::values::{flag, float, int, names, text};
 
-/// Of all files.
+/// Rules for all files.
 pub(in crate::foreign) const RULES: &[Row] = &[
     (&["adapter", "finetuning_type"], |draft, v| match text(v)? {
         "full" | "lora" | "dora" | "rslora" => Ok(()),
@@ -75,7 +75,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["loraplus_lr_ratio"], |draft, v| adapts(draft, "lr_ratio", float(v)?)),
     (&["lora_modules_to_save", "additional_target", "unfrozen_parameters"], |draft, v| {
         let list = names(v)?;
-        // axolotl's rows of a weight.
+        // axolotl selects rows of a weight with `[:`.
         let whole = list.iter().map(|name| name.split("[:").next().unwrap_or_default());
         draft.set("model.trained", whole.collect::<Array>());
         if list.iter().any(|name| name.contains("[:")) {
@@ -131,7 +131,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
 const ROUNDED_ADAPTER: &str =
     "an adapter leaves the model's weights as they are and is not rounded (precision.qat)";
 
-/// A key of the adapter; says nothing where none is trained, as in the other tools.
+/// Sets a key of the adapter; has no effect if none is trained, as in the other tools.
 fn adapts(draft: &mut Draft, key: &str, to: impl Into<toml_edit::Value>) -> Said {
     if draft.adapter.is_some() {
         draft.set(&format!("adapter.{key}"), to);
@@ -153,7 +153,7 @@ fn targets(draft: &mut Draft, value: &Value) -> Said {
             if list == ["all"] || list == ["all-linear"] {
                 return adapts(draft, "targets", "all-linear");
             }
-            // torchtune's name for it.
+            // torchtune's name for `o_proj`.
             let name = |name: &String| {
                 if name.starts_with("experts.") {
                     return format!("mlp.{name}");
@@ -166,7 +166,7 @@ fn targets(draft: &mut Draft, value: &Value) -> Said {
     }
 }
 
-/// A switch that goes with one method alone.
+/// Accepts a switch only with one method.
 fn only(draft: &Draft, value: &Value, method: &str, why: &str) -> Said {
     if flag(value)? && draft.adapter != Some(method) { Err(why.into()) } else { Ok(()) }
 }

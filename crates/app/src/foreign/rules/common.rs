@@ -1,4 +1,4 @@
-//! Keys that files have whatever they train.
+//! Keys common to all kinds of training.
 
 use serde_json::Value;
 use toml_edit::Array;
@@ -9,7 +9,7 @@ use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
 use crate::foreign::values::{flag, float, int, names, text};
 
-/// Of learning answers and texts.
+/// Keys for training on answers and texts.
 pub(in crate::foreign) const OF_ANSWERS: &[Row] = &[
     (&["loss_type"], |draft, v| match text(v)? {
         "nll" | "chunked_nll" => Ok(()),
@@ -49,7 +49,7 @@ pub(in crate::foreign) const OF_ANSWERS: &[Row] = &[
     }),
 ];
 
-/// Keys of the same meaning, and what their values say.
+/// Groups of keys with the same meaning, and the rules that read them.
 pub(in crate::foreign) const RULES: &[Row] = &[
     (&["base_model_path", "model"], |draft, v| text(v).map(|v| draft.set("model.from", v))),
     (&["base_model", "model_name_or_path", "checkpointer.checkpoint_dir"], |draft, v| {
@@ -161,7 +161,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         _ => Err("is a number of rows; data.held_out_share is a fraction of them".into()),
     }),
     (&["dataset_val.split"], |draft, v| {
-        // train[95%:]
+        // A split like train[95%:].
         let from =
             text(v)?.split_once('[').and_then(|(_, range)| range.strip_suffix("%:]")?.parse::<f64>().ok());
         let Some(from) = from else { return Err("data.held_out_share is a fraction of the rows".into()) };
@@ -178,7 +178,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         }
         Ok(())
     }),
-    // Transformers draws rows in random order whether they were shuffled before that or not.
+    // Transformers draws rows in random order, whether or not they were shuffled before.
     (&["shuffle_dataset"], |_, v| flag(v).map(drop)),
     (&["truncation_mode"], |draft, v| match text(v)? {
         mode @ ("keep_start" | "keep_end") => {
@@ -306,7 +306,7 @@ fn decays(draft: &mut Draft, name: &str) -> Said {
     Ok(())
 }
 
-/// axolotl's list of data sets.
+/// Reads axolotl's list of data sets.
 fn datasets(draft: &mut Draft, value: &Value) -> Said {
     let one = std::slice::from_ref(value);
     let sets = match value {
@@ -350,7 +350,7 @@ fn datasets(draft: &mut Draft, value: &Value) -> Said {
     paths(draft, files)
 }
 
-/// What an entry of axolotl's list asks for that a recipe does not.
+/// Records the settings of an entry in axolotl's list that cannot be translated.
 fn unsaid_of(draft: &mut Draft, at: usize, set: &Value) {
     let kind = set["type"].as_str().unwrap_or_default();
     let roles = set["roles_to_train"].as_array();
@@ -385,7 +385,7 @@ fn unsaid_of(draft: &mut Draft, at: usize, set: &Value) {
     }
 }
 
-/// Files of rows, or the names of data sets, which are none.
+/// Adds the files of rows; names of data sets on a hub are refused.
 fn paths(draft: &mut Draft, names: Vec<String>) -> Said {
     let (files, others): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| is_file(name));
     draft.paths.extend(files);

@@ -1,6 +1,7 @@
-//! What other tools do where a file says nothing, as far as the shipped recipes do something else.
+//! Defaults of other tools, where they differ from those of the shipped recipes.
 //!
-//! Sources: the arguments of TRL 1.16 and Transformers 5, LLaMA-Factory's and axolotl's schemas, torchtune's and PyTorch's signatures.
+//! Sources: the arguments of TRL 1.16 and Transformers 5, LLaMA-Factory's and axolotl's schemas, torchtune's and
+//! PyTorch's signatures.
 
 use toml_edit::Array;
 
@@ -9,7 +10,7 @@ use crate::foreign::draft::{Draft, axolotl_steps};
 use crate::foreign::kind::Kind;
 use crate::foreign::tool::Tool;
 
-/// Fills in what was not said.
+/// Fills in the tool's defaults for settings that the file left out.
 pub(in crate::foreign) fn fill(draft: &mut Draft) {
     match draft.tool {
         Tool::Trl | Tool::LlamaFactory => {
@@ -47,7 +48,7 @@ pub(in crate::foreign) fn fill(draft: &mut Draft) {
     method(draft);
 }
 
-/// axolotl's warm-up: three of a hundred steps, and a hundred at most.
+/// Sets axolotl's default warm-up: 3 % of the steps, at most 100.
 fn warm_up(draft: &mut Draft) {
     draft.at = "warmup_ratio".into();
     match draft.all_steps() {
@@ -56,7 +57,7 @@ fn warm_up(draft: &mut Draft) {
     }
 }
 
-/// The rate of a trainer's arguments.
+/// Returns the default learning rate of a trainer.
 fn rate(tool: Tool, kind: Kind) -> f64 {
     match (tool, kind) {
         (Tool::LlamaFactory, _) => 5e-5,
@@ -67,7 +68,7 @@ fn rate(tool: Tool, kind: Kind) -> f64 {
     }
 }
 
-/// The adapter of a tool.
+/// Fills in the tool's adapter defaults.
 fn adapter(draft: &mut Draft) {
     match draft.tool {
         Tool::Trl => {
@@ -81,7 +82,7 @@ fn adapter(draft: &mut Draft) {
             }
             draft.at = "lora_target_modules".into();
             if draft.targets.is_empty() {
-                // PEFT's own of most families.
+                // PEFT's default for most families.
                 draft.default("adapter.targets", Array::from_iter(["q_proj", "v_proj"]));
             }
         }
@@ -102,7 +103,7 @@ fn adapter(draft: &mut Draft) {
     }
 }
 
-/// Samples and micro batches.
+/// Sets the length and packing of samples, and the micro-batches.
 fn samples(draft: &mut Draft) {
     let (rows, accumulated) = (draft.rows.unwrap_or(1).max(1), draft.accumulated.unwrap_or(1).max(1));
     let tokens = draft.tokens.or(match draft.tool {
@@ -117,11 +118,11 @@ fn samples(draft: &mut Draft) {
     }
     draft.at = "max_length".into();
     if let Some(tokens) = tokens {
-        // Both answers of a row are in one sample.
+        // A sample has both answers of a row.
         let times = if draft.kind.has_pairs() { 2 } else { 1 };
         draft.set("stage.0.seq_tokens", (times * tokens) as i64);
     } else if draft.kind != Kind::Text {
-        // torchtune cuts nothing then.
+        // torchtune then does not truncate.
         draft.at = "tokenizer.max_seq_len".into();
         draft.default("data.truncation", "error");
         draft.unsaid(
@@ -132,7 +133,7 @@ fn samples(draft: &mut Draft) {
     }
     draft.at = "val_set_size".into();
     if draft.kind != Kind::Text && !draft.has("data.held_out_paths") {
-        // All rows are learned there, and none is left to measure.
+        // These tools train on all rows by default and hold none out.
         draft.default("data.held_out_share", 0.0);
     }
     if draft.is_zero("data.held_out_share") {
@@ -142,13 +143,13 @@ fn samples(draft: &mut Draft) {
     let packing = match draft.kind {
         Kind::Text => "cut",
         _ if draft.packed && draft.wrapped => "cut",
-        // Rows side by side in a sample that is full, or a row of its own length a sample.
+        // `best_fit` fills a sample with whole rows; `single` gives each row a sample of its own length.
         _ if draft.packed => "best_fit",
         _ => "single",
     };
     draft.set("stage.0.packing", packing);
     if draft.kind == Kind::Kto {
-        // Mismatched answers and the mean of their divergence are of a micro batch there.
+        // In TRL, mismatched answers and the mean of their divergence are per micro-batch.
         draft.set("stage.0.samples_per_micro_batch", rows as i64);
         draft.set("stage.0.micro_batches", accumulated as i64);
         draft.set("objective.mismatched_rows", rows.max(2) as i64);
@@ -158,7 +159,7 @@ fn samples(draft: &mut Draft) {
     }
 }
 
-/// What is minimised.
+/// Sets the objective.
 fn method(draft: &mut Draft) {
     let trl = matches!(draft.tool, Tool::Trl | Tool::Axolotl);
     match draft.kind {
@@ -184,7 +185,7 @@ fn method(draft: &mut Draft) {
         }
         Kind::Grpo if trl => draft.default("rl.importance_sampling_mode", "sequence_mask"),
         Kind::Grpo => {
-            // torchtune's: a mean over answers.
+            // torchtune's loss is a mean over answers.
             draft.set("rl.loss", "grpo");
             draft.set("rl.kl_corrected", false);
         }

@@ -1,16 +1,16 @@
-//! Keys of files in which a student learns from a teacher.
+//! Keys of distillation from a teacher.
 
 use super::{Row, on};
 use crate::foreign::values::{flag, float, text};
 
-/// Of distillation.
+/// Rules for distillation.
 pub(in crate::foreign) const RULES: &[Row] = &[
     (&["teacher_model_name_or_path", "teacher_checkpointer.checkpoint_dir"], |draft, v| {
         text(v).map(|v| draft.set("objective.teacher", v))
     }),
     (&["teacher_model_revision"], |_, _| Err("a teacher is a folder (objective.teacher)".into())),
     (&["temperature"], |draft, v| float(v).map(|v| draft.set("objective.temperature", v))),
-    // From the teacher's divergence at 0 to the student's at 1.
+    // Interpolates from the forward divergence at 0 to the reverse one at 1.
     (&["beta"], |draft, v| {
         let beta = float(v)?;
         let loss = match beta {

@@ -1,25 +1,26 @@
-//! Keys of other tools that change nothing here, and beginnings of those that cannot be said; lists are words with spaces between.
+//! Keys of other tools that have no effect here, and prefixes of those that cannot be translated; the lists are words
+//! separated by spaces.
 
 use serde_json::Value;
 
-/// Keys that change nothing here: Fathom does so by itself, or has no choice where the other tool has one.
+/// Keys without effect here: Fathom always does so, or offers no choice where the other tool has one.
 const IMPLIED: &[&str] = &[
-    // Models and tokenizers come from the folder alone, and no code from it is run.
+    // Models and tokenizers come from the folder alone, and no code in it is run.
     "base_model_config model_type tokenizer_type tokenizer_config trust_remote_code use_fast_tokenizer \
      tokenizer._component_ tokenizer.path tokenizer.merges_file tokenizer.prompt_template checkpointer._component_ \
      checkpointer.checkpoint_files checkpointer.model_type checkpointer.recipe_checkpoint is_llama_derived_model \
      is_mistral_derived_model is_qwen_derived_model strict",
-    // Attention, losses and kernels have one form.
+    // Attention, losses and kernels have one implementation.
     "flash_attention flash_attn attn_implementation xformers_attention sdp_attention eager_attention s2_attention \
      torch_compile compile use_liger_kernel use_liger_loss enable_liger_kernel plugins liger_rope liger_rms_norm \
      liger_swiglu liger_glu_activation liger_layer_norm liger_fused_linear_cross_entropy unsloth_cross_entropy_loss \
      loss.num_output_chunks tf32 cuda_graphs optimizer.fused lora_mlp_kernel lora_qkv_kernel lora_o_kernel \
      cudnn_deterministic_mode device accelerator_config ddp_timeout ddp_find_unused_parameters \
      gradient_checkpointing_kwargs.use_reentrant clip_grad_norm_foreach optimizer_in_bwd",
-    // Padding does not exist: samples are packed streams.
+    // There is no padding: samples are packed streams.
     "pad_to_sequence_len group_by_length eval_sample_packing pad_to_multiple_of padding_free neat_packing \
      remove_unused_columns dataset.split sample_packing_eff_est",
-    // Logs and reports are always written, preprocessing is kept and verified.
+    // Logs and reports are always written; preprocessed data is kept and verified.
     "logging_steps logging_dir logging_strategy log_every_n_steps log_level log_peak_memory_stats plot_loss \
      overwrite_output_dir overwrite_cache preprocessing_num_workers dataset_prepared_path dataset_num_proc \
      dataset_processes dataloader_num_workers dataloader_pin_memory \
@@ -27,7 +28,7 @@ const IMPLIED: &[&str] = &[
      include_num_input_tokens_seen local_rank debug include_tokens_per_second run_name \
      profiler._component_ profiler.enabled checkpointer.output_dir per_device_eval_batch_size eval_batch_size \
      bnb_4bit_compute_dtype task_type lora_task_type lora_fan_in_fan_out adapter_init generate_during_eval",
-    // Words of other tools' own classes and files.
+    // Names of other tools' own classes and files.
     "model_class processor_type model_init_kwargs.torch_dtype model_init_kwargs.dtype tokenizer_use_fast tokenizer_legacy \
      tokenizer_use_mistral_common tokenizer.vocab_path tokenizer.merges_path tokenizer.special_tokens_path cls_model_config \
      low_cpu_mem_usage low_cpu_ram device_map torchdistx_path torch_compile_mode torch_compile_backend use_kernels \
@@ -47,20 +48,20 @@ const IMPLIED: &[&str] = &[
      forward_batch_size init_config.name",
 ];
 
-/// The same of all keys with such a beginning.
+/// Prefixes of keys without effect here.
 const IMPLIED_UNDER: &[&str] = &["profiler. vllm_ vllm. use_vllm liger_ kernel_config. \
      flash_attn_ flex_attn_ gradient_checkpointing_kwargs. accelerator_config. tokenizer_config. \
      checkpointer.checkpoint_files. tensor_parallel_plan. fsdp_ fsdp. ds_ policy_model. reward_and_value_model. \
      model.vocab_size model.num_ model.embed_dim model.max_seq_len model.attn_dropout model.norm_eps model.intermediate_dim \
      teacher_model. dataloader."];
 
-/// The same of all keys with such an end: folders and forms of checkpoints besides the policy's.
+/// Suffixes of keys without effect here: folders and formats of checkpoints other than the policy's.
 const IMPLIED_ENDS: &[&str] = &[
     "checkpointer._component_ checkpointer.checkpoint_files checkpointer.recipe_checkpoint checkpointer.output_dir \
      checkpointer.model_type checkpoint_files.filename_format checkpoint_files.max_filename",
 ];
 
-/// Keys of which these values change nothing here, and why others are not said.
+/// Keys with the values that have no effect here, and the reason for other values.
 const ONLY: &[(&str, &[&str], &str)] = &[
     ("train_on_eos", &["turn"], "the end of each turn that is learned is learned"),
     ("roles_to_train", &["assistant", "gpt", "model"], "the model's own words are learned"),
@@ -74,7 +75,8 @@ const ONLY: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// Why a value of a key that has no rule is not said, if there are values of it that change nothing; none for one of these.
+/// Returns the reason why a value of a key in [`ONLY`] cannot be translated, or `Some(None)` for a value without
+/// effect; `None` for other keys.
 pub(in crate::foreign) fn only(key: &str, value: &Value) -> Option<Option<&'static str>> {
     let (_, values, why) = ONLY.iter().find(|(name, ..)| *name == key)?;
     let given = match value {
@@ -86,7 +88,7 @@ pub(in crate::foreign) fn only(key: &str, value: &Value) -> Option<Option<&'stat
     Some((!given.iter().all(known)).then_some(why))
 }
 
-/// Beginnings of keys with one reason why they are not said.
+/// Prefixes of keys that cannot be translated, with the reason.
 const UNSAID_UNDER: &[(&str, &str)] = &[
     ("dataset_exact_deduplication", "rows are learned as they are; leave copies out of the file"),
     ("special_tokens.pad_token", PADDING),
@@ -161,7 +163,7 @@ const OPTIMIZER: &str = "is of an optimizer that has no equal here; AdamW was ke
 const KTRANSFORMERS: &str = "is of KTransformers, which has no equal here";
 const WORKERS: &str = "one process writes answers and learns from them (rl.behind = 1 does both at once)";
 
-/// A key that changes nothing here.
+/// Returns whether a key has no effect here.
 pub(in crate::foreign) fn is_implied(key: &str) -> bool {
     let any = |lists: &[&str], is: fn(&str, &str) -> bool| {
         lists.iter().flat_map(|list| list.split_whitespace()).any(|word| is(key, word))
@@ -171,7 +173,8 @@ pub(in crate::foreign) fn is_implied(key: &str) -> bool {
         || any(IMPLIED_ENDS, |key, end| key.ends_with(end))
 }
 
-/// Why a key that has no rule is not said, and the name that it is listed under: that of its table where all of it has one reason.
+/// Returns the name under which a key without a rule is listed (its table's, if one reason covers all of the table),
+/// and the reason why it cannot be translated.
 pub(in crate::foreign) fn reason(key: &str) -> (&str, String) {
     match UNSAID_UNDER.iter().find(|(start, _)| key.starts_with(start)) {
         Some((start, why)) if start.ends_with('.') && *start != "special_tokens." => {

@@ -1,4 +1,4 @@
-//! Keys of number types, of memory, of ranks and of checkpoints.
+//! Keys of number types, memory, ranks and checkpoints.
 
 use serde_json::Value;
 use toml_edit::Array;
@@ -8,7 +8,7 @@ use crate::foreign::draft::Draft;
 use crate::foreign::tool::Tool;
 use crate::foreign::values::{flag, float, int, names, text};
 
-/// Of all files.
+/// Rules for all files.
 pub(in crate::foreign) const RULES: &[Row] = &[
     (&["bf16", "pure_bf16", "bfloat16"], |draft, v| {
         draft.set("model.precision", if *v == Value::Bool(false) { "f32" } else { "bf16" });
@@ -20,7 +20,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
             draft.set("model.precision", "bf16");
             Ok(())
         }
-        // TRL loads in this type and computes in bf16.
+        // TRL loads weights in this type and computes in bf16.
         "fp32" | "float32" if draft.tool == Tool::Trl => Ok(()),
         "fp32" | "float32" => {
             draft.set("model.precision", "f32");

@@ -1,7 +1,8 @@
-//! What the keys of other tools say here.
+//! Rules that translate other tools' keys.
 //!
-//! Names that two tools share mean the same in both. Sources: axolotl's configuration reference, LLaMA-Factory's arguments, torchtune's
-//! shipped recipes, and the arguments of Transformers' and TRL's trainers and of PEFT's `LoraConfig`.
+//! A name that two tools share means the same in both. Sources: axolotl's configuration reference, LLaMA-Factory's
+//! arguments, torchtune's shipped recipes, and the arguments of Transformers' and TRL's trainers and of PEFT's
+//! `LoraConfig`.
 
 pub(super) mod adapters;
 pub(super) mod common;
@@ -18,14 +19,14 @@ use serde_json::Value;
 use super::draft::Draft;
 use super::values::flag;
 
-/// Whether a value could be said; the reason if not.
+/// Success, or the reason why a value cannot be translated.
 pub(super) type Said = Result<(), String>;
-/// What a value of a key says.
+/// Applies a value of a key to the draft.
 pub(super) type Rule = fn(&mut Draft, &Value) -> Said;
-/// Keys of the same meaning, and what their values say.
+/// Keys with the same meaning, and the rule that reads their values.
 pub(super) type Row = (&'static [&'static str], Rule);
 
-/// Keys whose `false` or `null` says something.
+/// Keys for which `false` or `null` has a meaning.
 pub(super) const MEANS_OFF: &[&str] = &[
     "bf16",
     "completion_only_loss",
@@ -40,15 +41,15 @@ pub(super) const MEANS_OFF: &[&str] = &[
     "vllm_importance_sampling_clip_max",
 ];
 
-/// Names of tables that other tools put a key into which means the same outside.
+/// Tables of other tools whose keys mean the same outside the table.
 const TABLES: &[&str] = &["trl.", "training.", "peft_config.", "quant_config."];
 
-/// A key without its table.
+/// Returns a key without its table.
 pub(super) fn bare(key: &str) -> &str {
     TABLES.iter().find_map(|table| key.strip_prefix(table)).unwrap_or(key)
 }
 
-/// Does something where a value is true.
+/// Calls `then` if a value is true.
 fn on(value: &Value, then: impl FnOnce()) -> Said {
     flag(value).map(|on| {
         if on {

@@ -1,4 +1,4 @@
-//! Keys of files that learn from rewards of answers that the model writes.
+//! Keys of training on rewards for generated answers.
 
 use serde_json::Value;
 
@@ -8,14 +8,14 @@ use crate::foreign::kind::Kind;
 use crate::foreign::tool::Tool;
 use crate::foreign::values::{flag, float, int, text};
 
-/// Of GRPO, RLOO and PPO.
+/// Rules for GRPO, RLOO and PPO.
 pub(in crate::foreign) const RULES: &[Row] = &[
-    // axolotl's GRPO with rewards that are normalised alone.
+    // axolotl's GRPO with each reward normalised separately.
     (&["rl"], |draft, v| {
         draft.rollout.each |= text(v)? == "gdpo";
         Ok(())
     }),
-    // The loss, whose name two keys say together ([`settle`]).
+    // Two keys together determine the loss ([`settle`]).
     (&["loss_type"], |draft, v| text(v).map(|v| draft.rollout.loss = Some(v.to_string()))),
     (&["importance_sampling_level"], |draft, v| match text(v)? {
         level @ ("token" | "sequence") => {
@@ -34,7 +34,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
         }
         other => Err(format!("`{other}` is none of k1, k2 and k3 (rl.kl)")),
     }),
-    // Advantages, which two keys say together.
+    // Two keys together determine the advantages.
     (&["scale_rewards"], |draft, v| {
         draft.rollout.scale = match v {
             Value::Bool(true) => Some("trl"),
@@ -72,7 +72,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["generation_batch_size"], |draft, v| int(v).map(|v| draft.rollout.batch = Some(v))),
     (&["steps_per_generation"], |draft, v| int(v).map(|v| draft.rollout.steps = Some(v))),
     (&["inference.batch_size"], |draft, v| int(v).map(|v| draft.rollout.prompts = Some(v))),
-    // torchtune's PPO counts answers of a rollout and of a step of it.
+    // torchtune's PPO counts answers per rollout and per step.
     (&["ppo_batch_size"], |draft, v| {
         draft.rollout.batch = draft.rows;
         int(v).map(|v| draft.rows = Some(v))
@@ -103,7 +103,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["top_p"], |draft, v| float(v).map(|v| draft.set("rl.top_p", v))),
     (&["top_k", "inference.top_k"], |draft, v| {
         match v.as_i64() {
-            // All tokens, as vLLM has it.
+            // All tokens, as in vLLM.
             Some(-1) => {}
             _ => draft.set("rl.top_k", int(v)? as i64),
         }
@@ -196,7 +196,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["policy_model._component_", "reward_and_value_model._component_"], |_, _| Ok(())),
 ];
 
-/// What several keys say together, and what the other tool's classes do where the file says nothing.
+/// Settles what several keys determine together, and fills in the other tool's defaults.
 pub(in crate::foreign) fn settle(draft: &mut Draft) {
     loss(draft);
     if draft.kind == Kind::Grpo {
@@ -206,7 +206,7 @@ pub(in crate::foreign) fn settle(draft: &mut Draft) {
     }
     let tokens = draft.rollout.answer_tokens.unwrap_or(512);
     draft.default("rl.max_answer_tokens", tokens as i64);
-    // Prompts are not cut; those that do not fit are refused when they are read.
+    // Prompts are not truncated; those that do not fit are refused when they are read.
     let prompt = draft.rollout.prompt_tokens.unwrap_or(512);
     let whole = draft.tokens.filter(|whole| *whole > tokens).unwrap_or(prompt + tokens);
     draft.set("stage.0.seq_tokens", whole as i64);
@@ -237,8 +237,8 @@ fn loss(draft: &mut Draft) {
     }
 }
 
-/// Prompts and answers of a rollout and steps that are made of it. The other tools count rows for each of their processes; here there is
-/// one.
+/// Sets the prompts and answers of a rollout, and the steps made from it. The other tools count rows per process; here
+/// there is one process.
 fn rollouts(draft: &mut Draft) {
     let own = match draft.kind {
         Kind::Grpo => 8,
@@ -248,7 +248,7 @@ fn rollouts(draft: &mut Draft) {
     let answers = draft.rollout.answers.unwrap_or(own).max(1);
     draft.set("rl.answers", answers as i64);
     if (draft.tool, draft.kind, draft.rollout.prompts) == (Tool::Torchtune, Kind::Grpo, None) {
-        // Its batches count prompts, and a rollout is one step.
+        // Its batches count prompts, and each rollout is one step.
         draft.rollout.prompts = draft.rows;
         draft.rows = draft.rows.map(|prompts| prompts * answers);
     }
@@ -259,7 +259,7 @@ fn rollouts(draft: &mut Draft) {
         (None, Some(prompts)) => prompts * answers,
         (None, None) => rows * draft.rollout.steps.unwrap_or(accumulated),
     };
-    // Rollouts smaller than a step are of the same weights: one as large as the step.
+    // Rollouts smaller than a step would all use the same weights, so one as large as the step replaces them.
     let batch = batch.max(step);
     let mut prompts = batch / answers;
     if batch % answers != 0 {
@@ -277,7 +277,7 @@ fn rollouts(draft: &mut Draft) {
     draft.set("rl.epochs", epochs as i64);
     draft.set("stage.0.samples_per_micro_batch", rows.max(1) as i64);
     if let Some(count) = draft.rollout.count {
-        // torchtune's PPO counts answers, its GRPO rollouts.
+        // torchtune's PPO counts answers; its GRPO counts rollouts.
         let rollouts = if draft.kind == Kind::Ppo { count / batch } else { count };
         draft.steps = Some((rollouts * minibatches * epochs).max(1));
     }

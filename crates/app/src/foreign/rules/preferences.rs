@@ -1,4 +1,4 @@
-//! Keys of files that learn from answers that are compared or judged.
+//! Keys of training on answers that are compared or judged.
 
 use serde_json::Value;
 use toml_edit::Array;
@@ -8,10 +8,10 @@ use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
 use crate::foreign::values::{flag, float, int, names, text};
 
-/// Of pairs, and of answers that are wanted or not.
+/// Rules for pairs, and for desirable and undesirable answers.
 pub(in crate::foreign) const RULES: &[Row] = &[
     (&["loss_type", "pref_loss", "dpo_loss_type"], |draft, v| losses(draft, names(v)?)),
-    // axolotl's method that is a loss here.
+    // axolotl calls this loss a method.
     (&["rl"], |draft, v| match text(v)? {
         "ipo" => losses(draft, vec!["ipo".into()]),
         _ => Ok(()),
@@ -30,7 +30,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["beta", "rl_beta", "dpo_beta", "pref_beta", "kto_beta", "orpo_alpha", "loss.beta"], |draft, v| {
         float(v).map(|v| draft.set("objective.beta", v))
     }),
-    // torchtune's hinge loss divides its temperature; SimPO's is the margin.
+    // `gamma` is the temperature of torchtune's hinge loss, and the margin of its SimPO.
     (&["loss.gamma"], |draft, v| {
         let path = if draft.kind == Kind::Simpo { "objective.gamma" } else { "objective.beta" };
         float(v).map(|v| draft.set(path, v))
@@ -69,7 +69,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["rpo_alpha", "pref_ftx", "cpo_alpha"], |draft, v| {
         float(v).map(|v| draft.set("objective.sft_weight", v))
     }),
-    // The mean of two losses with such weights.
+    // The weighted mean of the two losses.
     (&["pref_bco_weight"], |draft, v| {
         let weight = float(v)?;
         if weight > 0.0 {
@@ -99,13 +99,13 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     (&["generate_during_eval", "is_encoder_decoder"], |_, _| Ok(())),
 ];
 
-/// Of reward models.
+/// Rules for reward models.
 pub(in crate::foreign) const OF_SCORES: &[Row] = &[
     (&["center_rewards_coefficient"], |draft, v| float(v).map(|v| draft.set("objective.center_rewards", v))),
     (&["loss_type"], |_, v| Err(format!("{v} is no loss of reward models; objective.loss names those"))),
     (&["num_labels"], |_, v| match int(v)? {
         1 => Ok(()),
-        // Right and wrong, of which a step has one score here.
+        // Right and wrong; here a step has a single score.
         2 => Ok(()),
         many => Err(format!("a reward model of {many} numbers learns ratings (objective.loss=regression)")),
     }),
@@ -114,9 +114,9 @@ pub(in crate::foreign) const OF_SCORES: &[Row] = &[
     (&["train_on_last_step_only"], |_, _| Err("every step that has a label is learned".into())),
 ];
 
-/// Losses by TRL's names, which are Fathom's.
+/// Sets the losses by TRL's names, which Fathom shares.
 fn losses(draft: &mut Draft, names: Vec<String>) -> Said {
-    // Methods that are losses elsewhere.
+    // Drops methods that other tools list as losses.
     let own = |name: &String| match draft.kind {
         Kind::Kto => name != "kto",
         Kind::Orpo => name != "orpo",

@@ -1,9 +1,9 @@
-//! Which rules a file is read by.
+//! Rules that apply to a file.
 
 use super::{Row, adapters, common, distill, machine, policy, preferences};
 use crate::foreign::kind::Kind;
 
-/// The keys that all kinds have, and its own, which come last.
+/// Returns the rules common to all kinds, followed by the kind's own.
 pub(in crate::foreign) fn of(kind: Kind) -> [&'static [Row]; 4] {
     [common::RULES, adapters::RULES, machine::RULES, own(kind)]
 }
@@ -18,7 +18,7 @@ fn own(kind: Kind) -> &'static [Row] {
     }
 }
 
-/// Whether some kind has a key.
+/// Returns whether some kind has a rule for a key.
 pub(in crate::foreign) fn any_has(key: &str) -> bool {
     [Kind::Answers, Kind::Dpo, Kind::Reward, Kind::Distill, Kind::Grpo]
         .iter()

@@ -1,4 +1,4 @@
-//! Files of other tools as recipes, as their own examples have them.
+//! Translation of other tools' files, on their own examples.
 
 mod preferences;
 mod rewards;
@@ -69,7 +69,7 @@ special_tokens:
     assert_eq!(recipe["data"]["paths"][0].as_str(), Some("rows.jsonl"));
 }
 
-/// What one method has and another has not is named, and so is what an entry of a list asks for.
+/// Settings of another method are listed as untranslated, and so are those of entries in a list of data sets.
 #[test]
 fn switches_of_two_methods_and_settings_of_one_file() {
     let (translated, recipe) = says(
@@ -206,17 +206,17 @@ fn warm_up_is_that_of_the_tool() {
     for (start, rest, said) in [
         (trl, "num_train_epochs: 2\nwarmup_ratio: 0.03", share("0.03")),
         (trl, "max_steps: 200\nwarmup_steps: 0.03", share("0.03")),
-        // Steps go before a share.
+        // A number of steps has precedence over a share.
         (trl, "max_steps: 200\nwarmup_steps: 7\nwarmup_ratio: 0.03", steps("7")),
         (trl, "max_steps: 200\nwarmup_steps: 0\nwarmup_ratio: 0.03", share("0.03")),
         (trl, "num_generations: 4\nwarmup_ratio: 0.1", share("0.1")),
         (trl, "max_steps: 200", None),
-        // What is rounded down there is written as steps, where they are known.
+        // axolotl rounds a share down, so it becomes a number of steps if the total is known.
         (axolotl, "max_steps: 199\nwarmup_ratio: 0.1", steps("19")),
         (axolotl, "max_steps: 199\nwarmup_ratio: 0.01", steps("2")),
         (axolotl, "num_epochs: 2\nwarmup_ratio: 0.1", share("0.1")),
         (axolotl, "max_steps: 200\nwarmup_steps: 0\nwarmup_ratio: 0.1", steps("0")),
-        // And without a word there is some.
+        // The default is some warm-up.
         (axolotl, "max_steps: 200", steps("6")),
         (axolotl, "max_steps: 9000", steps("100")),
         (axolotl, "num_epochs: 2", share("0.03")),
@@ -241,7 +241,7 @@ fn warm_up_is_that_of_the_tool() {
     assert_eq!(unsaid(&translated), ["warmup_ratio"]);
 }
 
-/// The user's word goes before what keys suggest.
+/// A method given by name has precedence over what the keys suggest.
 #[test]
 fn a_method_by_name() {
     let named = |text: &str, method: &str| translate_as(text, method).unwrap();
@@ -261,7 +261,7 @@ fn a_method_by_name() {
         let recipe = translated.recipe.parse().unwrap();
         assert_eq!((translated.base, at(&recipe, path).as_str()), (base, value), "{method}");
     }
-    // A key of the other method is named.
+    // A key of the other method is listed as untranslated.
     let axolotl = named(
         "base_model: m\nmicro_batch_size: 8\nrl: dpo\nrl_beta: 0.3\nsimpo_gamma: 0.5\nmax_steps: 3\n",
         "grpo",
@@ -281,7 +281,7 @@ fn what_is_none_of_them_is_refused() {
     }
 }
 
-/// A value of a recipe by its path, as TOML has it.
+/// Returns the TOML of a value in a recipe, by path.
 fn at(recipe: &toml_edit::DocumentMut, path: &str) -> String {
     let mut item = recipe.as_item();
     for part in path.split('.') {
@@ -294,7 +294,7 @@ fn at(recipe: &toml_edit::DocumentMut, path: &str) -> String {
     item.to_string().trim().to_string()
 }
 
-/// A file, the recipe that it is written over, what keys of that say, and the keys that are named as not said.
+/// File, base recipe, expected values by path, and the keys that are listed as untranslated.
 type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
 fn cases(cases: &[Case<'_>]) {
@@ -308,7 +308,7 @@ fn cases(cases: &[Case<'_>]) {
     }
 }
 
-/// The lines of a file in the other order say the same.
+/// A file with its lines reversed gives the same translation.
 #[test]
 fn the_order_of_keys_does_not_matter() {
     let files = [
@@ -323,7 +323,7 @@ fn the_order_of_keys_does_not_matter() {
     }
 }
 
-/// Python closes brackets at any column.
+/// YAML readers in Python allow a closing bracket at any column.
 #[test]
 fn brackets_close_where_python_lets_them() {
     let (_, recipe) = says(

@@ -40,7 +40,7 @@ ref_model_mixup_alpha: 0.7\nref_model_sync_steps: 32\n",
             ],
             &[],
         ),
-        // A loss without a value that it needs, and one that does not exist.
+        // A loss that lacks a required value, and an unknown loss.
         (&file("loss_type: exo_pair\n"), "dpo", &[("objective.loss", "\"sigmoid\"")], &["loss_type"]),
         (&file("loss_type: made_up\nbeta: 0.3\n"), "dpo", &[("objective.beta", "0.3")], &["loss_type"]),
     ]);

@@ -1,4 +1,4 @@
-//! Learning from rewards.
+//! Training on rewards.
 
 use super::cases;
 
@@ -44,7 +44,7 @@ vllm_importance_sampling_mode: token_mask\nvllm_importance_sampling_clip_max: 2.
             ],
             &["reward_funcs", "reward_weights"],
         ),
-        // Nothing but a loss: TRL's own values.
+        // With only a loss given, TRL's defaults apply.
         (
             &grpo("loss_type: grpo\nimportance_sampling_level: sequence\n"),
             "grpo",
@@ -79,7 +79,7 @@ fn what_rewards_cannot_say_leaves_the_rest() {
     let start = "model_name_or_path: m\nmax_steps: 7\n";
     let grpo = |rest: &str| format!("{start}{rest}");
     cases(&[
-        // What there is not, and what a recipe refuses, leaves the rest as it is.
+        // An unsupported or refused value leaves the other settings intact.
         (
             &grpo(
                 "loss_type: vespo\nepsilon: -1\nmulti_objective_aggregation: normalize_then_sum\nmin_p: 0.1\nrepetition_penalty: 1.1\n",
@@ -94,7 +94,7 @@ fn what_rewards_cannot_say_leaves_the_rest() {
             &[("rl.loss", "\"rloo\""), ("rl.answers", "4"), ("rl.prompts", "2"), ("rl.beta", "0.05")],
             &["normalize_advantages"],
         ),
-        // Adapters drop nothing while they learn from rewards.
+        // Adapters have no dropout in training on rewards.
         (
             "model_name_or_path: m\nnum_generations: 8\nuse_peft: true\nlora_target_modules: all-linear\n",
             "grpo",
