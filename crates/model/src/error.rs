@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong with configurations and weight files.
+/// Errors of configurations and weight files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused to read, write or create a file.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried: `read`, `write`, `create`, `rename`.
+        /// The failed action: `read`, `write`, `create`, `rename`.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -65,7 +65,7 @@ impl Error {
         Error::Config { file: file.to_path_buf(), key: key.into(), what: what.into() }
     }
 
-    /// For `map_err` on a system call.
+    /// Builds the error for `map_err` on a system call.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         move |source| Error::Io { action, path: path.to_path_buf(), source }
     }
