@@ -45,11 +45,11 @@ pub(super) enum KvHeads {
 /// Default of `head_dim`.
 #[derive(Clone, Copy)]
 pub(super) enum HeadDim {
-    /// Hidden size over heads.
+    /// Hidden size divided by heads.
     Quotient,
-    /// A number.
+    /// A fixed number.
     Fixed(usize),
-    /// There is no such key; hidden size over heads.
+    /// No such key; hidden size divided by heads.
     NoKey,
 }
 
