@@ -52,7 +52,7 @@ impl Joined {
         if self.layout == Layout::Experts { self.shape[0] } else { 1 }
     }
 
-    /// Of experts all rows as they are stored: one linear, [experts x out, in].
+    /// Experts as one linear layer of all stored rows, [experts x out, in].
     fn below_each_other(&self) -> Option<Joined> {
         let [experts, inner, out] = self.shape[..] else { return None };
         let layout = Layout::Fours { group: layout::GROUP, scales: FourScales::PowersOfTwo };

@@ -153,7 +153,7 @@ impl Joined {
         }
     }
 
-    /// A column of a row of AWQ's words.
+    /// One code of AWQ's words.
     fn awq(&self, part: &[u8], row_of: usize, row: usize) -> u8 {
         (word(part, row_of * (self.shape[0] / 8) + row / 8) >> (4 * AWQ[row % 8]) & 15) as u8
     }

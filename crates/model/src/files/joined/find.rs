@@ -21,7 +21,7 @@ const LEFT_OUT: [&str; 6] =
 pub(in super::super) struct Found {
     /// By name.
     pub joined: BTreeMap<String, Joined>,
-    /// Tensors that lie under the name of what they are the codes of.
+    /// Codes stored under the name of the tensor itself.
     pub moved: Vec<String>,
     /// Tensors that are not read.
     pub left_out: Vec<String>,
