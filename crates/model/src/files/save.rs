@@ -29,7 +29,7 @@ pub struct SaveOptions {
 }
 
 impl SaveOptions {
-    /// Files of at most 5 GB, Transformers' former default.
+    /// Files of at most 5 GB, as Transformers writes them.
     pub fn new(dtype: DType) -> SaveOptions {
         SaveOptions { dtype, max_shard_bytes: 5_000_000_000 }
     }

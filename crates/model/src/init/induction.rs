@@ -10,9 +10,9 @@ use crate::spec::{QkNorm, Reach, Spec};
 
 use super::values::{Init, mix, normals};
 
-/// Pairs of columns whose biases find the token before, from the fastest on, at most.
+/// Most column pairs, fastest first, whose biases find the previous token.
 const FAST_PAIRS: usize = 8;
-/// What a head that finds the token before adds to the score of that token, by each of those pairs.
+/// Contribution of each of those pairs to the previous token's score.
 const BIAS_SCORE: f64 = 8.0;
 /// Factor of the usual weights where the circuit does not use them: next to biases, and in fast-rotating columns.
 const PROJECTED: f32 = 0.1;
