@@ -19,7 +19,7 @@ pub enum Linears {
     All,
     /// Attention's projections.
     Attention,
-    /// The MLP's.
+    /// The MLP's projections.
     Mlp,
 }
 

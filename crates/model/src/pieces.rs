@@ -194,7 +194,7 @@ pub struct Linear {
 /// A projection as a module in files; some rows of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinearPart {
-    /// Its name in files, as `model.layers.0.self_attn.q_proj`.
+    /// Name in files, such as `model.layers.0.self_attn.q_proj`.
     pub name: String,
     /// Runs of its rows in the file, each with its first row in the weight, in the weight's order.
     pub rows: Vec<(Range<usize>, usize)>,

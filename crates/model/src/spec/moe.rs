@@ -65,9 +65,9 @@ impl Moe {
 /// Most slots per expert, among those of one rank's tokens in a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// In even shares (Megatron's `moe_expert_capacity_factor`).
+    /// Multiple of an even share (Megatron's `moe_expert_capacity_factor`).
     pub factor: f32,
-    /// Which slots are dropped (Megatron's `moe_token_drop_policy`).
+    /// Choice of dropped slots (Megatron's `moe_token_drop_policy`).
     pub drops: Drops,
 }
 

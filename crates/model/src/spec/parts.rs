@@ -5,7 +5,7 @@ use fathom_tensor::Activation;
 /// Projections of a student's hidden states to the width of its teacher's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateProjections {
-    /// How many.
+    /// Number of projections.
     pub count: usize,
     /// The teacher's width.
     pub columns: usize,

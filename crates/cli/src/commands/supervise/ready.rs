@@ -1,4 +1,4 @@
-//! Whether a server still answers: a thread asks it, once a second.
+//! Polls a server once a second on a thread, to see whether it still answers.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Between two questions, and for an answer.
+/// Interval between requests, and time limit of an answer.
 const EACH: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Where to ask: `http://HOST:PORT/PATH`.
+/// Address of the health check: `http://HOST:PORT/PATH`.
 #[derive(Clone, Debug)]
 pub struct Address {
     host: String,
