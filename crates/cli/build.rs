@@ -18,8 +18,8 @@ fn main() {
     }
 }
 
-/// Whether a release is linked by the toolchain's own LLD, which folds identical functions: rustc uses it on this
-/// target unless another linker is requested, and distributions' toolchains may lack it.
+/// Returns whether a release is linked by the toolchain's own LLD, which folds identical functions: rustc uses it on
+/// this target unless another linker is requested, and distributions' toolchains may lack it.
 fn links_with_lld() -> Option<bool> {
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     let target = is("TARGET", "x86_64-unknown-linux-gnu") && is("HOST", "x86_64-unknown-linux-gnu");

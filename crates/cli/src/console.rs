@@ -61,12 +61,12 @@ pub fn set(quiet: bool, verbose: bool) {
     LEVEL.store(level, Ordering::Relaxed);
 }
 
-/// Whether only results, warnings and errors are printed.
+/// Returns whether only results, warnings and errors are printed.
 pub fn is_quiet() -> bool {
     LEVEL.load(Ordering::Relaxed) == QUIET
 }
 
-/// Whether every step and every source is printed.
+/// Returns whether every step and every source is printed.
 pub fn is_verbose() -> bool {
     LEVEL.load(Ordering::Relaxed) == VERBOSE
 }

@@ -43,7 +43,7 @@ fn hang_up(stop: &Arc<AtomicBool>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process ignores a signal, from its `/proc/PID/status`.
+/// Returns whether a process ignores a signal, from its `/proc/PID/status`.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

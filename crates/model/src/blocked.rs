@@ -123,7 +123,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Po
     found
 }
 
-/// Whether a run is bf16 with interleaved rows.
+/// Returns whether a run is bf16 with interleaved rows.
 fn is_numbers((format, _): &(BlockFormat, usize)) -> bool {
     *format == BlockFormat::Octets(ggml::Kind::Bf16)
 }

@@ -24,7 +24,7 @@ pub enum Error {
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem, and its remedy.
         what: String,
     },
     /// One tensor of a file is missing, superfluous or mis-shaped.
@@ -34,7 +34,7 @@ pub enum Error {
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong, and what to do.
+        /// The problem, and its remedy.
         what: String,
     },
     /// The disk behind weights failed.
@@ -47,7 +47,7 @@ pub enum Error {
         file: PathBuf,
         /// The key, dotted if nested.
         key: String,
-        /// What is wrong, and what to do.
+        /// The problem, and its remedy.
         what: String,
     },
 }

@@ -20,7 +20,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Whether a weight is shared with the base.
+    /// Returns whether a weight is shared with the base.
     pub fn shares(&self, weight: &WeightSpec<'_>) -> bool {
         weight.kind != Kind::Adapter && !(self.own_scores && weight.is_scores())
     }

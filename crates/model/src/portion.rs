@@ -45,7 +45,7 @@ pub(crate) fn sum_of_parts(device: &Device, parts: &Tensor) {
 }
 
 impl Portion {
-    /// Whether ranks split projections.
+    /// Returns whether ranks split projections.
     pub(crate) fn cuts_projections(&self) -> bool {
         self.tp > 1
     }
@@ -106,8 +106,8 @@ impl Portion {
         self.chunks.iter().cloned().flatten()
     }
 
-    /// Whether the rank has a weight of this layer, or of this module outside the layers. The last stage's copy of a
-    /// tied embedding is the head.
+    /// Returns whether the rank has a weight of this layer, or of this module outside the layers. The last stage's
+    /// copy of a tied embedding is the head.
     pub(crate) fn has(&self, layer: Option<usize>, module: Module, tied: bool) -> bool {
         match (layer, module) {
             (Some(layer), _) => self.chunks.iter().any(|chunk| chunk.contains(&layer)),
@@ -221,7 +221,7 @@ impl Cut<'_> {
         }
     }
 
-    /// Whether this is the first of the ranks with this part in its replica.
+    /// Returns whether this is the first of the ranks with this part in its replica.
     fn leads(self, portion: &Portion) -> bool {
         match self {
             Cut::Whole(_) => portion.tp_index == 0,
@@ -302,7 +302,7 @@ impl Shard {
         if self.vector { [1, rows] } else { [rows, self.cols.len()] }
     }
 
-    /// Whether other ranks have some of it.
+    /// Returns whether other ranks have some of it.
     pub fn is_parted(&self) -> bool {
         let rows: usize = self.rows.iter().map(Range::len).sum();
         rows < self.shape[0] || self.cols.len() < self.shape[1]

@@ -116,7 +116,7 @@ pub struct Frequencies {
 }
 
 impl RopeSpec {
-    /// Whether the frequencies depend on the length of the current sequence.
+    /// Returns whether the frequencies depend on the length of the current sequence.
     pub fn looks_at_length(&self) -> bool {
         matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::Longrope { .. })
     }

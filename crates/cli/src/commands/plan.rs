@@ -236,7 +236,7 @@ fn print(planned: &Planned<'_>) {
     figures.mesh.iter().for_each(plan_ranks::print);
 }
 
-/// Whether the stage fits, its needs and a step's duration, over all ranks and rollouts.
+/// Returns whether the stage fits, its needs and a step's duration, over all ranks and rollouts.
 fn answer(Planned { draft, figures }: &Planned<'_>) -> String {
     let plan = &figures.settled.plan;
     let kinds = figures.mesh.iter().flat_map(|mesh| mesh.kinds.iter().map(|kind| &kind.plan));

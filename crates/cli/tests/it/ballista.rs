@@ -35,7 +35,7 @@ struct Running(Child);
 
 impl Running {
     fn kill(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -120,7 +120,7 @@ fn args(engine: &[&str]) -> Vec<String> {
     fixed.iter().chain(engine).map(ToString::to_string).collect()
 }
 
-/// Whether a work folder holds results of a task.
+/// Returns whether a work folder holds results of a task.
 fn has_results(work: &Path) -> bool {
     let mut folders: Vec<PathBuf> = vec![work.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -26,7 +26,7 @@ fn shell(folder: &Path, line: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Whether Python compiles a line; true without a Python.
+/// Returns whether Python compiles a line; true without a Python.
 fn compiles(line: &str) -> bool {
     let Ok(mut python) = Command::new("python3")
         .args(["-c", "import sys; compile(sys.stdin.read(), 'hint', 'exec')"])

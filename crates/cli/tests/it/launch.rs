@@ -287,7 +287,7 @@ fn an_evicted_pod_lets_its_ranks_save() {
     fs::copy("/bin/sh", folder.path().join("fathom-pod")).unwrap();
     let rank = "trap 'echo saved > saved; exit 75' USR1; echo > started; while :; do sleep 0.02; done";
     fs::write(folder.path().join("sshd"), format!("./fathom-pod -c \"{rank}\"")).unwrap();
-    // As passed by the kubelet.
+    // The script that the kubelet passes on.
     let script = script
         .join("\n")
         .replace("$$", "$")

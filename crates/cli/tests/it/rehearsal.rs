@@ -181,7 +181,7 @@ fn memory_that_leaves_the_pretended_gpu_comes_back() {
     }
 }
 
-/// As in a sandbox whose driver claims memory for reserved addresses.
+/// Conditions of a sandbox whose driver claims memory for reserved addresses.
 #[test]
 fn a_pool_takes_its_budget_at_once_where_the_driver_refuses_parts() {
     let Some(bench) = Bench::new() else { return };

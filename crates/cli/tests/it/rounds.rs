@@ -45,7 +45,7 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     // The second round starts from the first one's model.
     let recipe = fs::read_to_string(at("spin/round-2/recipe.toml")).unwrap();
     assert!(recipe.contains("round-1/model"), "{recipe}");
-    // It trained on both rounds' pairs, the first on its own only.
+    // The second round trained on both rounds' pairs, the first on its own only.
     let log = |round: u64| fs::read_to_string(at(&format!("spin/round-{round}/metrics.jsonl"))).unwrap();
     let steps = |round: u64| {
         let last = log(round).lines().rfind(|line| line.contains("\"event\":\"step\"")).unwrap().to_string();

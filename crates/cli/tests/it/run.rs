@@ -217,7 +217,7 @@ fn stages_in_their_short_form_are_what_verbs_find() {
     for stage in ["64", "128", "128-2"] {
         assert!(page.contains(&format!("Memory over one step, {stage}<")), "{stage}");
     }
-    // As after a kill between the last event and the page.
+    // Same state as after a kill between the last event and the page.
     fs::remove_file(out.join("report.html")).unwrap();
     good(run.iter());
     assert!(out.join("report.html").is_file());

@@ -120,7 +120,7 @@ fn a_job_that_is_not_running_is_not_started_again_when_asked_to_end() {
         let job = format!("{COUNT} exit 7");
         let mut command = supervise(folder.path(), &["--out", "run", "--backoff", "60"], &job);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        // It reports that it waits.
+        // The wait is reported.
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("restart 1 of 10 in"), "{line}");

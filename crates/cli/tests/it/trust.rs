@@ -207,7 +207,7 @@ fn a_hang_up_saves() {
     let (mut child, _) = start("heard", "");
     assert_eq!(child.wait().unwrap().code(), Some(75));
     assert!(at("heard/checkpoints/LATEST").is_file());
-    // As started by nohup.
+    // Started like nohup does.
     let (mut child, kill) = start("unheard", "trap '' HUP;");
     sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none());

@@ -36,7 +36,7 @@ pub(super) fn parts(p: &Projection<'_>) -> Vec<StoredRows> {
 }
 
 impl Spec {
-    /// Whether the adapter applies dropout in training steps.
+    /// Returns whether the adapter applies dropout in training steps.
     pub fn drops(&self) -> bool {
         self.adapter.as_ref().is_some_and(|adapter| adapter.dropout > 0.0)
     }

@@ -171,7 +171,7 @@ impl Spec {
         self.adapter.as_ref().map_or(0, |adapter| adapter.virtual_tokens())
     }
 
-    /// Whether a network shared by all layers computes the keys and values of a prefix.
+    /// Returns whether a network shared by all layers computes the keys and values of a prefix.
     pub(crate) fn encodes_prefix(&self) -> bool {
         let method = self.adapter.as_ref().map(|adapter| adapter.method);
         matches!(method, Some(AdapterMethod::Prefix { encoder: Some(_), .. }))

@@ -63,8 +63,8 @@ pub fn share_base(
     Ok((model, whole))
 }
 
-/// Whether an adapter changes base weights other than biases: with PiSSA, or with tensors that replace the base's.
-/// Such an adapter cannot share its base.
+/// Returns whether an adapter changes base weights other than biases: with PiSSA, or with tensors that replace the
+/// base's. Such an adapter cannot share its base.
 pub fn changes_base(spec: &Spec, tensors: &PeftTensors) -> bool {
     let method = spec.adapter.as_deref().map(|adapter| adapter.method);
     let alone = || {
@@ -79,7 +79,7 @@ fn biases(spec: &Spec, tensors: &PeftTensors) -> BTreeSet<String> {
     tensors.in_place_of_base(spec).into_iter().map(str::to_string).collect()
 }
 
-/// Whether any piece of a weight is one of these tensors.
+/// Returns whether any piece of a weight is one of these tensors.
 fn any_of(pieces: &[Piece], names: &BTreeSet<String>) -> bool {
     pieces.iter().any(|piece| names.contains(&piece.name))
 }
@@ -226,7 +226,7 @@ impl Model {
         slots
     }
 
-    /// Whether the adapter takes effect at products only; equal on all ranks.
+    /// Returns whether the adapter takes effect at products only; equal on all ranks.
     fn joins_products(&self) -> bool {
         let (mut all, mut used) = (0, 0);
         self.spec.walk(&mut |_, weight| {

@@ -29,7 +29,7 @@ pub struct TableParams {
 }
 
 impl Spec {
-    /// Whether the adapter applies to the token embedding.
+    /// Returns whether the adapter applies to the token embedding.
     pub fn adapts_embedding(&self) -> bool {
         let of = |adapter: &Adapter| {
             !adapter.tokens.is_empty() || adapter.modules.contains_key(&self.table_names()[0])

@@ -27,7 +27,7 @@ pub struct PeftTensors {
 }
 
 impl PeftTensors {
-    /// Whether none of them replaces a tensor of the base.
+    /// Returns whether none of them replaces a tensor of the base.
     pub fn is_adapter_alone(&self) -> bool {
         self.alone
     }

@@ -75,12 +75,12 @@ impl EncoderSpec {
         EncoderSpec::read(&path, &read_object(&path)?, Some(&head))
     }
 
-    /// Whether a folder's configuration is an encoder's, supported or not.
+    /// Returns whether a folder's configuration is an encoder's, supported or not.
     pub fn is_of(folder: &Path) -> bool {
         read_object(&folder.join("config.json")).is_ok_and(|map| EncoderSpec::claims(&map))
     }
 
-    /// Whether a configuration is an encoder's, which other readers refuse.
+    /// Returns whether a configuration is an encoder's, which other readers refuse.
     pub(crate) fn claims(map: &Map<String, Value>) -> bool {
         let kind = map.get("model_type").and_then(Value::as_str);
         kind.map_or(map.contains_key("base_model"), |kind| of_kind(kind).is_some())
@@ -96,8 +96,8 @@ impl EncoderSpec {
         self.model.encoder.as_ref().map_or(0, |parts| parts.first_position)
     }
 
-    /// Whether the ranking logit goes through a sigmoid: as configured, otherwise if it is the only one, as in
-    /// Sentence-Transformers.
+    /// Returns whether the ranking logit goes through a sigmoid: as configured, otherwise if it is the only one, as
+    /// in Sentence-Transformers.
     pub fn ranks_by_sigmoid(&self) -> bool {
         self.sigmoid.unwrap_or(self.labels.len() == 1)
     }
@@ -152,7 +152,7 @@ fn of_kind(kind: &str) -> Option<&'static Family> {
     ENCODERS.into_iter().find(|family| family.model_type == kind)
 }
 
-/// Whether the architecture has a classification head; assumed if the configuration names no architecture.
+/// Returns whether the architecture has a classification head; assumed if the configuration names no architecture.
 fn has_head(c: &Config<'_>, family: &Family) -> Result<bool> {
     let classes: Vec<String> = c.or("architectures", Vec::new())?;
     let stem = family.architecture.trim_end_matches("ForSequenceClassification");

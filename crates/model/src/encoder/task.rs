@@ -62,9 +62,9 @@ impl Task {
     }
 }
 
-/// Whether a ranking model applies a sigmoid to its logit, as Sentence-Transformers' `CrossEncoder` reads it from
-/// `sentence_transformers.activation_fn` or the older `sbert_ce_default_activation_function`; `None` if neither is
-/// set.
+/// Returns whether a ranking model applies a sigmoid to its logit, as Sentence-Transformers' `CrossEncoder` reads it
+/// from `sentence_transformers.activation_fn` or the older `sbert_ce_default_activation_function`; `None` if neither
+/// is set.
 ///
 /// # Errors
 /// Any other function.

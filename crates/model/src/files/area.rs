@@ -37,7 +37,7 @@ impl Area {
         self.rows.len() * self.cols.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -52,7 +52,7 @@ fn round_bf16(value: f32) -> [u8; 2] {
     (if value.is_nan() { quiet } else { rounded } as u16).to_le_bytes()
 }
 
-/// Whether [`convert`] supports the type.
+/// Returns whether [`convert`] supports the type.
 pub(crate) fn is_convertible(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::Bf16 | DType::F16)
 }

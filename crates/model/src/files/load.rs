@@ -254,7 +254,7 @@ fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> 
     }
 }
 
-/// Whether a tensor belongs to a multi-token prediction block after the last.
+/// Returns whether a tensor belongs to a multi-token prediction block after the last.
 fn is_further(model: &Model, source: &dyn Source, name: &str) -> bool {
     let names = &model.spec.family.names;
     let Some(mark) = names.further else { return false };

@@ -72,7 +72,7 @@ impl TensorParts {
         self.parts.iter().map(|part| part.file)
     }
 
-    /// Whether one part is the whole tensor.
+    /// Returns whether one part is the whole tensor.
     pub fn is_whole(&self) -> bool {
         self.whole
     }

@@ -52,8 +52,8 @@ pub(super) struct Out {
     pub weight: (ParamId, Option<usize>),
 }
 
-/// Whether a tensor is a projection of a block or of one of its experts, which low-bit formats apply to. Experts
-/// stacked in one tensor are not: no such format has a layout for them.
+/// Returns whether a tensor is a projection of a block or of one of its experts, which low-bit formats apply to.
+/// Experts stacked in one tensor are not: no such format has a layout for them.
 pub(crate) fn is_projection(layer: Option<usize>, weight: &WeightSpec<'_>, shape: &[usize]) -> bool {
     layer.is_some() && matches!(weight.kind, Kind::Linear | Kind::Experts(_)) && shape.len() == 2
 }

@@ -343,7 +343,7 @@ impl FolderWriter {
     }
 }
 
-/// Whether a name is like `model-00001-of-00002.safetensors`.
+/// Returns whether a name is like `model-00001-of-00002.safetensors`.
 fn is_shard(name: &str) -> bool {
     let numbers = name.strip_prefix("model-").and_then(|rest| rest.strip_suffix(".safetensors"));
     let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());

@@ -33,10 +33,10 @@ impl Moments {
         self.tokens += tokens;
     }
 
-    /// Whether there are enough tokens: twice as many as columns. With fewer, errors move into directions that these
-    /// tokens do not show but others do. For random inputs in 128 columns with variances falling as 1/n or its root,
-    /// the 4-bit loss relative to rounding to nearest was 0.9 and 2.0 with as many tokens as columns, 0.6 and 1.1
-    /// with twice as many, and 1.2 and 1.6 with an eighth.
+    /// Returns whether there are enough tokens: twice as many as columns. With fewer, errors move into directions
+    /// that these tokens do not show but others do. For random inputs in 128 columns with variances falling as 1/n or
+    /// its root, the 4-bit loss relative to rounding to nearest was 0.9 and 2.0 with as many tokens as columns, 0.6
+    /// and 1.1 with twice as many, and 1.2 and 1.6 with an eighth.
     pub fn are_enough(&self) -> bool {
         self.tokens >= 2 * self.sums.nrows()
     }

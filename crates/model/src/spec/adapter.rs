@@ -52,7 +52,7 @@ impl PromptEncoder {
 }
 
 impl AdapterMethod {
-    /// Whether it has low-rank terms.
+    /// Returns whether it has low-rank terms.
     pub(crate) fn is_low_rank(self) -> bool {
         matches!(self, AdapterMethod::Lora { .. })
     }
@@ -106,13 +106,13 @@ impl Adapter {
         }
     }
 
-    /// Whether it only adds low-rank terms.
+    /// Returns whether it only adds low-rank terms.
     pub fn adds(&self) -> bool {
         self.tokens.is_empty()
             && matches!(self.method, AdapterMethod::Lora { lengths: false, singular: false, .. })
     }
 
-    /// Whether row magnitudes are trained separately from directions.
+    /// Returns whether row magnitudes are trained separately from directions.
     pub(crate) fn has_lengths(&self) -> bool {
         matches!(self.method, AdapterMethod::Lora { lengths: true, .. })
     }

@@ -280,7 +280,7 @@ impl Spec {
         self.encoder.as_ref().and_then(|parts| parts.relative)
     }
 
-    /// Whether some layer has an ordinary MLP.
+    /// Returns whether some layer has an ordinary MLP.
     pub fn has_dense_ffn(&self) -> bool {
         self.moe.as_ref().is_none_or(|moe| !moe.dense_layers.is_empty())
     }

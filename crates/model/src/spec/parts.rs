@@ -50,12 +50,12 @@ pub enum Residual {
 }
 
 impl Residual {
-    /// Whether there are norms before and after the mixer.
+    /// Returns whether there are norms before and after the mixer.
     pub fn attention(self) -> [bool; 2] {
         [!matches!(self, Residual::Post | Residual::Sum), self.after()]
     }
 
-    /// Whether there are norms before and after the feed-forward network.
+    /// Returns whether there are norms before and after the feed-forward network.
     pub fn mlp(self) -> [bool; 2] {
         [!matches!(self, Residual::Post | Residual::Sum | Residual::SharedNorm), self.after()]
     }

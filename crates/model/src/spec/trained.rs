@@ -52,22 +52,22 @@ impl Trained {
         self.patterns.as_ref().map_or(&[], RegexSet::patterns)
     }
 
-    /// Whether a pattern selects this name in files; false without patterns.
+    /// Returns whether a pattern selects this name in files; false without patterns.
     pub(crate) fn names(&self, name: &str) -> bool {
         self.patterns.as_ref().is_some_and(|patterns| patterns.is_match(name))
     }
 
-    /// Whether a weight is selected by its kind, regardless of its name.
+    /// Returns whether a weight is selected by its kind, regardless of its name.
     pub(crate) fn takes(&self, weight: &WeightSpec<'_>) -> bool {
         (self.adapter && weight.kind == Kind::Adapter) || (self.scores && weight.is_scores())
     }
 
-    /// Whether a weight other than an adapter's, with this name in files, is selected.
+    /// Returns whether a weight other than an adapter's, with this name in files, is selected.
     pub(crate) fn keeps(&self, weight: &WeightSpec<'_>, name: &str) -> bool {
         self.names(name) || (self.scores && weight.is_scores())
     }
 
-    /// Whether nothing is frozen.
+    /// Returns whether nothing is frozen.
     pub fn is_all(&self) -> bool {
         self.patterns.is_none() && !self.adapter
     }

@@ -260,12 +260,12 @@ impl<'a> WeightSpec<'a> {
         }
     }
 
-    /// Whether it is an adapter's.
+    /// Returns whether it is an adapter's.
     pub(crate) fn is_added(&self) -> bool {
         self.kind == Kind::Adapter
     }
 
-    /// Whether it is the score head.
+    /// Returns whether it is the score head.
     pub(crate) fn is_scores(&self) -> bool {
         self.role == SCORE
     }

@@ -199,7 +199,7 @@ impl Subject {
         }
     }
 
-    /// Whether there is another step, as rank 0 decides.
+    /// Returns whether there is another step, as rank 0 decides.
     fn begins(&self, more: bool) -> bool {
         let device = &self.trainer.device;
         if device.mesh.grid().ranks() == 1 {

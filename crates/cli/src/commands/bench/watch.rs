@@ -73,8 +73,8 @@ impl Watch {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Whether others used more than a tenth of a core since the start; warns once on standard error. False if the
-    /// system does not report it.
+    /// Returns whether others used more than a tenth of a core since the start; warns once on standard error. False
+    /// if the system does not report it.
     pub fn loaded(&self) -> bool {
         let (Some(before), Some(after)) = (self.busy, busy()) else { return false };
         let [all, own] = [after.0 - before.0, after.1 - before.1];

@@ -51,8 +51,8 @@ fn stage(name: &str, about: &str, options: &[OptionDoc]) -> String {
     out
 }
 
-/// Whether an option can be written together with all others: neither a table whose options are listed, nor an option
-/// of an unset table.
+/// Returns whether an option can be written together with all others: neither a table whose options are listed, nor
+/// an option of an unset table.
 fn stands_alone(option: &OptionDoc, options: &[OptionDoc]) -> bool {
     const UNSET: &str = "\"none\"";
     let within = |table: &OptionDoc, name: &str| {

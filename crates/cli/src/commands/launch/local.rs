@@ -40,7 +40,7 @@ pub fn mpirun(ranks: usize) -> Vec<String> {
     words.split(' ').map(String::from).collect()
 }
 
-/// Whether this runs as root, which mpirun refuses without an option, as needed in containers.
+/// Returns whether this runs as root, which mpirun refuses without an option, as needed in containers.
 fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();

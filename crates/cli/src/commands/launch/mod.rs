@@ -124,9 +124,9 @@ impl<'a> Work<'a> {
         words.map(String::from).to_vec()
     }
 
-    /// Whether the recipe is a file rather than a built-in name.
+    /// Returns whether the recipe is a file rather than a built-in name.
     fn is_file(&self) -> bool {
-        // It loaded, so anything that is not a name is a file.
+        // Loading succeeded, so anything that is not a name is a file.
         !matches!(LIBRARY.text(&self.job.recipe), Ok(Some(_)))
     }
 }

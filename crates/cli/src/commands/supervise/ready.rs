@@ -86,7 +86,7 @@ impl Pulse {
         Pulse { started, seen }
     }
 
-    /// Whether it was ever ready.
+    /// Returns whether it was ever ready.
     pub fn was_ready(&self) -> bool {
         self.seen.ready.load(Ordering::Relaxed)
     }

@@ -72,7 +72,7 @@ fn shell(folder: &Path, script: &str) -> Output {
         .unwrap()
 }
 
-/// Whether `found` matches the handbook: `...` alone matches any lines, at the end of a line any rest of it.
+/// Returns whether `found` matches the handbook: `...` alone matches any lines, at the end of a line any rest of it.
 fn shows(expected: &[&str], found: &[&str]) -> bool {
     let Some((first, rest)) = expected.split_first() else { return found.is_empty() };
     if *first == "..." {

@@ -57,7 +57,7 @@ impl Blocks {
         first + 2 * (at % half) + at / half
     }
 
-    /// Whether rows are quantized blocks with the same values as Hugging Face's elements.
+    /// Returns whether rows are quantized blocks with the same values as Hugging Face's elements.
     pub fn has_rows(&self) -> bool {
         self.kind.block() > 1 && self.shape.len() == 2 && self.more == 0.0
     }

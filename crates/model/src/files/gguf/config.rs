@@ -269,7 +269,7 @@ fn put_rope(c: &Keys<'_>, map: &mut Map<String, Value>, factors: Factors<'_>) ->
     Ok(())
 }
 
-/// Whether LongRoPE's attention factor is the default for the two lengths, which configurations omit.
+/// Returns whether LongRoPE's attention factor is the default for the two lengths, which configurations omit.
 fn is_usual(map: &Map<String, Value>, factor: f64) -> bool {
     let [longest, first] = ["max_position_embeddings", "original_max_position_embeddings"]
         .map(|key| map[key].as_f64().unwrap_or(1.0));

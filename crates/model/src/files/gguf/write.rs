@@ -106,7 +106,7 @@ impl GgufType {
             "attn_output" if six && eight => Kind::Q5K,
             _ => base,
         };
-        // As in `tensor_type_fallback`.
+        // Same fallbacks as llama.cpp's `tensor_type_fallback`.
         let narrower = match kind {
             Kind::Q4K => Kind::Q5_0,
             Kind::Q5K => Kind::Q5_1,

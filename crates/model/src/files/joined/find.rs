@@ -154,7 +154,7 @@ impl Files<'_> {
         Err(format!("{}; GPTQ in 2, 4 and 8 bits and AWQ's `gemm` in 4 can be read", wrong()))
     }
 
-    /// Whether groups consist of other than neighbouring inputs. Refuses unknown groups.
+    /// Returns whether groups consist of other than neighbouring inputs. Refuses unknown groups.
     fn ordered(&self, order: Option<&JoinedPart>, (inputs, groups): (usize, usize)) -> Result<bool, String> {
         let Some(order) = order else { return Ok(false) };
         let bytes = (self.read)(&order.name).map_err(|error| error.to_string())?;
