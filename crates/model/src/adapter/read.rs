@@ -94,7 +94,7 @@ fn read_tokens(config: &Map<String, Value>, base: &Spec) -> std::result::Result<
 /// Stacked experts, stored as matrices under module names.
 #[derive(Default)]
 struct Stacks {
-    /// Module name in the file to the name of the stacked tensor.
+    /// Maps a module name in the file to the name of the stacked tensor.
     names: BTreeMap<String, String>,
     /// Whether A applies to the output.
     swapped: bool,

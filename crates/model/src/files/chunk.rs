@@ -10,7 +10,7 @@ use super::slot::Job;
 use super::source::Source;
 use crate::error::{Error, Result};
 
-/// Number of threads' parts of a chunk.
+/// Parts of a chunk that are read concurrently.
 const STRETCHES: usize = 4;
 
 /// A patch of a weight, and its elements if they had to be transposed.
