@@ -1,5 +1,5 @@
-//! Gives the binary the commit that it is built from. Only this crate is rebuilt when that changes. Links it smaller where that is known to
-//! go.
+//! Embeds the commit in the binary; only this crate is rebuilt when it changes. Links a smaller binary with LLD where
+//! that is supported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ fn main() {
     }
 }
 
-/// Whether a release is linked by the toolchain's own LLD, which has one copy of functions that are the same: rustc takes it on this
-/// target unless something else is asked for, and toolchains that others package may lack it.
+/// Returns whether a release is linked by the toolchain's own LLD, which folds identical functions: rustc uses it on
+/// this target unless another linker is requested, and distributions' toolchains may lack it.
 fn links_with_lld() -> Option<bool> {
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     let target = is("TARGET", "x86_64-unknown-linux-gnu") && is("HOST", "x86_64-unknown-linux-gnu");
@@ -34,30 +34,31 @@ fn links_with_lld() -> Option<bool> {
     Some(lld.is_file())
 }
 
-/// The commit that is checked out; none without a repository, as in a package of the sources.
+/// The checked-out commit; none without a repository, as in a source package.
 fn commit(git: &Path) -> Option<String> {
-    // In a worktree `.git` is a file that names its folder, and that folder names the one with the branches.
+    // In a worktree `.git` is a file that names its folder, which names the folder with the branches.
     let folder = match fs::read_to_string(git) {
         Ok(text) => git.parent()?.join(text.strip_prefix("gitdir:")?.trim()),
         Err(_) => git.to_path_buf(),
     };
     let common =
         fs::read_to_string(folder.join("commondir")).map_or(folder.clone(), |it| folder.join(it.trim()));
-    // Every commit and checkout is a line of it, also when a branch that was packed gets a file of its own.
+    // Every commit and checkout appends a line to it, even when a packed branch gets its own file.
     let _ = watched(folder.join("logs/HEAD"));
     let head = watched(folder.join("HEAD"))?;
     let Some(branch) = head.trim().strip_prefix("ref: ") else { return Some(head) };
     watched(common.join(branch)).or_else(|| packed(&common, branch))
 }
 
-/// A branch that git has packed with others.
+/// The commit of a branch in git's packed refs.
 fn packed(common: &Path, branch: &str) -> Option<String> {
     let all = watched(common.join("packed-refs"))?;
     let line = all.lines().find(|line| line.ends_with(&format!(" {branch}")))?;
     Some(line.split(' ').next()?.to_string())
 }
 
-/// A file whose change is another build. One that is absent is not watched: cargo would build every time.
+/// Reads a file that triggers a rebuild when it changes. An absent file is not watched: cargo would rebuild every
+/// time.
 fn watched(path: PathBuf) -> Option<String> {
     let text = fs::read_to_string(&path).ok()?;
     println!("cargo::rerun-if-changed={}", path.display());

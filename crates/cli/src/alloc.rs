@@ -1,4 +1,4 @@
-//! The allocator of the binary: it counts what the pool does not see.
+//! The binary's allocator, which counts memory outside the pool.
 
 use fathom_cpu::Counting;
 

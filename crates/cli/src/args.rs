@@ -206,7 +206,7 @@ pub enum Recipes {
     },
 }
 
-/// The number of threads that a recipe may have.
+/// Range of the number of ranks.
 fn ranks() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1024)
 }
@@ -235,7 +235,7 @@ pub enum On {
 }
 
 impl On {
-    /// As a recipe calls it.
+    /// The recipe's name for it.
     pub fn kind(self) -> MachineKind {
         match self {
             On::Auto => MachineKind::Auto,

@@ -1,10 +1,10 @@
-//! What the solver chose, as a table for people.
+//! The solver's choices, as a table for people.
 
 use fathom_base::human;
 use fathom_grad::Place;
 use fathom_train::{Instead, Row, Solution};
 
-/// The table: for each unit of activations where it is, and what another place would cost.
+/// A table of the place of each unit of activations, and the cost of alternatives.
 pub fn table(solution: &Solution) -> String {
     let timed = solution.plan.times.is_some();
     let places: Vec<Place> = {

@@ -1,4 +1,4 @@
-//! What a finished run prints: its figures, and what to do next.
+//! Final output of a run: its figures, and suggested next commands.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use fathom_train::recipe::QuantizationName;
 
 use crate::commands::print_verdicts;
 
-/// Something to do next: what for, and a command for a shell or a line of Python. The tests run each.
+/// A suggestion: its purpose, and a shell command or a line of Python. Tests run each of them.
 struct Hint {
     what: &'static str,
     line: String,
@@ -21,7 +21,7 @@ fn hint(what: &'static str, line: String) -> Hint {
     Hint { what, line }
 }
 
-/// Prints the figures and what next.
+/// Prints the figures and the suggestions.
 pub fn print(job: &Job, report: &Report) {
     print_verdicts(&report.log);
     outln!("\nfinished in {}. What next:", human::seconds(report.seconds));
@@ -41,7 +41,7 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
         hints.push(hint("the same in a page", format!("{me} serve {}", word(&taught))));
     }
     let scores = job.recipe().objective.scores() > 0;
-    // An adapter is of a model that lies elsewhere.
+    // An adapter's base is in another folder.
     let base = job.trained.adapter.as_ref().and(job.start().ok().flatten());
     let model = base.as_ref().map_or(out.clone(), |base| format!("{} --adapter {out}", word(base)));
     hints.push(if scores {
@@ -63,7 +63,7 @@ fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
     hints
 }
 
-/// The line of Python that loads what a run left: an adapter with the base that it names, in the bits that it was trained over.
+/// A line of Python that loads the run's result: an adapter with the base that it names, quantized as in training.
 fn python(job: &Job, adapts: bool, scores: bool) -> String {
     let kind = if scores { "SequenceClassification" } else { "CausalLM" };
     let quoted = |path: &Path| serde_json::json!(path.display().to_string()).to_string();
@@ -86,10 +86,10 @@ fn python(job: &Job, adapts: bool, scores: bool) -> String {
     )
 }
 
-/// The last prompt that the model was tried with and answered readably; else what the first lesson begins with, the last prompt that it
-/// was tried with, or a common beginning.
+/// The last sample prompt with a readable answer; otherwise the start of the first lesson, the last sample prompt, or
+/// a common opening.
 fn prompt(log: &RunLog) -> String {
-    // Turns of a lesson are marked; they are not a text to be continued.
+    // Marked turns of a lesson are not a text to be continued.
     let plain = || log.samples.iter().rev().filter(|sample| !sample.prompt.starts_with("###"));
     let lesson = || {
         let context = log.lesson.iter().flat_map(|lesson| &lesson.pieces).find(|piece| !piece.learned);
@@ -100,14 +100,14 @@ fn prompt(log: &RunLog) -> String {
     any.unwrap_or("Once upon a time").to_string()
 }
 
-/// A path as a shell takes it.
+/// A path quoted for a shell.
 fn word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
     if text.chars().all(is_plain) { text } else { quoted(&text) }
 }
 
-/// A text as a shell takes it.
+/// A text quoted for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,5 +1,5 @@
-//! What is printed besides results: how much of it, and colours where a terminal shows them (`NO_COLOR`, `CLICOLOR_FORCE` and
-//! `TERM=dumb` are obeyed).
+//! Output other than results: verbosity, and colours on terminals that show them (respects `NO_COLOR`,
+//! `CLICOLOR_FORCE` and `TERM=dumb`).
 
 use std::fmt;
 use std::io::Write;
@@ -11,31 +11,31 @@ use clap::builder::Styles;
 
 use crate::exit;
 
-/// As `print!`; ends the program where no one reads, or nothing can be written.
+/// Like `print!`, but exits the program if nothing reads it, or writing fails.
 macro_rules! out {
     ($($text:tt)*) => { $crate::console::out(format_args!($($text)*)) };
 }
 
-/// As `println!`, in the same way.
+/// Like `println!`, with the same handling of errors.
 macro_rules! outln {
     () => { $crate::console::out(format_args!("\n")) };
     ($($text:tt)*) => { $crate::console::out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// What passes.
+/// Style of success.
 pub const GOOD: Style = AnsiColor::Green.on_default();
-/// What fails.
+/// Style of failure.
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
-/// What deserves a look.
+/// Style of warnings.
 pub const DOUBT: Style = AnsiColor::Yellow.on_default().bold();
-/// The head of a table or a group.
+/// Style of a heading.
 pub const HEAD: Style = Style::new().bold();
-/// Text of a lesson that is learned.
+/// Style of a lesson's trained text.
 pub const LEARNED: Style = AnsiColor::Green.on_default();
-/// Text of a lesson that is context.
+/// Style of a lesson's context.
 pub const CONTEXT: Style = Style::new().dimmed();
 
-/// Colours of help texts and of refused command lines.
+/// Styles of help texts and of refused command lines.
 pub const HELP: Styles = Styles::styled()
     .header(HEAD)
     .usage(HEAD)
@@ -51,7 +51,7 @@ const VERBOSE: u8 = 2;
 
 static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
 
-/// Sets how much is said, once, from the command line.
+/// Sets the verbosity, once, from the command line.
 pub fn set(quiet: bool, verbose: bool) {
     let level = match (quiet, verbose) {
         (true, _) => QUIET,
@@ -61,58 +61,58 @@ pub fn set(quiet: bool, verbose: bool) {
     LEVEL.store(level, Ordering::Relaxed);
 }
 
-/// Whether results, warnings and errors alone are printed.
+/// Returns whether only results, warnings and errors are printed.
 pub fn is_quiet() -> bool {
     LEVEL.load(Ordering::Relaxed) == QUIET
 }
 
-/// Whether every step and every source is printed.
+/// Returns whether every step and every source is printed.
 pub fn is_verbose() -> bool {
     LEVEL.load(Ordering::Relaxed) == VERBOSE
 }
 
-/// Text on standard output.
+/// Prints text on standard output.
 pub fn out(text: fmt::Arguments<'_>) {
     if let Err(error) = std::io::stdout().write_fmt(text) {
         exit::unprinted(&error);
     }
 }
 
-/// A line on standard error, which may be gone.
+/// Prints a line on standard error, ignoring failures.
 pub fn line(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// What ended the program, on standard error.
+/// Prints a fatal error on standard error.
 pub fn error(text: &str) {
     line(&marked(&format!("error: {text}")));
 }
 
-/// A line on standard error about what goes on; none with `--quiet`.
+/// Prints a progress line on standard error, unless `--quiet`.
 pub fn note(text: &str) {
     if !is_quiet() {
         line(text);
     }
 }
 
-/// A line on standard error with `--verbose`.
+/// Prints a line on standard error with `--verbose`.
 pub fn detail(text: &str) {
     if is_verbose() {
         line(text);
     }
 }
 
-/// A warning on standard error.
+/// Prints a warning on standard error.
 pub fn warn(text: &str) {
     line(&marked(&format!("warning: {text}")));
 }
 
-/// A word for standard error.
+/// A styled word for standard error.
 pub fn noted(style: Style, word: &str) -> String {
     if word.is_empty() { String::new() } else { paint(AutoStream::choice(&std::io::stderr()), style, word) }
 }
 
-/// A word for standard output.
+/// A styled word for standard output.
 pub fn painted(style: Style, word: &str) -> String {
     paint(AutoStream::choice(&std::io::stdout()), style, word)
 }

@@ -1,4 +1,4 @@
-//! How the program ends: exit codes, and what is printed last.
+//! Program exit: exit codes, and the final message.
 
 use std::io;
 use std::process::{ExitCode, exit};
@@ -9,15 +9,15 @@ use fathom_tensor::OutOfMemory;
 
 use crate::console;
 
-/// Exit code of a run that was asked to save and stop, and of a curation that waits for others (EX_TEMPFAIL): start it again to go
-/// on. Job systems retry it.
+/// Exit code of a run that was asked to save and stop, and of a curation that waits for others (EX_TEMPFAIL): restart
+/// it to continue. Job systems retry it.
 pub const RESUME: u8 = 75;
-/// Exit code of a program whose reader left (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
+/// Exit code of a program whose reader has closed its output (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
 const UNREAD: i32 = 141;
 /// Exit code of a Rust program that panicked.
 const PANICKED: u8 = 101;
 
-/// Has panics for want of memory reported in a line, and all others as usual.
+/// Reports panics from lack of memory in one line, and all others as usual.
 pub fn report_panics() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| match info.payload().downcast_ref::<OutOfMemory>() {
@@ -26,7 +26,7 @@ pub fn report_panics() {
     }));
 }
 
-/// Runs a verb; a panic of it is an error.
+/// Runs a verb, turning a panic into an error.
 ///
 /// # Errors
 /// The verb's.
@@ -34,14 +34,14 @@ pub fn caught(verb: impl FnOnce() -> Result<ExitCode>) -> Result<ExitCode> {
     fathom_app::caught(|| Ok(verb())).unwrap_or_else(|panic| Err(panic.into()))
 }
 
-/// The exit code of a verb, whose error is printed; `advice` is what may be done where it finds no memory.
+/// Exit code of a verb, after printing its error; `advice` is for lack of memory.
 pub fn code(ended: Result<ExitCode>, advice: &str) -> ExitCode {
     let error = match ended {
         Ok(code) => return code,
         Err(error) => error,
     };
     match error.downcast_ref() {
-        // The panic hook has said what happened.
+        // The panic hook has printed the message.
         Some(Error::Panicked(_)) => return ExitCode::from(PANICKED),
         Some(Error::OutOfMemory(_)) => console::error(&format!("there is no memory for this; {advice}")),
         _ => {
@@ -54,7 +54,7 @@ pub fn code(ended: Result<ExitCode>, advice: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Ends the program after a command line that is refused, or that asks for help.
+/// Exits after a refused command line, or a request for help.
 pub fn unparsed(said: &clap::Error) -> ! {
     match said.print() {
         Ok(()) => exit(said.exit_code()),
@@ -62,7 +62,7 @@ pub fn unparsed(said: &clap::Error) -> ! {
     }
 }
 
-/// Ends the program where standard output takes nothing any more: its reader is gone, or its disk is full.
+/// Exits when standard output cannot be written: its reader is gone, or the disk is full.
 pub fn unprinted(error: &io::Error) -> ! {
     if error.kind() == io::ErrorKind::BrokenPipe {
         exit(UNREAD);

@@ -1,4 +1,4 @@
-//! Prints what a job says, where it shows no progress.
+//! Prints a job's messages where no progress is shown.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use fathom_app::{Event, Events};
 
 use crate::console;
 
-/// Prints notes, each once, and warnings.
+/// Prints notes once each, and warnings.
 #[derive(Default)]
 pub struct Plain {
     noted: Mutex<BTreeSet<String>>,

@@ -1,4 +1,4 @@
-//! What a run shows while it runs: a bar and a line on a terminal, plain lines otherwise.
+//! Live display of a run: a bar and a line on a terminal, plain lines otherwise.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::listen::Plain;
 use crate::{choices, console};
 
-/// Prints a run.
+/// Displays a run.
 pub struct Run {
     live: Mutex<Live>,
     plain: Plain,
 }
 
 impl Run {
-    /// Begins.
+    /// Starts the display.
     pub fn new() -> Run {
         Run { live: Mutex::new(Live::new()), plain: Plain::default() }
     }
@@ -54,7 +54,7 @@ impl Events for Run {
     }
 }
 
-/// A lesson, its learned text in colour. Control characters are shown as such.
+/// A lesson with its trained text in colour. Control characters are replaced.
 pub fn painted(lesson: &events::Lesson, which: &str) -> String {
     let plain = |text: &str| -> String {
         let shown =
@@ -63,7 +63,7 @@ pub fn painted(lesson: &events::Lesson, which: &str) -> String {
     };
     let piece = |piece: &events::Piece| {
         let style = if piece.learned { console::LEARNED } else { console::CONTEXT };
-        // A style ends at a line's end on some terminals.
+        // Some terminals end a style at the end of a line.
         let lines: Vec<String> =
             plain(&piece.text).split('\n').map(|line| console::noted(style, line)).collect();
         lines.join("\n")
@@ -83,11 +83,11 @@ struct Live {
     stage: String,
 }
 
-/// Time between plain lines.
+/// Least time between plain lines.
 const QUIET: Duration = Duration::from_secs(5);
 
 impl Live {
-    /// A live line on standard error.
+    /// Starts a live line on standard error.
     fn new() -> Live {
         let bar = (std::io::stderr().is_terminal() && !console::is_quiet()).then(|| {
             let style = ProgressStyle::with_template("{bar:24} {msg}")
@@ -97,7 +97,8 @@ impl Live {
         Live { bar, started: Instant::now(), last: None, stage: String::new() }
     }
 
-    /// A line that stays; with `--quiet` only a warning is one. The terminal may be gone, and the run goes on, or saves and stops.
+    /// Prints a permanent line; with `--quiet` only warnings. The terminal may be gone while the run continues, or
+    /// saves and stops.
     fn say(&self, text: &str) {
         if console::is_quiet() && !text.starts_with("warning:") {
             return;
@@ -112,7 +113,8 @@ impl Live {
         }
     }
 
-    /// A line that the next one replaces, on a terminal; dropped otherwise unless the last was long ago. With `--verbose` it stays.
+    /// Shows a line that the next one replaces; without a terminal, dropped unless the last one was long ago.
+    /// Permanent with `--verbose`.
     fn note(&mut self, text: &str) {
         if console::is_verbose() {
             self.say(text);
@@ -125,7 +127,7 @@ impl Live {
         }
     }
 
-    /// As [`Live::note`], of work of which a part is done.
+    /// Like [`Live::note`], with progress.
     fn progress(&mut self, text: &str, [done, all]: [u64; 2]) {
         if let Some(bar) = &self.bar {
             bar.set_length(all.max(1));
@@ -134,7 +136,7 @@ impl Live {
         self.note(text);
     }
 
-    /// A stage begins.
+    /// Announces a stage.
     fn begin(&mut self, stage: &events::Stage, settled: &Settled) {
         self.say(&format!(
             "stage {}: {} tokens, {}; planned peak {}",
@@ -154,13 +156,13 @@ impl Live {
         }
     }
 
-    /// A step ended; `later_s` is the expected time of everything after the steps of its stage.
+    /// Shows a finished step; `later_s` is the expected time of everything after its stage's steps.
     fn step(&mut self, step: &events::Step, stage_step: u64, stage_steps: Option<u64>, later_s: f64) {
         let left = |steps: u64| steps.saturating_sub(stage_step) as f64 * step.step_s + later_s;
         let eta = match stage_steps.map(left) {
             None => "  eta ...".to_string(),
             Some(left_s) if left_s > 0.0 => format!("  eta {}", human::seconds(left_s)),
-            // The last step: there is nothing left.
+            // Nothing is left after the last step.
             Some(_) => String::new(),
         };
         let of = stage_steps.map_or(String::new(), |steps| format!("/{steps}"));
@@ -182,7 +184,7 @@ impl Live {
         self.note(&text);
     }
 
-    /// The bar goes.
+    /// Removes the bar.
     fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -190,10 +192,10 @@ impl Live {
     }
 }
 
-/// Figures in a line.
+/// Figures on one line.
 fn in_a_line(figures: &Figures, short: usize) -> String {
     let mut parts = Vec::new();
-    // What lessons are judged by; their text as such is compared with nothing.
+    // Metrics of lessons; bits per byte of their text would compare with nothing.
     let of_text = figures.answers.is_none();
     if let Some(bits) = figures.bits.as_ref().filter(|_| of_text) {
         parts.push(format!(

@@ -1,9 +1,9 @@
-//! The binary `fathom`: arguments, printing and exit codes around `fathom-app`.
+//! The binary `fathom`: arguments, output and exit codes around `fathom-app`.
 
 #[macro_use]
 mod console;
 mod alloc;
-// Without curation its flags are parsed and not read.
+// Without curation its flags are parsed but unused.
 #[cfg_attr(not(feature = "curate"), allow(dead_code))]
 mod args;
 mod choices;

@@ -1,4 +1,4 @@
-//! What libraries have to say: those of Fathom in their own words, and those of a Ballista cluster's processes, where this is one.
+//! Log messages of libraries: Fathom's own, and in a Ballista cluster's process also those of others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,18 +6,18 @@ use log::{Level, LevelFilter, Log, Metadata, Record, set_logger, set_max_level};
 
 use crate::console;
 
-/// Whether the libraries of others are heard too.
+/// Whether other libraries' messages are printed too.
 static OTHERS: AtomicBool = AtomicBool::new(false);
 
-/// Prints warnings on standard error from now on.
+/// Starts printing warnings on standard error.
 pub fn start() {
-    // The first logger of a process is taken, and this is it.
+    // Only the first logger of a process is accepted; this is it.
     if set_logger(&Printed).is_ok() {
         set_max_level(LevelFilter::Warn);
     }
 }
 
-/// Also those of other libraries.
+/// Also prints those of other libraries.
 #[cfg(feature = "ballista")]
 pub fn others_too() {
     OTHERS.store(true, Ordering::Relaxed);

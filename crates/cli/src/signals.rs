@@ -1,4 +1,4 @@
-//! Signals that ask a program to save and stop.
+//! Signals that request saving and stopping.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,8 +8,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 #[cfg(feature = "curate")]
 use signal_hook::flag::{register, register_conditional_default, register_conditional_shutdown};
 
-/// Sets `stop` when the process is asked to end. A second signal of the kind ends it at once; one of another kind asks for what
-/// was asked already.
+/// Sets `stop` when the process is asked to end. A second signal of the same kind ends it at once; another kind only
+/// repeats the request.
 pub fn ask(stop: &Arc<AtomicBool>) -> Result<()> {
     for signal in [SIGTERM, SIGUSR1, SIGINT] {
         let came = Arc::new(AtomicBool::new(false));
@@ -21,11 +21,11 @@ pub fn ask(stop: &Arc<AtomicBool>) -> Result<()> {
     hang_up(stop)
 }
 
-/// Sets `stop` when the process is asked to end. A second signal ends it at once, whichever it is.
+/// Sets `stop` when the process is asked to end. A second signal of any kind ends it at once.
 #[cfg(feature = "curate")]
 pub fn ask_once(stop: &Arc<AtomicBool>) -> Result<()> {
     for signal in [SIGINT, SIGTERM] {
-        // The second signal ends the process as usual.
+        // The second signal has its default effect.
         register_conditional_default(signal, stop.clone())
             .and_then(|_| register(signal, stop.clone()))
             .context("cannot listen to signals")?;
@@ -33,8 +33,8 @@ pub fn ask_once(stop: &Arc<AtomicBool>) -> Result<()> {
     hang_up(stop)
 }
 
-/// Sets `stop` when the terminal goes, which may be said twice: by the shell and by the system. Under `nohup`, which has the
-/// signal ignored, nothing is asked.
+/// Sets `stop` on a hang-up, which the shell and the system may both signal. Under `nohup`, which ignores the signal,
+/// it has no effect.
 fn hang_up(stop: &Arc<AtomicBool>) -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if !is_ignored(&status, SIGHUP) {
@@ -43,7 +43,7 @@ fn hang_up(stop: &Arc<AtomicBool>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process ignores a signal, by its `/proc/PID/status`.
+/// Returns whether a process ignores a signal, from its `/proc/PID/status`.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

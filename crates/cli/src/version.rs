@@ -1,20 +1,20 @@
-//! Which Fathom this is: version, commit, cargo features, and the kernels that this processor has.
+//! Version information: version, commit, cargo features, and the processor's kernels.
 
 use std::sync::OnceLock;
 
 use fathom_cpu::isa::Isa;
 
-/// Cargo features that change what the binary can do.
+/// Cargo features that affect the binary's functions.
 const FEATURES: [(&str, bool); 3] = [
     ("curate", cfg!(feature = "curate")),
     ("ballista", cfg!(feature = "ballista")),
     ("mpi", cfg!(feature = "mpi")),
 ];
 
-/// The commit that this was built from; sources that came without a repository do not know it.
+/// Commit of the build; unknown for sources without a repository.
 const COMMIT: Option<&str> = option_env!("FATHOM_COMMIT");
 
-/// What `--version` prints after the name.
+/// Output of `--version` after the name.
 pub fn long() -> &'static str {
     static LONG: OnceLock<String> = OnceLock::new();
     LONG.get_or_init(lines)

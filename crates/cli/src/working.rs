@@ -1,4 +1,4 @@
-//! What a verb is at that computes for long and prints at its end: lines on standard error, once it has been silent for a while.
+//! Progress of a verb that computes for long and prints at the end: lines on standard error after some silence.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::listen::Plain;
 /// Silence before the first line, and between lines.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Says what is at hand until it is dropped.
+/// Reports the current work until dropped.
 pub struct Working {
     at: Arc<Mutex<String>>,
     done: Option<Sender<()>>,
@@ -23,7 +23,7 @@ pub struct Working {
 }
 
 impl Working {
-    /// Begins.
+    /// Starts reporting.
     pub fn new() -> Working {
         let at = Arc::new(Mutex::new(String::new()));
         let (done, wait) = channel();
@@ -39,7 +39,7 @@ impl Working {
                 }
             }
         };
-        // Without a thread it goes unsaid.
+        // Without a thread, nothing is reported.
         let thread = thread::Builder::new().name("progress".into()).spawn(say).ok();
         Working { at, done: Some(done), thread, plain: Plain::default() }
     }

@@ -1,4 +1,4 @@
-//! Attention: queries, keys and values of heads, what they give each other, and the way back to the residual stream.
+//! Attention: projections to queries, keys and values, scores, and the output projection to the residual stream.
 //!
 //! Legend of shapes: t tokens, d hidden, e query heads x head size, k key heads x head size.
 
@@ -18,13 +18,13 @@ use crate::weight::{
 pub struct AttentionParams {
     /// Projections to q, k and v.
     pub qkv: QkvParams,
-    /// Of q.
+    /// Norm of q.
     pub q_norm: Option<NormParams>,
-    /// Of k.
+    /// Norm of k.
     pub k_norm: Option<NormParams>,
     /// f32 [1, heads]: logits that join each row's denominator (gpt-oss).
     pub sinks: Option<ParamId>,
-    /// Positions in the scores, if it has them.
+    /// Relative positions in the scores, if any.
     pub relative: Option<RelativeParams>,
     /// [d, e].
     pub out: LinearParams,
@@ -32,20 +32,20 @@ pub struct AttentionParams {
     pub prefix: Option<PrefixParams>,
 }
 
-/// Positions in the scores of one layer.
+/// Relative positions in one layer's scores.
 #[derive(Clone, Copy, Debug)]
 pub struct RelativeParams {
-    /// Of all layers.
+    /// Shared by all layers.
     pub distances: DistanceParams,
-    /// To keys, where content's projections do not serve.
+    /// Projection to position keys, unless the content's is used.
     pub keys: Option<LinearParams>,
-    /// To queries, where content's do not serve.
+    /// Projection to position queries, unless the content's is used.
     pub queries: Option<LinearParams>,
 }
 
 /// Weights of queries, keys and values.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::large_enum_variant)] // One a layer, and the large one is the usual one.
+#[allow(clippy::large_enum_variant)] // One per layer, and the large variant is the usual one.
 pub enum QkvParams {
     /// q, k and v on top of each other: [e + 2k, d].
     Fused(LinearParams),
@@ -53,7 +53,7 @@ pub enum QkvParams {
     Latent(LatentParams),
 }
 
-/// What attention adds: `h_td` to `a_td`.
+/// Attention's residual contribution: `h_td` to `a_td`.
 pub(crate) fn attention(
     cx: &mut Ctx<'_>,
     s: &Spec,
@@ -74,7 +74,8 @@ pub(crate) fn attention(
     p.out.rows(cx, "attn.proj", o_te)
 }
 
-/// Attention with distances in its scores: the table's rows go through projections to keys and queries, their own or content's.
+/// Attention with relative distances in its scores: the table's rows are projected to keys and queries, with separate
+/// projections or the content's.
 fn disentangled(
     cx: &mut Ctx<'_>,
     s: &Spec,
@@ -99,7 +100,7 @@ fn disentangled(
     cx.relative_attention(qkv, keys, queries, how)
 }
 
-/// q, k and v of the block's normalised input, normalised and rotated as the family wants.
+/// q, k and v of the block's normalised input, normalised and rotated as the specification says.
 fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &AttentionParams, h_td: Val) -> [Val; 3] {
     let qkv = match (&p.qkv, &s.latent) {
         (QkvParams::Fused(qkv), _) => qkv,
@@ -127,7 +128,7 @@ fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &AttentionParams, h_t
     }
 }
 
-/// Normalises each head, or all heads together, which tensor parallel ranks collect for that.
+/// Normalises each head, or all heads together, which tensor-parallel ranks gather first.
 fn heads_norm(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 4], x: Val, p: Option<NormParams>) -> Val {
     let [all, out, stats, own] = names;
     if s.qk_norm == QkNorm::PerHead {
@@ -138,7 +139,7 @@ fn heads_norm(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 4], x: Val, p: O
     cx.own_cols(own, x)
 }
 
-/// What attention made, without the zeros that values were filled up with.
+/// Attention's result without the zeros that pad values.
 fn values(cx: &mut Ctx<'_>, s: &Spec, o_te: Val) -> Val {
     match s.latent {
         Some(latent) if latent.value < s.head_dim => cx.trim("attn.values", o_te, s.heads, latent.value),
@@ -158,10 +159,10 @@ fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
 }
 
 impl AttentionParams {
-    /// The weights of a layer's attention, in their order.
+    /// Declares the weights of a layer's attention, in their order.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, index: usize) -> AttentionParams {
         let (names, [q, kv], qk) = (w.names, [s.q_cols(), s.kv_cols()], s.qk_norm != QkNorm::None);
-        // Tensor parallel ranks normalise their own heads, or all of them the same.
+        // Tensor-parallel ranks normalise their own heads, or all heads alike.
         let (widths, seen) = match s.qk_norm {
             QkNorm::Full => ([q, kv], Seen::Same),
             _ => ([s.head_dim; 2], Seen::Own),
@@ -190,7 +191,7 @@ impl AttentionParams {
 }
 
 impl DistanceParams {
-    /// The table of distances of an encoder.
+    /// Declares an encoder's table of distances.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, relative: &Relative) -> DistanceParams {
         let [table, norm] = w.names.encoder.map_or([""; 2], |names| names.distances);
         let (rows, at) = (2 * relative.distances.span, (Module::Input, Kind::Table));
@@ -203,7 +204,7 @@ impl DistanceParams {
 }
 
 impl RelativeParams {
-    /// A layer's own projections of distances.
+    /// Declares a layer's own projections of distances.
     fn declare(w: &mut Walk<'_>, s: &Spec, relative: &Relative) -> RelativeParams {
         let nowhere = DistanceParams { table: ParamId(u32::MAX), norm: None };
         let ([keys, queries], cols) =

@@ -1,4 +1,4 @@
-//! Micro batches for a model: the masks of its windows and the tables of its rotations.
+//! Micro-batches for a model: masks per window and rotary tables.
 
 use std::ops::Range;
 
@@ -22,20 +22,20 @@ pub struct PackedTokens<'a> {
     pub docs: &'a [Range<usize>],
 }
 
-/// Largest rotary table that is kept for a whole micro batch.
+/// Largest rotary table that is precomputed for a whole micro-batch.
 const TABLE_BYTES: usize = 32 << 20;
 
-/// Sizes that shapes are charged with, whatever a batch holds.
+/// Sizes by which shapes are charged, regardless of a batch's content.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
-    /// Most documents of a micro batch.
+    /// Most documents per micro-batch.
     pub docs: usize,
     /// Longest sequence of the stage; decides length-dependent rotary scalings.
     pub seq_tokens: usize,
 }
 
 impl Model {
-    /// A micro batch on the device: ids, positions, one causal mask per window, one table per rotary setting.
+    /// A micro-batch on the device: ids, positions, one causal mask per window, one table per rotary setting.
     ///
     /// # Panics
     /// If lengths differ or there are more documents than the cap.
@@ -48,8 +48,8 @@ impl Model {
         self.batch_of(device, packed, caps, &Sharing { layout: &layout, comm: &[CpComm::P2p] })
     }
 
-    /// This rank's part of a stream that the ranks of a context-parallel group share. `packed` is the whole stream, the
-    /// same on all of them.
+    /// This rank's part of a stream that a context-parallel group shares. `packed` is the whole stream, the same on
+    /// all ranks.
     ///
     /// # Panics
     /// If lengths differ, there are more documents than the cap, or the layout is not for the device's mesh.
@@ -104,8 +104,8 @@ impl Model {
         self.spec.ropes.iter().map(rotation).collect()
     }
 
-    /// f32 [t, rot] cosines and sines for each rotary setting. `sequences` are runs of the stream's tokens, covering it
-    /// in order, each with the length of its sequence, which some settings look at.
+    /// f32 [t, rot] cosines and sines for each rotary setting. `sequences` are ranges of the stream's tokens,
+    /// covering it in order, each with its sequence's length, on which some settings depend.
     pub fn rope_tables(
         &self,
         device: &Device,
@@ -133,13 +133,13 @@ impl Model {
     }
 }
 
-/// The mask of a document that attends in itself, to all of it.
+/// Mask of a document that attends to all of itself.
 fn whole(device: &Device, positions: &Tensor, doc: &Range<usize>) -> Mask {
     let (own, all) = (positions.view_cols(doc.clone()), Slice::full(0..doc.len(), 0..doc.len()));
     mask(device, &[all], 1, [&own, &own], (doc.len() * doc.len()) as u64)
 }
 
-/// f32 [1, rot/2] radians per position, and the factor of cosines and sines.
+/// f32 [1, rot/2] radians per position, and the scale of cosines and sines.
 fn frequencies(device: &Device, spec: &RopeSpec, seq_tokens: usize) -> (Tensor, f32) {
     let Frequencies { inv_freq, factor } = spec.frequencies(seq_tokens);
     (device.from_f32(1, inv_freq.len(), &inv_freq, Category::Data), factor)

@@ -1,4 +1,4 @@
-//! The block of every family: a mixer and a feed-forward network, each of which adds to the residual stream.
+//! The block of every family: a mixer and a feed-forward network, each adding to the residual stream.
 //!
 //! Legend of shapes: t tokens, d hidden, f ffn.
 
@@ -14,42 +14,42 @@ use crate::weight::{Module, NormParams, Walk};
 
 /// Weights of a mixer.
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // One a layer, and the large one is the usual one.
+#[allow(clippy::large_enum_variant)] // One per layer, and the large variant is the usual one.
 pub enum MixerParams {
     /// Attention.
     Attention(AttentionParams),
-    /// A family's own.
+    /// A family's own mixer.
     Custom(Custom),
 }
 
 /// Weights of a feed-forward network.
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // One a layer, and the large one is the usual one.
+#[allow(clippy::large_enum_variant)] // One per layer, and the large variant is the usual one.
 pub enum FfnParams {
-    /// One for all tokens.
+    /// One network for all tokens.
     Dense(DenseParams),
-    /// Each token has its own few of many.
+    /// A mixture of experts.
     Experts(ExpertsParams),
-    /// A family's own.
+    /// A family's own network.
     Custom(Custom),
 }
 
 /// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct BlockParams {
-    /// Before the mixer.
+    /// Norm before the mixer.
     pub attn_norm: Option<NormParams>,
-    /// What mixes tokens, if the layer has it.
+    /// The mixer, if the layer has one.
     pub mixer: Option<MixerParams>,
-    /// After it.
+    /// Norm after the mixer.
     pub attn_post_norm: Option<NormParams>,
-    /// Before the feed-forward network, if that does not read what the mixer reads.
+    /// Norm before the feed-forward network, unless it shares the mixer's input.
     pub mlp_norm: Option<NormParams>,
-    /// The feed-forward network, if the layer has it.
+    /// The feed-forward network, if the layer has one.
     pub ffn: Option<FfnParams>,
-    /// After it.
+    /// Norm after the feed-forward network.
     pub mlp_post_norm: Option<NormParams>,
-    /// Networks of an adapter behind both.
+    /// An adapter's networks after the mixer and after the feed-forward network.
     pub networks: [Option<HoulsbyParams>; 2],
 }
 
@@ -74,13 +74,13 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_t
     })
 }
 
-/// What a sub-layer adds, after the network behind it if there is one.
+/// A sub-layer's result, passed through the adapter's network after it, if any.
 fn behind(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, which: usize, a_td: Option<Val>) -> Option<Val> {
     let (Some(network), Some(a_td)) = (&p.networks[which], a_td) else { return a_td };
     Some(network.forward(cx, s, which, a_td))
 }
 
-/// What tokens give each other.
+/// The mixer's residual contribution.
 fn mix(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: Val) -> Option<Val> {
     Some(match p.mixer.as_ref()? {
         MixerParams::Attention(p) => attention(cx, s, layer, p, h_td),
@@ -88,7 +88,7 @@ fn mix(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, h_td: Val
     })
 }
 
-/// What each token makes of itself.
+/// The feed-forward network's residual contribution.
 fn feed_forward(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, h_td: Val) -> Option<Val> {
     Some(match (p.ffn.as_ref()?, &s.moe) {
         (FfnParams::Dense(p), _) => mlp(cx, s, ["mlp.up", "mlp.act", "mlp.down"], p, h_td),
@@ -98,7 +98,7 @@ fn feed_forward(cx: &mut Ctx<'_>, s: &Spec, p: &BlockParams, h_td: Val) -> Optio
     })
 }
 
-/// The residual stream with what a sub-layer adds, if there is one, normalised before or after the addition.
+/// Adds a sub-layer's result, if any, to the residual stream, with a norm before or after the addition.
 fn join(
     cx: &mut Ctx<'_>,
     s: &Spec,
@@ -116,7 +116,7 @@ fn join(
 }
 
 impl BlockParams {
-    /// The weights of a layer, in their order.
+    /// Declares the weights of a layer, in their order.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, index: usize) -> BlockParams {
         let LayerSpec { mixer, ffn } = &s.layers[index];
         let ([before, after], has_mixer) = (s.residual.attention(), *mixer != Mixer::None);
@@ -150,7 +150,7 @@ impl BlockParams {
 }
 
 impl BlockParams {
-    /// Keys and values at virtual tokens, if they are trained.
+    /// Keys and values of virtual tokens, if trained.
     pub(crate) fn prefix(&self) -> Option<PrefixParams> {
         match &self.mixer {
             Some(MixerParams::Attention(attention)) => attention.prefix,

@@ -1,8 +1,9 @@
-//! Which weights of a model are held as a file has them, in blocks (GGUF), in few bits with scales of groups (GPTQ, AWQ and others) or
-//! as bf16: projections, the embedding and the head, and experts in few bits, where all of their tensors are in formats that the machine
-//! multiplies with. Everything else is unpacked while it is loaded. What is rounded to few bits while it is loaded, as the base of a QLoRA
-//! run, stays so where the machine multiplies with it. Rows of GGUF's blocks in four to six bits, and of bf16 where the processor has no
-//! unit for it, are interleaved by eight, which takes no more bytes.
+//! Selects the weights that stay in the format of their file: blocks (GGUF), few bits with scales per group (GPTQ,
+//! AWQ and others) or bf16. These are projections, the embedding, the head, and quantized experts, if all of their
+//! tensors are in formats that the machine can multiply. All others are dequantized while loading. Weights quantized
+//! while loading, such as the base of a QLoRA run, stay so if the machine can multiply them. Rows of GGUF blocks of
+//! four to six bits, and of bf16 on processors without a unit for it, are interleaved by eight, which takes no more
+//! bytes.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use crate::spec::{Quantized, Spec};
 use crate::weight::{Kind, Module, Term};
 
 impl Model {
-    /// As [`Model::declare`], with weights as the source has them where the machine multiplies with what it has. They cannot be
-    /// trained, and are filled from such a source alone.
+    /// Like [`Model::declare`], keeping weights in the source's format where the machine can multiply it. Such
+    /// weights cannot be trained, and can only be loaded from such a source.
     pub fn declare_stored(
         device: &Device,
         spec: &Spec,
@@ -31,10 +32,10 @@ impl Model {
         Model::declare_stored_as(device, spec, dtype, source, None)
     }
 
-    /// The same, with frozen projections in few bits, which are made while weights are loaded.
+    /// The same, with frozen projections quantized while they are loaded.
     ///
     /// # Panics
-    /// As [`Model::declare_quantized`].
+    /// Those of [`Model::declare_quantized`].
     #[track_caller]
     pub fn declare_stored_as(
         device: &Device,
@@ -54,13 +55,13 @@ impl Model {
     }
 }
 
-/// The same model with none of its weights in few bits, but those that are held as a file has them: each has the elements, in the model's
-/// type, that a segment computes with.
+/// Returns the model with all weights dequantized, including those kept in their file's format, to elements of the
+/// model's type.
 pub fn unpack(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
     with_values(ModelView { device, model, params }, &|_, _| None)
 }
 
-/// As [`unpack`], but what the machine multiplies with as it is packed stays so: projections whose rows are whole blocks.
+/// Like [`unpack`], but keeps projections packed whose format the machine multiplies and whose rows are whole blocks.
 pub fn keep_packed(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
     let mut projections = Vec::new();
     model.visit(&mut |_, _, weight| projections.push(weight.kind == Kind::Linear));
@@ -93,7 +94,7 @@ fn with_values(
     (Model { quantized: None, ..model.clone() }, whole)
 }
 
-/// How the weights that a rank holds are packed, or its parts of them.
+/// Packing of the weights, or parts of them, that a rank has.
 fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Portion) -> Blocked {
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
     let (model, _) = Model::declare_part(&nowhere, spec, DType::F32, None, portion.clone());
@@ -110,7 +111,7 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Po
             }
             _ if is_matrix && (weight.kind == Kind::Linear || looked_up) => {
                 packing(pieces, local, source).map(Packing::interleaved).filter(|all| {
-                    // Numbers are multiplied by another kernel than blocks are.
+                    // bf16 needs another kernel than blocks.
                     all.is_numbers() || !all.runs.iter().any(is_numbers)
                 })
             }
@@ -122,13 +123,13 @@ fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Po
     found
 }
 
-/// Whether a run is of bf16 whose rows are interleaved.
+/// Returns whether a run is bf16 with interleaved rows.
 fn is_numbers((format, _): &(BlockFormat, usize)) -> bool {
     *format == BlockFormat::Octets(ggml::Kind::Bf16)
 }
 
-/// The packing of the weight of so many experts, if all of its tensors are in few bits. Rows are interleaved where each expert and each
-/// run has whole eights of them.
+/// Packing of a weight of `count` experts whose tensors are all quantized. Rows are interleaved if each expert and
+/// each run has a multiple of eight.
 fn of_experts(count: usize, packing: Packing) -> Option<Packing> {
     if packing.runs.iter().any(|(format, _)| *format == BlockFormat::Ggml(ggml::Kind::Bf16)) {
         return None;
@@ -138,8 +139,8 @@ fn of_experts(count: usize, packing: Packing) -> Option<Packing> {
     Some(if eights { packing.interleaved() } else { packing })
 }
 
-/// The rows of a tensor [experts, in, out] that is stored as [experts, out, in] in few bits, or of a rank's part of it: some experts, some
-/// rows of each, or whole blocks of their columns.
+/// Packing of a tensor [experts, in, out] stored quantized as [experts, out, in], or of a rank's part of it: some
+/// experts, some rows of each, or whole blocks of their columns.
 fn turned(pieces: &[Piece], source: &dyn Source) -> Option<Packing> {
     let Piece { name, shape, .. } = pieces.first()?;
     let [_, inner, _] = shape[..] else { return None };
@@ -157,13 +158,13 @@ fn turned(pieces: &[Piece], source: &dyn Source) -> Option<Packing> {
     Some(packing)
 }
 
-/// The format of a tensor's rows, as they are stored.
+/// Stored format of a tensor's rows.
 fn rows_format(source: &dyn Source, name: &str) -> Option<BlockFormat> {
     let is_bf16 = || source.dtype(name) == Some(DType::Bf16) && source.quantised(name).is_none();
     source.blocks(name).or_else(|| is_bf16().then_some(BlockFormat::Ggml(ggml::Kind::Bf16)))
 }
 
-/// How a weight, or a rank's part of it, is packed whose tensors are, all of them. Columns that are cut are whole blocks.
+/// Packing of a weight, or of a rank's part, if all of its tensors are packed. Column splits must be at whole blocks.
 fn packing(pieces: &[Piece], [rows, cols]: [usize; 2], source: &dyn Source) -> Option<Packing> {
     let mut pieces: Vec<&Piece> = pieces.iter().collect();
     pieces.sort_by_key(|piece| piece.param_row);

@@ -18,9 +18,9 @@ pub struct Config<'a> {
     read: RefCell<BTreeSet<&'static str>>,
 }
 
-/// Largest size that a configuration may name: products of two still fit.
+/// Largest size in a configuration; the product of two still fits.
 pub(crate) const MAX_SIZE: usize = 1 << 28;
-/// Most layers.
+/// Largest number of layers.
 const MAX_LAYERS: usize = 4096;
 
 /// Keys without influence on what a model computes in evaluation: book-keeping, training-only settings (dropout
@@ -184,7 +184,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The first of these keys that the file has, else the first.
+    /// The first of these keys in the file, else the first of the list.
     pub(crate) fn present(&self, keys: &[&'static str]) -> &'static str {
         let has = |key: &&&'static str| self.map.contains_key(**key);
         keys.iter().find(has).or(keys.first()).copied().unwrap_or_default()
@@ -232,7 +232,7 @@ impl<'a> Config<'a> {
     /// Refuses unread keys.
     pub(crate) fn finish(&self, model_type: &str) -> Result<()> {
         for (key, wanted) in ONLY {
-            // A family that read the key itself has decided.
+            // Keys that a family has read are its own decision.
             if !self.read.borrow().contains(key) {
                 self.only(key, wanted)?;
             }
@@ -253,7 +253,7 @@ impl<'a> Config<'a> {
     }
 }
 
-/// A value, cut to a line.
+/// A value, truncated to one line.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {
@@ -262,7 +262,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// The f64 that prints as shortly as the f32: 1e-5, not 0.000009999999747378752.
+/// The f64 with the same short decimal as the f32: 1e-5, not 0.000009999999747378752.
 pub(crate) fn short(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
 
-/// How a family spells its rotary setting outside the map of parameters.
+/// A family's keys for its rotary setting outside the map of parameters.
 #[derive(Clone, Copy)]
 pub(crate) struct RopeKeys {
     /// Key of the base, with its default.
@@ -17,7 +17,7 @@ pub(crate) struct RopeKeys {
     pub nested: Option<&'static str>,
 }
 
-/// What a rotary setting needs from the rest of the configuration.
+/// Sizes from the rest of the configuration that a rotary setting depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct RopeSizes {
     /// Columns of one head.
@@ -28,7 +28,7 @@ pub(crate) struct RopeSizes {
     pub original: Option<usize>,
 }
 
-/// What stands outside the map of parameters and holds where the map is silent.
+/// Settings outside the map of parameters, used where the map has none.
 #[derive(Clone, Copy)]
 pub(crate) struct Outside {
     /// The base.
@@ -93,11 +93,11 @@ fn read_scaling(
     if old.is_some_and(|old| old != kind) {
         return Err(c.refuse(format!("{key}.type"), format!("and `rope_type` {kind} disagree")));
     }
-    // The first Phi-3 files call LongRoPE by the name of its predecessor.
+    // Early Phi-3 files call LongRoPE by the name of its predecessor.
     let kind = if kind == "su" { json!("longrope") } else { kind };
     let takes_original = ["llama3", "yarn", "longrope"].iter().any(|name| kind == *name);
     if takes_original {
-        // Phi-3 repeats the length outside the map, and what stands outside decides.
+        // Phi-3 repeats the length outside the map, where it takes precedence.
         let inside = map.remove("original_max_position_embeddings").filter(|value| !value.is_null());
         let original = sizes.original.map(Value::from).or(inside);
         let original = original.or((kind == "llama3").then(|| json!(sizes.max_positions)));
@@ -114,7 +114,7 @@ fn read_scaling(
             None => Ok(RopeScaling::Default),
         };
     }
-    // Transformers asks whether this one is true, not whether it is there.
+    // Transformers tests this for truth, not for presence.
     if map.get("truncate").is_some_and(Value::is_null) {
         map.insert("truncate".into(), json!(false));
     }
@@ -122,7 +122,7 @@ fn read_scaling(
     c.parse(key, &Value::Object(map))
 }
 
-/// Puts a setting together and checks it.
+/// Assembles and checks a setting.
 fn finish(c: &Config<'_>, key: &str, scaling: RopeScaling, outside: &Outside) -> Result<RopeSpec> {
     let Outside { theta, partial, sizes } = *outside;
     let partial = partial.unwrap_or(1.0);
@@ -169,7 +169,7 @@ fn finish(c: &Config<'_>, key: &str, scaling: RopeScaling, outside: &Outside) ->
     Ok(RopeSpec { theta, rot_dim, interleaved: false, scaling, max_positions: sizes.max_positions })
 }
 
-/// A scaling as Transformers spells it, without what is unset.
+/// A scaling in Transformers' keys, without unset ones.
 pub(crate) fn written(scaling: &RopeScaling) -> Value {
     let mut value = serde_json::to_value(scaling).unwrap_or(Value::Null);
     if let Some(map) = value.as_object_mut() {
@@ -178,14 +178,14 @@ pub(crate) fn written(scaling: &RopeScaling) -> Value {
     value
 }
 
-/// A rotary setting of one kind of layer in the spelling of Transformers 5; its family rotates whole heads.
+/// A rotary setting of one kind of layer in Transformers 5's keys; its family rotates whole heads.
 pub(crate) fn parameters(rope: &RopeSpec) -> Value {
     let mut value = written(&rope.scaling);
     value["rope_theta"] = json!(rope.theta);
     value
 }
 
-/// Adds a rotary setting in the spelling of Transformers 4, which 5 reads as well.
+/// Adds a rotary setting in Transformers 4's keys, which 5 reads as well.
 pub(crate) fn write_rope(map: &mut Map<String, Value>, keys: &RopeKeys, rope: &RopeSpec, head_dim: usize) {
     map.insert(keys.theta.0.into(), json!(rope.theta));
     if let Some((key, _)) = keys.partial {

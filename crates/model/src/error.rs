@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong with configurations and weight files.
+/// Errors of configurations and weight files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused to read, write or create a file.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried: `read`, `write`, `create`, `rename`.
+        /// The failed action: `read`, `write`, `create`, `rename`.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum Error {
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem, and its remedy.
         what: String,
     },
     /// One tensor of a file is missing, superfluous or mis-shaped.
@@ -34,7 +34,7 @@ pub enum Error {
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong, and what to do.
+        /// The problem, and its remedy.
         what: String,
     },
     /// The disk behind weights failed.
@@ -47,7 +47,7 @@ pub enum Error {
         file: PathBuf,
         /// The key, dotted if nested.
         key: String,
-        /// What is wrong, and what to do.
+        /// The problem, and its remedy.
         what: String,
     },
 }
@@ -65,7 +65,7 @@ impl Error {
         Error::Config { file: file.to_path_buf(), key: key.into(), what: what.into() }
     }
 
-    /// For `map_err` on a system call.
+    /// Builds the error for `map_err` on a system call.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
         move |source| Error::Io { action, path: path.to_path_buf(), source }
     }

@@ -1,4 +1,4 @@
-//! What there is of a model's weights before they are declared.
+//! Inputs for declaring a model's weights.
 
 use std::collections::BTreeMap;
 use std::vec::IntoIter;
@@ -8,24 +8,24 @@ use fathom_tensor::Packing;
 
 use crate::weight::{Kind, WeightSpec};
 
-/// What there is of a model's weights as it is declared, besides room for them.
+/// Existing values and formats of a model's weights when it is declared.
 #[derive(Default)]
 pub(crate) struct Given {
-    /// Those that are held as blocks.
+    /// Packing of weights kept in blocks.
     pub blocked: Blocked,
-    /// The values of the base, in their order, where another model has them.
+    /// The base's values in order, if shared with another model.
     pub base: Option<IntoIter<Value>>,
-    /// A head of scores is not one of them.
+    /// Whether the score head is not shared.
     pub own_scores: bool,
 }
 
 impl Given {
-    /// A weight is one of the base's.
+    /// Returns whether a weight is shared with the base.
     pub fn shares(&self, weight: &WeightSpec<'_>) -> bool {
         weight.kind != Kind::Adapter && !(self.own_scores && weight.is_scores())
     }
 
-    /// The value of a weight of the base, of which the rank has a part of this shape, if it is there.
+    /// The shared value of a base weight, of which the rank's part has this shape, if there is one.
     #[track_caller]
     pub fn of_base(
         &mut self,
@@ -40,7 +40,7 @@ impl Given {
         Some(value)
     }
 
-    /// After the last weight.
+    /// Checks that no value of the base is left.
     #[track_caller]
     pub fn end(&self) {
         let left = self.base.as_ref().map_or(0, ExactSizeIterator::len);
@@ -48,5 +48,5 @@ impl Given {
     }
 }
 
-/// How weights are packed, by their numbers in the whole model.
+/// Packing of weights, by number in the whole model.
 pub(crate) type Blocked = BTreeMap<u32, Packing>;

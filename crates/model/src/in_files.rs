@@ -1,4 +1,4 @@
-//! What families call their weights in Hugging Face folders.
+//! Maps families' weight names to tensors in Hugging Face folders.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,7 +17,7 @@ impl Names {
 }
 
 impl Names {
-    /// Where q, k and v are that lie on top of each other in the weight.
+    /// The tensors of q, k and v, stacked in the weight.
     pub(crate) fn qkv(&self, s: &Spec) -> InFiles {
         let (q, kv) = (s.q_cols(), s.kv_cols());
         match self.qkv {
@@ -30,7 +30,7 @@ impl Names {
         }
     }
 
-    /// Where the way into an MLP is: of shared experts, within `inside`.
+    /// The tensors of an MLP's input projection; of shared experts, under `inside`.
     pub(crate) fn up(&self, s: &Spec, ffn: usize, inside: Option<&str>) -> InFiles {
         match self.up {
             Up::Pair(names) => InFiles::Stack(names.map(|name| (within(name, inside), ffn)).into()),
@@ -39,19 +39,20 @@ impl Names {
         }
     }
 
-    /// Where the way out of it is.
+    /// The tensors of its output projection.
     pub(crate) fn down(&self, s: &Spec, inside: Option<&str>) -> InFiles {
         InFiles::Stack(vec![(within(self.down, inside), s.hidden)])
     }
 }
 
-/// A name of an MLP's part, with the part before the point exchanged.
+/// Name of an MLP's part, with `inside` in place of its first component.
 fn within(name: &'static str, inside: Option<&str>) -> Cow<'static, str> {
     let part = || name.split_once('.').map_or(name, |(_, part)| part);
     inside.map_or(name.into(), |inside| format!("{inside}.{}", part()).into())
 }
 
-/// Each key head's queries, its key and its value together; the weight has all queries, all keys, all values.
+/// Rows of a tensor that has each key head's queries, key and value together; the weight has all queries, all keys,
+/// all values.
 fn grouped(s: &Spec) -> Vec<(Range<usize>, usize)> {
     let queries = s.q_cols() / s.kv_heads;
     let group = queries + 2 * s.head_dim;
@@ -65,7 +66,7 @@ fn grouped(s: &Spec) -> Vec<(Range<usize>, usize)> {
 }
 
 impl MoeNames {
-    /// Where the way into all experts is.
+    /// The tensors of all experts' input projections.
     pub(crate) fn up(&self, s: &Spec, m: &Moe) -> InFiles {
         match self.experts {
             Experts::Each(at, [gate, up, _]) => InFiles::Experts(at, vec![(gate, m.ffn), (up, m.ffn)]),
@@ -73,7 +74,7 @@ impl MoeNames {
         }
     }
 
-    /// Where the way out of them is.
+    /// The tensors of their output projections.
     pub(crate) fn down(&self, s: &Spec, m: &Moe) -> InFiles {
         match self.experts {
             Experts::Each(at, [.., down]) => InFiles::Experts(at, vec![(down, s.hidden)]),
@@ -81,7 +82,7 @@ impl MoeNames {
         }
     }
 
-    /// Where the biases of the ways in or out are, of `part` 0 or 1.
+    /// The tensors of the input (0) or output (1) projections' biases.
     pub(crate) fn bias(&self, part: usize, shape: [usize; 2]) -> InFiles {
         match self.experts {
             Experts::Stacked(names) => InFiles::Whole(format!("{}_bias", names[part]).into(), shape.into()),
@@ -91,7 +92,7 @@ impl MoeNames {
 }
 
 impl LatentNames {
-    /// Where queries are, of `inner` columns: each head's rotated part comes first in memory.
+    /// The tensor of the queries, each head's rotated part first in memory.
     pub(crate) fn queries(&self, s: &Spec, how: LatentUse, latent: bool) -> InFiles {
         let runs = |head: usize| {
             let cut = head + how.own;
@@ -101,7 +102,7 @@ impl LatentNames {
         InFiles::Rows(name, s.q_cols(), (0..s.q_cols()).step_by(s.head_dim).flat_map(runs).collect())
     }
 
-    /// Where some rows of the way to the latent of keys and values and to what heads share are.
+    /// Some rows of the tensor that projects to the key/value latent and the shared key part.
     pub(crate) fn key_value(&self, all: usize, rows: Range<usize>) -> InFiles {
         InFiles::Rows(self.kv_latent[0], all, vec![(rows, 0)])
     }

@@ -1,7 +1,8 @@
-//! Random initialisation: normal with a given deviation, divided by `sqrt(2 layers)` where a sub-layer ends (GPT-2), norms
-//! at the identity, biases zero.
+//! Random initialisation: normal with a given deviation, divided by `sqrt(2 layers)` for output projections of
+//! sub-layers (GPT-2); norms at the identity, biases zero.
 //!
-//! Every element is a function of (seed, weight, position) alone, so the result does not depend on threads, chunks or ranks.
+//! Every element is a function of (seed, weight, position) only, so the result does not depend on threads, chunks or
+//! ranks.
 
 use std::ops::Range;
 
@@ -20,12 +21,12 @@ use induction::{Circuit, Place};
 pub use values::Init;
 use values::{mix, normals};
 
-/// Elements that one thread makes in one go.
+/// Elements that a thread generates in one go.
 const CHUNK: usize = 1 << 20;
-/// Of those, made in f32 before they are converted: they stay in the first cache.
+/// Elements generated in f32 before conversion; they stay in the L1 cache.
 const BLOCK: usize = 1 << 12;
 
-/// Fills all weights, by as many threads as the machine has for it, each straight into its memory.
+/// Initialises all weights on the machine's threads, each straight into its memory.
 ///
 /// # Panics
 /// If `params` are not this model's.
@@ -33,9 +34,9 @@ pub fn initialise(device: &Device, model: &Model, params: &mut Params, init: Ini
     initialise_kinds(device, model, params, (init, None, &|_| true));
 }
 
-/// The same, with an induction circuit in the first two layers: heads that attend to the token before, and heads that attend to
-/// what followed the same token and copy it. Weights of other layers are those of [`initialise`], and so are all of a model that
-/// lacks something for it ([`lacks_for_induction`]).
+/// The same, with an induction circuit in the first two layers: heads that attend to the previous token, and heads
+/// that attend to what followed the same token and copy it. Other layers' weights are those of [`initialise`], as are
+/// all weights of a model that does not support the circuit ([`lacks_for_induction`]).
 ///
 /// # Panics
 /// If `params` are not this model's.
@@ -43,7 +44,7 @@ pub fn initialise_induction(device: &Device, model: &Model, params: &mut Params,
     initialise_kinds(device, model, params, (init, Circuit::of(&model.spec, init), &|_| true));
 }
 
-/// The same, of an adapter's weights alone.
+/// The same, for an adapter's weights only.
 pub(crate) fn initialise_adapter(device: &Device, model: &Model, params: &mut Params, init: Init) {
     initialise_kinds(device, model, params, (init, None, &|kind| kind == Kind::Adapter));
 }
@@ -65,7 +66,7 @@ fn initialise_kinds(
     for ((begin, (_, param)), _) in all.filter(|(_, filled)| *filled) {
         match param.value.resident() {
             Some(weight) => cut(begin, weight, 0, &mut jobs, &mut targets),
-            // Chunk by chunk, on its way to where it stays.
+            // Chunk by chunk on the way to disk.
             None => param.value.fill(|range, weight| {
                 let (mut jobs, mut targets) = (Vec::new(), Vec::new());
                 cut(begin, weight, range.start, &mut jobs, &mut targets);
@@ -76,7 +77,7 @@ fn initialise_kinds(
     fill(device, &jobs, &targets);
 }
 
-/// How each weight of this rank begins.
+/// Initial values of this rank's weights.
 fn begins(model: &Model, params: &Params, init: Init, circuit: Option<Circuit>) -> Vec<Begin> {
     let mut all = Vec::with_capacity(params.len());
     let ending = (2.0 * model.spec.layers.len() as f64).sqrt();
@@ -115,7 +116,7 @@ struct Job<'a> {
     dtype: DType,
 }
 
-/// Cuts a tensor that holds a weight's elements from `first` on into what one thread makes in one go.
+/// Splits a tensor with a weight's elements from `first` on into jobs for one thread each.
 fn cut<'a>(
     begin: &'a Begin,
     weight: &Tensor,
@@ -138,12 +139,12 @@ fn fill(device: &Device, jobs: &[Job<'_>], targets: &[Vec<Tensor>]) {
     });
 }
 
-/// The first values of a weight.
+/// Initial values of a weight.
 struct Begin {
     values: Values,
-    /// What changes those.
+    /// The circuit that modifies them.
     circuit: Option<(Circuit, Place)>,
-    /// Runs of elements: where they begin in this rank's part, and in the whole weight, and how many.
+    /// Runs of elements: start in this rank's part, start in the whole weight, length.
     runs: Vec<(usize, usize, usize)>,
 }
 
@@ -155,7 +156,7 @@ enum Values {
 }
 
 impl Begin {
-    /// Elements of this rank's part, as the machine stores them.
+    /// Writes elements of this rank's part in the machine's format.
     fn write(&self, range: Range<usize>, dtype: DType, out: &mut [u8]) {
         let (mut values, mut raw) = (vec![0.0; BLOCK.min(range.len())], Vec::new());
         for (start, out) in range.clone().step_by(BLOCK).zip(out.chunks_mut(BLOCK * dtype.bytes())) {
@@ -223,7 +224,7 @@ mod tests {
         let square = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / one.len() as f64;
         assert!(mean.abs() < 3e-4 && (square.sqrt() - 0.02).abs() < 2e-4, "{mean} {square}");
         assert!(one.iter().any(|x| x.abs() > 0.07));
-        // By the definition, in Python's doubles.
+        // Computed from the definition with Python's doubles.
         let expected = [
             (0, -0.029_939_397_555_438_65),
             (1, -0.005_380_975_344_947_98),

@@ -14,17 +14,17 @@ use crate::weight::{
 /// Weights of one layer's queries, keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentParams {
-    /// To the latent of queries: [c, d], and its norm.
+    /// Projection to the query latent [c, d], and its norm.
     pub q_down: Option<(LinearParams, NormParams)>,
-    /// To queries: [e, c], or [e, d].
+    /// Projection to queries: [e, c], or [e, d].
     pub q_up: LinearParams,
-    /// To the latent of keys and values: [c, d].
+    /// Projection to the key/value latent: [c, d].
     pub kv_down: LinearParams,
-    /// Of that latent.
+    /// Norm of that latent.
     pub kv_norm: NormParams,
-    /// To what heads share: [r, d].
+    /// Projection to the shared key part: [r, d].
     pub shared: LinearParams,
-    /// To each head's own part of the key and its value: [heads x (own + value), c].
+    /// Projection to each head's own key part and value: [heads x (own + value), c].
     pub kv_up: LinearParams,
 }
 
@@ -44,19 +44,19 @@ impl Latent {
     }
 }
 
-/// From a latent to heads, which ranks share.
+/// Projection from a latent to heads, split among ranks.
 fn up<'a>(role: &'static str, out: &'a [usize], inner: usize, stored: InFiles) -> Projection<'a> {
     Projection::new(role, Module::Attention, out, inner, stored)
 }
 
-/// From the residual stream to a latent, which every rank has all of.
+/// Projection from the residual stream to a latent, whole on every rank.
 fn down<'a>(s: &Spec, role: &'static str, out: &'a [usize], stored: InFiles) -> Projection<'a> {
     let (bias, parallel) = (s.bias.qkv, Parallel::Whole(Seen::Rows));
     Projection { bias, parallel, ..up(role, out, s.hidden, stored) }
 }
 
 impl LatentParams {
-    /// The weights of a layer, in their order.
+    /// Declares the weights of a layer, in their order.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, l: &Latent, layer: &LayerSpec) -> LatentParams {
         let names = match w.names.qkv {
             Qkv::Latent(names) => names,
@@ -83,12 +83,12 @@ impl LatentParams {
     }
 }
 
-/// The norm of a latent. Its epsilon is no matter of the configuration, in DeepSeek's code and in Transformers'.
+/// Norm of a latent. Its epsilon is not configurable in DeepSeek's code and in Transformers.
 fn norm(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 2], c_tc: Val, p: NormParams) -> Val {
     cx.norm(names, c_tc, NormKind { eps: 1e-6, ..s.norm }, p.weight, p.bias)
 }
 
-/// q, k and v of the block's normalised input; v has zeros up to the size of a key.
+/// q, k and v of the block's normalised input; v is padded with zeros to the size of a key.
 pub(crate) fn latent_heads(
     cx: &mut Ctx<'_>,
     s: &Spec,

@@ -1,7 +1,7 @@
 //! Blocks, families as data over blocks, and the names and files of weights.
 //!
-//! A model's forward pass is written once, over [`fathom_grad::Segments`]. The block and the families are the same on every
-//! rank: which layers and which part of each weight a rank holds is decided in `portion`, and used where weights are declared.
+//! A model's forward pass is written once, over [`fathom_grad::Segments`]. The block and the families are the same on
+//! every rank: `portion` decides which layers and which part of each weight a rank has, when weights are declared.
 //!
 //! This crate knows nothing of places, optimizers or launchers.
 

@@ -8,9 +8,9 @@ use crate::model::Model;
 
 /// A model with its weights, on its device.
 pub struct LoadedModel {
-    /// Compute and memory.
+    /// Machine and memory accounting.
     pub device: Device,
-    /// The architecture, and which weights are here.
+    /// The architecture, and the weights present on this rank.
     pub model: Model,
     /// The weights.
     pub params: Params,
@@ -19,9 +19,9 @@ pub struct LoadedModel {
 /// A model with its weights, borrowed.
 #[derive(Clone, Copy)]
 pub struct ModelView<'a> {
-    /// Compute and memory.
+    /// Machine and memory accounting.
     pub device: &'a Device,
-    /// The architecture, and which weights are here.
+    /// The architecture, and the weights present on this rank.
     pub model: &'a Model,
     /// The weights.
     pub params: &'a Params,
@@ -36,9 +36,10 @@ impl LoadedModel {
 }
 
 impl ModelView<'_> {
-    /// A forward pass over all stages of the pipeline, of `rows` rows on this rank: `forward` takes the number of one of the rank's
-    /// runs of layers and what the stage before gives, of the first none ([`Model::forward_chunk`]). Returns what this rank's last run
-    /// gives: on the last stage the hidden states before the head. All ranks of the pipeline call this together.
+    /// Runs a forward pass over all pipeline stages, with `rows` rows on this rank. `forward` takes the index of one
+    /// of the rank's chunks of layers and the previous stage's output, `None` for the first
+    /// ([`Model::forward_chunk`]). Returns the output of this rank's last chunk: on the last stage, the hidden states
+    /// before the head. Collective over the pipeline.
     ///
     /// # Panics
     /// If the rank has no layers.

@@ -1,4 +1,4 @@
-//! Families of given sizes, made from nothing, that differ from Llama in more than a switch.
+//! Families of given sizes, built without files, that differ from Llama by more than a switch.
 
 use fathom_tensor::{Activation, NormKind, Scores};
 
@@ -6,10 +6,10 @@ use crate::rope::{RopeScaling, RopeSpec};
 
 use crate::spec::{Biases, Family, Latent, LayerSpec, Mlp, Moe, QkNorm, Residual, Spec};
 
-/// The sizes of a Llama-style model made from nothing.
+/// Sizes of a new Llama-style model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LlamaSizes {
-    /// Columns of the residual stream.
+    /// Hidden size.
     pub hidden: usize,
     /// Blocks.
     pub layers: usize,
@@ -27,7 +27,7 @@ pub struct LlamaSizes {
     pub rope_theta: f64,
     /// Longest sequence.
     pub max_positions: usize,
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     pub tied: bool,
 }
 
@@ -91,22 +91,22 @@ impl Spec {
         }
     }
 
-    /// A Llama's sizes as Qwen 2: biases on q, k and v, with which a head attends by position alone from the first
-    /// steps on.
+    /// Turns it into a Qwen 2: biases on q, k and v, with which a head can attend by position from the first steps
+    /// on.
     pub fn into_qwen2(self) -> Spec {
         let bias = Biases { qkv: true, ..Biases::default() };
         Spec { family: Family::named("qwen2"), bias, ..self }
     }
 
-    /// A Llama's sizes as Granite with biases: embeddings are multiplied by this, so that the residual stream begins as large as what
-    /// sub-layers add to it, whatever the head's weights are.
+    /// Turns it into a Granite with biases: embeddings are multiplied by `embed_scale`, so that the residual stream
+    /// starts as large as the sub-layers' contributions, independently of the head's weights.
     pub fn into_granite(self, embed_scale: f32) -> Spec {
         let bias = Biases { qkv: true, attn_out: true, ..Biases::default() };
         Spec { family: Family::named("granite"), bias, embed_scale, ..self }
     }
 
-    /// A Llama's sizes as SmolLM 3: of every `interval` layers the last does not rotate, and so finds what it looks
-    /// for at any distance (0: all rotate).
+    /// Turns it into a SmolLM 3: the last of every `interval` layers does not rotate, so it matches at any distance
+    /// (0: all rotate).
     pub fn into_smollm3(mut self, interval: usize) -> Spec {
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if interval > 0 && (index + 1).is_multiple_of(interval) {
@@ -116,23 +116,23 @@ impl Spec {
         Spec { family: Family::named("smollm3"), ..self }
     }
 
-    /// A Llama's sizes as Qwen 3: q and k normalised per head.
+    /// Turns it into a Qwen 3: q and k are normalised per head.
     pub fn into_qwen3(self) -> Spec {
         Spec { family: Family::named("qwen3"), qk_norm: QkNorm::PerHead, ..self }
     }
 
-    /// A Llama's sizes as Mixtral: experts in every layer, whose columns are those of the MLP.
+    /// Turns it into a Mixtral: experts in every layer, each with the MLP's columns.
     pub fn into_mixtral(self, moe: Moe) -> Spec {
         Spec { family: Family::named("mixtral"), ffn: moe.ffn, moe: Some(moe), ..self }
     }
 
-    /// A Llama's sizes as Qwen 3 with experts.
+    /// Turns it into a Qwen 3 with experts.
     pub fn into_qwen3_moe(self, moe: Moe) -> Spec {
         Spec { family: Family::named("qwen3_moe"), moe: Some(moe), ..self.into_qwen3() }
     }
 
-    /// A Llama's sizes as DeepSeek-V3: of each head's columns `rotated` are rotated and the same for all keys, the others come
-    /// from a latent of `key_value` columns; sigmoids weigh experts, and biases join their choice.
+    /// Turns it into a DeepSeek-V3: `rotated` columns of each head are rotated and shared by all keys, the others
+    /// come from a latent of `key_value` columns; routing by sigmoids, with a bias for the choice.
     pub fn into_deepseek_v3(self, mut moe: Moe, rotated: usize, key_value: usize) -> Spec {
         moe.routing.scores = Scores::Sigmoid;
         moe.choice_bias = true;
@@ -152,8 +152,8 @@ impl Spec {
 }
 
 impl Spec {
-    /// A Llama's sizes as Nemotron 3 and 4 (arXiv 2402.16819): LayerNorm with biases that multiplies by one plus the weight,
-    /// squared ReLU without a gate, half of each head rotates.
+    /// Turns it into a Nemotron 3 or 4 (arXiv 2402.16819): LayerNorm with biases that multiplies by one plus the
+    /// weight, squared ReLU without a gate, rotation of half of each head.
     pub fn into_nemotron(mut self) -> Spec {
         for rope in &mut self.ropes {
             rope.rot_dim = self.head_dim / 2;
@@ -171,7 +171,7 @@ mod tests {
     use crate::made::LlamaSizes;
     use crate::spec::{Family, Spec};
 
-    /// What is made is what a Hugging Face configuration of the family says.
+    /// A built family equals the one read from its configuration.
     #[test]
     fn a_made_family_is_the_one_that_is_read() {
         let llama = Spec::llama(LlamaSizes {
@@ -187,7 +187,7 @@ mod tests {
             tied: false,
         });
         let spec = llama.into_nemotron();
-        // Writing reads what was written, and refuses what differs.
+        // Writing reads its result back, and refuses differences.
         let config = Family::write(Path::new("config.json"), &spec).unwrap();
         assert_eq!(Family::read(Path::new("config.json"), &config).unwrap(), spec);
     }

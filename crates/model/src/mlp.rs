@@ -17,7 +17,7 @@ pub struct DenseParams {
 }
 
 impl DenseParams {
-    /// An MLP of `ffn` columns inside; files call its parts as the block's, within `inside` if that is given.
+    /// Declares an MLP with `ffn` inner columns; its parts are named like the block's, under `inside` if given.
     pub(crate) fn declare(
         w: &mut Walk<'_>,
         s: &Spec,

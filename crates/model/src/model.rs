@@ -1,4 +1,4 @@
-//! A model: a specification, where its weights are, and its forward pass over segments.
+//! A model: a specification, the ids of its weights, and its forward pass over segments.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,55 +18,55 @@ use crate::spec::{Quantized, Spec};
 use crate::weight::{Kind, LastParams, Module, NOWHERE, See, WeightSpec};
 use crate::whole::EmbedParams;
 
-/// A specification with the ids of the weights that a rank holds. Holds no weights itself.
+/// A specification with the ids of the weights on this rank. Holds no weights itself.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// The architecture.
     pub spec: Spec,
-    /// The part of it that this rank has.
+    /// This rank's part of it.
     pub portion: Portion,
-    /// Before the first block, and for a tied head.
+    /// Weights before the first block, and the table of a tied head.
     pub embed: Option<EmbedParams>,
     /// One per layer of the portion.
     pub blocks: Vec<BlockParams>,
-    /// Of each of them the first layer that is like it, and the first of its weights; nothing where layers share weights.
+    /// Per block, the first layer of its kind and that layer's first weight; empty if layers share weights.
     pub alike: Vec<(usize, ParamId)>,
-    /// After the last block.
+    /// Weights after the last block.
     pub last: Option<LastParams>,
-    /// What is here of each weight.
+    /// This rank's part of each weight.
     pub holdings: Holdings,
     /// All weights of the model, by number.
     pub weights: Vec<Weight>,
-    /// How weights that are not trained are held, if in few bits.
+    /// Format of frozen weights, if quantized.
     pub quantized: Option<Quantized>,
-    /// Tensors of biases that are its adapter's where the rest of its base is that of others ([`crate::share_base`]).
+    /// Bias tensors that belong to the adapter although the rest of its base is shared ([`crate::share_base`]).
     pub own_biases: BTreeSet<String>,
     /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
     pub embed_scale: f32,
 }
 
-/// The kinds of the segments before and after the blocks; those of blocks are layers.
+/// Kinds of the segments before and after the blocks; blocks have their layer's.
 const EMBED: u32 = u32::MAX;
 const LAST: u32 = u32::MAX - 1;
 
-/// A segment that there is once.
+/// Key of a segment that occurs once.
 fn alone(kind: u32) -> Which {
     Which { layer: -1, alike: Some(Alike { kind: vec![kind], first: ParamId(0) }) }
 }
 
-/// Makes the weights that the portion has, and counts the others.
+/// Allocates the portion's weights, and counts the others.
 struct Declare<'a> {
     device: &'a Device,
     dtype: DType,
     portion: &'a Portion,
     tied: bool,
-    /// The numbers of the weights that are packed, and how.
+    /// Numbers of the packed weights, and their format.
     packed: Option<(BlockFormat, BTreeSet<u32>)>,
     given: Given,
     params: Params,
     holdings: Holdings,
     weights: Vec<Weight>,
-    /// What was made, with where it belongs.
+    /// The allocated weights, with their layer and module.
     made: Vec<(Option<usize>, Module, ParamId)>,
 }
 
@@ -94,7 +94,7 @@ impl Declare<'_> {
         } else if w.trainable || !self.portion.parted {
             self.params.room(self.device, [rows, cols], dtype, place)
         } else {
-            // What no update changes is small and stays.
+            // Weights that no update changes are small and stay in memory.
             self.device.empty(rows, cols, dtype, Category::Params).into()
         };
         self.holdings.push(holding);
@@ -107,8 +107,7 @@ impl Declare<'_> {
         id
     }
 
-    /// The weights of each segment of each run of layers, in the order of a forward pass; `head` is what a tied head has instead
-    /// of its own.
+    /// Weights of each segment of each chunk of layers, in forward order; `head` is the table of a tied head.
     fn segments(&self, head: Option<ParamId>) -> Vec<Vec<Vec<ParamId>>> {
         let of = |wanted: &dyn Fn(Option<usize>, Module) -> bool| -> Vec<ParamId> {
             let made = self.made.iter().filter(|(layer, module, _)| wanted(*layer, *module));
@@ -139,7 +138,7 @@ impl Model {
         Model::declare_on(device, spec, dtype, None)
     }
 
-    /// As [`Model::declare`], with disk behind the weights and their optimizer's state.
+    /// Like [`Model::declare`], with disk behind the weights and their optimizer state.
     pub fn declare_on(
         device: &Device,
         spec: &Spec,
@@ -149,10 +148,10 @@ impl Model {
         Model::declare_part(device, spec, dtype, disk, Portion::of(spec, &device.mesh, 1))
     }
 
-    /// As [`Model::declare_on`], of the weights that a rank holds.
+    /// Like [`Model::declare_on`], for a rank's part of the weights.
     ///
     /// # Panics
-    /// If the model cannot be cut like this ([`Portion::check`] says so beforehand).
+    /// If the model cannot be split like this (see [`Portion::check`]).
     #[track_caller]
     pub fn declare_part(
         device: &Device,
@@ -164,10 +163,10 @@ impl Model {
         Model::declare_quantized(device, spec, dtype, disk, (portion, None))
     }
 
-    /// As [`Model::declare_part`], with frozen projections in few bits.
+    /// Like [`Model::declare_part`], with frozen projections quantized.
     ///
     /// # Panics
-    /// As [`Model::declare_part`], and if weights cannot be packed like this ([`Quantized::check`] says so beforehand).
+    /// Those of [`Model::declare_part`], and if weights cannot be packed like this (see [`Quantized::check`]).
     #[track_caller]
     pub fn declare_quantized(
         device: &Device,
@@ -179,7 +178,7 @@ impl Model {
         Model::declare_held(device, spec, dtype, disk, part, Given::default())
     }
 
-    /// The same, with some weights as blocks, or those of the base that are there already.
+    /// The same, with some weights in blocks, or the base's weights given.
     #[track_caller]
     pub(crate) fn declare_held(
         device: &Device,
@@ -262,7 +261,7 @@ impl Model {
         (model, params)
     }
 
-    /// Token ids of the batch to the hidden states before the head: [t, hidden].
+    /// Maps the batch's token ids to the hidden states before the head: [t, hidden].
     ///
     /// # Panics
     /// If this rank has only some of the layers.
@@ -278,11 +277,11 @@ impl Model {
         self.forward_chunk(run, 0, None)
     }
 
-    /// One of the portion's runs of layers: the first of a pipeline takes token ids, the others what the one before gave; the
-    /// last gives the hidden states before the head.
+    /// Runs one of the portion's chunks of layers: the pipeline's first takes token ids, the others the previous
+    /// output; the last returns the hidden states before the head.
     ///
     /// # Panics
-    /// If `x` is missing where it is needed.
+    /// If `x` is missing but needed.
     #[track_caller]
     pub fn forward_chunk<'a>(
         &'a self,
@@ -332,7 +331,7 @@ impl Model {
         })
     }
 
-    /// What the first block reads; of the embedding this rank has some rows.
+    /// Input of the first block; this rank has some rows of the embedding.
     fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams, rows: (usize, bool)) -> Val {
         let Some(e) = &p.encoder else {
             let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
@@ -346,12 +345,12 @@ impl Model {
         })
     }
 
-    /// The type of weights and activations.
+    /// Element type of weights and activations.
     pub fn dtype(&self, params: &Params) -> DType {
         params.dtype(ParamId(0))
     }
 
-    /// Passes the weights that the rank holds, by id, each with its layer.
+    /// Visits this rank's weights by id, each with its layer.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(ParamId, Option<usize>, &WeightSpec<'_>)) {
         let mut next = 0;
         self.spec.walk(&mut |layer, weight| {
@@ -365,7 +364,7 @@ impl Model {
         });
     }
 
-    /// Passes the projections of the whole model, with the ids of the weights that the rank holds.
+    /// Visits the whole model's projections, with the ids of this rank's weights.
     pub(crate) fn see_projections(&self, see: See<'_>) {
         let mut next = 0;
         let mut visit = |layer: Option<usize>, weight: &WeightSpec<'_>| {
@@ -378,14 +377,14 @@ impl Model {
         self.spec.pass(&mut self.spec.walking(&mut visit).seen_by(see));
     }
 
-    /// Weights that are f32 whatever the others are.
+    /// Weights that are always f32.
     pub(crate) fn wide(&self) -> Vec<ParamId> {
         let mut wide = Vec::new();
         self.visit(&mut |id, _, weight| wide.extend((weight.kind == Kind::Wide).then_some(id)));
         wide
     }
 
-    /// The biases that join the choice of experts, with the layers that they belong to.
+    /// Biases of the expert choice, with their layers.
     pub fn choice_biases(&self) -> impl Iterator<Item = (usize, ParamId)> + '_ {
         self.blocks.iter().filter_map(|block| match &block.ffn {
             Some(FfnParams::Experts(experts)) => experts.choice_bias.map(|bias| (experts.layer, bias)),
@@ -393,7 +392,7 @@ impl Model {
         })
     }
 
-    /// The second head.
+    /// The score head.
     ///
     /// # Panics
     /// If the model has none, or this rank does not have the last layers.
@@ -405,13 +404,13 @@ impl Model {
         }
     }
 
-    /// The projections of hidden states, if this rank has them.
+    /// Projections of hidden states, if this rank has them.
     pub fn projections(&self) -> Option<Projections> {
         let weight = self.last.and_then(|last| last.projections)?;
         Some(Projections { weight, columns: self.spec.projections?.columns })
     }
 
-    /// The output projection, with the given weight of the z-loss.
+    /// The output projection, with a weight for the z-loss.
     ///
     /// # Panics
     /// If this rank does not have the last layers.

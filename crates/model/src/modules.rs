@@ -1,10 +1,10 @@
-//! What a recipe calls the parts of a block, by Megatron's names, and the activations that belong to each.
+//! Recipe names of a block's parts, after Megatron's, and the activations of each.
 
 use fathom_grad::Modules;
 
 use crate::spec::Spec;
 
-/// The norms before and after sub-layers; those of heads are attention's own.
+/// Norms before and after sub-layers; norms of heads belong to attention.
 const NORMS: [&str; 8] = [
     "attn.norm",
     "attn.norm.stats",
@@ -16,7 +16,7 @@ const NORMS: [&str; 8] = [
     "mlp.post_norm.stats",
 ];
 
-/// The modules of blocks. A model may lack some of them.
+/// Modules of blocks. A model may lack some of them.
 pub const MODULES: &Modules = &[
     ("core_attn", &["attn.out", "attn.lse"]),
     ("layernorm", &NORMS),
@@ -29,7 +29,7 @@ pub const MODULES: &Modules = &[
 ];
 
 impl Spec {
-    /// The modules that the model has something of.
+    /// The modules that this model has.
     pub fn modules(&self) -> Vec<&'static str> {
         let has = |name: &&str| match *name {
             "core_attn" => self.layers.iter().any(|layer| layer.reach().is_some()),

@@ -1,6 +1,6 @@
-//! Mixtures of experts: what a family says about them, their weights, and their mathematics.
+//! Mixtures of experts: weights and forward pass.
 //!
-//! Legend of shapes: t tokens, d hidden, n experts, k experts of a token, f ffn of one expert.
+//! Legend of shapes: t tokens, d hidden, n experts, k experts per token, f ffn of one expert.
 
 use fathom_grad::{Ctx, ParamId, RouterCosts, Val};
 use fathom_tensor::{Routing, Scores};
@@ -20,13 +20,13 @@ pub struct ExpertsParams {
     pub layer: usize,
     /// [n, d].
     pub router: LinearParams,
-    /// f32 [1, n]: joins the choice.
+    /// f32 [1, n]: added for the choice only.
     pub choice_bias: Option<ParamId>,
     /// Gate and up of each expert on top of each other: [n x 2f, d]; its bias [n, 2f].
     pub up: LinearParams,
     /// [n x d, f]; its bias [n, d].
     pub down: LinearParams,
-    /// What every token goes through.
+    /// Experts that every token goes through.
     pub shared: Option<SharedParams>,
 }
 
@@ -39,7 +39,7 @@ pub struct SharedParams {
     pub gate: Option<ParamId>,
 }
 
-/// The experts of one layer: `h_td` to what they add.
+/// The experts of one layer: residual contribution of `h_td`.
 pub(crate) fn experts(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> Val {
     let y_td = routed(cx, s, m, p, h_td);
     match &p.shared {
@@ -51,7 +51,7 @@ pub(crate) fn experts(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_
     }
 }
 
-/// What a token's own experts make of it. Tensor parallel ranks do this for some tokens each.
+/// Contribution of each token's own experts. Tensor-parallel ranks each do this for some tokens.
 fn routed(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> Val {
     let h_td = cx.own_rows("moe.in", h_td);
     let l_tn = cx.linear_wide("moe.logits", h_td, p.router.weight, p.router.bias);
@@ -66,7 +66,7 @@ fn routed(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> 
     cx.all_rows("moe.rows", y_td)
 }
 
-/// What every token goes through, weighed by the sigmoid of its gate if it has one.
+/// Contribution of the shared experts, scaled by the sigmoid of their gate if there is one.
 fn shared(cx: &mut Ctx<'_>, s: &Spec, p: &SharedParams, h_td: Val) -> Val {
     const GATE: Routing =
         Routing { top_k: 1, scores: Scores::Sigmoid, groups: None, normalise: false, scale: 1.0 };
@@ -77,7 +77,7 @@ fn shared(cx: &mut Ctx<'_>, s: &Spec, p: &SharedParams, h_td: Val) -> Val {
     cx.combine("moe.shared.out", s_td, w_t1)
 }
 
-/// The router's losses, if it has any.
+/// Adds the router's losses, if any.
 fn balance(cx: &mut Ctx<'_>, m: &Moe, [w_tk, i_tk, l_tn]: [Val; 3]) -> Val {
     if m.costs == RouterCosts::default() {
         return w_tk;
@@ -85,7 +85,7 @@ fn balance(cx: &mut Ctx<'_>, m: &Moe, [w_tk, i_tk, l_tn]: [Val; 3]) -> Val {
     cx.balance(["moe.weights.balanced", "moe.load"], [w_tk, i_tk, l_tn], m.routing.scores, m.costs)
 }
 
-/// Slots within the capacity of experts.
+/// Drops slots beyond the experts' capacity.
 fn limit(cx: &mut Ctx<'_>, m: &Moe, [i_tk, w_tk]: [Val; 2]) -> Val {
     let Some(Capacity { factor, drops }) = m.capacity else { return i_tk };
     let weights = (drops == Drops::Lightest).then_some(w_tk);
@@ -93,12 +93,12 @@ fn limit(cx: &mut Ctx<'_>, m: &Moe, [i_tk, w_tk]: [Val; 2]) -> Val {
 }
 
 impl ExpertsParams {
-    /// The weights of a layer's experts, in their order.
+    /// Declares the weights of a layer's experts, in their order.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, m: &Moe, index: usize) -> ExpertsParams {
         let (names, module) = (w.names.moe, Module::Mlp);
         let of = |stored: &dyn Fn(MoeNames) -> InFiles| names.map_or(InFiles::Unnamed, stored);
         let (all, router) = ([m.experts], of(&|names| InFiles::one(names.router, m.experts)));
-        // Tensor parallel ranks route some of the tokens each, whether they share rows between sub-layers or not.
+        // Tensor-parallel ranks each route some of the tokens, with or without sequence parallelism.
         let (kind, parallel, bias) = (Kind::Gate, Parallel::Whole(Seen::Own), m.router_bias);
         let router = Projection::new("router", module, &all, s.hidden, router);
         let choice = of(&|names| InFiles::Whole(names.choice_bias.into(), vec![m.experts]));
@@ -140,7 +140,7 @@ impl SharedParams {
     }
 }
 
-/// The way into all experts, on top of each other; parts of a transposed one are pairs of gate and up.
+/// Input projection of all experts, stacked; a transposed one interleaves gate and up.
 fn expert_up(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId {
     let halves = [m.ffn; 2];
     let (rows, cols, inside) = if m.transposed {
@@ -152,7 +152,7 @@ fn expert_up(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId {
     w.weight(WeightSpec::new("experts.up", at, [m.experts * rows, cols], cut, stored))
 }
 
-/// The way out of them: ranks that share an expert make terms of a sum.
+/// Output projection of all experts: ranks that share an expert compute terms of a sum.
 fn expert_down(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId {
     let all = [m.ffn];
     let (rows, cols, inside) =
@@ -162,7 +162,8 @@ fn expert_down(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId 
     w.weight(WeightSpec { begins: Begins::Ending, ..down })
 }
 
-/// The biases of the ways in (0) or out (1), a row for each expert; to a sum over ranks one of them adds its bias.
+/// Biases of the input (0) or output (1) projections, one row per expert; of the ranks that form a sum, one adds its
+/// bias.
 fn expert_bias(w: &mut Walk<'_>, s: &Spec, m: &Moe, part: usize) -> Option<ParamId> {
     let (cols, inside) = [(2 * m.ffn, Inside::Cols), (s.hidden, Inside::Whole)][part];
     let (shape, cut) = ([m.experts, cols], Cut::Experts(m.experts, inside));

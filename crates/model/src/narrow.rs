@@ -1,7 +1,7 @@
-//! Which linear layers of a model have products of narrow operands.
+//! Selects the linear layers with low-precision products.
 //!
-//! Never those of the embedding, the head and the routers, nor attention itself, as everywhere in the field (DeepSeek-V3, 2024,
-//! section 3.3.1; Transformer Engine's layers).
+//! The embedding, the head, the routers and attention itself never are, as is usual (DeepSeek-V3, 2024, section
+//! 3.3.1; Transformer Engine's layers).
 
 use std::ops::Range;
 
@@ -11,38 +11,38 @@ use fathom_tensor::Device;
 use crate::model::Model;
 use crate::weight::{Kind, Module};
 
-/// Which of a block's linear layers.
+/// A selection of a block's linear layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Linears {
-    /// All.
+    /// All of them.
     #[default]
     All,
     /// Attention's projections.
     Attention,
-    /// The MLP's.
+    /// The MLP's projections.
     Mlp,
 }
 
-/// Products of narrow operands, and of what.
+/// Low-precision products, and their layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NarrowLayers {
-    /// How operands are stored when they meet.
+    /// Format of the operands.
     pub format: GemmFormat,
-    /// Of which linear layers.
+    /// Selected linear layers.
     pub linears: Linears,
-    /// Blocks at the beginning whose products stay as they are (Megatron's `num_layers_at_start_in_bf16`).
+    /// Leading blocks that keep full precision (Megatron's `num_layers_at_start_in_bf16`).
     pub at_start: usize,
-    /// The same at the end (Megatron's `num_layers_at_end_in_bf16`).
+    /// Trailing blocks that do (Megatron's `num_layers_at_end_in_bf16`).
     pub at_end: usize,
-    /// Steps that delayed scaling looks back on.
+    /// Number of past steps for delayed scaling.
     pub history: usize,
 }
 
 impl Model {
-    /// Has the products of these layers made of narrow operands, from here on; of all layers as they are without.
+    /// Sets the format of these layers' products from here on; `None` restores full precision everywhere.
     ///
     /// # Errors
-    /// If the model has experts that are meant too, or blocks would lie across the parts of tensor parallel ranks.
+    /// If the selection includes experts, or blocks would straddle the parts of tensor-parallel ranks.
     pub fn narrow(
         &self,
         device: &Device,
@@ -83,10 +83,10 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the parts of a weight's rows are whole blocks of columns.
+    /// Checks that a rank's part of a weight's rows consists of whole blocks of columns.
     ///
     /// # Errors
-    /// Which are not.
+    /// The weight that does not fit.
     pub(crate) fn check_lines(&self, params: &Params, id: ParamId, block: usize) -> Result<(), String> {
         let cols = &self.holdings[id.index()].shard.cols;
         if cols.start.is_multiple_of(block) && cols.len().is_multiple_of(block) {
@@ -99,7 +99,7 @@ impl Model {
         ))
     }
 
-    /// Whether the parts of a weight are whole blocks.
+    /// Checks that a rank's part of a weight consists of whole blocks.
     fn check_blocks(&self, params: &Params, id: ParamId, format: GemmFormat) -> Result<(), String> {
         let Some(block) = format.block() else { return Ok(()) };
         let shard = &self.holdings[id.index()].shard;

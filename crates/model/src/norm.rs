@@ -1,11 +1,11 @@
-//! A norm where a family has one.
+//! Optional norms.
 
 use fathom_grad::{Ctx, Val};
 
 use crate::spec::Spec;
 use crate::weight::{NormParams, Normed, Seen};
 
-/// A norm if the family has one here.
+/// Applies a norm if the family has one here.
 pub(crate) fn norm(
     cx: &mut Ctx<'_>,
     s: &Spec,

@@ -1,5 +1,5 @@
-//! Which elements of a rank's part of a weight are which elements of a Hugging Face tensor: what loading and saving work
-//! through, for whole weights and for any run of a weight's elements.
+//! Maps elements of a rank's part of a weight to elements of Hugging Face tensors. Loading and saving use it for
+//! whole weights and for ranges of a weight's elements.
 
 use std::ops::Range;
 
@@ -7,25 +7,25 @@ use crate::files::Area;
 use crate::model::Model;
 use crate::pieces::Piece;
 
-/// A rectangle of a tensor that is a rectangle of a rank's part of a weight.
+/// A rectangle shared by a tensor and a rank's part of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch {
     /// Name of the Hugging Face tensor.
     pub name: String,
-    /// Its whole shape.
+    /// Its full shape.
     pub shape: Vec<usize>,
-    /// Of the tensor.
+    /// The rectangle within the tensor.
     pub area: Area,
-    /// Of the rank's part of the weight, as it lies in memory; rows and columns are exchanged if `transpose`.
+    /// The rectangle within the rank's part of the weight, in memory layout; transposed if `transpose`.
     pub local: Area,
-    /// The tensor is stored [in, out] and the weight is [out, in].
+    /// Whether the tensor is stored [in, out] and the weight is [out, in].
     pub transpose: bool,
-    /// The tensor is a vector: its rows are the columns of the weight's only row.
+    /// Whether the tensor is a vector: its rows are the columns of the weight's only row.
     pub vector: bool,
 }
 
 impl Patch {
-    /// Some rows of its area, counted in the tensor.
+    /// Restricts it to some rows of the tensor.
     pub fn rows(&self, rows: Range<usize>) -> Patch {
         let part = rows.start - self.area.rows.start..rows.end - self.area.rows.start;
         let of = |range: &Range<usize>| range.start + part.start..range.start + part.end;
@@ -39,7 +39,7 @@ impl Patch {
 }
 
 impl Piece {
-    /// Its rectangle of the rank's part of the weight.
+    /// Its rectangle within the rank's part of the weight.
     fn local(&self) -> Area {
         let rows = |len: usize| self.param_row..self.param_row + len;
         match (self.shape.len() == 1, self.transpose) {
@@ -49,7 +49,7 @@ impl Piece {
         }
     }
 
-    /// What of it is in an area of the rank's part of the weight.
+    /// Its intersection with an area of the rank's part of the weight.
     pub fn patch(&self, wanted: &Area) -> Option<Patch> {
         let own = self.local();
         let local = own.meet(wanted)?;
@@ -72,7 +72,7 @@ impl Piece {
     }
 }
 
-/// The patches of a run of elements of a rank's part of a weight, which has `shape`.
+/// Patches of a range of elements of a rank's part of a weight, which has `shape`.
 pub fn patches(pieces: &[Piece], shape: [usize; 2], range: Range<usize>) -> Vec<Patch> {
     let areas = Area::of(shape).stretch(range);
     areas.iter().flat_map(|area| pieces.iter().filter_map(|piece| piece.patch(area))).collect()

@@ -1,6 +1,6 @@
-//! Where each weight in memory lies in Hugging Face's tensors: a weight is a list of pieces.
+//! Maps each weight to Hugging Face's tensors: a weight is a list of pieces.
 //!
-//! The same list serves loading, saving, and everything else that has the shape of a weight (gradients, moments).
+//! The same list serves loading, saving, and everything else with the shape of a weight (gradients, moments).
 
 use std::ops::Range;
 
@@ -12,51 +12,52 @@ use crate::portion::Shard;
 use crate::spec::Spec;
 use crate::weight::{InFiles, Kind, LinearParams, Module, Names, Term, WeightSpec};
 
-/// Some rows of a Hugging Face tensor that are some rows of a weight. A row is what the last dimension holds; of a vector,
-/// one element.
+/// Rows of a Hugging Face tensor that are rows of a weight. A row runs along the last dimension; a vector's is one
+/// element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Name of the Hugging Face tensor.
     pub name: String,
-    /// Its whole shape.
+    /// Its full shape.
     pub shape: Vec<usize>,
     /// Rows of it.
     pub rows: Range<usize>,
-    /// Columns of them; of a vector, and of what has more than two dimensions, all: `0..row_width`.
+    /// Their columns; for vectors and tensors of more than two dimensions all of them: `0..row_width`.
     pub cols: Range<usize>,
-    /// First row of the weight (of a vector: first element) that they are.
+    /// First row of the weight (for a vector: first element) that they occupy.
     pub param_row: usize,
-    /// The tensor is stored [in, out] and the weight is [out, in]; of the weight the piece is then whole rows.
+    /// Whether the tensor is stored [in, out] and the weight is [out, in]; the piece then has whole rows of the
+    /// weight.
     pub transpose: bool,
 }
 
 impl Piece {
-    /// The part of the weight that `rows` of the tensor are; they lie within the piece.
+    /// View of the weight for `rows` of the tensor, which must lie within the piece.
     pub fn view(&self, weight: &Tensor, rows: Range<usize>) -> Tensor {
         let [rows, cols] = self.part(weight.shape(), rows);
         weight.view_rows(rows).view_cols(cols)
     }
 
-    /// The rows and columns of a weight of this shape that `rows` of the tensor are.
+    /// Rows and columns, for `rows` of the tensor, within a weight of this shape.
     pub fn part(&self, [all_rows, all_cols]: [usize; 2], rows: Range<usize>) -> [Range<usize>; 2] {
         let start = self.param_row + rows.start - self.rows.start;
         let range = start..start + rows.len();
         if self.transpose || self.shape.len() == 1 { [0..all_rows, range] } else { [range, 0..all_cols] }
     }
 
-    /// Elements of one row that belong to the piece.
+    /// Elements per row that belong to the piece.
     pub fn row_len(&self) -> usize {
         self.cols.len()
     }
 
-    /// Elements of one row of the tensor.
+    /// Elements per row of the tensor.
     pub fn row_width(&self) -> usize {
         if self.shape.len() == 1 { 1 } else { self.shape[self.shape.len() - 1] }
     }
 
-    /// The parts of a piece of a whole weight that a rank with this shard of it holds.
+    /// Splits a piece of a whole weight into the parts within a rank's shard.
     fn shard(self, shard: &Shard) -> Vec<Piece> {
-        // In terms of the weight: rows are columns of a transposed tensor.
+        // In terms of the weight, whose rows are a transposed tensor's columns.
         let rows = if self.transpose { self.row_width() } else { self.rows.len() };
         let mut local = 0;
         let mut pieces = Vec::new();
@@ -79,12 +80,12 @@ impl Piece {
     }
 }
 
-/// Pieces of a whole weight of a model, as they are collected.
+/// Collects the pieces of a whole weight.
 struct Collect<'a> {
     names: &'a Names,
-    /// What stands before the names of the weight's tensors.
+    /// Prefix of the names of the weight's tensors.
     at: String,
-    /// What follows them.
+    /// Their suffix.
     end: &'static str,
     /// Columns of the weight.
     inner: usize,
@@ -94,7 +95,7 @@ struct Collect<'a> {
 }
 
 impl Collect<'_> {
-    /// Rows of a tensor of `all` rows that are rows of the weight from `param_row` on.
+    /// Adds rows of a tensor of `all` rows, as the weight's rows from `param_row` on.
     ///
     /// # Panics
     /// If the family has no name for it.
@@ -115,7 +116,7 @@ impl Collect<'_> {
         self.list.push(Piece { name, shape, rows, cols, param_row, transpose: self.transpose });
     }
 
-    /// Tensors that lie on top of each other, the first at a row of the weight.
+    /// Adds stacked tensors, the first at row `first` of the weight. Returns the next row.
     fn stack<'n>(&mut self, at: &str, parts: impl Iterator<Item = (&'n str, usize)>, first: usize) -> usize {
         parts.fold(first, |row, (name, rows)| {
             self.rows(&format!("{at}{name}"), rows, 0..rows, row);
@@ -149,7 +150,7 @@ impl Collect<'_> {
 }
 
 impl Spec {
-    /// The names of all tensors of the whole model in files.
+    /// Names in files of all tensors of the whole model.
     pub fn stored_names(&self) -> Vec<String> {
         let mut names = Vec::new();
         self.walk(&mut |layer, weight| {
@@ -159,7 +160,7 @@ impl Spec {
         names
     }
 
-    /// Where all of a weight lies in Hugging Face's tensors.
+    /// Pieces of a whole weight in Hugging Face's tensors.
     pub(crate) fn pieces(&self, layer: Option<usize>, weight: &WeightSpec<'_>) -> Vec<Piece> {
         let names = &self.family.names;
         let (at, end) = (names.prefix(layer, weight.module), weight.term.end());
@@ -171,42 +172,42 @@ impl Spec {
     }
 }
 
-/// A projection of a block as adapters, quantisation and maps of names see it.
+/// A projection of a block, as seen by adapters, quantization and name maps.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// The layer.
     pub layer: usize,
-    /// Its part in the block, as `qkv`.
+    /// Its role in the block, such as `qkv`.
     pub role: &'static str,
-    /// What it belongs to.
+    /// Its module.
     pub module: Module,
     /// One projection, or those of all experts.
     pub kind: Kind,
     /// Its weights.
     pub params: LinearParams,
-    /// Rows x columns of all of it.
+    /// Rows x columns of the whole weight.
     pub shape: [usize; 2],
-    /// What is fused in it.
+    /// The projections fused in it.
     pub parts: Vec<LinearPart>,
 }
 
-/// A projection as files know it, which is some rows of a weight.
+/// A projection as a module in files; some rows of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinearPart {
-    /// Its name in files, as `model.layers.0.self_attn.q_proj`.
+    /// Name in files, such as `model.layers.0.self_attn.q_proj`.
     pub name: String,
-    /// Its rows in the file and the first row of the weight that they are, in the order of the weight.
+    /// Runs of its rows in the file, each with its first row in the weight, in the weight's order.
     pub rows: Vec<(Range<usize>, usize)>,
 }
 
 impl LinearPart {
-    /// The last part of its name, as `q_proj`.
+    /// Last component of the name, such as `q_proj`.
     pub fn suffix(&self) -> &str {
         self.name.rsplit('.').next().unwrap_or(&self.name)
     }
 }
 
-/// The parts of a projection, by the pieces of its weight.
+/// Groups the pieces of a projection's weight by tensor.
 fn parts(pieces: Vec<Piece>) -> Vec<LinearPart> {
     let mut parts: Vec<LinearPart> = Vec::new();
     for piece in pieces {
@@ -221,8 +222,8 @@ fn parts(pieces: Vec<Piece>) -> Vec<LinearPart> {
 }
 
 impl Model {
-    /// The pieces of every weight that the rank holds, by [`fathom_grad::ParamId`]. Together the pieces of a tensor on all ranks are all of
-    /// it.
+    /// Pieces of every weight on this rank, by [`fathom_grad::ParamId`]. The pieces of all ranks together cover each
+    /// tensor.
     ///
     /// # Panics
     /// If the specification's family has no name for a weight.
@@ -239,7 +240,7 @@ impl Model {
         list
     }
 
-    /// The projections of the rank's blocks, in their order: what may be low-precision, adapted or quantised.
+    /// Projections of the rank's blocks in order: those that may be low-precision, adapted or quantized.
     pub fn linears(&self) -> Vec<Linear> {
         let mut all: Vec<Linear> = Vec::new();
         self.visit(&mut |id, layer, weight| {

@@ -1,4 +1,4 @@
-//! What of a model one rank holds: some layers, and a part of each weight.
+//! A rank's part of a model: some layers, and a part of each weight.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,63 +10,62 @@ use crate::spec::Spec;
 use crate::stages::StageLayers;
 use crate::weight::{Cut, Inside, Module, Seen};
 
-/// The layers of one rank, and its place among the ranks that part weights.
+/// The layers of one rank, and its place among the ranks that split weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portion {
-    /// Runs of layers, one for each of the rank's stages in the pipeline, ascending.
+    /// Ranges of layers, one per pipeline stage of the rank, ascending.
     pub chunks: Vec<Range<usize>>,
-    /// The embedding comes before the first of them.
+    /// Whether the embedding precedes the first of them.
     pub first: bool,
-    /// The final norm and the head come after the last of them.
+    /// Whether the final norm and the head follow the last of them.
     pub last: bool,
-    /// Tensor parallel ranks.
+    /// Number of tensor-parallel ranks.
     pub tp: usize,
-    /// They share the rows between sub-layers.
+    /// Whether they split the rows between sub-layers (sequence parallelism).
     pub shared_rows: bool,
-    /// Which of them this is.
+    /// Index of this rank among them.
     pub tp_index: usize,
-    /// Expert parallel ranks.
+    /// Number of expert-parallel ranks.
     pub ep: usize,
-    /// Which of them this is.
+    /// Index of this rank among them.
     pub ep_index: usize,
-    /// Tensor parallel ranks of each expert.
+    /// Number of tensor-parallel ranks per expert.
     pub etp: usize,
-    /// Which of them this is.
+    /// Index of this rank among them.
     pub etp_index: usize,
-    /// Ranks with the same weights keep a part of each outside the segments that need them (ZeRO-3).
+    /// Whether ranks with the same weights each keep only a part of them outside the segments that use them (ZeRO-3).
     pub parted: bool,
-    /// How the layers were dealt.
+    /// Distribution of the layers.
     pub layout: StageLayers,
 }
 
-/// The sum of what tensor parallel ranks have of the columns of a projection, in place.
+/// Sums the tensor-parallel ranks' parts over a projection's columns, in place.
 pub(crate) fn sum_of_parts(device: &Device, parts: &Tensor) {
     device.mesh.group(&[Axis::Tp]).all_reduce(device, parts);
 }
 
 impl Portion {
-    /// Ranks have parts of projections.
+    /// Returns whether ranks split projections.
     pub(crate) fn cuts_projections(&self) -> bool {
         self.tp > 1
     }
 
-    /// Ranks that share each projection.
+    /// Number of ranks that share each projection.
     pub(crate) fn sharers(&self) -> usize {
         self.tp
     }
 
-    /// All of it.
+    /// The whole model.
     pub fn whole(spec: &Spec) -> Portion {
         Portion::new(std::iter::once(0..spec.layers.len()).collect(), true, true)
     }
 
-    /// A rank's portion with the layers dealt to the pipeline's stages so that they take equally long.
+    /// A rank's portion, with layers distributed so that the pipeline's stages take equally long.
     pub fn of(spec: &Spec, mesh: &Mesh, virtual_stages: usize) -> Portion {
         Portion::cut(spec, mesh, virtual_stages, StageLayers::default())
     }
 
-    /// A rank's portion: `virtual_stages` of the pipeline's stages on each rank, those of a rank `pp` stages apart (Megatron's
-    /// interleaving).
+    /// A rank's portion, with `virtual_stages` pipeline stages per rank, `pp` stages apart (Megatron's interleaving).
     pub fn cut(spec: &Spec, mesh: &Mesh, virtual_stages: usize, layout: StageLayers) -> Portion {
         let (pp, index) = (mesh.size(Axis::Pp), mesh.index(Axis::Pp));
         let stages = pp * virtual_stages.max(1);
@@ -97,7 +96,7 @@ impl Portion {
         }
     }
 
-    /// The same, saying whether ranks with the same weights keep a part of each.
+    /// Sets whether ranks with the same weights each keep only a part of them.
     pub fn with_parted(self, parted: bool) -> Portion {
         Portion { parted, ..self }
     }
@@ -107,8 +106,8 @@ impl Portion {
         self.chunks.iter().cloned().flatten()
     }
 
-    /// Whether the rank has a weight of this layer, or of this part outside the layers. The last stage's copy of a tied embedding
-    /// is the head.
+    /// Returns whether the rank has a weight of this layer, or of this module outside the layers. The last stage's
+    /// copy of a tied embedding is the head.
     pub(crate) fn has(&self, layer: Option<usize>, module: Module, tied: bool) -> bool {
         match (layer, module) {
             (Some(layer), _) => self.chunks.iter().any(|chunk| chunk.contains(&layer)),
@@ -118,10 +117,10 @@ impl Portion {
         }
     }
 
-    /// Whether a model can be cut like this.
+    /// Checks that a model can be split like this.
     ///
     /// # Errors
-    /// What does not divide, and which sizes would.
+    /// The size that does not divide, and sizes that would.
     pub fn check(&self, spec: &Spec) -> Result<(), Misfit> {
         let tp = self.tp;
         self.check_experts(spec)?;
@@ -141,7 +140,7 @@ impl Portion {
         Ok(())
     }
 
-    /// Whether experts can be dealt out like this.
+    /// Checks that experts can be distributed like this.
     fn check_experts(&self, spec: &Spec) -> Result<(), Misfit> {
         let Portion { ep, etp, .. } = *self;
         let Some(moe) = &spec.moe else {
@@ -173,35 +172,34 @@ impl Portion {
         Ok(())
     }
 
-    /// The specification of the part that this rank computes in its blocks: fewer heads and columns.
+    /// The specification of this rank's part of the blocks: fewer heads and columns.
     pub fn local(&self, spec: &Spec) -> Spec {
         let (heads, kv_heads, ffn) = (spec.heads / self.tp, spec.kv_heads / self.tp, spec.ffn / self.tp);
         Spec { heads, kv_heads, ffn, ..spec.clone() }
     }
 
-    /// This rank's share of something cut into as many parts as there are tensor parallel ranks; shares differ by at most
-    /// one.
+    /// This rank's share of `len`, split among tensor-parallel ranks; shares differ by at most one.
     pub(crate) fn share(&self, len: usize) -> Range<usize> {
         len * self.tp_index / self.tp..len * (self.tp_index + 1) / self.tp
     }
 
-    /// Experts of so many that the rank has, or has parts of.
+    /// Number of experts that the rank has, wholly or in part.
     pub(crate) fn own_experts(&self, experts: usize) -> usize {
         experts / self.ep
     }
 
-    /// As [`Portion::share`], among the ranks that share an expert.
+    /// Like [`Portion::share`], among the ranks that share an expert.
     fn expert_share(&self, len: usize) -> Range<usize> {
         len * self.etp_index / self.etp..len * (self.etp_index + 1) / self.etp
     }
 }
 
-/// An axis of the mesh that a model cannot be spread over.
+/// An axis of the mesh over which a model cannot be split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// Which.
+    /// The axis.
     pub axis: Axis,
-    /// Its size, what that does not divide, and which sizes would.
+    /// Its size, what that does not divide, and sizes that would.
     pub message: String,
 }
 
@@ -212,7 +210,7 @@ impl fmt::Display for Misfit {
 }
 
 impl Cut<'_> {
-    /// How many different parts there are, and the number of a rank's.
+    /// Number of distinct parts, and the index of a rank's.
     fn parts(self, portion: &Portion) -> (usize, usize) {
         let Portion { tp, tp_index, ep, ep_index, etp, etp_index, .. } = *portion;
         match self {
@@ -223,7 +221,7 @@ impl Cut<'_> {
         }
     }
 
-    /// The ranks that hold the same part and are no replicas of each other in data begin with this one.
+    /// Returns whether this is the first of the ranks with this part in its replica.
     fn leads(self, portion: &Portion) -> bool {
         match self {
             Cut::Whole(_) => portion.tp_index == 0,
@@ -233,21 +231,21 @@ impl Cut<'_> {
     }
 }
 
-/// The part of a weight that a rank holds.
+/// A rank's part of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// Rows x columns of the whole weight; a vector of n is n x 1 here.
     pub shape: [usize; 2],
-    /// Its rows that are here, in the order in which they are.
+    /// Rows on this rank, in memory order.
     pub rows: Vec<Range<usize>>,
-    /// Its columns that are here.
+    /// Columns on this rank.
     pub cols: Range<usize>,
-    /// In memory it is one row.
+    /// Whether it is stored as one row.
     pub vector: bool,
 }
 
 impl Shard {
-    /// A rank's part of a weight, [1, n] for a vector.
+    /// A rank's part of a weight; a vector is [1, n].
     pub(crate) fn of(shape: [usize; 2], cut: Cut<'_>, portion: &Portion) -> Shard {
         let vector = shape[0] == 1;
         let shape = if vector { [shape[1], 1] } else { shape };
@@ -266,7 +264,7 @@ impl Shard {
         shard
     }
 
-    /// Keeps a share of each of some groups of rows that follow each other.
+    /// Keeps a share of each of some consecutive groups of rows.
     fn push_groups(&mut self, first: usize, groups: &[usize], share: &dyn Fn(usize) -> Range<usize>) {
         let mut start = first;
         for group in groups {
@@ -298,19 +296,19 @@ impl Shard {
         }
     }
 
-    /// Rows x columns that are here, as they are in memory.
+    /// Rows x columns on this rank, as stored.
     pub fn local(&self) -> [usize; 2] {
         let rows = self.rows.iter().map(Range::len).sum();
         if self.vector { [1, rows] } else { [rows, self.cols.len()] }
     }
 
-    /// True if something is elsewhere.
+    /// Returns whether other ranks have some of it.
     pub fn is_parted(&self) -> bool {
         let rows: usize = self.rows.iter().map(Range::len).sum();
         rows < self.shape[0] || self.cols.len() < self.shape[1]
     }
 
-    /// Runs of elements that lie together both here and in the whole weight: where they begin in each, and how many.
+    /// Runs of elements contiguous both here and in the whole weight: start here, start in the whole, length.
     pub fn runs(&self) -> Vec<(usize, usize, usize)> {
         let (all, width) = (self.shape[1], self.cols.len());
         let mut runs = Vec::new();
@@ -331,24 +329,24 @@ impl Shard {
 pub struct Weight {
     /// Rows x columns; [1, n] for a vector.
     pub shape: [usize; 2],
-    /// Into how many parts ranks cut it.
+    /// Number of parts into which ranks split it.
     pub parts: usize,
 }
 
-/// What a rank holds of one weight.
+/// A rank's part of one weight, with its role among ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The weight's number in the whole model, which the first values follow from.
+    /// The weight's number in the whole model, which seeds its initial values.
     pub number: u32,
-    /// Which part of it.
+    /// The part.
     pub shard: Shard,
-    /// The part's number among [`Weight::parts`].
+    /// Index of the part among [`Weight::parts`].
     pub part: usize,
-    /// Of the ranks that hold the same part and are no replicas of each other in data this is the first.
+    /// First of the ranks with this part in its replica.
     pub leads: bool,
-    /// Those ranks have a part of its gradient each: tensor parallel ones, or of an expert's those that share the expert.
+    /// Whether those ranks each have a term of its gradient: tensor-parallel ranks, or those that share an expert.
     pub partial: bool,
-    /// It is an expert's: its replicas are the ranks along `edp`, not those along `dp` and `cp`.
+    /// Whether it is an expert's: its replicas are along `edp`, not along `dp` and `cp`.
     pub expert: bool,
 }
 
@@ -368,13 +366,13 @@ impl Holding {
 }
 
 impl Weight {
-    /// A weight that is cut like this.
+    /// A weight with this split.
     pub(crate) fn of(shape: [usize; 2], cut: Cut<'_>, portion: &Portion) -> Weight {
         Weight { shape, parts: cut.parts(portion).0 }
     }
 }
 
-/// By [`fathom_grad::ParamId`].
+/// Holdings by [`fathom_grad::ParamId`].
 pub type Holdings = Vec<Holding>;
 
 #[cfg(test)]
@@ -385,7 +383,7 @@ mod tests {
         Portion { tp, tp_index, ..Portion::new(std::iter::once(0..2).collect(), true, true) }
     }
 
-    /// All ranks' runs together are every element once, in the order of each rank's part.
+    /// All ranks' runs together cover every element once, in each part's order.
     #[test]
     fn shards_are_the_whole() {
         let cases: [([usize; 2], Cut<'_>); 10] = [
@@ -406,7 +404,7 @@ mod tests {
                 let mut numbers = std::collections::BTreeSet::new();
                 for index in 0..tp {
                     let one = portion(tp, index);
-                    // The ranks of the other grid, one after the other.
+                    // Consecutive ranks of the experts' grid.
                     let one = match cut {
                         Cut::Experts(..) => Portion {
                             ep: tp / etp,

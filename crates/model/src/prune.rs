@@ -1,6 +1,6 @@
-//! Structured pruning (Minitron: Muralidharan and others, 2024): a smaller model of some of another's layers, channels, heads and columns
-//! inside its MLPs. The weights of the smaller one are slices of the larger one's: not a number is changed. Which parts stay is
-//! somebody else's choice.
+//! Structured pruning (Minitron: Muralidharan et al., 2024): a smaller model with some of another's layers, channels,
+//! heads and MLP columns. Its weights are slices of the larger model's; no value changes. The caller chooses what to
+//! keep.
 
 use std::ops::Range;
 
@@ -12,22 +12,22 @@ use crate::model::Model;
 use crate::spec::{Ffn, LayerSpec, Mixer, QkNorm, Spec};
 use crate::weight::Term;
 
-/// What stays of a model: indices, ascending.
+/// Kept parts of a model, as ascending indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// Layers.
     pub layers: Vec<usize>,
     /// Columns of the residual stream.
     pub hidden: Vec<usize>,
-    /// Of each layer that stays its query heads, as many in each group of a key head: all of a group's heads or none where each has
-    /// its own key head, which stays with it.
+    /// Query heads per kept layer. With grouped queries, every group keeps the same number; otherwise each head keeps
+    /// its key head.
     pub heads: Vec<Vec<usize>>,
-    /// Of each layer that stays the columns inside its MLP.
+    /// MLP columns per kept layer.
     pub ffn: Vec<Vec<usize>>,
 }
 
 impl Kept {
-    /// All of it.
+    /// Keeps everything.
     pub fn all(spec: &Spec) -> Kept {
         let layers = spec.layers.len();
         Kept {
@@ -38,7 +38,7 @@ impl Kept {
         }
     }
 
-    /// Key heads of a kept layer that stay.
+    /// Key heads kept in a layer.
     fn kv_heads(&self, spec: &Spec, at: usize) -> Vec<usize> {
         if spec.kv_heads == spec.heads { self.heads[at].clone() } else { (0..spec.kv_heads).collect() }
     }
@@ -57,10 +57,10 @@ impl Kept {
     }
 }
 
-/// Whether a model's parts can be distinguished.
+/// Checks that a model can be pruned.
 ///
 /// # Errors
-/// What cannot be pruned.
+/// The part that prevents it.
 pub fn prunable(spec: &Spec) -> Result<(), String> {
     let plain =
         |layer: &LayerSpec| matches!((layer.mixer, layer.ffn), (Mixer::Attention { .. }, Some(Ffn::Mlp)));
@@ -79,19 +79,19 @@ pub fn prunable(spec: &Spec) -> Result<(), String> {
     }
 }
 
-/// Runs of `width` columns, one for each of `heads`, from `first` on.
+/// Columns of `heads`, `width` each, starting at `first`.
 fn runs(heads: &[usize], width: usize, first: usize) -> impl Iterator<Item = usize> + '_ {
     heads.iter().flat_map(move |head| first + head * width..first + (head + 1) * width)
 }
 
-/// Rows and columns of a weight that stay; all of either if `None`.
+/// Kept rows and columns of a weight; `None` for all.
 type Slice = [Option<Vec<usize>>; 2];
 
 fn slice(spec: &Spec, kept: &Kept, at: usize, (role, term): (&str, Term)) -> Slice {
     let hidden = || Some(kept.hidden.clone());
     let heads = || kept.heads[at].as_slice();
     let bias = term == Term::Bias;
-    // A bias has a column for each row of its projection.
+    // A bias has a column per row of its projection.
     let rows = |rows: Vec<usize>| if bias { [None, Some(rows)] } else { [Some(rows), hidden()] };
     match role {
         "qkv" => {
@@ -116,10 +116,10 @@ fn slice(spec: &Spec, kept: &Kept, at: usize, (role, term): (&str, Term)) -> Sli
     }
 }
 
-/// The smaller model, of a whole model on one rank, in the same type.
+/// Prunes a whole model on one rank, keeping its type.
 ///
 /// # Errors
-/// As [`Kept::spec`].
+/// Those of [`Kept::spec`].
 pub fn prune(
     ModelView { device, model, params }: ModelView<'_>,
     kept: &Kept,
@@ -127,7 +127,7 @@ pub fn prune(
     let spec = &model.spec;
     let smaller = kept.spec(spec)?;
     let (pruned, mut slices) = Model::declare(device, &smaller, model.dtype(params));
-    // The weights of the larger model, by layer and in the order of each.
+    // The larger model's weights with their layers, in order.
     let mut weights = Vec::new();
     model.visit(&mut |id, layer, weight| weights.push((id, layer, (weight.role, weight.term))));
     let of_layer = |layer: Option<usize>| weights.iter().filter(move |(_, of, _)| *of == layer);

@@ -1,5 +1,5 @@
-//! Which weights of a model are held in few bits: projections and experts that are not trained. Embeddings, the head, norms, routers
-//! and gates stay as they are, as in QLoRA (Dettmers et al., 2023).
+//! Selects the weights of a model that are quantized: frozen projections and experts. Embeddings, the head, norms,
+//! routers and gates are not, as in QLoRA (Dettmers et al., 2023).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::portion::{Portion, Shard};
 use crate::spec::{Quantized, Spec};
 use crate::weight::{Kind, Term};
 
-/// Why a weight cannot be packed as it is held.
+/// The reason why a rank's part of a weight cannot be packed.
 fn misfit(format: BlockFormat, shard: &Shard, name: &str) -> Option<String> {
     let [rows, cols] = shard.local();
     let whole = shard.shape[1];
@@ -33,7 +33,7 @@ fn misfit(format: BlockFormat, shard: &Shard, name: &str) -> Option<String> {
 }
 
 impl Quantized {
-    /// The numbers of the weights of the whole model that are packed.
+    /// Numbers, in the whole model, of the packed weights.
     pub(crate) fn numbers(&self, spec: &Spec) -> BTreeSet<u32> {
         let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
         let (model, _) = Model::declare(&nowhere, spec, DType::F32);
@@ -49,10 +49,10 @@ impl Quantized {
         numbers
     }
 
-    /// Whether a rank's weights can be packed.
+    /// Checks that a rank's weights can be packed.
     ///
     /// # Errors
-    /// The weight whose part does not consist of whole blocks.
+    /// A weight whose part does not consist of whole blocks.
     pub fn check(&self, spec: &Spec, portion: &Portion) -> Result<(), String> {
         let numbers = self.numbers(spec);
         let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);

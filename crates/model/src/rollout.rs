@@ -1,56 +1,57 @@
-//! What training asks of whatever writes text with the weights that it trains: the seam between the loop and an engine. Neither knows
-//! the other.
+//! Interface between the training loop and an engine that generates text with the weights being trained. Neither
+//! knows the other.
 
 use crate::loaded::ModelView;
 
-/// Answers that are asked for.
+/// A request for answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
     /// Token ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
-    /// A seed for each. The same seed, prompt and weights give the same answers, whatever else is asked at the time.
+    /// A seed per prompt. The same seed, prompt and weights give the same answers, independent of other requests.
     pub seeds: Vec<u64>,
-    /// Answers to each prompt.
+    /// Number of answers per prompt.
     pub answers: usize,
-    /// Tokens of an answer at most.
+    /// Most tokens per answer.
     pub max_tokens: usize,
     /// Divides the logits; 0 takes the most likely token.
     pub temperature: f64,
     /// Keeps the k most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Keeps the fewest tokens whose share reaches this; 1 keeps all.
+    /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
     pub top_p: f64,
-    /// Then drops those less likely than this share of the most likely one; 0 drops none.
+    /// Then drops tokens below this fraction of the most likely one's probability; 0 drops none.
     pub min_p: f64,
-    /// Log-probabilities are of the tokens that are kept alone, which come with them.
+    /// Returns the kept tokens, with log-probabilities normalised over them.
     pub kept: bool,
 }
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Written {
-    /// Its tokens, the one that ends the text among them.
+    /// Its tokens, including the one that ends the text.
     pub ids: Vec<u32>,
-    /// Natural log-probability of each, under the model at the temperature; at temperature 0 under the model as it is.
+    /// Natural log-probability of each token, under the model at the temperature; at temperature 0 under the unscaled
+    /// model.
     pub logps: Vec<f32>,
-    /// Of each one after the other, bits of the tokens that it was drawn among ([`fathom_tensor::choice::Choose::kept`]), where that was
-    /// asked for.
+    /// Concatenated bit masks of the tokens that each one was sampled from ([`fathom_tensor::choice::Choose::kept`]),
+    /// if requested.
     pub kept: Vec<u8>,
-    /// Its text, without what ends it.
+    /// Its text, without the end token.
     pub text: String,
-    /// It ended by itself, and not at the most tokens.
+    /// Whether it ended by itself, not at the token limit.
     pub ended: bool,
 }
 
-/// Why there are no answers.
+/// Reason for failing to answer.
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Writes answers with weights that it borrows for as long as that takes. Ranks that have parts of one model ask for the same together,
-/// and all of them have the answers.
+/// Generates answers with borrowed weights. A collective: ranks that share a model make the same request, and all of
+/// them get the answers.
 pub trait Rollout {
-    /// The answers to each prompt, in their order.
+    /// The answers to each prompt, in order.
     ///
     /// # Errors
-    /// A prompt that is too long, no room for the answers, a model that gives no numbers.
+    /// A prompt that is too long, no memory for the answers, or non-finite logits.
     fn rollout(&self, weights: ModelView<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed>;
 }

@@ -1,4 +1,4 @@
-//! Rotary frequencies, with the scalings that extend a model's context. Names as in Hugging Face's `rope_type`.
+//! Rotary frequencies, with the scalings that extend a model's context, named as in Hugging Face's `rope_type`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ pub struct RopeSpec {
     pub theta: f64,
     /// Rotated columns of each head.
     pub rot_dim: usize,
-    /// Pairs are neighbours instead of halves.
+    /// Whether pairs are neighbours instead of halves.
     pub interleaved: bool,
-    /// How it was stretched.
+    /// Context extension.
     pub scaling: RopeScaling,
-    /// Sequence length that `dynamic` measures against, `longrope`'s factor counts from, and that is the first length of
-    /// settings which name none: `max_position_embeddings` of the file.
+    /// Length that `dynamic` and `longrope`'s factor are relative to, and the default original length: the file's
+    /// `max_position_embeddings`.
     pub max_positions: usize,
 }
 
@@ -95,8 +95,8 @@ impl RopeScaling {
         }
     }
 
-    /// Writes the length before extension down where a setting left it to the configuration's longest sequence, which is
-    /// about to change.
+    /// Fixes the original length where a setting defaults to the configuration's longest sequence, which is about to
+    /// change.
     pub fn name_original(&mut self, original: usize) {
         if let RopeScaling::Yarn { original_max_position_embeddings, .. }
         | RopeScaling::Longrope { original_max_position_embeddings, .. } = self
@@ -116,12 +116,12 @@ pub struct Frequencies {
 }
 
 impl RopeSpec {
-    /// True for the settings whose frequencies depend on the length of the sequence at hand.
+    /// Returns whether the frequencies depend on the length of the current sequence.
     pub fn looks_at_length(&self) -> bool {
         matches!(self.scaling, RopeScaling::Dynamic { .. } | RopeScaling::Longrope { .. })
     }
 
-    /// Frequencies when the longest sequence has `tokens` tokens (only `dynamic` and `longrope` look at it).
+    /// Frequencies for a longest sequence of `tokens` tokens, which only `dynamic` and `longrope` use.
     pub fn frequencies(&self, tokens: usize) -> Frequencies {
         let plain = inverse(self.theta, self.rot_dim);
         let (scaled, factor) = match &self.scaling {
@@ -144,7 +144,7 @@ impl RopeSpec {
         Frequencies { inv_freq: scaled.into_iter().map(|f| f as f32).collect(), factor: factor as f32 }
     }
 
-    /// Raises the base with the length beyond the trained one: `base (factor s - (factor - 1))^(d / (d - 2))`.
+    /// Raises the base for lengths beyond the trained one: `base (factor s - (factor - 1))^(d / (d - 2))`.
     fn dynamic(&self, factor: f64, tokens: usize) -> Vec<f64> {
         let stretch = tokens.max(self.max_positions) as f64 / self.max_positions as f64;
         let dim = self.rot_dim as f64;
@@ -171,7 +171,7 @@ impl RopeSpec {
         let correction = |rotations: f64| {
             dim * (original / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * self.theta.ln())
         };
-        // As in Transformers a zero says as much as an absent value.
+        // Zero means unset, as in Transformers.
         let given = |value: &Option<f64>| value.filter(|value| *value != 0.0);
         let (mut low, mut high) =
             (correction(given(beta_fast).unwrap_or(32.0)), correction(given(beta_slow).unwrap_or(1.0)));

@@ -1,5 +1,5 @@
-//! Which weights of a model quantisation-aware training rounds, and to what: the projections that [`crate::save_hf_rounded`] writes in
-//! the same format. Embeddings, the head, norms, routers and gates stay as they are.
+//! Selects the weights that quantization-aware training rounds: the projections that [`crate::save_hf_rounded`]
+//! writes in the same format. Embeddings, the head, norms, routers and gates are not rounded.
 
 use fathom_grad::{Params, Rounding};
 use fathom_tensor::{DType, Device};
@@ -9,15 +9,16 @@ use crate::model::Model;
 use crate::spec::RoundTo;
 use crate::weight::Kind;
 
-/// Rows that int4's words in files hold together.
+/// Rows that share a word of int4 in files.
 const WORD: usize = 8;
 
 impl Model {
-    /// Has the projections rounded from here on, or none: [`fathom_grad::AdamW::round`] writes them from their masters.
+    /// Sets rounding of the projections from here on, or none: [`fathom_grad::AdamW::round`] writes them from their
+    /// masters.
     ///
     /// # Errors
-    /// A model that cannot be written in the format, weights that have no masters of their own, or tensor parallel ranks whose parts are
-    /// not whole blocks.
+    /// A model that cannot be written in the format, weights without separate masters, or tensor-parallel parts that
+    /// are not whole blocks.
     pub fn round(&self, device: &Device, params: &mut Params, how: Option<RoundTo>) -> Result<(), String> {
         let Some(how) = how else {
             params.set_rounding(None);

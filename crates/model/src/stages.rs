@@ -1,15 +1,15 @@
-//! How many layers each stage of a pipeline has.
+//! Distribution of layers over pipeline stages.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::spec::Spec;
 
-/// Most stages of a pipeline whose layers are given one by one.
+/// Most pipeline stages with explicit layers.
 const MOST: usize = 128;
 
-/// Layers of each stage of a pipeline, in the order of a forward pass (Megatron's `pipeline_model_parallel_layout`); none are
-/// given where the stages are to take equally long.
+/// Layers of each pipeline stage, in forward order (Megatron's `pipeline_model_parallel_layout`); empty if the stages
+/// are to take equally long.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StageLayers {
     layers: [u8; MOST],
@@ -29,7 +29,7 @@ impl fmt::Debug for StageLayers {
 }
 
 impl StageLayers {
-    /// These numbers of layers; none of them for balanced stages.
+    /// Explicit numbers of layers; empty for balanced stages.
     ///
     /// # Errors
     /// If there are more than 128 stages, or more than 255 layers on one.
@@ -50,10 +50,10 @@ impl StageLayers {
         &self.layers[..self.stages as usize]
     }
 
-    /// Whether a model of so many layers is cut like this into so many stages.
+    /// Checks the layout for a model of this many layers and stages.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The mismatch.
     pub fn check(&self, layers: usize, stages: usize) -> Result<(), String> {
         let (given, sum) =
             (self.given(), self.given().iter().map(|layers| usize::from(*layers)).sum::<usize>());
@@ -68,7 +68,7 @@ impl StageLayers {
 
     /// The layers of each stage.
     pub fn cut(&self, spec: &Spec, stages: usize) -> Vec<Range<usize>> {
-        // Plans of shorter models are cut too.
+        // Plans also split shorter models.
         let fits = !self.given().is_empty() && self.check(spec.layers.len(), stages).is_ok();
         let counts = if fits {
             self.given().iter().map(|layers| usize::from(*layers)).collect()
@@ -86,15 +86,15 @@ impl StageLayers {
     }
 }
 
-/// The head's products in layers, counted in weights; the embedding multiplies nothing.
+/// The head's products, in units of a layer's weights; the embedding multiplies nothing.
 fn head_layers(spec: &Spec) -> f64 {
     let attention = spec.q_cols() + 2 * spec.kv_cols() + spec.attention_cols();
     let matrices = if spec.mlp.gated { 3 } else { 2 };
     spec.vocab as f64 / (attention + matrices * spec.ffn).max(1) as f64
 }
 
-/// Layers of each stage where the last has `head` layers' work more: such that the slowest is as fast as can be, then that they
-/// differ least. What does not divide goes to the first.
+/// Distributes layers when the last stage has `head` layers' extra work: minimizes the slowest stage, then the
+/// differences. The remainder goes to the first stages.
 fn balanced(layers: usize, stages: usize, head: f64) -> Vec<usize> {
     if stages == 1 {
         return vec![layers];
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(balanced(9, 4, 0.1), [3, 2, 2, 2]);
         assert_eq!(balanced(4, 4, 0.3), [1, 1, 1, 1]);
         assert_eq!(balanced(4, 2, 0.3), [2, 2]);
-        // Llama 3 8B: a vocabulary of 128256 is 2.4 layers.
+        // Llama 3 8B: a vocabulary of 128256 is worth 2.4 layers.
         assert_eq!(balanced(32, 2, 2.4), [17, 15]);
         assert_eq!(balanced(32, 4, 2.4), [9, 9, 8, 6]);
         assert_eq!(balanced(4, 2, 40.0), [3, 1]);

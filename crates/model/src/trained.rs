@@ -1,5 +1,5 @@
-//! Which weights of a model receive gradients; the others are frozen. Frozen weights have no gradient, master or moments, and are
-//! sharded over ranks as trained ones are.
+//! Freezes weights that do not receive gradients. Frozen weights have no gradient, master or moments, and are sharded
+//! over ranks like trained ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::spec::Trained;
 
 impl Model {
-    /// Blocks are alike whose weights are, of which the same are trained, and of which the adapter has the same parts in the same sizes.
+    /// Blocks are alike if their weights, the trained subset and the adapter's parts and sizes agree.
     pub(crate) fn tell_apart(&mut self, params: &Params) {
         let mut of_layer: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         self.visit(&mut |id, layer, weight| {
@@ -38,11 +38,11 @@ impl Model {
         }
     }
 
-    /// Freezes the weights of this rank that are not chosen.
+    /// Freezes this rank's weights that are not selected.
     ///
     /// # Errors
-    /// A pattern that no weight of the model has; tensors of a file that are one weight here and are not all chosen; next to an adapter
-    /// those that its folder cannot have.
+    /// A pattern that matches no weight; tensors fused into one weight of which only some are selected; with an
+    /// adapter, weights that its folder cannot store.
     pub fn freeze(&mut self, params: &mut Params, trained: &Trained) -> Result<(), String> {
         if trained.is_all() {
             return Ok(());

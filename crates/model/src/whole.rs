@@ -15,23 +15,23 @@ use crate::weight::{
 pub(crate) type WholeModel = (EmbedParams, Vec<BlockParams>, LastParams);
 
 impl Spec {
-    /// Passes all weights in their fixed order: embedding, blocks, final norm, head. A tied head is the embedding.
+    /// Visits all weights in their fixed order: embedding, blocks, final norm, head. A tied head is the embedding.
     pub(crate) fn walk(&self, visit: Visit<'_>) -> WholeModel {
         self.pass(&mut self.walking(visit))
     }
 
-    /// Passes all projections.
+    /// Visits all projections.
     pub(crate) fn walk_projections(&self, see: See<'_>) {
         self.pass(&mut self.walking(&mut |_, _| NOWHERE).seen_by(see));
     }
 
-    /// A walk past the weights of this specification.
+    /// A walk over this specification's weights.
     pub(crate) fn walking<'a>(&'a self, visit: Visit<'a>) -> Walk<'a> {
         let adapter = self.adapter.as_deref().map(|adapter| adapter as &dyn Adapts);
         Walk::new(&self.family.names, adapter, visit)
     }
 
-    /// Passes all weights on a walk.
+    /// Declares all weights on a walk.
     pub(crate) fn pass(&self, w: &mut Walk<'_>) -> WholeModel {
         let (names, vocab) = (&self.family.names, [self.vocab]);
         let table = |role, module, cut, name| {
@@ -78,10 +78,10 @@ impl Spec {
             let (at, stored) =
                 ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
             let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(Seen::Rows), stored);
-            // One score is a matrix too, of one row.
+            // A single score is a matrix too, with one row.
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
         });
-        // The last of all, so that a specification without them names the same weights before.
+        // Last, so that the numbers of all other weights do not depend on them.
         let projections = self.projections.map(|StateProjections { count, columns }| {
             let shape = [count * columns, self.hidden];
             let (at, stored) = ((Module::Head, Kind::Gate), InFiles::Whole(PROJECTIONS.into(), shape.into()));
@@ -92,7 +92,7 @@ impl Spec {
         (embed, blocks, LastParams { norm, score, projections, ..last })
     }
 
-    /// Passes the weights of one layer.
+    /// Visits the weights of one layer.
     pub(crate) fn visit_layer(&self, index: usize, visit: &mut dyn FnMut(&WeightSpec<'_>)) {
         let mut visit = |_: Option<usize>, weight: &WeightSpec<'_>| {
             visit(weight);
@@ -104,7 +104,7 @@ impl Spec {
     }
 }
 
-/// What checkpoints call projections of hidden states.
+/// Name of the projections of hidden states in checkpoints.
 pub const PROJECTIONS: &str = "hidden_projection.weight";
 
 /// Weights before the first block.
@@ -114,10 +114,10 @@ pub struct EmbedParams {
     pub tokens: ParamId,
     /// [max_positions, d].
     pub positions: Option<ParamId>,
-    /// What encoders have besides.
+    /// Weights specific to encoders.
     pub encoder: Option<EncoderInput>,
     /// Embeddings of an adapter's virtual tokens.
     pub prompt: Option<PromptParams>,
-    /// What an adapter of the embedding has.
+    /// Weights of the embedding's adapter.
     pub table: TableParams,
 }

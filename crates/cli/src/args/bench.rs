@@ -1,4 +1,4 @@
-//! `fathom bench`: what it measures, and the flags of each. What is trained is said by recipe keys, as everywhere.
+//! `fathom bench`: its measurements, and the flags of each. Recipe keys set what is trained, as everywhere.
 
 use std::path::PathBuf;
 
@@ -115,7 +115,7 @@ pub enum Scores {
 }
 
 impl Scores {
-    /// The name in rows.
+    /// Name in rows.
     pub fn name(self) -> &'static str {
         match self {
             Scores::Flat => "flat",
@@ -133,7 +133,7 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// The scores that are asked for.
+    /// The requested scores.
     pub fn each(&self) -> Vec<Scores> {
         self.scores.map_or(vec![Scores::Flat, Scores::Peaked], |scores| vec![scores])
     }

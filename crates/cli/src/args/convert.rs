@@ -1,4 +1,4 @@
-//! Verbs that read a model and write files.
+//! Flags of verbs that read a model and write files.
 
 use std::path::PathBuf;
 

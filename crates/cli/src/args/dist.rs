@@ -1,4 +1,4 @@
-//! The flags of what runs on many processes and machines.
+//! Flags of verbs for many processes and machines.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// As a source of the resolver.
+    /// As a source for the resolver.
     pub fn claim(&self) -> Claim {
         let number = |value: Option<usize>, by: &str| value.map(|value| Said { value, by: by.into() });
         Claim {
@@ -91,14 +91,14 @@ pub struct Job {
 }
 
 impl Job {
-    /// The recipe's keys, the run's folder among them.
+    /// The recipe's keys, including the run's folder.
     pub fn keys(&self) -> Vec<String> {
         let out = self.out.as_ref().map(|out| format!("run.out={}", out.display()));
         self.settings.iter().cloned().chain(out).collect()
     }
 }
 
-/// How many of something a job may have.
+/// Range of counts in a job.
 fn count() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=65_536)
 }

@@ -1,4 +1,5 @@
-//! `fathom serve`: its flags, and those of ranks, which `fathom generate` has as well. Everything else is `serve.*` keys.
+//! Flags of `fathom serve`, and the mesh flags that `fathom generate` shares. Everything else is set by `serve.*`
+//! keys.
 
 use std::path::PathBuf;
 
@@ -24,7 +25,7 @@ pub enum Kv {
 }
 
 impl Kv {
-    /// As pages call it.
+    /// The page format.
     pub fn format(self) -> PageFormat {
         match self {
             Kv::Plain => PageFormat::Plain,
@@ -54,7 +55,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// What it says.
+    /// The requested mesh.
     pub fn asked(&self) -> AskedMesh {
         let experts = self.ep.or(self.etp).map(|_| [self.ep.unwrap_or(1), self.etp.unwrap_or(1)]);
         AskedMesh { tp: self.tp, pp: self.pp, experts }

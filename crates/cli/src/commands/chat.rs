@@ -14,7 +14,7 @@ use super::generate::{chosen, ends};
 use crate::listen::Plain;
 use crate::{args, console, exit};
 
-/// What can be said besides text.
+/// Commands available besides text.
 const HELP: &str = "/reset begins again, /system TEXT begins again with other instructions, /exit or ctrl-D ends; ctrl-C stops an answer";
 
 /// Runs the verb.
@@ -40,7 +40,7 @@ pub fn run(args: &args::Chat) -> Result<()> {
     Ok(chat(&model, &settings, &mut Terminal { asks, stop })?)
 }
 
-/// The person at the terminal, or lines of a file.
+/// Reads from a terminal, or lines from a file.
 struct Terminal {
     asks: bool,
     stop: Arc<AtomicBool>,

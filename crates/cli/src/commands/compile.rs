@@ -1,5 +1,5 @@
-//! `fathom compile-structure`, which a server starts: compiles the structure on standard input, and ends where that takes too long or too
-//! much memory.
+//! `fathom compile-structure`, started by a server: compiles the structure on standard input within limits of time
+//! and memory.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use fathom_app::serve::compile_structure::{MOST_MEMORY, TOO_LARGE, TOO_LONG, answer};
 
-/// Between two looks at what it takes.
+/// Interval between checks of the limits.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Runs the verb.
@@ -27,7 +27,7 @@ pub fn run(seconds: f64) -> Result<ExitCode> {
     })
 }
 
-/// Ends the process at its limits: whatever it does then is left undone.
+/// Exits the process at its limits, abandoning its work.
 fn watch(most: Duration) {
     let started = Instant::now();
     loop {
@@ -41,7 +41,7 @@ fn watch(most: Duration) {
     }
 }
 
-/// What this process holds in memory.
+/// Resident memory of this process.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

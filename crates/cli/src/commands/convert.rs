@@ -42,7 +42,7 @@ pub fn quantize(args: &Quantize) -> Result<()> {
     Ok(())
 }
 
-/// A folder in a format of other servers.
+/// Writes a folder in another server's format.
 fn coded(args: &Quantize) -> Result<()> {
     let (listener, Quantize { model, out, to, .. }) = (Plain::default(), args);
     let request = Request {
@@ -116,7 +116,7 @@ fn conversion(args: &Convert) -> Result<Conversion> {
     })
 }
 
-/// How a .gguf file's matrices are stored.
+/// Storage type of a .gguf file's matrices.
 fn gguf_type(args: &Convert) -> Result<GgufName> {
     if args.quantization != QuantizationName::None {
         bail!(
@@ -138,7 +138,7 @@ fn gguf_type(args: &Convert) -> Result<GgufName> {
     }
 }
 
-/// A folder with a weight, `DIR=0.5`, or one that counts whole.
+/// A folder with a weight, `DIR=0.5`; the default weight is 1.
 fn weighted(text: &str) -> Result<(PathBuf, f32)> {
     let Some((folder, weight)) = text.rsplit_once('=').filter(|_| !Path::new(text).is_dir()) else {
         return Ok((text.into(), 1.0));
@@ -166,7 +166,7 @@ fn print(args: &Convert, what: &Conversion, done: &Converted) {
     say_whole_experts(done.whole_experts);
 }
 
-/// What folders of bitsandbytes leave.
+/// Notes that bitsandbytes folders leave experts unquantized.
 fn say_whole_experts(whole: bool) {
     if whole {
         outln!(

@@ -1,4 +1,4 @@
-//! `fathom data check`: which tokens of each row are learned.
+//! `fathom data check`: the trained tokens of each row.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,9 +13,9 @@ use crate::args::{DataAction, DataCheck};
 use crate::listen::Plain;
 use crate::{console, live};
 
-/// The recipe whose keys a file of rows is read by.
+/// Recipe whose keys apply to a file of rows.
 const RECIPE: &str = "sft";
-/// Rows that cannot be taught which are named.
+/// Most untrainable rows that are named.
 const NAMED: usize = 10;
 
 /// Runs the verb.

@@ -22,7 +22,7 @@ pub fn run(left: &Path, right: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The checkpoints of a run's folder, or of the folder of its log.
+/// Checkpoints in a run's folder, or next to its log.
 fn checkpoints(run: &Path) -> PathBuf {
     if run.is_dir() { run.join("checkpoints") } else { run.with_file_name("checkpoints") }
 }

@@ -1,4 +1,4 @@
-//! `fathom doctor --dist`: who this process is among others, by every launcher's variables.
+//! `fathom doctor --dist`: this process's rank, from every launcher's variables.
 
 use anyhow::{Result, bail};
 use fathom_app::{Machine, Silent, crew};
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use crate::args::Doctor;
 
-/// Links that this binary has; NCCL is found when it runs.
+/// Links built into this binary; NCCL is detected at run time.
 const LINKS: &[&str] = if cfg!(feature = "mpi") { &["threads", "mpi"] } else { &["threads"] };
 
-/// Prints every source and what won.
+/// Prints every source, and the one that decides.
 pub fn run(args: &Doctor) -> Result<()> {
     let found = crew::resolution(&args.rank.claim());
     let machine = Machine::of_kind(MachineKind::Auto, 0, &Silent);
@@ -59,7 +59,7 @@ fn print(found: &Resolution) {
     }
 }
 
-/// How a process among several is connected, or what that wants.
+/// Tells how a process among several connects, or what is missing.
 fn advice(found: &Resolution, nccl: bool) -> Option<String> {
     match found.role() {
         Ok(Role::Node { nodes, .. }) if nodes > 1 => Some(
@@ -86,7 +86,7 @@ fn word(verdict: &Verdict) -> String {
     }
 }
 
-/// The names of what a claim was read from.
+/// The names of a claim's sources.
 fn variables(claim: &Claim) -> String {
     let numbers = [
         &claim.rank,

@@ -1,4 +1,4 @@
-//! `fathom doctor`: what this machine has, and whether Fathom computes rightly on it.
+//! `fathom doctor`: this machine's capabilities, and whether Fathom computes correctly on it.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -26,23 +26,23 @@ use crate::{args, console};
 const ENOUGH_MEMORY: u64 = 4 << 30;
 /// Disk space below which a quickstart does not fit.
 const ENOUGH_DISK: u64 = 2 << 30;
-/// Memory of a self test.
+/// Memory of the self-test.
 const TEST_BYTES: u64 = 256 << 20;
 
-/// Plans whose rates are further from the measured ones than by this factor are off.
+/// Factor between planned and measured rates above which plans are reported as off.
 const OFF: f64 = 1.5;
 
-/// How a line ends up.
+/// Verdict of a line.
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Ok,
-    /// Absent, and not needed.
+    /// Absent, but not needed.
     None,
     Warn,
     Fail,
 }
 
-/// The lines so far.
+/// The findings so far.
 struct Findings {
     failed: usize,
     json: bool,
@@ -146,7 +146,7 @@ fn memory(findings: &mut Findings) {
     }
 }
 
-/// The word in brackets.
+/// The bracketed word.
 fn chosen(text: &str) -> &str {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or(text.trim(), |(word, _)| word)
@@ -173,7 +173,7 @@ fn disk(findings: &mut Findings) {
     let _ = std::fs::remove_file(&probe);
 }
 
-/// Writes a page; whether the file system opens it past the page cache.
+/// Writes a page; returns whether the file system supports direct I/O.
 fn write_probe(path: &Path) -> std::io::Result<bool> {
     std::fs::File::create(path)?.write_all(&[0; 4096])?;
     let mut options = std::fs::OpenOptions::new();
@@ -183,7 +183,7 @@ fn write_probe(path: &Path) -> std::io::Result<bool> {
     Ok(options.open(path).is_ok())
 }
 
-/// CUDA's libraries and devices. Where there is no driver, the rest is not missed.
+/// CUDA's libraries and devices. Without a driver, the rest is not required.
 fn cuda(findings: &mut Findings) {
     let probe = machine::cuda();
     let (driver, device) = (probe.has(Library::Driver), !probe.devices.is_empty());
@@ -215,7 +215,7 @@ fn cuda(findings: &mut Findings) {
     }
 }
 
-/// The text that a quickstart would read.
+/// Text that a quickstart would read.
 fn text(findings: &mut Findings) {
     let roots = fathom_app::text::gathered_roots();
     let crates: usize =
@@ -230,8 +230,7 @@ fn text(findings: &mut Findings) {
     }
 }
 
-/// Rates of the kernels that a run takes next to what plans expect of such a processor; `out` becomes a profile for plans with the
-/// measured ones.
+/// Measured kernel rates next to planned ones; writes a profile with the measured rates to `out`.
 fn speed(findings: &mut Findings, out: Option<&Path>) -> Result<()> {
     let Measured { rates, loaded, profile } = bench::rates()?;
     let busy = if loaded { "; other processes computed meanwhile" } else { "" };
@@ -261,7 +260,7 @@ fn speed(findings: &mut Findings, out: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// A rate, and whether plans that expect another are off by more than a little.
+/// A rate, and whether plans that expect another are significantly off.
 fn compared(rate: &Rate) -> (Verdict, String) {
     let Rate { unit, per_s, planned_per_s, .. } = *rate;
     let factor = (planned_per_s / per_s).max(per_s / planned_per_s);
@@ -274,7 +273,7 @@ fn compared(rate: &Rate) -> (Verdict, String) {
     (Verdict::Warn, format!("{found}: {factor:.1} x {how}"))
 }
 
-/// A matrix product and an attention against sums in f64.
+/// Compares a matrix product and an attention with sums in f64.
 fn self_test(findings: &mut Findings, isa: Isa) {
     let started = Instant::now();
     let device = Device::new(Arc::new(Cpu::new(0, Some(isa))), TEST_BYTES);

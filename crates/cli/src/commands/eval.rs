@@ -1,4 +1,5 @@
-//! `fathom eval`: bits per byte, loss by position and needles of a model that lies in a folder; accuracy of a reward model.
+//! `fathom eval`: bits per byte, loss by position and needle retrieval of a model in a folder; accuracy of a reward
+//! model.
 
 use std::collections::BTreeMap;
 
@@ -43,12 +44,12 @@ pub fn run(args: &Eval) -> Result<()> {
     }
 }
 
-/// Accuracy by subset, then of all rows.
+/// Accuracy by subset, then over all rows.
 fn print_accuracy(found: &BTreeMap<String, Found>, json: bool) {
     let add = |all: Found, of: &Found| Found { rows: all.rows + of.rows, right: all.right + of.right };
     let all = found.values().fold(Found::default(), add);
     let named = found.iter().map(|(subset, of)| (subset.as_str(), of)).chain([("all", &all)]);
-    // Of a file without subsets all rows are of one, which is called that.
+    // Without subsets, all rows are in one named `all`.
     let named: Vec<(&str, &Found)> =
         named.skip(usize::from(found.len() == 1 && found.contains_key("all"))).collect();
     for (subset, of) in named {

@@ -72,12 +72,12 @@ fn prompt(args: &args::Generate) -> Result<String> {
     Ok(text)
 }
 
-/// The seed, and what ends an answer.
+/// The seed, and the stop strings.
 pub fn ends(args: &args::Sampling) -> Sampling {
     Sampling { seed: args.seed, stop: args.stop.clone(), ..Sampling::default() }
 }
 
-/// How tokens are chosen, as far as it is said.
+/// Sampling settings, as far as they are given.
 pub fn chosen(args: &args::Sampling) -> PartialSampling {
     let args::Sampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } = *args;
     PartialSampling { temperature, top_k, top_p, min_p, repetition_penalty }

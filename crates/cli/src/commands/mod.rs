@@ -1,4 +1,4 @@
-//! One file a verb.
+//! The verbs, one file each.
 
 mod bench;
 mod chat;
@@ -38,7 +38,7 @@ pub use report::print as print_verdicts;
 
 use crate::args::{Args, Verb};
 
-/// What may be done where a verb finds no memory.
+/// Advice for a verb that runs out of memory.
 pub fn memory_advice(verb: &Verb) -> &'static str {
     match verb {
         Verb::Quickstart(_) | Verb::Train(_) | Verb::Plan(_) => {

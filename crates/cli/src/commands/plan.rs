@@ -14,7 +14,7 @@ use super::{plan_mesh, plan_ranks};
 use crate::working::Working;
 use crate::{args, choices};
 
-/// No plan is of more ranks.
+/// Most ranks of a plan.
 const MOST_GPUS: usize = 1 << 16;
 
 /// Runs the verb.
@@ -74,7 +74,7 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
     args.trace.as_ref().map_or(Ok(()), |path| Ok(trace(path, &meshes)?))
 }
 
-/// FLOPs as JSON: a whole number while it is one that 64 bits hold.
+/// FLOPs as JSON: an integer if it fits 64 bits.
 pub fn flops(count: u128) -> Value {
     u64::try_from(count).map_or_else(|_| Value::from(count as f64), Value::from)
 }
@@ -113,7 +113,7 @@ fn in_json(Planned { draft, figures }: &Planned<'_>, stored: &Stored) -> Value {
     });
     if let Some(growth) = &figures.growth {
         let by_name = growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes + 0.0)));
-        // A sum with 0 is never -0.
+        // Adding 0 avoids -0.
         row["bytes_per_token"] = json!(growth.bytes + 0.0);
         row["bytes_per_token_by_name"] = by_name.collect::<serde_json::Map<_, _>>().into();
     }
@@ -174,7 +174,7 @@ fn print(planned: &Planned<'_>) {
         }
     }
     size("peak", plan.usage.peak_live, &format!("in {}", plan.usage.peak_op));
-    // What a token adds is worked out between two lengths of one rank.
+    // Growth per token is derived from two lengths of one rank.
     if let Some(growth) = &figures.growth {
         let note = format!("bytes at the peak: {}", by_name(growth));
         line("per token", &human::number(growth.bytes), &note);
@@ -236,7 +236,7 @@ fn print(planned: &Planned<'_>) {
     figures.mesh.iter().for_each(plan_ranks::print);
 }
 
-/// Whether the stage fits, what it needs and how long a step takes: of all ranks and of rollouts.
+/// Returns whether the stage fits, its needs and a step's duration, over all ranks and rollouts.
 fn answer(Planned { draft, figures }: &Planned<'_>) -> String {
     let plan = &figures.settled.plan;
     let kinds = figures.mesh.iter().flat_map(|mesh| mesh.kinds.iter().map(|kind| &kind.plan));
@@ -257,7 +257,7 @@ fn answer(Planned { draft, figures }: &Planned<'_>) -> String {
         }
     };
     let step_s = figures.mesh.as_ref().map_or_else(|| plan.step_s(), |mesh| mesh.step_s());
-    // Rows seldom fill a sample, and answers seldom have all the tokens that they may.
+    // Rows seldom fill a sample, and answers are seldom of maximum length.
     let bound = draft.recipe.data.is_lessons() || draft.recipe.rl.is_on();
     let most = if bound { "at most " } else { "" };
     let takes =
@@ -295,12 +295,12 @@ fn by_name(growth: &Growth) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// A rate, in groups of three where they are needed.
+/// A rate, with digits grouped by three if large.
 fn rounded(rate: f64) -> String {
     if rate < 1000.0 { human::number(rate) } else { human::grouped(rate.round() as u64) }
 }
 
-/// Buffers that `--why` names.
+/// Number of buffers that `--why` names.
 const LARGEST: usize = 4;
 
 /// The peak as one sentence.
@@ -311,7 +311,7 @@ fn sentence(why: &Why) -> String {
         (true, -1) => format!("the gradient of {}", label.name),
         (true, layer) => format!("the gradient of {} of layer {layer}", label.name),
     };
-    // Buffers of one name in many layers are one entry.
+    // Buffers of one name in many layers are combined.
     let mut sums: Vec<(Label, usize, u64)> = Vec::new();
     for (label, bytes) in &why.largest {
         let same = |(other, ..): &&mut (Label, usize, u64)| {

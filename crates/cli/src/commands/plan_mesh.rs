@@ -1,4 +1,4 @@
-//! `fathom plan --solve mesh`: the best meshes of so many ranks, and the recipe's own.
+//! `fathom plan --solve mesh`: the best meshes for a number of ranks, and the recipe's own.
 
 use anyhow::Result;
 use fathom_app::plan::{Mesh, Meshes, Plans};
@@ -13,7 +13,7 @@ use crate::working::Working;
 /// Solves one stage and prints the answer; without --gpus for as many ranks as the recipe's own mesh has.
 ///
 /// # Errors
-/// Without a number of ranks, and those of the solver.
+/// A missing number of ranks, and those of the solver.
 pub fn run(args: &args::Plan, plans: &Plans<'_>, index: usize, working: &Working) -> Result<()> {
     let draft = &plans.draft(index);
     let found = plans.meshes(index, args.gpus, working)?;
@@ -43,7 +43,8 @@ fn short(plan: &MeshPlan) -> String {
     some.collect::<Vec<_>>().join(", ")
 }
 
-/// Recipe and stage, ranks; mesh, peak and tokens per second and rank of the recipe's own mesh and of the best; why.
+/// Recipe and stage, ranks; mesh, peak and tokens per second and rank of the recipe's own mesh and of the best; the
+/// reason.
 fn in_markdown(draft: &Draft<'_>, name: &str, Meshes { ranks, own, best, solution }: &Meshes) -> String {
     let rate =
         |row: &Mesh| row.plan.tokens_per_s().map_or("-".into(), |rate| human::number(rate / *ranks as f64));
@@ -64,12 +65,12 @@ fn in_markdown(draft: &Draft<'_>, name: &str, Meshes { ranks, own, best, solutio
     format!("| {} |", cells.join(" | "))
 }
 
-/// Ranks of a node, as far as the profile knows.
+/// Ranks per node, as far as the profile gives them.
 fn ranks_of_node(draft: &Draft<'_>, ranks: usize) -> u64 {
     draft.profile.fabric.map_or(ranks, |fabric| fabric.node_ranks.min(ranks)).max(1) as u64
 }
 
-/// Most bytes that the ranks of a node have with the host and on disk, were each like the one that has most.
+/// Upper bound on host and disk bytes of a node's ranks: as if each were the largest.
 fn of_node(row: &Mesh, node_ranks: u64) -> [u64; 2] {
     let most =
         |bytes: fn(&Plan) -> u64| row.plan.kinds.iter().map(|kind| bytes(&kind.plan)).max().unwrap_or(0);

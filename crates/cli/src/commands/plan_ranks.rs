@@ -1,12 +1,11 @@
-//! The plans of a mesh: one of each kind of rank, run as that rank would run, with no rank at the other end, and the step that all
-//! stages of the pipeline make together.
+//! Plans of a mesh: one for each kind of rank, run alone without its peers, and the step of the whole pipeline.
 
 use fathom_base::human;
 use fathom_tensor::mesh::Axis;
 use fathom_train::{MeshPlan, OfRank};
 use serde_json::{Map, Value, json};
 
-/// Along the axes that have more than one rank.
+/// Coordinates along the axes with more than one rank.
 fn place(mesh: &MeshPlan, rank: usize) -> String {
     let grid = mesh.ranks.grid;
     let at = |axis: Axis| format!("{} {}", axis.name(), grid.index(rank, axis));
@@ -14,7 +13,7 @@ fn place(mesh: &MeshPlan, rank: usize) -> String {
     axes.map(at).collect::<Vec<_>>().join(", ")
 }
 
-/// Every kind of rank's peak, what it sends in a step and how long it waits for that; the step of all.
+/// Peak, traffic per step and waiting time of every kind of rank; the step of all.
 pub fn json(mesh: &MeshPlan) -> Value {
     let row = |kind: &OfRank| {
         let waits = &kind.plan.waits;
@@ -49,7 +48,7 @@ pub fn json(mesh: &MeshPlan) -> Value {
     })
 }
 
-/// As a table: a line for each kind of rank, below it what it sends by axes and collective.
+/// The same as a table: a line for each kind of rank, followed by its traffic by axes and collective.
 pub fn print(mesh: &MeshPlan) {
     outln!("  mesh {}: {} ranks", mesh.ranks.grid, mesh.ranks.grid.ranks());
     for kind in &mesh.kinds {

@@ -1,4 +1,4 @@
-//! `fathom prefixes`: what a server keeps of the beginnings of prompts.
+//! `fathom prefixes`: the prompt prefixes that a server keeps.
 
 use anyhow::{Context, Result, bail};
 use fathom_app::serve::{KeptModel, StoreLocation};

@@ -1,4 +1,4 @@
-//! `fathom prune`: a smaller model out of a larger one.
+//! `fathom prune`: a smaller model from a larger one.
 
 use anyhow::Result;
 use fathom_app::Machine;

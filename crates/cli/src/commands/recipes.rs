@@ -58,7 +58,8 @@ fn copy(name: &str, file: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Another tool's settings as a recipe, on standard output or in a file; what could not be said on standard error.
+/// Translates another tool's settings to a recipe, on standard output or in a file; unsupported settings go to
+/// standard error.
 fn from(file: &Path, out: Option<&Path>, method: Option<&str>) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let translated = method.map_or_else(|| translate(&text), |method| translate_as(&text, method));

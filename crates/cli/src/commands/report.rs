@@ -1,4 +1,4 @@
-//! `fathom report`: the page of a run, from its log alone: also while the run goes on, or after it failed.
+//! `fathom report`: the page of a run, from its log only, also while it runs or after it failed.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub fn run(run: &Path, out: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// The figures that a run is judged by, a line each.
+/// Figures that judge a run, one per line.
 pub fn print(log: &RunLog) {
     for verdict in verdict::verdicts(log) {
         let line = format!("  {verdict}");

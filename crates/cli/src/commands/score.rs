@@ -1,4 +1,4 @@
-//! `fathom score`: what a model says of rows.
+//! `fathom score`: a model's likelihoods or rewards of rows.
 
 use anyhow::Result;
 use fathom_app::Machine;

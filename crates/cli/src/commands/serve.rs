@@ -36,7 +36,7 @@ pub fn run(args: &args::Serve) -> Result<()> {
     Ok(serve(&order, &Around { stop: &stop, log: log(), heard: &heard, events: &listener })?)
 }
 
-/// Lines of JSON on standard error, where no person looks at it, or one who asked for them.
+/// Log lines as JSON on standard error: with `--verbose`, or if that is not a terminal and not with `--quiet`.
 fn log() -> Option<Log> {
     let wanted = console::is_verbose() || (!std::io::stderr().is_terminal() && !console::is_quiet());
     wanted.then(|| Arc::new(|line: &serde_json::Value| console::line(&line.to_string())) as Log)
@@ -77,13 +77,13 @@ fn order(args: &args::Serve) -> Result<Order> {
         keys: args.api_key_file.clone(),
         version: version::long().lines().next().unwrap_or_default().to_string(),
         again: false,
-        // This program, wherever it lies, and if another has taken its place since.
+        // This program's running image, wherever it is and even if its file was replaced.
         compiler: Some("/proc/self/exe".into()),
     })
 }
 
 fn print(name: &str, sizes: &Sizes) {
-    // What encoders have none of.
+    // Rows that do not apply to encoders.
     let of_pages = ["adapters", "pages", "tokens in pages", "sequences at once"];
     let has_pages = sizes.has_pages();
     let rows = [

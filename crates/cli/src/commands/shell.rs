@@ -1,4 +1,4 @@
-//! `fathom completions` and `fathom man`, from the declaration of the flags.
+//! `fathom completions` and `fathom man`, from the flags' declarations.
 
 use std::io::Write;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn man(words: &[String], out: Option<&Path>) -> Result<()> {
     print(&page)
 }
 
-/// The command of some words; it is built, so it knows the whole name of its page.
+/// Finds a built command by its words, which has its page's full name.
 fn find(command: Command, words: &[String]) -> Result<Command> {
     let mut found = &command;
     let mut name = vec!["fathom"];
@@ -51,7 +51,7 @@ fn find(command: Command, words: &[String]) -> Result<Command> {
     Ok(found.clone())
 }
 
-/// Writes all of it; println's own handling of a reader that left holds here too.
+/// Writes all bytes; a closed reader is handled as for other output.
 fn print(bytes: &[u8]) -> Result<()> {
     out!("{}", String::from_utf8_lossy(bytes));
     std::io::stdout().flush().context("cannot write to standard output")

@@ -21,15 +21,15 @@ use super::plan;
 use crate::exit::RESUME;
 use crate::{args, closing, console, live, signals};
 
-/// Share of a quickstart in which a lesson is taught, looks at the model before and after included.
+/// Share of a quickstart for its lesson, including the evaluations before and after.
 const LESSON_SHARE: f64 = 0.13;
-/// Bytes of text that a minute of a quickstart can use, and those of the shortest.
+/// Bytes of text used per minute of a quickstart, and at least.
 const BYTES_A_MINUTE: f64 = 3.5e6;
 const LEAST_BYTES: f64 = 4e6;
-/// From this time on a quickstart goes to 128K.
+/// Length from which a quickstart extends to 128K.
 const LONG_MINUTES: f64 = 60.0;
 
-/// The recipe that `fathom train` is given.
+/// The recipe of `fathom train`.
 pub fn recipe(args: &args::Train) -> Result<Loaded<Recipe>> {
     let mut layers = layers(&args.recipe, &args.settings);
     if let Some(out) = &args.out {
@@ -54,7 +54,7 @@ pub fn train(args: &args::Train) -> Result<ExitCode> {
     run(loaded, args.rank.claim(), (args.allow_processes, None))
 }
 
-/// Refuses what a run would refuse of its recipe, then plans it.
+/// Checks the recipe as a run would, then plans it.
 fn dry_run(args: &args::Train, loaded: &Loaded<Recipe>) -> Result<ExitCode> {
     if loaded.value.adapters.is_empty() {
         fathom_train::check_training(loaded)?;
@@ -87,7 +87,7 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
             "the text has too few functions with doc comments, so the model will be taught no lesson",
         );
     }
-    // A fixed number of steps and no clock: two such runs are identical.
+    // With a fixed number of steps and no clock, two runs are identical.
     let length = match args.steps {
         Some(steps) => {
             for stage in 0..asked.stage.len() {
@@ -99,7 +99,7 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
         None => {
             let (minutes, share) = (args.minutes, if rows.is_some() { LESSON_SHARE } else { 0.0 });
             layers = layers.flag("--minutes", "run.minutes", &(minutes * (1.0 - share)).to_string());
-            // More text than the time can use takes time to prepare.
+            // Preparing more text than can be used would waste time.
             let enough = known_bytes(&args.out).unwrap_or((minutes * BYTES_A_MINUTE).max(LEAST_BYTES) as u64);
             if asked.data.max_bytes.is_some_and(|bytes| bytes > enough) {
                 layers = layers.flag("--minutes", "data.max_bytes", &enough.to_string());
@@ -112,17 +112,17 @@ pub fn quickstart(args: &args::Quickstart) -> Result<ExitCode> {
     run(loaded, Claim::default(), (false, lesson))
 }
 
-/// The bytes of text that a run which began in this folder has: with more minutes it goes on with them.
+/// Text limit of the run in this folder, which it keeps when continued with more minutes.
 fn known_bytes(out: &Path) -> Option<u64> {
     let began = load(Layers::new().file(out.join("recipe.toml"))).ok()?;
     began.value.data.max_bytes
 }
 
-/// What a quickstart teaches at its end.
+/// Final lesson of a quickstart.
 struct Lesson {
     rows: Rows,
     length: Length,
-    /// Begins with the quickstart.
+    /// Starts with the quickstart.
     clock: Clock,
 }
 

@@ -1,4 +1,4 @@
-//! Stands in for `fathom curate` in a build without curation.
+//! Replaces `fathom curate` in a build without curation.
 
 use std::process::ExitCode;
 
@@ -11,12 +11,12 @@ pub fn run(_: &Curate) -> Result<ExitCode> {
     refused()
 }
 
-/// Refuses to resolve a recipe of a curation.
+/// Refuses to resolve a curation's recipe.
 pub fn show(_: &str, _: &[String]) -> Result<()> {
     refused()
 }
 
-/// Refuses to name the keys of curations.
+/// Refuses to give the keys of curations.
 pub fn schema() -> Result<serde_json::Value> {
     refused()
 }

@@ -1,4 +1,4 @@
-//! Runs that train an adapter: what they leave, how it is used, and what is refused.
+//! Runs that train an adapter: their output, its use, and refusals.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn logits(model: &Path, more: &[&str]) -> Vec<f32> {
     good([&ids[..], more].concat());
     let bytes = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
-    // One tensor behind the header, whose length comes first.
+    // A single tensor after the header, whose length comes first.
     let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     bytes[8 + header..].as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
 }
@@ -50,14 +50,14 @@ fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
         assert!(apart(&adapted, &logits(&base, &[])) > 1e-3, "{out}: it learned something");
         let merged = at(&format!("{out}-merged"));
         good(["export", arg(&at(out)), arg(&merged), "--precision", "f32"]);
-        // The base of a QLoRA is read, and merged, as it was held.
+        // The base of a QLoRA run is read, and merged, as quantized.
         assert!(apart(&adapted, &logits(&merged, &[])) < 1e-4, "{out}: merged");
         let alone = at(&format!("{out}-alone"));
         good(["export", arg(&at(out)), arg(&alone), "--adapter"]);
         let file = |folder: &Path| fs::read(folder.join("adapter_model.safetensors")).unwrap();
         assert!(file(&alone) == file(&at(out).join("adapter")), "{out}: the adapter alone");
     }
-    // In and out again.
+    // Merged and removed again.
     let with = |weight: &str| format!("{}={weight}", arg(&at("lora")));
     let (once, back) = (at("once"), at("back"));
     good(["export", arg(&base), arg(&once), "--with", &with("1"), "--precision", "f32"]);
@@ -74,7 +74,7 @@ fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
         "f32",
     ]);
     assert!(apart(&logits(&back, &[]), &logits(&base, &[])) < 1e-4);
-    // Out of a folder that has it merged, which is no longer its base.
+    // Removed from a folder with it merged, which is no longer its base.
     let out = at("out");
     good(["export", arg(&once), arg(&out), "--with", &with("-1"), "--precision", "f32"]);
     assert!(apart(&logits(&out, &[]), &logits(&base, &[])) < 1e-4);
@@ -94,7 +94,7 @@ fn a_run_leaves_an_adapter_that_merges_and_is_removed_again() {
     );
 }
 
-/// Positions that a run stretched are the adapter's, too: of its base they are as they were.
+/// Extended positions belong to the adapter; its base keeps its own.
 #[test]
 fn an_adapter_has_the_positions_that_it_was_trained_with() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Bad input is refused: an exit code that is not zero, and a message that names the file or the key.
+//! Bad input is refused with a non-zero exit code and a message that names the file or key.
 
 use std::fs;
 use std::path::Path;
@@ -108,7 +108,7 @@ fn missing_files() {
     refused(["quickstart", "--data", "no/such/text", "--out", arg(folder.path())], &["no/such/text"]);
 }
 
-/// Fathom fetches nothing: a name of the hub is answered by what fetches it.
+/// Fathom downloads nothing: a hub name is answered with the command that does.
 #[test]
 fn names_of_the_hub_are_answered_by_its_own_client() {
     let (name, command) = ("no-such/model-7b", "hf download no-such/model-7b --local-dir no-such/model-7b");
@@ -128,7 +128,7 @@ fn names_of_the_hub_are_answered_by_its_own_client() {
     refused(train.into_iter().chain([format!("data.tokenizer={name}").as_str()]), &[command]);
 }
 
-/// A folder with SentencePiece's file alone is answered by what converts it, before any text is read.
+/// A folder with only SentencePiece's file is answered with the command that converts it, before any text is read.
 #[test]
 fn a_model_without_a_tokenizer_json_is_refused_with_how_to_get_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ fn damaged_weights() {
     look(&[]);
     fs::write(&weights, &whole[..5]).unwrap();
     look(&[]);
-    // A header that claims more than there is.
+    // A header larger than the file.
     fs::write(&weights, [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat()).unwrap();
     look(&[]);
     fs::write(&weights, [&whole[..8], b"{not json", &whole[17..]].concat()).unwrap();
@@ -226,7 +226,7 @@ fn impossible_benchmarks() {
     refused(["bench", "save", "mesh-parity", "mesh.dp=2"], &["one rank"]);
 }
 
-/// A tiny quickstart with one more setting.
+/// A tiny quickstart with additional settings.
 fn refused_run(settings: &[&str], names: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -257,7 +257,7 @@ fn a_loss_that_is_not_a_number_ends_the_run() {
     assert!(!said.contains("unharmed"), "{said}");
 }
 
-/// A number of ranks that no mesh has, and a plan that says what it is at.
+/// Impossible numbers of ranks, and a plan's progress messages.
 #[test]
 fn plans_of_no_ranks_are_refused() {
     for gpus in ["0", "65537"] {
@@ -279,6 +279,6 @@ fn plans_of_many_stages_alike_are_made_once() {
     let started = std::time::Instant::now();
     let out = crate::good(["plan", arg(&path), "--json"]);
     assert_eq!(out.lines().count(), 2000);
-    // Each alone takes hundreds of milliseconds.
+    // Each of them takes hundreds of milliseconds.
     assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
 }

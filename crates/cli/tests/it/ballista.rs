@@ -1,5 +1,5 @@
-//! `fathom curate --engine ballista` with a scheduler and two executors on this machine: one executor is killed while it
-//! works, and the results are the bytes of a run without a cluster.
+//! `fathom curate --engine ballista` with a scheduler and two executors on this machine: one executor is killed while
+//! it works, and the results equal those of a run without a cluster, byte for byte.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -27,15 +27,15 @@ use = "write"
 format = "jsonl"
 "#;
 
-/// Files of input: each becomes a part of the first table, and so a task.
+/// Input files: each becomes a part of the first table, and so a task.
 const FILES: u64 = 12;
 
-/// A process that does not outlive its test.
+/// A process that ends with its test.
 struct Running(Child);
 
 impl Running {
     fn kill(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -47,7 +47,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts the binary in `folder`; what it says goes to `name.log` there.
+/// Starts the binary in `folder`, with output to `name.log` there.
 fn start(folder: &Path, name: &str, args: &[String]) -> Running {
     let log = fs::File::create(folder.join(format!("{name}.log"))).unwrap();
     let mut command = crate::program();
@@ -55,7 +55,7 @@ fn start(folder: &Path, name: &str, args: &[String]) -> Running {
     Running(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
 }
 
-/// Ports of which each is followed by another that is free.
+/// Ports that are free, and followed by a free one.
 fn free_ports<const N: usize>() -> [u16; N] {
     let pair = |_| loop {
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -70,7 +70,7 @@ fn free_ports<const N: usize>() -> [u16; N] {
     held.map(|(port, ..)| port)
 }
 
-/// Waits until `is` holds; panics with what the processes said.
+/// Waits until `is` holds; panics with the processes' output.
 #[track_caller]
 fn wait_until(folder: &Path, what: &str, mut is: impl FnMut() -> bool) {
     let since = Instant::now();
@@ -88,7 +88,7 @@ fn said(folder: &Path) -> String {
     logs.concat()
 }
 
-/// Text in which every tenth document comes again as it is, and every tenth with another ending.
+/// Text in which every tenth document is repeated unchanged, and every tenth with another ending.
 fn write_input(folder: &Path) {
     fs::create_dir(folder).unwrap();
     for file in 0..FILES {
@@ -107,7 +107,7 @@ fn write_input(folder: &Path) {
     }
 }
 
-/// Arguments of a curation; paths are relative, so that manifests of two runs are the same.
+/// Arguments of a curation; paths are relative, so that two runs have equal manifests.
 fn args(engine: &[&str]) -> Vec<String> {
     let fixed = [
         "curate",
@@ -120,7 +120,7 @@ fn args(engine: &[&str]) -> Vec<String> {
     fixed.iter().chain(engine).map(ToString::to_string).collect()
 }
 
-/// Whether a work folder holds results of a task.
+/// Returns whether a work folder holds results of a task.
 fn has_results(work: &Path) -> bool {
     let mut folders: Vec<PathBuf> = vec![work.to_owned()];
     while let Some(folder) = folders.pop() {

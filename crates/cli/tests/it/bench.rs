@@ -1,4 +1,4 @@
-//! Rows of `fathom bench`: their keys, and the figures that are no rates.
+//! Rows of `fathom bench`: keys, and figures other than rates.
 
 use serde_json::Value;
 
@@ -71,12 +71,12 @@ fn the_plan_of_a_step_is_its_peak() {
         has(ran, &["peak_rss_bytes", "untracked_peak_bytes"]);
         assert_eq!(ran["peak_pool_bytes"], planned["peak_pool_bytes"], "{places}");
         assert!(planned["tokens_per_s"].as_f64() > Some(0.0) && planned["step_s"].as_f64() > Some(0.0));
-        // The bar of the issue, at any length.
+        // The issue's limit, at any length.
         assert!(ran["untracked_peak_bytes"].as_u64().unwrap() <= 32 << 20, "{ran}");
     }
 }
 
-/// Every stage, with its documents and micro batches, on the ranks of its mesh, with what is offloaded in a folder.
+/// Every stage, with its documents and micro-batches, on the ranks of its mesh, offloading to a folder.
 #[test]
 fn steps_of_a_recipe() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `fathom curate` from outside: a run, its page, its tables, and what a kill leaves behind.
+//! `fathom curate` from outside: a run, its page, its tables, and kills.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,7 +54,7 @@ fn args(folder: &Path, out: &Path) -> Vec<String> {
     [vec!["curate".into(), recipe, paths, format!("out={}", out.display())], rest.to_vec()].concat()
 }
 
-/// Every file that must not depend on how the run went.
+/// All files that must not depend on how the run went.
 pub(crate) fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for table in fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
@@ -188,7 +188,7 @@ fn a_result_that_changed_is_named_on_the_console() {
     assert!(wanted == bytes_of(out.path()));
 }
 
-/// One process for each rank in a folder; tasks of a Slurm array whose numbers have gaps are ranks without gaps.
+/// One process per rank in a folder; tasks of a Slurm array with gaps in their numbers are ranks without gaps.
 #[test]
 fn a_rank_has_its_parts_to_itself() {
     let (folder, out) = (folder(), tempfile::tempdir().unwrap());
@@ -212,7 +212,7 @@ fn a_rank_has_its_parts_to_itself() {
     good(args);
 }
 
-/// A model of random weights with its tokenizer.
+/// A randomly initialised model with its tokenizer.
 fn random_model(folder: &Path) {
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
     let sizes = LlamaSizes {
@@ -247,7 +247,7 @@ fn a_model_embeds_and_scores() {
         at("model")
     );
     fs::write(at("recipe.toml"), recipe).unwrap();
-    // Every text comes twice in two files: the same vector, and the same perplexity.
+    // Every text occurs twice in two files: the same vector, and the same perplexity.
     fs::create_dir(at("data")).unwrap();
     let text = |n: u64| {
         (0..4 + n % 90).map(|w| format!("w{}", (w * w + n * 37) % 251)).collect::<Vec<_>>().join(" ")
@@ -320,7 +320,7 @@ fn a_quality_model_is_trained_and_used() {
     assert!(left[0]["n"] == 200 && left[0]["texts"] == 2, "{left:?}");
 }
 
-/// An encoder that Transformers wrote: the labels that its logits name, and what of it is not for other verbs.
+/// An encoder from Transformers: its labels, and refusals by other verbs.
 #[test]
 fn an_encoder_classifies() {
     let folder = tempfile::tempdir().unwrap();
@@ -360,7 +360,7 @@ fn an_encoder_classifies() {
     refused(["generate", &encoder.display().to_string(), "x"], &["encoder", "classify"]);
 }
 
-/// An encoder's vectors find texts that mean the same; one that classifies has none.
+/// An encoder's vectors find texts of the same meaning; a classifier has no vectors.
 #[test]
 fn an_encoder_embeds() {
     let folder = tempfile::tempdir().unwrap();

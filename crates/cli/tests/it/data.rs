@@ -1,4 +1,4 @@
-//! What a run trains on: what it refuses, what it leaves out and says so, and what of its data an export needs.
+//! A run's data: refusals, reported omissions, and what an export needs of it.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn recipe(folder: &Path, data: &str) -> String {
     arg(&path).to_string()
 }
 
-/// `train` of it into `out`, with the tiny model's keys and more.
+/// Arguments of `train` into `out`, with the tiny model's keys and more.
 fn train(recipe: &str, out: &Path, more: &[&str]) -> Vec<String> {
     let sizes = TINY.iter().filter(|key| !key.starts_with("stage."));
     let keys = sizes.copied().chain(more.iter().copied()).map(String::from);
@@ -28,7 +28,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// Text is named, and a stage is there, before anything is trained.
+/// Text and a stage are required before training.
 #[test]
 fn what_is_trained_on_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -43,8 +43,8 @@ fn what_is_trained_on_is_named() {
     assert!(!out.join("data").exists(), "nothing was read");
 }
 
-/// Broken lines, lines without the field and what is beyond a budget are said on the console, logged and on the page; the closing
-/// hint speaks of the run's own text.
+/// Broken lines, lines without the field and text beyond a budget are reported on the console, in the log and on the
+/// page; the closing hint refers to the run's own text.
 #[test]
 fn what_is_not_trained_on_is_said() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn a_model_has_a_row_for_every_token() {
     refused(train(&path, &at("b"), &keys), &["`model.vocab`: is 300", "entries; give model.vocab="]);
 }
 
-/// As Llama 2's `tokenizer.json` alone: added tokens pass the normaliser, and no other file says what ends a text.
+/// Like Llama 2's `tokenizer.json` alone: added tokens pass the normaliser, and no other file names the end token.
 #[test]
 fn a_bare_tokenizer_is_exported() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn a_bare_tokenizer_is_exported() {
     good(train(&path, &at("a"), &[&given, "eval.enabled=false"]));
     let config = json(&at("a/model/tokenizer_config.json"));
     assert_eq!((&config["eos_token"], &config["bos_token"]), (&"</s>".into(), &"<s>".into()));
-    // A run that gathers no text finds out before its first step too.
+    // A run that gathers no text also detects it before its first step.
     fs::write(
         at("store.toml"),
         format!(
@@ -142,7 +142,7 @@ fn a_bare_tokenizer_is_exported() {
     assert_eq!(json(&at("b/model/tokenizer_config.json"))["eos_token"], "</s>");
 }
 
-/// A folder of f32 weights is trained and exported as such, and nothing of what is exported names the length before the extension.
+/// A folder of f32 weights is trained and exported as f32, and nothing exported has the length before extension.
 #[test]
 fn an_extended_model_is_long_and_as_precise_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,12 +173,12 @@ fn an_extended_model_is_long_and_as_precise_as_it_was() {
     }
     let written = fs::read_to_string(at("b/recipe.toml")).unwrap();
     assert!(written.contains("the weights of model.from"), "{written}");
-    // What is said is what is done.
+    // Explicit settings are followed.
     good(train("extend", &at("c"), &[&more[..], &["model.precision=bf16"]].concat()));
     assert_eq!(json(&at("c/model/config.json"))["torch_dtype"], "bfloat16");
 }
 
-/// Weights that are not numbers: every verb says so and fails.
+/// Non-finite weights: every verb reports them and fails.
 #[test]
 fn a_model_without_numbers_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ fn a_model_without_numbers_is_named() {
     write_text(&at("text"));
     let path = recipe(folder.path(), &format!("paths = [{:?}]", arg(&at("text"))));
     good(train(&path, &at("a"), &["eval.enabled=false"]));
-    // A run's own folder knows the hash of what it exported.
+    // A run's own folder has the hash of its exported model.
     fs::rename(at("a/model"), at("model")).unwrap();
     let weights = at("model/model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();

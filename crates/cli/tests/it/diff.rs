@@ -1,4 +1,4 @@
-//! `fathom diff` names the first step and the first tensor in which two runs part.
+//! `fathom diff` names the first step and tensor at which two runs differ.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use fathom_model::SafeTensors;
 use crate::run::{TINY, write_text};
 use crate::{arg, good};
 
-/// Two steps a stage; further settings.
+/// Two steps per stage, with further settings.
 fn train(text: &Path, out: &Path, settings: &[&str]) {
     let fixed = ["quickstart", "--steps", "2", "--data", arg(text), "--out", arg(out)];
     let all = fixed.into_iter().chain(TINY).chain(["eval.enabled=false"]).chain(settings.iter().copied());
@@ -55,7 +55,7 @@ fn the_first_step_and_the_first_tensor() {
     let shown = good(["diff", arg(&at("a")), arg(&at("b"))]);
     assert!(shown.contains(&format!("first moment2/{name} {:?} at [3, 5]", stored.shape)), "{shown}");
 
-    // Another rate: the first update is already another, in the first tensor of the file.
+    // With another learning rate the first update differs, in the first tensor of the file.
     train(&at("text"), &at("c"), &["optimizer.lr=0.002"]);
     let other = compared(&at("a"), &at("c"));
     let keys: Vec<_> = other["recipe"].as_array().unwrap().iter().map(|change| &change["path"]).collect();

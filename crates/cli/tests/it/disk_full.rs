@@ -1,8 +1,8 @@
-//! A full disk ends a run with a message that names the file, and the checkpoint before stays good; while a checkpoint is saved
-//! it is a warning, and the run goes on.
+//! A full disk ends a run with a message that names the file, and the previous checkpoint stays valid; during a
+//! checkpoint it is only a warning, and the run continues.
 //!
-//! The disk is full from the limit of a file's size on: the shell sets one, and lets the program see the refusal instead of
-//! a signal. That needs no rights.
+//! A full disk is simulated by the shell's file size limit, with its signal ignored so that the program sees the
+//! error. This needs no privileges.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::resume::{STEPS, alone, args, losses, start};
 use crate::run::write_text;
 use crate::{good, on_one_thread, text};
 
-/// Standard error of a run that may write files of `kib` KiB and must fail for it; it names every one of `names`.
+/// Standard error of a run limited to files of `kib` KiB, which must fail and name every one of `names`.
 #[track_caller]
 fn too_large(kib: u64, args: &[String], names: &[&str]) -> String {
     let (code, err) = limited(kib, args, names);
@@ -21,7 +21,7 @@ fn too_large(kib: u64, args: &[String], names: &[&str]) -> String {
     err
 }
 
-/// Exit code and standard error of a run that may write files of `kib` KiB; it names every one of `names`.
+/// Exit code and standard error of a run limited to files of `kib` KiB; it names every one of `names`.
 #[track_caller]
 fn limited(kib: u64, args: &[String], names: &[&str]) -> (Option<i32>, String) {
     // The unit is 512 bytes (POSIX).
@@ -36,7 +36,7 @@ fn limited(kib: u64, args: &[String], names: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), err)
 }
 
-/// A run that was killed after its first checkpoint.
+/// A run killed after its first checkpoint.
 fn killed(folder: &Path) -> Vec<String> {
     let at = |name: &str| folder.join(name);
     write_text(&at("text"));
@@ -51,7 +51,7 @@ fn killed(folder: &Path) -> Vec<String> {
     args(&at("text"), &at("run"))
 }
 
-/// Goes on with room enough, from the checkpoint that is there.
+/// Continues with enough space, from the existing checkpoint.
 fn goes_on(folder: &Path, args: &[String]) {
     let left = fs::read_dir(folder.join("run/checkpoints")).unwrap();
     let names: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -79,9 +79,9 @@ fn while_a_checkpoint_is_saved() {
     let checkpoints = folder.path().join("run/checkpoints");
     let latest = fs::read_to_string(checkpoints.join("LATEST")).unwrap();
     let model = checkpoints.join(latest.trim()).join("model/model.safetensors");
-    // Room for the weights, none for the first moments, which are twice as wide.
+    // Space for the weights, but not for the first moments, which are twice as wide.
     let kib = fs::metadata(&model).unwrap().len() / 1024 * 3 / 2;
-    // The run goes on to its end, or to the next file that is too large.
+    // The run continues to its end, or to the next file that is too large.
     limited(kib, &run, &["warning: no checkpoint of step", "moment1/model.safetensors", "cannot write"]);
     assert_eq!(fs::read_to_string(checkpoints.join("LATEST")).unwrap(), latest);
     let leftover = |name: &str| name.starts_with('.');
@@ -93,7 +93,7 @@ fn while_a_checkpoint_is_saved() {
     goes_on(folder.path(), &run);
 }
 
-/// Nothing is before the first checkpoint, and a run that could save nothing did not do all that was asked.
+/// Before the first checkpoint, a run that could save nothing has failed.
 #[test]
 fn before_the_first_checkpoint() {
     let folder = tempfile::tempdir().unwrap();

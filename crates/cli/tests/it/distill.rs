@@ -1,4 +1,4 @@
-//! Runs of a student with a teacher: in the same run, from a column next to the lessons, from rows that bring it.
+//! Distillation with a teacher in the same run, from a column next to the lessons, and from rows that contain it.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn a_student_learns_from_a_model_a_column_and_rows() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     base(folder.path());
-    // A teacher of the same tokenizer, that has learned more.
+    // A better trained teacher with the same tokenizer.
     let more = ["run.seed=3", "optimizer.lr=1e-2", "stage.0.epochs=8", "eval.enabled=false"];
     good(args_of("sft", folder.path(), "teacher", &more));
     let teacher = format!("objective.teacher={}", arg(&at("teacher")));
@@ -47,12 +47,12 @@ fn a_student_learns_from_a_model_a_column_and_rows() {
     let divergences = numbers(&at("whole"), "divergence");
     assert!(divergences[divergences.len() - 1] < 0.8 * divergences[0], "{divergences:?}");
     for step in steps(&at("whole")) {
-        // All of the loss is the divergence.
+        // The loss is all divergence.
         let [loss, divergence] = [&step["loss"], &step["metrics"]["divergence"]].map(|x| x.as_f64().unwrap());
         assert!((loss - divergence).abs() < 1e-4 * loss, "{step}");
         assert!(step["metrics"]["cross_entropy"].as_f64().unwrap() > 0.0);
     }
-    // Nearly all of the vocabulary with the rest is all of it.
+    // Nearly all of the vocabulary plus the rest is all of it.
     refused(
         run("beyond", &["objective.top_k=500", "model.precision=f32"]),
         &["is 500, and the teacher has 320"],
@@ -62,7 +62,7 @@ fn a_student_learns_from_a_model_a_column_and_rows() {
     for (a, b) in numbers(&at("column"), "divergence").iter().zip(numbers(&at("alike"), "divergence")) {
         assert!((a - b).abs() < 2e-4 * b, "{a} {b}");
     }
-    // Rows that bring the same column, and rows of another teacher.
+    // Rows with the same column, and rows from another teacher.
     let scored = |top_k: &str, out: &str| {
         let [model, data, out] = [at("teacher"), at("lessons.jsonl"), at(out)];
         good(["score", arg(&model), arg(&data), "--out", arg(&out), "--top-k", top_k, "--precision", "f32"]);
@@ -72,12 +72,12 @@ fn a_student_learns_from_a_model_a_column_and_rows() {
     good(run("computed", &best));
     let rows = format!("data.paths={}", arg(&at("seven.jsonl")));
     good(run("brought", &[&best[..], &[rows.as_str()]].concat()));
-    // Scored one by one, and side by side.
+    // Scored one by one, and in batches.
     for (a, b) in numbers(&at("brought"), "divergence").iter().zip(numbers(&at("computed"), "divergence")) {
         assert!((a - b).abs() < 1e-6 * b.max(1.0), "{a} {b}");
     }
     refused(run("other", &["objective.top_k=8", rows.as_str()]), &["objective.teacher asks for"]);
-    // Two context parallel ranks, and one after the other.
+    // Two context-parallel ranks, against one.
     good(run("cp", &["mesh.cp=2", "model.precision=f32", "machine.threads=1"]));
     for (a, b) in numbers(&at("cp"), "divergence").iter().zip(numbers(&at("alike"), "divergence")) {
         assert!((a - b).abs() < 1e-4 * b, "{a} {b}");
@@ -143,19 +143,20 @@ fn a_pruned_model_is_smaller_and_learns_back() {
     let [before, after] = [0, 1].map(|at| report["weights"][at].as_u64().unwrap());
     assert!(after < before && report["kept"]["hidden"].as_array().unwrap().len() == 48, "{report}");
     assert_eq!(report["kept"]["layers"].as_array().unwrap().len(), 2);
-    // Nothing is left out of all.
+    // Pruning nothing changes nothing.
     let whole = at("whole");
     let same = good([&["prune", arg(&model), arg(&whole), "--json"][..], &judge].concat());
     let same: Value = serde_json::from_str(&same).unwrap();
     assert_eq!(same["losses"][0], same["losses"][1]);
-    // The teacher gives back most of what was lost.
+    // Distillation recovers most of the loss.
     let teacher = format!("objective.teacher={}", arg(&at("wide")));
     let student = format!("model.from={}", arg(&at("small")));
     let out = format!("run.out={}", arg(&at("back")));
     good([&["train", "distill", &teacher, &student, &out, &paths][..], &LEARN_TEXT].concat());
     let divergences = numbers(&at("back"), "divergence");
     assert!(divergences[divergences.len() - 1] < 0.5 * divergences[0], "{divergences:?}");
-    // Its hidden states are of another width: the run has projections, which go on with the same bits and are no part of the model.
+    // Hidden states of another width: the run has projections, which resume bit for bit and are not part of the
+    // model.
     let more = ["objective.hidden_pairs=[\"1:1\",\"2:3\"]", "stage.0.steps=10", "checkpoint.every_steps=2"];
     let run = |out: &str| {
         let out = format!("run.out={}", arg(&at(out)));
@@ -186,7 +187,7 @@ fn a_pruned_model_is_smaller_and_learns_back() {
         String::from_utf8_lossy(&bytes[8..8 + header]).contains("hidden_projection")
     };
     assert!(!has("wider/model/model.safetensors") && !has("exported/model.safetensors"));
-    // What cannot be is refused.
+    // Impossible sizes are refused.
     for (more, said) in [
         (["--heads", "3"], "give a multiple of 2"),
         (["--hidden", "65"], "the model has 64; give 1 to 64"),

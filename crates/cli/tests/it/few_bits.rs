@@ -1,4 +1,4 @@
-//! Folders for other servers.
+//! Quantized folders for other servers.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::run::write_text;
 use crate::{arg, good, refused};
 
-/// Text in which seven of eight words follow from the two before them, so that a model has something to lose by rounding.
+/// Text in which seven of eight words follow from the previous two, so that quantizing a model costs something.
 fn write_followed(folder: &Path) {
     fs::create_dir(folder).unwrap();
     let words = ["river", "stone", "carries", "the", "old", "light", "under", "every", "bridge", "slowly"];
@@ -64,9 +64,9 @@ fn folders_in_few_bits_are_written_and_read() {
         fp8.abs() < 0.02 && [int4, gptq, awq].iter().all(|rise| rise.abs() < 0.2),
         "{int4} {fp8} {gptq} {awq}"
     );
-    // What is judged by text loses less than what is not.
+    // Calibrated methods lose less.
     assert!(gptq < int4, "{gptq} {int4}");
-    // A folder in few bits is a model like any other: it is written as another.
+    // A quantized folder is a model like any other and can be converted.
     good(["quantize", arg(&at("gptq")), arg(&at("again.gguf")), "--to", "q8_0"]);
     refused(["quantize", arg(&model), arg(&at("new")), "--to", "awq"], &["--to awq", "--data"]);
     refused(
@@ -79,7 +79,8 @@ fn folders_in_few_bits_are_written_and_read() {
     );
 }
 
-/// Experts are written in every format, each as a linear of its own, and the loss that is printed is of a model with them.
+/// Experts are quantized in every format, each as a linear layer of its own, and the printed loss is that of the
+/// whole model.
 #[test]
 fn experts_are_written_in_few_bits() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,8 +126,8 @@ fn experts_are_written_in_few_bits() {
     good(["quantize", arg(&at("awq")), arg(&at("again.gguf")), "--to", "q8_0"]);
 }
 
-/// A run that rounds its weights while it trains: the folder that is exported has the weights of the run's own model, to the bit, and its
-/// loss; a run that was killed goes on as if it had not been.
+/// Quantization-aware training: the exported folder has the weights of the run's own model, bit for bit, and its
+/// loss; a killed run resumes identically.
 #[test]
 fn runs_that_round_are_exported_in_their_format() {
     let folder = tempfile::tempdir().unwrap();
@@ -161,7 +162,7 @@ fn runs_that_round_are_exported_in_their_format() {
         let config: Value =
             serde_json::from_str(&fs::read_to_string(exported.join("config.json")).unwrap()).unwrap();
         assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors");
-        // Weights in few bits are multiplied as they are, by activations of 16 bits.
+        // Quantized weights are multiplied directly, by 16-bit activations.
         alike(&exported, &run);
         let plain = at(&format!("{format}-plain"));
         good(["export", arg(&exported), arg(&plain)]);
@@ -178,10 +179,10 @@ fn runs_that_round_are_exported_in_their_format() {
         assert!(run.join("checkpoints/step-00000006").is_dir(), "{format}: it went on from the middle");
         assert!(fs::read(run.join("model/model.safetensors")).unwrap() == weights, "{format}");
     }
-    // Asked for, it is a folder of plain weights: those that the run computed with.
+    // On request the export is a folder of plain weights: those that the run computed with.
     good(["export", arg(&at("mxfp4")), arg(&at("plain")), "--precision", "bf16"]);
     assert_eq!(measured(&at("plain")), measured(&at("mxfp4")));
-    // MXFP4's numbers stay what they are when they are rounded again.
+    // MXFP4 values are unchanged by requantizing.
     good(["quantize", arg(&at("mxfp4")), arg(&at("again")), "--to", "mxfp4"]);
     alike(&at("again"), &at("mxfp4"));
     let text = fs::read_to_string(at("mxfp4/metrics.jsonl")).unwrap();

@@ -1,4 +1,4 @@
-//! Models from one Hugging Face folder to another, and the self test.
+//! Conversion between Hugging Face folders, and the self-test.
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn nothing_is_written_over() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// One process at a time works in a run's folder; another start of the same run may change what changes no number.
+/// Only one process at a time works in a run's folder; a restart may change settings that affect no number.
 #[test]
 fn a_run_has_its_folder_to_itself() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn a_run_has_its_folder_to_itself() {
     lock.lock().unwrap();
     refused(run.iter().copied(), &[arg(&out), "in use by process 7 on elsewhere"]);
     drop(lock);
-    // A mistake that ended it before it had any text: the next recipe is the folder's.
+    // An error before there was any text: the folder accepts the next recipe.
     refused(run.iter().copied().chain(["data.paths=[\"nowhere\"]"]), &["nowhere"]);
     good(run.iter().copied());
     let written = fs::read_to_string(out.join("recipe.toml")).unwrap();
@@ -82,7 +82,7 @@ fn a_run_has_its_folder_to_itself() {
     refused(run.iter().copied().chain(lossy), &["another recipe", "activations.offload_codec"]);
 }
 
-/// Found out before the first stage, and mended in the same folder.
+/// Detected before the first stage, and fixed in the same folder.
 #[test]
 fn a_stage_without_documents_is_refused_before_the_first() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn the_doctor_finds_this_machine_sound() {
     ] {
         assert!(out.contains(word), "{word}: {out}");
     }
-    // Plans take what was measured.
+    // Plans use measured rates.
     let sheet: serde_json::Value = serde_json::from_slice(&fs::read(&measured).unwrap()).unwrap();
     let profile = format!("machine.profile={}", arg(&measured));
     let plan = |more: &[&str]| {

@@ -1,4 +1,4 @@
-//! GGUF files wherever a model is named.
+//! GGUF files wherever a model is expected.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn a_file_stands_for_a_model() {
     good(["generate", arg(&small), "the old", "--max-tokens", "2"]);
     refused(["generate", arg(&back), "x", "--max-tokens", "0"], &["--max-tokens"]);
     refused(["quantize", arg(&file), arg(&small), "--to", "q8_0"], &["small.gguf", "exists"]);
-    // Flags that say two things, or nothing of what is written, are refused; a precision is a file's type.
+    // Conflicting or inapplicable flags are refused; a precision selects the file's type.
     let (wide, more) = (at("wide.gguf"), at("more"));
     good(["export", arg(&out), arg(&wide), "--precision", "f32"]);
     assert_eq!(fs::metadata(&wide).unwrap().len(), fs::metadata(&file).unwrap().len());

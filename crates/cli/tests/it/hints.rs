@@ -1,4 +1,4 @@
-//! What a finished run suggests: every command is run and every line of Python compiled, as they are printed.
+//! Suggestions of a finished run: every command is run and every line of Python compiled, as printed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,22 +11,22 @@ use crate::run::TINY;
 use crate::sft::{args_of, base};
 use crate::{arg, good, on_one_thread, text};
 
-/// What is printed behind "What next:", by what it is for.
+/// Lines printed after "What next:", by purpose.
 fn hints(out: &str) -> BTreeMap<String, String> {
     let (_, next) = out.split_once("What next:\n").unwrap_or_else(|| panic!("suggests nothing: {out}"));
-    // What a hint is for has as many columns, as `closing` prints it.
+    // The purpose has a fixed width, as printed by `closing`.
     let of = |line: &str| (line[2..21].trim().to_string(), line[22..].to_string());
     next.lines().take_while(|line| line.starts_with("  ")).map(of).collect()
 }
 
-/// Runs a line as a shell does, in a folder.
+/// Runs a line in a shell, in a folder.
 fn shell(folder: &Path, line: &str) -> Output {
     let mut command = on_one_thread("sh");
     command.current_dir(folder).args(["-c", line]).stdin(Stdio::null());
     command.output().unwrap()
 }
 
-/// Whether Python takes a line; true where there is none.
+/// Returns whether Python compiles a line; true without a Python.
 fn compiles(line: &str) -> bool {
     let Ok(mut python) = Command::new("python3")
         .args(["-c", "import sys; compile(sys.stdin.read(), 'hint', 'exec')"])
@@ -40,13 +40,13 @@ fn compiles(line: &str) -> bool {
     python.wait().unwrap().success()
 }
 
-/// The folder that a line of Python loads, and what it is read by.
+/// The folder that a line of Python loads, and the class that loads it.
 fn loaded(line: &str) -> (PathBuf, &str) {
     let (name, rest) = line.split_once("model = ").unwrap().1.split_once(".from_pretrained(").unwrap();
     (rest.split('"').nth(1).unwrap().into(), name)
 }
 
-/// Runs what a run suggests. Of `serve` it waits for the address; what begins another long run is planned in its place.
+/// Follows a run's suggestions. `serve` is only awaited to listen, and another long run is only planned.
 fn follow(folder: &Path, out: &str) -> BTreeMap<String, String> {
     let hints = hints(out);
     for (what, line) in &hints {
@@ -81,7 +81,7 @@ fn follow(folder: &Path, out: &str) -> BTreeMap<String, String> {
     hints
 }
 
-/// Starts a server and ends it when it listens.
+/// Starts a server and stops it once it listens.
 fn serves(folder: &Path, line: &str) {
     let mut command = on_one_thread("sh");
     let line = format!("exec {line} --port 0");
@@ -99,7 +99,7 @@ fn serves(folder: &Path, line: &str) {
     assert!(first.contains("http://"), "{line}: {first}");
 }
 
-/// Documented functions in as many crates as a lesson needs.
+/// Documented functions in enough crates for a lesson.
 fn write_crates(folder: &Path) {
     for number in 0..24 {
         let source = folder.join(format!("crate-{}", char::from(b'a' + number))).join("src");
@@ -125,7 +125,7 @@ fn what_a_quickstart_suggests_works_and_its_prompt_was_tried() {
     for what in ["ask what it learned", "the same in a page", "talk to the model", "train longer"] {
         assert!(hints.contains_key(what), "{what}: {hints:?}");
     }
-    // What it was tried with is in its log, with what it said; the command says the same again.
+    // The log has the sampled prompt and answer; the command repeats the answer.
     let log = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let events = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let mut samples = events.filter(|event| event["event"] == "sample");

@@ -1,4 +1,4 @@
-//! What `fathom inspect` says of golden models.
+//! `fathom inspect` on golden models.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn tensor(file: &Path, name: &str) -> (Vec<usize>, Vec<f32>) {
     (shape, bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }
 
-/// Largest difference as a share of the largest value.
+/// Largest difference relative to the largest value.
 fn error(found: &[f32], expected: &[f32]) -> f32 {
     let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     found.iter().zip(expected).fold(0.0f32, |worst, (x, y)| worst.max((x - y).abs())) / largest
@@ -67,7 +67,7 @@ fn a_summary_names_the_likeliest_tokens() {
 fn gradients_have_hugging_face_names_and_are_of_the_mean() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("gradients.safetensors");
-    // The golden batch of this case trains on every next token, as the verb does.
+    // The golden batch of this case trains on every next token, like the verb.
     let case = "gpt2";
     good(["inspect", "gradients", arg(&golden(case)), "--ids", &ids(case), "--out", arg(&out)]);
     let single = batch(case, "single");
@@ -81,7 +81,7 @@ fn gradients_have_hugging_face_names_and_are_of_the_mean() {
         let expected = norms[&name].as_f64().unwrap();
         assert!((squares.sqrt() - expected).abs() < 1e-4 * largest, "{name}: {} {expected}", squares.sqrt());
     }
-    // Nothing but the file is left.
+    // Only the file is left.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     let table = good(["inspect", "gradients", arg(&golden(case)), "--ids", &ids(case)]);
     assert!(table.contains("transformer.h.0.attn.c_attn.weight"), "{table}");

@@ -1,4 +1,4 @@
-//! `fathom launch`: what it prints is kept in `tests/golden/launch`; FATHOM_BLESS=1 rewrites it.
+//! `fathom launch`: its output is kept in `tests/golden/launch`; FATHOM_BLESS=1 rewrites it.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::{arg, fathom, good, refused, text};
 #[track_caller]
 fn check(file: &str, args: &[&str]) {
     let found = good(["launch"].iter().chain(args).chain(&["--print", "--program", "fathom"]));
-    // What a processor needs depends on its cores.
+    // A processor's need depends on its number of cores.
     let asks = |line: &str| line.trim_start().starts_with("memory: \"") && !args.contains(&"--memory");
     let planned = |line: &str| match line.split_once("memory: ") {
         Some((before, _)) if asks(line) => format!("{before}memory: \"PLAN\"\n"),
@@ -80,7 +80,7 @@ fn jobs_are_those_of_the_golden_files() {
     check("local.sh", &["local", "llama3-8b", EIGHT[0], EIGHT[1], "--threads"]);
 }
 
-/// A pod asks for what the plan says that the host's part of a step takes, and what its own program does.
+/// A pod requests the plan's host memory of a step, plus that of the program.
 #[test]
 fn pods_ask_for_the_memory_of_the_plan() {
     let recipe = [
@@ -143,7 +143,7 @@ fn jobs_that_cannot_be() {
     {
         let job = ["launch", "slurm", "llama3-8b", "--print", "--time", time, "--grace", grace];
         if time == "1-0" {
-            // Beyond what --grace may be.
+            // Above the limit of --grace.
             refused(job, &["--grace"]);
         } else {
             refused(job, &["--grace", "--time", "less"]);
@@ -181,7 +181,7 @@ fn jobs_that_cannot_be() {
     refused(pods.iter().chain(&apart).copied(), &["run.out=/tmp/run", "/work"]);
 }
 
-/// A value of a flag stays that value, whatever is in it, or is refused.
+/// A flag's value is kept whole, whatever it contains, or refused.
 #[test]
 fn values_stay_on_their_lines() {
     let slurm = ["launch", "slurm", "llama3-8b", "--print", "--program", "fathom"];
@@ -218,7 +218,7 @@ fn relative_data_of_a_job_is_warned_of() {
         let err = text(&output.stderr);
         assert!(output.status.success(), "{err}");
         assert!(err.contains("warning: data.paths: `texts/a` is relative") && err.contains(place), "{err}");
-        // Pods see nothing of the machine but their volume.
+        // Pods see nothing of the machine except their volume.
         for (key, path) in [("data.paths", "/srv/b"), ("data.tokenizer", "/srv/tokenizer")] {
             let outside = err.contains(&format!("warning: {key}: `{path}` is outside the volume"));
             assert_eq!(outside, more.contains(&"--volume"), "{err}");
@@ -226,7 +226,7 @@ fn relative_data_of_a_job_is_warned_of() {
     }
 }
 
-/// The images have what the manifests call, and the compiler that the crates ask for.
+/// The images contain the programs that manifests call, and the compiler that the crates require.
 #[test]
 fn the_images_have_what_manifests_call() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -258,7 +258,7 @@ fn the_images_have_what_manifests_call() {
     }
 }
 
-/// A pod that is evicted while ranks run on it asks them to save, and does not end as if its work were done.
+/// An evicted pod asks its ranks to save, and does not end as if its work were done.
 #[test]
 fn an_evicted_pod_lets_its_ranks_save() {
     let pods = [
@@ -282,12 +282,12 @@ fn an_evicted_pod_lets_its_ranks_save() {
         .skip_while(|line| !line.contains("if [ \"$JOB_COMPLETION_INDEX\""))
         .take_while(|line| !line.trim().is_empty() && !line.contains("ssh='"))
         .collect();
-    // What stands for sshd, and for a rank.
+    // Stand-ins for sshd and for a rank.
     let folder = tempfile::tempdir().unwrap();
     fs::copy("/bin/sh", folder.path().join("fathom-pod")).unwrap();
     let rank = "trap 'echo saved > saved; exit 75' USR1; echo > started; while :; do sleep 0.02; done";
     fs::write(folder.path().join("sshd"), format!("./fathom-pod -c \"{rank}\"")).unwrap();
-    // As the kubelet hands it over.
+    // The script that the kubelet passes on.
     let script = script
         .join("\n")
         .replace("$$", "$")

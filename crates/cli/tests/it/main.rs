@@ -1,4 +1,4 @@
-//! The program from outside: what its verbs print, write and refuse.
+//! The program from outside: output, files and refusals of its verbs.
 #![allow(clippy::unwrap_used)]
 
 mod adapters;
@@ -38,23 +38,23 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Tests run side by side. Two threads of a program wait for each other where others have the cores: 36 steps of a tiny model took
-/// 0.5 s of processor time on one thread, and 1.4 to 3 s on two.
+/// Tests run concurrently. Two threads of a program wait for each other when others have the cores: 36 steps of a
+/// tiny model took 0.5 s of processor time on one thread, and 1.4 to 3 s on two.
 const ONE_THREAD: (&str, &str) = ("FATHOM_THREADS", "1");
 
-/// The binary, on one thread unless it is given more.
+/// The binary, on one thread by default.
 fn program() -> Command {
     on_one_thread(env!("CARGO_BIN_EXE_fathom"))
 }
 
-/// A command that runs the binary, on one thread unless it is given more.
+/// A command that runs the binary, on one thread by default.
 fn on_one_thread(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env(ONE_THREAD.0, ONE_THREAD.1);
     command
 }
 
-/// The binary with arguments, in a folder of its own choice.
+/// Runs the binary with these arguments.
 fn fathom<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     program().args(args).env_remove("FATHOM_ISA").output().unwrap()
 }
@@ -68,7 +68,7 @@ fn good<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     out
 }
 
-/// Standard error of a call that must be refused by a message and not by a panic; it names every one of `names`.
+/// Standard error of a call that must be refused with a message, not a panic; it names every one of `names`.
 #[track_caller]
 fn refused<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, names: &[&str]) -> String {
     let output = fathom(args);
@@ -85,7 +85,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// One JSON value a line.
+/// Parses one JSON value per line.
 #[track_caller]
 fn rows(out: &str) -> Vec<serde_json::Value> {
     out.lines()

@@ -1,4 +1,4 @@
-//! The shipped recipe `mesh-parity`: every axis and some of their combinations against one rank.
+//! The shipped recipe `mesh-parity`: every axis and some combinations against one rank.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::run::{TINY, write_text};
 use crate::{arg, good, rows};
 
-/// Losses and norms of the steps of a run of the recipe.
+/// Losses and norms of a run's steps.
 fn train(folder: &Path, name: &str, sets: &[&str]) -> Vec<[f64; 2]> {
     let (text, out) = (folder.join("text"), folder.join(name));
     let [data, out_key] = [format!("data.paths=[\"{}\"]", arg(&text)), format!("run.out={}", arg(&out))];
@@ -27,8 +27,9 @@ fn meshes_compute_what_one_rank_does() {
     for one in &ones {
         assert!(one.len() == 20 && one[0][0] - one[19][0] >= 1.0, "{one:?}");
     }
-    // The rate is constant, so a shorter run is the beginning of a longer one. Where every bit is the same, some steps are enough; where
-    // sums are in another order, the differences are those of the last step. SGD on one mesh of each kind: the arithmetic is the same.
+    // The learning rate is constant, so a shorter run is the beginning of a longer one. For bitwise equality a few
+    // steps suffice; with another order of sums, the last step's differences count. SGD runs on one mesh of each
+    // kind: the arithmetic is the same.
     let short = "stage.0.steps=6";
     for (name, mesh, optimizer, exact) in [
         ("pp", &["mesh.pp=2", "mesh.layout=[1, 3]"][..], &[][..], true),
@@ -65,7 +66,7 @@ fn meshes_compute_what_one_rank_does() {
     }
 }
 
-/// A model that no rank has room for, with all that training keeps next to it, is exported all the same, as one rank's would be.
+/// A model too large for any rank during training is exported all the same, like one rank's.
 #[test]
 fn a_model_larger_than_a_rank_is_exported() {
     let folder = tempfile::tempdir().unwrap();
@@ -83,8 +84,8 @@ fn a_model_larger_than_a_rank_is_exported() {
     }
 }
 
-/// No rank has a whole model while it trains, so what was saved is measured at the end: the figures of one rank, in the log and
-/// in TensorBoard.
+/// No rank has a whole model during training, so saved models are measured at the end: the figures of one rank, in
+/// the log and in TensorBoard.
 #[test]
 fn a_run_over_ranks_is_measured_before_and_after_its_extension() {
     let folder = tempfile::tempdir().unwrap();

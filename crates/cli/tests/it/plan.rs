@@ -1,4 +1,4 @@
-//! What `fathom plan` answers.
+//! Output of `fathom plan`.
 
 use std::fs;
 
@@ -19,11 +19,11 @@ fn a_folder_with_a_configuration_alone_is_planned() {
     let from = format!("model.from={}", arg(&model));
     for recipe in ["sft", "lora", "dpo", "extend"] {
         let more: &[&str] = if recipe == "extend" { &["stages=256"] } else { &["stage.0.seq_tokens=64"] };
-        // The longest sequence of a tiny model takes long to find where there is much memory.
+        // With much memory, finding a tiny model's longest sequence takes long.
         let row = planned(&[&[recipe, from.as_str(), "--memory", "8MiB"][..], more].concat());
         assert!(row["peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{recipe}: {row}");
     }
-    // What is missing says so.
+    // A missing file is named.
     refused(["plan", "sft", "model.from=org/model"], &["a plan needs its config.json alone"]);
 }
 

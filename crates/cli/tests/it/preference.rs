@@ -1,4 +1,4 @@
-//! Runs on preferences: their metrics, the reference, and what a reward model leaves.
+//! Preference training: metrics, the reference, and a reward model's files.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::{arg, fathom, good, refused};
 const BASE: &str = "[model]\nhidden = 64\nlayers = 1\nheads = 2\nkv_heads = 1\nhead_dim = 32\nffn = 64\nvocab = 512\n\
     [[stage]]\nseq_tokens = 64\nsteps = 2\n[eval]\nenabled = false\n";
 
-/// A model in `base/model`, and rows of pairs.
+/// Creates a model in `base/model`, and rows of pairs.
 fn base(folder: &Path) {
     let at = |name: &str| folder.join(name);
     write_text(&at("text"));
@@ -72,7 +72,7 @@ fn every_method_learns() {
         let last = steps.len() - 1;
         assert!(metric(last, "rewards/margins") > metric(0, "rewards/margins"), "{recipe}");
         if recipe == "dpo" {
-            // At first the model is its reference.
+            // The model initially equals its reference.
             assert!((metric(0, "loss") - std::f64::consts::LN_2).abs() < 1e-6, "{}", steps[0]);
             assert_eq!(steps[0]["metrics"]["rewards/margins"], steps[0]["rewards/margins"]);
             let page = fs::read_to_string(out.join("report.html")).unwrap();
@@ -142,7 +142,7 @@ fn a_reward_model_is_a_sequence_classifier() {
         let reward = |at: usize| row["rewards"][at][0].as_f64().unwrap();
         assert!(reward(0) > reward(1), "{line}");
     }
-    // RewardBench's rows; in one subset the answers have changed places.
+    // RewardBench rows; in one subset the answers are swapped.
     let bench = at("bench.jsonl");
     let row = |n: usize| {
         let (chosen, rejected, subset) =
@@ -165,7 +165,7 @@ fn a_reward_model_is_a_sequence_classifier() {
     refused(["eval", arg(&at("base")), "--reward-bench", arg(&bench)], &["no reward model"]);
 }
 
-/// The reference as a column, as a copy, and as an adapter switched off; a copy that moves is saved with the run.
+/// The reference as a column, as a copy, and as an adapter switched off; a moving copy is saved with the run.
 #[test]
 fn a_reference_may_be_in_the_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn a_reference_may_be_in_the_run() {
     assert_eq!(off, run("twice", "dpo", &with("objective.reference=copy")));
     let moves = ["objective.sync_ref_model=true", "objective.ref_model_sync_steps=2"];
     let whole = run("moves", "dpo", &moves);
-    // Asked to stop, a run says so by its exit status and goes on when it is called again.
+    // A stopped run tells by its exit status, and resumes when started again.
     let stop = ["machine.fault=\"term rank 0 at step 3\"", &format!("run.out={}", arg(&at("cut")))];
     let stopped = fathom(args(folder.path(), "dpo", "pairs.jsonl", &[&moves[..], &stop].concat()));
     assert_eq!((stopped.status.code(), steps(&at("cut")).len()), (Some(75), 3));

@@ -5,7 +5,7 @@ use crate::{arg, good, refused, rows};
 const SIZES: [&str; 3] = ["llama3-1b", "llama3-8b", "llama3-70b"];
 const STAGES: [&str; 4] = ["16k", "64k", "128k", "1m"];
 
-/// Every name that the issue promises.
+/// All names that the issue promises.
 fn names() -> Vec<String> {
     let stages = |size: &str| STAGES.map(|stage| format!("{size}-{stage}")).to_vec();
     let sizes = SIZES.into_iter().flat_map(|size| [vec![size.to_string()], stages(size)].concat());
@@ -84,7 +84,7 @@ fn every_one_is_planned() {
                 stage["by_category"].as_object().unwrap().values().filter_map(|v| v.as_u64()).sum();
             assert_eq!(bytes("peak_bytes"), sum, "{name}");
             assert!(bytes("peak_reserved_bytes") >= bytes("peak_bytes"), "{name}");
-            // More than 64 bits hold, for the largest.
+            // The largest exceed 64 bits.
             let flops = |key: &str| stage[key].as_f64().unwrap_or_else(|| panic!("{name}: {key} of {stage}"));
             assert!(flops("hardware_flops") >= flops("model_flops") && flops("model_flops") > 0.0, "{name}");
         }
@@ -114,7 +114,7 @@ fn activations_have_names_and_places() {
     assert_eq!(find("mlp.act")["place"], "recompute");
     let table = good(["inspect", "activations", "llama3-8b-128k"]);
     assert!(table.contains("layers 0 to 31") && table.contains("attn.lse"), "{table}");
-    // A rank of a mesh has a part of the tokens, of the heads and of the rows between sub-layers.
+    // A rank of a mesh has a part of the tokens, the heads and the rows between sub-layers.
     let mesh = ["inspect", "activations", "llama3-8b-128k", "mesh.tp=8", "mesh.cp=4", "mesh.pp=2"];
     let list = rows(&good([&mesh[..], &["--json"]].concat()));
     let shape = |name: &str| list.iter().find(|row| row["name"] == name).unwrap()["shape"].clone();

@@ -1,5 +1,5 @@
-//! Whole runs on the pretended GPU, which computes on the processor: the program as it is, with its calls of CUDA's libraries, has
-//! the losses and norms that it has on a processor, in whatever order the device does its work.
+//! Whole runs on the emulated GPU, which computes on the processor: the program with its calls to CUDA's libraries
+//! has the losses and norms of a processor's run, in whatever order the device works.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::run::{TINY, write_text};
 use crate::{arg, rows, text};
 
-/// Largest differences of two losses and of two norms, as shares: sums in another order, and what that changes in the next step.
+/// Largest relative differences of losses and of norms: from another order of sums, and its effect on the next step.
 const F32: [f64; 2] = [1e-5, 1e-4];
 const BF16: [f64; 2] = [2e-3, 2e-2];
 
@@ -16,7 +16,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// None where there is no compiler for kernels.
+    /// `None` without a compiler for kernels.
     fn new() -> Option<Bench> {
         if !fathom_rehearsal::is_possible() {
             return None;
@@ -31,7 +31,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// The program with the pretended libraries.
+    /// The program with the emulated libraries.
     fn fathom(&self) -> Command {
         let mut command = crate::program();
         // Kernels are compiled once for all tests.
@@ -50,7 +50,7 @@ impl Bench {
         command
     }
 
-    /// Two steps of each of three stages, as short as kernels' blocks allow: the emulation takes its time by blocks.
+    /// Two steps of each of three stages, as short as kernels' blocks allow: the emulation's time grows with blocks.
     fn run(&self, name: &str, schedule: &str, keys: &[&str]) -> Command {
         let (out, data) = (self.at(name), self.at("text"));
         let mut command = self.fathom();
@@ -68,18 +68,18 @@ impl Bench {
         steps.map(|row| ["loss", "grad_norm"].map(|key| row[key].as_f64().unwrap())).collect()
     }
 
-    /// Runs to the end; what it logged.
+    /// Runs to the end and returns the log's steps.
     #[track_caller]
     fn train(&self, name: &str, schedule: &str, keys: &[&str]) -> Vec<[f64; 2]> {
         let output = self.run(name, schedule, keys).output().unwrap();
         let said = text(&output.stderr);
         assert!(output.status.success(), "{name}: {said}");
-        // What the pretended libraries complain of.
+        // Complaints of the emulated libraries.
         assert!(!said.contains("rehearsal:"), "{name}: {said}");
         self.steps(name)
     }
 
-    /// The same run on both machines, on the GPU in every order of its work.
+    /// Compares runs on both machines, with the GPU in every order of its work.
     #[track_caller]
     fn check(&self, name: &str, bounds: [f64; 2], schedules: &[&str], keys: &[&str]) {
         let of = |machine: &str, schedule: &str| {
@@ -91,7 +91,7 @@ impl Bench {
         assert_eq!(expected.len(), 6);
         let found: Vec<_> = schedules.iter().map(|schedule| of("cuda", schedule)).collect();
         near(name, &found[0], &expected, bounds);
-        // Whatever runs first, the numbers are the same to the last bit.
+        // The order of execution does not change a single bit.
         assert!(found.iter().all(|other| *other == found[0]), "{name}: {found:?}");
     }
 }
@@ -109,7 +109,7 @@ fn near(name: &str, found: &[[f64; 2]], expected: &[[f64; 2]], bounds: [f64; 2])
 fn training_on_the_pretended_gpu_is_training() {
     let Some(bench) = Bench::new() else { return };
     let packed = "stage.1.samples_per_micro_batch=2";
-    // Work that is deferred is compared with work that is done at once, by launches and by graphs.
+    // Deferred work against immediate work, by launches and by graphs.
     for (name, bounds, schedules, keys) in [
         ("f32", F32, &["early"][..], &["model.precision=f32"][..]),
         ("bf16", BF16, &["early", "7"], &["model.precision=bf16", packed]),
@@ -137,7 +137,7 @@ fn training_on_the_pretended_gpu_is_training() {
     }
 }
 
-/// Groups of cuBLASLt, kernels where it is too old for them, and kernels where it is set so.
+/// cuBLASLt's grouped products, kernels where it is too old, and kernels by setting.
 #[test]
 fn experts_learn_the_same_whoever_multiplies() {
     let Some(bench) = Bench::new() else { return };
@@ -181,7 +181,7 @@ fn memory_that_leaves_the_pretended_gpu_comes_back() {
     }
 }
 
-/// As in a sandbox whose driver says that it has memory for reserved addresses.
+/// Conditions of a sandbox whose driver claims memory for reserved addresses.
 #[test]
 fn a_pool_takes_its_budget_at_once_where_the_driver_refuses_parts() {
     let Some(bench) = Bench::new() else { return };
@@ -226,7 +226,8 @@ fn meshes_on_the_pretended_gpu_are_meshes() {
     }
 }
 
-/// Two ranks as torchrun starts them, which are these on their machine of two devices: whether each ended well, and what it said.
+/// Two ranks started as by torchrun, with these local ranks on a machine of two devices: whether each succeeded, and
+/// its output.
 fn processes(bench: &Bench, keys: &[&str], local: [&str; 2]) -> [(bool, String); 2] {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {
@@ -237,7 +238,7 @@ fn processes(bench: &Bench, keys: &[&str], local: [&str; 2]) -> [(bool, String);
         let errors = std::fs::File::create(bench.at(&format!("rank-{rank}"))).unwrap();
         command.stdout(Stdio::null()).stderr(errors).spawn().unwrap()
     };
-    // Both are waited for before anything is asked of them: one that fails ends the other.
+    // Both are awaited first: one that fails ends the other.
     let ended = [0, 1].map(start).map(|mut rank| rank.wait().unwrap().success());
     [0, 1].map(|rank| (ended[rank], std::fs::read_to_string(bench.at(&format!("rank-{rank}"))).unwrap()))
 }
@@ -250,7 +251,7 @@ fn processes_with_a_pretended_gpu_each_train_as_one() {
     let expected = bench.train("cpu", "late", &[&keys[..], &["machine.kind=cpu"]].concat());
     for (is_well, said) in processes(&bench, &keys, ["1", "0"]) {
         assert!(is_well, "{said}");
-        // Communicators of several pairs at once are warned of, as the handbook says.
+        // Several concurrent pairs of communicators cause warnings, as the handbook says.
         let complaints = said.lines().filter(|line| line.starts_with("rehearsal:"));
         let others: Vec<&str> = complaints.filter(|line| !line.contains("of two communicators")).collect();
         assert!(others.is_empty(), "{others:?}");
@@ -258,7 +259,7 @@ fn processes_with_a_pretended_gpu_each_train_as_one() {
     near("nccl", &bench.steps("cuda"), &expected, BF16);
 }
 
-/// A rank's device is that of its number on its machine, and two ranks of one are not for NCCL.
+/// A rank uses the device of its local rank; NCCL refuses two ranks on one device.
 #[test]
 fn processes_take_the_devices_of_their_machine_in_turn() {
     let Some(bench) = Bench::new() else { return };
@@ -277,7 +278,7 @@ fn processes_take_the_devices_of_their_machine_in_turn() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    // Dealt round robin over two machines: the fourth rank is its machine's second.
+    // Distributed round robin over two machines: the fourth rank is its machine's second.
     let rank = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")];
     let local = [("OMPI_COMM_WORLD_LOCAL_RANK", "1"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
     let said = doctor(&[rank, local].concat());
@@ -288,7 +289,8 @@ fn processes_take_the_devices_of_their_machine_in_turn() {
     assert!(said.contains("connected by NCCL and meet at one:29500"), "{said}");
 }
 
-/// At full size, without computing: the plan of a step of 128K tokens is what the device gave, to the byte of its granules.
+/// At full size, without computing: the plan of a step of 128K tokens equals the device's allocations, up to
+/// granularity.
 #[test]
 fn a_plan_is_what_the_pretended_device_gives() {
     let Some(bench) = Bench::new() else { return };

@@ -1,4 +1,4 @@
-//! Killed at any moment and started again, a run has the losses of one that was left alone; asked to stop, it saves.
+//! A run killed at any moment and restarted has the losses of an uninterrupted one; asked to stop, it saves.
 
 use std::fs;
 use std::path::Path;
@@ -24,13 +24,13 @@ pub fn start(text: &Path, out: &Path) -> Child {
     start_with(text, out, &[])
 }
 
-/// What a run that was left alone is: the losses of its steps, and its model.
+/// Result of an uninterrupted run: its losses and model.
 pub struct Alone {
     pub losses: Vec<(u64, u64)>,
     model: Vec<u8>,
 }
 
-/// The run of [`args`], made once for all that are compared with it.
+/// The run of [`args`], made once for all comparisons.
 pub fn alone() -> &'static Alone {
     static MADE: OnceLock<Alone> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -82,7 +82,7 @@ fn killed_runs_go_on_with_the_same_bits() {
     assert_eq!(losses(&at("killed")), alone().losses);
 }
 
-/// Where weights and optimizer state are is no part of what a run is: it may change from one start to the next.
+/// The placement of weights and optimizer state is not part of a run's identity: it may change between starts.
 #[test]
 fn killed_runs_go_on_with_their_state_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,8 +100,8 @@ fn killed_runs_go_on_with_their_state_elsewhere() {
     assert!(fs::read(at("killed/model/model.safetensors")).unwrap() == alone().model);
 }
 
-/// A supervised run on two ranks that loses one, is asked to stop, and goes on on one rank: stages of a pipeline change no bit where
-/// nothing reads the gradient's norm.
+/// A supervised run on two ranks that loses one, is asked to stop, and continues on one rank: pipeline stages change
+/// no bit if nothing reads the gradient's norm.
 #[test]
 fn a_run_that_lost_a_rank_goes_on_under_another_mesh() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,13 +135,13 @@ fn a_run_that_is_asked_to_stop_saves_and_says_so() {
     let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(status.success());
     let status = child.wait().unwrap();
-    // On a fast machine the run may have been at its end already.
+    // On a fast machine the run may already have finished.
     assert!(matches!(status.code(), Some(75 | 0)), "{status}");
     good(args(&at("text"), &at("run")));
     assert_eq!(losses(&at("run")).len(), 3 * STEPS);
 }
 
-/// Slurm says USR1 some time before the end, and TERM at it: both ask for the same.
+/// Slurm sends USR1 some time before the end, and TERM at it: both request the same.
 #[cfg(unix)]
 #[test]
 fn a_signal_of_another_kind_does_not_end_a_save() {

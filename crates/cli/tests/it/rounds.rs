@@ -1,4 +1,4 @@
-//! Training in rounds over pairs that the model writes.
+//! Training in rounds on self-generated pairs.
 
 use std::fs;
 use std::path::Path;
@@ -42,10 +42,10 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     }
     assert_ne!(written[0], written[1]);
     assert!(at("spin/model/config.json").is_file());
-    // The second round started from the first one's model.
+    // The second round starts from the first one's model.
     let recipe = fs::read_to_string(at("spin/round-2/recipe.toml")).unwrap();
     assert!(recipe.contains("round-1/model"), "{recipe}");
-    // It learned from both rounds' pairs, the first from its own.
+    // The second round trained on both rounds' pairs, the first on its own only.
     let log = |round: u64| fs::read_to_string(at(&format!("spin/round-{round}/metrics.jsonl"))).unwrap();
     let steps = |round: u64| {
         let last = log(round).lines().rfind(|line| line.contains("\"event\":\"step\"")).unwrap().to_string();
@@ -53,7 +53,7 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     };
     assert!(recipe.contains("round-1.jsonl") && recipe.contains("round-2.jsonl"), "{recipe}");
     assert!(steps(2) > steps(1), "{} {}", steps(1), steps(2));
-    // The same command finds it done; without its last round it writes and learns the same again.
+    // The same command finds it done; without its last round it generates and trains the same again.
     let weights = fs::read(at("spin/model/model.safetensors")).unwrap();
     good(&args);
     fs::remove_dir_all(at("spin/round-2")).unwrap();
@@ -67,7 +67,7 @@ fn each_round_prefers_the_rows_to_what_the_last_model_wrote() {
     );
 }
 
-/// A round that trains an adapter leaves the model that it merges into, with which the next one begins.
+/// A round that trains an adapter leaves the merged model, from which the next one starts.
 #[test]
 fn rounds_of_an_adapter_are_merged() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ fn answers_are_revised_by_principles() {
     let folder = tempfile::tempdir().unwrap();
     base(folder.path());
     let at = |name: &str| folder.path().join(name);
-    // The model reads 64 tokens.
+    // The model reads at most 64 tokens.
     let template = "{% for message in messages %}{{ message.content + '|' }}{% endfor %}";
     fs::write(at("chat.jinja"), template).unwrap();
     let chat = format!("data.chat_template={}", arg(&at("chat.jinja")));
@@ -113,7 +113,7 @@ fn answers_are_revised_by_principles() {
     );
 }
 
-/// What an answer is like is read before it and not learned; a question asks for the best unless it says otherwise.
+/// Labels precede answers and are not trained; a question asks for the best unless it says otherwise.
 #[test]
 fn labels_stand_before_answers() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn labels_stand_before_answers() {
     let supervised = first["supervised"].as_array().unwrap().iter().filter(|one| **one == 1).count();
     let ids = first["ids"].as_array().unwrap().len();
     assert!(supervised > 0 && supervised < ids / 2, "{supervised} of {ids}");
-    // Labels come from a model of scores.
+    // Labels come from a scoring model.
     let rated = |n: usize| {
         format!(
             "{{\"prompt\": \"What is {n}?\", \"response\": \" One.\", \"helpfulness\": {}, \"verbosity\": 1}}\n",

@@ -1,4 +1,4 @@
-//! A whole run, as small as it can be, and what the verbs make of it.
+//! A minimal whole run, and the verbs on its result.
 
 use std::fmt::Write;
 use std::fs;
@@ -42,7 +42,7 @@ pub fn write_text(folder: &Path) {
     }
 }
 
-/// Every family that a recipe can make from nothing, as Transformers' folder and back.
+/// Every family that a recipe can create, exported for Transformers and back.
 #[test]
 fn new_models_of_every_family() {
     let folder = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ fn new_models_of_every_family() {
     }
 }
 
-/// Files that join to a large document and a small one: the small one is held out, and the log counts it.
+/// Files that join to a large document and a small one: the small one is held out, and counted in the log.
 #[test]
 fn what_is_held_out_of_a_small_corpus_is_the_smaller_part_and_is_counted() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn what_is_held_out_of_a_small_corpus_is_the_smaller_part_and_is_counted() {
     assert!(said.contains("held out: 1 document, ") && said.contains("5.0 % was to be held out"), "{said}");
 }
 
-/// A run that gathers no text: its blend is the token store of another run, and the recipe says which tokenizer.
+/// A run without text: its blend is another run's token store, and the recipe names the tokenizer.
 #[test]
 fn token_stores_are_blended() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn token_stores_are_blended() {
     assert!(at("b").join("model/tokenizer.json").is_file());
     good(["eval", arg(&at("b")), "--tokens", "256", "--needle-trials", "0"]);
     refused(train(&["data.tokenizer=none", &format!("run.out={}", arg(&at("c")))]), &["data.tokenizer"]);
-    // One of the same size whose ids mean something else.
+    // A tokenizer of the same size with other ids.
     let other = at("other");
     fs::create_dir(&other).unwrap();
     for entry in fs::read_dir(at("a/data/tokenizer")).unwrap() {
@@ -151,7 +151,7 @@ fn from_text_to_a_model_that_verbs_understand() {
         good(fixed.into_iter().chain(keys.iter().copied()).chain(TINY))
     };
     train(&at("a"), &["run.tensorboard=false"]);
-    // Fixed steps: two runs are identical, wherever activations wait for the backward pass and whatever the number of threads.
+    // With fixed steps two runs are identical, regardless of offloading and number of threads.
     train(&at("b"), &["activations.offload_modules=all", "machine.threads=2"]);
     let weights = |run: &str| fs::read(at(run).join("model/model.safetensors")).unwrap();
     assert_eq!(weights("a"), weights("b"));
@@ -172,7 +172,7 @@ fn from_text_to_a_model_that_verbs_understand() {
     let same = good(["diff", arg(&run), arg(&at("b"))]);
     assert!(!same.is_empty());
 
-    // The model of the run, and that of its last checkpoint, are one.
+    // The run's model equals that of its last checkpoint.
     good(["export", arg(&run), arg(&at("out"))]);
     assert!(at("out/tokenizer.json").is_file());
     fs::rename(run.join("model"), at("taken")).unwrap();
@@ -191,7 +191,7 @@ fn from_text_to_a_model_that_verbs_understand() {
     refused(fixed.into_iter().chain(TINY.map(String::from)).chain(changed), &["optimizer.lr"]);
 }
 
-/// Lengths alone, one of them twice: what verbs find afterwards is what was trained.
+/// Only lengths, one of them twice: verbs find the trained stages.
 #[test]
 fn stages_in_their_short_form_are_what_verbs_find() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ fn stages_in_their_short_form_are_what_verbs_find() {
     for stage in ["64", "128", "128-2"] {
         assert!(page.contains(&format!("Memory over one step, {stage}<")), "{stage}");
     }
-    // As after a kill between the last event and the page.
+    // Same state as after a kill between the last event and the page.
     fs::remove_file(out.join("report.html")).unwrap();
     good(run.iter());
     assert!(out.join("report.html").is_file());
@@ -228,7 +228,7 @@ fn stages_in_their_short_form_are_what_verbs_find() {
     assert_eq!(config("again"), config("taken"));
 }
 
-/// A model that goes on from another keeps the files of its tokenizer, a chat template among them, and its defaults of sampling.
+/// A model trained from another keeps its tokenizer's files, including a chat template, and its sampling defaults.
 #[test]
 fn a_chat_template_stays_with_the_model() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Runs of lessons: what is learned, how long, and what is refused.
+//! Training on lessons: trained tokens, lengths, and refusals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::{arg, good, refused};
 const BASE: &str = "[model]\nhidden = 64\nlayers = 1\nheads = 2\nkv_heads = 1\nhead_dim = 32\nffn = 64\nvocab = 512\n\
     [[stage]]\nseq_tokens = 64\nsteps = 2\n[eval]\nenabled = false\n";
 
-/// A folder with a model, lessons, and the arguments of a run of them.
+/// Creates a folder with a model and lessons; returns the model's path.
 pub fn base(folder: &Path) -> PathBuf {
     let at = |name: &str| folder.join(name);
     write_text(&at("text"));
@@ -135,7 +135,7 @@ fn every_row_is_learned_in_every_pass() {
     ];
     good(args(folder.path(), "single", &single));
     let steps = events(&folder.path().join("single"), "step");
-    // 30 rows in steps of four, twice: the last of each pass has two.
+    // 30 rows in steps of four, twice: the last step of each pass has two.
     assert_eq!(steps.len(), 16);
     let data = &events(&folder.path().join("single"), "data")[0];
     let learned = data["supervised_tokens"].as_u64().unwrap();
@@ -147,7 +147,7 @@ fn every_row_is_learned_in_every_pass() {
     let steps = events(&folder.path().join("replicas"), "step");
     let (all, seen) =
         (2 * data["tokens"].as_u64().unwrap(), steps.last().unwrap()["num_tokens"].as_u64().unwrap());
-    // What fills a replica that has no row left counts, two tokens each.
+    // Padding of a replica without rows counts, two tokens each.
     assert!((all..all + 2 * 2 * 2).contains(&seen), "{seen} of {all}");
     // A last step of two rows.
     good(args(folder.path(), "part", &[&single[..1], &["stage.0.epochs=1"], &single[2..]].concat()));
@@ -242,7 +242,7 @@ fn what_cannot_be_taught_is_refused_by_file_and_line() {
 const STAGES: &str = "extends = \"sft\"\n[[stage]]\nname = \"short\"\nseq_tokens = 64\nepochs = 1\npacking = \"best_fit\"\nmasked = true\n\
     [[stage]]\nname = \"long\"\nseq_tokens = 512\nepochs = 1\npacking = \"best_fit\"\nmasked = true\n";
 
-/// A row that is longer than the samples of a stage is cut there as it says, and never taken in pieces.
+/// A row longer than a stage's samples is truncated as configured, and never split.
 #[test]
 fn lessons_longer_than_a_stage_are_cut_as_truncation_says() {
     let folder = tempfile::tempdir().unwrap();
@@ -286,7 +286,7 @@ const TEMPLATE: &str = "{%- for message in messages %}{{- message.role + ': ' }}
     {%- generation %}{{ message.content + eos_token }}{% endgeneration %}{%- else %}{{- message.content + '\n' }}{%- endif %}\
     {%- endfor %}{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
 
-/// Conversations are checked, taught by a template that the model did not have, and held with the model that was taught.
+/// Conversations are checked, trained with a template that the model lacked, and then held with the trained model.
 #[test]
 fn conversations_are_checked_taught_and_held() {
     let folder = tempfile::tempdir().unwrap();
@@ -339,7 +339,7 @@ fn conversations_are_checked_taught_and_held() {
     };
     let (fine, said, notes) = talk(&at("taught"), &[]);
     assert!(fine && notes.matches("prompt tokens read").count() == 3, "{said}{notes}");
-    // The third question is the first again, and so is its answer.
+    // The third question repeats the first, and so does its answer.
     let answers: Vec<&str> = said.split('\n').collect();
     assert_eq!(answers.first(), answers.get(answers.len() - 2), "{said}");
     let (fine, _, error) = talk(&at("base"), &[]);

@@ -1,5 +1,4 @@
-//! What every verb has in common: versions, colours, how much is said, completions, manual pages, and files that are written
-//! where the caller says.
+//! Features common to all verbs: versions, colours, verbosity, completions, manual pages, and output files.
 
 use std::fs;
 use std::path::Path;
@@ -112,7 +111,7 @@ fn a_dry_run_is_the_plan() {
     assert!(!out.exists());
 }
 
-/// What is no regular file is left as it is, by every verb that writes one.
+/// Anything but a regular file is left alone by every verb that writes one.
 #[test]
 fn only_a_regular_file_is_replaced() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `fathom supervise` over jobs made of a few lines of shell, and `fathom doctor --dist`.
+//! `fathom supervise` on jobs of a few lines of shell, and `fathom doctor --dist`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,7 +20,7 @@ fn supervise(folder: &Path, flags: &[&str], job: &str) -> Command {
 
 /// Counts its calls in `calls`.
 const COUNT: &str = "n=$(cat calls 2>/dev/null || echo 0); n=$((n + 1)); echo $n > calls;";
-/// Saves as many steps as it was called.
+/// Saves as many steps as there were calls.
 const SAVE: &str = "mkdir -p run/checkpoints; printf 'step-%08d' $n > run/checkpoints/LATEST;";
 
 #[track_caller]
@@ -47,7 +47,7 @@ fn a_job_that_moves_on_is_started_again() {
         &["was killed by signal 9", "it saved step 1: restart 1 of 10", "it saved step 2: restart 2 of 10"],
     );
     ends(&["--max-restarts", "1"], &dies, 137, "2", &["it was started again 1 times, which is all"]);
-    // Without checkpoints, from copies of its own, of which only its log tells.
+    // Without checkpoints, from copies of its own, which only its log shows.
     let resumed = r#"mkdir -p run; [ $n = 1 ] || echo "{\"event\":\"resume\",\"step\":$n,\"unix_s\":1}" >> run/metrics.jsonl;"#;
     let goes_on = format!("{COUNT} {resumed} [ $n = 5 ] || exit 7");
     ends(&[], &goes_on, 0, "5", &["it saved step 2: restart 2", "it saved step 4: restart 4"]);
@@ -81,7 +81,7 @@ fn what_a_job_that_died_left_is_ended_in_a_session_of_its_own_too() {
     }
 }
 
-/// Sends each signal once the job has written the file of its name, and gives the exit code.
+/// Sends each signal once the job has written the file of its number, and returns the exit code.
 fn signalled(job: &str, signals: &[&str]) -> Option<i32> {
     let folder = tempfile::tempdir().unwrap();
     let mut command = supervise(folder.path(), &["--out", "run"], job);
@@ -103,10 +103,10 @@ fn signals_ask_the_job_to_save_and_stop() {
         assert_eq!(signalled(&format!("trap 'exit 75' USR1; {forever}"), &[signal]), Some(75), "{signal}");
     }
     assert_eq!(signalled(&format!("trap 'exit 0' USR2; {forever}"), &["USR2"]), Some(0));
-    // A job that does not listen gets the second one as it is.
+    // An unresponsive job gets the second signal unchanged.
     let deaf = format!("trap 'echo > 1' USR1; trap 'exit 5' TERM; {forever}");
     assert_eq!(signalled(&deaf, &["TERM", "TERM"]), Some(5));
-    // One that is still saving ends by it, and goes on saving if the second is of another kind.
+    // One that is still saving is ended by it, but continues saving if the second is of another kind.
     let saving = format!("trap 'echo > 1; trap \"exit 6\" USR1' USR1; trap '' INT; {forever}");
     assert_eq!(signalled(&saving, &["INT", "INT"]), Some(6));
     let saved = "trap 'echo > 1; trap \"exit 6\" USR1; sleep 0.5; exit 75' USR1; trap '' TERM";
@@ -120,7 +120,7 @@ fn a_job_that_is_not_running_is_not_started_again_when_asked_to_end() {
         let job = format!("{COUNT} exit 7");
         let mut command = supervise(folder.path(), &["--out", "run", "--backoff", "60"], &job);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        // It says that it waits.
+        // The wait is reported.
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("restart 1 of 10 in"), "{line}");
@@ -144,7 +144,7 @@ fn the_run_is_found_behind_a_launcher_whose_words_may_be_the_verb() {
     let run = |words: &[&str]| {
         let mut command = crate::program();
         command.args(["supervise", "--backoff", "0.01", "--", "sh", "-c"]);
-        // A job that has saved a step in the run's folder, which is not said.
+        // A job that has saved a step in the run's folder, which it is not given.
         command.arg("mkdir -p found/checkpoints; echo step-00000007 > found/checkpoints/LATEST; exit 7");
         text(&command.args(words).current_dir(folder.path()).output().unwrap().stderr)
     };
@@ -160,7 +160,7 @@ fn the_run_is_found_behind_a_launcher_whose_words_may_be_the_verb() {
     assert!(err.contains("run.oot") && err.contains("run.out"), "{err}");
 }
 
-/// `fathom doctor --dist` in an environment of these variables alone.
+/// `fathom doctor --dist` with only these environment variables.
 fn doctor(variables: &[(&str, &str)], flags: &[&str]) -> Output {
     let mut command = crate::program();
     command
@@ -196,7 +196,7 @@ fn doctor_tells_who_this_process_is() {
     assert!(text(&doctor(&[], &[]).stdout).contains("a process alone"));
 }
 
-/// Processes are refused with what to do, where this build or the launcher cannot connect them.
+/// Processes that this build or launcher cannot connect are refused, with a remedy.
 #[test]
 fn a_launched_process_that_cannot_be_connected_says_why() {
     let train = |variables: &[(&str, &str)], keys: &[&str]| {
@@ -218,7 +218,7 @@ fn a_launched_process_that_cannot_be_connected_says_why() {
     assert!(err.contains("(from PET)") && err.contains("mpirun or srun"), "{err}");
 }
 
-/// A server of `200`s: where it is, how often it has answered, and whether it still does.
+/// A server that returns `200`: its port, its number of answers, and whether it is silent.
 struct Answering {
     port: u16,
     answered: AtomicU32,
@@ -249,7 +249,7 @@ fn answering() -> Arc<Answering> {
     server
 }
 
-/// A supervisor that does not outlive its test.
+/// A supervisor that ends with its test.
 struct Supervisor(Child);
 
 impl Drop for Supervisor {
@@ -264,7 +264,7 @@ fn a_server_that_is_silent_is_started_again() {
     let url = format!("http://127.0.0.1:{}/health/ready", server.port);
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    // Its third life ends by itself; what it has started ends with it, too.
+    // Its third life ends by itself, and its child processes are ended too.
     let job = format!("{COUNT} [ $n = 3 ] && exit 0; sleep 100 & echo $! > child$n; wait");
     let flags = ["--ready", &url, "--silent", "4", "--starting", "4", "--backoff", "0.01"];
     let stderr = fs::File::create(at("said")).unwrap();

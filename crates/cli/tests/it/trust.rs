@@ -1,5 +1,5 @@
-//! What a program must not take on trust: checkpoints and stores that were altered, links in a run's folder, limits of the
-//! process, an output that takes nothing; and how a run goes on that has more to do.
+//! Input that a program must not trust: altered checkpoints and stores, links in a run's folder, limits of the
+//! process, unwritable output; and continuing a run with more to do.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use crate::resume::losses;
 use crate::run::{TINY, write_text};
 use crate::{arg, fathom, good, on_one_thread, refused, text};
 
-/// A small run of one stage without schedules, so that more steps are the same as steps from the beginning.
+/// A small run of one stage without schedules, so that added steps equal steps planned from the start.
 fn run(text: &Path, out: &Path, steps: u64, more: &[&str]) -> Vec<String> {
     let recipe = text.with_extension("toml");
     let table = "[[stage]]\nname = \"one\"\nseq_tokens = 64\n";
@@ -30,7 +30,7 @@ fn run(text: &Path, out: &Path, steps: u64, more: &[&str]) -> Vec<String> {
     words.into_iter().chain(tiny).chain(own).chain(more.iter().map(ToString::to_string)).collect()
 }
 
-/// The last byte of a file, changed.
+/// Changes the last byte of a file.
 fn flip(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -141,7 +141,7 @@ fn a_finished_run_goes_on_when_it_has_more_steps() {
     good(train("whole", 9));
     good(train("grown", 4));
     good(train("grown", 7));
-    // Killed in the midst of what came later, it goes on too, and to more.
+    // Killed during the added steps, it also continues, and further.
     assert_eq!(losses(&at("grown")).len(), 7);
     good(train("grown", 9));
     assert_eq!(losses(&at("grown")), losses(&at("whole")));
@@ -176,14 +176,14 @@ fn a_finished_run_goes_on_when_it_has_more_minutes() {
     );
 }
 
-/// The terminal goes: what was trained is saved, and the words that are unread are no error.
+/// On a hang-up the trained state is saved, and unread output is no error.
 #[test]
 fn a_hang_up_saves() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     write_text(&at("text"));
     let start = |out: &str, before: &str| {
-        // Whoever runs the tests may ignore it, and what a process ignores its children ignore.
+        // The test runner may ignore the signal, and children inherit that.
         let mut command = on_one_thread("env");
         command.args([
             "--default-signal=HUP",
@@ -207,7 +207,7 @@ fn a_hang_up_saves() {
     let (mut child, _) = start("heard", "");
     assert_eq!(child.wait().unwrap().code(), Some(75));
     assert!(at("heard/checkpoints/LATEST").is_file());
-    // As nohup starts it.
+    // Started like nohup does.
     let (mut child, kill) = start("unheard", "trap '' HUP;");
     sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none());
@@ -215,7 +215,7 @@ fn a_hang_up_saves() {
     assert_eq!(child.wait().unwrap().code(), Some(75));
 }
 
-/// Exit code and standard error of a call with its standard output on a full disk, or under a limit of the shell's.
+/// Exit code and standard error of a call with standard output on a full disk, or under a shell's limit.
 fn shell(script: &str, args: &[&str]) -> (Option<i32>, String) {
     let output =
         on_one_thread("sh").args(["-c", script, env!("CARGO_BIN_EXE_fathom")]).args(args).output().unwrap();
@@ -251,7 +251,7 @@ fn what_finds_no_memory_ends_with_1_and_advice() {
     write_text(&at("text"));
     good(run(&at("text"), &at("out"), 2, &[]));
     let out = at("out");
-    // Less than the machine has: what is left is the budget.
+    // Less than the machine has: the rest is the budget.
     let generate = ["generate", arg(&out), "the", "--max-tokens", "3"];
     let (code, err) = shell("ulimit -v 2000000; exec \"$0\" \"$@\"", &generate);
     assert_eq!(code, Some(0), "{err}");

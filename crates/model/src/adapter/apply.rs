@@ -1,10 +1,10 @@
-//! What a projection computes, with its adapter if it has one.
+//! Forward pass of a projection, with its adapter if it has one.
 
 use fathom_grad::{Ctx, ExpertWeights, LinearCut, Val};
 
 use crate::weight::{AdapterParams, LinearParams};
 
-/// The activations of an adapted projection that come before what it gives.
+/// Activation names of an adapted projection: that of the result, and that of the base's product before the adapter.
 const BEFORE: &[(&str, &str)] = &[
     ("attn.qkv", "attn.qkv.base"),
     ("attn.proj", "attn.proj.base"),
@@ -22,17 +22,17 @@ fn before(name: &str) -> &'static str {
 }
 
 impl LinearParams {
-    /// All of it on every rank.
+    /// Projects with the whole weight on every rank.
     pub(crate) fn whole(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
         self.project(cx, name, x, LinearCut::Whole)
     }
 
-    /// Where a sub-layer begins: ranks compute some columns each.
+    /// Opens a sub-layer: each rank computes some of the columns.
     pub(crate) fn columns(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
         self.project(cx, name, x, LinearCut::Columns)
     }
 
-    /// Where a sub-layer ends: ranks compute a term of the sum each.
+    /// Closes a sub-layer: each rank computes one term of the sum.
     pub(crate) fn rows(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
         self.project(cx, name, x, LinearCut::Rows)
     }
@@ -59,7 +59,7 @@ impl LinearParams {
         }
     }
 
-    /// As a layer of experts computes with it.
+    /// Weights in the form that an expert layer takes.
     pub(crate) fn of_experts(&self) -> ExpertWeights {
         let terms = match self.adapter {
             Some(AdapterParams::Experts(terms)) => terms,

@@ -1,4 +1,4 @@
-//! First values of an adapter's weights: those that follow from nothing, and those that follow from the base.
+//! Initial values of an adapter's weights, whether or not they depend on the base.
 
 use fathom_grad::{ParamId, Params, Value};
 use fathom_tensor::{Category, DType, Device};
@@ -12,11 +12,11 @@ use crate::portion::sum_of_parts;
 use crate::spec::{Adapter, AdapterMethod};
 use crate::weight::{AdapterParams, Kind, LinearParams, Parallel, Projection, Term, WeightSpec};
 
-/// Gives the weights of a model's adapter their first values, once the base's have theirs. With PiSSA the base loses what the adapter
-/// begins as.
+/// Initializes the weights of a model's adapter; the base must have its values. With PiSSA, the adapter's initial
+/// product is subtracted from the base.
 ///
 /// # Errors
-/// A start from singular values where ranks have parts of a projection.
+/// PiSSA on ranks that hold parts of a projection.
 ///
 /// # Panics
 /// If `params` are not this model's.
@@ -51,7 +51,8 @@ pub fn adapt(
 }
 
 impl Model {
-    /// Multiplies the learning rates of the adapter's B (LoRA+; Hayou et al., 2024), but those of an embedding.
+    /// Multiplies the learning rates of the adapter's B matrices (LoRA+; Hayou et al., 2024), except that of an
+    /// embedding.
     pub fn scale_rates(&self, params: &mut Params, factor: f32) {
         self.visit(&mut |id, _, weight| {
             if weight.kind == Kind::Adapter && weight.term == Term::LoraB {
@@ -60,7 +61,7 @@ impl Model {
         });
     }
 
-    /// Multiplies the learning rates of the terms of the embedding.
+    /// Multiplies the learning rates of the embedding's terms.
     pub fn scale_embedding_rates(&self, params: &mut Params, factor: f32) {
         self.visit(&mut |id, _, weight| {
             if matches!(weight.term, Term::EmbedA | Term::EmbedB) {
@@ -70,7 +71,7 @@ impl Model {
     }
 }
 
-/// The embedding's rows of some tokens, wherever they are.
+/// The embedding's rows of these tokens, gathered from the ranks that have them.
 fn rows_of(device: &Device, model: &Model, params: &Params, (table, ids): (ParamId, &[u32])) -> Vec<f32> {
     let (base, held) = (values(device, params, table), &model.holdings[table.index()].shard);
     let (hidden, here) = (model.spec.hidden, &held.rows[0]);
@@ -87,15 +88,15 @@ fn rows_of(device: &Device, model: &Model, params: &Params, (table, ids): (Param
     device.to_f32(&own)
 }
 
-/// Trained rows begin as the base's.
+/// Initializes trained rows from the base's.
 fn begin_tokens(device: &Device, model: &Model, params: &Params, adapter: &Adapter) {
     let Some((embed, rows)) = model.embed.and_then(|embed| Some((embed, embed.table.rows?))) else { return };
     let own = rows_of(device, model, params, (embed.tokens, &adapter.tokens));
     set(device, &params.get(rows).value, &own);
 }
 
-/// Virtual tokens begin as a text: as the embeddings of its tokens, which are repeated or cut to as many (PEFT's `PromptTuningInit.TEXT`).
-/// Without an effect on ranks and models that have no such rows.
+/// Initializes virtual tokens from a text: from the embeddings of its tokens, repeated or cut to the required count
+/// (PEFT's `PromptTuningInit.TEXT`). Does nothing on ranks and models without such rows.
 ///
 /// # Panics
 /// If there is no token, or one that the embedding does not have.
@@ -113,8 +114,8 @@ pub fn begin_as(device: &Device, model: &Model, params: &mut Params, ids: &[u32]
     set(device, &params.get(prompt.rows).value, &own);
 }
 
-/// Where projections that are one weight have terms of different ranks, the smaller ones end with rows of zeros in A, and columns of zeros
-/// in B: they have no gradients and stay as they are.
+/// Zeroes the unused rows of A and columns of B where projections fused into one weight have terms of different
+/// ranks. The zeros have no gradients and stay.
 fn fill_up(device: &Device, params: &Params, adapted: &Adapted, adapter: &Adapter) {
     let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
     let (rank, [_, cols]) = (params.shape(lora.b)[1], params.shape(lora.a));
@@ -129,10 +130,10 @@ fn fill_up(device: &Device, params: &Params, adapted: &Adapted, adapter: &Adapte
     set(device, &params.get(lora.a).value, &low);
 }
 
-/// As [`load`], with first values for the adapter, and those of the source in their place if it has any.
+/// Like [`load`], then initializes the adapter and reads its weights from the source where it has them.
 ///
 /// # Errors
-/// As [`load`] and [`adapt`].
+/// Those of [`load`] and [`adapt`].
 pub fn load_adapted(
     device: &Device,
     model: &Model,
@@ -150,7 +151,7 @@ pub fn load_adapted(
 }
 
 impl Model {
-    /// The values of some weights: of the adapter's, or of a head of scores.
+    /// Slots of the weights that satisfy `of`: the adapter's, or those of a score head.
     pub(super) fn slots(&self, params: &Params, of: impl Fn(&WeightSpec<'_>) -> bool) -> Vec<Slot> {
         let mut slots = Vec::new();
         self.visit(&mut |id, _, weight| {
@@ -163,17 +164,17 @@ impl Model {
     }
 }
 
-/// A projection of a rank's model that has an adapter.
+/// A projection of a rank's model with an adapter.
 pub(super) struct Adapted {
     pub params: LinearParams,
-    /// Ranks have some columns of it each.
+    /// Whether ranks split its columns.
     pub cut: bool,
-    /// The files' names of its adapted parts, and their first rows here and how many.
+    /// Names in files of its adapted parts.
     pub names: Vec<String>,
 }
 
 impl Model {
-    /// The projections of the rank that have an adapter.
+    /// The rank's projections that have an adapter.
     pub(super) fn adapted(&self) -> Vec<Adapted> {
         let mut all = Vec::new();
         let Some(adapter) = self.spec.adapter.as_deref() else { return all };
@@ -190,14 +191,14 @@ impl Model {
     }
 }
 
-/// All elements of a weight's part.
+/// All elements of the rank's part of a weight.
 pub(super) fn values(device: &Device, params: &Params, id: ParamId) -> Vec<f32> {
     let mut all = Vec::new();
     params.get(id).value.read(|_, tensor| all.extend(device.to_f32(tensor)));
     all
 }
 
-/// Gives a weight's part new elements.
+/// Overwrites the rank's part of a weight.
 pub(super) fn set(device: &Device, value: &Value, elements: &[f32]) {
     value.fill(|range, tensor| {
         let part = &elements[range];
@@ -209,12 +210,12 @@ pub(super) fn set(device: &Device, value: &Value, elements: &[f32]) {
     });
 }
 
-/// DoRA begins with the lengths of the base's rows.
+/// Initializes DoRA's magnitudes with the norms of the base's rows.
 fn begin_lengths(device: &Device, params: &Params, adapted: &Adapted, lengths: ParamId) {
     let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
     let [rows, cols] = params.shape(adapted.params.weight);
     let weight = values(device, params, adapted.params.weight);
-    // Of the columns here, where ranks have some of them each.
+    // Only the columns on this rank.
     let here = params.shape(lengths)[1];
     let runs = lora.runs.part(lora.runs.columns() / here.max(1));
     let square = |row: usize| {
@@ -230,7 +231,7 @@ fn begin_lengths(device: &Device, params: &Params, adapted: &Adapted, lengths: P
     set(device, &params.get(lengths).value, &roots);
 }
 
-/// PiSSA begins with the largest singular parts of the base, which keeps the rest (Meng et al., 2024, equations 2 to 4).
+/// Moves the largest singular parts of the base into PiSSA's terms (Meng et al., 2024, equations 2 to 4).
 fn begin_singular(device: &Device, params: &Params, adapted: &Adapted, adapter: &Adapter) {
     let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
     let [_, cols] = params.shape(adapted.params.weight);

@@ -10,10 +10,10 @@ use super::saved::AlsoTrained;
 use super::targets::ends;
 use crate::spec::{Adapter, AdapterMethod, PromptEncoder, Size, Spec};
 
-/// The version whose layout this is.
+/// PEFT version with this layout.
 const VERSION: &str = "0.21.2";
 
-/// `adapter_config.json`, with the keys that PEFT needs and those that say what it does by default.
+/// Builds `adapter_config.json`: the keys that PEFT requires, and its defaults spelled out.
 pub(super) fn config(
     spec: &Spec,
     adapter: &Adapter,
@@ -62,7 +62,7 @@ pub(super) fn config(
     joined([common, own])
 }
 
-/// Tensors of stacked experts: the ends of names where those of all layers have terms.
+/// Tensors of stacked experts for `target_parameters`: common endings if all layers have terms, else full names.
 fn parameters(stacked: &BTreeSet<String>, spec: &Spec) -> Value {
     if stacked.is_empty() {
         return Value::Null;
@@ -84,7 +84,7 @@ fn joined(parts: [Value; 2]) -> Map<String, Value> {
     map
 }
 
-/// The same of virtual tokens, whose width PEFT wants to know.
+/// The same for virtual tokens; PEFT needs their width.
 fn leading_config(spec: &Spec, adapter: &Adapter, base: &str) -> Map<String, Value> {
     let prefix = matches!(adapter.method, AdapterMethod::Prefix { .. });
     let (heads, width) = if prefix { (spec.kv_heads, spec.kv_cols()) } else { (spec.heads, spec.hidden) };
@@ -107,7 +107,7 @@ fn leading_config(spec: &Spec, adapter: &Adapter, base: &str) -> Map<String, Val
     joined([common, own])
 }
 
-/// The most common size, and what differs from it by whole names.
+/// The most common size, with exceptions as patterns of whole names.
 fn patterns(adapter: &Adapter) -> (Size, Map<String, Value>, Map<String, Value>) {
     let sizes: Vec<Size> = adapter.modules.values().copied().collect();
     let times = |size: &Size| sizes.iter().filter(|other| *other == size).count();
@@ -125,7 +125,7 @@ fn patterns(adapter: &Adapter) -> (Size, Map<String, Value>, Map<String, Value>)
     (most, ranks, alphas)
 }
 
-/// Whole numbers as such.
+/// Writes integral values as JSON integers.
 fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
 }

@@ -1,4 +1,4 @@
-//! The weights that an adapter adds to a projection's.
+//! Declares the weights that an adapter adds to a projection.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,14 +11,14 @@ use crate::weight::{
     WeightSpec,
 };
 
-/// A tensor of files that an adapter can be of.
+/// A tensor in files to which an adapter can apply.
 pub(super) struct StoredRows {
     pub name: std::borrow::Cow<'static, str>,
-    /// Its rows of the weight.
+    /// Its rows within the weight.
     pub rows: Range<usize>,
 }
 
-/// The tensors of files that are all of a projection's weight.
+/// The tensors in files that together make up a projection's weight.
 pub(super) fn parts(p: &Projection<'_>) -> Vec<StoredRows> {
     let out: usize = p.out.iter().sum();
     match &p.stored {
@@ -36,13 +36,13 @@ pub(super) fn parts(p: &Projection<'_>) -> Vec<StoredRows> {
 }
 
 impl Spec {
-    /// Its adapter drops some of what it reads, in steps that train.
+    /// Returns whether the adapter applies dropout in training steps.
     pub fn drops(&self) -> bool {
         self.adapter.as_ref().is_some_and(|adapter| adapter.dropout > 0.0)
     }
 
-    /// What the adapter has in a layer, by names within the layer: sizes, and whether factors are of an input. Weights of equal shapes can
-    /// still be of other projections, or have another weight.
+    /// The adapter's modules in a layer, by name within the layer: size, and whether factors apply to the input.
+    /// Layers with equal weight shapes can still differ in these.
     pub(crate) fn adapted_in(&self, layer: usize) -> BTreeMap<&str, (Size, bool)> {
         let Some(adapter) = self.adapter.as_deref() else { return BTreeMap::new() };
         let at = self.family.names.prefix(Some(layer), Module::Attention);
@@ -61,7 +61,7 @@ impl Adapts for Adapter {
         let size = |part: &StoredRows| self.modules.get(&format!("{at}{}", part.name)).copied();
         let chosen: Vec<StoredRows> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
         let sizes: Vec<Size> = chosen.iter().filter_map(size).collect();
-        // Those of lower rank are filled up with zeros, which stay.
+        // Terms of lower rank are padded with zeros that stay zero.
         let rank = sizes.iter().map(|size| size.rank).max()?;
         let scales: Vec<f32> = sizes.iter().map(|size| self.scale(*size)).collect();
         let input = chosen.iter().any(|part| self.inputs.contains(&format!("{at}{}", part.name)));
@@ -76,7 +76,7 @@ impl Adapts for Adapter {
     }
 }
 
-/// A projection whose adapter is declared.
+/// A projection whose adapter is being declared.
 struct Declared<'a, 'w, 'p> {
     w: &'a mut Walk<'w>,
     p: &'a Projection<'p>,
@@ -104,7 +104,8 @@ impl Declared<'_, '_, '_> {
         Runs::new(&runs)
     }
 
-    /// The columns of all runs as ranks cut those of the projection: a tensor in files may be several of its parts.
+    /// Column groups by which ranks split the adapter like its projection; a tensor in files may span several parts
+    /// of it.
     fn groups(&self) -> Vec<usize> {
         let mut groups = Vec::new();
         for part in self.chosen {
@@ -118,7 +119,7 @@ impl Declared<'_, '_, '_> {
         groups
     }
 
-    /// What files call the adapter's part for each column of the projection.
+    /// Names in files of a per-column part of the adapter.
     fn by_columns(&self) -> InFiles {
         match &self.p.stored {
             rows @ InFiles::Rows(..) => rows.clone(),
@@ -160,7 +161,7 @@ impl Declared<'_, '_, '_> {
         AdapterParams::Lora(LoraUse { bias, drops, fixed, ..LoraUse::new(a, b, scales, runs) }, m)
     }
 
-    /// How the terms of this projection drop what they read.
+    /// Dropout of this projection's terms.
     fn drops(&self) -> Option<Drops> {
         let salt = self
             .p

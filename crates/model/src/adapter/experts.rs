@@ -1,5 +1,6 @@
-//! Low-rank terms of experts. An adapter is of each expert's projections, which files have as modules of their own, or of the tensors in
-//! which Transformers 5 stacks all experts of a layer (PEFT's `target_parameters`); then gate and up have one A.
+//! Low-rank terms of experts. An adapter applies to each expert's projections, separate modules in files, or to the
+//! tensors in which Transformers 5 stacks all experts of a layer (PEFT's `target_parameters`); then gate and up share
+//! one A.
 
 use std::borrow::Cow;
 
@@ -10,19 +11,19 @@ use crate::weight::{
     AdapterParams, Begins, Cut, Experts, InFiles, Inside, Kind, Module, MoeNames, Term, Walk, WeightSpec,
 };
 
-/// Where Transformers 5 has the stacked experts of every family, inside a block: the ways in and out.
+/// Names of the stacked experts inside a block in Transformers 5, for every family: inputs, then outputs.
 pub(super) const STACKED: [&str; 2] = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"];
-/// What weights of their terms are called here.
+/// Roles of the weights that the terms apply to.
 const ROLES: [&str; 3] = ["experts.gate", "experts.up", "experts.down"];
 
-/// A projection of experts that an adapter can be of.
+/// A projection of experts to which an adapter can apply.
 pub(super) struct ExpertPart {
-    /// Inside its block.
+    /// Name inside its block.
     pub name: String,
     pub role: &'static str,
     pub out: usize,
     pub inner: usize,
-    /// It is of all experts.
+    /// Whether it holds all experts.
     pub stacked: bool,
 }
 
@@ -49,19 +50,19 @@ pub(super) fn parts(s: &Spec, names: &MoeNames, m: &Moe) -> Vec<ExpertPart> {
     all
 }
 
-/// One term of a layer's experts, as it is declared.
+/// One term of a layer's experts, being declared.
 struct Declared<'a> {
     m: &'a Moe,
     adapter: &'a Adapter,
     role: &'static str,
     size: Size,
-    /// Its columns of an expert's result.
+    /// Its columns of an expert's result: the first, and their count.
     columns: (usize, usize),
-    /// Groups of these, which ranks that share an expert cut.
+    /// Groups of these columns, split among ranks that share an expert.
     groups: &'a [usize],
     inner: usize,
     way_in: bool,
-    /// Names of A and of B.
+    /// Names of A and B in files.
     stored: [InFiles; 2],
 }
 
@@ -86,7 +87,7 @@ impl Declared<'_> {
     }
 }
 
-/// The terms of the ways into a layer's experts, or out of them, if the model's adapter is of those.
+/// Terms of the input or output projections of a layer's experts, if the adapter has any.
 pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool) -> Option<AdapterParams> {
     let (adapter, names) = (s.adapter.as_deref()?, w.names.moe.as_ref()?);
     let at = w.names.prefix(w.layer(), Module::Mlp);
@@ -95,7 +96,7 @@ pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool)
     let stacked = STACKED[usize::from(!way_in)];
     if let Some(size) = adapter.modules.get(&format!("{at}{stacked}")).copied() {
         let (columns, halves) = (if way_in { 2 * f } else { d }, [f, f]);
-        // Gate and up in turns are cut as pairs.
+        // Interleaved gate and up are split in pairs.
         let all = [columns];
         let groups: &[usize] = if way_in && !m.transposed { &halves } else { &all };
         let file =

@@ -1,5 +1,6 @@
-//! Small networks behind sub-layers (Houlsby et al., 2019): what a sub-layer adds, `a`, becomes `a + Up(act(Down(norm(a))))`, with
-//! NeMo's settings: the norm before, a swish inside, Up zero at first. Every rank has all of them, for the rows that it has.
+//! Houlsby adapters (2019), small networks after sub-layers: a sub-layer's result `a` becomes `a +
+//! Up(act(Down(norm(a))))`, with NeMo's settings: norm first, SiLU inside, Up initially zero. Every rank has the
+//! whole network, for its own rows.
 
 use fathom_grad::{Ctx, Val};
 use fathom_tensor::{Activation, NormKind};
@@ -7,7 +8,7 @@ use fathom_tensor::{Activation, NormKind};
 use crate::spec::Spec;
 use crate::weight::{Begins, Cut, InFiles, Kind, LinearParams, Module, NormParams, Seen, Walk, WeightSpec};
 
-/// The weights of one of them.
+/// Weights of one network.
 #[derive(Clone, Copy, Debug)]
 pub struct HoulsbyParams {
     norm: NormParams,
@@ -17,7 +18,7 @@ pub struct HoulsbyParams {
     up: LinearParams,
 }
 
-/// Names of one's weights and activations.
+/// Names of one network's weights and activations.
 struct Place {
     module: Module,
     roles: [&'static str; 3],
@@ -55,7 +56,7 @@ const PLACES: [Place; 2] = [
 ];
 
 impl HoulsbyParams {
-    /// The one behind attention (0) or behind the feed-forward network (1).
+    /// Declares the network after attention (`behind` 0) or after the MLP (1).
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, behind: usize) -> Option<HoulsbyParams> {
         let width = s.adapter.as_ref()?.network()?;
         let Place { module, roles, files, .. } = &PLACES[behind];
@@ -75,7 +76,7 @@ impl HoulsbyParams {
         Some(HoulsbyParams { norm, down, up: linear(2, [s.hidden, width], Begins::Zeros) })
     }
 
-    /// `a_td` to `a_td` with what the network adds.
+    /// Adds the network's result to `a_td`.
     pub(crate) fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, behind: usize, a_td: Val) -> Val {
         let [norm, stats, down, act, up, sum] = PLACES[behind].activations;
         let kind = NormKind { plus_one: false, centred: false, ..s.norm };

@@ -1,7 +1,7 @@
-//! Virtual tokens before every document, whose ids are [`fathom_grad::VIRTUAL`] and those that follow: their embeddings are trained
-//! (prompt tuning; Lester et al., 2021), or computed by a trained encoder (p-tuning; Liu et al., 2021), or each layer's keys and values
-//! at them are trained (prefix tuning; Li and Liang, 2021). They take the first positions of their document, so nothing turns a
-//! prefix's keys, and text begins behind them.
+//! Virtual tokens before every document, with ids from [`fathom_grad::VIRTUAL`] on. Their embeddings are trained
+//! (prompt tuning; Lester et al., 2021) or computed by a trained encoder (p-tuning; Liu et al., 2021), or each
+//! layer's keys and values at them are trained (prefix tuning; Li and Liang, 2021). They take the first positions of
+//! their document, so a prefix's keys are not rotated, and the text's positions follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,44 +21,44 @@ pub struct PromptParams {
     pub(super) encoder: Option<EncoderParams>,
 }
 
-/// What computes the embeddings of virtual tokens.
+/// Encoder of virtual tokens' embeddings.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // There is one.
 pub(super) enum EncoderParams {
     /// [h, d], [h, h] and [d, h].
     Mlp([LinearParams; 3]),
-    /// An LSTM before an MLP.
+    /// An LSTM followed by an MLP.
     Lstm(LstmParams),
 }
 
-/// Keys and values of a layer at virtual tokens.
+/// A layer's keys and values at virtual tokens.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // A layer has one.
 pub enum PrefixParams {
     /// [n, k] both.
     Rows([ParamId; 2]),
-    /// Computed, by a linear layer [k, h] each.
+    /// Computed, each by a linear layer [k, h].
     Encoded(PrefixEncoder, [LinearParams; 2]),
 }
 
-/// What an encoder's parts are called here, and in files.
+/// Roles and names in files of an encoder's parts.
 const ENCODER: [[&str; 3]; 3] = [
     ["prompt_encoder.0", "prompt_encoder.mlp_head.0.weight", "prompt_encoder.mlp_head.0.bias"],
     ["prompt_encoder.2", "prompt_encoder.mlp_head.2.weight", "prompt_encoder.mlp_head.2.bias"],
     ["prompt_encoder.4", "prompt_encoder.mlp_head.4.weight", "prompt_encoder.mlp_head.4.bias"],
 ];
-/// What the network of a prefix is called here, and in files: what all layers share, and what each has.
+/// Roles and names in files of a prefix's network: one layer shared by all blocks, and each block's own.
 const PREFIX_ENCODER: [[&str; 3]; 3] = [
     ["prefix_encoder.0", "prefix_encoder.transform.0.weight", "prefix_encoder.transform.0.bias"],
     ["prefix_encoder.keys", "prefix_encoder.keys.weight", "prefix_encoder.keys.bias"],
     ["prefix_encoder.values", "prefix_encoder.values.weight", "prefix_encoder.values.bias"],
 ];
-/// Keys and values of a prefix: what they are called here, and in a layer's files.
+/// Roles of a prefix's keys and values, and their names in a layer's files.
 const PREFIX: [[&str; 2]; 2] =
     [["prefix.keys", "prefix_embeddings.keys"], ["prefix.values", "prefix_embeddings.values"]];
 
 impl PromptParams {
-    /// Those of a model's adapter, if it has them.
+    /// Declares those of the model's adapter, if any.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec) -> Option<PromptParams> {
         let AdapterMethod::Prompt { tokens, encoder } = s.adapter.as_ref()?.method else { return None };
         let (d, at) = (s.hidden, Module::Input);
@@ -76,7 +76,7 @@ impl PromptParams {
         Some(PromptParams { rows, encoder })
     }
 
-    /// `x_td` with the embeddings of virtual tokens at those.
+    /// Replaces the rows of `x_td` at virtual tokens with their embeddings.
     pub(crate) fn forward(&self, cx: &mut Ctx<'_>, x_td: Val) -> Val {
         let mut p_nd = cx.table("prompt", self.rows);
         match &self.encoder {
@@ -95,7 +95,7 @@ impl PromptParams {
 }
 
 impl PrefixEncoder {
-    /// That of a model's adapter, if it has one.
+    /// Declares that of the model's adapter, if any.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec) -> Option<PrefixEncoder> {
         let AdapterMethod::Prefix { tokens, encoder: Some(hidden) } = s.adapter.as_ref()?.method else {
             return None;
@@ -109,7 +109,7 @@ impl PrefixEncoder {
         })
     }
 
-    /// [n, h].
+    /// Hidden states [n, h].
     fn forward(&self, cx: &mut Ctx<'_>) -> Val {
         let u_nh = cx.table("attn.prefix", self.rows);
         let u_nh = self.hidden.whole(cx, "attn.prefix.first", u_nh);
@@ -117,7 +117,7 @@ impl PrefixEncoder {
     }
 }
 
-/// Keys and values of a layer at virtual tokens, if its model has them.
+/// Declares a layer's keys and values at virtual tokens, if its model has them.
 pub(crate) fn declare_prefix(w: &mut Walk<'_>, s: &Spec) -> Option<PrefixParams> {
     let AdapterMethod::Prefix { tokens, encoder } = s.adapter.as_ref()?.method else { return None };
     let (k, at) = (s.kv_cols(), Module::Attention);
@@ -128,14 +128,14 @@ pub(crate) fn declare_prefix(w: &mut Walk<'_>, s: &Spec) -> Option<PrefixParams>
             }),
         ));
     };
-    // A walk past one layer alone has none of what all share.
+    // A walk over a single layer does not visit the shared encoder.
     let nothing = LinearParams { weight: NOWHERE, bias: None, adapter: None };
     let of = w.prefix.unwrap_or(PrefixEncoder { rows: NOWHERE, hidden: nothing });
     let layer = |part: usize| linear(w, (PREFIX_ENCODER[part], at), [k, hidden], Begins::Within(hidden));
     Some(PrefixParams::Encoded(of, [1, 2].map(layer)))
 }
 
-/// `k_tk` and `v_tk` with those of a prefix at virtual tokens.
+/// `k_tk` and `v_tk`, with the prefix's values at virtual tokens.
 pub(crate) fn led(cx: &mut Ctx<'_>, prefix: Option<&PrefixParams>, [k_tk, v_tk]: [Val; 2]) -> [Val; 2] {
     let [keys, values] = match prefix {
         None => return [k_tk, v_tk],
@@ -151,7 +151,7 @@ pub(crate) fn led(cx: &mut Ctx<'_>, prefix: Option<&PrefixParams>, [k_tk, v_tk]:
 }
 
 impl Adapter {
-    /// Virtual tokens before every document.
+    /// Number of virtual tokens before every document.
     pub fn virtual_tokens(&self) -> usize {
         match self.method {
             AdapterMethod::Prompt { tokens, .. } | AdapterMethod::Prefix { tokens, .. } => tokens,
@@ -159,25 +159,25 @@ impl Adapter {
         }
     }
 
-    /// An adapter of virtual tokens.
+    /// Builds an adapter of virtual tokens.
     pub fn leading(method: AdapterMethod) -> Adapter {
         Adapter::of(method, BTreeMap::new(), BTreeSet::new())
     }
 }
 
 impl Spec {
-    /// Virtual tokens before every document, which an adapter trains.
+    /// Number of trained virtual tokens before every document.
     pub fn virtual_tokens(&self) -> usize {
         self.adapter.as_ref().map_or(0, |adapter| adapter.virtual_tokens())
     }
 
-    /// A network that all layers share computes the keys and values of a prefix.
+    /// Returns whether a network shared by all layers computes the keys and values of a prefix.
     pub(crate) fn encodes_prefix(&self) -> bool {
         let method = self.adapter.as_ref().map(|adapter| adapter.method);
         matches!(method, Some(AdapterMethod::Prefix { encoder: Some(_), .. }))
     }
 
-    /// Whether the model can have virtual tokens.
+    /// Refuses virtual tokens that the model cannot have.
     pub(super) fn check_leading(&self, method: AdapterMethod) -> Result<(), String> {
         let (tokens, hidden) = match method {
             AdapterMethod::Prompt { tokens, encoder } => (tokens, encoder.map(|encoder| encoder.hidden)),
@@ -200,7 +200,8 @@ impl Spec {
     }
 }
 
-/// The columns of PEFT's `prompt_embeddings` [n, 2 layers k] that a layer's keys or values are, by the end of their name.
+/// Columns of PEFT's `prompt_embeddings` [n, 2 layers k] with a layer's keys or values; the end of `name` decides
+/// which.
 pub(super) fn columns(name: &str, layer: usize, k: usize) -> Option<std::ops::Range<usize>> {
     let at = PREFIX.iter().position(|[_, end]| name.ends_with(end))?;
     let first = (2 * layer + at) * k;

@@ -1,5 +1,6 @@
-//! PEFT's second encoder of virtual tokens (p-tuning; Liu et al., 2021): an LSTM of two layers in both directions, and an MLP of two layers.
-//! Where PyTorch puts the states of both directions side by side, the weight that reads them is two here, one of each direction.
+//! PEFT's second encoder of virtual tokens (p-tuning; Liu et al., 2021): a bidirectional LSTM of two layers and an
+//! MLP of two layers. PyTorch concatenates the states of both directions; here the weight that reads them is two, one
+//! per direction.
 
 use fathom_grad::{Ctx, ParamId, Val};
 use fathom_tensor::Activation;
@@ -8,12 +9,12 @@ use super::weights::{Named, linear, weight};
 use crate::spec::Spec;
 use crate::weight::{Begins, LinearParams, Module, Term, Walk};
 
-/// What computes the embeddings.
+/// Weights of the encoder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LstmParams {
-    /// Of each layer its two directions, forwards first.
+    /// Per layer its two directions, forwards first.
     cells: [[CellParams; 2]; 2],
-    /// [2h, h] each: of the states of each direction. The first has the bias.
+    /// [2h, h] for the states of each direction. The first has the bias.
     first: [LinearParams; 2],
     /// [d, 2h].
     last: LinearParams,
@@ -22,7 +23,7 @@ pub(super) struct LstmParams {
 /// One direction of one layer.
 #[derive(Clone, Copy, Debug)]
 struct CellParams {
-    /// [4h, d], or of the states of each direction of the layer below [4h, h]. The first has the bias.
+    /// [4h, d], or [4h, h] for the states of each direction of the layer below. The first has the bias.
     ins: [Option<LinearParams>; 2],
     /// [4h, h].
     weight: ParamId,
@@ -30,7 +31,7 @@ struct CellParams {
     bias: ParamId,
 }
 
-/// What a cell's parts are called here and in files, and its values.
+/// Roles and names in files of a cell's parts, and names of its activations.
 struct CellNames {
     ins: [Named; 2],
     state: Named,
@@ -77,18 +78,18 @@ const HEAD: [Named; 3] = [
     ["prompt_encoder.2", "prompt_encoder.mlp_head.2.weight", "prompt_encoder.mlp_head.2.bias"],
 ];
 
-/// Weights and biases as the cell computes on the host with them.
+/// Reads weights and biases for computing a cell on the host.
 pub(super) type Read<'a> = &'a dyn Fn(ParamId) -> Vec<f32>;
-/// A linear layer on the host.
+/// Applies a linear layer on the host.
 pub(super) type Through<'a> = &'a dyn Fn(&LinearParams, &[f32]) -> Vec<f32>;
 
 impl LstmParams {
-    /// Of `h` hidden columns in each direction.
+    /// Declares an encoder with `h` hidden columns per direction.
     pub fn declare(w: &mut Walk<'_>, s: &Spec, h: usize) -> LstmParams {
         let (d, at) = (s.hidden, Module::Input);
         let mut cell = |layer: usize, direction: usize| {
             let names = &CELLS[layer][direction];
-            // As PyTorch begins all that an LSTM has.
+            // PyTorch's initialization of all weights of an LSTM.
             let begins = Begins::Within(h);
             let inner = if layer == 0 { d } else { h };
             let first = linear(w, (names.ins[0], at), [4 * h, inner], begins);
@@ -121,7 +122,7 @@ impl LstmParams {
         self.last.whole(cx, "prompt.last", u_nh)
     }
 
-    /// The same on the host.
+    /// The same computation on the host.
     pub fn on_host(&self, rows: Vec<f32>, read: Read<'_>, through: Through<'_>) -> Vec<f32> {
         let mut states = [rows.clone(), rows];
         for cells in &self.cells {

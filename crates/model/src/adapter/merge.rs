@@ -1,4 +1,4 @@
-//! An adapter added to the weights that it is of.
+//! Merges an adapter into the weights of its base.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::portion::Portion;
 use crate::spec::Adapter;
 use crate::weight::{AdapterParams, Kind};
 
-/// The model without an adapter whose weights have what the adapter does, times `weight`: 1 to merge, -1 to take out low-rank terms that
-/// were merged. Weights are changed where they are, so f32 ones lose the least.
+/// Adds `weight` times the adapter to the base's weights and returns the model without it: 1 merges, -1 removes
+/// low-rank terms merged before. Weights are changed in place, so f32 ones lose the least precision.
 ///
 /// # Panics
-/// If ranks have parts of the model, or `params` are not this model's.
+/// If ranks hold parts of the model, or `params` are not this model's.
 #[track_caller]
 pub fn merge(device: &Device, model: &Model, params: Params, weight: f32) -> (Model, Params) {
     let Some(adapter) = model.spec.adapter.as_deref() else { return (model.clone(), params) };
@@ -43,7 +43,7 @@ pub fn merge(device: &Device, model: &Model, params: Params, weight: f32) -> (Mo
     (Model { embed_scale: model.embed_scale, quantized: None, ..merged }, kept)
 }
 
-/// The same weights in f32, none in few bits.
+/// The same weights, quantized ones dequantized to f32.
 fn unpacked(device: &Device, params: &Params) -> Params {
     let mut whole = Params::default();
     for (id, param) in params.iter() {
@@ -60,10 +60,10 @@ fn unpacked(device: &Device, params: &Params) -> Params {
 }
 
 impl Model {
-    /// Puts the weights of the model without its adapter in the place of the base's.
+    /// Replaces the base's weights with those of a model without the adapter.
     ///
     /// # Panics
-    /// If they are not that model's.
+    /// If `base` is not of that model.
     pub fn take_base(&self, params: &mut Params, base: &Params) {
         let mut of_adapter = Vec::new();
         self.visit(&mut |_, _, weight| of_adapter.push(weight.kind == Kind::Adapter));

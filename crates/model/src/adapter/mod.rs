@@ -1,8 +1,8 @@
-//! Adapters of projections, as data: which method, of which projections, of what size. A specification with one declares the adapter's
-//! weights next to those of each projection, so names in files, sharding, first values, plans and checkpoints follow.
+//! Adapters as data: method, modules and sizes. A specification with an adapter declares the adapter's weights next
+//! to those of each projection, so names in files, sharding, initialization, plans and checkpoints follow.
 //!
-//! Names in files are those of PEFT without `base_model.model.`: an adapter is of a projection as files know it (`q_proj`), also where the
-//! model has several of them in one weight.
+//! Names in files are PEFT's without `base_model.model.`: an adapter applies to a projection as files name it
+//! (`q_proj`), even where the model fuses several into one weight.
 
 mod apply;
 mod begin;

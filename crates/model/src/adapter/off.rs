@@ -8,8 +8,9 @@ use crate::weight::{Kind, LastParams, NOWHERE};
 use crate::whole::EmbedParams;
 
 impl Model {
-    /// The base of this model, over the same weights: what its adapter adds is left out. Exactly the model that the adapter was added to
-    /// where the base's weights are as they were (not of PiSSA, whose base lacks what its terms begin with).
+    /// The base of this model over the same weights, without the adapter's terms. Equals the model that the adapter
+    /// was added to if the base's weights are unchanged (not so with PiSSA, which subtracts its initial terms from
+    /// the base).
     pub fn without_adapter(&self) -> Model {
         let (mut next, mut base) = (0, Vec::new());
         self.spec.walk(&mut |layer, weight| {
@@ -26,7 +27,7 @@ impl Model {
         let (_, blocks, _) = spec.walk(&mut |_, _| base.next().unwrap_or(NOWHERE));
         let here = |index: &usize| self.portion.layers().any(|layer| layer == *index);
         let blocks = blocks.into_iter().enumerate().filter(|(index, _)| here(index)).map(|(_, p)| p);
-        // Segments are remembered with the weights, by kind: these are other kinds than those with the adapter.
+        // Segments are memoized by kind: these kinds differ from those with the adapter.
         let layers = spec.layers.len();
         let alike = self.alike.iter().map(|(like, first)| (like + layers, *first)).collect();
         let table = TableParams::default();

@@ -1,4 +1,5 @@
-//! Adapters in folders as PEFT writes and reads them: `adapter_model.safetensors`, `adapter_config.json`, `README.md`.
+//! Reads and writes adapter folders in PEFT's layout: `adapter_model.safetensors`, `adapter_config.json`,
+//! `README.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,20 +27,20 @@ use crate::weight::{Kind, SCORE, Term};
 
 /// The file of an adapter's tensors.
 const TENSORS: &str = "adapter_model.safetensors";
-/// The file that says what they mean.
+/// The file with the adapter's configuration.
 const CONFIG: &str = "adapter_config.json";
-/// All that there is of virtual tokens.
+/// The only tensor of an adapter of virtual tokens.
 const EMBEDDINGS: &str = "prompt_embeddings";
-/// What was written.
+/// Size of a written adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedAdapter {
-    /// Tensors.
+    /// Number of tensors.
     pub tensors: usize,
     /// Bytes of their elements.
     pub bytes: u64,
 }
 
-/// Settings that change what an adapter computes and that are not read, with the values that change nothing.
+/// Unsupported settings that change an adapter's result, with the values that leave it unchanged.
 const PLAIN: &[(&str, &[&str])] = &[
     ("layer_replication", &["null"]),
     ("use_qalora", &["false", "null"]),
@@ -49,11 +50,11 @@ const PLAIN: &[(&str, &[&str])] = &[
     ("velora_config", &["null"]),
 ];
 
-/// Opens an adapter's folder, or that of a run: the specification of a base with it, and with the head of scores that it may bring, and
-/// its tensors.
+/// Opens the folder of an adapter or of a run. Returns the base's specification with the adapter, and with the score
+/// head if the folder has one, and the tensors.
 ///
 /// # Errors
-/// Files that cannot be read; an adapter of another model, or one that is not understood, with what is not.
+/// Files that cannot be read; an adapter of another model; unsupported settings, by name.
 pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
     let path = folder.join(CONFIG);
     let config = read_object(&path)?;
@@ -79,7 +80,7 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
             let tokens = tensors.shape(EMBEDDINGS).and_then(|shape| shape.first().copied()).unwrap_or(0);
             Adapter::leading(match kind.as_str() {
                 "PREFIX_TUNING" => AdapterMethod::Prefix { tokens, encoder: None },
-                // Of an encoder folders have the outputs alone.
+                // Folders store an encoder's outputs only.
                 _ => AdapterMethod::Prompt { tokens, encoder: None },
             })
         }
@@ -100,7 +101,7 @@ pub fn open_peft(folder: &Path, base: Spec) -> Result<(Spec, PeftTensors)> {
     Ok((spec, PeftTensors { alone, path: folder.join(TENSORS), tensors, names, columns, turned, head_from }))
 }
 
-/// A base with the head of scores that an adapter's file brings, as that of a reward model.
+/// The base with the score head that an adapter's file contains, as for a reward model.
 fn with_head(base: Spec, tensors: &SafeTensors) -> Spec {
     match tensors.shape(&format!("{BEFORE}{SCORE}")) {
         Some([scores, _]) if base.scores == 0 => base.scoring(*scores),
@@ -108,10 +109,10 @@ fn with_head(base: Spec, tensors: &SafeTensors) -> Spec {
     }
 }
 
-/// By the model's name: the file's, and the shape that the model has.
+/// By the model's name: the name in the file, and the model's shape.
 type Names = BTreeMap<String, (String, Vec<usize>)>;
 
-/// The tensors that the adapter of a model has, found among those of a file.
+/// Finds the tensors of the model's adapter among those of a file.
 fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
     let (mut names, turned) = (BTreeMap::new(), spec.turned());
     for (name, shape) in spec.adapter_tensors() {
@@ -133,7 +134,7 @@ fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
     );
     let [embed, head] = spec.table_names();
     for stored in tensors.names().into_iter().filter(|name| !own.contains(*name)) {
-        // What lies under the terms of a module.
+        // The base's own weight of an adapted module.
         let mut name = stored.strip_prefix(BEFORE).map(|name| stored_as(&name.replace(INSIDE, "."), &base));
         if spec.tied && name.as_ref().is_some_and(|name| *name == format!("{head}.weight")) {
             name = Some(format!("{embed}.weight"));
@@ -147,7 +148,7 @@ fn wanted(spec: &Spec, tensors: &SafeTensors) -> Result<Names> {
     Ok(names)
 }
 
-/// What virtual tokens have of the one tensor that PEFT has of them all, and which of its columns where they are not all.
+/// Maps virtual tokens to PEFT's single tensor: names, and the columns of it that each is, where not all.
 #[allow(clippy::type_complexity)]
 fn leading(spec: &Spec, tensors: &SafeTensors) -> Result<(Names, BTreeMap<String, Range<usize>>)> {
     let there = tensors.shape(EMBEDDINGS).unwrap_or_default();
@@ -174,7 +175,7 @@ fn leading(spec: &Spec, tensors: &SafeTensors) -> Result<(Names, BTreeMap<String
 }
 
 impl Spec {
-    /// The tensors of the adapter: names in files and shapes.
+    /// The adapter's tensors: names in files and shapes.
     pub(super) fn adapter_tensors(&self) -> BTreeMap<String, Vec<usize>> {
         let mut all = BTreeMap::new();
         self.walk(&mut |layer, weight| {
@@ -188,10 +189,10 @@ impl Spec {
     }
 }
 
-/// As [`load_adapted`], of a base with the tensors of an adapter's folder.
+/// Like [`load_adapted`], for a base with the tensors of an adapter's folder.
 ///
 /// # Errors
-/// As there.
+/// Those of [`load_adapted`].
 pub fn load_peft(
     device: &Device,
     model: &Model,
@@ -201,14 +202,12 @@ pub fn load_peft(
     load_adapted(device, model, params, &Over { own: tensors, base }, 0)
 }
 
-/// Writes the adapter of a whole model as PEFT does, with the weights of the model itself that were `trained` with it; `base` is what
-/// its configuration calls the base.
+/// Writes the adapter of a whole model in PEFT's layout, with the base's weights that were `trained` with it; `base`
+/// is the name of the base in the configuration.
 ///
-/// # Errors
-/// If the system refuses to write.
+/// Errors of writing.
 ///
-/// # Panics
-/// If the model has no adapter, or ranks have parts of it.
+/// If the model has no adapter, or ranks hold parts of it.
 #[track_caller]
 pub fn save_peft(
     device: &Device,
@@ -233,7 +232,7 @@ pub fn save_peft(
     Ok(saved)
 }
 
-/// By the file's name: a tensor's shape and elements.
+/// By name in the file: shape and elements of a tensor.
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 fn write_tensors(path: &Path, tensors: &Tensors, dtype: DType) -> Result<SavedAdapter> {
@@ -254,7 +253,7 @@ fn write_tensors(path: &Path, tensors: &Tensors, dtype: DType) -> Result<SavedAd
     Ok(SavedAdapter { tensors: infos.len(), bytes: infos.iter().map(TensorInfo::bytes).sum() })
 }
 
-/// The tensors of an adapter's file, and the names of those of the base that are trained.
+/// The tensors of an adapter's file, and the names of the base's trained tensors among them.
 fn collect(
     ModelView { device, model, params }: ModelView<'_>,
     adapter: &Adapter,
@@ -262,7 +261,7 @@ fn collect(
 ) -> (Tensors, BTreeSet<String>) {
     let (pieces, tables) = (model.pieces(), model.spec.table_names());
     let (mut tensors, mut also_trained) = (Tensors::new(), BTreeSet::new());
-    // PEFT writes embeddings and heads that have low-rank terms next to these.
+    // PEFT also writes embeddings and heads that have low-rank terms.
     let has_terms = |piece: &str| {
         let table = tables.iter().find(|name| piece.strip_suffix(".weight") == Some(name.as_str()));
         table.is_some_and(|name| adapter.modules.contains_key(name))
@@ -312,7 +311,7 @@ fn collect(
     (tensors, also_trained)
 }
 
-/// Puts tensors that lie otherwise in files as they lie there.
+/// Rearranges tensors that files store in another layout.
 fn turn(spec: &Spec, tensors: &mut Tensors) {
     let own = spec.turned().into_iter().map(|(name, to)| (tensors.remove(&format!("{BEFORE}{name}")), to));
     let own: Vec<_> = own.collect();
@@ -329,7 +328,7 @@ fn turn(spec: &Spec, tensors: &mut Tensors) {
     }
 }
 
-/// A vector of factors is a row where it is of an input, else a column.
+/// Shape in files; a vector of factors is a row if it scales an input, else a column.
 fn shape_in_file(adapter: &Adapter, term: Term, name: &str, shape: &[usize]) -> Vec<usize> {
     let of = name.strip_suffix(term.end()).unwrap_or(name);
     match (term, shape) {

@@ -1,4 +1,4 @@
-//! What an adapter's folder says of the adapter.
+//! Parses the configuration in an adapter's folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::files::{SafeTensors, Source};
 use crate::spec::{Adapter, AdapterMethod, Size, Spec};
 use crate::weight::Term;
 
-/// The module that a tensor is of, if its name ends so.
+/// The module of a tensor whose name ends with that of `term`.
 pub(super) fn module(name: &str, term: Term) -> Option<&str> {
     name.strip_prefix(BEFORE)?.strip_suffix(term.end())
 }
@@ -30,10 +30,10 @@ fn by_pattern(config: &Map<String, Value>, key: &str, name: &str) -> Option<f64>
     table.iter().find(|(pattern, _)| matches(pattern)).and_then(|(_, value)| value.as_f64())
 }
 
-/// Low-rank terms of a base.
+/// Reads an adapter of low-rank terms.
 ///
 /// # Errors
-/// What is not understood.
+/// Unsupported settings.
 pub(super) fn read_lora(
     config: &Map<String, Value>,
     (tensors, base): (&SafeTensors, &Spec),
@@ -72,7 +72,7 @@ pub(super) fn read_lora(
     })
 }
 
-/// Tokens whose rows of the embedding are trained: a list, or one by the embedding's name.
+/// Tokens with trained rows of the embedding: a list, or an object with one under the embedding's name.
 fn read_tokens(config: &Map<String, Value>, base: &Spec) -> std::result::Result<Vec<u32>, String> {
     let key = "trainable_token_indices";
     let said = match config.get(key) {
@@ -91,12 +91,12 @@ fn read_tokens(config: &Map<String, Value>, base: &Spec) -> std::result::Result<
     ids.ok_or_else(|| format!("`{key}` is {said}, which is no list of tokens"))
 }
 
-/// Stacked experts, of which files have matrices under the names of modules.
+/// Stacked experts, stored as matrices under module names.
 #[derive(Default)]
 struct Stacks {
-    /// By what the file calls it: the name of the tensor that the terms are of.
+    /// Maps a module name in the file to the name of the stacked tensor.
     names: BTreeMap<String, String>,
-    /// A is of the output.
+    /// Whether A applies to the output.
     swapped: bool,
     experts: usize,
 }
@@ -138,7 +138,7 @@ impl Stacks {
                     None => continue,
                 },
             };
-            // Of two the first is inside.
+            // With two, the first is the inner one.
             let which = match (named.len(), inside) {
                 (2, inside) => usize::from(!inside),
                 (_, false) => named.first().copied().unwrap_or_default(),
@@ -170,7 +170,7 @@ impl Stacks {
     }
 }
 
-/// Factors of an input are a row, of an output a column.
+/// Reads IA3: factors of an input are a row, those of an output a column.
 pub(super) fn read_factors(tensors: &SafeTensors) -> Adapter {
     let (mut modules, mut inputs) = (BTreeMap::new(), BTreeSet::new());
     for name in tensors.names() {

@@ -1,8 +1,8 @@
-//! Weights of the base that a folder of an adapter has besides the adapter: PEFT's `modules_to_save`, its biases, and what lies under a
+//! Base weights stored in an adapter's folder: PEFT's `modules_to_save`, its biases, and the base's own weight of a
 //! module with terms.
 //!
-//! PEFT puts a copy in the place of each module that it saves. Of a model whose head is the embedding it so parts the two, unless
-//! `ensure_weight_tying` says otherwise. What it finds no module for it ignores.
+//! PEFT replaces each module that it saves with a copy. This unties a head from the embedding unless
+//! `ensure_weight_tying` is set. PEFT ignores tensors without a module.
 
 use std::collections::BTreeSet;
 
@@ -12,30 +12,30 @@ use super::names::INSIDE;
 use crate::spec::{Adapter, AdapterMethod, Spec, Trained};
 use crate::weight::{Kind, WeightSpec};
 
-/// Modules that files call otherwise than Transformers 5: there, and in files.
+/// Modules named differently by Transformers 5: its name, and the name in files.
 const MODULES: [[&str; 2]; 1] = [[".mlp.gate.", ".block_sparse_moe.gate."]];
 
-/// The weights of the model itself that are trained with an adapter.
+/// Base weights trained with an adapter.
 pub(super) struct AlsoTrained {
-    /// All of these modules.
+    /// Modules trained as a whole.
     pub modules: BTreeSet<String>,
-    /// Which biases, in PEFT's words.
+    /// Trained biases, in PEFT's terms.
     pub biases: &'static str,
-    /// A head that is the embedding stays that.
+    /// Whether a tied head stays tied.
     pub tied: bool,
 }
 
-/// What a folder says of the embedding and the head.
+/// Settings of a folder for the embedding and the head.
 pub(super) struct Tables {
-    /// One of them, or each, has weights of its own, though the base has one table for both.
+    /// Whether the embedding or the head has weights of its own although the base ties them.
     pub untied: bool,
 }
 
 impl Tables {
-    /// Read from an adapter's configuration.
+    /// Reads them from an adapter's configuration.
     ///
     /// # Errors
-    /// Terms of one of the two that are the other's as well.
+    /// Terms of one of the two that would also apply to the other.
     pub fn of(config: &Map<String, Value>, base: &Spec) -> Result<Tables, String> {
         let tables = base.table_names();
         let means = |module: &str| tables.iter().any(|table| !table.is_empty() && table.ends_with(module));
@@ -45,25 +45,25 @@ impl Tables {
         if ensured && !saves {
             return Err("`ensure_weight_tying` is true; adapters with it are read where `modules_to_save` has the embedding or the head".into());
         }
-        // Without the vocabulary's head the embedding is that of no other.
+        // Without a vocabulary head, the embedding is not tied.
         Ok(Tables { untied: saves && !ensured && base.tied && base.scores == 0 })
     }
 }
 
-/// The name of the head's tensor, and those of the embedding's.
+/// Name of the head's tensor, and possible names of the embedding's.
 pub(super) fn head_from(spec: &Spec) -> (String, [String; 2]) {
     let ([embed, head], short) = (spec.table_names(), spec.family.names.embed);
     (format!("{head}.weight"), [format!("{embed}.weight"), format!("{short}.weight")])
 }
 
-/// What files call a tensor, by PEFT's name of it: that itself, if the base has it.
+/// Name in files of a tensor with this PEFT name; unchanged if the base has it.
 pub(super) fn stored_as(name: &str, base: &BTreeSet<String>) -> String {
     let other =
         MODULES.iter().map(|[peft, file]| name.replace(peft, file)).find(|other| base.contains(other));
     other.filter(|_| !base.contains(name)).unwrap_or_else(|| name.to_string())
 }
 
-/// What PEFT calls a tensor of the base: one of a module with terms is under these.
+/// PEFT's name of a base tensor; a module with terms keeps its own under [`INSIDE`].
 pub(super) fn in_peft(adapter: &Adapter, name: &str) -> String {
     let name = match name.rsplit_once('.') {
         Some((module, end)) if adapter.modules.contains_key(module) => format!("{module}{INSIDE}{end}"),
@@ -72,8 +72,8 @@ pub(super) fn in_peft(adapter: &Adapter, name: &str) -> String {
     MODULES.iter().fold(name, |name, [peft, file]| name.replace(file, peft))
 }
 
-/// What PEFT says of the tensors of the base that are trained: biases, of all or of the modules with terms, or else all of modules. Those
-/// with terms it reads whatever it says, and refuses to be asked to save.
+/// Groups trained base tensors in PEFT's terms: biases, of all modules or of those with terms, otherwise whole
+/// modules. PEFT always reads those with terms and refuses them in `modules_to_save`.
 pub(super) fn also_trained(spec: &Spec, adapter: &Adapter, trained: BTreeSet<String>) -> AlsoTrained {
     let is_bias = |name: &&String| name.ends_with(".bias");
     let own: BTreeSet<&String> = trained.iter().filter(is_bias).collect();
@@ -98,7 +98,7 @@ pub(super) fn also_trained(spec: &Spec, adapter: &Adapter, trained: BTreeSet<Str
     also
 }
 
-/// The names of the embedding and the head of a model in which they are one, if it is trained and the head has no terms: PEFT needs both.
+/// Names of a tied embedding and head, if trained and the head has no terms: PEFT needs both.
 pub(super) fn head_too(spec: &Spec, adapter: &Adapter, also: &AlsoTrained) -> Option<[String; 2]> {
     let [embed, head] = spec.table_names();
     let one = spec.tied && spec.scores == 0 && !head.is_empty();
@@ -106,10 +106,10 @@ pub(super) fn head_too(spec: &Spec, adapter: &Adapter, also: &AlsoTrained) -> Op
 }
 
 impl Spec {
-    /// Whether a folder of the adapter can have the weights of the base that are trained with it.
+    /// Checks that a folder of the adapter can store the base weights trained with it.
     ///
     /// # Errors
-    /// The weight that PEFT would not find.
+    /// A weight that PEFT would not find.
     pub(crate) fn saves(&self, trained: &Trained) -> Result<(), String> {
         let low_rank = |adapter: &&Adapter| adapter.method.is_low_rank();
         let Some(adapter) = self

@@ -1,4 +1,4 @@
-//! A model with an adapter over weights that the model without it, and others with adapters of their own, have too.
+//! Models with adapters that share the weights of one base.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::pieces::Piece;
 use crate::spec::{Adapter, AdapterMethod, Quantized, Spec};
 use crate::weight::{AdapterParams, Kind, LinearParams, Module, NOWHERE, Parallel, Term};
 
-/// The model of `spec`, a base's with an adapter, over the base's weights, packed or not: nothing of these is copied but biases that the
-/// adapter has in place of the base's, and what the adapter adds is read from its folder. A rank that has a part of the base has the same
-/// part of the adapter.
+/// Returns the model of `spec`, the base's with an adapter, over the base's weights, packed or not. Only biases that
+/// the adapter replaces are copied; the adapter's weights are read from its folder. A rank with a part of the base
+/// has the same part of the adapter.
 ///
 /// # Errors
 /// Files that cannot be read; an adapter that changes weights of its base.
@@ -63,8 +63,8 @@ pub fn share_base(
     Ok((model, whole))
 }
 
-/// Whether an adapter has weights of its base that are not those of others, besides biases: the base's singular parts, or tensors in the
-/// place of its own.
+/// Returns whether an adapter changes base weights other than biases: with PiSSA, or with tensors that replace the
+/// base's. Such an adapter cannot share its base.
 pub fn changes_base(spec: &Spec, tensors: &PeftTensors) -> bool {
     let method = spec.adapter.as_deref().map(|adapter| adapter.method);
     let alone = || {
@@ -74,18 +74,18 @@ pub fn changes_base(spec: &Spec, tensors: &PeftTensors) -> bool {
     matches!(method, Some(AdapterMethod::Lora { singular: true, .. })) || !alone()
 }
 
-/// Biases that an adapter has in place of its base's (PEFT's `bias`).
+/// Biases of the base that an adapter replaces (PEFT's `bias`).
 fn biases(spec: &Spec, tensors: &PeftTensors) -> BTreeSet<String> {
     tensors.in_place_of_base(spec).into_iter().map(str::to_string).collect()
 }
 
-/// Whether some of a weight is one of these tensors.
+/// Returns whether any piece of a weight is one of these tensors.
 fn any_of(pieces: &[Piece], names: &BTreeSet<String>) -> bool {
     pieces.iter().any(|piece| names.contains(&piece.name))
 }
 
-/// Bytes of what an adapter adds to a base, of the part that the rank has, with what is kept of its lengths ([`Model::terms`]) and with
-/// biases of its own.
+/// Bytes that an adapter adds to a base, for the rank's part, including the factors kept for its magnitudes
+/// ([`Model::terms`]) and its own biases.
 pub fn shared_bytes(base: ModelView<'_>, (spec, tensors): (&Spec, &PeftTensors)) -> u64 {
     let own = biases(spec, tensors);
     let nowhere = Device::new(Arc::new(Meta::new(base.device.machine.profile().clone())), u64::MAX);
@@ -102,13 +102,13 @@ pub fn shared_bytes(base: ModelView<'_>, (spec, tensors): (&Spec, &PeftTensors))
     bytes
 }
 
-/// The model of `spec` over the base of another, which has an adapter of its own: nothing of the base is copied, wherever it is: in memory,
-/// on disk, or a part of it on each of several ranks. The adapter's weights are uninitialised and where the other's are, as is a head of
-/// scores, which each has for itself ([`load_scores`]), and nothing but the base is frozen yet. The rank has of both models the same
-/// layers, and the same part of each weight.
+/// Returns the model of `spec` over the base of another model with an adapter. Nothing of the base is copied, be it
+/// in memory, on disk or split among ranks. The adapter's weights and the score head, which each model has for itself
+/// ([`load_scores`]), are uninitialised and placed as the other's; only the base is frozen. The rank has the same
+/// layers and the same part of each weight of both models.
 ///
 /// # Panics
-/// If the models have other bases.
+/// If the models' bases differ.
 #[track_caller]
 pub fn share_untrained(
     ModelView { device, model: other, params }: ModelView<'_>,
@@ -118,23 +118,23 @@ pub fn share_untrained(
     over_base(ModelView { device, model: other, params }, (spec, other.quantized.as_ref()), own)
 }
 
-/// Fills the head of scores alone from a source, if the rank has it.
+/// Loads only the score head from a source, if the rank has it.
 ///
 /// # Errors
-/// As [`load_slots`].
+/// Those of [`load_slots`].
 pub fn load_scores(device: &Device, model: &Model, params: &Params, source: &dyn Source) -> Result<()> {
     load_slots(device, model, &model.slots(params, |weight| weight.is_scores()), source)
 }
 
-/// What a model over the values of a base has of its own.
+/// Weights that a model does not share with its base.
 struct Own {
-    /// A head of scores.
+    /// Whether the score head is its own.
     scores: bool,
-    /// Tensors of biases, which begin as the base's.
+    /// Bias tensors of its own, initialized from the base's.
     biases: BTreeSet<String>,
 }
 
-/// The model of `spec` over the values of a base, which another model may have an adapter of its own over.
+/// Returns the model of `spec` over a base's values; the base may be that of another model with an adapter.
 #[track_caller]
 fn over_base(
     ModelView { device, model: base, params }: ModelView<'_>,
@@ -157,7 +157,7 @@ fn over_base(
     (Model { own_biases: own.biases, ..model }, params)
 }
 
-/// A vector that is in memory, once more.
+/// Copies a vector that is in memory.
 fn copied(device: &Device, params: &Params, id: ParamId) -> Value {
     let from = params.tensor(id);
     let to = device.empty(from.rows(), from.cols(), from.dtype(), Category::Params);
@@ -166,14 +166,14 @@ fn copied(device: &Device, params: &Params, id: ParamId) -> Value {
 }
 
 impl Model {
-    /// What its adapter does at products of the base, by the base's weights, if that is all that the adapter does: low-rank terms of
-    /// projections, with lengths or not, factors, and biases of projections in place of the base's, of a model whose projections are read
-    /// by products alone. The ranks that have parts of a projection all have to ask.
+    /// The adapter's effect on the base's products, by base weight, or `None` if it has other effects. Covered are
+    /// low-rank terms of projections with or without magnitudes, factors, and replaced biases of projections, in
+    /// models that read projections only in products. A collective: all ranks that share a projection must call it.
     pub fn terms(&self, device: &Device, params: &Params) -> Option<Terms> {
         if !self.joins_products() {
             return None;
         }
-        // The number that each weight has in the base.
+        // Each weight's number in the base.
         let (mut numbers, mut adapters) = (Vec::new(), 0);
         self.visit(&mut |id, _, weight| {
             numbers.push(ParamId(id.0 - adapters));
@@ -212,7 +212,7 @@ impl Model {
         Some(terms)
     }
 
-    /// The parts of biases that are of its adapter, not of the base.
+    /// Slots of the biases that the adapter replaces.
     fn bias_slots(&self, params: &Params) -> Vec<Slot> {
         let mut slots = Vec::new();
         for (index, pieces) in self.pieces().into_iter().enumerate() {
@@ -226,14 +226,14 @@ impl Model {
         slots
     }
 
-    /// All that its adapter does happens at products: the same on all ranks.
+    /// Returns whether the adapter takes effect at products only; equal on all ranks.
     fn joins_products(&self) -> bool {
         let (mut all, mut used) = (0, 0);
         self.spec.walk(&mut |_, weight| {
             all += u32::from(weight.kind == Kind::Adapter);
             NOWHERE
         });
-        // Those of norms, routers and experts are not added by products.
+        // Biases of norms, routers and experts are not added by products.
         let mut biases = BTreeSet::new();
         self.see_projections(&mut |layer, p, projection| {
             if p.bias && p.kind == Kind::Linear {
@@ -253,8 +253,8 @@ impl Model {
     }
 }
 
-/// The weights of a whole model, in which those that are the lengths of an adapter ([`Adapter::fixed`](super::Adapter)) are what columns
-/// are multiplied with: made once, of weights that are packed or not and stay as they are.
+/// Replaces an adapter's magnitudes ([`Adapter::fixed`](super::Adapter)) with the factors by which columns are
+/// multiplied. Computed once for a whole model; the weights, packed or not, must stay unchanged afterwards.
 pub fn fix_lengths(device: &Device, model: &Model, params: Params) -> Params {
     if !model.spec.adapter.as_ref().is_some_and(|adapter| adapter.fixed) {
         return params;
@@ -275,7 +275,7 @@ pub fn fix_lengths(device: &Device, model: &Model, params: Params) -> Params {
 }
 
 impl Spec {
-    /// Tensors that an adapter may have in place of its base's where others share the base: vectors that are added, but at the head.
+    /// Tensors that an adapter may replace while sharing its base: added vectors, except the head's.
     fn own_biases(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         self.walk(&mut |layer, weight| {
@@ -288,7 +288,8 @@ impl Spec {
         names
     }
 
-    /// The same, whose adapter's lengths, if it has some, are to be made into factors once its weights are there ([`fix_lengths`]).
+    /// The same specification, with the adapter's magnitudes to be replaced by factors after loading
+    /// ([`fix_lengths`]).
     pub fn fixing_lengths(mut self) -> Spec {
         if let Some(adapter) = self.adapter.as_deref().filter(|adapter| adapter.has_lengths()) {
             self.adapter = Some(Adapter { fixed: true, ..adapter.clone() }.into());
@@ -296,7 +297,7 @@ impl Spec {
         self
     }
 
-    /// Elements of the adapter's weights.
+    /// Number of elements of the adapter's weights.
     pub fn adapter_elements(&self) -> u64 {
         let mut elements = 0;
         self.walk(&mut |_, weight| {

@@ -2,8 +2,9 @@
 
 use nalgebra::DMatrix;
 
-/// Takes the `rank` largest singular parts out of a matrix, row by row in `weight`, and gives them as A [rank, cols] and B [rows, rank]
-/// whose product times `scale` they are, with the roots of the singular values in both (PiSSA's start in PEFT).
+/// Subtracts the `rank` largest singular parts from the row-major `weight` and returns them as A [rank, cols] and B
+/// [rows, rank] whose product times `scale` they are, the roots of the singular values in both (PiSSA's start in
+/// PEFT).
 pub(super) fn largest(
     weight: &mut [f32],
     [rows, cols]: [usize; 2],

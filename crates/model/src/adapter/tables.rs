@@ -1,7 +1,7 @@
-//! Adapters of the embedding of tokens and of the head. Low-rank terms of an embedding look up a row of A by token (PEFT's
-//! `lora_embedding_A` and `lora_embedding_B`), trained rows stand in the place of the base's (PEFT's `trainable_token_indices`), and a
-//! head has the terms of any projection. Of a tied model the embedding's terms are the embedding's alone and the head's the head's, as in
-//! PEFT.
+//! Adapters of the token embedding and of the head. Low-rank terms of an embedding look up a row of A by token
+//! (PEFT's `lora_embedding_A` and `lora_embedding_B`), trained rows replace the base's (PEFT's
+//! `trainable_token_indices`), and a head has the terms of any projection. In a tied model the two keep separate
+//! terms, as in PEFT.
 
 use fathom_grad::{Ctx, HeadTerm, ParamId, Val};
 
@@ -15,11 +15,11 @@ pub struct EmbedTerm {
     pub a: ParamId,
     /// [d, rank].
     pub b: ParamId,
-    /// Multiplies both together.
+    /// Factor of their product.
     pub scale: f32,
 }
 
-/// What an adapter of the embedding has.
+/// Weights of an embedding's adapter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableParams {
     /// Low-rank terms.
@@ -29,7 +29,7 @@ pub struct TableParams {
 }
 
 impl Spec {
-    /// Its adapter is of the embedding of tokens.
+    /// Returns whether the adapter applies to the token embedding.
     pub fn adapts_embedding(&self) -> bool {
         let of = |adapter: &Adapter| {
             !adapter.tokens.is_empty() || adapter.modules.contains_key(&self.table_names()[0])
@@ -37,14 +37,14 @@ impl Spec {
         self.adapter.as_deref().is_some_and(of)
     }
 
-    /// What files call the embedding of tokens, and the head.
+    /// Names in files of the token embedding and the head.
     pub(super) fn table_names(&self) -> [String; 2] {
         let names = &self.family.names;
         [format!("{}{}", names.base, names.embed), names.head.to_string()]
     }
 }
 
-/// A weight of an adapter of a table.
+/// Declares a weight of an adapter of a table.
 fn weight(
     w: &mut Walk<'_>,
     (role, module, term): (&'static str, Module, Term),
@@ -59,7 +59,7 @@ fn weight(
     w.weight(WeightSpec { term, begins, decays: true, ..spec })
 }
 
-/// The low-rank terms of the head of a model's adapter, if it has them.
+/// Declares the low-rank terms of the head, if the adapter has them.
 pub(crate) fn head_term(w: &mut Walk<'_>, s: &Spec) -> Option<HeadTerm> {
     let adapter = s.adapter.as_deref()?;
     let size = *adapter.modules.get(&s.table_names()[1])?;
@@ -70,13 +70,13 @@ pub(crate) fn head_term(w: &mut Walk<'_>, s: &Spec) -> Option<HeadTerm> {
 }
 
 impl TableParams {
-    /// Those of a model's adapter.
+    /// Declares those of the model's adapter.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec) -> TableParams {
         let Some(adapter) = s.adapter.as_deref() else { return TableParams::default() };
         let at = |term| ("embed", Module::Input, term);
         let cut = Cut::Whole(Seen::Rows);
         let term = adapter.modules.get(&s.table_names()[0]).map(|size| {
-            // As PEFT begins them: A with zeros.
+            // PEFT's initialization: A is zero.
             let a = weight(w, at(Term::EmbedA), [s.vocab, size.rank], cut, Begins::Zeros);
             let b = weight(w, at(Term::EmbedB), [s.hidden, size.rank], cut, Begins::Standard);
             EmbedTerm { a, b, scale: adapter.scale(*size) }
@@ -87,7 +87,7 @@ impl TableParams {
         TableParams { term, rows }
     }
 
-    /// `x_td`, the embeddings of tokens times `factor`, with what the adapter makes of them.
+    /// Applies the adapter to `x_td`, the tokens' embeddings times `factor`.
     pub(crate) fn forward(&self, cx: &mut Ctx<'_>, x_td: Val, factor: f32) -> Val {
         let mut x_td = x_td;
         if let Some(EmbedTerm { a, b, scale }) = self.term {

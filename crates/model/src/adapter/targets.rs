@@ -1,4 +1,4 @@
-//! Which projections an adapter is of: PEFT's `target_modules`.
+//! Selection of an adapter's projections: PEFT's `target_modules`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use super::experts::{ExpertPart, STACKED};
 use crate::spec::{Adapter, AdapterMethod, Spec};
 use crate::weight::{Kind, Module, Parallel, Projection};
 
-/// Which projections, in words.
+/// A selection of projections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Targets {
-    /// Those whose names end with one of these, whole parts of names.
+    /// Projections whose names end with one of these, in whole components.
     Ends(Vec<String>),
-    /// Those whose whole names match a regular expression.
+    /// Projections whose full names match a regular expression.
     Matching(String),
     /// Every projection of the blocks, without experts.
     AllLinear,
 }
 
-/// What a target is.
+/// Kind of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kinds {
     /// A projection of a block.
@@ -36,24 +36,24 @@ enum Kinds {
     Stacked,
 }
 
-/// A projection that an adapter can be of.
+/// A projection to which an adapter can apply.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     out: usize,
     inner: usize,
     kind: Kinds,
-    /// It is one of several in a weight.
+    /// Whether its weight fuses several projections.
     fused: bool,
-    /// The weight: its layer and its part in the block.
+    /// Its weight: layer and role in the block.
     at: (usize, &'static str),
-    /// It is the end of an MLP.
+    /// Whether it closes an MLP.
     way_out: bool,
 }
 
 impl Targets {
     fn check(&self, name: &str, kind: Kinds, regex: Option<&Regex>) -> bool {
         match self {
-            // The end of a stacked tensor's name is that of an MLP's, too.
+            // A stacked tensor's name ends like that of an MLP.
             Targets::Ends(ends) => ends
                 .iter()
                 .any(|end| ends_with(name, end) && (kind != Kinds::Stacked || end.contains("experts."))),
@@ -63,7 +63,7 @@ impl Targets {
     }
 }
 
-/// The ends of names that mean these projections and no others; whole names where an end means others too.
+/// Endings that select exactly `chosen`; full names where an ending would select others too.
 pub(super) fn ends(all: &BTreeSet<String>, chosen: &BTreeSet<String>) -> Vec<String> {
     let end = |name: &String| last(name).to_string();
     let spoilt: BTreeSet<String> = all.difference(chosen).map(end).collect();
@@ -72,14 +72,14 @@ pub(super) fn ends(all: &BTreeSet<String>, chosen: &BTreeSet<String>) -> Vec<Str
 }
 
 impl Spec {
-    /// The names of what can have an adapter: projections of blocks and of experts, the embedding and the head. Without those of stacked
-    /// experts, which are tensors and no modules.
+    /// Names of modules that can have an adapter: projections of blocks and of experts, the embedding and the head.
+    /// Stacked experts are tensors, not modules, and are not included.
     pub fn adaptable(&self) -> BTreeSet<String> {
         let modules = self.projections().into_iter().filter(|(_, sizes)| sizes.kind != Kinds::Stacked);
         modules.map(|(name, _)| name).collect()
     }
 
-    /// The tensors of stacked experts among the modules of an adapter, by name.
+    /// Names of stacked expert tensors among an adapter's modules.
     pub(super) fn stacked(&self, adapter: &Adapter) -> BTreeSet<String> {
         let stacked = |name: &String| STACKED.iter().any(|end| ends_with(name, end));
         adapter.modules.keys().filter(|name| stacked(name)).cloned().collect()
@@ -125,10 +125,10 @@ impl Spec {
         all
     }
 
-    /// The projections that targets mean, by name.
+    /// Names of the projections that `targets` selects.
     ///
     /// # Errors
-    /// Names that no projection has, with some that one has.
+    /// Names without a projection; the message gives an existing one.
     pub fn targeted(&self, targets: &Targets) -> Result<BTreeSet<String>, String> {
         let all = self.projections();
         let regex = match targets {
@@ -139,7 +139,7 @@ impl Spec {
         };
         let found = all.iter().filter(|(name, sizes)| targets.check(name, sizes.kind, regex.as_ref()));
         let mut found: BTreeSet<String> = found.map(|(name, _)| name.clone()).collect();
-        // Experts that are modules of their own are not meant once more as a stack.
+        // Experts that are separate modules are not selected again as a stack.
         if found.iter().any(|name| matches!(all[name].kind, Kinds::Expert(_))) {
             found.retain(|name| all[name].kind != Kinds::Stacked);
         }
@@ -162,14 +162,14 @@ impl Spec {
         }
     }
 
-    /// Those of some projections that are of blocks, and neither of experts nor the embedding nor the head.
+    /// The subset in blocks, without experts, the embedding and the head.
     pub fn of_blocks(&self, of: &BTreeSet<String>) -> BTreeSet<String> {
         let all = self.projections();
         let block = |name: &&String| all.get(*name).is_some_and(|sizes| sizes.kind == Kinds::Block);
         of.iter().filter(block).cloned().collect()
     }
 
-    /// Those of some projections that are ways out of MLPs: IA3's factors are of their input.
+    /// The subset that closes MLPs; IA3's factors scale their input.
     pub fn ways_out(&self, of: &BTreeSet<String>) -> BTreeSet<String> {
         let all = self.projections();
         of.iter().filter(|name| all.get(*name).is_some_and(|sizes| sizes.way_out)).cloned().collect()
@@ -178,9 +178,9 @@ impl Spec {
     /// This specification with an adapter.
     ///
     /// # Errors
-    /// A rank of none, or of singular parts (PiSSA) one that is larger than a projection; different ranks of projections that are one weight here, where that cannot be; factors of
-    /// an input that is several projections'; names that no projection has; some experts of a layer; what an embedding, a head or experts
-    /// cannot have; virtual tokens that the model cannot have.
+    /// A rank of 0, or with PiSSA one larger than a projection; different ranks within one weight where unsupported;
+    /// factors of an input shared by several projections; unknown names; only some experts of a layer; settings that
+    /// an embedding, a head or experts do not support; virtual tokens that the model cannot have.
     pub fn with_adapter(mut self, adapter: Adapter) -> Result<Spec, String> {
         let all = self.projections();
         let mut ranks: BTreeMap<(usize, &'static str), (usize, &String)> = BTreeMap::new();
@@ -200,7 +200,7 @@ impl Spec {
                 continue;
             }
             let singular = matches!(adapter.method, AdapterMethod::Lora { singular: true, .. });
-            // A matrix has no more singular parts than its smaller side; other terms may have a rank beyond it.
+            // A matrix has no more singular parts than its smaller side; other terms may have a larger rank.
             if size.rank == 0 || (singular && size.rank > out.min(inner)) {
                 let rank = size.rank;
                 return Err(format!("a rank of {rank} does not go with {name}, which is [{out}, {inner}]"));
@@ -226,11 +226,11 @@ impl Spec {
         Ok(self)
     }
 
-    /// Refuses low-rank terms of a rank beyond the smaller side of a projection, which hold nothing more: a file may have them, who asks for
-    /// a rank does not mean them.
+    /// Refuses low-rank terms of a rank above the smaller side of a projection, which add no capacity: files may have
+    /// them, but a user who asks for one is mistaken.
     ///
     /// # Errors
-    /// In words, the first such projection.
+    /// The first such projection.
     pub fn check_ranks(&self, adapter: &Adapter) -> Result<(), String> {
         let all = self.projections();
         let terms = matches!(adapter.method, AdapterMethod::Lora { .. });
@@ -244,7 +244,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether all experts of a layer have the same.
+    /// Checks that all experts of a layer have equal adapters.
     fn check_experts(&self, adapter: &Adapter, all: &BTreeMap<String, Sizes>) -> Result<(), String> {
         let mut each: BTreeMap<(usize, &'static str), [usize; 2]> = BTreeMap::new();
         let mut stacked = BTreeSet::new();
@@ -274,7 +274,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether rows of the embedding can be trained.
+    /// Checks that the rows of these tokens can be trained.
     fn check_tokens(&self, adapter: &Adapter) -> Result<(), String> {
         let tokens = &adapter.tokens;
         if tokens.is_empty() {
@@ -299,10 +299,10 @@ impl Spec {
         refused.iter().find(|(refused, _)| *refused).map_or(Ok(()), |(_, why)| Err((*why).into()))
     }
 
-    /// Whether the adapter can become a part of the model's weights.
+    /// Checks that the adapter can be merged into the model's weights.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it cannot.
     pub fn merges(&self) -> Result<(), String> {
         let Some(adapter) = self.adapter.as_deref() else { return Ok(()) };
         if !matches!(adapter.method, AdapterMethod::Lora { .. } | AdapterMethod::Factors) {
@@ -319,13 +319,13 @@ impl Spec {
         Ok(())
     }
 
-    /// This specification without its adapter.
+    /// Returns the specification without its adapter.
     pub fn without_adapter(&self) -> Spec {
         Spec { adapter: None, ..self.clone() }
     }
 }
 
-/// Refuses what an embedding, a head and experts cannot have.
+/// Refuses settings that an embedding, a head and experts do not support.
 fn check_outside(adapter: &Adapter, name: &str, kind: Kinds) -> Result<(), String> {
     let AdapterMethod::Lora { lengths, singular, .. } = adapter.method else {
         return Err(format!("{name} has low-rank terms or none"));
@@ -334,7 +334,7 @@ fn check_outside(adapter: &Adapter, name: &str, kind: Kinds) -> Result<(), Strin
         (lengths, "lengths of rows (DoRA)"),
         (singular, "terms that begin as singular parts (PiSSA)"),
         (adapter.biases, "biases of terms"),
-        // An embedding's terms drop nothing in PEFT either.
+        // PEFT applies no dropout to an embedding's terms either.
         (adapter.dropout > 0.0 && kind != Kinds::Embedding, "dropout"),
     ];
     match what.iter().find(|(asked, _)| *asked) {
@@ -343,7 +343,7 @@ fn check_outside(adapter: &Adapter, name: &str, kind: Kinds) -> Result<(), Strin
     }
 }
 
-/// The last part of a name.
+/// The last component of a name.
 pub(super) fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

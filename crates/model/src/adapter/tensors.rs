@@ -1,4 +1,4 @@
-//! The tensors of an adapter's folder under the names that a model has for them, alone and over its base's.
+//! Tensors of an adapter's folder under the model's names, alone and over the base's.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,28 +11,28 @@ use crate::error::{Error, Result};
 use crate::files::{Area, Quantised, SafeTensors, Source, Stream};
 use crate::spec::Spec;
 
-/// An adapter's tensors under the names that a model has for them.
+/// An adapter's tensors under the model's names.
 pub struct PeftTensors {
     pub(super) tensors: SafeTensors,
     pub(super) alone: bool,
     pub(super) path: PathBuf,
-    /// By the model's name: the file's, and the shape that the model has.
+    /// By the model's name: the name in the file, and the model's shape.
     pub(super) names: BTreeMap<String, (String, Vec<usize>)>,
-    /// By the model's name: the columns of the file's tensor that it is, where it is not all of it.
+    /// By the model's name: columns of the file's tensor, where it is only a part of that.
     pub(super) columns: BTreeMap<String, Range<usize>>,
-    /// By the model's name: how its elements lie in the file, where that is otherwise.
+    /// By the model's name: layout in the file, where it differs.
     pub(super) turned: BTreeMap<String, Turn>,
-    /// The head, and what the table is called that it is in the base, where it is the embedding there and not with the adapter.
+    /// Name of an untied head, and the names under which its base has the shared table.
     pub(super) head_from: Option<(String, [String; 2])>,
 }
 
 impl PeftTensors {
-    /// None of them is in the place of one of the base's.
+    /// Returns whether none of them replaces a tensor of the base.
     pub fn is_adapter_alone(&self) -> bool {
         self.alone
     }
 
-    /// Names of those that are in the place of one of the base's.
+    /// Names of those that replace tensors of the base.
     pub(super) fn in_place_of_base(&self, spec: &Spec) -> Vec<&str> {
         let added = spec.adapter_tensors();
         self.names.keys().filter(|name| !added.contains_key(*name)).map(String::as_str).collect()
@@ -71,16 +71,16 @@ impl Source for PeftTensors {
     }
 }
 
-/// Reads under the model's names.
+/// Reads tensors under the model's names.
 struct Renamed<'a> {
     of: &'a PeftTensors,
     stream: Box<dyn Stream + 'a>,
-    /// The last tensor that lies otherwise in the file, as the model has it.
+    /// The last rearranged tensor, in the model's layout.
     last: Option<(String, Vec<u8>)>,
 }
 
 impl Renamed<'_> {
-    /// All bytes of a tensor that lies otherwise in the file, as the model has it.
+    /// All bytes of a tensor with another layout in the file, in the model's layout.
     fn turned(&mut self, name: &str, turn: Turn) -> Result<&[u8]> {
         if self.last.as_ref().is_none_or(|(last, _)| last != name) {
             let Some((stored, shape)) = self.of.names.get(name) else {
@@ -113,7 +113,7 @@ impl Stream for Renamed<'_> {
         let (Some(columns), [_, all]) = (self.of.columns.get(name), shape) else {
             return self.stream.read(stored, start, out);
         };
-        // Bytes of a matrix that lie in runs, one in each row of a wider one.
+        // The matrix's bytes are runs, one in each row of a wider matrix.
         let bytes = self.of.dtype(name).map_or(0, |dtype| dtype.bytes()) as u64;
         let [width, all, first] = [columns.len(), *all, columns.start].map(|columns| columns as u64 * bytes);
         let mut done = 0;
@@ -140,7 +140,7 @@ impl Stream for Renamed<'_> {
     }
 }
 
-/// An adapter's tensors, and of a base those that are not among them.
+/// An adapter's tensors over those of its base.
 pub(super) struct Over<'a> {
     pub own: &'a PeftTensors,
     pub base: &'a dyn Source,
@@ -151,7 +151,7 @@ impl Over<'_> {
         if self.own.names.contains_key(name) { self.own } else { self.base }
     }
 
-    /// What a tensor is called where it is: a head that is the embedding of the base is called as that.
+    /// Name of a tensor in its source; a tied head has the name of the embedding.
     fn called<'n>(&'n self, name: &'n str) -> &'n str {
         match &self.own.head_from {
             Some((head, tables)) if head == name && !self.own.names.contains_key(name) => {
@@ -204,7 +204,7 @@ impl Source for Over<'_> {
     }
 }
 
-/// Reads both.
+/// Reads from both sources.
 struct Both<'a> {
     of: &'a Over<'a>,
     own: Box<dyn Stream + 'a>,

@@ -1,5 +1,5 @@
-//! Tensors that lie otherwise in an adapter's file than in a model: terms of stacked experts, which files have as one matrix each, and terms
-//! of a lower rank than others of the same weight, which are filled up with zeros.
+//! Tensors whose layout in an adapter's file differs from the model's: terms of stacked experts, one matrix each in
+//! files, and terms of a lower rank than others of the same weight, padded with zeros in the model.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::names::BEFORE;
 use crate::spec::{Adapter, Size, Spec};
 use crate::weight::{Projection, Term};
 
-/// How the elements of a model's tensor lie in a file's.
+/// Layout of a model's tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// Terms of stacked experts, `width` columns of A or of the result.
@@ -17,9 +17,9 @@ pub(super) enum Turn {
         experts: usize,
         rank: usize,
         width: usize,
-        /// In the model [experts x width, rank], not [experts x rank, width].
+        /// Whether the model has [experts x width, rank] rather than [experts x rank, width].
         of_b: bool,
-        /// In the file [width, rank x experts], not [experts x rank, width].
+        /// Whether the file has [width, rank x experts] rather than [experts x rank, width].
         columns: bool,
     },
     /// The first rows and columns of a model's matrix of `wide` columns are the file's [rows, cols].
@@ -27,7 +27,7 @@ pub(super) enum Turn {
 }
 
 impl Turn {
-    /// Where an element of the model's tensor is in the file's; `None` for a zero that fills up.
+    /// Index in the file of an element of the model's tensor; `None` for padding.
     pub fn place(self, at: usize) -> Option<usize> {
         match self {
             Turn::Stacked { experts, rank, width, of_b, columns } => {
@@ -57,11 +57,11 @@ impl Turn {
     }
 }
 
-/// What a file calls a tensor, and how it lies there.
+/// Name and layout of a tensor in a file.
 pub(super) type Turned = BTreeMap<String, (String, Turn)>;
 
 impl Spec {
-    /// By a model's name of a tensor of its adapter, those that lie otherwise in files.
+    /// Adapter tensors with another layout in files, by the model's name.
     pub(super) fn turned(&self) -> Turned {
         let Some(adapter) = self.adapter.as_deref() else { return Turned::new() };
         let mut all = self.filled_up(adapter);
@@ -76,11 +76,11 @@ impl Spec {
             };
             let Size { rank, .. } = adapter.modules[&name];
             let both = STACKED.iter().all(|end| adapter.modules.contains_key(&format!("{at}{end}")));
-            // PEFT wraps one parameter after the other: the first is inside.
+            // PEFT wraps one parameter after the other, so the first is the inner one.
             let inside = if both && which == 0 { ".base_layer" } else { "" };
             let [inner, out] = if which == 0 { [self.hidden, 2 * m.ffn] } else { [m.ffn, self.hidden] };
             for (term, width, of_b) in [(Term::LoraA, inner, false), (Term::LoraB, out, true)] {
-                // Swapped, the file's A is of the output.
+                // If swapped, the file's A applies to the output.
                 let file = if of_b == adapter.swapped { Term::LoraA } else { Term::LoraB };
                 let columns = file == Term::LoraB;
                 let turn = Turn::Stacked { experts: m.experts, rank, width, of_b, columns };
@@ -91,7 +91,7 @@ impl Spec {
         all
     }
 
-    /// Terms of projections that are one weight with others of a higher rank.
+    /// Terms of projections fused with others of a higher rank.
     fn filled_up(&self, adapter: &Adapter) -> Turned {
         let (mut all, names) = (Turned::new(), &self.family.names);
         self.walk_projections(&mut |layer, p: &Projection<'_>, _| {
@@ -120,7 +120,7 @@ impl Spec {
 mod tests {
     use super::*;
 
-    /// PEFT's own words: `weight_A.reshape(experts, rank, in)`, `weight_B.reshape(out, rank, experts)`.
+    /// PEFT's definition: `weight_A.reshape(experts, rank, in)`, `weight_B.reshape(out, rank, experts)`.
     #[test]
     fn elements_are_where_peft_has_them() {
         let (experts, rank, width) = (3, 2, 5);

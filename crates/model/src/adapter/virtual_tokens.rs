@@ -1,4 +1,4 @@
-//! Virtual tokens of a model: ids that stand for them, and their embeddings as files have them.
+//! A model's virtual tokens: their ids, and their embeddings in files.
 
 use std::borrow::Cow;
 
@@ -12,13 +12,14 @@ use crate::spec::{Adapter, AdapterMethod};
 use crate::weight::{LinearParams, PrefixEncoder};
 
 impl Model {
-    /// Which tokens are text, for [`Batch::text`], where the model needs it.
+    /// Mask of text tokens for [`Batch::text`], where the model needs it.
     pub fn text(&self, device: &Device, ids: &[i32]) -> Option<Tensor> {
         let replaces = |adapter: &Adapter| matches!(adapter.method, AdapterMethod::Prefix { .. });
         self.spec.adapter.as_deref().filter(|adapter| replaces(adapter)).map(|_| Batch::text_of(device, ids))
     }
 
-    /// PEFT's `prompt_embeddings` of a whole model: embeddings [n, d], or of each layer its keys and values in turn, [n, 2 layers k].
+    /// PEFT's `prompt_embeddings` of a whole model: embeddings [n, d], or each layer's keys and values in turn, [n, 2
+    /// layers k].
     pub(super) fn prompt_embeddings(
         &self,
         device: &Device,
@@ -62,7 +63,7 @@ impl Model {
     }
 }
 
-/// `x W^T + b`, summed in f64; without a bias none is added.
+/// `x W^T + b`, summed in f64; `bias` may be empty.
 fn product(x: &[f32], (weight, bias): (&[f32], &[f32]), inner: usize) -> Vec<f32> {
     let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
     let row = |x: &[f32]| {
@@ -74,7 +75,7 @@ fn product(x: &[f32], (weight, bias): (&[f32], &[f32]), inner: usize) -> Vec<f32
 }
 
 impl Adapter {
-    /// Ids as the embedding of a model with this adapter looks them up: tokens with trained rows are those rows.
+    /// Ids for the embedding lookup of a model with this adapter: tokens with trained rows map to those rows.
     fn looked_up<'a>(&self, ids: &'a [i32]) -> Cow<'a, [i32]> {
         if self.tokens.is_empty() {
             return ids.into();
@@ -85,7 +86,7 @@ impl Adapter {
 }
 
 impl Model {
-    /// Ids as the embedding looks them up.
+    /// Ids for the embedding lookup.
     pub fn looked_up<'a>(&self, ids: &'a [i32]) -> Cow<'a, [i32]> {
         self.spec.adapter.as_deref().map_or(ids.into(), |adapter| adapter.looked_up(ids))
     }

@@ -1,13 +1,13 @@
-//! Weights that an adapter has besides those of projections.
+//! Weights that an adapter has apart from those of projections.
 
 use fathom_grad::ParamId;
 
 use crate::weight::{Begins, Cut, InFiles, Kind, LinearParams, Module, Seen, Term, Walk, WeightSpec};
 
-/// What a linear layer is called here, and its weight and its bias in files; without a name of the bias there is none.
+/// A linear layer's role, and the names of its weight and bias in files; an empty name means no bias.
 pub(super) type Named = [&'static str; 3];
 
-/// A weight that ranks have all of.
+/// Declares a weight that every rank has whole.
 pub(super) fn weight(
     w: &mut Walk<'_>,
     (role, module): (&'static str, Module),
@@ -21,7 +21,7 @@ pub(super) fn weight(
     w.weight(WeightSpec { term, begins, decays: term != Term::Bias, ..spec })
 }
 
-/// A linear layer [out, inner] of an encoder; PyTorch's begin within their `inner`.
+/// Declares a linear layer [out, inner] of an encoder; PyTorch initializes them within a bound of `inner`.
 pub(super) fn linear(
     w: &mut Walk<'_>,
     ([role, name, bias], at): (Named, Module),

@@ -1,15 +1,15 @@
-//! Families of encoders: names of their weights.
+//! Encoder families: the names of their weights.
 
 use super::read;
 use crate::spec::Family;
 use crate::weight::{EncoderNames, Names, Qkv, Up};
 
-/// Weights that published folders have besides: heads of the training before, and BERT's pooler, which a model without a head of classes
-/// does not use.
+/// Unused weights in published folders: pretraining heads, and BERT's pooler, which a model without a classification
+/// head does not use.
 const LEFT_OVER: &[&str] =
     &["cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "pooler.", "bert.pooler."];
 
-/// The name of a weight, of norms as newer folders call theirs: BERT's first folders have TensorFlow's.
+/// Maps TensorFlow's names of norm weights in early BERT folders to the current ones.
 pub(super) fn of_norms(name: &str) -> String {
     name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 }
@@ -38,7 +38,7 @@ const BERT_NAMES: Names = Names {
     ..Names::LLAMA
 };
 
-/// The same, with another name of the projection before the head.
+/// The same, with another name for the projection before the head.
 const fn pooled(pool: &'static str) -> Option<EncoderNames> {
     match BERT_NAMES.encoder {
         Some(names) => Some(EncoderNames { pool, ..names }),
@@ -50,7 +50,7 @@ const ROBERTA_NAMES: Names = Names {
     base: "roberta.",
     head: "classifier.out_proj",
     encoder: pooled("classifier.dense"),
-    // A folder may have BERT's pooler and not use it.
+    // A folder may contain BERT's pooler without using it.
     ignored_starts: &[
         "cls.",
         "lm_head.",
@@ -70,7 +70,7 @@ const DEBERTA_NAMES: Names = Names {
     ..BERT_NAMES
 };
 
-/// What folders of NVIDIA's classifiers have around a base model.
+/// Unused weights around the base model in folders of NVIDIA's classifiers.
 const CUSTOM_STARTS: &[&str] = &["cls.", "lm_predictions.", "mask_predictions.", "model.pooler.dense."];
 
 const fn family(model_type: &'static str, architecture: &'static str, names: Names) -> Family {
@@ -81,12 +81,12 @@ const fn family(model_type: &'static str, architecture: &'static str, names: Nam
 pub(super) static BERT: Family = family("bert", "BertForSequenceClassification", BERT_NAMES);
 /// RoBERTa.
 pub(super) static ROBERTA: Family = family("roberta", "RobertaForSequenceClassification", ROBERTA_NAMES);
-/// RoBERTa in many languages.
+/// Multilingual RoBERTa.
 pub(super) static XLM: Family = family("xlm-roberta", "XLMRobertaForSequenceClassification", ROBERTA_NAMES);
 /// DeBERTa v2 and v3.
 pub(super) static DEBERTA: Family = family("deberta-v2", "DebertaV2ForSequenceClassification", DEBERTA_NAMES);
 
-/// All of them.
+/// All encoder families.
 pub(super) static ENCODERS: [&Family; 4] = [&BERT, &DEBERTA, &ROBERTA, &XLM];
 
 /// A base model with NVIDIA's head.

@@ -1,8 +1,9 @@
-//! Encoders, bare or with a classification head, from Hugging Face folders: BERT (Devlin et al., arXiv 1810.04805), RoBERTa and
-//! XLM-RoBERTa, DeBERTa v2 and v3 (He et al., arXiv 2006.03654 and 2111.09543). They are models of the same block as all others;
-//! what is theirs alone is what comes before the first block, distances in the scores of attention, and the head.
+//! Encoders, bare or with a classification head, from Hugging Face folders: BERT (Devlin et al., arXiv 1810.04805),
+//! RoBERTa and XLM-RoBERTa, DeBERTa v2 and v3 (He et al., arXiv 2006.03654 and 2111.09543). They use the same block
+//! as all other models; specific to them are the input before the first block, relative distances in attention
+//! scores, and the head.
 //!
-//! A text's result does not depend on what runs with it.
+//! A text's result does not depend on other texts in the batch.
 
 mod families;
 mod read;
@@ -32,14 +33,14 @@ use crate::model::Model;
 
 /// An encoder with its weights.
 pub struct Encoder {
-    /// The architecture, and what its classes are.
+    /// The architecture and its labels.
     pub spec: EncoderSpec,
-    /// The blocks with their weights.
+    /// The model with its weights.
     pub loaded: LoadedModel,
 }
 
 impl Encoder {
-    /// Reads a folder's configuration and weights, which become `dtype`. On a device without data they are planned alone.
+    /// Reads a folder's configuration and weights, converting to `dtype`. On a device without data, only plans them.
     ///
     /// # Errors
     /// A configuration that is not an encoder's or not supported, naming the key; a tensor that is missing, left over or of
@@ -55,8 +56,8 @@ impl Encoder {
         Ok(Encoder { spec, loaded: LoadedModel { device: device.clone(), model, params } })
     }
 
-    /// Texts as documents of one packed stream that do not see each other, with the rows of each. The second of a pair has the second
-    /// token type, where the encoder has two.
+    /// Packs texts as separate documents into one stream, and returns the rows of each. The second text of a pair has
+    /// the second token type, if the encoder has two.
     ///
     /// # Panics
     /// If a text has no tokens, or more than the encoder has positions for.
@@ -85,11 +86,11 @@ impl Encoder {
         (batch, docs)
     }
 
-    /// The hidden states [tokens, hidden] behind the last block of each text, f32, token after token.
+    /// Hidden states [tokens, hidden] after the last block, f32, row-major, per text.
     ///
     /// # Panics
-    /// As [`Encoder::batch`], and if the encoder has a head, which reads other ones; on a device without data it plans, and there are
-    /// none.
+    /// Those of [`Encoder::batch`], and if the encoder has a head, which reads other states. A device without data
+    /// returns none.
     #[track_caller]
     pub fn hidden(&self, texts: &[TextIds]) -> Vec<Vec<f32>> {
         assert!(self.spec.labels.is_empty(), "encoder: hidden states of one with a head");
@@ -101,10 +102,10 @@ impl Encoder {
             .collect()
     }
 
-    /// The logits of each text's labels: the head, on its first token.
+    /// Logits of each text's labels, from the head on its first token.
     ///
     /// # Panics
-    /// As [`Encoder::batch`], and if the encoder has no head.
+    /// Those of [`Encoder::batch`], and if the encoder has no head.
     #[track_caller]
     pub fn logits(&self, texts: &[TextIds]) -> Vec<Vec<f32>> {
         assert!(!self.spec.labels.is_empty(), "encoder: logits without a head of classes");

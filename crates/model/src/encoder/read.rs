@@ -1,4 +1,4 @@
-//! The blocks of an encoder's configuration.
+//! Reads the architecture from an encoder's configuration.
 
 use fathom_grad::Distances;
 use fathom_tensor::{Activation, NormKind};
@@ -21,7 +21,7 @@ pub(super) fn blocks(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     Ok(spec)
 }
 
-/// What all of them have.
+/// Keys common to all encoders.
 fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     c.only("is_decoder", "false")?;
     c.only("position_embedding_type", "\"absolute\"")?;
@@ -130,7 +130,7 @@ fn deberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     Ok(())
 }
 
-/// `pos_att_type`: a list, or names with bars between.
+/// `pos_att_type`: a list, or names separated by `|`.
 fn terms(c: &Config<'_>) -> Result<Vec<String>> {
     let terms: Vec<String> = match c.raw("pos_att_type") {
         None | Some(Value::Null) => Vec::new(),

@@ -1,5 +1,5 @@
-//! How a model's hidden states become one vector of a text, as Sentence-Transformers' folders say it (`modules.json`; Reimers and
-//! Gurevych 2019, arXiv 1908.10084): pooling over tokens, then layers of the pooled vector.
+//! Sentence embeddings from hidden states, configured by a Sentence-Transformers folder (`modules.json`; Reimers and
+//! Gurevych 2019, arXiv 1908.10084): pooling over tokens, then layers on the pooled vector.
 
 use std::path::{Path, PathBuf};
 
@@ -9,34 +9,34 @@ use crate::error::{Error, Result};
 use crate::files::json::read_object;
 use crate::files::{SafeTensors, Source, read_f32};
 
-/// From hidden states to a vector of length 1.
+/// Steps from hidden states to a vector of length 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sentence {
-    /// Tokens of a text that its authors' code reads, if it says so.
+    /// Most tokens of a text that the original code reads, if given.
     pub max_tokens: Option<usize>,
-    /// Texts are read in lower case.
+    /// Whether texts are lowercased.
     pub lower: bool,
-    /// Stands before every text; mostly empty.
+    /// Prefix of every text; mostly empty.
     pub prompt: String,
     pools: Vec<Pool>,
     after: Vec<After>,
 }
 
-/// How rows of hidden states become one; several stand behind each other.
+/// Pooling of hidden states to one row; several modes are concatenated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pool {
-    /// The first token's.
+    /// The first token's row.
     Cls,
     Max,
     Mean,
-    /// The sum over the root of how many.
+    /// The sum divided by the square root of the token count.
     MeanSqrt,
-    /// A token weighs as much as its place, from 1 on.
+    /// Weighted by position, from 1 on.
     Weighted,
     Last,
 }
 
-/// The keys of older files, and names in newer ones.
+/// Keys in older files, names in newer ones.
 const POOLS: [(&str, &str, Pool); 6] = [
     ("pooling_mode_cls_token", "cls", Pool::Cls),
     ("pooling_mode_max_tokens", "max", Pool::Max),
@@ -46,17 +46,17 @@ const POOLS: [(&str, &str, Pool); 6] = [
     ("pooling_mode_lasttoken", "lasttoken", Pool::Last),
 ];
 
-/// What comes after pooling.
+/// A step after pooling.
 #[derive(Clone, Debug, PartialEq)]
 enum After {
     /// `act(W x + b)`: [out, in], [out].
     Dense { weight: Vec<f32>, bias: Vec<f32>, tanh: bool },
-    /// To length 1.
+    /// Scales to length 1.
     Normalise,
 }
 
 impl Default for Sentence {
-    /// The mean over a text's tokens, which Sentence-Transformers takes of folders that say nothing.
+    /// The mean over a text's tokens, Sentence-Transformers' default for folders without modules.
     fn default() -> Sentence {
         let (pools, after) = (vec![Pool::Mean], Vec::new());
         Sentence { max_tokens: None, lower: false, prompt: String::new(), pools, after }
@@ -64,10 +64,11 @@ impl Default for Sentence {
 }
 
 impl Sentence {
-    /// What a folder says of hidden states of so many numbers; none of a folder (or a GGUF file) without `modules.json`.
+    /// Reads a folder's setting for hidden states of `hidden` numbers; `None` for a folder (or a GGUF file) without
+    /// `modules.json`.
     ///
     /// # Errors
-    /// A module or a value that is not supported, or a layer of another size, by file and key.
+    /// An unsupported module or value, or a layer of another size, by file and key.
     pub fn open(folder: &Path, hidden: usize) -> Result<Option<Sentence>> {
         let file = folder.join("modules.json");
         if !file.is_file() {
@@ -114,7 +115,7 @@ impl Sentence {
         Ok(Some(found))
     }
 
-    /// Reads `sentence_bert_config.json`; newer folders have the most tokens in `tokenizer_config.json` alone.
+    /// Reads `sentence_bert_config.json`; in newer folders only `tokenizer_config.json` has the token limit.
     fn transformer(&mut self, folder: &Path) -> Result<()> {
         let file = folder.join("sentence_bert_config.json");
         let map = if file.is_file() { read_object(&file)? } else { Map::new() };
@@ -124,10 +125,10 @@ impl Sentence {
         Ok(())
     }
 
-    /// Tokens that the tokenizer's configuration says are read.
+    /// Token limit in the tokenizer's configuration.
     ///
     /// # Errors
-    /// A file that is no JSON.
+    /// A file that is not JSON.
     pub fn tokenizer_limit(folder: &Path) -> Result<Option<usize>> {
         let file = folder.join("tokenizer_config.json");
         if !file.is_file() {
@@ -136,7 +137,7 @@ impl Sentence {
         Ok(limit(&read_object(&file)?, "model_max_length"))
     }
 
-    /// Reads the prompt that stands before texts where nothing else is asked for, and whose tokens are `pooled` with the text's.
+    /// Reads the default prompt. Its tokens must be `pooled` with the text's.
     fn prompts(&mut self, folder: &Path, pooled: bool) -> Result<()> {
         let file = folder.join("config_sentence_transformers.json");
         if !file.is_file() {
@@ -155,7 +156,7 @@ impl Sentence {
         Ok(())
     }
 
-    /// Numbers of a vector, of hidden states of so many.
+    /// Size of the vector for hidden states of `hidden` numbers.
     pub fn size(&self, hidden: usize) -> usize {
         let dense = self.after.iter().rev().find_map(|after| match after {
             After::Dense { bias, .. } => Some(bias.len()),
@@ -164,7 +165,8 @@ impl Sentence {
         dense.unwrap_or(self.pools.len() * hidden)
     }
 
-    /// The vector of a text's rows [tokens, size], token after token in f64, at length 1; none where it has no direction.
+    /// Embeds a text from its rows [tokens, size]: computed in f64, scaled to length 1; `None` if the vector has no
+    /// direction.
     pub fn vector(&self, rows: &[f32], size: usize) -> Option<Vec<f32>> {
         let mut vector: Vec<f64> = self.pools.iter().flat_map(|pool| pool.of(rows, size)).collect();
         for after in &self.after {
@@ -213,7 +215,7 @@ impl Pool {
     }
 }
 
-/// A number of tokens; tokenizers without a limit say 1e30.
+/// A token limit; tokenizers without one write 1e30.
 fn limit(map: &Map<String, Value>, key: &str) -> Option<usize> {
     let most = map.get(key).and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
     most.filter(|most| *most > 0)
@@ -224,7 +226,7 @@ fn unit(vector: Vec<f64>) -> Option<Vec<f64>> {
     (length.is_finite() && length > 0.0).then(|| vector.into_iter().map(|x| x / length).collect())
 }
 
-/// A path below a folder; none of one that leaves it.
+/// Joins a relative path to a folder; `None` if it would leave it.
 fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
     let plain = |part: std::path::Component<'_>| {
         matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir)
@@ -232,8 +234,8 @@ fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
     Path::new(path).components().all(plain).then(|| folder.join(path))
 }
 
-/// The modes of a configuration: a name or names in newer files, keys that are true in older ones; and whether a prompt's tokens are
-/// pooled.
+/// Pooling modes of a configuration, and whether a prompt's tokens are pooled. Newer files have a name or names,
+/// older ones boolean keys.
 fn pools(file: &Path) -> Result<(Vec<Pool>, bool)> {
     let map = read_object(file)?;
     let named = |name: &Value| {
@@ -259,7 +261,7 @@ fn pools(file: &Path) -> Result<(Vec<Pool>, bool)> {
     Ok((found, map.get("include_prompt") != Some(&Value::Bool(false))))
 }
 
-/// A layer over `size` numbers, which then is what it gives.
+/// A dense layer over `size` numbers; updates `size` to its output.
 fn dense(folder: &Path, size: &mut usize) -> Result<After> {
     let file = folder.join("config.json");
     let map = read_object(&file)?;

@@ -1,4 +1,4 @@
-//! What a `config.json` says of an encoder.
+//! Reads an encoder's `config.json`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,23 +13,23 @@ use crate::error::{Error, Result};
 use crate::files::json::read_object;
 use crate::spec::{Family, Spec};
 
-/// An encoder.
+/// Configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderSpec {
     /// The architecture.
     pub model: Spec,
-    /// What the classes are called; none of an encoder without a classification head.
+    /// Names of the classes; empty without a classification head.
     pub labels: Vec<String>,
-    /// What the logits are; none of an encoder without a head.
+    /// Meaning of the logits; `None` without a head.
     pub task: Option<Task>,
-    /// Whether a logit that ranks goes through a sigmoid, if the configuration says so.
+    /// Whether a ranking logit goes through a sigmoid, if configured.
     sigmoid: Option<bool>,
 }
 
-/// Keys that published configurations have and that change nothing here.
+/// Keys of published configurations that change nothing here.
 const IGNORED: [&str; 16] = [
     "output_past",
-    // Of Sentence-Transformers, see `Task`.
+    // From Sentence-Transformers; see `Task`.
     "sbert_ce_default_activation_function",
     "sentence_transformers",
     "tie_word_embeddings",
@@ -48,7 +48,7 @@ const IGNORED: [&str; 16] = [
 ];
 
 impl EncoderSpec {
-    /// Reads the configuration of a folder. Folders of NVIDIA's classifiers name a `base_model` in the place of an
+    /// Reads the configuration of a folder. Folders of NVIDIA's classifiers name a `base_model` instead of an
     /// architecture; that model's configuration is then `base/config.json`.
     ///
     /// # Errors
@@ -75,18 +75,18 @@ impl EncoderSpec {
         EncoderSpec::read(&path, &read_object(&path)?, Some(&head))
     }
 
-    /// Whether a folder's configuration is an encoder's, supported or not.
+    /// Returns whether a folder's configuration is an encoder's, supported or not.
     pub fn is_of(folder: &Path) -> bool {
         read_object(&folder.join("config.json")).is_ok_and(|map| EncoderSpec::claims(&map))
     }
 
-    /// Whether a configuration is an encoder's: what other readers are not for.
+    /// Returns whether a configuration is an encoder's, which other readers refuse.
     pub(crate) fn claims(map: &Map<String, Value>) -> bool {
         let kind = map.get("model_type").and_then(Value::as_str);
         kind.map_or(map.contains_key("base_model"), |kind| of_kind(kind).is_some())
     }
 
-    /// Texts may have this many tokens; `None` for any number.
+    /// Most tokens of a text; `None` if unlimited.
     pub fn max_tokens(&self) -> Option<usize> {
         self.model.learned_positions.map(|rows| rows - self.first_position())
     }
@@ -96,18 +96,18 @@ impl EncoderSpec {
         self.model.encoder.as_ref().map_or(0, |parts| parts.first_position)
     }
 
-    /// Whether the logit that ranks goes through a sigmoid: as the configuration says, or else where it is the only one, as in
-    /// Sentence-Transformers.
+    /// Returns whether the ranking logit goes through a sigmoid: as configured, otherwise if it is the only one, as
+    /// in Sentence-Transformers.
     pub fn ranks_by_sigmoid(&self) -> bool {
         self.sigmoid.unwrap_or(self.labels.len() == 1)
     }
 
-    /// Rows of the table of token types.
+    /// Rows of the token type table.
     pub fn types(&self) -> usize {
         self.model.encoder.as_ref().map_or(0, |parts| parts.types)
     }
 
-    /// Gives the labels numbers for names where the configuration has none: as many as the head has rows.
+    /// Names labels by number if the configuration has no names, one per row of the head.
     pub(super) fn name_labels(&mut self, rows: Option<usize>) {
         if self.task.is_some() && self.labels.is_empty() {
             self.labels = (0..rows.unwrap_or(2)).map(|label| format!("LABEL_{label}")).collect();
@@ -117,7 +117,7 @@ impl EncoderSpec {
         }
     }
 
-    /// Reads the object of a `config.json`, the labels from `head` if they are elsewhere.
+    /// Reads the object of a `config.json`; labels come from `head` if that is given.
     fn read(file: &Path, map: &Map<String, Value>, head: Option<&Config<'_>>) -> Result<EncoderSpec> {
         let c = Config::new(file, map);
         IGNORED.iter().for_each(|key| {
@@ -152,7 +152,7 @@ fn of_kind(kind: &str) -> Option<&'static Family> {
     ENCODERS.into_iter().find(|family| family.model_type == kind)
 }
 
-/// Whether the architecture has a classification head; it has one where the configuration names none.
+/// Returns whether the architecture has a classification head; assumed if the configuration names no architecture.
 fn has_head(c: &Config<'_>, family: &Family) -> Result<bool> {
     let classes: Vec<String> = c.or("architectures", Vec::new())?;
     let stem = family.architecture.trim_end_matches("ForSequenceClassification");
@@ -165,7 +165,7 @@ fn has_head(c: &Config<'_>, family: &Family) -> Result<bool> {
     Ok(!classes.iter().any(|name| bare.contains(name)))
 }
 
-/// `id2label`, in the order of ids; none if the configuration names none.
+/// `id2label` in the order of ids; empty if absent.
 fn labels(c: &Config<'_>) -> Result<Vec<String>> {
     let named: BTreeMap<String, String> = c.or("id2label", BTreeMap::new())?;
     let label = |id: usize| {

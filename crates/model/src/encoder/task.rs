@@ -1,4 +1,4 @@
-//! What the logits of a classification head are.
+//! Interpretation of a classification head's logits.
 
 use std::path::Path;
 
@@ -7,28 +7,28 @@ use serde_json::{Map, Value};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// What the logits of the labels are.
+/// Interpretation of the labels' logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// One label is true: softmax.
+    /// Exactly one label is true: softmax.
     OneOf,
-    /// Each may be true: sigmoid.
+    /// Labels are independent: sigmoid.
     EachOf,
-    /// Numbers, as they are.
+    /// Regression: values as they are.
     Number,
 }
 
 impl Task {
-    /// By `problem_type`; without it one label is a number and several exclude each other.
+    /// Reads `problem_type`; by default one label is a regression, and several exclude each other.
     pub(super) fn read(c: &Config<'_>, labels: usize) -> Result<Task> {
         let kind: Option<String> = c.nullable("problem_type", None)?;
         Task::named(kind.as_deref(), labels).map_err(|what| c.refuse("problem_type", what))
     }
 
-    /// The same of any model's configuration; `file` is for messages.
+    /// The same for any model's configuration; `file` is for messages.
     ///
     /// # Errors
-    /// A type that is not known.
+    /// An unknown type.
     pub fn of_config(file: &Path, config: &Map<String, Value>, labels: usize) -> Result<Task> {
         let kind = config.get("problem_type").and_then(Value::as_str);
         Task::named(kind, labels).map_err(|what| Error::config(file, "problem_type", what))
@@ -47,7 +47,7 @@ impl Task {
         }
     }
 
-    /// Probabilities of logits, or the numbers themselves.
+    /// Probabilities from logits, or the values themselves.
     pub fn scores(self, logits: Vec<f32>) -> Vec<f32> {
         match self {
             Task::Number => logits,
@@ -62,11 +62,12 @@ impl Task {
     }
 }
 
-/// Whether a model that ranks documents gives its one logit through a sigmoid: as Sentence-Transformers' `CrossEncoder` reads it from
-/// `sentence_transformers.activation_fn`, or the older `sbert_ce_default_activation_function`; none where neither is there.
+/// Returns whether a ranking model applies a sigmoid to its logit, as Sentence-Transformers' `CrossEncoder` reads it
+/// from `sentence_transformers.activation_fn` or the older `sbert_ce_default_activation_function`; `None` if neither
+/// is set.
 ///
 /// # Errors
-/// Another function.
+/// Any other function.
 pub fn ranks_by_sigmoid(file: &Path, config: &Map<String, Value>) -> Result<Option<bool>> {
     let (new, old) = ("sentence_transformers", "sbert_ce_default_activation_function");
     let of_new = config.get(new).and_then(|all| all.get("activation_fn"));

@@ -1,4 +1,4 @@
-//! The weights that encoders have before the first block and behind the last, and what their heads read.
+//! Weights of encoders before the first block and after the last, and the input of their heads.
 
 use fathom_grad::{Ctx, ParamId, Val};
 
@@ -11,9 +11,9 @@ use crate::weight::{
 /// Weights before the first block of an encoder.
 #[derive(Clone, Copy, Debug)]
 pub struct EncoderInput {
-    /// [types, d], by what the batch says of its tokens.
+    /// [types, d], looked up by the batch's token types.
     pub types: Option<ParamId>,
-    /// After the embedding.
+    /// Norm after the embedding.
     pub norm: NormParams,
 }
 
@@ -32,7 +32,8 @@ impl EncoderInput {
 }
 
 impl LastParams {
-    /// The head of an encoder, whole on every rank: it has few rows; none without labels, whose place the embedding's table has.
+    /// Declares the head, whole on every rank as it has few rows. Without labels, the embedding's table takes its
+    /// place.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts, tokens: ParamId) -> LastParams {
         let none = LastParams {
             norm: None,
@@ -66,7 +67,7 @@ impl LastParams {
     }
 }
 
-/// What an encoder's head reads.
+/// The input of an encoder's head.
 pub(crate) fn pool(cx: &mut Ctx<'_>, s: &Spec, p: Option<LinearParams>, x_td: Val) -> Val {
     let kind = s.encoder.as_ref().and_then(|parts| parts.pool);
     let (Some(p), Some(kind)) = (p, kind) else { return x_td };

@@ -1,5 +1,5 @@
-//! Cohere 2 (Command R7B, Command A): one LayerNorm without bias for attention and the MLP, which both read the block's input;
-//! layers with a sliding window rotate neighbouring columns, the others do not rotate; logits have a factor.
+//! Cohere 2 (Command R7B, Command A): one LayerNorm without bias for attention and the MLP, which both read the
+//! block's input; sliding-window layers rotate neighbouring columns, the others do not rotate; logits are scaled.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::weight::Names;
 const DIALECT: Dialect =
     Dialect { eps: ("layer_norm_eps", 1e-5), tied: true, norm: common::LAYER, ..common::LLAMA };
 
-/// Keys that the published files carry from the training code, with the only values that mean this model.
+/// Keys from the training code in published files, with the only supported values.
 const ONLY: [(&str, &str); 7] = [
     ("order_of_interleaved_layers", "\"local_attn_first\""),
     ("position_embedding_type", "\"rope_gptj\""),
@@ -29,7 +29,7 @@ pub(super) static FAMILY: Family = Family {
     architecture: "Cohere2ForCausalLM",
     read: |c, family| {
         ONLY.iter().try_for_each(|(key, wanted)| c.only(key, wanted))?;
-        // How the training code cut the embedding over devices.
+        // Sharding of the embedding in the training code.
         let _: Option<bool> = c.nullable("use_parallel_embedding", None)?;
         let mut spec = Spec {
             bias: common::read_biases(c, false)?,
@@ -43,7 +43,7 @@ pub(super) static FAMILY: Family = Family {
             return Err(c.refuse("head_dim", what));
         }
         spec.ropes[0].interleaved = true;
-        // Every so many layers the last is a full one; the training code calls the number by another name.
+        // Every n-th layer attends in full; the training code has another name for n.
         let switch: usize = c.or("layer_switch", 4)?;
         let pattern: usize = c.or("sliding_window_pattern", switch)?;
         let _: Option<usize> = c.nullable("_sliding_window_pattern", None)?;

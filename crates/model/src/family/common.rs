@@ -1,4 +1,4 @@
-//! What the configurations of most families share.
+//! Keys shared by the configurations of most families.
 
 use fathom_tensor::{Activation, NormKind};
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
 use crate::error::Result;
 use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Residual, Spec};
 
-/// A family's spelling of the shared keys, with its defaults.
+/// A family's names of the shared keys, with its defaults.
 #[derive(Clone, Copy)]
 pub(super) struct Dialect {
     /// Key and default of the activation function.
@@ -21,11 +21,11 @@ pub(super) struct Dialect {
     pub kv_heads: KvHeads,
     /// Default of `head_dim`.
     pub head_dim: HeadDim,
-    /// How the rotary setting is spelt.
+    /// Keys of the rotary setting.
     pub rope: RopeKeys,
-    /// A length before extension that stands outside the rotary map, with its default.
+    /// Key and default of a length before extension outside the rotary map.
     pub original: Option<(&'static str, usize)>,
-    /// `mlp(gate) up` or plain.
+    /// Whether the MLP is `act(gate) up` rather than plain.
     pub gated: bool,
     /// The norm, without its epsilon.
     pub norm: NormKind,
@@ -34,22 +34,22 @@ pub(super) struct Dialect {
 /// Default of `num_key_value_heads`.
 #[derive(Clone, Copy)]
 pub(super) enum KvHeads {
-    /// As many as query heads.
+    /// Equal to the query heads.
     Heads,
-    /// A number.
+    /// A fixed number.
     Fixed(usize),
-    /// There is no such key; as many as query heads.
+    /// No such key; equal to the query heads.
     NoKey,
 }
 
 /// Default of `head_dim`.
 #[derive(Clone, Copy)]
 pub(super) enum HeadDim {
-    /// Hidden size over heads.
+    /// Hidden size divided by heads.
     Quotient,
-    /// A number.
+    /// A fixed number.
     Fixed(usize),
-    /// There is no such key; hidden size over heads.
+    /// No such key; hidden size divided by heads.
     NoKey,
 }
 
@@ -61,7 +61,7 @@ pub(super) const RMS_PLUS_ONE: NormKind =
 /// LayerNorm.
 pub(super) const LAYER: NormKind = NormKind { centred: true, plus_one: false, round_first: false, eps: 0.0 };
 
-/// Llama's spelling.
+/// Llama's keys.
 pub(super) const LLAMA: Dialect = Dialect {
     activation: ("hidden_act", "silu"),
     eps: ("rms_norm_eps", 1e-6),
@@ -74,7 +74,7 @@ pub(super) const LLAMA: Dialect = Dialect {
     norm: RMS,
 };
 
-/// Sizes, norm, MLP and one rotary setting for all layers; no biases, windows or factors.
+/// Reads sizes, norm, MLP and one rotary setting for all layers; no biases, windows or factors.
 pub(super) fn read(c: &Config<'_>, family: &'static Family, d: &Dialect) -> Result<Spec> {
     let (hidden, heads) = (c.size("hidden_size")?, c.size("num_attention_heads")?);
     let kv_heads = match d.kv_heads {
@@ -142,7 +142,7 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, d: &Dialect) -> Resu
     })
 }
 
-/// The keys that [`read`] reads.
+/// Writes the keys that [`read`] reads.
 pub(super) fn write(s: &Spec, d: &Dialect, map: &mut Map<String, Value>) {
     let mut put = |key: &str, value: Value| map.insert(key.into(), value);
     put("vocab_size", json!(s.vocab));
@@ -174,7 +174,7 @@ pub(super) fn activation_name(activation: Activation) -> &'static str {
         Activation::Relu => "relu",
         Activation::Relu2 => "relu2",
         Activation::Tanh => "tanh",
-        // gpt-oss calls it by the name of what it began from.
+        // gpt-oss names it after the function that it modifies.
         Activation::ClampedSwiglu => "silu",
     }
 }
@@ -186,7 +186,7 @@ pub(super) fn read_biases(c: &Config<'_>, mlp: bool) -> Result<Biases> {
     Ok(Biases { qkv: attention, attn_out: attention, mlp })
 }
 
-/// The keys that [`read_biases`] reads.
+/// Writes the keys that [`read_biases`] reads.
 pub(super) fn write_biases(s: &Spec, mlp: bool, map: &mut Map<String, Value>) {
     map.insert("attention_bias".into(), json!(s.bias.qkv));
     if mlp {
@@ -194,7 +194,7 @@ pub(super) fn write_biases(s: &Spec, mlp: bool, map: &mut Map<String, Value>) {
     }
 }
 
-/// The same `sliding_window` for all layers.
+/// Reads one `sliding_window` for all layers.
 pub(super) fn read_window(c: &Config<'_>, s: &mut Spec, default: Option<usize>) -> Result<()> {
     let window = window(c, default)?;
     s.layers.iter_mut().for_each(|layer| layer.set_window(window));
@@ -208,12 +208,12 @@ fn window(c: &Config<'_>, default: Option<usize>) -> Result<Option<usize>> {
     }
 }
 
-/// The key that [`read_window`] reads.
+/// Writes the key that [`read_window`] reads.
 pub(super) fn write_window(s: &Spec, map: &mut Map<String, Value>) {
     map.insert("sliding_window".into(), json!(s.layers.iter().find_map(LayerSpec::window)));
 }
 
-/// `layer_types` if the file has it: which layers slide.
+/// `layer_types`, if present: true for sliding layers.
 pub(super) fn sliding_layers(c: &Config<'_>, num_layers: usize) -> Result<Option<Vec<bool>>> {
     let types: Option<Vec<String>> = c.nullable("layer_types", None)?;
     let Some(types) = types else { return Ok(None) };
@@ -231,7 +231,7 @@ pub(super) fn sliding_layers(c: &Config<'_>, num_layers: usize) -> Result<Option
     types.iter().map(slides).collect::<Result<_>>().map(Some)
 }
 
-/// `layer_types`, or for files without it `slides(layer)`, with `sliding_window` for those that slide.
+/// Reads `layer_types`, or falls back to `slides(layer)`, and `sliding_window` for the sliding layers.
 pub(super) fn read_layer_types(
     c: &Config<'_>,
     s: &mut Spec,
@@ -250,8 +250,8 @@ pub(super) fn read_layer_types(
     Ok(sliding)
 }
 
-/// The keys that [`read_layer_types`] reads. A window that no layer has is left out: some of Transformers' models want one all
-/// the same, and have a default.
+/// Writes the keys that [`read_layer_types`] reads. A window that no layer uses is omitted: some of Transformers'
+/// models require one anyway, and have a default.
 pub(super) fn write_layer_types(s: &Spec, map: &mut Map<String, Value>) {
     if s.layers.iter().any(|layer| layer.window().is_some()) {
         write_window(s, map);
@@ -270,7 +270,7 @@ pub(super) fn read_query_scale(c: &Config<'_>, default: f64) -> Result<f32> {
     Err(c.refuse("query_pre_attn_scalar", format!("is {scalar}; a positive number is needed")))
 }
 
-/// The key that [`read_query_scale`] reads: an integer where that gives the same scale.
+/// Writes the key that [`read_query_scale`] reads, as an integer if that gives the same scale.
 pub(super) fn write_query_scale(s: &Spec, map: &mut Map<String, Value>) {
     let scalar = f64::from(s.attention_scale).powi(-2);
     let whole = scalar.round();

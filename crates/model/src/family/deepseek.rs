@@ -1,4 +1,4 @@
-//! What DeepSeek-V2 and V3 share: latent attention, dense layers first, shared experts, groups of experts.
+//! Parts common to DeepSeek-V2 and V3: latent attention, leading dense layers, shared experts, groups of experts.
 
 use fathom_tensor::Groups;
 use serde_json::{Map, Value, json};
@@ -22,20 +22,20 @@ pub(super) const NAMES: Names = Names {
     ..Names::LLAMA
 };
 
-/// What a version has of its own.
+/// Differences between versions.
 pub(super) struct Version {
     pub dialect: Dialect,
-    /// Defaults: heads' own key columns, rotated ones, values, latent of queries, latent of keys and values.
+    /// Defaults: non-rotary key columns per head, rotary ones, value columns, query latent, key/value latent.
     pub attention: [usize; 5],
-    /// Defaults: experts, experts of a token, columns of one, shared ones, dense layers first.
+    /// Defaults: experts, experts per token, columns of each, shared experts, leading dense layers.
     pub experts: [usize; 5],
-    /// Best experts that judge a group.
+    /// Number of best experts that score a group.
     pub judges: usize,
-    /// Default of what multiplies the experts' weights.
+    /// Default factor of the routing weights.
     pub scale: f64,
 }
 
-/// All but the choice of experts.
+/// Reads everything but the routing.
 pub(super) fn read(c: &Config<'_>, family: &'static Family, version: &Version) -> Result<Spec> {
     let [own, rotated, value, query, key_value] = version.attention;
     let mut spec = common::read(c, family, &version.dialect)?;
@@ -46,7 +46,7 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, version: &Version) -
         let what = format!("is {value}, more than the {own} + {rotated} columns of a key");
         return Err(c.refuse("v_head_dim", what));
     }
-    // Written by Transformers, and said before.
+    // Written by Transformers, but redundant.
     let _: Option<usize> = c.nullable("head_dim", None)?;
     let _: Option<usize> = c.nullable("qk_head_dim", None)?;
     if spec.kv_heads != spec.heads {
@@ -69,7 +69,7 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, version: &Version) -
     Ok(Spec { moe: Some(experts), ..spec })
 }
 
-/// The square of YaRN's temperature, by `mscale_all_dim`.
+/// Square of YaRN's temperature, from `mscale_all_dim`.
 fn scale(scaling: &RopeScaling) -> f64 {
     match scaling {
         RopeScaling::Yarn { factor, mscale_all_dim: Some(all), .. } if *factor > 1.0 && *all != 0.0 => {
@@ -90,14 +90,14 @@ fn read_experts(c: &Config<'_>, version: &Version, num_layers: usize) -> Result<
     experts.shared = (shared > 0).then_some(Shared { ffn: shared.saturating_mul(experts.ffn), gated: false });
     experts.routing.scale = c.or("routed_scaling_factor", version.scale)? as f32;
     c.only("moe_layer_freq", "1")?;
-    // Of training alone, and of how the files were made.
+    // Keys for training, and for how the files were made.
     let _: f64 = c.or("aux_loss_alpha", 0.0)?;
     let _: bool = c.or("seq_aux", false)?;
     let _: usize = c.or("ep_size", 1)?;
     Ok(experts)
 }
 
-/// `n_group` and `topk_group`; without, or with one, all experts are chosen from.
+/// Reads `n_group` and `topk_group`; with at most one group, all experts are candidates.
 pub(super) fn read_groups(c: &Config<'_>, moe: &mut Moe, defaults: [usize; 2], judges: usize) -> Result<()> {
     let count: usize = c.or("n_group", defaults[0])?;
     let top: usize = c.or("topk_group", defaults[1])?;
@@ -113,7 +113,7 @@ pub(super) fn read_groups(c: &Config<'_>, moe: &mut Moe, defaults: [usize; 2], j
     Ok(())
 }
 
-/// The keys that [`read`] and [`read_groups`] read.
+/// Writes the keys that [`read`] and [`read_groups`] read.
 pub(super) fn write(s: &Spec, version: &Version, map: &mut Map<String, Value>) {
     let (Some(latent), Some(moe), Some(rope)) = (&s.latent, &s.moe, s.ropes.first()) else { return };
     let shape = Spec { head_dim: rope.rot_dim, ..s.clone() };

@@ -1,5 +1,5 @@
-//! DeepSeek-V3 and R1: latent attention; sigmoids, a bias that joins the choice alone, groups judged by their best two. The
-//! layers that predict further tokens are not read.
+//! DeepSeek-V3 and R1: latent attention; sigmoid routing with a bias for the choice only, groups scored by their best
+//! two. Layers for multi-token prediction are not read.
 
 use fathom_tensor::Scores;
 use serde_json::json;

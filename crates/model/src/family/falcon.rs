@@ -1,5 +1,6 @@
-//! Falcon, in its layouts: 7B's (one key head, one norm for attention and the MLP, which both read the block's input), 40B's
-//! (groups of heads, a norm for each of the two), 11B's (groups, one norm), and the sequential block of the first 1B.
+//! Falcon, in its layouts: 7B's (one key head, one norm for attention and the MLP, which both read the block's
+//! input), 40B's (groups of heads, a norm for each of the two), 11B's (groups, one norm), and the sequential block of
+//! the first 1B.
 
 use fathom_tensor::NormKind;
 use serde_json::{Map, Value, json};
@@ -38,7 +39,7 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         return Err(c.refuse("alibi", what));
     }
     c.only("apply_residual_connection_post_layernorm", "false")?;
-    // The first files call the hidden size by another name.
+    // Early files have another key for the hidden size.
     let hidden = match c.nullable("n_embed", None)? {
         Some(size) => c.size_or("n_embed", Some(size))?,
         None => c.size("hidden_size")?,
@@ -52,7 +53,7 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     let max_positions = c.size_or("max_position_embeddings", Some(2048))?;
     let rope = read_rope(c, &ROPE, RopeSizes { head_dim, max_positions, original: None })?;
     let ffn = c.size_or("ffn_hidden_size", Some(4 * hidden))?;
-    // Said again by the files of 11B.
+    // Redundant in the 11B files.
     let factor = c.nullable::<usize>("ff_factor", None)?;
     if let Some(factor) = factor.filter(|factor| factor.checked_mul(hidden) != Some(ffn)) {
         return Err(c.refuse("ff_factor", format!("is {factor}, but ffn_hidden_size says {ffn}")));
@@ -96,7 +97,7 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     })
 }
 
-/// Key heads, and how the block is arranged. Combinations with which Transformers fails are refused.
+/// Number of key heads, and the block's layout. Combinations that fail in Transformers are refused.
 fn read_layout(c: &Config<'_>, heads: usize) -> Result<(usize, Residual)> {
     let named = c.size_or("num_kv_heads", Some(heads))?;
     let (new, multi_query) = (c.or("new_decoder_architecture", false)?, c.or("multi_query", true)?);

@@ -1,4 +1,5 @@
-//! Gemma 1: norms times one plus the weight, embeddings times the root of the hidden size, gated tanh GELU.
+//! Gemma 1: norms multiply by one plus the weight, embeddings are scaled by the root of the hidden size, gated tanh
+//! GELU.
 
 use fathom_tensor::Activation;
 use serde_json::json;
@@ -10,7 +11,7 @@ use crate::error::Result;
 use crate::spec::{Family, Mlp, Spec};
 use crate::weight::Names;
 
-/// The spelling of all Gemmas.
+/// Keys of all Gemmas.
 pub(super) const DIALECT: Dialect = Dialect {
     activation: ("hidden_act", "gelu_pytorch_tanh"),
     tied: true,
@@ -24,7 +25,7 @@ pub(super) static FAMILY: Family = Family {
     architecture: "GemmaForCausalLM",
     read: |c, family| {
         let spec = read(c, family, &DIALECT)?;
-        // The first files say "gelu" and mean the tanh approximation; some name that under a second key.
+        // Early files say "gelu" but mean the tanh approximation; some have that under a second key.
         let activation = match spec.mlp.activation {
             Activation::GeluErf => Activation::GeluTanh,
             other => other,
@@ -43,7 +44,7 @@ pub(super) static FAMILY: Family = Family {
     names: Names::LLAMA,
 };
 
-/// What all Gemmas share.
+/// Reads the parts common to all Gemmas.
 pub(super) fn read(c: &Config<'_>, family: &'static Family, dialect: &Dialect) -> Result<Spec> {
     let bias = common::read_biases(c, false)?;
     c.only("use_bidirectional_attention", "false")?;

@@ -31,7 +31,7 @@ pub(super) static FAMILY: Family = Family {
     names: Names::SANDWICH,
 };
 
-/// What Gemma 2 and 3 share; `caps` are the defaults of the soft caps on scores and logits.
+/// Reads the parts common to Gemma 2 and 3; `caps` are the defaults of the soft caps on scores and logits.
 pub(super) fn sandwich(
     c: &Config<'_>,
     family: &'static Family,
@@ -47,7 +47,7 @@ pub(super) fn sandwich(
     })
 }
 
-/// The keys that [`sandwich`] reads.
+/// Writes the keys that [`sandwich`] reads.
 pub(super) fn write_sandwich(s: &Spec, map: &mut serde_json::Map<String, serde_json::Value>) {
     common::write_biases(s, false, map);
     common::write_query_scale(s, map);

@@ -1,5 +1,5 @@
-//! Gemma 3 (text): like Gemma 2 without caps; q and k are normalised; most layers slide and rotate with a base of
-//! their own. Folders of the models that see pictures too hold it as a part.
+//! Gemma 3 (text): like Gemma 2 without caps; q and k are normalised; most layers slide and have a separate rotary
+//! base. Folders of the multimodal models contain it as a part.
 
 use serde_json::{Map, Value, json};
 
@@ -21,9 +21,9 @@ const DIALECT: Dialect = Dialect {
     ..gemma::DIALECT
 };
 
-/// The setting of full attention is the first.
+/// Index of full attention's rotary setting.
 const FULL: usize = 0;
-/// The setting of sliding attention is the second.
+/// Index of sliding attention's rotary setting.
 const SLIDING: usize = 1;
 
 pub(super) static FAMILY: Family = Family {
@@ -32,9 +32,9 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let _: Option<String> = c.nullable("hidden_act", None)?;
         let pattern: usize = c.or("sliding_window_pattern", 6)?;
-        // Transformers writes this one next to `layer_types` and does not read it.
+        // Written by Transformers next to `layer_types`, but not read.
         let _: Option<usize> = c.nullable("_sliding_window_pattern", None)?;
-        // The configuration knows it, the attention does not.
+        // In the configuration, but unused by the attention.
         c.only("attn_logit_softcapping", "null")?;
         let mut spec = Spec { qk_norm: QkNorm::PerHead, ..sandwich(c, family, &DIALECT, [None, None])? };
         spec.ropes.push(sliding_rope(c, &spec)?);
@@ -51,7 +51,7 @@ pub(super) static FAMILY: Family = Family {
         common::write_layer_types(s, map);
         match (s.ropes.get(FULL), s.ropes.get(SLIDING)) {
             (Some(full), Some(sliding)) if sliding.scaling != RopeScaling::Default => {
-                // Only Transformers 5 has keys for it, and they say everything.
+                // Only Transformers 5 has keys for this, which are complete.
                 map.retain(|key, _| !["rope_theta", "rope_scaling"].contains(&key.as_str()));
                 let kinds =
                     json!({ "full_attention": parameters(full), "sliding_attention": parameters(sliding) });
@@ -101,7 +101,7 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
     ],
 };
 
-/// The setting of layers that slide: `rope_parameters.sliding_attention`, or the base `rope_local_base_freq` alone.
+/// Rotary setting of sliding layers: `rope_parameters.sliding_attention`, or only the base `rope_local_base_freq`.
 fn sliding_rope(c: &Config<'_>, spec: &Spec) -> Result<RopeSpec> {
     let sizes = RopeSizes { head_dim: spec.head_dim, max_positions: spec.max_positions, original: None };
     let theta: f64 = c.or("rope_local_base_freq", 10_000.0)?;

@@ -1,5 +1,5 @@
-//! GLM-4 of 2024 (`glm`): Llama with a fused gate and up, biases on q, k and v, and neighbouring columns rotating in half of
-//! each head.
+//! GLM-4 of 2024 (`glm`): Llama with fused gate and up, biases on q, k and v, and rotation of neighbouring columns in
+//! half of each head.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::spec::{Biases, Family, Spec};
 use crate::weight::{Names, Up};
 
-/// The spelling of both GLMs.
+/// Keys of both GLMs.
 pub(super) const DIALECT: Dialect = Dialect {
     eps: ("rms_norm_eps", 1.5625e-7),
     kv_heads: KvHeads::Fixed(2),
@@ -24,7 +24,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     ..common::LLAMA
 };
 
-/// What both GLMs call their weights, but for norms.
+/// Names of both GLMs' weights, except norms.
 pub(super) const NAMES: Names = Names { up: Up::One("mlp.gate_up_proj"), ..Names::LLAMA };
 
 pub(super) static FAMILY: Family = Family {
@@ -35,7 +35,7 @@ pub(super) static FAMILY: Family = Family {
     names: NAMES,
 };
 
-/// What both GLMs share. `attention_bias` says nothing of attention's output, which has none.
+/// Reads the parts common to both GLMs. `attention_bias` does not apply to attention's output, which has none.
 pub(super) fn read(c: &Config<'_>, family: &'static Family, dialect: &Dialect) -> Result<Spec> {
     let bias = Biases { qkv: c.or("attention_bias", true)?, attn_out: false, mlp: false };
     let mut spec = Spec { bias, ..common::read(c, family, dialect)? };
@@ -43,7 +43,7 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, dialect: &Dialect) -
     Ok(spec)
 }
 
-/// The keys that [`read`] reads.
+/// Writes the keys that [`read`] reads.
 pub(super) fn write(s: &Spec, dialect: &Dialect, map: &mut Map<String, Value>) {
     common::write(s, dialect, map);
     map.insert("attention_bias".into(), json!(s.bias.qkv));

@@ -1,4 +1,4 @@
-//! GLM-4 of 2025 (`glm4`: GLM-4-0414, GLM-Z1): as `glm`, with norms before and after each sub-layer.
+//! GLM-4 of 2025 (`glm4`: GLM-4-0414, GLM-Z1): like `glm`, with norms before and after each sub-layer.
 
 use super::common::Dialect;
 use super::glm;

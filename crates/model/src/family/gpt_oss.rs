@@ -1,5 +1,5 @@
-//! gpt-oss: experts with biases and a clamped gate, sinks, every second layer slides. Weights in f32, bf16 or f16, or the
-//! published MXFP4 blocks, which become bf16 when they are read; what is written is bf16 or f32.
+//! gpt-oss: experts with biases and a clamped gate, attention sinks, every second layer slides. Reads weights in f32,
+//! bf16 or f16, or the published MXFP4 blocks, which become bf16; writes bf16 or f32.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ pub(super) static FAMILY: Family = Family {
         c.only("hidden_act", "\"silu\"")?;
         c.only("swiglu_limit", "7.0")?;
         c.only("swiglu_alpha", "1.702")?;
-        // Copies of other keys in the published files.
+        // Duplicates of other keys in the published files.
         let _: Option<usize> = c.nullable("experts_per_token", None)?;
         let _: Option<usize> = c.nullable("initial_context_length", None)?;
         read_quantization(c)?;
@@ -45,7 +45,7 @@ pub(super) static FAMILY: Family = Family {
         (spec.bias.qkv, spec.bias.attn_out) = (with_biases, with_biases);
         let sizes = [("num_local_experts", 128), ("num_experts_per_tok", 4), ("intermediate_size", 2880)];
         let mut experts = moe::read(c, sizes[0], sizes[1], sizes[2])?;
-        // The softmax of the chosen logits is that of all, normalised over the chosen.
+        // The softmax of the chosen logits equals that of all, renormalised over the chosen.
         experts.routing.normalise = true;
         (experts.router_bias, experts.expert_bias, experts.transposed) = (true, true, true);
         let mlp = Mlp { activation: Activation::ClampedSwiglu, gated: true };
@@ -74,7 +74,7 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
-/// Weights in MXFP4 say what they are by their names; which other weights are not follows from their types.
+/// Checks the method. Tensors in MXFP4 are recognised by name, others by type.
 fn read_quantization(c: &Config<'_>) -> Result<()> {
     const KEY: &str = "quantization_config";
     let Some(config) = c.raw(KEY).filter(|value| !value.is_null()) else { return Ok(()) };

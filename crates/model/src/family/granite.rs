@@ -47,7 +47,7 @@ fn factor(c: &Config<'_>, key: &'static str) -> Result<f64> {
     Err(c.refuse(key, format!("is {factor}; a number that is not zero is needed")))
 }
 
-/// The divisor that gives `scale`: the shortest decimal that does, or its exact inverse.
+/// The divisor that gives `scale`: the shortest such decimal, or the exact inverse.
 fn divisor(scale: f32) -> f64 {
     let near = (1.0 / f64::from(scale)) as f32;
     let candidates = [near, near.next_up(), near.next_down()];

@@ -1,4 +1,4 @@
-//! Mixtral: Mistral with experts in every layer, whose weights are normalised.
+//! Mixtral: Mistral with experts in every layer and normalised routing weights.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Families: how a `config.json` becomes a [`Spec`] and back, and what each family calls its weights. Data only; the
-//! one block that all of them run is in `block.rs`.
+//! Families: conversion of a `config.json` to a [`Spec`] and back, and each family's weight names. Data only; the
+//! block that all of them share is in `block.rs`.
 
 mod cohere2;
 mod common;
@@ -73,10 +73,10 @@ pub static FAMILIES: [&Family; 26] = [
     &starcoder2::FAMILY,
 ];
 
-/// All models around a family's.
+/// All wrappers around a family's model.
 static WRAPPERS: [&Wrapper; 1] = [&gemma3::WRAPPER];
 
-/// What attention supports.
+/// Largest head size that attention supports.
 const MOST_HEAD_COLUMNS: usize = 512;
 
 impl Family {
@@ -123,7 +123,7 @@ impl Family {
     /// Reads a configuration of this family.
     ///
     /// # Errors
-    /// As [`Family::read`].
+    /// Those of [`Family::read`].
     pub fn parse(&'static self, config: &Config<'_>) -> Result<Spec> {
         let Family { model_type, architecture, .. } = self;
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
@@ -149,14 +149,14 @@ impl Family {
         Ok(spec)
     }
 
-    /// Transformers' class with a head of scores in the place of the vocabulary's.
+    /// Transformers' class with a score head instead of the vocabulary's.
     fn classifier(&self) -> String {
         let stem = self.architecture.trim_end_matches("ForCausalLM").trim_end_matches("LMHeadModel");
         format!("{stem}ForSequenceClassification")
     }
 
-    /// The object of a `config.json` that both Transformers 4 and 5 load (5 alone where 4 has no keys), without token ids and
-    /// dtype.
+    /// The object of a `config.json` that both Transformers 4 and 5 load (only 5 where 4 has no keys), without token
+    /// ids and dtype.
     ///
     /// # Errors
     /// If the family's configuration cannot express the specification; `file` is for messages.
@@ -190,16 +190,16 @@ impl Family {
 }
 
 impl Wrapper {
-    /// The wrapper that a configuration is of, if any.
+    /// The wrapper of a configuration, if any.
     pub(crate) fn of(map: &Map<String, Value>) -> Option<&'static Wrapper> {
         let model_type = map.get("model_type")?;
         WRAPPERS.into_iter().find(|wrapper| *model_type == wrapper.model_type)
     }
 
-    /// The text part.
+    /// Reads the text part.
     ///
     /// # Errors
-    /// As [`Family::read`]; keys inside the text part's configuration are named with where they stand.
+    /// Those of [`Family::read`]; keys of the text part's configuration are prefixed with its key.
     pub(super) fn read(&self, file: &Path, map: &Map<String, Value>) -> Result<Spec> {
         let text = self.text_config(file, map)?;
         Family::read(file, &text).map_err(|error| match error {
@@ -211,11 +211,11 @@ impl Wrapper {
     }
 }
 
-/// The first figure in which a specification differs from what its configuration says.
+/// The first field in which a specification differs from the one that its configuration gives.
 fn differing(wanted: &Spec, read: &Spec) -> String {
     let [wanted, read] = [wanted, read].map(|spec| format!("{spec:?}"));
     match wanted.split(", ").zip(read.split(", ")).find(|(own, other)| own != other) {
-        // Of a figure within others, its own name and value.
+        // For a nested field, its own name and value.
         Some((own, other)) => {
             let [own, other] = [own, other].map(|text| text.rsplit_once("{ ").map_or(text, |(_, last)| last));
             format!("`{own}`, which would be read as `{other}`")
@@ -224,7 +224,7 @@ fn differing(wanted: &Spec, read: &Spec) -> String {
     }
 }
 
-/// Scores of a classifier: as many as it has labels, two where it does not say.
+/// Number of a classifier's scores: that of its labels, by default two.
 fn labels(config: &Config<'_>) -> Result<usize> {
     let named = config.raw("id2label").and_then(Value::as_object).map(Map::len);
     let labels: Option<usize> = config.nullable("num_labels", None)?;

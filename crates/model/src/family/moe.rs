@@ -1,4 +1,4 @@
-//! What the configurations of families with experts share.
+//! Keys shared by families with experts.
 
 use fathom_tensor::MOST_EXPERTS;
 use serde_json::{Map, Value, json};
@@ -7,8 +7,8 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::spec::{Moe, Spec};
 
-/// Experts with these sizes: softmax, not normalised, no biases, nothing shared, in every layer. Keys of losses are read
-/// and left: they are of training, and Transformers' own sum them up in another way.
+/// Experts of these sizes in every layer: softmax routing, not normalised, no biases, no shared expert. Loss keys are
+/// read but ignored: they affect training only, and Transformers' own models add those losses differently.
 pub(super) fn read(
     c: &Config<'_>,
     experts: (&'static str, usize),
@@ -30,20 +30,20 @@ pub(super) fn read(
     Ok(moe)
 }
 
-/// The layers that `mlp_only_layers` and `decoder_sparse_step` (Qwen) leave without experts.
+/// Layers without experts, from `mlp_only_layers` and `decoder_sparse_step` (Qwen).
 pub(super) fn read_dense_layers(c: &Config<'_>, num_layers: usize) -> Result<Vec<usize>> {
     let only: Vec<usize> = c.or("mlp_only_layers", Vec::new())?;
     let step = c.size_or("decoder_sparse_step", Some(1))?;
     Ok((0..num_layers).filter(|layer| only.contains(layer) || !(layer + 1).is_multiple_of(step)).collect())
 }
 
-/// The keys that [`read_dense_layers`] reads.
+/// Writes the keys that [`read_dense_layers`] reads.
 pub(super) fn write_dense_layers(moe: &Moe, map: &mut Map<String, Value>) {
     map.insert("mlp_only_layers".into(), json!(moe.dense_layers));
     map.insert("decoder_sparse_step".into(), json!(1));
 }
 
-/// Qwen's keys of sizes and normalisation.
+/// Writes Qwen's keys of sizes and normalisation.
 pub(super) fn write_qwen(s: &Spec, map: &mut Map<String, Value>) {
     let Some(moe) = &s.moe else { return };
     map.insert("num_experts".into(), json!(moe.experts));

@@ -1,4 +1,4 @@
-//! Nemotron: LayerNorm times one plus the weight, squared ReLU without a gate, half of each head rotates.
+//! Nemotron: LayerNorm with one plus the weight, squared ReLU without a gate, rotation of half of each head.
 
 use fathom_tensor::NormKind;
 

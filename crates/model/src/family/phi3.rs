@@ -1,4 +1,4 @@
-//! Phi-3 and Phi-4: q, k, v and gate, up are stored fused; LongRoPE; a share of each head may rotate.
+//! Phi-3 and Phi-4: q, k, v and gate, up are stored fused; LongRoPE; rotation may cover part of each head.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const DIALECT: Dialect = Dialect {
     ..common::LLAMA
 };
 
-/// Keys of published files, with the only values that mean this model.
+/// Keys of published files, with the only supported values.
 const ONLY: [(&str, &str); 5] = [
     ("attention_bias", "false"),
     ("full_attn_mod", "1"),

@@ -27,14 +27,15 @@ pub(super) static FAMILY: Family = Family {
     names: Names::LLAMA,
 };
 
-/// `use_sliding_window` lets the layers from `max_window_layers` on slide, unless `layer_types` says which.
+/// Reads the windows: with `use_sliding_window`, layers from `max_window_layers` on slide, unless `layer_types` is
+/// given.
 pub(super) fn read_windows(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     let slides: bool = c.or("use_sliding_window", false)?;
     let full: usize = c.or("max_window_layers", 28)?;
     if slides {
         common::read_layer_types(c, spec, Some(4096), |layer| layer >= full)?;
     } else {
-        // The window's size stands in files that do not use it.
+        // Files may have a window size without using it.
         let _: Option<usize> = c.nullable("sliding_window", None)?;
         if common::sliding_layers(c, spec.layers.len())?.is_some_and(|sliding| sliding.contains(&true)) {
             return Err(c.refuse("layer_types", "has sliding layers, but use_sliding_window is false"));
@@ -43,7 +44,7 @@ pub(super) fn read_windows(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     Ok(())
 }
 
-/// The keys that [`read_windows`] reads.
+/// Writes the keys that [`read_windows`] reads.
 pub(super) fn write_windows(s: &Spec, map: &mut Map<String, Value>) {
     let slides = s.layers.iter().any(|layer| layer.window().is_some());
     map.insert("use_sliding_window".into(), json!(slides));

@@ -40,8 +40,8 @@ pub(super) static FAMILY: Family = Family {
     names: Names { moe: Some(MoeNames::QWEN), ..Names::LLAMA },
 };
 
-/// With `use_sliding_window`, every second of the first `max_window_layers` layers slides, unless `layer_types` says
-/// which.
+/// Reads the windows: with `use_sliding_window`, every second of the first `max_window_layers` layers slides, unless
+/// `layer_types` is given.
 fn read_windows(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     let slides: bool = c.or("use_sliding_window", false)?;
     let until: usize = c.or("max_window_layers", 28)?;

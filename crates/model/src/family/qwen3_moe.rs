@@ -15,13 +15,13 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let bias = common::read_biases(c, false)?;
         let mut spec = Spec { bias, qk_norm: QkNorm::PerHead, ..common::read(c, family, &DIALECT)? };
-        // Sizes stand in files that do not use them.
+        // Files may have these sizes without using them.
         let _: Option<usize> = c.nullable("max_window_layers", None)?;
         let _: Option<usize> = c.nullable("sliding_window", None)?;
         if c.or("use_sliding_window", false)? {
             common::read_window(c, &mut spec, Some(4096))?;
         }
-        // Transformers 5 writes the name of other families.
+        // Transformers 5 writes other families' key.
         let number = if c.raw("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
         let sizes = [(number, 128), ("num_experts_per_tok", 8), ("moe_intermediate_size", 768)];
         let mut experts = moe::read(c, sizes[0], sizes[1], sizes[2])?;

@@ -1,4 +1,4 @@
-//! SmolLM 3: Llama where every fourth layer does not rotate.
+//! SmolLM 3: Llama, but every fourth layer does not rotate.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ pub(super) static FAMILY: Family = Family {
         let bias = common::read_biases(c, true)?;
         let mut spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
         let interval: usize = c.or("no_rope_layer_interval", 4)?;
-        // One means that the layer rotates, whatever the key's name suggests.
+        // 1 means that the layer rotates, despite the key's name.
         let rotates: Option<Vec<u8>> = c.nullable("no_rope_layers", None)?;
         let default = |layer: usize| u8::from(interval == 0 || !(layer + 1).is_multiple_of(interval));
         let rotates = rotates.unwrap_or_else(|| (0..spec.layers.len()).map(default).collect());
@@ -31,7 +31,7 @@ pub(super) static FAMILY: Family = Family {
             return Err(c.refuse("no_rope_layers", what));
         }
         let slides: bool = c.or("use_sliding_window", false)?;
-        // Written by Transformers 4 and used by nothing.
+        // Written by Transformers 4, but unused.
         let _: Option<usize> = c.nullable("max_window_layers", None)?;
         let _: Option<usize> = c.nullable("pretraining_tp", None)?;
         let has_window = slides && c.nullable::<usize>("sliding_window", None)?.is_some();

@@ -17,7 +17,7 @@ const DIALECT: Dialect = Dialect {
     ..common::LLAMA
 };
 
-/// Keys that the published files carry from the training code, with the only values that mean this model.
+/// Keys from the training code in published files, with the only supported values.
 const ONLY: [(&str, &str); 5] = [
     ("activation_function", "\"gelu_pytorch_tanh\""),
     ("mlp_type", "\"default\""),

@@ -1,5 +1,5 @@
-//! Models around a family's: they see pictures too. Of their folders the part that reads and writes text is read, as a model of
-//! its family, and written as one.
+//! Multimodal models around a family's text model. Only the text part is read from their folders, as a model of its
+//! family, and it is written as one.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::error::Result;
 
-/// Where the text part's configuration stands.
+/// Key of the text part's configuration.
 pub(super) const TEXT: &str = "text_config";
 
 /// A model around a text model.
@@ -20,21 +20,21 @@ pub struct Wrapper {
     pub architecture: &'static str,
     /// `model_type` of the text part.
     pub text: &'static str,
-    /// Sizes that published files leave out, as Transformers takes them.
+    /// Sizes omitted from published files, with Transformers' defaults.
     pub defaults: &'static [(&'static str, usize)],
-    /// Keys next to the text part's that change nothing of it.
+    /// Keys next to the text part's that do not affect it.
     pub outer_keys: &'static [&'static str],
-    /// What names of the text part's tensors begin with, and what stands there in its own folders.
+    /// Prefixes of the text part's tensor names, and their replacements in a folder of the text part alone.
     pub prefixes: &'static [(&'static str, &'static str)],
-    /// What names of the other parts' tensors begin with.
+    /// Prefixes of the other parts' tensor names.
     pub others: &'static [&'static str],
 }
 
 impl Wrapper {
-    /// The configuration of the text part, as in a folder of its own.
+    /// The text part's configuration, as in a folder of its own.
     ///
     /// # Errors
-    /// If there is none, it is of another family, or a key next to it is unknown.
+    /// If it is missing or of another family, or a key next to it is unknown.
     pub(crate) fn text_config(&self, file: &Path, map: &Map<String, Value>) -> Result<Map<String, Value>> {
         let config = Config::new(file, map);
         let architectures: Vec<String> = config.or("architectures", Vec::new())?;
@@ -48,9 +48,9 @@ impl Wrapper {
             let what = format!("is {}; supported: \"{}\"", text["model_type"], self.text);
             return Err(config.refuse(format!("{TEXT}.model_type"), what));
         }
-        // Written there by some versions; they name no class with a head.
+        // Written by some versions; they name no class with a head.
         text.remove("architectures");
-        // The key next to the text part's decides.
+        // The outer key takes precedence.
         text.insert("tie_word_embeddings".into(), json!(config.or("tie_word_embeddings", true)?));
         for (key, size) in self.defaults {
             text.entry(*key).or_insert(json!(size));
@@ -62,7 +62,7 @@ impl Wrapper {
         Ok(text)
     }
 
-    /// A tensor's name in a folder of the text part alone; `None` if it is another part's.
+    /// A tensor's name in a folder of the text part alone; `None` for other parts.
     pub(crate) fn name(&self, stored: &str) -> Option<String> {
         let replaced = self
             .prefixes

@@ -1,12 +1,12 @@
-//! Rectangles of tensors, and the names under which parts of tensors are stored.
+//! Rectangles of tensors, and the names of stored parts of tensors.
 //!
-//! A tensor is seen as a matrix whose columns are its last dimension; a vector's elements are rows of one column. A part is
-//! stored under `NAME[r0:r1,c0:c1]`, and the whole tensor's shape in the file's `__metadata__` under `NAME`; what is whole has
-//! its own name and no brackets, so a file without parts is a plain Hugging Face file.
+//! A tensor is seen as a matrix whose columns are its last dimension; a vector's elements are rows of one column. A
+//! part is stored under `NAME[r0:r1,c0:c1]`, with the whole tensor's shape in the file's `__metadata__` under `NAME`;
+//! whole tensors have their plain names, so a file without parts is an ordinary Hugging Face file.
 
 use std::ops::Range;
 
-/// Some rows and columns.
+/// A range of rows and of columns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Area {
     /// Rows.
@@ -15,7 +15,7 @@ pub struct Area {
     pub cols: Range<usize>,
 }
 
-/// A shape as rows x columns; `None` if the rows are more than can be counted.
+/// A shape as rows x columns; `None` if the row count overflows.
 pub(crate) fn matrix(shape: &[usize]) -> Option<[usize; 2]> {
     match shape {
         [] => Some([1, 1]),
@@ -27,29 +27,29 @@ pub(crate) fn matrix(shape: &[usize]) -> Option<[usize; 2]> {
 }
 
 impl Area {
-    /// All of rows x columns.
+    /// The whole area of rows x columns.
     pub fn of([rows, cols]: [usize; 2]) -> Area {
         Area { rows: 0..rows, cols: 0..cols }
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.rows.len() * self.cols.len()
     }
 
-    /// True if there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is in both.
+    /// The intersection, if not empty.
     pub fn meet(&self, other: &Area) -> Option<Area> {
         let both = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start)..a.end.min(b.end);
         let met = Area { rows: both(&self.rows, &other.rows), cols: both(&self.cols, &other.cols) };
         (met.rows.start < met.rows.end && met.cols.start < met.cols.end).then_some(met)
     }
 
-    /// Elements of it, counted row by row, as areas: part of a row, whole rows, part of a row.
+    /// Splits a range of its elements, counted row by row, into areas: part of a row, whole rows, part of a row.
     pub fn stretch(&self, range: Range<usize>) -> Vec<Area> {
         let width = self.cols.len();
         let mut areas = Vec::new();
@@ -73,8 +73,8 @@ impl Area {
     }
 }
 
-/// Which experts some rows of a stack [experts, `inner`, ..] belong to, and which rows of each of these they are: all, of one expert or
-/// several, or some rows of one.
+/// Splits rows of a stack [experts, `inner`, ..] into experts and the rows within each: all rows of one or several
+/// experts, or some rows of one; `None` otherwise.
 pub(crate) fn of_stack(rows: &Range<usize>, inner: usize) -> Option<(Range<usize>, Range<usize>)> {
     let first = rows.start.checked_div(inner)?;
     let within = rows.start - first * inner..rows.end.checked_sub(first * inner)?;
@@ -85,12 +85,12 @@ pub(crate) fn of_stack(rows: &Range<usize>, inner: usize) -> Option<(Range<usize
     whole.then(|| (first..first + within.end / inner, 0..inner))
 }
 
-/// The name under which a part of a tensor is stored.
+/// The name of a stored part of a tensor.
 pub(crate) fn part_name(name: &str, Area { rows, cols }: &Area) -> String {
     format!("{name}[{}:{},{}:{}]", rows.start, rows.end, cols.start, cols.end)
 }
 
-/// A tensor's name and the part of it that a stored name says; `None` for a name without a part.
+/// The tensor's name and the part in a stored name; `None` for a name without a part.
 pub(crate) fn parse_part(stored: &str) -> Option<(&str, Area)> {
     let (name, part) = stored.strip_suffix(']')?.rsplit_once('[')?;
     let (rows, cols) = part.split_once(',')?;

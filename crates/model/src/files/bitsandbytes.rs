@@ -1,8 +1,9 @@
-//! Tensors that bitsandbytes quantised, in safetensors files as Transformers writes them.
+//! Tensors quantized by bitsandbytes, in safetensors files as Transformers writes them.
 //!
-//! NF4: `NAME` is U8 [ceil(n / 2), 1], two codes a byte; `NAME.absmax` has the scales of blocks of 64 elements, f32 or, quantised again,
-//! U8 with `NAME.nested_absmax`, `NAME.nested_quant_map`; `NAME.quant_state.bitsandbytes__nf4` is JSON, as bytes. int8: `NAME` is I8
-//! [out, in], and `SCB` in the place of `weight` has a scale for each row. Which of them a folder has says `quantization_config`.
+//! NF4: `NAME` is U8 [ceil(n / 2), 1], two codes per byte; `NAME.absmax` has the scales of blocks of 64 elements, f32
+//! or, with double quantization, U8 with `NAME.nested_absmax`, `NAME.nested_quant_map`;
+//! `NAME.quant_state.bitsandbytes__nf4` is JSON, as bytes. int8: `NAME` is I8 [out, in], and `SCB` instead of
+//! `weight` has a scale per row. `quantization_config` tells which of them a folder has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,19 +19,19 @@ use super::quantized::{Quantised, Scales};
 use super::source::Stream;
 use crate::error::{Error, Result};
 
-/// The end of the name of what says how a tensor is packed in four bits.
+/// Name suffix of the state that describes a four-bit packing.
 pub(super) const STATE: &str = ".quant_state.bitsandbytes__";
-/// In the place of `weight`: the scales of int8's rows.
+/// Replaces `weight` in the name of int8's row scales.
 const SCALES: &str = ".SCB";
-/// The key of `config.json`.
+/// Key in `config.json`.
 pub(super) const KEY: &str = "quantization_config";
 
-/// The quantised tensors of some files.
+/// The quantized tensors of some files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QuantisedTensors {
     /// By name.
     pub all: BTreeMap<String, Quantised>,
-    /// Tensors of the files that are parts of them, the codes with the name of what they are of.
+    /// Stored tensors that are parts of them; codes map to the name of the quantized tensor.
     pub parts: BTreeMap<String, Option<String>>,
 }
 
@@ -41,16 +42,16 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// Name of the codes of a tensor, next to its own.
+/// Internal name of a tensor's codes, distinct from the tensor's own.
 pub(super) fn codes_name(name: &str) -> String {
     format!("{name}.codes")
 }
 
 impl QuantisedTensors {
-    /// Those among tensors of these names and shapes.
+    /// Finds the quantized tensors among these names and shapes.
     ///
     /// # Errors
-    /// What cannot be read: another code book, other blocks.
+    /// Unsupported code books or block sizes.
     pub fn find(
         path: &Path,
         names: &BTreeSet<String>,
@@ -127,7 +128,7 @@ impl QuantisedTensors {
         self.all.insert(name.to_string(), quantised);
     }
 
-    /// The same under other names; those that get none are dropped.
+    /// Renames the tensors, dropping those for which `name` gives none.
     pub fn rename(self, name: &dyn Fn(&str) -> Option<String>) -> QuantisedTensors {
         let part = |(part, of): (String, Option<String>)| Some((name(&part)?, of.and_then(|of| name(&of))));
         let one = |(old, q): (String, Quantised)| {
@@ -167,7 +168,7 @@ fn dtype(json: &Map<String, Value>) -> DType {
 }
 
 impl Quantised {
-    /// Elements of a row.
+    /// Elements per row.
     pub fn width(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
@@ -176,7 +177,7 @@ impl Quantised {
         self.format.block(self.width())
     }
 
-    /// The codes of elements that begin with a block.
+    /// Reads the codes of elements from the start of a block.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -189,7 +190,7 @@ impl Quantised {
         stream.read(&self.codes, self.format.code_bytes(elements.start) as u64, out)
     }
 
-    /// The scales of elements that begin with a block.
+    /// Reads the scales of elements from the start of a block.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -216,14 +217,14 @@ impl Quantised {
         }
     }
 
-    /// What elements stand for.
+    /// Reads and dequantizes elements.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub(super) fn read(&self, stream: &mut dyn Stream, elements: Range<usize>) -> Result<Vec<f32>> {
         let (block, all) = (self.block(), self.shape.iter().product::<usize>());
         let mut out = Vec::with_capacity(elements.len());
-        // A row as it lies in memory, as many blocks at a time as are read well.
+        // In memory order, a convenient number of blocks at a time.
         let step = block * (1usize << 16).div_ceil(block);
         for start in (elements.start / block * block..elements.end).step_by(step) {
             let end = all.min(start + step);
@@ -247,10 +248,10 @@ impl Quantised {
     }
 }
 
-/// What `config.json` says of its weights, taken out of it; `None` if it says nothing, or of another method.
+/// Takes the setting of quantized weights out of `config.json`; `None` if absent or of another method.
 ///
 /// # Errors
-/// A kind of quantisation that cannot be read.
+/// An unsupported kind of quantization.
 pub(super) fn take_config(file: &Path, config: &mut Map<String, Value>) -> Result<Option<BlockFormat>> {
     let Some(table) = config.get(KEY).and_then(Value::as_object) else { return Ok(None) };
     if table.get("quant_method").and_then(Value::as_str) != Some("bitsandbytes") {
@@ -270,7 +271,7 @@ pub(super) fn take_config(file: &Path, config: &mut Map<String, Value>) -> Resul
     Ok(Some(format))
 }
 
-/// What `config.json` says of weights that are written like this.
+/// The `quantization_config` of weights written in this format.
 pub(super) fn config(format: BlockFormat, double: bool, compute: &str, skipped: &[String]) -> Value {
     let four = format == BlockFormat::Nf4;
     json!({

@@ -1,4 +1,4 @@
-//! Parts of a value that are read at once, each by several threads.
+//! Concurrent reading of a chunk of a value by several threads.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -10,10 +10,10 @@ use super::slot::Job;
 use super::source::Source;
 use crate::error::{Error, Result};
 
-/// Stretches of a chunk that threads read at the same time.
+/// Parts of a chunk that are read concurrently.
 const STRETCHES: usize = 4;
 
-/// A patch of a weight, with its elements if they had to be transposed.
+/// A patch of a weight, and its elements if they had to be transposed.
 pub(super) struct WeightPatch<'a> {
     job: &'a Job,
     turned: Option<Vec<u8>>,
@@ -43,7 +43,7 @@ pub(super) fn fill_chunk(
     failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
 }
 
-/// Patches of a value, ready to be read.
+/// Patches of a value, prepared for reading.
 ///
 /// # Errors
 /// If the source cannot be read.
@@ -66,7 +66,7 @@ pub(super) fn parts<'a>(
     Ok(parts)
 }
 
-/// Elements of a value, as elements of type `to`.
+/// Reads elements of a value, converted to type `to`.
 pub(super) fn read(
     parts: &[WeightPatch<'_>],
     source: &dyn Source,

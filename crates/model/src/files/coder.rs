@@ -1,4 +1,4 @@
-//! Formats of projections in files that are written one tensor at a time.
+//! Formats of projections for writing one tensor at a time.
 
 use fathom_tensor::DType;
 use serde_json::{Value, json};
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 use super::writer::TensorInfo;
 use crate::error::Result;
 
-/// How projections are written.
+/// A storage format of projections.
 pub trait Coder {
-    /// What `config.json` says of them: `quantization_config`. `skipped` are modules that stay as they are.
+    /// The `quantization_config` for `config.json`. `skipped` are modules that keep their format.
     fn config(&self, skipped: &[String]) -> Value;
-    /// The tensors that a projection becomes; `dtype` is that of the others.
+    /// The tensors stored for a projection; `dtype` is that of unconverted tensors.
     fn tensors(&self, name: &str, shape: [usize; 2], dtype: DType) -> Vec<TensorInfo>;
-    /// Their contents, each in a type that is converted to that of the tensor if it is a float.
+    /// The contents of these tensors. Floats are converted to the tensor's type when written.
     ///
     /// # Errors
-    /// Sizes that have no such format.
+    /// Sizes that the format does not support.
     fn encode(&self, name: &str, shape: [usize; 2], values: Vec<f32>) -> Result<Vec<(DType, Vec<u8>)>>;
-    /// Changes what stays as it is.
+    /// Adjusts the values of a tensor that keeps its format.
     fn adjust(&self, _name: &str, _values: &mut [f32]) {}
 }
 
-/// What compressed-tensors' folders say: a format, modules that stay as they are, and how weights and inputs are rounded.
+/// compressed-tensors' configuration: format, skipped modules, and the formats of weights and inputs.
 pub(crate) fn compressed_config(
     format: &str,
     skipped: &[String],
@@ -42,10 +42,10 @@ pub(crate) fn compressed_config(
     })
 }
 
-/// e4m3 with a scale for each row; inputs are to be rounded token by token while the model runs.
+/// e4m3 with a scale per row; the runtime quantizes inputs per token.
 pub struct Fp8Save;
 
-/// The largest number of e4m3.
+/// Largest finite e4m3 value.
 const LARGEST: f32 = 448.0;
 
 impl Coder for Fp8Save {
@@ -73,7 +73,7 @@ impl Coder for Fp8Save {
         let (mut codes, mut scales) = (Vec::with_capacity(values.len()), Vec::with_capacity(4 * rows));
         for row in values.chunks_exact(cols) {
             let largest = row.iter().fold(0f32, |largest, x| largest.max(x.abs()));
-            // As it is stored in the narrowest type, so that codes are those of the stored scale.
+            // Rounded to the narrowest stored type, so that codes match the stored scale.
             let scale = half::bf16::from_f32(largest / LARGEST).to_f32();
             let scale = if scale > 0.0 { scale } else { 1.0 };
             codes.extend(row.iter().map(|x| super::joined::to_eight(x / scale)));

@@ -1,4 +1,4 @@
-//! Elements of stored tensors to elements of tensors in memory and back, chunk by chunk.
+//! Converts elements between stored and in-memory types, chunk by chunk.
 
 use fathom_tensor::DType;
 use half::{bf16, f16};
@@ -13,7 +13,7 @@ pub(super) fn convert(from: DType, bytes: &[u8], to: DType, out: &mut Vec<u8>) {
     convert_into(from, bytes, to, out);
 }
 
-/// As [`convert`], into room for as many elements.
+/// Like [`convert`], into a buffer of matching size.
 ///
 /// # Panics
 /// If a type is none of the three, or the counts differ.
@@ -37,14 +37,14 @@ pub(crate) fn convert_into(from: DType, bytes: &[u8], to: DType, out: &mut [u8])
     }
 }
 
-/// Element by element, from A bytes to B bytes, in a form that the compiler turns into vector code.
+/// Maps elements of A bytes to elements of B bytes, in a form that the compiler vectorizes.
 fn map<const A: usize, const B: usize>(bytes: &[u8], out: &mut [u8], element: impl Fn([u8; A]) -> [u8; B]) {
     for (from, to) in bytes.as_chunks::<A>().0.iter().zip(out.as_chunks_mut::<B>().0) {
         *to = element(*from);
     }
 }
 
-/// Rounds to nearest even without a branch; a NaN stays one.
+/// Rounds to nearest even without a branch; NaN stays NaN.
 fn round_bf16(value: f32) -> [u8; 2] {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -52,12 +52,12 @@ fn round_bf16(value: f32) -> [u8; 2] {
     (if value.is_nan() { quiet } else { rounded } as u16).to_le_bytes()
 }
 
-/// True for the types that [`convert`] takes.
+/// Returns whether [`convert`] supports the type.
 pub(crate) fn is_convertible(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::Bf16 | DType::F16)
 }
 
-/// [rows, cols] to [cols, rows] of elements of `element_bytes`. `out` is overwritten.
+/// Transposes [rows, cols] to [cols, rows], with elements of `element_bytes`. `out` is overwritten.
 pub(crate) fn transpose(bytes: &[u8], [rows, cols]: [usize; 2], element_bytes: usize, out: &mut Vec<u8>) {
     out.clear();
     out.reserve(bytes.len());

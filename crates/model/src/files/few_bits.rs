@@ -1,5 +1,5 @@
-//! What `config.json` says of weights that [`super::joined`] reads. The tensors say how they lie; what is here is what they do not say,
-//! and what is refused because decoding the weights would not give the model.
+//! Reads the `quantization_config` of weights for [`super::joined`]. The tensors give their own layout; this adds
+//! what they do not tell, and refuses settings under which the decoded weights would not give the model.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use super::bitsandbytes::KEY;
 use super::json::read_object;
 use crate::error::{Error, Result};
 
-/// Methods whose folders can be read.
+/// Supported methods.
 const METHODS: [&str; 6] = ["gptq", "awq", "fp8", "fbgemm_fp8", "compressed-tensors", "modelopt"];
-/// In the place of [`KEY`] where compressed-tensors' older versions wrote.
+/// Key instead of [`KEY`] in older versions of compressed-tensors.
 const OLD_KEY: &str = "compression_config";
 
-/// What is said of weights in few bits, taken out of a configuration if they can be read.
+/// Takes the setting of quantized weights out of a configuration if they are supported.
 ///
 /// # Errors
-/// A variant whose weights would be read wrong.
+/// A variant whose weights would be decoded wrongly.
 pub(super) fn take_config(file: &Path, config: &mut Map<String, Value>) -> Result<()> {
     let key = if config.contains_key(OLD_KEY) { OLD_KEY } else { KEY };
     let Some(table) = config.get(key).and_then(Value::as_object) else { return Ok(()) };
@@ -46,7 +46,7 @@ pub(super) fn take_config(file: &Path, config: &mut Map<String, Value>) -> Resul
     Ok(())
 }
 
-/// What zeros of GPTQ are stored less in a folder: one, but none in its second format.
+/// Offset by which a folder's GPTQ zeros are stored too low: one, but none in format v2.
 ///
 /// # Errors
 /// A `config.json` that is not JSON.

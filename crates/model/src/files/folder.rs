@@ -1,4 +1,5 @@
-//! Hugging Face folders: `config.json`, weights, `generation_config.json`, and the tokenizer's files next to them.
+//! Opens Hugging Face folders: `config.json`, weights, `generation_config.json`, and the tokenizer's files next to
+//! them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -26,18 +27,18 @@ pub struct HfFolder {
     pub generation: GenerationConfig,
     /// The weights.
     pub source: SafeTensors,
-    /// What the folder has besides, if it is of a model around this one.
+    /// Parts that are not read, if the folder is of a multimodal model.
     pub left_out: Option<LeftOut>,
 }
 
-/// The parts of a model that are not read: those for pictures.
+/// The unread parts of a multimodal model: those for images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// `model_type` of the whole.
+    /// `model_type` of the whole model.
     pub model_type: &'static str,
-    /// `model_type` of the part that is read.
+    /// `model_type` of the part being read.
     pub text: &'static str,
-    /// Tensors of the others.
+    /// Number of unread tensors.
     pub tensors: usize,
 }
 
@@ -72,10 +73,10 @@ pub fn open(folder: &Path) -> Result<HfFolder> {
     Ok(HfFolder { spec, generation, source, left_out })
 }
 
-/// The architecture and what a folder says of generation, without its weights.
+/// Reads the architecture and the generation settings, without weights.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     if fathom_base::gguf::is_file(folder) {
         return gguf::open_config(folder);
@@ -91,7 +92,7 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
         outer = outer.or(special_ids(&file, &wrapper.text_config(&file, &config)?)?);
     }
     outer.positions = positions;
-    // The one that Transformers reads scores by; a file of generation says nothing of those.
+    // From `config.json`, where Transformers' classifiers read it; `generation_config.json` does not apply to those.
     spec.padding = outer.pad;
     let file = folder.join(GENERATION);
     if !file.is_file() {
@@ -103,18 +104,18 @@ pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     Ok((spec, GenerationConfig { others: map, ..inner.or(outer) }))
 }
 
-/// Defaults of generation next to a configuration.
+/// Generation defaults next to a configuration.
 const GENERATION: &str = "generation_config.json";
-/// Keys of special tokens in both files: they begin a sequence, end it, fill it up.
+/// Keys of special tokens in both files: start, end, padding.
 const SPECIAL: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
-/// Special tokens of one of the files.
+/// Special tokens in one of the files.
 fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<GenerationConfig> {
     let ids = |key: &str| -> Result<Vec<u32>> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
         let ids = match map.get(key) {
             None | Some(Value::Null) => Some(Vec::new()),
-            // The first Llama files say -1 for "none".
+            // Early Llama files write -1 for none.
             Some(value) if value.as_i64() == Some(-1) => Some(Vec::new()),
             Some(Value::Array(list)) => list.iter().map(id).collect(),
             Some(value) => id(value).map(|id| vec![id]),
@@ -127,10 +128,10 @@ fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<GenerationConfig
     Ok(GenerationConfig { bos: first(bos)?, eos: ids(eos)?, pad: first(pad)?, ..GenerationConfig::default() })
 }
 
-/// What else goes into a folder.
+/// Options of writing a folder.
 #[derive(Clone, Copy, Debug)]
 pub struct FolderOptions<'a> {
-    /// How weights are written.
+    /// Format of the weights.
     pub weights: SaveOptions,
     /// Special tokens and defaults of generation.
     pub generation: &'a GenerationConfig,
@@ -138,7 +139,8 @@ pub struct FolderOptions<'a> {
     pub copy: &'a [PathBuf],
 }
 
-/// Writes a folder that Transformers loads unchanged. The configuration is written last: a folder with one is whole.
+/// Writes a folder that Transformers loads unchanged. The configuration is written last, so a folder that has one is
+/// complete.
 ///
 /// # Errors
 /// If the system refuses to write, or the family cannot express the specification.
@@ -156,10 +158,10 @@ pub fn save_hf(
     write_folder(&model.spec, folder, (options, None), weights)
 }
 
-/// Writes a folder, its weights by `weights`; `quantization` is what its configuration says of them.
+/// Writes a folder, its weights by `weights`; `quantization` is the configuration's entry for them.
 ///
 /// # Errors
-/// As [`save_hf`].
+/// Those of [`save_hf`].
 pub(super) fn write_folder(
     spec: &Spec,
     folder: &Path,
@@ -172,7 +174,7 @@ pub(super) fn write_folder(
     let mut config = Family::write(&file, spec)?;
     config.extend(quantization.map(|said| (bitsandbytes::KEY.to_string(), said)));
     config.insert("torch_dtype".into(), json!(torch_name(options.weights.dtype)));
-    // An id that is absent here would be taken from the family's class: null says that there is none.
+    // Transformers would replace an absent id by the family's default; null means none.
     let ids = special_values(options.generation);
     config.extend(ids.clone());
     if spec.scores > 0 {
@@ -203,18 +205,19 @@ pub(super) fn write_folder(
     write_file(&file, &pretty(config))
 }
 
-/// The tokenizer's file that says where a text is cut.
+/// The tokenizer's file with the length limit.
 const TOKENIZER: &str = "tokenizer_config.json";
-/// Keys by which it, and `generation_config.json`, name the longest sequence.
+/// Keys of the longest sequence in that file and in `generation_config.json`.
 const LENGTHS: [&str; 3] = ["model_max_length", "max_length", "max_len"];
 
-/// A file with the lengths raised; `None` where there is none to raise.
+/// Contents of the file with lengths raised; `None` if unchanged.
 fn raised(file: &Path, tokens: usize) -> Result<Option<Vec<u8>>> {
     let mut map = read_object(file)?;
     Ok(raise(&mut map, tokens).then(|| pretty(map)))
 }
 
-/// Raises lengths below `tokens`; whether there was one. Transformers would cut texts, or end answers, at the old one.
+/// Raises lengths below `tokens`, and returns whether there were any. Transformers would truncate texts, or end
+/// answers, at the old length.
 fn raise(map: &mut Map<String, Value>, tokens: usize) -> bool {
     let below = |value: &Value| value.as_f64().is_some_and(|length| length < tokens as f64);
     let lower: Vec<&str> = LENGTHS.into_iter().filter(|key| map.get(*key).is_some_and(below)).collect();

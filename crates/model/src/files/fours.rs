@@ -1,5 +1,5 @@
-//! Folders as compressed-tensors has them, with projections in four bits rounded to nearest: MXFP4, NVFP4 and int4, whose numbers are
-//! those of [`FourBits`].
+//! Folders in compressed-tensors' layout with projections rounded to four bits: MXFP4, NVFP4 and int4, with the
+//! numbers of [`FourBits`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::grouped::{Grouped, GroupedSave, Packing4, Zero};
 use crate::spec::{RoundTo, Spec};
 
 impl RoundTo {
-    /// The format for a model.
+    /// The format for a model's projections.
     ///
     /// # Errors
     /// Projections whose columns are not whole blocks.
@@ -42,13 +42,13 @@ impl RoundTo {
     }
 }
 
-/// Sizes of int4's groups; the first that fits all projections is taken.
+/// int4's group sizes; the first that fits all projections is used.
 const GROUPS: [usize; 3] = [128, 64, 32];
 
-/// The size of a group that all projections have.
+/// The first group size that fits all projections.
 ///
 /// # Errors
-/// A width that none fits.
+/// A width that no group size fits.
 pub fn group_of(tensors: &[BlockTensor]) -> std::result::Result<usize, String> {
     let widths = || tensors.iter().filter(|tensor| tensor.shape.len() == 2).map(|tensor| tensor.shape[1]);
     let found = GROUPS.into_iter().find(|group| widths().all(|width| width.is_multiple_of(*group)));
@@ -58,11 +58,12 @@ pub fn group_of(tensors: &[BlockTensor]) -> std::result::Result<usize, String> {
     })
 }
 
-/// Writes a folder with projections rounded to nearest, of the weights of a source; projections of the second, which may be the same, and
-/// is that of f32 masters where there are such. What is read again is what quantisation-aware training computed with.
+/// Writes a folder with projections rounded to nearest, and the other weights from the first source. Projections come
+/// from the second, which may be the same, or f32 masters if there are any. Reading the folder gives the values that
+/// quantization-aware training used.
 ///
 /// # Errors
-/// As [`save_hf_coded`].
+/// Those of [`save_hf_coded`].
 pub fn save_hf_rounded(
     (spec, [source, projections]): (&Spec, [&dyn Source; 2]),
     folder: &Path,
@@ -86,8 +87,8 @@ pub fn save_hf_rounded(
     Ok(format)
 }
 
-/// The factor of each projection by its name. Those that are one weight in memory, or one expert's part of it, which servers fuse as
-/// well, have one: that of the largest of all.
+/// Factor per projection, by name. Projections fused into one weight in memory, or in one expert, share a factor as
+/// servers fuse them too: that of the largest of their values.
 fn factors(
     spec: &Spec,
     [source, projections]: [&dyn Source; 2],
@@ -104,10 +105,10 @@ fn factors(
     Ok(all.iter().filter_map(|out| named(&out.name, out.weight)).collect())
 }
 
-/// Writes projections as MXFP4 or NVFP4, weights alone.
+/// Writes projections as MXFP4 or NVFP4, weights only.
 struct FourSave {
     format: FourBits,
-    /// By name; 1 where there is none.
+    /// By name; 1 if absent.
     factors: BTreeMap<String, f32>,
 }
 
@@ -157,7 +158,7 @@ impl Coder for FourSave {
             let scale = format.scale(x, factor);
             let code = |x: f32| to_four(format.number(x, scale.times));
             codes.extend(x.as_chunks::<2>().0.iter().map(|[low, high]| code(*low) | code(*high) << 4));
-            // A power of two is its exponent.
+            // A power of two is stored as its exponent.
             let exponent = (scale.stored.to_bits() >> 23) as u8;
             scales.push(if format.has_factor() { to_eight(scale.stored) } else { exponent });
         }
@@ -188,13 +189,14 @@ mod tests {
         assert!(of(&[128, 80]).unwrap_err().contains("80 columns"));
     }
 
-    /// `oracle/few_bits.py`: codes and scales are compressed-tensors' own. Of a block of zeros the scale means nothing.
+    /// Reference from `oracle/few_bits.py`: codes and scales are compressed-tensors' own. The scale of an all-zero
+    /// block is arbitrary.
     #[test]
     fn weights_become_what_the_library_makes_of_them() {
         let golden =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_few_bits/rounded.safetensors");
         let golden = SafeTensors::open_file(&golden).unwrap();
-        // Under other names, so that they are read as they lie.
+        // Renamed, to be read as stored.
         let stored = |info: &TensorInfo| info.name.replace('.', ":");
         let bytes = |name: &str| {
             let mut bytes = Vec::new();

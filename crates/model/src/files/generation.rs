@@ -1,4 +1,4 @@
-//! What a model's files say of generation.
+//! Generation settings of a model's files.
 
 use fathom_base::PartialSampling;
 use serde_json::{Map, Value};
@@ -6,30 +6,30 @@ use serde_json::{Map, Value};
 use crate::rope::{RopeScaling, RopeSpec};
 use crate::spec::Spec;
 
-/// What a model's files say of generation: `generation_config.json`, where it is silent `config.json`.
+/// Generation settings: from `generation_config.json`, falling back to `config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GenerationConfig {
-    /// Begins a sequence.
+    /// Start of a sequence.
     pub bos: Option<u32>,
-    /// Each of these ends one.
+    /// Tokens that end a sequence.
     pub eos: Vec<u32>,
-    /// Padding; Fathom has none, but files name it.
+    /// Padding; unused by Fathom, but kept for files.
     pub pad: Option<u32>,
-    /// What else `generation_config.json` says, such as defaults of sampling: exported as it was read.
+    /// Other keys of `generation_config.json`, such as sampling defaults; exported unchanged.
     pub others: Map<String, Value>,
-    /// Longest sequence of the model that this was read with; none for a new one. Where a model is exported with a longer one, it
-    /// was extended, and what else names the old length is raised.
+    /// Longest sequence of the model that this was read with; none for a new model. If a model is exported with a
+    /// longer one, it was extended, and the old length is raised everywhere.
     pub positions: Option<usize>,
 }
 
 impl GenerationConfig {
-    /// How tokens are chosen where a request is silent, as `generation_config.json` has it. What no sampler takes is left out.
+    /// Sampling defaults of `generation_config.json`, without values that no sampler accepts.
     pub fn sampling(&self) -> PartialSampling {
         let number = |key: &str, least: f64, most: f64| {
             self.others.get(key)?.as_f64().filter(|value| (least..=most).contains(value))
         };
         let draws = self.others.get("do_sample").and_then(Value::as_bool);
-        // Transformers draws with a temperature of 1 where the file does not name one.
+        // Transformers samples with temperature 1 if the file has none.
         let temperature = number("temperature", 0.0, f64::MAX).or((draws == Some(true)).then_some(1.0));
         PartialSampling {
             temperature: if draws == Some(false) { None } else { temperature },
@@ -40,7 +40,7 @@ impl GenerationConfig {
         }
     }
 
-    /// With what another says of special tokens where this one is silent.
+    /// Fills missing special tokens from another.
     pub(super) fn or(self, other: GenerationConfig) -> GenerationConfig {
         GenerationConfig {
             bos: self.bos.or(other.bos),
@@ -52,7 +52,7 @@ impl GenerationConfig {
     }
 }
 
-/// The longest sequence that a model is for. `dynamic` measures against the first length, and stretches it.
+/// Longest sequence that a model supports. `dynamic` scaling extends the original length.
 pub(super) fn context(spec: &Spec) -> usize {
     let stretch = |rope: &RopeSpec| match rope.scaling {
         RopeScaling::Dynamic { factor } => factor.max(1.0),

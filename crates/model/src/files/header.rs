@@ -1,8 +1,7 @@
 //! The header of a safetensors file, from untrusted files.
 //!
-//! Layout: u64 header length (little-endian), that many bytes of JSON, then the data. Every tensor's bytes follow the
-//! one before it without gaps, as the format demands. Nothing is allocated by a number from the file before it was
-//! held against the file's true size.
+//! Layout: u64 header length (little-endian), that many bytes of JSON, then the data. Tensors are contiguous, as the
+//! format demands. No size from the file is used for an allocation before it is checked against the file's true size.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +14,7 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use super::json::MAX_BYTES;
 use crate::error::{Error, Result};
 
-/// Where a tensor lies in its file.
+/// Location of a tensor in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Name of the element type in the file, e.g. `BF16`.
@@ -26,17 +25,17 @@ pub struct Stored {
     pub shape: Vec<usize>,
     /// Offset of the first byte in the file.
     pub start: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
 impl Stored {
-    /// The element type, if it is one that this crate computes with.
+    /// The element type, if this crate supports it.
     pub fn dtype(&self) -> Option<DType> {
         DType::from_safetensors_name(&self.dtype_name)
     }
 
-    /// Rows as [`crate::Source`] counts them: the first size, or one.
+    /// Number of rows in [`crate::Source`]'s sense: the first size, or one.
     pub fn rows(&self) -> usize {
         self.shape.first().copied().unwrap_or(1)
     }
@@ -101,7 +100,7 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     }
 }
 
-/// Bytes of one element of a type of the safetensors format, including those this crate does not compute with.
+/// Size of an element of a safetensors type, including types that this crate does not compute with.
 fn element_bytes(dtype: &str) -> Option<usize> {
     match dtype {
         "BOOL" | "U8" | "I8" | "F8_E4M3" | "F8_E5M2" | "F8_E8M0" => Some(1),
@@ -112,10 +111,10 @@ fn element_bytes(dtype: &str) -> Option<usize> {
     }
 }
 
-/// Length of the JSON part from the first eight bytes, held against the file's length.
+/// Length of the JSON part from the first eight bytes, checked against the file's length.
 ///
 /// # Errors
-/// Names the file and why no header can be in it.
+/// Names the file and the reason why it has no header.
 pub fn header_bytes(file: &Path, first: &[u8], file_bytes: u64) -> Result<usize> {
     let Some(prefix) = first.first_chunk::<8>() else {
         let what =
@@ -154,7 +153,7 @@ pub fn parse_header(file: &Path, json: &[u8], file_bytes: u64) -> Result<Header>
     Ok(Header { tensors, metadata: entries.metadata.unwrap_or_default() })
 }
 
-/// One entry on its own: known type, shape and offsets that agree.
+/// Checks one entry: known type, consistent shape and offsets.
 fn stored(entry: &Entry, data_start: u64) -> std::result::Result<Stored, String> {
     let dtype = &entry.dtype;
     let element_bytes = element_bytes(dtype).ok_or(format!("has the unknown element type {dtype:?}"))?;
@@ -175,7 +174,7 @@ fn stored(entry: &Entry, data_start: u64) -> std::result::Result<Stored, String>
     Ok(Stored { dtype_name: dtype.clone(), element_bytes, shape, start, bytes })
 }
 
-/// All entries together: one after the other, no gap, no overlap, up to the end of the file.
+/// Checks all entries: contiguous, without overlap, up to the end of the file.
 fn check_layout(
     file: &Path,
     tensors: &BTreeMap<String, Stored>,
@@ -207,7 +206,7 @@ fn check_layout(
     Ok(())
 }
 
-/// Entry for fuzzing: parses `data` as a whole safetensors file. Must neither panic nor allocate by numbers in it.
+/// Fuzzing entry point: parses `data` as a whole safetensors file. Must neither panic nor allocate by sizes in it.
 pub fn fuzz_safetensors(data: &[u8]) {
     let (file, length) = (Path::new("fuzz.safetensors"), data.len() as u64);
     if let Ok(header) = header_bytes(file, data, length) {

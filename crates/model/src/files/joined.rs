@@ -1,6 +1,7 @@
-//! Tensors that are read out of several of a file's: experts in MXFP4 as gpt-oss has them, and the linears of folders that GPTQ, AWQ,
-//! compressed-tensors, DeepSeek's blocks of FP8 and ModelOpt leave. They are decoded row by row, each element to f32 and rounded once to
-//! the tensor's type, or given as rows that products take ([`Joined::read_grouped`]). What activations are to be rounded to is not read: products are those of the decoded weights.
+//! Tensors decoded from several stored ones: gpt-oss's experts in MXFP4, and linear layers quantized by GPTQ, AWQ,
+//! compressed-tensors, DeepSeek's blockwise FP8 and ModelOpt. They are decoded row by row, each element to f32 and
+//! then rounded once to the tensor's type, or read as rows that products take directly ([`Joined::read_grouped`]).
+//! Settings for rounding activations are ignored: products use the decoded weights as they are.
 
 mod decode;
 mod find;
@@ -19,7 +20,7 @@ pub(super) use decode::{to_eight, to_four};
 pub(super) use find::find;
 pub(super) use layout::{FourScales, Joined, JoinedPart, Layout};
 
-/// Bytes of a tensor's elements that follow each other.
+/// A contiguous range of bytes of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
     pub start: u64,
@@ -31,7 +32,7 @@ impl Joined {
         self.shape.last().copied().unwrap_or_default()
     }
 
-    /// All rows, seen as a matrix.
+    /// Number of rows of the tensor seen as a matrix.
     pub fn rows(&self) -> usize {
         self.shape[..self.shape.len() - 1].iter().product()
     }
@@ -40,18 +41,18 @@ impl Joined {
         self.width() * self.dtype.bytes()
     }
 
-    /// With other names of its parts; `None` if one has none.
+    /// Renames its parts; `None` if one has no new name.
     pub fn rename(self, name: &dyn Fn(&str) -> Option<String>) -> Option<Joined> {
         let part = |part: JoinedPart| Some(JoinedPart { name: name(&part.name)?, ..part });
         Some(Joined { parts: self.parts.into_iter().map(part).collect::<Option<_>>()?, ..self })
     }
 
-    /// Parts are read an expert at a time, or whole.
+    /// Number of units in which parts are read: experts, or one.
     fn units(&self) -> usize {
         if self.layout == Layout::Experts { self.shape[0] } else { 1 }
     }
 
-    /// Of experts all rows as they are stored: one linear, [experts x out, in].
+    /// Experts as one linear layer of all stored rows, [experts x out, in].
     fn below_each_other(&self) -> Option<Joined> {
         let [experts, inner, out] = self.shape[..] else { return None };
         let layout = Layout::Fours { group: layout::GROUP, scales: FourScales::PowersOfTwo };
@@ -59,8 +60,8 @@ impl Joined {
         (self.layout == Layout::Experts).then(|| Joined { shape, layout, ..self.clone() })
     }
 
-    /// How rows lie that products take as they are, if this is a linear whose scales are those of neighbours, or such experts below each
-    /// other.
+    /// Format of rows that products take directly, for a linear layer with scales of neighbouring inputs, or for
+    /// stacked experts.
     pub fn grouped(&self) -> Option<Grouped> {
         if let Some(all) = self.below_each_other() {
             return all.grouped();
@@ -79,7 +80,7 @@ impl Joined {
         grouped.fits(cols).then_some(grouped)
     }
 
-    /// Overwrites `out` with some rows as [`Grouped`] says.
+    /// Overwrites `out` with some rows in the format `how`.
     pub fn read_grouped(
         &self,
         (how, rows): (Grouped, Range<usize>),
@@ -89,7 +90,7 @@ impl Joined {
         if let Some(all) = self.below_each_other() {
             return all.read_grouped((how, rows), out, stream);
         }
-        // Codes that lie row by row are read of these rows alone, and so are the scales of four bits.
+        // Row-major codes are read for these rows only, and so are the scales of four-bit formats.
         let fours = matches!(self.layout, Layout::Fours { .. });
         let by_rows = fours || matches!(self.layout, Layout::Integers { .. } | Layout::Bytes { .. });
         let (first, cols) = (if by_rows { rows.start } else { 0 }, self.width());
@@ -108,7 +109,7 @@ impl Joined {
         Ok(())
     }
 
-    /// What an area of the tensor is, seen as a matrix: whole rows are one stretch.
+    /// Byte ranges of an area of the tensor, seen as a matrix; whole rows are one range.
     pub fn stretches(&self, area: &Area) -> impl Iterator<Item = Stretch> + use<> {
         let (row_bytes, size) = (self.row_bytes(), self.dtype.bytes());
         let Area { rows, cols } = area.clone();
@@ -120,13 +121,13 @@ impl Joined {
     }
 }
 
-/// The largest number that divides both.
+/// Greatest common divisor.
 fn common(x: usize, y: usize) -> usize {
     if y == 0 { x } else { common(y, x % y) }
 }
 
 impl JoinedPart {
-    /// Some of its bytes, of which those of halves are widened to f32.
+    /// Reads a range of its bytes; f16 and bf16 are widened to f32.
     fn read(&self, of: Range<u64>, stream: &mut dyn Stream) -> Result<Vec<u8>> {
         let mut bytes = vec![0; (of.end - of.start) as usize];
         stream.read(&self.name, of.start, &mut bytes)?;
@@ -139,7 +140,7 @@ impl JoinedPart {
     }
 }
 
-/// What was read last, for one thread: parts as they lie in the file, scales as f32, and a row.
+/// One thread's last read: parts as stored, scales as f32, and a decoded row.
 #[derive(Default)]
 pub(super) struct Cache {
     of: Option<(String, usize)>,
@@ -149,7 +150,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Overwrites `out` with bytes of a tensor's elements, from byte `start`, which may be inside an element; all of them are in it.
+    /// Overwrites `out` with bytes of a tensor's elements from byte `start`, which may be inside an element.
     pub fn read(
         &mut self,
         joined: &Joined,
@@ -189,7 +190,7 @@ impl Cache {
         if self.of.as_ref().is_some_and(|(of, at)| of == name && *at == unit) {
             return Ok(());
         }
-        // Until all are there nothing is.
+        // Invalid until all parts are read.
         (self.of, self.row) = (None, None);
         self.parts.clear();
         for part in &joined.parts {

@@ -1,4 +1,4 @@
-//! JSON from outside: no key twice, bounded depth and size, and the bare `Infinity` that Python writes.
+//! Untrusted JSON: no duplicate keys, bounded depth and size, and Python's bare `Infinity`.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::{Error, Result};
 
-/// Largest JSON file that is read; an index of a million tensors has less.
+/// Largest JSON file that is read; the index of a million tensors is smaller.
 pub(crate) const MAX_BYTES: u64 = 100 << 20;
 
 /// Reads and parses a JSON object; see [`parse_object`].
@@ -69,7 +69,7 @@ fn spell_floats(text: &str) -> String {
     out
 }
 
-/// A JSON value that refuses a key that appears twice: the last would silently win.
+/// A JSON value without duplicate keys, of which the last would silently win.
 struct Strict(Value);
 
 impl<'de> Deserialize<'de> for Strict {

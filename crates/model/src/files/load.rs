@@ -1,6 +1,6 @@
-//! Streams weights into place: many reads at once, each straight into the machine's memory where the stored type is the
-//! wanted one, through a small buffer where it has to be converted. No second copy of the model; weights on disk go there
-//! chunk by chunk (`load_chunks`).
+//! Streams weights into place: many concurrent reads, each straight into the machine's memory if the stored type is
+//! the wanted one, otherwise through a small conversion buffer. The model is never held twice; weights on disk are
+//! written chunk by chunk (`load_chunks`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,20 +22,20 @@ use crate::pieces::Piece;
 use crate::portion::Portion;
 use crate::weight::Kind;
 
-/// Bytes that one read aims at when it is written or converted afterwards: it is still in the second cache then.
+/// Target size of a read that is converted or copied afterwards; fits the L2 cache.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Bytes of the file that one thread reads in one go. Large, so that the system reads ahead; less for small models, so that
-/// all threads end together.
+/// Bytes of the file that one thread reads in one go. Large, so that the system reads ahead; less for small models,
+/// so that all threads end together.
 const GROUP_BYTES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
 
 impl Job {
-    /// Bytes of its data in the file.
+    /// Size of its data in the file.
     pub fn bytes(&self) -> usize {
         self.patch.area.len() * self.dtype.bytes()
     }
 
-    /// Rows of the tensor that are read at once, as areas, and where their elements go in the value. What is transposed is
-    /// read whole: each row of the weight has an element of each of its rows.
+    /// Splits it into areas that are read at a time, with their elements' places in the value. Transposed patches are
+    /// read whole: each row of the weight has an element of each of their rows.
     fn parts(&self, group_bytes: usize) -> Vec<(Area, Range<usize>)> {
         let Area { rows, cols } = &self.patch.area;
         if self.patch.transpose {
@@ -76,7 +76,7 @@ impl Job {
     }
 }
 
-/// What one thread reads in one go: areas of jobs, as they follow each other in the file.
+/// Work of one thread: consecutive areas of jobs in file order.
 #[derive(Default)]
 struct Group<'a> {
     parts: Vec<(&'a Job, Area, DType)>,
@@ -129,7 +129,7 @@ pub fn load(device: &Device, model: &Model, params: &mut Params, source: &dyn So
     params.disk().map_or(Ok(()), |disk| disk.check().map_err(Error::Spill))
 }
 
-/// By weight, whether the source is to have it: all but an adapter's, of which it may have none.
+/// Per weight, whether the source must have it: all but an adapter's, which may be missing altogether.
 fn adapter_given(model: &Model, source: &dyn Source) -> Vec<bool> {
     let (mut of_adapter, pieces) = (Vec::new(), model.pieces());
     model.visit(&mut |_, _, weight| of_adapter.push(weight.kind == Kind::Adapter));
@@ -138,13 +138,13 @@ fn adapter_given(model: &Model, source: &dyn Source) -> Vec<bool> {
     of_adapter.into_iter().map(|of| !of || some).collect()
 }
 
-/// Fills values with elements of a model's weights, or of anything that has their names and shapes. Nothing else is read.
+/// Fills slots of a model's weights, or of values with the same names and shapes. Nothing else is read.
 ///
 /// # Errors
-/// As [`load`]; what the disk behind the values says has to be asked for.
+/// Those of [`load`]; errors of the disk behind the values must be queried separately.
 ///
 /// # Panics
-/// If a value has not as many elements as its range.
+/// If a value's size differs from its range's.
 pub fn load_slots(device: &Device, model: &Model, slots: &[Slot], source: &dyn Source) -> Result<()> {
     let jobs = plan(model, slots, source)?;
     if !device.machine.has_data() {
@@ -153,7 +153,7 @@ pub fn load_slots(device: &Device, model: &Model, slots: &[Slot], source: &dyn S
     let groups = groups(&jobs, slots);
     let (parts, targets): (Vec<_>, Vec<_>) =
         groups.into_iter().map(|group| (group.parts, group.targets)).unzip();
-    // Of several failures the first in the order of the file is reported, whichever thread met one first.
+    // The first failure in file order is reported, whichever thread failed first.
     let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
     let failure = || failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     device.machine.fill(&targets, &|index, elements| {
@@ -178,7 +178,7 @@ pub fn load_slots(device: &Device, model: &Model, slots: &[Slot], source: &dyn S
     load_chunks(device, slots, &jobs, (source, model))
 }
 
-/// Checks every tensor before any is read, and orders the work as the data lies.
+/// Checks every tensor before any is read, and orders the jobs by place in the files.
 fn plan(model: &Model, slots: &[Slot], source: &dyn Source) -> Result<Vec<Job>> {
     let family = model.spec.family;
     let names = source.names();
@@ -220,12 +220,12 @@ fn plan(model: &Model, slots: &[Slot], source: &dyn Source) -> Result<Vec<Job>> 
     Ok(jobs)
 }
 
-/// Every tensor of the source must have been wanted, or be known to be superfluous.
+/// Checks that every tensor of the source is used or known to be superfluous.
 fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> Result<()> {
     let names = &model.spec.family.names;
     let mut used: BTreeSet<String> = jobs.iter().map(|job| job.name.clone()).collect();
     if !whole {
-        // What others want.
+        // Tensors for other ranks.
         let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
         let (whole, _) = Model::declare(&nowhere, &model.spec, DType::F32);
         for piece in whole.pieces().into_iter().flatten() {
@@ -254,7 +254,7 @@ fn check_used(model: &Model, source: &dyn Source, jobs: &[Job], whole: bool) -> 
     }
 }
 
-/// Whether a tensor is of a block behind the last that predicts further tokens.
+/// Returns whether a tensor belongs to a multi-token prediction block after the last.
 fn is_further(model: &Model, source: &dyn Source, name: &str) -> bool {
     let names = &model.spec.family.names;
     let Some(mark) = names.further else { return false };

@@ -1,5 +1,5 @@
-//! Loads weights that are held as a file has them: rows of blocks, or of codes with scales, none of them unpacked. Rows that products
-//! read by eight are interleaved where they are, with room for eight more of them.
+//! Loads weights that keep their file's format: rows of blocks, or of codes with scales, without decoding. Rows that
+//! products read by eight are interleaved in place, with a buffer of eight rows.
 
 use std::sync::Mutex;
 
@@ -14,10 +14,10 @@ use crate::error::{Error, Result};
 /// Bytes that one thread reads in one go.
 const TOGETHER_BYTES: usize = 16 << 20;
 
-/// Fills a value that is held as blocks from its jobs; of another value nothing, and false.
+/// Fills a packed value from its jobs; returns false for other values.
 ///
 /// # Errors
-/// If the source does not have its blocks, or cannot be read.
+/// If the source has no such blocks, or cannot be read.
 pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: &dyn Source) -> Result<bool> {
     let Some((bytes, packing)) = slot.value.as_blocked().and_then(|bytes| Some((bytes, bytes.packing()?)))
     else {
@@ -39,7 +39,7 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
         let (job, area) = &parts[index];
         let read = match source.blocks(&job.name) {
             Some(format) => {
-                // Of [experts, in, out] rows of `in` are stored.
+                // [experts, in, out] is stored with rows of `in`.
                 let stored = job.patch.shape.iter().rev().nth(usize::from(packing.turned));
                 let cols = stored.copied().unwrap_or(packing.cols);
                 read_blocks(source, &job.name, (format, cols, area), out[0])
@@ -57,8 +57,8 @@ pub(super) fn load_blocked(device: &Device, slot: &Slot, jobs: &[&Job], source: 
     Ok(true)
 }
 
-/// The areas of a job's tensor, as it is stored, and the first row of the packing that each is. What is turned is stored as [experts, out,
-/// in] and has those rows; of rows that are cut there is an area for each expert.
+/// The stored areas of a job's tensor, each with its first row of the packing. Turned tensors are stored as [experts,
+/// out, in]; if ranks split rows, each expert has an area.
 fn stretches(job: &Job, packing: &Packing) -> Vec<(Area, usize)> {
     let (there, here) = (&job.patch.area, &job.patch.local.rows);
     let stack = match job.patch.shape[..] {
@@ -66,7 +66,7 @@ fn stretches(job: &Job, packing: &Packing) -> Vec<(Area, usize)> {
         _ => None,
     };
     let Some(((experts, columns), out)) = stack else { return vec![(there.clone(), here.start)] };
-    // Rows of the weight as it counts, [experts x in, out].
+    // Logical rows of the weight, [experts x in, out].
     let own = there.cols.len();
     let first = here.start / columns.len().max(1) * own;
     if own == out {
@@ -79,7 +79,7 @@ fn stretches(job: &Job, packing: &Packing) -> Vec<(Area, usize)> {
     experts.enumerate().map(area).collect()
 }
 
-/// Rows of a tensor that is stored in blocks of rows of `all` columns, or some of their columns.
+/// Reads rows stored as blocks of `all` columns, or some of their columns.
 fn read_blocks(
     source: &dyn Source,
     name: &str,
@@ -98,7 +98,7 @@ fn read_blocks(
     Ok(())
 }
 
-/// Interleaves the rows of runs that are to be, of which all bytes are there in their order.
+/// Interleaves the rows of the runs that need it, once all bytes are in order.
 fn interleave_rows(device: &Device, bytes: &Tensor, packing: &Packing) {
     let (mut parts, mut targets): (Vec<_>, Vec<Vec<Tensor>>) = Default::default();
     let mut row = 0;

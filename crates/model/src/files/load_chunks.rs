@@ -1,5 +1,5 @@
-//! Streams weights that are on disk to their place, chunk by chunk: nothing of them is whole in memory, but for a tensor that
-//! has to be transposed. Values that are codes are made the same way.
+//! Streams weights on disk to their place, chunk by chunk. No tensor is held in memory as a whole, except those to be
+//! transposed. e4m3-coded values are written the same way.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use super::source::Source;
 use crate::error::Result;
 use crate::model::Model;
 
-/// Elements that become codes at once.
+/// Elements that are encoded at a time.
 const CODED: usize = 1 << 18;
 
-/// Fills all values that are not in memory, and those that are codes.
+/// Fills all values that are not in memory, and those that are coded.
 ///
 /// # Errors
 /// If the source cannot be read.
@@ -64,7 +64,7 @@ pub(super) fn load_chunks(
     Ok(())
 }
 
-/// Makes the codes of a chunk of a value, which begins with a block.
+/// Encodes a chunk of a value, from the start of a block.
 fn encode(
     device: &Device,
     parts: &[WeightPatch<'_>],

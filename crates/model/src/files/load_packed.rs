@@ -1,5 +1,5 @@
-//! Loads weights that are held in few bits: from tensors that are packed so in the file, as they are; from others by quantising
-//! them, chunk by chunk, as they are stored.
+//! Loads quantized weights: tensors packed the same way in the file are taken as they are; others are quantized chunk
+//! by chunk, in stored order.
 
 use std::ops::Range;
 
@@ -16,11 +16,11 @@ use super::slot::{Job, Slot};
 use super::source::Source;
 use crate::error::Result;
 
-/// Rows of a tensor that are read at once to know its scales.
+/// Rows of a tensor that are read at a time to compute its scales.
 const ROWS: usize = 256;
 
-/// Fills a packed value from its jobs; of a value that is not packed nothing, and false. With `double` scales that are made here are
-/// quantised, too.
+/// Fills a packed value from its jobs; returns false for other values. With `double`, scales computed here are
+/// quantized too.
 ///
 /// # Errors
 /// If the source cannot be read.
@@ -49,14 +49,16 @@ pub(super) fn load_packed(
     Ok(true)
 }
 
-/// A run of elements that lie together in a tensor and in the rank's part of a weight: where they begin in each, and how many.
+/// A run of elements contiguous both in a tensor and in the rank's part of a weight: its start in each, and its
+/// length.
 struct Run {
     there: usize,
     here: usize,
     len: usize,
 }
 
-/// The shape of a job's tensor and the runs of its area, as the weight lies in memory, whose part here has `cols` columns.
+/// The shape of a job's tensor and the runs of its area, in the weight's orientation; the rank's part has `cols`
+/// columns.
 fn runs(job: &Job, cols: usize) -> ([usize; 2], Vec<Run>) {
     let [rows, wide] = matrix(&job.patch.shape).unwrap_or_default();
     let Area { rows: tall, cols: part } = &job.patch.area;
@@ -75,7 +77,7 @@ fn runs(job: &Job, cols: usize) -> ([usize; 2], Vec<Run>) {
     ([rows, wide], tall.clone().enumerate().map(run).collect())
 }
 
-/// Bytes of a packed weight that come from packed tensors.
+/// A packed weight's bytes, copied from packed tensors.
 struct Taken {
     format: BlockFormat,
     shape: [usize; 2],
@@ -88,7 +90,7 @@ impl Taken {
         Taken { format, shape, bytes }
     }
 
-    /// Takes an area of a tensor, line by line.
+    /// Copies an area of a tensor, line by line.
     fn take(&mut self, job: &Job, stored: &Quantised, source: &dyn Source) -> Result<()> {
         let (format, [_, width]) = (self.format, self.format.lines(self.shape));
         let (row_bytes, block) = (format.row_bytes(width), format.block(width));
@@ -114,7 +116,7 @@ impl Taken {
     }
 }
 
-/// Quantises a value; `double` changes its scales.
+/// Quantizes a value; `double` also quantizes its scales.
 fn quantise(
     device: &Device,
     value: &Value,
@@ -137,8 +139,8 @@ fn quantise(
     filled.and(nested)
 }
 
-/// Quantises the scales of a rank's part of a weight, tensor by tensor. Of a tensor that the part has not all of, the other scales
-/// are computed here: their mean belongs to all of them.
+/// Quantizes the scales of a rank's part of a weight, tensor by tensor. If the part has only some of a tensor, the
+/// scales of the rest are computed as well: the mean is over all of them.
 fn nest(jobs: &[&Job], source: &dyn Source, cols: usize, scales: &mut [f32]) -> Result<()> {
     let mut names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
     names.sort_unstable();
@@ -170,7 +172,7 @@ fn nest(jobs: &[&Job], source: &dyn Source, cols: usize, scales: &mut [f32]) -> 
     Ok(())
 }
 
-/// The largest magnitude of each block of a whole tensor, as the weight lies in memory; blocks do not cross its rows.
+/// Largest magnitude of each block of a whole tensor, in the weight's orientation; blocks do not cross its rows.
 fn largest(job: &Job, source: &dyn Source, [rows, wide]: [usize; 2]) -> Result<Vec<f32>> {
     let mut all = vec![0.0f32; rows * wide / NF4_BLOCK];
     let (tall, width) = if job.patch.transpose { (wide, rows) } else { (rows, wide) };

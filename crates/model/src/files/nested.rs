@@ -1,10 +1,11 @@
-//! Double quantisation (Dettmers et al., 2023, section 3): the scales of NF4 become eight bits, in blocks of 256, less their mean.
+//! Double quantization (Dettmers et al., 2023, section 3): NF4's scales are stored in eight bits, in blocks of 256,
+//! with their mean subtracted.
 
-/// Scales of a block.
+/// Number of scales per block.
 pub(crate) const NESTED_BLOCK: usize = 256;
 
-/// What the codes stand for, ascending: bitsandbytes' signed dynamic map of seven exponents (Dettmers et al., 2021), computed in f32
-/// as PyTorch does.
+/// Values of the codes, ascending: bitsandbytes' signed dynamic map of seven exponents (Dettmers et al., 2021),
+/// computed in f32 like PyTorch.
 pub(crate) fn dynamic_map() -> [f32; 256] {
     let mut values = vec![0.0, 1.0];
     for exponent in 0..7 {
@@ -22,7 +23,7 @@ pub(crate) fn dynamic_map() -> [f32; 256] {
     map
 }
 
-/// `linspace(0.1, 1)` of `steps` steps: from the nearer end, rounded once.
+/// Element of `linspace(0.1, 1)` with `steps` steps: computed from the nearer end, rounded once.
 fn between(at: usize, steps: usize) -> f32 {
     let (start, end) = (0.1f32, 1.0f32);
     let step = (end - start) / steps as f32;
@@ -33,19 +34,19 @@ fn between(at: usize, steps: usize) -> f32 {
     }
 }
 
-/// Scales in eight bits.
+/// Scales quantized to eight bits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Nested {
-    /// One for each scale.
+    /// One code per scale.
     pub codes: Vec<u8>,
-    /// Largest magnitudes of blocks.
+    /// Largest magnitude of each block.
     pub scales: Vec<f32>,
     /// Mean of the scales, added to each.
     pub offset: f32,
 }
 
 impl Nested {
-    /// Quantises the scales of one tensor.
+    /// Quantizes the scales of one tensor.
     pub fn of(scales: &[f32]) -> Nested {
         let mean = scales.iter().map(|scale| f64::from(*scale)).sum::<f64>() / scales.len().max(1) as f64;
         let offset = mean as f32;
@@ -63,7 +64,7 @@ impl Nested {
         Nested { codes, scales: tops, offset }
     }
 
-    /// What the codes stand for.
+    /// Dequantizes the scales.
     pub fn decode(&self) -> Vec<f32> {
         let map = dynamic_map();
         let scale =
@@ -72,7 +73,7 @@ impl Nested {
     }
 }
 
-/// What a code stands for.
+/// Value of a code.
 pub(crate) fn decode(map: &[f32], code: u8, scale: f32, offset: f32) -> f32 {
     map[usize::from(code)] * scale + offset
 }
@@ -85,7 +86,7 @@ mod tests {
     use crate::files::values::read_f32;
     use crate::files::{SafeTensors, Source};
 
-    /// The map exactly, and the codes but for a few at the limits of bitsandbytes' approximate table (`oracle/nf4.py`).
+    /// The map is exact; codes may differ at the limits of bitsandbytes' approximate table (`oracle/nf4.py`).
     #[test]
     fn it_is_that_of_bitsandbytes() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_nf4/tensors.safetensors");
@@ -108,7 +109,7 @@ mod tests {
             all.len(),
             theirs.len()
         );
-        // What bitsandbytes decodes of the same codes.
+        // bitsandbytes' decoding of the same codes.
         let same =
             Nested { codes: theirs, scales: floats("nested.absmax"), offset: floats("nested.offset")[0] };
         assert_eq!(same.decode(), floats("nested.out"));

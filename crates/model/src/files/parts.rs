@@ -1,4 +1,4 @@
-//! The parts in which a tensor lies in files, and how areas are read from them.
+//! Parts of a tensor in files, and reading areas across them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,19 +8,19 @@ use super::area::Area;
 use super::header::Stored;
 use crate::error::Result;
 
-/// Bytes of whole rows that are read together to take some of their columns.
+/// Bytes of whole rows that are read at a time when only some columns are wanted.
 const TOGETHER_BYTES: usize = 1 << 20;
-/// From this many bytes on, what is wanted of a row is read alone and the rest skipped.
+/// Size from which the wanted bytes of a row are read separately, skipping the rest.
 const ALONE_BYTES: usize = 16 << 10;
 
-/// A part: rows and columns that lie row by row in a file.
+/// A part of a tensor: rows and columns, stored row-major in a file.
 #[derive(Clone, Debug)]
 pub(super) struct TensorPart {
-    /// Which file.
+    /// Index of the file.
     pub file: usize,
-    /// Its first byte there.
+    /// Offset of its first byte in the file.
     pub start: u64,
-    /// Which elements.
+    /// Its elements.
     pub area: Area,
 }
 
@@ -30,57 +30,57 @@ pub(super) struct TensorParts {
     element_bytes: usize,
     /// At least one.
     parts: Vec<TensorPart>,
-    /// One of them is everything.
+    /// Whether one of them is the whole tensor.
     whole: bool,
 }
 
-/// Reads bytes of a file: its number, where, and into what.
+/// Reads bytes of a file: file index, offset, destination.
 pub(super) type ReadAt<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]) -> Result<()>;
 
 impl TensorParts {
-    /// The first part of a tensor.
+    /// A tensor with its first part.
     pub fn new(stored: &Stored, part: TensorPart) -> TensorParts {
-        // Shapes that cannot be counted were refused when the part was read.
+        // Overflowing shapes were refused when the part was read.
         let size = super::area::matrix(&stored.shape).unwrap_or_default();
         let whole = part.area == Area::of(size);
         TensorParts { size, element_bytes: stored.element_bytes, parts: vec![part], whole }
     }
 
-    /// One more.
+    /// Adds a part.
     pub fn push(&mut self, part: TensorPart) {
         self.whole |= part.area == Area::of(self.size);
         self.parts.push(part);
     }
 
-    /// The files are behind this many others.
+    /// Shifts file indices by the number of files before them.
     pub fn shift_files(&mut self, before: usize) {
         self.parts.iter_mut().for_each(|part| part.file += before);
     }
 
-    /// Rows x columns of the whole.
+    /// Rows x columns of the whole tensor.
     pub fn size(&self) -> [usize; 2] {
         self.size
     }
 
-    /// The part that begins first.
+    /// The part that comes first.
     pub fn first(&self) -> &TensorPart {
         &self.parts[0]
     }
 
-    /// Numbers of the files.
+    /// Indices of the files.
     pub fn files(&self) -> impl Iterator<Item = usize> + '_ {
         self.parts.iter().map(|part| part.file)
     }
 
-    /// Whether one part is everything.
+    /// Returns whether one part is the whole tensor.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// Orders the parts.
+    /// Sorts and checks the parts.
     ///
     /// # Errors
-    /// If something is missing or there twice.
+    /// If a part is missing or duplicated.
     pub fn check(&mut self) -> std::result::Result<(), String> {
         self.parts.sort_by_key(|part| (part.area.rows.start, part.area.cols.start));
         let elements: u128 = self.parts.iter().map(|part| part.area.len() as u128).sum();
@@ -104,7 +104,7 @@ impl TensorParts {
         Ok(())
     }
 
-    /// What is in a part and in the area that is read.
+    /// Copies the intersection of a part and the wanted area.
     fn copy(
         &self,
         part: &TensorPart,
@@ -133,7 +133,7 @@ impl TensorParts {
         let mut buffer = Vec::new();
         for start in (0..rows).step_by(together) {
             let group = rows.min(start + together) - start;
-            // The last row ends where the wanted columns do.
+            // The last row is read only up to the wanted columns.
             buffer.resize((group - 1) * width + skip + want, 0);
             read_at(part.file, first + start as u64 * width as u64, &mut buffer)?;
             for row in 0..group {
@@ -145,10 +145,11 @@ impl TensorParts {
     }
 }
 
-/// Two areas that overlap, of areas in the order of their first rows. A line goes down the rows: those that it crosses are next to
-/// each other, so a new one can only meet its neighbours. A header may name more parts than could be compared pair by pair.
+/// Finds two overlapping areas in areas sorted by first row. A sweep line moves down the rows; the areas that it
+/// crosses are disjoint in columns, so a new one can overlap only its neighbours. A header may list too many parts
+/// for pairwise comparison.
 fn overlap<'a>(areas: impl Iterator<Item = &'a Area>) -> Option<[&'a Area; 2]> {
-    // By first column; and by the row where each ends.
+    // Crossed areas by first column, and by the row at which each ends.
     let mut crossed: BTreeMap<usize, &Area> = BTreeMap::new();
     let mut ends = BinaryHeap::new();
     for area in areas.filter(|area| !area.is_empty()) {
@@ -204,7 +205,7 @@ mod tests {
         assert!(found.iter().all(|count| *count > 100), "{found:?}");
     }
 
-    /// Parts next to each other and parts below each other, as many as a header of 100 MiB can name.
+    /// Horizontally and vertically adjacent parts, as many as a header of 100 MiB can list.
     #[test]
     fn many_parts_take_no_time() {
         let (many, started) = (300_000, Instant::now());

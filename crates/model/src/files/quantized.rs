@@ -1,25 +1,25 @@
-//! A tensor that files hold in few bits.
+//! Tensors stored quantized.
 
 use fathom_tensor::{BlockFormat, DType};
 
-/// A tensor that is stored in few bits.
+/// A tensor stored quantized.
 #[derive(Clone, Debug)]
 pub struct Quantised {
-    /// How.
+    /// Storage format.
     pub format: BlockFormat,
-    /// Sizes of what it stands for.
+    /// Logical sizes.
     pub shape: Vec<usize>,
-    /// The type that it was quantised from.
+    /// Type before quantization.
     pub dtype: DType,
-    /// Name of the codes in the file's table.
+    /// Internal name of the codes.
     pub(super) codes: String,
     pub(super) scales: Scales,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Scales {
-    /// f32: of blocks, or of rows.
+    /// f32, per block or per row.
     Plain(String),
-    /// Eight bits, and largest magnitudes of their blocks.
+    /// Eight-bit codes, with the largest magnitudes of their blocks.
     Nested { codes: String, scales: String, offset: f32, map: Vec<f32> },
 }

@@ -1,5 +1,5 @@
-//! Named tensors that are read row by row: one safetensors file, a folder of shards with an index, or a folder of files that
-//! several ranks wrote their parts of tensors into.
+//! Named tensors that are read row by row: one safetensors file, a folder of shards with an index, or a folder with
+//! one file per rank, each with that rank's parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::table::{Held, SafeTensors};
 use super::{few_bits, gguf, joined};
 use crate::error::{Error, Result};
 
-/// Most bytes that are read of a tensor that says how another is quantised.
+/// Most bytes read of a tensor that describes another's quantization.
 const MOST_STATE_BYTES: u64 = 1 << 22;
 impl SafeTensors {
     /// Opens one file and checks its header.
@@ -38,7 +38,7 @@ impl SafeTensors {
         Ok(opened)
     }
 
-    /// Finds what bitsandbytes quantised, and moves its codes to names of their own.
+    /// Finds tensors quantized by bitsandbytes, and moves their codes to separate names.
     fn find_quantised(&mut self) -> Result<()> {
         let names: BTreeSet<String> = self.tensors.keys().cloned().collect();
         let shape = |name: &str| self.stored(name).map_or_else(Vec::new, |stored| stored.shape.clone());
@@ -53,14 +53,15 @@ impl SafeTensors {
         Ok(())
     }
 
-    /// The beginning of a tensor that says how another is stored.
+    /// Reads the beginning of a tensor that describes another.
     fn read_small(&self, name: &str) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.find(name)?.stored.bytes.min(MOST_STATE_BYTES) as usize];
         self.stream().read(name, 0, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Finds what is read out of several tensors, and moves codes that have its name. `less`: what zeros of GPTQ are stored less.
+    /// Finds tensors stored as several, and moves codes that have the tensor's own name. `less` is the offset by
+    /// which GPTQ zeros are stored too low.
     fn find_joined(&mut self, less: u32) -> Result<()> {
         let all = self.tensors.iter().map(|(name, held)| (name.as_str(), &held.stored)).collect();
         let found = joined::find(&all, less, &|name| self.read_small(name));
@@ -77,11 +78,11 @@ impl SafeTensors {
         Ok(())
     }
 
-    /// Opens `model.safetensors` of a folder, the shards that `model.safetensors.index.json` lists, or what several ranks
-    /// wrote; or a GGUF file.
+    /// Opens a folder's `model.safetensors`, the shards listed in `model.safetensors.index.json`, or the files of
+    /// several ranks; or a GGUF file.
     ///
     /// # Errors
-    /// If none is there, a file is missing or not sound, index and shards disagree, or parts are not a whole.
+    /// If none exists, a file is missing or malformed, index and shards disagree, or parts do not cover a tensor.
     pub fn open_folder(folder: &Path) -> Result<SafeTensors> {
         if fathom_base::gguf::is_file(folder) {
             return gguf::open_weights(folder);
@@ -118,7 +119,7 @@ impl Source for SafeTensors {
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.tensors.iter().collect();
         names.sort_by_key(|(_, held)| (held.parts.first().file, held.stored.start, held.stored.bytes));
-        // Of what is read out of several the first stands for all.
+        // A tensor stored as several takes the place of the first.
         let parts = self.joined.iter().flat_map(|(name, joined)| {
             let named = |(at, part): (usize, &'_ joined::JoinedPart)| {
                 (part.name.clone(), (at == 0).then_some(name.as_str()))
@@ -128,7 +129,7 @@ impl Source for SafeTensors {
         let parts: BTreeMap<String, Option<&str>> = parts.collect();
         let names = names.into_iter().map(|(name, _)| name.as_str());
         let names = names.filter_map(|name| parts.get(name).map_or(Some(name), |of| *of));
-        // Of what is quantised the codes stand for all.
+        // A quantized tensor takes the place of its codes.
         let parts = &self.quantised.parts;
         let names = names.filter_map(|name| parts.get(name).map_or(Some(name), |of| of.as_deref()));
         let mut blocks: Vec<_> = self.blocks.iter().collect();
@@ -181,7 +182,7 @@ impl Source for SafeTensors {
             return Err(Error::tensor(self.place(name), name, what));
         }
         let row_bytes = stored.row_bytes();
-        // The header was held against the file's size, so this product is at most that.
+        // The header was checked against the file's size, which bounds this product.
         out.resize((rows.len() as u64 * row_bytes) as usize, 0);
         let mut rest = out.as_mut_slice();
         for area in self.stretch(name, rows.start as u64 * row_bytes, rest.len())? {

@@ -16,15 +16,15 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::patch::{Patch, patches};
 
-/// Bytes on their way to a file at once: as many as stay in a core's own cache from their reading to their hash.
+/// Bytes written at a time: few enough to stay in a core's own cache from reading to hashing.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// How tensors are written.
+/// Options of writing tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaveOptions {
-    /// Element type in the file: f32, bf16 or f16. Weights that are f32 in every model stay so.
+    /// Element type in the file: f32, bf16 or f16. Weights that are always f32 stay so.
     pub dtype: DType,
-    /// Most bytes of one file; a larger tensor has a file of its own.
+    /// Most bytes per file; a larger tensor gets a file of its own.
     pub max_shard_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl SaveOptions {
 /// Writes all weights of a model as `model.safetensors` (or shards with an index) into a folder.
 ///
 /// # Errors
-/// If the system refuses to write; what was there before stays.
+/// If writing fails; existing files are kept.
 ///
 /// # Panics
 /// If the machine has no data, or `params` are not this model's.
@@ -52,14 +52,14 @@ pub fn save(
     export_tensors(device, model, |id| Some(params.get(id).value.clone()), folder, options)
 }
 
-/// Writes one tensor per weight, shaped like it, under the weight's Hugging Face names. Weights for which `tensor`
-/// gives `None` are left out.
+/// Writes one tensor per weight, of its shape, under the weight's Hugging Face names. Weights for which `tensor`
+/// returns `None` are omitted.
 ///
 /// # Errors
-/// If the system refuses to write; what was there before stays.
+/// If writing fails; existing files are kept.
 ///
 /// # Panics
-/// If the machine has no data, or a tensor has not its weight's shape.
+/// If the machine has no data, or a tensor's shape differs from its weight's.
 pub fn export_tensors(
     device: &Device,
     model: &Model,
@@ -67,12 +67,12 @@ pub fn export_tensors(
     folder: &Path,
     options: SaveOptions,
 ) -> Result<()> {
-    // The shares wait for the export's readers when they end, so they must outlive it: declared first, dropped last.
+    // Dropping the shares waits for the export's readers, so they must outlive it: declared first, dropped last.
     let (_shares, export) = Export::begin(device, model, tensor, options);
     export.write(folder)
 }
 
-/// Values that any thread may write to files while the issuing thread reads them too.
+/// Values that any thread can write to files, while the issuing thread may read them.
 pub struct Export {
     held: Vec<Held>,
     tensors: Vec<Tensor>,
@@ -84,27 +84,27 @@ struct Held {
     reader: Reader,
     /// Rows x columns of the rank's part of the weight.
     shape: [usize; 2],
-    /// Which of its elements the value begins with.
+    /// Index of the value's first element.
     first: usize,
-    /// Scales of codes, which may be of roots.
+    /// Scales of coded elements, and whether codes are of square roots.
     scales: Option<(Reader, bool)>,
-    /// The reader gives bytes of packed elements.
+    /// Format of the reader's bytes, if packed.
     packed: Option<BlockFormat>,
 }
 
 /// A tensor in a file, or a part of one.
 struct Tensor {
     info: TensorInfo,
-    /// Of a part: the tensor's name and whole shape.
+    /// For a part: the tensor's name and full shape.
     part_of: Option<(String, Vec<usize>)>,
-    /// One after the other they are its elements; with whose elements they are.
+    /// Its elements in order, as patches, each with the index of its value.
     patches: Vec<(usize, Patch)>,
 }
 
 impl Export {
-    /// Takes hold of the tensors as they are now, one per weight and shaped like it; weights for which `tensor` gives
-    /// `None` are left out. Nothing can be written to them before the shares are dropped, and dropping those waits until
-    /// the export is written or dropped.
+    /// Captures one tensor per weight, of its shape; weights for which `tensor` returns `None` are omitted. The
+    /// tensors cannot be written before the shares are dropped, and dropping those blocks until the export is written
+    /// or dropped.
     ///
     /// # Panics
     /// If the machine has no data.
@@ -125,7 +125,7 @@ impl Export {
         (shares, Export { max_shard_bytes: options.max_shard_bytes, ..export })
     }
 
-    /// As [`Export::begin`], of some patches of some values, written as `dtype`; those next to each other become one part.
+    /// Like [`Export::begin`], for some patches of some values, written as `dtype`; adjacent patches become one part.
     ///
     /// # Panics
     /// If the machine has no data.
@@ -169,10 +169,10 @@ impl Export {
     /// Writes `model.safetensors` (or shards with an index) into a folder.
     ///
     /// # Errors
-    /// If the system refuses to write; what was there before stays.
+    /// If writing fails; existing files are kept.
     ///
     /// # Panics
-    /// If a tensor has not its weight's shape.
+    /// If a tensor's shape differs from its weight's.
     pub fn write(self, folder: &Path) -> Result<()> {
         let Export { held, tensors, max_shard_bytes } = self;
         let infos = tensors.iter().map(|tensor| tensor.info.clone()).collect();
@@ -182,14 +182,14 @@ impl Export {
         writer.finish()
     }
 
-    /// Writes one file, without publishing it: from here on the tensors may be changed. Past the system's cache, until
-    /// somebody is in a hurry.
+    /// Writes one file without publishing it; afterwards the tensors may be changed. Bypasses the page cache until
+    /// `hurry` is set.
     ///
     /// # Errors
-    /// If the system refuses to write.
+    /// If writing fails.
     ///
     /// # Panics
-    /// As [`Export::write`].
+    /// Those of [`Export::write`].
     pub fn stream(self, path: &Path, hurry: &Hurry) -> Result<FileWriter> {
         let Export { held, tensors, .. } = self;
         let infos: Vec<TensorInfo> = tensors.iter().map(|tensor| tensor.info.clone()).collect();
@@ -201,7 +201,7 @@ impl Export {
     }
 }
 
-/// Patches of one tensor as whole tensors or parts, each as high as it can be.
+/// Joins one tensor's patches to whole tensors or parts, each as high as possible.
 fn joined(dtype: DType, mut patches: Vec<(usize, Patch)>) -> Vec<Tensor> {
     patches.sort_by_key(|(_, patch)| {
         let Area { rows, cols } = &patch.area;
@@ -260,7 +260,7 @@ impl Tensor {
 }
 
 impl Held {
-    /// The type of what [`Held::read`] gives.
+    /// Element type that [`Held::read`] returns.
     fn dtype(&self) -> DType {
         match (&self.packed, &self.scales) {
             (Some(_), _) => DType::F32,
@@ -289,14 +289,14 @@ impl Held {
                 let mut values = [0.0; BLOCK];
                 let values = &mut values[..codes.len()];
                 decode_block(codes, f32::from_le_bytes(*factor), *root, values);
-                // Their lower halves are zero.
+                // The values' lower halves are zero.
                 out.extend(values.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()));
             }
         }
         Ok(())
     }
 
-    /// Unpacks the rows that an area lies in.
+    /// Dequantizes the rows of an area.
     fn read_packed(&self, format: BlockFormat, local: &Area, out: &mut Vec<u8>) -> Result<()> {
         let [lines, width] = format.lines(self.shape);
         let row_bytes = format.row_bytes(width);
@@ -323,7 +323,7 @@ impl Held {
         if self.first == 0 && self.reader.shape() == self.shape {
             return self.reader.read(rows.clone(), cols.clone(), out).map_err(Error::Spill);
         }
-        // A run of elements is one row.
+        // A range of elements is stored as one row.
         let at = |row: usize| row * width + cols.start - self.first;
         if rows.len() == 1 || cols.len() == width {
             let first = at(rows.start);

@@ -1,5 +1,5 @@
-//! Writes folders as Transformers writes models that bitsandbytes quantised: projections in NF4 or int8, everything else as it is. From
-//! files to files, one tensor at a time.
+//! Writes folders in Transformers' layout for bitsandbytes: projections in NF4 or int8, everything else unchanged.
+//! Works from files to files, one tensor at a time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,58 +24,57 @@ use crate::pieces::Piece;
 use crate::spec::Spec;
 use crate::weight::{Kind, WeightSpec};
 
-/// Elements that are quantised at once, about.
+/// Approximate number of elements quantized at a time.
 const CHUNK: usize = 1 << 20;
-/// Room for a number in what is said of a tensor.
+/// Width reserved for a number in a tensor's quantization state.
 const NUMBER: usize = 32;
 
-/// How projections are written.
+/// Storage format of projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantisedSave {
     /// The format.
     pub format: BlockFormat,
-    /// Scales of NF4 are quantised, too.
+    /// Whether NF4's scales are quantized too.
     pub double: bool,
 }
 
-/// A tensor that is written.
+/// A tensor to write.
 pub(super) struct Out {
     pub name: String,
-    /// In the source.
+    /// Name in the source.
     pub from: String,
     pub shape: Vec<usize>,
     dtype: DType,
     pub quantised: bool,
-    /// What its results decide, as a router's do.
+    /// Whether it is a gate, such as a router, whose results select.
     is_gate: bool,
-    /// The weight in memory that it is a part of, and the expert.
+    /// The weight in memory that contains it, and its expert.
     pub weight: (ParamId, Option<usize>),
 }
 
-/// Whether a tensor is a projection of a block, or of one of its experts, which formats of few bits are for. Experts that are one tensor
-/// are not: no such format has a layout for them.
+/// Returns whether a tensor is a projection of a block or of one of its experts, which low-bit formats apply to.
+/// Experts stacked in one tensor are not: no such format has a layout for them.
 pub(crate) fn is_projection(layer: Option<usize>, weight: &WeightSpec<'_>, shape: &[usize]) -> bool {
     layer.is_some() && matches!(weight.kind, Kind::Linear | Kind::Experts(_)) && shape.len() == 2
 }
 
-/// The expert that a tensor is of.
+/// Index of a tensor's expert.
 fn expert_of(weight: &WeightSpec<'_>, piece: &Piece) -> Option<usize> {
     let Kind::Experts(experts) = weight.kind else { return None };
     (piece.shape.len() == 2).then(|| piece.param_row / (weight.shape[0] / experts.max(1)).max(1))
 }
 
-/// The module of all experts of a layer, by the name of a tensor.
+/// Name of the module with all experts of a layer, from a tensor's name.
 fn experts_module(name: &str) -> Option<&str> {
     const END: &str = ".experts";
     name.find(&format!("{END}.")).map(|at| &name[..at + END.len()])
 }
 
-/// Writes a folder that Transformers loads with bitsandbytes, of the weights of a source. Experts stay as they are: Transformers holds all
-/// of a layer as one tensor, which bitsandbytes does not quantise.
+/// Writes a folder that Transformers loads with bitsandbytes, from a source's weights. Experts are not quantized:
+/// Transformers has all experts of a layer in one tensor, which bitsandbytes does not quantize.
 ///
 /// # Errors
-/// If a tensor is missing or of a type that is not a float, the family stores projections in another order, or the system refuses to
-/// write.
+/// If a tensor is missing or not of floats, the family stores projections transposed, or writing fails.
 ///
 /// # Panics
 /// If the machine has no data.
@@ -106,10 +105,11 @@ pub fn save_hf_quantised(
     })
 }
 
-/// Writes a folder with projections in a format of others, of the weights of a source; projections of the second, which may be the same.
+/// Writes a folder with projections in the format of `coder`, from a source's weights; projections come from the
+/// second source, which may be the same.
 ///
 /// # Errors
-/// As [`save_hf_quantised`], and sizes that the format does not have.
+/// Those of [`save_hf_quantised`], and sizes that the format does not support.
 pub fn save_hf_coded(
     (spec, [source, projections]): (&Spec, [&dyn Source; 2]),
     folder: &Path,
@@ -153,16 +153,16 @@ fn converted(from: DType, bytes: &[u8], to: DType) -> Vec<u8> {
 /// A tensor of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTensor {
-    /// Its name in files.
+    /// Name in files.
     pub name: String,
-    /// The block's number.
+    /// Index of the block.
     pub layer: usize,
-    /// What it is in it: `qkv`, `attn_out`, `up`, `down`, `attn_norm`, `mlp_norm`; of mixtures `router`, `experts.up`, `experts.down`,
-    /// `shared.up`, `shared.down`, `shared.gate`.
+    /// Role in the block: `qkv`, `attn_out`, `up`, `down`, `attn_norm`, `mlp_norm`; with experts `router`,
+    /// `experts.up`, `experts.down`, `shared.up`, `shared.down`, `shared.gate`.
     pub role: &'static str,
-    /// The expert that it is of, if each is a tensor of its own.
+    /// Its expert, if each expert is a tensor of its own.
     pub expert: Option<usize>,
-    /// Its sizes in files.
+    /// Sizes in files.
     pub shape: Vec<usize>,
 }
 
@@ -185,7 +185,7 @@ pub fn block_tensors(spec: &Spec) -> Vec<BlockTensor> {
     all
 }
 
-/// All tensors of a model, and the projections that stay as they are.
+/// All tensors of a model, and the modules that are not quantized.
 pub(super) fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Vec<Out>, Vec<String>)> {
     let names = &spec.family.names;
     if names.transposed {
@@ -196,7 +196,7 @@ pub(super) fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Ve
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
     let (model, _) = Model::declare(&nowhere, spec, DType::F32);
     let (mut all, mut skipped, mut seen) = (Vec::new(), vec![names.head.to_string()], BTreeSet::new());
-    // Transformers 5 calls every head so, whatever its tensor is called in files.
+    // Transformers 5 gives every head this name, regardless of files.
     skip(&mut skipped, Some("lm_head"));
     let pieces = model.pieces();
     let mut failed = Ok(());
@@ -227,7 +227,7 @@ pub(super) fn outs(spec: &Spec, source: &dyn Source, dtype: DType) -> Result<(Ve
     failed.map(|()| (all, skipped))
 }
 
-/// Adds a module to those that stay as they are.
+/// Adds a module to those not quantized.
 fn skip(skipped: &mut Vec<String>, module: Option<&str>) {
     let new = module.filter(|module| !skipped.iter().any(|known| known == module));
     skipped.extend(new.map(str::to_string));
@@ -238,7 +238,7 @@ impl Out {
         self.shape.iter().product()
     }
 
-    /// The tensors of the file that it becomes.
+    /// The tensors stored for it.
     fn infos(&self, how: QuantisedSave) -> Vec<TensorInfo> {
         let info =
             |name: String, dtype: DType, shape: &[usize]| TensorInfo { name, dtype, shape: shape.to_vec() };
@@ -269,7 +269,7 @@ impl Out {
         infos
     }
 
-    /// How it is packed, as JSON, as long whatever the mean of its scales is.
+    /// Its quantization state as JSON, padded to a fixed length.
     fn said(&self, offset: Option<f32>) -> Vec<u8> {
         let dtype = super::folder::torch_name(self.dtype);
         let [rows, cols] = [self.shape[0], self.shape[1]];
@@ -285,7 +285,7 @@ impl Out {
         (text + "}").into_bytes()
     }
 
-    /// As it is, or a vector or a gate as `adjust` makes it, in the type of the file.
+    /// Writes it unquantized in the file's type; vectors and gates pass through `adjust`.
     fn write(
         &self,
         source: &dyn Source,
@@ -348,7 +348,7 @@ impl Out {
         writer.write(&self.said(Some(nested.offset)))
     }
 
-    /// Codes and scales of all of it.
+    /// Codes and scales of the whole tensor.
     fn quantise(
         &self,
         device: &Device,

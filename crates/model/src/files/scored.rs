@@ -1,4 +1,5 @@
-//! A model's weights with another that is new: the head of scores that a reward model begins from, projections of hidden states.
+//! A model's weights with a randomly initialized tensor added: a reward model's score head, or a projection of hidden
+//! states.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,10 +14,10 @@ use crate::error::Result;
 /// Transformers' `initializer_range`.
 const DEVIATION: f64 = 0.02;
 
-/// What files call a head of scores.
+/// Name of a score head in files.
 pub(crate) const SCORE: &str = "score.weight";
 
-/// The tensors of a source, and one of small random numbers.
+/// A source's tensors, and a random one.
 pub struct Scored<'a> {
     source: &'a dyn Source,
     name: &'static str,
@@ -26,12 +27,12 @@ pub struct Scored<'a> {
 }
 
 impl<'a> Scored<'a> {
-    /// Over a source without a head of scores, of `shape`: scores x columns of the residual stream.
+    /// Adds a score head of `shape`, scores x hidden size, to a source without one.
     pub fn new(source: &'a dyn Source, shape: [usize; 2], seed: u64) -> Scored<'a> {
         Scored::named(source, SCORE, shape, seed)
     }
 
-    /// The same of another tensor.
+    /// The same for a tensor of another name.
     pub fn named(source: &'a dyn Source, name: &'static str, shape: [usize; 2], seed: u64) -> Scored<'a> {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
         let mut uniform = || {
@@ -43,7 +44,7 @@ impl<'a> Scored<'a> {
         for _ in 0..8 {
             uniform();
         }
-        // Twelve uniform numbers add up to a nearly normal one.
+        // The sum of twelve uniforms is nearly normal.
         let mut normal = || DEVIATION * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0);
         let bytes = (0..shape[0] * shape[1]).flat_map(|_| (normal() as f32).to_le_bytes()).collect();
         Scored { source, name, shape, bytes }

@@ -1,4 +1,4 @@
-//! Which files a folder's weights lie in, and which part of a tensor is in one of them.
+//! The files of a folder's weights, and parts of tensors in them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::json;
 use super::parts::TensorPart;
 use crate::error::{Error, Result};
 
-/// How many ranks wrote a folder; `None` if none did.
+/// Number of ranks that wrote a folder; `None` if it has no ranks' files.
 pub(super) fn ranks_of(folder: &Path) -> Result<Option<usize>> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(None) };
     let count = |entry: std::fs::DirEntry| -> Option<usize> {
@@ -30,7 +30,7 @@ pub(super) fn ranks_of(folder: &Path) -> Result<Option<usize>> {
     }
 }
 
-/// The whole tensor that a stored part is of, whose shape is a JSON list.
+/// The whole tensor of a stored part; `shape` is its shape as a JSON list.
 pub(super) fn whole_of(
     stored: &Stored,
     area: Area,
@@ -52,7 +52,7 @@ pub(super) fn whole_of(
     Ok((Stored { shape, bytes, ..stored.clone() }, TensorPart { file, start, area }))
 }
 
-/// The index's tensor-to-file map. File names may not leave the folder.
+/// The index's map from tensor to file. File names may not leave the folder.
 pub(super) fn weight_map(index: &Path) -> Result<BTreeMap<String, String>> {
     let object = json::read_object(index)?;
     let map = object.get("weight_map").and_then(|map| map.as_object());

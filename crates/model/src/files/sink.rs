@@ -1,5 +1,5 @@
-//! A file that is written from its beginning to its end, past the system's cache as long as nothing waits: what goes through the
-//! cache is copied once more by the processor, which a training step needs.
+//! A file written sequentially, bypassing the page cache while nothing waits for it: the cache costs another copy by
+//! the processor, at the expense of training steps.
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};
@@ -10,30 +10,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
 
-/// What direct writes are a multiple of: the largest block of today's disks.
+/// Alignment of direct writes: the largest block size of current disks.
 const PAGE: usize = 4096;
-/// Bytes of one direct write.
+/// Bytes per direct write.
 const BLOCK_BYTES: usize = 4 << 20;
 
-/// Set by whoever waits for what is being written: then it goes through the cache.
+/// Set by a waiting reader; writes then go through the page cache.
 pub type Hurry = Arc<AtomicBool>;
 
 /// The file, and its last bytes.
 pub(super) struct Sink {
     file: File,
-    /// The same file, past the cache.
+    /// The same file opened for direct writes.
     direct: Option<(File, Hurry)>,
-    /// Room for a block at a multiple of [`PAGE`].
+    /// Buffer with space for one block aligned to [`PAGE`].
     buffer: Vec<u8>,
     start: usize,
     filled: usize,
-    /// Bytes in the file: whole blocks.
+    /// Bytes in the file, in whole blocks.
     written: u64,
 }
 
 impl Sink {
-    /// Creates the file with a mode, in the place of what a killed process or somebody else left under its name: a symbolic
-    /// link there is removed and not followed.
+    /// Creates the file with a mode, replacing leftovers under its name; a symbolic link there is removed, not
+    /// followed.
     pub fn create(path: &Path, mode: u32) -> Result<Sink> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -43,7 +43,7 @@ impl Sink {
         Ok(Sink { file, direct: None, buffer: Vec::new(), start: 0, filled: 0, written: 0 })
     }
 
-    /// From here on past the cache, if the file system can do that, until somebody is in a hurry.
+    /// Bypasses the page cache from here on, if the file system supports it, until `hurry` is set.
     pub fn past_cache(&mut self, path: &Path, hurry: Hurry) {
         let mut options = File::options();
         options.write(true).custom_flags((OFlags::DIRECT | OFlags::NOFOLLOW).bits() as i32);
@@ -67,13 +67,13 @@ impl Sink {
         Ok(())
     }
 
-    /// Hands what is in the buffer to the system.
+    /// Writes out the buffer.
     fn flush(&mut self) -> Result<()> {
         let bytes = &self.buffer[self.start..self.start + self.filled];
         let whole = self.filled.is_multiple_of(PAGE);
         let direct = self.direct.as_ref().filter(|(_, hurry)| whole && !hurry.load(Ordering::Relaxed));
         let done = match direct.map(|(file, _)| file.write_all_at(bytes, self.written)) {
-            // The file system takes the flag and not the write.
+            // The file system accepts the flag but not the write.
             Some(Err(error)) if error.kind() == ErrorKind::InvalidInput => None,
             other => other,
         };
@@ -83,7 +83,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits until everything is on the disk.
+    /// Flushes everything to disk.
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
         self.buffer = Vec::new();

@@ -13,38 +13,38 @@ use crate::patch::Patch;
 pub struct Slot {
     /// The weight whose elements it holds.
     pub id: ParamId,
-    /// Where they go.
+    /// Its storage.
     pub value: Value,
-    /// Which elements of the rank's part of the weight they are, counted row by row.
+    /// Its elements within the rank's part of the weight, counted row by row.
     pub range: Range<usize>,
-    /// The value is codes.
+    /// Scales, if the value is e4m3-coded.
     pub coded: Option<Coded>,
 }
 
-/// What e4m3 codes in blocks ([`fathom_tensor::moments`]) need besides themselves; in files are the elements that they stand for.
+/// Scales of e4m3 codes in blocks ([`fathom_tensor::moments`]); files have the decoded elements.
 #[derive(Clone, Debug)]
 pub struct Coded {
     /// f32 [1, blocks], in memory.
     pub scales: Value,
-    /// Codes are of the elements' roots.
+    /// Whether codes are of the elements' square roots.
     pub root: bool,
 }
 
-/// One patch, with where it comes from and goes to.
+/// A patch, with its source and destination.
 pub(super) struct Job {
-    /// Which of the slots.
+    /// Index of the slot.
     pub slot: usize,
     pub patch: Patch,
-    /// First of its elements in the slot's value.
+    /// Index of its first element in the slot's value.
     pub first: usize,
-    /// The name in the source, which may lack the family's prefix.
+    /// Name in the source, which may lack the family's prefix.
     pub name: String,
     pub dtype: DType,
-    /// Place of the tensor in the order of the source.
+    /// Place of the tensor in the source's order.
     pub order: usize,
 }
 
-/// Rows of an area, in parts of about `bytes`.
+/// Splits an area's rows into parts of about `bytes`.
 pub(super) fn split(
     area: &Area,
     element_bytes: usize,

@@ -1,4 +1,4 @@
-//! Named tensors that are read row by row, wherever they are stored.
+//! Named tensors that are read row by row, independent of storage.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,9 +9,9 @@ use super::area::Area;
 use super::quantized::Quantised;
 use crate::error::{Error, Result};
 
-/// Where weights come from. A row is one step of a tensor's first dimension.
+/// A source of weights. A row is one step of a tensor's first dimension.
 pub trait Source: Sync {
-    /// All names, in the order in which their data lies: reading in this order is sequential.
+    /// All names in storage order: reading in this order is sequential.
     fn names(&self) -> Vec<&str>;
     /// A tensor's sizes; `None` if there is no such tensor.
     fn shape(&self, name: &str) -> Option<&[usize]>;
@@ -24,19 +24,19 @@ pub trait Source: Sync {
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()>;
     /// A reader of its own for one thread.
     fn stream(&self) -> Box<dyn Stream + '_>;
-    /// How a tensor is stored, if it is in few bits: what else is read of it is decoded.
+    /// A tensor's quantized storage, if any; other reads of it are dequantized.
     fn quantised(&self, _name: &str) -> Option<&Quantised> {
         None
     }
-    /// The format of a tensor's rows that [`Source::read_blocks`] gives. Those of [experts, in, out] are the [experts x out, in] that it
-    /// is stored as.
+    /// Format of a tensor's rows in [`Source::read_blocks`]. For [experts, in, out], rows are those of the stored
+    /// [experts x out, in].
     fn blocks(&self, _name: &str) -> Option<BlockFormat> {
         None
     }
     /// Overwrites `out` with some rows of a tensor in the format of [`Source::blocks`].
     ///
     /// # Errors
-    /// If it is not stored so, has no such rows, or the file cannot be read.
+    /// If it is not stored in blocks, has no such rows, or the file cannot be read.
     fn read_blocks(&self, name: &str, _rows: Range<usize>, _out: &mut [u8]) -> Result<()> {
         Err(Error::tensor(self.place(name), name, "is not stored in blocks"))
     }
@@ -44,17 +44,17 @@ pub trait Source: Sync {
     fn place(&self, name: &str) -> &Path;
 }
 
-/// Reads stretches of tensors. Fast if they follow each other as the data lies: the system reads ahead for each stream.
+/// Reads ranges of tensors. Fast in storage order: the system reads ahead per stream.
 pub trait Stream {
     /// Overwrites `out` with bytes of a tensor, from byte `start` of its elements.
     ///
     /// # Errors
-    /// If there is no such tensor, it has not the bytes, or the file cannot be read.
+    /// If there is no such tensor, the bytes are out of range, or the file cannot be read.
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()>;
     /// Overwrites `out` with the elements of some rows and columns, row by row.
     ///
     /// # Errors
-    /// As [`Stream::read`].
+    /// Those of [`Stream::read`].
     fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()>;
 }
 
@@ -64,7 +64,7 @@ pub const SINGLE: &str = "model.safetensors";
 /// Name of the index of a folder with several.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// Name of the file that one of several ranks writes its parts of all tensors into.
+/// Name of the file with one rank's parts of all tensors.
 pub fn rank_file(rank: usize, ranks: usize) -> String {
     match ranks {
         1 => SINGLE.to_string(),

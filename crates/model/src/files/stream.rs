@@ -1,4 +1,4 @@
-//! A thread's own reader of a folder's tensors.
+//! One thread's reader of a folder's tensors.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,16 +16,16 @@ use super::source::{Source, Stream};
 use super::table::{Held, SafeTensors};
 use crate::error::{Error, Result};
 
-/// Bytes asked for at once: less than the system reads ahead, so that the next ones are on their way meanwhile.
+/// Bytes per read: below the system's read-ahead, so that the next ones are already on their way.
 const READ_BYTES: usize = 512 << 10;
-/// Files that one stream holds open at most.
+/// Most files that a stream keeps open.
 const MOST_OPEN: usize = 16;
 
-/// A stream over files. It opens them again: read-ahead follows each open file, and streams would disturb each other's.
+/// A stream over files. It reopens them: read-ahead is per open file, and streams would disturb each other's.
 pub(super) struct FileStream<'a> {
     pub(super) source: &'a SafeTensors,
     pub(super) open: BTreeMap<usize, File>,
-    /// Of what is read out of several.
+    /// Cache for tensors stored as several.
     pub(super) cache: Cache,
 }
 
@@ -51,7 +51,7 @@ impl FileStream<'_> {
         Ok(())
     }
 
-    /// Elements as the type that they were quantised from.
+    /// Reads dequantized elements, in the type before quantization.
     fn read_quantised(
         &mut self,
         (name, quantised): (&str, &Quantised),

@@ -1,4 +1,4 @@
-//! The tensors of open safetensors or GGUF files: where each lies, and its parts.
+//! Tensors of open safetensors or GGUF files: locations and parts.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,23 +18,23 @@ use super::shards::whole_of;
 use super::source::{INDEX, Source};
 use crate::error::{Error, Result};
 
-/// One or more safetensors files, open.
+/// One or more open safetensors or GGUF files.
 pub struct SafeTensors {
     /// The file, or the folder.
     pub(super) path: PathBuf,
     pub(super) files: Vec<(PathBuf, File)>,
     pub(super) tensors: BTreeMap<String, Held>,
-    /// Tensors that are read out of several others, which are not listed.
+    /// Tensors decoded from several others, which are not listed.
     pub(super) joined: BTreeMap<String, Joined>,
-    /// Tensors that bitsandbytes quantised.
+    /// Tensors quantized by bitsandbytes.
     pub(super) quantised: QuantisedTensors,
     /// Tensors of GGUF files.
     pub(super) blocks: BTreeMap<String, Blocks>,
 }
 
-/// A tensor and where its parts are.
+/// A tensor and its parts.
 pub(super) struct Held {
-    /// Of the whole; `start` is that of the first part.
+    /// The whole tensor; `start` is that of the first part.
     pub stored: Stored,
     pub parts: TensorParts,
 }
@@ -47,7 +47,7 @@ impl SafeTensors {
         SafeTensors { path, files, tensors, joined, quantised, blocks }
     }
 
-    /// A GGUF file, of which nothing is held yet.
+    /// A GGUF file, without its tensors yet.
     pub(super) fn of_gguf(path: &Path) -> Result<SafeTensors> {
         let mut opened = SafeTensors::nothing(path);
         opened.files.push((path.to_path_buf(), File::open(path).map_err(Error::io("read", path))?));
@@ -85,7 +85,7 @@ impl SafeTensors {
         Ok(())
     }
 
-    /// One more part of a tensor.
+    /// Adds a part of a tensor.
     fn hold(&mut self, path: &Path, name: String, stored: Stored, part: TensorPart) -> Result<()> {
         let Some(held) = self.tensors.get_mut(&name) else {
             let parts = TensorParts::new(&stored, part);
@@ -109,7 +109,7 @@ impl SafeTensors {
         Ok(())
     }
 
-    /// Parts of a tensor must be all of it, once.
+    /// Checks that parts cover each tensor exactly once.
     pub(super) fn check_parts(&mut self) -> Result<()> {
         for (name, held) in &mut self.tensors {
             held.parts.check().map_err(|what| Error::tensor(&self.path, name, what))?;
@@ -117,7 +117,7 @@ impl SafeTensors {
         Ok(())
     }
 
-    /// Gives tensors other names, and drops those that get none; how many were dropped.
+    /// Renames tensors, dropping those for which `name` gives none. Returns the number of dropped ones.
     ///
     /// # Errors
     /// If two tensors would have the same name.
@@ -139,7 +139,7 @@ impl SafeTensors {
         Ok(dropped)
     }
 
-    /// These tensors, and of `base` those that are not among them.
+    /// These tensors, with those of `base` as fallback.
     pub fn over(mut self, base: SafeTensors) -> SafeTensors {
         let files = self.files.len();
         self.files.extend(base.files);
@@ -170,7 +170,7 @@ impl SafeTensors {
             || self.blocks.contains_key(name)
     }
 
-    /// XXH3 of the contents of all files, in the order in which they were opened; their names and folder do not matter.
+    /// XXH3 of the contents of all files in the order of opening, independent of names and folder.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -208,7 +208,7 @@ impl SafeTensors {
         self.tensors.get(name).ok_or_else(|| Error::tensor(&self.path, name, "is missing"))
     }
 
-    /// What is known of a tensor.
+    /// Location and type of a tensor.
     pub fn stored(&self, name: &str) -> Option<&Stored> {
         self.tensors.get(name).map(|held| &held.stored)
     }
@@ -219,7 +219,7 @@ impl SafeTensors {
         self.tensors.values().map(|held| held.stored.bytes).chain(blocks).sum()
     }
 
-    /// Bytes `start..` of a tensor's elements, as areas with their places in what is read.
+    /// Bytes `start..` of a tensor's elements, as areas.
     pub(super) fn stretch(&self, name: &str, start: u64, bytes: usize) -> Result<Vec<Area>> {
         let Held { stored, parts } = self.find(name)?;
         let size = stored.element_bytes as u64;

@@ -1,17 +1,17 @@
-//! A tied model whose files have a head of its own all the same.
+//! Tied models whose files have a separate head anyway.
 
 use super::source::Source;
 use super::values::read_f32;
 use crate::error::{Error, Result};
 use crate::model::Model;
 
-/// Elements that are compared at once.
+/// Elements compared at a time.
 const CHUNK: usize = 1 << 22;
 
-/// Refuses a head that is not the embedding, where the configuration says that it is: Transformers 4 takes the embedding for
-/// it, Transformers 5 the head.
+/// Refuses a separate head if the configuration ties it to the embedding: Transformers 4 uses the embedding then,
+/// Transformers 5 the head.
 pub(super) fn check_tied(model: &Model, source: &dyn Source) -> Result<()> {
-    // The head of one with scores is not used, whatever it is.
+    // A model with a score head does not use this one.
     if model.spec.scores > 0 {
         return Ok(());
     }

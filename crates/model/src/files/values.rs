@@ -1,4 +1,4 @@
-//! Stored elements as numbers, for comparisons.
+//! Stored elements as f32.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Some rows of a stored tensor as f32, row by row.
 ///
 /// # Errors
-/// If there is no such tensor or row, its type is none of F32, BF16 and F16, or the file cannot be read.
+/// If there is no such tensor or row, its type is not F32, BF16 or F16, or the file cannot be read.
 pub fn read_f32(source: &dyn Source, name: &str, rows: Range<usize>) -> Result<Vec<f32>> {
     let (mut bytes, mut wide) = (Vec::new(), Vec::new());
     source.read_rows(name, rows, &mut bytes)?;

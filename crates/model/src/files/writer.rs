@@ -1,6 +1,6 @@
-//! Writes safetensors files as a stream of bytes: the header is laid out first, then tensors follow in its order.
+//! Writes safetensors files as a stream of bytes: the header first, then tensors in its order.
 //!
-//! A file gets a temporary name, is flushed to disk, and then renamed, so a reader sees all of it or nothing.
+//! A file is written under a temporary name, flushed to disk and renamed, so a reader sees all of it or nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use super::sink::{Hurry, Sink};
 use super::source::{INDEX, SINGLE};
 use crate::error::{Error, Result};
 
-/// Bytes that are hashed and copied in turns: the copy finds them in the fastest cache.
+/// Bytes that are hashed and copied in turn: the copy finds them in the L1 cache.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Who may read and write a new file, of those whom the process's mask lets.
+/// Modes of new files, before the process's umask.
 const PUBLIC: u32 = 0o666;
 const PRIVATE: u32 = 0o600;
 
@@ -39,7 +39,7 @@ impl TensorInfo {
     }
 }
 
-/// Names of tensors that a file has parts of, with their whole shapes.
+/// Names and full shapes of the tensors that a file has parts of.
 pub type Wholes = BTreeMap<String, Vec<usize>>;
 
 /// The file's bytes before the data: length and JSON, padded so that the data starts at a multiple of eight.
@@ -63,7 +63,7 @@ fn header(tensors: &[TensorInfo], wholes: &Wholes) -> Vec<u8> {
     bytes
 }
 
-/// One file in the making. Dropped before [`FileWriter::finish`], it leaves nothing behind.
+/// A file being written. Leaves nothing behind if dropped before [`FileWriter::finish`].
 pub struct FileWriter {
     path: PathBuf,
     temporary: PathBuf,
@@ -82,7 +82,7 @@ impl FileWriter {
         FileWriter::create_as(PUBLIC, path, tensors, &Wholes::new())
     }
 
-    /// As [`FileWriter::create`], of a file that only its owner may read, and some of whose tensors are parts.
+    /// Like [`FileWriter::create`], for a file that only its owner may read, with parts of tensors.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -98,7 +98,7 @@ impl FileWriter {
         Ok(writer)
     }
 
-    /// As [`FileWriter::create`], of a file with this header and so many bytes after it.
+    /// Like [`FileWriter::create`], with a given header and number of bytes after it.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -119,19 +119,19 @@ impl FileWriter {
         Ok(FileWriter { path, temporary, file, left: 0, bytes: 0, hash })
     }
 
-    /// From here on past the system's cache, if the file system can do that, until somebody is in a hurry.
+    /// Bypasses the page cache from here on, if the file system supports it, until `hurry` is set.
     pub fn past_cache(&mut self, hurry: Hurry) {
         if let Some(file) = &mut self.file {
             file.past_cache(&self.temporary, hurry);
         }
     }
 
-    /// Bytes written so far, and their XXH3 of 128 bits.
+    /// Number of bytes written so far, and their 128-bit XXH3.
     pub fn digest(&self) -> (u64, u128) {
         (self.bytes, self.hash.finish_128())
     }
 
-    /// Bytes that are still to come.
+    /// Number of bytes still to be written.
     pub fn left(&self) -> u64 {
         self.left
     }
@@ -139,7 +139,7 @@ impl FileWriter {
     /// Appends data.
     ///
     /// # Errors
-    /// If the system refuses, for example because the disk is full.
+    /// If writing fails, for example because the disk is full.
     ///
     /// # Panics
     /// If more is written than the header announced.
@@ -155,7 +155,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Flushes to disk; the file has still its temporary name.
+    /// Flushes to disk, still under the temporary name.
     fn flush(&mut self) -> Result<()> {
         assert!(self.left == 0, "{}: {} bytes of data are missing", self.path.display(), self.left);
         if let Some(file) = &mut self.file {
@@ -167,7 +167,7 @@ impl FileWriter {
     /// Publishes the file under its own name.
     ///
     /// # Errors
-    /// If the system refuses; the temporary file is removed.
+    /// If writing fails; the temporary file is removed.
     ///
     /// # Panics
     /// If less was written than the header announced.
@@ -198,18 +198,18 @@ fn sync_folder(path: &Path) -> Result<()> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io("write", folder))
 }
 
-/// Writes a small file whole, by temporary name, flush and rename.
+/// Writes a whole small file by temporary name, flush and rename.
 ///
 /// # Errors
-/// If the system refuses.
+/// If writing fails.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_as(PUBLIC, path, &[bytes])
 }
 
-/// As [`write_file`], of a file that only its owner may read, from parts that lie in different places.
+/// Like [`write_file`], for a file that only its owner may read, from several parts.
 ///
 /// # Errors
-/// If the system refuses.
+/// If writing fails.
 pub fn write_private(path: &Path, parts: &[&[u8]]) -> Result<()> {
     write_as(PRIVATE, path, parts)
 }
@@ -221,7 +221,7 @@ fn write_as(mode: u32, path: &Path, parts: &[&[u8]]) -> Result<()> {
     writer.finish()
 }
 
-/// The weight files of a folder in the making: one, or shards with an index.
+/// The weight files of a folder being written: one, or shards with an index.
 pub struct FolderWriter {
     folder: PathBuf,
     shards: Vec<(PathBuf, Vec<TensorInfo>)>,
@@ -229,10 +229,10 @@ pub struct FolderWriter {
 }
 
 impl FolderWriter {
-    /// Distributes `tensors` over files of at most `max_shard_bytes` (a larger tensor has a file of its own).
+    /// Distributes `tensors` over files of at most `max_shard_bytes`; a larger tensor gets a file of its own.
     ///
     /// # Errors
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn create(folder: &Path, tensors: Vec<TensorInfo>, max_shard_bytes: u64) -> Result<FolderWriter> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let mut shards: Vec<Vec<TensorInfo>> = Vec::new();
@@ -258,10 +258,10 @@ impl FolderWriter {
         Ok(FolderWriter { folder: folder.to_path_buf(), shards, done: Vec::new() })
     }
 
-    /// Appends data, in the order of the tensors; it may end anywhere.
+    /// Appends data in the order of the tensors; chunks may end anywhere.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If writing fails.
     ///
     /// # Panics
     /// If more is written than was announced.
@@ -275,7 +275,7 @@ impl FolderWriter {
         Ok(())
     }
 
-    /// The file that takes the next byte.
+    /// The file with room for the next byte.
     fn current(&mut self) -> Result<&mut FileWriter> {
         while self.done.last().is_none_or(|writer| writer.left() == 0) {
             let next = self.shards.get(self.done.len());
@@ -287,10 +287,10 @@ impl FolderWriter {
         Ok(&mut self.done[last])
     }
 
-    /// Publishes all files, then the index, and removes weight files of an earlier save that are no part of this one.
+    /// Publishes all files, then the index, and removes an earlier save's weight files that are not part of this one.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If writing fails.
     ///
     /// # Panics
     /// If less was written than was announced.
@@ -301,7 +301,7 @@ impl FolderWriter {
         for writer in &mut self.done {
             writer.flush()?;
         }
-        // An older configuration must not describe the new tensors, not even between two renames.
+        // An older configuration must never describe the new tensors, not even between two renames.
         let config = self.folder.join("config.json");
         match fs::remove_file(&config) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -343,7 +343,7 @@ impl FolderWriter {
     }
 }
 
-/// `model-00001-of-00002.safetensors`.
+/// Returns whether a name is like `model-00001-of-00002.safetensors`.
 fn is_shard(name: &str) -> bool {
     let numbers = name.strip_prefix("model-").and_then(|rest| rest.strip_suffix(".safetensors"));
     let digits = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());

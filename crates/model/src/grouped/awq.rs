@@ -1,21 +1,21 @@
-//! AWQ (Lin and others, 2023): columns whose inputs are large are made larger before rounding, and what gives the inputs is made smaller
-//! by as much, so that the model stays the same and the columns that matter lose less.
+//! AWQ (Lin et al., 2023): columns with large inputs are scaled up before rounding, and the inputs' producer is
+//! scaled down accordingly, so that the model is unchanged and important columns lose less.
 
 use rayon::prelude::*;
 
 use super::{Grouped, Zero};
 
-/// Exponents that are tried: 0, 1/20, .. 19/20.
+/// Number of exponents tried: 0, 1/20, .. 19/20.
 const TRIED: usize = 20;
 
-/// What the inputs of a projection were, for each column.
+/// Statistics of a projection's inputs, per column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InputSizes {
-    /// Sum over tokens of the size.
+    /// Sum of magnitudes over tokens.
     pub sizes: Vec<f64>,
-    /// Sum of the square.
+    /// Sum of squares over tokens.
     pub squares: Vec<f64>,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u64,
 }
 
@@ -34,19 +34,19 @@ impl InputSizes {
     }
 }
 
-/// A weight that shares the factors of its columns with others.
+/// A weight that shares its column factors with others.
 #[derive(Clone, Debug)]
 pub struct Scaled<'a> {
     /// Its values [rows, cols].
     pub values: Vec<f32>,
     /// Rows and columns.
     pub shape: [usize; 2],
-    /// What it is given: of an expert some of the tokens that the others see.
+    /// Statistics of its own inputs; an expert sees only some of the tokens.
     pub given: &'a InputSizes,
 }
 
-/// Factors of the columns of weights that share their inputs: of those tried, which are powers of the mean size of the inputs `seen` by
-/// all, those with the least error of the outputs for what each weight is given, columns taken as independent.
+/// Column factors of weights that share their inputs. Candidates are powers of the mean magnitudes of all inputs,
+/// `seen`; the best minimizes the output error for each weight's own inputs, treating columns as independent.
 pub fn scales(weights: &[Scaled<'_>], seen: &InputSizes, group: usize) -> Vec<f32> {
     let tokens = seen.tokens.max(1) as f64;
     let means: Vec<f64> = seen.sizes.iter().map(|size| size / tokens).collect();
@@ -96,7 +96,7 @@ mod tests {
         assert!(found.iter().enumerate().all(|(at, x)| at == 5 || *x < found[5]));
         let [plain, better] = [vec![1.0; 64], found].map(|factors| error(&weights[0], &factors, 32));
         assert!(better < 0.5 * plain, "{better} {plain}");
-        // A weight that is given nothing has no say.
+        // A weight without inputs does not count.
         let nothing = InputSizes::default();
         let idle = Scaled { values: vec![9.0; 64], shape: [1, 64], given: &nothing };
         assert_eq!(error(&idle, &[1.0; 64], 32), 0.0);

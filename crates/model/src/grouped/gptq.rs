@@ -1,17 +1,17 @@
-//! GPTQ (Frantar and others, 2022): columns are rounded one after the other, and what each loses is made up for by those that are still
-//! to come, as the second moments of their inputs say.
+//! GPTQ (Frantar et al., 2022): rounds columns one after the other, and compensates each one's error in the remaining
+//! columns, using the second moments of the inputs.
 
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use super::{Grouped, Zero, code, range, value};
 
-/// Part of the mean of the diagonal that is added to it.
+/// Damping: the fraction of the diagonal's mean that is added to it.
 const DAMPING: f64 = 0.01;
-/// Rows that go through the columns together, so that a row of the factor is read once for all.
+/// Rows processed together, so that each row of the factor is read once for all.
 const ROWS: usize = 16;
 
-/// Second moments of some inputs: the sum over tokens of `x x^T`.
+/// Second moments of inputs: the sum over tokens of `x x^T`.
 #[derive(Clone, Debug)]
 pub struct Moments {
     sums: DMatrix<f32>,
@@ -19,7 +19,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Of no token yet, of inputs of `cols` columns.
+    /// Empty moments for inputs of `cols` columns.
     pub fn new(cols: usize) -> Moments {
         Moments { sums: DMatrix::zeros(cols, cols), tokens: 0 }
     }
@@ -33,19 +33,20 @@ impl Moments {
         self.tokens += tokens;
     }
 
-    /// Whether there are enough tokens to judge by: twice as many as columns. With fewer, what columns lose is moved to where those few
-    /// show no error and others do: of random inputs in 128 columns whose variances fall as 1/n or as its root, as many tokens as columns
-    /// made 4 bits lose 0.9 and 2.0 times as much as rounding to nearest, twice as many 0.6 and 1.1 times, an eighth 1.2 and 1.6 times.
+    /// Returns whether there are enough tokens: twice as many as columns. With fewer, errors move into directions
+    /// that these tokens do not show but others do. For random inputs in 128 columns with variances falling as 1/n or
+    /// its root, the 4-bit loss relative to rounding to nearest was 0.9 and 2.0 with as many tokens as columns, 0.6
+    /// and 1.1 with twice as many, and 1.2 and 1.6 with an eighth.
     pub fn are_enough(&self) -> bool {
         self.tokens >= 2 * self.sums.nrows()
     }
 }
 
-/// The codes of a weight [rows, cols] whose inputs have these moments. Symmetric, in the order of the columns. `None` if the moments are
-/// not those of real inputs.
+/// Quantizes a weight [rows, cols] given its inputs' moments: symmetric, in column order. `None` if the moments are
+/// not positive definite.
 ///
 /// # Panics
-/// If sizes do not fit.
+/// If the sizes do not match.
 pub fn gptq(
     values: &[f32],
     [rows, cols]: [usize; 2],
@@ -93,12 +94,13 @@ pub fn gptq(
     Some(out)
 }
 
-/// The upper factor U of the inverse of the damped moments, `H^-1 = U^T U`, row by row, and the columns that no input reaches.
+/// The upper factor U of the inverse of the damped moments, `H^-1 = U^T U`, row-major, and the columns whose inputs
+/// are all zero.
 fn factor(moments: &DMatrix<f32>) -> Option<(Vec<f32>, Vec<usize>)> {
     let n = moments.nrows();
     let mean = (0..n).map(|at| f64::from(moments[(at, at)])).sum::<f64>() / n as f64;
     let dead: Vec<usize> = (0..n).filter(|at| moments[(*at, *at)] == 0.0).collect();
-    // In reverse order the lower factor is the upper one: H = V V^T, and U is V's inverse.
+    // In reverse order the lower factor becomes the upper one: H = V V^T, and U is V's inverse.
     let reversed = DMatrix::from_fn(n, n, |row, col| {
         let at = (n - 1 - row, n - 1 - col);
         let damped = if at.0 != at.1 {
@@ -131,7 +133,7 @@ mod tests {
         (0..n).map(|_| next() + next() + next()).collect()
     }
 
-    /// `tr(D H D^T)` of what differs.
+    /// `tr(D H D^T)` of the difference D.
     fn loss(x: &[f32], y: &[f32], moments: &DMatrix<f32>) -> f64 {
         let n = moments.nrows();
         let rows = x.chunks(n).zip(y.chunks(n)).map(|(x, y)| {
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn less_is_lost_than_by_rounding() {
-        // Inputs that depend on each other, as those of a model do.
+        // Correlated inputs, like a model's.
         let mixed = DMatrix::from_vec(64, 12, numbers(768, 2)) * DMatrix::from_vec(12, 300, numbers(3600, 3));
         let x = mixed + DMatrix::from_vec(64, 300, numbers(19200, 4)) * 0.1;
         let mut moments = Moments::new(64);

@@ -1,6 +1,7 @@
-//! Weights in four bits by groups: codes 0 to 15 with a scale and a zero for each group of a row's columns, `w = scale (code - zero)`.
-//! Rounded to nearest ([`Grouped::round`]), with what rounding loses moved to later columns ([`gptq`]), or after columns that matter were
-//! made larger ([`scales`]). Packed as compressed-tensors, GPTQ and AWQ pack.
+//! Weights in four bits per group: codes 0 to 15 with a scale and a zero for each group of a row's columns, `w =
+//! scale (code - zero)`. Rounded to nearest ([`Grouped::round`]), with errors compensated in later columns
+//! ([`gptq`]), or after scaling up important columns ([`scales`]). Packed in the layouts of compressed-tensors, GPTQ
+//! and AWQ.
 
 mod awq;
 mod gptq;
@@ -18,22 +19,22 @@ use half::f16;
 pub struct Grouped {
     /// Rows and columns.
     pub shape: [usize; 2],
-    /// Columns of a group.
+    /// Columns per group.
     pub group: usize,
-    /// One for each element.
+    /// One code per element.
     pub codes: Vec<u8>,
-    /// One for each group of each row; numbers of f16.
+    /// One scale per group of each row, representable in f16.
     pub scales: Vec<f32>,
-    /// As the scales.
+    /// One zero per scale.
     pub zeros: Vec<u8>,
 }
 
-/// Where codes begin.
+/// Placement of the zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zero {
     /// In the middle: 8.
     Middle,
-    /// Where the smallest weight of a group, or 0, is code 0.
+    /// At the group's smallest weight, or 0, which gets code 0.
     Lowest,
 }
 
@@ -42,10 +43,10 @@ fn range(values: &[f32], zero: Zero) -> (f32, u8) {
     let low = values.iter().fold(0f32, |low, x| low.min(*x));
     let high = values.iter().fold(0f32, |high, x| high.max(*x));
     let scale = match zero {
-        // In the type of a model's other weights where it is stored, be that bf16 or f16.
+        // Representable in the other weights' stored type, bf16 or f16.
         Zero::Middle => int4_scale(high.max(-low)),
         Zero::Lowest => {
-            // As it is stored: not infinite, and not nothing.
+            // Rounded as stored, finite and not zero.
             let scale = f16::from_f32(((high - low) / 15.0).min(f16::MAX.to_f32())).to_f32();
             if scale > 0.0 { scale } else { f16::MIN_POSITIVE_SUBNORMAL.to_f32() }
         }
@@ -57,18 +58,18 @@ fn range(values: &[f32], zero: Zero) -> (f32, u8) {
     (scale, zero as u8)
 }
 
-/// The code nearest to a weight.
+/// The nearest code.
 fn code(x: f32, (scale, zero): (f32, u8)) -> u8 {
     ((x / scale).round_ties_even() + f32::from(zero)).clamp(0.0, 15.0) as u8
 }
 
-/// What it stands for.
+/// The value of a code.
 fn value(code: u8, (scale, zero): (f32, u8)) -> f32 {
     scale * (f32::from(code) - f32::from(zero))
 }
 
 impl Grouped {
-    /// Each weight to the nearest code.
+    /// Rounds each weight to the nearest code.
     ///
     /// # Panics
     /// If rows are not whole groups.
@@ -85,7 +86,7 @@ impl Grouped {
         Grouped { shape, group, codes, scales, zeros }
     }
 
-    /// What the codes stand for.
+    /// Dequantized values.
     pub fn values(&self) -> Vec<f32> {
         let how = self.scales.iter().copied().zip(self.zeros.iter().copied());
         let groups = self.codes.chunks_exact(self.group).zip(how);
@@ -104,7 +105,8 @@ mod tests {
             let coded = Grouped::round(&x, [4, 64], 32, zero);
             for ((x, y), at) in x.iter().zip(coded.values()).zip(0..) {
                 let scale = coded.scales[at / 32];
-                // The highest code of symmetric ranges is half a step below the largest weight, and scales have eight bits.
+                // The highest code of a symmetric range is half a step below the largest weight, and scales have
+                // eight bits.
                 assert!((x - y).abs() <= 0.516 * scale, "{x} {y} {scale}");
             }
         }

@@ -1,4 +1,4 @@
-//! How four bits lie in files: as compressed-tensors packs them (`pack-quantized`), as GPTQ does in its first format, as AWQ's `gemm`.
+//! Four-bit layouts in files: compressed-tensors' `pack-quantized`, GPTQ's first format, AWQ's `gemm`.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -11,12 +11,12 @@ use super::Grouped;
 use crate::error::{Error, Result};
 use crate::files::{Coder, TensorInfo, compressed_config};
 
-/// Columns of a word of AWQ in the order of its bits.
+/// Columns of an AWQ word in bit order.
 const AWQ: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
-/// Codes of a word.
+/// Codes per word.
 const WORD: usize = 8;
 
-/// Which of them.
+/// A four-bit layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing4 {
     /// compressed-tensors.
@@ -27,12 +27,12 @@ pub enum Packing4 {
     Awq,
 }
 
-/// Gives the codes of a projection from its name, its sizes and its values.
+/// Computes a projection's codes from its name, sizes and values.
 pub type Code<'a> = dyn FnMut(&str, [usize; 2], Vec<f32>) -> Result<Grouped> + 'a;
-/// Changes the values of a tensor that stays as it is, by name.
+/// Adjusts the values of an unquantized tensor, by name.
 pub type Adjust<'a> = dyn Fn(&str, &mut [f32]) + 'a;
 
-/// Writes projections in four bits by groups.
+/// Writes projections in four bits per group.
 pub struct GroupedSave<'a> {
     packing: Packing4,
     group: usize,
@@ -41,7 +41,7 @@ pub struct GroupedSave<'a> {
 }
 
 impl<'a> GroupedSave<'a> {
-    /// With the codes that `code` gives, and what `adjust` makes of everything else.
+    /// Uses the codes from `code`, and passes unquantized tensors through `adjust`.
     pub fn new(
         (packing, group): (Packing4, usize),
         code: impl FnMut(&str, [usize; 2], Vec<f32>) -> Result<Grouped> + 'a,
@@ -65,7 +65,7 @@ impl<'a> GroupedSave<'a> {
 impl Coder for GroupedSave<'_> {
     fn config(&self, skipped: &[String]) -> Value {
         let group = self.group;
-        // Both leave out the head by themselves.
+        // Both exclude the head by default.
         let gates = || skipped.iter().filter(|module| module.as_str() != "lm_head");
         match self.packing {
             Packing4::Compressed => {
@@ -77,7 +77,7 @@ impl Coder for GroupedSave<'_> {
                     "quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": false, "sym": true, "checkpoint_format": "gptq",
                     "lm_head": false, "true_sequential": false, "static_groups": false, "damp_percent": 0.01,
                 });
-                // GPTQModel's and vLLM's way to say that a module is not quantised: a pattern behind `-:`.
+                // GPTQModel and vLLM exclude a module by a pattern after `-:`.
                 let pattern = |module: &String| (format!("-:^{}$", module.replace('.', "\\.")), json!({}));
                 let gates: serde_json::Map<String, Value> = gates().map(pattern).collect();
                 if !gates.is_empty() {
@@ -144,7 +144,7 @@ impl Coder for GroupedSave<'_> {
                 vec![(DType::I32, words(&coded.codes, plain)), (DType::F32, scales), (DType::I64, sizes)]
             }
             Packing4::Gptq => {
-                // Words hold a column's codes of eight inputs: [cols / 8, rows].
+                // Words have a column's codes of eight inputs: [cols / 8, rows].
                 let by_column = words(&coded.codes, plain);
                 let by_column: Vec<u8> = (0..cols / WORD)
                     .flat_map(|word| by_column.as_chunks::<4>().0.iter().skip(word).step_by(cols / WORD))
@@ -174,7 +174,7 @@ impl Coder for GroupedSave<'_> {
     }
 }
 
-/// Eight codes a word, of which `order` says which is in which bits.
+/// Packs eight codes per word, in the bit order `order`.
 fn words(codes: &[u8], order: [usize; 8]) -> Vec<u8> {
     let word = |codes: &[u8; 8]| {
         let bits = order.iter().enumerate().map(|(at, from)| u32::from(codes[*from]) << (4 * at));

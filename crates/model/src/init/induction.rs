@@ -1,28 +1,29 @@
-//! First weights with which a model can already copy: an induction circuit in its first two layers.
+//! Initial weights with which a model can copy: an induction circuit in its first two layers.
 //!
-//! Trained language models hold such a circuit (Olsson et al., 2022, arXiv:2209.11895): a head that attends to the token before, and
-//! in a later layer one that attends to what followed the token that is read now, and copies it. A small model finds it only after
-//! millions of tokens. Beginning close to what training finds is called mimetic initialisation (Trockman and Kolter, 2023,
-//! arXiv:2305.09828). Everything stays trainable; all other weights begin as usual.
+//! Trained language models contain such a circuit (Olsson et al., 2022, arXiv:2209.11895): a head that attends to the
+//! previous token and, in a later layer, one that attends to what followed an earlier occurrence of the current token
+//! and copies it. Small models find it only after millions of tokens. Starting near what training finds is called
+//! mimetic initialisation (Trockman and Kolter, 2023, arXiv:2305.09828). Everything stays trainable; all other
+//! weights are initialised as usual.
 
 use crate::spec::{QkNorm, Reach, Spec};
 
 use super::values::{Init, mix, normals};
 
-/// Pairs of columns whose biases find the token before, from the fastest on, at most.
+/// Most column pairs, fastest first, whose biases find the previous token.
 const FAST_PAIRS: usize = 8;
-/// What a head that finds the token before adds to the score of that token, by each of those pairs.
+/// Contribution of each of those pairs to the previous token's score.
 const BIAS_SCORE: f64 = 8.0;
-/// What is left of projections that have no part in it: of those next to biases, and of columns that turn fast.
+/// Factor of the usual weights where the circuit does not use them: next to biases, and in fast-rotating columns.
 const PROJECTED: f32 = 0.1;
-/// Deviation of the rows that compare tokens, of what is normalised.
+/// Deviation of the rows that compare tokens, relative to the normalised input.
 const COMPARED: f64 = 2.0;
-/// Length of what says the token before, in lengths of an embedding.
+/// Length of the written encoding of the previous token, relative to an embedding.
 const WRITTEN: f64 = 1.0;
-/// How much of a normalised token the heads that look for it copy together.
+/// Share of a normalised token that the induction heads copy in total.
 const COPIED: f64 = 0.5;
 
-/// Keys of the matrices that both layers read: values and outputs of the first, values of the second.
+/// Random keys of matrices shared by both layers: values and outputs of the first, values of the second.
 const VALUES: u64 = 0x76_61_6c_75;
 const WRITES: u64 = 0x77_72_69_74;
 const COPIES: u64 = 0x63_6f_70_79;
@@ -41,7 +42,7 @@ pub(super) struct Circuit {
     init: Init,
 }
 
-/// The weights that it is made of.
+/// Weights that the circuit occupies.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     FirstQkv,
@@ -51,14 +52,14 @@ pub(super) enum Place {
     SecondOut,
 }
 
-/// A row of fused queries, keys and values: which head's, and which of its columns.
+/// A row of fused queries, keys and values: head, and column within it.
 enum Row {
     Query(usize, usize),
     Key(usize, usize),
     Value(usize, usize),
 }
 
-/// Why a model cannot begin with the circuit.
+/// The reason why a model cannot have the circuit, if any.
 pub fn lacks_for_induction(spec: &Spec) -> Option<&'static str> {
     let rotated = |index: usize| {
         let layer = spec.layers.get(index)?;
@@ -93,7 +94,7 @@ impl Circuit {
         })
     }
 
-    /// Changes elements of a weight, the first of them at `first`, which hold its usual values.
+    /// Modifies a weight's elements from `first` on; `out` has their usual values.
     pub(super) fn write(&self, place: Place, first: usize, out: &mut [f32]) {
         for (index, out) in out.iter_mut().enumerate() {
             let at = first + index;
@@ -107,7 +108,7 @@ impl Circuit {
         }
     }
 
-    /// Query heads that share the first head of keys and values.
+    /// Query heads per head of keys and values.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -121,13 +122,13 @@ impl Circuit {
         }
     }
 
-    /// The pair of a head's column, and whether it is the second of it.
+    /// The rotary pair of a head's column, and whether it is the pair's second column.
     fn pair(&self, column: usize) -> (usize, bool) {
         let half = self.head_dim / 2;
         if self.interleaved { (column / 2, column % 2 == 1) } else { (column % half, column >= half) }
     }
 
-    /// Of the slow half of a head's pairs, which turn little over a whole sequence: the column's number among them.
+    /// The column's index within the slow half of a head's pairs, which rotate little over a whole sequence.
     fn slow(&self, column: usize) -> Option<usize> {
         let (pair, second) = self.pair(column);
         let slow = self.head_dim / 4;
@@ -135,7 +136,7 @@ impl Circuit {
         Some(number + if second { slow } else { 0 })
     }
 
-    /// Element `at` of one of the matrices that the circuit shares.
+    /// Element `at` of a matrix that the circuit shares.
     fn shared(&self, matrix: u64, at: usize, deviation: f64) -> f32 {
         let mut out = [0.0];
         normals(mix(mix(self.init.seed) ^ matrix), at, deviation, &mut out);
@@ -156,7 +157,7 @@ impl Circuit {
         }
     }
 
-    /// A query turned back by one position: it equals the key of the token before.
+    /// A query rotated back by one position: it equals the previous token's key.
     fn first_bias(&self, at: usize) -> f32 {
         let length = (BIAS_SCORE / self.scale).sqrt();
         let turn = |column: usize| {
@@ -180,7 +181,7 @@ impl Circuit {
         if head >= self.group() {
             return usual;
         }
-        // Heads write the same together; values have the length of rows with the usual deviation over what is normalised.
+        // Heads write the same in total; values have the length of rows of the usual deviation over normalised input.
         let length = WRITTEN * self.embed_scale / self.group() as f64;
         let deviation = length / ((self.head_dim * self.hidden) as f64).sqrt();
         self.shared(WRITES, row * self.head_dim + column, deviation)

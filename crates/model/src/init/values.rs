@@ -1,22 +1,22 @@
 //! Random numbers that are functions of (seed, weight, position) alone.
 
-/// How weights begin.
+/// Initialisation settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Init {
-    /// Deviation of the weights that do not end a sub-layer; the families' own files say 0.02.
+    /// Deviation of weights other than output projections of sub-layers; 0.02 in the families' own files.
     pub deviation: f64,
-    /// Key of all randomness.
+    /// Random seed.
     pub seed: u64,
 }
 
 impl Init {
-    /// The usual deviation.
+    /// Settings with the usual deviation.
     pub fn new(seed: u64) -> Init {
         Init { deviation: 0.02, seed }
     }
 }
 
-/// Of Box and Muller's pairs the elements from `first` on.
+/// Normal values from Box-Muller pairs, elements `first` onwards.
 pub(super) fn normals(key: u64, first: usize, deviation: f64, out: &mut [f32]) {
     let (second, pairs) = out.split_at_mut((first % 2).min(out.len()));
     second.iter_mut().for_each(|out| *out = pair(key, first / 2, deviation)[1]);
@@ -28,7 +28,7 @@ pub(super) fn normals(key: u64, first: usize, deviation: f64, out: &mut [f32]) {
 
 fn pair(key: u64, index: usize, deviation: f64) -> [f32; 2] {
     let bits = mix(key ^ mix(index as u64));
-    // Two uniforms of 32 bits, the first never zero.
+    // Two 32-bit uniforms, the first never zero.
     let u = ((bits >> 32) as f64 + 1.0) / 4_294_967_296.0;
     let angle = (bits & 0xffff_ffff) as f64 / 4_294_967_296.0 * std::f64::consts::TAU;
     let radius = deviation * (-2.0 * u.ln()).sqrt();

@@ -1,57 +1,58 @@
-//! Adapters of projections, as data: which method, of which projections, of what size.
+//! Adapters as data: method, modules and sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an adapter does.
+/// Method of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterMethod {
     /// Low-rank terms (Hu et al., 2021).
     Lora {
-        /// `alpha / sqrt(rank)` in place of `alpha / rank` (Kalajdzievski, 2023).
+        /// Scale `alpha / sqrt(rank)` instead of `alpha / rank` (Kalajdzievski, 2023).
         rank_stabilised: bool,
-        /// Lengths of rows are trained apart from their directions (DoRA; Liu et al., 2024).
+        /// Row magnitudes are trained separately from directions (DoRA; Liu et al., 2024).
         lengths: bool,
-        /// Terms begin as the base's largest singular parts, which the base then lacks (PiSSA; Meng et al., 2024).
+        /// Terms start as the base's largest singular parts, which are subtracted from the base (PiSSA; Meng et al.,
+        /// 2024).
         singular: bool,
     },
     /// Trained factors of columns (IA3; Liu et al., 2022).
     Factors,
-    /// Networks of this width behind sub-layers (Houlsby et al., 2019).
+    /// Networks of this width after sub-layers (Houlsby et al., 2019).
     Networks(usize),
     /// Virtual tokens before every document, whose embeddings are trained (Lester et al., 2021).
     Prompt {
-        /// How many.
+        /// Number of virtual tokens.
         tokens: usize,
-        /// What computes them, if anything does (p-tuning; Liu et al., 2021).
+        /// Encoder that computes the embeddings, if any (p-tuning; Liu et al., 2021).
         encoder: Option<PromptEncoder>,
     },
-    /// Virtual tokens of which each layer's keys and values are trained (Li and Liang, 2021).
+    /// Virtual tokens with trained keys and values in each layer (Li and Liang, 2021).
     Prefix {
-        /// How many.
+        /// Number of virtual tokens.
         tokens: usize,
-        /// Hidden columns of the network that computes those of all layers, if there is one.
+        /// Hidden columns of the shared network that computes them, if any.
         encoder: Option<usize>,
     },
 }
 
-/// What computes the embeddings of virtual tokens.
+/// Encoder of virtual tokens' embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptEncoder {
-    /// Its hidden columns; of an LSTM those of each direction.
+    /// Hidden columns; per direction for an LSTM.
     pub hidden: usize,
-    /// An LSTM of two layers in both directions and an MLP of two layers, in place of an MLP of three.
+    /// A bidirectional LSTM of two layers and an MLP of two layers, instead of an MLP of three.
     pub lstm: bool,
 }
 
 impl PromptEncoder {
-    /// An MLP.
+    /// An MLP encoder.
     pub fn mlp(hidden: usize) -> PromptEncoder {
         PromptEncoder { hidden, lstm: false }
     }
 }
 
 impl AdapterMethod {
-    /// It has low-rank terms.
+    /// Returns whether it has low-rank terms.
     pub(crate) fn is_low_rank(self) -> bool {
         matches!(self, AdapterMethod::Lora { .. })
     }
@@ -60,21 +61,22 @@ impl AdapterMethod {
 /// An adapter of a model's projections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// What it does.
+    /// Its method.
     pub method: AdapterMethod,
-    /// The projections, by their names in files.
+    /// Adapted modules, by name in files.
     pub modules: BTreeMap<String, Size>,
-    /// Those of them whose input has the factors, not their output.
+    /// Those whose factors scale the input instead of the output.
     pub inputs: BTreeSet<String>,
-    /// Tokens of which the rows of the embedding are trained, in the order of these rows in files.
+    /// Tokens with trained embedding rows, in the order of these rows in files.
     pub tokens: Vec<u32>,
-    /// Low-rank terms of projections have biases (`lora_bias` of PEFT).
+    /// Whether low-rank terms of projections have biases (PEFT's `lora_bias`).
     pub biases: bool,
-    /// The share of what low-rank terms of projections read that is dropped in steps that train (`lora_dropout` of PEFT).
+    /// Dropout rate on the input of projections' low-rank terms in training steps (PEFT's `lora_dropout`).
     pub dropout: f64,
-    /// Files have A and B of stacked experts as PEFT 0.17 and 0.18 wrote them: A is of the output, B of the input.
+    /// Whether files have A and B of stacked experts as PEFT 0.17 and 0.18 wrote them: A for the output, B for the
+    /// input.
     pub swapped: bool,
-    /// Lengths are held as what columns are multiplied with, of weights that do not change ([`fix_lengths`]).
+    /// Whether magnitudes are replaced by column factors, for weights that do not change ([`fix_lengths`]).
     pub fixed: bool,
 }
 
@@ -83,18 +85,18 @@ pub struct Adapter {
 pub struct Size {
     /// Columns between A and B.
     pub rank: usize,
-    /// Over the rank, or its root, their weight.
+    /// Numerator of their scale; the denominator is the rank or its root.
     pub alpha: f64,
 }
 
 impl Adapter {
-    /// An adapter of projections, without anything else.
+    /// An adapter of projections only.
     pub fn of(method: AdapterMethod, modules: BTreeMap<String, Size>, inputs: BTreeSet<String>) -> Adapter {
         let (tokens, biases, dropout, swapped) = (Vec::new(), false, 0.0, false);
         Adapter { method, modules, inputs, tokens, biases, dropout, swapped, fixed: false }
     }
 
-    /// The weight of low-rank terms.
+    /// Scale of low-rank terms.
     pub fn scale(&self, Size { rank, alpha }: Size) -> f32 {
         let rank = rank as f64;
         match self.method {
@@ -104,18 +106,18 @@ impl Adapter {
         }
     }
 
-    /// It adds terms to weights and does nothing else.
+    /// Returns whether it only adds low-rank terms.
     pub fn adds(&self) -> bool {
         self.tokens.is_empty()
             && matches!(self.method, AdapterMethod::Lora { lengths: false, singular: false, .. })
     }
 
-    /// Lengths of rows are trained apart from their directions.
+    /// Returns whether row magnitudes are trained separately from directions.
     pub(crate) fn has_lengths(&self) -> bool {
         matches!(self.method, AdapterMethod::Lora { lengths: true, .. })
     }
 
-    /// The width of its networks.
+    /// Width of its networks, if any.
     pub(crate) fn network(&self) -> Option<usize> {
         match self.method {
             AdapterMethod::Networks(width) => Some(width),

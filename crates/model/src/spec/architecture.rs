@@ -1,4 +1,4 @@
-//! An architecture as data: the switches over the one block that serve every family, and what a family adds of its own.
+//! An architecture as data: switches over the one block that serves every family, and a family's own additions.
 
 use std::fmt;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::weight::{Names, Walk};
 /// A model of blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// What its configuration and its weights are called in files.
+    /// Family, which determines keys and names in files.
     pub family: &'static Family,
     /// Columns of the residual stream.
     pub hidden: usize,
@@ -37,105 +37,105 @@ pub struct Spec {
     pub ffn: usize,
     /// Normalisation of the residual stream.
     pub norm: NormKind,
-    /// Norms have biases.
+    /// Whether norms have biases.
     pub norm_bias: bool,
-    /// Where a block normalises.
+    /// Placement of norms in a block.
     pub residual: Residual,
     /// Normalisation of q and k before rotation.
     pub qk_norm: QkNorm,
-    /// Queries, keys and values go through latents.
+    /// Latents of queries, keys and values, if any.
     pub latent: Option<Latent>,
-    /// Heads have sinks: logits that join each row's denominator.
+    /// Whether heads have sinks: logits that join each row's denominator.
     pub sinks: bool,
     /// Biases of projections.
     pub bias: Biases,
-    /// Inside the MLP.
+    /// Settings of the MLP.
     pub mlp: Mlp,
-    /// Experts in the place of MLPs.
+    /// Experts instead of MLPs.
     pub moe: Option<Moe>,
-    /// Multiplies q k.
+    /// Factor of q k.
     pub attention_scale: f32,
     /// `cap tanh(s / cap)` on scores; 0 for none.
     pub attention_softcap: f32,
-    /// What differs from layer to layer.
+    /// Settings per layer.
     pub layers: Vec<LayerSpec>,
-    /// The rotary settings that layers refer to.
+    /// Rotary settings that layers refer to.
     pub ropes: Vec<RopeSpec>,
-    /// Keys are made again beyond the length where the first setting switches to its long factors, as Phi-3's published code
-    /// does; the other families keep the keys that they have.
+    /// Whether keys are recomputed beyond the length at which the first setting switches to its long factors, as in
+    /// Phi-3's published code; other families keep cached keys.
     pub rereads: bool,
     /// Rows of a learned position table, if the family has one.
     pub learned_positions: Option<usize>,
-    /// Multiplies embeddings.
+    /// Factor of embeddings.
     pub embed_scale: f32,
-    /// Multiplies what a sub-layer adds to the residual stream.
+    /// Factor of sub-layers' residual contributions.
     pub residual_scale: f32,
-    /// Multiplies logits.
+    /// Factor of logits.
     pub logit_scale: f32,
     /// `cap tanh(x / cap)` on logits; 0 for none.
     pub logit_softcap: f32,
-    /// The head is the embedding.
+    /// Whether the head is the embedding.
     pub tied: bool,
-    /// The head has a bias.
+    /// Whether the head has a bias.
     pub head_bias: bool,
-    /// Numbers that a second head gives for each token (a value, rewards); 0 without one.
+    /// Outputs of a second head per token (a value, rewards); 0 without one.
     pub scores: usize,
-    /// The token that batches are filled up with, as its configuration says: of a text's scores those of its last token but this
-    /// one count ([`scored_at`]).
+    /// Padding token of the configuration: a text's scores are those of its last token other than this one
+    /// ([`scored_at`]).
     pub padding: Option<u32>,
-    /// What a distillation trains besides, of which exported models have nothing.
+    /// Projections trained in distillation, and not exported.
     pub projections: Option<StateProjections>,
-    /// Longest sequence the configuration names.
+    /// Longest sequence in the configuration.
     pub max_positions: usize,
-    /// What it has besides blocks if it is an encoder with a head.
+    /// Parts specific to an encoder with a head.
     pub encoder: Option<EncoderParts>,
-    /// What is added to its projections.
+    /// Adapter of its projections.
     pub adapter: Option<Arc<Adapter>>,
 }
 
-/// What one layer has of its own.
+/// Settings of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
-    /// How its tokens give each other something.
+    /// Its mixer.
     pub mixer: Mixer,
-    /// What each token goes through after that, if anything.
+    /// Its feed-forward network, if any.
     pub ffn: Option<Ffn>,
 }
 
-/// How the tokens of a layer give each other something.
+/// Mixer of a layer: exchanges information between tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixer {
     /// Attention.
     Attention {
-        /// Whom a token attends to.
+        /// Tokens that a token attends to.
         reach: Reach,
         /// Index into [`Spec::ropes`]; `None` for no rotation.
         rope: Option<usize>,
     },
-    /// A family's own.
+    /// A family's own mixer.
     Custom(&'static dyn SubLayer),
-    /// They do not.
+    /// No mixer.
     None,
 }
 
-/// What each token goes through.
+/// Feed-forward network of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ffn {
     /// The model's MLP, or its experts in layers that have them ([`Spec::experts_of`]).
     Mlp,
-    /// A family's own.
+    /// A family's own network.
     Custom(&'static dyn SubLayer),
 }
 
 impl LayerSpec {
-    /// Causal attention within a window in tokens, if there is one, rotated by a setting of [`Spec::ropes`], if there is one, and
-    /// a feed-forward network.
+    /// Causal attention with an optional window in tokens and an optional rotary setting of [`Spec::ropes`], and a
+    /// feed-forward network.
     pub fn decoder(window: Option<usize>, rope: Option<usize>) -> LayerSpec {
         let reach = window.map_or(Reach::Causal, Reach::Window);
         LayerSpec { mixer: Mixer::Attention { reach, rope }, ffn: Some(Ffn::Mlp) }
     }
 
-    /// Whom its attention reaches.
+    /// Reach of its attention.
     pub fn reach(&self) -> Option<Reach> {
         match self.mixer {
             Mixer::Attention { reach, .. } => Some(reach),
@@ -156,14 +156,14 @@ impl LayerSpec {
         }
     }
 
-    /// Gives its attention another window, or none.
+    /// Sets or removes its attention's window.
     pub fn set_window(&mut self, window: Option<usize>) {
         if let Mixer::Attention { reach, .. } = &mut self.mixer {
             *reach = window.map_or(Reach::Causal, Reach::Window);
         }
     }
 
-    /// Gives its attention another rotary setting, or none.
+    /// Sets or removes its attention's rotary setting.
     pub fn set_rope(&mut self, setting: Option<usize>) {
         if let Mixer::Attention { rope, .. } = &mut self.mixer {
             *rope = setting;
@@ -181,7 +181,7 @@ pub struct Family {
     pub read: fn(&Config<'_>, &'static Family) -> Result<Spec>,
     /// Writes it.
     pub write: fn(&Spec, &mut Map<String, Value>),
-    /// What its weights are called.
+    /// Names of its weights.
     pub names: Names,
 }
 
@@ -203,21 +203,21 @@ impl fmt::Display for Family {
     }
 }
 
-/// A sub-layer as a specification names it.
+/// A family's own sub-layer, as named by a specification.
 pub trait SubLayer: fmt::Debug + Sync {
-    /// What it is called: two of the same name are the same.
+    /// Its name, which decides equality.
     fn name(&self) -> &'static str;
-    /// Its weights, each declared once.
+    /// Declares its weights.
     fn declare(&self, w: &mut Walk<'_>, s: &Spec) -> Custom;
 }
 
 /// A sub-layer with its weights.
 pub type Custom = Rc<dyn SubLayerParams>;
 
-/// What a sub-layer computes with its weights.
+/// Forward pass of a sub-layer with its weights.
 pub trait SubLayerParams: fmt::Debug {
-    /// `h_td`, normalised, to what is added to the residual stream. It is called within a rows region: what needs all rows at
-    /// once is put into [`Ctx::whole`].
+    /// Maps `h_td`, normalised, to the residual contribution. It runs within a rows region: use [`Ctx::whole`] for
+    /// operations that need all rows at once.
     fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, h_td: Val) -> Val;
 }
 
@@ -229,11 +229,11 @@ impl PartialEq for dyn SubLayer {
 
 impl Eq for dyn SubLayer {}
 
-/// What layers have alike: mixer, feed-forward network, experts.
+/// Properties shared by layers of one kind: mixer, feed-forward network, whether it has experts.
 type Like = (Mixer, Option<Ffn>, bool);
 
-/// The token of a text whose scores are the text's: the last that is no padding, as Transformers finds it
-/// (`GenericForSequenceClassification`). Where the token that ends a text is padding too, that is the one before the end.
+/// Index of the token with a text's scores: the last one that is not padding, as in Transformers
+/// (`GenericForSequenceClassification`). If padding doubles as the end token, that is the one before the end.
 pub fn scored_at<I: DoubleEndedIterator<Item = i64> + ExactSizeIterator>(
     padding: Option<u32>,
     ids: I,
@@ -245,7 +245,8 @@ pub fn scored_at<I: DoubleEndedIterator<Item = i64> + ExactSizeIterator>(
 }
 
 impl Spec {
-    /// The same with so many scores for each token, and without the vocabulary's head: what is left of that is the embedding, unused.
+    /// The same with this many scores per token instead of the vocabulary's head; the tied embedding stays in its
+    /// place, unused.
     pub fn scoring(self, scores: usize) -> Spec {
         Spec { scores, tied: true, head_bias: false, ..self }
     }
@@ -255,7 +256,7 @@ impl Spec {
         self.heads * self.head_dim
     }
 
-    /// Columns of what attention hands on: all values.
+    /// Columns of attention's result: all values.
     pub fn attention_cols(&self) -> usize {
         self.heads * self.latent.map_or(self.head_dim, |latent| latent.value)
     }
@@ -265,7 +266,7 @@ impl Spec {
         self.kv_heads * self.head_dim
     }
 
-    /// The length beyond which keys made before must be made again ([`Spec::rereads`]).
+    /// Length beyond which cached keys must be recomputed ([`Spec::rereads`]).
     pub fn rereads_beyond(&self) -> Option<usize> {
         let rope = self.ropes.first().filter(|_| self.rereads)?;
         match rope.scaling {
@@ -274,17 +275,17 @@ impl Spec {
         }
     }
 
-    /// Positions in the scores of attention.
+    /// Relative positions in attention scores, if any.
     pub(crate) fn relative(&self) -> Option<Relative> {
         self.encoder.as_ref().and_then(|parts| parts.relative)
     }
 
-    /// Some layer has an ordinary MLP.
+    /// Returns whether some layer has an ordinary MLP.
     pub fn has_dense_ffn(&self) -> bool {
         self.moe.as_ref().is_none_or(|moe| !moe.dense_layers.is_empty())
     }
 
-    /// The first layer with the same attention and the same kind of MLP as a layer.
+    /// First layer of the same kind: same mixer and feed-forward network.
     pub fn first_like(&self, layer: usize) -> usize {
         let like = |other: &usize| {
             self.layers[*other] == self.layers[layer]
@@ -293,22 +294,22 @@ impl Spec {
         (0..layer).find(like).unwrap_or(layer)
     }
 
-    /// The experts of a layer, unless it has an ordinary MLP.
+    /// The experts of a layer; `None` if it has an ordinary MLP.
     pub fn experts_of(&self, layer: usize) -> Option<&Moe> {
         self.moe.as_ref().filter(|moe| !moe.dense_layers.contains(&layer))
     }
 
-    /// The products of a layer that a token goes through besides attention's pairs, in pairs: a weight is one product, a pair two
-    /// for each column of the queries.
+    /// A layer's products per token except those of attention's pairs, in units of pairs: a weight is one product, a
+    /// pair is two per column of the queries.
     pub fn token_pairs(&self) -> u64 {
         let layers = self.layers.len().max(1);
         (self.token_weights() / layers / (2 * self.q_cols()).max(1)) as u64
     }
 
-    /// The weights of all layers that a token is multiplied with.
+    /// Number of weights in all layers that multiply a token.
     fn token_weights(&self) -> usize {
         let chosen = self.moe.as_ref().map_or(0, |moe| moe.routing.top_k);
-        // Layers of one kind have the same.
+        // Layers of one kind have equally many.
         let mut known: Vec<(Like, usize)> = Vec::new();
         let mut all = 0;
         for (index, layer) in self.layers.iter().enumerate() {
@@ -324,7 +325,7 @@ impl Spec {
         all
     }
 
-    /// The distinct reaches of attention, in order of first use; a layer's mask is its reach's index here.
+    /// Distinct reaches of attention, in order of first use; a layer's mask is its reach's index here.
     pub fn reaches(&self) -> Vec<Reach> {
         let mut reaches = Vec::new();
         for reach in self.layers.iter().filter_map(LayerSpec::reach) {

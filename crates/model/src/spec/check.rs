@@ -1,5 +1,5 @@
-//! What the numbers of a specification may be. Every family's configuration comes by here, whatever keys it reads: kernels and plans
-//! count on these ranges.
+//! Ranges of a specification's numbers. Every family's configuration is checked here: kernels and plans rely on these
+//! ranges.
 
 use crate::spec::{LayerSpec, Spec};
 
@@ -7,17 +7,17 @@ use crate::spec::{LayerSpec, Spec};
 const MOST_COLUMNS: usize = 1 << 20;
 /// Most rows of the embedding, positions, and tokens of a window.
 const MOST_ROWS: usize = 1 << 28;
-/// Most parameters: bytes of all that is kept for each of them are counted in 64 bits.
+/// Most parameters: bytes of all their state are counted in 64 bits.
 const MOST_PARAMS: u128 = 1 << 50;
 
-/// What is out of range: keys of which a configuration has one, and why.
+/// An out-of-range value: the keys that a configuration may have it under, and the reason.
 pub(crate) type Unsound = (&'static [&'static str], String);
 
 /// Keys of the norms' epsilon.
 const EPS: &[&str] = &["rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"];
 
 impl Spec {
-    /// Whether every number is one that can be computed with.
+    /// Checks that every number is in range.
     pub(crate) fn check(&self) -> Result<(), Unsound> {
         let eps = self.norm.eps;
         if !(0.0..=1.0).contains(&eps) {
@@ -25,7 +25,7 @@ impl Spec {
         }
         let shared = self.moe.as_ref().and_then(|moe| moe.shared);
         let latent = self.latent.as_ref();
-        // A matrix of one row would be taken for a vector.
+        // A matrix of one row would be mistaken for a vector.
         let columns: [(&'static [&'static str], Option<usize>); 9] = [
             (&["hidden_size", "n_embd"], Some(self.hidden)),
             (
@@ -60,7 +60,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether every factor is a number in f32 too.
+    /// Checks that every factor is finite in f32.
     fn check_factors(&self) -> Result<(), Unsound> {
         let factors: [(&'static [&'static str], f32); 7] = [
             (&["attention_multiplier", "query_pre_attn_scalar", "rope_scaling"], self.attention_scale),
@@ -77,7 +77,7 @@ impl Spec {
         factors.into_iter().find(|(_, factor)| !factor.is_finite()).map_or(Ok(()), |bad| Err(unsound(bad)))
     }
 
-    /// Weights, all matrices as large as they may be.
+    /// Upper bound on the number of weights.
     fn most_params(&self) -> u128 {
         let [hidden, heads, kv, ffn] =
             [self.hidden, self.q_cols(), self.kv_cols(), self.ffn].map(|size| size as u128);

@@ -1,16 +1,16 @@
-//! What a model has besides blocks if it is an encoder.
+//! Parts of an encoder other than blocks.
 
 use fathom_grad::Distances;
 use fathom_tensor::Activation;
 
-/// What a model has besides blocks if it is an encoder.
+/// Parts of an encoder other than blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderParts {
-    /// The row of the position table that a text's first token has: 0, or behind the row of padding (RoBERTa).
+    /// Row of the position table for a text's first token: 0, or after the padding row (RoBERTa).
     pub first_position: usize,
-    /// Rows of the table of token types; 0 for none. Tokens are of the first, those of a second text of the second.
+    /// Rows of the token type table; 0 for none. Tokens have the first type, those of a second text the second.
     pub types: usize,
-    /// Positions in the scores of attention.
+    /// Relative positions in attention scores.
     pub relative: Option<Relative>,
     /// A projection before the head, and its activation.
     pub pool: Option<Activation>,
@@ -21,14 +21,14 @@ pub struct EncoderParts {
 /// Disentangled attention: scores have terms by distance (DeBERTa).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relative {
-    /// The rows of the table of distances.
+    /// Rows of the table of distances.
     pub distances: Distances,
-    /// Content meets the position of the key.
+    /// Content-to-position terms.
     pub c2p: bool,
-    /// The key's content meets the position of the query.
+    /// Position-to-content terms.
     pub p2c: bool,
-    /// Positions go through the projections of content.
+    /// Whether positions share the content's projections.
     pub shared: bool,
-    /// The table of distances is normalised.
+    /// Whether the table of distances is normalised.
     pub normed: bool,
 }

@@ -3,9 +3,9 @@
 /// Sizes of latent attention; [`Spec::head_dim`] is the size of a key, the first rotary setting's columns are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latent {
-    /// Columns of the queries' latent; they are projected directly without.
+    /// Columns of the query latent; without one, queries are projected directly.
     pub query: Option<usize>,
-    /// Columns of the latent of keys and values.
+    /// Columns of the key/value latent.
     pub key_value: usize,
     /// Columns of a head's value.
     pub value: usize,

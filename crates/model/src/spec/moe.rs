@@ -1,4 +1,4 @@
-//! Experts in the place of MLPs.
+//! Mixtures of experts in place of MLPs.
 
 use fathom_grad::{ExpertMlp, ExpertsUse, RouterCosts};
 use fathom_tensor::{Activation, Routing, Scores};
@@ -6,35 +6,34 @@ use fathom_tensor::{Activation, Routing, Scores};
 /// The experts of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moe {
-    /// How many a layer has.
+    /// Experts per layer.
     pub experts: usize,
-    /// How tokens choose.
+    /// Choice of a token's experts.
     pub routing: Routing,
     /// Columns inside one expert.
     pub ffn: usize,
-    /// What every token goes through as well.
+    /// Experts that every token goes through.
     pub shared: Option<Shared>,
-    /// Layers that have an ordinary MLP instead, ascending.
+    /// Layers with an ordinary MLP instead, ascending.
     pub dense_layers: Vec<usize>,
-    /// Routers have biases, which gradients reach.
+    /// Whether routers have biases, trained by gradients.
     pub router_bias: bool,
-    /// Routers have biases that join the choice alone, which no gradient reaches.
+    /// Whether routers have biases that affect only the choice and get no gradients.
     pub choice_bias: bool,
-    /// Experts have biases.
+    /// Whether experts have biases.
     pub expert_bias: bool,
-    /// Weights of experts are [in, out] (gpt-oss), not [out, in].
+    /// Whether experts' weights are [in, out] (gpt-oss) rather than [out, in].
     pub transposed: bool,
-    /// Losses of routers, for training.
+    /// Losses of routers, in training.
     pub costs: RouterCosts,
-    /// For training: most slots of an expert; none are dropped without.
+    /// Most slots per expert, in training; without it, none are dropped.
     pub capacity: Option<Capacity>,
-    /// For training: how far a step moves each bias of the choice towards even loads (Megatron's
-    /// `moe_router_bias_update_rate`).
+    /// Step size of the choice biases towards even loads, in training (Megatron's `moe_router_bias_update_rate`).
     pub bias_rate: f32,
 }
 
 impl Moe {
-    /// So many experts of `ffn` columns, of which a token goes through `top_k`: softmax, weights normalised, in every layer.
+    /// `experts` experts of `ffn` columns in every layer, `top_k` per token: softmax, normalised weights.
     pub fn new(experts: usize, top_k: usize, ffn: usize) -> Moe {
         Moe {
             experts,
@@ -52,32 +51,32 @@ impl Moe {
         }
     }
 
-    /// Without what training adds, which no configuration of a family says.
+    /// Without training settings, which families' configurations do not have.
     pub(crate) fn untrained(self) -> Moe {
         Moe { costs: RouterCosts::default(), capacity: None, bias_rate: 0.0, ..self }
     }
 
-    /// What its experts are.
+    /// Layout and activation of its experts.
     pub(crate) fn mlp(&self, activation: Activation) -> ExpertMlp {
         ExpertMlp { layout: ExpertsUse { experts: self.experts, trans: !self.transposed }, activation }
     }
 }
 
-/// Most slots of an expert, of those of one rank's tokens of a micro batch.
+/// Most slots per expert, among those of one rank's tokens in a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// In even shares (Megatron's `moe_expert_capacity_factor`).
+    /// Multiple of an even share (Megatron's `moe_expert_capacity_factor`).
     pub factor: f32,
-    /// Which slots are dropped (Megatron's `moe_token_drop_policy`).
+    /// Choice of dropped slots (Megatron's `moe_token_drop_policy`).
     pub drops: Drops,
 }
 
-/// Which slots an expert does without.
+/// Choice of the slots that an expert drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drops {
     /// Those with the smallest weights.
     Lightest,
-    /// Those that come last.
+    /// The last ones.
     Last,
 }
 
@@ -86,6 +85,6 @@ pub enum Drops {
 pub struct Shared {
     /// Columns inside.
     pub ffn: usize,
-    /// A sigmoid of its own weighs the result (Qwen 2).
+    /// Whether the result is scaled by a sigmoid gate (Qwen 2).
     pub gated: bool,
 }

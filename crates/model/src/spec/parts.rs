@@ -1,24 +1,24 @@
-//! Choices that a specification makes.
+//! Choices within a specification.
 
 use fathom_tensor::Activation;
 
 /// Projections of a student's hidden states to the width of its teacher's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateProjections {
-    /// How many.
+    /// Number of projections.
     pub count: usize,
     /// The teacher's width.
     pub columns: usize,
 }
 
-/// Whom a token attends to, of its document.
+/// Tokens of its document that a token attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Itself and those before it.
+    /// Itself and all before it.
     Causal,
-    /// The same, at most this many.
+    /// The same, limited to this many.
     Window(usize),
-    /// All.
+    /// All of them.
     Full,
 }
 
@@ -32,7 +32,7 @@ impl Reach {
     }
 }
 
-/// Where a block normalises.
+/// Placement of norms in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
     /// Before attention and before the MLP (Llama).
@@ -45,17 +45,17 @@ pub enum Residual {
     Sum,
     /// Before each; both read the block's input (GPT-NeoX).
     Parallel,
-    /// Once, for both, which read the block's input (Phi-2, Cohere 2).
+    /// Once for both, which read the block's input (Phi-2, Cohere 2).
     SharedNorm,
 }
 
 impl Residual {
-    /// Norms before and after the mixer.
+    /// Returns whether there are norms before and after the mixer.
     pub fn attention(self) -> [bool; 2] {
         [!matches!(self, Residual::Post | Residual::Sum), self.after()]
     }
 
-    /// Norms before and after the feed-forward network.
+    /// Returns whether there are norms before and after the feed-forward network.
     pub fn mlp(self) -> [bool; 2] {
         [!matches!(self, Residual::Post | Residual::Sum | Residual::SharedNorm), self.after()]
     }
@@ -76,7 +76,7 @@ pub enum QkNorm {
     Full,
 }
 
-/// Which projections have biases.
+/// Projections with biases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
     /// q, k and v.
@@ -87,11 +87,11 @@ pub struct Biases {
     pub mlp: bool,
 }
 
-/// Inside the MLP.
+/// Settings of the MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mlp {
-    /// The function.
+    /// Activation function.
     pub activation: Activation,
-    /// `act(gate) up` instead of `act(up)`.
+    /// Whether it is `act(gate) up` instead of `act(up)`.
     pub gated: bool,
 }

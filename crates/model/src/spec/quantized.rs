@@ -1,16 +1,17 @@
-//! How frozen weights are held in few bits.
+//! Storage of frozen weights as quantized.
 
 use fathom_tensor::BlockFormat;
 
 use super::trained::Trained;
 
-/// How frozen weights are held.
+/// Storage format of frozen weights.
 #[derive(Clone, Debug)]
 pub struct Quantized {
     /// The format.
     pub format: BlockFormat,
-    /// Scales of NF4 are quantised, too, when weights are quantised while they are loaded (Dettmers et al., 2023, section 3).
+    /// Whether NF4's scales are quantized too when weights are quantized while loading (Dettmers et al., 2023,
+    /// section 3).
     pub double: bool,
-    /// Weights that are trained stay as they are; without a choice all projections are frozen.
+    /// Trained weights, which are not quantized; by default all projections are frozen.
     pub trained: Trained,
 }

@@ -1,12 +1,12 @@
-//! What quantization-aware training rounds projections to.
+//! Formats for quantization-aware training.
 
-/// Formats of projections in four bits that need no text to judge by.
+/// Four-bit formats of projections that need no calibration text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTo {
-    /// Blocks of 32 under a power of two.
+    /// Blocks of 32 scaled by a power of two.
     Mxfp4,
-    /// Blocks of 16 under a number of e4m3, and an f32 for all.
+    /// Blocks of 16 scaled by an e4m3 value, with a global f32.
     Nvfp4,
-    /// Groups of 128, 64 or 32, the first that all projections have.
+    /// Groups of 128, 64 or 32: the first that fits all projections.
     Int4,
 }

@@ -1,17 +1,17 @@
-//! Which weights of a model receive gradients; the others are frozen.
+//! Selects the weights that receive gradients; the others are frozen.
 
 use regex::RegexSet;
 
 use crate::weight::{Kind, WeightSpec};
 
-/// A choice of weights, by their names in files.
+/// A selection of weights, by name in files.
 #[derive(Clone, Debug, Default)]
 pub struct Trained {
-    /// `None`: all, or the adapter alone.
+    /// `None`: all, or only the adapter.
     pub(crate) patterns: Option<RegexSet>,
-    /// Those of the model's adapter.
+    /// Whether the adapter's weights are included.
     adapter: bool,
-    /// The head of scores, whatever the patterns say of it.
+    /// Whether the score head is included, regardless of the patterns.
     scores: bool,
 }
 
@@ -21,11 +21,11 @@ impl Trained {
         Trained::default()
     }
 
-    /// Weights whose names in files contain a match of one of the regular expressions, as `layers\\.3[01]\\.` or `lm_head`; all, if
-    /// there are none.
+    /// Weights whose names in files match one of the regular expressions, such as `layers\\.3[01]\\.` or `lm_head`;
+    /// all if there are none.
     ///
     /// # Errors
-    /// What is no regular expression.
+    /// A string that is not a regular expression.
     pub fn matching(patterns: &[String]) -> Result<Trained, String> {
         if patterns.is_empty() {
             return Ok(Trained::all());
@@ -34,40 +34,40 @@ impl Trained {
         Ok(Trained { patterns: Some(patterns), ..Trained::all() })
     }
 
-    /// The model's adapter, and the weights that [`Trained::matching`] means by these patterns if there are any.
+    /// The model's adapter, and the weights that [`Trained::matching`] selects by these patterns, if any.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Trained::matching`].
     pub fn adapter(patterns: &[String]) -> Result<Trained, String> {
         Ok(Trained { adapter: true, ..Trained::matching(patterns)? })
     }
 
-    /// The same and the head of scores: a new one, which is no weight of the model that a run starts from.
+    /// Adds the score head: a new one, not part of the model that a run starts from.
     pub fn with_scores(self) -> Trained {
         Trained { scores: true, ..self }
     }
 
-    /// The patterns of a choice by names.
+    /// The patterns of a selection by name.
     pub fn patterns(&self) -> &[String] {
         self.patterns.as_ref().map_or(&[], RegexSet::patterns)
     }
 
-    /// Whether a weight of this name in files is one of a choice; false without a choice.
+    /// Returns whether a pattern selects this name in files; false without patterns.
     pub(crate) fn names(&self, name: &str) -> bool {
         self.patterns.as_ref().is_some_and(|patterns| patterns.is_match(name))
     }
 
-    /// Whether a weight is chosen by what it does, whatever files call it.
+    /// Returns whether a weight is selected by its kind, regardless of its name.
     pub(crate) fn takes(&self, weight: &WeightSpec<'_>) -> bool {
         (self.adapter && weight.kind == Kind::Adapter) || (self.scores && weight.is_scores())
     }
 
-    /// Whether a weight that is none of an adapter's is chosen, which files call so.
+    /// Returns whether a weight other than an adapter's, with this name in files, is selected.
     pub(crate) fn keeps(&self, weight: &WeightSpec<'_>, name: &str) -> bool {
         self.names(name) || (self.scores && weight.is_scores())
     }
 
-    /// Nothing is frozen.
+    /// Returns whether nothing is frozen.
     pub fn is_all(&self) -> bool {
         self.patterns.is_none() && !self.adapter
     }

@@ -1,33 +1,33 @@
-//! How ranks cut a weight.
+//! Splits of a weight among ranks.
 
-/// What tensor parallel ranks compute with a weight that each of them has all of.
+/// Input, on tensor-parallel ranks, of a weight that each has whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The rows between sub-layers, which they may share: then each has a term of its gradient.
+    /// The rows between sub-layers, which ranks may split: then each has a term of its gradient.
     Rows,
     /// Rows or heads of its own.
     Own,
-    /// The same as all others.
+    /// The same as on all other ranks.
     Same,
 }
 
-/// How ranks cut a weight.
+/// Split of a weight among ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut<'a> {
-    /// Not at all.
+    /// Not split.
     Whole(Seen),
-    /// Each of some groups of rows is parted: `[q, k, v]`, `[gate, up]`.
+    /// Each of some groups of rows is split: `[q, k, v]`, `[gate, up]`.
     Rows(&'a [usize]),
-    /// The columns of a matrix that many are summed by.
+    /// Columns, along which products sum.
     Cols,
-    /// Some of this many experts, whose rows lie on top of each other.
+    /// Some of this many experts, whose rows are stacked.
     Experts(usize, Inside<'a>),
 }
 
-/// How ranks cut what they have of an expert.
+/// Split of an expert among ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum Inside<'a> {
-    /// Not at all.
+    /// Not split.
     Whole,
     /// Groups of its rows.
     Rows(&'a [usize]),

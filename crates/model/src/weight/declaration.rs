@@ -1,69 +1,70 @@
-//! What a sub-layer says of each of its weights, once: its role, its shape, how ranks cut it, what files call it, how it begins,
-//! and whether it is a projection, which may be low-precision, adapted or quantised. Whatever looks at a model's weights
-//! (declaring, files, initialisation, low-precision GEMMs, costs) is a fold over a [`Walk`].
+//! Declarations of weights, one per weight of a sub-layer: role, shape, split among ranks, names in files,
+//! initialization, and whether it is a projection, which may be low-precision, adapted or quantized. Everything that
+//! iterates over a model's weights (allocation, files, initialisation, low-precision GEMMs, costs) is a fold over a
+//! [`Walk`].
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::cut::{Cut, Seen};
 
-/// One weight, as its sub-layer declares it.
+/// Declaration of one weight by its sub-layer.
 #[derive(Clone, Debug)]
 pub struct WeightSpec<'a> {
-    /// Its part in the block, as `qkv` or `shared.up`; a projection's weight and bias have the same.
+    /// Role in the block, such as `qkv` or `shared.up`; a projection's weight and bias share one.
     pub role: &'static str,
-    /// Which of those it is.
+    /// The weight within its role.
     pub term: Term,
-    /// What it belongs to.
+    /// Its module.
     pub module: Module,
-    /// What it does.
+    /// Its function.
     pub kind: Kind,
-    /// Rows x columns of all of it; [1, n] for a vector.
+    /// Rows x columns of the whole weight; [1, n] for a vector.
     pub shape: [usize; 2],
-    /// How ranks cut it.
+    /// Split among ranks.
     pub cut: Cut<'a>,
-    /// What files call it.
+    /// Names in files.
     pub stored: InFiles,
-    /// Its first values.
+    /// Initial values.
     pub begins: Begins,
-    /// Decoupled weight decay applies.
+    /// Whether decoupled weight decay applies.
     pub decays: bool,
-    /// Receives a gradient.
+    /// Whether it can receive a gradient.
     pub trainable: bool,
 }
 
-/// The role of the head of scores.
+/// Role of the score head.
 pub(crate) const SCORE: &str = "score";
 
-/// Which weight of its role.
+/// A weight within its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// What is multiplied with.
+    /// A projection's or norm's weight.
     Weight,
-    /// What is added.
+    /// An added bias.
     Bias,
-    /// The only one.
+    /// The role's only weight.
     Whole,
     /// An adapter's first factor.
     LoraA,
-    /// Its second.
+    /// An adapter's second factor.
     LoraB,
-    /// What is added to it.
+    /// Bias of an adapter's term.
     LoraBias,
-    /// The first factor of an embedding's adapter, whose rows are of tokens; in files it lies the other way round.
+    /// First factor of an embedding's adapter, with a row per token; transposed in files.
     EmbedA,
-    /// Its second.
+    /// Its second factor.
     EmbedB,
-    /// Rows of an embedding in place of the base's.
+    /// Embedding rows that replace the base's.
     TokenRows,
-    /// Lengths of rows.
+    /// DoRA's row magnitudes.
     Lengths,
-    /// Factors of columns.
+    /// Column factors.
     Factors,
 }
 
 impl Term {
-    /// What follows the name of what it belongs to.
+    /// Suffix of the name in files.
     pub(crate) fn end(self) -> &'static str {
         match self {
             Term::Weight => ".weight",
@@ -84,9 +85,9 @@ impl Term {
 /// The part of a model that a weight belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Module {
-    /// The embedding of tokens, which may be the head too.
+    /// Token embedding, which may also be the head.
     Tokens,
-    /// Whatever else comes before the first block.
+    /// Other weights before the first block.
     Input,
     /// A layer's mixer with its norms.
     Attention,
@@ -98,28 +99,28 @@ pub enum Module {
     Head,
 }
 
-/// What a weight does.
+/// Function of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A projection: may be low-precision, adapted or quantised.
+    /// A projection: may be low-precision, adapted or quantized.
     Linear,
-    /// The projections of this many experts, on top of each other.
+    /// Stacked projections of this many experts.
     Experts(usize),
-    /// A projection whose results decide (a router, a gate): stays as it is.
+    /// A projection whose results select (a router, a gate): always in full precision.
     Gate,
-    /// A table of rows that are looked up, or the head's of what they are compared with.
+    /// A lookup table, or the head.
     Table,
     /// Added by a projection.
     Bias,
-    /// Multiplies or shifts what is normalised.
+    /// Multiplies or shifts normalised values.
     Norm,
-    /// A vector of f32, whatever the others are.
+    /// A vector that is always f32.
     Wide,
-    /// Of a projection's adapter.
+    /// Part of an adapter.
     Adapter,
 }
 
-/// First values.
+/// Initial values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begins {
     /// Zeros.
@@ -128,29 +129,29 @@ pub enum Begins {
     Identity,
     /// Normal.
     Normal,
-    /// Normal, at the end of a sub-layer.
+    /// Normal, for output projections of sub-layers.
     Ending,
     /// Normal with a deviation of one (PyTorch's tables).
     Standard,
-    /// Uniform within one over the root of this number (PyTorch's linear layers, by the columns that they read).
+    /// Uniform within one over the root of this number (PyTorch's linear layers, by input columns).
     Within(usize),
     /// Uniform within one over the root of its columns (an adapter's A in PEFT, after He et al., 2015).
     Uniform,
 }
 
-/// What files call a weight: names inside the block, without the `.weight` and `.bias` that follow the [`Term`].
+/// Names of a weight in files, inside the block, without the [`Term`]'s `.weight` or `.bias`.
 #[derive(Clone, Debug)]
 pub enum InFiles {
-    /// Tensors on top of each other, with the rows of each (of a vector: elements). Projections are [in, out] in the files of
-    /// families that transpose them.
+    /// Stacked tensors, with the rows (for a vector: elements) of each. In files of families that transpose them,
+    /// projections are [in, out].
     Stack(Vec<(Cow<'static, str>, usize)>),
-    /// Runs of the rows of one tensor of this many rows, with the row of the weight where each lies.
+    /// Runs of rows of one tensor with this many rows, each with its row in the weight.
     Rows(&'static str, usize, Vec<(Range<usize>, usize)>),
-    /// One tensor of this shape; the name is all of it.
+    /// One tensor of this shape, under this full name.
     Whole(Cow<'static, str>, Vec<usize>),
-    /// Tensors on top of each other for each expert: `{at}.{expert}.{name}`.
+    /// Stacked tensors for each expert: `{at}.{expert}.{name}`.
     Experts(&'static str, Vec<(&'static str, usize)>),
-    /// The family has no name for it.
+    /// The family has no such weight.
     Unnamed,
 }
 
@@ -161,40 +162,40 @@ impl InFiles {
     }
 }
 
-/// How ranks cut a projection.
+/// Split of a projection among ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parallel {
-    /// Not at all.
+    /// Not split.
     Whole(Seen),
-    /// Each computes some columns of its output.
+    /// Each rank computes some output columns.
     Columns,
-    /// Each computes a term of the whole output, which ends the sub-layer; the bias is added to the sum.
+    /// Each rank computes a term of the whole output, which ends the sub-layer; the bias is added to the sum.
     Rows,
 }
 
-/// A projection, as its sub-layer declares it.
+/// Declaration of a projection by its sub-layer.
 #[derive(Clone, Debug)]
 pub struct Projection<'a> {
-    /// Its part in the block.
+    /// Role in the block.
     pub role: &'static str,
-    /// What it belongs to.
+    /// Its module.
     pub module: Module,
     /// [`Kind::Linear`] or [`Kind::Gate`].
     pub kind: Kind,
-    /// Columns of its output, by what is fused in it.
+    /// Output columns of each fused part.
     pub out: &'a [usize],
-    /// Columns of its input.
+    /// Input columns.
     pub inner: usize,
-    /// It has a bias.
+    /// Whether it has a bias.
     pub bias: bool,
-    /// How ranks cut it.
+    /// Split among ranks.
     pub parallel: Parallel,
-    /// What files call it.
+    /// Names in files.
     pub stored: InFiles,
 }
 
 impl<'a> Projection<'a> {
-    /// A projection without a bias whose output ranks compute some columns of.
+    /// A projection without a bias, split by output columns.
     pub fn new(
         role: &'static str,
         module: Module,
@@ -215,19 +216,19 @@ impl<'a> Projection<'a> {
     }
 }
 
-/// What a norm has besides its width.
+/// Declaration of a norm, without its width.
 #[derive(Clone, Copy, Debug)]
 pub struct Normed {
-    /// What files call it.
+    /// Name in files.
     pub name: &'static str,
-    /// It has a bias.
+    /// Whether it has a bias.
     pub bias: bool,
-    /// What tensor parallel ranks normalise with it.
+    /// Its input on tensor-parallel ranks.
     pub seen: Seen,
 }
 
 impl<'a> WeightSpec<'a> {
-    /// A weight that is and begins as most of its kind.
+    /// A weight with the defaults of its kind.
     pub fn new(
         role: &'static str,
         (module, kind): (Module, Kind),
@@ -259,21 +260,21 @@ impl<'a> WeightSpec<'a> {
         }
     }
 
-    /// It is an adapter's.
+    /// Returns whether it is an adapter's.
     pub(crate) fn is_added(&self) -> bool {
         self.kind == Kind::Adapter
     }
 
-    /// It is the head of scores.
+    /// Returns whether it is the score head.
     pub(crate) fn is_scores(&self) -> bool {
         self.role == SCORE
     }
 
-    /// Products that a token takes part in, of `chosen` experts.
+    /// Number of products per token, with `chosen` experts.
     pub(crate) fn products(&self, chosen: usize) -> usize {
         let [rows, cols] = self.shape;
         match self.kind {
-            // Virtual tokens and their encoder are no work of a token's.
+            // Virtual tokens and their encoder cost nothing per token.
             Kind::Adapter if self.module == Module::Input || self.term == Term::Whole => 0,
             Kind::Adapter if let Cut::Experts(experts, _) = self.cut => rows * cols / experts * chosen,
             Kind::Linear | Kind::Adapter if rows > 1 => rows * cols,

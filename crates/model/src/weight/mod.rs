@@ -1,6 +1,7 @@
-//! What a model says of each of its weights, once: its role, its shape, how ranks cut it, what files call it, how it begins,
-//! and whether it is a projection, which may be low-precision, adapted or quantized. Whatever looks at a model's weights
-//! (declaring, files, initialisation, low-precision GEMMs, costs) is a fold over a [`Walk`].
+//! Declarations of weights, one per weight of a sub-layer: role, shape, split among ranks, names in files,
+//! initialization, and whether it is a projection, which may be low-precision, adapted or quantized. Everything that
+//! iterates over a model's weights (allocation, files, initialisation, low-precision GEMMs, costs) is a fold over a
+//! [`Walk`].
 
 mod cut;
 mod declaration;

@@ -17,69 +17,69 @@ pub struct Names {
     pub final_norm: &'static str,
     /// Output projection, if not tied.
     pub head: &'static str,
-    /// Before attention.
+    /// Norm before attention.
     pub attn_norm: &'static str,
-    /// After attention.
+    /// Norm after attention.
     pub attn_post_norm: &'static str,
-    /// Before the MLP.
+    /// Norm before the MLP.
     pub mlp_norm: &'static str,
-    /// After the MLP.
+    /// Norm after the MLP.
     pub mlp_post_norm: &'static str,
-    /// Before attention and before the MLP where both read the block's input, if they are called otherwise then.
+    /// Norms before attention and before the MLP if both read the block's input, if they have other names then.
     pub parallel_norms: Option<[&'static str; 2]>,
-    /// Of q.
+    /// Norm of q.
     pub q_norm: &'static str,
-    /// Of k.
+    /// Norm of k.
     pub k_norm: &'static str,
     /// Projections to q, k and v.
     pub qkv: Qkv,
-    /// Attention's output.
+    /// Attention's output projection.
     pub attn_out: &'static str,
-    /// Attention's sinks, whole.
+    /// Attention's sinks; the full name.
     pub sinks: &'static str,
-    /// Into the MLP.
+    /// MLP input projection.
     pub up: Up,
-    /// Out of the MLP.
+    /// MLP output projection.
     pub down: &'static str,
-    /// Experts, of families that have them.
+    /// Experts, in families that have them.
     pub moe: Option<MoeNames>,
-    /// Weights of projections in blocks are stored [in, out].
+    /// Whether projections in blocks are stored [in, out].
     pub transposed: bool,
-    /// Ends of names of buffers that older files carry and that are unused.
+    /// Suffixes of unused buffers in older files.
     pub ignored: &'static [&'static str],
-    /// Beginnings of names of tensors that folders have for other uses.
+    /// Prefixes of tensors that folders have for other uses.
     pub ignored_starts: &'static [&'static str],
-    /// What encoders alone have.
+    /// Names specific to encoders.
     pub encoder: Option<EncoderNames>,
-    /// A tensor that only blocks behind the last have, which predict further tokens and are not read.
+    /// A tensor found only in multi-token prediction blocks after the last, which are not read.
     pub further: Option<&'static str>,
 }
 
-/// What experts are called.
+/// Names of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct MoeNames {
     /// The router.
     pub router: &'static str,
-    /// The router's bias of the choice, whole.
+    /// The router's choice bias; the full name.
     pub choice_bias: &'static str,
     /// The experts.
     pub experts: Experts,
-    /// The shared experts: its parts are called as an MLP's are.
+    /// The shared experts, whose parts are named like an MLP's.
     pub shared: &'static str,
     /// The gate of the shared experts.
     pub shared_gate: &'static str,
 }
 
-/// How experts are stored.
+/// Storage of experts.
 #[derive(Clone, Copy, Debug)]
 pub enum Experts {
-    /// Each expert has tensors of its own, `{at}.{index}.{part}.weight`: gate, up, down.
+    /// Tensors per expert, `{at}.{index}.{part}.weight`: gate, up, down.
     Each(&'static str, [&'static str; 3]),
-    /// One tensor for all, [experts, in, out], with biases `{name}_bias`: gate and up in turns, down.
+    /// One tensor for all, [experts, in, out], with biases `{name}_bias`: interleaved gate and up, then down.
     Stacked([&'static str; 2]),
 }
 
-/// How q, k and v are stored.
+/// Storage of q, k and v.
 #[derive(Clone, Copy, Debug)]
 pub enum Qkv {
     /// Three tensors.
@@ -92,18 +92,18 @@ pub enum Qkv {
     Latent(LatentNames),
 }
 
-/// What the parts of latent attention are called.
+/// Names of latent attention's parts.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentNames {
     /// Queries without a latent.
     pub q: &'static str,
-    /// To the latent of queries, its norm, and from it: each head `[own | rotated]`.
+    /// Projection to the query latent, its norm, projection from it: each head is `[own | rotated]`.
     pub q_latent: [&'static str; 3],
-    /// To the latent of keys and values and to what heads share, below each other; its norm; from it.
+    /// Stacked projection to the key/value latent and the shared key part, the latent's norm, projection from it.
     pub kv_latent: [&'static str; 3],
 }
 
-/// How the way into the MLP is stored.
+/// Storage of the MLP's input projection.
 #[derive(Clone, Copy, Debug)]
 pub enum Up {
     /// Gate and up.
@@ -112,18 +112,18 @@ pub enum Up {
     One(&'static str),
 }
 
-/// What encoders alone have.
+/// Names specific to encoders.
 #[derive(Clone, Copy, Debug)]
 pub struct EncoderNames {
     /// The table of token types.
     pub types: &'static str,
-    /// After the embedding.
+    /// Norm after the embedding.
     pub norm: &'static str,
     /// The table of distances, and its norm.
     pub distances: [&'static str; 2],
     /// A block's own projections of distances to keys and queries.
     pub positions: [&'static str; 2],
-    /// Before the head; all of the name.
+    /// Projection before the head; the full name.
     pub pool: &'static str,
 }
 
@@ -164,7 +164,7 @@ impl Names {
         ..Names::LLAMA
     };
 
-    /// What stands before the names of a layer's tensors, or of those outside the layers.
+    /// Prefix of the names of a layer's tensors, or of those outside the layers.
     pub(crate) fn prefix(&self, layer: Option<usize>, module: Module) -> String {
         match (layer, module) {
             (Some(layer), _) => format!("{}{}.{layer}.", self.base, self.layers),

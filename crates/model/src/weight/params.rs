@@ -1,4 +1,4 @@
-//! Ids of weights that belong together.
+//! Ids of related weights.
 
 use fathom_grad::{ExpertTerm, HeadTerm, LoraUse, ParamId, Runs};
 
@@ -18,39 +18,39 @@ pub struct LinearParams {
     pub weight: ParamId,
     /// [1, out].
     pub bias: Option<ParamId>,
-    /// What an adapter adds.
+    /// An adapter's weights.
     pub adapter: Option<AdapterParams>,
 }
 
 /// The weights of a projection's adapter.
 #[derive(Clone, Copy, Debug)]
 pub enum AdapterParams {
-    /// Low-rank terms, and the lengths [1, columns] of DoRA.
+    /// Low-rank terms, and DoRA's magnitudes [1, columns].
     Lora(LoraUse, Option<ParamId>),
     /// Low-rank terms of experts.
     Experts([Option<ExpertTerm>; 2]),
-    /// Factors [1, columns] of these columns of the output, or of all of the input.
+    /// Factors [1, columns] of these output columns, or of the whole input.
     Factors {
         /// The factors.
         factors: ParamId,
-        /// Of which columns.
+        /// Scaled output columns.
         runs: Runs,
-        /// Of the input.
+        /// Whether they scale the input.
         input: bool,
     },
 }
 
-/// The table of distances, which all layers share.
+/// Table of distances, shared by all layers.
 #[derive(Clone, Copy, Debug)]
 pub struct DistanceParams {
     /// [2 span, d].
     pub table: ParamId,
-    /// Of its rows.
+    /// Norm of its rows.
     pub norm: Option<NormParams>,
 }
 
-/// What the keys and values of a prefix are computed from in all layers (PEFT's `prefix_projection`): each virtual token's row goes
-/// through a linear layer and a hyperbolic tangent.
+/// Encoder shared by all layers' prefixes (PEFT's `prefix_projection`): each virtual token's row goes through a
+/// linear layer and a hyperbolic tangent.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixEncoder {
     /// [n, k].
@@ -62,21 +62,21 @@ pub struct PrefixEncoder {
 /// Weights after the last block.
 #[derive(Clone, Copy, Debug)]
 pub struct LastParams {
-    /// After the last block, unless every sub-layer ends with one.
+    /// Norm after the last block, unless every sub-layer ends with one.
     pub norm: Option<NormParams>,
-    /// [d, d]: before the head of an encoder.
+    /// [d, d]: projection before an encoder's head.
     pub pool: Option<LinearParams>,
     /// [vocab, d], or [labels, d]; the embedding if tied.
     pub head: ParamId,
     /// [1, vocab].
     pub head_bias: Option<ParamId>,
-    /// What an adapter adds to the head.
+    /// An adapter's term for the head.
     pub term: Option<HeadTerm>,
-    /// The second head's [k, d], called `score` as in Transformers' sequence classifiers.
+    /// Score head [k, d], named `score` as in Transformers' sequence classifiers.
     pub score: Option<ParamId>,
     /// Projections of hidden states, [count x columns, d].
     pub projections: Option<ParamId>,
 }
 
-/// A weight that the rank does not have.
+/// Id of a weight that the rank does not have.
 pub(crate) const NOWHERE: ParamId = ParamId(u32::MAX);

@@ -1,4 +1,4 @@
-//! The walk past a model's weights.
+//! Iteration over a model's weights.
 
 use fathom_grad::ParamId;
 
@@ -9,28 +9,28 @@ use super::params::{AdapterParams, DistanceParams, LinearParams, NormParams, Pre
 
 /// Adds an adapter's weights to those of projections.
 pub(crate) trait Adapts {
-    /// The adapter's weights of a projection whose tensors' names follow `at`; `None` where it has none.
+    /// Declares the adapter's weights for a projection whose tensor names follow `at`; `None` if it has none.
     fn declare(&self, w: &mut Walk<'_>, at: &str, p: &Projection<'_>) -> Option<AdapterParams>;
 }
 
-/// A weight that something calls at its place: the layer, if it is a block's.
+/// Callback for a weight, with its layer if it is in a block; returns its id.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(Option<usize>, &WeightSpec<'_>) -> ParamId;
 
-/// A projection that something looks at.
+/// Callback for a projection, with its layer.
 pub(crate) type See<'a> = &'a mut dyn FnMut(Option<usize>, &Projection<'_>, LinearParams);
 
-/// A walk past the weights of a model, in their fixed order: every sub-layer says what it has, and gets the ids that it computes
-/// with.
+/// A walk over a model's weights in their fixed order: every sub-layer declares its weights and gets the ids that it
+/// computes with.
 pub struct Walk<'a> {
     pub(crate) names: &'a Names,
     layer: Option<usize>,
     visit: Visit<'a>,
     adapter: Option<&'a dyn Adapts>,
-    /// Sees projections before their weights.
+    /// Called for projections, before their weights.
     see: Option<See<'a>>,
-    /// What blocks of an encoder read of its input's weights.
+    /// Weights of an encoder's input that its blocks read.
     pub(crate) distances: Option<DistanceParams>,
-    /// What the keys and values of an adapter's prefix are computed from in all layers.
+    /// Shared encoder of an adapter's prefix.
     pub(crate) prefix: Option<PrefixEncoder>,
 }
 
@@ -39,27 +39,27 @@ impl<'a> Walk<'a> {
         Walk { names, layer: None, visit, adapter, see: None, distances: None, prefix: None }
     }
 
-    /// The same walk, on which something looks at projections.
+    /// The same walk, also calling `see` for projections.
     pub(crate) fn seen_by(self, see: See<'a>) -> Walk<'a> {
         Walk { see: Some(see), ..self }
     }
 
-    /// The same walk, now in a layer.
+    /// Moves the walk to a layer.
     pub(crate) fn enter(&mut self, layer: Option<usize>) {
         self.layer = layer;
     }
 
-    /// The layer that it is in.
+    /// The current layer.
     pub(crate) fn layer(&self) -> Option<usize> {
         self.layer
     }
 
-    /// Any weight.
+    /// Declares a weight.
     pub fn weight(&mut self, weight: WeightSpec<'_>) -> ParamId {
         (self.visit)(self.layer, &weight)
     }
 
-    /// A projection.
+    /// Declares a projection.
     pub fn linear(&mut self, p: Projection<'_>) -> LinearParams {
         let [cut, bias_cut] = p.cuts();
         let (shape, stored) = ([p.out.iter().sum(), p.inner], p.stored.clone());
@@ -81,7 +81,7 @@ impl<'a> Walk<'a> {
         params
     }
 
-    /// A norm of this many columns.
+    /// Declares a norm of this many columns.
     pub fn norm(&mut self, role: &'static str, module: Module, width: usize, n: Normed) -> NormParams {
         let (cut, stored) = (Cut::Whole(n.seen), InFiles::one(n.name, width));
         let weight = WeightSpec::new(role, (module, Kind::Norm), [1, width], cut, stored.clone());

@@ -1,4 +1,4 @@
-//! Weight files that are cut off, contradict themselves, or mean harm: an error that names file and tensor, no panic.
+//! Truncated, contradictory or malicious weight files: an error that names file and tensor, no panic.
 
 use std::path::Path;
 
@@ -98,7 +98,7 @@ fn inconsistent_entries_are_refused_by_tensor() {
     check_refused(&file(twice, 4), &["`a` appears twice"]);
 }
 
-/// Adds f32 tensors to the file of a folder.
+/// Adds f32 tensors to a folder's file.
 fn add_tensors(folder: &Path, more: &[(&str, Vec<usize>, Vec<f32>)]) {
     let path = folder.join(SINGLE);
     let source = SafeTensors::open_file(&path).unwrap();
@@ -157,7 +157,7 @@ fn blocks_that_predict_further_tokens_are_left() {
     assert!(load_error(inside.path()).contains("`model.layers.2.eh_proj.weight` is no weight"));
 }
 
-/// A copy of a golden folder whose files a test may change.
+/// A copy of a golden folder for tests that change files.
 fn copy(case: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(root().join(case)).unwrap() {
@@ -247,7 +247,7 @@ proptest! {
         fuzz_safetensors(&file(&String::from_utf8_lossy(&bytes), 16));
     }
 
-    /// One to four bytes of a real header are changed, or it is cut.
+    /// Changes one to four bytes of a real header, or truncates it.
     #[test]
     fn mutated_headers_are_survived(
         changes in proptest::collection::vec((0_usize..4096, any::<u8>()), 1..5),
@@ -262,7 +262,7 @@ proptest! {
         fuzz_safetensors(&bytes[..bytes.len().min(cut)]);
     }
 
-    /// Digits of a real header are replaced: offsets and shapes that lie.
+    /// Replaces digits of a real header: wrong offsets and shapes.
     #[test]
     fn lying_numbers_are_survived(seed in any::<u64>(), digits in 1_usize..20) {
         let bytes = std::fs::read(root().join("llama2/model.safetensors")).unwrap();

@@ -1,4 +1,4 @@
-//! Configurations: both spellings mean the same, what is written is read back, what is not known is refused.
+//! Configurations: both spellings are equivalent, written ones are read back, unknown keys are refused.
 
 use std::path::Path;
 
@@ -144,7 +144,7 @@ fn unknown_and_unsupported_values_are_refused_by_name() {
     check_refused("cohere2", json!({ "head_dim": 16 }), &["`head_dim`", "16"]);
     check_refused("cohere2", json!({ "logit_scale": 0 }), &["`logit_scale`"]);
     check_refused("glm4", json!({ "attention_out_bias": true }), &["`attention_out_bias`"]);
-    // Of models around a text model.
+    // Multimodal models.
     let multimodal = "gemma3_multimodal";
     check_refused(multimodal, json!({ "text_config": null }), &["`text_config`"]);
     check_refused(
@@ -228,7 +228,7 @@ fn zeros_of_yarn_say_no_more_than_absent_keys() {
     assert_ne!(frequencies(json!({ "truncate": null })), plain);
 }
 
-/// Transformers 5 alone has a spelling for layers that slide and are scaled.
+/// Only Transformers 5 has keys for sliding layers with scaling.
 #[test]
 fn scaled_layers_that_slide_are_written_by_kind_of_layer() {
     let sliding = json!({ "rope_type": "yarn", "rope_theta": 2e4, "factor": 4.0 });
@@ -255,7 +255,7 @@ fn written_files_name_what_has_another_default() {
     };
     let plain = write("gpt_oss", json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 1e4 } }));
     assert_eq!(plain["rope_scaling"], json!({ "rope_type": "default" }));
-    // Transformers' models make a mask of the window whether a layer slides or not.
+    // Transformers' models build the window's mask even if no layer slides.
     for case in ["gpt_oss", "gemma2", "gemma3"] {
         let mut full = object(&root().join(case).join("config.json"));
         let layers = full["layer_types"].as_array().unwrap().len();
@@ -271,15 +271,15 @@ fn published_files_are_read() {
         map.extend(change.as_object().unwrap().clone());
         read(&map).unwrap()
     };
-    // Keys of files on the hub that change nothing.
+    // Harmless keys of files on the hub.
     let plain = case("llama2", json!({}));
     let smol =
         json!({ "is_llama_config": true, "rope_interleaved": false, "transformers.js_config": { "a": 1 } });
     assert_eq!(case("llama2", smol), plain);
     assert_eq!(case("llama2", json!({ "attention_dropout": 0.1, "quantization_config": null })), plain);
-    // Gemma's first files say "gelu" and mean the approximation.
+    // Early Gemma files say "gelu" but mean the approximation.
     assert_eq!(case("gemma", json!({ "hidden_act": "gelu" })), case("gemma", json!({})));
-    // The first Phi-3 files call LongRoPE "su".
+    // Early Phi-3 files call LongRoPE "su".
     let mut su = object(&root().join("phi3/config_v4.json"));
     su["rope_scaling"]["type"] = json!("su");
     assert_eq!(read(&su).unwrap(), case("phi3", json!({})));
@@ -297,7 +297,7 @@ fn published_files_are_read() {
         json!({ "n_ctx": 1024, "task_specific_params": { "text-generation": {} }, "_num_labels": 1 }),
     );
     same("gpt_neox", json!({ "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0 }));
-    // Falcon's first files leave out what has defaults; those of 11B say a size twice.
+    // Early Falcon files omit keys with defaults; those of 11B have a size twice.
     same("falcon_7b", json!({ "apply_residual_connection_post_layernorm": false, "num_kv_heads": 71 }));
     same("falcon_11b", json!({ "activation": "gelu", "multi_query": true, "max_position_embeddings": 128 }));
     same(
@@ -312,7 +312,7 @@ fn published_files_are_read() {
     assert_eq!(case("starcoder2", stack), case("starcoder2", json!({})));
 }
 
-/// Files of large models as they were published, with the sizes that they leave to Transformers.
+/// Published files of large models, with sizes that they leave to Transformers.
 #[test]
 fn published_files_leave_sizes_out() {
     let gemma = json!({

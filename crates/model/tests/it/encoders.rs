@@ -1,4 +1,4 @@
-//! Encoders against Transformers: `oracle/encoders.py` wrote `tests/encoders`.
+//! Encoders against Transformers; `oracle/encoders.py` wrote `tests/encoders`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn device() -> Device {
     Device::new(Arc::new(Cpu::new(1, None)), 1 << 30)
 }
 
-/// Each case with its task and the number of its labels.
+/// Each case with its task and number of labels.
 const CASES: [(&str, Task, usize); 7] = [
     ("bert", Task::OneOf, 3),
     ("bert_number", Task::Number, 1),
@@ -56,13 +56,13 @@ fn logits_are_those_of_transformers() {
                     "{name}: {found} for {wanted}"
                 );
             }
-            // The same bits alone.
+            // Bitwise equal when run alone.
             assert_eq!(&encoder.logits(&[text.ids.clone().into()])[0], found, "{name}");
         }
     }
 }
 
-/// Copies a case with its configuration changed.
+/// Copies a case with a changed configuration.
 fn changed(
     name: &str,
     change: impl Fn(&mut serde_json::Map<String, serde_json::Value>),
@@ -109,7 +109,8 @@ fn what_is_not_known_is_refused_by_name() {
     assert!(message.contains("base_model") && message.contains("base/config.json"), "{message}");
 }
 
-/// Published folders have keys without effect, heads of the training before, names without a prefix, and TensorFlow's names of norms.
+/// Published folders have keys without effect, pretraining heads, names without a prefix, and TensorFlow's names of
+/// norms.
 #[test]
 fn folders_as_they_are_published_are_read() {
     let folder = changed("bert", |config| {
@@ -147,11 +148,11 @@ fn folders_as_they_are_published_are_read() {
     for (own, wanted) in logits.iter().zip(&whole.logits(std::slice::from_ref(&text))[0]) {
         assert!((own - wanted).abs() < 1e-5, "{own} for {wanted}");
     }
-    // The second text's type is another.
+    // The second text has another type.
     assert_ne!(found, bare.hidden(&[text.ids.into()])[0]);
 }
 
-/// What a folder says of its vectors and is not followed is refused by file and key, and never left out.
+/// Unsupported settings of a folder's vectors are refused by file and key, never ignored.
 #[test]
 fn modules_that_are_not_followed_are_refused() {
     let refused = |file: &str, change: &dyn Fn(&str) -> String| {
@@ -201,7 +202,7 @@ fn modules_that_are_not_followed_are_refused() {
     assert!(Sentence::open(&case("bert"), 32).unwrap().is_none());
 }
 
-/// The loss of each text's first token, and the gradients of all weights.
+/// Loss of each text's first token, and the gradients of all weights.
 fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
     let (device, (batch, docs)) = (&encoder.loaded.device, encoder.batch(texts));
     let (params, counters) = (&encoder.loaded.params, Counters::default());
@@ -224,7 +225,7 @@ fn encoders_have_gradients() {
     for name in ["bert", "roberta", "deberta", "deberta_own_keys"] {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
-        // A second text from its third token on, whose type is another.
+        // A second text from the third token on, of another type.
         let text = |text: &Text| TextIds { first: 2, ids: text.ids.clone() };
         let texts: Vec<TextIds> = golden.texts.iter().map(text).collect();
         let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
@@ -255,7 +256,7 @@ fn encoders_have_gradients() {
     }
 }
 
-/// In bf16 logits are those of f32, but for its rounding.
+/// bf16 logits equal those of f32 up to rounding.
 #[test]
 fn encoders_run_in_bf16() {
     for (name, ..) in CASES {

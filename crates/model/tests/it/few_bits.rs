@@ -1,4 +1,4 @@
-//! Linears in few bits as GPTQ, AWQ, compressed-tensors, DeepSeek and ModelOpt store them, against what they stand for
+//! Quantized linear layers as GPTQ, AWQ, compressed-tensors, DeepSeek and ModelOpt store them, against their values
 //! (`oracle/few_bits.py`).
 
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ fn parts_are_read_as_threads_and_ranks_ask_for_them() {
     }
 }
 
-/// Rows that products take as they are stand for the same, before it is rounded.
+/// Rows for products have the same values, before rounding.
 #[test]
 fn rows_for_products_mean_what_is_read() {
     let source = SafeTensors::open_folder(&golden()).unwrap();
@@ -94,7 +94,7 @@ fn rows_for_products_mean_what_is_read() {
     }
 }
 
-/// A folder with the golden file's tensors and a configuration of its own.
+/// A folder with the golden file's tensors and this configuration.
 fn with_config(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(golden().join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
@@ -113,7 +113,7 @@ fn zeros_of_the_second_format_are_stored_as_they_are() {
         fathom_model::read_f32(source, "gptq8.weight", 0..64).unwrap()
     };
     let (first, second) = (read(&first), read(&second));
-    // A zero that is lower by one is a weight that is higher by a scale.
+    // A zero lower by one raises a weight by its scale.
     let scales: Vec<f32> = first.iter().zip(&second).map(|(first, second)| second - first).collect();
     assert!(scales.iter().all(|scale| *scale > 0.0));
     assert!(scales[..96].iter().all(|scale| (scale - scales[0]).abs() < 0.02));
@@ -139,7 +139,7 @@ fn what_would_be_read_wrong_is_refused_by_name() {
     );
 }
 
-/// A model of two layers, and one with experts.
+/// A dense model of two layers, and one with experts.
 fn specs() -> [Spec; 2] {
     let dense = Spec::llama(LlamaSizes {
         hidden: 64,
@@ -159,7 +159,7 @@ fn specs() -> [Spec; 2] {
     [dense, mixture]
 }
 
-/// Modules that a projection shares its factor with; none of what stays as it is.
+/// Modules that a projection shares its factor with; empty for unquantized ones.
 fn fused(module: &str) -> &'static [&'static str] {
     match module {
         "q_proj" | "k_proj" | "v_proj" => &["q_proj", "k_proj", "v_proj"],
@@ -176,14 +176,14 @@ fn whole(source: &SafeTensors, name: &str) -> Vec<f32> {
     read_f32(source, name, 0..source.shape(name).unwrap()[0]).unwrap()
 }
 
-/// What `config.json` says of a folder's weights.
+/// The `quantization_config` of a folder.
 fn said(folder: &Path) -> serde_json::Value {
     let config = std::fs::read(folder.join("config.json")).unwrap();
     serde_json::from_slice::<serde_json::Value>(&config).unwrap()["quantization_config"].clone()
 }
 
-/// Folders that are written in four bits are read as the numbers that their formats have for the weights: of NVFP4 with one factor for
-/// what is one weight in memory, or an expert's part of it.
+/// Folders written in four bits are read as their format's values of the weights; NVFP4 has one factor per weight in
+/// memory, or per expert.
 #[test]
 fn folders_in_four_bits_come_back_as_their_numbers() {
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
@@ -237,7 +237,7 @@ fn folders_in_four_bits_come_back_as_their_numbers() {
     }
 }
 
-/// Experts that are one tensor stay as they are, and the folder says so; bitsandbytes leaves all experts.
+/// Stacked experts are not quantized, and the folder says so; bitsandbytes leaves all experts unquantized.
 #[test]
 fn experts_without_a_layout_stay_as_they_are() {
     let opened = open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mxfp4")).unwrap();
@@ -269,7 +269,7 @@ fn experts_without_a_layout_stay_as_they_are() {
     assert!(skipped.contains("\"model.layers.1.block_sparse_moe.experts\""), "{skipped}");
 }
 
-/// Transformers 5 has its own name for a head that files call otherwise: both stay as they are.
+/// Transformers 5 has another name for a head: it is excluded under both.
 #[test]
 fn a_head_stays_by_both_of_its_names() {
     let opened = open(&root().join("gpt_neox")).unwrap();
@@ -286,7 +286,7 @@ fn a_head_stays_by_both_of_its_names() {
     }
 }
 
-/// GPTQ's and AWQ's folders name the modules of a mixture that are not in few bits, as their readers want it.
+/// Folders of GPTQ and AWQ name the unquantized modules of a mixture, as their readers expect.
 #[test]
 fn routers_are_left_out_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -301,7 +301,7 @@ fn routers_are_left_out_by_name() {
     let write = |packing: Packing4, zero: Zero| {
         let to = folder.path().join(format!("{packing:?}"));
         let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 32, zero));
-        // Gates may be changed as vectors are.
+        // Gates are adjusted like vectors.
         let adjust = |name: &str, values: &mut [f32]| {
             if name.ends_with("gate.weight") {
                 values.iter_mut().for_each(|x| *x *= 2.0);

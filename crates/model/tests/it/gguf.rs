@@ -1,4 +1,4 @@
-//! GGUF files: what is written is read as the same model; what llama.cpp has no name for is refused.
+//! GGUF files: written files are read as the same model; models that llama.cpp does not support are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use fathom_tensor::ggml::{Kind, dequantise, quantise};
 
 use crate::golden_files::{object, root};
 
-/// A golden model; of those whose settings llama.cpp has in its code the folder with these.
+/// A golden model; if llama.cpp hard-codes some settings, a copy with those.
 fn case(name: &str, folder: &Path) -> PathBuf {
     let golden = root().join(name);
     if name != "phi3" && (!name.starts_with("gemma") || name == "gemma") {
@@ -80,8 +80,8 @@ fn families_go_through_a_file() {
     }
 }
 
-/// Numbers of frequencies are f32 in a file, however many digits a configuration gives them; YaRN's factor is one that llama.cpp
-/// multiplies its own with.
+/// Frequency factors are f32 in a file, whatever their digits in a configuration; YaRN's factor is relative to
+/// llama.cpp's own.
 #[test]
 fn frequencies_are_those_of_f32() {
     let folder = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ fn frequencies_are_those_of_f32() {
     assert!((factor - 1.3 / (0.1 * 4f64.ln() + 1.0)).abs() < 1e-6, "{factor}");
 }
 
-/// Parts of tensors are read as the whole is, and blocks are those of the definition.
+/// Parts of tensors are read like the whole, and blocks match the definition.
 #[test]
 fn blocks_are_read_in_parts() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn blocks_are_read_in_parts() {
     assert!(packed > 5);
 }
 
-/// Rows that are no blocks of 256, and the blocks that stand in for those (`oracle/gguf_mixtures.py`).
+/// Rows that are not multiples of 256, and the types that replace those (`oracle/gguf_mixtures.py`).
 #[test]
 fn mixtures_are_llama_cpps() {
     let (folder, goldens) = (tempfile::tempdir().unwrap(), root().join("../golden_gguf"));
@@ -211,7 +211,7 @@ fn what_cannot_be_expressed_is_refused() {
     }
 }
 
-/// Files whose keys are wrong end in errors that name the key.
+/// Wrong keys end in errors that name the key.
 #[test]
 fn wrong_keys_are_named() {
     use fathom_base::gguf::{Gguf, Value, header};

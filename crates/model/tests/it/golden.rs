@@ -122,12 +122,12 @@ fn golden(case: &Path) -> (Map<String, Value>, SafeTensors) {
     (object(&from.join("golden.json")), SafeTensors::open_file(&from.join("golden.safetensors")).unwrap())
 }
 
-/// Transformers 5 has GPT-NeoX's head under another name in memory than in files.
+/// Transformers 5 names GPT-NeoX's head differently in memory than in files.
 fn in_memory(tensor: &str) -> &str {
     if tensor == "embed_out.weight" { "lm_head.weight" } else { tensor }
 }
 
-/// Collects what is out of tolerance, so that one run shows all of it.
+/// Collects all errors out of tolerance, so that one run shows them all.
 #[derive(Default)]
 struct Report(Vec<String>);
 
@@ -237,7 +237,7 @@ fn three_adamw_steps() {
     report.finish();
 }
 
-/// The same weights decay as in the oracle.
+/// Checks that the same weights decay as in the oracle.
 fn check_decay(run: &Run, figures: &Map<String, Value>) {
     let decayed: Vec<String> = serde_json::from_value(figures["adamw"]["decayed"].clone()).unwrap();
     for ((_, param), pieces) in run.params.iter().zip(run.model.pieces()) {
@@ -281,7 +281,7 @@ fn long_input(vocab: i32) -> Input {
 #[test]
 fn places_tiles_and_threads_change_no_bit() {
     for case in cases() {
-        // GPT-2's table of positions has 64 rows.
+        // GPT-2's position table has 64 rows.
         if name(&case) == "gpt2" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The golden cases of `tests/golden`; `oracle/README.md` says what they hold.
+//! Golden cases in `tests/golden`; `oracle/README.md` describes their contents.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! A model that begins with an induction circuit copies before it is trained, however its heads are rotated and shared.
+//! A model initialised with an induction circuit copies before training, whatever the rotation and sharing of its
+//! heads.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use fathom_model::{
 };
 use fathom_tensor::{Category, DType, Device};
 
-/// Distinct tokens that are repeated.
+/// Number of distinct tokens that are repeated.
 const LIST: usize = 60;
 
 fn llama(kv_heads: usize) -> Spec {
@@ -27,7 +28,7 @@ fn llama(kv_heads: usize) -> Spec {
     })
 }
 
-/// Mean losses of a list of tokens, the first time and the second.
+/// Mean losses of a list of tokens, on its first and second occurrence.
 fn repeated(spec: &Spec, start: impl Fn(&Device, &Model, &mut fathom_grad::Params)) -> [f32; 2] {
     let device = &Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
     let (model, mut params) = Model::declare(device, spec, DType::F32);

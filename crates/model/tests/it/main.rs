@@ -1,4 +1,4 @@
-//! Tests of the crate through its public surface, most of them against files that PyTorch and Transformers wrote.
+//! Tests of the crate through its public surface, mostly against files from PyTorch and Transformers.
 
 #![allow(clippy::unwrap_used)]
 

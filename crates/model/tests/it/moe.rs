@@ -1,4 +1,4 @@
-//! Experts in training: their own losses and limits in every tiling, what the plan says of them, and what they cost.
+//! Experts in training: losses and limits in every tiling, their plan, and their cost.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::golden_files::root;
 
 const TOKENS: usize = 300;
 
-/// What one pass forward and backward leaves behind.
+/// Results of one forward and backward pass.
 struct Pass {
     losses: Vec<f32>,
     grads: Vec<Vec<f32>>,
@@ -56,7 +56,7 @@ fn cpu(threads: usize) -> Arc<dyn Machine> {
     Arc::new(Cpu::new(threads, None))
 }
 
-/// Losses of routers, and a limit that empties slots.
+/// Sets losses of routers, and a limit that drops slots.
 fn with_losses(moe: &mut Moe) {
     moe.costs = RouterCosts { aux: 0.05, z: 0.01 };
     let drops = if moe.transposed { Drops::Last } else { Drops::Lightest };

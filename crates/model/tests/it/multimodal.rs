@@ -1,4 +1,4 @@
-//! The text part of folders of models that see pictures too.
+//! The text part of multimodal models' folders.
 
 use fathom_model::{
     FileWriter, FolderOptions, GenerationConfig, LeftOut, Model, SINGLE, SafeTensors, SaveOptions, Source,
@@ -28,7 +28,7 @@ fn the_text_part_is_the_model_of_its_own_folder() {
         let left_out = left_out.unwrap();
         assert!(matches!(left_out, LeftOut { model_type: "gemma3", text: "gemma3_text", tensors: 20.. }));
         assert!(left_out.to_string().contains("vision"), "{left_out}");
-        // What is written is the text model alone.
+        // Only the text model is written.
         let out = tempfile::tempdir().unwrap();
         let generation = GenerationConfig::default();
         let options =
@@ -41,7 +41,7 @@ fn the_text_part_is_the_model_of_its_own_folder() {
     }
 }
 
-/// Special tokens stand next to the text part, or within.
+/// Special tokens are next to the text part, or within.
 #[test]
 fn special_tokens_are_found_on_both_levels() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Experts in MXFP4 against what Transformers reads out of them (`oracle/mxfp4.py`).
+//! Experts in MXFP4 against Transformers' values (`oracle/mxfp4.py`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn blocks_become_what_transformers_reads() {
     assert!(
         opened.source.names().iter().all(|name| !name.ends_with("_scales") && !name.ends_with("_blocks"))
     );
-    // Pieces that begin anywhere, as threads ask for them.
+    // Pieces at arbitrary offsets, as threads request them.
     let name = expected.names()[0];
     let whole = bytes(&expected, name);
     for (start, len) in [(0, 3), (7, 1000), (whole.len() / 3 - 5, 77), (whole.len() - 9, 9)] {
@@ -43,7 +43,7 @@ fn blocks_become_what_transformers_reads() {
     }
 }
 
-/// Rows that products take: of each expert [out, in], of what is read as [in, out].
+/// Rows for products: each expert's [out, in], while elements are read as [in, out].
 #[test]
 fn rows_in_few_bits_are_the_turned_elements() {
     let (source, expected) = (open(&folder()).unwrap().source, folder().join("expected.safetensors"));
@@ -88,7 +88,7 @@ fn a_loaded_model_is_exported_as_bf16() {
     }
 }
 
-/// Ranks that have some experts, and some columns of each, read theirs alone.
+/// Ranks with some experts, and some columns of each, read only theirs.
 #[test]
 fn ranks_read_their_experts() {
     let opened = open(&folder()).unwrap();

@@ -1,4 +1,4 @@
-//! Weights written in parts by several ranks, cut anywhere, are read whole or in other parts with the same bits.
+//! Weights written in parts by several ranks, with arbitrary cuts, are read whole or in other parts bit for bit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ fn cut(len: usize, part: usize, parts: usize) -> Range<usize> {
     at(part)..at(part + 1)
 }
 
-/// Values of their own for runs of all weights' elements; `copy` fills them.
+/// Separate values for runs of all weights' elements; `copy` fills them.
 fn slots(device: &Device, params: &Params, part: usize, parts: usize, copy: bool) -> Vec<Slot> {
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
         let range = cut(param.value.len(), part, parts);
@@ -80,8 +80,9 @@ fn parts_are_cut_anywhere() {
     }
 }
 
-/// Ranks have of a low-rank term, and of factors, the rows that they have of its projection, also where a tensor of files is several of
-/// the block's (queries, keys and values of GPT-2): else each would add to columns what belongs to others.
+/// Ranks have the rows of a low-rank term, and of factors, that they have of its projection, even if a tensor in
+/// files is several of the block's (GPT-2's queries, keys and values): otherwise each would add to other ranks'
+/// columns.
 #[test]
 fn terms_are_cut_as_their_projections() {
     let (device, mut compared) = (cpu(1, None), 0);

@@ -1,4 +1,4 @@
-//! Pieces cover every weight and every tensor exactly once, and are what Transformers wrote.
+//! Pieces cover every weight and every tensor exactly once, and match Transformers' files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use fathom_tensor::{DType, Device, Meta, Profile};
 
 use crate::golden_files::{cases, name};
 
-/// A device without data: shapes are all that these tests look at.
+/// A device without data: these tests only need shapes.
 pub fn meta() -> Device {
     Device::new(Arc::new(Meta::new(Profile::portable(1))), 1 << 40)
 }
@@ -49,7 +49,7 @@ fn check_piece(source: &SafeTensors, piece: &Piece) {
     assert_eq!(source.shape(&piece.name), Some(piece.shape.as_slice()), "{}", piece.name);
 }
 
-/// Rows of the weight are covered once.
+/// Checks that rows of the weight are covered once.
 fn check_disjoint(pieces: &[Piece]) {
     let mut starts: Vec<_> = pieces.iter().filter(|piece| !piece.transpose).collect();
     starts.sort_by_key(|piece| piece.param_row);

@@ -1,5 +1,5 @@
-//! A family that this program does not have, with a sub-layer of its own, added by this file alone: its configuration, its
-//! names, its weights, what it computes, and everything that follows from them.
+//! A family unknown to this program, with its own sub-layer, defined in this file alone: configuration, names,
+//! weights, forward pass, and everything that follows from them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,7 +27,7 @@ static FAMILY: Family = Family {
     names: Names::LLAMA,
 };
 
-/// Of two projections of the same input one is activated: `down(act(left h) + right h)`.
+/// Two projections of the same input, one of them activated: `down(act(left h) + right h)`.
 #[derive(Debug)]
 struct Twin;
 
@@ -68,7 +68,7 @@ impl SubLayerParams for TwinParams {
 
 const TOKENS: usize = 150;
 
-/// Layers in turns: attention and the twin, the twin alone, attention alone.
+/// Alternating layers: attention and the twin, the twin alone, attention alone.
 fn spec(hidden: usize, layers: usize) -> Spec {
     let plain = Spec::llama(LlamaSizes {
         hidden,
@@ -172,7 +172,7 @@ fn its_projections_are_known_by_their_names_in_files() {
     assert_eq!(linears[0].parts[2].rows, [(0..16, 48)]);
     assert_eq!(linears[3].parts[0].name, "model.layers.0.mlp.right_proj");
     assert_eq!(params.get(linears[3].params.bias.unwrap()).name, "blocks.0.twin.right.bias");
-    // They may be low-precision.
+    // Its projections can be low-precision.
     let how = NarrowLayers {
         format: GemmFormat::Fp8Current,
         linears: Linears::Mlp,
@@ -198,7 +198,7 @@ fn its_weights_are_saved_loaded_and_cut_over_ranks() {
     let (other, mut loaded) = Model::declare(&device, &spec, DType::F32);
     load(&device, &other, &mut loaded, &source).unwrap();
     assert_eq!(values(&loaded), values(&params));
-    // Two ranks have every element of the cut weights once, which begin with the values of the whole.
+    // Two ranks cover every element of the split weights once, with the whole's initial values.
     let mut seen = BTreeSet::new();
     for tp_index in 0..2 {
         let portion = Portion { tp: 2, tp_index, ..Portion::whole(&spec) };

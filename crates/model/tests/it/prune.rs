@@ -1,4 +1,4 @@
-//! A smaller model is slices of a larger one: what nothing reads can be left out without a change.
+//! A smaller model is slices of a larger one: unread parts can be removed without a change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn check(what: &str, found: &[f32], expected: &[f32]) {
     assert!(worst <= 1e-6 * top, "{what}: {worst} of {top}");
 }
 
-/// Every second of these, and the last.
+/// Every second index, and the last.
 fn some(n: usize) -> Vec<usize> {
     (0..n).filter(|at| at % 2 == 0 || at + 1 == n).collect()
 }
@@ -55,7 +55,7 @@ fn projections(model: &Model, layer: usize) -> [fathom_model::LinearParams; 2] {
     }
 }
 
-/// Heads, columns inside MLPs and layers that add nothing to the residual stream.
+/// Heads, MLP columns and layers that add nothing to the residual stream.
 #[test]
 fn parts_that_add_nothing_are_left_out_without_a_change() {
     for name in
@@ -95,15 +95,15 @@ fn parts_that_add_nothing_are_left_out_without_a_change() {
         let (smaller, slices) = prune(ModelView { device, model: &model, params: &params }, &kept).unwrap();
         assert!(slices.num_elements() < params.num_elements(), "{name}");
         check(name, &logits(device, &smaller, &slices), &expected);
-        // And nothing at all.
+        // And with nothing removed.
         let (same, copies) =
             prune(ModelView { device, model: &model, params: &params }, &Kept::all(spec)).unwrap();
         check(name, &logits(device, &same, &copies), &expected);
     }
 }
 
-/// Columns of the residual stream that are always 0. A root mean square is over fewer columns then, which the weights of norms make up
-/// for; embeddings are large compared with the norms' epsilon.
+/// Columns of the residual stream that are always 0. The root mean square is then over fewer columns, compensated by
+/// the weights of norms; embeddings are large compared with the norms' epsilon.
 #[test]
 fn columns_that_are_zero_are_left_out_up_to_the_mean() {
     for name in ["llama31", "llama32_tied", "qwen3"] {

@@ -1,5 +1,5 @@
-//! Weights in few bits against bitsandbytes (`oracle/nf4.py`), and models that compute with them against the same models with what they
-//! stand for.
+//! Quantized weights against bitsandbytes (`oracle/nf4.py`), and models that compute with them against models with
+//! the dequantized values.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn words(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// As the type of a name in the golden file stores it.
+/// Rounds as the type in a golden tensor's name stores it.
 fn rounded(value: f32, name: &str) -> f32 {
     match name.split('.').next() {
         Some("bf16") => half::bf16::from_f32(value).to_f32(),
@@ -76,7 +76,7 @@ fn blocks_are_those_of_bitsandbytes() {
     }
 }
 
-/// A model with its projections packed, from a folder.
+/// A folder's model with packed projections.
 fn packed(device: &Device, folder: &str, format: BlockFormat, double: bool) -> (Model, Params) {
     let opened = open(&golden().join(folder)).unwrap();
     let how = Quantized { format, double, trained: Trained::all() };
@@ -106,7 +106,7 @@ fn hidden(device: &Device, model: &Model, params: &Params) -> Vec<u8> {
     device.machine.read(&out).wait()
 }
 
-/// What every weight holds, as bf16.
+/// Contents of every weight, as bf16.
 fn all_bytes(device: &Device, params: &Params) -> Vec<(String, Vec<u8>)> {
     params.iter().map(|(_, param)| (param.name.clone(), param.value.bytes(device))).collect()
 }
@@ -150,7 +150,7 @@ fn folders_of_bitsandbytes_are_read_both_ways() {
     }
 }
 
-/// What is quantised while it is loaded is what bitsandbytes quantises: to the bit, but for the second level.
+/// Weights quantized while loading equal bitsandbytes', bit for bit except for the second level.
 #[test]
 fn weights_are_quantised_while_they_are_loaded() {
     for (kind, format) in FOLDERS {
@@ -172,7 +172,7 @@ fn weights_are_quantised_while_they_are_loaded() {
     }
 }
 
-/// The parts of ranks are parts of the same whole, quantised scales too.
+/// Ranks' parts are parts of the same whole, including quantized scales.
 #[test]
 fn ranks_hold_parts_of_the_same_weights() {
     for (folder, double) in [("model", true), ("model", false), ("model_nf4", false)] {
@@ -211,7 +211,7 @@ fn what_does_not_fit_is_refused_by_name() {
     assert!(refused.contains("int8 has one scale"), "{refused}");
 }
 
-/// Random weights are packed as they are made, wherever they are; a plan charges the same.
+/// Random weights are packed as they are generated, wherever they are; a plan charges the same.
 #[test]
 fn random_weights_are_packed() {
     let spec = open(&golden().join("model")).unwrap().spec;
@@ -240,7 +240,7 @@ fn random_weights_are_packed() {
     assert_eq!(meta.pool.usage().live, before);
 }
 
-/// What is written quantised is what bitsandbytes writes, tensor by tensor; a quantised folder is written as it is.
+/// Written quantized folders equal bitsandbytes' tensor by tensor; a quantized folder is written unchanged.
 #[test]
 fn folders_are_written_as_bitsandbytes_writes_them() {
     let device = device();
@@ -248,7 +248,7 @@ fn folders_are_written_as_bitsandbytes_writes_them() {
         let theirs = open(&golden().join(format!("model_{kind}"))).unwrap();
         for from in ["model".to_string(), format!("model_{kind}")] {
             let opened = open(&golden().join(&from)).unwrap();
-            // What is double in the file it comes from has scales of 32 bits afterwards.
+            // Double scales in the source become 32-bit scales.
             let double = kind == "nf4" && from == "model";
             let out = tempfile::tempdir().unwrap();
             let options = FolderOptions {

@@ -1,5 +1,5 @@
-//! Weights that are saved and loaded again are the same bits, whatever the number of files; new weights are the same
-//! for any number of threads.
+//! Saved weights load with the same bits, whatever the number of files; new weights are equal for any number of
+//! threads.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Defaults of generation as a model's publisher writes them.
+/// Generation defaults as a model's publisher writes them.
 fn sampling() -> GenerationConfig {
     let text = r#"{ "do_sample": true, "temperature": 0.6, "top_p": 0.9, "stop_strings": ["\n\n"] }"#;
     GenerationConfig { others: serde_json::from_str(text).unwrap(), ..GenerationConfig::default() }
@@ -62,7 +62,7 @@ fn what_is_exported_is_imported_bit_for_bit() {
     }
 }
 
-/// What names the old length of a model that was extended is raised, and nothing else is changed.
+/// The old length of an extended model is raised everywhere, and nothing else is changed.
 #[test]
 fn an_extended_model_is_not_cut_at_its_old_length() {
     let device = cpu(1, None);
@@ -150,7 +150,7 @@ fn the_bf16_copy_and_the_sharded_copy_are_the_same_model() {
     let [whole, sharded] =
         ["llama2", "llama2_sharded"].map(|case| loaded(&device, &root().join(case), DType::F32).1);
     assert_eq!(bits(&device, &whole), bits(&device, &sharded));
-    // Stored as bf16: nothing is lost on the way through f32.
+    // Stored as bf16: nothing is lost through f32.
     let (model, narrow) = loaded(&device, &root().join("llama2_bf16"), DType::Bf16);
     let (_, wide) = loaded(&device, &root().join("llama2_bf16"), DType::F32);
     let out = tempfile::tempdir().unwrap();

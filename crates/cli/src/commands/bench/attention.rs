@@ -1,5 +1,5 @@
-//! Rates of causal attention. FLOPs count the pairs of the mask once: 4 per pair, head and column forward, 3.5 times
-//! that with backward. Peaked scores have the cost of a trained model's: see [`super::peaks`].
+//! Rates of causal attention. FLOPs count each pair of the mask once: 4 per pair, head and column forward, 3.5 times
+//! that with backward. Peaked scores cost as much as a trained model's: see [`super::peaks`].
 
 use anyhow::{Result, bail};
 use fathom_model::{causal_pairs, mask};
@@ -11,7 +11,7 @@ use super::row::Row;
 use super::watch::{Timed, measure};
 use crate::args::bench::{Attention as Args, Pass, Scores};
 
-/// One attention to measure.
+/// An attention to measure.
 #[derive(Clone, Copy)]
 pub struct Case {
     /// Tokens of the stream.
@@ -24,14 +24,14 @@ pub struct Case {
     pub kv_heads: usize,
     /// Columns of one head.
     pub head_dim: usize,
-    /// Forward alone, or both.
+    /// Whether backward is included.
     pub backward: bool,
-    /// How far a row's scores lie apart.
+    /// Spread of a row's scores.
     pub scores: Scores,
 }
 
 impl Case {
-    /// Forward over one document with as many key heads and flat scores.
+    /// Forward over one document, with as many key heads as query heads and flat scores.
     pub fn plain(tokens: usize, heads: usize, head_dim: usize) -> Case {
         Case { tokens, docs: 1, heads, kv_heads: heads, head_dim, backward: false, scores: Scores::Flat }
     }
@@ -45,7 +45,7 @@ impl Case {
         self.documents().into_iter().map(|doc| causal_pairs(doc.len(), None)).sum()
     }
 
-    /// FLOPs of the pass, pairs counted once.
+    /// FLOPs of the pass, counting pairs once.
     pub fn flops(&self) -> f64 {
         let forward = 4.0 * self.pairs() as f64 * (self.heads * self.head_dim) as f64;
         if self.backward { 3.5 * forward } else { forward }

@@ -1,4 +1,4 @@
-//! The pieces of a curation on generated text, one thread.
+//! Steps of a curation on generated text, on one thread.
 
 use anyhow::{Result, bail};
 use fathom_curate::bench::{STAGES, run as measure};

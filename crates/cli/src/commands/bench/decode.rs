@@ -17,7 +17,7 @@ use super::watch::{Watch, median};
 use crate::args::bench::{Decode, Scores};
 use crate::listen::Plain;
 
-/// What is measured.
+/// The measured phase.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Prefill,
@@ -39,7 +39,7 @@ fn each(args: &Decode, phase: Phase) -> Result<()> {
         bail!("--prompt {} --new {}: both must be at least 1", args.prompt, args.new);
     }
     let job = subject::job(&args.trained.recipe, &["machine", "model", "moe"])?;
-    // A folder's weights have the scores that they were trained to.
+    // Weights from a folder have trained scores.
     match job.recipe().model.from {
         Some(_) => measured(args, &job, None, phase),
         None => {
@@ -48,10 +48,10 @@ fn each(args: &Decode, phase: Phase) -> Result<()> {
     }
 }
 
-/// The row of such scores.
+/// Measures and prints the row of one kind of scores.
 fn measured(args: &Decode, job: &Job, scores: Option<Scores>, phase: Phase) -> Result<()> {
     let device = subject::open(job)?;
-    // One token more, so that `new` tokens follow the first one, which the prompt gives.
+    // One more, so that `new` tokens follow the first one, which the prompt's pass gives.
     let new = if phase == Phase::Prefill { 0 } else { args.new };
     let context_tokens = args.prompt + new + 1;
     let (model, params) = model(job, &device, scores)?;
@@ -77,7 +77,7 @@ fn measured(args: &Decode, job: &Job, scores: Option<Scores>, phase: Phase) -> R
     firsts.sort_by(f64::total_cmp);
     let rate = median(&rates);
     let name = if phase == Phase::Prefill { "prefill" } else { "decode" };
-    // What a step reads of the weights: of an embedding a row for each token, unless it is the head too.
+    // Weights that a step reads: an untied embedding counts only by its looked-up rows.
     let table = model.embed.filter(|_| !model.spec.tied).map(|embed| &params.get(embed.tokens).value);
     let bytes = weight_bytes(&params).saturating_sub(table.map_or(0, held_bytes)) as f64;
     let steps = if phase == Phase::Prefill { rate / args.prompt as f64 } else { rate };
@@ -97,19 +97,19 @@ fn measured(args: &Decode, job: &Job, scores: Option<Scores>, phase: Phase) -> R
     Ok(())
 }
 
-/// Bytes that the weights take.
+/// Size of all weights.
 fn weight_bytes(params: &Params) -> u64 {
     params.iter().map(|(_, param)| held_bytes(&param.value)).sum()
 }
 
-/// Bytes that a weight takes.
+/// Size of a weight.
 fn held_bytes(value: &Value) -> u64 {
     let plain = |value: &Value| (value.len() * value.dtype().bytes()) as u64;
     let unblocked = || value.as_packed().map_or(plain(value), |(_, bytes)| plain(bytes));
     value.as_blocked().map_or_else(unblocked, Tensor::bytes)
 }
 
-/// The model of a recipe: read from its folder, else with random weights and such scores.
+/// A recipe's model: read from its folder, otherwise with random weights and the given scores.
 fn model(job: &Job, device: &Device, scores: Option<Scores>) -> Result<(Model, Params)> {
     let dtype = models::precision(job.recipe().model.precision);
     if let Some(folder) = job.start()? {
@@ -124,7 +124,7 @@ fn model(job: &Job, device: &Device, scores: Option<Scores>) -> Result<(Model, P
     Ok((model, params))
 }
 
-/// A tokenizer that knows no token: ids are made and counted, no text, and none of them ends a sequence.
+/// A tokenizer without tokens: ids are generated and counted, without text or an end token.
 pub fn silent_tokenizer() -> Result<Tokenizer> {
     let json = br#"{"version":"1.0","model":{"type":"BPE","vocab":{},"merges":[]}}"#;
     Ok(Tokenizer::from_bytes(json, std::path::Path::new("no tokenizer"))?)

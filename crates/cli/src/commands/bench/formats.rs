@@ -1,8 +1,8 @@
-//! The loss of a small model for each number format of `precision.gemm`: the same first weights, the same text, the same steps.
+//! Loss of a small model for each number format of `precision.gemm`, with equal initial weights, text and steps.
 //!
-//! A token is a byte of generated text (`fathom_text::recall`), and no text comes twice, so the mean over the last steps is a loss
-//! on what was not trained on. Every format starts from several first weights, and its differences from bf16 from the same ones have
-//! a standard error. Next to the formats a run in f32 throughout says what rounding in bf16 does.
+//! A token is a byte of generated text (`fathom_text::recall`). No text repeats, so the mean over the last steps is a
+//! loss on unseen text. Every format starts from several initial weights; its differences from bf16 on the same ones
+//! have a standard error. A run in f32 throughout shows the effect of rounding to bf16.
 
 use anyhow::{Result, bail};
 use fathom_base::recipe::{Layers, Loaded};
@@ -21,18 +21,18 @@ use crate::args::bench::Formats;
 /// Tokens of a document, and documents of a step.
 const DOCUMENT: usize = 512;
 const DOCUMENTS: usize = 4;
-/// Steps at the end whose mean loss counts.
+/// Final steps whose mean loss counts.
 const LAST: usize = 20;
-/// Of the text.
+/// Seed of the text.
 const SEED: u64 = 1;
-/// Of the first weights.
+/// Seeds of the initial weights.
 const STARTS: [u64; 3] = [1, 2, 3];
 
-/// What is run.
+/// A configuration to run.
 struct Run {
     gemm: GemmName,
     dtype: DType,
-    /// The row's name.
+    /// Name of the row.
     name: String,
 }
 
@@ -67,7 +67,7 @@ fn batch(text: &RecallGenerator, step: usize) -> MicroBatch {
     batch
 }
 
-/// The keys of a run.
+/// The recipe of a run.
 fn recipe(gemm: GemmName) -> Result<Recipe> {
     let mut recipe: Recipe = Loaded::load(Layers::new())?.value;
     recipe.precision.gemm = gemm;
@@ -76,7 +76,7 @@ fn recipe(gemm: GemmName) -> Result<Recipe> {
     Ok(recipe)
 }
 
-/// The mean loss of the last steps, from one start.
+/// Mean loss of the last steps from one initialization.
 fn train(args: &Formats, run: &Run, start: u64) -> Result<f64> {
     let device = Bed::new(args.threads, Precision::Bf16)?.device;
     let (model, mut params) = Model::declare(&device, &spec(), run.dtype);

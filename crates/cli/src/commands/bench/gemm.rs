@@ -8,7 +8,7 @@ use super::row::Row;
 use super::watch::{Timed, measure};
 use crate::args::bench::Gemm;
 
-/// (m, n, k) of the table of figures.
+/// (m, n, k) in the table of figures.
 const SHAPES: [[usize; 3]; 10] = [
     [512, 512, 512],
     [1024, 1024, 1024],
@@ -22,7 +22,8 @@ const SHAPES: [[usize; 3]; 10] = [
     [128, 4096, 4096],
 ];
 
-/// Small products are repeated inside a sample, so that the clock sees some milliseconds: up to this work, and about this time.
+/// Small products are repeated within a sample, so that the clock sees some milliseconds: up to this work, and for
+/// about this time.
 const SAMPLE_FLOPS: f64 = 1e10;
 const SAMPLE_S: f64 = 0.02;
 
@@ -70,7 +71,7 @@ fn shapes(args: &Gemm) -> Result<Vec<[usize; 3]>> {
     }
 }
 
-/// Times of `inner` products.
+/// Times `inner` products.
 pub fn product(bed: &Bed, [m, n, k]: [usize; 3], packed: bool, inner: usize, repeat: usize) -> Timed {
     let (x, w) = (bed.random(m, k, 1), bed.random(n, k, 2));
     let y = bed.device.empty(m, n, bed.dtype, Category::Data);

@@ -1,4 +1,4 @@
-//! Rates of the kernels that a run on this processor takes, with those that plans expect of it: a slow path shows.
+//! Rates of the kernels used on this processor, with those that plans expect, to reveal slow paths.
 
 use std::sync::Arc;
 
@@ -14,46 +14,46 @@ use super::profile::{activate, copy};
 use super::watch::Watch;
 use super::{Bed, gemm};
 
-/// Memory that the measurements take.
+/// Memory of the measurements.
 const BYTES: u64 = 256 << 20;
-/// Extents of the product, and tokens, heads and their columns of the attention: a moment's work for plain code too.
+/// Extents of the product, and tokens, heads and head size of the attention: short even for plain code.
 const SIZES: [usize; 3] = [1024; 3];
 const TOKENS: usize = 2048;
 const HEADS: usize = 4;
 const HEAD_DIM: usize = 128;
-/// How long a kernel is measured if it has the rate that plans expect; the best of the repeats counts, for other work only ever makes a
-/// short measurement slower.
+/// Duration of a measurement at the planned rate. The best repeat counts, as other work can only slow down a short
+/// measurement.
 const SECONDS: f64 = 0.15;
 
-/// Bytes that are copied, and rows and columns of the activation function: more than most caches.
+/// Bytes copied, and rows and columns of the activation function: larger than most caches.
 const COPY_BYTES: usize = 64 << 20;
 const ACTIVATE: [usize; 2] = [8192, 2816];
-/// No less of a backward pass's time is its products, whatever its pairs cost.
+/// Least share of products in a backward pass's time, whatever its pairs cost.
 const LEAST_SHARE: f64 = 0.3;
 
-/// What a kernel does in a second.
+/// Rate of a kernel.
 pub struct Rate {
-    /// What was measured.
+    /// The kernel.
     pub kernel: &'static str,
     /// FLOP, or bytes.
     pub unit: &'static str,
     /// Measured.
     pub per_s: f64,
-    /// What a plan without a measured profile expects.
+    /// Expected by a plan without a measured profile.
     pub planned_per_s: f64,
 }
 
-/// What a short measurement found.
+/// Result of a short measurement.
 pub struct Measured {
-    /// Kernel by kernel.
+    /// Rate of each kernel.
     pub rates: [Rate; 5],
-    /// Other processes computed meanwhile.
+    /// Whether other processes were computing.
     pub loaded: bool,
-    /// This machine as plans know it, with these rates.
+    /// This machine's profile for plans, with these rates.
     pub profile: Profile,
 }
 
-/// Measures a bf16 product, both directions of bf16 attention, a copy and an activation function with all threads.
+/// Measures a bf16 product, both directions of bf16 attention, a copy and an activation function on all threads.
 pub fn rates() -> Result<Measured> {
     let cpu = Arc::new(Cpu::new(0, host::isa_mask()?));
     let bed = Bed { device: Device::new(cpu.clone(), BYTES), cpu, dtype: DType::Bf16 };
@@ -94,8 +94,8 @@ pub fn rates() -> Result<Measured> {
     Ok(Measured { rates: std::array::from_fn(rate), loaded: watch.loaded(), profile })
 }
 
-/// Planned rates, by how much faster kernels were than these: products of f32 as those of bf16, and what a pair of attention costs as
-/// its forward pass. `backward` is its work and its time, and its pairs.
+/// Scales planned rates by measured speedups: f32 products like bf16's, and attention's cost per pair like its
+/// forward pass. `backward` is the work, time and pairs of the backward pass.
 fn as_measured(planned: &Rates, faster: [f64; 5], backward: (f64, f64, f64)) -> Rates {
     let [product, forward, _, memory, elementwise] = faster;
     let (work, measured_s, pairs) = backward;
@@ -129,7 +129,7 @@ mod tests {
             elementwise_bytes_per_s: 20.0,
             ..Rates::default()
         };
-        // Half as fast as planned, and the backward pass a third.
+        // Half as fast as planned; the backward pass a third as fast.
         let (flops, pairs) = (400.0, 10.0);
         let backward_s = 3.0 * planned.attention_s(2.5 * flops, pairs, true);
         let found = as_measured(&planned, [0.5, 0.5, 1.0 / 3.0, 0.25, 2.0], (2.5 * flops, backward_s, pairs));

@@ -1,5 +1,5 @@
-//! What a message between two ranks takes that are threads of one process, each with half of the cores: both send and both copy
-//! what the other sends, as in every collective.
+//! Cost of a message between two ranks that are threads of one process, each with half of the cores. Both send, and
+//! both copy the other's message, as in every collective.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use fathom_tensor::{Category, DType, Device, Line};
 
 use super::Bed;
 
-/// Bytes of a message that measures the rate, and of one that measures the latency.
+/// Message sizes in bytes for the rate and for the latency.
 const SIZES: [u64; 2] = [64 << 20, 4 << 10];
-/// Messages of each size in a repeat.
+/// Messages of each size per repeat.
 const MESSAGES: [usize; 2] = [4, 200];
 
-/// The line between two ranks: the best of the repeats.
+/// Measures the line between two ranks; the best repeat counts.
 pub(super) fn measure(bed: &Bed, repeat: usize) -> Result<Line> {
     let own = bed.device.machine.profile();
     let (cores, isa, budget) = ((own.threads / 2).max(1), bed.cpu.isa(), bed.device.pool.budget());
@@ -44,7 +44,7 @@ pub(super) fn measure(bed: &Bed, repeat: usize) -> Result<Line> {
     Ok(Line { bytes_per_s, latency_s: small_s })
 }
 
-/// Seconds of one message of so many bytes in each direction.
+/// Seconds per message of this size in each direction.
 fn seconds(device: &Device, bytes: u64, messages: usize) -> f64 {
     let group = device.mesh.group(&[Axis::Tp]);
     let other = 1 - group.index();

@@ -1,5 +1,5 @@
-//! From files to the first token, compared with the time of reading the same files and nothing else: once with the files out of
-//! the kernel's cache and once with them in it.
+//! Time from files to the first token, compared with only reading the same files: with the files evicted from the
+//! page cache, and with them cached.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -23,9 +23,9 @@ use crate::args::bench::Load;
 use crate::console;
 use crate::listen::Plain;
 
-/// What `cat` reads at once.
+/// Read size of `cat`.
 const CAT_BYTES: usize = 128 << 10;
-/// Tokens of the prompt whose answer's first token ends the clock.
+/// Prompt tokens; the clock stops at the answer's first token.
 const PROMPT: usize = 16;
 
 /// Runs the benchmark.
@@ -107,7 +107,7 @@ fn paths(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Asks the kernel to drop the files from its cache.
 fn forget(files: &[File]) -> Result<()> {
     for file in files {
-        // Only pages that are on the disk can be dropped.
+        // Only clean pages can be dropped.
         file.sync_all().context("cannot flush the model's files")?;
         fadvise(file, 0, None, Advice::DontNeed)
             .context("cannot drop the model's files from the page cache")?;
@@ -115,7 +115,7 @@ fn forget(files: &[File]) -> Result<()> {
     Ok(())
 }
 
-/// Seconds to read all files from beginning to end.
+/// Seconds to read all files.
 fn cat(folder: &Path) -> Result<f64> {
     let started = Instant::now();
     let mut buffer = vec![0u8; CAT_BYTES];
@@ -125,7 +125,7 @@ fn cat(folder: &Path) -> Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Seconds from nothing in memory to all weights in place, and to the first token of an answer.
+/// Seconds from a fresh start to all weights in place, and to the first token of an answer.
 fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
     let started = Instant::now();
     let bed = Bed::new(args.timing.threads, args.dtype)?;

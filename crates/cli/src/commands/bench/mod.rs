@@ -1,7 +1,7 @@
-//! `fathom bench`: figures of this machine, one JSON object a line.
+//! `fathom bench`: figures of this machine, one JSON object per line.
 //!
-//! Random operands, one warm-up, medians of repeats. While other processes compute, a row says `"loaded":true`: such a
-//! figure judges nothing.
+//! Random operands, one warm-up, medians of repeats. Rows measured while other processes compute have `"loaded":true`
+//! and are not meaningful.
 
 mod attention;
 #[cfg(feature = "curate")]
@@ -53,7 +53,7 @@ pub fn run(what: &Bench) -> Result<()> {
     }
 }
 
-/// The processor in two guises: itself, for what only it can do, and as a device.
+/// The processor, both as itself for its own operations and as a device.
 struct Bed {
     cpu: Arc<Cpu>,
     device: Device,

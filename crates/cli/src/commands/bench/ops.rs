@@ -1,4 +1,4 @@
-//! Where the time of a training step goes: a row for each kind of operation, the longest first.
+//! Time of a training step by kind of operation, longest first.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ struct Share {
     calls: usize,
 }
 
-/// Runs `repeat` profiled steps and prints the mean milliseconds of each kind of operation in a step, its share of
-/// the step's time, and its calls; `rest` is what no operation accounts for.
+/// Runs `repeat` profiled steps and prints each kind of operation's mean milliseconds per step, its share of the
+/// step's time, and its calls; `rest` is the unaccounted time.
 pub fn print(subject: &mut Subject, repeat: usize) -> Result<()> {
     subject.trainer.counters.reset(true);
-    // The first step of `measure` warms up and is profiled as well.
+    // The warm-up step of `measure` is profiled as well.
     let mut wall = 0.0;
     let timed = measure(repeat, || {
         let started = std::time::Instant::now();

@@ -1,5 +1,5 @@
-//! This machine's rates: what the roofline of a plan is drawn with. They are the best of the repeats: others on the machine
-//! only ever make a short measurement slower, and a whole step averages over them.
+//! This machine's rates, for the roofline of plans. The best repeat counts: other processes can only slow down a
+//! short measurement, and a whole step averages over them.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,15 +17,15 @@ use super::watch::{Timed, Watch, measure};
 use super::{Bed, gemm, link};
 use crate::args::bench::Profile as Args;
 
-/// Extents of the products: large enough that edges do not count.
+/// Extents of the products: large enough that edges do not matter.
 const SIZE: usize = 2048;
 /// Tokens of the attention.
 const TOKENS: usize = 4096;
-/// Bytes that are copied: far more than any cache.
+/// Bytes copied: far more than any cache.
 const COPY_BYTES: usize = 256 << 20;
-/// Rows and columns of the activation function, a gated one: far more than any cache as well.
+/// Rows and columns of the gated activation function: far more than any cache.
 const ACTIVATE: [usize; 2] = [16_384, 2816];
-/// Bytes that go to disk and back at once, and how many such values.
+/// Size of a value moved to disk and back, and number of values.
 const SPILL: (usize, usize) = (64 << 20, 12);
 
 /// Runs the benchmark.
@@ -77,8 +77,7 @@ fn rates(bed: &Bed, args: &Args) -> Result<Rates> {
     })
 }
 
-/// Attention's three rates: forward and backward at heads of 64 and 128 columns give what a column and what a pair
-/// costs.
+/// Attention's three rates: forward and backward at head sizes 64 and 128 give the cost of a column and of a pair.
 fn attention(bed: &Bed, repeat: usize) -> Rates {
     let timed = |head_dim: usize| {
         let case = Case::plain(TOKENS, 8, head_dim);
@@ -88,8 +87,8 @@ fn attention(bed: &Bed, repeat: usize) -> Rates {
     };
     let (narrow, wide) = (timed(64), timed(128));
     let pairs = wide.0 / (4.0 * 128.0);
-    // t(64) = p + c and t(128) = p + 2c, for each direction; p is their mean. It is a small difference of two times: what
-    // noise makes of it is kept between nothing and half of the shorter time.
+    // t(64) = p + c and t(128) = p + 2c for each direction; p is their mean. As a small difference of two times it is
+    // noisy, so it is clamped between zero and half of the shorter time.
     let pair_s = |t64: f64, t128: f64| ((2.0 * t64 - t128) / pairs).clamp(0.0, 0.5 * t64.min(t128) / pairs);
     let pair_s =
         0.5 * (pair_s(narrow.2, wide.2) + pair_s(narrow.3, wide.3)).min(narrow.2.min(wide.2) / pairs);
@@ -102,7 +101,7 @@ fn attention(bed: &Bed, repeat: usize) -> Rates {
     }
 }
 
-/// Times of a copy, every byte read and written once.
+/// Times a copy, every byte read and written once.
 pub(super) fn copy(bed: &Bed, repeat: usize, bytes: usize) -> Timed {
     let cols = 4096;
     let rows = bytes / bed.dtype.bytes() / cols;
@@ -111,7 +110,7 @@ pub(super) fn copy(bed: &Bed, repeat: usize, bytes: usize) -> Timed {
     measure(repeat, || bed.device.machine.copy(&from, &to))
 }
 
-/// Times of a gated activation function.
+/// Times a gated activation function.
 pub(super) fn activate(bed: &Bed, repeat: usize, [rows, cols]: [usize; 2]) -> Timed {
     let x = bed.random(rows, cols, 1);
     let out = bed.device.empty(rows, cols / 2, bed.dtype, Category::Data);
@@ -119,7 +118,7 @@ pub(super) fn activate(bed: &Bed, repeat: usize, [rows, cols]: [usize; 2]) -> Ti
     measure(repeat, || bed.device.machine.activate(&op))
 }
 
-/// What a call costs that has next to nothing to do.
+/// Overhead of a call with almost no work.
 fn call_s(bed: &Bed, repeat: usize) -> f64 {
     const CALLS: usize = 1000;
     let x = bed.random(128, 64, 1);
@@ -127,7 +126,7 @@ fn call_s(bed: &Bed, repeat: usize) -> f64 {
     timed.best_s / CALLS as f64
 }
 
-/// Bytes per second to disk and back, through the engine that a step uses.
+/// Bytes per second to disk and back, through the engine that steps use.
 fn disk(bed: &Bed, folder: &Path) -> Result<[f64; 2]> {
     let (bytes, count) = SPILL;
     let options = Options::new(folder, (bytes * count) as u64);

@@ -1,20 +1,20 @@
-//! Random operands. Zeros would flatter: processors clock higher over them.
+//! Random operands. Zeros would give better figures: processors clock higher on them.
 
 use fathom_tensor::{DType, Device, Tensor};
 
-/// Elements made and written at once.
+/// Elements generated and written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// A small generator (Marsaglia's xorshift64*); statistics do not matter here, bits do.
+/// A small generator (Marsaglia's xorshift64*); statistical quality does not matter here, varied bits do.
 pub struct Random(u64);
 
 impl Random {
-    /// A stream of its own for every seed.
+    /// A separate stream for every seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// 64 bits.
+    /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -22,7 +22,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A whole number below `end`.
+    /// An integer below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.bits() >> 33) as usize % end
     }

@@ -1,8 +1,8 @@
-//! One row of figures: a JSON object whose keys stay in the order they were given.
+//! A row of figures: a JSON object with keys in insertion order.
 
 use serde_json::Value;
 
-/// A row in the making.
+/// A row being built.
 pub struct Row(Vec<(&'static str, Value)>);
 
 impl Row {
@@ -17,13 +17,13 @@ impl Row {
         self
     }
 
-    /// Adds a measured figure, to five digits.
+    /// Adds a measured figure, rounded to five digits.
     pub fn figure(self, key: &'static str, value: f64) -> Row {
         let rounded = format!("{value:.4e}").parse::<f64>().unwrap_or(value);
         self.with(key, rounded)
     }
 
-    /// Prints the row; says so if it was measured during other work.
+    /// Prints the row, marked if it was measured under other load.
     pub fn print(self, loaded: bool) {
         let row = if loaded { self.with("loaded", true) } else { self };
         outln!("{}", row.text());

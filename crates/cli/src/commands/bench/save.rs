@@ -1,4 +1,4 @@
-//! What a checkpoint costs a run: ten steps with a save on its way against ten without, in turns.
+//! Cost of a checkpoint for a run: ten steps with a save in progress against ten without, alternating.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::subject::{self, Subject};
 use crate::args::bench::Save;
 use crate::console;
 
-/// Steps that a save is spread over.
+/// Steps over which a save is spread.
 const STEPS: usize = 10;
 
 /// Runs the benchmark.
@@ -63,8 +63,8 @@ pub fn run(args: &Save) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of [`STEPS`] steps, and what a save that began before the first was; what is left of it after the last is not
-/// counted as time of the steps.
+/// Seconds of [`STEPS`] steps, and the save started before the first; its remaining time after the last step is not
+/// counted.
 fn steps(
     subject: &mut Subject,
     save: Option<(&Checkpoints, &Progress)>,

@@ -1,4 +1,4 @@
-//! `fathom bench serve`: a load on a server, or the cost of our own.
+//! `fathom bench serve`: load on a server, or the overhead of our own.
 
 use anyhow::{Context, Result, bail};
 use fathom_serve::bench::{Arrival, Load, Target, own_cost, run as offer};

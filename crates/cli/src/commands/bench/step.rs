@@ -1,5 +1,5 @@
-//! A training step of every stage of a recipe: forward, backward and the update, with random weights and random tokens. Ranks are
-//! threads that share the cores, or the devices.
+//! A training step of every stage of a recipe: forward, backward and update, with random weights and tokens. Ranks
+//! are threads that share the cores, or the devices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use super::watch::{measure, measure_once};
 use crate::args::bench::{Scores, Step};
 use crate::commands::plan::flops;
 
-/// Tables of a recipe that a step depends on.
+/// Recipe tables that affect a step.
 pub const TABLES: [&str; 10] = [
     "machine",
     "mesh",
@@ -45,7 +45,7 @@ pub fn run(args: &Step) -> Result<()> {
         .try_for_each(|index| stage_rows(args, &job, index).map_err(|error| placed(&job, error)))
 }
 
-/// An error about a recipe's value, with the place where that was written.
+/// Adds the place in the recipe to an error about one of its values.
 fn placed(job: &Job, error: anyhow::Error) -> anyhow::Error {
     match error.downcast::<fathom_train::Error>() {
         Ok(error) => job.placed(error.into()).into(),
@@ -56,7 +56,7 @@ fn placed(job: &Job, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The rows of a stage. A plan is the same whatever the scores are.
+/// The rows of a stage. A plan does not depend on scores.
 fn stage_rows(args: &Step, job: &Job, index: usize) -> Result<()> {
     if job.machine.asked.kind == MachineKind::Meta {
         return on_meta(args, job, index);
@@ -64,7 +64,7 @@ fn stage_rows(args: &Step, job: &Job, index: usize) -> Result<()> {
     args.peaks.each().into_iter().try_for_each(|scores| measured(args, job, (index, scores)))
 }
 
-/// The row of a stage with such scores, and with `--ops` those of its operations.
+/// Measures a stage with such scores, and with `--ops` its operations.
 fn measured(args: &Step, job: &Job, what: (usize, Scores)) -> Result<()> {
     if job.world() > 1 {
         let outside = |error: anyhow::Error| fathom_app::Error::Outside(error.into());
@@ -81,7 +81,7 @@ fn measured(args: &Step, job: &Job, what: (usize, Scores)) -> Result<()> {
     lead(args, job, what, (&device, gpu.as_ref()))
 }
 
-/// A GPU, and what of its memory was free before any of this.
+/// A GPU, and its free memory at the start.
 struct Gpu {
     cuda: Arc<Cuda>,
     budget: u64,
@@ -97,8 +97,8 @@ impl Gpu {
         Ok(Some(Gpu { cuda, budget, free }))
     }
 
-    /// What the device says itself: its bytes that are taken beyond those before the first tensor, the bytes behind the pool, and
-    /// what became of blocks.
+    /// Adds the device's own figures: memory taken since the start, bytes behind the pool, and what became of blocks
+    /// as graphs.
     fn own_words(&self, row: Row) -> Result<Row> {
         let Graphs { single, captured, replayed, refused, cuts } = self.cuda.graphs();
         let why = refused.1;
@@ -110,8 +110,8 @@ impl Gpu {
             .with("graphs", graphs))
     }
 
-    /// A step of as many tokens and one block, in memory of its own that is given back: kernels are compiled and libraries make
-    /// their plans before a step is timed that comes only once.
+    /// Runs a step with as many tokens but one block, in separate memory that is returned: compiles kernels and lets
+    /// libraries plan before a step that is timed only once.
     fn warm_up(&self, recipe: &Recipe, work: &Workload<'_>) -> Result<()> {
         let device = Device::new(self.cuda.clone(), self.budget);
         let mut work = work.clone();
@@ -141,7 +141,7 @@ fn row(args: &Step, recipe: &Recipe, index: usize) -> Row {
         .with("recipe", args.trained.recipe.join(" "))
 }
 
-/// The plan's figures; nothing ran.
+/// Prints the plan's figures without running anything.
 fn on_meta(args: &Step, job: &Job, index: usize) -> Result<()> {
     let (recipe, profile) = (job.recipe(), job.machine.profile_of_rank(job.world())?);
     let draft = subject::draft((&profile, host::default_budget()), &job.specs[index], job, index, 0);
@@ -167,7 +167,7 @@ fn on_meta(args: &Step, job: &Job, index: usize) -> Result<()> {
     Ok(())
 }
 
-/// The first rank: measures, and tells the others when there is another step.
+/// Body of rank 0: measures, and announces each step to the others.
 fn lead(
     args: &Step,
     job: &Job,
@@ -180,7 +180,7 @@ fn lead(
             Some(gpu) => gpu.warm_up(recipe, work),
             None => Ok(()),
         })?;
-    // Memory is touched for the first time.
+    // First touch of memory.
     if !args.once {
         subject.step();
     }
@@ -240,7 +240,7 @@ fn lead(
     subject.end()
 }
 
-/// Looks at the anonymous resident size every few milliseconds: the kernel keeps no peak of it.
+/// Samples the anonymous resident size every few milliseconds, as the kernel does not record its peak.
 struct Sampler {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<PeakAnonymous>,

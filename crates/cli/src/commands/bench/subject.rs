@@ -1,4 +1,4 @@
-//! What the benchmarks of training run: a stage of a recipe, with random weights and random tokens.
+//! Subject of the training benchmarks: a stage of a recipe, with random weights and tokens.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -23,13 +23,13 @@ use crate::args::bench::Scores;
 use crate::listen::Plain;
 use crate::{choices, console};
 
-/// Where no recipe is named.
+/// Default recipe.
 const MODEL: &str = include_str!("model.toml");
 
-/// The job of the words: the first names its recipe if it is no setting.
+/// Builds the job from command-line words; the first is a recipe unless it is a setting.
 ///
 /// # Errors
-/// Those of recipes, and settings of tables that the benchmark does not look at.
+/// Those of recipes, and settings of tables that the benchmark ignores.
 pub fn job(words: &[String], tables: &[&str]) -> Result<Job> {
     let (layers, settings) = match words.split_first() {
         Some((name, settings)) if !name.contains('=') => (layers(name, settings), settings),
@@ -43,7 +43,7 @@ pub fn job(words: &[String], tables: &[&str]) -> Result<Job> {
     Ok(Job::new(load(layers)?, &Plain::default())?)
 }
 
-/// The machine of a recipe, for one rank.
+/// Opens a recipe's machine for one rank.
 pub fn open(job: &Job) -> Result<Device> {
     if job.machine.asked.kind == MachineKind::Meta {
         bail!(
@@ -53,8 +53,8 @@ pub fn open(job: &Job) -> Result<Device> {
     Ok(job.machine.open()?)
 }
 
-/// A stage as a rank would run it within its share of `memory` bytes, unless the recipe says otherwise. What the solver chooses
-/// writes files only if the recipe says where.
+/// A stage as a rank would run it within its share of `memory` bytes, unless the recipe sets a limit. The solver uses
+/// files only if the recipe gives a place for them.
 pub fn draft<'a>(
     (profile, memory): (&'a Profile, u64),
     spec: &'a fathom_model::Spec,
@@ -78,7 +78,7 @@ pub struct Subject {
     pub trainer: Trainer,
     /// The plan of a step.
     pub plan: Plan,
-    /// FLOPs of the last step, of all ranks.
+    /// FLOPs of the last step over all ranks.
     pub model_flops: f64,
     how: InStep,
     batch: Vec<MicroBatch>,
@@ -86,15 +86,15 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Everything that a step needs, there before the first.
+    /// Prepares everything that a step needs.
     ///
     /// # Errors
-    /// A stage that does not fit the machine, and files that cannot be made.
+    /// A stage that does not fit the machine, and files that cannot be created.
     pub fn new(device: &Device, job: &Job, index: usize) -> Result<Subject> {
         Subject::warmed(device, job, (index, Scores::Flat), |_| Ok(()))
     }
 
-    /// As [`Subject::new`] with such scores, after `first` had the workload, before there is anything of it.
+    /// Like [`Subject::new`] with such scores, calling `first` with the workload before anything is allocated.
     pub fn warmed(
         device: &Device,
         job: &Job,
@@ -106,7 +106,7 @@ impl Subject {
         let (memory, rank) = (device.pool.budget(), device.mesh.rank());
         let spec = scored(&job.specs[index], scores, recipe.model.init_std);
         let mut draft = draft((profile, memory), &spec, job, index, rank);
-        // The pool has the rank's share of what the recipe allows.
+        // The pool has this rank's share of the recipe's limit.
         draft.budgets.memory = memory;
         let Settled { how, plan, solution } = draft.check()?;
         if let Some(solution) = solution.filter(|_| rank == 0) {
@@ -117,13 +117,13 @@ impl Subject {
             bail!("mesh: this benchmark runs on one rank, the recipe on {}", how.ranks.grid.ranks());
         }
         work.how = how;
-        // Plans have none.
+        // Plans have no learning rate.
         work.how.adamw.lr = recipe.optimizer.lr as f32;
         first(&work)?;
         Subject::of(device, recipe, &work, plan)
     }
 
-    /// The part of a workload whose plan is known.
+    /// A rank's part of a workload with a known plan.
     pub fn of(device: &Device, recipe: &Recipe, work: &Workload<'_>, plan: Plan) -> Result<Subject> {
         let Workload { spec, how, tokens, .. } = work;
         let folder = recipe.machine.spill.as_deref().unwrap_or(Path::new("."));
@@ -146,14 +146,14 @@ impl Subject {
         Ok(Subject { trainer, plan, model_flops: 0.0, how: how.clone(), batch, failed: None })
     }
 
-    /// One step, waited for; the other ranks take part in it by [`Subject::follow`]. After a failure, which [`Subject::check`] tells,
-    /// steps do nothing.
+    /// Runs and awaits one step; other ranks join by [`Subject::follow`]. After a failure, reported by
+    /// [`Subject::check`], it does nothing.
     pub fn step(&mut self) {
         self.begins(true);
         self.run();
     }
 
-    /// All steps of a rank that is not the first.
+    /// Runs all steps of a rank other than 0.
     ///
     /// # Errors
     /// The first failure.
@@ -165,10 +165,10 @@ impl Subject {
         self.check()
     }
 
-    /// There are no more steps.
+    /// Announces that there are no more steps.
     ///
     /// # Errors
-    /// The first failure of those that were.
+    /// The first failure of the steps.
     pub fn end(mut self) -> Result<()> {
         self.check()?;
         self.begins(false);
@@ -181,7 +181,7 @@ impl Subject {
         self.failed.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// What a step runs with, to be run otherwise than by [`Subject::step`].
+    /// The parts of a step, for running it other than by [`Subject::step`].
     pub fn parts(&mut self) -> (&mut Trainer, &[MicroBatch], &InStep) {
         (&mut self.trainer, &self.batch, &self.how)
     }
@@ -199,7 +199,7 @@ impl Subject {
         }
     }
 
-    /// Whether there is another step: what the first rank says.
+    /// Returns whether there is another step, as rank 0 decides.
     fn begins(&self, more: bool) -> bool {
         let device = &self.trainer.device;
         if device.mesh.grid().ranks() == 1 {

@@ -1,4 +1,4 @@
-//! Repeats with a clock, and an eye on what else the machine does meanwhile.
+//! Repeats with a clock, watching the machine's other load.
 
 use std::sync::Once;
 use std::time::Instant;
@@ -11,15 +11,15 @@ pub struct Timed {
     pub median_s: f64,
     /// Least seconds.
     pub best_s: f64,
-    /// Other processes computed meanwhile.
+    /// Whether other processes were computing.
     pub loaded: bool,
 }
 
-/// Repeating a row ends after this time (with two samples at least).
+/// Time limit for repeating a row, after at least two samples.
 const ROW_S: f64 = 20.0;
-/// A warm-up that takes this long is a sample as well.
+/// Duration from which a warm-up counts as a sample.
 const LONG_S: f64 = 10.0;
-/// Share of one core that others may use.
+/// Share of one core that other processes may use.
 const OTHERS: f64 = 0.1;
 
 /// Runs `work` once to warm up, then up to `repeat` times.
@@ -39,7 +39,7 @@ pub fn measure(repeat: usize, mut work: impl FnMut()) -> Timed {
     Timed { median_s: median(&samples), best_s: samples[0], loaded: watch.loaded() }
 }
 
-/// Runs `work` once, with its first touch of memory.
+/// Runs `work` once, including its first touch of memory.
 pub fn measure_once(work: &mut dyn FnMut()) -> Timed {
     let watch = Watch::begin();
     work();
@@ -47,7 +47,7 @@ pub fn measure_once(work: &mut dyn FnMut()) -> Timed {
     Timed { median_s: seconds, best_s: seconds, loaded: watch.loaded() }
 }
 
-/// The middle of sorted samples; of an even number, the mean of the middle two.
+/// Median of sorted samples.
 pub fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     match sorted.len() % 2 {
@@ -56,7 +56,7 @@ pub fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Processor time of everybody and of this process since a moment.
+/// Processor time of all processes and of this one, since a moment.
 pub struct Watch {
     started: Instant,
     busy: Option<(u64, u64)>,
@@ -68,18 +68,18 @@ impl Watch {
         Watch { started: Instant::now(), busy: busy() }
     }
 
-    /// Seconds since.
+    /// Seconds since the start.
     pub fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// True when others used more than a tenth of a core since; warns once on standard error. False where the system
-    /// does not tell.
+    /// Returns whether others used more than a tenth of a core since the start; warns once on standard error. False
+    /// if the system does not report it.
     pub fn loaded(&self) -> bool {
         let (Some(before), Some(after)) = (self.busy, busy()) else { return false };
         let [all, own] = [after.0 - before.0, after.1 - before.1];
         let others = all.saturating_sub(own);
-        // The kernel counts in hundredths of a second: below five of them it is rounding.
+        // The kernel counts hundredths of a second: below five, rounding dominates.
         let loaded = others >= 5 && others as f64 / 100.0 > OTHERS * self.seconds();
         if loaded {
             static WARNED: Once = Once::new();
@@ -94,14 +94,14 @@ impl Watch {
     }
 }
 
-/// Hundredths of a second that all processors were busy, and that this process was.
+/// Busy time of all processors, and of this process, in hundredths of a second.
 fn busy() -> Option<(u64, u64)> {
     let all = std::fs::read_to_string("/proc/stat").ok()?;
     let own = std::fs::read_to_string("/proc/self/stat").ok()?;
     Some((all_busy(&all)?, own_busy(&own)?))
 }
 
-/// user, nice, system, irq, softirq and steal of the line `cpu`; not idle and waiting for disks.
+/// Sum of user, nice, system, irq, softirq and steal in line `cpu`; without idle and iowait.
 fn all_busy(stat: &str) -> Option<u64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
@@ -109,7 +109,7 @@ fn all_busy(stat: &str) -> Option<u64> {
     (ticks.len() > 4).then(|| used.iter().filter_map(|index| ticks.get(*index)).sum())
 }
 
-/// utime and stime: the twelfth and thirteenth field after the name in parentheses.
+/// utime and stime: the twelfth and thirteenth field after the parenthesized name.
 fn own_busy(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);

@@ -1,11 +1,11 @@
-//! `fathom curate scheduler|executor` and `--engine ballista`: a Ballista cluster for the plans of whole tables.
+//! `fathom curate scheduler|executor` and `--engine ballista`: a Ballista cluster for whole-table plans.
 
 use anyhow::{Result, bail};
 use fathom_curate::tables::TableEngine;
 
 use crate::args::{Curate, Executor, Scheduler, Where};
 
-/// Where the plans of a curation run.
+/// The engine for a curation's whole-table plans.
 pub fn engine(args: &Curate) -> Result<TableEngine> {
     match (args.engine, &args.scheduler) {
         (Where::Embedded, None) => Ok(TableEngine::Embedded),

@@ -1,4 +1,4 @@
-//! `fathom curate`: runs a curation, shows how far it is, and asks its tables.
+//! `fathom curate`: runs a curation, shows its progress, and queries its tables.
 
 mod cluster;
 mod quality;
@@ -65,7 +65,7 @@ fn curate(args: &Curate) -> Result<ExitCode> {
         }
         Curated::Waiting { stage, missing } => {
             lines.waiting(stage.as_deref(), &missing, rank);
-            // Where this process is done, nothing is left for it to do again.
+            // With its own work done, this process has nothing to repeat.
             Ok(if stage.is_some() { ExitCode::from(RESUME) } else { ExitCode::SUCCESS })
         }
     }
@@ -79,7 +79,7 @@ pub fn show(name: &str, settings: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The keys of curations, for editors.
+/// JSON schema of a curation's keys, for editors.
 pub fn schema() -> Result<serde_json::Value> {
     Ok(fathom_app::editors::json_schema::<Recipe>("Fathom curation"))
 }
@@ -108,7 +108,7 @@ fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
     let tables = Tables::new(&options)?;
     let mut names = Vec::new();
     for table in stats.tables {
-        // A folder that was moved keeps its tables.
+        // A moved folder keeps its tables.
         let folder = table.folder.file_name().map_or(table.folder.clone(), |name| out.join(name));
         tables.register(&table.name, &folder)?;
         names.push(table.name);
@@ -128,7 +128,7 @@ fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
     asked.with_context(|| format!("{} has the tables {}", out.display(), names.join(", ")))
 }
 
-/// What `tokenize` says of each document, as tables of its stages' names.
+/// `tokenize`'s lists of documents, as tables named after their stages.
 fn document_lists(out: &Path) -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(out).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut lists: Vec<(String, PathBuf)> = entries
@@ -142,7 +142,7 @@ fn document_lists(out: &Path) -> Vec<(String, PathBuf)> {
     lists
 }
 
-/// What the user reads while a curation runs.
+/// Progress lines of a curation.
 struct Lines {
     json: bool,
     started: Instant,
@@ -166,7 +166,7 @@ impl Lines {
         Lines { json, started: now, last: Mutex::new((now, None)), plain: Plain::default() }
     }
 
-    /// A line every two seconds, and one when a segment ends.
+    /// Prints a line every two seconds, and one at the end of each segment.
     fn progress(&self, progress: &Progress) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = progress.parts_done == progress.parts;

@@ -1,14 +1,14 @@
-//! `fathom curate stages`: the kinds of stages, and of one its options, as a stage that a recipe can hold.
+//! `fathom curate stages`: the kinds of stages, and a stage's options as a recipe excerpt.
 
 use anyhow::{Result, bail};
 use fathom_base::recipe::suggest_name;
 use fathom_curate::pipeline::{OptionDoc, stage_kinds};
 use serde_json::json;
 
-/// Columns of a comment, as wide as the help of a verb.
+/// Width of a comment, equal to that of a verb's help.
 const COLUMNS: usize = 110;
 
-/// Lists the kinds, or the options of the one that is named.
+/// Lists the kinds, or the options of one of them.
 pub fn run(name: Option<&str>, as_json: bool) -> Result<()> {
     let Some(name) = name else {
         for kind in stage_kinds() {
@@ -33,7 +33,7 @@ pub fn run(name: Option<&str>, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A stage with all of its options at their defaults, what they mean in comments.
+/// A stage with all options at their defaults, documented in comments.
 fn stage(name: &str, about: &str, options: &[OptionDoc]) -> String {
     let mut out = String::new();
     comment(&mut out, &format!("{name}: {about}."), ["", ""]);
@@ -51,7 +51,8 @@ fn stage(name: &str, about: &str, options: &[OptionDoc]) -> String {
     out
 }
 
-/// Whether an option can be written next to all others: not a table whose options are, and not one of a table that is unset.
+/// Returns whether an option can be written together with all others: neither a table whose options are listed, nor
+/// an option of an unset table.
 fn stands_alone(option: &OptionDoc, options: &[OptionDoc]) -> bool {
     const UNSET: &str = "\"none\"";
     let within = |table: &OptionDoc, name: &str| {
@@ -62,7 +63,7 @@ fn stands_alone(option: &OptionDoc, options: &[OptionDoc]) -> bool {
     !is_in_unset && (!is_table || option.default == UNSET)
 }
 
-/// Appends text as a comment; its first line, and those that follow, begin with these.
+/// Appends text as a wrapped comment; `first` and `next` begin its first line and the following ones.
 fn comment(out: &mut String, text: &str, [first, next]: [&str; 2]) {
     let mut line = format!("# {first}");
     let mut is_empty = true;

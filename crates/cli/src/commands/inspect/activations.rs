@@ -1,4 +1,4 @@
-//! Every activation of a recipe's stages: name, shape, bytes and place.
+//! All activations of a recipe's stages: name, shape, bytes and place.
 
 use anyhow::Result;
 use fathom_app::inspect::{Activations, activations};
@@ -20,7 +20,7 @@ pub fn run(args: &args::InspectRecipe) -> Result<()> {
     Ok(())
 }
 
-/// What a segment is called.
+/// Title of a segment.
 fn title(segment: &Segment) -> String {
     match segment.layers.as_slice() {
         [-1] => "outside the blocks".into(),

@@ -1,4 +1,4 @@
-//! The gradient of the mean loss over next tokens, by Hugging Face name.
+//! Gradients of the mean next-token loss, by Hugging Face name.
 
 use anyhow::Result;
 use fathom_app::inspect::{check_targets, gradients};

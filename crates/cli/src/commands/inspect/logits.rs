@@ -7,7 +7,7 @@ use fathom_text::Tokenizer;
 
 use crate::args::InspectModel;
 
-/// Likeliest tokens shown of the last position.
+/// Number of most likely tokens shown for the last position.
 const SHOWN: usize = 5;
 
 /// Runs the verb.

@@ -20,7 +20,7 @@ pub fn run(what: &Inspect) -> Result<()> {
     }
 }
 
-/// The model and the document of the arguments.
+/// The model and document given by the arguments.
 fn subject(args: &InspectModel) -> Result<Subject> {
     args.out.as_deref().map_or(Ok(()), output::regular)?;
     let listener = Plain::default();

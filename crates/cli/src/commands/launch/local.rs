@@ -19,7 +19,7 @@ pub fn run(args: &Local) -> Result<ExitCode> {
     Ok(code(status.with_context(|| format!("cannot start {}", words[0]))?))
 }
 
-/// Threads of one process, or processes of mpirun where this binary can be one.
+/// Threads of one process, or mpirun processes if this binary supports them.
 fn words(args: &Local) -> Result<Vec<String>> {
     let work = Work::of(&args.job)?;
     let program = work.program(this_program);
@@ -34,13 +34,13 @@ fn words(args: &Local) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// `mpirun` for so many ranks. They share the cores out themselves, so they are not bound.
+/// `mpirun` for this many ranks. They divide the cores among themselves, so they are not bound.
 pub fn mpirun(ranks: usize) -> Vec<String> {
     let words = format!("mpirun --oversubscribe --bind-to none -n {ranks}");
     words.split(' ').map(String::from).collect()
 }
 
-/// mpirun refuses to run as root unless an option says that this is meant, as it is in a container.
+/// Returns whether this runs as root, which mpirun refuses without an option, as needed in containers.
 fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `fathom launch`: writes the job that trains a recipe on many ranks, and submits it if asked to. What is submitted is what
-//! is printed.
+//! `fathom launch`: writes the job that trains a recipe on many ranks, and submits it if requested. The submitted
+//! text is the printed one.
 
 mod kubernetes;
 mod local;
@@ -28,17 +28,17 @@ pub fn run(on: &Launch) -> Result<ExitCode> {
     }
 }
 
-/// What every job runs.
+/// The work of a job.
 struct Work<'a> {
     job: &'a Job,
     loaded: Loaded<Recipe>,
-    /// Of the job's objects: the recipe's own name, else that of the recipe.
+    /// Name of the job's objects: the run's name if set, otherwise the recipe's.
     name: String,
     /// Ranks of the mesh.
     ranks: usize,
 }
 
-/// Ranks over machines.
+/// Distribution of ranks over machines.
 #[derive(Clone, Copy)]
 struct Spread {
     nodes: usize,
@@ -56,7 +56,7 @@ impl<'a> Work<'a> {
         Ok(Work { job, loaded, name: text::label(&name), ranks })
     }
 
-    /// What a run reads: keys of the recipe, and the paths that they name.
+    /// Paths that a run reads, with their recipe keys.
     fn read(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let Recipe { model, data, objective, rl, .. } = &self.loaded.value;
         let one = [
@@ -75,7 +75,7 @@ impl<'a> Work<'a> {
         named.chain(files).chain(held_out).filter(is_path)
     }
 
-    /// Warns of what a job finds elsewhere than the one who writes it.
+    /// Warns of relative paths, which a job resolves elsewhere.
     fn warn_of_paths(&self, base: &str) {
         for (key, path) in self.read().filter(|(_, path)| path.is_relative()) {
             console::warn(&format!(
@@ -85,7 +85,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// As many ranks as the mesh has, spread evenly.
+    /// Distributes the mesh's ranks evenly.
     fn spread(&self, machines: &Machines) -> Result<Spread> {
         let nodes = machines.nodes;
         let per_node =
@@ -101,12 +101,12 @@ impl<'a> Work<'a> {
         Ok(Spread { nodes, per_node })
     }
 
-    /// The program: what is given, else `other`.
+    /// The given program, otherwise `other`.
     fn program(&self, other: impl FnOnce() -> PathBuf) -> String {
         self.job.program.clone().unwrap_or_else(other).display().to_string()
     }
 
-    /// `fathom train RECIPE ...`, with the recipe from elsewhere if given.
+    /// `fathom train RECIPE ...`, optionally with another recipe file.
     fn train(&self, program: &str, recipe: Option<&str>) -> Vec<String> {
         let mut words = vec![program.to_string(), "train".to_string()];
         match recipe {
@@ -124,9 +124,9 @@ impl<'a> Work<'a> {
         words.map(String::from).to_vec()
     }
 
-    /// Whether the recipe is a file rather than a name that the binary knows.
+    /// Returns whether the recipe is a file rather than a built-in name.
     fn is_file(&self) -> bool {
-        // It was loaded: what no name is, is a file.
+        // Loading succeeded, so anything that is not a name is a file.
         !matches!(LIBRARY.text(&self.job.recipe), Ok(Some(_)))
     }
 }
@@ -136,7 +136,7 @@ fn this_program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fathom"))
 }
 
-/// Prints a text, or gives it to a program that submits it.
+/// Prints a text, or pipes it to the program that submits it.
 fn hand_over(job: &Job, text: &str, submit: &[&str]) -> Result<ExitCode> {
     if !job.submit {
         out!("{text}");
@@ -154,7 +154,7 @@ fn hand_over(job: &Job, text: &str, submit: &[&str]) -> Result<ExitCode> {
     Ok(code(child.wait().with_context(|| format!("cannot wait for {program}"))?))
 }
 
-/// The exit code of another program as one's own.
+/// Another program's exit code as our own.
 fn code(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }

@@ -82,8 +82,8 @@ exit "$code"
     Ok(script)
 }
 
-/// Seconds of a time as sbatch takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, or
-/// days-hours:minutes:seconds. None of what it does not take, which it says itself.
+/// Seconds of a time in sbatch's syntax: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
+/// days-hours:minutes, or days-hours:minutes:seconds. `None` for anything else, which sbatch reports itself.
 fn seconds(time: &str) -> Option<u64> {
     let (days, rest) = match time.split_once('-') {
         Some((days, rest)) => (Some(days.parse::<u64>().ok()?), rest),
@@ -98,7 +98,7 @@ fn seconds(time: &str) -> Option<u64> {
         (_, [hours, minutes, seconds]) => [*hours, *minutes, *seconds],
         _ => return None,
     };
-    // Slurm takes 0 for no limit.
+    // Slurm reads 0 as no limit.
     let all = days.unwrap_or(0).checked_mul(24)?.checked_add(hours)?.checked_mul(60)?.checked_add(minutes)?;
     Some(all.checked_mul(60)?.checked_add(seconds)?).filter(|all| *all > 0)
 }

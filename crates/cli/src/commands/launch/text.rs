@@ -1,8 +1,8 @@
-//! Words for shells and for YAML, names for objects, and indentation.
+//! Quoting for shells and YAML, object names, and indentation.
 
 use anyhow::{Result, bail};
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -17,11 +17,11 @@ pub fn command<S: AsRef<str>>(words: &[S]) -> String {
     words.iter().map(|word| quote(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
-/// What YAML reads as something else than a name.
+/// Words that YAML does not read as strings.
 const WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"];
 
-/// A name that Slurm and Kubernetes accept, for a Service too (RFC 1035): lower case letters, digits and hyphens, at most 40, a
-/// letter first and no hyphen last.
+/// A name valid for Slurm and Kubernetes, including Services (RFC 1035): lower case letters, digits and hyphens, at
+/// most 40, starting with a letter and not ending with a hyphen.
 pub fn label(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let text: String = name.chars().map(plain).collect();
@@ -31,7 +31,7 @@ pub fn label(name: &str) -> String {
     text.chars().take(40).collect::<String>().trim_end_matches('-').into()
 }
 
-/// A flag's value, which has to stay on its line: a line break would begin another option or another key.
+/// Checks a flag's value, which must stay on its line: a line break would start another option or key.
 ///
 /// # Errors
 /// Control characters.
@@ -42,7 +42,7 @@ pub fn one_line<'a>(flag: &str, value: &'a str) -> Result<&'a str> {
     Ok(value)
 }
 
-/// A string in YAML: plain where nothing else can be read into it, else as JSON writes it.
+/// A YAML string: plain if unambiguous, otherwise as JSON.
 pub fn scalar(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     let is_name = word.starts_with(|c: char| c.is_ascii_alphabetic()) && !word.ends_with(':');
@@ -53,12 +53,12 @@ pub fn scalar(word: &str) -> String {
     }
 }
 
-/// A string in YAML between quotes.
+/// A quoted YAML string.
 pub fn string(word: &str) -> String {
     serde_json::Value::from(word).to_string()
 }
 
-/// A text that Kubernetes leaves as it is: in commands it reads `$(NAME)` as a variable, and `$$` as a dollar sign.
+/// Escapes a text for Kubernetes, which expands `$(NAME)` in commands and reads `$$` as a dollar sign.
 pub fn as_it_is(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
@@ -71,14 +71,14 @@ pub fn as_it_is(text: &str) -> String {
     out
 }
 
-/// Every line so far to the right.
+/// Indents every line.
 pub fn indent(text: &str, columns: usize) -> String {
     let shift =
         |line: &str| if line.is_empty() { String::new() } else { format!("{}{line}", " ".repeat(columns)) };
     text.lines().map(shift).collect::<Vec<_>>().join("\n")
 }
 
-/// A list of strings as YAML reads it.
+/// A YAML list of strings.
 pub fn list(words: &[String]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| string(word)).collect();
     format!("[{}]", quoted.join(", "))
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// As Kubernetes expands a command whose variables are all empty.
+    /// Kubernetes' expansion of a command whose variables are all empty.
     fn expanded(text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;

@@ -1,4 +1,4 @@
-//! Processes that a job leaves behind, also those in sessions of their own: found by a variable of their environment, which a job's
+//! Processes that a job leaves behind, even in other sessions: found by an environment variable, which a job's
 //! processes inherit.
 
 use std::fs;
@@ -11,10 +11,10 @@ use signal_hook::consts::SIGKILL;
 
 use super::{LOOK, kill};
 
-/// Looks at most, for processes that start others while they are ended.
+/// Most rounds, as processes may start others while they are being ended.
 const LOOKS: usize = 50;
 
-/// The variable of one supervisor's jobs.
+/// The environment variable of one supervisor's jobs.
 pub(super) struct Mark(String);
 
 impl Mark {
@@ -23,15 +23,15 @@ impl Mark {
         Mark(format!("FATHOM_SUPERVISED_{}_{}", id(), now.as_nanos()))
     }
 
-    /// Gives it to a job.
+    /// Sets it for a job.
     pub fn on<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(&self.0, "1")
     }
 
-    /// Ends what is left of a job that has ended.
+    /// Kills what is left of an ended job.
     ///
     /// # Errors
-    /// No signal can be sent.
+    /// If signals cannot be sent.
     pub fn end(&self) -> Result<()> {
         for _ in 0..LOOKS {
             let left = self.left();
@@ -44,7 +44,7 @@ impl Mark {
         Ok(())
     }
 
-    /// The processes that have it and run; where the system does not show them, none.
+    /// Running processes with the variable; none if the system does not expose them.
     fn left(&self) -> Vec<String> {
         let set = format!("{}=1", self.0);
         let has = |pid: &String| {

@@ -1,10 +1,11 @@
-//! `fathom supervise -- COMMAND`: a job that dies is started again from its last checkpoint.
+//! `fathom supervise -- COMMAND`: restarts a job that dies from its last checkpoint.
 //!
-//! The job's ranks end together (mpirun and srun see to that), so there is one process to watch. Whether a restart can help
-//! is read from the run's folder: a job that saved nothing new, again and again, would do the same once more. What a job that died
-//! leaves running is ended.
+//! The job's ranks end together (mpirun and srun see to that), so there is one process to watch. The run's folder
+//! shows whether a restart can help: a job that repeatedly saved nothing new would only fail again. Processes left by
+//! a dead job are killed.
 //!
-//! With `--ready URL` the job is a server: it is also started again when it is silent, and it moved on if it was ready.
+//! With `--ready URL` the job is a server: it is also restarted when it is silent, and it counts as progress if it
+//! was ready.
 
 mod left;
 mod ready;
@@ -31,17 +32,18 @@ use crate::exit::RESUME;
 use left::Mark;
 use ready::{Address, Pulse};
 
-/// After one of these the job is not started again. The first asks it to save and stop ([`ASK`]), since mpirun passes that on to
-/// its ranks and answers the others by ending them. A second one of the same kind ends it at once, as it does a run.
+/// Signals after which the job is not restarted. The first one asks it to save and stop ([`ASK`]): mpirun passes that
+/// on to its ranks, and answers the others by ending them. A second one of the same kind ends the job at once, as it
+/// does a run.
 const ENDS: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1];
 const ASK: i32 = SIGUSR1;
-/// What asks a server to end.
+/// Asks a server to end.
 const DRAIN: i32 = SIGTERM;
-/// Passed on as it is.
+/// Passed on unchanged.
 const OTHER: i32 = SIGUSR2;
 /// Longest wait before a restart.
 const LONGEST_S: f64 = 60.0;
-/// Between two looks at the job and the signals.
+/// Polling interval for the job and signals.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the verb.
@@ -58,7 +60,7 @@ pub fn run(args: &Supervise) -> Result<ExitCode> {
         let before = watch.job.saved();
         let started = Instant::now();
         let ended = watch.until_it_ends(start(&args.command, &mark)?)?;
-        // What it left would have the devices, ports and files that the next one needs.
+        // Leftover processes would hold devices, ports and files that the next job needs.
         if !matches!(ended.status.code(), Some(code) if code == 0 || code == i32::from(RESUME)) {
             mark.end()?;
         }
@@ -68,8 +70,8 @@ pub fn run(args: &Supervise) -> Result<ExitCode> {
     }
 }
 
-/// The run's folder, if the command is a `fathom train` behind some launcher, whose own words may be `train` too: the verb is
-/// the first that a recipe follows.
+/// The run's folder, if the command is a `fathom train` behind a launcher. The launcher's own words may include
+/// `train`, so the verb is the first one followed by a recipe.
 fn folder_of(command: &[String]) -> Result<PathBuf> {
     let mut refused = None;
     for at in (0..command.len()).filter(|at| command[*at] == "train") {
@@ -86,14 +88,14 @@ fn folder_of(command: &[String]) -> Result<PathBuf> {
     }
 }
 
-/// In a group of its own, so that what a terminal sends to the supervisor reaches the job once.
+/// Starts the job in a process group of its own, so that a terminal's signals to the supervisor reach it only once.
 fn start(command: &[String], mark: &Mark) -> Result<Child> {
     let Some((program, args)) = command.split_first() else { bail!("no command to supervise") };
     let job = mark.on(Command::new(program).args(args).process_group(0)).spawn();
     job.with_context(|| format!("cannot start {program}"))
 }
 
-/// The step of the newest checkpoint, or of the copy in memory or on a machine's own disk that the job last went on from.
+/// Step of the newest checkpoint, or of the copy in memory or on a local disk from which the job last resumed.
 fn last_saved(out: &Path) -> Option<u64> {
     let checkpoint = Checkpoints::new(&out.join("checkpoints"), 1).latest();
     let events = read_events(out.join("metrics.jsonl")).unwrap_or_default();
@@ -104,7 +106,7 @@ fn last_saved(out: &Path) -> Option<u64> {
     checkpoint.max(resumed)
 }
 
-/// Every shell has this command. The job may have ended by itself: the next look tells.
+/// Sends a signal by the shell's `kill`. The job may have ended by itself, which the next check finds.
 fn kill(signal: i32, whom: &str) -> Result<()> {
     let kill = format!("kill -{signal} {whom} 2>/dev/null");
     Command::new("sh").args(["-c", &kill]).status().context("cannot pass a signal on").map(drop)
@@ -114,11 +116,11 @@ fn say(text: &str) {
     console::line(&format!("supervise: {text}"));
 }
 
-/// What is supervised.
+/// Kind of a supervised job.
 enum Kind {
     /// A run, in its folder.
     Run(PathBuf),
-    /// A server, where it answers.
+    /// A server, by its address.
     Server(Address),
 }
 
@@ -130,7 +132,7 @@ impl Kind {
         }
     }
 
-    /// The signal that asks it to end well.
+    /// The signal that requests an orderly end.
     fn ask(&self) -> i32 {
         match self {
             Kind::Run(_) => ASK,
@@ -139,21 +141,21 @@ impl Kind {
     }
 }
 
-/// How a job ended.
+/// Outcome of a job.
 struct Ended {
     status: ExitStatus,
-    /// A server was ready before.
+    /// Whether a server was ready before.
     was_ready: bool,
-    /// It was ended, for it was silent for so long.
+    /// How long a server was silent before it was ended for that.
     silent: Option<Duration>,
 }
 
-/// A signal that is watched for.
+/// A watched signal.
 struct Signal {
     number: i32,
-    /// Since the last look.
+    /// Set when it arrives; cleared by each check.
     came: Arc<AtomicBool>,
-    /// Before that.
+    /// Whether it arrived before the last check.
     before: bool,
 }
 
@@ -171,14 +173,14 @@ struct Watch<'a> {
     job: Kind,
     signals: Vec<Signal>,
     restarts: u32,
-    /// Ends in a row without a new checkpoint.
+    /// Number of consecutive ends without a new checkpoint.
     idle: u32,
-    /// Somebody asked for the end.
+    /// Whether an end was requested.
     stopped: bool,
 }
 
 impl Watch<'_> {
-    /// What the job is to get for the signals that came since the last look.
+    /// Signals to pass to the job for those that arrived since the last check.
     fn came(&mut self) -> Vec<i32> {
         let (mut passed_on, ask) = (Vec::new(), self.job.ask());
         for Signal { number, came, before } in &mut self.signals {
@@ -188,7 +190,7 @@ impl Watch<'_> {
             let again = std::mem::replace(before, true);
             match (ENDS.contains(number), again) {
                 (false, _) => passed_on.push(*number),
-                // A launcher ends by the one, and a run that it has asked already by the other.
+                // The first ends a launcher, and the second a run that was asked before.
                 (true, true) => passed_on.extend([*number, ask]),
                 (true, false) if self.stopped => {}
                 (true, false) => passed_on.push(ask),
@@ -198,7 +200,7 @@ impl Watch<'_> {
         passed_on
     }
 
-    /// Passes signals on until the job ends; ends a server that is silent.
+    /// Passes signals on until the job ends; kills a silent server.
     fn until_it_ends(&mut self, mut job: Child) -> Result<Ended> {
         let pulse = match &self.job {
             Kind::Server(address) => Some(Pulse::start(address)),
@@ -217,14 +219,14 @@ impl Watch<'_> {
             let quiet = pulse.as_ref().map(Pulse::silent).filter(|quiet| quiet.as_secs_f64() > limit);
             if let (Some(quiet), None) = (quiet, silent) {
                 silent = Some(quiet);
-                // With what it has started: a process that is stopped is ended by this signal too.
+                // Kills its process group; this signal ends stopped processes too.
                 kill(SIGKILL, &format!("-{}", job.id()))?;
             }
             sleep(LOOK);
         }
     }
 
-    /// The exit code, or none if the job is to run again.
+    /// The exit code, or `None` to restart the job.
     fn judge(&mut self, ended: Ended, before: Option<u64>, ran: Duration) -> Option<ExitCode> {
         let Ended { status, was_ready, silent } = ended;
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
@@ -283,7 +285,7 @@ impl Watch<'_> {
         self.pause(pause).then(|| ExitCode::from(RESUME))
     }
 
-    /// Waits; whether somebody asked for the end meanwhile, which leaves what is saved as a job that was asked would.
+    /// Waits; returns whether an end was requested meanwhile. Saved state is left as it is.
     fn pause(&mut self, seconds: f64) -> bool {
         let until = Instant::now() + Duration::from_secs_f64(seconds.max(0.0));
         while !self.stopped && Instant::now() < until {

@@ -1,4 +1,4 @@
-//! Whether a server still answers: a thread asks it, once a second.
+//! Polls a server once a second on a thread, to see whether it still answers.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Between two questions, and for an answer.
+/// Interval between requests, and time limit of an answer.
 const EACH: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Where to ask: `http://HOST:PORT/PATH`.
+/// Address of the health check: `http://HOST:PORT/PATH`.
 #[derive(Clone, Debug)]
 pub struct Address {
     host: String,
@@ -36,13 +36,13 @@ impl Address {
         Ok(Address { host, path: if path.is_empty() { "/".into() } else { path.to_string() } })
     }
 
-    /// The status of an answer, if there is one in time.
+    /// Status of the answer, if one arrives in time.
     fn ask(&self) -> Option<u16> {
         let address = self.host.to_socket_addrs().ok()?.next()?;
         let mut stream = TcpStream::connect_timeout(&address, ANSWER).ok()?;
         stream.set_read_timeout(Some(ANSWER)).ok()?;
         stream.set_write_timeout(Some(ANSWER)).ok()?;
-        // In one piece: a server may answer and close before it has read a second one, and the answer would be lost.
+        // Sent in one piece: a server may answer and close before reading a second one, and the answer would be lost.
         let request =
             format!("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.path, self.host);
         stream.write_all(request.as_bytes()).ok()?;
@@ -53,7 +53,7 @@ impl Address {
     }
 }
 
-/// What is known of a server since it was started.
+/// State of a server since its start.
 pub struct Pulse {
     started: Instant,
     seen: Arc<Seen>,
@@ -61,21 +61,21 @@ pub struct Pulse {
 
 #[derive(Default)]
 struct Seen {
-    /// It was ready once.
+    /// Whether it was ever ready.
     ready: AtomicBool,
-    /// Milliseconds from the start to the last answer, 0 before the first.
+    /// Milliseconds from the start to the last answer; 0 before the first.
     answered_ms: AtomicU64,
     over: AtomicBool,
 }
 
 impl Pulse {
-    /// Begins to ask.
+    /// Starts polling.
     pub fn start(address: &Address) -> Pulse {
         let (started, seen, address) = (Instant::now(), Arc::new(Seen::default()), address.clone());
         let own = seen.clone();
         thread::spawn(move || {
             while !own.over.load(Ordering::Relaxed) {
-                // Any answer is a sign of life; a server that ends says 503.
+                // Any answer is a sign of life; a server that is shutting down returns 503.
                 if let Some(status) = address.ask() {
                     own.answered_ms.store(started.elapsed().as_millis() as u64, Ordering::Relaxed);
                     own.ready.fetch_or((200..300).contains(&status), Ordering::Relaxed);
@@ -86,12 +86,12 @@ impl Pulse {
         Pulse { started, seen }
     }
 
-    /// It was ready once.
+    /// Returns whether it was ever ready.
     pub fn was_ready(&self) -> bool {
         self.seen.ready.load(Ordering::Relaxed)
     }
 
-    /// Since its last answer, or since it was started.
+    /// Time since its last answer, or since its start.
     pub fn silent(&self) -> Duration {
         self.started
             .elapsed()

@@ -4,9 +4,9 @@
 pub struct Block {
     /// Line of its fence, from 1.
     pub line: usize,
-    /// What stands behind the fence.
+    /// Text after the fence.
     pub mark: String,
-    /// What is inside.
+    /// Text inside.
     pub body: String,
 }
 
@@ -39,7 +39,7 @@ pub fn links(page: &str) -> Vec<String> {
     targets.filter(|target| !target.contains("://")).map(str::to_string).collect()
 }
 
-/// The page's sections, as links name them.
+/// Anchors of the page's sections.
 pub fn sections(page: &str) -> impl Iterator<Item = String> {
     page.lines().filter_map(|line| line.strip_prefix('#')).map(|heading| {
         let words = heading.trim_start_matches('#').trim().to_lowercase();

@@ -1,11 +1,11 @@
-//! Arithmetic as the handbook writes it: lines `name = expression` with `+ - * / ^`, functions and `pi`.
+//! Arithmetic in the handbook's notation: lines `name = expression` with `+ - * / ^`, functions and `pi`.
 
 use std::collections::BTreeMap;
 
 /// Values by name.
 pub type Values = BTreeMap<String, f64>;
 
-/// Adds what the lines define to `values`.
+/// Evaluates the lines, adding their names to `values`.
 pub fn evaluate(lines: &str, values: &mut Values) {
     for line in lines.lines() {
         let (name, text) = line.split_once('=').unwrap_or_else(|| panic!("`{line}` defines nothing"));

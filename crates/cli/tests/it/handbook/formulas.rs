@@ -1,4 +1,4 @@
-//! The formulas of the handbook against the code.
+//! The handbook's formulas against the code.
 
 use fathom_model::{LlamaSizes, RopeScaling, RopeSpec};
 use fathom_train::{Decay, Schedule};
@@ -10,7 +10,7 @@ const THETA: f64 = 10_000.0;
 const DIM: usize = 64;
 const FIRST: usize = 2048;
 
-/// Compares the block `name` with the code, in many cases.
+/// Compares block `name` with the code in many cases.
 pub fn check(at: &str, name: &str, body: &str) {
     match name {
         "frequency" | "linear" | "dynamic" | "yarn" | "llama3" | "longrope" => rope(at, name, body),
@@ -27,7 +27,7 @@ fn values<const COUNT: usize>(given: [(&str, f64); COUNT]) -> Values {
     given.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
-/// `share` is how much of the larger they may differ.
+/// Compares two values; `share` is the tolerance relative to the larger one.
 #[track_caller]
 fn close(at: &str, what: &str, [written, computed]: [f64; 2], share: f64) {
     let far = (written - computed).abs() > share * written.abs().max(computed.abs());
@@ -141,7 +141,7 @@ fn block_matrices() -> usize {
     SIZES.hidden * (q + 2 * kv) + q * SIZES.hidden + 3 * SIZES.hidden * SIZES.ffn
 }
 
-/// What `verb` says as JSON of a step with one sequence of these sizes.
+/// JSON output of `verb` for a step with one sequence of these sizes.
 fn ask<const COUNT: usize>(verb: [&str; COUNT], more: &[&str]) -> Vec<serde_json::Value> {
     let settings = [
         format!("model.hidden={}", SIZES.hidden),
@@ -164,7 +164,7 @@ fn plan() -> serde_json::Value {
     ask(["plan"], &[]).swap_remove(0)
 }
 
-/// Bytes that a token leaves in a block.
+/// Bytes kept per token in a block.
 fn kept(at: &str, name: &str, body: &str) {
     let preset = name.strip_prefix("kept-").unwrap_or("none");
     let setting = format!("activations.recompute_granularity={preset}");
@@ -200,14 +200,14 @@ fn memory(at: &str, body: &str) {
     evaluate(body, &mut values);
     let plan = plan();
     for category in ["params", "grads", "optimizer"] {
-        // Norms take whole granules.
+        // Norms are allocated in whole granules.
         let planned = plan["by_category"][category].as_f64().unwrap();
         close(at, category, [values[category], planned], 2e-3);
     }
 }
 
 fn bits(at: &str, body: &str) {
-    // A loss of ln 2 a byte is one bit.
+    // A loss of ln 2 per byte is one bit.
     let mut values = values([("losses", 64.0 * 2f64.ln()), ("bytes", 64.0)]);
     evaluate(body, &mut values);
     close(at, "64 bytes", [values["bits"], 1.0], 1e-12);

@@ -1,4 +1,4 @@
-//! The table of meshes in `docs/clusters.md` against what the solver says.
+//! The table of meshes in `docs/clusters.md` against the solver.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ const HEAD: &str = "\
 |---|---|---|---|---|---|---|---|---|---|
 ";
 
-/// Recipes of the table, and what is given with them; those that a test asks every time.
+/// Recipes of the table and their arguments; true for rows that the test always solves.
 const ROWS: [(&str, &[&str], bool); 18] = [
     ("llama3-8b-16k-nvidia", &[], true),
     ("llama3-8b-64k-nvidia", &[], true),

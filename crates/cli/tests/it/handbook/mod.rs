@@ -1,5 +1,5 @@
-//! The handbook in `docs/`: its commands run, its formulas are those of the code, its table of keys is the schema's.
-//! `docs/README.md` says how blocks are marked.
+//! The handbook in `docs/`: its commands run, its formulas match the code, its table of keys matches the schema.
+//! `docs/README.md` explains the marks of blocks.
 
 mod blocks;
 mod expression;
@@ -19,7 +19,7 @@ use fathom_train::recipe::Recipe;
 
 use crate::{good, on_one_thread, text};
 
-/// Pages below `docs`, and the repository's own README.
+/// Pages in `docs`, and the repository's README.
 const CHAPTERS: [&str; 25] = [
     "../README",
     "README",
@@ -48,7 +48,7 @@ const CHAPTERS: [&str; 25] = [
     "real-models",
 ];
 
-/// Pages that only link to the chapter under its new name.
+/// Pages that only link to a renamed chapter.
 const MOVED: [&str; 1] = ["quantisation"];
 
 fn docs() -> PathBuf {
@@ -72,7 +72,7 @@ fn shell(folder: &Path, script: &str) -> Output {
         .unwrap()
 }
 
-/// Whether `found` is what the handbook shows: `...` alone stands for any lines, at a line's end for any rest of it.
+/// Returns whether `found` matches the handbook: `...` alone matches any lines, at the end of a line any rest of it.
 fn shows(expected: &[&str], found: &[&str]) -> bool {
     let Some((first, rest)) = expected.split_first() else { return found.is_empty() };
     if *first == "..." {
@@ -95,7 +95,7 @@ fn run(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let texts = folder.path().join("text");
     fs::create_dir(&texts).unwrap();
-    // The handbook's own sections, a document each: enough of them that whatever is held out leaves some to train on.
+    // The handbook's sections, one document each: enough that some remain for training after holding out.
     let pages = CHAPTERS.map(chapter).join("\n## ");
     let line = |section: &str| serde_json::json!({ "text": section }).to_string() + "\n";
     fs::write(texts.join("handbook.jsonl"), pages.split("\n## ").map(line).collect::<String>()).unwrap();
@@ -210,7 +210,7 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Adds the names of Fathom's environment variables in the sources below a folder.
+/// Collects the names of Fathom's environment variables in the sources of a folder.
 fn variables(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -251,7 +251,7 @@ fn the_readme_has_every_verb() {
 const BEGIN: &str = "<!-- keys: begin -->\n";
 const END: &str = "<!-- keys: end -->";
 
-/// The table of keys, one table of the recipe after the other.
+/// The table of keys, grouped by table of the recipe.
 fn key_tables(keys: Vec<KeyDoc>, whole: &str) -> String {
     let mut out = String::new();
     let mut table = String::new();
@@ -268,7 +268,7 @@ fn key_tables(keys: Vec<KeyDoc>, whole: &str) -> String {
     out + "\n"
 }
 
-/// The options of all stages, a table each.
+/// Options of all stages, a table each.
 fn stage_tables() -> String {
     let mut out = String::new();
     for kind in stage_kinds() {

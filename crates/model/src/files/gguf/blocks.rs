@@ -1,4 +1,4 @@
-//! A tensor in a GGUF file, read as the elements that Hugging Face's files have.
+//! Reads a tensor in a GGUF file in Hugging Face's layout.
 
 use std::ops::Range;
 
@@ -10,27 +10,28 @@ use crate::files::area::{Area, matrix};
 use crate::files::convert::convert_into;
 use crate::files::parts::ReadAt;
 
-/// Bytes that are read and decoded together.
+/// Bytes that are read and decoded at a time.
 const TOGETHER_BYTES: usize = 1 << 18;
 
-/// Where a tensor lies, and how it differs from Hugging Face's.
+/// Location of a tensor, and its differences from Hugging Face's.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::files) struct Blocks {
-    /// Which file.
+    /// Index of the file.
     pub file: usize,
-    /// Its first byte there.
+    /// Offset of its first byte in the file.
     pub start: u64,
     pub kind: Kind,
     /// Sizes, slowest first.
     pub shape: Vec<usize>,
-    /// Rows of each of so many heads lie as ggml's rotation of neighbours wants them: of the two halves in turns.
+    /// Number of heads if rows are permuted for ggml's rotation of neighbours: each head's two halves are
+    /// interleaved.
     pub heads: Option<usize>,
-    /// What elements are larger by than Hugging Face's: the one that Gemma's norms add.
+    /// Offset of elements from Hugging Face's: 1 for Gemma's norms.
     pub more: f32,
 }
 
 impl Blocks {
-    /// The type as which it is read: blocks as f32, which holds what they stand for.
+    /// Element type after reading; blocks become f32, which is exact.
     pub fn dtype(&self) -> DType {
         match self.kind {
             Kind::F16 => DType::F16,
@@ -43,12 +44,12 @@ impl Blocks {
         matrix(&self.shape).unwrap_or_default()
     }
 
-    /// Bytes of it as it is read.
+    /// Size in bytes after reading.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype().bytes()
     }
 
-    /// Where a row lies in the file.
+    /// Index of a row in the file.
     fn row(&self, row: usize) -> usize {
         let Some(heads) = self.heads else { return row };
         let head = self.size()[0] / heads;
@@ -56,18 +57,18 @@ impl Blocks {
         first + 2 * (at % half) + at / half
     }
 
-    /// Whether rows are blocks of few bits, which mean what Hugging Face's elements do.
+    /// Returns whether rows are quantized blocks with the same values as Hugging Face's elements.
     pub fn has_rows(&self) -> bool {
         self.kind.block() > 1 && self.shape.len() == 2 && self.more == 0.0
     }
 
-    /// Overwrites `out` with the blocks of some rows.
+    /// Overwrites `out` with the raw blocks of some rows.
     ///
     /// # Errors
     /// If the file cannot be read.
     ///
     /// # Panics
-    /// If there are no such rows, or other bytes of them.
+    /// If there are no such rows, or `out` has another size.
     pub fn read_rows(&self, rows: Range<usize>, out: &mut [u8], read_at: ReadAt<'_>) -> Result<()> {
         let [all, width] = self.size();
         let row_bytes = self.kind.bytes(width);
@@ -106,7 +107,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Blocks to elements, without the first few.
+    /// Decodes blocks, skipping the first `skip` elements.
     fn decode(&self, raw: &[u8], skip: usize, out: &mut [u8]) {
         if self.kind.block() == 1 && self.more == 0.0 {
             return out.copy_from_slice(raw);

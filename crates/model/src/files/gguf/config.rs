@@ -1,11 +1,11 @@
-//! What a GGUF file says of its architecture, as the `config.json` that the family reads.
+//! Converts a GGUF file's architecture to the `config.json` that the family reads.
 
 use std::f64::consts::TAU;
 
 use fathom_base::gguf::{Fault, Gguf, Result};
 use serde_json::{Map, Value, json};
 
-/// llama.cpp's architecture with Hugging Face's `model_type`, without and with experts.
+/// llama.cpp's architectures with Hugging Face's `model_type`, dense and with experts.
 pub(super) const ARCHITECTURES: [(&str, &str, &str); 10] = [
     ("llama", "llama", "mixtral"),
     ("granite", "granite", ""),
@@ -19,7 +19,7 @@ pub(super) const ARCHITECTURES: [(&str, &str, &str); 10] = [
     ("phi3", "phi3", ""),
 ];
 
-/// Granite's factors: of its configuration, and of a file. Logits are divided by theirs.
+/// Granite's factors: keys in its configuration and in a GGUF file. Logits are divided by theirs.
 pub(super) const SCALES: [(&str, &str); 4] = [
     ("embedding_multiplier", "embedding_scale"),
     ("residual_multiplier", "residual_scale"),
@@ -27,16 +27,16 @@ pub(super) const SCALES: [(&str, &str); 4] = [
     ("logits_scaling", "logit_scale"),
 ];
 
-/// The last setting of Llama 3's frequencies: low and high factor and the first length, which the factors in a file do not tell.
+/// Llama 3's frequency scaling: low and high factor, and original length, which a file's factors do not determine.
 const LLAMA3: (f64, f64, usize) = (1.0, 4.0, 8192);
 
-/// Reads the factors of a tensor.
+/// Reads a tensor of frequency factors.
 pub(super) type Factors<'a> = &'a dyn Fn(&str) -> Option<Vec<f32>>;
 
-/// A file's configuration.
+/// Builds a file's configuration.
 ///
 /// # Errors
-/// A key that is missing, or an architecture that is not supported.
+/// A missing key or unsupported architecture.
 pub(super) fn config(gguf: &Gguf, factors: Factors<'_>) -> Result<Map<String, Value>> {
     let arch = gguf.text("general.architecture")?;
     let Some(arch) = arch else { return fault("general.architecture", "is missing") };
@@ -89,7 +89,7 @@ pub(super) fn config(gguf: &Gguf, factors: Factors<'_>) -> Result<Map<String, Va
                 put(theirs, json!(c.float(ours)?.unwrap_or(1.0)));
             }
         }
-        // llama.cpp attends to everything.
+        // llama.cpp has no window here.
         "llama" if experts > 0 => {
             put("sliding_window", Value::Null);
         }
@@ -148,7 +148,7 @@ impl Keys<'_> {
     }
 }
 
-/// A number as it was written before it became f32: the shortest decimal that rounds to it.
+/// The shortest decimal that rounds to this f32, as it was originally written.
 pub(super) fn short(number: f64) -> f64 {
     (number as f32).to_string().parse().unwrap_or(number)
 }
@@ -189,8 +189,8 @@ fn sizes(c: &Keys<'_>) -> Result<Map<String, Value>> {
     Ok(entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect())
 }
 
-/// What queries are scaled by, which llama.cpp knows by the size of the model: of the 27B models hidden size over heads, else the size
-/// of a head.
+/// Scale of queries, which llama.cpp derives from the model's size: hidden size / heads for the 27B models, otherwise
+/// the head size.
 fn query_scale(c: &Keys<'_>) -> Result<Value> {
     let layers = c.size("block_count")?;
     let large = matches!((c.arch, layers), ("gemma2", 46) | ("gemma3", 62));
@@ -206,7 +206,7 @@ fn put_experts(c: &Keys<'_>, experts: u64, map: &mut Map<String, Value>) -> Resu
     }
     put("num_experts", json!(experts));
     put("moe_intermediate_size", json!(c.size("expert_feed_forward_length")?));
-    // llama.cpp has these in its code.
+    // Hard-coded in llama.cpp.
     put("norm_topk_prob", json!(c.arch == "qwen3moe"));
     if c.arch == "qwen2moe" {
         put("shared_expert_intermediate_size", json!(c.size("expert_shared_feed_forward_length")?));
@@ -269,7 +269,7 @@ fn put_rope(c: &Keys<'_>, map: &mut Map<String, Value>, factors: Factors<'_>) ->
     Ok(())
 }
 
-/// Whether LongRoPE's factor of cosine and sine is that of the two lengths, which configurations leave out.
+/// Returns whether LongRoPE's attention factor is the default for the two lengths, which configurations omit.
 fn is_usual(map: &Map<String, Value>, factor: f64) -> bool {
     let [longest, first] = ["max_position_embeddings", "original_max_position_embeddings"]
         .map(|key| map[key].as_f64().unwrap_or(1.0));
@@ -281,12 +281,12 @@ fn short_of(number: f32) -> f64 {
     short(f64::from(number))
 }
 
-/// What llama.cpp multiplies a file's factor of YaRN's cosine and sine with: what it is where nothing is said.
+/// llama.cpp's multiplier of a file's YaRN attention factor; the default factor.
 pub(super) fn yarn_scale(factor: f64) -> f64 {
     0.1 * factor.ln() + 1.0
 }
 
-/// The factor of a configuration by that of a file.
+/// A configuration's attention factor from a file's.
 pub(super) fn yarn_attention(in_file: f64, factor: f64) -> f64 {
     short(short(in_file) * yarn_scale(factor))
 }
@@ -307,7 +307,7 @@ fn yarn(c: &Keys<'_>, factor: Option<f64>, original: Option<u64>) -> Result<Valu
     Ok(Value::Object(map))
 }
 
-/// What each frequency is divided by under Llama 3's scaling.
+/// Divisors of frequencies under Llama 3's scaling.
 pub(super) fn llama3_factors(
     (theta, head_dim): (f64, u64),
     factor: f64,
@@ -329,7 +329,7 @@ pub(super) fn llama3_factors(
         .collect()
 }
 
-/// The setting that these factors are of.
+/// Recovers the scaling that gives these factors.
 fn llama3(factors: &[f32], theta: f64, head_dim: u64, original: Option<u64>) -> Option<Value> {
     let factor = factors.iter().fold(0.0f32, |most, x| most.max(*x));
     let (low, high, first) = LLAMA3;
@@ -337,7 +337,7 @@ fn llama3(factors: &[f32], theta: f64, head_dim: u64, original: Option<u64>) -> 
         wanted.len() == factors.len()
             && wanted.iter().zip(factors).all(|(x, y)| (x - y).abs() <= 1e-3 * x.abs())
     };
-    // The length before extension is given by few files; powers of two are tried.
+    // Few files have the original length; powers of two are tried.
     let named = original.map(|original| original as usize);
     let lengths = named.into_iter().chain([first]).chain((6..20).map(|bits| 1 << bits));
     let factor = short_of(factor);

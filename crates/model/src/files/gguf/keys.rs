@@ -1,4 +1,4 @@
-//! A model's architecture as the keys of a GGUF file.
+//! A model's architecture in the keys of a GGUF file.
 
 use fathom_base::gguf::Value as Key;
 
@@ -9,10 +9,10 @@ use crate::spec::Spec;
 /// An architecture's name, and its keys.
 type Named = (&'static str, Vec<(String, Key)>);
 
-/// llama.cpp's architecture and the keys that describe it.
+/// llama.cpp's architecture and its keys.
 ///
 /// # Errors
-/// In words: that llama.cpp has none.
+/// If llama.cpp does not support the model.
 pub(super) fn keys(spec: &Spec) -> Result<Named, String> {
     let model_type = match spec.family.model_type {
         "mistral" => "llama",
@@ -23,7 +23,7 @@ pub(super) fn keys(spec: &Spec) -> Result<Named, String> {
         return Err(format!("models of the family {} cannot be written as GGUF", spec.family));
     };
     let window = spec.layers.iter().find_map(|layer| layer.window());
-    // Of Phi-3's windows llama.cpp reads those alone that are no shorter than the context, and does not use them.
+    // llama.cpp reads Phi-3's windows only if they are no shorter than the context, and then does not use them.
     let lost = |window: &usize| *arch == "llama" || (*arch == "phi3" && *window < spec.max_positions);
     if let Some(window) = window.filter(lost) {
         return Err(format!(
@@ -78,12 +78,12 @@ pub(super) fn keys(spec: &Spec) -> Result<Named, String> {
 }
 
 /// # Errors
-/// The ends of YaRN's ramp are not where llama.cpp has them in its code.
+/// If the ends of YaRN's ramp differ from those hard-coded in llama.cpp.
 fn check_ramp(spec: &Spec) -> Result<(), String> {
     for rope in &spec.ropes {
         let RopeScaling::Yarn { beta_fast, beta_slow, .. } = &rope.scaling else { continue };
         for (key, value, own) in [("beta_fast", beta_fast, 32.0), ("beta_slow", beta_slow, 1.0)] {
-            // As in Transformers a zero says as much as an absent value.
+            // Zero means unset, as in Transformers.
             if let Some(value) = value.filter(|value| *value != 0.0 && *value != own) {
                 return Err(format!(
                     "rope_scaling: {key} is {value}, and llama.cpp computes with {own} whatever a file says"
@@ -123,7 +123,7 @@ fn rope_keys(rope: &RopeSpec, put: &mut impl FnMut(&str, Key)) {
     }
 }
 
-/// Tensors of what frequencies are divided by.
+/// Tensors of frequency divisors.
 pub(super) fn factors(spec: &Spec) -> Vec<(&'static str, Vec<f32>)> {
     let Some(rope) = spec.ropes.first() else { return Vec::new() };
     let narrow = |list: &[f64]| list.iter().map(|x| *x as f32).collect();

@@ -1,5 +1,5 @@
-//! GGUF files, llama.cpp's: one file with weights, architecture and tokenizer. A file is opened as a folder of Hugging Face's would
-//! be: its keys become the configuration that the family reads, its tensors have Hugging Face's names and order of rows.
+//! GGUF files (llama.cpp): weights, architecture and tokenizer in one file. Opened like a Hugging Face folder: keys
+//! become the configuration that the family reads, tensors get Hugging Face's names and row order.
 
 mod blocks;
 mod config;
@@ -23,10 +23,10 @@ use crate::error::{Error, Result};
 use crate::spec::{Family, Spec};
 use crate::weight::Names;
 
-/// Most factors of frequencies.
+/// Size limit of a tensor of frequency factors, in bytes.
 const MOST_FACTORS: u64 = 1 << 16;
 
-/// For `map_err`: what is wrong with which file.
+/// Adds the file to an error, for `map_err`.
 fn at(file: &Path) -> impl Fn(Fault) -> Error {
     move |fault| match fault.key.as_str() {
         "" => Error::file(file, fault.what),
@@ -34,7 +34,7 @@ fn at(file: &Path) -> impl Fn(Fault) -> Error {
     }
 }
 
-/// Opens a file: the architecture, and the weights.
+/// Opens a file: architecture, generation settings and weights.
 ///
 /// # Errors
 /// Names the file and the key or tensor that is missing, malformed or not supported.
@@ -45,18 +45,18 @@ pub(super) fn open(path: &Path) -> Result<(Spec, GenerationConfig, SafeTensors)>
     Ok((spec, generation, source))
 }
 
-/// The architecture and what a file says of generation.
+/// Reads the architecture and the generation settings.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub(super) fn open_config(path: &Path) -> Result<(Spec, GenerationConfig)> {
     read(path, &Gguf::open(path).map_err(at(path))?)
 }
 
-/// The weights alone.
+/// Opens only the weights.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub(super) fn open_weights(path: &Path) -> Result<SafeTensors> {
     open(path).map(|(.., source)| source)
 }
@@ -65,7 +65,7 @@ fn read(path: &Path, gguf: &Gguf) -> Result<(Spec, GenerationConfig)> {
     read_with(path, gguf, &|name| gguf.tensors.get(name).and_then(|tensor| numbers(path, tensor)))
 }
 
-/// As [`read`], with small tensors from somewhere else.
+/// Like [`read`], with small tensors from `factors`.
 fn read_with(path: &Path, gguf: &Gguf, factors: config::Factors<'_>) -> Result<(Spec, GenerationConfig)> {
     if let Some(parts) = gguf.count("split.count").map_err(at(path))?.filter(|parts| *parts > 1) {
         let what = format!(
@@ -94,7 +94,7 @@ fn read_with(path: &Path, gguf: &Gguf, factors: config::Factors<'_>) -> Result<(
     Ok((spec, generation))
 }
 
-/// A small tensor's numbers.
+/// Values of a small tensor.
 fn numbers(path: &Path, tensor: &Tensor) -> Option<Vec<f32>> {
     if tensor.kind.block() != 1 || tensor.bytes > MOST_FACTORS {
         return None;
@@ -106,7 +106,7 @@ fn numbers(path: &Path, tensor: &Tensor) -> Option<Vec<f32>> {
     Some(out)
 }
 
-/// Tensors that are no weights.
+/// Tensors that are not weights.
 const NO_WEIGHTS: [&str; 3] = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
 fn source(path: &Path, gguf: &Gguf, spec: &Spec) -> Result<SafeTensors> {
@@ -131,18 +131,18 @@ fn source(path: &Path, gguf: &Gguf, spec: &Spec) -> Result<SafeTensors> {
     Ok(source)
 }
 
-/// Names of one family.
+/// Tables of one family's names.
 struct Tables<'a> {
     outer: [names::Pair; 3],
     block: Vec<names::Pair>,
     experts: Vec<(&'static str, [&'static str; 2])>,
-    /// Rows of q and k lie in another order.
+    /// Whether rows of q and k are permuted.
     permutes: bool,
     spec: &'a Spec,
 }
 
 impl Tables<'_> {
-    /// The weights that a tensor is, by Hugging Face's names; under its own if it is none.
+    /// The weights in a tensor, by Hugging Face's names; unknown tensors keep their own.
     fn weights(&self, name: &str, tensor: &Tensor) -> std::result::Result<Vec<(String, Blocks)>, String> {
         let (layer, rest) = names::split(name);
         let (stem, end) = rest.rsplit_once('.').unwrap_or((rest, ""));
@@ -196,7 +196,7 @@ impl Tables<'_> {
 }
 
 impl SafeTensors {
-    /// How a tensor of a GGUF file is stored; `None` if it is of another file.
+    /// Storage type of a tensor of a GGUF file; `None` for other files.
     pub fn kind(&self, name: &str) -> Option<Kind> {
         self.blocks.get(name).map(|blocks| blocks.kind)
     }

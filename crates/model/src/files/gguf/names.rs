@@ -1,11 +1,11 @@
-//! What llama.cpp calls the weights of Hugging Face's families.
+//! llama.cpp's names for the weights of Hugging Face's families.
 
 use crate::weight::{Experts, Names, Qkv, Up};
 
-/// A weight's name in GGUF files and in Hugging Face's, both without `.weight` and `.bias`.
+/// A weight's names in GGUF and in Hugging Face files, without `.weight` and `.bias`.
 pub(super) type Pair = (&'static str, String);
 
-/// Outside the blocks.
+/// Weights outside the blocks.
 pub(super) fn outer(names: &Names) -> [Pair; 3] {
     [
         ("token_embd", format!("{}{}", names.base, names.embed)),
@@ -14,7 +14,7 @@ pub(super) fn outer(names: &Names) -> [Pair; 3] {
     ]
 }
 
-/// Inside a block, in the order in which llama.cpp's own files have them; experts apart.
+/// Weights inside a block except experts, in the order of llama.cpp's files.
 pub(super) fn block(names: &Names) -> Vec<Pair> {
     let mut pairs: Vec<(&'static str, &str)> = vec![("attn_norm", names.attn_norm)];
     match names.qkv {
@@ -49,13 +49,13 @@ pub(super) fn block(names: &Names) -> Vec<Pair> {
     pairs
 }
 
-/// The stacks of experts with the name of one expert's part, around its number.
+/// Stacked experts, each with the parts of one expert's name around its number.
 pub(super) fn experts(names: &Names) -> Vec<(&'static str, [&'static str; 2])> {
     let Some(Experts::Each(at, parts)) = names.moe.as_ref().map(|moe| moe.experts) else { return Vec::new() };
     ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"].into_iter().zip(parts.map(|part| [at, part])).collect()
 }
 
-/// A name as `blk.N.` and the rest, if it is of a block.
+/// Splits `blk.N.` from the rest of a name.
 pub(super) fn split(name: &str) -> (Option<usize>, &str) {
     let block = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     match block.and_then(|(number, rest)| Some((number.parse().ok()?, rest))) {

@@ -1,4 +1,4 @@
-//! Writes GGUF files, from files to a file, one tensor at a time.
+//! Writes GGUF files from other files, one tensor at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,22 +20,22 @@ use crate::model::Model;
 use crate::rope::RopeScaling;
 use crate::spec::{Family, Moe, Spec};
 
-/// Elements that are read and quantised at once, about.
+/// Approximate number of elements quantized at a time.
 const CHUNK: usize = 1 << 21;
 
-/// How the matrices of a file are stored; norms and biases are f32.
+/// Storage types of a file's matrices; norms and biases are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GgufType {
     /// All of one type.
     Plain(Kind),
-    /// llama.cpp's mixture Q4_K_M: Q4_K, with Q6_K for the head and for half of the values and of the ways out of MLPs.
+    /// llama.cpp's mixture Q4_K_M: Q4_K, with Q6_K for the head and for half of the value and MLP output projections.
     Q4KM,
     /// The same with Q5_K.
     Q5KM,
 }
 
 impl GgufType {
-    /// All, with their names.
+    /// All types with their names.
     pub const ALL: [(&'static str, GgufType); 12] = [
         ("f32", GgufType::Plain(Kind::F32)),
         ("f16", GgufType::Plain(Kind::F16)),
@@ -51,7 +51,7 @@ impl GgufType {
         ("q4_k", GgufType::Plain(Kind::Q4K)),
     ];
 
-    /// llama.cpp's number of the mixture (`general.file_type`).
+    /// llama.cpp's id of the mixture (`general.file_type`).
     fn code(self) -> u64 {
         match self {
             GgufType::Plain(Kind::F32) => 0,
@@ -74,7 +74,7 @@ impl GgufType {
         !matches!(self, GgufType::Plain(kind) if kind.block() == 1)
     }
 
-    /// The type of a tensor, as llama.cpp's `llama_tensor_get_type` has it.
+    /// Type of a tensor, following llama.cpp's `llama_tensor_get_type`.
     fn of(self, (layer, stem): (Option<usize>, &str), shape: &[usize], spec: &Spec) -> Kind {
         let cols = shape.last().copied().unwrap_or(1);
         if shape.len() == 1 || stem.ends_with("_norm") || stem.starts_with("ffn_gate_inp") {
@@ -106,7 +106,7 @@ impl GgufType {
             "attn_output" if six && eight => Kind::Q5K,
             _ => base,
         };
-        // `tensor_type_fallback`.
+        // Same fallbacks as llama.cpp's `tensor_type_fallback`.
         let narrower = match kind {
             Kind::Q4K => Kind::Q5_0,
             Kind::Q5K => Kind::Q5_1,
@@ -119,24 +119,24 @@ impl GgufType {
     }
 }
 
-/// A tensor that is written.
+/// A tensor to write.
 struct Out {
     name: String,
     kind: Kind,
     shape: Vec<usize>,
-    /// Tensors of the source below each other; none of what is made here.
+    /// Source tensors, stacked by rows; empty if computed here.
     from: Vec<String>,
     made: Vec<f32>,
-    /// Heads whose halves' rows are written in turns.
+    /// Number of heads whose halves' rows are interleaved.
     heads: Option<usize>,
     more: f32,
 }
 
-/// Writes a model's weights, with further keys such as the tokenizer's; how many weights it has.
+/// Writes a model's weights, with `further` keys such as the tokenizer's. Returns the number of weights.
 ///
 /// # Errors
-/// If llama.cpp has no name for the family, a setting or a weight; a tensor is missing or of a type that is not a float; the system
-/// refuses to write.
+/// If llama.cpp does not support the family, a setting or a weight; if a tensor is missing or not of floats; if
+/// writing fails.
 pub fn save_gguf(
     (spec, source): (&Spec, &dyn Source),
     path: &Path,
@@ -166,7 +166,7 @@ pub fn save_gguf(
     Ok(weights)
 }
 
-/// What is written must be read as the same architecture.
+/// Checks that the file would be read as the same architecture.
 fn check(spec: &Spec, path: &Path, values: &[(String, Key)], outs: &[Out]) -> Result<()> {
     let tensor = |out: &Out| {
         (out.name.clone(), Tensor { kind: out.kind, shape: out.shape.clone(), start: 0, bytes: 0 })
@@ -198,7 +198,7 @@ fn check(spec: &Spec, path: &Path, values: &[(String, Key)], outs: &[Out]) -> Re
     })
 }
 
-/// What is left of a specification where a file has numbers of frequencies in f32.
+/// The specification after rounding its frequency factors to f32, as in a file.
 fn narrowed(mut spec: Spec) -> Spec {
     for rope in &mut spec.ropes {
         match &mut rope.scaling {
@@ -214,7 +214,7 @@ fn narrowed(mut spec: Spec) -> Spec {
     spec
 }
 
-/// All tensors of a model in llama.cpp's order, and how many weights they are.
+/// All tensors in llama.cpp's order, and the number of weights.
 fn outs(spec: &Spec, source: &dyn Source, path: &Path, how: GgufType) -> Result<(Vec<Out>, u64)> {
     let names = &spec.family.names;
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
@@ -282,7 +282,7 @@ fn outs(spec: &Spec, source: &dyn Source, path: &Path, how: GgufType) -> Result<
     Ok((outs, params.num_elements()))
 }
 
-/// Names' beginnings in Hugging Face's files and in llama.cpp's.
+/// Prefixes of a layer's names in Hugging Face's files and in llama.cpp's.
 fn prefixes(spec: &Spec, layer: Option<usize>) -> (String, String) {
     let names = &spec.family.names;
     match layer {
@@ -291,7 +291,7 @@ fn prefixes(spec: &Spec, layer: Option<usize>) -> (String, String) {
     }
 }
 
-/// Tensors that are made of settings: factors of frequencies.
+/// Tensors computed from settings: frequency factors.
 fn made(spec: &Spec) -> Vec<Out> {
     let out = |(name, made): (&str, Vec<f32>)| Out {
         name: format!("{name}.weight"),
@@ -345,13 +345,13 @@ impl Out {
     }
 }
 
-/// Rows of a head's two halves in turns.
+/// Interleaves the rows of a head's two halves.
 fn in_turns(head: &[f32], cols: usize) -> Vec<f32> {
     let (first, second) = head.split_at(head.len() / 2);
     first.chunks(cols).zip(second.chunks(cols)).flat_map(|(one, other)| [one, other].concat()).collect()
 }
 
-/// Elements as whole blocks, by all threads.
+/// Quantizes elements to whole blocks, on all threads.
 fn quantised(kind: Kind, values: &[f32]) -> Vec<u8> {
     const PART: usize = 1 << 14;
     let mut out = vec![0; kind.bytes(values.len())];

@@ -1,10 +1,10 @@
-//! What the elements of a row stand for.
+//! Decodes the elements of a row.
 
 use fathom_tensor::grouped::{Codes, E2M1, Scale, e4m3};
 
 use super::layout::{FourScales, GROUP, Joined, Layout};
 
-/// Where the columns of a word of AWQ lie in it.
+/// Positions of the columns within a word of AWQ.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 fn word(part: &[u8], index: usize) -> u32 {
     u32::from_le_bytes(part.as_chunks::<4>().0[index])
@@ -14,7 +14,7 @@ fn float(part: &[u8], index: usize) -> f32 {
     f32::from_bits(word(part, index))
 }
 
-/// Code `index` of those in words from word `from` on, the first in the low bits.
+/// Code `index` of those packed in words from word `from` on, low bits first.
 fn code(part: &[u8], from: usize, index: usize, bits: usize) -> u32 {
     let each = 32 / bits;
     (word(part, from + index / each) >> (index % each * bits)) & low(bits)
@@ -24,15 +24,15 @@ fn low(bits: usize) -> u32 {
     (1 << bits) - 1
 }
 
-/// Code `index` of two a byte, the first in the low bits.
+/// Code `index` of those packed two per byte, low bits first.
 fn half(part: &[u8], index: usize) -> u8 {
     (part[index / 2] >> (index % 2 * 4)) & 15
 }
 
-/// The code of e4m3 nearest to a number, the even one of two; the largest where it is beyond.
+/// The nearest e4m3 code, ties to even; saturates at the largest.
 pub(in super::super) fn to_eight(x: f32) -> u8 {
     let (size, sign) = (x.abs(), if x.is_sign_negative() { 128 } else { 0 });
-    // Codes are in the order of what they mean.
+    // Codes are in the order of their values.
     let (mut low, mut high) = (0u8, 0x7e);
     while low < high {
         let middle = low.midpoint(high + 1);
@@ -45,10 +45,10 @@ pub(in super::super) fn to_eight(x: f32) -> u8 {
     sign | if up { low + 1 } else { low }
 }
 
-/// The code of a number of e2m1.
+/// The code of an e2m1 value.
 ///
 /// # Panics
-/// If it is none.
+/// If `x` is not one.
 #[track_caller]
 pub(in super::super) fn to_four(x: f32) -> u8 {
     let Some(code) = E2M1.iter().position(|size| *size == x.abs()) else {
@@ -57,7 +57,7 @@ pub(in super::super) fn to_four(x: f32) -> u8 {
     code as u8 | if x.is_sign_negative() { 8 } else { 0 }
 }
 
-/// `2^(scale - 127)`: the exponent of an f32, but at both ends.
+/// `2^(scale - 127)`: the exponent of an f32, except at both ends.
 fn power(scale: u8) -> f32 {
     match scale {
         0 => f32::from_bits(1 << 22),
@@ -67,7 +67,7 @@ fn power(scale: u8) -> f32 {
 }
 
 impl Joined {
-    /// What codes are.
+    /// Kind of the codes.
     pub(super) fn codes(&self) -> Codes {
         match self.layout {
             Layout::Gptq { bits: 2, .. } | Layout::Integers { bits: 2, .. } => Codes::Int2,
@@ -78,7 +78,7 @@ impl Joined {
         }
     }
 
-    /// Row `row` of the parts that were read.
+    /// Decodes row `row` from the parts.
     pub(super) fn decode_row(&self, parts: &[Vec<u8>], row: usize, out: &mut [f32]) {
         let codes = self.codes();
         for (input, out) in out.iter_mut().enumerate() {
@@ -87,7 +87,7 @@ impl Joined {
         }
     }
 
-    /// The code of an element. Signed integers are higher by 128.
+    /// The code of an element. Signed integers are offset by 128.
     #[inline(always)]
     pub(super) fn code(&self, parts: &[Vec<u8>], row: usize, input: usize) -> u8 {
         let width = self.width();
@@ -107,7 +107,7 @@ impl Joined {
         }
     }
 
-    /// The scale of an element, and the code of zero.
+    /// The scale of an element, and its zero point.
     #[inline(always)]
     pub(super) fn scale(&self, parts: &[Vec<u8>], row: usize, input: usize) -> Scale {
         let width = self.width();
@@ -153,12 +153,12 @@ impl Joined {
         }
     }
 
-    /// A column of a row of AWQ's words.
+    /// One code of AWQ's words.
     fn awq(&self, part: &[u8], row_of: usize, row: usize) -> u8 {
         (word(part, row_of * (self.shape[0] / 8) + row / 8) >> (4 * AWQ[row % 8]) & 15) as u8
     }
 
-    /// Inputs under one scale.
+    /// Number of inputs per scale.
     fn inputs(&self, scales: &[u8]) -> usize {
         self.width().div_ceil(scales.len() / 4 / self.shape[0])
     }

@@ -1,4 +1,4 @@
-//! Which tensors of a file are parts of others, found by names and shapes.
+//! Finds tensors stored as several, by names and shapes.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use super::super::bitsandbytes::{ReadAll, codes_name};
 use super::super::header::Stored;
 use super::{FourScales, Joined, JoinedPart, Layout};
 
-/// Side of a block of FP8, and inputs under one scale where only counts tell.
+/// Side of an FP8 block, and default number of inputs per scale where only counts tell.
 const SIDE: usize = 128;
-/// Numbers under one scale of NVFP4, and of MXFP4.
+/// Values per scale in NVFP4 and in MXFP4.
 const GROUPS: [usize; 2] = [16, 32];
-/// What is said of activations and caches, which is not needed.
+/// Suffixes of scales for activations and caches, which are not needed.
 const LEFT_OUT: [&str; 6] =
     [".input_scale", ".input_global_scale", ".input_zero_point", ".output_scale", ".k_scale", ".v_scale"];
 
-/// What is among a file's tensors.
+/// Tensors found in files.
 #[derive(Debug, Default)]
 pub(in super::super) struct Found {
     /// By name.
     pub joined: BTreeMap<String, Joined>,
-    /// Tensors that lie under the name of what they are the codes of.
+    /// Codes stored under the name of the tensor itself.
     pub moved: Vec<String>,
-    /// Tensors that nothing is read out of.
+    /// Tensors that are not read.
     pub left_out: Vec<String>,
 }
 
@@ -31,14 +31,14 @@ pub(in super::super) struct Found {
 struct Files<'a> {
     all: &'a BTreeMap<&'a str, &'a Stored>,
     read: ReadAll<'a>,
-    /// What zeros of GPTQ are stored less.
+    /// Offset by which GPTQ zeros are stored too low.
     less: u32,
 }
 
-/// All tensors that are read out of several. `less`: what zeros of GPTQ are stored less.
+/// Finds all tensors stored as several. `less` is the offset by which GPTQ zeros are stored too low.
 ///
 /// # Errors
-/// A tensor whose parts have no meaning together: its name, and what is wrong.
+/// Inconsistent parts: the tensor's name, and the reason.
 pub(in super::super) fn find(
     all: &BTreeMap<&str, &Stored>,
     less: u32,
@@ -79,7 +79,7 @@ fn product(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-/// Elements of a side under one of `count` scales.
+/// Elements per scale along a side with `count` scales.
 fn side(size: usize, count: usize) -> Option<usize> {
     match count {
         _ if size.div_ceil(SIDE) == count => Some(SIDE),
@@ -105,7 +105,7 @@ impl Files<'_> {
         })
     }
 
-    /// The type that a linear is read as: its scales', but bf16 for those of f32.
+    /// The type to decode to: that of the scales, but bf16 if they are f32.
     fn read_as(scales: &JoinedPart) -> DType {
         if scales.dtype == DType::F32 { DType::Bf16 } else { scales.dtype }
     }
@@ -154,7 +154,7 @@ impl Files<'_> {
         Err(format!("{}; GPTQ in 2, 4 and 8 bits and AWQ's `gemm` in 4 can be read", wrong()))
     }
 
-    /// Whether groups of inputs are not those of neighbours; each must be one.
+    /// Returns whether groups consist of other than neighbouring inputs. Refuses unknown groups.
     fn ordered(&self, order: Option<&JoinedPart>, (inputs, groups): (usize, usize)) -> Result<bool, String> {
         let Some(order) = order else { return Ok(false) };
         let bytes = (self.read)(&order.name).map_err(|error| error.to_string())?;
@@ -230,7 +230,7 @@ impl Files<'_> {
         Ok(Joined { parts, shape: vec![out, inputs], dtype: DType::Bf16, layout })
     }
 
-    /// A byte or half of one for each element, under the weight's own name.
+    /// Codes of a byte, or half a byte, per element, under the weight's own name.
     fn scaled(&self, name: &str) -> Option<Result<Joined, String>> {
         let (codes, shape) = self.part(name, &[DType::F8E4M3, DType::I8, DType::U8])?;
         let stem = name.strip_suffix("weight")?;
@@ -275,7 +275,7 @@ impl Files<'_> {
     }
 }
 
-/// Types of scales.
+/// Types that scales may have.
 const FLOATS: [DType; 3] = [DType::F16, DType::Bf16, DType::F32];
 
 fn low_word(bytes: &[u8]) -> usize {

@@ -1,15 +1,15 @@
-//! How a tensor's elements lie in the tensors that it is read out of.
+//! Layouts of a tensor stored as several.
 
 use fathom_tensor::DType;
 
 /// One tensor that is stored as several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::files) struct Joined {
-    /// What it is read out of. The first stands for all in the file's order.
+    /// The stored tensors. The first determines its place in the file's order.
     pub parts: Vec<JoinedPart>,
-    /// [out, in] of a linear, [experts, in, out] of experts.
+    /// [out, in] for a linear layer, [experts, in, out] for experts.
     pub shape: Vec<usize>,
-    /// The type that it is read as.
+    /// The type to decode to.
     pub dtype: DType,
     pub layout: Layout,
 }
@@ -22,26 +22,28 @@ pub(in crate::files) struct JoinedPart {
     pub bytes: u64,
 }
 
-/// How a tensor's elements lie in its parts, which are in this order.
+/// Layout of the elements in the parts, listed in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::files) enum Layout {
     /// Blocks U8 [experts, out, groups, 16] of 32 e2m1 numbers along the input, scales e8m0 [experts, out, groups].
     Experts,
-    /// Codes I32 [in x bits / 32, out], zeros I32 [groups, out x bits / 32] (lower by `less`), scales [groups, out], and maybe the group of
-    /// each input, which counts if `ordered`; the first in the low bits. `w = scale (code - zero)`.
+    /// Codes I32 [in x bits / 32, out], zeros I32 [groups, out x bits / 32] (stored lower by `less`), scales [groups,
+    /// out], and optionally the group of each input, used if `ordered`; low bits first. `w = scale (code - zero)`.
     Gptq { bits: usize, less: u32, ordered: bool },
-    /// Codes I32 [in, out / 8], zeros I32 [groups, out / 8], scales [groups, out]; columns of a word in AWQ's order. As GPTQ's.
+    /// Codes I32 [in, out / 8], zeros I32 [groups, out / 8], scales [groups, out]; a word's columns are in AWQ's
+    /// order. Otherwise like GPTQ.
     Awq,
-    /// Codes I32 [out, in x bits / 32], scales [out, groups], zeros I32 [out x bits / 32, groups] if `zeros`, and maybe the group of each
-    /// input, which counts if `ordered`. Without zeros codes are higher by half their range.
+    /// Codes I32 [out, in x bits / 32], scales [out, groups], zeros I32 [out x bits / 32, groups] if `zeros`, and
+    /// optionally the group of each input, used if `ordered`. Without zeros, codes are offset by half their range.
     Integers { bits: usize, zeros: bool, ordered: bool },
-    /// Codes I8 or e4m3 [out, in], a scale for each block, a zero for each (I8) if `zeros`.
+    /// Codes I8 or e4m3 [out, in], a scale per block, and a zero per block (I8) if `zeros`.
     Bytes { float: bool, block: [usize; 2], zeros: bool },
-    /// e2m1 U8 [out, in / 2], scales [out, in / group] in e4m3, with one for all (multiplied, or divided by), or in e8m0.
+    /// e2m1 U8 [out, in / 2], scales [out, in / group] in e4m3 with a global one (multiplied or divided by), or in
+    /// e8m0.
     Fours { group: usize, scales: FourScales },
 }
 
-/// How four bits are scaled.
+/// Scaling of a four-bit format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::files) enum FourScales {
     PowersOfTwo,
@@ -49,5 +51,5 @@ pub(in crate::files) enum FourScales {
     Over,
 }
 
-/// Numbers of MXFP4 under one scale.
+/// MXFP4 values per scale.
 pub(super) const GROUP: usize = 32;

@@ -1,15 +1,15 @@
-//! An Indexed Job, for which Kubernetes alone is enough.
+//! An Indexed Job, which needs only Kubernetes itself.
 
 use super::script::{Ssh, argument};
 use super::{Pods, failures};
 use crate::commands::launch::Spread;
 use crate::commands::launch::text::indent;
 
-/// Where the pods find their key.
+/// Mount path of the pods' key.
 const KEYS: &str = "/etc/fathom/ssh";
 
 impl Pods<'_> {
-    /// The Job with what it needs.
+    /// The Job with its supporting objects.
     pub(super) fn job(&self) -> Vec<String> {
         let (name, Spread { nodes, .. }) = (&self.work.name, self.spread);
         let service = format!(
@@ -39,7 +39,7 @@ impl Pods<'_> {
         self.recipe().into_iter().chain(service).chain([job]).collect()
     }
 
-    /// What each of several pods runs: all of them have one command.
+    /// Script of each of several pods, which all have one command.
     fn first_and_others(&self) -> String {
         let name = &self.work.name;
         let hosts: Vec<String> =

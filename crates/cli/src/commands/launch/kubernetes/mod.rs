@@ -1,5 +1,5 @@
-//! Manifests for Kubernetes. Pods are machines: on one, ranks are threads of its process, or with a GPU for each processes of
-//! mpirun; on several, the first pod runs mpirun, which starts the ranks of the others through ssh.
+//! Manifests for Kubernetes. A pod is a machine. On one pod, ranks are threads of its process, or with a GPU each,
+//! processes of mpirun; on several, the first pod runs mpirun, which starts the others' ranks over ssh.
 
 mod job;
 mod needs;
@@ -16,7 +16,7 @@ use crate::args::{Kubernetes, Manifest};
 use crate::console;
 use crate::exit::RESUME;
 
-/// Where a pod finds what is mounted.
+/// Mount paths in a pod.
 const SHARED: &str = "/work";
 const RECIPE: &str = "/etc/fathom/recipe";
 
@@ -56,12 +56,12 @@ struct Pods<'a> {
     args: &'a Kubernetes,
     work: &'a Work<'a>,
     spread: Spread,
-    /// Bytes of memory that a pod needs by the plan, where none are given.
+    /// Memory that a pod needs by the plan, if none is given.
     needs: Option<u64>,
 }
 
 impl Pods<'_> {
-    /// Refuses several pods that have no folder in common.
+    /// Refuses several pods without a shared folder.
     fn see_the_run(&self) -> Result<()> {
         let (nodes, out) = (self.spread.nodes, &self.work.loaded.value.run.out);
         if nodes == 1 {
@@ -86,7 +86,7 @@ impl Pods<'_> {
         format!("metadata:\n  name: {name}{}", namespace.unwrap_or_default())
     }
 
-    /// The recipe's own file travels with the job, resolved.
+    /// A ConfigMap with the resolved recipe, if it is a file.
     fn recipe(&self) -> Option<String> {
         self.work.is_file().then(|| {
             let text = indent(self.work.loaded.text(), 4);
@@ -98,7 +98,7 @@ impl Pods<'_> {
     /// Volumes and their mounts, by name and path; `more` is a name, a path and a source.
     fn volumes(&self, more: Option<(&'static str, &'static str, String)>) -> (String, String) {
         let name = &self.work.name;
-        // Containers have 64 MiB of it, and Open MPI and NCCL pass messages through it.
+        // Containers have only 64 MiB here, which Open MPI and NCCL use for messages.
         let mut found = vec![("shm", "/dev/shm", "emptyDir: {medium: Memory}".to_string())];
         if let Some(claim) = &self.args.volume {
             let claim = scalar(claim);
@@ -126,7 +126,7 @@ impl Pods<'_> {
             .flatten()
             .map(|(name, value)| format!("\n    {name}: {}", string(&value)))
             .collect();
-        // No limit: what is beyond the plan ends nothing.
+        // A request without a limit: exceeding the plan kills nothing.
         let needs = self.needs.map_or(String::new(), |bytes| {
             format!("\n  requests:\n    memory: {}", string(&format!("{}Gi", bytes.div_ceil(1 << 30))))
         });
@@ -137,7 +137,7 @@ impl Pods<'_> {
         format!("resources:{needs}{limits}\n")
     }
 
-    /// A pod with one container that runs `command`, and perhaps one more volume.
+    /// A pod with one container that runs `command`, and optionally another volume.
     fn pod(&self, command: &str, more: Option<(&'static str, &'static str, String)>) -> String {
         let (mounts, volumes) = self.volumes(more);
         let folder = self.args.volume.as_ref().map(|_| format!("workingDir: {SHARED}\n")).unwrap_or_default();
@@ -156,7 +156,7 @@ impl Pods<'_> {
     }
 }
 
-/// Which ends of a pod a job outlives, however many there are.
+/// Rules for pod failures that do not count against a job.
 fn failures() -> String {
     format!(
         "backoffLimit: 3\n# Saved and stopped, or evicted: a new pod goes on.\npodFailurePolicy:\n  rules:\n  - action: Ignore\n    onExitCodes: {{operator: In, values: [{RESUME}]}}\n  - action: Ignore\n    onPodConditions:\n    - {{type: DisruptionTarget, status: \"True\"}}\n"

@@ -1,4 +1,4 @@
-//! Memory of a pod, by the plan of the job.
+//! Memory of a pod from the job's plan.
 
 use fathom_app::plan::plan;
 use fathom_app::{Job, Silent};
@@ -8,10 +8,10 @@ use fathom_train::distinct;
 use super::super::Work;
 use crate::console;
 
-/// The program itself, its text and what it reads from files.
+/// The program itself, its text and its input files.
 const PROGRAM_BYTES: u64 = 2 << 30;
 
-/// Bytes that a pod of so many ranks needs; none, with a note, where the job cannot be planned here.
+/// Bytes that a pod of `per_node` ranks needs; none, with a note, if the job cannot be planned here.
 pub fn of_pod(work: &Work<'_>, per_node: usize) -> Option<u64> {
     match of_rank(work) {
         Ok(bytes) => Some(PROGRAM_BYTES + per_node as u64 * bytes),
@@ -25,7 +25,7 @@ pub fn of_pod(work: &Work<'_>, per_node: usize) -> Option<u64> {
     }
 }
 
-/// Most bytes of the host's memory that a rank needs at any stage.
+/// Most host memory that a rank needs in any stage.
 fn of_rank(work: &Work<'_>) -> anyhow::Result<u64> {
     let job = Job::new(work.loaded.clone(), &Silent)?;
     let plans = plan(&job, None)?;
@@ -35,7 +35,7 @@ fn of_rank(work: &Work<'_>) -> anyhow::Result<u64> {
             let mut draft = plans.draft(index);
             draft.rank = rank;
             let plan = draft.plan()?;
-            // What a GPU computes with is its own.
+            // A GPU's own memory does not count.
             let pool = match draft.profile.hardware {
                 Hardware::Processor => plan.usage.peak_reserved,
                 Hardware::Graphics => 0,

@@ -1,4 +1,4 @@
-//! What pods run.
+//! Scripts that pods run.
 
 use super::{Pods, RECIPE};
 use crate::commands::launch::Spread;
@@ -6,18 +6,18 @@ use crate::commands::launch::local::mpirun;
 use crate::commands::launch::text::{as_it_is, command, indent, list, quote};
 use crate::exit::RESUME;
 
-/// Where the ranks of several pods meet.
+/// Rendezvous port of several pods' ranks.
 const PORT: u16 = 29_500;
 
 /// Flags of ssh between pods.
 pub(super) struct Ssh {
-    /// Of its server.
+    /// Flags of the server.
     pub server: String,
-    /// Of its client, with a space after the last.
+    /// Flags of the client, with a trailing space.
     pub client: String,
 }
 
-/// A script as the command of a container.
+/// A script as a container's command.
 pub(super) fn argument(script: &str) -> String {
     format!("command: [\"sh\", \"-euc\"]\nargs:\n- |\n{}\n", indent(&as_it_is(script), 2))
 }
@@ -35,18 +35,18 @@ impl Pods<'_> {
         self.work.program(|| "fathom".into())
     }
 
-    /// mpirun in a container, and what it passes on to the ranks.
+    /// mpirun in a container, and the settings that it passes on to ranks.
     fn mpirun(&self) -> Vec<String> {
         let mut words = mpirun(self.work.ranks);
         words.push("--allow-run-as-root".into());
         if self.args.machines.gpus_per_node.is_some() {
-            // Messages that wait for each other have queues of their own on a GPU.
+            // Messages that wait for each other get separate queues on a GPU.
             words.extend(["-x", "CUDA_DEVICE_MAX_CONNECTIONS=32"].map(String::from));
         }
         words
     }
 
-    /// The command of a pod alone: ranks are threads, or processes that NCCL connects where they have a GPU each.
+    /// Command of a single pod: ranks are threads, or with a GPU each, processes connected by NCCL.
     pub(super) fn alone(&self) -> String {
         let (mut words, train) = self.train();
         if self.work.ranks > 1 && self.args.machines.gpus_per_node.is_some() {
@@ -57,8 +57,8 @@ impl Pods<'_> {
         format!("command: {}\n", list(&words))
     }
 
-    /// The script of a pod that only has ranks started on it. When it is evicted they ask all to save and stop, and a new pod
-    /// takes its place: sshd alone would end with 0, as if the pod's work were done.
+    /// Script of a pod on which ranks are only started. On eviction its ranks ask all to save and stop, and a new pod
+    /// takes its place: sshd alone would exit with 0, as if the pod's work were done.
     pub(super) fn other(&self, ssh: &Ssh) -> String {
         let program = self.program();
         let name = quote(program.rsplit('/').next().unwrap_or(&program));
@@ -77,7 +77,7 @@ exit 1
         )
     }
 
-    /// The script of the pod that starts the ranks of all. A restart waits for the other pods, too: one of them may be new.
+    /// Script of the pod that starts all ranks. A restart also waits for the other pods, as one may be new.
     pub(super) fn first(&self, ssh: &Ssh, hosts: &[String]) -> String {
         let Spread { per_node, .. } = self.spread;
         let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{per_node}")).collect();

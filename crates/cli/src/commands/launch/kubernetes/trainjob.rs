@@ -1,4 +1,4 @@
-//! A TrainJob of Kubeflow and the runtime that it refers to.
+//! A Kubeflow TrainJob and its runtime.
 
 use super::script::{Ssh, argument};
 use super::{Pods, failures};
@@ -6,14 +6,14 @@ use crate::commands::launch::Spread;
 use crate::commands::launch::text::{indent, scalar};
 
 impl Pods<'_> {
-    /// The TrainJob with what it needs. Kubeflow makes the keys.
+    /// The TrainJob with its supporting objects. Kubeflow creates the keys.
     pub(super) fn trainjob(&self) -> Vec<String> {
         let (name, Spread { nodes, per_node }) = (&self.work.name, self.spread);
         let ssh = Ssh { server: String::new(), client: String::new() };
         let (node, launcher) = if nodes == 1 {
             (None, self.alone())
         } else {
-            // As JobSet names pods, the launcher first.
+            // Named as JobSet names pods, launcher first.
             let others = (0..nodes - 1).map(|index| format!("{name}-node-0-{index}.{name}"));
             let hosts: Vec<String> =
                 [format!("{name}-launcher-0-0.{name}")].into_iter().chain(others).collect();
