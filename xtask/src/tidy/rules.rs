@@ -91,7 +91,10 @@ pub fn check_rust(source: &Source, is_test: bool) -> Vec<Violation> {
                 violation(token.line, "unsafe outside cpu, cuda, mpi, rehearsal and tensor::spill");
             }
             word if RANKS.contains(&word) && !in_test && !may_know_ranks(source.path) => {
-                violation(token.line, "ranks in the model, outside portion.rs, model.rs, loaded.rs and narrow.rs");
+                violation(
+                    token.line,
+                    "ranks in the model, outside portion.rs, model.rs, loaded.rs and narrow.rs",
+                );
             }
             word if PRINTS.contains(&word) && is(at + 1, "!") && !in_test && !may_print(source.path) => {
                 violation(token.line, "printing below cli: return it, report it to Events, or log it");
