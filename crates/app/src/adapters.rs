@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
 use fathom_model::{
-    Family, Model, ModelView, Portion, Quantized, RopeSpec, SafeTensors, Source, Spec, Trained, changes_base,
-    fix_lengths, keep_packed, load_peft, merge, open_config, open_peft, save_peft, unpack,
+    Family, Model, ModelView, Portion, Quantization, RopeSpec, SafeTensors, Source, Spec, TrainableWeights,
+    changes_base, fix_lengths, keep_packed, load_peft, merge, open_config, open_peft, save_peft, unpack,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::recipe::QuantizationName;
@@ -77,7 +77,7 @@ pub(crate) struct Held {
 impl Held {
     /// Returns the quantization of a declared model; `None` if it cannot be recorded in an adapter's folder.
     fn of(model: &Model) -> Option<Held> {
-        let Quantized { format, double, trained } = model.quantized.as_ref()?;
+        let Quantization { format, double, trained } = model.quantized.as_ref()?;
         let quantization = format.name().parse().ok()?;
         Some(Held { quantization, double_quant: *double, trained: trained.patterns().to_vec() })
     }
@@ -97,11 +97,11 @@ impl Held {
     }
 
     /// Converts to the form in which a model is declared.
-    pub(crate) fn quantized(&self) -> Result<Option<Quantized>> {
+    pub(crate) fn quantized(&self) -> Result<Option<Quantization>> {
         let Some(format) = stage::format(self.quantization) else { return Ok(None) };
-        let trained = Trained::adapter(&self.trained);
+        let trained = TrainableWeights::adapter(&self.trained);
         let trained = trained.map_err(|why| Error::Refused(format!("{BASE}: {why}")))?;
-        Ok(Some(Quantized { format, double: self.double_quant, trained }))
+        Ok(Some(Quantization { format, double: self.double_quant, trained }))
     }
 }
 
@@ -128,7 +128,7 @@ pub fn adapter_folder(path: &Path) -> Result<PathBuf> {
 pub(crate) fn write(
     folder: &Path,
     ModelView { device, model, params }: ModelView<'_>,
-    (base, trained): (Option<&Path>, &Trained),
+    (base, trained): (Option<&Path>, &TrainableWeights),
 ) -> Result<()> {
     let name = base.map(|base| base.display().to_string()).unwrap_or_default();
     save_peft(device, model, params, folder, (&name, trained))?;

@@ -8,9 +8,9 @@ use fathom_base::recipe::Layers;
 use fathom_base::{gguf, human};
 use fathom_curate::store_prefix;
 use fathom_model::{
-    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, ModelView, Portion, QuantisedSave, Quantized,
-    RoundTo, SafeTensors, SaveOptions, Source, Spec, StateProjections, Trained, load_adapted, merge, open,
-    open_config, save_gguf, save_hf, save_hf_quantised, save_hf_rounded,
+    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, ModelView, Portion, QuantisedSave,
+    Quantization, RoundTo, SafeTensors, SaveOptions, Source, Spec, StateProjections, TrainableWeights,
+    load_adapted, merge, open, open_config, save_gguf, save_hf, save_hf_quantised, save_hf_rounded,
 };
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::{DType, Device, Meta, Profile};
@@ -212,12 +212,12 @@ struct Found {
     weights: SafeTensors,
     tokenizer: PathBuf,
     /// Quantization of the weights that a run did not train; they are written dequantized.
-    quantized: Option<Quantized>,
+    quantized: Option<Quantization>,
     /// Model that the run started from.
     base: Option<PathBuf>,
     seed: u64,
     /// Weights that the run trained.
-    trained: Trained,
+    trained: TrainableWeights,
     /// Format that projections were rounded to, and the folder of the checkpoint with the master weights.
     rounded: Option<(RoundTo, PathBuf)>,
 }
@@ -287,7 +287,7 @@ fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
         quantized: None,
         base: Some(folder.to_path_buf()),
         seed: 0,
-        trained: Trained::all(),
+        trained: TrainableWeights::all(),
         rounded: None,
     })
 }
@@ -526,7 +526,7 @@ fn declare(
     device: &Device,
     spec: &Spec,
     dtype: DType,
-    quantized: Option<&Quantized>,
+    quantized: Option<&Quantization>,
 ) -> (Model, fathom_grad::Params) {
     let portion = Portion::of(spec, &device.mesh, 1);
     Model::declare_quantized(device, spec, dtype, None, (portion, quantized))

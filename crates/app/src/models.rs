@@ -6,8 +6,8 @@ use std::rc::Rc;
 use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
-    EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source,
-    Spec, StateProjections, load_scores, open_config,
+    EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantization, SafeTensors, Source, Spec,
+    StateProjections, WithRandomTensor, load_scores, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -154,7 +154,7 @@ pub(crate) struct How<'a> {
     /// Ranks that share the model.
     pub ranks: &'a Ranks,
     /// Quantization of the weights, if any.
-    pub quantized: Option<&'a Quantized>,
+    pub quantized: Option<&'a Quantization>,
     /// Adds a run's own parts to the specification.
     pub adapt: &'a dyn Fn(Spec) -> Result<Spec>,
 }
@@ -186,7 +186,7 @@ pub(crate) fn load_part(
         fathom_model::load(device, &model, &mut params, &new_scores(&opened.source, &spec))?;
     } else if let Some(StateProjections { count, columns }) = spec.projections {
         let shape = [count * columns, spec.hidden];
-        let source = Scored::named(&opened.source, PROJECTIONS, shape, SEED);
+        let source = WithRandomTensor::named(&opened.source, PROJECTIONS, shape, SEED);
         fathom_model::load(device, &model, &mut params, &source)?;
     } else {
         fathom_model::load(device, &model, &mut params, &opened.source)?;
@@ -207,8 +207,8 @@ pub(crate) fn begin_scores(device: &Device, folder: &Path, model: &Model, params
 }
 
 /// Returns a model's weights with a new head of scores.
-fn new_scores<'a>(source: &'a SafeTensors, spec: &Spec) -> Scored<'a> {
-    Scored::new(source, [spec.scores, spec.hidden], SEED)
+fn new_scores<'a>(source: &'a SafeTensors, spec: &Spec) -> WithRandomTensor<'a> {
+    WithRandomTensor::new(source, [spec.scores, spec.hidden], SEED)
 }
 
 /// Seed of new heads of scores and of projections, the same in every run.

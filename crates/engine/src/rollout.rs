@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fathom_base::{Event, Flow, GenerateRequest, Sampling, Stop};
-use fathom_model::{Asked, Failed, ModelView, Rollout, Written};
+use fathom_model::{ModelView, Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 use fathom_text::Tokenizer;
 
 use crate::engine::{Engine, Limits};
@@ -25,7 +25,7 @@ pub struct Writer {
 /// Events received for the answers to a prompt.
 #[derive(Default)]
 struct AnswerEvents {
-    answers: Vec<Written>,
+    answers: Vec<RolloutAnswer>,
     failed: Option<fathom_base::Error>,
 }
 
@@ -55,7 +55,11 @@ impl AnswerEvents {
 }
 
 impl Rollout for Writer {
-    fn rollout(&self, weights: ModelView<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed> {
+    fn rollout(
+        &self,
+        weights: ModelView<'_>,
+        asked: &RolloutRequest,
+    ) -> Result<Vec<Vec<RolloutAnswer>>, RolloutError> {
         let ModelView { device, model, params } = weights;
         let device = &with_all_rows(device);
         let longest = asked.prompts.iter().map(Vec::len).max().unwrap_or(0) + asked.max_tokens;
@@ -68,7 +72,7 @@ impl Rollout for Writer {
         let heard: Vec<RefCell<AnswerEvents>> = asked.prompts.iter().map(|_| RefCell::default()).collect();
         let mut scheduler = Scheduler::new(&engine, engine.capacity(sequences, longest));
         for ((prompt, seed), heard) in asked.prompts.iter().zip(&asked.seeds).zip(&heard) {
-            heard.borrow_mut().answers.resize_with(asked.answers, Written::default);
+            heard.borrow_mut().answers.resize_with(asked.answers, RolloutAnswer::default);
             let sampling = Sampling {
                 temperature: if greedy { 0.0 } else { 1.0 },
                 top_k: asked.top_k,
@@ -94,7 +98,10 @@ impl Rollout for Writer {
 }
 
 impl Writer {
-    fn answers(&self, AnswerEvents { mut answers, failed }: AnswerEvents) -> Result<Vec<Written>, Failed> {
+    fn answers(
+        &self,
+        AnswerEvents { mut answers, failed }: AnswerEvents,
+    ) -> Result<Vec<RolloutAnswer>, RolloutError> {
         if let Some(error) = failed {
             return Err(error.into());
         }

@@ -9,8 +9,8 @@ use crate::latent::{LatentParams, latent_heads};
 use crate::norm::norm;
 use crate::spec::{LayerSpec, QkNorm, Reach, Relative, Spec};
 use crate::weight::{
-    Cut, DistanceParams, InFiles, Kind, LinearParams, Module, NormParams, Normed, Parallel, Projection, Seen,
-    Walk, WeightSpec,
+    Cut, DistanceParams, InFiles, InputSharing, Kind, LinearParams, Module, NormParams, NormSpec, Parallel,
+    Projection, Walk, WeightSpec,
 };
 
 /// Weights of attention.
@@ -164,11 +164,11 @@ impl AttentionParams {
         let (names, [q, kv], qk) = (w.names, [s.q_cols(), s.kv_cols()], s.qk_norm != QkNorm::None);
         // Tensor-parallel ranks normalise their own heads, or all heads alike.
         let (widths, seen) = match s.qk_norm {
-            QkNorm::Full => ([q, kv], Seen::Same),
-            _ => ([s.head_dim; 2], Seen::Own),
+            QkNorm::Full => ([q, kv], InputSharing::Same),
+            _ => ([s.head_dim; 2], InputSharing::Own),
         };
         let (module, groups, out) = (Module::Attention, [q, kv, kv], [s.hidden]);
-        let of_heads = |name: &'static str| Normed { name, bias: false, seen };
+        let of_heads = |name: &'static str| NormSpec { name, bias: false, seen };
         let qkv = Projection::new("qkv", module, &groups, s.hidden, names.qkv(s));
         let proj = InFiles::one(names.attn_out, s.hidden);
         let proj = Projection::new("attn_out", module, &out, s.attention_cols(), proj);
@@ -195,7 +195,7 @@ impl DistanceParams {
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, relative: &Relative) -> DistanceParams {
         let [table, norm] = w.names.encoder.map_or([""; 2], |names| names.distances);
         let (rows, at) = (2 * relative.distances.span, (Module::Input, Kind::Table));
-        let (cut, stored) = (Cut::Whole(Seen::Own), InFiles::one(table, rows));
+        let (cut, stored) = (Cut::Whole(InputSharing::Own), InFiles::one(table, rows));
         let table = w.weight(WeightSpec::new("distances", at, [rows, s.hidden], cut, stored));
         let normed = s.normed(norm);
         let norm = relative.normed.then(|| w.norm("distances_norm", Module::Input, s.hidden, normed));

@@ -12,12 +12,12 @@ use fathom_tensor::ggml::octets::OCTET;
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile, ggml};
 
 use crate::files::{Source, of_stack};
-use crate::given::{Blocked, Given};
+use crate::given::{ExistingWeights, Packings};
 use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::portion::Portion;
-use crate::spec::{Quantized, Spec};
+use crate::spec::{Quantization, Spec};
 use crate::weight::{Kind, Module, Term};
 
 impl Model {
@@ -42,7 +42,7 @@ impl Model {
         spec: &Spec,
         dtype: DType,
         source: &dyn Source,
-        quantized: Option<&Quantized>,
+        quantized: Option<&Quantization>,
     ) -> (Model, Params) {
         let portion = Portion::of(spec, &device.mesh, 1);
         let mut stored = blocked(spec, source, device.machine.as_ref(), &portion);
@@ -50,7 +50,7 @@ impl Model {
             let made = quantized.numbers(spec);
             stored.retain(|number, _| !made.contains(number));
         }
-        let given = Given { blocked: stored, ..Given::default() };
+        let given = ExistingWeights { blocked: stored, ..ExistingWeights::default() };
         Model::declare_held(device, spec, dtype, None, (portion, quantized), given)
     }
 }
@@ -95,10 +95,10 @@ fn with_values(
 }
 
 /// Packing of the weights, or parts of them, that a rank has.
-fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Portion) -> Blocked {
+fn blocked(spec: &Spec, source: &dyn Source, machine: &dyn Machine, portion: &Portion) -> Packings {
     let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
     let (model, _) = Model::declare_part(&nowhere, spec, DType::F32, None, portion.clone());
-    let (pieces, mut found) = (model.pieces(), Blocked::new());
+    let (pieces, mut found) = (model.pieces(), Packings::new());
     model.visit(&mut |id, _, weight| {
         let looked_up = weight.kind == Kind::Table && matches!(weight.module, Module::Tokens | Module::Head);
         let is_matrix = weight.term == Term::Weight && weight.shape[0] > 1;

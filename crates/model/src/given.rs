@@ -10,16 +10,16 @@ use crate::weight::{Kind, WeightSpec};
 
 /// Existing values and formats of a model's weights when it is declared.
 #[derive(Default)]
-pub(crate) struct Given {
+pub(crate) struct ExistingWeights {
     /// Packing of weights kept in blocks.
-    pub blocked: Blocked,
+    pub blocked: Packings,
     /// The base's values in order, if shared with another model.
     pub base: Option<IntoIter<Value>>,
     /// Whether the score head is not shared.
     pub own_scores: bool,
 }
 
-impl Given {
+impl ExistingWeights {
     /// Returns whether a weight is shared with the base.
     pub fn shares(&self, weight: &WeightSpec<'_>) -> bool {
         weight.kind != Kind::Adapter && !(self.own_scores && weight.is_scores())
@@ -49,4 +49,4 @@ impl Given {
 }
 
 /// Packing of weights, by number in the whole model.
-pub(crate) type Blocked = BTreeMap<u32, Packing>;
+pub(crate) type Packings = BTreeMap<u32, Packing>;

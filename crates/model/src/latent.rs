@@ -8,7 +8,8 @@ use fathom_tensor::NormKind;
 
 use crate::spec::{Latent, LayerSpec, Spec};
 use crate::weight::{
-    InFiles, LatentNames, LinearParams, Module, NormParams, Normed, Parallel, Projection, Qkv, Seen, Walk,
+    InFiles, InputSharing, LatentNames, LinearParams, Module, NormParams, NormSpec, Parallel, Projection,
+    Qkv, Walk,
 };
 
 /// Weights of one layer's queries, keys and values.
@@ -51,7 +52,7 @@ fn up<'a>(role: &'static str, out: &'a [usize], inner: usize, stored: InFiles) -
 
 /// Projection from the residual stream to a latent, whole on every rank.
 fn down<'a>(s: &Spec, role: &'static str, out: &'a [usize], stored: InFiles) -> Projection<'a> {
-    let (bias, parallel) = (s.bias.qkv, Parallel::Whole(Seen::Rows));
+    let (bias, parallel) = (s.bias.qkv, Parallel::Whole(InputSharing::Rows));
     Projection { bias, parallel, ..up(role, out, s.hidden, stored) }
 }
 
@@ -64,7 +65,7 @@ impl LatentParams {
         };
         let how = l.layout(s, layer);
         let (all, module) = (l.key_value + how.rotated, Module::Attention);
-        let normed = |name| Normed { name, bias: false, seen: Seen::Rows };
+        let normed = |name| NormSpec { name, bias: false, seen: InputSharing::Rows };
         let (heads_cols, q_inner) = (s.heads * (how.own + l.value), l.query.unwrap_or(s.hidden));
         LatentParams {
             q_down: l.query.map(|cols| {

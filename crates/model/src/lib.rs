@@ -57,15 +57,16 @@ pub use encoder::{Encoder, EncoderInput, EncoderSpec, Sentence, Task, ranks_by_s
 pub use error::{Error, Result};
 pub use family::{FAMILIES, Wrapper};
 pub use files::{
-    Area, BlockTensor, Coded, Coder, Export, FileWriter, FolderOptions, FolderWriter, Fp8Save,
-    GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, Quantised, QuantisedSave, SINGLE,
-    SafeTensors, SaveOptions, Scored, Slot, Source, Stored, Stream, TensorInfo, Wholes, block_tensors,
-    export_tensors, fuzz_safetensors, group_of, header_bytes, load, load_slots, open, open_config,
-    parse_header, rank_file, read_f32, save, save_gguf, save_hf, save_hf_coded, save_hf_quantised,
-    save_hf_rounded, write_file, write_private,
+    Area, BlockTensor, CodeScales, Coder, Export, FileWriter, FolderOptions, FolderWriter, Fp8Save,
+    GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, QuantisedSave, QuantizedTensor,
+    SINGLE, SafeTensors, SaveOptions, Slot, Source, Stream, TensorEntry, TensorInfo, Wholes,
+    WithRandomTensor, block_tensors, export_tensors, fuzz_safetensors, group_of, header_bytes, load,
+    load_slots, open, open_config, parse_header, rank_file, read_f32, save, save_gguf, save_hf,
+    save_hf_coded, save_hf_quantised, save_hf_rounded, write_file, write_private,
 };
 pub use grouped::{
-    Grouped, GroupedSave, InputSizes, Moments, Packing4, Scaled, Zero, gptq, scales as awq_scales,
+    GroupedSave, GroupedTensor, InputSizes, Moments, Packing4, ScaledColumns, Zero, gptq,
+    scales as awq_scales,
 };
 pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
 pub use latent::LatentParams;
@@ -79,18 +80,18 @@ pub use narrow::{Linears, NarrowLayers};
 pub use patch::{Patch, patches};
 pub use pieces::{Linear, LinearPart, Piece};
 pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
-pub use prune::{Kept, prunable, prune};
-pub use rollout::{Asked, Failed, Rollout, Written};
+pub use prune::{PrunePlan, prunable, prune};
+pub use rollout::{Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{
     Adapter, AdapterMethod, Biases, Capacity, Custom, Drops, EncoderParts, Family, Ffn, Latent, LayerSpec,
-    Mixer, Mlp, Moe, PromptEncoder, QkNorm, Quantized, Reach, Relative, Residual, RoundTo, Shared, Size,
-    Spec, StateProjections, SubLayer, SubLayerParams, Trained, scored_at,
+    Mixer, Mlp, Moe, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, SharedExperts,
+    Size, Spec, StateProjections, SubLayer, SubLayerParams, TrainableWeights, scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{
-    AdapterParams, Begins, Cut, DistanceParams, EncoderNames, Experts, InFiles, Inside, Kind, LastParams,
-    LatentNames, LinearParams, Module, MoeNames, Names, NormParams, Normed, Parallel, PrefixEncoder,
-    Projection, Qkv, Seen, Term, Up, Walk, WeightSpec,
+    AdapterParams, Begins, Cut, DistanceParams, EncoderNames, Experts, InFiles, InputSharing, Inside, Kind,
+    LastParams, LatentNames, LinearParams, Module, MoeNames, Names, NormParams, NormSpec, Parallel,
+    PrefixEncoder, Projection, Qkv, Term, Up, Walk, WeightSpec,
 };
 pub use whole::{EmbedParams, PROJECTIONS};

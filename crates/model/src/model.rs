@@ -11,10 +11,10 @@ use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 
 use crate::block::{BlockParams, FfnParams, block};
 use crate::encoder::pool;
-use crate::given::Given;
+use crate::given::ExistingWeights;
 use crate::norm::norm;
 use crate::portion::{Holding, Holdings, Portion, Weight};
-use crate::spec::{Quantized, Spec};
+use crate::spec::{Quantization, Spec};
 use crate::weight::{Kind, LastParams, Module, NOWHERE, See, WeightSpec};
 use crate::whole::EmbedParams;
 
@@ -38,7 +38,7 @@ pub struct Model {
     /// All weights of the model, by number.
     pub weights: Vec<Weight>,
     /// Format of frozen weights, if quantized.
-    pub quantized: Option<Quantized>,
+    pub quantized: Option<Quantization>,
     /// Bias tensors that belong to the adapter although the rest of its base is shared ([`crate::share_base`]).
     pub own_biases: BTreeSet<String>,
     /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
@@ -62,7 +62,7 @@ struct Declare<'a> {
     tied: bool,
     /// Numbers of the packed weights, and their format.
     packed: Option<(BlockFormat, BTreeSet<u32>)>,
-    given: Given,
+    given: ExistingWeights,
     params: Params,
     holdings: Holdings,
     weights: Vec<Weight>,
@@ -166,16 +166,16 @@ impl Model {
     /// Like [`Model::declare_part`], with frozen projections quantized.
     ///
     /// # Panics
-    /// Those of [`Model::declare_part`], and if weights cannot be packed like this (see [`Quantized::check`]).
+    /// Those of [`Model::declare_part`], and if weights cannot be packed like this (see [`Quantization::check`]).
     #[track_caller]
     pub fn declare_quantized(
         device: &Device,
         spec: &Spec,
         dtype: DType,
         disk: Option<Rc<StateDisk>>,
-        part: (Portion, Option<&Quantized>),
+        part: (Portion, Option<&Quantization>),
     ) -> (Model, Params) {
-        Model::declare_held(device, spec, dtype, disk, part, Given::default())
+        Model::declare_held(device, spec, dtype, disk, part, ExistingWeights::default())
     }
 
     /// The same, with some weights in blocks, or the base's weights given.
@@ -185,8 +185,8 @@ impl Model {
         spec: &Spec,
         dtype: DType,
         disk: Option<Rc<StateDisk>>,
-        (portion, quantized): (Portion, Option<&Quantized>),
-        given: Given,
+        (portion, quantized): (Portion, Option<&Quantization>),
+        given: ExistingWeights,
     ) -> (Model, Params) {
         if let Err(misfit) = portion.check(spec) {
             panic!("{misfit}");

@@ -7,10 +7,10 @@ use fathom_tensor::{Routing, Scores};
 
 use crate::adapter::declare_experts;
 use crate::mlp::{DenseParams, mlp};
-use crate::spec::{Capacity, Drops, Moe, Shared, Spec};
+use crate::spec::{Capacity, Drops, Moe, SharedExperts, Spec};
 use crate::weight::{
-    Begins, Cut, InFiles, Inside, Kind, LinearParams, Module, MoeNames, Parallel, Projection, Seen, Walk,
-    WeightSpec,
+    Begins, Cut, InFiles, InputSharing, Inside, Kind, LinearParams, Module, MoeNames, Parallel, Projection,
+    Walk, WeightSpec,
 };
 
 /// Weights of the experts of one layer.
@@ -99,10 +99,10 @@ impl ExpertsParams {
         let of = |stored: &dyn Fn(MoeNames) -> InFiles| names.map_or(InFiles::Unnamed, stored);
         let (all, router) = ([m.experts], of(&|names| InFiles::one(names.router, m.experts)));
         // Tensor-parallel ranks each route some of the tokens, with or without sequence parallelism.
-        let (kind, parallel, bias) = (Kind::Gate, Parallel::Whole(Seen::Own), m.router_bias);
+        let (kind, parallel, bias) = (Kind::Gate, Parallel::Whole(InputSharing::Own), m.router_bias);
         let router = Projection::new("router", module, &all, s.hidden, router);
         let choice = of(&|names| InFiles::Whole(names.choice_bias.into(), vec![m.experts]));
-        let (at, cut) = ((module, Kind::Wide), Cut::Whole(Seen::Same));
+        let (at, cut) = ((module, Kind::Wide), Cut::Whole(InputSharing::Same));
         let choice = WeightSpec::new("router.choice_bias", at, [1, m.experts], cut, choice);
         let [way_in, way_out] = [of(&|names| names.up(s, m)), of(&|names| names.down(s, m))];
         ExpertsParams {
@@ -125,7 +125,7 @@ impl ExpertsParams {
 }
 
 impl SharedParams {
-    fn declare(w: &mut Walk<'_>, s: &Spec, shared: Shared) -> SharedParams {
+    fn declare(w: &mut Walk<'_>, s: &Spec, shared: SharedExperts) -> SharedParams {
         let names = w.names.moe;
         let inside = Some(names.map_or("", |names| names.shared));
         let mlp = DenseParams::declare(w, s, ["shared.up", "shared.down"], shared.ffn, inside);
@@ -133,7 +133,7 @@ impl SharedParams {
         let gate = names.map_or(InFiles::Unnamed, |names| {
             InFiles::Whole(format!("{}.weight", names.shared_gate).into(), vec![1, s.hidden])
         });
-        let (at, cut) = ((Module::Mlp, Kind::Gate), Cut::Whole(Seen::Rows));
+        let (at, cut) = ((Module::Mlp, Kind::Gate), Cut::Whole(InputSharing::Rows));
         let gate = WeightSpec::new("shared.gate", at, [1, s.hidden], cut, gate);
         let gate = WeightSpec { decays: true, begins: Begins::Normal, ..gate };
         SharedParams { mlp, gate: shared.gated.then(|| w.weight(gate)) }

@@ -3,7 +3,7 @@
 use fathom_grad::{Ctx, Val};
 
 use crate::spec::Spec;
-use crate::weight::{NormParams, Normed, Seen};
+use crate::weight::{InputSharing, NormParams, NormSpec};
 
 /// Applies a norm if the family has one here.
 pub(crate) fn norm(
@@ -18,7 +18,7 @@ pub(crate) fn norm(
 
 impl Spec {
     /// A norm of the residual stream.
-    pub(crate) fn normed(&self, name: &'static str) -> Normed {
-        Normed { name, bias: self.norm_bias, seen: Seen::Rows }
+    pub(crate) fn normed(&self, name: &'static str) -> NormSpec {
+        NormSpec { name, bias: self.norm_bias, seen: InputSharing::Rows }
     }
 }

@@ -8,7 +8,7 @@ use fathom_tensor::{Device, Tensor};
 
 use crate::spec::Spec;
 use crate::stages::StageLayers;
-use crate::weight::{Cut, Inside, Module, Seen};
+use crate::weight::{Cut, InputSharing, Inside, Module};
 
 /// The layers of one rank, and its place among the ranks that split weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -356,8 +356,8 @@ impl Holding {
         let (shard, expert) = (Shard::of(shape, cut, portion), matches!(cut, Cut::Experts(..)));
         let (part, leads) = (cut.parts(portion).1, cut.leads(portion));
         let partial = match cut {
-            Cut::Whole(Seen::Rows) => portion.shared_rows,
-            Cut::Whole(Seen::Own) => portion.tp > 1,
+            Cut::Whole(InputSharing::Rows) => portion.shared_rows,
+            Cut::Whole(InputSharing::Own) => portion.tp > 1,
             Cut::Experts(_, Inside::Whole) => portion.etp > 1,
             _ => false,
         };
@@ -392,7 +392,7 @@ mod tests {
             ([7, 2], Cut::Rows(&[7])),
             ([3, 8], Cut::Cols),
             ([1, 8], Cut::Rows(&[4, 2, 2])),
-            ([1, 8], Cut::Whole(Seen::Rows)),
+            ([1, 8], Cut::Whole(InputSharing::Rows)),
             ([4 * 8, 3], Cut::Experts(4, Inside::Rows(&[4, 4]))),
             ([4 * 3, 8], Cut::Experts(4, Inside::Cols)),
             ([4 * 3, 8], Cut::Experts(4, Inside::Whole)),

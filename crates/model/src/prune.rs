@@ -14,7 +14,7 @@ use crate::weight::Term;
 
 /// Kept parts of a model, as ascending indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct PrunePlan {
     /// Layers.
     pub layers: Vec<usize>,
     /// Columns of the residual stream.
@@ -26,11 +26,11 @@ pub struct Kept {
     pub ffn: Vec<Vec<usize>>,
 }
 
-impl Kept {
+impl PrunePlan {
     /// Keeps everything.
-    pub fn all(spec: &Spec) -> Kept {
+    pub fn all(spec: &Spec) -> PrunePlan {
         let layers = spec.layers.len();
-        Kept {
+        PrunePlan {
             layers: (0..layers).collect(),
             hidden: (0..spec.hidden).collect(),
             heads: vec![(0..spec.heads).collect(); layers],
@@ -87,7 +87,7 @@ fn runs(heads: &[usize], width: usize, first: usize) -> impl Iterator<Item = usi
 /// Kept rows and columns of a weight; `None` for all.
 type Slice = [Option<Vec<usize>>; 2];
 
-fn slice(spec: &Spec, kept: &Kept, at: usize, (role, term): (&str, Term)) -> Slice {
+fn slice(spec: &Spec, kept: &PrunePlan, at: usize, (role, term): (&str, Term)) -> Slice {
     let hidden = || Some(kept.hidden.clone());
     let heads = || kept.heads[at].as_slice();
     let bias = term == Term::Bias;
@@ -119,10 +119,10 @@ fn slice(spec: &Spec, kept: &Kept, at: usize, (role, term): (&str, Term)) -> Sli
 /// Prunes a whole model on one rank, keeping its type.
 ///
 /// # Errors
-/// Those of [`Kept::spec`].
+/// Those of [`PrunePlan::spec`].
 pub fn prune(
     ModelView { device, model, params }: ModelView<'_>,
-    kept: &Kept,
+    kept: &PrunePlan,
 ) -> Result<(Model, Params), String> {
     let spec = &model.spec;
     let smaller = kept.spec(spec)?;

@@ -8,7 +8,7 @@ use fathom_tensor::{BlockFormat, DType, Device, Meta, Profile};
 
 use crate::model::Model;
 use crate::portion::{Portion, Shard};
-use crate::spec::{Quantized, Spec};
+use crate::spec::{Quantization, Spec};
 use crate::weight::{Kind, Term};
 
 /// The reason why a rank's part of a weight cannot be packed.
@@ -32,7 +32,7 @@ fn misfit(format: BlockFormat, shard: &Shard, name: &str) -> Option<String> {
     })
 }
 
-impl Quantized {
+impl Quantization {
     /// Numbers, in the whole model, of the packed weights.
     pub(crate) fn numbers(&self, spec: &Spec) -> BTreeSet<u32> {
         let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);

@@ -5,7 +5,7 @@ use crate::loaded::ModelView;
 
 /// A request for answers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asked {
+pub struct RolloutRequest {
     /// Token ids of each prompt.
     pub prompts: Vec<Vec<u32>>,
     /// A seed per prompt. The same seed, prompt and weights give the same answers, independent of other requests.
@@ -28,7 +28,7 @@ pub struct Asked {
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Written {
+pub struct RolloutAnswer {
     /// Its tokens, including the one that ends the text.
     pub ids: Vec<u32>,
     /// Natural log-probability of each token, under the model at the temperature; at temperature 0 under the unscaled
@@ -44,7 +44,7 @@ pub struct Written {
 }
 
 /// Reason for failing to answer.
-pub type Failed = Box<dyn std::error::Error + Send + Sync>;
+pub type RolloutError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Generates answers with borrowed weights. A collective: ranks that share a model make the same request, and all of
 /// them get the answers.
@@ -53,5 +53,9 @@ pub trait Rollout {
     ///
     /// # Errors
     /// A prompt that is too long, no memory for the answers, or non-finite logits.
-    fn rollout(&self, weights: ModelView<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed>;
+    fn rollout(
+        &self,
+        weights: ModelView<'_>,
+        asked: &RolloutRequest,
+    ) -> Result<Vec<Vec<RolloutAnswer>>, RolloutError>;
 }

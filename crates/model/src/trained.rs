@@ -7,7 +7,7 @@ use fathom_grad::{ParamId, Params};
 use regex::RegexSet;
 
 use crate::model::Model;
-use crate::spec::Trained;
+use crate::spec::TrainableWeights;
 
 impl Model {
     /// Blocks are alike if their weights, the trained subset and the adapter's parts and sizes agree.
@@ -43,7 +43,7 @@ impl Model {
     /// # Errors
     /// A pattern that matches no weight; tensors fused into one weight of which only some are selected; with an
     /// adapter, weights that its folder cannot store.
-    pub fn freeze(&mut self, params: &mut Params, trained: &Trained) -> Result<(), String> {
+    pub fn freeze(&mut self, params: &mut Params, trained: &TrainableWeights) -> Result<(), String> {
         if trained.is_all() {
             return Ok(());
         }

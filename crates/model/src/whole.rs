@@ -7,8 +7,8 @@ use crate::block::BlockParams;
 use crate::encoder::EncoderInput;
 use crate::spec::{Residual, Spec, StateProjections};
 use crate::weight::{
-    Adapts, Begins, Cut, DistanceParams, InFiles, Kind, LastParams, Module, NOWHERE, PrefixEncoder, SCORE,
-    See, Seen, Visit, Walk, WeightSpec,
+    Adapts, Begins, Cut, DistanceParams, InFiles, InputSharing, Kind, LastParams, Module, NOWHERE,
+    PrefixEncoder, SCORE, See, Visit, Walk, WeightSpec,
 };
 
 /// Weights of a whole model.
@@ -40,7 +40,7 @@ impl Spec {
         };
         let tokens = w.weight(table("embed", Module::Tokens, Cut::Rows(&vocab), names.embed));
         let positions = self.learned_positions.map(|rows| {
-            let (cut, stored) = (Cut::Whole(Seen::Own), InFiles::one(names.positions, rows));
+            let (cut, stored) = (Cut::Whole(InputSharing::Own), InFiles::one(names.positions, rows));
             let at = (Module::Input, Kind::Table);
             w.weight(WeightSpec::new("positions", at, [rows, self.hidden], cut, stored))
         });
@@ -77,7 +77,7 @@ impl Spec {
             let shape = [self.scores, self.hidden];
             let (at, stored) =
                 ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
-            let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(Seen::Rows), stored);
+            let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(InputSharing::Rows), stored);
             // A single score is a matrix too, with one row.
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
         });
@@ -85,7 +85,7 @@ impl Spec {
         let projections = self.projections.map(|StateProjections { count, columns }| {
             let shape = [count * columns, self.hidden];
             let (at, stored) = ((Module::Head, Kind::Gate), InFiles::Whole(PROJECTIONS.into(), shape.into()));
-            let all = WeightSpec::new("projections", at, shape, Cut::Whole(Seen::Rows), stored);
+            let all = WeightSpec::new("projections", at, shape, Cut::Whole(InputSharing::Rows), stored);
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..all })
         });
         let embed = EmbedParams { tokens, positions, encoder, prompt, table: of_table };

@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fathom_grad::{ParamId, State as Moments, Value};
-use fathom_model::{Coded, Export, Patch, SafeTensors, Slot, load_slots, patches};
+use fathom_model::{CodeScales, Export, Patch, SafeTensors, Slot, load_slots, patches};
 use fathom_tensor::{DType, Device, Share};
 
 use crate::agree::{gather, outcome};
@@ -119,7 +119,7 @@ fn slots(trainer: &Trainer, (name, pick): Section, base: Option<&Base>) -> Vec<S
         let state = trainer.optimizer().state(id)?;
         let root = name == "moment2";
         let scales = state.scales.get(usize::from(root)).filter(|_| name != MASTER).cloned();
-        let coded = scales.map(|scales| Coded { scales, root });
+        let coded = scales.map(|scales| CodeScales { scales, root });
         Some(Slot { id, value: pick(state)?.clone(), range: state.range.clone(), coded })
     };
     let moving = trainer.reference().and_then(Reference::moving).filter(|_| name == REFERENCE);

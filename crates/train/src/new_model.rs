@@ -1,7 +1,7 @@
 //! The specification of a new model from a recipe, and the training settings of experts.
 
 use fathom_grad::RouterCosts;
-use fathom_model::{Capacity, Drops, LlamaSizes, Moe, Shared, Spec, lacks_for_induction};
+use fathom_model::{Capacity, Drops, LlamaSizes, Moe, SharedExperts, Spec, lacks_for_induction};
 
 use crate::error::{Error, Result};
 use crate::recipe::{DropPolicy, FamilyName, InitName, MoeTable, Recipe};
@@ -76,7 +76,7 @@ fn experts(table: &MoeTable, family: FamilyName, llama: &Spec) -> Result<Moe> {
     if table.dense_layers > 0 && family == FamilyName::Mixtral {
         return Err(refuse("moe.dense_layers", "family mixtral has experts in every layer"));
     }
-    moe.shared = (table.shared > 0).then_some(Shared { ffn: table.shared * moe.ffn, gated: false });
+    moe.shared = (table.shared > 0).then_some(SharedExperts { ffn: table.shared * moe.ffn, gated: false });
     moe.dense_layers = (0..table.dense_layers.min(llama.layers.len())).collect();
     Ok(moe)
 }

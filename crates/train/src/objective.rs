@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fathom_model::{Quantized, Spec, Trained};
+use fathom_model::{Quantization, Spec, TrainableWeights};
 
 use crate::distill::Distill;
 use crate::micro_batch::MicroBatch;
@@ -310,9 +310,9 @@ pub struct Goal {
     /// Micro-batches have weights, and memory for them on the machine.
     pub weighted: bool,
     /// The weights to train, for plans. A trainer trains those that were not frozen.
-    pub trained: Trained,
+    pub trained: TrainableWeights,
     /// Format of quantized projections that are not trained, for plans as well.
-    pub quantized: Option<Quantized>,
+    pub quantized: Option<Quantization>,
     /// Architecture of a teacher that runs in every step, for plans. A trainer's own is [`crate::Trainer::teacher`].
     pub teacher: Option<Arc<Spec>>,
     /// Noise on embeddings.
@@ -369,7 +369,7 @@ pub struct Noise {
 impl Default for Goal {
     /// The cross-entropy, with all tokens weighted equally and all weights trained.
     fn default() -> Goal {
-        let (objective, trained) = (Arc::new(CrossEntropy), Trained::all());
+        let (objective, trained) = (Arc::new(CrossEntropy), TrainableWeights::all());
         Goal {
             objective,
             weighted: false,

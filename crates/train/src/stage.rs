@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fathom_grad::{AdamWSettings, CpComm, GemmFormat, Moments, OnDisk, Place, Places, Rule};
 use fathom_model::{
-    Caps, Linears, MODULES, NarrowLayers, Quantized, RopeScaling, Spec, StageLayers, Trained, open_config,
+    Caps, Linears, MODULES, NarrowLayers, Quantization, RopeScaling, Spec, StageLayers, TrainableWeights,
+    open_config,
 };
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
@@ -229,9 +230,9 @@ pub fn refers(recipe: &Recipe) -> Refers {
 ///
 /// # Errors
 /// An invalid regular expression.
-pub fn trained(recipe: &Recipe) -> Result<Trained> {
+pub fn trained(recipe: &Recipe) -> Result<TrainableWeights> {
     let adapts = recipe.adapter.method != AdapterName::None;
-    let choose = if adapts { Trained::adapter } else { Trained::matching };
+    let choose = if adapts { TrainableWeights::adapter } else { TrainableWeights::matching };
     let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
     let chosen = choose(&recipe.model.trained).map_err(refuse)?;
     let scores = recipe.rl.has_values() || (adapts && recipe.objective.scores() > 0);
@@ -242,9 +243,9 @@ pub fn trained(recipe: &Recipe) -> Result<Trained> {
 ///
 /// # Errors
 /// Those of [`trained`].
-pub fn quantized(recipe: &Recipe) -> Result<Option<Quantized>> {
+pub fn quantized(recipe: &Recipe) -> Result<Option<Quantization>> {
     let Some(format) = format(recipe.model.quantization) else { return Ok(None) };
-    Ok(Some(Quantized { format, double: recipe.model.double_quant, trained: trained(recipe)? }))
+    Ok(Some(Quantization { format, double: recipe.model.double_quant, trained: trained(recipe)? }))
 }
 
 /// The format of a name; `None` for none.

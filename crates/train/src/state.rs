@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fathom_grad::{OnDisk, Params, StateDisk};
 use fathom_model::{
-    LoadedModel, Model, ModelView, NarrowLayers, Portion, Quantized, Spec, Trained, share_untrained,
+    LoadedModel, Model, ModelView, NarrowLayers, Portion, Quantization, Spec, TrainableWeights,
+    share_untrained,
 };
 use fathom_tensor::{DType, Device, Meta, Profile};
 
@@ -44,7 +45,7 @@ pub(crate) fn check_weights(profile: &Profile, spec: &Spec, how: &InStep) -> Res
 ///
 /// # Errors
 /// The weight that cannot.
-pub fn quantizes(quantized: Option<&Quantized>, spec: &Spec, portion: &Portion) -> Result<()> {
+pub fn quantizes(quantized: Option<&Quantization>, spec: &Spec, portion: &Portion) -> Result<()> {
     let refuse = |message| Error::Recipe { key: "model.quantization".into(), message };
     quantized.map_or(Ok(()), |quantized| quantized.check(spec, portion).map_err(refuse))
 }
@@ -53,7 +54,7 @@ pub fn quantizes(quantized: Option<&Quantized>, spec: &Spec, portion: &Portion) 
 ///
 /// # Errors
 /// A pattern matches no weight, or only a part of weights that are stored as one here.
-pub fn frozen(model: &mut Model, params: &mut Params, trained: &Trained) -> Result<()> {
+pub fn frozen(model: &mut Model, params: &mut Params, trained: &TrainableWeights) -> Result<()> {
     let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
     model.freeze(params, trained).map_err(refuse)
 }

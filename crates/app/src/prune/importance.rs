@@ -8,7 +8,7 @@
 //! | a column inside an MLP | size of its activation |
 //! | a layer | one minus the cosine of its output to its input (block influence: Men and others, 2024); a mean over tokens |
 
-use fathom_model::{Kept, ModelView, Spec};
+use fathom_model::{ModelView, PrunePlan, Spec};
 use fathom_tensor::Tensor;
 
 use crate::calibration::each_kept;
@@ -147,7 +147,7 @@ impl Choice {
     }
 
     /// Selects the most important parts; the first among equals.
-    pub fn of(&self, spec: &Spec, by: &Importance) -> Kept {
+    pub fn of(&self, spec: &Spec, by: &Importance) -> PrunePlan {
         let layers = most(&by.layers, self.layers);
         let heads = |layer: &usize| {
             if spec.kv_heads == spec.heads {
@@ -159,7 +159,7 @@ impl Choice {
                 .flat_map(|(at, heads)| most(heads, stay).into_iter().map(move |head| at * group + head))
                 .collect()
         };
-        Kept {
+        PrunePlan {
             hidden: most(&by.hidden, self.hidden),
             heads: layers.iter().map(heads).collect(),
             ffn: layers.iter().map(|layer| most(&by.ffn[*layer], self.ffn)).collect(),

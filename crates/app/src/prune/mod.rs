@@ -6,7 +6,7 @@ mod importance;
 use std::path::PathBuf;
 
 use fathom_base::human;
-use fathom_model::{FolderOptions, Kept, ModelView, SaveOptions, open_config, prunable, prune, save_hf};
+use fathom_model::{FolderOptions, ModelView, PrunePlan, SaveOptions, open_config, prunable, prune, save_hf};
 use fathom_train::recipe::Precision;
 
 use crate::calibration::{mean_loss, samples};
@@ -48,7 +48,7 @@ pub struct Pruned {
     /// Number of calibration tokens.
     pub tokens: usize,
     /// Parts that were kept.
-    pub kept: Kept,
+    pub kept: PrunePlan,
     /// Importance of each part.
     pub importance: Importance,
 }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use fathom_model::{BlockTensor, InputSizes, Residual, SafeTensors, Scaled, Spec, awq_scales, read_f32};
+use fathom_model::{
+    BlockTensor, InputSizes, Residual, SafeTensors, ScaledColumns, Spec, awq_scales, read_f32,
+};
 
 use super::moments::At;
 
@@ -89,7 +91,7 @@ fn shared_factors(
     let read = |tensor: &&BlockTensor| {
         let values = read_f32(source, &tensor.name, 0..tensor.shape[0]).map_err(|error| error.to_string())?;
         let given = sizes.get(&(tensor.layer, tensor.role, tensor.expert)).unwrap_or(&nothing);
-        Ok(Scaled { values, shape: [tensor.shape[0], tensor.shape[1]], given })
+        Ok(ScaledColumns { values, shape: [tensor.shape[0], tensor.shape[1]], given })
     };
     let weights = rounded.map(read).collect::<Result<Vec<_>, String>>()?;
     Ok(awq_scales(&weights, seen, group))

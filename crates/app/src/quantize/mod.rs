@@ -6,7 +6,7 @@ mod moments;
 use std::path::{Path, PathBuf};
 
 use fathom_model::{
-    BlockTensor, Coder, FolderOptions, Fp8Save, Grouped, GroupedSave, HfFolder, Packing4, RoundTo,
+    BlockTensor, Coder, FolderOptions, Fp8Save, GroupedSave, GroupedTensor, HfFolder, Packing4, RoundTo,
     SaveOptions, Spec, Zero, block_tensors, gptq, group_of, prunable, save_hf_coded, save_hf_rounded,
 };
 
@@ -162,7 +162,7 @@ fn write(
             let mut all = judged.moments(&tensors);
             let mut failed = None;
             let code = |name: &str, shape, values: Vec<f32>| {
-                let nearest = || Grouped::round(&values, shape, group, Zero::Middle);
+                let nearest = || GroupedTensor::round(&values, shape, group, Zero::Middle);
                 let found = match all.of(name) {
                     Given::Enough(moments) => gptq(&values, shape, moments, group),
                     Given::TooLittle => {
@@ -190,7 +190,7 @@ fn write(
             unjudged = of_experts.filter(|tensor| !factors.has(&tensor.name)).count();
             let code = |name: &str, shape: [usize; 2], mut values: Vec<f32>| {
                 factors.scale(name, shape, &mut values);
-                Ok(Grouped::round(&values, shape, group, Zero::Lowest))
+                Ok(GroupedTensor::round(&values, shape, group, Zero::Lowest))
             };
             let adjust = |name: &str, values: &mut [f32]| factors.adjust(name, values);
             save(&GroupedSave::new((Packing4::Awq, group), code, adjust), group)?

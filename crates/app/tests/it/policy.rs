@@ -12,7 +12,7 @@ use fathom_base::metrics::read_events;
 use fathom_cpu::Cpu;
 use fathom_engine::Writer;
 use fathom_grad::{AdamWSettings, CpComm, OnDisk, Places};
-use fathom_model::{Asked, Caps, Model, Rollout, RopeSpec, load, open};
+use fathom_model::{Caps, Model, Rollout, RolloutRequest, RopeSpec, load, open};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
@@ -39,7 +39,7 @@ pub fn written(
     let vocab = trainer.model.spec.vocab as u32;
     let prompt = |index: u32| (0..5 + 9 * index).map(|at| (at * 7919 + index * 31 + 13) % vocab).collect();
     let prompts: Vec<Vec<u32>> = of.clone().map(|index| prompt(index as u32)).collect();
-    let asked = Asked {
+    let asked = RolloutRequest {
         seeds: of.map(|index| 3 + index as u64).collect(),
         answers: 2,
         max_tokens: 20,
@@ -47,11 +47,11 @@ pub fn written(
         top_p: top_p(temperature),
         kept: top_p(temperature) < 1.0,
         prompts: prompts.clone(),
-        ..Asked::default()
+        ..RolloutRequest::default()
     };
     let weights = trainer.view();
     let groups = writer.rollout(weights, &asked).unwrap();
-    let doc = |(prompt, written): (&Vec<u32>, fathom_model::Written)| Doc {
+    let doc = |(prompt, written): (&Vec<u32>, fathom_model::RolloutAnswer)| Doc {
         ids: [&prompt[..], &written.ids].concat(),
         prompt: prompt.len(),
         advantages: vec![1.0; written.ids.len()],
@@ -70,8 +70,9 @@ pub fn written(
         }
         let prompts: Vec<Vec<u32>> = docs.iter().map(|doc| doc.ids.clone()).collect();
         let seeds = (0..prompts.len() as u64).collect();
-        let groups =
-            writer.rollout(weights, &Asked { prompts, seeds, answers: 1, max_tokens: 5, ..asked }).unwrap();
+        let groups = writer
+            .rollout(weights, &RolloutRequest { prompts, seeds, answers: 1, max_tokens: 5, ..asked })
+            .unwrap();
         for (doc, written) in docs.iter_mut().zip(groups.into_iter().flatten()) {
             doc.ids.extend(written.ids);
             doc.logps.extend(written.logps);

@@ -9,7 +9,7 @@ use fathom_app::train::Order;
 use fathom_app::{Silent, train};
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Moments, Sharding};
-use fathom_model::{Model, SafeTensors, Scored, Source, Spec, load, open};
+use fathom_model::{Model, SafeTensors, Source, Spec, WithRandomTensor, load, open};
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Ranks;
@@ -38,7 +38,7 @@ pub(crate) fn with_values(
         let spec = Spec { scores, ..opened.spec.clone() };
         let portion = ranks.portion(&spec, &device.mesh);
         let (model, mut params) = Model::declare_part(device, &spec, DType::F32, None, portion);
-        let source = Scored::new(&opened.source, [scores, spec.hidden], 5);
+        let source = WithRandomTensor::new(&opened.source, [scores, spec.hidden], 5);
         let source: &dyn Source = if scores > 0 { &source } else { &opened.source };
         load(device, &model, &mut params, source).unwrap();
         (model, params)

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_model::{
-    Area, Coder, FolderOptions, Fp8Save, GenerationConfig, Grouped, GroupedSave, HfFolder, Model, Packing4,
-    Result, RoundTo, SaveOptions, Source, Stream, Zero, load, open, save_hf_coded, save_hf_rounded,
+    Area, Coder, FolderOptions, Fp8Save, GenerationConfig, GroupedSave, GroupedTensor, HfFolder, Model,
+    Packing4, Result, RoundTo, SaveOptions, Source, Stream, Zero, load, open, save_hf_coded, save_hf_rounded,
 };
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 
@@ -106,7 +106,7 @@ pub fn coded(plain: &HfFolder, to: &Path, coder: &dyn Coder) {
 }
 
 pub fn grouped(plain: &HfFolder, to: &Path, (packing, zero): (Packing4, Zero)) {
-    let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 64, zero));
+    let code = |_: &str, shape, values: Vec<f32>| Ok(GroupedTensor::round(&values, shape, 64, zero));
     coded(plain, to, &GroupedSave::new((packing, 64), code, |_: &str, _: &mut [f32]| ()));
 }
 

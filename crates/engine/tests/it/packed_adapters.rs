@@ -9,8 +9,8 @@ use fathom_base::GenerateRequest;
 use fathom_cpu::Cpu;
 use fathom_grad::Param;
 use fathom_model::{
-    Adapter, AdapterMethod, GgufType, HfFolder, Model, Quantized, Size, Trained, fix_lengths, keep_packed,
-    load, load_adapted, load_peft, open, open_peft, save_gguf, save_peft, unpack,
+    Adapter, AdapterMethod, GgufType, HfFolder, Model, Quantization, Size, TrainableWeights, fix_lengths,
+    keep_packed, load, load_adapted, load_peft, open, open_peft, save_gguf, save_peft, unpack,
 };
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 
@@ -52,7 +52,7 @@ fn adapter(at: &Path, base: &HfFolder, method: AdapterMethod) -> PathBuf {
             device.machine.write(tensor, &bytes);
         });
     }
-    save_peft(&device, &model, &params, at, ("base", &Trained::adapter(&[]).unwrap())).unwrap();
+    save_peft(&device, &model, &params, at, ("base", &TrainableWeights::adapter(&[]).unwrap())).unwrap();
     at.to_path_buf()
 }
 
@@ -189,7 +189,7 @@ fn a_base_in_the_format_of_a_run_answers_as_its_elements_do() {
     let lora = adapter(&at.path().join("lora"), &opened, LORA);
     for format in [BlockFormat::Nf4, BlockFormat::Int8] {
         let double = format == BlockFormat::Nf4;
-        let quantized = Quantized { format, double, trained: Trained::adapter(&[]).unwrap() };
+        let quantized = Quantization { format, double, trained: TrainableWeights::adapter(&[]).unwrap() };
         let base = |dtype: DType, kept: bool| {
             let device = cpu();
             let source = &opened.source;

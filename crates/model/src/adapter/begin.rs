@@ -116,7 +116,7 @@ pub fn begin_as(device: &Device, model: &Model, params: &mut Params, ids: &[u32]
 
 /// Zeroes the unused rows of A and columns of B where projections fused into one weight have terms of different
 /// ranks. The zeros have no gradients and stay.
-fn fill_up(device: &Device, params: &Params, adapted: &Adapted, adapter: &Adapter) {
+fn fill_up(device: &Device, params: &Params, adapted: &AdaptedProjection, adapter: &Adapter) {
     let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
     let (rank, [_, cols]) = (params.shape(lora.b)[1], params.shape(lora.a));
     let ranks: Vec<usize> = adapted.names.iter().map(|name| adapter.modules[name].rank).collect();
@@ -165,7 +165,7 @@ impl Model {
 }
 
 /// A projection of a rank's model with an adapter.
-pub(super) struct Adapted {
+pub(super) struct AdaptedProjection {
     pub params: LinearParams,
     /// Whether ranks split its columns.
     pub cut: bool,
@@ -175,7 +175,7 @@ pub(super) struct Adapted {
 
 impl Model {
     /// The rank's projections that have an adapter.
-    pub(super) fn adapted(&self) -> Vec<Adapted> {
+    pub(super) fn adapted(&self) -> Vec<AdaptedProjection> {
         let mut all = Vec::new();
         let Some(adapter) = self.spec.adapter.as_deref() else { return all };
         self.see_projections(&mut |layer, p: &Projection<'_>, params| {
@@ -184,7 +184,7 @@ impl Model {
                 let names = super::declare::parts(p).into_iter().map(|part| format!("{at}{}", part.name));
                 let names = names.filter(|name| adapter.modules.contains_key(name)).collect();
                 let cut = p.parallel == Parallel::Rows && self.portion.cuts_projections();
-                all.push(Adapted { params, cut, names });
+                all.push(AdaptedProjection { params, cut, names });
             }
         });
         all
@@ -211,7 +211,7 @@ pub(super) fn set(device: &Device, value: &Value, elements: &[f32]) {
 }
 
 /// Initializes DoRA's magnitudes with the norms of the base's rows.
-fn begin_lengths(device: &Device, params: &Params, adapted: &Adapted, lengths: ParamId) {
+fn begin_lengths(device: &Device, params: &Params, adapted: &AdaptedProjection, lengths: ParamId) {
     let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
     let [rows, cols] = params.shape(adapted.params.weight);
     let weight = values(device, params, adapted.params.weight);
@@ -232,7 +232,7 @@ fn begin_lengths(device: &Device, params: &Params, adapted: &Adapted, lengths: P
 }
 
 /// Moves the largest singular parts of the base into PiSSA's terms (Meng et al., 2024, equations 2 to 4).
-fn begin_singular(device: &Device, params: &Params, adapted: &Adapted, adapter: &Adapter) {
+fn begin_singular(device: &Device, params: &Params, adapted: &AdaptedProjection, adapter: &Adapter) {
     let Some(AdapterParams::Lora(lora, _)) = adapted.params.adapter else { return };
     let [_, cols] = params.shape(adapted.params.weight);
     let mut weight = values(device, params, adapted.params.weight);

@@ -7,8 +7,8 @@ use fathom_grad::{Drops, LoraUse, ParamId, Runs};
 
 use crate::spec::{Adapter, AdapterMethod, Size, Spec};
 use crate::weight::{
-    AdapterParams, Adapts, Begins, Cut, InFiles, Kind, Module, Parallel, Projection, Seen, Term, Walk,
-    WeightSpec,
+    AdapterParams, Adapts, Begins, Cut, InFiles, InputSharing, Kind, Module, Parallel, Projection, Term,
+    Walk, WeightSpec,
 };
 
 /// A tensor in files to which an adapter can apply.
@@ -68,23 +68,23 @@ impl Adapts for Adapter {
         Some(match self.method {
             AdapterMethod::Lora { lengths, singular, .. } => {
                 let begins = if singular { Begins::Zeros } else { Begins::Uniform };
-                Declared { w, p, chosen: &chosen, of: self }.lora((rank, &scales), begins, lengths)
+                ProjectionTerms { w, p, chosen: &chosen, of: self }.lora((rank, &scales), begins, lengths)
             }
-            AdapterMethod::Factors => Declared { w, p, chosen: &chosen, of: self }.factors(input),
+            AdapterMethod::Factors => ProjectionTerms { w, p, chosen: &chosen, of: self }.factors(input),
             _ => return None,
         })
     }
 }
 
 /// A projection whose adapter is being declared.
-struct Declared<'a, 'w, 'p> {
+struct ProjectionTerms<'a, 'w, 'p> {
     w: &'a mut Walk<'w>,
     p: &'a Projection<'p>,
     chosen: &'a [StoredRows],
     of: &'a Adapter,
 }
 
-impl Declared<'_, '_, '_> {
+impl ProjectionTerms<'_, '_, '_> {
     fn weight(
         &mut self,
         term: Term,
@@ -137,10 +137,12 @@ impl Declared<'_, '_, '_> {
         let (low, all) = (runs.len() * rank, [inner]);
         let [a_cut, b_cut, m_cut] = match self.p.parallel {
             Parallel::Whole(seen) => [Cut::Whole(seen); 3],
-            Parallel::Columns => [Cut::Whole(Seen::Own), Cut::Rows(&groups), Cut::Rows(&groups)],
+            Parallel::Columns => [Cut::Whole(InputSharing::Own), Cut::Rows(&groups), Cut::Rows(&groups)],
             // One row is a vector.
-            Parallel::Rows if low == 1 => [Cut::Rows(&all), Cut::Whole(Seen::Own), Cut::Whole(Seen::Rows)],
-            Parallel::Rows => [Cut::Cols, Cut::Whole(Seen::Own), Cut::Whole(Seen::Rows)],
+            Parallel::Rows if low == 1 => {
+                [Cut::Rows(&all), Cut::Whole(InputSharing::Own), Cut::Whole(InputSharing::Rows)]
+            }
+            Parallel::Rows => [Cut::Cols, Cut::Whole(InputSharing::Own), Cut::Whole(InputSharing::Rows)],
         };
         let a = self.weight(
             Term::LoraA,
@@ -178,7 +180,7 @@ impl Declared<'_, '_, '_> {
         let cut = match (self.p.parallel, input) {
             (Parallel::Columns, false) | (Parallel::Rows, true) => Cut::Rows(&groups),
             (Parallel::Whole(seen), _) => Cut::Whole(seen),
-            (Parallel::Columns, true) | (Parallel::Rows, false) => Cut::Whole(Seen::Rows),
+            (Parallel::Columns, true) | (Parallel::Rows, false) => Cut::Whole(InputSharing::Rows),
         };
         let stored = if input { self.stack(|_| self.p.inner) } else { self.by_columns() };
         let factors = self.weight(Term::Factors, [1, runs.columns()], cut, stored, Begins::Identity);

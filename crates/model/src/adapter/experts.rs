@@ -51,7 +51,7 @@ pub(super) fn parts(s: &Spec, names: &MoeNames, m: &Moe) -> Vec<ExpertPart> {
 }
 
 /// One term of a layer's experts, being declared.
-struct Declared<'a> {
+struct ExpertTerms<'a> {
     m: &'a Moe,
     adapter: &'a Adapter,
     role: &'static str,
@@ -66,7 +66,7 @@ struct Declared<'a> {
     stored: [InFiles; 2],
 }
 
-impl Declared<'_> {
+impl ExpertTerms<'_> {
     fn term(self, w: &mut Walk<'_>) -> ExpertTerm {
         let (n, rank) = (self.m.experts, self.size.rank);
         let [a_inside, b_inside] = if self.way_in {
@@ -105,7 +105,7 @@ pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool)
         let stored =
             [file(Term::LoraA.end(), [n * rank, inner]), file(Term::LoraB.end(), [n * columns, rank])];
         let (role, columns) = (ROLES[if way_in { 1 } else { 2 }], (0, columns));
-        let term = Declared { m, adapter, role, size, columns, groups, inner, way_in, stored }.term(w);
+        let term = ExpertTerms { m, adapter, role, size, columns, groups, inner, way_in, stored }.term(w);
         return Some(AdapterParams::Experts([Some(term), None]));
     }
     let Experts::Each(place, each) = names.experts else { return None };
@@ -119,7 +119,7 @@ pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool)
         let file = |rows| InFiles::Experts(place, vec![(name, rows)]);
         let (stored, role, groups) = ([file(size.rank), file(out)], ROLES[*part], [out]);
         let groups = &groups[..];
-        *term = Some(Declared { m, adapter, role, size, columns, groups, inner, way_in, stored }.term(w));
+        *term = Some(ExpertTerms { m, adapter, role, size, columns, groups, inner, way_in, stored }.term(w));
     }
     terms.iter().any(Option::is_some).then_some(AdapterParams::Experts(terms))
 }

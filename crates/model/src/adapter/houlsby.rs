@@ -6,7 +6,9 @@ use fathom_grad::{Ctx, Val};
 use fathom_tensor::{Activation, NormKind};
 
 use crate::spec::Spec;
-use crate::weight::{Begins, Cut, InFiles, Kind, LinearParams, Module, NormParams, Seen, Walk, WeightSpec};
+use crate::weight::{
+    Begins, Cut, InFiles, InputSharing, Kind, LinearParams, Module, NormParams, Walk, WeightSpec,
+};
 
 /// Weights of one network.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +65,7 @@ impl HoulsbyParams {
         let mut weight = |part: usize, shape: [usize; 2], begins| {
             let stored = InFiles::one(files[part], shape[0].max(if part == 0 { shape[1] } else { 0 }));
             let at = (*module, Kind::Adapter);
-            let spec = WeightSpec::new(roles[part], at, shape, Cut::Whole(Seen::Rows), stored);
+            let spec = WeightSpec::new(roles[part], at, shape, Cut::Whole(InputSharing::Rows), stored);
             w.weight(WeightSpec { begins, decays: part > 0, ..spec })
         };
         let norm = NormParams { weight: weight(0, [1, s.hidden], Begins::Identity), bias: None };

@@ -5,7 +5,7 @@
 use fathom_grad::{Ctx, ParamId, Val};
 use fathom_tensor::Activation;
 
-use super::weights::{Named, linear, weight};
+use super::weights::{LayerNames, linear, weight};
 use crate::spec::Spec;
 use crate::weight::{Begins, LinearParams, Module, Term, Walk};
 
@@ -33,8 +33,8 @@ struct CellParams {
 
 /// Roles and names in files of a cell's parts, and names of its activations.
 struct CellNames {
-    ins: [Named; 2],
-    state: Named,
+    ins: [LayerNames; 2],
+    state: LayerNames,
     values: [&'static str; 4],
 }
 
@@ -72,14 +72,14 @@ static CELLS: [[CellNames; 2]; 2] = [
     [cell!("_l0", ""), cell!("_l0_reverse", "")],
     [cell!("_l1", ".forwards"), cell!("_l1_reverse", ".forwards")],
 ];
-const HEAD: [Named; 3] = [
+const HEAD: [LayerNames; 3] = [
     ["prompt_encoder.0", "prompt_encoder.mlp_head.0.weight.forwards", "prompt_encoder.mlp_head.0.bias"],
     ["prompt_encoder.0.backwards", "prompt_encoder.mlp_head.0.weight.backwards", ""],
     ["prompt_encoder.2", "prompt_encoder.mlp_head.2.weight", "prompt_encoder.mlp_head.2.bias"],
 ];
 
 /// Reads weights and biases for computing a cell on the host.
-pub(super) type Read<'a> = &'a dyn Fn(ParamId) -> Vec<f32>;
+pub(super) type InputWeights<'a> = &'a dyn Fn(ParamId) -> Vec<f32>;
 /// Applies a linear layer on the host.
 pub(super) type Through<'a> = &'a dyn Fn(&LinearParams, &[f32]) -> Vec<f32>;
 
@@ -123,7 +123,7 @@ impl LstmParams {
     }
 
     /// The same computation on the host.
-    pub fn on_host(&self, rows: Vec<f32>, read: Read<'_>, through: Through<'_>) -> Vec<f32> {
+    pub fn on_host(&self, rows: Vec<f32>, read: InputWeights<'_>, through: Through<'_>) -> Vec<f32> {
         let mut states = [rows.clone(), rows];
         for cells in &self.cells {
             states = [0, 1].map(|direction| cells[direction].on_host(&states, read, through, direction == 1));
@@ -149,7 +149,7 @@ impl CellParams {
     fn on_host(
         &self,
         below: &[Vec<f32>; 2],
-        read: Read<'_>,
+        read: InputWeights<'_>,
         through: Through<'_>,
         reversed: bool,
     ) -> Vec<f32> {

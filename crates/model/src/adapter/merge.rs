@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fathom_grad::{ExpertTerm, HeadTerm, Param, Params};
 use fathom_tensor::{Category, DType, Device, Meta};
 
-use super::begin::{Adapted, set, values};
+use super::begin::{AdaptedProjection, set, values};
 use super::{EmbedTerm, TableParams};
 use crate::block::FfnParams;
 use crate::model::Model;
@@ -84,7 +84,12 @@ impl Model {
     }
 }
 
-fn merge_one(device: &Device, params: &Params, adapted: &Adapted, (adapter, share): (&Adapter, f32)) {
+fn merge_one(
+    device: &Device,
+    params: &Params,
+    adapted: &AdaptedProjection,
+    (adapter, share): (&Adapter, f32),
+) {
     let of = |id| values(device, params, id);
     let (mut weight, cols) = (of(adapted.params.weight), params.shape(adapted.params.weight)[1]);
     match adapted.params.adapter {

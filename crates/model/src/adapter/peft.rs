@@ -22,7 +22,7 @@ use crate::files::{FileWriter, SafeTensors, Source, TensorInfo, convert_into, re
 use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
-use crate::spec::{Adapter, AdapterMethod, Spec, Trained};
+use crate::spec::{Adapter, AdapterMethod, Spec, TrainableWeights};
 use crate::weight::{Kind, SCORE, Term};
 
 /// The file of an adapter's tensors.
@@ -214,7 +214,7 @@ pub fn save_peft(
     model: &Model,
     params: &Params,
     folder: &Path,
-    (base, trained): (&str, &Trained),
+    (base, trained): (&str, &TrainableWeights),
 ) -> Result<SavedAdapter> {
     let Some(adapter) = model.spec.adapter.as_deref() else { panic!("save_peft: there is no adapter") };
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
@@ -257,7 +257,7 @@ fn write_tensors(path: &Path, tensors: &Tensors, dtype: DType) -> Result<SavedAd
 fn collect(
     ModelView { device, model, params }: ModelView<'_>,
     adapter: &Adapter,
-    trained: &Trained,
+    trained: &TrainableWeights,
 ) -> (Tensors, BTreeSet<String>) {
     let (pieces, tables) = (model.pieces(), model.spec.table_names());
     let (mut tensors, mut also_trained) = (Tensors::new(), BTreeSet::new());

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::names::INSIDE;
-use crate::spec::{Adapter, AdapterMethod, Spec, Trained};
+use crate::spec::{Adapter, AdapterMethod, Spec, TrainableWeights};
 use crate::weight::{Kind, WeightSpec};
 
 /// Modules named differently by Transformers 5: its name, and the name in files.
@@ -110,7 +110,7 @@ impl Spec {
     ///
     /// # Errors
     /// A weight that PEFT would not find.
-    pub(crate) fn saves(&self, trained: &Trained) -> Result<(), String> {
+    pub(crate) fn saves(&self, trained: &TrainableWeights) -> Result<(), String> {
         let low_rank = |adapter: &&Adapter| adapter.method.is_low_rank();
         let Some(adapter) = self
             .adapter

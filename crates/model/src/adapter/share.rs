@@ -10,11 +10,11 @@ use super::PeftTensors;
 use super::declare::parts;
 use crate::error::{Error, Result};
 use crate::files::{Slot, Source, load_slots};
-use crate::given::Given;
+use crate::given::ExistingWeights;
 use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
-use crate::spec::{Adapter, AdapterMethod, Quantized, Spec};
+use crate::spec::{Adapter, AdapterMethod, Quantization, Spec};
 use crate::weight::{AdapterParams, Kind, LinearParams, Module, NOWHERE, Parallel, Term};
 
 /// Returns the model of `spec`, the base's with an adapter, over the base's weights, packed or not. Only biases that
@@ -138,10 +138,10 @@ struct Own {
 #[track_caller]
 fn over_base(
     ModelView { device, model: base, params }: ModelView<'_>,
-    (spec, quantized): (&Spec, Option<&Quantized>),
+    (spec, quantized): (&Spec, Option<&Quantization>),
     own: Own,
 ) -> (Model, Params) {
-    let mut given = Given { own_scores: own.scores, ..Given::default() };
+    let mut given = ExistingWeights { own_scores: own.scores, ..ExistingWeights::default() };
     let (pieces, mut values) = (base.pieces(), Vec::new());
     base.visit(&mut |id, _, weight| {
         if given.shares(weight) {

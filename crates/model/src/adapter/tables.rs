@@ -6,7 +6,7 @@
 use fathom_grad::{Ctx, HeadTerm, ParamId, Val};
 
 use crate::spec::{Adapter, Spec};
-use crate::weight::{Begins, Cut, InFiles, Kind, Module, Seen, Term, Walk, WeightSpec};
+use crate::weight::{Begins, Cut, InFiles, InputSharing, Kind, Module, Term, Walk, WeightSpec};
 
 /// The low-rank terms of an embedding.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ pub(crate) fn head_term(w: &mut Walk<'_>, s: &Spec) -> Option<HeadTerm> {
     let adapter = s.adapter.as_deref()?;
     let size = *adapter.modules.get(&s.table_names()[1])?;
     let (at, vocab) = (|term| ("head", Module::Head, term), [s.vocab]);
-    let a = weight(w, at(Term::LoraA), [size.rank, s.hidden], Cut::Whole(Seen::Own), Begins::Uniform);
+    let a = weight(w, at(Term::LoraA), [size.rank, s.hidden], Cut::Whole(InputSharing::Own), Begins::Uniform);
     let b = weight(w, at(Term::LoraB), [s.vocab, size.rank], Cut::Rows(&vocab), Begins::Zeros);
     Some(HeadTerm { a, b, scale: adapter.scale(size) })
 }
@@ -74,7 +74,7 @@ impl TableParams {
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec) -> TableParams {
         let Some(adapter) = s.adapter.as_deref() else { return TableParams::default() };
         let at = |term| ("embed", Module::Input, term);
-        let cut = Cut::Whole(Seen::Rows);
+        let cut = Cut::Whole(InputSharing::Rows);
         let term = adapter.modules.get(&s.table_names()[0]).map(|size| {
             // PEFT's initialization: A is zero.
             let a = weight(w, at(Term::EmbedA), [s.vocab, size.rank], cut, Begins::Zeros);

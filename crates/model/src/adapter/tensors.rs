@@ -8,7 +8,7 @@ use fathom_tensor::{BlockFormat, DType};
 
 use super::turned::Turn;
 use crate::error::{Error, Result};
-use crate::files::{Area, Quantised, SafeTensors, Source, Stream};
+use crate::files::{Area, QuantizedTensor, SafeTensors, Source, Stream};
 use crate::spec::Spec;
 
 /// An adapter's tensors under the model's names.
@@ -63,7 +63,7 @@ impl Source for PeftTensors {
     }
 
     fn stream(&self) -> Box<dyn Stream + '_> {
-        Box::new(Renamed { of: self, stream: self.tensors.stream(), last: None })
+        Box::new(RenamedTensors { of: self, stream: self.tensors.stream(), last: None })
     }
 
     fn place(&self, _: &str) -> &Path {
@@ -72,14 +72,14 @@ impl Source for PeftTensors {
 }
 
 /// Reads tensors under the model's names.
-struct Renamed<'a> {
+struct RenamedTensors<'a> {
     of: &'a PeftTensors,
     stream: Box<dyn Stream + 'a>,
     /// The last rearranged tensor, in the model's layout.
     last: Option<(String, Vec<u8>)>,
 }
 
-impl Renamed<'_> {
+impl RenamedTensors<'_> {
     /// All bytes of a tensor with another layout in the file, in the model's layout.
     fn turned(&mut self, name: &str, turn: Turn) -> Result<&[u8]> {
         if self.last.as_ref().is_none_or(|(last, _)| last != name) {
@@ -101,7 +101,7 @@ impl Renamed<'_> {
     }
 }
 
-impl Stream for Renamed<'_> {
+impl Stream for RenamedTensors<'_> {
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
         if let Some(turn) = self.of.turned.get(name).copied() {
             let (own, start) = (self.turned(name, turn)?, start as usize);
@@ -187,7 +187,7 @@ impl Source for Over<'_> {
         Box::new(Both { of: self, own: self.own.stream(), base: self.base.stream() })
     }
 
-    fn quantised(&self, name: &str) -> Option<&Quantised> {
+    fn quantised(&self, name: &str) -> Option<&QuantizedTensor> {
         self.of(name).quantised(self.called(name))
     }
 

@@ -58,12 +58,12 @@ impl Turn {
 }
 
 /// Name and layout of a tensor in a file.
-pub(super) type Turned = BTreeMap<String, (String, Turn)>;
+pub(super) type RearrangedTensors = BTreeMap<String, (String, Turn)>;
 
 impl Spec {
     /// Adapter tensors with another layout in files, by the model's name.
-    pub(super) fn turned(&self) -> Turned {
-        let Some(adapter) = self.adapter.as_deref() else { return Turned::new() };
+    pub(super) fn turned(&self) -> RearrangedTensors {
+        let Some(adapter) = self.adapter.as_deref() else { return RearrangedTensors::new() };
         let mut all = self.filled_up(adapter);
         let Some(m) = &self.moe else { return all };
         for name in self.stacked(adapter) {
@@ -92,8 +92,8 @@ impl Spec {
     }
 
     /// Terms of projections fused with others of a higher rank.
-    fn filled_up(&self, adapter: &Adapter) -> Turned {
-        let (mut all, names) = (Turned::new(), &self.family.names);
+    fn filled_up(&self, adapter: &Adapter) -> RearrangedTensors {
+        let (mut all, names) = (RearrangedTensors::new(), &self.family.names);
         self.walk_projections(&mut |layer, p: &Projection<'_>, _| {
             let at = names.prefix(layer, p.module);
             let size = |name: &str| adapter.modules.get(&format!("{at}{name}")).copied();

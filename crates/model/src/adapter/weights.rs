@@ -2,10 +2,10 @@
 
 use fathom_grad::ParamId;
 
-use crate::weight::{Begins, Cut, InFiles, Kind, LinearParams, Module, Seen, Term, Walk, WeightSpec};
+use crate::weight::{Begins, Cut, InFiles, InputSharing, Kind, LinearParams, Module, Term, Walk, WeightSpec};
 
 /// A linear layer's role, and the names of its weight and bias in files; an empty name means no bias.
-pub(super) type Named = [&'static str; 3];
+pub(super) type LayerNames = [&'static str; 3];
 
 /// Declares a weight that every rank has whole.
 pub(super) fn weight(
@@ -17,14 +17,14 @@ pub(super) fn weight(
 ) -> ParamId {
     let in_file = if term == Term::Bias { vec![shape[1]] } else { shape.to_vec() };
     let stored = InFiles::Whole(name.into(), in_file);
-    let spec = WeightSpec::new(role, (module, Kind::Adapter), shape, Cut::Whole(Seen::Rows), stored);
+    let spec = WeightSpec::new(role, (module, Kind::Adapter), shape, Cut::Whole(InputSharing::Rows), stored);
     w.weight(WeightSpec { term, begins, decays: term != Term::Bias, ..spec })
 }
 
 /// Declares a linear layer [out, inner] of an encoder; PyTorch initializes them within a bound of `inner`.
 pub(super) fn linear(
     w: &mut Walk<'_>,
-    ([role, name, bias], at): (Named, Module),
+    ([role, name, bias], at): (LayerNames, Module),
     [out, inner]: [usize; 2],
     begins: Begins,
 ) -> LinearParams {

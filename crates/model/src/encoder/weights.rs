@@ -4,8 +4,8 @@ use fathom_grad::{Ctx, ParamId, Val};
 
 use crate::spec::{EncoderParts, Spec};
 use crate::weight::{
-    Begins, Cut, InFiles, Kind, LastParams, LinearParams, Module, NormParams, Parallel, Projection, Seen,
-    Walk, WeightSpec,
+    Begins, Cut, InFiles, InputSharing, Kind, LastParams, LinearParams, Module, NormParams, Parallel,
+    Projection, Walk, WeightSpec,
 };
 
 /// Weights before the first block of an encoder.
@@ -22,7 +22,7 @@ impl EncoderInput {
         let (types, norm) = w.names.encoder.map_or(("", ""), |names| (names.types, names.norm));
         let (at, shape) = ((Module::Input, Kind::Table), [parts.types, s.hidden]);
         let stored = InFiles::Whole(format!("{types}.weight").into(), shape.into());
-        let types = WeightSpec::new("types", at, shape, Cut::Whole(Seen::Own), stored);
+        let types = WeightSpec::new("types", at, shape, Cut::Whole(InputSharing::Own), stored);
         EncoderInput {
             types: (parts.types > 0)
                 .then(|| w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..types })),
@@ -48,7 +48,7 @@ impl LastParams {
             return none;
         }
         let pool = w.names.encoder.map_or("", |names| names.pool);
-        let (cols, name, seen) = ([s.hidden], w.names.head, Seen::Rows);
+        let (cols, name, seen) = ([s.hidden], w.names.head, InputSharing::Rows);
         let pool = Projection::new("pool", Module::Head, &cols, s.hidden, InFiles::one(pool, s.hidden));
         let shape = [parts.labels, s.hidden];
         let stored = InFiles::Whole(format!("{name}.weight").into(), shape.into());

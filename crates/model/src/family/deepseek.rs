@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::config_rope::{RopeSizes, read_rope};
 use crate::error::Result;
 use crate::rope::RopeScaling;
-use crate::spec::{Biases, Family, Latent, Moe, Shared, Spec};
+use crate::spec::{Biases, Family, Latent, Moe, SharedExperts, Spec};
 use crate::weight::{LatentNames, MoeNames, Names, Qkv};
 
 pub(super) const NAMES: Names = Names {
@@ -87,7 +87,8 @@ fn read_experts(c: &Config<'_>, version: &Version, num_layers: usize) -> Result<
     let dense: usize = c.or("first_k_dense_replace", dense)?;
     experts.dense_layers = (0..dense.min(num_layers)).collect();
     let shared: usize = c.or("n_shared_experts", shared)?;
-    experts.shared = (shared > 0).then_some(Shared { ffn: shared.saturating_mul(experts.ffn), gated: false });
+    experts.shared =
+        (shared > 0).then_some(SharedExperts { ffn: shared.saturating_mul(experts.ffn), gated: false });
     experts.routing.scale = c.or("routed_scaling_factor", version.scale)? as f32;
     c.only("moe_layer_freq", "1")?;
     // Keys for training, and for how the files were made.

@@ -6,7 +6,7 @@ use super::common::{Dialect, KvHeads};
 use super::{common, moe};
 use crate::config::Config;
 use crate::error::Result;
-use crate::spec::{Biases, Family, Shared, Spec};
+use crate::spec::{Biases, Family, SharedExperts, Spec};
 use crate::weight::{MoeNames, Names};
 
 const DIALECT: Dialect = Dialect { kv_heads: KvHeads::Fixed(16), ..common::LLAMA };
@@ -23,7 +23,7 @@ pub(super) static FAMILY: Family = Family {
         experts.routing.normalise = c.or("norm_topk_prob", false)?;
         experts.dense_layers = moe::read_dense_layers(c, spec.layers.len())?;
         let ffn = c.size_or("shared_expert_intermediate_size", Some(5632))?;
-        experts.shared = Some(Shared { ffn, gated: true });
+        experts.shared = Some(SharedExperts { ffn, gated: true });
         spec.moe = Some(experts);
         Ok(spec)
     },

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::json::parse_object;
 use super::nested::{NESTED_BLOCK, decode};
-use super::quantized::{Quantised, Scales};
+use super::quantized::{QuantizedTensor, Scales};
 use super::source::Stream;
 use crate::error::{Error, Result};
 
@@ -30,7 +30,7 @@ pub(super) const KEY: &str = "quantization_config";
 #[derive(Clone, Debug, Default)]
 pub(super) struct QuantisedTensors {
     /// By name.
-    pub all: BTreeMap<String, Quantised>,
+    pub all: BTreeMap<String, QuantizedTensor>,
     /// Stored tensors that are parts of them; codes map to the name of the quantized tensor.
     pub parts: BTreeMap<String, Option<String>>,
 }
@@ -89,7 +89,7 @@ impl QuantisedTensors {
             } else {
                 Scales::Plain(absmax)
             };
-            let quantised = Quantised {
+            let quantised = QuantizedTensor {
                 format: BlockFormat::Nf4,
                 shape: sizes(&json).map_err(refuse)?,
                 dtype: dtype(&json),
@@ -111,7 +111,7 @@ impl QuantisedTensors {
                 return Err(Error::tensor(path, scales, format!("is of {name}, which is missing")));
             }
             found.parts.extend([scales.clone(), format!("{base}.weight_format")].map(|part| (part, None)));
-            let quantised = Quantised {
+            let quantised = QuantizedTensor {
                 format: BlockFormat::Int8,
                 shape: shape(&name),
                 dtype: DType::F16,
@@ -123,7 +123,7 @@ impl QuantisedTensors {
         Ok(found)
     }
 
-    fn add(&mut self, name: &str, quantised: Quantised) {
+    fn add(&mut self, name: &str, quantised: QuantizedTensor) {
         self.parts.insert(quantised.codes.clone(), Some(name.to_string()));
         self.all.insert(name.to_string(), quantised);
     }
@@ -131,14 +131,14 @@ impl QuantisedTensors {
     /// Renames the tensors, dropping those for which `name` gives none.
     pub fn rename(self, name: &dyn Fn(&str) -> Option<String>) -> QuantisedTensors {
         let part = |(part, of): (String, Option<String>)| Some((name(&part)?, of.and_then(|of| name(&of))));
-        let one = |(old, q): (String, Quantised)| {
+        let one = |(old, q): (String, QuantizedTensor)| {
             let scales = match q.scales {
                 Scales::Plain(scales) => Scales::Plain(name(&scales)?),
                 Scales::Nested { codes, scales, offset, map } => {
                     Scales::Nested { codes: name(&codes)?, scales: name(&scales)?, offset, map }
                 }
             };
-            Some((name(&old)?, Quantised { codes: name(&q.codes)?, scales, ..q }))
+            Some((name(&old)?, QuantizedTensor { codes: name(&q.codes)?, scales, ..q }))
         };
         QuantisedTensors {
             all: self.all.into_iter().filter_map(one).collect(),
@@ -167,7 +167,7 @@ fn dtype(json: &Map<String, Value>) -> DType {
     }
 }
 
-impl Quantised {
+impl QuantizedTensor {
     /// Elements per row.
     pub fn width(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)

@@ -15,7 +15,7 @@ use super::source::Source;
 use super::values::read_f32;
 use super::writer::TensorInfo;
 use crate::error::{Error, Result};
-use crate::grouped::{Grouped, GroupedSave, Packing4, Zero};
+use crate::grouped::{GroupedSave, GroupedTensor, Packing4, Zero};
 use crate::spec::{RoundTo, Spec};
 
 impl RoundTo {
@@ -74,8 +74,9 @@ pub fn save_hf_rounded(
     let save = |coder: &dyn Coder| save_hf_coded((spec, [source, projections]), folder, (coder, options));
     match format {
         FourBits::Int4(group) => {
-            let code =
-                |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, group, Zero::Middle));
+            let code = |_: &str, shape, values: Vec<f32>| {
+                Ok(GroupedTensor::round(&values, shape, group, Zero::Middle))
+            };
             save(&GroupedSave::new((Packing4::Compressed, group), code, |_, _| ()))?;
         }
         FourBits::Mxfp4 => save(&FourSave { format, factors: BTreeMap::new() })?,
@@ -207,7 +208,8 @@ mod tests {
         let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
         let factor = FourBits::Nvfp4.factor(largest);
         let nvfp4 = [("nvfp4.weight".to_string(), factor)].into_iter().collect();
-        let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 32, Zero::Middle));
+        let code =
+            |_: &str, shape, values: Vec<f32>| Ok(GroupedTensor::round(&values, shape, 32, Zero::Middle));
         let int4 = GroupedSave::new((Packing4::Compressed, 32), code, |_: &str, _: &mut [f32]| ());
         let cases: [(&str, usize, &dyn Coder); 3] = [
             ("mxfp4", 32, &FourSave { format: FourBits::Mxfp4, factors: BTreeMap::new() }),
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn int4_has_the_numbers_of_training() {
         let x: Vec<f32> = (0..256).map(|at| (at as f32 * 0.37).sin() * 0.1 + 0.03).collect();
-        let coded = Grouped::round(&x, [4, 64], 32, Zero::Middle).values();
+        let coded = GroupedTensor::round(&x, [4, 64], 32, Zero::Middle).values();
         let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&coded), bits(&FourBits::Int4(32).round(&x, 1.0)));
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Location of a tensor in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct TensorEntry {
     /// Name of the element type in the file, e.g. `BF16`.
     pub dtype_name: String,
     /// Bytes of one element.
@@ -29,7 +29,7 @@ pub struct Stored {
     pub bytes: u64,
 }
 
-impl Stored {
+impl TensorEntry {
     /// The element type, if this crate supports it.
     pub fn dtype(&self) -> Option<DType> {
         DType::from_safetensors_name(&self.dtype_name)
@@ -50,7 +50,7 @@ impl Stored {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Tensors by name.
-    pub tensors: BTreeMap<String, Stored>,
+    pub tensors: BTreeMap<String, TensorEntry>,
     /// The free-form `__metadata__`.
     pub metadata: BTreeMap<String, String>,
 }
@@ -154,7 +154,7 @@ pub fn parse_header(file: &Path, json: &[u8], file_bytes: u64) -> Result<Header>
 }
 
 /// Checks one entry: known type, consistent shape and offsets.
-fn stored(entry: &Entry, data_start: u64) -> std::result::Result<Stored, String> {
+fn stored(entry: &Entry, data_start: u64) -> std::result::Result<TensorEntry, String> {
     let dtype = &entry.dtype;
     let element_bytes = element_bytes(dtype).ok_or(format!("has the unknown element type {dtype:?}"))?;
     let [start, end] = entry.data_offsets;
@@ -171,17 +171,17 @@ fn stored(entry: &Entry, data_start: u64) -> std::result::Result<Stored, String>
     let start = data_start.checked_add(start).ok_or("starts beyond any file")?;
     let size = |size: &u64| usize::try_from(*size).map_err(|_| format!("has a size of {size}"));
     let shape = entry.shape.iter().map(size).collect::<std::result::Result<_, _>>()?;
-    Ok(Stored { dtype_name: dtype.clone(), element_bytes, shape, start, bytes })
+    Ok(TensorEntry { dtype_name: dtype.clone(), element_bytes, shape, start, bytes })
 }
 
 /// Checks all entries: contiguous, without overlap, up to the end of the file.
 fn check_layout(
     file: &Path,
-    tensors: &BTreeMap<String, Stored>,
+    tensors: &BTreeMap<String, TensorEntry>,
     data_start: u64,
     file_bytes: u64,
 ) -> Result<()> {
-    let mut in_order: Vec<(&String, &Stored)> = tensors.iter().collect();
+    let mut in_order: Vec<(&String, &TensorEntry)> = tensors.iter().collect();
     in_order.sort_by_key(|(_, stored)| (stored.start, stored.bytes));
     let mut expected = data_start;
     for (name, stored) in in_order {

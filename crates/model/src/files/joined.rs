@@ -1,6 +1,6 @@
 //! Tensors decoded from several stored ones: gpt-oss's experts in MXFP4, and linear layers quantized by GPTQ, AWQ,
 //! compressed-tensors, DeepSeek's blockwise FP8 and ModelOpt. They are decoded row by row, each element to f32 and
-//! then rounded once to the tensor's type, or read as rows that products take directly ([`Joined::read_grouped`]).
+//! then rounded once to the tensor's type, or read as rows that products take directly ([`PackedTensor::read_grouped`]).
 //! Settings for rounding activations are ignored: products use the decoded weights as they are.
 
 mod decode;
@@ -18,7 +18,7 @@ use crate::error::Result;
 
 pub(super) use decode::{to_eight, to_four};
 pub(super) use find::find;
-pub(super) use layout::{FourScales, Joined, JoinedPart, Layout};
+pub(super) use layout::{FourScales, JoinedPart, Layout, PackedTensor};
 
 /// A contiguous range of bytes of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Stretch {
     pub bytes: usize,
 }
 
-impl Joined {
+impl PackedTensor {
     fn width(&self) -> usize {
         self.shape.last().copied().unwrap_or_default()
     }
@@ -42,9 +42,9 @@ impl Joined {
     }
 
     /// Renames its parts; `None` if one has no new name.
-    pub fn rename(self, name: &dyn Fn(&str) -> Option<String>) -> Option<Joined> {
+    pub fn rename(self, name: &dyn Fn(&str) -> Option<String>) -> Option<PackedTensor> {
         let part = |part: JoinedPart| Some(JoinedPart { name: name(&part.name)?, ..part });
-        Some(Joined { parts: self.parts.into_iter().map(part).collect::<Option<_>>()?, ..self })
+        Some(PackedTensor { parts: self.parts.into_iter().map(part).collect::<Option<_>>()?, ..self })
     }
 
     /// Number of units in which parts are read: experts, or one.
@@ -53,11 +53,11 @@ impl Joined {
     }
 
     /// Experts as one linear layer of all stored rows, [experts x out, in].
-    fn below_each_other(&self) -> Option<Joined> {
+    fn below_each_other(&self) -> Option<PackedTensor> {
         let [experts, inner, out] = self.shape[..] else { return None };
         let layout = Layout::Fours { group: layout::GROUP, scales: FourScales::PowersOfTwo };
         let shape = vec![experts * out, inner];
-        (self.layout == Layout::Experts).then(|| Joined { shape, layout, ..self.clone() })
+        (self.layout == Layout::Experts).then(|| PackedTensor { shape, layout, ..self.clone() })
     }
 
     /// Format of rows that products take directly, for a linear layer with scales of neighbouring inputs, or for
@@ -153,7 +153,7 @@ impl Cache {
     /// Overwrites `out` with bytes of a tensor's elements from byte `start`, which may be inside an element.
     pub fn read(
         &mut self,
-        joined: &Joined,
+        joined: &PackedTensor,
         start: u64,
         out: &mut [u8],
         stream: &mut dyn Stream,
@@ -171,7 +171,7 @@ impl Cache {
         Ok(())
     }
 
-    fn decode(&mut self, joined: &Joined, row: usize, stream: &mut dyn Stream) -> Result<()> {
+    fn decode(&mut self, joined: &PackedTensor, row: usize, stream: &mut dyn Stream) -> Result<()> {
         let each = joined.rows() / joined.units();
         self.fetch(joined, row / each, stream)?;
         if self.row != Some(row) {
@@ -185,7 +185,7 @@ impl Cache {
         Ok(())
     }
 
-    fn fetch(&mut self, joined: &Joined, unit: usize, stream: &mut dyn Stream) -> Result<()> {
+    fn fetch(&mut self, joined: &PackedTensor, unit: usize, stream: &mut dyn Stream) -> Result<()> {
         let name = &joined.parts[0].name;
         if self.of.as_ref().is_some_and(|(of, at)| of == name && *at == unit) {
             return Ok(());
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn whole_rows_are_one_stretch_and_parts_of_rows_are_not() {
         let (parts, layout) = (Vec::new(), Layout::Experts);
-        let joined = Joined { parts, shape: vec![2, 32, 5], dtype: DType::Bf16, layout };
+        let joined = PackedTensor { parts, shape: vec![2, 32, 5], dtype: DType::Bf16, layout };
         let stretches = |rows, cols| {
             let all = joined.stretches(&Area { rows, cols });
             all.map(|stretch| (stretch.start, stretch.bytes)).collect::<Vec<_>>()

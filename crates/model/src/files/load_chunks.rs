@@ -9,7 +9,7 @@ use fathom_tensor::{DType, Device, Tensor};
 use super::chunk::{WeightPatch, fill_chunk, parts, read};
 use super::load_blocked::load_blocked;
 use super::load_packed::load_packed;
-use super::slot::{Coded, Job, Slot};
+use super::slot::{CodeScales, Job, Slot};
 use super::source::Source;
 use crate::error::Result;
 use crate::model::Model;
@@ -69,7 +69,7 @@ fn encode(
     device: &Device,
     parts: &[WeightPatch<'_>],
     source: &dyn Source,
-    coded: &Coded,
+    coded: &CodeScales,
     (range, chunk): (Range<usize>, &Tensor),
 ) -> Result<()> {
     let scales = coded.scales.tensor();

@@ -10,8 +10,8 @@ use fathom_tensor::{BlockFormat, DType, Device, Tensor};
 use super::area::{Area, matrix};
 use super::chunk::{fill_chunk, parts};
 use super::convert::convert_into;
-use super::nested::Nested;
-use super::quantized::Quantised;
+use super::nested::NestedScales;
+use super::quantized::QuantizedTensor;
 use super::slot::{Job, Slot};
 use super::source::Source;
 use crate::error::Result;
@@ -31,14 +31,14 @@ pub(super) fn load_packed(
     (source, shape, double): (&dyn Source, [usize; 2], bool),
 ) -> Result<bool> {
     let Some((format, bytes)) = slot.value.as_packed() else { return Ok(false) };
-    let stored: Option<Vec<&Quantised>> = jobs
+    let stored: Option<Vec<&QuantizedTensor>> = jobs
         .iter()
         .map(|job| {
             source.quantised(&job.name).filter(|stored| stored.format == format && !job.patch.transpose)
         })
         .collect();
     if let Some(stored) = stored {
-        let mut packed = Taken::new(format, shape);
+        let mut packed = PackedBytes::new(format, shape);
         for (job, stored) in jobs.iter().zip(stored) {
             packed.take(job, stored, source)?;
         }
@@ -78,20 +78,20 @@ fn runs(job: &Job, cols: usize) -> ([usize; 2], Vec<Run>) {
 }
 
 /// A packed weight's bytes, copied from packed tensors.
-struct Taken {
+struct PackedBytes {
     format: BlockFormat,
     shape: [usize; 2],
     bytes: Vec<u8>,
 }
 
-impl Taken {
-    fn new(format: BlockFormat, shape: [usize; 2]) -> Taken {
+impl PackedBytes {
+    fn new(format: BlockFormat, shape: [usize; 2]) -> PackedBytes {
         let bytes = vec![0; format.packed_shape(shape).iter().product()];
-        Taken { format, shape, bytes }
+        PackedBytes { format, shape, bytes }
     }
 
     /// Copies an area of a tensor, line by line.
-    fn take(&mut self, job: &Job, stored: &Quantised, source: &dyn Source) -> Result<()> {
+    fn take(&mut self, job: &Job, stored: &QuantizedTensor, source: &dyn Source) -> Result<()> {
         let (format, [_, width]) = (self.format, self.format.lines(self.shape));
         let (row_bytes, block) = (format.row_bytes(width), format.block(width));
         let mut stream = source.stream();
@@ -164,7 +164,7 @@ fn nest(jobs: &[&Job], source: &dyn Source, cols: usize, scales: &mut [f32]) -> 
         for run in &all_runs {
             all[blocks(run.there, run)].copy_from_slice(&scales[blocks(run.here, run)]);
         }
-        let all = Nested::of(&all).decode();
+        let all = NestedScales::of(&all).decode();
         for run in &all_runs {
             scales[blocks(run.here, run)].copy_from_slice(&all[blocks(run.there, run)]);
         }

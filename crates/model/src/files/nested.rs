@@ -36,7 +36,7 @@ fn between(at: usize, steps: usize) -> f32 {
 
 /// Scales quantized to eight bits.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Nested {
+pub(crate) struct NestedScales {
     /// One code per scale.
     pub codes: Vec<u8>,
     /// Largest magnitude of each block.
@@ -45,9 +45,9 @@ pub(crate) struct Nested {
     pub offset: f32,
 }
 
-impl Nested {
+impl NestedScales {
     /// Quantizes the scales of one tensor.
-    pub fn of(scales: &[f32]) -> Nested {
+    pub fn of(scales: &[f32]) -> NestedScales {
         let mean = scales.iter().map(|scale| f64::from(*scale)).sum::<f64>() / scales.len().max(1) as f64;
         let offset = mean as f32;
         let bounds: Vec<f32> = dynamic_map().windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect();
@@ -61,7 +61,7 @@ impl Nested {
             }));
             tops.push(top);
         }
-        Nested { codes, scales: tops, offset }
+        NestedScales { codes, scales: tops, offset }
     }
 
     /// Dequantizes the scales.
@@ -93,7 +93,7 @@ mod tests {
         let golden = SafeTensors::open_file(&file).unwrap();
         let floats = |name: &str| read_f32(&golden, name, 0..golden.shape(name).unwrap()[0]).unwrap();
         assert_eq!(floats("map"), dynamic_map());
-        let nested = Nested::of(&floats("nested.plain"));
+        let nested = NestedScales::of(&floats("nested.plain"));
         let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs());
         assert!(
             near(&[nested.offset], &floats("nested.offset"))
@@ -110,8 +110,11 @@ mod tests {
             theirs.len()
         );
         // bitsandbytes' decoding of the same codes.
-        let same =
-            Nested { codes: theirs, scales: floats("nested.absmax"), offset: floats("nested.offset")[0] };
+        let same = NestedScales {
+            codes: theirs,
+            scales: floats("nested.absmax"),
+            offset: floats("nested.offset")[0],
+        };
         assert_eq!(same.decode(), floats("nested.out"));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
 use super::area::Area;
-use super::header::Stored;
+use super::header::TensorEntry;
 use crate::error::Result;
 
 /// Bytes of whole rows that are read at a time when only some columns are wanted.
@@ -39,7 +39,7 @@ pub(super) type ReadAt<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]) -> Result<
 
 impl TensorParts {
     /// A tensor with its first part.
-    pub fn new(stored: &Stored, part: TensorPart) -> TensorParts {
+    pub fn new(stored: &TensorEntry, part: TensorPart) -> TensorParts {
         // Overflowing shapes were refused when the part was read.
         let size = super::area::matrix(&stored.shape).unwrap_or_default();
         let whole = part.area == Area::of(size);
@@ -215,7 +215,7 @@ mod tests {
                 if lying { Area { rows: one, cols: all } } else { Area { rows: all, cols: one } }
             };
             let part = |at: usize| TensorPart { file: 0, start: 0, area: area(at) };
-            let stored = Stored {
+            let stored = TensorEntry {
                 dtype_name: "F32".into(),
                 element_bytes: 4,
                 shape: vec![many, many],

@@ -4,7 +4,7 @@ use fathom_tensor::{BlockFormat, DType};
 
 /// A tensor stored quantized.
 #[derive(Clone, Debug)]
-pub struct Quantised {
+pub struct QuantizedTensor {
     /// Storage format.
     pub format: BlockFormat,
     /// Logical sizes.

@@ -10,11 +10,11 @@ use fathom_tensor::{BlockFormat, DType};
 
 use super::bitsandbytes::{QuantisedTensors, codes_name};
 use super::joined::Cache;
-use super::quantized::Quantised;
+use super::quantized::QuantizedTensor;
 use super::shards::{ranks_of, weight_map};
 use super::source::{INDEX, SINGLE, Source, Stream, rank_file};
 use super::stream::FileStream;
-use super::table::{Held, SafeTensors};
+use super::table::{SafeTensors, StoredTensor};
 use super::{few_bits, gguf, joined};
 use crate::error::{Error, Result};
 
@@ -176,7 +176,7 @@ impl Source for SafeTensors {
             out.resize(rows.len() * row, 0);
             return self.stream().read(name, (rows.start * row) as u64, out);
         }
-        let Held { stored, parts } = self.find(name)?;
+        let StoredTensor { stored, parts } = self.find(name)?;
         if rows.start > rows.end || rows.end > stored.rows() {
             let what = format!("has {} rows, not {rows:?}", stored.rows());
             return Err(Error::tensor(self.place(name), name, what));
@@ -200,7 +200,7 @@ impl Source for SafeTensors {
         Box::new(FileStream { source: self, open: BTreeMap::new(), cache: Cache::default() })
     }
 
-    fn quantised(&self, name: &str) -> Option<&Quantised> {
+    fn quantised(&self, name: &str) -> Option<&QuantizedTensor> {
         self.quantised.all.get(name)
     }
 

@@ -74,13 +74,13 @@ pub fn export_tensors(
 
 /// Values that any thread can write to files, while the issuing thread may read them.
 pub struct Export {
-    held: Vec<Held>,
+    held: Vec<ExportedValue>,
     tensors: Vec<Tensor>,
     max_shard_bytes: u64,
 }
 
 /// A value being read.
-struct Held {
+struct ExportedValue {
     reader: Reader,
     /// Rows x columns of the rank's part of the weight.
     shape: [usize; 2],
@@ -160,7 +160,13 @@ impl Export {
                 (reader, coded.root)
             });
             let packed = value.as_packed().map(|(format, _)| format);
-            held.push(Held { reader, shape: shapes[id.index()], first: range.start, scales, packed });
+            held.push(ExportedValue {
+                reader,
+                shape: shapes[id.index()],
+                first: range.start,
+                scales,
+                packed,
+            });
         }
         let tensors = named.into_iter().flat_map(|(dtype, patches)| joined(dtype, patches)).collect();
         (shares, Export { held, tensors, max_shard_bytes: u64::MAX })
@@ -234,7 +240,7 @@ fn joined(dtype: DType, mut patches: Vec<(usize, Patch)>) -> Vec<Tensor> {
 }
 
 impl Tensor {
-    fn write(&self, held: &[Held], write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    fn write(&self, held: &[ExportedValue], write: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (mut bytes, mut turned, mut converted) = (Vec::new(), Vec::new(), Vec::new());
         for (of, patch) in &self.patches {
             let held = &held[*of];
@@ -259,8 +265,8 @@ impl Tensor {
     }
 }
 
-impl Held {
-    /// Element type that [`Held::read`] returns.
+impl ExportedValue {
+    /// Element type that [`ExportedValue::read`] returns.
     fn dtype(&self) -> DType {
         match (&self.packed, &self.scales) {
             (Some(_), _) => DType::F32,

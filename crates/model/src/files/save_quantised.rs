@@ -14,7 +14,7 @@ use super::bitsandbytes::{STATE, config};
 use super::coder::Coder;
 use super::convert::{convert_into, is_convertible};
 use super::folder::{FolderOptions, write_folder};
-use super::nested::{NESTED_BLOCK, Nested, dynamic_map};
+use super::nested::{NESTED_BLOCK, NestedScales, dynamic_map};
 use super::source::Source;
 use super::values::read_f32;
 use super::writer::{FolderWriter, TensorInfo};
@@ -340,7 +340,7 @@ impl Out {
             writer.write(&words(&NF4_VALUES))?;
             return writer.write(&self.said(None));
         }
-        let nested = Nested::of(&scales);
+        let nested = NestedScales::of(&scales);
         writer.write(&nested.codes)?;
         writer.write(&words(&NF4_VALUES))?;
         writer.write(&words(&nested.scales))?;

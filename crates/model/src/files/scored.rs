@@ -7,7 +7,7 @@ use std::path::Path;
 use fathom_tensor::DType;
 
 use super::area::Area;
-use super::quantized::Quantised;
+use super::quantized::QuantizedTensor;
 use super::source::{Source, Stream};
 use crate::error::Result;
 
@@ -18,7 +18,7 @@ const DEVIATION: f64 = 0.02;
 pub(crate) const SCORE: &str = "score.weight";
 
 /// A source's tensors, and a random one.
-pub struct Scored<'a> {
+pub struct WithRandomTensor<'a> {
     source: &'a dyn Source,
     name: &'static str,
     shape: [usize; 2],
@@ -26,14 +26,19 @@ pub struct Scored<'a> {
     bytes: Vec<u8>,
 }
 
-impl<'a> Scored<'a> {
+impl<'a> WithRandomTensor<'a> {
     /// Adds a score head of `shape`, scores x hidden size, to a source without one.
-    pub fn new(source: &'a dyn Source, shape: [usize; 2], seed: u64) -> Scored<'a> {
-        Scored::named(source, SCORE, shape, seed)
+    pub fn new(source: &'a dyn Source, shape: [usize; 2], seed: u64) -> WithRandomTensor<'a> {
+        WithRandomTensor::named(source, SCORE, shape, seed)
     }
 
     /// The same for a tensor of another name.
-    pub fn named(source: &'a dyn Source, name: &'static str, shape: [usize; 2], seed: u64) -> Scored<'a> {
+    pub fn named(
+        source: &'a dyn Source,
+        name: &'static str,
+        shape: [usize; 2],
+        seed: u64,
+    ) -> WithRandomTensor<'a> {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
         let mut uniform = || {
             state ^= state << 13;
@@ -47,7 +52,7 @@ impl<'a> Scored<'a> {
         // The sum of twelve uniforms is nearly normal.
         let mut normal = || DEVIATION * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0);
         let bytes = (0..shape[0] * shape[1]).flat_map(|_| (normal() as f32).to_le_bytes()).collect();
-        Scored { source, name, shape, bytes }
+        WithRandomTensor { source, name, shape, bytes }
     }
 
     /// Bytes of some elements.
@@ -56,7 +61,7 @@ impl<'a> Scored<'a> {
     }
 }
 
-impl Source for Scored<'_> {
+impl Source for WithRandomTensor<'_> {
     fn names(&self) -> Vec<&str> {
         let mut names = self.source.names();
         names.push(self.name);
@@ -85,7 +90,7 @@ impl Source for Scored<'_> {
         Box::new(ScoredStream { of: self, others: self.source.stream() })
     }
 
-    fn quantised(&self, name: &str) -> Option<&Quantised> {
+    fn quantised(&self, name: &str) -> Option<&QuantizedTensor> {
         self.source.quantised(name)
     }
 
@@ -95,7 +100,7 @@ impl Source for Scored<'_> {
 }
 
 struct ScoredStream<'a> {
-    of: &'a Scored<'a>,
+    of: &'a WithRandomTensor<'a>,
     others: Box<dyn Stream + 'a>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::area::{Area, matrix};
-use super::header::Stored;
+use super::header::TensorEntry;
 use super::json;
 use super::parts::TensorPart;
 use crate::error::{Error, Result};
@@ -32,11 +32,11 @@ pub(super) fn ranks_of(folder: &Path) -> Result<Option<usize>> {
 
 /// The whole tensor of a stored part; `shape` is its shape as a JSON list.
 pub(super) fn whole_of(
-    stored: &Stored,
+    stored: &TensorEntry,
     area: Area,
     shape: &str,
     file: usize,
-) -> std::result::Result<(Stored, TensorPart), String> {
+) -> std::result::Result<(TensorEntry, TensorPart), String> {
     let shape: Vec<usize> =
         serde_json::from_str(shape).map_err(|_| format!("has the shape {shape} in the file's metadata"))?;
     let elements = shape.iter().try_fold(stored.element_bytes as u64, |n, size| n.checked_mul(*size as u64));
@@ -49,7 +49,7 @@ pub(super) fn whole_of(
         return Err(format!("of shape {shape:?} has a part {area:?} stored with shape {:?}", stored.shape));
     }
     let start = stored.start;
-    Ok((Stored { shape, bytes, ..stored.clone() }, TensorPart { file, start, area }))
+    Ok((TensorEntry { shape, bytes, ..stored.clone() }, TensorPart { file, start, area }))
 }
 
 /// The index's map from tensor to file. File names may not leave the folder.

@@ -18,12 +18,12 @@ pub struct Slot {
     /// Its elements within the rank's part of the weight, counted row by row.
     pub range: Range<usize>,
     /// Scales, if the value is e4m3-coded.
-    pub coded: Option<Coded>,
+    pub coded: Option<CodeScales>,
 }
 
 /// Scales of e4m3 codes in blocks ([`fathom_tensor::moments`]); files have the decoded elements.
 #[derive(Clone, Debug)]
-pub struct Coded {
+pub struct CodeScales {
     /// f32 [1, blocks], in memory.
     pub scales: Value,
     /// Whether codes are of the elements' square roots.

@@ -6,7 +6,7 @@ use std::path::Path;
 use fathom_tensor::{BlockFormat, DType};
 
 use super::area::Area;
-use super::quantized::Quantised;
+use super::quantized::QuantizedTensor;
 use crate::error::{Error, Result};
 
 /// A source of weights. A row is one step of a tensor's first dimension.
@@ -25,7 +25,7 @@ pub trait Source: Sync {
     /// A reader of its own for one thread.
     fn stream(&self) -> Box<dyn Stream + '_>;
     /// A tensor's quantized storage, if any; other reads of it are dequantized.
-    fn quantised(&self, _name: &str) -> Option<&Quantised> {
+    fn quantised(&self, _name: &str) -> Option<&QuantizedTensor> {
         None
     }
     /// Format of a tensor's rows in [`Source::read_blocks`]. For [experts, in, out], rows are those of the stored

@@ -10,10 +10,10 @@ use fathom_tensor::DType;
 
 use super::area::{Area, matrix};
 use super::convert::convert_into;
-use super::joined::{Cache, Joined, Stretch};
-use super::quantized::Quantised;
+use super::joined::{Cache, PackedTensor, Stretch};
+use super::quantized::QuantizedTensor;
 use super::source::{Source, Stream};
-use super::table::{Held, SafeTensors};
+use super::table::{SafeTensors, StoredTensor};
 use crate::error::{Error, Result};
 
 /// Bytes per read: below the system's read-ahead, so that the next ones are already on their way.
@@ -30,7 +30,12 @@ pub(super) struct FileStream<'a> {
 }
 
 impl FileStream<'_> {
-    fn read_joined(&mut self, (name, joined): (&str, &Joined), start: u64, out: &mut [u8]) -> Result<()> {
+    fn read_joined(
+        &mut self,
+        (name, joined): (&str, &PackedTensor),
+        start: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let all = (joined.rows() * joined.row_bytes()) as u64;
         if start.checked_add(out.len() as u64).is_none_or(|end| end > all) {
             let what = format!("has {all} bytes, not {} from {start}", out.len());
@@ -42,7 +47,7 @@ impl FileStream<'_> {
         read
     }
 
-    fn read_joined_area(&mut self, of: (&str, &Joined), area: &Area, mut out: &mut [u8]) -> Result<()> {
+    fn read_joined_area(&mut self, of: (&str, &PackedTensor), area: &Area, mut out: &mut [u8]) -> Result<()> {
         for Stretch { start, bytes } in of.1.stretches(area) {
             let (now, later) = out.split_at_mut(bytes);
             self.read_joined(of, start, now)?;
@@ -54,7 +59,7 @@ impl FileStream<'_> {
     /// Reads dequantized elements, in the type before quantization.
     fn read_quantised(
         &mut self,
-        (name, quantised): (&str, &Quantised),
+        (name, quantised): (&str, &QuantizedTensor),
         elements: Range<usize>,
         out: &mut [u8],
     ) -> Result<()> {
@@ -146,7 +151,7 @@ impl Stream for FileStream<'_> {
             }
             return blocks.read(area, out, &mut |file, at, out| self.read_at(file, at, out));
         }
-        let Held { stored, parts } = source.find(name)?;
+        let StoredTensor { stored, parts } = source.find(name)?;
         let inside = area.is_empty() || area.meet(&Area::of(parts.size())).as_ref() == Some(area);
         if !inside || out.len() != area.len() * stored.element_bytes {
             let what = format!("of shape {:?} has no {area:?} of {} bytes", stored.shape, out.len());

@@ -11,8 +11,8 @@ use twox_hash::XxHash3_128;
 use super::area::{Area, matrix, parse_part};
 use super::bitsandbytes::QuantisedTensors;
 use super::gguf::Blocks;
-use super::header::{Header, Stored, header_bytes, parse_header};
-use super::joined::Joined;
+use super::header::{Header, TensorEntry, header_bytes, parse_header};
+use super::joined::PackedTensor;
 use super::parts::{TensorPart, TensorParts};
 use super::shards::whole_of;
 use super::source::{INDEX, Source};
@@ -23,9 +23,9 @@ pub struct SafeTensors {
     /// The file, or the folder.
     pub(super) path: PathBuf,
     pub(super) files: Vec<(PathBuf, File)>,
-    pub(super) tensors: BTreeMap<String, Held>,
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
     /// Tensors decoded from several others, which are not listed.
-    pub(super) joined: BTreeMap<String, Joined>,
+    pub(super) joined: BTreeMap<String, PackedTensor>,
     /// Tensors quantized by bitsandbytes.
     pub(super) quantised: QuantisedTensors,
     /// Tensors of GGUF files.
@@ -33,9 +33,9 @@ pub struct SafeTensors {
 }
 
 /// A tensor and its parts.
-pub(super) struct Held {
+pub(super) struct StoredTensor {
     /// The whole tensor; `start` is that of the first part.
-    pub stored: Stored,
+    pub stored: TensorEntry,
     pub parts: TensorParts,
 }
 
@@ -86,13 +86,13 @@ impl SafeTensors {
     }
 
     /// Adds a part of a tensor.
-    fn hold(&mut self, path: &Path, name: String, stored: Stored, part: TensorPart) -> Result<()> {
+    fn hold(&mut self, path: &Path, name: String, stored: TensorEntry, part: TensorPart) -> Result<()> {
         let Some(held) = self.tensors.get_mut(&name) else {
             let parts = TensorParts::new(&stored, part);
-            self.tensors.insert(name, Held { stored, parts });
+            self.tensors.insert(name, StoredTensor { stored, parts });
             return Ok(());
         };
-        let Held { stored: known, parts } = held;
+        let StoredTensor { stored: known, parts } = held;
         if parts.is_whole() || part.area == Area::of(parts.size()) {
             let other = parts.files().next().unwrap_or_default();
             let what = format!("is also in {}", self.files[other].0.display());
@@ -204,12 +204,12 @@ impl SafeTensors {
         }
     }
 
-    pub(super) fn find(&self, name: &str) -> Result<&Held> {
+    pub(super) fn find(&self, name: &str) -> Result<&StoredTensor> {
         self.tensors.get(name).ok_or_else(|| Error::tensor(&self.path, name, "is missing"))
     }
 
     /// Location and type of a tensor.
-    pub fn stored(&self, name: &str) -> Option<&Stored> {
+    pub fn stored(&self, name: &str) -> Option<&TensorEntry> {
         self.tensors.get(name).map(|held| &held.stored)
     }
 
@@ -221,7 +221,7 @@ impl SafeTensors {
 
     /// Bytes `start..` of a tensor's elements, as areas.
     pub(super) fn stretch(&self, name: &str, start: u64, bytes: usize) -> Result<Vec<Area>> {
-        let Held { stored, parts } = self.find(name)?;
+        let StoredTensor { stored, parts } = self.find(name)?;
         let size = stored.element_bytes as u64;
         let end = start.checked_add(bytes as u64).filter(|end| *end <= stored.bytes);
         let whole = start.is_multiple_of(size) && (bytes as u64).is_multiple_of(size);

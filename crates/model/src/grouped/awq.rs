@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use super::{Grouped, Zero};
+use super::{GroupedTensor, Zero};
 
 /// Number of exponents tried: 0, 1/20, .. 19/20.
 const TRIED: usize = 20;
@@ -36,7 +36,7 @@ impl InputSizes {
 
 /// A weight that shares its column factors with others.
 #[derive(Clone, Debug)]
-pub struct Scaled<'a> {
+pub struct ScaledColumns<'a> {
     /// Its values [rows, cols].
     pub values: Vec<f32>,
     /// Rows and columns.
@@ -47,7 +47,7 @@ pub struct Scaled<'a> {
 
 /// Column factors of weights that share their inputs. Candidates are powers of the mean magnitudes of all inputs,
 /// `seen`; the best minimizes the output error for each weight's own inputs, treating columns as independent.
-pub fn scales(weights: &[Scaled<'_>], seen: &InputSizes, group: usize) -> Vec<f32> {
+pub fn scales(weights: &[ScaledColumns<'_>], seen: &InputSizes, group: usize) -> Vec<f32> {
     let tokens = seen.tokens.max(1) as f64;
     let means: Vec<f64> = seen.sizes.iter().map(|size| size / tokens).collect();
     let mut best = (f64::INFINITY, vec![1.0; means.len()]);
@@ -66,10 +66,10 @@ pub fn scales(weights: &[Scaled<'_>], seen: &InputSizes, group: usize) -> Vec<f3
     best.1
 }
 
-fn error(Scaled { values, shape, given }: &Scaled<'_>, factors: &[f32], group: usize) -> f64 {
+fn error(ScaledColumns { values, shape, given }: &ScaledColumns<'_>, factors: &[f32], group: usize) -> f64 {
     let scaled: Vec<f32> =
         values.chunks_exact(shape[1]).flat_map(|row| row.iter().zip(factors).map(|(x, f)| x * f)).collect();
-    let rounded = Grouped::round(&scaled, *shape, group, Zero::Lowest).values();
+    let rounded = GroupedTensor::round(&scaled, *shape, group, Zero::Lowest).values();
     let rows = scaled.chunks_exact(shape[1]).zip(rounded.chunks_exact(shape[1]));
     let columns = || factors.iter().zip(&given.squares);
     rows.map(|(x, y)| {
@@ -91,14 +91,14 @@ mod tests {
             .collect();
         let mut seen = InputSizes::default();
         seen.add(&inputs, 64);
-        let weights = [Scaled { values: weight, shape: [8, 64], given: &seen }];
+        let weights = [ScaledColumns { values: weight, shape: [8, 64], given: &seen }];
         let found = scales(&weights, &seen, 32);
         assert!(found.iter().enumerate().all(|(at, x)| at == 5 || *x < found[5]));
         let [plain, better] = [vec![1.0; 64], found].map(|factors| error(&weights[0], &factors, 32));
         assert!(better < 0.5 * plain, "{better} {plain}");
         // A weight without inputs does not count.
         let nothing = InputSizes::default();
-        let idle = Scaled { values: vec![9.0; 64], shape: [1, 64], given: &nothing };
+        let idle = ScaledColumns { values: vec![9.0; 64], shape: [1, 64], given: &nothing };
         assert_eq!(error(&idle, &[1.0; 64], 32), 0.0);
     }
 }

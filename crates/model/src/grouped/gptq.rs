@@ -4,7 +4,7 @@
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
-use super::{Grouped, Zero, code, range, value};
+use super::{GroupedTensor, Zero, code, range, value};
 
 /// Damping: the fraction of the diagonal's mean that is added to it.
 const DAMPING: f64 = 0.01;
@@ -52,14 +52,14 @@ pub fn gptq(
     [rows, cols]: [usize; 2],
     Moments { sums: moments, .. }: &Moments,
     group: usize,
-) -> Option<Grouped> {
+) -> Option<GroupedTensor> {
     assert!(
         cols.is_multiple_of(group) && moments.shape() == (cols, cols),
         "gptq: {rows} x {cols} by {group}"
     );
     let (factor, dead) = factor(moments)?;
     let groups = cols / group;
-    let mut out = Grouped {
+    let mut out = GroupedTensor {
         shape: [rows, cols],
         group,
         codes: vec![0; rows * cols],
@@ -168,7 +168,7 @@ mod tests {
             assert_eq!(moments.are_enough(), at > 0);
         }
         let weights = numbers(20 * 64, 5);
-        let plain = Grouped::round(&weights, [20, 64], 32, Zero::Middle);
+        let plain = GroupedTensor::round(&weights, [20, 64], 32, Zero::Middle);
         let better = gptq(&weights, [20, 64], &moments, 32).unwrap();
         let [plain, better] = [plain, better].map(|coded| loss(&weights, &coded.values(), &moments.sums));
         assert!(better < 0.5 * plain, "{better} {plain}");

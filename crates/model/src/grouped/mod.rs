@@ -1,5 +1,5 @@
 //! Weights in four bits per group: codes 0 to 15 with a scale and a zero for each group of a row's columns, `w =
-//! scale (code - zero)`. Rounded to nearest ([`Grouped::round`]), with errors compensated in later columns
+//! scale (code - zero)`. Rounded to nearest ([`GroupedTensor::round`]), with errors compensated in later columns
 //! ([`gptq`]), or after scaling up important columns ([`scales`]). Packed in the layouts of compressed-tensors, GPTQ
 //! and AWQ.
 
@@ -7,7 +7,7 @@ mod awq;
 mod gptq;
 mod write;
 
-pub use awq::{InputSizes, Scaled, scales};
+pub use awq::{InputSizes, ScaledColumns, scales};
 pub use gptq::{Moments, gptq};
 pub use write::{GroupedSave, Packing4};
 
@@ -16,7 +16,7 @@ use half::f16;
 
 /// Codes of a weight.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Grouped {
+pub struct GroupedTensor {
     /// Rows and columns.
     pub shape: [usize; 2],
     /// Columns per group.
@@ -68,13 +68,13 @@ fn value(code: u8, (scale, zero): (f32, u8)) -> f32 {
     scale * (f32::from(code) - f32::from(zero))
 }
 
-impl Grouped {
+impl GroupedTensor {
     /// Rounds each weight to the nearest code.
     ///
     /// # Panics
     /// If rows are not whole groups.
     #[track_caller]
-    pub fn round(values: &[f32], shape: [usize; 2], group: usize, zero: Zero) -> Grouped {
+    pub fn round(values: &[f32], shape: [usize; 2], group: usize, zero: Zero) -> GroupedTensor {
         assert!(shape[1].is_multiple_of(group), "groups of {group} columns of {}", shape[1]);
         let (mut codes, mut scales, mut zeros) = (Vec::with_capacity(values.len()), Vec::new(), Vec::new());
         for part in values.chunks_exact(group) {
@@ -83,7 +83,7 @@ impl Grouped {
             scales.push(how.0);
             zeros.push(how.1);
         }
-        Grouped { shape, group, codes, scales, zeros }
+        GroupedTensor { shape, group, codes, scales, zeros }
     }
 
     /// Dequantized values.
@@ -102,7 +102,7 @@ mod tests {
     fn values_are_within_half_a_scale() {
         let x: Vec<f32> = (0..256).map(|i| (i as f32 * 0.37).sin() * 0.1 + 0.03).collect();
         for zero in [Zero::Middle, Zero::Lowest] {
-            let coded = Grouped::round(&x, [4, 64], 32, zero);
+            let coded = GroupedTensor::round(&x, [4, 64], 32, zero);
             for ((x, y), at) in x.iter().zip(coded.values()).zip(0..) {
                 let scale = coded.scales[at / 32];
                 // The highest code of a symmetric range is half a step below the largest weight, and scales have
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn nothing_stays_nothing() {
         for zero in [Zero::Middle, Zero::Lowest] {
-            assert_eq!(Grouped::round(&[0.0; 32], [1, 32], 32, zero).values(), [0.0; 32]);
+            assert_eq!(GroupedTensor::round(&[0.0; 32], [1, 32], 32, zero).values(), [0.0; 32]);
         }
     }
 }

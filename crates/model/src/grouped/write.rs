@@ -7,7 +7,7 @@ use fathom_tensor::DType;
 use half::f16;
 use serde_json::{Value, json};
 
-use super::Grouped;
+use super::GroupedTensor;
 use crate::error::{Error, Result};
 use crate::files::{Coder, TensorInfo, compressed_config};
 
@@ -28,7 +28,7 @@ pub enum Packing4 {
 }
 
 /// Computes a projection's codes from its name, sizes and values.
-pub type Code<'a> = dyn FnMut(&str, [usize; 2], Vec<f32>) -> Result<Grouped> + 'a;
+pub type Code<'a> = dyn FnMut(&str, [usize; 2], Vec<f32>) -> Result<GroupedTensor> + 'a;
 /// Adjusts the values of an unquantized tensor, by name.
 pub type Adjust<'a> = dyn Fn(&str, &mut [f32]) + 'a;
 
@@ -44,7 +44,7 @@ impl<'a> GroupedSave<'a> {
     /// Uses the codes from `code`, and passes unquantized tensors through `adjust`.
     pub fn new(
         (packing, group): (Packing4, usize),
-        code: impl FnMut(&str, [usize; 2], Vec<f32>) -> Result<Grouped> + 'a,
+        code: impl FnMut(&str, [usize; 2], Vec<f32>) -> Result<GroupedTensor> + 'a,
         adjust: impl Fn(&str, &mut [f32]) + 'a,
     ) -> GroupedSave<'a> {
         GroupedSave { packing, group, code: RefCell::new(Box::new(code)), adjust: Box::new(adjust) }

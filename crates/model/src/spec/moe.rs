@@ -13,7 +13,7 @@ pub struct Moe {
     /// Columns inside one expert.
     pub ffn: usize,
     /// Experts that every token goes through.
-    pub shared: Option<Shared>,
+    pub shared: Option<SharedExperts>,
     /// Layers with an ordinary MLP instead, ascending.
     pub dense_layers: Vec<usize>,
     /// Whether routers have biases, trained by gradients.
@@ -82,7 +82,7 @@ pub enum Drops {
 
 /// Experts that every token goes through, as one MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedExperts {
     /// Columns inside.
     pub ffn: usize,
     /// Whether the result is scaled by a sigmoid gate (Qwen 2).

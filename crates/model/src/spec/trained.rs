@@ -6,7 +6,7 @@ use crate::weight::{Kind, WeightSpec};
 
 /// A selection of weights, by name in files.
 #[derive(Clone, Debug, Default)]
-pub struct Trained {
+pub struct TrainableWeights {
     /// `None`: all, or only the adapter.
     pub(crate) patterns: Option<RegexSet>,
     /// Whether the adapter's weights are included.
@@ -15,10 +15,10 @@ pub struct Trained {
     scores: bool,
 }
 
-impl Trained {
+impl TrainableWeights {
     /// All weights.
-    pub fn all() -> Trained {
-        Trained::default()
+    pub fn all() -> TrainableWeights {
+        TrainableWeights::default()
     }
 
     /// Weights whose names in files match one of the regular expressions, such as `layers\\.3[01]\\.` or `lm_head`;
@@ -26,25 +26,25 @@ impl Trained {
     ///
     /// # Errors
     /// A string that is not a regular expression.
-    pub fn matching(patterns: &[String]) -> Result<Trained, String> {
+    pub fn matching(patterns: &[String]) -> Result<TrainableWeights, String> {
         if patterns.is_empty() {
-            return Ok(Trained::all());
+            return Ok(TrainableWeights::all());
         }
         let patterns = RegexSet::new(patterns).map_err(|error| error.to_string())?;
-        Ok(Trained { patterns: Some(patterns), ..Trained::all() })
+        Ok(TrainableWeights { patterns: Some(patterns), ..TrainableWeights::all() })
     }
 
-    /// The model's adapter, and the weights that [`Trained::matching`] selects by these patterns, if any.
+    /// The model's adapter, and the weights that [`TrainableWeights::matching`] selects by these patterns, if any.
     ///
     /// # Errors
-    /// Those of [`Trained::matching`].
-    pub fn adapter(patterns: &[String]) -> Result<Trained, String> {
-        Ok(Trained { adapter: true, ..Trained::matching(patterns)? })
+    /// Those of [`TrainableWeights::matching`].
+    pub fn adapter(patterns: &[String]) -> Result<TrainableWeights, String> {
+        Ok(TrainableWeights { adapter: true, ..TrainableWeights::matching(patterns)? })
     }
 
     /// Adds the score head: a new one, not part of the model that a run starts from.
-    pub fn with_scores(self) -> Trained {
-        Trained { scores: true, ..self }
+    pub fn with_scores(self) -> TrainableWeights {
+        TrainableWeights { scores: true, ..self }
     }
 
     /// The patterns of a selection by name.

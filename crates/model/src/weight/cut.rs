@@ -2,7 +2,7 @@
 
 /// Input, on tensor-parallel ranks, of a weight that each has whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum InputSharing {
     /// The rows between sub-layers, which ranks may split: then each has a term of its gradient.
     Rows,
     /// Rows or heads of its own.
@@ -15,7 +15,7 @@ pub enum Seen {
 #[derive(Clone, Copy, Debug)]
 pub enum Cut<'a> {
     /// Not split.
-    Whole(Seen),
+    Whole(InputSharing),
     /// Each of some groups of rows is split: `[q, k, v]`, `[gate, up]`.
     Rows(&'a [usize]),
     /// Columns, along which products sum.

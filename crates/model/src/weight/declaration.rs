@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::cut::{Cut, Seen};
+use super::cut::{Cut, InputSharing};
 
 /// Declaration of one weight by its sub-layer.
 #[derive(Clone, Debug)]
@@ -166,7 +166,7 @@ impl InFiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parallel {
     /// Not split.
-    Whole(Seen),
+    Whole(InputSharing),
     /// Each rank computes some output columns.
     Columns,
     /// Each rank computes a term of the whole output, which ends the sub-layer; the bias is added to the sum.
@@ -211,20 +211,20 @@ impl<'a> Projection<'a> {
         match self.parallel {
             Parallel::Whole(seen) => [Cut::Whole(seen); 2],
             Parallel::Columns => [Cut::Rows(self.out); 2],
-            Parallel::Rows => [Cut::Cols, Cut::Whole(Seen::Rows)],
+            Parallel::Rows => [Cut::Cols, Cut::Whole(InputSharing::Rows)],
         }
     }
 }
 
 /// Declaration of a norm, without its width.
 #[derive(Clone, Copy, Debug)]
-pub struct Normed {
+pub struct NormSpec {
     /// Name in files.
     pub name: &'static str,
     /// Whether it has a bias.
     pub bias: bool,
     /// Its input on tensor-parallel ranks.
-    pub seen: Seen,
+    pub seen: InputSharing,
 }
 
 impl<'a> WeightSpec<'a> {

@@ -9,9 +9,9 @@ mod names;
 mod params;
 mod walk;
 
-pub use cut::{Cut, Inside, Seen};
+pub use cut::{Cut, InputSharing, Inside};
 pub(crate) use declaration::SCORE;
-pub use declaration::{Begins, InFiles, Kind, Module, Normed, Parallel, Projection, Term, WeightSpec};
+pub use declaration::{Begins, InFiles, Kind, Module, NormSpec, Parallel, Projection, Term, WeightSpec};
 pub use names::{EncoderNames, Experts, LatentNames, MoeNames, Names, Qkv, Up};
 pub(crate) use params::NOWHERE;
 pub use params::{AdapterParams, DistanceParams, LastParams, LinearParams, NormParams, PrefixEncoder};

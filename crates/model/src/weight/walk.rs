@@ -3,7 +3,7 @@
 use fathom_grad::ParamId;
 
 use super::cut::Cut;
-use super::declaration::{Begins, InFiles, Kind, Module, Normed, Parallel, Projection, WeightSpec};
+use super::declaration::{Begins, InFiles, Kind, Module, NormSpec, Parallel, Projection, WeightSpec};
 use super::names::Names;
 use super::params::{AdapterParams, DistanceParams, LinearParams, NormParams, PrefixEncoder};
 
@@ -82,7 +82,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Declares a norm of this many columns.
-    pub fn norm(&mut self, role: &'static str, module: Module, width: usize, n: Normed) -> NormParams {
+    pub fn norm(&mut self, role: &'static str, module: Module, width: usize, n: NormSpec) -> NormParams {
         let (cut, stored) = (Cut::Whole(n.seen), InFiles::one(n.name, width));
         let weight = WeightSpec::new(role, (module, Kind::Norm), [1, width], cut, stored.clone());
         let weight = self.weight(weight);

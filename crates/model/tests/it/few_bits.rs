@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_model::{
-    Area, FolderOptions, GenerationConfig, Grouped, GroupedSave, Init, LlamaSizes, Model, Packing4,
+    Area, FolderOptions, GenerationConfig, GroupedSave, GroupedTensor, Init, LlamaSizes, Model, Packing4,
     QuantisedSave, RoundTo, SafeTensors, SaveOptions, Source, Spec, Zero, initialise, open, open_config,
     read_f32, save_hf, save_hf_coded, save_hf_quantised, save_hf_rounded,
 };
@@ -300,7 +300,7 @@ fn routers_are_left_out_by_name() {
     let source = open(&folder.path().join("plain")).unwrap().source;
     let write = |packing: Packing4, zero: Zero| {
         let to = folder.path().join(format!("{packing:?}"));
-        let code = |_: &str, shape, values: Vec<f32>| Ok(Grouped::round(&values, shape, 32, zero));
+        let code = |_: &str, shape, values: Vec<f32>| Ok(GroupedTensor::round(&values, shape, 32, zero));
         // Gates are adjusted like vectors.
         let adjust = |name: &str, values: &mut [f32]| {
             if name.ends_with("gate.weight") {
@@ -313,7 +313,7 @@ fn routers_are_left_out_by_name() {
         let found = open(&to).unwrap().source;
         let expert = "model.layers.1.block_sparse_moe.experts.3.w2.weight";
         let [values, now] = [&source, &found].map(|source| whole(source, expert));
-        let rounded = Grouped::round(&values, [64, 96], 32, zero).values();
+        let rounded = GroupedTensor::round(&values, [64, 96], 32, zero).values();
         // Read in the type of its scales.
         let off = now.iter().zip(&rounded).map(|(x, y)| (x - y).abs()).fold(0f32, f32::max);
         assert!(off < 1e-3 * 0.2, "{packing:?}: {off}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Eval, ParamId, Params, Scope};
 use fathom_model::{
-    Caps, FfnParams, Kept, MixerParams, Model, ModelView, PackedTokens, load, open, prunable, prune,
+    Caps, FfnParams, MixerParams, Model, ModelView, PackedTokens, PrunePlan, load, open, prunable, prune,
 };
 use fathom_tensor::{DType, Device};
 
@@ -85,11 +85,11 @@ fn parts_that_add_nothing_are_left_out_without_a_change() {
             let biases = [out.bias, down.bias].into_iter().flatten().filter(|_| last);
             biases.for_each(|bias| edit(device, &params, bias, |_, _, _| 0.0));
         }
-        let kept = Kept {
+        let kept = PrunePlan {
             layers: (0..dropped).collect(),
             heads: vec![heads; dropped],
             ffn: vec![ffn; dropped],
-            ..Kept::all(spec)
+            ..PrunePlan::all(spec)
         };
         let expected = logits(device, &model, &params);
         let (smaller, slices) = prune(ModelView { device, model: &model, params: &params }, &kept).unwrap();
@@ -97,7 +97,7 @@ fn parts_that_add_nothing_are_left_out_without_a_change() {
         check(name, &logits(device, &smaller, &slices), &expected);
         // And with nothing removed.
         let (same, copies) =
-            prune(ModelView { device, model: &model, params: &params }, &Kept::all(spec)).unwrap();
+            prune(ModelView { device, model: &model, params: &params }, &PrunePlan::all(spec)).unwrap();
         check(name, &logits(device, &same, &copies), &expected);
     }
 }
@@ -127,7 +127,7 @@ fn columns_that_are_zero_are_left_out_up_to_the_mean() {
             }
         }
         let expected = logits(device, &model, &params);
-        let kept = Kept { hidden: hidden.clone(), ..Kept::all(spec) };
+        let kept = PrunePlan { hidden: hidden.clone(), ..PrunePlan::all(spec) };
         let (smaller, slices) = prune(ModelView { device, model: &model, params: &params }, &kept).unwrap();
         let more = (spec.hidden as f32 / hidden.len() as f32).sqrt();
         let of_blocks = smaller.blocks.iter().flat_map(|block| [block.attn_norm, block.mlp_norm]);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Eval, Params, Scope};
 use fathom_model::{
-    Caps, FolderOptions, Init, Model, PackedTokens, Portion, QuantisedSave, Quantized, SafeTensors,
-    SaveOptions, Source, Trained, initialise, load, open, read_f32, save, save_hf_quantised,
+    Caps, FolderOptions, Init, Model, PackedTokens, Portion, QuantisedSave, Quantization, SafeTensors,
+    SaveOptions, Source, TrainableWeights, initialise, load, open, read_f32, save, save_hf_quantised,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Meta};
@@ -79,7 +79,7 @@ fn blocks_are_those_of_bitsandbytes() {
 /// A folder's model with packed projections.
 fn packed(device: &Device, folder: &str, format: BlockFormat, double: bool) -> (Model, Params) {
     let opened = open(&golden().join(folder)).unwrap();
-    let how = Quantized { format, double, trained: Trained::all() };
+    let how = Quantization { format, double, trained: TrainableWeights::all() };
     let portion = Portion::of(&opened.spec, &device.mesh, 1);
     let (model, mut params) =
         Model::declare_quantized(device, &opened.spec, DType::Bf16, None, (portion, Some(&how)));
@@ -205,7 +205,7 @@ fn what_does_not_fit_is_refused_by_name() {
     let grid = Grid { tp: 2, ..Grid::default() };
     let mesh = Mesh::new(grid, Box::new(Imagined::new(0, 2)));
     let portion = Portion::of(&spec, &mesh, 1);
-    let int8 = Quantized { format: BlockFormat::Int8, double: false, trained: Trained::all() };
+    let int8 = Quantization { format: BlockFormat::Int8, double: false, trained: TrainableWeights::all() };
     let refused = int8.check(&spec, &portion).unwrap_err();
     assert!(refused.contains("blocks.0.attn") || refused.contains("blocks.0."), "{refused}");
     assert!(refused.contains("int8 has one scale"), "{refused}");
@@ -215,10 +215,10 @@ fn what_does_not_fit_is_refused_by_name() {
 #[test]
 fn random_weights_are_packed() {
     let spec = open(&golden().join("model")).unwrap().spec;
-    let how = Quantized {
+    let how = Quantization {
         format: BlockFormat::Nf4,
         double: false,
-        trained: Trained::matching(&["down_proj".into()]).unwrap(),
+        trained: TrainableWeights::matching(&["down_proj".into()]).unwrap(),
     };
     let device = device();
     let portion = Portion::of(&spec, &device.mesh, 1);

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use fathom_base::choice;
-use fathom_model::{Asked, Written};
+use fathom_model::{RolloutAnswer, RolloutRequest};
 use fathom_text::Rng;
 use fathom_text::chat::{Conversation, Follow, Message};
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ mod bits {
 
 impl Episode {
     /// Appends an answer.
-    fn write(&mut self, Written { ids, logps, kept, text, ended }: Written) {
+    fn write(&mut self, RolloutAnswer { ids, logps, kept, text, ended }: RolloutAnswer) {
         self.ids.extend(ids);
         self.logps.extend(logps);
         self.kept.extend(kept);
@@ -179,7 +179,7 @@ impl Policies {
         let prompts = drawn.iter().map(|(prompt, _)| self.of.prompts[*prompt].ids.clone()).collect();
         let seeds = drawn.iter().map(|(_, seed)| *seed).collect();
         let written = self.ask(policy, prompts, seeds, self.how.answers)?;
-        let episode = |written: Written| {
+        let episode = |written: RolloutAnswer| {
             let mut episode = Episode::default();
             episode.write(written);
             episode
@@ -194,13 +194,14 @@ impl Policies {
         prompts: Vec<Vec<u32>>,
         seeds: Vec<u64>,
         answers: usize,
-    ) -> Result<Vec<Vec<Written>>> {
+    ) -> Result<Vec<Vec<RolloutAnswer>>> {
         if prompts.is_empty() {
             return Ok(Vec::new());
         }
         let RlTable { max_answer_tokens: max_tokens, temperature, top_k, top_p, min_p, .. } = self.how;
         let kept = self.how.keeps();
-        let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p, min_p, kept };
+        let asked =
+            RolloutRequest { prompts, seeds, answers, max_tokens, temperature, top_k, top_p, min_p, kept };
         let weights = policy.view();
         self.of.rollout.rollout(weights, &asked).map_err(Error::Hook)
     }

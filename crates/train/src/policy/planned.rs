@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fathom_model::{Asked, ModelView, Rollout};
+use fathom_model::{ModelView, Rollout, RolloutRequest};
 use fathom_tensor::{Device, Meta, Usage};
 
 use serde_json::Map;
@@ -48,7 +48,7 @@ pub fn planned(
     // The prompts are divided among replicas; the last has at least as many as the others.
     let grid = work.how.ranks.grid;
     let prompts = rl.prompts.div_ceil(grid.dp * grid.cp);
-    let asked = Asked {
+    let asked = RolloutRequest {
         prompts: (0..prompts).map(|at| vec![(at % work.spec.vocab) as u32; room - written]).collect(),
         seeds: vec![0; prompts],
         answers: rl.answers,

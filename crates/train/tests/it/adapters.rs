@@ -7,9 +7,9 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Params, Places, Scope, VIRTUAL};
 use fathom_model::{
-    Adapter, AdapterMethod, Caps, Init, Model, PackedTokens, PromptEncoder, Quantized, SafeTensors, Size,
-    Source, Spec, Targets, Trained, adapt, initialise, load, load_peft, merge, open, open_peft, read_f32,
-    save_peft,
+    Adapter, AdapterMethod, Caps, Init, Model, PackedTokens, PromptEncoder, Quantization, SafeTensors, Size,
+    Source, Spec, Targets, TrainableWeights, adapt, initialise, load, load_peft, merge, open, open_peft,
+    read_f32, save_peft,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
@@ -64,8 +64,8 @@ pub fn train_spec(device: &Device, case: &Case, spec: Spec, places: Places) -> S
     let how = in_step(case);
     let ranks = Ranks { rank: device.mesh.rank(), ..how.ranks };
     let lead = spec.virtual_tokens();
-    let trained = Trained::adapter(&[]).unwrap();
-    let quantized = (case.dtype == DType::Bf16).then(|| Quantized {
+    let trained = TrainableWeights::adapter(&[]).unwrap();
+    let quantized = (case.dtype == DType::Bf16).then(|| Quantization {
         format: BlockFormat::Nf4,
         double: true,
         trained: trained.clone(),
@@ -177,7 +177,7 @@ impl Peft {
     }
 
     /// The weights trained in PEFT's case.
-    fn trained(&self) -> Trained {
+    fn trained(&self) -> TrainableWeights {
         let patterns = match self.name {
             "modules_to_save" => vec![r"norm\.weight$".into(), "lm_head".into()],
             "gpt2_bias" | "qwen2_all" => vec![r"\.bias$".into()],
@@ -187,7 +187,7 @@ impl Peft {
             "router" => vec![r"\.gate\.".into()],
             _ => vec![],
         };
-        Trained::adapter(&patterns).unwrap()
+        TrainableWeights::adapter(&patterns).unwrap()
     }
 
     /// The documents, each after `lead` virtual tokens.
@@ -399,7 +399,7 @@ fn moved(base: &str, targets: &[&str], trained: &str) -> (tempfile::TempDir, Val
     let (mut model, mut params) = Model::declare(&device, &spec, DType::F32);
     load(&device, &model, &mut params, &base.source).unwrap();
     adapt(&device, &model, &mut params, 5).unwrap();
-    let trained = Trained::adapter(&[trained.into()]).unwrap();
+    let trained = TrainableWeights::adapter(&[trained.into()]).unwrap();
     frozen(&mut model, &mut params, &trained).unwrap();
     for (_, param) in params.iter().filter(|(_, param)| param.trainable) {
         param.value.read(|range, tensor| {
@@ -461,7 +461,7 @@ fn weights_that_no_folder_of_an_adapter_has_are_not_trained_with_it() {
         let adapter = Adapter { tokens: tokens.to_vec(), ..Adapter::of(LORA, modules, Default::default()) };
         let spec = spec.with_adapter(adapter).unwrap();
         let (mut model, mut params) = Model::declare(&device, &spec, DType::F32);
-        let trained = Trained::adapter(&[trained.into()]).unwrap();
+        let trained = TrainableWeights::adapter(&[trained.into()]).unwrap();
         frozen(&mut model, &mut params, &trained).unwrap_err().to_string()
     };
     let why = refused("mixtral", &[], "experts");

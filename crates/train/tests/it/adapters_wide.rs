@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{Params, Places};
 use fathom_model::{
-    Adapter, AdapterMethod, Model, Moe, Size, Spec, Targets, Trained, load_peft, open, open_peft,
+    Adapter, AdapterMethod, Model, Moe, Size, Spec, Targets, TrainableWeights, load_peft, open, open_peft,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
@@ -187,7 +187,7 @@ fn drops(device: &Device, dropout: f64) -> (Model, Params) {
 fn drop_steps(dropout: f64, steps: &[u64], micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> Vec<[f32; 2]> {
     let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open("lora_attention"));
     let (mut model, mut params) = drops(&device, dropout);
-    let trained = Trained::adapter(&[]).unwrap();
+    let trained = TrainableWeights::adapter(&[]).unwrap();
     frozen(&mut model, &mut params, &trained).unwrap();
     let mut trainer = Trainer::sharded(&device, model, params, Sharding::Optim, ADAMW);
     let goal = Goal { trained, drops: Some(5), ..Goal::default() };

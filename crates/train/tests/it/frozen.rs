@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_model::{
-    FolderOptions, GenerationConfig, Init, Model, SaveOptions, Trained, initialise, load, save_hf,
+    FolderOptions, GenerationConfig, Init, Model, SaveOptions, TrainableWeights, initialise, load, save_hf,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{Category, Device, Machine, Meta};
@@ -15,8 +15,8 @@ use fathom_train::{Base, Checkpoints, Goal, InStep, Progress, Trainer, frozen};
 
 use crate::mesh::{ADAMW, Case, ONE, batches, every_rank, in_step, spec};
 
-fn trained() -> Trained {
-    Trained::matching(&[r"layers\.2\.mlp".into(), "norm".into()]).unwrap()
+fn trained() -> TrainableWeights {
+    TrainableWeights::matching(&[r"layers\.2\.mlp".into(), "norm".into()]).unwrap()
 }
 
 /// A trainer of the weights in [`trained`]; the others are frozen.
@@ -104,7 +104,8 @@ fn patterns_that_say_nothing_are_refused() {
         (vec!["("], "("),
     ] {
         let patterns: Vec<String> = patterns.into_iter().map(String::from).collect();
-        let refused = Trained::matching(&patterns).and_then(|trained| model.freeze(&mut params, &trained));
+        let refused =
+            TrainableWeights::matching(&patterns).and_then(|trained| model.freeze(&mut params, &trained));
         let message = refused.unwrap_err();
         assert!(message.contains(said), "{message}");
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{ParamId, Params, Places, VIRTUAL};
 use fathom_model::{
-    Adapter, AdapterMethod, Model, PromptEncoder, SafeTensors, Source, Trained, begin_as, load_adapted, open,
-    open_peft, read_f32, save_peft,
+    Adapter, AdapterMethod, Model, PromptEncoder, SafeTensors, Source, TrainableWeights, begin_as,
+    load_adapted, open, open_peft, read_f32, save_peft,
 };
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Sharding;
@@ -84,7 +84,7 @@ fn leaves_pefts_folder(name: &'static str) {
     let (model, params) = with_encoder(&case, &device);
     case.close("logits", &case.logits(&device, &model, &params), "logits", 3e-6);
     let folder = tempfile::tempdir().unwrap();
-    let trained = Trained::adapter(&[]).unwrap();
+    let trained = TrainableWeights::adapter(&[]).unwrap();
     save_peft(&device, &model, &params, folder.path(), ("llama", &trained)).unwrap();
     let read = |folder: &Path| {
         let tensors = SafeTensors::open_file(&folder.join("adapter_model.safetensors")).unwrap();
@@ -117,7 +117,7 @@ fn steps(name: &'static str, micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> 
     let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
     let (mut model, mut params) =
         if ENCODED.contains(&name) { with_encoder(&case, &device) } else { case.model(&device) };
-    let trained = Trained::adapter(&[]).unwrap();
+    let trained = TrainableWeights::adapter(&[]).unwrap();
     frozen(&mut model, &mut params, &trained).unwrap();
     let mut trainer = Trainer::sharded(&device, model, params, Sharding::Optim, ADAMW);
     let goal = Goal { trained, ..Goal::default() };
@@ -172,7 +172,7 @@ fn a_prompt_begins_as_a_text() {
     for (text, begins) in [(&[7, 2][..], [7, 2, 7, 2, 7]), (&[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5])] {
         begin_as(&device, &model, &mut params, text);
         let folder = tempfile::tempdir().unwrap();
-        let trained = Trained::adapter(&[]).unwrap();
+        let trained = TrainableWeights::adapter(&[]).unwrap();
         save_peft(&device, &model, &params, folder.path(), ("llama", &trained)).unwrap();
         let tensors = SafeTensors::open_file(&folder.path().join("adapter_model.safetensors")).unwrap();
         let found = read_f32(&tensors, "prompt_embeddings", 0..5).unwrap();

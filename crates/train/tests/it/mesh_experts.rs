@@ -1,7 +1,7 @@
 //! Experts over ranks against one rank, as in `mesh.rs`.
 
 use fathom_grad::RouterCosts;
-use fathom_model::{Biases, Family, Mlp, Moe, QkNorm, Residual, Shared, Spec};
+use fathom_model::{Biases, Family, Mlp, Moe, QkNorm, Residual, SharedExperts, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType};
 use fathom_train::compare_checkpoints;
@@ -20,7 +20,7 @@ pub fn experts(tied: bool) -> Spec {
 
 /// With a shared expert.
 fn shared(tied: bool) -> Spec {
-    let moe = Moe { shared: Some(Shared { ffn: 32, gated: true }), ..moe() };
+    let moe = Moe { shared: Some(SharedExperts { ffn: 32, gated: true }), ..moe() };
     Spec { family: Family::named("qwen2_moe"), moe: Some(moe), ..spec(tied) }
 }
 
@@ -33,7 +33,7 @@ fn biased(tied: bool) -> Spec {
 
 /// Like [`biased`], with constant biases.
 fn latents(tied: bool) -> Spec {
-    let moe = Moe { shared: Some(Shared { ffn: 48, gated: false }), ..moe() };
+    let moe = Moe { shared: Some(SharedExperts { ffn: 48, gated: false }), ..moe() };
     let mut spec = spec(tied).into_deepseek_v3(moe, 8, 24);
     spec.latent.iter_mut().for_each(|latent| latent.query = Some(20));
     spec

@@ -5,7 +5,9 @@ use std::{path::PathBuf, sync::Arc};
 
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Labels, Moments, Params, Places, Scope};
-use fathom_model::{Adapter, AdapterMethod, Caps, Model, PackedTokens, Size, Trained, adapt, load, open};
+use fathom_model::{
+    Adapter, AdapterMethod, Caps, Model, PackedTokens, Size, TrainableWeights, adapt, load, open,
+};
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Category, DType, Device};
 use fathom_text::pack::Facts;
@@ -291,7 +293,7 @@ fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {
         let (mut model, mut params) = part(&device, model, adapter, Sharding::default());
         if adapter.is_some() {
             adapt(&device, &model, &mut params, 3).unwrap();
-            frozen(&mut model, &mut params, &Trained::adapter(&[]).unwrap()).unwrap();
+            frozen(&mut model, &mut params, &TrainableWeights::adapter(&[]).unwrap()).unwrap();
         }
         let mut trainer = Trainer::new(&device, model, params);
         match refers {
@@ -393,7 +395,7 @@ fn stages_ask_their_reference_together() {
             let (mut model, mut params) = part(device, "model", adapter, Sharding::default());
             if adapter.is_some() {
                 adapt(device, &model, &mut params, 3).unwrap();
-                frozen(&mut model, &mut params, &Trained::adapter(&[]).unwrap()).unwrap();
+                frozen(&mut model, &mut params, &TrainableWeights::adapter(&[]).unwrap()).unwrap();
             }
             let mut trainer = Trainer::new(device, model, params);
             let reference = match sync {

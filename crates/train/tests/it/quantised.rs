@@ -7,8 +7,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, OnDisk, Places};
 use fathom_model::{
-    FolderOptions, GenerationConfig, Init, LlamaSizes, Model, Moe, Quantized, SaveOptions, Spec, Trained,
-    initialise, load, open, save_hf,
+    FolderOptions, GenerationConfig, Init, LlamaSizes, Model, Moe, Quantization, SaveOptions, Spec,
+    TrainableWeights, initialise, load, open, save_hf,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{BlockFormat, Category, DType, Device, Machine, Meta};
@@ -36,12 +36,12 @@ fn experts(tied: bool) -> Spec {
     dense(tied).into_mixtral(Moe::new(4, 2, 128))
 }
 
-fn trained() -> Trained {
-    Trained::matching(&[r"layers\.2\.self_attn".into(), "norm".into()]).unwrap()
+fn trained() -> TrainableWeights {
+    TrainableWeights::matching(&[r"layers\.2\.self_attn".into(), "norm".into()]).unwrap()
 }
 
-fn quantized(format: BlockFormat) -> Quantized {
-    Quantized { format, double: true, trained: trained() }
+fn quantized(format: BlockFormat) -> Quantization {
+    Quantization { format, double: true, trained: trained() }
 }
 
 /// Places of weights and activations.

@@ -7,13 +7,13 @@ use crate::rope::{RopeScaling, RopeSpec};
 use crate::spec::Spec;
 
 /// An architecture's name, and its keys.
-type Named = (&'static str, Vec<(String, Key)>);
+type KeyReader = (&'static str, Vec<(String, Key)>);
 
 /// llama.cpp's architecture and its keys.
 ///
 /// # Errors
 /// If llama.cpp does not support the model.
-pub(super) fn keys(spec: &Spec) -> Result<Named, String> {
+pub(super) fn keys(spec: &Spec) -> Result<KeyReader, String> {
     let model_type = match spec.family.model_type {
         "mistral" => "llama",
         other => other,

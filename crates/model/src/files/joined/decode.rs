@@ -2,7 +2,7 @@
 
 use fathom_tensor::grouped::{Codes, E2M1, Scale, e4m3};
 
-use super::layout::{FourScales, GROUP, Joined, Layout};
+use super::layout::{FourScales, GROUP, Layout, PackedTensor};
 
 /// Positions of the columns within a word of AWQ.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
@@ -66,7 +66,7 @@ fn power(scale: u8) -> f32 {
     }
 }
 
-impl Joined {
+impl PackedTensor {
     /// Kind of the codes.
     pub(super) fn codes(&self) -> Codes {
         match self.layout {

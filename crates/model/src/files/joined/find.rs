@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fathom_tensor::DType;
 
 use super::super::bitsandbytes::{ReadAll, codes_name};
-use super::super::header::Stored;
-use super::{FourScales, Joined, JoinedPart, Layout};
+use super::super::header::TensorEntry;
+use super::{FourScales, JoinedPart, Layout, PackedTensor};
 
 /// Side of an FP8 block, and default number of inputs per scale where only counts tell.
 const SIDE: usize = 128;
@@ -18,9 +18,9 @@ const LEFT_OUT: [&str; 6] =
 
 /// Tensors found in files.
 #[derive(Debug, Default)]
-pub(in super::super) struct Found {
+pub(in super::super) struct PackedTensors {
     /// By name.
-    pub joined: BTreeMap<String, Joined>,
+    pub joined: BTreeMap<String, PackedTensor>,
     /// Codes stored under the name of the tensor itself.
     pub moved: Vec<String>,
     /// Tensors that are not read.
@@ -29,7 +29,7 @@ pub(in super::super) struct Found {
 
 /// The tensors of some files.
 struct Files<'a> {
-    all: &'a BTreeMap<&'a str, &'a Stored>,
+    all: &'a BTreeMap<&'a str, &'a TensorEntry>,
     read: ReadAll<'a>,
     /// Offset by which GPTQ zeros are stored too low.
     less: u32,
@@ -40,11 +40,11 @@ struct Files<'a> {
 /// # Errors
 /// Inconsistent parts: the tensor's name, and the reason.
 pub(in super::super) fn find(
-    all: &BTreeMap<&str, &Stored>,
+    all: &BTreeMap<&str, &TensorEntry>,
     less: u32,
     read: ReadAll<'_>,
-) -> Result<Found, (String, String)> {
-    let (files, mut found) = (Files { all, read, less }, Found::default());
+) -> Result<PackedTensors, (String, String)> {
+    let (files, mut found) = (Files { all, read, less }, PackedTensors::default());
     for name in all.keys() {
         let (tensor, joined) = if let Some(tensor) = name.strip_suffix("_blocks") {
             (tensor.to_string(), files.experts(name, tensor))
@@ -110,19 +110,19 @@ impl Files<'_> {
         if scales.dtype == DType::F32 { DType::Bf16 } else { scales.dtype }
     }
 
-    fn experts(&self, blocks: &str, tensor: &str) -> Option<Result<Joined, String>> {
+    fn experts(&self, blocks: &str, tensor: &str) -> Option<Result<PackedTensor, String>> {
         let (blocks, shape) = self.part(blocks, &[DType::U8])?;
         let (scales, of_scales) = self.part(&format!("{tensor}_scales"), &[DType::U8])?;
         let [experts, out, groups, half] = *shape else { return None };
         let fits = 2 * half == GROUPS[1] && of_scales == [experts, out, groups];
         let shape = vec![experts, groups * GROUPS[1], out];
         let joined =
-            Joined { parts: vec![blocks, scales], shape, dtype: DType::Bf16, layout: Layout::Experts };
+            PackedTensor { parts: vec![blocks, scales], shape, dtype: DType::Bf16, layout: Layout::Experts };
         fits.then_some(Ok(joined))
     }
 
     /// GPTQ and AWQ, distinguished by shape.
-    fn grouped(&self, base: &str) -> Result<Joined, String> {
+    fn grouped(&self, base: &str) -> Result<PackedTensor, String> {
         let (codes, shape) = self.need(&format!("{base}.qweight"), &[DType::I32])?;
         let (zeros, of_zeros) = self.need(&format!("{base}.qzeros"), &[DType::I32])?;
         let (scales, of_scales) = self.need(&format!("{base}.scales"), &FLOATS)?;
@@ -145,11 +145,11 @@ impl Files<'_> {
             let ordered = self.ordered(order.as_ref(), (inputs, *groups))?;
             let parts = [codes, zeros, scales].into_iter().chain(order).collect();
             let layout = Layout::Gptq { bits, less: self.less, ordered };
-            return Ok(Joined { parts, shape: vec![*out, inputs], dtype, layout });
+            return Ok(PackedTensor { parts, shape: vec![*out, inputs], dtype, layout });
         }
         if 8 * wide == *out && zeros_fit && bits == 4 && even(*tall) {
             let parts = vec![codes, zeros, scales];
-            return Ok(Joined { parts, shape: vec![*out, *tall], dtype, layout: Layout::Awq });
+            return Ok(PackedTensor { parts, shape: vec![*out, *tall], dtype, layout: Layout::Awq });
         }
         Err(format!("{}; GPTQ in 2, 4 and 8 bits and AWQ's `gemm` in 4 can be read", wrong()))
     }
@@ -170,7 +170,7 @@ impl Files<'_> {
     }
 
     /// compressed-tensors' codes of less than a byte.
-    fn packed(&self, base: &str) -> Result<Joined, String> {
+    fn packed(&self, base: &str) -> Result<PackedTensor, String> {
         let (codes, shape) = self.need(&format!("{base}.weight_packed"), &[DType::I32, DType::U8])?;
         let scale = format!("{base}.weight_scale");
         let [out, words] = *shape else { return Err(format!("is of shape {shape:?}")) };
@@ -205,7 +205,7 @@ impl Files<'_> {
         let layout = Layout::Integers { bits, zeros: zeros.is_some(), ordered };
         let dtype = Files::read_as(&scales);
         let parts = [codes, scales].into_iter().chain(zeros.map(|(part, _)| part)).chain(order).collect();
-        Ok(Joined { parts, shape: vec![out, inputs], dtype, layout })
+        Ok(PackedTensor { parts, shape: vec![out, inputs], dtype, layout })
     }
 
     fn fours(
@@ -214,7 +214,7 @@ impl Files<'_> {
         [out, inputs]: [usize; 2],
         scale: &str,
         (one, how): (&str, FourScales),
-    ) -> Result<Joined, String> {
+    ) -> Result<PackedTensor, String> {
         let (scales, of_scales) = self.need(scale, &[DType::F8E4M3, DType::U8])?;
         let nvfp4 = scales.dtype == DType::F8E4M3;
         let group = GROUPS[usize::from(!nvfp4)];
@@ -227,11 +227,11 @@ impl Files<'_> {
         }
         let scales = if nvfp4 { how } else { FourScales::PowersOfTwo };
         let layout = Layout::Fours { group, scales };
-        Ok(Joined { parts, shape: vec![out, inputs], dtype: DType::Bf16, layout })
+        Ok(PackedTensor { parts, shape: vec![out, inputs], dtype: DType::Bf16, layout })
     }
 
     /// Codes of a byte, or half a byte, per element, under the weight's own name.
-    fn scaled(&self, name: &str) -> Option<Result<Joined, String>> {
+    fn scaled(&self, name: &str) -> Option<Result<PackedTensor, String>> {
         let (codes, shape) = self.part(name, &[DType::F8E4M3, DType::I8, DType::U8])?;
         let stem = name.strip_suffix("weight")?;
         let scale = [format!("{stem}weight_scale_inv"), format!("{stem}weight_scale")]
@@ -253,7 +253,7 @@ impl Files<'_> {
         ([out, inputs], float): ([usize; 2], bool),
         scale: &str,
         zero: &str,
-    ) -> Result<Joined, String> {
+    ) -> Result<PackedTensor, String> {
         let (scales, of_scales) = self.need(scale, &FLOATS)?;
         let block = match *of_scales {
             _ if product(of_scales) == 1 => Some([out, inputs]),
@@ -271,7 +271,7 @@ impl Files<'_> {
         let layout = Layout::Bytes { float, block, zeros: zeros.is_some() };
         let dtype = Files::read_as(&scales);
         let parts = [codes, scales].into_iter().chain(zeros.map(|(part, _)| part)).collect();
-        Ok(Joined { parts, shape: vec![out, inputs], dtype, layout })
+        Ok(PackedTensor { parts, shape: vec![out, inputs], dtype, layout })
     }
 }
 

@@ -4,7 +4,7 @@ use fathom_tensor::DType;
 
 /// One tensor that is stored as several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::files) struct Joined {
+pub(in crate::files) struct PackedTensor {
     /// The stored tensors. The first determines its place in the file's order.
     pub parts: Vec<JoinedPart>,
     /// [out, in] for a linear layer, [experts, in, out] for experts.
